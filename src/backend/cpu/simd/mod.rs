@@ -1,0 +1,1 @@
+//! Vector kernels, chosen at run time from one static table.

@@ -1,0 +1,1 @@
+//! The nouns of the C API: context, model, session, sequence, batch.

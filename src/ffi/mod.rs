@@ -1,0 +1,1 @@
+//! The C boundary: the only `extern "C"` functions of the library. Translates, nothing else.

@@ -1,0 +1,88 @@
+//! The bytes of a model file: mapped, read or copied, shared by everything that points into them.
+//!
+//! The only unsafe code of the format layer: the memory map itself.
+
+use crate::error::{Error, Result, reserve};
+use std::fs::File;
+use std::io::Read;
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The whole content of one model file.
+#[derive(Debug)]
+pub enum Data {
+    /// Pages of the file itself, read on demand by the system.
+    Mapped(memmap2::Mmap),
+    /// A private copy.
+    Owned(Vec<u8>),
+}
+
+impl Data {
+    /// Opens `path`; `map` chooses between mapping the file and reading it whole.
+    ///
+    /// A mapped file must not be truncated by anyone while it is in use: the system answers that with a signal.
+    pub fn open(path: &Path, map: bool) -> Result<Arc<Data>> {
+        let io = |source| Error::Io { path: path.display().to_string(), source };
+        let file = File::open(path).map_err(io)?;
+        let meta = file.metadata().map_err(io)?;
+        if !meta.is_file() {
+            return Err(Error::InvalidArgument(format!("{} is not a regular file", path.display())));
+        }
+        if map && meta.len() > 0 {
+            return Self::map(&file).map(Arc::new).map_err(io);
+        }
+        let len = usize::try_from(meta.len()).map_err(|_| Error::out_of_memory("the model file", usize::MAX))?;
+        let mut bytes = reserve(len, "the model file")?;
+        file.take(meta.len()).read_to_end(&mut bytes).map_err(io)?;
+        Ok(Arc::new(Data::Owned(bytes)))
+    }
+
+    #[allow(unsafe_code)]
+    fn map(file: &File) -> std::io::Result<Data> {
+        // SAFETY: the map is private and read-only, and every access goes through slices of its length. That nobody
+        // truncates the file meanwhile is the host's promise (SEGNO_MODEL_NO_MMAP is for hosts that cannot give it).
+        let map = unsafe { memmap2::Mmap::map(file)? };
+        Ok(Data::Mapped(map))
+    }
+}
+
+impl Deref for Data {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Data::Mapped(map) => map,
+            Data::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// A checked range of a file that keeps the file's bytes alive.
+#[derive(Clone, Debug)]
+pub struct Bytes {
+    data: Arc<Data>,
+    range: Range<usize>,
+}
+
+impl Bytes {
+    /// The range of `data`, or `None` when it reaches past the end.
+    pub fn new(data: &Arc<Data>, range: Range<usize>) -> Option<Bytes> {
+        data.get(range.clone())?;
+        Some(Bytes { data: Arc::clone(data), range })
+    }
+
+    /// Bytes that belong to no file.
+    pub fn owned(bytes: Vec<u8>) -> Bytes {
+        let range = 0..bytes.len();
+        Bytes { data: Arc::new(Data::Owned(bytes)), range }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.data[self.range.clone()]
+    }
+}

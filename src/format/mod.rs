@@ -1,0 +1,9 @@
+//! Model files: GGUF into named tensors and metadata. Knows no model, no quantization and no device.
+
+pub mod gguf;
+pub mod metadata;
+mod mmap;
+
+pub use gguf::{Gguf, TensorInfo};
+pub use metadata::{Array, Metadata, Value};
+pub use mmap::{Bytes, Data};

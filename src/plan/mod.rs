@@ -1,0 +1,1 @@
+//! One forward pass as a device-free list of ops.

@@ -1,0 +1,1 @@
+//! Storage types of weights: one table of sizes, and plain decoders that are the oracle of every kernel.
