@@ -1,10 +1,13 @@
-//! The storage types of tensors: one table with each type's id in a GGUF file, name and block size.
+//! The storage types of tensors: one table with each type's id in a GGUF file, name, block size and decoder.
 //!
 //! A tensor is stored as rows; a row is a whole number of blocks; a block is a fixed number of bytes that holds a fixed
 //! number of values. Ids and sizes are those of the GGUF format. Anything that differs from type to type and is no
 //! kernel belongs into the table; kernels have tables of their own, keyed by [`DType`].
 
 use std::fmt;
+
+use super::blocks;
+use super::reference::{Decode, Decoder, decode_blocks};
 
 /// How the values of a tensor are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,43 +76,50 @@ struct Format {
     name: &'static str,
     block_len: usize,
     block_bytes: usize,
+    decoder: Decoder,
 }
 
 const COUNT: usize = 27;
 
 /// Rows stand in the order of the enum's variants.
 static FORMATS: [Format; COUNT] = [
-    row(DType::F32, 0, "F32", 1, 4),
-    row(DType::F16, 1, "F16", 1, 2),
-    row(DType::BF16, 30, "BF16", 1, 2),
-    row(DType::Q4_0, 2, "Q4_0", 32, 18),
-    row(DType::Q4_1, 3, "Q4_1", 32, 20),
-    row(DType::Q5_0, 6, "Q5_0", 32, 22),
-    row(DType::Q5_1, 7, "Q5_1", 32, 24),
-    row(DType::Q8_0, 8, "Q8_0", 32, 34),
-    row(DType::Q2_K, 10, "Q2_K", 256, 84),
-    row(DType::Q3_K, 11, "Q3_K", 256, 110),
-    row(DType::Q4_K, 12, "Q4_K", 256, 144),
-    row(DType::Q5_K, 13, "Q5_K", 256, 176),
-    row(DType::Q6_K, 14, "Q6_K", 256, 210),
-    row(DType::IQ1_S, 19, "IQ1_S", 256, 50),
-    row(DType::IQ1_M, 29, "IQ1_M", 256, 56),
-    row(DType::IQ2_XXS, 16, "IQ2_XXS", 256, 66),
-    row(DType::IQ2_XS, 17, "IQ2_XS", 256, 74),
-    row(DType::IQ2_S, 22, "IQ2_S", 256, 82),
-    row(DType::IQ3_XXS, 18, "IQ3_XXS", 256, 98),
-    row(DType::IQ3_S, 21, "IQ3_S", 256, 110),
-    row(DType::IQ4_NL, 20, "IQ4_NL", 32, 18),
-    row(DType::IQ4_XS, 23, "IQ4_XS", 256, 136),
-    row(DType::TQ1_0, 34, "TQ1_0", 256, 54),
-    row(DType::TQ2_0, 35, "TQ2_0", 256, 66),
-    row(DType::MXFP4, 39, "MXFP4", 32, 17),
-    row(DType::NVFP4, 40, "NVFP4", 64, 36),
-    row(DType::Q1_0, 41, "Q1_0", 128, 18),
+    row::<blocks::F32, 1>(DType::F32, 0, "F32", 4),
+    row::<blocks::F16, 1>(DType::F16, 1, "F16", 2),
+    row::<blocks::BF16, 1>(DType::BF16, 30, "BF16", 2),
+    row::<blocks::Q4_0, 32>(DType::Q4_0, 2, "Q4_0", 18),
+    row::<blocks::Q4_1, 32>(DType::Q4_1, 3, "Q4_1", 20),
+    row::<blocks::Q5_0, 32>(DType::Q5_0, 6, "Q5_0", 22),
+    row::<blocks::Q5_1, 32>(DType::Q5_1, 7, "Q5_1", 24),
+    row::<blocks::Q8_0, 32>(DType::Q8_0, 8, "Q8_0", 34),
+    row::<blocks::Q2_K, 256>(DType::Q2_K, 10, "Q2_K", 84),
+    row::<blocks::Q3_K, 256>(DType::Q3_K, 11, "Q3_K", 110),
+    row::<blocks::Q4_K, 256>(DType::Q4_K, 12, "Q4_K", 144),
+    row::<blocks::Q5_K, 256>(DType::Q5_K, 13, "Q5_K", 176),
+    row::<blocks::Q6_K, 256>(DType::Q6_K, 14, "Q6_K", 210),
+    row::<blocks::IQ1_S, 256>(DType::IQ1_S, 19, "IQ1_S", 50),
+    row::<blocks::IQ1_M, 256>(DType::IQ1_M, 29, "IQ1_M", 56),
+    row::<blocks::IQ2_XXS, 256>(DType::IQ2_XXS, 16, "IQ2_XXS", 66),
+    row::<blocks::IQ2_XS, 256>(DType::IQ2_XS, 17, "IQ2_XS", 74),
+    row::<blocks::IQ2_S, 256>(DType::IQ2_S, 22, "IQ2_S", 82),
+    row::<blocks::IQ3_XXS, 256>(DType::IQ3_XXS, 18, "IQ3_XXS", 98),
+    row::<blocks::IQ3_S, 256>(DType::IQ3_S, 21, "IQ3_S", 110),
+    row::<blocks::IQ4_NL, 32>(DType::IQ4_NL, 20, "IQ4_NL", 18),
+    row::<blocks::IQ4_XS, 256>(DType::IQ4_XS, 23, "IQ4_XS", 136),
+    row::<blocks::TQ1_0, 256>(DType::TQ1_0, 34, "TQ1_0", 54),
+    row::<blocks::TQ2_0, 256>(DType::TQ2_0, 35, "TQ2_0", 66),
+    row::<blocks::MXFP4, 32>(DType::MXFP4, 39, "MXFP4", 17),
+    row::<blocks::NVFP4, 64>(DType::NVFP4, 40, "NVFP4", 36),
+    row::<blocks::Q1_0, 128>(DType::Q1_0, 41, "Q1_0", 18),
 ];
 
-const fn row(dtype: DType, ggml: u32, name: &'static str, block_len: usize, block_bytes: usize) -> Format {
-    Format { dtype, ggml, name, block_len, block_bytes }
+const fn row<B: Decode<LEN>, const LEN: usize>(
+    dtype: DType,
+    ggml: u32,
+    name: &'static str,
+    block_bytes: usize,
+) -> Format {
+    assert!(size_of::<B>() == block_bytes, "a block has another size than the table says");
+    Format { dtype, ggml, name, block_len: LEN, block_bytes, decoder: decode_blocks::<B, LEN> }
 }
 
 impl DType {
@@ -153,6 +163,11 @@ impl DType {
             return None;
         }
         (cols / len).checked_mul(format.block_bytes as u64)
+    }
+
+    /// What turns whole blocks into values; `reference::decode` checks the lengths.
+    pub(super) fn decoder(self) -> Decoder {
+        self.format().decoder
     }
 
     fn format(self) -> &'static Format {

@@ -1,5 +1,13 @@
 //! Storage types of weights: one table of sizes, and plain decoders that are the oracle of every kernel.
+//!
+//! [`DType`] answers everything about a type that is no kernel. [`blocks`] lays the stored bytes out for decoders and
+//! kernels, [`grids`] holds the constant tables that some types index, [`mod@reference`] says what stored bytes mean.
+//! Weights are read as stored; nothing here encodes. [`synthetic`] makes blocks for tests and benchmarks.
 
+pub mod blocks;
 mod dtype;
+pub mod grids;
+pub mod reference;
+pub mod synthetic;
 
 pub use dtype::DType;
