@@ -28,7 +28,7 @@ HALVES = {
 
 
 def random_blocks(rng, name, count):
-    """Blocks of random bits with finite half-precision scales, the last with every bit set; singles and halves are any."""
+    """Blocks of random bits, the last with every bit set. Half-precision scales of the others are finite."""
     raw = rng.integers(0, 256, (count, gguf.GGML_QUANT_SIZES[T[name]][1]), np.uint8)
     for at in HALVES.get(name, []):
         raw[:, at : at + 2] = rng.normal(0, 0.1, (count, 1)).astype("<f2").view(np.uint8)

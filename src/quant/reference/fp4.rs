@@ -1,7 +1,8 @@
 //! Decoders of 4-bit floats (E2M1) under scales that are floats of 8 bits.
 //!
 //! The levels are stored doubled, as integers, so both scales are halved. Codes that the standards reserve for "not a
-//! number" mean what ggml makes of them: the largest exponent for E8M0, zero for 127 in E4M3; E4M3's sign is ignored.
+//! number" mean what ggml makes of them: E8M0's 255 is one more exponent; E4M3's 127 is zero. The top bit of an E4M3
+//! code is ignored, except that 255 is the number 480 and not zero.
 
 use super::super::blocks::{MXFP4, NVFP4};
 use super::super::grids::FP4_LEVELS;
@@ -38,7 +39,7 @@ fn half_e8m0(exponent: u8) -> f32 {
     }
 }
 
-/// Half of an E4M3 number without its sign.
+/// Half of an E4M3 number whose top bit is ignored.
 fn half_e4m3(bits: u8) -> f32 {
     if bits == 0x7f {
         return 0.0;
