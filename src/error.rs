@@ -1,10 +1,10 @@
-//! The one error type of the library and its stable status codes.
+//! The one error type of the library.
 //!
-//! Every layer returns `Result<T>`; the C boundary turns an [`Error`] into a status code and a message. Messages are
+//! Every layer returns `Result<T>`; the C boundary turns an [`Error`] into a stable status code and a message. Messages are
 //! one lower-case line that a user can act on, with the numbers. Nothing here depends on any other module.
 
 /// Result of every fallible operation inside the library.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, with the data that a user needs to act on it.
 #[derive(Debug, thiserror::Error)]
@@ -122,76 +122,7 @@ pub enum Error {
     Cancelled,
 }
 
-/// Success.
-pub const OK: i32 = 0;
-/// The sampled token ended generation, or a stop string is complete.
-pub const DONE: i32 = 1;
-/// The call was cancelled by the host.
-pub const CANCELLED: i32 = 2;
-/// The sequence's prompt is not fully evaluated yet.
-pub const PENDING: i32 = 3;
-/// See [`Error::InvalidArgument`].
-pub const INVALID_ARGUMENT: i32 = -1;
-/// See [`Error::NullPointer`].
-pub const NULL_POINTER: i32 = -2;
-/// See [`Error::BufferTooSmall`].
-pub const BUFFER_TOO_SMALL: i32 = -3;
-/// See [`Error::Busy`].
-pub const BUSY: i32 = -4;
-/// See [`Error::Poisoned`].
-pub const POISONED: i32 = -5;
-/// See [`Error::Panic`].
-pub const PANIC: i32 = -6;
-/// See [`Error::Unsupported`].
-pub const UNSUPPORTED: i32 = -7;
-/// See [`Error::OutOfMemory`].
-pub const OUT_OF_MEMORY: i32 = -8;
-/// The device's memory does not suffice.
-pub const DEVICE_MEMORY: i32 = -9;
-/// See [`Error::Device`].
-pub const DEVICE: i32 = -10;
-/// See [`Error::Io`].
-pub const IO: i32 = -11;
-/// See [`Error::Format`].
-pub const FORMAT: i32 = -12;
-/// See [`Error::ContextFull`].
-pub const CONTEXT_FULL: i32 = -13;
-/// See [`Error::KvFull`].
-pub const KV_FULL: i32 = -14;
-/// See [`Error::SeqFull`].
-pub const SEQ_FULL: i32 = -15;
-/// See [`Error::NotFound`].
-pub const NOT_FOUND: i32 = -16;
-/// See [`Error::Template`].
-pub const TEMPLATE: i32 = -17;
-/// See [`Error::Abi`].
-pub const ABI: i32 = -18;
-
 impl Error {
-    /// The status code that stands for this error in the C API.
-    pub fn status(&self) -> i32 {
-        match self {
-            Error::InvalidArgument(_) => INVALID_ARGUMENT,
-            Error::NullPointer(_) => NULL_POINTER,
-            Error::BufferTooSmall { .. } => BUFFER_TOO_SMALL,
-            Error::Busy(_) => BUSY,
-            Error::Poisoned(_) => POISONED,
-            Error::Panic(_) => PANIC,
-            Error::Unsupported(_) => UNSUPPORTED,
-            Error::OutOfMemory { .. } => OUT_OF_MEMORY,
-            Error::Io { .. } => IO,
-            Error::Format(_) | Error::Metadata { .. } | Error::Tensor { .. } => FORMAT,
-            Error::ContextFull { .. } => CONTEXT_FULL,
-            Error::KvFull { .. } => KV_FULL,
-            Error::SeqFull { .. } => SEQ_FULL,
-            Error::NotFound(_) => NOT_FOUND,
-            Error::Template(_) => TEMPLATE,
-            Error::Abi { .. } => ABI,
-            Error::Device(_) => DEVICE,
-            Error::Cancelled => CANCELLED,
-        }
-    }
-
     /// A failed reservation of `bytes` for `what`.
     pub fn out_of_memory(what: &'static str, bytes: usize) -> Self {
         Error::OutOfMemory { what, bytes: bytes as u64 }

@@ -1,1 +1,9 @@
 //! Model families as data: what their layers hold, which metadata gives their sizes, how their tensors are named.
+
+pub mod hparams;
+pub mod names;
+pub mod rope;
+pub mod spec;
+
+pub use hparams::Hparams;
+pub use spec::Arch;

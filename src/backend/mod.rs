@@ -1,3 +1,94 @@
 //! Devices that run a program: the trait, and the one place that chooses an implementation.
+//!
+//! A [`Backend`] is one device of a context. It prepares a program once a model ([`Prepared`]) and opens any number of
+//! runners on it ([`Runner`]), one a session. Everything that a step needs exists when [`Prepared::open`] returns.
 
 pub mod cpu;
+
+use crate::error::Result;
+use crate::kv::Tables;
+use crate::plan::Program;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// One device.
+pub trait Backend: Send + Sync {
+    /// Makes `program` ready to run on this device.
+    fn prepare(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>>;
+}
+
+/// A program on a device.
+pub trait Prepared: Send + Sync {
+    /// Memory that a runner with these limits would take.
+    fn memory(&self, limits: &Limits) -> Result<Memory>;
+    /// Reserves everything that batches within `limits` need.
+    fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>>;
+}
+
+/// A prepared program with a cache and buffers of its own.
+pub trait Runner: Send {
+    /// Evaluates `batch`. The keys and values of its rows are in the cache, and the logits of its outputs are readable, when this
+    /// returns `Ok`; otherwise only the pages of its rows may have changed. Never allocates. `cancel` raised ends the run early
+    /// with [`crate::error::Error::Cancelled`].
+    fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()>;
+    /// Logits of output `index` of the last run, `vocab` floats.
+    fn logits(&self, index: usize) -> &[f32];
+    /// Copies one page of the cache over another.
+    fn copy_page(&mut self, from: u32, to: u32);
+}
+
+/// What a session may ask of its runner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most rows of one batch.
+    pub rows: usize,
+    /// Most outputs of one batch.
+    pub outputs: usize,
+    /// Pages of the cache.
+    pub pages: usize,
+    /// Element type of the cache.
+    pub kv_type: KvType,
+}
+
+/// Element type of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvType {
+    /// 16-bit floats.
+    F16,
+    /// 32-bit floats.
+    F32,
+}
+
+/// Bytes that a program and a runner take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Weights, the mapped file included.
+    pub weights: u64,
+    /// Cache.
+    pub kv: u64,
+    /// Buffers of the forward pass.
+    pub arena: u64,
+}
+
+/// One token to evaluate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Token id, within the vocabulary.
+    pub token: u32,
+    /// Its index in its sequence.
+    pub position: u32,
+    /// Slot whose page table it uses.
+    pub slot: u32,
+}
+
+/// Rows of several sequences to evaluate in one pass. The rows of a sequence stand together in order of position, and follow what
+/// its cache holds without a gap.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// The tokens.
+    pub rows: &'a [Row],
+    /// Indices of the rows whose logits are wanted, ascending.
+    pub outputs: &'a [u32],
+    /// Pages of every slot, enough for the rows' positions.
+    pub tables: &'a Tables,
+}

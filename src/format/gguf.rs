@@ -5,7 +5,7 @@
 //! the bytes that are left before anything is reserved for it.
 
 use super::metadata::{Array, Metadata, ScalarKind, Value};
-use super::mmap::{Bytes, Data};
+use super::mmap::{Bytes, Data, Progress};
 use crate::error::{Error, Result, reserve};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,6 +15,7 @@ use std::sync::Arc;
 /// A parsed file: metadata, and where each tensor lies.
 #[derive(Debug)]
 pub struct Gguf {
+    data: Arc<Data>,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
@@ -34,9 +35,14 @@ pub struct TensorInfo {
 }
 
 impl Gguf {
-    /// Parses the file at `path`; `map` chooses between mapping and reading it.
-    pub fn open(path: &Path, map: bool) -> Result<Gguf> {
-        Gguf::parse(Data::open(path, map)?)
+    /// Parses the file at `path`; `map` chooses between mapping and reading it, `progress` hears of what is read.
+    pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Gguf> {
+        Gguf::parse(Data::open(path, map, progress)?)
+    }
+
+    /// Brings a mapped file into memory; does nothing for one that was read.
+    pub fn populate(&self, progress: &mut Progress) -> Result<()> {
+        self.data.populate(progress)
     }
 
     /// Parses a file's bytes.
@@ -55,7 +61,7 @@ impl Gguf {
                 return Err(Error::Format(format!("tensor `{}` appears twice", tensor.name)));
             }
         }
-        Ok(Gguf { metadata, tensors, by_name })
+        Ok(Gguf { data, metadata, tensors, by_name })
     }
 
     /// The key-value pairs.

@@ -2,7 +2,7 @@
 //!
 //! The only unsafe code of the format layer: the memory map itself.
 
-use crate::error::{Error, Result, reserve};
+use crate::error::{Error, Result, filled};
 use std::fs::File;
 use std::io::Read;
 use std::ops::{Deref, Range};
@@ -18,11 +18,17 @@ pub enum Data {
     Owned(Vec<u8>),
 }
 
+/// Hears how much of a file is in memory, 0 to 1; an error ends the load.
+pub type Progress<'a> = dyn FnMut(f32) -> Result<()> + 'a;
+
+/// Bytes between two reports of progress.
+const STEP_BYTES: usize = 16 << 20;
+
 impl Data {
     /// Opens `path`; `map` chooses between mapping the file and reading it whole.
     ///
     /// A mapped file must not be truncated by anyone while it is in use: the system answers that with a signal.
-    pub fn open(path: &Path, map: bool) -> Result<Arc<Data>> {
+    pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Arc<Data>> {
         let io = |source| Error::Io { path: path.display().to_string(), source };
         let file = File::open(path).map_err(io)?;
         let meta = file.metadata().map_err(io)?;
@@ -33,9 +39,25 @@ impl Data {
             return Self::map(&file).map(Arc::new).map_err(io);
         }
         let len = usize::try_from(meta.len()).map_err(|_| Error::out_of_memory("the model file", usize::MAX))?;
-        let mut bytes = reserve(len, "the model file")?;
-        file.take(meta.len()).read_to_end(&mut bytes).map_err(io)?;
+        let mut bytes = filled(len, 0, "the model file")?;
+        for start in (0..len).step_by(STEP_BYTES) {
+            let end = len.min(start + STEP_BYTES);
+            (&file).read_exact(&mut bytes[start..end]).map_err(io)?;
+            progress(end as f32 / len as f32)?;
+        }
         Ok(Arc::new(Data::Owned(bytes)))
+    }
+
+    /// Brings every page of a mapped file into memory, so that no step waits for the disk.
+    pub fn populate(&self, progress: &mut Progress) -> Result<()> {
+        let Data::Mapped(map) = self else { return Ok(()) };
+        for start in (0..map.len()).step_by(STEP_BYTES) {
+            let len = STEP_BYTES.min(map.len() - start);
+            // Kernels before 5.14 lack this advice; pages then come in on first use.
+            let _ = map.advise_range(memmap2::Advice::PopulateRead, start, len);
+            progress((start + len) as f32 / map.len() as f32)?;
+        }
+        Ok(())
     }
 
     #[allow(unsafe_code)]

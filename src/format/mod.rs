@@ -6,4 +6,4 @@ mod mmap;
 
 pub use gguf::{Gguf, TensorInfo};
 pub use metadata::{Array, Metadata, Value};
-pub use mmap::{Bytes, Data};
+pub use mmap::{Bytes, Data, Progress};

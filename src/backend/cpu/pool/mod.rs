@@ -1,5 +1,361 @@
 //! The worker threads of a context, and the tiles that they share out.
+//!
+//! A stage is a set of tiles and a function; the calling thread publishes it, works on it with whichever workers join in
+//! time, and returns when all tiles are done. A worker that the system has put aside is not waited for unless it has joined,
+//! so a busy machine costs no more than the share that others take. Workers spin briefly for the next stage, then park.
 
+mod cores;
 mod tile;
 
+pub use cores::usable_cores;
 pub use tile::{Grid, TileMut};
+
+use crate::error::{Error, Result, reserve};
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a thread spins for work, or for the last worker of a stage, before it parks. Stages of a step follow each other
+/// within some ten microseconds; waking a parked thread costs about fifty.
+const SPIN: Duration = Duration::from_micros(60);
+
+/// A set of worker threads. Shared by all sessions of a context, which take turns.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    turn: Mutex<()>,
+}
+
+impl Pool {
+    /// A pool in which `threads` threads work on a stage: the caller and `threads - 1` workers.
+    pub fn new(threads: usize) -> Result<Pool> {
+        let mut pool =
+            Pool { shared: Arc::new(Shared::new()), workers: reserve(threads, "threads")?, turn: Mutex::new(()) };
+        for index in 1..threads {
+            let shared = Arc::clone(&pool.shared);
+            let worker = std::thread::Builder::new().name(format!("segno-{index}")).spawn(move || shared.work());
+            pool.workers
+                .push(worker.map_err(|error| Error::Device(format!("cannot start worker thread {index}: {error}")))?);
+        }
+        Ok(pool)
+    }
+
+    /// Threads that work on a stage, the caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Waits until no other session uses the pool.
+    pub fn enter(&self) -> Turn<'_> {
+        // A panic in a stage leaves the pool ready for the next one, so poison says nothing here.
+        Turn { shared: &self.shared, _guard: self.turn.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.wake_workers();
+        for worker in self.workers.drain(..) {
+            // A worker catches every panic, so there is no result to look at.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// The right to run stages on a pool.
+pub struct Turn<'a> {
+    shared: &'a Shared,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl Turn<'_> {
+    /// Calls `f(grid, tile)` once for every tile of every grid, on all threads of the pool, and returns when all calls have.
+    /// Once `cancel` is raised no further tile begins, and the result is [`Error::Cancelled`]. A panic in `f` ends the stage and
+    /// goes on in the caller.
+    pub fn for_each_tile<'g, T: Send>(
+        &mut self,
+        grids: &[Grid<'g, T>],
+        cancel: &AtomicBool,
+        f: impl Fn(usize, TileMut<'g, T>) + Sync,
+    ) -> Result<()> {
+        let total: usize = grids.iter().map(Grid::len).sum();
+        let run = |index: usize| {
+            let mut local = index;
+            for (number, grid) in grids.iter().enumerate() {
+                if local < grid.len() {
+                    // SAFETY: a stage hands out each index once, so this is the only tile of its number.
+                    return f(number, unsafe { grid.tile(local) });
+                }
+                local -= grid.len();
+            }
+        };
+        self.shared.run_stage(Stage { total, cancel, run: &run })
+    }
+}
+
+/// What the threads of a stage share.
+struct Stage<'a> {
+    total: usize,
+    cancel: &'a AtomicBool,
+    run: &'a (dyn Fn(usize) + Sync),
+}
+
+/// Open bit of the gate; below it the number of workers inside, above it the stage's number.
+const OPEN: u64 = 1 << 31;
+const INSIDE: u64 = OPEN - 1;
+const NUMBER: u64 = 1 << 32;
+
+struct Shared {
+    /// Stage number, open bit, workers inside.
+    gate: AtomicU64,
+    /// The stage, readable by whoever has entered the open gate and has not left.
+    stage: UnsafeCell<Option<Stage<'static>>>,
+    next: AtomicUsize,
+    failed: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    stop: AtomicBool,
+    parked: AtomicUsize,
+    lock: Mutex<()>,
+    work_ready: Condvar,
+    stage_done: Condvar,
+}
+
+// SAFETY: `stage` is written only while the gate is closed and nobody is inside, and read only from inside.
+unsafe impl Sync for Shared {}
+// SAFETY: the references in `stage` are gone when `run_stage` returns; nothing else is bound to a thread.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn new() -> Shared {
+        Shared {
+            gate: AtomicU64::new(0),
+            stage: UnsafeCell::new(None),
+            next: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            panic: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            parked: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            work_ready: Condvar::new(),
+            stage_done: Condvar::new(),
+        }
+    }
+
+    /// Runs one stage to its end. The caller holds the pool's turn.
+    fn run_stage(&self, stage: Stage<'_>) -> Result<()> {
+        self.next.store(0, Ordering::Relaxed);
+        let cancel = stage.cancel;
+        // SAFETY: the caller holds the turn and the gate is closed and empty, so nobody else touches the cell. The lifetime is
+        // extended only until this function returns: it closes the gate and waits for all who entered.
+        unsafe { *self.stage.get() = Some(std::mem::transmute::<Stage<'_>, Stage<'static>>(stage)) };
+        let number = (self.gate.load(Ordering::Relaxed) & !(NUMBER - 1)).wrapping_add(NUMBER);
+        self.gate.store(number | OPEN, Ordering::SeqCst);
+        if self.parked.load(Ordering::SeqCst) > 0 {
+            self.wake_workers();
+        }
+        self.take_tiles();
+        self.close();
+        // SAFETY: the gate is closed and empty again.
+        unsafe { *self.stage.get() = None };
+        if self.failed.swap(false, Ordering::Relaxed) {
+            let panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+            resume_unwind(panic.unwrap_or_else(|| Box::new("panic in a worker")));
+        }
+        if cancel.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    /// Works on tiles until none is left. Called from inside the gate, or by its owner.
+    fn take_tiles(&self) {
+        // SAFETY: the owner of the stage waits for everyone inside before it clears the cell.
+        let Some(stage) = (unsafe { &*self.stage.get() }) else { return };
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            while !stage.cancel.load(Ordering::Relaxed) && !self.failed.load(Ordering::Relaxed) {
+                let index = self.next.fetch_add(1, Ordering::Relaxed);
+                if index >= stage.total {
+                    return;
+                }
+                (stage.run)(index);
+            }
+        }));
+        if let Err(panic) = result {
+            *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+            self.failed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Closes the gate and waits until everyone who entered has left.
+    fn close(&self) {
+        let inside = self.gate.fetch_and(!OPEN, Ordering::SeqCst) & INSIDE;
+        if inside == 0 || spin_until(|| self.inside() == 0) {
+            return;
+        }
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.inside() > 0 {
+            guard = self.stage_done.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn inside(&self) -> u64 {
+        self.gate.load(Ordering::SeqCst) & INSIDE
+    }
+
+    /// The life of a worker.
+    fn work(&self) {
+        let mut last = 0;
+        while let Some(number) = self.wait_for_stage(last) {
+            last = number;
+            if self.enter(number) {
+                self.take_tiles();
+                self.leave();
+            }
+        }
+    }
+
+    /// The number of an open stage other than `last`; `None` when the pool is being dropped.
+    fn wait_for_stage(&self, last: u64) -> Option<u64> {
+        let stopped = || self.stop.load(Ordering::SeqCst);
+        let ready = || stopped() || self.open_stage(last).is_some();
+        if !spin_until(ready) {
+            let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.parked.fetch_add(1, Ordering::SeqCst);
+            while !ready() {
+                guard = self.work_ready.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            }
+            self.parked.fetch_sub(1, Ordering::SeqCst);
+        }
+        // A stage that closed meanwhile is no loss: `enter` refuses it.
+        if stopped() { None } else { Some(self.open_stage(last).unwrap_or(last)) }
+    }
+
+    fn open_stage(&self, last: u64) -> Option<u64> {
+        let gate = self.gate.load(Ordering::SeqCst);
+        let number = gate / NUMBER;
+        (gate & OPEN != 0 && number != last).then_some(number)
+    }
+
+    /// Enters the stage `number` if it is still open.
+    fn enter(&self, number: u64) -> bool {
+        let open = |gate: u64| (gate / NUMBER == number && gate & OPEN != 0).then_some(gate + 1);
+        self.gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, open).is_ok()
+    }
+
+    fn leave(&self) {
+        let before = self.gate.fetch_sub(1, Ordering::SeqCst);
+        if before & INSIDE == 1 && before & OPEN == 0 {
+            // Taking the lock orders this after the owner's last look, so the notice cannot be lost.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.stage_done.notify_one();
+        }
+    }
+
+    fn wake_workers(&self) {
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.work_ready.notify_all();
+    }
+}
+
+/// Spins until `done`, at most [`SPIN`]; whether it became true.
+fn spin_until(done: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        for _ in 0..64 {
+            if done() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if start.elapsed() > SPIN {
+            return false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum_on(pool: &Pool, stages: usize, cells: usize) {
+        let mut values = vec![0u64; cells];
+        let cancel = AtomicBool::new(false);
+        let mut turn = pool.enter();
+        for stage in 1..=stages {
+            let grid = Grid::new(&mut values, 7, 3, 2);
+            turn.for_each_tile(&[grid], &cancel, |_, mut tile| {
+                for row in 0..tile.rows() {
+                    tile.row_mut(row).iter_mut().for_each(|v| *v += stage as u64);
+                }
+            })
+            .unwrap();
+        }
+        let expected = (stages * (stages + 1) / 2) as u64;
+        assert!(values.iter().all(|&v| v == expected));
+    }
+
+    #[test]
+    fn every_tile_is_done_once_for_any_number_of_threads() {
+        for threads in 1..=4 {
+            sum_on(&Pool::new(threads).unwrap(), 300, 7 * 11);
+        }
+    }
+
+    #[test]
+    fn parked_workers_wake_for_the_next_stage() {
+        let pool = Pool::new(3).unwrap();
+        for _ in 0..20 {
+            sum_on(&pool, 3, 7 * 5);
+            std::thread::sleep(2 * SPIN);
+        }
+    }
+
+    #[test]
+    fn sessions_on_several_threads_take_turns() {
+        let pool = Pool::new(3).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| sum_on(&pool, 100, 7 * 9));
+            }
+        });
+    }
+
+    #[test]
+    fn tiles_of_several_grids_are_all_visited() {
+        let pool = Pool::new(2).unwrap();
+        let (mut a, mut b) = (vec![0u8; 12], vec![0u8; 10]);
+        let grids = [Grid::new(&mut a, 4, 1, 3), Grid::new(&mut b, 5, 2, 2)];
+        let mark =
+            |grid: usize, mut tile: TileMut<u8>| (0..tile.rows()).for_each(|r| tile.row_mut(r).fill(grid as u8 + 1));
+        pool.enter().for_each_tile(&grids, &AtomicBool::new(false), mark).unwrap();
+        assert!(a.iter().all(|&v| v == 1) && b.iter().all(|&v| v == 2));
+    }
+
+    #[test]
+    fn a_raised_cancel_ends_a_stage() {
+        let pool = Pool::new(2).unwrap();
+        let (cancel, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let mut values = vec![0u8; 10_000];
+        let result = pool.enter().for_each_tile(&[Grid::new(&mut values, 1, 1, 1)], &cancel, |_, _| {
+            if calls.fetch_add(1, Ordering::Relaxed) == 10 {
+                cancel.store(true, Ordering::Relaxed);
+            }
+        });
+        assert!(matches!(result, Err(Error::Cancelled)));
+        assert!(calls.load(Ordering::Relaxed) < 10_000);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+        let pool = Pool::new(3).unwrap();
+        let mut values = vec![0u8; 64];
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let grid = Grid::new(&mut values, 1, 1, 1);
+            pool.enter().for_each_tile(&[grid], &AtomicBool::new(false), |_, tile| assert!(tile.first_row() != 40))
+        }));
+        assert!(outcome.is_err());
+        sum_on(&pool, 10, 70);
+    }
+}

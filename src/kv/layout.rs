@@ -1,0 +1,61 @@
+//! Where keys and values lie: `[page][layer][keys or values][kv head][slot][element]`.
+//!
+//! A page holds [`PAGE_TOKENS`] positions of one sequence in every layer, so that sharing and copying handle one block; the
+//! keys of a head lie together, so that attention streams.
+
+/// Positions of a page.
+pub const PAGE_TOKENS: usize = 32;
+
+/// Keys or values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Keys.
+    Keys,
+    /// Values.
+    Values,
+}
+
+/// Shape of one model's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Layers with attention.
+    pub layers: usize,
+    /// Query heads of a layer.
+    pub heads: usize,
+    /// Key-value heads of a layer.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+}
+
+impl Layout {
+    /// The layout of a model with these sizes.
+    pub fn new(layers: usize, heads: usize, kv_heads: usize, head_dim: usize) -> Layout {
+        Layout { layers, heads, kv_heads, head_dim }
+    }
+
+    /// Query heads that share one key-value head.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Elements of one page, or `None` on overflow.
+    pub fn page_elements(&self) -> Option<usize> {
+        self.layers.checked_mul(2)?.checked_mul(self.kv_heads)?.checked_mul(self.head_dim * PAGE_TOKENS)
+    }
+
+    /// Index of the first element of a head's run of [`PAGE_TOKENS`] keys or values, in elements from the start of the page.
+    pub fn run(&self, layer: usize, side: Side, head: usize) -> usize {
+        debug_assert!(layer < self.layers && head < self.kv_heads);
+        let side = match side {
+            Side::Keys => 0,
+            Side::Values => 1,
+        };
+        ((layer * 2 + side) * self.kv_heads + head) * PAGE_TOKENS * self.head_dim
+    }
+}
+
+/// Pages that `tokens` positions need.
+pub fn pages_for(tokens: usize) -> usize {
+    tokens.div_ceil(PAGE_TOKENS)
+}

@@ -1,0 +1,73 @@
+//! A buffer for every value: values whose lifetimes do not meet share one.
+//!
+//! A value lives from the op that first writes it to the last op that touches it; logits live to the end. Buffers are handed
+//! out in op order, the free one closest in width first, so that the plan depends on the program alone.
+
+use super::op::{Op, Program, Rows};
+
+/// Where each value lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Buffer of each value.
+    pub buffer_of: Vec<usize>,
+    /// Width in elements and kind of rows of each buffer.
+    pub buffers: Vec<Buffer>,
+}
+
+/// One block of memory, `width` elements for each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Elements of a row, enough for every value placed here.
+    pub width: usize,
+    /// Number of rows.
+    pub rows: Rows,
+}
+
+/// Places the values of `program`.
+pub fn place(program: &Program) -> Placement {
+    let last_use = last_uses(program);
+    let mut placement = Placement { buffer_of: vec![usize::MAX; program.values.len()], buffers: Vec::new() };
+    let mut free: Vec<usize> = Vec::new();
+    for (at, op) in program.ops.iter().enumerate() {
+        if let Some(id) = op.writes().filter(|id| placement.buffer_of[id.0] == usize::MAX) {
+            placement.buffer_of[id.0] =
+                take(&mut placement.buffers, &mut free, program.values[id.0].width, program.values[id.0].rows);
+        }
+        for id in touched(op) {
+            if last_use[id] == at && !free.contains(&placement.buffer_of[id]) {
+                free.push(placement.buffer_of[id]);
+            }
+        }
+    }
+    placement
+}
+
+fn touched(op: &Op) -> impl Iterator<Item = usize> + '_ {
+    op.reads().into_iter().flatten().chain(op.writes()).map(|id| id.0)
+}
+
+fn last_uses(program: &Program) -> Vec<usize> {
+    let mut last = vec![0; program.values.len()];
+    for (at, op) in program.ops.iter().enumerate() {
+        touched(op).for_each(|id| last[id] = at);
+    }
+    last[program.logits.0] = usize::MAX;
+    last
+}
+
+/// A free buffer for `width` elements a row, widened if need be, or a new one.
+fn take(buffers: &mut Vec<Buffer>, free: &mut Vec<usize>, width: usize, rows: Rows) -> usize {
+    let distance = |index: &usize| (buffers[*index].width.abs_diff(width), *index);
+    let best = free.iter().copied().filter(|&index| buffers[index].rows == rows).min_by_key(distance);
+    match best {
+        Some(index) => {
+            free.retain(|&other| other != index);
+            buffers[index].width = buffers[index].width.max(width);
+            index
+        }
+        None => {
+            buffers.push(Buffer { width, rows });
+            buffers.len() - 1
+        }
+    }
+}
