@@ -1,1 +1,221 @@
 //! Vector kernels, chosen at run time from one static table.
+//!
+//! [`detect`] gives the fastest entry that the processor can run; an entry's methods check lengths and then run a
+//! kernel from `generic` compiled for its instruction set. Kernels know neither threads nor models, and allocate nothing.
+//!
+//! # Canonical sums
+//!
+//! A result depends on its operands alone: every entry gives the same bits, for any number of activation rows in a
+//! call and any cut of the weights into tiles. (NaNs are NaNs everywhere, of any payload.)
+//!
+//! - Integer weights times int8 blocks: one f32 accumulator for each output; blocks of 32 columns in ascending order;
+//!   `acc = fma(activation.scale, v, acc)` with
+//!   - `v = d * isum` for Q4_0, Q5_0, Q8_0, Q3_K, Q6_K, where `isum` is the exact integer dot product of 32 centred
+//!     weights, times their 6- or 8-bit scales of 16, and `d` the block's scale;
+//!   - `v = fma(m, sum, d * isum)` for Q4_1, Q5_1, Q4_K, Q5_K, where `isum` is the exact dot product of the unsigned
+//!     weights, `sum` that of the activations, and `d` and `m` the scale and the (signed) minimum of the 32 weights,
+//!     exact products in the K types;
+//!   - `v = fma(-dmin, msum, d * isum)` for Q2_K, where `msum` is the exact sum of activations times 4-bit minimums.
+//! - Float dot products (float weights, decoded weights, keys, squares, exponentials): 16 lanes, element k to lane
+//!   k mod 16 by fma in ascending order, the tail filled with zeros; the lanes are added as a fixed tree.
+
+mod avx2;
+mod avx512;
+#[allow(clippy::needless_range_loop)] // Arrays of registers are walked in lockstep, by indices that vanish.
+mod generic;
+mod operand;
+#[allow(clippy::needless_range_loop)] // As above: lanes.
+mod scalar;
+mod vector;
+
+#[cfg(test)]
+mod tests;
+
+pub use operand::{Input, KvRun, Matrix, Q8_LEN, Q8Block};
+
+use crate::backend::cpu::pool::TileMut;
+use crate::quant::DType;
+use generic::{attention, float, map, norm, quantize};
+use half::f16;
+use vector::{Kernel, Simd};
+
+/// The kernels of one instruction set.
+pub struct Kernels {
+    /// `"scalar"`, `"avx2"` or `"avx512"`.
+    pub name: &'static str,
+    isa: Isa,
+    detected: fn() -> bool,
+}
+
+enum Isa {
+    Scalar(scalar::Scalar),
+    Avx2(avx2::Avx2),
+    Avx512(avx512::Avx512),
+}
+
+/// Slowest first. Entries leave this module only through functions that have asked the processor.
+static TABLE: [Kernels; 3] = [
+    Kernels { name: "scalar", isa: Isa::Scalar(scalar::Scalar), detected: || true },
+    Kernels {
+        name: "avx2",
+        // SAFETY: the entry is handed out only where `detected` holds.
+        isa: Isa::Avx2(unsafe { avx2::Avx2::new() }),
+        detected: avx2::Avx2::detected,
+    },
+    Kernels {
+        name: "avx512",
+        // SAFETY: the entry is handed out only where `detected` holds.
+        isa: Isa::Avx512(unsafe { avx512::Avx512::new() }),
+        detected: avx512::Avx512::detected,
+    },
+];
+
+/// The fastest kernels that this processor can run.
+pub fn detect(allow_avx512: bool) -> &'static Kernels {
+    let allowed = |kernels: &&Kernels| (kernels.detected)() && (allow_avx512 || kernels.name != "avx512");
+    TABLE.iter().rfind(allowed).expect("every processor runs the scalar kernels")
+}
+
+/// All kernels that this processor can run, slowest first.
+pub fn available() -> Vec<&'static Kernels> {
+    TABLE.iter().filter(|kernels| (kernels.detected)()).collect()
+}
+
+impl Kernels {
+    fn run<K: Kernel>(&self, kernel: K) -> K::Output {
+        match self.isa {
+            Isa::Scalar(s) => s.run(kernel),
+            Isa::Avx2(s) => s.run(kernel),
+            Isa::Avx512(s) => s.run(kernel),
+        }
+    }
+
+    /// Whether products with weights of this type take [`Input::Q8`] in default mode; others take [`Input::F32`].
+    /// The same for every entry of the table.
+    pub fn takes_q8(&self, dtype: DType) -> bool {
+        generic::takes_q8(dtype)
+    }
+
+    /// `out[t][i]` = dot product of activation row t and weight row `out.first_col() + i`.
+    ///
+    /// `x` holds `out.rows()` rows of `w.cols()` values.
+    ///
+    /// # Panics
+    /// If sizes do not match, or `x` is [`Input::Q8`] and the type does not take it.
+    pub fn matmul(&self, w: &Matrix, x: &Input, out: &mut TileMut<f32>) {
+        let values = out.rows() * w.cols();
+        assert!(out.first_col() + out.cols() <= w.rows(), "the tile lies outside of the matrix");
+        match *x {
+            Input::F32 { values: x } => {
+                assert_eq!(x.len(), values);
+                self.run(float::Product { w, x, out });
+            }
+            Input::Q8 { blocks: x } => {
+                assert!(x.len() * Q8_LEN == values && self.takes_q8(w.dtype()));
+                self.run(generic::quant::Product { w, x, out });
+            }
+        }
+    }
+
+    /// Activations to int8 blocks: `scale` = largest magnitude / 127, `q` = x * (127 / largest magnitude), rounded to
+    /// the nearest, ties to even. Blocks below 1e-36 become zero. A block with an infinity or NaN becomes zeros with
+    /// scale NaN, so that every product with it is NaN.
+    ///
+    /// # Panics
+    /// If `x.len() != 32 * out.len()`.
+    pub fn quantize(&self, x: &[f32], out: &mut [Q8Block]) {
+        assert_eq!(x.len(), out.len() * Q8_LEN);
+        self.run(quantize::Quantize { x, out });
+    }
+
+    /// `out = x * s * weight`, in this order, with `s = 1 / sqrt(mean of squares + eps)`.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        assert!(x.len() == weight.len() && x.len() == out.len());
+        self.run(norm::RmsNorm { x, weight, eps, out });
+    }
+
+    /// `gate = gate / (1 + exp(-gate)) * up`, in this order.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn silu_mul(&self, gate: &mut [f32], up: &[f32]) {
+        assert_eq!(gate.len(), up.len());
+        self.run(map::SiluMul { gate, up });
+    }
+
+    /// `x += y`
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn add(&self, x: &mut [f32], y: &[f32]) {
+        assert_eq!(x.len(), y.len());
+        self.run(map::Add { x, y });
+    }
+
+    /// Rotates the pairs (2 i, 2 i + 1) of `head` by the angle i; elements after them stay.
+    ///
+    /// # Panics
+    /// If `cos` and `sin` differ in length or hold more angles than `head` pairs.
+    pub fn rope_pairs(&self, head: &mut [f32], cos: &[f32], sin: &[f32]) {
+        assert!(cos.len() == sin.len() && 2 * cos.len() <= head.len());
+        self.run(map::RopePairs { head: &mut head[..2 * cos.len()], cos, sin });
+    }
+
+    /// Rotates the pairs (i, n + i) of `head` by the angle i of n; elements after them stay.
+    ///
+    /// # Panics
+    /// If `cos` and `sin` differ in length or hold more angles than `head` pairs.
+    pub fn rope_halves(&self, head: &mut [f32], cos: &[f32], sin: &[f32]) {
+        assert!(cos.len() == sin.len() && 2 * cos.len() <= head.len());
+        self.run(map::RopeHalves { head: &mut head[..2 * cos.len()], cos, sin });
+    }
+
+    /// `out[j] = scale * dot(q, k[j])` for the rows of `k`, each as long as `q`.
+    ///
+    /// # Panics
+    /// If `k` is not `out.len()` rows.
+    pub fn dot_rows(&self, q: &[f32], k: KvRun, scale: f32, out: &mut [f32]) {
+        assert_eq!(k.len(), q.len() * out.len());
+        self.run(attention::DotRows { q, k, scale, out });
+    }
+
+    /// The largest element that is a number; negative infinity if there is none.
+    pub fn max(&self, x: &[f32]) -> f32 {
+        self.run(attention::Max { x })
+    }
+
+    /// `x = exp(x - max)`; returns the sum.
+    pub fn exp_sum(&self, x: &mut [f32], max: f32) -> f32 {
+        self.run(attention::ExpSum { x, max })
+    }
+
+    /// `acc[d] = fma(p[j], v[j][d], acc[d])` for the rows of `v` in ascending order, each as long as `acc`.
+    ///
+    /// # Panics
+    /// If `v` is not `p.len()` rows.
+    pub fn accumulate_rows(&self, p: &[f32], v: KvRun, acc: &mut [f32]) {
+        assert_eq!(v.len(), p.len() * acc.len());
+        self.run(attention::AccumulateRows { p, v, acc });
+    }
+
+    /// `acc = fma(acc, a, other * b)`
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn scale_add(&self, acc: &mut [f32], a: f32, other: &[f32], b: f32) {
+        assert_eq!(acc.len(), other.len());
+        self.run(map::ScaleAdd { acc, a, other, b });
+    }
+
+    /// To half precision, nearest even.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn to_f16(&self, x: &[f32], out: &mut [f16]) {
+        assert_eq!(x.len(), out.len());
+        self.run(map::ToF16 { x, out });
+    }
+}

@@ -1,0 +1,232 @@
+//! Products with float weights, and with weights of any other type decoded to floats a chunk at a time.
+
+use super::load_part;
+use crate::backend::cpu::pool::TileMut;
+use crate::backend::cpu::simd::operand::Matrix;
+use crate::backend::cpu::simd::vector::{Kernel, Simd};
+use crate::quant::{DType, reference};
+
+/// A stored float type.
+pub(super) trait Element {
+    /// 16 elements as bytes.
+    type Chunk;
+    /// Whole chunks, and the bytes left.
+    fn chunks(bytes: &[u8]) -> (&[Self::Chunk], &[u8]);
+    /// 16 elements.
+    fn load<S: Simd>(s: S, chunk: &Self::Chunk) -> S::F;
+    /// Fewer than 16 elements, filled with zeros.
+    fn load_part<S: Simd>(s: S, bytes: &[u8]) -> S::F;
+}
+
+pub(super) struct F32;
+pub(super) struct F16;
+struct BF16;
+
+impl Element for F32 {
+    type Chunk = [u8; 64];
+
+    #[inline(always)]
+    fn chunks(bytes: &[u8]) -> (&[[u8; 64]], &[u8]) {
+        bytes.as_chunks()
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, chunk: &[u8; 64]) -> S::F {
+        s.as_float(s.load_bytes(chunk))
+    }
+
+    #[inline(always)]
+    fn load_part<S: Simd>(s: S, bytes: &[u8]) -> S::F {
+        Self::load(s, &padded(bytes))
+    }
+}
+
+impl Element for F16 {
+    type Chunk = [u8; 32];
+
+    #[inline(always)]
+    fn chunks(bytes: &[u8]) -> (&[[u8; 32]], &[u8]) {
+        bytes.as_chunks()
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, chunk: &[u8; 32]) -> S::F {
+        s.load_half(chunk)
+    }
+
+    #[inline(always)]
+    fn load_part<S: Simd>(s: S, bytes: &[u8]) -> S::F {
+        Self::load(s, &padded(bytes))
+    }
+}
+
+impl Element for BF16 {
+    type Chunk = [u8; 32];
+
+    #[inline(always)]
+    fn chunks(bytes: &[u8]) -> (&[[u8; 32]], &[u8]) {
+        bytes.as_chunks()
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, chunk: &[u8; 32]) -> S::F {
+        s.as_float(s.shl(s.load_words(chunk), 16))
+    }
+
+    #[inline(always)]
+    fn load_part<S: Simd>(s: S, bytes: &[u8]) -> S::F {
+        Self::load(s, &padded(bytes))
+    }
+}
+
+#[inline(always)]
+fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut out = [0; N];
+    out[..bytes.len()].copy_from_slice(bytes);
+    out
+}
+
+/// `out[t][i]` = dot product of row t of `x` and row `out.first_col() + i` of `w`.
+pub(in super::super) struct Product<'a, 'w, 'o> {
+    pub w: &'a Matrix<'w>,
+    pub x: &'a [f32],
+    pub out: &'a mut TileMut<'o, f32>,
+}
+
+impl Kernel for Product<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.w.dtype() {
+            DType::F32 => self.stored::<S, F32>(s),
+            DType::F16 => self.stored::<S, F16>(s),
+            DType::BF16 => self.stored::<S, BF16>(s),
+            _ => self.decoded(s),
+        }
+    }
+}
+
+impl Product<'_, '_, '_> {
+    #[inline(always)]
+    fn stored<S: Simd, E: Element>(mut self, s: S) {
+        let (rows, tokens) = (self.out.cols(), self.out.rows());
+        if S::LARGE_TILES {
+            let (full_rows, full_tokens) = (rows / 4 * 4, tokens / 4 * 4);
+            self.block::<S, E, 4, 4>(s, 0..full_rows, 0..full_tokens);
+            self.block::<S, E, 4, 1>(s, 0..full_rows, full_tokens..tokens);
+            self.block::<S, E, 1, 4>(s, full_rows..rows, 0..full_tokens);
+            self.block::<S, E, 1, 1>(s, full_rows..rows, full_tokens..tokens);
+        } else {
+            let (full_rows, full_tokens) = (rows / 2 * 2, tokens / 2 * 2);
+            self.block::<S, E, 2, 2>(s, 0..full_rows, 0..full_tokens);
+            self.block::<S, E, 2, 1>(s, 0..full_rows, full_tokens..tokens);
+            self.block::<S, E, 1, 2>(s, full_rows..rows, 0..full_tokens);
+            self.block::<S, E, 1, 1>(s, full_rows..rows, full_tokens..tokens);
+        }
+    }
+
+    /// The outputs of some weight rows (a multiple of `R`) and activation rows (a multiple of `T`).
+    #[inline(always)]
+    fn block<S: Simd, E: Element, const R: usize, const T: usize>(
+        &mut self,
+        s: S,
+        rows: std::ops::Range<usize>,
+        tokens: std::ops::Range<usize>,
+    ) {
+        let (cols, row_bytes) = (self.w.cols(), self.w.row_bytes());
+        for row in rows.step_by(R) {
+            let bytes = self.w.bytes_of_rows(self.out.first_col() + row, R);
+            let w: [&[u8]; R] = std::array::from_fn(|r| &bytes[r * row_bytes..][..row_bytes]);
+            for token in tokens.clone().step_by(T) {
+                let x: [&[f32]; T] = std::array::from_fn(|t| &self.x[(token + t) * cols..][..cols]);
+                let dots = dot_tile::<S, E, R, T>(s, w, x);
+                for t in 0..T {
+                    for r in 0..R {
+                        self.out.row_mut(token + t)[row + r] = dots[r][t];
+                    }
+                }
+            }
+        }
+    }
+
+    /// Each chunk of a weight row is decoded once for this many activation rows.
+    const TOKENS: usize = 64;
+    /// Values in a chunk: whole blocks of every type.
+    const CHUNK: usize = 256;
+
+    #[inline(always)]
+    fn decoded<S: Simd>(self, s: S) {
+        let tokens = self.out.rows();
+        for first in (0..tokens).step_by(Self::TOKENS) {
+            let count = Self::TOKENS.min(tokens - first);
+            let x = &self.x[first * self.w.cols()..][..count * self.w.cols()];
+            for row in 0..self.out.cols() {
+                let dots = decoded_row(s, self.w, self.out.first_col() + row, x, count);
+                for (t, dot) in dots[..count].iter().enumerate() {
+                    self.out.row_mut(first + t)[row] = *dot;
+                }
+            }
+        }
+    }
+}
+
+/// Dot products of one weight row with up to [`Product::TOKENS`] activation rows.
+#[inline(always)]
+fn decoded_row<S: Simd>(s: S, w: &Matrix, row: usize, x: &[f32], count: usize) -> [f32; Product::TOKENS] {
+    let cols = w.cols();
+    let chunk_bytes = Product::CHUNK / w.dtype().block_len() * w.dtype().block_bytes();
+    let mut lanes = [[0.0; 16]; Product::TOKENS];
+    let mut values = [0.0; Product::CHUNK];
+    for (i, bytes) in w.bytes_of_rows(row, 1).chunks(chunk_bytes).enumerate() {
+        let values = &mut values[..Product::CHUNK.min(cols - i * Product::CHUNK)];
+        reference::decode(w.dtype(), bytes, values);
+        for (t, lanes) in lanes[..count].iter_mut().enumerate() {
+            let x = &x[t * cols + i * Product::CHUNK..][..values.len()];
+            let mut acc = s.load(lanes);
+            for (w, x) in values.as_chunks::<16>().0.iter().zip(x.as_chunks::<16>().0) {
+                acc = s.fma(s.load(w), s.load(x), acc);
+            }
+            s.store(acc, lanes);
+        }
+    }
+    let mut dots = [0.0; Product::TOKENS];
+    for (dot, lanes) in dots[..count].iter_mut().zip(&lanes) {
+        *dot = s.sum(s.load(lanes));
+    }
+    dots
+}
+
+/// Dot products of `R` stored rows with `T` float rows of the same length.
+#[inline(always)]
+pub(super) fn dot_tile<S: Simd, E: Element, const R: usize, const T: usize>(
+    s: S,
+    w: [&[u8]; R],
+    x: [&[f32]; T],
+) -> [[f32; T]; R] {
+    let chunks = x[0].len() / 16;
+    let w_chunks: [&[E::Chunk]; R] = std::array::from_fn(|r| &E::chunks(w[r]).0[..chunks]);
+    let x_chunks: [&[[f32; 16]]; T] = std::array::from_fn(|t| &x[t].as_chunks().0[..chunks]);
+    let mut lanes = [[s.splat(0.0); T]; R];
+    for i in 0..chunks {
+        let mut x = [s.splat(0.0); T];
+        for t in 0..T {
+            x[t] = s.load(&x_chunks[t][i]);
+        }
+        for r in 0..R {
+            let w = E::load(s, &w_chunks[r][i]);
+            for t in 0..T {
+                lanes[r][t] = s.fma(w, x[t], lanes[r][t]);
+            }
+        }
+    }
+    let mut dots = [[0.0; T]; R];
+    for r in 0..R {
+        let w = E::load_part(s, E::chunks(w[r]).1);
+        for t in 0..T {
+            let x = load_part(s, x[t].as_chunks::<16>().1);
+            dots[r][t] = s.sum(s.fma(w, x, lanes[r][t]));
+        }
+    }
+    dots
+}

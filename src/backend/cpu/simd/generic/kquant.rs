@@ -1,0 +1,203 @@
+//! Panels of the K types: blocks of 256 values. Layouts are those of GGUF; `quant::reference` is the definition.
+
+use super::panel::{Format, Panel, Rows};
+use crate::backend::cpu::simd::vector::Simd;
+
+pub(super) struct Q2K;
+pub(super) struct Q3K;
+pub(super) struct Q4K;
+pub(super) struct Q5K;
+pub(super) struct Q6K;
+
+/// Byte `index` of each lane as an unsigned number.
+#[inline(always)]
+fn byte<S: Simd>(s: S, x: S::I, index: usize) -> S::I {
+    s.and(s.shr(x, 8 * index as u32), s.splat_int(0xff))
+}
+
+/// Byte `index` of each lane as a signed number.
+#[inline(always)]
+fn signed_byte<S: Simd>(s: S, x: S::I, index: usize) -> S::I {
+    s.sar(s.shl(x, 24 - 8 * index as u32), 24)
+}
+
+/// 32 bytes of each row as eight vectors.
+#[inline(always)]
+fn blocks_of_32<S: Simd>(s: S, rows: &Rows, at: usize) -> [S::I; 8] {
+    let ([a, b, c, d], [e, f, g, h]) = (rows.blocks(s, at), rows.blocks(s, at + 16));
+    [a, b, c, d, e, f, g, h]
+}
+
+/// The bits of `mask` in each byte, after a shift to the right.
+#[inline(always)]
+fn bits<S: Simd>(s: S, x: S::I, shift: u32, mask: u8) -> S::I {
+    s.and(s.shr(x, shift), s.splat_int(i32::from_le_bytes([mask; 4])))
+}
+
+/// Q4_K and Q5_K: their first 16 bytes are two half-precision factors and 6-bit scales and minimums of 8 blocks.
+#[inline(always)]
+fn set_scales_and_mins<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+    let [factors, a, b, c] = rows.blocks(s, at);
+    let d = s.half_to_float(factors);
+    let minus_dmin = s.mul(s.half_to_float(s.shr(factors, 16)), s.splat(-1.0));
+    // Blocks 0 to 3 have six bits in a byte; blocks 4 to 7 four bits, and two left over in the former's bytes.
+    let high = |x: S::I| s.and(s.shr(x, 2), s.splat_int(0x3030_3030));
+    let scales = [bits(s, a, 0, 63), s.or(bits(s, c, 0, 15), high(a))];
+    let mins = [bits(s, b, 0, 63), s.or(bits(s, c, 4, 15), high(b))];
+    for i in 0..8 {
+        let scale = s.to_float(byte(s, scales[i / 4], i % 4));
+        panel.set_scale(s, block + i, s.mul(d, scale));
+        let min = s.to_float(byte(s, mins[i / 4], i % 4));
+        panel.set_min(s, block + i, s.mul(minus_dmin, min));
+    }
+}
+
+impl Format for Q4K {
+    const BLOCK_BYTES: usize = 144;
+    const BLOCK_SPAN: usize = 8;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+        set_scales_and_mins(s, rows, at, panel, block);
+        for two in 0..4 {
+            let bytes = blocks_of_32(s, rows, at + 16 + 32 * two);
+            for quad in 0..8 {
+                panel.set_weights(s, block + 2 * two, quad, bits(s, bytes[quad], 0, 15));
+                panel.set_weights(s, block + 2 * two + 1, quad, bits(s, bytes[quad], 4, 15));
+            }
+        }
+    }
+}
+
+impl Format for Q5K {
+    const BLOCK_BYTES: usize = 176;
+    const BLOCK_SPAN: usize = 8;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+        set_scales_and_mins(s, rows, at, panel, block);
+        let fifth = blocks_of_32(s, rows, at + 16);
+        for two in 0..4 {
+            let bytes = blocks_of_32(s, rows, at + 48 + 32 * two);
+            for quad in 0..8 {
+                for half in 0..2 {
+                    let low = bits(s, bytes[quad], 4 * half as u32, 15);
+                    let high = s.shl(bits(s, fifth[quad], (2 * two + half) as u32, 1), 4);
+                    panel.set_weights(s, block + 2 * two + half, quad, s.or(low, high));
+                }
+            }
+        }
+    }
+}
+
+/// The integer scales of the halves, and the pair that centres weights at `centre`.
+#[inline(always)]
+fn set_signed_scales<S: Simd>(s: S, panel: &mut Panel, block: usize, scales: [S::I; 2], centre: i32) {
+    panel.set_halves(s, block, scales);
+    let minus_centre = s.splat_int(-centre);
+    let first = s.and(s.mul_int(scales[0], minus_centre), s.splat_int(0xffff));
+    let second = s.shl(s.mul_int(scales[1], minus_centre), 16);
+    panel.set_pair(s, block, s.or(first, second));
+}
+
+impl Format for Q6K {
+    const BLOCK_BYTES: usize = 210;
+    const BLOCK_SPAN: usize = 8;
+    const HALVES: bool = true;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+        let scales = rows.blocks(s, at + 192);
+        let d = rows.halves(s, at + 208);
+        for i in 0..8 {
+            let pair = [0, 1].map(|half| signed_byte(s, scales[i / 2], i % 2 * 2 + half));
+            set_signed_scales(s, panel, block + i, pair, 32);
+            panel.set_scale(s, block + i, d);
+        }
+        for four in 0..2 {
+            let low = [blocks_of_32(s, rows, at + 64 * four), blocks_of_32(s, rows, at + 64 * four + 32)];
+            let high = blocks_of_32(s, rows, at + 128 + 32 * four);
+            for i in 0..4 {
+                for quad in 0..8 {
+                    let low = bits(s, low[i % 2][quad], i as u32 / 2 * 4, 15);
+                    let high = s.shl(bits(s, high[quad], 2 * i as u32, 3), 4);
+                    panel.set_weights(s, block + 4 * four + i, quad, s.or(low, high));
+                }
+            }
+        }
+    }
+}
+
+impl Format for Q3K {
+    const BLOCK_BYTES: usize = 110;
+    const BLOCK_SPAN: usize = 8;
+    const HALVES: bool = true;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+        // The scales end the block; the two bytes before them complete a load of 16.
+        let [tail0, tail1, tail2, tail3] = rows.blocks(s, at + 94);
+        let joined = |low: S::I, high: S::I| s.or(s.shr(low, 16), s.shl(high, 16));
+        let (a, b, c) = (joined(tail0, tail1), joined(tail1, tail2), joined(tail2, tail3));
+        let d = s.half_to_float(s.shr(tail3, 16));
+        // Four low bits from the nibbles of a and b, two high bits from c.
+        let high = |shift: u32| s.shl(bits(s, c, shift, 3), 4);
+        let scales = [
+            s.or(bits(s, a, 0, 15), high(0)),
+            s.or(bits(s, b, 0, 15), high(2)),
+            s.or(bits(s, a, 4, 15), high(4)),
+            s.or(bits(s, b, 4, 15), high(6)),
+        ];
+        for i in 0..8 {
+            let pair = [0, 1].map(|half| s.add_int(byte(s, scales[i / 2], i % 2 * 2 + half), s.splat_int(-32)));
+            set_signed_scales(s, panel, block + i, pair, 4);
+            panel.set_scale(s, block + i, d);
+        }
+        let third = blocks_of_32(s, rows, at);
+        for four in 0..2 {
+            let low = blocks_of_32(s, rows, at + 32 + 32 * four);
+            for i in 0..4 {
+                for quad in 0..8 {
+                    let low = bits(s, low[quad], 2 * i as u32, 3);
+                    let high = s.shl(bits(s, third[quad], (4 * four + i) as u32, 1), 2);
+                    panel.set_weights(s, block + 4 * four + i, quad, s.or(low, high));
+                }
+            }
+        }
+    }
+}
+
+impl Format for Q2K {
+    const BLOCK_BYTES: usize = 84;
+    const BLOCK_SPAN: usize = 8;
+    const HALVES: bool = true;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+        let scales = rows.blocks(s, at);
+        let factors = rows.dwords(s, at + 80);
+        let d = s.half_to_float(factors);
+        let minus_dmin = s.mul(s.half_to_float(s.shr(factors, 16)), s.splat(-1.0));
+        for i in 0..8 {
+            let (x, first) = (scales[i / 2], i % 2 * 2);
+            panel.set_scale(s, block + i, d);
+            panel.set_min(s, block + i, minus_dmin);
+            let low = bits(s, x, 0, 15);
+            panel.set_halves(s, block + i, [byte(s, low, first), byte(s, low, first + 1)]);
+            let high = bits(s, x, 4, 15);
+            let second = s.shl(byte(s, high, first + 1), 16);
+            panel.set_pair(s, block + i, s.or(byte(s, high, first), second));
+        }
+        for four in 0..2 {
+            let bytes = blocks_of_32(s, rows, at + 16 + 32 * four);
+            for i in 0..4 {
+                for quad in 0..8 {
+                    panel.set_weights(s, block + 4 * four + i, quad, bits(s, bytes[quad], 2 * i as u32, 3));
+                }
+            }
+        }
+    }
+}

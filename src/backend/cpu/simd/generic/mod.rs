@@ -1,0 +1,37 @@
+//! The kernels, each written once over the vector type. Callers have checked the lengths.
+
+pub(super) mod attention;
+pub(super) mod exp;
+pub(super) mod float;
+mod kquant;
+pub(super) mod map;
+pub(super) mod norm;
+mod panel;
+pub(super) mod quant;
+pub(super) mod quantize;
+mod small;
+
+use super::vector::Simd;
+use crate::quant::DType;
+
+/// Whether a type has an integer kernel.
+pub(super) fn takes_q8(dtype: DType) -> bool {
+    use DType::*;
+    matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2_K | Q3_K | Q4_K | Q5_K | Q6_K)
+}
+
+/// Up to 16 values as a vector, filled with zeros.
+#[inline(always)]
+fn load_part<S: Simd>(s: S, x: &[f32]) -> S::F {
+    let mut lanes = [0.0; 16];
+    lanes[..x.len()].copy_from_slice(x);
+    s.load(&lanes)
+}
+
+/// The first lanes of a vector.
+#[inline(always)]
+fn store_part<S: Simd>(s: S, x: S::F, out: &mut [f32]) {
+    let mut lanes = [0.0; 16];
+    s.store(x, &mut lanes);
+    out.copy_from_slice(&lanes[..out.len()]);
+}

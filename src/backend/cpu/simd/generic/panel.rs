@@ -1,0 +1,273 @@
+//! The one form in which integer weights are multiplied, and that multiplication.
+//!
+//! A panel is 16 weight rows x up to 256 columns, with the rows in the lanes of a vector. Weights are unsigned bytes;
+//! four consecutive columns of a row share a lane, so that one instruction takes 16 rows x 4 columns. A storage type
+//! ([`Format`]) differs from others only in how it fills panels. Filling costs about as much as multiplying with one
+//! activation row, so a panel is filled once and used for all of them.
+
+use crate::backend::cpu::simd::operand::Q8Block;
+use crate::backend::cpu::simd::vector::{Kernel, Simd};
+
+/// Blocks of 32 columns in a panel.
+pub(super) const BLOCKS: usize = 8;
+/// Rows in a panel.
+pub(super) const ROWS: usize = 16;
+/// Fours of columns in a block.
+const QUADS: usize = 8;
+
+/// 16 lanes of 32 bits in memory.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Lanes([u8; 64]);
+
+const ZERO: Lanes = Lanes([0; 64]);
+
+/// Weights of 16 rows x 8 blocks, and what makes values of them; see the canonical sums of the parent module.
+pub(super) struct Panel {
+    weights: [[Lanes; QUADS]; BLOCKS],
+    /// `d`
+    scale: [Lanes; BLOCKS],
+    /// `m`, or `-dmin`
+    min: [Lanes; BLOCKS],
+    /// 16-bit factors of the two sums of the activations: what centres the weights, or the integer minimums.
+    pair: [Lanes; BLOCKS],
+    /// Integer scales of the two halves of a block.
+    halves: [[Lanes; 2]; BLOCKS],
+}
+
+impl Panel {
+    pub(super) const fn new() -> Self {
+        Panel {
+            weights: [[ZERO; QUADS]; BLOCKS],
+            scale: [ZERO; BLOCKS],
+            min: [ZERO; BLOCKS],
+            pair: [ZERO; BLOCKS],
+            halves: [[ZERO; 2]; BLOCKS],
+        }
+    }
+
+    /// Columns `4 * quad` to `4 * quad + 3` of a block.
+    #[inline(always)]
+    pub(super) fn set_weights<S: Simd>(&mut self, s: S, block: usize, quad: usize, weights: S::I) {
+        s.store_bytes(weights, &mut self.weights[block][quad].0);
+    }
+
+    #[inline(always)]
+    pub(super) fn set_scale<S: Simd>(&mut self, s: S, block: usize, scale: S::F) {
+        s.store_bytes(s.as_int(scale), &mut self.scale[block].0);
+    }
+
+    #[inline(always)]
+    pub(super) fn set_min<S: Simd>(&mut self, s: S, block: usize, min: S::F) {
+        s.store_bytes(s.as_int(min), &mut self.min[block].0);
+    }
+
+    #[inline(always)]
+    pub(super) fn set_pair<S: Simd>(&mut self, s: S, block: usize, pair: S::I) {
+        s.store_bytes(pair, &mut self.pair[block].0);
+    }
+
+    #[inline(always)]
+    pub(super) fn set_halves<S: Simd>(&mut self, s: S, block: usize, halves: [S::I; 2]) {
+        s.store_bytes(halves[0], &mut self.halves[block][0].0);
+        s.store_bytes(halves[1], &mut self.halves[block][1].0);
+    }
+}
+
+/// A storage type with integer weights.
+pub(super) trait Format {
+    /// Bytes of a storage block.
+    const BLOCK_BYTES: usize;
+    /// Activation blocks that a storage block covers.
+    const BLOCK_SPAN: usize;
+    /// Whether the halves of a block of 32 columns have integer scales of their own.
+    const HALVES: bool = false;
+    /// Whether there are minimums; if not, `pair` centres the weights.
+    const MINS: bool = false;
+    /// Whether the weights are recoded signed bytes instead of at most 127.
+    const RECODED: bool = false;
+
+    /// Fills `panel` from the storage block at byte `at` of each row, its first activation block being `block`.
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize);
+}
+
+/// The same range of bytes in 16 rows at equal distances.
+pub(super) struct Rows<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+    len: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// `len` bytes in each of 16 rows that are `stride` bytes apart; `bytes` ends with the last row's or later.
+    pub(super) fn new(bytes: &'a [u8], stride: usize, len: usize) -> Self {
+        assert!(bytes.len() >= (ROWS - 1) * stride + len);
+        Rows { bytes, stride, len }
+    }
+
+    /// 16 bytes of each row: lane r of vector c is the dword c of row r.
+    #[inline(always)]
+    pub(super) fn blocks<S: Simd>(&self, s: S, at: usize) -> [S::I; 4] {
+        assert!(at + 16 <= self.len);
+        // SAFETY: every row has `len` readable bytes, and the range lies inside them.
+        unsafe { s.gather_blocks(self.bytes.as_ptr().add(at), self.stride) }
+    }
+
+    /// 4 bytes of each row.
+    #[inline(always)]
+    pub(super) fn dwords<S: Simd>(&self, s: S, at: usize) -> S::I {
+        assert!(at + 4 <= self.len);
+        // SAFETY: every row has `len` readable bytes, and the range lies inside them.
+        unsafe { s.gather_dwords(self.bytes.as_ptr().add(at), self.stride) }
+    }
+
+    /// A half-precision number of each row.
+    #[inline(always)]
+    pub(super) fn halves<S: Simd>(&self, s: S, at: usize) -> S::F {
+        assert!(at + 2 <= self.len);
+        // SAFETY: every row has `len` readable bytes, and the range lies inside them.
+        unsafe { s.gather_halves(self.bytes.as_ptr().add(at), self.stride) }
+    }
+}
+
+/// Fills a panel with the whole range of `rows`.
+pub(super) struct Unpack<'a, F> {
+    pub rows: Rows<'a>,
+    pub panel: &'a mut Panel,
+    pub format: std::marker::PhantomData<F>,
+}
+
+impl<F: Format> Kernel for Unpack<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for i in 0..(self.rows.len / F::BLOCK_BYTES).min(BLOCKS / F::BLOCK_SPAN) {
+            F::unpack(s, &self.rows, i * F::BLOCK_BYTES, self.panel, i * F::BLOCK_SPAN);
+        }
+    }
+}
+
+/// Adds the products of `G` panels and `T` activation rows to `acc[t][g]`.
+pub(super) struct Multiply<'a, F, const G: usize, const T: usize> {
+    pub panels: &'a [Panel; G],
+    /// Blocks of each activation row, as many as the panels hold.
+    pub x: [&'a [Q8Block]; T],
+    pub acc: &'a mut [[[f32; ROWS]; G]; T],
+    pub format: std::marker::PhantomData<F>,
+}
+
+impl<F: Format, const G: usize, const T: usize> Kernel for Multiply<'_, F, G, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let blocks = self.x[0].len().min(BLOCKS);
+        let mut x = self.x;
+        for t in 0..T {
+            x[t] = &x[t][..blocks];
+        }
+        let mut acc = [[s.splat(0.0); G]; T];
+        for t in 0..T {
+            for g in 0..G {
+                acc[t][g] = s.load(&self.acc[t][g]);
+            }
+        }
+        for block in 0..blocks {
+            let sums = dot_block::<S, F, G, T>(s, self.panels, x, block);
+            for t in 0..T {
+                let x = &x[t][block];
+                let value = values::<S, F, G>(s, self.panels, block, sums[t], x);
+                for g in 0..G {
+                    acc[t][g] = s.fma(s.splat(x.scale), value[g], acc[t][g]);
+                }
+            }
+        }
+        for t in 0..T {
+            for g in 0..G {
+                s.store(acc[t][g], &mut self.acc[t][g]);
+            }
+        }
+    }
+}
+
+/// The integer dot products of one block of 32 columns, halves already scaled.
+#[inline(always)]
+fn dot_block<S: Simd, F: Format, const G: usize, const T: usize>(
+    s: S,
+    panels: &[Panel; G],
+    x: [&[Q8Block]; T],
+    block: usize,
+) -> [[S::I; G]; T] {
+    if !F::HALVES {
+        return dot_quads::<S, F, G, T>(s, panels, x, block, 0..QUADS);
+    }
+    let mut first = dot_quads::<S, F, G, T>(s, panels, x, block, 0..QUADS / 2);
+    for g in 0..G {
+        let scale = s.load_bytes(&panels[g].halves[block][0].0);
+        for t in 0..T {
+            first[t][g] = s.mul_int(first[t][g], scale);
+        }
+    }
+    let second = dot_quads::<S, F, G, T>(s, panels, x, block, QUADS / 2..QUADS);
+    for g in 0..G {
+        let scale = s.load_bytes(&panels[g].halves[block][1].0);
+        for t in 0..T {
+            first[t][g] = s.add_int(first[t][g], s.mul_int(second[t][g], scale));
+        }
+    }
+    first
+}
+
+#[inline(always)]
+fn dot_quads<S: Simd, F: Format, const G: usize, const T: usize>(
+    s: S,
+    panels: &[Panel; G],
+    x: [&[Q8Block]; T],
+    block: usize,
+    quads: std::ops::Range<usize>,
+) -> [[S::I; G]; T] {
+    let mut sums = [[s.splat_int(0); G]; T];
+    for quad in quads {
+        let mut weights = [s.splat_int(0); G];
+        for g in 0..G {
+            weights[g] = s.load_bytes(&panels[g].weights[block][quad].0);
+        }
+        for t in 0..T {
+            let x = s.splat_bytes(&x[t][block].q.as_chunks().0[quad]);
+            for g in 0..G {
+                sums[t][g] =
+                    if F::RECODED { s.dot4_q8(sums[t][g], weights[g], x) } else { s.dot4(sums[t][g], weights[g], x) };
+            }
+        }
+    }
+    sums
+}
+
+/// `v` of the canonical sums for one activation row.
+#[inline(always)]
+fn values<S: Simd, F: Format, const G: usize>(
+    s: S,
+    panels: &[Panel; G],
+    block: usize,
+    sums: [S::I; G],
+    x: &Q8Block,
+) -> [S::F; G] {
+    let x_sums = s.splat_int(i32::from(x.sums[0]) & 0xffff | i32::from(x.sums[1]) << 16);
+    let zero = s.splat_int(0);
+    let x_sum = s.to_float(s.dot2(zero, x_sums, s.splat_int(0x0001_0001)));
+    let mut values = [s.splat(0.0); G];
+    for g in 0..G {
+        let panel = &panels[g];
+        let scale = s.as_float(s.load_bytes(&panel.scale[block].0));
+        let pair = s.load_bytes(&panel.pair[block].0);
+        if !F::MINS {
+            values[g] = s.mul(scale, s.to_float(s.dot2(sums[g], pair, x_sums)));
+            continue;
+        }
+        let minimum = s.as_float(s.load_bytes(&panel.min[block].0));
+        let x_sum = if F::HALVES { s.to_float(s.dot2(zero, pair, x_sums)) } else { x_sum };
+        values[g] = s.fma(minimum, x_sum, s.mul(scale, s.to_float(sums[g])));
+    }
+    values
+}

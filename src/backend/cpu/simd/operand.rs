@@ -1,0 +1,110 @@
+//! What kernels work on: weight matrices, activations as floats or int8 blocks, runs of cached keys and values.
+
+use crate::quant::DType;
+use half::f16;
+
+/// Values in a [`Q8Block`].
+pub const Q8_LEN: usize = 32;
+
+/// A weight matrix as it lies in the file: row-major, each row whole blocks of its type, at any address.
+#[derive(Clone, Copy)]
+pub struct Matrix<'a> {
+    dtype: DType,
+    bytes: &'a [u8],
+    rows: usize,
+    cols: usize,
+    row_bytes: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// `None` unless `bytes` is exactly `rows` rows of `cols` values of type `dtype`.
+    pub fn new(dtype: DType, bytes: &'a [u8], rows: usize, cols: usize) -> Option<Self> {
+        let row_bytes = usize::try_from(dtype.row_bytes(cols as u64)?).ok()?;
+        (row_bytes.checked_mul(rows)? == bytes.len()).then_some(Matrix { dtype, bytes, rows, cols, row_bytes })
+    }
+
+    /// How the values are stored.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Number of rows: outputs of a product.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns: values of one activation row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The stored bytes of the rows from `first` on, `count` of them.
+    pub(super) fn bytes_of_rows(&self, first: usize, count: usize) -> &'a [u8] {
+        &self.bytes[first * self.row_bytes..][..count * self.row_bytes]
+    }
+
+    /// Bytes of one row.
+    pub(super) fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+}
+
+/// Activation rows of a product, one after the other.
+#[derive(Clone, Copy)]
+pub enum Input<'a> {
+    /// As floats; every weight type takes them. Blocks of integers are then decoded: exact, and slow.
+    F32 {
+        /// `rows * cols` values.
+        values: &'a [f32],
+    },
+    /// As int8 blocks, for the weight types of which [`super::Kernels::takes_q8`] is true.
+    Q8 {
+        /// `rows * cols / 32` blocks.
+        blocks: &'a [Q8Block],
+    },
+}
+
+/// 32 activations as int8 with one scale: value i is about `q[i] * scale`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Q8Block {
+    /// The values in units of the scale, -127 to 127. Kernels take -128 too, but then their results may differ.
+    pub q: [i8; Q8_LEN],
+    /// Size of a unit.
+    pub scale: f32,
+    /// Sums of the first and of the last 16 of `q`; weights that are not centred at zero need them.
+    pub sums: [i16; 2],
+}
+
+/// Consecutive rows of cached keys or values of one head.
+#[derive(Clone, Copy)]
+pub enum KvRun<'a> {
+    /// In half precision.
+    F16(&'a [f16]),
+    /// In single precision.
+    F32(&'a [f32]),
+}
+
+impl<'a> KvRun<'a> {
+    /// Number of elements of all rows.
+    pub fn len(&self) -> usize {
+        match self {
+            KvRun::F16(x) => x.len(),
+            KvRun::F32(x) => x.len(),
+        }
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        match self {
+            // SAFETY: half-precision numbers are two plain bytes each, and the slice is borrowed for as long.
+            KvRun::F16(x) => unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(*x)) },
+            // SAFETY: floats are four plain bytes each, and the slice is borrowed for as long.
+            KvRun::F32(x) => unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(*x)) },
+        }
+    }
+}

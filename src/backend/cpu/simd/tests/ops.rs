@@ -1,0 +1,308 @@
+//! Everything but products of weights.
+
+use super::*;
+
+const LENGTHS: [usize; 15] = [0, 1, 7, 8, 15, 16, 17, 31, 64, 80, 96, 128, 256, 300, 1001];
+
+fn uniforms(seed: u64, count: usize) -> Vec<f32> {
+    Random::new(seed).uniforms(count)
+}
+
+fn doubles(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|x| f64::from(*x)).collect()
+}
+
+/// The two forms of a run of keys or values, and its values.
+fn runs<'a>(halves: &'a [f16], floats: &'a [f32]) -> [(KvRun<'a>, Vec<f64>); 2] {
+    let decoded = halves.iter().map(|x| x.to_f64()).collect();
+    [(KvRun::F16(halves), decoded), (KvRun::F32(floats), doubles(floats))]
+}
+
+#[test]
+fn quantized_blocks_are_within_half_a_step() {
+    for scale in [1e-35, 1e-3, 1.0, 3e38] {
+        let x: Vec<f32> = uniforms(1, 32 * 9).iter().map(|x| x * scale).collect();
+        let scalar = quantized(available()[0], &x);
+        for kernels in available() {
+            assert_eq!(scalar, quantized(kernels, &x), "{}", kernels.name);
+        }
+        for (x, block) in x.chunks(32).zip(&scalar) {
+            let largest = x.iter().fold(0.0, |a: f32, b| a.max(b.abs()));
+            assert_eq!(block.scale, largest / 127.0);
+            for (x, q) in x.iter().zip(block.q) {
+                let step = f64::from(block.scale);
+                assert!((f64::from(*x) - f64::from(q) * step).abs() <= 0.50001 * step, "{x} is no {q} * {step}");
+            }
+            let sum = |q: &[i8]| q.iter().map(|q| i16::from(*q)).sum::<i16>();
+            assert_eq!(block.sums, [sum(&block.q[..16]), sum(&block.q[16..])]);
+        }
+    }
+}
+
+fn quantized(kernels: &Kernels, x: &[f32]) -> Vec<Q8Block> {
+    let mut blocks = vec![Q8Block::default(); x.len() / 32];
+    kernels.quantize(x, &mut blocks);
+    blocks
+}
+
+#[test]
+fn quantizing_rounds_ties_to_even() {
+    let mut x = [0.0; 32];
+    (x[0], x[1], x[2], x[3], x[4]) = (127.0, 0.5, 1.5, -2.5, -127.0);
+    for kernels in available() {
+        let block = quantized(kernels, &x)[0];
+        assert_eq!(block.q[..5], [127, 0, 2, -2, -127]);
+    }
+}
+
+#[test]
+fn blocks_without_a_scale_are_zero_or_no_number() {
+    for kernels in available() {
+        for tiny in [0.0, -0.0, 1e-44, 9e-37] {
+            assert_eq!(quantized(kernels, &[tiny; 32]), [Q8Block::default()]);
+        }
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN] {
+            let mut x = [1.0; 32];
+            x[17] = bad;
+            let block = quantized(kernels, &x)[0];
+            assert!(block.scale.is_nan() && block.q == [0; 32] && block.sums == [0; 2], "{}", kernels.name);
+        }
+    }
+}
+
+#[test]
+fn rms_norm_divides_by_the_root_of_the_mean_square() {
+    for n in LENGTHS {
+        let (x, weight) = (uniforms(2, n), uniforms(3, n));
+        let found = same_everywhere("rms_norm", |kernels| {
+            let mut out = vec![f32::NAN; n];
+            kernels.rms_norm(&x, &weight, 1e-5, &mut out);
+            out
+        });
+        let mean = doubles(&x).iter().map(|x| x * x).sum::<f64>() / n as f64;
+        let factor = 1.0 / (mean + 1e-5).sqrt();
+        let expected: Vec<f64> = x.iter().zip(&weight).map(|(x, w)| f64::from(*x) * factor * f64::from(*w)).collect();
+        assert_close("rms_norm", &found, &expected, &vec![2e-6; n]);
+    }
+}
+
+#[test]
+fn silu_mul_gates() {
+    for n in LENGTHS {
+        let gate: Vec<f32> = uniforms(4, n).iter().map(|x| x * 30.0).collect();
+        let up = uniforms(5, n);
+        let found = same_everywhere("silu_mul", |kernels| {
+            let mut gate = gate.clone();
+            kernels.silu_mul(&mut gate, &up);
+            gate
+        });
+        let value = |(g, u): (&f32, &f32)| f64::from(*g) / (1.0 + (-f64::from(*g)).exp()) * f64::from(*u);
+        let expected: Vec<f64> = gate.iter().zip(&up).map(value).collect();
+        let tolerance: Vec<f64> = expected.iter().map(|x| x.abs() * 4e-7 + 1e-30).collect();
+        assert_close("silu_mul", &found, &expected, &tolerance);
+    }
+}
+
+#[test]
+fn silu_of_large_gates_does_not_overflow() {
+    let gate = [1e38, -1e38, 100.0, -100.0, 0.0, f32::NAN];
+    let found = same_everywhere("silu_mul", |kernels| {
+        let mut gate = gate;
+        kernels.silu_mul(&mut gate, &[1.0; 6]);
+        gate.to_vec()
+    });
+    assert_eq!(found[..5], [1e38, 0.0, 100.0, 0.0, 0.0]);
+    assert!(found[5].is_nan());
+}
+
+#[test]
+fn sums_of_vectors_round_once() {
+    for n in LENGTHS {
+        let (x, y) = (uniforms(6, n), uniforms(7, n));
+        let added = same_everywhere("add", |kernels| {
+            let mut x = x.clone();
+            kernels.add(&mut x, &y);
+            x
+        });
+        let scaled = same_everywhere("scale_add", |kernels| {
+            let mut x = x.clone();
+            kernels.scale_add(&mut x, 0.3, &y, 0.7);
+            x
+        });
+        for i in 0..n {
+            assert_eq!(added[i], x[i] + y[i]);
+            assert_eq!(scaled[i], x[i].mul_add(0.3, y[i] * 0.7));
+        }
+    }
+}
+
+#[test]
+fn rope_turns_pairs_and_leaves_the_rest() {
+    for (n, angles) in [(8, 4), (16, 5), (64, 32), (80, 40), (96, 40), (128, 64), (256, 0), (3, 1)] {
+        let x = uniforms(8, n);
+        let (cos, sin): (Vec<f32>, Vec<f32>) = (0..angles).map(|i| ((i as f32).cos(), (i as f32).sin())).unzip();
+        type Rope = fn(&Kernels, &mut [f32], &[f32], &[f32]);
+        type Indices = fn(usize, usize) -> [usize; 2];
+        let pairs: (Rope, Indices) = (Kernels::rope_pairs, |i, _| [2 * i, 2 * i + 1]);
+        let halves: (Rope, Indices) = (Kernels::rope_halves, |i, n| [i, n + i]);
+        for (rope, indices) in [pairs, halves] {
+            let found = same_everywhere("rope", |kernels| {
+                let mut head = x.clone();
+                rope(kernels, &mut head, &cos, &sin);
+                head
+            });
+            let mut expected = doubles(&x);
+            for i in 0..angles {
+                let [a, b] = indices(i, angles);
+                let (x, y, cos, sin) = (expected[a], expected[b], f64::from(cos[i]), f64::from(sin[i]));
+                (expected[a], expected[b]) = (x * cos - y * sin, x * sin + y * cos);
+            }
+            assert_close("rope", &found, &expected, &vec![2e-7; n]);
+            assert_eq!(found[2 * angles..], x[2 * angles..]);
+        }
+    }
+}
+
+#[test]
+fn dot_rows_takes_any_head_and_number_of_rows() {
+    for head in [1, 8, 16, 24, 64, 80, 96, 128, 256] {
+        for rows in [0, 1, 3, 4, 5, 33] {
+            let (q, k) = (uniforms(9, head), uniforms(10, head * rows));
+            let halves: Vec<f16> = k.iter().map(|x| f16::from_f32(*x)).collect();
+            for (run, values) in runs(&halves, &k) {
+                let found = same_everywhere("dot_rows", |kernels| {
+                    let mut out = vec![f32::NAN; rows];
+                    kernels.dot_rows(&q, run, 0.25, &mut out);
+                    out
+                });
+                let dot = |k: &[f64]| k.iter().zip(&q).map(|(k, q)| k * f64::from(*q)).sum::<f64>() * 0.25;
+                let expected: Vec<f64> = values.chunks(head).map(dot).collect();
+                assert_close("dot_rows", &found, &expected, &vec![1e-7 * head as f64; rows]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_order_of_a_dot_product_is_the_canonical_one() {
+    let (q, k) = (uniforms(11, 75), uniforms(12, 75));
+    let mut lanes = [0.0f32; 16];
+    for i in 0..75 {
+        lanes[i % 16] = k[i].mul_add(q[i], lanes[i % 16]);
+    }
+    for width in [8, 4, 2, 1] {
+        for i in 0..width {
+            lanes[i] += lanes[i + width];
+        }
+    }
+    for kernels in available() {
+        let mut out = [0.0];
+        kernels.dot_rows(&q, KvRun::F32(&k), 1.0, &mut out);
+        assert_eq!(out[0], lanes[0], "{}", kernels.name);
+    }
+}
+
+#[test]
+fn accumulate_rows_adds_in_order() {
+    for head in [1, 8, 16, 24, 64, 80, 96, 128, 200] {
+        for rows in [0, 1, 2, 33] {
+            let (p, v, start) = (uniforms(13, rows), uniforms(14, head * rows), uniforms(15, head));
+            let halves: Vec<f16> = v.iter().map(|x| f16::from_f32(*x)).collect();
+            for (run, values) in runs(&halves, &v) {
+                let found = same_everywhere("accumulate_rows", |kernels| {
+                    let mut acc = start.clone();
+                    kernels.accumulate_rows(&p, run, &mut acc);
+                    acc
+                });
+                let mut expected = start.clone();
+                for (p, v) in p.iter().zip(values.chunks(head)) {
+                    for (acc, v) in expected.iter_mut().zip(v) {
+                        *acc = p.mul_add(*v as f32, *acc);
+                    }
+                }
+                assert_eq!(bits(&found), bits(&expected));
+            }
+        }
+    }
+}
+
+#[test]
+fn max_skips_what_is_no_number() {
+    for n in LENGTHS {
+        let mut x = uniforms(16, n);
+        let expected = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        assert_eq!(same_everywhere("max", |kernels| vec![kernels.max(&x)]), [expected]);
+        for i in 0..n {
+            let kept = std::mem::replace(&mut x[i], f32::NAN);
+            let expected = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            assert_eq!(same_everywhere("max", |kernels| vec![kernels.max(&x)]), [expected]);
+            x[i] = kept;
+        }
+    }
+}
+
+#[test]
+fn exp_sum_returns_what_it_wrote() {
+    for n in LENGTHS {
+        let x: Vec<f32> = uniforms(17, n).iter().map(|x| x * 20.0).collect();
+        let found = same_everywhere("exp_sum", |kernels| {
+            let mut y = x.clone();
+            let sum = kernels.exp_sum(&mut y, 20.0);
+            y.push(sum);
+            y
+        });
+        let mut expected: Vec<f64> = x.iter().map(|x| f64::from(*x - 20.0).exp()).collect();
+        expected.push(expected.iter().sum());
+        let tolerance: Vec<f64> = expected.iter().map(|x| x * 2e-6).collect();
+        assert_close("exp_sum", &found, &expected, &tolerance);
+    }
+}
+
+#[test]
+fn exp_is_right_to_about_a_unit_in_the_last_place() {
+    let mut worst = 0.0f64;
+    for block in 0..800 {
+        let x: Vec<f32> = (0..4096).map(|i| -105.0 + (block * 4096 + i) as f32 * (195.0 / 3_276_800.0)).collect();
+        let found = same_everywhere("exp", |kernels| {
+            let mut y = x.clone();
+            kernels.exp_sum(&mut y, 0.0);
+            y
+        });
+        for (x, y) in x.iter().zip(&found) {
+            let exact = f64::from(*x).exp();
+            if exact > f64::from(f32::MAX) {
+                assert!(*y >= f32::MAX, "exp({x}) is no {y}");
+                continue;
+            }
+            let unit = f64::from((exact as f32).next_up()) - f64::from(exact as f32);
+            worst = worst.max((f64::from(*y) - exact).abs() / unit.min(f64::from(f32::MAX)));
+        }
+    }
+    assert!(worst < 1.02, "{worst} units");
+}
+
+#[test]
+fn exp_has_the_limits_of_the_function() {
+    let x = [f32::NEG_INFINITY, -200.0, -0.0, 0.0, 200.0, f32::INFINITY, f32::NAN];
+    let found = same_everywhere("exp", |kernels| {
+        let mut y = x.to_vec();
+        kernels.exp_sum(&mut y, 0.0);
+        y
+    });
+    assert_eq!(found[..6], [0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::INFINITY]);
+    assert!(found[6].is_nan());
+}
+
+#[test]
+fn to_f16_rounds_to_the_nearest() {
+    for n in LENGTHS {
+        let mut x: Vec<f32> = uniforms(18, n).iter().map(|x| x * 70_000.0).collect();
+        x.extend([1e-7, -1e-8, 65_519.0, 65_520.0, f32::INFINITY]);
+        for kernels in available() {
+            let mut out = vec![f16::ZERO; x.len()];
+            kernels.to_f16(&x, &mut out);
+            let expected: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
+            assert_eq!(out, expected, "{}", kernels.name);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The vector type over which every kernel is written once, and the bridge to the instruction sets.
+//!
+//! A vector has 16 lanes of 32 bits, on every instruction set: one AVX-512 register, two AVX registers, or a plain
+//! array. So a sum that is kept in lanes has the same order everywhere, and results are equal bit for bit. A value of
+//! a type that implements [`Simd`] is proof that the processor has the instruction set; hence the operations are safe.
+//!
+//! Kernels are inlined into one function per instruction set ([`Simd::run`]), the only place where the compiler is
+//! told to use it. Everything between that function and the operations must be `#[inline(always)]` and free of
+//! closures, or single operations become calls.
+
+/// A computation over vectors of any instruction set.
+pub(super) trait Kernel {
+    /// What it returns.
+    type Output;
+
+    /// Computes it; implementations are `#[inline(always)]`.
+    fn run<S: Simd>(self, s: S) -> Self::Output;
+}
+
+/// An instruction set: 16 lanes of f32 or of 32 integer bits, which can also be seen as 64 bytes.
+///
+/// The operations mean the same bit for bit on each, NaN payloads apart.
+pub(super) trait Simd: Copy {
+    /// 16 lanes of f32.
+    type F: Copy;
+    /// 16 lanes of 32 bits.
+    type I: Copy;
+    /// Whether registers suffice for large tiles (32 vectors) or only for small ones (8 vectors).
+    const LARGE_TILES: bool;
+    /// What [`Simd::recode_q8`] adds to each signed byte.
+    const Q8_BIAS: i16;
+
+    /// Runs a kernel compiled for this instruction set.
+    fn run<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// All lanes `x`.
+    fn splat(self, x: f32) -> Self::F;
+    /// Lanes from memory.
+    fn load(self, x: &[f32; 16]) -> Self::F;
+    /// Lanes to memory.
+    fn store(self, x: Self::F, out: &mut [f32; 16]);
+    /// Half precision to single, exact.
+    fn load_half(self, x: &[u8; 32]) -> Self::F;
+    /// Single precision to half, nearest even.
+    fn store_half(self, x: Self::F, out: &mut [u16; 16]);
+    /// `a + b`
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b`
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a / b`
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, rounded once.
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `if a > b { a } else { b }`: `b` if either is NaN.
+    fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `if a < b { a } else { b }`: `b` if either is NaN.
+    fn min(self, a: Self::F, b: Self::F) -> Self::F;
+    /// Sum of the lanes: lane i and i + 8, then i and i + 4, i and i + 2, the two left.
+    fn sum(self, x: Self::F) -> f32;
+    /// Nearest integers, ties to even. Out of range: any value.
+    fn round(self, x: Self::F) -> Self::I;
+    /// Integers to the nearest f32.
+    fn to_float(self, x: Self::I) -> Self::F;
+    /// The low 16 bits of each lane as half precision.
+    fn half_to_float(self, x: Self::I) -> Self::F;
+    /// The same bits as f32.
+    fn as_float(self, x: Self::I) -> Self::F;
+    /// The same bits as integers.
+    fn as_int(self, x: Self::F) -> Self::I;
+
+    /// All lanes `x`.
+    fn splat_int(self, x: i32) -> Self::I;
+    /// All lanes the four bytes `x`.
+    fn splat_bytes(self, x: &[i8; 4]) -> Self::I;
+    /// Lanes from memory.
+    fn load_bytes(self, x: &[u8; 64]) -> Self::I;
+    /// Lanes to memory.
+    fn store_bytes(self, x: Self::I, out: &mut [u8; 64]);
+    /// 16-bit elements, extended by zeros.
+    fn load_words(self, x: &[u8; 32]) -> Self::I;
+    /// The low byte of each lane.
+    fn store_low_bytes(self, x: Self::I, out: &mut [i8; 16]);
+    /// `a & b`
+    fn and(self, a: Self::I, b: Self::I) -> Self::I;
+    /// `a | b`
+    fn or(self, a: Self::I, b: Self::I) -> Self::I;
+    /// `a + b`, wrapping.
+    fn add_int(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Low 32 bits of `a * b`.
+    fn mul_int(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Signed maximum.
+    fn max_int(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Shift to the left by `bits` < 32.
+    fn shl(self, a: Self::I, bits: u32) -> Self::I;
+    /// Logical shift to the right by `bits` < 32.
+    fn shr(self, a: Self::I, bits: u32) -> Self::I;
+    /// Arithmetic shift to the right by `bits` < 32.
+    fn sar(self, a: Self::I, bits: u32) -> Self::I;
+    /// Per lane: `acc` plus the dot product of four unsigned bytes, at most 127 each, and four signed bytes. Exact.
+    fn dot4(self, acc: Self::I, unsigned: Self::I, signed: Self::I) -> Self::I;
+    /// Per lane: `acc` plus the dot product of two pairs of signed 16-bit integers.
+    fn dot2(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// Signed bytes to the form that [`Simd::dot4_q8`] takes: each plus [`Simd::Q8_BIAS`], which its caller subtracts.
+    fn recode_q8(self, x: Self::I) -> Self::I;
+    /// Per lane: `acc` plus the dot product of four recoded bytes and four signed bytes, none of these -128. Exact.
+    fn dot4_q8(self, acc: Self::I, recoded: Self::I, signed: Self::I) -> Self::I;
+
+    /// 16 bytes from each of 16 rows, transposed: lane r of vector c is the dword c of row r.
+    ///
+    /// # Safety
+    /// `base + r * stride` must be readable for 16 bytes for every r < 16.
+    unsafe fn gather_blocks(self, base: *const u8, stride: usize) -> [Self::I; 4];
+    /// 4 bytes from each of 16 rows.
+    ///
+    /// # Safety
+    /// `base + r * stride` must be readable for 4 bytes for every r < 16.
+    unsafe fn gather_dwords(self, base: *const u8, stride: usize) -> Self::I;
+    /// A half-precision number from each of 16 rows, as f32.
+    ///
+    /// # Safety
+    /// `base + r * stride` must be readable for 2 bytes for every r < 16.
+    unsafe fn gather_halves(self, base: *const u8, stride: usize) -> Self::F;
+}
