@@ -45,7 +45,7 @@ impl<'a, T> Grid<'a, T> {
     ///
     /// # Safety
     /// No other tile of this number may be alive.
-    pub(super) unsafe fn tile(&self, index: usize) -> TileMut<'a, T> {
+    pub(in crate::backend::cpu) unsafe fn tile(&self, index: usize) -> TileMut<'a, T> {
         assert!(index < self.len());
         let first_row = index / self.tiles_across() * self.tile_rows;
         let first_col = index % self.tiles_across() * self.tile_cols;
