@@ -9,6 +9,8 @@
 //!
 //! Imports point down this list only: `ffi -> engine -> {text, sample, arch, plan, kv, backend} -> {quant, format} -> error`.
 
+#![deny(unsafe_code)]
+
 #[cfg(panic = "abort")]
 compile_error!("the C boundary catches panics: build with panic = \"unwind\"");
 
@@ -16,6 +18,7 @@ pub mod arch;
 pub mod backend;
 pub mod engine;
 pub mod error;
+#[allow(unsafe_code)]
 pub mod ffi;
 pub mod format;
 pub mod kv;
