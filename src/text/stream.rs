@@ -1,0 +1,234 @@
+//! Streaming detokenization: tokens in, whole characters out, stop strings held back.
+//!
+//! A push is two steps, so that a caller whose buffer is too small loses nothing: [`TextStream::push`] computes the text
+//! that the next token releases, [`Pending::commit`] makes it final; a pending text that is dropped was never asked for.
+//! Bytes that are not UTF-8 become U+FFFD exactly as `String::from_utf8_lossy` does for the whole stream.
+
+use super::tokenizer::Tokenizer;
+use crate::error::{Error, Result};
+use std::sync::Arc;
+
+/// How a stream shows its tokens and where it stops.
+#[derive(Clone, Debug, Default)]
+pub struct StreamOptions {
+    /// Show special tokens.
+    pub special: bool,
+    /// Texts that end the stream; each is UTF-8 and not empty.
+    pub stops: Vec<Vec<u8>>,
+}
+
+/// Text of one token stream.
+pub struct TextStream {
+    tokenizer: Arc<Tokenizer>,
+    special: bool,
+    stops: Vec<Stop>,
+    committed: State,
+    next: State,
+    /// Text not given out yet; what lies beyond `committed.held` belongs to a pending step.
+    text: Vec<u8>,
+}
+
+/// What a step changes, kept twice: as it is, and as it would be.
+#[derive(Clone, Default)]
+struct State {
+    /// Bytes of a character that is not whole yet.
+    partial: Partial,
+    /// Bytes of `text` that are held back.
+    held: usize,
+    /// For each stop string, how many of its bytes the text ends with.
+    matched: Vec<usize>,
+    done: bool,
+}
+
+/// Text that a step releases. Final once committed.
+#[must_use = "nothing has happened before `commit`"]
+pub struct Pending<'a> {
+    stream: &'a mut TextStream,
+    ready: usize,
+    ends: bool,
+}
+
+impl TextStream {
+    /// A stream at its beginning.
+    pub fn new(tokenizer: Arc<Tokenizer>, options: StreamOptions) -> Result<TextStream> {
+        let stops = options.stops.into_iter().map(Stop::new).collect::<Result<Vec<_>>>()?;
+        let state = State { matched: vec![0; stops.len()], ..State::default() };
+        let longest = stops.iter().map(|stop| stop.text.len()).max().unwrap_or(0);
+        Ok(TextStream {
+            tokenizer,
+            special: options.special,
+            stops,
+            committed: state.clone(),
+            next: state,
+            text: Vec::with_capacity(longest + ROOM),
+        })
+    }
+
+    /// The text that `token` releases. Once a stop string is complete there is no more, whatever the token.
+    pub fn push(&mut self, token: i32) -> Result<Pending<'_>> {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let piece = tokenizer.piece(token, self.special)?;
+        self.begin_step();
+        for &byte in piece {
+            self.next.partial.push(byte, &mut self.text);
+        }
+        Ok(self.finish_step(false))
+    }
+
+    /// The text that is left, with which the stream ends; after the commit it is at the beginning of another.
+    pub fn flush(&mut self) -> Pending<'_> {
+        self.begin_step();
+        self.next.partial.finish(&mut self.text);
+        self.finish_step(true)
+    }
+
+    fn begin_step(&mut self) {
+        self.text.truncate(self.committed.held);
+        self.next.copy_from(&self.committed);
+    }
+
+    /// Looks for stop strings in the new text and decides how much of all the text can go out.
+    fn finish_step(&mut self, ends: bool) -> Pending<'_> {
+        if self.committed.done {
+            self.text.truncate(self.committed.held);
+            return Pending { stream: self, ready: 0, ends };
+        }
+        let state = &mut self.next;
+        for at in self.committed.held..self.text.len() {
+            if let Some(stop) = advance(&self.stops, &mut state.matched, self.text[at]) {
+                state.done = true;
+                self.text.truncate(at + 1 - stop);
+                break;
+            }
+        }
+        let held = if state.done || ends { 0 } else { state.matched.iter().copied().max().unwrap_or(0) };
+        // Text and stop strings are UTF-8, so a held-back beginning of one begins with a whole character.
+        let ready = self.text.len() - held;
+        state.held = held;
+        Pending { stream: self, ready, ends }
+    }
+}
+
+impl Pending<'_> {
+    /// The text, whole characters only.
+    pub fn text(&self) -> &[u8] {
+        &self.stream.text[..self.ready]
+    }
+
+    /// Whether a stop string is complete: nothing follows this text.
+    pub fn done(&self) -> bool {
+        self.stream.next.done
+    }
+
+    /// Takes the step.
+    pub fn commit(self) {
+        let TextStream { committed, next, text, .. } = self.stream;
+        text.drain(..self.ready);
+        if self.ends {
+            text.clear();
+            next.matched.fill(0);
+            (next.held, next.done) = (0, false);
+        }
+        std::mem::swap(committed, next);
+    }
+}
+
+impl State {
+    /// Copies `other`, which has the same stop strings, without allocating.
+    fn copy_from(&mut self, other: &State) {
+        self.matched.copy_from_slice(&other.matched);
+        (self.partial, self.held, self.done) = (other.partial, other.held, other.done);
+    }
+}
+
+/// Room in the text buffer for the pieces of a step, so that pushing does not allocate.
+const ROOM: usize = 256;
+
+/// A stop string, ready for the search of Knuth, Morris and Pratt.
+struct Stop {
+    text: Vec<u8>,
+    /// For each length, that of the longest shorter beginning that it ends with.
+    fallback: Vec<usize>,
+}
+
+impl Stop {
+    fn new(text: Vec<u8>) -> Result<Stop> {
+        if text.is_empty() {
+            return Err(Error::InvalidArgument("a stop string must not be empty".into()));
+        }
+        if let Err(error) = std::str::from_utf8(&text) {
+            let at = error.valid_up_to();
+            return Err(Error::InvalidArgument(format!("a stop string is not utf-8 at byte {at}")));
+        }
+        let mut stop = Stop { fallback: vec![0; text.len() + 1], text };
+        for len in 1..stop.text.len() {
+            let matched = stop.advance(stop.fallback[len], stop.text[len]);
+            stop.fallback[len + 1] = matched;
+        }
+        Ok(stop)
+    }
+
+    /// How many bytes are matched after `byte`, when `matched` were before.
+    fn advance(&self, mut matched: usize, byte: u8) -> usize {
+        while self.text.get(matched) != Some(&byte) {
+            if matched == 0 {
+                return 0;
+            }
+            matched = self.fallback[matched];
+        }
+        matched + 1
+    }
+}
+
+/// Moves every stop string on by `byte`; the length of the longest that is complete with it.
+fn advance(stops: &[Stop], matched: &mut [usize], byte: u8) -> Option<usize> {
+    let mut complete = None;
+    for (stop, matched) in stops.iter().zip(matched) {
+        *matched = stop.advance(*matched, byte);
+        if *matched == stop.text.len() {
+            complete = complete.max(Some(*matched));
+        }
+    }
+    complete
+}
+
+/// The bytes of a character that is not whole yet.
+#[derive(Clone, Copy, Default)]
+struct Partial {
+    bytes: [u8; 4],
+    len: usize,
+}
+
+impl Partial {
+    /// Takes one more byte and appends what is decided by it: a character, replacements, or nothing yet.
+    fn push(&mut self, byte: u8, out: &mut Vec<u8>) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+        while self.len > 0 {
+            let invalid = match std::str::from_utf8(&self.bytes[..self.len]) {
+                Ok(character) => {
+                    out.extend_from_slice(character.as_bytes());
+                    self.len = 0;
+                    return;
+                }
+                Err(error) => error.error_len(),
+            };
+            // Without a length the bytes are the beginning of a character.
+            let Some(invalid) = invalid else { return };
+            self.replace(invalid, out);
+        }
+    }
+
+    /// Replaces what has no end.
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        if self.len > 0 {
+            self.replace(self.len, out);
+        }
+    }
+
+    fn replace(&mut self, count: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice("\u{fffd}".as_bytes());
+        self.bytes.copy_within(count..self.len, 0);
+        self.len -= count;
+    }
+}

@@ -1,0 +1,143 @@
+//! SentencePiece's byte-pair models: the pair whose token scores highest is merged first.
+//!
+//! `tokenizer.ggml.model` = "llama". The method is that of SentencePiece's `bpe_model.cc`; text is matched with plain
+//! spaces, because [`Vocabulary`] holds tokens so. Unigram models are another algorithm and not read here.
+
+use super::alphabet::{self, Alphabet};
+use super::bpe::{byte_or_unknown, byte_tokens};
+use super::index::Index;
+use super::merge::{Chain, Merge, NONE};
+use super::vocabulary::{Kind, Vocabulary};
+use crate::error::{Result, reserve};
+use crate::format::{Metadata, Value};
+
+const SCORES: &str = "tokenizer.ggml.scores";
+
+/// Scores as merge ranks, and the file's rules for spaces.
+pub(super) struct SentencePiece {
+    ranks: Vec<u32>,
+    by_bytes: Index,
+    longest: usize,
+    bytes: [u32; 256],
+    unknown: Option<u32>,
+    prefix_space: bool,
+    squeeze_spaces: bool,
+}
+
+impl SentencePiece {
+    /// Reads the scores and flags of a file. `unknown` is the token for text that no token spells.
+    pub(super) fn read(meta: &Metadata, vocabulary: &Vocabulary, unknown: Option<u32>) -> Result<SentencePiece> {
+        let bytes = byte_tokens(vocabulary, Alphabet::Escaped);
+        let normal = || vocabulary.kinds().filter(|&(_, kind)| kind == Kind::Normal).map(|(token, _)| token);
+        Ok(SentencePiece {
+            ranks: read_ranks(meta, vocabulary.len())?,
+            by_bytes: Index::build(normal(), |token| vocabulary.bytes(token))?,
+            longest: normal().map(|token| vocabulary.bytes(token).len()).max().unwrap_or(0),
+            bytes,
+            unknown,
+            prefix_space: meta.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
+            squeeze_spaces: meta.bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false),
+        })
+    }
+
+    /// Whether a space is put in front of text at the beginning and after special tokens.
+    pub(super) fn adds_space(&self) -> bool {
+        self.prefix_space
+    }
+
+    /// Appends the tokens of `text`; `first` when it begins the input or follows a special token.
+    pub(super) fn encode(&self, text: &str, first: bool, words: &Vocabulary, out: &mut Vec<i32>) -> Result<()> {
+        let text = self.normalize(text, first)?;
+        let find = |bytes: &[u8]| self.by_bytes.find(bytes, |token| words.bytes(token));
+        let mut chain = Chain::default();
+        chain.reserve(text.len())?;
+        for c in text.chars() {
+            let token = find(c.encode_utf8(&mut [0; 4]).as_bytes()).unwrap_or(NONE);
+            chain.push(c.len_utf8() as u32, token);
+        }
+        let raw = text.as_bytes();
+        let symbols = chain.merge(|left, right| {
+            let len = (left.len + right.len) as usize;
+            if len > self.longest {
+                return None;
+            }
+            let token = find(&raw[left.start as usize..][..len])?;
+            Some(Merge { rank: self.ranks[token as usize], token })
+        });
+        let mut after_unknown = false;
+        for symbol in symbols {
+            let piece = &raw[symbol.start as usize..][..symbol.len as usize];
+            let spelt = piece.iter().all(|&byte| self.bytes[byte as usize] != NONE);
+            match symbol.token {
+                NONE if spelt => out.extend(piece.iter().map(|&byte| self.bytes[byte as usize] as i32)),
+                // A run of unknown characters is one unknown token.
+                NONE if after_unknown => {}
+                NONE => out.push(byte_or_unknown(NONE, self.unknown, piece[0])?),
+                token => out.push(token as i32),
+            }
+            after_unknown = symbol.token == NONE && !spelt;
+        }
+        Ok(())
+    }
+
+    /// Applies the file's rules for spaces; U+2581 is a space to SentencePiece.
+    fn normalize(&self, text: &str, first: bool) -> Result<String> {
+        let plain = alphabet::unescape(text)?;
+        let mut out = reserve(plain.len() + 1, "text")?;
+        let mut last = if self.squeeze_spaces { b' ' } else { 0 };
+        if first && self.prefix_space {
+            out.push(b' ');
+        }
+        for byte in plain.bytes() {
+            if !(self.squeeze_spaces && byte == b' ' && last == b' ') {
+                out.push(byte);
+            }
+            last = byte;
+        }
+        if self.squeeze_spaces && out.last() == Some(&b' ') {
+            out.pop();
+        }
+        Ok(String::from_utf8(out).expect("adding and removing spaces keeps a string"))
+    }
+}
+
+/// Scores turned into numbers that sort the other way round, best first.
+fn read_ranks(meta: &Metadata, count: usize) -> Result<Vec<u32>> {
+    let scores = meta.required(SCORES, meta.scalars(SCORES)?)?;
+    if scores.len() != count {
+        return Err(meta.bad(SCORES, &format!("has {} entries for {count} tokens", scores.len())));
+    }
+    let mut ranks = reserve(count, "token scores")?;
+    for score in scores {
+        let score = match score {
+            Value::F32(score) => score,
+            Value::F64(score) => score as f32,
+            Value::Signed(score) => score as f32,
+            other => return Err(meta.bad(SCORES, &format!("has the score {other:?}"))),
+        };
+        if score.is_nan() {
+            return Err(meta.bad(SCORES, "has a score that is not a number"));
+        }
+        ranks.push(rank_of(score));
+    }
+    Ok(ranks)
+}
+
+/// A number that is lower the higher `score` is: the float's bits, made to sort as integers, then inverted.
+fn rank_of(score: f32) -> u32 {
+    let bits = (score + 0.0).to_bits();
+    if bits >> 31 == 1 { bits } else { !(bits | 1 << 31) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rank_of;
+
+    #[test]
+    fn ranks_sort_scores_from_high_to_low() {
+        let scores = [f32::INFINITY, 3.5, 1e-30, 0.0, -1e-30, -2.0, -1000.0, f32::NEG_INFINITY];
+        assert!(scores.map(rank_of).is_sorted());
+        assert_eq!(rank_of(0.0), rank_of(-0.0));
+        assert!(rank_of(-3.0) > rank_of(-2.0));
+    }
+}

@@ -1,0 +1,104 @@
+//! What the text tests share: where real data lies, and model files made in memory.
+#![allow(dead_code, reason = "every test crate uses its part")]
+
+use segno::format::{Data, Gguf, Metadata};
+use segno::text::Tokenizer;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The folder of real test data, or `None` after saying that it is absent.
+pub fn shared_data() -> Option<PathBuf> {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data");
+    let folder = std::env::var_os("SEGNO_TEST_DATA").map_or_else(default, PathBuf::from);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    println!("skipped: shared test data absent");
+    None
+}
+
+/// The tokenizer of a file.
+pub fn tokenizer(path: &Path) -> Tokenizer {
+    let file = Gguf::open(path, false, &mut |_| Ok(())).unwrap();
+    Tokenizer::from_metadata(file.metadata()).unwrap().unwrap()
+}
+
+/// Writes the metadata of a GGUF file.
+#[derive(Default)]
+pub struct MetadataWriter {
+    entries: Vec<u8>,
+    count: u64,
+}
+
+impl MetadataWriter {
+    fn entry(mut self, key: &str, type_id: u32) -> Self {
+        string(&mut self.entries, key.as_bytes());
+        self.entries.extend(type_id.to_le_bytes());
+        self.count += 1;
+        self
+    }
+
+    fn array(self, key: &str, type_id: u32, len: usize) -> Self {
+        let mut writer = self.entry(key, 9);
+        writer.entries.extend(type_id.to_le_bytes());
+        writer.entries.extend((len as u64).to_le_bytes());
+        writer
+    }
+
+    /// Adds a string.
+    pub fn text(self, key: &str, value: &str) -> Self {
+        let mut writer = self.entry(key, 8);
+        string(&mut writer.entries, value.as_bytes());
+        writer
+    }
+
+    /// Adds a boolean.
+    pub fn bool(self, key: &str, value: bool) -> Self {
+        let mut writer = self.entry(key, 7);
+        writer.entries.push(value.into());
+        writer
+    }
+
+    /// Adds a 32-bit number.
+    pub fn u32(self, key: &str, value: u32) -> Self {
+        let mut writer = self.entry(key, 4);
+        writer.entries.extend(value.to_le_bytes());
+        writer
+    }
+
+    /// Adds an array of strings.
+    pub fn strings<T: AsRef<[u8]>>(self, key: &str, values: &[T]) -> Self {
+        let mut writer = self.array(key, 8, values.len());
+        values.iter().for_each(|value| string(&mut writer.entries, value.as_ref()));
+        writer
+    }
+
+    /// Adds an array of 32-bit floats.
+    pub fn floats(self, key: &str, values: &[f32]) -> Self {
+        let mut writer = self.array(key, 6, values.len());
+        values.iter().for_each(|value| writer.entries.extend(value.to_le_bytes()));
+        writer
+    }
+
+    /// Adds an array of 32-bit integers.
+    pub fn integers(self, key: &str, values: &[i32]) -> Self {
+        let mut writer = self.array(key, 5, values.len());
+        values.iter().for_each(|value| writer.entries.extend(value.to_le_bytes()));
+        writer
+    }
+
+    /// The metadata as the library reads it.
+    pub fn finish(&self) -> Metadata {
+        let mut file = b"GGUF".to_vec();
+        file.extend(3u32.to_le_bytes());
+        file.extend(0u64.to_le_bytes());
+        file.extend(self.count.to_le_bytes());
+        file.extend(&self.entries);
+        Gguf::parse(Arc::new(Data::Owned(file))).unwrap().metadata().clone()
+    }
+}
+
+fn string(out: &mut Vec<u8>, value: &[u8]) {
+    out.extend((value.len() as u64).to_le_bytes());
+    out.extend(value);
+}

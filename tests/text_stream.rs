@@ -1,0 +1,172 @@
+//! Streams against plain decoding and a plain search, on random tokens and stop strings.
+
+mod text;
+
+use segno::text::{StreamOptions, TextStream, Tokenizer};
+use std::sync::Arc;
+use text::MetadataWriter;
+
+/// A generator of numbers that look random (Steele et al., SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+}
+
+const BYTE_TOKENS: usize = 256;
+const PIECES: [&str; 16] =
+    ["a", "b", "ab", "ba", "abc", " ", "▁c", "é", "éa", "日本", "🦙", "x🦙", "\n", "c", "cab", "aa"];
+const CONTROL: i32 = (BYTE_TOKENS + PIECES.len()) as i32;
+
+/// 256 byte tokens, some pieces, one control token.
+fn tokenizer() -> Arc<Tokenizer> {
+    let mut tokens: Vec<String> = (0..BYTE_TOKENS).map(|byte| format!("<0x{byte:02X}>")).collect();
+    tokens.extend(PIECES.map(String::from));
+    tokens.push("<|turn|>".into());
+    let mut kinds = vec![6; BYTE_TOKENS];
+    kinds.extend([1; PIECES.len()]);
+    kinds.push(3);
+    let meta = MetadataWriter::default()
+        .text("tokenizer.ggml.model", "llama")
+        .strings("tokenizer.ggml.tokens", &tokens)
+        .integers("tokenizer.ggml.token_type", &kinds)
+        .floats("tokenizer.ggml.scores", &vec![0.0; tokens.len()]);
+    Arc::new(Tokenizer::from_metadata(&meta.finish()).unwrap().unwrap())
+}
+
+fn stream(tokenizer: &Arc<Tokenizer>, special: bool, stops: &[&str]) -> TextStream {
+    let stops = stops.iter().map(|stop| stop.as_bytes().to_vec()).collect();
+    TextStream::new(Arc::clone(tokenizer), StreamOptions { special, stops }).unwrap()
+}
+
+/// The text of a whole stream, and whether a stop string ended it.
+fn run(stream: &mut TextStream, tokens: &[i32]) -> (String, bool) {
+    let mut out = Vec::new();
+    let mut done = false;
+    for &token in tokens {
+        let pending = stream.push(token).unwrap();
+        assert!(std::str::from_utf8(pending.text()).is_ok());
+        assert!(!done || (pending.done() && pending.text().is_empty()), "text after the end");
+        out.extend_from_slice(pending.text());
+        done = pending.done();
+        pending.commit();
+    }
+    let pending = stream.flush();
+    out.extend_from_slice(pending.text());
+    done |= pending.done();
+    pending.commit();
+    (String::from_utf8(out).unwrap(), done)
+}
+
+/// What the stream must give: the text up to the stop string that is complete first, of several the longest.
+fn plain_search(text: &str, stops: &[&str]) -> (String, bool) {
+    let ends = |stop: &&str| text.find(stop).map(|start| (start + stop.len(), start));
+    match stops.iter().filter_map(ends).min() {
+        Some((_, start)) => (text[..start].to_owned(), true),
+        None => (text.to_owned(), false),
+    }
+}
+
+fn lossy(tokenizer: &Tokenizer, tokens: &[i32], special: bool) -> String {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|&token| tokenizer.piece(token, special).unwrap().to_vec()).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[test]
+fn a_hundred_thousand_random_streams_are_utf8_and_equal_the_whole() {
+    let tokenizer = tokenizer();
+    let mut random = Random(1);
+    for special in [false, true] {
+        let mut stream = stream(&tokenizer, special, &[]);
+        for _ in 0..50_000 {
+            let tokens: Vec<i32> = (0..random.below(24)).map(|_| random.below(CONTROL as usize + 1) as i32).collect();
+            assert_eq!(run(&mut stream, &tokens), (lossy(&tokenizer, &tokens, special), false), "{tokens:?}");
+        }
+    }
+}
+
+#[test]
+fn stop_strings_never_leak_whatever_the_boundaries() {
+    let tokenizer = tokenizer();
+    let mut random = Random(2);
+    let candidates =
+        ["ab", "aab", "abab", "bc", "abcab", "éa", "日本", "本", "🦙\n", "a", "c a", "aaaa", "\u{fffd}a", "é"];
+    let mut stopped = 0;
+    for _ in 0..20_000 {
+        let stops: Vec<&str> = (0..1 + random.below(3)).map(|_| candidates[random.below(candidates.len())]).collect();
+        // Mostly pieces, sometimes raw bytes: é and 🦙 also arrive one byte at a time.
+        let mut tokens = Vec::new();
+        for _ in 0..random.below(20) {
+            match random.below(8) {
+                0 => tokens.extend("é🦙本".bytes().skip(random.below(3)).take(random.below(8)).map(i32::from)),
+                _ => tokens.push((BYTE_TOKENS + random.below(PIECES.len())) as i32),
+            }
+        }
+        let wanted = plain_search(&lossy(&tokenizer, &tokens, false), &stops);
+        stopped += usize::from(wanted.1);
+        assert_eq!(run(&mut stream(&tokenizer, false, &stops), &tokens), wanted, "{tokens:?} {stops:?}");
+    }
+    assert!((5_000..19_000).contains(&stopped), "{stopped} of 20000 cases stop: the cases prove little");
+}
+
+#[test]
+fn a_step_that_is_not_committed_has_not_happened() {
+    let tokenizer = tokenizer();
+    let mut random = Random(3);
+    for _ in 0..5_000 {
+        let tokens: Vec<i32> = (0..random.below(16)).map(|_| random.below(CONTROL as usize + 1) as i32).collect();
+        let stops = ["abab", "日本a"];
+        let mut hesitant = stream(&tokenizer, true, &stops);
+        let mut out = Vec::new();
+        for &token in &tokens {
+            for _ in 0..random.below(3) {
+                drop(hesitant.push(random.below(BYTE_TOKENS) as i32).unwrap());
+                drop(hesitant.flush());
+            }
+            let pending = hesitant.push(token).unwrap();
+            out.extend_from_slice(pending.text());
+            pending.commit();
+        }
+        out.extend_from_slice(hesitant.flush().text());
+        let straight = run(&mut stream(&tokenizer, true, &stops), &tokens).0;
+        assert_eq!(String::from_utf8(out).unwrap(), straight);
+    }
+}
+
+#[test]
+fn a_stream_begins_anew_after_flush() {
+    let tokenizer = tokenizer();
+    let mut stream = stream(&tokenizer, false, &["ab"]);
+    let (x, a, b) = (i32::from(b'x'), i32::from(b'a'), i32::from(b'b'));
+    assert_eq!(run(&mut stream, &[x, a, b, x]), ("x".into(), true));
+    assert_eq!(run(&mut stream, &[x, a]), ("xa".into(), false), "the end of one stream does not reach into the next");
+    assert_eq!(run(&mut stream, &[b, 0xf0, 0x9f]), ("b\u{fffd}".into(), false));
+    assert_eq!(run(&mut stream, &[0xa6, x]), ("\u{fffd}x".into(), false));
+}
+
+#[test]
+fn special_tokens_are_shown_on_request_only() {
+    let tokenizer = tokenizer();
+    let tokens = [i32::from(b'a'), CONTROL, i32::from(b'b')];
+    assert_eq!(run(&mut stream(&tokenizer, false, &[]), &tokens).0, "ab");
+    assert_eq!(run(&mut stream(&tokenizer, true, &[]), &tokens).0, "a<|turn|>b");
+}
+
+#[test]
+fn bad_tokens_and_stop_strings_are_errors() {
+    let tokenizer = tokenizer();
+    let mut stream = stream(&tokenizer, false, &["abc"]);
+    for token in [-1, CONTROL + 1, i32::MAX, i32::MIN] {
+        assert!(stream.push(token).is_err(), "token {token}");
+    }
+    for stop in [&b""[..], b"\xff", b"ab\xc3"] {
+        let options = StreamOptions { special: false, stops: vec![stop.to_vec()] };
+        assert!(TextStream::new(Arc::clone(&tokenizer), options).is_err(), "{stop:?}");
+    }
+}
