@@ -13,7 +13,6 @@ struct Counting;
 
 // SAFETY: every request is passed on unchanged to the system's allocator; counting in a constant-initialised
 // thread-local cell neither allocates nor unwinds.
-#[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     // SAFETY: the caller's promises are those that `System` asks for.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
