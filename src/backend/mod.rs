@@ -13,14 +13,14 @@ use std::sync::atomic::AtomicBool;
 
 /// One device.
 pub trait Backend: Send + Sync {
+    /// Memory that `program` and a runner within `limits` would take here.
+    fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory>;
     /// Makes `program` ready to run on this device.
     fn prepare(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>>;
 }
 
 /// A program on a device.
 pub trait Prepared: Send + Sync {
-    /// Memory that a runner with these limits would take.
-    fn memory(&self, limits: &Limits) -> Result<Memory>;
     /// Reserves everything that batches within `limits` need.
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>>;
 }

@@ -41,6 +41,10 @@ impl Pool {
             pool.workers
                 .push(worker.map_err(|error| Error::Device(format!("cannot start worker thread {index}: {error}")))?);
         }
+        // What a thread allocates when it starts must not fall into somebody's step.
+        while pool.shared.started.load(Ordering::Acquire) < pool.workers.len() {
+            std::thread::yield_now();
+        }
         Ok(pool)
     }
 
@@ -118,6 +122,7 @@ struct Shared {
     next: AtomicUsize,
     failed: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    started: AtomicUsize,
     stop: AtomicBool,
     parked: AtomicUsize,
     lock: Mutex<()>,
@@ -138,6 +143,7 @@ impl Shared {
             next: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
             panic: Mutex::new(None),
+            started: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             parked: AtomicUsize::new(0),
             lock: Mutex::new(()),
@@ -206,6 +212,7 @@ impl Shared {
 
     /// The life of a worker.
     fn work(&self) {
+        self.started.fetch_add(1, Ordering::Release);
         let mut last = 0;
         while let Some(number) = self.wait_for_stage(last) {
             last = number;

@@ -1,0 +1,331 @@
+//! Runs lowered steps over a batch.
+//!
+//! Every buffer has one owner, [`CpuRunner`], and is reserved when the session is made. A step whose output has few elements runs on the
+//! calling thread; the others are shared out as tiles.
+
+use super::attention::{MAX_HEAD_DIM, Source, attend};
+use super::cache::Cache;
+use super::lower::{Lowered, MAX_GROUP, Product, Step};
+use super::pool::{Grid, Pool, Turn};
+use super::simd::{Input, Kernels, Matrix, Q8_LEN, Q8Block};
+use crate::arch::rope::RopeLayout;
+use crate::backend::{Batch, Limits, Row, Runner};
+use crate::error::{Error, Result, filled};
+use crate::kv::{PAGE_TOKENS, Side};
+use crate::plan::op::Rows;
+use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
+use crate::quant::reference;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Fewest elements of an output for which waking other threads pays, for ops that do little with each.
+const PARALLEL_ELEMENTS: usize = 32 * 1024;
+/// Weight rows of a tile: a multiple of the vector kernels' 16, few enough that a raised cancel is seen soon.
+const TILE_WEIGHTS: usize = 256;
+/// Batch rows of a tile.
+const TILE_ROWS: usize = 128;
+
+/// One session's buffers.
+pub struct CpuRunner {
+    program: Arc<Program>,
+    lowered: Arc<Lowered>,
+    kernels: &'static Kernels,
+    pool: Arc<Pool>,
+    buffers: Vec<Vec<f32>>,
+    quantized: Vec<Q8Block>,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    cache: Cache,
+}
+
+/// Bytes of a runner's buffers, the cache not counted.
+pub fn arena_bytes(program: &Program, lowered: &Lowered, limits: &Limits) -> u64 {
+    let floats: usize = lowered.placement.buffers.iter().map(|b| b.width * row_limit(b.rows, limits)).sum();
+    let angles = limits.rows * program.rope.dims();
+    let blocks = limits.rows * lowered.quantized_width / Q8_LEN;
+    ((floats + angles) * size_of::<f32>() + blocks * size_of::<Q8Block>()) as u64
+}
+
+fn row_limit(rows: Rows, limits: &Limits) -> usize {
+    match rows {
+        Rows::Batch => limits.rows,
+        Rows::Outputs => limits.outputs,
+    }
+}
+
+impl CpuRunner {
+    /// Reserves everything that batches within `limits` need.
+    pub fn new(
+        program: Arc<Program>,
+        lowered: Arc<Lowered>,
+        kernels: &'static Kernels,
+        pool: Arc<Pool>,
+        limits: &Limits,
+    ) -> Result<CpuRunner> {
+        let what = "buffers of the forward pass";
+        let mut buffers = Vec::new();
+        for buffer in &lowered.placement.buffers {
+            buffers.push(filled(buffer.width.saturating_mul(row_limit(buffer.rows, limits)), 0.0, what)?);
+        }
+        let angles = limits.rows.saturating_mul(program.rope.dims() / 2);
+        let blocks = limits.rows.saturating_mul(lowered.quantized_width / Q8_LEN);
+        Ok(CpuRunner {
+            quantized: filled(blocks, Q8Block::default(), what)?,
+            cos: filled(angles, 0.0, what)?,
+            sin: filled(angles, 0.0, what)?,
+            cache: Cache::new(program.kv, limits)?,
+            program,
+            lowered,
+            kernels,
+            pool,
+            buffers,
+        })
+    }
+}
+
+impl CpuRunner {
+    /// Row `row` of a value.
+    fn row(&self, id: ValueId, row: usize) -> &[f32] {
+        let width = self.program.values[id.0].width;
+        &self.buffers[self.lowered.placement.buffer_of[id.0]][row * width..(row + 1) * width]
+    }
+
+    /// Takes the buffer of a value out, so that it can be written while other values are read; to be given back.
+    fn take(&mut self, id: ValueId) -> Vec<f32> {
+        std::mem::take(&mut self.buffers[self.lowered.placement.buffer_of[id.0]])
+    }
+
+    fn give_back(&mut self, id: ValueId, buffer: Vec<f32>) {
+        self.buffers[self.lowered.placement.buffer_of[id.0]] = buffer;
+    }
+
+    /// The rows `first..first + count` of a value, as a multiplication reads them.
+    fn input(&self, x: ValueId, quantized: bool, first: usize, count: usize) -> Input<'_> {
+        let width = self.program.values[x.0].width;
+        if quantized {
+            let blocks = width / Q8_LEN;
+            return Input::Q8 { blocks: &self.quantized[first * blocks..(first + count) * blocks] };
+        }
+        let buffer = &self.buffers[self.lowered.placement.buffer_of[x.0]];
+        Input::F32 { values: &buffer[first * width..(first + count) * width] }
+    }
+}
+
+impl Runner for CpuRunner {
+    fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        let (pool, lowered) = (Arc::clone(&self.pool), Arc::clone(&self.lowered));
+        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter() };
+        pass.compute_angles();
+        lowered.steps.iter().try_for_each(|step| pass.run_step(step))
+    }
+
+    fn logits(&self, index: usize) -> &[f32] {
+        self.row(self.program.logits, index)
+    }
+
+    fn copy_page(&mut self, from: u32, to: u32) {
+        self.cache.copy_page(from, to);
+    }
+}
+
+/// One run over one batch.
+struct Pass<'a> {
+    runner: &'a mut CpuRunner,
+    batch: &'a Batch<'a>,
+    cancel: &'a AtomicBool,
+    turn: Turn<'a>,
+}
+
+impl Pass<'_> {
+    fn compute_angles(&mut self) {
+        let rope = &self.runner.program.rope;
+        let half = rope.dims() / 2;
+        let angles = self.runner.cos.chunks_exact_mut(half).zip(self.runner.sin.chunks_exact_mut(half));
+        for (row, (cos, sin)) in self.batch.rows.iter().zip(angles) {
+            rope.angles(row.position, cos, sin);
+        }
+    }
+
+    fn run_step(&mut self, step: &Step) -> Result<()> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        match step {
+            Step::Plain(op) => self.run_op(op),
+            Step::Quantize(x) => self.quantize(*x),
+            Step::MatMuls { x, quantized, products } => self.multiply(*x, *quantized, products),
+        }
+    }
+
+    fn run_op(&mut self, op: &Op) -> Result<()> {
+        match *op {
+            Op::Embed { table, out } => self.embed(table, out),
+            Op::Norm { x, weight, out } => self.write_rows(out, |runner, row, out| {
+                let program = &runner.program;
+                runner.kernels.rms_norm(runner.row(x, row), &program.vectors[weight.0], program.norm_eps, out);
+            }),
+            Op::HeadNorm { x, weight } => self.write_rows(x, |runner, _, heads| norm_heads(runner, weight, heads)),
+            Op::Rope { x } => self.write_rows(x, rotate_heads),
+            Op::StoreKv { layer, keys, values } => self.store(layer, keys, values),
+            Op::Attention { layer, queries, out } => self.attention(layer, queries, out),
+            Op::SiluMul { gate, up } => {
+                self.write_rows(gate, |runner, row, gate| runner.kernels.silu_mul(gate, runner.row(up, row)))
+            }
+            Op::Add { x, y } => self.write_rows(x, |runner, row, x| runner.kernels.add(x, runner.row(y, row))),
+            Op::SelectRows { x, out } => {
+                let outputs = self.batch.outputs;
+                self.write_rows(out, |runner, row, out| out.copy_from_slice(runner.row(x, outputs[row] as usize)))
+            }
+            Op::MatMul { .. } => unreachable!("lowering turns every multiplication into a step of its own"),
+        }
+    }
+
+    fn rows_of(&self, id: ValueId) -> usize {
+        match self.runner.program.values[id.0].rows {
+            Rows::Batch => self.batch.rows.len(),
+            Rows::Outputs => self.batch.outputs.len(),
+        }
+    }
+
+    /// Calls `f(runner, row, out)` for every row of the value `out`; the other values can be read from the runner.
+    fn write_rows(&mut self, out: ValueId, f: impl Fn(&CpuRunner, usize, &mut [f32]) + Sync) -> Result<()> {
+        let (rows, width) = (self.rows_of(out), self.runner.program.values[out.0].width);
+        let mut buffer = self.runner.take(out);
+        let runner = &*self.runner;
+        let f = |row: usize, out: &mut [f32]| f(runner, row, out);
+        let result = for_each_row(&mut self.turn, &mut buffer[..rows * width], width, width, self.cancel, f);
+        self.runner.give_back(out, buffer);
+        result
+    }
+
+    fn embed(&mut self, table: MatrixId, out: ValueId) -> Result<()> {
+        let rows = self.batch.rows;
+        self.write_rows(out, |runner, row, out| {
+            let table = &runner.program.matrices[table.0];
+            let row_bytes = table.bytes.len() / table.rows;
+            let start = rows[row].token as usize * row_bytes;
+            reference::decode(table.dtype, &table.bytes[start..start + row_bytes], out);
+        })
+    }
+
+    fn store(&mut self, layer: usize, keys: ValueId, values: ValueId) -> Result<()> {
+        for (side, id) in [(Side::Keys, keys), (Side::Values, values)] {
+            let buffer = self.runner.take(id);
+            let heads = buffer.chunks_exact(self.runner.program.values[id.0].width);
+            for (row, heads) in self.batch.rows.iter().zip(heads) {
+                let position = row.position as usize;
+                let page = self.batch.tables.of(row.slot as usize)[position / PAGE_TOKENS];
+                self.runner.cache.store(page, layer, side, position % PAGE_TOKENS, heads, self.runner.kernels);
+            }
+            self.runner.give_back(id, buffer);
+        }
+        Ok(())
+    }
+
+    fn attention(&mut self, layer: usize, queries: ValueId, out: ValueId) -> Result<()> {
+        let (rows, width, layout) =
+            (self.rows_of(out), self.runner.program.values[out.0].width, self.runner.program.kv);
+        let tile_width = layout.group() * layout.head_dim;
+        let mut buffer = self.runner.take(out);
+        let (runner, batch) = (&*self.runner, self.batch);
+        let grid = Grid::new(&mut buffer[..rows * width], width, 1, tile_width);
+        let result = self.turn.for_each_tile(&[grid], self.cancel, |_, mut tile| {
+            let (row, col) = (tile.first_row(), tile.first_col());
+            let Row { position, slot, .. } = batch.rows[row];
+            let (pages, keys) = (batch.tables.of(slot as usize), position as usize + 1);
+            let source = Source { cache: &runner.cache, pages, layer, head: col / tile_width, keys };
+            let queries = &runner.row(queries, row)[col..col + tile_width];
+            attend(runner.kernels, &source, queries, layout.head_dim, tile.row_mut(0));
+        });
+        self.runner.give_back(out, buffer);
+        result
+    }
+
+    fn quantize(&mut self, x: ValueId) -> Result<()> {
+        let (rows, width) = (self.rows_of(x), self.runner.program.values[x.0].width);
+        let blocks = width / Q8_LEN;
+        let mut quantized = std::mem::take(&mut self.runner.quantized);
+        let runner = &*self.runner;
+        let f = |row: usize, out: &mut [Q8Block]| runner.kernels.quantize(runner.row(x, row), out);
+        let result = for_each_row(&mut self.turn, &mut quantized[..rows * blocks], blocks, width, self.cancel, f);
+        self.runner.quantized = quantized;
+        result
+    }
+
+    fn multiply(&mut self, x: ValueId, quantized: bool, products: &[Product]) -> Result<()> {
+        let rows = self.rows_of(x);
+        let mut buffers: [Vec<f32>; MAX_GROUP] = Default::default();
+        products.iter().zip(&mut buffers).for_each(|(product, buffer)| *buffer = self.runner.take(product.out));
+        let runner = &*self.runner;
+        let mut slots = buffers.iter_mut();
+        let grids: [Grid<f32>; MAX_GROUP] = std::array::from_fn(|index| {
+            let buffer = slots.next().expect("one slot a grid");
+            let width = products.get(index).map_or(1, |product| runner.program.matrices[product.matrix.0].rows);
+            let used = if index < products.len() { rows * width } else { 0 };
+            Grid::new(&mut buffer[..used], width, TILE_ROWS, tile_weights(width, runner.pool.threads()))
+        });
+        let result = self.turn.for_each_tile(&grids, self.cancel, |index, mut tile| {
+            let product = &products[index];
+            let weight = &runner.program.matrices[product.matrix.0];
+            let matrix = Matrix::new(weight.dtype, &weight.bytes, weight.rows, weight.cols);
+            let matrix = matrix.expect("the program holds whole matrices");
+            let input = runner.input(x, quantized, tile.first_row(), tile.rows());
+            runner.kernels.matmul(&matrix, &input, &mut tile);
+            if let Some(bias) = product.bias {
+                let cols = tile.first_col()..tile.first_col() + tile.cols();
+                let bias = &runner.program.vectors[bias.0][cols];
+                (0..tile.rows()).for_each(|row| runner.kernels.add(tile.row_mut(row), bias));
+            }
+        });
+        products.iter().zip(buffers).for_each(|(product, buffer)| self.runner.give_back(product.out, buffer));
+        result
+    }
+}
+
+fn norm_heads(runner: &CpuRunner, weight: VectorId, heads: &mut [f32]) {
+    let weight = &runner.program.vectors[weight.0];
+    let mut copy = [0.0; MAX_HEAD_DIM];
+    let copy = &mut copy[..weight.len()];
+    for head in heads.chunks_exact_mut(weight.len()) {
+        copy.copy_from_slice(head);
+        runner.kernels.rms_norm(copy, weight, runner.program.norm_eps, head);
+    }
+}
+
+fn rotate_heads(runner: &CpuRunner, row: usize, heads: &mut [f32]) {
+    let rope = &runner.program.rope;
+    let half = rope.dims() / 2;
+    let (cos, sin) = (&runner.cos[row * half..][..half], &runner.sin[row * half..][..half]);
+    for head in heads.chunks_exact_mut(runner.program.kv.head_dim) {
+        match rope.layout {
+            RopeLayout::Pairs => runner.kernels.rope_pairs(head, cos, sin),
+            RopeLayout::Halves => runner.kernels.rope_halves(head, cos, sin),
+        }
+    }
+}
+
+/// Calls `f(row, values)` for every row of `out`, `width` values each; on other threads too when the rows hold enough elements of
+/// work, `work` a row.
+fn for_each_row<T: Send>(
+    turn: &mut Turn,
+    out: &mut [T],
+    width: usize,
+    work: usize,
+    cancel: &AtomicBool,
+    f: impl Fn(usize, &mut [T]) + Sync,
+) -> Result<()> {
+    let rows = out.len() / width;
+    if rows < 2 || rows * work < PARALLEL_ELEMENTS {
+        out.chunks_exact_mut(width).enumerate().for_each(|(row, values)| f(row, values));
+        return Ok(());
+    }
+    let tile_rows = (PARALLEL_ELEMENTS / 4).div_ceil(work);
+    turn.for_each_tile(&[Grid::new(out, width, tile_rows, width)], cancel, |_, mut tile| {
+        (0..tile.rows()).for_each(|row| f(tile.first_row() + row, tile.row_mut(row)));
+    })
+}
+
+/// Weight rows of a tile: enough tiles for every thread to have several, none above [`TILE_WEIGHTS`].
+fn tile_weights(weights: usize, threads: usize) -> usize {
+    weights.div_ceil(4 * threads).next_multiple_of(16).min(TILE_WEIGHTS)
+}
