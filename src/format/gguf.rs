@@ -6,16 +6,17 @@
 
 use super::metadata::{Array, Metadata, ScalarKind, Value};
 use super::mmap::{Bytes, Data, Progress};
+use super::split;
 use crate::error::{Error, Result, reserve};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A parsed file: metadata, and where each tensor lies.
+/// A parsed file, or all parts of a split one: metadata, and where each tensor lies.
 #[derive(Debug)]
 pub struct Gguf {
-    data: Arc<Data>,
+    parts: Vec<Arc<Data>>,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
@@ -35,33 +36,79 @@ pub struct TensorInfo {
 }
 
 impl Gguf {
-    /// Parses the file at `path`; `map` chooses between mapping and reading it, `progress` hears of what is read.
+    /// Parses the file at `path`, and the other parts if it is the first of a split model; `map` chooses between mapping and
+    /// reading, `progress` hears of what is read.
     pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Gguf> {
-        Gguf::parse(Data::open(path, map, progress)?)
+        let count = split::count_by_name(path) as f32;
+        let mut read = |index: usize, path: &Path| {
+            let mut part_progress = |done: f32| progress((index as f32 + done) / count);
+            Gguf::parse_part(Data::open(path, map, &mut part_progress)?)
+        };
+        let first = read(0, path)?;
+        let paths = split::further_parts(path, first.metadata())?;
+        first.join(paths.iter().enumerate().map(|(index, path)| read(index + 1, path)))
     }
 
-    /// Brings a mapped file into memory; does nothing for one that was read.
-    pub fn populate(&self, progress: &mut Progress) -> Result<()> {
-        self.data.populate(progress)
-    }
-
-    /// Parses a file's bytes.
+    /// Parses a whole model from one file's bytes.
     pub fn parse(data: Arc<Data>) -> Result<Gguf> {
+        let gguf = Gguf::parse_part(data)?;
+        match split::count(gguf.metadata())? {
+            1 => Ok(gguf),
+            parts => Err(Error::Unsupported(format!("a model split into {parts} parts is loaded from its files"))),
+        }
+    }
+
+    /// Brings mapped files into memory; does nothing for those that were read.
+    pub fn populate(&self, progress: &mut Progress) -> Result<()> {
+        let total: usize = self.parts.iter().map(|part| part.len()).sum();
+        let mut before = 0;
+        for part in &self.parts {
+            let share = part.len() as f32 / total as f32;
+            part.populate(&mut |done| progress(before as f32 / total as f32 + done * share))?;
+            before += part.len();
+        }
+        Ok(())
+    }
+
+    /// Adds the tensors of further parts.
+    fn join(mut self, parts: impl Iterator<Item = Result<Gguf>>) -> Result<Gguf> {
+        for (index, part) in parts.enumerate() {
+            let part = part?;
+            split::check_part(part.metadata(), index + 1)?;
+            self.parts.extend(part.parts);
+            for tensor in part.tensors {
+                self.add(tensor)?;
+            }
+        }
+        split::check_total(&self.metadata, self.tensors.len())?;
+        Ok(self)
+    }
+
+    fn add(&mut self, tensor: TensorInfo) -> Result<()> {
+        if self.by_name.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+            return Err(Error::Format(format!("tensor `{}` appears twice", tensor.name)));
+        }
+        self.tensors.push(tensor);
+        Ok(())
+    }
+
+    fn parse_part(data: Arc<Data>) -> Result<Gguf> {
         let mut reader = Reader::new(&data)?;
         let tensor_count = reader.count("tensor count")?;
         let entry_count = reader.count("metadata count")?;
         let metadata = Metadata::new(Arc::clone(&data), reader.entries(entry_count)?);
-        let mut tensors = reader.tensors(tensor_count, &data)?;
-        let base = data_start(reader.at, alignment(&metadata)?)?;
+        let tensors = reader.tensors(tensor_count, &data)?;
+        let alignment = alignment(&metadata)?;
+        let base = data_start(reader.at, alignment)?;
         let mut by_name = HashMap::new();
         by_name.try_reserve(tensors.len()).map_err(|_| Error::out_of_memory("tensor names", tensors.len()))?;
-        for (index, tensor) in tensors.iter_mut().enumerate() {
-            tensor.locate(base, alignment(&metadata)?)?;
-            if by_name.insert(tensor.name.clone(), index).is_some() {
-                return Err(Error::Format(format!("tensor `{}` appears twice", tensor.name)));
-            }
+        let room = reserve(tensors.len(), "the tensor directory")?;
+        let mut gguf = Gguf { parts: vec![data], metadata, tensors: room, by_name };
+        for mut tensor in tensors {
+            tensor.locate(base, alignment)?;
+            gguf.add(tensor)?;
         }
-        Ok(Gguf { data, metadata, tensors, by_name })
+        Ok(gguf)
     }
 
     /// The key-value pairs.

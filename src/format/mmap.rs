@@ -2,7 +2,7 @@
 //!
 //! The only unsafe code of the format layer: the memory map itself.
 
-use crate::error::{Error, Result, filled};
+use crate::error::{Error, Result, filled, reserve};
 use std::fs::File;
 use std::io::Read;
 use std::ops::{Deref, Range};
@@ -48,6 +48,13 @@ impl Data {
         Ok(Arc::new(Data::Owned(bytes)))
     }
 
+    /// A private copy of a file's bytes.
+    pub fn copy(bytes: &[u8]) -> Result<Arc<Data>> {
+        let mut copy = reserve(bytes.len(), "the model file")?;
+        copy.extend_from_slice(bytes);
+        Ok(Arc::new(Data::Owned(copy)))
+    }
+
     /// Brings every page of a mapped file into memory, so that no step waits for the disk.
     pub fn populate(&self, progress: &mut Progress) -> Result<()> {
         let Data::Mapped(map) = self else { return Ok(()) };
@@ -60,7 +67,6 @@ impl Data {
         Ok(())
     }
 
-    #[allow(unsafe_code)]
     fn map(file: &File) -> std::io::Result<Data> {
         // SAFETY: the map is private and read-only, and every access goes through slices of its length. That nobody
         // truncates the file meanwhile is the host's promise (SEGNO_MODEL_NO_MMAP is for hosts that cannot give it).
@@ -92,12 +98,6 @@ impl Bytes {
     pub fn new(data: &Arc<Data>, range: Range<usize>) -> Option<Bytes> {
         data.get(range.clone())?;
         Some(Bytes { data: Arc::clone(data), range })
-    }
-
-    /// Bytes that belong to no file.
-    pub fn owned(bytes: Vec<u8>) -> Bytes {
-        let range = 0..bytes.len();
-        Bytes { data: Arc::new(Data::Owned(bytes)), range }
     }
 }
 

@@ -2,7 +2,9 @@
 
 pub mod gguf;
 pub mod metadata;
+#[allow(unsafe_code)]
 mod mmap;
+mod split;
 
 pub use gguf::{Gguf, TensorInfo};
 pub use metadata::{Array, Metadata, Value};

@@ -1,0 +1,70 @@
+//! Models split over several files, as llama.cpp's `gguf-split` writes them: `NAME-00001-of-0000N.gguf` and so on.
+//!
+//! The first part holds the metadata of the model, every part a number of its own (`split.no`, from 0), their count
+//! (`split.count`) and the tensor count of the whole (`split.tensors.count`).
+
+use super::metadata::Metadata;
+use crate::error::{Error, Result};
+use std::path::{Path, PathBuf};
+
+const COUNT: &str = "split.count";
+const NUMBER: &str = "split.no";
+const TENSORS: &str = "split.tensors.count";
+/// Most parts of a model; the file name has room for five digits.
+const MAX_PARTS: u64 = 99_999;
+
+/// Number of parts of the model; 1 when it is not split.
+pub(super) fn count(meta: &Metadata) -> Result<usize> {
+    match meta.unsigned(COUNT)? {
+        None | Some(0) => Ok(1),
+        Some(count) if count <= MAX_PARTS => Ok(count as usize),
+        Some(count) => Err(meta.bad(COUNT, &format!("is {count}, at most {MAX_PARTS} parts are possible"))),
+    }
+}
+
+/// Number of parts that the name of the first one tells; 1 for any other name.
+pub(super) fn count_by_name(path: &Path) -> usize {
+    let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".gguf"));
+    let count = name.and_then(|name| name.rsplit_once("-00001-of-")?.1.parse().ok());
+    count.filter(|&count| count > 0).unwrap_or(1)
+}
+
+/// Paths of the parts after the first, whose path and metadata are given.
+pub(super) fn further_parts(path: &Path, meta: &Metadata) -> Result<Vec<PathBuf>> {
+    let count = count(meta)?;
+    if count == 1 {
+        return Ok(Vec::new());
+    }
+    let number = meta.unsigned(NUMBER)?.unwrap_or(0);
+    if number != 0 {
+        let message = format!("{} is part {} of {count}; load the first part", path.display(), number + 1);
+        return Err(Error::InvalidArgument(message));
+    }
+    let suffix = format!("-00001-of-{count:05}.gguf");
+    let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(&suffix));
+    let stem = name.ok_or_else(|| {
+        Error::InvalidArgument(format!(
+            "{} is the first of {count} parts, its name must end in {suffix}",
+            path.display()
+        ))
+    })?;
+    Ok((2..=count).map(|part| path.with_file_name(format!("{stem}-{part:05}-of-{count:05}.gguf"))).collect())
+}
+
+/// Checks that a file is the part that its name says.
+pub(super) fn check_part(meta: &Metadata, index: usize) -> Result<()> {
+    match meta.unsigned(NUMBER)? {
+        Some(number) if number == index as u64 => Ok(()),
+        number => Err(meta.bad(NUMBER, &format!("is {number:?} in the part that is named as number {}", index + 1))),
+    }
+}
+
+/// Checks that all parts together have as many tensors as the first one says.
+pub(super) fn check_total(meta: &Metadata, tensors: usize) -> Result<()> {
+    match meta.unsigned(TENSORS)? {
+        Some(total) if total != tensors as u64 && count(meta)? > 1 => {
+            Err(meta.bad(TENSORS, &format!("is {total}, the parts have {tensors}")))
+        }
+        _ => Ok(()),
+    }
+}
