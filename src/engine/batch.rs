@@ -1,0 +1,249 @@
+//! Advancing sequences: which tokens a pass evaluates, the pass, and what it leaves behind.
+//!
+//! A sequence that lacks one token before it can sample always takes part; the prompts of the others share a budget of
+//! `max_prefill` tokens in list order, so that no stream waits longer than one bounded pass.
+
+use super::sequence::Pending;
+use super::session::{Failure, Session, Step};
+use crate::backend::{Batch, Limits, Row};
+use crate::error::{Error, Result, filled, reserve};
+use crate::kv::layout::pages_for;
+use crate::sample;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Lists of one pass, reserved once.
+pub struct Work {
+    rows: Vec<Row>,
+    outputs: Vec<u32>,
+    planned: Vec<Planned>,
+    /// Number of the call that last listed each slot.
+    seen: Vec<u64>,
+    call: u64,
+}
+
+/// A sequence's part in a pass.
+#[derive(Clone, Copy)]
+struct Planned {
+    /// Index in the caller's list.
+    item: usize,
+    slot: usize,
+    /// Tokens of the history that are evaluated afterwards.
+    evaluated: usize,
+    /// Pages before the pass.
+    pages: usize,
+    /// Whether a token can be sampled afterwards.
+    ready: bool,
+    /// Which output of the pass holds its logits; `None` when they are kept from before.
+    output: Option<usize>,
+}
+
+impl Work {
+    /// Lists for passes within `limits`.
+    pub fn new(limits: &Limits) -> Result<Work> {
+        Ok(Work {
+            rows: reserve(limits.rows, "a batch")?,
+            outputs: reserve(limits.outputs, "a batch")?,
+            planned: reserve(limits.outputs, "a batch")?,
+            seen: filled(limits.outputs, 0, "a batch")?,
+            call: 0,
+        })
+    }
+
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.outputs.clear();
+        self.planned.clear();
+        self.call += 1;
+    }
+
+    /// Adds rows for `tokens`, the first at `position`; the last one's logits are wanted if `wanted`.
+    fn add_rows(&mut self, slot: usize, tokens: &[i32], position: usize, wanted: bool) -> Option<usize> {
+        for (index, &token) in tokens.iter().enumerate() {
+            let (token, position) = (token as u32, (position + index) as u32);
+            self.rows.push(Row { token, position, slot: slot as u32 });
+        }
+        if !wanted || tokens.is_empty() {
+            return None;
+        }
+        self.outputs.push(self.rows.len() as u32 - 1);
+        Some(self.outputs.len() - 1)
+    }
+}
+
+impl Session {
+    /// Advances every listed sequence by one step; `report(item, step)` hears the outcome of each. The first failing item makes the
+    /// call fail, the others have advanced.
+    pub fn decode(
+        &mut self,
+        ids: &[i32],
+        cancel: &AtomicBool,
+        mut report: impl FnMut(usize, Result<Step, &Error>),
+    ) -> Result<(), Failure> {
+        self.work.clear();
+        let mut first = None;
+        let mut budget = self.max_prefill();
+        for (item, &id) in ids.iter().enumerate() {
+            if let Err(error) = self.schedule(item, id, &mut budget) {
+                report(item, Err(&error));
+                first.get_or_insert(Failure { error, item: Some(item) });
+            }
+        }
+        if let Err(error) = self.run(cancel) {
+            self.abandon(ids.len(), &error, &mut report);
+            return Err(error.into());
+        }
+        for index in 0..self.work.planned.len() {
+            let planned = self.work.planned[index];
+            let step = self.finish(&planned);
+            report(planned.item, step.as_ref().copied());
+            if let Err(error) = step {
+                first.get_or_insert(Failure { error, item: Some(planned.item) });
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Queues `tokens` and evaluates the whole queue; on failure the sequence is as it was.
+    pub fn prefill(&mut self, id: i32, tokens: &[i32], cancel: &AtomicBool) -> Result<(), Failure> {
+        let slot = self.slot(id)?;
+        let (length, had_logits) = (self.sequence(slot).tokens.len(), self.sequence(slot).has_logits);
+        self.append(id, tokens)?;
+        let result = self.evaluate(slot, cancel);
+        if result.is_err() {
+            self.cut(slot, length);
+            // Kept logits are overwritten only by an evaluation that ends well.
+            self.sequence_mut(slot).has_logits = had_logits;
+        }
+        Ok(result?)
+    }
+
+    /// The logits after the last token of a sequence, `vocab` floats; evaluates its queue first.
+    pub fn logits(&mut self, id: i32, cancel: &AtomicBool) -> Result<&[f32]> {
+        let slot = self.slot(id)?;
+        if self.sequence(slot).tokens.is_empty() {
+            return Err(Error::InvalidArgument(format!("sequence {id} has no tokens, so it has no logits")));
+        }
+        self.evaluate(slot, cancel)?;
+        Ok(self.kept_logits(slot))
+    }
+
+    fn kept_logits(&self, slot: usize) -> &[f32] {
+        let vocab = self.model.vocab();
+        &self.logits[slot * vocab..(slot + 1) * vocab]
+    }
+
+    /// Evaluates whatever one sequence lacks, in as many passes as it takes, and keeps the logits.
+    fn evaluate(&mut self, slot: usize, cancel: &AtomicBool) -> Result<()> {
+        let pages = self.tables.of(slot).len();
+        self.take_pages(slot, self.sequence(slot).tokens.len())?;
+        let result = self.evaluate_in_passes(slot, cancel);
+        if result.is_err() {
+            let kept = pages.max(pages_for(self.sequence(slot).evaluated));
+            self.tables.shrink(slot, kept, &mut self.pages);
+        }
+        result
+    }
+
+    fn evaluate_in_passes(&mut self, slot: usize, cancel: &AtomicBool) -> Result<()> {
+        loop {
+            let Pending { start, count } = self.sequence(slot).pending();
+            let taken = count.min(self.max_prefill());
+            self.work.clear();
+            let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
+            let output = self.work.add_rows(slot, &sequence.tokens[start..start + taken], start, taken == count);
+            self.run(cancel)?;
+            let sequence = self.sequence_mut(slot);
+            sequence.evaluated = sequence.evaluated.max(start + taken);
+            if let Some(output) = output {
+                let vocab = self.model.vocab();
+                self.logits[slot * vocab..(slot + 1) * vocab].copy_from_slice(self.runner.logits(output));
+                self.sequence_mut(slot).has_logits = true;
+            }
+            if taken == count {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Plans one item's part in a pass, within the budget of prompt tokens.
+    fn schedule(&mut self, item: usize, id: i32, budget: &mut usize) -> Result<()> {
+        let slot = self.slot(id)?;
+        if std::mem::replace(&mut self.work.seen[slot], self.work.call) == self.work.call {
+            return Err(Error::InvalidArgument(format!("sequence {id} is listed twice")));
+        }
+        let (length, limit) = (self.sequence(slot).tokens.len(), self.model.hparams().context);
+        if length == 0 {
+            return Err(Error::InvalidArgument(format!("sequence {id} has no tokens; append a prompt first")));
+        }
+        if length >= limit {
+            return Err(Error::ContextFull { length, more: 1, limit });
+        }
+        let Pending { start, count } = self.sequence(slot).pending();
+        let is_prompt = count > 1;
+        let taken = if is_prompt { count.min(*budget) } else { count };
+        let pages = self.tables.of(slot).len();
+        self.take_pages(slot, start + taken)?;
+        if is_prompt {
+            *budget -= taken;
+        }
+        let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
+        let ready = taken == count;
+        let output = self.work.add_rows(slot, &sequence.tokens[start..start + taken], start, ready);
+        let evaluated = sequence.evaluated.max(start + taken);
+        self.work.planned.push(Planned { item, slot, evaluated, pages, ready, output });
+        Ok(())
+    }
+
+    /// Grows a slot's table to hold `tokens` positions.
+    fn take_pages(&mut self, slot: usize, tokens: usize) -> Result<()> {
+        if self.tables.grow(slot, pages_for(tokens), &mut self.pages) {
+            return Ok(());
+        }
+        Err(self.kv_full(pages_for(tokens) - self.tables.of(slot).len()))
+    }
+
+    fn run(&mut self, cancel: &AtomicBool) -> Result<()> {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        if self.work.rows.is_empty() {
+            return Ok(());
+        }
+        let batch = Batch { rows: &self.work.rows, outputs: &self.work.outputs, tables: &self.tables };
+        self.runner.run(&batch, cancel)
+    }
+
+    /// Takes back the pages of a pass that did not end well, and reports what became of its items.
+    fn abandon(&mut self, items: usize, error: &Error, report: &mut impl FnMut(usize, Result<Step, &Error>)) {
+        if matches!(error, Error::Cancelled) {
+            (0..items).for_each(|item| report(item, Err(error)));
+        }
+        for index in 0..self.work.planned.len() {
+            let Planned { item, slot, pages, .. } = self.work.planned[index];
+            self.tables.shrink(slot, pages, &mut self.pages);
+            report(item, Err(error));
+        }
+    }
+
+    /// Notes what a pass evaluated for one item and, if its prompt is done, samples.
+    fn finish(&mut self, planned: &Planned) -> Result<Step> {
+        let Planned { slot, evaluated, ready, output, .. } = *planned;
+        self.sequence_mut(slot).evaluated = evaluated;
+        if !ready {
+            return Ok(Step::Pending);
+        }
+        let vocab = self.model.vocab();
+        let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
+        let logits = match output {
+            Some(index) => self.runner.logits(index),
+            None => &self.logits[slot * vocab..(slot + 1) * vocab],
+        };
+        let position = sequence.tokens.len() as u64;
+        let token = sample::sample(&sequence.sampler, logits, &sequence.tokens, position, &mut self.scratch)?;
+        sequence.tokens.push(token);
+        sequence.has_logits = false;
+        let ends =
+            sequence.sampler.stop_tokens.contains(&token) || (!sequence.sampler.ignore_eog && self.model.is_eog(token));
+        Ok(if ends { Step::Done(token) } else { Step::Token(token) })
+    }
+}

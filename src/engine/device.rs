@@ -1,0 +1,80 @@
+//! What devices there are, as the host sees them.
+
+use crate::backend::cpu;
+use crate::error::{Error, Result};
+
+/// Kinds of device that a host can ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The best device of this machine.
+    Auto,
+    /// The processor.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+/// One device.
+#[derive(Clone, Debug, Default)]
+pub struct Info {
+    /// What the maker calls it.
+    pub name: String,
+    /// All its memory, in bytes.
+    pub memory_total: u64,
+    /// Memory that can be taken now, in bytes.
+    pub memory_free: u64,
+}
+
+/// Number of devices of `kind`.
+pub fn count(kind: Kind) -> usize {
+    match kind {
+        Kind::Auto | Kind::Cpu => 1,
+        Kind::Cuda => 0,
+    }
+}
+
+/// Device `index` of `kind`.
+pub fn info(kind: Kind, index: usize) -> Result<Info> {
+    if index >= count(kind) {
+        return Err(Error::NotFound(format!("there is no {kind:?} device {index}; there are {}", count(kind))));
+    }
+    Ok(cpu_info())
+}
+
+/// Whether a capability, by its name, is compiled in and usable on this machine now.
+pub fn has_feature(name: &str) -> bool {
+    cpu::simd::available().iter().any(|kernels| kernels.name == name)
+}
+
+fn cpu_info() -> Info {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let name = field(&read("/proc/cpuinfo"), "model name").unwrap_or("x86-64 processor").to_owned();
+    let memory = read("/proc/meminfo");
+    Info { name, memory_total: kibibytes(&memory, "MemTotal"), memory_free: kibibytes(&memory, "MemAvailable") }
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let line = text.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
+    Some(line.split_once(':')?.1.trim())
+}
+
+fn kibibytes(text: &str, name: &str) -> u64 {
+    let number = field(text, name).and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
+    number.unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_is_device_zero_and_has_memory() {
+        let info = info(Kind::Cpu, 0).unwrap();
+        assert!(!info.name.is_empty() && info.memory_total >= info.memory_free && info.memory_free > 0);
+    }
+
+    #[test]
+    fn an_index_beyond_the_last_device_is_not_found() {
+        assert!(matches!(super::info(Kind::Cpu, 1), Err(Error::NotFound(_))));
+    }
+}

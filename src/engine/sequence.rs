@@ -1,0 +1,110 @@
+//! One sequence of a session: its history, how far it is evaluated, its sampler.
+
+use crate::error::{Error, Result};
+use crate::sample;
+
+/// A sequence. Its pages are in the session's tables, under its slot.
+#[derive(Debug)]
+pub struct Sequence {
+    /// What the host calls it.
+    pub id: i32,
+    /// Every token: evaluated, queued and sampled.
+    pub tokens: Vec<i32>,
+    /// Leading tokens whose keys and values are in the cache.
+    pub evaluated: usize,
+    /// Whether the session keeps the logits after the last token.
+    pub has_logits: bool,
+    /// How tokens are drawn.
+    pub sampler: sample::Options,
+}
+
+/// Tokens that an evaluation takes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// Index of the first.
+    pub start: usize,
+    /// How many until the logits after the last token are known.
+    pub count: usize,
+}
+
+impl Sequence {
+    /// An empty sequence with room for `capacity` tokens.
+    pub fn new(id: i32, capacity: usize, sampler: sample::Options) -> Result<Sequence> {
+        Ok(Sequence {
+            id,
+            tokens: crate::error::reserve(capacity, "a sequence")?,
+            evaluated: 0,
+            has_logits: false,
+            sampler,
+        })
+    }
+
+    /// What is missing before a token can be sampled. When everything is in the cache but the logits are gone, the last token is
+    /// evaluated again: its keys and values come out the same.
+    pub fn pending(&self) -> Pending {
+        if self.has_logits || self.tokens.is_empty() {
+            return Pending { start: self.tokens.len(), count: 0 };
+        }
+        let start = self.evaluated.min(self.tokens.len() - 1);
+        Pending { start, count: self.tokens.len() - start }
+    }
+
+    /// Queues tokens behind the history.
+    pub fn append(&mut self, tokens: &[i32], context: usize) -> Result<()> {
+        let length = self.tokens.len();
+        if tokens.len() > context - length.min(context) {
+            return Err(Error::ContextFull { length, more: tokens.len(), limit: context });
+        }
+        self.tokens
+            .try_reserve(tokens.len())
+            .map_err(|_| Error::out_of_memory("a prompt", tokens.len().saturating_mul(size_of::<i32>())))?;
+        self.tokens.extend_from_slice(tokens);
+        self.has_logits &= tokens.is_empty();
+        Ok(())
+    }
+
+    /// Keeps the first `length` tokens.
+    pub fn truncate(&mut self, length: usize) {
+        self.has_logits &= length == self.tokens.len();
+        self.tokens.truncate(length);
+        self.evaluated = self.evaluated.min(length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sequence(tokens: usize, evaluated: usize) -> Sequence {
+        let mut sequence = Sequence::new(1, 8, sample::Options::defaults()).unwrap();
+        sequence.append(&vec![7; tokens], 100).unwrap();
+        sequence.evaluated = evaluated;
+        sequence
+    }
+
+    #[test]
+    fn pending_is_what_the_cache_lacks() {
+        assert_eq!(sequence(5, 2).pending(), Pending { start: 2, count: 3 });
+    }
+
+    #[test]
+    fn the_last_token_is_evaluated_again_when_its_logits_are_gone() {
+        assert_eq!(sequence(5, 5).pending(), Pending { start: 4, count: 1 });
+    }
+
+    #[test]
+    fn nothing_is_pending_when_the_logits_are_kept() {
+        let mut sequence = sequence(5, 5);
+        sequence.has_logits = true;
+        assert_eq!(sequence.pending().count, 0);
+        sequence.append(&[1], 100).unwrap();
+        assert_eq!(sequence.pending(), Pending { start: 5, count: 1 });
+    }
+
+    #[test]
+    fn an_append_beyond_the_context_queues_nothing() {
+        let mut sequence = sequence(5, 0);
+        assert!(matches!(sequence.append(&[1, 2], 6), Err(Error::ContextFull { length: 5, more: 2, limit: 6 })));
+        assert_eq!(sequence.tokens.len(), 5);
+    }
+}

@@ -1,0 +1,279 @@
+//! A session: everything that changes while a model runs. Sequences are opened, grown, forked, cut and closed here; `batch` advances
+//! them.
+//!
+//! All memory is reserved in [`Session::create`] and [`Session::open`]; a step allocates nothing.
+
+use super::context::Context;
+use super::model::Model;
+use super::sequence::Sequence;
+use crate::backend::{KvType, Limits, Memory, Row, Runner};
+use crate::error::{Error, Result, filled, reserve};
+use crate::kv::{Pages, Tables, layout::pages_for};
+use crate::plan::Program;
+use crate::sample;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a host can choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Most sequences open at once.
+    pub max_seqs: usize,
+    /// Tokens that the cache holds for all sequences together; 0 means the model's context, at most 8192.
+    pub kv_tokens: u64,
+    /// Most prompt tokens of one pass.
+    pub max_prefill: usize,
+    /// Element type of the cache.
+    pub kv_type: KvType,
+}
+
+/// An error, and the item of a list that it concerns.
+#[derive(Debug)]
+pub struct Failure {
+    /// What went wrong.
+    pub error: Error,
+    /// Index of the item at fault.
+    pub item: Option<usize>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure { error, item: None }
+    }
+}
+
+/// What a step did for one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A token was sampled.
+    Token(i32),
+    /// A token was sampled that ends generation.
+    Done(i32),
+    /// The prompt is not fully evaluated yet.
+    Pending,
+}
+
+/// Sequences of one model, their cache and their buffers.
+pub struct Session {
+    pub(super) model: Arc<Model>,
+    pub(super) runner: Box<dyn Runner>,
+    pub(super) pages: Pages,
+    pub(super) tables: Tables,
+    pub(super) slots: Vec<Option<Sequence>>,
+    slot_of: HashMap<i32, usize>,
+    next_id: i32,
+    max_prefill: usize,
+    limits: Limits,
+    /// Room that a sequence's history has from the start: all that the cache can hold, and one sampled token.
+    history: usize,
+    /// Logits that outlive their pass, a row for each slot.
+    pub(super) logits: Vec<f32>,
+    pub(super) scratch: sample::Scratch,
+    pub(super) work: super::batch::Work,
+}
+
+const MAX_SEQS: usize = 256;
+const MAX_PREFILL: usize = 16_384;
+const DEFAULT_KV_TOKENS: usize = 8192;
+
+impl Session {
+    /// Reserves everything.
+    pub fn create(model: &Arc<Model>, options: &Options) -> Result<Session> {
+        let context = model.hparams().context;
+        let limits = limits(context, options)?;
+        let vocab = model.vocab();
+        let mut slots = reserve(options.max_seqs, "sequences")?;
+        slots.resize_with(options.max_seqs, || None);
+        let mut slot_of = HashMap::new();
+        slot_of.try_reserve(options.max_seqs).map_err(|_| Error::out_of_memory("sequences", options.max_seqs))?;
+        Ok(Session {
+            runner: model.prepared().open(&limits)?,
+            pages: Pages::new(limits.pages)?,
+            tables: Tables::new(options.max_seqs, limits.pages.min(pages_for(context)))?,
+            slots,
+            slot_of,
+            next_id: 0,
+            max_prefill: options.max_prefill,
+            limits,
+            history: context.min(limits.pages * crate::kv::PAGE_TOKENS + 1),
+            logits: filled(logits_len(options.max_seqs, vocab)?, 0.0, "logits")?,
+            scratch: sample::Scratch::new(vocab)?,
+            work: super::batch::Work::new(&limits)?,
+            model: Arc::clone(model),
+        })
+    }
+
+    /// The model that it runs.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Bytes that it takes, the model's weights included.
+    pub fn memory(&self) -> Result<Memory> {
+        memory(self.model.context(), self.model.program(), &self.limits)
+    }
+
+    /// Most prompt tokens of one pass.
+    pub(super) fn max_prefill(&self) -> usize {
+        self.max_prefill
+    }
+
+    /// Opens an empty sequence.
+    pub fn open(&mut self, sampler: sample::Options) -> Result<i32> {
+        let slot = self.free_slot()?;
+        let id = self.next_id()?;
+        let sampler = self.checked(sampler)?;
+        self.occupy(slot, Sequence::new(id, self.history, sampler)?);
+        Ok(id)
+    }
+
+    /// Opens a sequence with the history of another; its sampler too unless `sampler` gives a new one.
+    pub fn fork(&mut self, id: i32, sampler: Option<sample::Options>) -> Result<i32> {
+        let source = self.slot(id)?;
+        let slot = self.free_slot()?;
+        let new_id = self.next_id()?;
+        let parent = self.sequence(source);
+        let sampler = sampler.unwrap_or_else(|| parent.sampler.clone());
+        let sampler = self.checked(sampler)?;
+        let parent = self.sequence(source);
+        let capacity = self.history.max(parent.tokens.len() + 1);
+        let mut sequence = Sequence::new(new_id, capacity, sampler)?;
+        sequence.tokens.extend_from_slice(&parent.tokens);
+        sequence.evaluated = parent.evaluated;
+        let copy = self.tables.fork(source, slot, &mut self.pages);
+        if let Some(copy) = copy.map_err(|needed| self.kv_full(needed))? {
+            self.runner.copy_page(copy.from, copy.to);
+        }
+        self.occupy(slot, sequence);
+        Ok(new_id)
+    }
+
+    /// Gives a sequence another sampler, from its next token on.
+    pub fn set_sampler(&mut self, id: i32, sampler: sample::Options) -> Result<()> {
+        let slot = self.slot(id)?;
+        let sampler = self.checked(sampler)?;
+        self.sequence_mut(slot).sampler = sampler;
+        Ok(())
+    }
+
+    /// Keeps the first `length` tokens.
+    pub fn truncate(&mut self, id: i32, length: usize) -> Result<()> {
+        let slot = self.slot(id)?;
+        let sequence = self.sequence(slot);
+        if length > sequence.tokens.len() {
+            let message = format!("cannot keep {length} tokens of a sequence of {}", sequence.tokens.len());
+            return Err(Error::InvalidArgument(message));
+        }
+        self.cut(slot, length);
+        Ok(())
+    }
+
+    /// Gives up a sequence and its pages.
+    pub fn close(&mut self, id: i32) -> Result<()> {
+        let slot = self.slot(id)?;
+        self.tables.shrink(slot, 0, &mut self.pages);
+        self.slots[slot] = None;
+        self.slot_of.remove(&id);
+        Ok(())
+    }
+
+    /// Queues prompt tokens.
+    pub fn append(&mut self, id: i32, tokens: &[i32]) -> Result<(), Failure> {
+        let slot = self.slot(id)?;
+        let vocab = self.model.vocab();
+        if let Some(item) = tokens.iter().position(|&token| token < 0 || token as usize >= vocab) {
+            let message = format!("token {} is not in the vocabulary of {vocab}", tokens[item]);
+            return Err(Failure { error: Error::InvalidArgument(message), item: Some(item) });
+        }
+        let context = self.model.hparams().context;
+        Ok(self.sequence_mut(slot).append(tokens, context)?)
+    }
+
+    /// Tokens of a sequence: evaluated, queued and sampled.
+    pub fn length(&self, id: i32) -> Result<usize> {
+        Ok(self.sequence(self.slot(id)?).tokens.len())
+    }
+
+    /// Slot of the sequence `id`.
+    pub(super) fn slot(&self, id: i32) -> Result<usize> {
+        let slot = self.slot_of.get(&id).copied();
+        slot.ok_or_else(|| Error::NotFound(format!("this session has no open sequence {id}")))
+    }
+
+    pub(super) fn sequence(&self, slot: usize) -> &Sequence {
+        self.slots[slot].as_ref().expect("only occupied slots have ids")
+    }
+
+    pub(super) fn sequence_mut(&mut self, slot: usize) -> &mut Sequence {
+        self.slots[slot].as_mut().expect("only occupied slots have ids")
+    }
+
+    /// Cuts a sequence, and gives up the pages behind what stays evaluated.
+    pub(super) fn cut(&mut self, slot: usize, length: usize) {
+        let sequence = self.sequence_mut(slot);
+        sequence.truncate(length);
+        let pages = pages_for(sequence.evaluated);
+        if let Some(copy) = self.tables.truncate(slot, pages, &mut self.pages) {
+            self.runner.copy_page(copy.from, copy.to);
+        }
+    }
+
+    pub(super) fn kv_full(&self, needed: usize) -> Error {
+        Error::KvFull { needed, free: self.pages.free(), total: self.pages.total() }
+    }
+
+    fn free_slot(&self) -> Result<usize> {
+        let slot = self.slots.iter().position(Option::is_none);
+        slot.ok_or(Error::SeqFull { limit: self.slots.len() })
+    }
+
+    /// Ids are never used twice in a session.
+    fn next_id(&self) -> Result<i32> {
+        let exhausted = || Error::Unsupported("this session has used up its sequence ids; create a new one".into());
+        self.next_id.checked_add(1).ok_or_else(exhausted)
+    }
+
+    fn checked(&self, mut sampler: sample::Options) -> Result<sample::Options> {
+        sampler.validate(self.model.vocab())?;
+        sampler.seed = sample::resolve_seed(sampler.seed);
+        Ok(sampler)
+    }
+
+    fn occupy(&mut self, slot: usize, sequence: Sequence) {
+        self.next_id = sequence.id;
+        self.slot_of.insert(sequence.id, slot);
+        self.slots[slot] = Some(sequence);
+    }
+}
+
+/// Bytes that a session with `limits` takes for `program`, the weights included.
+pub(super) fn memory(context: &Context, program: &Program, limits: &Limits) -> Result<Memory> {
+    let mut memory = context.backend().memory(program, limits)?;
+    let kept_logits = limits.outputs * program.vocab() * size_of::<f32>();
+    let lists = limits.rows * size_of::<Row>() + limits.pages * 2 * size_of::<u32>();
+    memory.arena += (kept_logits + lists) as u64 + sample::Scratch::bytes(program.vocab());
+    Ok(memory)
+}
+
+/// What a runner must be able to do for a session of a model with this context length.
+pub(super) fn limits(context: usize, options: &Options) -> Result<Limits> {
+    let in_range = |name: &str, value: usize, max: usize| {
+        if (1..=max).contains(&value) {
+            return Ok(value);
+        }
+        Err(Error::InvalidArgument(format!("{name} is {value}, 1 to {max} are possible")))
+    };
+    let outputs = in_range("max_seqs", options.max_seqs, MAX_SEQS)?;
+    let prefill = in_range("max_prefill", options.max_prefill, MAX_PREFILL)?;
+    let kv_tokens = match options.kv_tokens {
+        0 => context.min(DEFAULT_KV_TOKENS),
+        n => usize::try_from(n).map_err(|_| Error::out_of_memory("the kv cache", usize::MAX))?,
+    };
+    let pages = pages_for(kv_tokens).checked_add(outputs).filter(|&pages| pages <= u32::MAX as usize);
+    let pages = pages.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))?;
+    Ok(Limits { rows: prefill + outputs, outputs, pages, kv_type: options.kv_type })
+}
+
+fn logits_len(max_seqs: usize, vocab: usize) -> Result<usize> {
+    max_seqs.checked_mul(vocab).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))
+}
