@@ -1,1 +1,19 @@
 //! The C boundary: the only `extern "C"` functions of the library. Translates, nothing else.
+//!
+//! One file for each noun of `include/segno.h`. Every body runs inside [`guard`], takes its arguments through `argument` and its
+//! objects through `handle`. The comments of the exported functions are the manual that hosts read in the header.
+
+mod argument;
+pub mod ctx;
+pub mod decode;
+pub mod device;
+pub mod error;
+mod guard;
+mod handle;
+pub mod model;
+pub mod plan;
+pub mod seq;
+pub mod session;
+pub mod status;
+pub mod text;
+pub mod version;

@@ -1,0 +1,171 @@
+//! The noun `segno_ctx`: one device with its threads and its log.
+
+use super::argument::{Out, Sized_, options, write_sized};
+use super::device::{SEGNO_DEVICE_AUTO, kind_of};
+use super::error::segno_error;
+use super::guard::{guard, guard_value, silence_panics};
+use super::handle::{Handle, share, unshare};
+use super::status::{SEGNO_OK, segno_status};
+use super::version::SEGNO_ABI_VERSION;
+use crate::backend::cpu;
+use crate::engine::context::{LogSink, Options};
+use crate::engine::{Context, LogLevel};
+use crate::error::{Error, Result};
+use std::ffi::{CString, c_char, c_void};
+use std::sync::Arc;
+
+/// One device with its worker threads and its log. Owned by the host, shareable between threads.
+#[allow(non_camel_case_types)]
+pub struct segno_ctx {
+    _private: [u8; 0],
+}
+
+impl Handle for segno_ctx {
+    type Target = Context;
+    const NAME: &'static str = "ctx";
+}
+
+/// Quantized weights meet 8-bit activations.
+pub const SEGNO_PRECISION_DEFAULT: i32 = 0;
+/// f32 weights and activations: slow, for comparison.
+pub const SEGNO_PRECISION_PRECISE: i32 = 1;
+/// Do not use 512-bit instructions.
+pub const SEGNO_CTX_NO_AVX512: u32 = 1;
+/// Something failed.
+pub const SEGNO_LOG_ERROR: i32 = 0;
+/// Something works worse than it could.
+pub const SEGNO_LOG_WARN: i32 = 1;
+/// What was chosen and loaded.
+pub const SEGNO_LOG_INFO: i32 = 2;
+/// Details for finding a fault.
+pub const SEGNO_LOG_DEBUG: i32 = 3;
+
+/// Receives diagnostics: `user` as given in the options, a level (`SEGNO_LOG_...`), a NUL-terminated UTF-8 line valid during the call. Called
+/// from any thread, one call at a time. Must not unwind, nor call back into the context or what was made from it.
+#[allow(non_camel_case_types)]
+pub type segno_log_fn = Option<unsafe extern "C" fn(user: *mut c_void, level: i32, message: *const c_char)>;
+
+/// Options of a context; fill with `segno_ctx_opts_init`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types)]
+pub struct segno_ctx_opts {
+    /// `sizeof` this struct, set by the init function.
+    pub struct_size: u32,
+    /// `SEGNO_DEVICE_AUTO` (default), `SEGNO_DEVICE_CPU` or `SEGNO_DEVICE_CUDA`.
+    pub device: i32,
+    /// Which device of that kind, 0 by default.
+    pub device_index: i32,
+    /// Threads that compute, the calling thread included; 0 (default): the physical cores that the process may use.
+    pub n_threads: u32,
+    /// `SEGNO_PRECISION_DEFAULT` or `SEGNO_PRECISION_PRECISE`.
+    pub precision: i32,
+    /// `SEGNO_CTX_...`, combined with `|`.
+    pub flags: u32,
+    /// Receives diagnostics; NULL (default) for none.
+    pub log: segno_log_fn,
+    /// First argument of `log`; must stay valid until the context and all made from it are freed.
+    pub log_user: *mut c_void,
+}
+
+// SAFETY: repr(C), size first, six 4-byte and two 8-byte fields without padding; NULL is a valid callback.
+unsafe impl Sized_ for segno_ctx_opts {}
+
+const MAX_THREADS: u32 = 1024;
+
+fn defaults() -> segno_ctx_opts {
+    segno_ctx_opts {
+        struct_size: size_of::<segno_ctx_opts>() as u32,
+        device: SEGNO_DEVICE_AUTO,
+        device_index: 0,
+        n_threads: 0,
+        precision: SEGNO_PRECISION_DEFAULT,
+        flags: 0,
+        log: None,
+        log_user: std::ptr::null_mut(),
+    }
+}
+
+/// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_ctx_opts_init(opts: *mut segno_ctx_opts, size: usize) {
+    // The function has no way to report a NULL pointer; the next call does.
+    guard_value((), || drop(write_sized(opts, size, &defaults(), "opts")))
+}
+
+/// Makes a context: opens the device and starts its worker threads.
+///
+/// `abi_version`: pass `SEGNO_ABI_VERSION`; checked first. `opts`: NULL for defaults. `out` receives the context, NULL on failure; free it with
+/// `segno_ctx_free`. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build without it), NOT_FOUND (no such
+/// device), DEVICE (a thread cannot be started). Any thread. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_ctx_create(
+    abi_version: u32,
+    opts: *const segno_ctx_opts,
+    out: *mut *mut segno_ctx,
+    err: *mut *mut segno_error,
+) -> segno_status {
+    guard(None, err, || {
+        if abi_version != SEGNO_ABI_VERSION {
+            return Err(Error::Abi { header: abi_version, library: SEGNO_ABI_VERSION }.into());
+        }
+        let out = Out::new(out, "out")?;
+        out.set(std::ptr::null_mut());
+        silence_panics();
+        let opts = options(opts, defaults(), "opts")?;
+        let context = Context::new(&engine_options(&opts)?, log_sink(&opts))?;
+        out.set(share(Arc::new(context)));
+        Ok(SEGNO_OK)
+    })
+}
+
+/// Gives up a context; NULL is allowed. Models and sessions made from it keep working; its threads end with the last of them. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_ctx_free(ctx: *mut segno_ctx) {
+    guard_value((), || drop(unshare(ctx)))
+}
+
+fn engine_options(opts: &segno_ctx_opts) -> Result<Options> {
+    let index = opts.device_index;
+    let device_index =
+        usize::try_from(index).map_err(|_| Error::InvalidArgument(format!("device_index {index} is negative")))?;
+    let precise = match opts.precision {
+        SEGNO_PRECISION_DEFAULT => false,
+        SEGNO_PRECISION_PRECISE => true,
+        other => return Err(Error::InvalidArgument(format!("there is no precision {other}"))),
+    };
+    if opts.flags & !SEGNO_CTX_NO_AVX512 != 0 {
+        return Err(Error::InvalidArgument(format!("unknown context flags {:#x}", opts.flags & !SEGNO_CTX_NO_AVX512)));
+    }
+    if opts.n_threads > MAX_THREADS {
+        return Err(Error::InvalidArgument(format!(
+            "n_threads is {}, at most {MAX_THREADS} are possible",
+            opts.n_threads
+        )));
+    }
+    let allow_avx512 = opts.flags & SEGNO_CTX_NO_AVX512 == 0;
+    let cpu = cpu::Options { threads: opts.n_threads as usize, precise, allow_avx512 };
+    Ok(Options { device: kind_of(opts.device)?, device_index, cpu })
+}
+
+/// The host's callback and its argument.
+struct HostLog {
+    function: unsafe extern "C" fn(*mut c_void, i32, *const c_char),
+    user: *mut c_void,
+}
+
+// SAFETY: the header demands that the callback can be called from any thread with this argument.
+unsafe impl Send for HostLog {}
+
+impl HostLog {
+    fn write(&self, level: LogLevel, message: &str) {
+        let line = CString::new(message.replace('\0', "")).unwrap_or_default();
+        // SAFETY: the function and its argument are valid as long as the context lives, as the header demands.
+        unsafe { (self.function)(self.user, level as i32, line.as_ptr()) }
+    }
+}
+
+fn log_sink(opts: &segno_ctx_opts) -> Option<LogSink> {
+    let log = HostLog { function: opts.log?, user: opts.log_user };
+    Some(Box::new(move |level, message| log.write(level, message)))
+}

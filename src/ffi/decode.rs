@@ -1,0 +1,71 @@
+//! Decoding: one token a call for one sequence, or for many in one pass.
+
+use super::argument::{Out, slice, slice_mut};
+use super::error::segno_error;
+use super::session::{segno_session, with_session};
+use super::status::{SEGNO_DONE, SEGNO_OK, SEGNO_PENDING, segno_status, status_of};
+use crate::engine::Step;
+use crate::error::{Error, Result};
+
+/// Token and status of one item.
+fn outcome(step: Result<Step, &Error>) -> (i32, segno_status) {
+    match step {
+        Ok(Step::Token(token)) => (token, SEGNO_OK),
+        Ok(Step::Done(token)) => (token, SEGNO_DONE),
+        Ok(Step::Pending) => (-1, SEGNO_PENDING),
+        Err(error) => (-1, status_of(error)),
+    }
+}
+
+/// Advances one sequence: evaluates what it lacks, at most `max_prefill` tokens, then samples a token and appends it.
+///
+/// `token` receives the sampled token; it is written with `SEGNO_OK` and `SEGNO_DONE` (the token ended generation; it is in the history, and a
+/// further call goes on from it). Other outcomes: `SEGNO_PENDING` (the prompt is longer than one pass: call again), `SEGNO_CANCELLED`.
+/// Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (an empty sequence), CONTEXT_FULL, KV_FULL, DEVICE, BUSY, POISONED; the sequence is then as it
+/// was. Allocates nothing. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_decode_step(
+    session: *mut segno_session,
+    seq: i32,
+    token: *mut i32,
+    err: *mut *mut segno_error,
+) -> segno_status {
+    with_session(session, err, |session, cancel| {
+        let out = Out::new(token, "token")?;
+        let mut result = (-1, SEGNO_OK);
+        session.decode(&[seq], cancel, |_, step| result = outcome(step)).map_err(|failure| failure.error)?;
+        if result.0 >= 0 {
+            out.set(result.0);
+        }
+        Ok(result.1)
+    })
+}
+
+/// Advances every listed sequence by one step, in one pass: running streams always, prompts within a budget of `max_prefill` tokens in
+/// list order.
+///
+/// `seqs`: `count` ids, each once. `tokens` and `statuses`: room for `count` results, all written once the call has begun; `tokens[i]` is -1
+/// unless `statuses[i]` is `SEGNO_OK` or `SEGNO_DONE`. `statuses[i]` is what `segno_decode_step` would answer for item i. Returns `SEGNO_OK`, or the
+/// code of the first failed item (`segno_error_item` is its index): its sequence is as it was, the others have advanced; or
+/// `SEGNO_CANCELLED`: no item has advanced. Also: NULL_POINTER, BUSY, POISONED. Allocates nothing. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_decode_batch(
+    session: *mut segno_session,
+    seqs: *const i32,
+    count: usize,
+    tokens: *mut i32,
+    statuses: *mut segno_status,
+    err: *mut *mut segno_error,
+) -> segno_status {
+    with_session(session, err, |session, cancel| {
+        let seqs = slice(seqs, count, "seqs")?;
+        let tokens = slice_mut(tokens, count, "tokens")?;
+        let statuses = slice_mut(statuses, count, "statuses")?;
+        session.decode(seqs, cancel, |item, step| {
+            let (token, status) = outcome(step);
+            tokens[item].write(token);
+            statuses[item].write(status);
+        })?;
+        Ok(SEGNO_OK)
+    })
+}

@@ -1,0 +1,68 @@
+//! The plan of a load: what a model and a session would take, before anything is loaded.
+
+use super::argument::{Sized_, options, text, write_sized};
+use super::ctx::segno_ctx;
+use super::error::segno_error;
+use super::guard::guard;
+use super::handle::borrow;
+use super::model::{model_options, segno_model_opts};
+use super::session::{self, segno_session_opts};
+use super::status::{SEGNO_OK, segno_status};
+use crate::engine::Plan;
+use std::ffi::c_char;
+use std::path::Path;
+
+/// Memory that a model and one session would take, in bytes, and whether there is as much.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types)]
+pub struct segno_plan {
+    /// Bytes of this struct that the library knows.
+    pub struct_size: u32,
+    /// 1 when everything fits into the free memory, otherwise 0.
+    pub fits: u32,
+    /// Weights in host memory, a mapped file included.
+    pub host_weights: u64,
+    /// KV cache in host memory.
+    pub host_kv: u64,
+    /// Buffers of the forward pass in host memory, logits included.
+    pub host_arena: u64,
+    /// Host memory that can be taken now.
+    pub host_free: u64,
+}
+
+// SAFETY: repr(C), size first, 4 + 4 + 4 * 8 bytes without padding, numbers only.
+unsafe impl Sized_ for segno_plan {}
+
+/// Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded.
+///
+/// `path`: NUL-terminated UTF-8. `model_opts`, `session_opts`: NULL for defaults. `out` points to a struct of `size` bytes; pass `sizeof *out`.
+/// Codes: those of `segno_model_load` and `segno_session_create`. Any thread. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_plan_get(
+    ctx: *const segno_ctx,
+    path: *const c_char,
+    model_opts: *const segno_model_opts,
+    session_opts: *const segno_session_opts,
+    out: *mut segno_plan,
+    size: usize,
+    err: *mut *mut segno_error,
+) -> segno_status {
+    guard(borrow(ctx).ok(), err, || {
+        let context = borrow(ctx)?;
+        let path = Path::new(text(path, "path")?);
+        model_options(model_opts)?;
+        let options = session::engine_options(&options(session_opts, session::defaults(), "session_opts")?)?;
+        let plan = Plan::new(context, path, &options)?;
+        let value = segno_plan {
+            struct_size: 0,
+            fits: plan.fits().into(),
+            host_weights: plan.memory.weights,
+            host_kv: plan.memory.kv,
+            host_arena: plan.memory.arena,
+            host_free: plan.free,
+        };
+        write_sized(out, size, &value, "out")?;
+        Ok(SEGNO_OK)
+    })
+}
