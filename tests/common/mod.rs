@@ -1,0 +1,239 @@
+//! The C API for tests: thin owners of its objects, which call the exported functions and nothing else.
+
+#![allow(dead_code)] // Every test binary uses another part.
+
+use segno::ffi::{ctx::*, decode::*, error::*, model::*, seq::*, session::*, status::*, text::*, version::*};
+use std::ffi::{CStr, CString};
+use std::path::{Path, PathBuf};
+use std::ptr::{null, null_mut};
+
+/// A failed call.
+#[derive(Debug, PartialEq)]
+pub struct Failed {
+    pub status: segno_status,
+    pub message: String,
+    pub item: i64,
+}
+
+pub type Result<T> = std::result::Result<T, Failed>;
+
+/// Turns a status and an error object into a result; positive outcomes are values.
+pub fn check(status: segno_status, err: *mut segno_error) -> Result<segno_status> {
+    if status >= 0 {
+        assert!(err.is_null(), "an outcome leaves no error object");
+        return Ok(status);
+    }
+    assert_eq!(segno_error_code(err), status);
+    let message = unsafe { CStr::from_ptr(segno_error_message(err)) }.to_str().unwrap().to_owned();
+    let item = segno_error_item(err);
+    segno_error_free(err);
+    Err(Failed { status, message, item })
+}
+
+/// Calls `f` with a place for the error object.
+pub fn call(f: impl FnOnce(*mut *mut segno_error) -> segno_status) -> Result<segno_status> {
+    let mut err = null_mut();
+    let status = f(&mut err);
+    check(status, err)
+}
+
+/// Folder of the shared test data, or a line that says what is skipped.
+pub fn shared_data() -> Option<PathBuf> {
+    let path = match std::env::var_os("SEGNO_TEST_DATA") {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"),
+    };
+    if path.is_dir() {
+        return Some(path);
+    }
+    println!("skipped: shared test data absent");
+    None
+}
+
+/// The model that comes with the repository.
+pub fn bundled_model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/shakespeare.gguf")
+}
+
+pub struct Ctx(pub *mut segno_ctx);
+
+// The header allows any thread.
+unsafe impl Send for Ctx {}
+unsafe impl Sync for Ctx {}
+
+impl Ctx {
+    pub fn new(change: impl FnOnce(&mut segno_ctx_opts)) -> Result<Ctx> {
+        let mut opts = unsafe { std::mem::zeroed() };
+        segno_ctx_opts_init(&mut opts, size_of::<segno_ctx_opts>());
+        change(&mut opts);
+        let mut ctx = null_mut();
+        call(|err| segno_ctx_create(SEGNO_ABI_VERSION, &opts, &mut ctx, err)).map(|_| Ctx(ctx))
+    }
+
+    pub fn precise() -> Ctx {
+        Ctx::new(|opts| opts.precision = SEGNO_PRECISION_PRECISE).unwrap()
+    }
+
+    pub fn load(&self, path: &Path) -> Result<Model> {
+        let path = CString::new(path.to_str().unwrap()).unwrap();
+        let mut model = null_mut();
+        call(|err| segno_model_load(self.0, path.as_ptr(), null(), &mut model, err)).map(|_| Model(model))
+    }
+}
+
+impl Drop for Ctx {
+    fn drop(&mut self) {
+        segno_ctx_free(self.0);
+    }
+}
+
+pub struct Model(pub *mut segno_model);
+
+// The header allows any thread.
+unsafe impl Send for Model {}
+unsafe impl Sync for Model {}
+
+impl Model {
+    pub fn info(&self) -> segno_model_info {
+        let mut info = unsafe { std::mem::zeroed() };
+        call(|err| segno_model_info_get(self.0, &mut info, size_of::<segno_model_info>(), err)).unwrap();
+        info
+    }
+
+    pub fn session(&self, change: impl FnOnce(&mut segno_session_opts)) -> Result<Session> {
+        let mut opts = unsafe { std::mem::zeroed() };
+        segno_session_opts_init(&mut opts, size_of::<segno_session_opts>());
+        change(&mut opts);
+        let mut session = null_mut();
+        call(|err| segno_session_create(self.0, &opts, &mut session, err)).map(|_| Session(session))
+    }
+
+    pub fn session_f32(&self) -> Session {
+        self.session(|opts| opts.kv_type = SEGNO_KV_F32).unwrap()
+    }
+
+    pub fn tokenize(&self, text: &[u8], flags: u32) -> Result<Vec<i32>> {
+        let mut count = 0;
+        let data = text.as_ptr().cast();
+        call(|err| segno_tokenize(self.0, data, text.len(), flags, null_mut(), 0, &mut count, err))?;
+        let mut tokens = vec![0; count];
+        let room = tokens.as_mut_ptr();
+        call(|err| segno_tokenize(self.0, data, text.len(), flags, room, count, &mut count, err))?;
+        Ok(tokens)
+    }
+
+    pub fn detokenize(&self, tokens: &[i32], flags: u32) -> Result<Vec<u8>> {
+        let mut len = 0;
+        call(|err| segno_detokenize(self.0, tokens.as_ptr(), tokens.len(), flags, null_mut(), 0, &mut len, err))?;
+        let mut text = vec![0u8; len];
+        let room = text.as_mut_ptr().cast();
+        call(|err| segno_detokenize(self.0, tokens.as_ptr(), tokens.len(), flags, room, len, &mut len, err))?;
+        Ok(text)
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        segno_model_free(self.0);
+    }
+}
+
+/// Sampler options that take the highest logit and never end.
+pub fn greedy() -> segno_sampler_opts {
+    let mut opts = sampler();
+    opts.temperature = 0.0;
+    opts.flags = SEGNO_SAMPLER_IGNORE_EOG;
+    opts
+}
+
+/// The default sampler options.
+pub fn sampler() -> segno_sampler_opts {
+    let mut opts = unsafe { std::mem::zeroed() };
+    segno_sampler_opts_init(&mut opts, size_of::<segno_sampler_opts>());
+    opts
+}
+
+pub struct Session(pub *mut segno_session);
+
+// The header allows any thread; a second call at once is answered, not undefined.
+unsafe impl Send for Session {}
+unsafe impl Sync for Session {}
+
+impl Session {
+    pub fn open(&self, opts: &segno_sampler_opts) -> Result<i32> {
+        let mut seq = -1;
+        call(|err| segno_seq_open(self.0, opts, &mut seq, err)).map(|_| seq)
+    }
+
+    pub fn append(&self, seq: i32, tokens: &[i32]) -> Result<segno_status> {
+        call(|err| segno_seq_append(self.0, seq, tokens.as_ptr(), tokens.len(), err))
+    }
+
+    pub fn prefill(&self, seq: i32, tokens: &[i32]) -> Result<segno_status> {
+        call(|err| segno_seq_prefill(self.0, seq, tokens.as_ptr(), tokens.len(), err))
+    }
+
+    pub fn length(&self, seq: i32) -> Result<usize> {
+        let mut length = 0;
+        call(|err| segno_seq_length(self.0, seq, &mut length, err)).map(|_| length)
+    }
+
+    pub fn logits(&self, seq: i32) -> Result<Vec<f32>> {
+        let mut count = 0;
+        call(|err| segno_seq_logits(self.0, seq, null_mut(), 0, &mut count, err))?;
+        let mut logits = vec![f32::NAN; count];
+        call(|err| segno_seq_logits(self.0, seq, logits.as_mut_ptr(), count, &mut count, err))?;
+        Ok(logits)
+    }
+
+    pub fn fork(&self, seq: i32, opts: Option<&segno_sampler_opts>) -> Result<i32> {
+        let mut child = -1;
+        let opts = opts.map_or(null(), |opts| opts as *const _);
+        call(|err| segno_seq_fork(self.0, seq, opts, &mut child, err)).map(|_| child)
+    }
+
+    pub fn truncate(&self, seq: i32, tokens: usize) -> Result<segno_status> {
+        call(|err| segno_seq_truncate(self.0, seq, tokens, err))
+    }
+
+    pub fn close(&self, seq: i32) -> Result<segno_status> {
+        call(|err| segno_seq_close(self.0, seq, err))
+    }
+
+    pub fn step(&self, seq: i32) -> Result<(i32, segno_status)> {
+        let mut token = -1;
+        call(|err| segno_decode_step(self.0, seq, &mut token, err)).map(|status| (token, status))
+    }
+
+    /// Steps until `count` tokens have come.
+    pub fn generate(&self, seq: i32, count: usize) -> Result<Vec<i32>> {
+        let mut tokens = Vec::new();
+        while tokens.len() < count {
+            match self.step(seq)? {
+                (_, SEGNO_PENDING) => {}
+                (token, SEGNO_OK) => tokens.push(token),
+                (_, status) => panic!("unexpected outcome {status}"),
+            }
+        }
+        Ok(tokens)
+    }
+
+    /// Tokens, statuses and the result of one batch.
+    pub fn batch(&self, seqs: &[i32]) -> (Vec<i32>, Vec<segno_status>, Result<segno_status>) {
+        let (mut tokens, mut statuses) = (vec![-7; seqs.len()], vec![-99; seqs.len()]);
+        let result = call(|err| {
+            segno_decode_batch(self.0, seqs.as_ptr(), seqs.len(), tokens.as_mut_ptr(), statuses.as_mut_ptr(), err)
+        });
+        (tokens, statuses, result)
+    }
+
+    pub fn cancel(&self, on: bool) {
+        assert_eq!(segno_session_cancel(self.0, on.into()), SEGNO_OK);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        segno_session_free(self.0);
+    }
+}

@@ -1,0 +1,187 @@
+//! What a sequence's tokens may depend on: its own history, options and seed, and nothing else.
+
+mod common;
+
+use common::{Ctx, Model, Session, bundled_model, greedy, sampler};
+use segno::ffi::seq::segno_sampler_opts;
+use segno::ffi::status::*;
+
+const LENGTHS: [usize; 8] = [1, 2, 7, 31, 32, 33, 100, 150];
+const TOKENS: usize = 24;
+
+/// A prompt of `length` tokens that differs from the others'.
+fn prompt(length: usize, vocab: u32) -> Vec<i32> {
+    (0..length).map(|i| ((i * 37 + length * 101 + 3) % vocab as usize) as i32).collect()
+}
+
+/// Options of the `index`-th sequence: greedy, or drawn with a seed of its own; never ending by itself.
+fn options(index: usize) -> segno_sampler_opts {
+    let mut opts = greedy();
+    if index % 2 == 1 {
+        opts.temperature = 0.9;
+        opts.seed = index as u64;
+    }
+    opts
+}
+
+fn load(threads: u32) -> Model {
+    Ctx::new(|opts| opts.n_threads = threads).unwrap().load(&bundled_model()).unwrap()
+}
+
+/// What every sequence gives when it is alone in its session.
+fn alone(model: &Model) -> Vec<Vec<i32>> {
+    let vocab = model.info().vocab;
+    let tokens = LENGTHS.iter().enumerate().map(|(index, &length)| {
+        let session = model.session(|_| ()).unwrap();
+        let seq = session.open(&options(index)).unwrap();
+        session.prefill(seq, &prompt(length, vocab)).unwrap();
+        session.generate(seq, TOKENS).unwrap()
+    });
+    tokens.collect()
+}
+
+/// Steps the sequences together until each has [`TOKENS`] tokens, and leaves the finished ones out; how often an item was PENDING.
+fn run_batch(session: &Session, seqs: &[i32]) -> (Vec<Vec<i32>>, usize) {
+    let mut outputs = vec![Vec::new(); seqs.len()];
+    let mut pending = 0;
+    loop {
+        let open: Vec<usize> = (0..seqs.len()).filter(|&item| outputs[item].len() < TOKENS).collect();
+        if open.is_empty() {
+            return (outputs, pending);
+        }
+        let listed: Vec<i32> = open.iter().map(|&item| seqs[item]).collect();
+        let (tokens, statuses, result) = session.batch(&listed);
+        assert_eq!(result, Ok(SEGNO_OK));
+        for (index, &item) in open.iter().enumerate() {
+            match statuses[index] {
+                SEGNO_OK => outputs[item].push(tokens[index]),
+                SEGNO_PENDING => pending += 1,
+                other => panic!("unexpected status {other}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn tokens_do_not_depend_on_company_chunks_or_threads() {
+    let expected = alone(&load(1));
+    for threads in 1..=4 {
+        let model = load(threads);
+        let vocab = model.info().vocab;
+        for chunk in [1, 7, 64, 512] {
+            let session = model.session(|opts| (opts.max_prefill, opts.kv_tokens) = (chunk, 2048)).unwrap();
+            let seqs: Vec<i32> = (0..LENGTHS.len()).map(|index| session.open(&options(index)).unwrap()).collect();
+            for (&seq, &length) in seqs.iter().zip(&LENGTHS) {
+                session.append(seq, &prompt(length, vocab)).unwrap();
+            }
+            let (outputs, pending) = run_batch(&session, &seqs);
+            assert_eq!(outputs, expected, "{threads} threads, chunks of {chunk}");
+            assert_eq!(pending > 0, chunk < 512, "{pending} pending items with chunks of {chunk}");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_appended_beside_running_streams_changes_neither() {
+    let model = load(2);
+    let (expected, vocab) = (alone(&model), model.info().vocab);
+    let session = model.session(|opts| opts.max_prefill = 7).unwrap();
+    let first = session.open(&options(0)).unwrap();
+    session.prefill(first, &prompt(LENGTHS[0], vocab)).unwrap();
+    let mut stream = session.generate(first, 4).unwrap();
+    let second = session.open(&options(6)).unwrap();
+    session.append(second, &prompt(LENGTHS[6], vocab)).unwrap();
+    let mut late = Vec::new();
+    let mut pending = 0;
+    while late.len() < TOKENS {
+        let (tokens, statuses, result) = session.batch(&[first, second]);
+        assert_eq!((result, statuses[0]), (Ok(SEGNO_OK), SEGNO_OK), "a running stream advances in every step");
+        stream.push(tokens[0]);
+        match statuses[1] {
+            SEGNO_PENDING => {
+                assert_eq!(tokens[1], -1);
+                pending += 1;
+            }
+            _ => late.push(tokens[1]),
+        }
+    }
+    assert_eq!(pending, LENGTHS[6].div_ceil(7) - 1);
+    assert_eq!((&stream[..TOKENS], late), (&expected[0][..], expected[6].clone()));
+}
+
+#[test]
+fn forks_and_truncations_equal_fresh_evaluation() {
+    let model = load(2);
+    let vocab = model.info().vocab;
+    let history = prompt(150, vocab);
+    let fresh = |tokens: &[i32], opts: &segno_sampler_opts| {
+        let session = model.session(|_| ()).unwrap();
+        let seq = session.open(opts).unwrap();
+        session.prefill(seq, tokens).unwrap();
+        session.generate(seq, TOKENS).unwrap()
+    };
+    for keep in [1, 31, 32, 33, 64, 100, 150] {
+        let session = model.session(|opts| opts.kv_tokens = 2048).unwrap();
+        let parent = session.open(&options(1)).unwrap();
+        session.prefill(parent, &history).unwrap();
+        let child = session.fork(parent, None).unwrap();
+        let other = session.fork(parent, Some(&options(3))).unwrap();
+        session.truncate(child, keep).unwrap();
+        assert_eq!(session.length(child), Ok(keep));
+        let (outputs, _) = run_batch(&session, &[parent, child, other]);
+        assert_eq!(outputs[0], fresh(&history, &options(1)), "parent beside forks");
+        assert_eq!(outputs[1], fresh(&history[..keep], &options(1)), "fork cut to {keep}");
+        assert_eq!(outputs[2], fresh(&history, &options(3)), "fork with options of its own");
+        session.truncate(parent, keep).unwrap();
+        assert_eq!(session.generate(parent, TOKENS).unwrap(), outputs[1], "parent cut to {keep}");
+    }
+}
+
+#[test]
+fn a_fork_of_a_queued_prompt_takes_the_queue_along() {
+    let model = load(1);
+    let vocab = model.info().vocab;
+    let session = model.session(|_| ()).unwrap();
+    let parent = session.open(&options(0)).unwrap();
+    session.prefill(parent, &prompt(33, vocab)).unwrap();
+    session.append(parent, &prompt(7, vocab)).unwrap();
+    let child = session.fork(parent, None).unwrap();
+    assert_eq!(session.length(child), Ok(40));
+    let (outputs, _) = run_batch(&session, &[parent, child]);
+    assert_eq!(outputs[0], outputs[1]);
+}
+
+#[test]
+fn logits_are_the_same_however_they_are_reached() {
+    let model = load(2);
+    let tokens = prompt(70, model.info().vocab);
+    let session = model.session(|opts| opts.max_prefill = 16).unwrap();
+    let whole = session.open(&greedy()).unwrap();
+    session.prefill(whole, &tokens).unwrap();
+    let parts = session.open(&greedy()).unwrap();
+    for part in tokens.chunks(9) {
+        session.append(parts, part).unwrap();
+    }
+    let expected = session.logits(whole).unwrap();
+    assert_eq!(session.logits(parts).unwrap(), expected);
+    assert_eq!(session.logits(parts).unwrap(), expected, "asking twice evaluates nothing anew");
+    session.truncate(whole, 69).unwrap();
+    session.append(whole, &tokens[69..]).unwrap();
+    assert_eq!(session.logits(whole).unwrap(), expected);
+}
+
+#[test]
+fn a_seed_gives_the_same_tokens_in_every_run_and_another_seed_others() {
+    let model = load(2);
+    let run = |seed: u64| {
+        let session = model.session(|_| ()).unwrap();
+        let mut opts = sampler();
+        opts.seed = seed;
+        opts.flags = segno::ffi::seq::SEGNO_SAMPLER_IGNORE_EOG;
+        let seq = session.open(&opts).unwrap();
+        session.prefill(seq, &prompt(12, model.info().vocab)).unwrap();
+        session.generate(seq, 60).unwrap()
+    };
+    assert_eq!(run(5), run(5));
+    assert_ne!(run(5), run(6));
+}
