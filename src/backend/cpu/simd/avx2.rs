@@ -38,6 +38,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
         #[target_feature(enable = "avx2,fma,f16c")]
         fn compiled<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
             kernel.run(s)
@@ -281,6 +282,11 @@ impl Simd for Avx2 {
                 _mm256_add_epi32(acc[1], _mm256_madd_epi16(high, ones)),
             ]
         })
+    }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        instruction!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
     }
 
     #[inline(always)]

@@ -41,6 +41,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
         fn compiled<K: Kernel>(s: Avx512, kernel: K) -> K::Output {
             kernel.run(s)
@@ -227,6 +228,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn dot4_q8(self, acc: __m512i, recoded: __m512i, signed: __m512i) -> __m512i {
         instruction!(_mm512_dpbusd_epi32(acc, recoded, signed))
+    }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        instruction!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
     }
 
     #[inline(always)]

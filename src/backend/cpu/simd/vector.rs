@@ -105,6 +105,9 @@ pub(super) trait Simd: Copy {
     /// Per lane: `acc` plus the dot product of four recoded bytes and four signed bytes, none of these -128. Exact.
     fn dot4_q8(self, acc: Self::I, recoded: Self::I, signed: Self::I) -> Self::I;
 
+    /// Asks for the cache line of an address, which need not be valid.
+    fn prefetch(self, address: *const u8);
+
     /// 16 bytes from each of 16 rows, transposed: lane r of vector c is the dword c of row r.
     ///
     /// # Safety

@@ -7,6 +7,7 @@
 
 use crate::backend::cpu::simd::operand::Q8Block;
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
+use std::marker::PhantomData;
 
 /// Blocks of 32 columns in a panel.
 pub(super) const BLOCKS: usize = 8;
@@ -96,19 +97,32 @@ pub(super) struct Rows<'a> {
     bytes: &'a [u8],
     stride: usize,
     len: usize,
+    /// Where the bytes lie that are wanted next, 16 times `len` of them.
+    ahead: *const u8,
 }
 
 impl<'a> Rows<'a> {
     /// `len` bytes in each of 16 rows that are `stride` bytes apart; `bytes` ends with the last row's or later.
     pub(super) fn new(bytes: &'a [u8], stride: usize, len: usize) -> Self {
         assert!(bytes.len() >= (ROWS - 1) * stride + len);
-        Rows { bytes, stride, len }
+        Rows { bytes, stride, len, ahead: bytes.as_ptr() }
+    }
+
+    /// While these rows are read, fetches as many bytes that begin `distance` behind their first.
+    ///
+    /// 16 rows at a time are more streams than the processor follows by itself. Rows lie one after the other, so what
+    /// the next group of rows needs is one stream.
+    pub(super) fn prefetching(self, distance: usize) -> Self {
+        Rows { ahead: self.bytes.as_ptr().wrapping_add(distance), ..self }
     }
 
     /// 16 bytes of each row: lane r of vector c is the dword c of row r.
     #[inline(always)]
     pub(super) fn blocks<S: Simd>(&self, s: S, at: usize) -> [S::I; 4] {
         assert!(at + 16 <= self.len);
+        for line in 0..4 {
+            s.prefetch(self.ahead.wrapping_add(ROWS * at + 64 * line));
+        }
         // SAFETY: every row has `len` readable bytes, and the range lies inside them.
         unsafe { s.gather_blocks(self.bytes.as_ptr().add(at), self.stride) }
     }
@@ -134,7 +148,7 @@ impl<'a> Rows<'a> {
 pub(super) struct Unpack<'a, F> {
     pub rows: Rows<'a>,
     pub panel: &'a mut Panel,
-    pub format: std::marker::PhantomData<F>,
+    pub format: PhantomData<F>,
 }
 
 impl<F: Format> Kernel for Unpack<'_, F> {
@@ -148,44 +162,79 @@ impl<F: Format> Kernel for Unpack<'_, F> {
     }
 }
 
-/// Adds the products of `G` panels and `T` activation rows to `acc[t][g]`.
+/// A part of each activation row: `count` blocks, `stride` blocks from one row to the next.
+pub(super) struct Activations<'a> {
+    pub blocks: &'a [Q8Block],
+    pub stride: usize,
+    pub count: usize,
+}
+
+/// The outputs of a group of panels: 16 columns for each panel, in some rows.
+pub(super) struct Outputs<'a> {
+    first: *mut f32,
+    stride: usize,
+    rows: usize,
+    floats: PhantomData<&'a mut f32>,
+}
+
+impl Outputs<'_> {
+    /// # Safety
+    /// While the value lives, nobody else touches the columns of each row `t < rows`, which begin at
+    /// `first + t * stride`.
+    pub(super) unsafe fn new(first: *mut f32, stride: usize, rows: usize) -> Self {
+        Outputs { first, stride, rows, floats: PhantomData }
+    }
+
+    #[inline(always)]
+    fn panel(&mut self, row: usize, panel: usize) -> &mut [f32; ROWS] {
+        assert!(row < self.rows);
+        // SAFETY: the row exists, and by the promise made to `new` it has 16 columns for each panel.
+        unsafe { &mut *self.first.add(row * self.stride + panel * ROWS).cast() }
+    }
+}
+
+/// Adds the products of `G` panels and activation rows to outputs, `T` rows at a time.
 pub(super) struct Multiply<'a, F, const G: usize, const T: usize> {
     pub panels: &'a [Panel; G],
-    /// Blocks of each activation row, as many as the panels hold.
-    pub x: [&'a [Q8Block]; T],
-    pub acc: &'a mut [[[f32; ROWS]; G]; T],
-    pub format: std::marker::PhantomData<F>,
+    pub x: Activations<'a>,
+    /// As many rows as there are activations, a multiple of `T`.
+    pub out: Outputs<'a>,
+    /// Whether outputs begin at zero, whatever they hold.
+    pub begin: bool,
+    pub format: PhantomData<F>,
 }
 
 impl<F: Format, const G: usize, const T: usize> Kernel for Multiply<'_, F, G, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let blocks = self.x[0].len().min(BLOCKS);
-        let mut x = self.x;
-        for t in 0..T {
-            x[t] = &x[t][..blocks];
-        }
-        let mut acc = [[s.splat(0.0); G]; T];
-        for t in 0..T {
-            for g in 0..G {
-                acc[t][g] = s.load(&self.acc[t][g]);
-            }
-        }
-        for block in 0..blocks {
-            let sums = dot_block::<S, F, G, T>(s, self.panels, x, block);
+    fn run<S: Simd>(mut self, s: S) {
+        let blocks = self.x.count.min(BLOCKS);
+        for row in (0..self.out.rows).step_by(T) {
+            let mut x: [&[Q8Block]; T] = [&[]; T];
+            let mut acc = [[s.splat(0.0); G]; T];
             for t in 0..T {
-                let x = &x[t][block];
-                let value = values::<S, F, G>(s, self.panels, block, sums[t], x);
+                x[t] = &self.x.blocks[(row + t) * self.x.stride..][..blocks];
                 for g in 0..G {
-                    acc[t][g] = s.fma(s.splat(x.scale), value[g], acc[t][g]);
+                    if !self.begin {
+                        acc[t][g] = s.load(self.out.panel(row + t, g));
+                    }
                 }
             }
-        }
-        for t in 0..T {
-            for g in 0..G {
-                s.store(acc[t][g], &mut self.acc[t][g]);
+            for block in 0..blocks {
+                let sums = dot_block::<S, F, G, T>(s, self.panels, x, block);
+                for t in 0..T {
+                    let x = &x[t][block];
+                    let value = values::<S, F, G>(s, self.panels, block, sums[t], x);
+                    for g in 0..G {
+                        acc[t][g] = s.fma(s.splat(x.scale), value[g], acc[t][g]);
+                    }
+                }
+            }
+            for t in 0..T {
+                for g in 0..G {
+                    s.store(acc[t][g], self.out.panel(row + t, g));
+                }
             }
         }
     }

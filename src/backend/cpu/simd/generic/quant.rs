@@ -1,7 +1,7 @@
 //! Products of quantized weights, as they lie in the file, with int8 activations.
 
 use super::kquant::{Q2K, Q3K, Q4K, Q5K, Q6K};
-use super::panel::{BLOCKS, Format, Multiply, Panel, ROWS, Rows, Unpack};
+use super::panel::{Activations, BLOCKS, Format, Multiply, Outputs, Panel, ROWS, Rows, Unpack};
 use super::small::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use crate::backend::cpu::pool::TileMut;
 use crate::backend::cpu::simd::operand::{Matrix, Q8_LEN, Q8Block};
@@ -17,6 +17,14 @@ pub(in super::super) struct Product<'a, 'w, 'o> {
     pub w: &'a Matrix<'w>,
     pub x: &'a [Q8Block],
     pub out: &'a mut TileMut<'o, f32>,
+}
+
+/// Which part of the weights a group of panels holds: rows of the tile from `row` on, `blocks` blocks from `block` on.
+#[derive(Clone, Copy)]
+struct Part {
+    row: usize,
+    block: usize,
+    blocks: usize,
 }
 
 impl Kernel for Product<'_, '_, '_> {
@@ -63,38 +71,41 @@ impl Product<'_, '_, '_> {
     /// The outputs of up to `G` times 16 weight rows from `row` of the tile on.
     #[inline(always)]
     fn panels<S: Simd, F: Format, const G: usize>(&mut self, s: S, row: usize, panels: &mut [Panel; G]) {
-        let blocks = self.w.cols() / Q8_LEN;
-        for token in 0..self.out.rows() {
-            let end = self.out.cols().min(row + G * ROWS);
-            self.out.row_mut(token)[row..end].fill(0.0);
-        }
-        for first in (0..blocks).step_by(BLOCKS) {
-            let chunk = first..blocks.min(first + BLOCKS);
+        let blocks = self.blocks();
+        let mut block = 0;
+        // Without columns there is still one pass, which writes zeros.
+        loop {
+            let part = Part { row, block, blocks: BLOCKS.min(blocks - block) };
             for (g, panel) in panels.iter_mut().enumerate() {
-                self.unpack::<S, F>(s, row + g * ROWS, chunk.clone(), panel);
+                self.unpack::<S, F, G>(s, Part { row: row + g * ROWS, ..part }, panel);
             }
             let mut token = 0;
             if S::LARGE_TILES {
-                token = self.multiply::<S, F, G, 4>(s, row, panels, chunk.clone(), token);
+                token = self.multiply::<S, F, G, 4>(s, panels, part, token);
             }
-            token = self.multiply::<S, F, G, 2>(s, row, panels, chunk.clone(), token);
-            self.multiply::<S, F, G, 1>(s, row, panels, chunk, token);
+            token = self.multiply::<S, F, G, 2>(s, panels, part, token);
+            self.multiply::<S, F, G, 1>(s, panels, part, token);
+            block += BLOCKS;
+            if block >= blocks {
+                return;
+            }
         }
     }
 
-    /// Fills a panel with up to 16 rows from `row` of the tile on; the rows missing are zeros.
+    /// Fills one of `G` panels; rows beyond the tile become zeros.
     #[inline(always)]
-    fn unpack<S: Simd, F: Format>(&self, s: S, row: usize, chunk: std::ops::Range<usize>, panel: &mut Panel) {
-        let count = ROWS.min(self.out.cols() - row);
-        let bytes = self.w.bytes_of_rows(self.out.first_col() + row, count);
-        let at = chunk.start / F::BLOCK_SPAN * F::BLOCK_BYTES;
-        let len = chunk.len() / F::BLOCK_SPAN * F::BLOCK_BYTES;
+    fn unpack<S: Simd, F: Format, const G: usize>(&self, s: S, part: Part, panel: &mut Panel) {
+        let count = ROWS.min(self.out.cols() - part.row);
+        let stride = self.w.row_bytes();
+        let bytes = self.w.bytes_of_rows(self.out.first_col() + part.row, count);
+        let at = part.block / F::BLOCK_SPAN * F::BLOCK_BYTES;
+        let len = part.blocks / F::BLOCK_SPAN * F::BLOCK_BYTES;
         if count == ROWS {
-            let rows = Rows::new(&bytes[at..], self.w.row_bytes(), len);
+            let rows = Rows::new(&bytes[at..], stride, len).prefetching(G * ROWS * stride + (ROWS - 1) * at);
             return s.run(Unpack::<F> { rows, panel, format: PhantomData });
         }
         let mut copy = [0; ROWS * MAX_CHUNK_BYTES];
-        for (copy, row) in copy.chunks_exact_mut(len).zip(bytes.chunks_exact(self.w.row_bytes())) {
+        for (copy, row) in copy.chunks_exact_mut(len.max(1)).zip(bytes.chunks_exact(stride.max(1))) {
             copy.copy_from_slice(&row[at..][..len]);
         }
         s.run(Unpack::<F> { rows: Rows::new(&copy, len, len), panel, format: PhantomData })
@@ -105,26 +116,50 @@ impl Product<'_, '_, '_> {
     fn multiply<S: Simd, F: Format, const G: usize, const T: usize>(
         &mut self,
         s: S,
-        row: usize,
         panels: &[Panel; G],
-        chunk: std::ops::Range<usize>,
-        mut token: usize,
+        part: Part,
+        token: usize,
     ) -> usize {
-        let blocks = self.w.cols() / Q8_LEN;
-        let end = self.out.cols().min(row + G * ROWS);
-        while token + T <= self.out.rows() {
-            let mut acc = [[[0.0; ROWS]; G]; T];
-            let mut x: [&[Q8Block]; T] = [&[]; T];
-            for t in 0..T {
-                x[t] = &self.x[(token + t) * blocks..][chunk.clone()];
-                acc[t].as_flattened_mut()[..end - row].copy_from_slice(&self.out.row_mut(token + t)[row..end]);
-            }
-            s.run(Multiply::<F, G, T> { panels, x, acc: &mut acc, format: PhantomData });
-            for t in 0..T {
-                self.out.row_mut(token + t)[row..end].copy_from_slice(&acc[t].as_flattened()[..end - row]);
-            }
-            token += T;
+        let rows = (self.out.rows() - token) / T * T;
+        let cols = self.out.cols() - part.row;
+        if cols >= G * ROWS && rows > 0 {
+            let stride = self.out.stride();
+            // SAFETY: the tile has these rows, and at least 16 columns for each panel from `part.row` on.
+            let out = unsafe { Outputs::new(self.out.as_mut_ptr().add(token * stride + part.row), stride, rows) };
+            s.run(self.product::<F, G, T>(panels, part, token, out));
+            return token + rows;
         }
-        token
+        for token in (token..token + rows).step_by(T) {
+            let mut copy = [[[0.0; ROWS]; G]; T];
+            for (t, copy) in copy.iter_mut().enumerate() {
+                copy.as_flattened_mut()[..cols].copy_from_slice(&self.out.row_mut(token + t)[part.row..]);
+            }
+            // SAFETY: the copy has `T` rows of 16 columns for each panel.
+            let out = unsafe { Outputs::new(copy.as_mut_ptr().cast(), G * ROWS, T) };
+            s.run(self.product::<F, G, T>(panels, part, token, out));
+            for (t, copy) in copy.iter().enumerate() {
+                self.out.row_mut(token + t)[part.row..].copy_from_slice(&copy.as_flattened()[..cols]);
+            }
+        }
+        token + rows
+    }
+
+    #[inline(always)]
+    fn product<'p, F, const G: usize, const T: usize>(
+        &'p self,
+        panels: &'p [Panel; G],
+        part: Part,
+        token: usize,
+        out: Outputs<'p>,
+    ) -> Multiply<'p, F, G, T> {
+        let x = &self.x[token * self.blocks() + part.block..];
+        let x = Activations { blocks: x, stride: self.blocks(), count: part.blocks };
+        Multiply { panels, x, out, begin: part.block == 0, format: PhantomData }
+    }
+
+    /// Blocks of an activation row.
+    #[inline(always)]
+    fn blocks(&self) -> usize {
+        self.w.cols() / Q8_LEN
     }
 }
