@@ -87,15 +87,25 @@ impl MetadataWriter {
         writer
     }
 
-    /// The metadata as the library reads it.
-    pub fn finish(&self) -> Metadata {
+    /// The bytes of the file.
+    pub fn bytes(&self) -> Vec<u8> {
         let mut file = b"GGUF".to_vec();
         file.extend(3u32.to_le_bytes());
         file.extend(0u64.to_le_bytes());
         file.extend(self.count.to_le_bytes());
         file.extend(&self.entries);
-        Gguf::parse(Arc::new(Data::Owned(file))).unwrap().metadata().clone()
+        file
     }
+
+    /// The metadata as the library reads it.
+    pub fn finish(&self) -> Metadata {
+        parse(self.bytes()).expect("a well-formed file")
+    }
+}
+
+/// The metadata of a file's bytes, if the library can read them.
+pub fn parse(file: Vec<u8>) -> Option<Metadata> {
+    Gguf::parse(Arc::new(Data::Owned(file))).ok().map(|file| file.metadata().clone())
 }
 
 fn string(out: &mut Vec<u8>, value: &[u8]) {

@@ -37,7 +37,8 @@ pub(super) struct Bpe {
 }
 
 impl Bpe {
-    /// Reads the merges of a file. `unknown` is the token for bytes that no token spells.
+    /// Reads the merges of a file. `unknown` is the token for bytes that no token spells; without one they are dropped, as
+    /// the models' own tokenizers do (Falcon's has no token for the bytes of the private planes).
     pub(super) fn read(
         meta: &Metadata,
         vocabulary: &Vocabulary,
@@ -55,13 +56,12 @@ impl Bpe {
     }
 
     /// Appends the tokens of `word`.
-    pub(super) fn encode(&self, word: &str, words: &Vocabulary, chain: &mut Chain, out: &mut Vec<i32>) -> Result<()> {
+    pub(super) fn encode(&self, word: &str, words: &Vocabulary, chain: &mut Chain, out: &mut Vec<i32>) {
         let find = |text: &[u8]| self.by_bytes.find(text, |token| words.bytes(token));
         if self.is_whole(word)
             && let Some(token) = find(word.as_bytes())
         {
-            out.push(token as i32);
-            return Ok(());
+            return out.push(token as i32);
         }
         chain.clear();
         match self.alphabet {
@@ -75,11 +75,10 @@ impl Bpe {
         }
         for symbol in chain.merge(|left, right| self.merges.get(&(left.token, right.token)).copied()) {
             match symbol.token {
-                NONE => self.encode_bytes(word, symbol, out)?,
+                NONE => self.encode_bytes(word, symbol, out),
                 token => out.push(token as i32),
             }
         }
-        Ok(())
     }
 
     fn is_whole(&self, word: &str) -> bool {
@@ -90,21 +89,13 @@ impl Bpe {
         }
     }
 
-    fn encode_bytes(&self, word: &str, symbol: &Symbol, out: &mut Vec<i32>) -> Result<()> {
+    fn encode_bytes(&self, word: &str, symbol: &Symbol, out: &mut Vec<i32>) {
         let (start, end) = (symbol.start as usize, (symbol.start + symbol.len) as usize);
         for &byte in &word.as_bytes()[start..end] {
-            out.push(byte_or_unknown(self.bytes[byte as usize], self.unknown, byte)?);
+            let token = Some(self.bytes[byte as usize]).filter(|&token| token != NONE);
+            out.extend(token.or(self.unknown).map(|token| token as i32));
         }
-        Ok(())
     }
-}
-
-/// The token for a byte that no longer token holds.
-pub(super) fn byte_or_unknown(token: u32, unknown: Option<u32>, byte: u8) -> Result<i32> {
-    let token = if token == NONE { unknown } else { Some(token) };
-    token.map(|token| token as i32).ok_or_else(|| {
-        Error::InvalidArgument(format!("the vocabulary has no token for byte 0x{byte:02x} and none for unknown text"))
-    })
 }
 
 /// The token of every single byte, or [`NONE`].
@@ -133,21 +124,21 @@ fn read_merges(meta: &Metadata) -> Result<HashMap<(u32, u32), Merge>> {
     let mut merges = HashMap::new();
     let bytes = spans.len().saturating_mul(size_of::<((u32, u32), Merge)>());
     merges.try_reserve(spans.len()).map_err(|_| Error::out_of_memory("merges", bytes))?;
-    let mut joined = Vec::new();
+    let (mut joined, mut product) = (Vec::new(), 0);
     for (rank, span) in (0u32..).zip(spans) {
         let merge = meta.bytes(span);
+        let find = |wanted: &[u8]| {
+            let absent = || format!("needs the absent token `{}`", String::from_utf8_lossy(wanted));
+            index.find(wanted, text).ok_or_else(|| bad_merge(meta, rank, merge, &absent()))
+        };
         let (left, right) = split_merge(merge).ok_or_else(|| bad_merge(meta, rank, merge, "is not two tokens"))?;
         joined.clear();
         joined.extend_from_slice(left);
         joined.extend_from_slice(right);
-        let find = |wanted: &[u8]| {
-            let missing = || {
-                bad_merge(meta, rank, merge, &format!("needs the absent token `{}`", String::from_utf8_lossy(wanted)))
-            };
-            index.find(wanted, text).ok_or_else(missing)
-        };
-        let pair = (find(left)?, find(right)?);
-        merges.entry(pair).or_insert(Merge { rank, token: find(&joined)? });
+        // Files list merges in the order of their products, so a look is cheaper than a search.
+        let near = (product..tokens.len() as u32).take(2).find(|&token| text(token) == joined);
+        product = near.map_or_else(|| find(&joined), Ok)?;
+        merges.entry((find(left)?, find(right)?)).or_insert(Merge { rank, token: product });
     }
     Ok(merges)
 }

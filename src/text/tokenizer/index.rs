@@ -24,9 +24,8 @@ impl Index {
             .map_err(|_| Error::out_of_memory("the token index", room.saturating_mul(size_of::<u32>())))?;
         for token in tokens {
             let hash = hash_of(&index.hasher, &token);
-            if index.table.find(hash, |&other| bytes(other) == bytes(token)).is_none() {
-                index.table.insert_unique(hash, token, |other| hash_of(&index.hasher, other));
-            }
+            let same = |&other: &u32| bytes(other) == bytes(token);
+            index.table.entry(hash, same, |other| hash_of(&index.hasher, other)).or_insert(token);
         }
         Ok(index)
     }

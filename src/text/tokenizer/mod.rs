@@ -75,7 +75,9 @@ impl Tokenizer {
         let alphabet = family.alphabet;
         let vocabulary = Vocabulary::read(meta, alphabet)?;
         let ids = Ids::read(meta, vocabulary.len(), None, None, None)?;
-        let bpe = Bpe::read(meta, &vocabulary, alphabet, family.whole_words, ids.unknown)?;
+        // Byte-level files often name the end token as the unknown one; their tokenizers never produce it.
+        let unknown = ids.unknown.filter(|_| alphabet == Alphabet::Escaped);
+        let bpe = Bpe::read(meta, &vocabulary, alphabet, family.whole_words, unknown)?;
         let words = Pretokenizer::new(family.rules)?;
         Tokenizer::assemble(meta, vocabulary, Algorithm::BytePair { alphabet, words, bpe }, ids, family.add_bos)
     }
@@ -173,7 +175,7 @@ impl Tokenizer {
         let text = unescaped.as_deref().unwrap_or(text);
         let mut chain = Chain::default();
         for word in words.split(text) {
-            bpe.encode(&text[word], &self.vocabulary, &mut chain, out)?;
+            bpe.encode(&text[word], &self.vocabulary, &mut chain, out);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! spaces, because [`Vocabulary`] holds tokens so. Unigram models are another algorithm and not read here.
 
 use super::alphabet::{self, Alphabet};
-use super::bpe::{byte_or_unknown, byte_tokens};
+use super::bpe::byte_tokens;
 use super::index::Index;
 use super::merge::{Chain, Merge, NONE};
 use super::vocabulary::{Kind, Vocabulary};
@@ -25,7 +25,8 @@ pub(super) struct SentencePiece {
 }
 
 impl SentencePiece {
-    /// Reads the scores and flags of a file. `unknown` is the token for text that no token spells.
+    /// Reads the scores and flags of a file. `unknown` is the token for text that no token spells; without
+    /// one it is dropped.
     pub(super) fn read(meta: &Metadata, vocabulary: &Vocabulary, unknown: Option<u32>) -> Result<SentencePiece> {
         let bytes = byte_tokens(vocabulary, Alphabet::Escaped);
         let normal = || vocabulary.kinds().filter(|&(_, kind)| kind == Kind::Normal).map(|(token, _)| token);
@@ -72,7 +73,7 @@ impl SentencePiece {
                 NONE if spelt => out.extend(piece.iter().map(|&byte| self.bytes[byte as usize] as i32)),
                 // A run of unknown characters is one unknown token.
                 NONE if after_unknown => {}
-                NONE => out.push(byte_or_unknown(NONE, self.unknown, piece[0])?),
+                NONE => out.extend(self.unknown.map(|token| token as i32)),
                 token => out.push(token as i32),
             }
             after_unknown = symbol.token == NONE && !spelt;
