@@ -1,6 +1,6 @@
 //! The C boundary: the only `extern "C"` functions of the library. Translates, nothing else.
 //!
-//! One file for each noun of `include/segno.h`. Every body runs inside [`guard`], takes its arguments through `argument` and its
+//! One file for each noun of `include/segno.h`. Every body runs inside `guard`, takes its arguments through `argument` and its
 //! objects through `handle`. The comments of the exported functions are the manual that hosts read in the header.
 
 mod argument;

@@ -1,6 +1,6 @@
 //! The CPU backend: the default everywhere, and in precise mode the oracle.
 //!
-//! [`lower`] turns a program into steps, [`runner`] runs them over a batch: wide steps on the context's worker pool, narrow
+//! [`lower`] turns a program into steps, `runner` runs them over a batch: wide steps on the context's worker pool, narrow
 //! ones on the calling thread. Weights are used where they lie in the mapped file.
 
 pub mod attention;
