@@ -4,7 +4,7 @@
     python3 train_shakespeare.py TEXT [--out shakespeare.gguf] [--select] [--set NAME=VALUE ...]
 
 TEXT is tinyshakespeare.txt. The first 90 % of its characters train, the last 10 % are the validation text, which decides
-nothing: the recipe below was chosen with `--select`, which trains on the first 80 % and measures on the next 10 %.
+nothing: the recipe was chosen on the split of `--select`, which trains on the first 80 % and measures on the next 10 %.
 
 Needs torch 2.11, tokenizers 0.23, gguf 0.19, numpy 2, and one CUDA GPU (a CPU works and takes days). README.md beside this
 file says what comes out; `measure_loss.py` reads the file back without any of this code.
