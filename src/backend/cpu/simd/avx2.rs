@@ -1,13 +1,14 @@
-//! 16 lanes in a pair of AVX registers (AVX2, FMA, F16C). Only operations; the kernels are in `generic`.
+//! 16 lanes in a pair of AVX registers (AVX2, FMA, F16C), with or without AVX-VNNI's byte products. Only operations; the
+//! kernels are in `generic`.
 
 use super::vector::{Kernel, Simd};
 use std::arch::x86_64::*;
 
-/// Proof that the processor has the instruction set.
+/// Proof that the processor has the instruction set, AVX-VNNI included if `VNNI`.
 #[derive(Clone, Copy)]
-pub(super) struct Avx2(());
+pub(super) struct Avx2<const VNNI: bool>(());
 
-impl Avx2 {
+impl<const VNNI: bool> Avx2<VNNI> {
     /// # Safety
     /// The value may be used only on a processor for which [`Avx2::detected`] is true.
     pub(super) const unsafe fn new() -> Self {
@@ -16,7 +17,10 @@ impl Avx2 {
 
     /// Whether this processor and system have it.
     pub(super) fn detected() -> bool {
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+            && (!VNNI || is_x86_feature_detected!("avxvnni"))
     }
 }
 
@@ -30,21 +34,27 @@ macro_rules! instruction {
 
 type Pair<T> = [T; 2];
 
-impl Simd for Avx2 {
+impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type F = Pair<__m256>;
     type I = Pair<__m256i>;
+    type Dots = Pair<__m256i>;
     const LARGE_TILES: bool = false;
-    const Q8_BIAS: i16 = 0;
+    const Q8_BIAS: i16 = if VNNI { 128 } else { 0 };
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[inline(never)]
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn compiled<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
+        fn compiled<S: Simd, K: Kernel>(s: S, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        #[inline(never)]
+        #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+        fn compiled_with_vnni<S: Simd, K: Kernel>(s: S, kernel: K) -> K::Output {
             kernel.run(s)
         }
         // SAFETY: `self` exists only on a processor that has these features.
-        unsafe { compiled(self, kernel) }
+        unsafe { if VNNI { compiled_with_vnni(self, kernel) } else { compiled(self, kernel) } }
     }
 
     #[inline(always)]
@@ -243,17 +253,37 @@ impl Simd for Avx2 {
         })
     }
 
-    // Pairs of products are added in 16 bits, saturating: 2 * 127 * 128 still fits.
+    // Without VNNI: sums of two products, in 16 bits.
     #[inline(always)]
     fn dot4(self, acc: Pair<__m256i>, unsigned: Pair<__m256i>, signed: Pair<__m256i>) -> Pair<__m256i> {
-        instruction!({
-            let ones = _mm256_set1_epi16(1);
-            let dot = [_mm256_maddubs_epi16(unsigned[0], signed[0]), _mm256_maddubs_epi16(unsigned[1], signed[1])];
-            [
-                _mm256_add_epi32(acc[0], _mm256_madd_epi16(dot[0], ones)),
-                _mm256_add_epi32(acc[1], _mm256_madd_epi16(dot[1], ones)),
-            ]
-        })
+        if VNNI {
+            return instruction!([
+                _mm256_dpbusd_avx_epi32(acc[0], unsigned[0], signed[0]),
+                _mm256_dpbusd_avx_epi32(acc[1], unsigned[1], signed[1]),
+            ]);
+        }
+        instruction!([
+            _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(unsigned[0], signed[0])),
+            _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(unsigned[1], signed[1])),
+        ])
+    }
+
+    #[inline(always)]
+    fn no_dots(self) -> Pair<__m256i> {
+        self.splat_int(0)
+    }
+
+    #[inline(always)]
+    fn drain(self, dots: Pair<__m256i>) -> Pair<__m256i> {
+        if VNNI {
+            return dots;
+        }
+        self.dot2(self.splat_int(0), dots, self.splat_int(0x0001_0001))
+    }
+
+    #[inline(always)]
+    fn dots_in_a_row(largest: u8) -> usize {
+        if VNNI { usize::MAX } else { i16::MAX as usize / (2 * 128 * largest as usize) }
     }
 
     #[inline(always)]
@@ -266,22 +296,23 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn recode_q8(self, x: Pair<__m256i>) -> Pair<__m256i> {
-        x
+        let bias = if VNNI { 0x8080_8080u32 as i32 } else { 0 };
+        let bias = self.splat_int(bias);
+        instruction!([_mm256_xor_si256(x[0], bias[0]), _mm256_xor_si256(x[1], bias[1])])
     }
 
-    // Magnitudes are at most 128 as unsigned bytes, and the sign moves to the other factor, which is at least -127:
-    // 2 * 128 * 127 fits into 16 bits.
+    // Without VNNI, magnitudes are at most 128 as unsigned bytes, and the sign moves to the other factor, which is at
+    // least -127: 2 * 128 * 127 fits into 16 bits.
     #[inline(always)]
     fn dot4_q8(self, acc: Pair<__m256i>, recoded: Pair<__m256i>, signed: Pair<__m256i>) -> Pair<__m256i> {
-        instruction!({
-            let ones = _mm256_set1_epi16(1);
-            let low = _mm256_maddubs_epi16(_mm256_abs_epi8(recoded[0]), _mm256_sign_epi8(signed[0], recoded[0]));
-            let high = _mm256_maddubs_epi16(_mm256_abs_epi8(recoded[1]), _mm256_sign_epi8(signed[1], recoded[1]));
-            [
-                _mm256_add_epi32(acc[0], _mm256_madd_epi16(low, ones)),
-                _mm256_add_epi32(acc[1], _mm256_madd_epi16(high, ones)),
-            ]
-        })
+        if VNNI {
+            return self.dot4(acc, recoded, signed);
+        }
+        let dots = instruction!([
+            _mm256_maddubs_epi16(_mm256_abs_epi8(recoded[0]), _mm256_sign_epi8(signed[0], recoded[0])),
+            _mm256_maddubs_epi16(_mm256_abs_epi8(recoded[1]), _mm256_sign_epi8(signed[1], recoded[1])),
+        ]);
+        self.dot2(acc, dots, self.splat_int(0x0001_0001))
     }
 
     #[inline(always)]

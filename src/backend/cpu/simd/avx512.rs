@@ -21,7 +21,7 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni")
-            && super::avx2::Avx2::detected()
+            && super::avx2::Avx2::<false>::detected()
     }
 }
 
@@ -36,6 +36,7 @@ macro_rules! instruction {
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
+    type Dots = __m512i;
     const LARGE_TILES: bool = true;
     const Q8_BIAS: i16 = 128;
 
@@ -213,6 +214,21 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn dot4(self, acc: __m512i, unsigned: __m512i, signed: __m512i) -> __m512i {
         instruction!(_mm512_dpbusd_epi32(acc, unsigned, signed))
+    }
+
+    #[inline(always)]
+    fn no_dots(self) -> __m512i {
+        self.splat_int(0)
+    }
+
+    #[inline(always)]
+    fn drain(self, dots: __m512i) -> __m512i {
+        dots
+    }
+
+    #[inline(always)]
+    fn dots_in_a_row(_: u8) -> usize {
+        usize::MAX
     }
 
     #[inline(always)]

@@ -41,7 +41,7 @@ use vector::{Kernel, Simd};
 
 /// The kernels of one instruction set.
 pub struct Kernels {
-    /// `"scalar"`, `"avx2"` or `"avx512"`.
+    /// `"scalar"`, `"avx2"`, `"avxvnni"` or `"avx512"`.
     pub name: &'static str,
     isa: Isa,
     detected: fn() -> bool,
@@ -49,18 +49,25 @@ pub struct Kernels {
 
 enum Isa {
     Scalar(scalar::Scalar),
-    Avx2(avx2::Avx2),
+    Avx2(avx2::Avx2<false>),
+    AvxVnni(avx2::Avx2<true>),
     Avx512(avx512::Avx512),
 }
 
 /// Slowest first. Entries leave this module only through functions that have asked the processor.
-static TABLE: [Kernels; 3] = [
+static TABLE: [Kernels; 4] = [
     Kernels { name: "scalar", isa: Isa::Scalar(scalar::Scalar), detected: || true },
     Kernels {
         name: "avx2",
         // SAFETY: the entry is handed out only where `detected` holds.
         isa: Isa::Avx2(unsafe { avx2::Avx2::new() }),
-        detected: avx2::Avx2::detected,
+        detected: avx2::Avx2::<false>::detected,
+    },
+    Kernels {
+        name: "avxvnni",
+        // SAFETY: the entry is handed out only where `detected` holds.
+        isa: Isa::AvxVnni(unsafe { avx2::Avx2::new() }),
+        detected: avx2::Avx2::<true>::detected,
     },
     Kernels {
         name: "avx512",
@@ -86,6 +93,7 @@ impl Kernels {
         match self.isa {
             Isa::Scalar(s) => s.run(kernel),
             Isa::Avx2(s) => s.run(kernel),
+            Isa::AvxVnni(s) => s.run(kernel),
             Isa::Avx512(s) => s.run(kernel),
         }
     }

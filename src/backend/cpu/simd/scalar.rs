@@ -40,6 +40,7 @@ fn dot_bytes(acc: [i32; 16], a: [i32; 16], b: [i32; 16], a_value: impl Fn(u8) ->
 impl Simd for Scalar {
     type F = [f32; 16];
     type I = [i32; 16];
+    type Dots = [i32; 16];
     const LARGE_TILES: bool = false;
     const Q8_BIAS: i16 = 0;
 
@@ -224,6 +225,21 @@ impl Simd for Scalar {
     #[inline(always)]
     fn dot4(self, acc: [i32; 16], unsigned: [i32; 16], signed: [i32; 16]) -> [i32; 16] {
         dot_bytes(acc, unsigned, signed, i32::from)
+    }
+
+    #[inline(always)]
+    fn no_dots(self) -> [i32; 16] {
+        [0; 16]
+    }
+
+    #[inline(always)]
+    fn drain(self, dots: [i32; 16]) -> [i32; 16] {
+        dots
+    }
+
+    #[inline(always)]
+    fn dots_in_a_row(_: u8) -> usize {
+        usize::MAX
     }
 
     #[inline(always)]

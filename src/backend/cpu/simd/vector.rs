@@ -25,6 +25,8 @@ pub(super) trait Simd: Copy {
     type F: Copy;
     /// 16 lanes of 32 bits.
     type I: Copy;
+    /// Sums of byte products on the way: 16 lanes of 32 bits, or of pairs of 16 bits.
+    type Dots: Copy;
     /// Whether registers suffice for large tiles (32 vectors) or only for small ones (8 vectors).
     const LARGE_TILES: bool;
     /// What [`Simd::recode_q8`] adds to each signed byte.
@@ -96,10 +98,17 @@ pub(super) trait Simd: Copy {
     fn shr(self, a: Self::I, bits: u32) -> Self::I;
     /// Arithmetic shift to the right by `bits` < 32.
     fn sar(self, a: Self::I, bits: u32) -> Self::I;
-    /// Per lane: `acc` plus the dot product of four unsigned bytes, at most 127 each, and four signed bytes. Exact.
-    fn dot4(self, acc: Self::I, unsigned: Self::I, signed: Self::I) -> Self::I;
     /// Per lane: `acc` plus the dot product of two pairs of signed 16-bit integers.
     fn dot2(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// Per lane: `acc` plus the dot product of four unsigned bytes and four signed bytes. Exact while the unsigned bytes
+    /// are at most 127, and [`Simd::drain`] follows often enough.
+    fn dot4(self, acc: Self::Dots, unsigned: Self::I, signed: Self::I) -> Self::Dots;
+    /// No products yet.
+    fn no_dots(self) -> Self::Dots;
+    /// Per lane: the sum of the products, which number at most [`Simd::dots_in_a_row`].
+    fn drain(self, dots: Self::Dots) -> Self::I;
+    /// How often [`Simd::dot4`] may follow itself when the unsigned bytes are at most `largest`.
+    fn dots_in_a_row(largest: u8) -> usize;
     /// Signed bytes to the form that [`Simd::dot4_q8`] takes: each plus [`Simd::Q8_BIAS`], which its caller subtracts.
     fn recode_q8(self, x: Self::I) -> Self::I;
     /// Per lane: `acc` plus the dot product of four recoded bytes and four signed bytes, none of these -128. Exact.

@@ -55,6 +55,7 @@ fn set_scales_and_mins<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel,
 impl Format for Q4K {
     const BLOCK_BYTES: usize = 144;
     const BLOCK_SPAN: usize = 8;
+    const LARGEST: u8 = 15;
     const MINS: bool = true;
 
     #[inline(always)]
@@ -73,6 +74,7 @@ impl Format for Q4K {
 impl Format for Q5K {
     const BLOCK_BYTES: usize = 176;
     const BLOCK_SPAN: usize = 8;
+    const LARGEST: u8 = 31;
     const MINS: bool = true;
 
     #[inline(always)]
@@ -105,6 +107,7 @@ fn set_signed_scales<S: Simd>(s: S, panel: &mut Panel, block: usize, scales: [S:
 impl Format for Q6K {
     const BLOCK_BYTES: usize = 210;
     const BLOCK_SPAN: usize = 8;
+    const LARGEST: u8 = 63;
     const HALVES: bool = true;
 
     #[inline(always)]
@@ -133,6 +136,7 @@ impl Format for Q6K {
 impl Format for Q3K {
     const BLOCK_BYTES: usize = 110;
     const BLOCK_SPAN: usize = 8;
+    const LARGEST: u8 = 7;
     const HALVES: bool = true;
 
     #[inline(always)]
@@ -172,6 +176,7 @@ impl Format for Q3K {
 impl Format for Q2K {
     const BLOCK_BYTES: usize = 84;
     const BLOCK_SPAN: usize = 8;
+    const LARGEST: u8 = 3;
     const HALVES: bool = true;
     const MINS: bool = true;
 

@@ -85,8 +85,8 @@ pub(super) trait Format {
     const HALVES: bool = false;
     /// Whether there are minimums; if not, `pair` centres the weights.
     const MINS: bool = false;
-    /// Whether the weights are recoded signed bytes instead of at most 127.
-    const RECODED: bool = false;
+    /// Largest weight; above 127 for signed bytes, which are recoded.
+    const LARGEST: u8;
 
     /// Fills `panel` from the storage block at byte `at` of each row, its first activation block being `block`.
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize);
@@ -248,36 +248,38 @@ fn dot_block<S: Simd, F: Format, const G: usize, const T: usize>(
     x: [&[Q8Block]; T],
     block: usize,
 ) -> [[S::I; G]; T] {
+    let zero = [[s.splat_int(0); G]; T];
     if !F::HALVES {
-        return dot_quads::<S, F, G, T>(s, panels, x, block, 0..QUADS);
+        return dot_quads::<S, F, G, T, QUADS>(s, panels, x, block, 0, zero);
     }
-    let mut first = dot_quads::<S, F, G, T>(s, panels, x, block, 0..QUADS / 2);
+    let first = dot_quads::<S, F, G, T, { QUADS / 2 }>(s, panels, x, block, 0, zero);
+    let second = dot_quads::<S, F, G, T, { QUADS / 2 }>(s, panels, x, block, QUADS / 2, zero);
+    let mut sums = zero;
     for g in 0..G {
-        let scale = s.load_bytes(&panels[g].halves[block][0].0);
+        let scales = &panels[g].halves[block];
+        let (first_scale, second_scale) = (s.load_bytes(&scales[0].0), s.load_bytes(&scales[1].0));
         for t in 0..T {
-            first[t][g] = s.mul_int(first[t][g], scale);
+            sums[t][g] = s.add_int(s.mul_int(first[t][g], first_scale), s.mul_int(second[t][g], second_scale));
         }
     }
-    let second = dot_quads::<S, F, G, T>(s, panels, x, block, QUADS / 2..QUADS);
-    for g in 0..G {
-        let scale = s.load_bytes(&panels[g].halves[block][1].0);
-        for t in 0..T {
-            first[t][g] = s.add_int(first[t][g], s.mul_int(second[t][g], scale));
-        }
-    }
-    first
+    sums
 }
 
+/// Adds the products of `N` fours of columns, a power of two. As many follow each other as the instruction set can add
+/// before it must widen the sums.
 #[inline(always)]
-fn dot_quads<S: Simd, F: Format, const G: usize, const T: usize>(
+fn dot_quads<S: Simd, F: Format, const G: usize, const T: usize, const N: usize>(
     s: S,
     panels: &[Panel; G],
     x: [&[Q8Block]; T],
     block: usize,
-    quads: std::ops::Range<usize>,
+    first: usize,
+    mut sums: [[S::I; G]; T],
 ) -> [[S::I; G]; T] {
-    let mut sums = [[s.splat_int(0); G]; T];
-    for quad in quads {
+    let run = S::dots_in_a_row(F::LARGEST);
+    let mut dots = [[s.no_dots(); G]; T];
+    for i in 0..N {
+        let quad = first + i;
         let mut weights = [s.splat_int(0); G];
         for g in 0..G {
             weights[g] = s.load_bytes(&panels[g].weights[block][quad].0);
@@ -285,8 +287,19 @@ fn dot_quads<S: Simd, F: Format, const G: usize, const T: usize>(
         for t in 0..T {
             let x = s.splat_bytes(&x[t][block].q.as_chunks().0[quad]);
             for g in 0..G {
-                sums[t][g] =
-                    if F::RECODED { s.dot4_q8(sums[t][g], weights[g], x) } else { s.dot4(sums[t][g], weights[g], x) };
+                if F::LARGEST > 127 {
+                    sums[t][g] = s.dot4_q8(sums[t][g], weights[g], x);
+                } else {
+                    dots[t][g] = s.dot4(dots[t][g], weights[g], x);
+                }
+            }
+        }
+        if F::LARGEST <= 127 && (i + 1 == N || run < N && (i + 1) % run == 0) {
+            for t in 0..T {
+                for g in 0..G {
+                    sums[t][g] = s.add_int(sums[t][g], s.drain(dots[t][g]));
+                    dots[t][g] = s.no_dots();
+                }
             }
         }
     }

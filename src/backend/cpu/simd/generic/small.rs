@@ -51,6 +51,7 @@ fn set_scale_and_min<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, b
 impl Format for Q4_0 {
     const BLOCK_BYTES: usize = 18;
     const BLOCK_SPAN: usize = 1;
+    const LARGEST: u8 = 15;
 
     #[inline(always)]
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
@@ -66,6 +67,7 @@ impl Format for Q4_0 {
 impl Format for Q4_1 {
     const BLOCK_BYTES: usize = 20;
     const BLOCK_SPAN: usize = 1;
+    const LARGEST: u8 = 15;
     const MINS: bool = true;
 
     #[inline(always)]
@@ -81,6 +83,7 @@ impl Format for Q4_1 {
 impl Format for Q5_0 {
     const BLOCK_BYTES: usize = 22;
     const BLOCK_SPAN: usize = 1;
+    const LARGEST: u8 = 31;
 
     #[inline(always)]
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
@@ -96,6 +99,7 @@ impl Format for Q5_0 {
 impl Format for Q5_1 {
     const BLOCK_BYTES: usize = 24;
     const BLOCK_SPAN: usize = 1;
+    const LARGEST: u8 = 31;
     const MINS: bool = true;
 
     #[inline(always)]
@@ -111,7 +115,7 @@ impl Format for Q5_1 {
 impl Format for Q8_0 {
     const BLOCK_BYTES: usize = 34;
     const BLOCK_SPAN: usize = 1;
-    const RECODED: bool = true;
+    const LARGEST: u8 = 255;
 
     #[inline(always)]
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
