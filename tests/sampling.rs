@@ -132,9 +132,9 @@ fn penalties_count_the_tokens_of_the_prompt() {
     let seq = session.open(&opts).unwrap();
     session.prefill(seq, &history).unwrap();
     let mut logits = session.logits(seq).unwrap();
-    for token in 0..logits.len() {
+    for (token, logit) in logits.iter_mut().enumerate() {
         let count = history.iter().filter(|&&seen| seen as usize == token).count();
-        logits[token] -= if count > 0 { 10.0 + 5.0 * count as f32 } else { 0.0 };
+        *logit -= if count > 0 { 10.0 + 5.0 * count as f32 } else { 0.0 };
     }
     let best = (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
     assert_eq!(session.step(seq), Ok((best as i32, SEGNO_OK)));

@@ -114,7 +114,6 @@ int main(int argc, char **argv)
     segno_session *session;
     segno_text *text;
     int32_t seq;
-
     segno_ctx_opts ctx_opts;
     segno_ctx_opts_init(&ctx_opts, sizeof ctx_opts);
     ctx_opts.n_threads = (uint32_t)o.threads;

@@ -3,7 +3,7 @@
 //! A value is a matrix of f32 with one row for each row of the batch (or for each row whose logits are wanted). Ops run
 //! in order. A backend matches on every [`Op`], so that one that it lacks does not compile.
 
-use crate::arch::rope::Rope;
+pub use crate::arch::rope::{Rope, RopeLayout};
 use crate::format::Bytes;
 use crate::kv::Layout;
 use crate::quant::DType;

@@ -24,6 +24,7 @@ pub fn check(status: segno_status, err: *mut segno_error) -> Result<segno_status
         return Ok(status);
     }
     assert_eq!(segno_error_code(err), status);
+    // SAFETY: a failed call leaves an error object, whose message is NUL-terminated and lives as long.
     let message = unsafe { CStr::from_ptr(segno_error_message(err)) }.to_str().unwrap().to_owned();
     let item = segno_error_item(err);
     segno_error_free(err);
@@ -57,12 +58,14 @@ pub fn bundled_model() -> PathBuf {
 
 pub struct Ctx(pub *mut segno_ctx);
 
-// The header allows any thread.
+// SAFETY: the header allows any thread.
 unsafe impl Send for Ctx {}
+// SAFETY: as above.
 unsafe impl Sync for Ctx {}
 
 impl Ctx {
     pub fn new(change: impl FnOnce(&mut segno_ctx_opts)) -> Result<Ctx> {
+        // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
         let mut opts = unsafe { std::mem::zeroed() };
         segno_ctx_opts_init(&mut opts, size_of::<segno_ctx_opts>());
         change(&mut opts);
@@ -89,18 +92,21 @@ impl Drop for Ctx {
 
 pub struct Model(pub *mut segno_model);
 
-// The header allows any thread.
+// SAFETY: the header allows any thread.
 unsafe impl Send for Model {}
+// SAFETY: as above.
 unsafe impl Sync for Model {}
 
 impl Model {
     pub fn info(&self) -> segno_model_info {
+        // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
         let mut info = unsafe { std::mem::zeroed() };
         call(|err| segno_model_info_get(self.0, &mut info, size_of::<segno_model_info>(), err)).unwrap();
         info
     }
 
     pub fn session(&self, change: impl FnOnce(&mut segno_session_opts)) -> Result<Session> {
+        // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
         let mut opts = unsafe { std::mem::zeroed() };
         segno_session_opts_init(&mut opts, size_of::<segno_session_opts>());
         change(&mut opts);
@@ -148,6 +154,7 @@ pub fn greedy() -> segno_sampler_opts {
 
 /// The default sampler options.
 pub fn sampler() -> segno_sampler_opts {
+    // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
     let mut opts = unsafe { std::mem::zeroed() };
     segno_sampler_opts_init(&mut opts, size_of::<segno_sampler_opts>());
     opts
@@ -155,8 +162,9 @@ pub fn sampler() -> segno_sampler_opts {
 
 pub struct Session(pub *mut segno_session);
 
-// The header allows any thread; a second call at once is answered, not undefined.
+// SAFETY: the header allows any thread; a second call at once is answered, not undefined.
 unsafe impl Send for Session {}
+// SAFETY: as above.
 unsafe impl Sync for Session {}
 
 impl Session {
