@@ -1,0 +1,117 @@
+//! Products of weights and activations on one thread: every type with a kernel of its own, every instruction set.
+//!
+//! `cargo bench --bench dot` measures all; a filter such as `Q4_K/avx512` some. Up to 8 activation rows the weights
+//! come from memory (96 MiB, more than a cache) and the throughput is theirs in bytes: compare it with the machine's
+//! bandwidth. From 64 rows on the weights are small and the throughput is multiplications and additions. The pieces of
+//! attention and the element-wise kernels are in `ops`.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use half::f16;
+use segno::backend::cpu::pool::TileMut;
+use segno::backend::cpu::simd::{Input, Kernels, KvRun, Matrix, Q8_LEN, Q8Block, available};
+use segno::quant::DType;
+use segno::quant::synthetic::{self, Random};
+use std::cell::LazyCell;
+use std::hint::black_box;
+use std::time::Duration;
+
+const COLS: usize = 2048;
+const STREAMED_BYTES: usize = 96 << 20;
+const CACHED_ROWS: usize = 256;
+
+fn products(c: &mut Criterion) {
+    use DType::*;
+    for dtype in [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K] {
+        for kernels in available().into_iter().filter(|kernels| kernels.name != "scalar") {
+            let mut group = c.benchmark_group(format!("{dtype}/{}", kernels.name));
+            group.sample_size(10).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(500));
+            for tokens in [1, 4, 8, 64, 512] {
+                // Made only when the filter lets the benchmark run.
+                let product = LazyCell::new(|| Product::new(dtype, tokens));
+                group.throughput(throughput(dtype, tokens));
+                group.bench_function(BenchmarkId::from_parameter(tokens), |b| {
+                    let mut out = vec![0.0; tokens * product.rows];
+                    b.iter(|| product.run(kernels, &mut out));
+                });
+            }
+        }
+    }
+}
+
+fn row_bytes(dtype: DType) -> usize {
+    COLS / dtype.block_len() * dtype.block_bytes()
+}
+
+fn weight_rows(dtype: DType, tokens: usize) -> usize {
+    if tokens <= 8 { STREAMED_BYTES / row_bytes(dtype) } else { CACHED_ROWS }
+}
+
+fn throughput(dtype: DType, tokens: usize) -> Throughput {
+    let rows = weight_rows(dtype, tokens);
+    if tokens <= 8 {
+        return Throughput::Bytes((rows * row_bytes(dtype)) as u64);
+    }
+    Throughput::Elements((2 * rows * COLS * tokens) as u64)
+}
+
+/// A product of weights with `tokens` activation rows.
+struct Product {
+    dtype: DType,
+    rows: usize,
+    bytes: Vec<u8>,
+    floats: Vec<f32>,
+    blocks: Vec<Q8Block>,
+}
+
+impl Product {
+    fn new(dtype: DType, tokens: usize) -> Product {
+        let mut random = Random::new(1);
+        let rows = weight_rows(dtype, tokens);
+        let pattern = synthetic::blocks(dtype, 64 * COLS / dtype.block_len(), &mut random);
+        let bytes = pattern.into_iter().cycle().take(rows * row_bytes(dtype)).collect();
+        let floats = random.uniforms(tokens * COLS);
+        let mut blocks = vec![Q8Block::default(); floats.len() / Q8_LEN];
+        available()[0].quantize(&floats, &mut blocks);
+        Product { dtype, rows, bytes, floats, blocks }
+    }
+
+    fn run(&self, kernels: &Kernels, out: &mut [f32]) {
+        let matrix = Matrix::new(self.dtype, &self.bytes, self.rows, COLS).expect("the bytes are whole rows");
+        let input = match kernels.takes_q8(self.dtype) {
+            true => Input::Q8 { blocks: &self.blocks },
+            false => Input::F32 { values: &self.floats },
+        };
+        kernels.matmul(&matrix, &input, &mut TileMut::whole(out, self.rows));
+    }
+}
+
+const LEN: usize = 4096;
+const KEYS: usize = 32;
+
+fn ops(c: &mut Criterion) {
+    let mut random = Random::new(2);
+    let (x, y, mut out) = (random.uniforms(LEN), random.uniforms(LEN), vec![0.0; LEN]);
+    let mut blocks = vec![Q8Block::default(); LEN / Q8_LEN];
+    for kernels in available() {
+        let mut group = c.benchmark_group(format!("ops/{}", kernels.name));
+        group.sample_size(20).warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_millis(300));
+        group.throughput(Throughput::Elements(LEN as u64));
+        group.bench_function("quantize", |b| b.iter(|| kernels.quantize(&x, &mut blocks)));
+        group.bench_function("rms_norm", |b| b.iter(|| kernels.rms_norm(&x, &y, 1e-5, &mut out)));
+        group.bench_function("silu_mul", |b| b.iter(|| kernels.silu_mul(&mut out, &y)));
+        group.bench_function("exp_sum", |b| b.iter(|| black_box(kernels.exp_sum(&mut out, 1.0))));
+        group.throughput(Throughput::Elements(KEYS as u64));
+        for head in [64, 128] {
+            let halves: Vec<f16> = random.uniforms(KEYS * head).into_iter().map(f16::from_f32).collect();
+            let run = KvRun::F16(&halves);
+            let mut scores = vec![0.0; KEYS];
+            let id = |name| BenchmarkId::new(name, head);
+            group.bench_function(id("dot_rows"), |b| b.iter(|| kernels.dot_rows(&x[..head], run, 0.1, &mut scores)));
+            let acc = &mut out[..head];
+            group.bench_function(id("accumulate_rows"), |b| b.iter(|| kernels.accumulate_rows(&scores, run, acc)));
+        }
+    }
+}
+
+criterion_group!(benches, products, ops);
+criterion_main!(benches);
