@@ -106,11 +106,14 @@ pub extern "C" fn segno_ctx_create(
     err: *mut *mut segno_error,
 ) -> segno_status {
     guard(None, err, || {
+        let out = Out::new(out, "out");
+        if let Ok(out) = out {
+            out.set(std::ptr::null_mut());
+        }
         if abi_version != SEGNO_ABI_VERSION {
             return Err(Error::Abi { header: abi_version, library: SEGNO_ABI_VERSION }.into());
         }
-        let out = Out::new(out, "out")?;
-        out.set(std::ptr::null_mut());
+        let out = out?;
         silence_panics();
         let opts = options(opts, defaults(), "opts")?;
         let context = Context::new(&engine_options(&opts)?, log_sink(&opts))?;

@@ -33,8 +33,9 @@ static void errors_of_nothing_are_empty(void)
 
 static void another_abi_is_refused_first(void)
 {
-    segno_ctx *other = NULL;
+    segno_ctx *other = (segno_ctx *)(size_t)1;
     EXPECT(SEGNO_E_ABI, segno_ctx_create(SEGNO_ABI_VERSION + 1, NULL, &other, &err));
+    CHECK(other == NULL);
     EXPECT(SEGNO_E_ABI, segno_ctx_create(SEGNO_ABI_VERSION + 1, NULL, NULL, &err));
     EXPECT(SEGNO_E_NULL_POINTER, segno_ctx_create(SEGNO_ABI_VERSION, NULL, NULL, &err));
     CHECK(segno_ctx_create(SEGNO_ABI_VERSION + 1, NULL, &other, NULL) == SEGNO_E_ABI);
