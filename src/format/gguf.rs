@@ -39,14 +39,20 @@ impl Gguf {
     /// Parses the file at `path`, and the other parts if it is the first of a split model; `map` chooses between mapping and
     /// reading, `progress` hears of what is read.
     pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Gguf> {
-        let count = split::count_by_name(path) as f32;
-        let mut read = |index: usize, path: &Path| {
-            let mut part_progress = |done: f32| progress((index as f32 + done) / count);
+        let names = split::count_by_name(path) as f32;
+        let mut open = |index: usize, path: &Path| {
+            let mut part_progress = |done: f32| progress((index as f32 + done) / names);
             Gguf::parse_part(Data::open(path, map, &mut part_progress)?)
         };
-        let first = read(0, path)?;
-        let paths = split::further_parts(path, first.metadata())?;
-        first.join(paths.iter().enumerate().map(|(index, path)| read(index + 1, path)))
+        let mut whole = open(0, path)?;
+        let further = split::further_parts(path, whole.metadata())?;
+        let count = further.len() + 1;
+        for (index, path) in (1..).zip(&further) {
+            let part = open(index, path).and_then(|part| whole.join(part, index, count));
+            part.map_err(|error| split::in_part(error, path, count))?;
+        }
+        split::check_total(&whole.metadata, whole.tensors.len())?;
+        Ok(whole)
     }
 
     /// Parses a whole model from one file's bytes.
@@ -63,25 +69,22 @@ impl Gguf {
         let total: usize = self.parts.iter().map(|part| part.len()).sum();
         let mut before = 0;
         for part in &self.parts {
-            let share = part.len() as f32 / total as f32;
-            part.populate(&mut |done| progress(before as f32 / total as f32 + done * share))?;
+            let len = part.len() as f64;
+            part.populate(&mut |done| progress(((before as f64 + f64::from(done) * len) / total as f64) as f32))?;
             before += part.len();
         }
         Ok(())
     }
 
-    /// Adds the tensors of further parts.
-    fn join(mut self, parts: impl Iterator<Item = Result<Gguf>>) -> Result<Gguf> {
-        for (index, part) in parts.enumerate() {
-            let part = part?;
-            split::check_part(part.metadata(), index + 1)?;
-            self.parts.extend(part.parts);
-            for tensor in part.tensors {
-                self.add(tensor)?;
-            }
-        }
-        split::check_total(&self.metadata, self.tensors.len())?;
-        Ok(self)
+    /// Adds the tensors of part `index` of `count`.
+    fn join(&mut self, part: Gguf, index: usize, count: usize) -> Result<()> {
+        split::check_part(part.metadata(), index, count)?;
+        let more = part.tensors.len();
+        let out_of_memory = |_| Error::out_of_memory("the tensor directory", more);
+        self.by_name.try_reserve(more).map_err(out_of_memory)?;
+        self.tensors.try_reserve(more).map_err(out_of_memory)?;
+        self.parts.extend(part.parts);
+        part.tensors.into_iter().try_for_each(|tensor| self.add(tensor))
     }
 
     fn add(&mut self, tensor: TensorInfo) -> Result<()> {

@@ -5,6 +5,7 @@
 
 use super::metadata::Metadata;
 use crate::error::{Error, Result};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 const COUNT: &str = "split.count";
@@ -37,7 +38,10 @@ pub(super) fn further_parts(path: &Path, meta: &Metadata) -> Result<Vec<PathBuf>
     }
     let number = meta.unsigned(NUMBER)?.unwrap_or(0);
     if number != 0 {
-        let message = format!("{} is part {} of {count}; load the first part", path.display(), number + 1);
+        let (path, part) = (path.display(), number.saturating_add(1));
+        let message = format!(
+            "{path} is part {part} of {count}; load the first part, whose name ends in -00001-of-{count:05}.gguf"
+        );
         return Err(Error::InvalidArgument(message));
     }
     let suffix = format!("-00001-of-{count:05}.gguf");
@@ -51,11 +55,33 @@ pub(super) fn further_parts(path: &Path, meta: &Metadata) -> Result<Vec<PathBuf>
     Ok((2..=count).map(|part| path.with_file_name(format!("{stem}-{part:05}-of-{count:05}.gguf"))).collect())
 }
 
-/// Checks that a file is the part that its name says.
-pub(super) fn check_part(meta: &Metadata, index: usize) -> Result<()> {
-    match meta.unsigned(NUMBER)? {
-        Some(number) if number == index as u64 => Ok(()),
-        number => Err(meta.bad(NUMBER, &format!("is {number:?} in the part that is named as number {}", index + 1))),
+/// Checks that a file is part `index` (from 0) of `parts`, as its name says.
+pub(super) fn check_part(meta: &Metadata, index: usize, parts: usize) -> Result<()> {
+    let number = meta.required(NUMBER, meta.unsigned(NUMBER)?)?;
+    let count = count(meta)?;
+    if count != parts {
+        return Err(Error::Format(format!("it belongs to a model of {count} parts, not of {parts}; replace it")));
+    }
+    if number != index as u64 {
+        let (found, named) = (number.saturating_add(1), index + 1);
+        return Err(Error::Format(format!(
+            "it holds part {found}, not part {named}; rename the parts as their order is"
+        )));
+    }
+    Ok(())
+}
+
+/// An error of a part after the first, told with the part's name.
+pub(super) fn in_part(error: Error, path: &Path, count: usize) -> Error {
+    let name = path.file_name().unwrap_or_default().display();
+    match error {
+        Error::Io { path, source } if source.kind() == ErrorKind::NotFound => {
+            let message = format!("not found; all {count} parts of the model must lie in one folder");
+            Error::Io { path, source: std::io::Error::new(ErrorKind::NotFound, message) }
+        }
+        Error::Format(problem) => Error::Format(format!("{name}: {problem}")),
+        Error::Metadata { key, problem } => Error::Metadata { key, problem: format!("{problem}, in {name}") },
+        other => other,
     }
 }
 
@@ -63,7 +89,7 @@ pub(super) fn check_part(meta: &Metadata, index: usize) -> Result<()> {
 pub(super) fn check_total(meta: &Metadata, tensors: usize) -> Result<()> {
     match meta.unsigned(TENSORS)? {
         Some(total) if total != tensors as u64 && count(meta)? > 1 => {
-            Err(meta.bad(TENSORS, &format!("is {total}, the parts have {tensors}")))
+            Err(meta.bad(TENSORS, &format!("is {total}, the parts have {tensors}; they are not of one model")))
         }
         _ => Ok(()),
     }

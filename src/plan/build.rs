@@ -60,7 +60,10 @@ impl<'a> Builder<'a> {
             [_, vocab] => usize::try_from(*vocab).ok().filter(|&v| v <= i32::MAX as usize),
             _ => None,
         };
-        let vocab = vocab.ok_or_else(|| wrong_shape(info, vec![self.hparams.hidden as u64, 0]))?;
+        let vocab = vocab.ok_or_else(|| {
+            let (name, dims, hidden) = (global::EMBEDDING, &info.dims, self.hparams.hidden);
+            Error::Format(format!("tensor `{name}` has shape {dims:?}, expected {hidden} columns and a row a token"))
+        })?;
         let table = self.matrix(global::EMBEDDING, vocab, self.hparams.hidden)?;
         let out = self.value(self.hparams.hidden, Rows::Batch);
         self.push(Op::Embed { table, out });
