@@ -40,16 +40,14 @@ impl Header {
 }
 
 impl Model {
-    /// Loads the GGUF file at `path`: mapped, or read when `map` is false. `progress` runs on this thread.
+    /// Loads the GGUF file at `path`: mapped, or read when `map` is false. `progress` runs on this thread, and hears 1 at the end.
     pub fn load(context: &Arc<Context>, path: &Path, map: bool, progress: &mut Progress) -> Result<Model> {
         Model::from_gguf(context, Gguf::open(path, map, progress)?, progress)
     }
 
-    /// Loads a GGUF file from a copy of its bytes.
+    /// Loads a GGUF file from a copy of its bytes, with progress as above.
     pub fn load_buffer(context: &Arc<Context>, bytes: &[u8], progress: &mut Progress) -> Result<Model> {
-        let model = Model::from_gguf(context, Gguf::parse(Data::copy(bytes)?)?, progress)?;
-        progress(1.0)?;
-        Ok(model)
+        Model::from_gguf(context, Gguf::parse(Data::copy(bytes, progress)?)?, progress)
     }
 
     fn from_gguf(context: &Arc<Context>, gguf: Gguf, progress: &mut Progress) -> Result<Model> {
@@ -61,6 +59,7 @@ impl Model {
         let prepared = context.backend().prepare(Arc::clone(&program))?;
         let (context, metadata) = (Arc::clone(context), gguf.metadata().clone());
         let model = Model { context, arch, hparams, metadata, tokenizer: tokenizer.map(Arc::new), program, prepared };
+        progress(1.0)?;
         model.log_summary();
         Ok(model)
     }

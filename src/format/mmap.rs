@@ -40,29 +40,31 @@ impl Data {
         }
         let len = usize::try_from(meta.len()).map_err(|_| Error::out_of_memory("the model file", usize::MAX))?;
         let mut bytes = filled(len, 0, "the model file")?;
-        for start in (0..len).step_by(STEP_BYTES) {
-            let end = len.min(start + STEP_BYTES);
-            (&file).read_exact(&mut bytes[start..end]).map_err(io)?;
+        for range in steps(len) {
+            let end = range.end;
+            (&file).read_exact(&mut bytes[range]).map_err(io)?;
             progress(end as f32 / len as f32)?;
         }
         Ok(Arc::new(Data::Owned(bytes)))
     }
 
     /// A private copy of a file's bytes.
-    pub fn copy(bytes: &[u8]) -> Result<Arc<Data>> {
+    pub fn copy(bytes: &[u8], progress: &mut Progress) -> Result<Arc<Data>> {
         let mut copy = reserve(bytes.len(), "the model file")?;
-        copy.extend_from_slice(bytes);
+        for range in steps(bytes.len()) {
+            copy.extend_from_slice(&bytes[range]);
+            progress(copy.len() as f32 / bytes.len() as f32)?;
+        }
         Ok(Arc::new(Data::Owned(copy)))
     }
 
     /// Brings every page of a mapped file into memory, so that no step waits for the disk.
     pub fn populate(&self, progress: &mut Progress) -> Result<()> {
         let Data::Mapped(map) = self else { return Ok(()) };
-        for start in (0..map.len()).step_by(STEP_BYTES) {
-            let len = STEP_BYTES.min(map.len() - start);
+        for range in steps(map.len()) {
             // Kernels before 5.14 lack this advice; pages then come in on first use.
-            let _ = map.advise_range(memmap2::Advice::PopulateRead, start, len);
-            progress((start + len) as f32 / map.len() as f32)?;
+            let _ = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len());
+            progress(range.end as f32 / map.len() as f32)?;
         }
         Ok(())
     }
@@ -73,6 +75,11 @@ impl Data {
         let map = unsafe { memmap2::Mmap::map(file)? };
         Ok(Data::Mapped(map))
     }
+}
+
+/// The parts of `len` bytes after which progress is reported.
+fn steps(len: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len).step_by(STEP_BYTES).map(move |start| start..len.min(start + STEP_BYTES))
 }
 
 impl Deref for Data {
