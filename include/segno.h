@@ -878,7 +878,7 @@ segno_status segno_model_load_buffer(const struct segno_ctx *ctx,
  * One entry of a model's metadata as text: strings as they are, numbers in decimal, booleans as true and false, arrays as JSON.
  *
  * `key`: NUL-terminated, for example "general.architecture". `buf`: room for `cap` bytes; `len` receives how many there are. Codes:
- * NULL_POINTER, INVALID_ARGUMENT (the key is not UTF-8), NOT_FOUND, BUFFER_TOO_SMALL. Any thread. Since 0.1.
+ * NULL_POINTER, INVALID_ARGUMENT (the key is not UTF-8), NOT_FOUND, BUFFER_TOO_SMALL, OUT_OF_MEMORY. Any thread. Since 0.1.
  */
 segno_status segno_model_meta(const struct segno_model *model,
                               const char *key,
@@ -1209,7 +1209,7 @@ segno_status segno_model_load_buffer(const struct segno_ctx *ctx,
  * One entry of a model's metadata as text: strings as they are, numbers in decimal, booleans as true and false, arrays as JSON.
  *
  * `key`: NUL-terminated, for example "general.architecture". `buf`: room for `cap` bytes; `len` receives how many there are. Codes:
- * NULL_POINTER, INVALID_ARGUMENT (the key is not UTF-8), NOT_FOUND, BUFFER_TOO_SMALL. Any thread. Since 0.1.
+ * NULL_POINTER, INVALID_ARGUMENT (the key is not UTF-8), NOT_FOUND, BUFFER_TOO_SMALL, OUT_OF_MEMORY. Any thread. Since 0.1.
  */
 segno_status segno_model_meta(const struct segno_model *model,
                               const char *key,

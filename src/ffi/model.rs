@@ -166,7 +166,7 @@ pub(super) fn model_options(opts: *const segno_model_opts) -> Result<segno_model
 /// One entry of a model's metadata as text: strings as they are, numbers in decimal, booleans as true and false, arrays as JSON.
 ///
 /// `key`: NUL-terminated, for example "general.architecture". `buf`: room for `cap` bytes; `len` receives how many there are. Codes:
-/// NULL_POINTER, INVALID_ARGUMENT (the key is not UTF-8), NOT_FOUND, BUFFER_TOO_SMALL. Any thread. Since 0.1.
+/// NULL_POINTER, INVALID_ARGUMENT (the key is not UTF-8), NOT_FOUND, BUFFER_TOO_SMALL, OUT_OF_MEMORY. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_model_meta(
     model: *const segno_model,
@@ -180,7 +180,7 @@ pub extern "C" fn segno_model_meta(
         let buffer = Buffer::new(buf.cast::<u8>(), cap, len, "buf")?;
         let (metadata, key) = (borrow(model)?.metadata(), text(key, "key")?);
         let value = metadata.get(key).ok_or_else(|| Error::NotFound(format!("the model has no metadata `{key}`")))?;
-        buffer.fill(&metadata.render(value))?;
+        buffer.fill(&metadata.render(value)?)?;
         Ok(SEGNO_OK)
     })
 }

@@ -200,40 +200,6 @@ impl Metadata {
         }
     }
 
-    /// A value as text: strings as their bytes, numbers in decimal, booleans as `true` and `false`, arrays as JSON.
-    pub fn render(&self, value: &Value) -> Vec<u8> {
-        match value {
-            Value::String(span) => self.bytes(span).to_vec(),
-            Value::F32(v) => v.to_string().into_bytes(),
-            Value::F64(v) => v.to_string().into_bytes(),
-            other => self.json(other).to_string().into_bytes(),
-        }
-    }
-
-    /// A value as JSON; floats that JSON cannot hold become null, bytes that are not UTF-8 U+FFFD.
-    fn json(&self, value: &Value) -> serde_json::Value {
-        match value {
-            Value::Unsigned(v) => (*v).into(),
-            Value::Signed(v) => (*v).into(),
-            // The shortest text of the 32-bit number, not that of its 64-bit neighbour.
-            Value::F32(v) => v.to_string().parse::<f64>().unwrap_or(f64::NAN).into(),
-            Value::F64(v) => (*v).into(),
-            Value::Bool(v) => (*v).into(),
-            Value::String(span) => String::from_utf8_lossy(self.bytes(span)).into(),
-            Value::Array(array) => self.json_array(array),
-        }
-    }
-
-    fn json_array(&self, array: &Array) -> serde_json::Value {
-        match array {
-            Array::Scalars { kind, bytes } => {
-                self.bytes(bytes).chunks_exact(kind.size()).map(|raw| self.json(&kind.decode(raw))).collect()
-            }
-            Array::Strings(spans) => spans.iter().map(|span| String::from_utf8_lossy(self.bytes(span))).collect(),
-            Array::Arrays(arrays) => arrays.iter().map(|array| self.json_array(array)).collect(),
-        }
-    }
-
     /// The error for an entry that is there but unusable.
     pub fn bad(&self, key: &str, problem: &str) -> Error {
         Error::Metadata { key: key.to_owned(), problem: problem.to_owned() }

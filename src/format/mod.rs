@@ -1,6 +1,7 @@
 //! Model files: GGUF into named tensors and metadata. Knows no model, no quantization and no device.
 
 pub mod gguf;
+mod json;
 pub mod metadata;
 #[allow(unsafe_code)]
 mod mmap;
