@@ -2,68 +2,10 @@
 
 mod common;
 
+use common::gguf::Writer;
 use segno::error::Error;
 use segno::format::{Array, Data, Gguf, Value};
 use std::sync::Arc;
-
-/// Writes GGUF files of any version.
-struct Writer {
-    version: u32,
-    bytes: Vec<u8>,
-}
-
-impl Writer {
-    fn new(version: u32, tensors: u64, entries: u64) -> Writer {
-        let mut writer = Writer { version, bytes: b"GGUF".to_vec() };
-        writer.u32(version).count(tensors).count(entries);
-        writer
-    }
-
-    fn u32(&mut self, value: u32) -> &mut Self {
-        self.bytes.extend(value.to_le_bytes());
-        self
-    }
-
-    fn u64(&mut self, value: u64) -> &mut Self {
-        self.bytes.extend(value.to_le_bytes());
-        self
-    }
-
-    /// 32 bits wide in version 1.
-    fn count(&mut self, value: u64) -> &mut Self {
-        if self.version == 1 { self.u32(value as u32) } else { self.u64(value) }
-    }
-
-    fn string(&mut self, text: &[u8]) -> &mut Self {
-        self.count(text.len() as u64);
-        self.bytes.extend(text);
-        self
-    }
-
-    fn entry(&mut self, key: &str, type_id: u32, value: &[u8]) -> &mut Self {
-        self.string(key.as_bytes()).u32(type_id);
-        self.bytes.extend(value);
-        self
-    }
-
-    fn tensor(&mut self, name: &str, dims: &[u64], type_id: u32, offset: u64) -> &mut Self {
-        self.string(name.as_bytes()).u32(dims.len() as u32);
-        for &dim in dims {
-            self.count(dim);
-        }
-        self.u32(type_id).u64(offset)
-    }
-
-    fn data(&mut self, alignment: usize, bytes: &[u8]) -> &mut Self {
-        self.bytes.resize(self.bytes.len().next_multiple_of(alignment), 0);
-        self.bytes.extend(bytes);
-        self
-    }
-
-    fn parse(&self) -> Result<Gguf, Error> {
-        Gguf::parse(Arc::new(Data::Owned(self.bytes.clone())))
-    }
-}
 
 fn message(result: Result<Gguf, Error>) -> String {
     result.map(|_| ()).unwrap_err().to_string()

@@ -2,8 +2,10 @@
 
 #![allow(dead_code)] // Every test binary uses another part.
 
+pub mod gguf;
+
 use segno::ffi::{ctx::*, decode::*, error::*, model::*, seq::*, session::*, status::*, text::*, version::*};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
@@ -56,6 +58,53 @@ pub fn bundled_model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/shakespeare.gguf")
 }
 
+/// A folder of this test's own, removed at its end.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Folder {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// What a load's progress callback hears; the call of that number (from 0) cancels.
+#[derive(Default)]
+pub struct Watch {
+    pub heard: Vec<f32>,
+    pub cancel_at: Option<usize>,
+}
+
+unsafe extern "C" fn hear(user: *mut c_void, done: f32) -> i32 {
+    let watch = unsafe { &mut *user.cast::<Watch>() };
+    watch.heard.push(done);
+    (watch.cancel_at == Some(watch.heard.len() - 1)).into()
+}
+
+/// Model options whose progress goes to `watch`.
+pub fn model_opts(flags: u32, watch: &mut Watch) -> segno_model_opts {
+    let mut opts = unsafe { std::mem::zeroed() };
+    segno_model_opts_init(&mut opts, size_of::<segno_model_opts>());
+    (opts.flags, opts.progress_user) = (flags, (&raw mut *watch).cast());
+    opts.progress = Some(hear);
+    opts
+}
+
 pub struct Ctx(pub *mut segno_ctx);
 
 // SAFETY: the header allows any thread.
@@ -82,6 +131,27 @@ impl Ctx {
         let mut model = null_mut();
         call(|err| segno_model_load(self.0, path.as_ptr(), null(), &mut model, err)).map(|_| Model(model))
     }
+
+    /// Loads with options; the model is NULL when the outcome is not `SEGNO_OK`.
+    pub fn load_with(&self, path: &Path, opts: &segno_model_opts) -> Result<(segno_status, Model)> {
+        let path = CString::new(path.to_str().unwrap()).unwrap();
+        let mut model = std::ptr::dangling_mut();
+        let result = call(|err| segno_model_load(self.0, path.as_ptr(), opts, &mut model, err));
+        assert_eq!(model.is_null(), result != Ok(SEGNO_OK), "a model if and only if the load succeeds");
+        result.map(|status| (status, Model(model)))
+    }
+
+    /// As [`Ctx::load_with`], from memory.
+    pub fn load_buffer_with(&self, bytes: &[u8], opts: &segno_model_opts) -> Result<(segno_status, Model)> {
+        let (data, mut model) = (bytes.as_ptr().cast(), std::ptr::dangling_mut());
+        let result = call(|err| segno_model_load_buffer(self.0, data, bytes.len(), opts, &mut model, err));
+        assert_eq!(model.is_null(), result != Ok(SEGNO_OK), "a model if and only if the load succeeds");
+        result.map(|status| (status, Model(model)))
+    }
+
+    pub fn load_buffer(&self, bytes: &[u8]) -> Result<Model> {
+        self.load_buffer_with(bytes, &model_opts(0, &mut Watch::default())).map(|(_, model)| model)
+    }
 }
 
 impl Drop for Ctx {
@@ -103,6 +173,18 @@ impl Model {
         let mut info = unsafe { std::mem::zeroed() };
         call(|err| segno_model_info_get(self.0, &mut info, size_of::<segno_model_info>(), err)).unwrap();
         info
+    }
+
+    /// A metadata entry as text.
+    pub fn meta(&self, key: &str) -> Result<Vec<u8>> {
+        let key = CString::new(key).unwrap();
+        let mut len = usize::MAX;
+        call(|err| segno_model_meta(self.0, key.as_ptr(), null_mut(), 0, &mut len, err))?;
+        let mut text = vec![0u8; len];
+        let room = text.as_mut_ptr().cast();
+        call(|err| segno_model_meta(self.0, key.as_ptr(), room, len, &mut len, err))?;
+        assert_eq!(len, text.len());
+        Ok(text)
     }
 
     pub fn session(&self, change: impl FnOnce(&mut segno_session_opts)) -> Result<Session> {
