@@ -119,6 +119,7 @@ fn sizes_are_told_and_nothing_partial_is_written() {
 }
 
 fn string(chars: &[c_char]) -> &str {
+    // SAFETY: text in structs of the header is NUL-terminated.
     unsafe { CStr::from_ptr(chars.as_ptr()) }.to_str().unwrap()
 }
 
@@ -172,6 +173,7 @@ fn the_tokens_that_begin_and_end_a_text_are_told() {
 fn a_smaller_struct_gets_its_part_and_a_larger_one_zeros() {
     let model = load(&Shape::small().file());
     let full = model.info();
+    // SAFETY: the struct holds numbers, for which zero is a value.
     let mut part: segno_model_info = unsafe { std::mem::zeroed() };
     common::call(|err| segno_model_info_get(model.0, &mut part, 12, err)).unwrap();
     assert_eq!((part.struct_size, part.vocab, part.context, part.layers), (12, full.vocab, full.context, 0));

@@ -90,7 +90,9 @@ pub struct Watch {
     pub cancel_at: Option<usize>,
 }
 
+// SAFETY: called by a load only, with the pointer that came with it.
 unsafe extern "C" fn hear(user: *mut c_void, done: f32) -> i32 {
+    // SAFETY: `model_opts` passes a watch that the caller keeps for the whole load.
     let watch = unsafe { &mut *user.cast::<Watch>() };
     watch.heard.push(done);
     (watch.cancel_at == Some(watch.heard.len() - 1)).into()
@@ -98,6 +100,7 @@ unsafe extern "C" fn hear(user: *mut c_void, done: f32) -> i32 {
 
 /// Model options whose progress goes to `watch`.
 pub fn model_opts(flags: u32, watch: &mut Watch) -> segno_model_opts {
+    // SAFETY: as in `Ctx::new`.
     let mut opts = unsafe { std::mem::zeroed() };
     segno_model_opts_init(&mut opts, size_of::<segno_model_opts>());
     (opts.flags, opts.progress_user) = (flags, (&raw mut *watch).cast());
