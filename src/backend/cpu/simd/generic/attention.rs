@@ -1,7 +1,7 @@
 //! The pieces of attention over a run of cached keys and values.
 
 use super::exp::exp;
-use super::float::{Element, F16, F32, dot_tile};
+use super::float::{Element, F16, F32, dot_lanes};
 use super::{load_part, store_part};
 use crate::backend::cpu::simd::operand::KvRun;
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
@@ -29,20 +29,24 @@ impl Kernel for DotRows<'_> {
 impl DotRows<'_> {
     #[inline(always)]
     fn rows<S: Simd, E: Element>(self, s: S, bytes: &[u8]) {
-        let DotRows { q, scale, out, .. } = self;
-        let row_bytes = bytes.len() / out.len().max(1);
-        let (fours, rest) = out.as_chunks_mut::<4>();
-        let (four_bytes, rest_bytes) = bytes.split_at(fours.len() * 4 * row_bytes);
-        for (i, out) in fours.iter_mut().enumerate() {
-            let k = std::array::from_fn(|r| &four_bytes[(4 * i + r) * row_bytes..][..row_bytes]);
-            let dots = dot_tile::<S, E, 4, 1>(s, k, [q]);
-            for r in 0..4 {
-                out[r] = dots[r][0] * scale;
+        let row_bytes = bytes.len() / self.out.len().max(1);
+        for (i, out) in self.out.chunks_mut(16).enumerate() {
+            let bytes = &bytes[16 * i * row_bytes..][..out.len() * row_bytes];
+            // Where rows are missing, the last one stands in.
+            let row = |r: usize| &bytes[r.min(out.len() - 1) * row_bytes..][..row_bytes];
+            let mut lanes = [s.splat(0.0); 16];
+            for four in 0..4 {
+                let k = [row(4 * four), row(4 * four + 1), row(4 * four + 2), row(4 * four + 3)];
+                let dots = dot_lanes::<S, E, 4, 1>(s, k, [self.q]);
+                for r in 0..4 {
+                    lanes[4 * four + r] = dots[r][0];
+                }
             }
-        }
-        for (i, out) in rest.iter_mut().enumerate() {
-            let k = &rest_bytes[i * row_bytes..][..row_bytes];
-            *out = dot_tile::<S, E, 1, 1>(s, [k], [q])[0][0] * scale;
+            let scores = s.mul(s.sums(lanes), s.splat(self.scale));
+            match out.as_mut_array::<16>() {
+                Some(out) => s.store(scores, out),
+                None => store_part(s, scores, out),
+            }
         }
     }
 }

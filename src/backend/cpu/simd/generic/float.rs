@@ -5,6 +5,7 @@ use crate::backend::cpu::pool::TileMut;
 use crate::backend::cpu::simd::operand::Matrix;
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
 use crate::quant::{DType, reference};
+use std::ops::Range;
 
 /// A stored float type.
 pub(super) trait Element {
@@ -110,20 +111,27 @@ impl Kernel for Product<'_, '_, '_> {
 impl Product<'_, '_, '_> {
     #[inline(always)]
     fn stored<S: Simd, E: Element>(mut self, s: S) {
-        let (rows, tokens) = (self.out.cols(), self.out.rows());
-        if S::LARGE_TILES {
-            let (full_rows, full_tokens) = (rows / 4 * 4, tokens / 4 * 4);
-            self.block::<S, E, 4, 4>(s, 0..full_rows, 0..full_tokens);
-            self.block::<S, E, 4, 1>(s, 0..full_rows, full_tokens..tokens);
-            self.block::<S, E, 1, 4>(s, full_rows..rows, 0..full_tokens);
-            self.block::<S, E, 1, 1>(s, full_rows..rows, full_tokens..tokens);
-        } else {
-            let (full_rows, full_tokens) = (rows / 2 * 2, tokens / 2 * 2);
-            self.block::<S, E, 2, 2>(s, 0..full_rows, 0..full_tokens);
-            self.block::<S, E, 2, 1>(s, 0..full_rows, full_tokens..tokens);
-            self.block::<S, E, 1, 2>(s, full_rows..rows, 0..full_tokens);
-            self.block::<S, E, 1, 1>(s, full_rows..rows, full_tokens..tokens);
+        let tokens = self.out.rows();
+        // So many activation rows stay in the second-level cache while all weights pass by.
+        for first in (0..tokens).step_by(Self::TOKENS) {
+            let tokens = first..tokens.min(first + Self::TOKENS);
+            if S::LARGE_TILES {
+                self.tiles::<S, E, 4, 4>(s, tokens);
+            } else {
+                self.tiles::<S, E, 2, 2>(s, tokens);
+            }
         }
+    }
+
+    /// The outputs of all weight rows and some activation rows, in tiles of `R` x `T`.
+    #[inline(always)]
+    fn tiles<S: Simd, E: Element, const R: usize, const T: usize>(&mut self, s: S, tokens: Range<usize>) {
+        let rows = self.out.cols();
+        let (full_rows, full_tokens) = (rows / R * R, tokens.start + tokens.len() / T * T);
+        self.block::<S, E, R, T>(s, 0..full_rows, tokens.start..full_tokens);
+        self.block::<S, E, R, 1>(s, 0..full_rows, full_tokens..tokens.end);
+        self.block::<S, E, 1, T>(s, full_rows..rows, tokens.start..full_tokens);
+        self.block::<S, E, 1, 1>(s, full_rows..rows, full_tokens..tokens.end);
     }
 
     /// The outputs of some weight rows (a multiple of `R`) and activation rows (a multiple of `T`).
@@ -131,8 +139,8 @@ impl Product<'_, '_, '_> {
     fn block<S: Simd, E: Element, const R: usize, const T: usize>(
         &mut self,
         s: S,
-        rows: std::ops::Range<usize>,
-        tokens: std::ops::Range<usize>,
+        rows: Range<usize>,
+        tokens: Range<usize>,
     ) {
         let (cols, row_bytes) = (self.w.cols(), self.w.row_bytes());
         for row in rows.step_by(R) {
@@ -150,7 +158,7 @@ impl Product<'_, '_, '_> {
         }
     }
 
-    /// Each chunk of a weight row is decoded once for this many activation rows.
+    /// Activation rows that are taken together; a chunk of a weight row is decoded once for all of them.
     const TOKENS: usize = 64;
     /// Values in a chunk: whole blocks of every type.
     const CHUNK: usize = 256;
@@ -199,11 +207,24 @@ fn decoded_row<S: Simd>(s: S, w: &Matrix, row: usize, x: &[f32], count: usize) -
 
 /// Dot products of `R` stored rows with `T` float rows of the same length.
 #[inline(always)]
-pub(super) fn dot_tile<S: Simd, E: Element, const R: usize, const T: usize>(
+fn dot_tile<S: Simd, E: Element, const R: usize, const T: usize>(s: S, w: [&[u8]; R], x: [&[f32]; T]) -> [[f32; T]; R] {
+    let lanes = dot_lanes::<S, E, R, T>(s, w, x);
+    let mut dots = [[0.0; T]; R];
+    for r in 0..R {
+        for t in 0..T {
+            dots[r][t] = s.sum(lanes[r][t]);
+        }
+    }
+    dots
+}
+
+/// The same, before the lanes are added.
+#[inline(always)]
+pub(super) fn dot_lanes<S: Simd, E: Element, const R: usize, const T: usize>(
     s: S,
     w: [&[u8]; R],
     x: [&[f32]; T],
-) -> [[f32; T]; R] {
+) -> [[S::F; T]; R] {
     let chunks = x[0].len() / 16;
     let w_chunks: [&[E::Chunk]; R] = std::array::from_fn(|r| &E::chunks(w[r]).0[..chunks]);
     let x_chunks: [&[[f32; 16]]; T] = std::array::from_fn(|t| &x[t].as_chunks().0[..chunks]);
@@ -220,13 +241,15 @@ pub(super) fn dot_tile<S: Simd, E: Element, const R: usize, const T: usize>(
             }
         }
     }
-    let mut dots = [[0.0; T]; R];
+    if x[0].len().is_multiple_of(16) {
+        return lanes;
+    }
     for r in 0..R {
         let w = E::load_part(s, E::chunks(w[r]).1);
         for t in 0..T {
             let x = load_part(s, x[t].as_chunks::<16>().1);
-            dots[r][t] = s.sum(s.fma(w, x, lanes[r][t]));
+            lanes[r][t] = s.fma(w, x, lanes[r][t]);
         }
     }
-    dots
+    lanes
 }
