@@ -13,7 +13,7 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all demo test lint rust-test c-test abi-test header clean
+.PHONY: all demo test bench lint rust-test c-test abi-test header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -39,6 +39,15 @@ c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 
 abi-test: $(LIB)
 	tests/abi/check.sh $(LIB)
+
+# Speed from end to end on this machine, on files of real shapes that are written first (about 2.2 GB).
+BENCH_MODELS := llama-3.2-1b.Q4_K_M qwen2.5-0.5b.Q8_0
+bench:
+	@mkdir -p $(BUILD)/models
+	$(CARGO) build --release --example synth_gguf
+	@set -e; for m in $(BENCH_MODELS); do f=$(BUILD)/models/$$m.gguf; \
+		[ -f $$f ] || $(TARGET)/examples/synth_gguf "$${m%.*}" "$${m##*.}" $$f; done
+	$(CARGO) bench --bench e2e -- $(BENCH_MODELS:%=$(CURDIR)/$(BUILD)/models/%.gguf)
 
 # Regenerates include/segno.h from src/ffi; the test `header` fails when that was forgotten.
 header:

@@ -140,6 +140,11 @@ impl DType {
         FORMATS.iter().find(|format| format.ggml == id).map(|format| format.dtype)
     }
 
+    /// Its id in a GGUF file.
+    pub fn ggml_id(self) -> u32 {
+        self.format().ggml
+    }
+
     /// The name by which files and users call it, as in `Q4_K`.
     pub fn name(self) -> &'static str {
         self.format().name

@@ -48,6 +48,53 @@ pub fn blocks(dtype: DType, count: usize, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
+/// `count` blocks whose values have a standard deviation of about `spread`; for whole models.
+///
+/// Formats whose blocks share a power of two (MXFP4) or a byte (NVFP4) come within a factor of three.
+pub fn scaled_blocks(dtype: DType, count: usize, spread: f32, random: &mut Random) -> Vec<u8> {
+    let mut bytes = blocks(dtype, count, random);
+    let mut values = vec![0.0; count * dtype.block_len()];
+    reference::decode(dtype, &bytes, &mut values);
+    let square = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / values.len() as f64;
+    let factor = spread / square.sqrt() as f32;
+    bytes.chunks_exact_mut(dtype.block_bytes()).for_each(|block| multiply(dtype, block, factor));
+    bytes
+}
+
+/// Multiplies the values of a block.
+fn multiply(dtype: DType, block: &mut [u8], factor: f32) {
+    let half = |bytes: &mut [u8]| {
+        let value = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32() * factor;
+        bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes());
+    };
+    match dtype {
+        DType::F32 => {
+            let value = f32::from_le_bytes([block[0], block[1], block[2], block[3]]) * factor;
+            block.copy_from_slice(&value.to_le_bytes());
+        }
+        DType::BF16 => {
+            let value = bf16::from_le_bytes([block[0], block[1]]).to_f32() * factor;
+            block.copy_from_slice(&bf16::from_f32(value).to_le_bytes());
+        }
+        DType::MXFP4 => {
+            let exponent = &mut block[offset_of!(MXFP4, e)];
+            *exponent = exponent.saturating_add_signed(factor.log2().round() as i8);
+        }
+        DType::NVFP4 => {
+            let shift = (8.0 * factor.log2()).round() as i8;
+            block[offset_of!(NVFP4, d)..][..4]
+                .iter_mut()
+                .for_each(|d| *d = d.saturating_add_signed(shift).clamp(1, 126));
+        }
+        DType::IQ1_M => {
+            let scales = &block[offset_of!(IQ1_M, scales)..];
+            let bits = (0..4).fold(0u16, |bits, i| bits | u16::from(scales[2 * i + 1] >> 4) << (4 * i));
+            set_split_scale(block, f16::from_bits(bits).to_f32() * factor);
+        }
+        _ => scales(dtype).iter().for_each(|&(offset, _)| half(&mut block[offset..][..2])),
+    }
+}
+
 fn fill(dtype: DType, block: &mut [u8], random: &mut Random) {
     for byte in &mut *block {
         *byte = random.bits() as u8;
@@ -128,6 +175,17 @@ mod tests {
             let (low, high) = values.iter().fold((0.0f32, 0.0f32), |(low, high), v| (low.min(*v), high.max(*v)));
             assert!(values.iter().all(|value| value.is_finite()), "{dtype}");
             assert!((-1.001..=-0.4).contains(&low) && (0.4..=1.001).contains(&high), "{dtype}: {low} to {high}");
+        }
+    }
+
+    #[test]
+    fn scaled_blocks_have_the_spread_asked_for() {
+        for dtype in DType::ALL {
+            let values = decoded(dtype, &scaled_blocks(dtype, 512, 0.02, &mut Random::new(9)));
+            let square = values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32;
+            let tolerance = if matches!(dtype, DType::MXFP4 | DType::NVFP4) { 3.0 } else { 1.05 };
+            let ratio = square.sqrt() / 0.02;
+            assert!(ratio < tolerance && ratio > 1.0 / tolerance, "{dtype}: {ratio}");
         }
     }
 

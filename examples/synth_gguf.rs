@@ -1,0 +1,336 @@
+//! Writes a GGUF model of a well-known shape with random, well-scaled weights: an input for benchmarks, here and in other
+//! engines. It says nothing sensible as text, and holds no tokenizer.
+//!
+//! `cargo run --release --example synth_gguf -- llama-3.2-1b Q4_K_M model.gguf`
+
+use segno::quant::DType;
+use segno::quant::synthetic::{Random, scaled_blocks};
+use std::fs::File;
+use std::io::{BufWriter, Result, Write};
+
+/// Sizes of a model.
+struct Shape {
+    name: &'static str,
+    arch: &'static str,
+    layers: usize,
+    hidden: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    feed_forward: usize,
+    vocab: usize,
+    tied: bool,
+    rope_base: f32,
+    norm_eps: f32,
+    context: u32,
+}
+
+const LLAMA_1B: Shape = Shape {
+    name: "llama-3.2-1b",
+    arch: "llama",
+    layers: 16,
+    hidden: 2048,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 64,
+    feed_forward: 8192,
+    vocab: 128_256,
+    tied: true,
+    rope_base: 500_000.0,
+    norm_eps: 1e-5,
+    context: 131_072,
+};
+
+const SHAPES: [Shape; 5] = [
+    LLAMA_1B,
+    Shape {
+        name: "llama-3.1-8b",
+        layers: 32,
+        hidden: 4096,
+        head_dim: 128,
+        feed_forward: 14_336,
+        tied: false,
+        ..LLAMA_1B
+    },
+    Shape {
+        name: "qwen2.5-0.5b",
+        arch: "qwen2",
+        layers: 24,
+        hidden: 896,
+        heads: 14,
+        kv_heads: 2,
+        feed_forward: 4864,
+        vocab: 151_936,
+        rope_base: 1e6,
+        norm_eps: 1e-6,
+        context: 32_768,
+        ..LLAMA_1B
+    },
+    Shape {
+        name: "qwen3-0.6b",
+        arch: "qwen3",
+        layers: 28,
+        hidden: 1024,
+        heads: 16,
+        head_dim: 128,
+        feed_forward: 3072,
+        vocab: 151_936,
+        rope_base: 1e6,
+        norm_eps: 1e-6,
+        context: 40_960,
+        ..LLAMA_1B
+    },
+    Shape {
+        name: "tiny",
+        layers: 2,
+        hidden: 256,
+        heads: 4,
+        kv_heads: 2,
+        feed_forward: 512,
+        vocab: 4096,
+        rope_base: 10_000.0,
+        context: 2048,
+        ..LLAMA_1B
+    },
+];
+
+/// Storage types of a file: one for most matrices, one for those that a mixed file keeps finer.
+struct Mix {
+    base: DType,
+    fine: DType,
+    file_type: u32,
+}
+
+fn mix(name: &str) -> Option<Mix> {
+    let (base, fine) = match name {
+        "Q4_K_M" => (DType::Q4_K, DType::Q6_K),
+        "Q5_K_M" => (DType::Q5_K, DType::Q6_K),
+        _ => {
+            let dtype = DType::ALL.into_iter().find(|dtype| dtype.name() == name)?;
+            (dtype, dtype)
+        }
+    };
+    // ggml's numbers of file types; readers only show them.
+    let file_type = match name {
+        "F32" => 0,
+        "F16" => 1,
+        "Q4_0" => 2,
+        "Q8_0" => 7,
+        "Q4_K_M" => 15,
+        "Q5_K_M" => 17,
+        "Q6_K" => 18,
+        "BF16" => 32,
+        _ => 1024,
+    };
+    Some(Mix { base, fine, file_type })
+}
+
+/// A tensor to be written: matrices have a type and a spread, vectors lie around a mean.
+struct Tensor {
+    name: String,
+    dims: Vec<usize>,
+    dtype: DType,
+    mean: f32,
+    spread: f32,
+}
+
+impl Tensor {
+    fn bytes(&self) -> usize {
+        let rows: usize = self.dims[1..].iter().product();
+        self.dtype.row_bytes(self.dims[0] as u64).expect("whole blocks") as usize * rows
+    }
+}
+
+struct Model<'a> {
+    shape: &'a Shape,
+    mix: Mix,
+    tensors: Vec<Tensor>,
+}
+
+impl Model<'_> {
+    fn matrix(&mut self, name: String, rows: usize, cols: usize, dtype: DType, spread: f32) {
+        let whole = |dtype: &DType| cols.is_multiple_of(dtype.block_len());
+        let dtype = [dtype, DType::Q8_0, DType::F16].into_iter().find(whole).unwrap_or(DType::F16);
+        self.tensors.push(Tensor { name, dims: vec![cols, rows], dtype, mean: 0.0, spread });
+    }
+
+    fn vector(&mut self, name: String, len: usize, mean: f32, spread: f32) {
+        self.tensors.push(Tensor { name, dims: vec![len], dtype: DType::F32, mean, spread });
+    }
+
+    /// Mixed files keep attn_v and ffn_down of the outer layers and every third one in between finer.
+    fn keeps_fine(&self, layer: usize) -> bool {
+        let layers = self.shape.layers;
+        layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
+    }
+
+    fn layer(&mut self, index: usize) {
+        let Shape { hidden, heads, kv_heads, head_dim, feed_forward, arch, .. } = *self.shape;
+        let (base, fine) = (self.mix.base, if self.keeps_fine(index) { self.mix.fine } else { self.mix.base });
+        let named = |part: &str| format!("blk.{index}.{part}");
+        let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
+        let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
+        self.vector(named("attn_norm.weight"), hidden, 1.0, 0.05);
+        self.matrix(named("attn_q.weight"), queries, hidden, base, spread(hidden));
+        self.matrix(named("attn_k.weight"), keys, hidden, base, spread(hidden));
+        self.matrix(named("attn_v.weight"), keys, hidden, fine, spread(hidden));
+        if arch == "qwen2" {
+            for (part, len) in [("q", queries), ("k", keys), ("v", keys)] {
+                self.vector(named(&format!("attn_{part}.bias")), len, 0.0, 0.1);
+            }
+        }
+        if arch == "qwen3" {
+            for part in ["q", "k"] {
+                self.vector(named(&format!("attn_{part}_norm.weight")), head_dim, 1.0, 0.05);
+            }
+        }
+        self.matrix(named("attn_output.weight"), hidden, queries, base, 0.3 * spread(queries));
+        self.vector(named("ffn_norm.weight"), hidden, 1.0, 0.05);
+        self.matrix(named("ffn_gate.weight"), feed_forward, hidden, base, spread(hidden));
+        self.matrix(named("ffn_up.weight"), feed_forward, hidden, base, spread(hidden));
+        self.matrix(named("ffn_down.weight"), hidden, feed_forward, fine, 0.5 * spread(feed_forward));
+    }
+
+    fn collect(&mut self) {
+        let Shape { hidden, vocab, tied, layers, .. } = *self.shape;
+        let embedding = if tied { self.mix.fine } else { self.mix.base };
+        self.matrix("token_embd.weight".into(), vocab, hidden, embedding, 0.05);
+        (0..layers).for_each(|index| self.layer(index));
+        self.vector("output_norm.weight".into(), hidden, 1.0, 0.05);
+        if !tied {
+            self.matrix("output.weight".into(), vocab, hidden, self.mix.fine, 1.0 / (hidden as f32).sqrt());
+        }
+    }
+
+    fn write(&self, out: &mut impl Write) -> Result<()> {
+        let mut header = Header::default();
+        self.write_metadata(&mut header);
+        let entries = header.entries;
+        let mut offset = 0usize;
+        for tensor in &self.tensors {
+            header.string(&tensor.name).u32(tensor.dims.len() as u32);
+            for &dim in &tensor.dims {
+                header.u64(dim as u64);
+            }
+            header.u32(tensor.dtype.ggml_id()).u64(offset as u64);
+            offset = (offset + tensor.bytes()).next_multiple_of(ALIGNMENT);
+        }
+        let mut front = Header::default();
+        front.bytes.extend(b"GGUF");
+        front.u32(3).u64(self.tensors.len() as u64).u64(entries);
+        front.bytes.append(&mut header.bytes);
+        front.bytes.resize(front.bytes.len().next_multiple_of(ALIGNMENT), 0);
+        out.write_all(&front.bytes)?;
+        let mut random = Random::new(7);
+        self.tensors.iter().try_for_each(|tensor| write_tensor(tensor, &mut random, out))
+    }
+
+    fn write_metadata(&self, header: &mut Header) {
+        let shape = self.shape;
+        let key = |name: &str| format!("{}.{name}", shape.arch);
+        header.text("general.architecture", shape.arch).text("general.name", &format!("synthetic {}", shape.name));
+        header.number("general.file_type", self.mix.file_type).number("general.quantization_version", 2);
+        for (name, value) in [
+            ("block_count", shape.layers),
+            ("embedding_length", shape.hidden),
+            ("feed_forward_length", shape.feed_forward),
+            ("attention.head_count", shape.heads),
+            ("attention.head_count_kv", shape.kv_heads),
+            ("attention.key_length", shape.head_dim),
+            ("attention.value_length", shape.head_dim),
+            ("rope.dimension_count", shape.head_dim),
+            ("vocab_size", shape.vocab),
+        ] {
+            header.number(&key(name), value as u32);
+        }
+        header.number(&key("context_length"), shape.context);
+        header.float(&key("rope.freq_base"), shape.rope_base);
+        header.float(&key("attention.layer_norm_rms_epsilon"), shape.norm_eps);
+        header.text("tokenizer.ggml.model", "no_vocab");
+    }
+}
+
+const ALIGNMENT: usize = 32;
+/// Different blocks of one tensor; more would only cost time.
+const DISTINCT_BLOCKS: usize = 4096;
+
+fn write_tensor(tensor: &Tensor, random: &mut Random, out: &mut impl Write) -> Result<()> {
+    let bytes = tensor.bytes();
+    if tensor.dims.len() == 1 {
+        // The sum of three even distributions has a variance of one.
+        let normal = (0..tensor.dims[0]).map(|_| random.uniform() + random.uniform() + random.uniform());
+        let values: Vec<f32> = normal.map(|value| tensor.mean + tensor.spread * value).collect();
+        values.iter().try_for_each(|value| out.write_all(&value.to_le_bytes()))?;
+    } else {
+        let size = tensor.dtype.block_bytes();
+        let blocks = scaled_blocks(tensor.dtype, DISTINCT_BLOCKS, tensor.spread, random);
+        for _ in 0..bytes / size {
+            let pick = random.bits() as usize % DISTINCT_BLOCKS * size;
+            out.write_all(&blocks[pick..pick + size])?;
+        }
+    }
+    out.write_all(&vec![0; bytes.next_multiple_of(ALIGNMENT) - bytes])
+}
+
+/// The part of a file before the tensor data.
+#[derive(Default)]
+struct Header {
+    bytes: Vec<u8>,
+    entries: u64,
+}
+
+impl Header {
+    fn u32(&mut self, value: u32) -> &mut Self {
+        self.bytes.extend(value.to_le_bytes());
+        self
+    }
+
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.bytes.extend(value.to_le_bytes());
+        self
+    }
+
+    fn string(&mut self, text: &str) -> &mut Self {
+        self.u64(text.len() as u64);
+        self.bytes.extend(text.as_bytes());
+        self
+    }
+
+    fn text(&mut self, key: &str, value: &str) -> &mut Self {
+        self.entries += 1;
+        self.string(key).u32(8).string(value)
+    }
+
+    fn number(&mut self, key: &str, value: u32) -> &mut Self {
+        self.entries += 1;
+        self.string(key).u32(4).u32(value)
+    }
+
+    fn float(&mut self, key: &str, value: f32) -> &mut Self {
+        self.entries += 1;
+        self.string(key).u32(6).u32(value.to_bits())
+    }
+}
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let found = match args.as_slice() {
+        [shape, types, path] => {
+            SHAPES.iter().find(|known| known.name == shape).zip(mix(types)).map(|(shape, mix)| (shape, mix, path))
+        }
+        _ => None,
+    };
+    let Some((shape, mix, path)) = found else {
+        let shapes: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
+        eprintln!(
+            "usage: synth_gguf SHAPE TYPE OUT.gguf\nshapes: {}\ntypes: Q4_K_M, Q5_K_M, or a storage type",
+            shapes.join(", ")
+        );
+        std::process::exit(2);
+    };
+    let mut model = Model { shape, mix, tensors: Vec::new() };
+    model.collect();
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    model.write(&mut out)?;
+    out.flush()
+}
