@@ -8,6 +8,8 @@ fn the_committed_header_is_current() {
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml is valid");
     let builder = cbindgen::Builder::new().with_config(config);
     let mut sources: Vec<_> = std::fs::read_dir(root.join("src/ffi")).unwrap().map(|e| e.unwrap().path()).collect();
+    // The generator follows the `mod` lines of mod.rs by itself, and would then declare every function twice.
+    sources.retain(|source| !source.ends_with("mod.rs"));
     sources.sort();
     let builder = sources.into_iter().fold(builder, |builder, source| builder.with_src(source));
     let mut header = Vec::new();
