@@ -37,7 +37,7 @@ impl DotRows<'_> {
             let mut lanes = [s.splat(0.0); 16];
             for four in 0..4 {
                 let k = [row(4 * four), row(4 * four + 1), row(4 * four + 2), row(4 * four + 3)];
-                let dots = dot_lanes::<S, E, 4, 1>(s, k, [self.q]);
+                let dots = dot_lanes::<S, E, 4, 1>(s, k, [self.q], 0);
                 for r in 0..4 {
                     lanes[4 * four + r] = dots[r][0];
                 }

@@ -148,10 +148,12 @@ impl Product<'_, '_, '_> {
             let w: [&[u8]; R] = std::array::from_fn(|r| &bytes[r * row_bytes..][..row_bytes]);
             for token in tokens.clone().step_by(T) {
                 let x: [&[f32]; T] = std::array::from_fn(|t| &self.x[(token + t) * cols..][..cols]);
-                let dots = dot_tile::<S, E, R, T>(s, w, x);
+                // The first activations to meet these rows fetch the next: R rows are too many streams for the processor.
+                let ahead = if token == tokens.start { R * row_bytes } else { 0 };
+                let lanes = dot_lanes::<S, E, R, T>(s, w, x, ahead);
                 for t in 0..T {
                     for r in 0..R {
-                        self.out.row_mut(token + t)[row + r] = dots[r][t];
+                        self.out.row_mut(token + t)[row + r] = s.sum(lanes[r][t]);
                     }
                 }
             }
@@ -205,25 +207,14 @@ fn decoded_row<S: Simd>(s: S, w: &Matrix, row: usize, x: &[f32], count: usize) -
     dots
 }
 
-/// Dot products of `R` stored rows with `T` float rows of the same length.
-#[inline(always)]
-fn dot_tile<S: Simd, E: Element, const R: usize, const T: usize>(s: S, w: [&[u8]; R], x: [&[f32]; T]) -> [[f32; T]; R] {
-    let lanes = dot_lanes::<S, E, R, T>(s, w, x);
-    let mut dots = [[0.0; T]; R];
-    for r in 0..R {
-        for t in 0..T {
-            dots[r][t] = s.sum(lanes[r][t]);
-        }
-    }
-    dots
-}
-
-/// The same, before the lanes are added.
+/// Dot products of `R` stored rows with `T` float rows of the same length, before the lanes are added. Unless `ahead` is
+/// zero, the bytes so far behind the stored rows are fetched meanwhile.
 #[inline(always)]
 pub(super) fn dot_lanes<S: Simd, E: Element, const R: usize, const T: usize>(
     s: S,
     w: [&[u8]; R],
     x: [&[f32]; T],
+    ahead: usize,
 ) -> [[S::F; T]; R] {
     let chunks = x[0].len() / 16;
     let w_chunks: [&[E::Chunk]; R] = std::array::from_fn(|r| &E::chunks(w[r]).0[..chunks]);
@@ -235,7 +226,11 @@ pub(super) fn dot_lanes<S: Simd, E: Element, const R: usize, const T: usize>(
             x[t] = s.load(&x_chunks[t][i]);
         }
         for r in 0..R {
-            let w = E::load(s, &w_chunks[r][i]);
+            let chunk = &w_chunks[r][i];
+            if ahead > 0 {
+                s.prefetch(std::ptr::from_ref(chunk).cast::<u8>().wrapping_add(ahead));
+            }
+            let w = E::load(s, chunk);
             for t in 0..T {
                 lanes[r][t] = s.fma(w, x[t], lanes[r][t]);
             }
