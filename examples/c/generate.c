@@ -19,11 +19,11 @@ struct options {
 };
 
 /* Ends the program with the library's message when a call has failed. */
-static void check(const char *what, segno_status status, segno_error *err)
+static void check(const char *what, segno_status status, segno_error **err)
 {
     if (SEGNO_FAILED(status)) {
-        fprintf(stderr, "%s: %s (%s)\n", what, segno_error_message(err), segno_status_str(status));
-        segno_error_free(err);
+        fprintf(stderr, "%s: %s (%s)\n", what, segno_error_message(*err), segno_status_str(status));
+        segno_error_free(*err);
         exit(1);
     }
 }
@@ -69,11 +69,11 @@ static int32_t *tokenize(const segno_model *model, const char *text, size_t *cou
 {
     segno_error *err = NULL;
     const uint32_t flags = SEGNO_TOKENIZE_ADD_SPECIAL;
-    check("tokenize", segno_tokenize(model, text, strlen(text), flags, NULL, 0, count, &err), err);
+    check("tokenize", segno_tokenize(model, text, strlen(text), flags, NULL, 0, count, &err), &err);
     int32_t *tokens = malloc((*count + 1) * sizeof *tokens);
     if (tokens == NULL)
         exit(1);
-    check("tokenize", segno_tokenize(model, text, strlen(text), flags, tokens, *count, count, &err), err);
+    check("tokenize", segno_tokenize(model, text, strlen(text), flags, tokens, *count, count, &err), &err);
     return tokens;
 }
 
@@ -92,15 +92,15 @@ static long stream(segno_session *session, int32_t seq, segno_text *text, long l
             segno_error_free(err);
             break;
         }
-        check("decode", status, err);
+        check("decode", status, &err);
         if (status == SEGNO_PENDING)
             continue;
         count++;
-        check("text", segno_text_push(text, token, piece, sizeof piece, &len, &err), err);
+        check("text", segno_text_push(text, token, piece, sizeof piece, &len, &err), &err);
         fwrite(piece, 1, len, stdout);
         fflush(stdout);
     }
-    check("text", segno_text_flush(text, piece, sizeof piece, &len, &err), err);
+    check("text", segno_text_flush(text, piece, sizeof piece, &len, &err), &err);
     fwrite(piece, 1, len, stdout);
     return count;
 }
@@ -117,22 +117,22 @@ int main(int argc, char **argv)
     segno_ctx_opts ctx_opts;
     segno_ctx_opts_init(&ctx_opts, sizeof ctx_opts);
     ctx_opts.n_threads = (uint32_t)o.threads;
-    check("context", segno_ctx_create(SEGNO_ABI_VERSION, &ctx_opts, &ctx, &err), err);
-    check("load", segno_model_load(ctx, o.model, NULL, &model, &err), err);
-    check("session", segno_session_create(model, NULL, &session, &err), err);
-    check("text", segno_text_create(model, NULL, &text, &err), err);
+    check("context", segno_ctx_create(SEGNO_ABI_VERSION, &ctx_opts, &ctx, &err), &err);
+    check("load", segno_model_load(ctx, o.model, NULL, &model, &err), &err);
+    check("session", segno_session_create(model, NULL, &session, &err), &err);
+    check("text", segno_text_create(model, NULL, &text, &err), &err);
 
     segno_sampler_opts sampler;
     segno_sampler_opts_init(&sampler, sizeof sampler);
     sampler.temperature = o.temperature;
     if (o.seed >= 0)
         sampler.seed = (uint64_t)o.seed;
-    check("sequence", segno_seq_open(session, &sampler, &seq, &err), err);
+    check("sequence", segno_seq_open(session, &sampler, &seq, &err), &err);
 
     size_t prompt_count;
     int32_t *prompt = tokenize(model, o.prompt, &prompt_count);
     double start = now();
-    check("prompt", segno_seq_prefill(session, seq, prompt, prompt_count, &err), err);
+    check("prompt", segno_seq_prefill(session, seq, prompt, prompt_count, &err), &err);
     double prompted = now();
     printf("%s", o.prompt);
     long count = stream(session, seq, text, o.tokens);
