@@ -87,8 +87,11 @@ pub(super) fn in_part(error: Error, path: &Path, count: usize) -> Error {
 
 /// Checks that all parts together have as many tensors as the first one says.
 pub(super) fn check_total(meta: &Metadata, tensors: usize) -> Result<()> {
+    if count(meta)? == 1 {
+        return Ok(());
+    }
     match meta.unsigned(TENSORS)? {
-        Some(total) if total != tensors as u64 && count(meta)? > 1 => {
+        Some(total) if total != tensors as u64 => {
             Err(meta.bad(TENSORS, &format!("is {total}, the parts have {tensors}; they are not of one model")))
         }
         _ => Ok(()),
