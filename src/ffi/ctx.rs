@@ -2,7 +2,7 @@
 
 use super::argument::{Out, Sized_, options, write_sized};
 use super::device::{SEGNO_DEVICE_AUTO, kind_of};
-use super::error::segno_error;
+use super::error::{one_line, segno_error};
 use super::guard::{guard, guard_value, silence_panics};
 use super::handle::{Handle, share, unshare};
 use super::status::{SEGNO_OK, segno_status};
@@ -11,7 +11,7 @@ use crate::backend::cpu;
 use crate::engine::context::{LogSink, Options};
 use crate::engine::{Context, LogLevel};
 use crate::error::{Error, Result};
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 /// One device with its worker threads and its log. Owned by the host, shareable between threads.
@@ -162,7 +162,7 @@ unsafe impl Send for HostLog {}
 
 impl HostLog {
     fn write(&self, level: LogLevel, message: &str) {
-        let line = CString::new(message.replace('\0', "")).unwrap_or_default();
+        let line = one_line(message);
         // SAFETY: the function and its argument are valid as long as the context lives, as the header demands.
         unsafe { (self.function)(self.user, level as i32, line.as_ptr()) }
     }

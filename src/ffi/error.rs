@@ -26,9 +26,7 @@ impl Handle for segno_error {
 
 impl segno_error {
     pub(super) fn allocate(failure: Failure) -> *mut segno_error {
-        let mut text = failure.error.to_string().into_bytes();
-        text.retain(|&byte| byte != 0);
-        let message = CString::new(text).unwrap_or_default();
+        let message = one_line(&failure.error.to_string());
         let item = failure.item.and_then(|item| i64::try_from(item).ok()).unwrap_or(-1);
         own(Detail { code: status_of(&failure.error), message, item })
     }
@@ -36,6 +34,28 @@ impl segno_error {
     pub(super) fn release(pointer: *mut segno_error) {
         drop(disown(pointer));
     }
+}
+
+/// Longest message, and what stands for the middle of a longer one, in bytes.
+const MAX_MESSAGE: usize = 1024;
+const GAP: &str = " [...] ";
+
+/// A message as the host may show it, whatever names a file has put into it: control characters are escaped, and of a long
+/// text only beginning and end are kept.
+pub(super) fn one_line(message: &str) -> CString {
+    let mut line = String::with_capacity(message.len().min(2 * MAX_MESSAGE));
+    for c in message.chars() {
+        match c {
+            '\u{2028}' | '\u{2029}' => line.extend(c.escape_unicode()),
+            c if c.is_control() => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    if line.len() > MAX_MESSAGE {
+        let half = (MAX_MESSAGE - GAP.len()) / 2;
+        line.replace_range(line.floor_char_boundary(half)..line.ceil_char_boundary(line.len() - half), GAP);
+    }
+    CString::new(line).unwrap_or_default()
 }
 
 /// The status code of an error; `SEGNO_OK` for NULL.
@@ -66,4 +86,28 @@ pub extern "C" fn segno_error_item(error: *const segno_error) -> i64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_error_free(error: *mut segno_error) {
     guard_value((), || segno_error::release(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_one_line_without_control_characters() {
+        let line = one_line("a\nb\0c\u{1b}[2Jd\u{2028}e\u{85}f");
+        assert_eq!(line.to_str().unwrap(), "a\\nb\\u{0}c\\u{1b}[2Jd\\u{2028}e\\u{85}f");
+        assert_eq!(one_line("größe \u{1f600}").to_str().unwrap(), "größe \u{1f600}");
+    }
+
+    #[test]
+    fn long_messages_keep_their_ends() {
+        for filler in ["x", "ß", "\u{1f600}"] {
+            let line = one_line(&format!("begin {} end", filler.repeat(70_000)));
+            let text = line.to_str().unwrap();
+            assert!(text.starts_with("begin ") && text.ends_with(" end") && text.contains(GAP));
+            assert!((MAX_MESSAGE - 16..=MAX_MESSAGE).contains(&text.len()), "{} bytes", text.len());
+        }
+        let full = "x".repeat(MAX_MESSAGE);
+        assert_eq!(one_line(&full).to_str().unwrap(), full);
+    }
 }
