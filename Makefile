@@ -13,7 +13,7 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all demo test bench lint rust-test c-test abi-test header clean
+.PHONY: all demo test bench lint rust-test c-test abi-test fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -49,6 +49,12 @@ bench:
 	@set -e; for m in $(BENCH_MODELS); do f=$(BUILD)/models/$$m.gguf; \
 		[ -f $$f ] || $(TARGET)/examples/synth_gguf "$${m%.*}" "$${m##*.}" $$f; done
 	$(CARGO) bench --bench e2e -- $(BENCH_MODELS:%=$(CURDIR)/$(BUILD)/models/%.gguf)
+
+# More hostile files than `make test` has: CASES of them, beginning with number FIRST.
+CASES ?= 1000000
+FIRST ?= 0
+fuzz:
+	SEGNO_HOSTILE_CASES=$(CASES) SEGNO_HOSTILE_FIRST=$(FIRST) $(CARGO) test --test hostile changed -- --show-output
 
 # Regenerates include/segno.h from src/ffi; the test `header` fails when that was forgotten.
 header:

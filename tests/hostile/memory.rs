@@ -1,0 +1,57 @@
+//! An allocator with a ceiling: what would go beyond it fails, so an allocation that cannot fail ends the process, and is found.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Most bytes in use at once.
+pub const CEILING: usize = 1 << 30;
+
+static USED: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+/// Most bytes that were in use at once so far.
+pub fn peak() -> usize {
+    PEAK.load(Ordering::Relaxed)
+}
+
+pub struct Capped;
+
+fn take(size: usize) -> bool {
+    let used = USED.fetch_add(size, Ordering::Relaxed).saturating_add(size);
+    if used > CEILING {
+        give(size);
+        return false;
+    }
+    PEAK.fetch_max(used, Ordering::Relaxed);
+    true
+}
+
+fn give(size: usize) {
+    USED.fetch_sub(size, Ordering::Relaxed);
+}
+
+// SAFETY: memory comes from the system's allocator, or not at all.
+unsafe impl GlobalAlloc for Capped {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if !take(layout.size()) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        give(layout.size());
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if !take(size) {
+            return std::ptr::null_mut();
+        }
+        give(layout.size());
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}

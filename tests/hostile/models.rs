@@ -1,0 +1,220 @@
+//! Tiny models, valid to the last byte: every family, both kinds of vocabulary, every storage type, every GGUF version.
+
+use super::gguf::{self, File, Tensor, Value};
+use segno::quant::DType;
+use segno::quant::DType::*;
+use segno::quant::synthetic::{Random, blocks};
+
+/// What a model is made of.
+struct Recipe {
+    arch: &'static str,
+    version: u32,
+    hidden: usize,
+    layers: usize,
+    vocabulary: Vocabulary,
+    /// Taken in turn by the matrices whose rows are whole blocks of the type.
+    types: &'static [DType],
+    /// An output head of its own, biases, and scaled positions.
+    rich: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Vocabulary {
+    SentencePiece,
+    BytePair(&'static str),
+    None,
+}
+
+const HEADS: usize = 2;
+const HEAD_DIM: usize = 16;
+const FEED_FORWARD: usize = 32;
+const TEMPLATE: &str = "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }}</s>{% endfor %}\
+    {% if add_generation_prompt %}<s>assistant:{% endif %}";
+
+const RECIPES: [Recipe; 9] = [
+    recipe("llama", 3, 32, Vocabulary::SentencePiece, &[F32]),
+    recipe("llama", 3, 64, Vocabulary::BytePair("gpt-2"), &[F16, BF16, Q8_0, Q4_0, F32]),
+    recipe("llama", 3, 256, Vocabulary::SentencePiece, &[Q4_K, Q6_K, Q2_K, Q3_K, Q5_K, Q8_0]),
+    recipe("qwen2", 3, 32, Vocabulary::BytePair("qwen2"), &[Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4]),
+    recipe("qwen3", 2, 64, Vocabulary::BytePair("llama-bpe"), &[NVFP4, MXFP4, F16, Q8_0]),
+    recipe("llama", 3, 256, Vocabulary::None, &[IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S]),
+    recipe("qwen3", 3, 256, Vocabulary::BytePair("qwen2"), &[IQ4_XS, TQ1_0, TQ2_0, Q1_0, Q4_K, Q6_K]),
+    Recipe { rich: true, ..recipe("llama", 1, 32, Vocabulary::SentencePiece, &[F32, F16]) },
+    Recipe { rich: true, layers: 2, ..recipe("qwen2", 3, 32, Vocabulary::BytePair("gpt-2"), &[Q8_0, F32]) },
+];
+
+const fn recipe(
+    arch: &'static str,
+    version: u32,
+    hidden: usize,
+    vocabulary: Vocabulary,
+    types: &'static [DType],
+) -> Recipe {
+    Recipe { arch, version, hidden, layers: 1, vocabulary, types, rich: false }
+}
+
+/// All models.
+pub fn all() -> Vec<File> {
+    RECIPES.iter().zip(1..).map(|(recipe, seed)| Builder::new(recipe, seed).build()).collect()
+}
+
+struct Builder<'a> {
+    recipe: &'a Recipe,
+    random: Random,
+    matrices: usize,
+    file: File,
+}
+
+impl<'a> Builder<'a> {
+    fn new(recipe: &'a Recipe, seed: u64) -> Builder<'a> {
+        let file = File {
+            magic: *b"GGUF",
+            version: recipe.version,
+            alignment: 32,
+            said_entries: None,
+            said_tensors: None,
+            entries: Vec::new(),
+            tensors: Vec::new(),
+        };
+        Builder { recipe, random: Random::new(seed), matrices: 0, file }
+    }
+
+    fn build(mut self) -> File {
+        self.sizes();
+        let tokens = match self.recipe.vocabulary {
+            Vocabulary::SentencePiece => self.sentencepiece(),
+            Vocabulary::BytePair(name) => self.byte_pair(name),
+            Vocabulary::None => 40,
+        };
+        self.matrix("token_embd.weight", self.recipe.hidden, tokens);
+        for layer in 0..self.recipe.layers {
+            self.layer(layer);
+        }
+        self.vector("output_norm.weight", self.recipe.hidden);
+        if self.recipe.rich {
+            self.matrix("output.weight", self.recipe.hidden, tokens);
+            self.vector("rope_freqs.weight", HEAD_DIM / 2);
+        }
+        self.file
+    }
+
+    fn sizes(&mut self) {
+        let arch = self.recipe.arch;
+        self.file.set("general.architecture", Value::text(arch));
+        self.file.set("general.name", Value::text("tiny"));
+        let numbers = [
+            ("context_length", 64),
+            ("embedding_length", self.recipe.hidden),
+            ("block_count", self.recipe.layers),
+            ("feed_forward_length", FEED_FORWARD),
+            ("attention.head_count", HEADS),
+            ("attention.head_count_kv", 1),
+            ("attention.key_length", HEAD_DIM),
+            ("attention.value_length", HEAD_DIM),
+            ("rope.dimension_count", HEAD_DIM),
+        ];
+        for (name, number) in numbers {
+            self.file.set(&format!("{arch}.{name}"), Value::u32(number as u32));
+        }
+        self.file.set(&format!("{arch}.attention.layer_norm_rms_epsilon"), Value::f32(1e-5));
+        self.file.set(&format!("{arch}.rope.freq_base"), Value::f32(10_000.0));
+        if self.recipe.rich {
+            self.file.set("general.alignment", Value::u32(32));
+            self.file.set(&format!("{arch}.rope.scaling.type"), Value::text("yarn"));
+            self.file.set(&format!("{arch}.rope.scaling.factor"), Value::f32(4.0));
+            self.file.set(&format!("{arch}.rope.scaling.original_context_length"), Value::u32(32));
+        }
+    }
+
+    fn sentencepiece(&mut self) -> usize {
+        let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>", "<0x0A>", "<0xC3>", "<0xA9>"].map(String::from).to_vec();
+        let special = tokens.len();
+        tokens.extend(('a'..='z').map(String::from));
+        tokens.extend(["\u{2581}", "th", "he", "the", "\u{2581}the", "\u{2581}t", "er", "in"].map(String::from));
+        let kinds = (0..tokens.len()).map(|at| if at < special { [2, 3, 3, 6, 6, 6][at] } else { 1 });
+        self.file.set("tokenizer.ggml.model", Value::text("llama"));
+        self.file.set("tokenizer.ggml.tokens", Value::array(gguf::TEXT, tokens.iter().map(Value::text)));
+        self.file.set(
+            "tokenizer.ggml.scores",
+            Value::array(gguf::F32, (0..tokens.len()).map(|at| Value::f32(-(at as f32)))),
+        );
+        self.file.set("tokenizer.ggml.token_type", Value::array(gguf::I32, kinds.map(Value::i32)));
+        self.file.set("tokenizer.ggml.bos_token_id", Value::u32(1));
+        self.file.set("tokenizer.ggml.eos_token_id", Value::u32(2));
+        self.file.set("tokenizer.ggml.add_bos_token", Value::bool(true));
+        self.file.set("tokenizer.chat_template", Value::text(TEMPLATE));
+        tokens.len()
+    }
+
+    fn byte_pair(&mut self, name: &str) -> usize {
+        let mut tokens: Vec<String> = ('!'..='~').map(String::from).collect();
+        tokens.extend(["\u{120}", "\u{10a}", "th", "he", "the", "\u{120}the", "\u{120}t"].map(String::from));
+        tokens.extend(["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>"].map(String::from));
+        let count = tokens.len();
+        let kinds = (0..count).map(|at| if at + 1 == count { 4 } else { 1 + 2 * i32::from(at + 4 >= count) });
+        let merges = ["t h", "h e", "th e", "\u{120} t", "\u{120} the"];
+        self.file.set("tokenizer.ggml.model", Value::text("gpt2"));
+        self.file.set("tokenizer.ggml.pre", Value::text(name));
+        self.file.set("tokenizer.ggml.tokens", Value::array(gguf::TEXT, tokens.iter().map(Value::text)));
+        self.file.set("tokenizer.ggml.token_type", Value::array(gguf::I32, kinds.map(Value::i32)));
+        self.file.set("tokenizer.ggml.merges", Value::array(gguf::TEXT, merges.map(Value::text)));
+        self.file.set("tokenizer.ggml.eos_token_id", Value::u32(count as u32 - 2));
+        self.file.set("tokenizer.chat_template", Value::text(TEMPLATE));
+        count
+    }
+
+    fn layer(&mut self, index: usize) {
+        let hidden = self.recipe.hidden;
+        let name = |part: &str| format!("blk.{index}.{part}");
+        self.vector(&name("attn_norm.weight"), hidden);
+        for (part, rows) in [("attn_q", HEADS * HEAD_DIM), ("attn_k", HEAD_DIM), ("attn_v", HEAD_DIM)] {
+            self.matrix(&name(&format!("{part}.weight")), hidden, rows);
+            if self.recipe.arch == "qwen2" || self.recipe.rich {
+                self.vector(&name(&format!("{part}.bias")), rows);
+            }
+        }
+        if self.recipe.arch == "qwen3" {
+            self.vector(&name("attn_q_norm.weight"), HEAD_DIM);
+            self.vector(&name("attn_k_norm.weight"), HEAD_DIM);
+        }
+        self.matrix(&name("attn_output.weight"), HEADS * HEAD_DIM, hidden);
+        self.vector(&name("ffn_norm.weight"), hidden);
+        self.matrix(&name("ffn_gate.weight"), hidden, FEED_FORWARD);
+        self.matrix(&name("ffn_up.weight"), hidden, FEED_FORWARD);
+        self.matrix(&name("ffn_down.weight"), FEED_FORWARD, hidden);
+    }
+
+    fn matrix(&mut self, name: &str, cols: usize, rows: usize) {
+        let turns = (0..self.recipe.types.len())
+            .map(|turn| self.recipe.types[(self.matrices + turn) % self.recipe.types.len()]);
+        let dtype = turns.into_iter().find(|dtype| cols.is_multiple_of(dtype.block_len())).unwrap_or(F32);
+        self.matrices += 1;
+        self.tensor(name, &[cols, rows], dtype);
+    }
+
+    fn vector(&mut self, name: &str, len: usize) {
+        self.tensor(name, &[len], F32);
+        // Norms and divisors around one.
+        let data = &mut self.file.tensors.last_mut().expect("just added").data;
+        for value in data.as_chunks_mut::<4>().0 {
+            *value = (1.0 + 0.25 * f32::from_le_bytes(*value)).to_le_bytes();
+        }
+    }
+
+    fn tensor(&mut self, name: &str, dims: &[usize], dtype: DType) {
+        let count = dims.iter().product::<usize>() / dtype.block_len();
+        self.file.tensors.push(Tensor {
+            name: name.into(),
+            dims: dims.iter().map(|&dim| dim as u64).collect(),
+            said_rank: None,
+            type_id: type_id(dtype),
+            said_offset: None,
+            data: blocks(dtype, count, &mut self.random),
+        });
+    }
+}
+
+/// The number of a storage type in a file.
+fn type_id(dtype: DType) -> u32 {
+    (0..64).find(|&id| DType::from_ggml(id) == Some(dtype)).expect("every type has a number below 64")
+}
