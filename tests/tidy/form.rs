@@ -6,7 +6,7 @@ const FUNCTION_LINES: usize = 70;
 const FILE_LINES: usize = 500;
 const KERNEL_LINES: usize = 150;
 /// A program that shows the API has fewer lines.
-const EXAMPLE_LINES: usize = 150;
+const EXAMPLE_LINES: usize = 210;
 
 /// A file whose header has this line may be of any length, and has no functions.
 const TABLES_MARK: &str = "//! Constant tables only.";
@@ -239,8 +239,8 @@ mod tests {
 
     #[test]
     fn a_long_example_is_found() {
-        assert_eq!(found(check_length, "examples/c/generate.c", &"x;\n".repeat(149)), 0);
-        assert_eq!(found(check_length, "examples/c/generate.c", &"x;\n".repeat(150)), 1);
+        assert_eq!(found(check_length, "examples/c/generate.c", &"x;\n".repeat(209)), 0);
+        assert_eq!(found(check_length, "examples/c/generate.c", &"x;\n".repeat(210)), 1);
     }
 
     #[test]

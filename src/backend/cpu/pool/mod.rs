@@ -1,7 +1,8 @@
 //! The worker threads of a context, and the tiles that they share out.
 //!
 //! A stage is a set of tiles and a function; the calling thread publishes it, works on it with whichever workers join in
-//! time, and returns when all tiles are done. A worker that the system has put aside is not waited for unless it has joined,
+//! time, and returns when all tiles are done. Each thread begins with a run of neighbouring tiles, which suits prefetching, and
+//! then takes from the runs of the others. A worker that the system has put aside is not waited for unless it has joined,
 //! so a busy machine costs no more than the share that others take. Workers spin briefly for the next stage, then park.
 
 mod cores;
@@ -33,11 +34,14 @@ pub struct Pool {
 impl Pool {
     /// A pool in which `threads` threads work on a stage: the caller and `threads - 1` workers.
     pub fn new(threads: usize) -> Result<Pool> {
-        let mut pool =
-            Pool { shared: Arc::new(Shared::new()), workers: reserve(threads, "threads")?, turn: Mutex::new(()) };
+        let mut pool = Pool {
+            shared: Arc::new(Shared::new(threads.max(1))?),
+            workers: reserve(threads, "threads")?,
+            turn: Mutex::new(()),
+        };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
-            let worker = std::thread::Builder::new().name(format!("segno-{index}")).spawn(move || shared.work());
+            let worker = std::thread::Builder::new().name(format!("segno-{index}")).spawn(move || shared.work(index));
             pool.workers
                 .push(worker.map_err(|error| Error::Device(format!("cannot start worker thread {index}: {error}")))?);
         }
@@ -114,12 +118,17 @@ const OPEN: u64 = 1 << 31;
 const INSIDE: u64 = OPEN - 1;
 const NUMBER: u64 = 1 << 32;
 
+/// A counter on a cache line of its own.
+#[repr(align(64))]
+struct Run(AtomicUsize);
+
 struct Shared {
     /// Stage number, open bit, workers inside.
     gate: AtomicU64,
     /// The stage, readable by whoever has entered the open gate and has not left.
     stage: UnsafeCell<Option<Stage<'static>>>,
-    next: AtomicUsize,
+    /// The next tile of each thread's run.
+    runs: Vec<Run>,
     failed: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     started: AtomicUsize,
@@ -136,11 +145,13 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 impl Shared {
-    fn new() -> Shared {
-        Shared {
+    fn new(threads: usize) -> Result<Shared> {
+        let mut runs = reserve(threads, "threads")?;
+        runs.resize_with(threads, || Run(AtomicUsize::new(0)));
+        Ok(Shared {
             gate: AtomicU64::new(0),
             stage: UnsafeCell::new(None),
-            next: AtomicUsize::new(0),
+            runs,
             failed: AtomicBool::new(false),
             panic: Mutex::new(None),
             started: AtomicUsize::new(0),
@@ -149,12 +160,19 @@ impl Shared {
             lock: Mutex::new(()),
             work_ready: Condvar::new(),
             stage_done: Condvar::new(),
-        }
+        })
+    }
+
+    /// First tile of a thread's run, of `total` tiles.
+    fn run_start(&self, thread: usize, total: usize) -> usize {
+        thread * total / self.runs.len()
     }
 
     /// Runs one stage to its end. The caller holds the pool's turn.
     fn run_stage(&self, stage: Stage<'_>) -> Result<()> {
-        self.next.store(0, Ordering::Relaxed);
+        for (thread, run) in self.runs.iter().enumerate() {
+            run.0.store(self.run_start(thread, stage.total), Ordering::Relaxed);
+        }
         let cancel = stage.cancel;
         // SAFETY: the caller holds the turn and the gate is closed and empty, so nobody else touches the cell. The lifetime is
         // extended only until this function returns: it closes the gate and waits for all who entered.
@@ -164,7 +182,7 @@ impl Shared {
         if self.parked.load(Ordering::SeqCst) > 0 {
             self.wake_workers();
         }
-        self.take_tiles();
+        self.take_tiles(0);
         self.close();
         // SAFETY: the gate is closed and empty again.
         unsafe { *self.stage.get() = None };
@@ -175,17 +193,21 @@ impl Shared {
         if cancel.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }
 
-    /// Works on tiles until none is left. Called from inside the gate, or by its owner.
-    fn take_tiles(&self) {
+    /// Works on tiles until none is left: those of the thread's own run first. Called from inside the gate, or by its owner.
+    fn take_tiles(&self, thread: usize) {
         // SAFETY: the owner of the stage waits for everyone inside before it clears the cell.
         let Some(stage) = (unsafe { &*self.stage.get() }) else { return };
         let result = catch_unwind(AssertUnwindSafe(|| {
-            while !stage.cancel.load(Ordering::Relaxed) && !self.failed.load(Ordering::Relaxed) {
-                let index = self.next.fetch_add(1, Ordering::Relaxed);
-                if index >= stage.total {
-                    return;
+            for other in 0..self.runs.len() {
+                let run = (thread + other) % self.runs.len();
+                let end = self.run_start(run + 1, stage.total);
+                while !stage.cancel.load(Ordering::Relaxed) && !self.failed.load(Ordering::Relaxed) {
+                    let index = self.runs[run].0.fetch_add(1, Ordering::Relaxed);
+                    if index >= end {
+                        break;
+                    }
+                    (stage.run)(index);
                 }
-                (stage.run)(index);
             }
         }));
         if let Err(panic) = result {
@@ -211,13 +233,13 @@ impl Shared {
     }
 
     /// The life of a worker.
-    fn work(&self) {
+    fn work(&self, thread: usize) {
         self.started.fetch_add(1, Ordering::Release);
         let mut last = 0;
         while let Some(number) = self.wait_for_stage(last) {
             last = number;
             if self.enter(number) {
-                self.take_tiles();
+                self.take_tiles(thread);
                 self.leave();
             }
         }
