@@ -346,12 +346,27 @@ fn what_the_library_lacks_is_refused_by_name() {
     unsupported(&["rope scaling `longrope`"], &|file| {
         file.set("llama.rope.scaling.type", "longrope");
     });
+    unsupported(&["`llama.logit_scale` is 0.25"], &|file| {
+        file.set("llama.logit_scale", 0.25f32);
+    });
+    unsupported(&["attention is not causal"], &|file| {
+        file.set("llama.attention.causal", false);
+    });
     unsupported(&["tokenizer model `wordpiece`"], &|file| {
         file.set("tokenizer.ggml.model", "wordpiece");
     });
     unsupported(&["llama.attention.head_count_kv", "layer to layer"], &|file| {
         file.set("llama.attention.head_count_kv", [2u32, 4]);
     });
+}
+
+#[test]
+fn features_at_the_value_that_changes_nothing_are_accepted() {
+    let mut file = Shape::small().file();
+    file.set("llama.logit_scale", 0f32).set("llama.residual_scale", 1f32).set("llama.attention.scale", 0f32);
+    file.set("llama.attention.causal", true).set("llama.expert_count", 0u32).set("llama.rope.scaling.factor", 0f32);
+    let plain = ctx().load_buffer(&Shape::small().file().bytes()).unwrap();
+    assert_eq!(logits(&ctx().load_buffer(&file.bytes()).unwrap()), logits(&plain));
 }
 
 #[test]

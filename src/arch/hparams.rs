@@ -49,6 +49,21 @@ const MAX_SIZE: u32 = 1 << 24;
 const MAX_GROUP: usize = 128;
 const MAX_HEAD_DIM: usize = 512;
 
+/// Numbers that would change the result and that no supported family has, with the value that changes nothing.
+const ABSENT_FEATURES: [(&str, f32); 11] = [
+    ("attention.scale", 0.0),
+    ("attention.clamp_kqv", 0.0),
+    ("attention.temperature_scale", 0.0),
+    ("attn_logit_softcapping", 0.0),
+    ("final_logit_softcapping", 0.0),
+    ("logit_scale", 1.0),
+    ("embedding_scale", 1.0),
+    ("residual_scale", 1.0),
+    ("rope.scaling.yarn_log_multiplier", 0.0),
+    ("rope.scaling.yarn_ext_factor", 1.0),
+    ("rope.scaling.yarn_attn_factor", 1.0),
+];
+
 impl Hparams {
     /// Reads the sizes of a model of family `arch`.
     pub fn read(meta: &Metadata, arch: &Arch) -> Result<Hparams> {
@@ -149,7 +164,17 @@ impl Reader<'_> {
         if let Some(experts) = self.meta.unsigned(&self.keys.of("expert_count"))?.filter(|&n| n > 0) {
             return Err(Error::Unsupported(format!("mixture of experts ({experts} experts) is not supported")));
         }
-        Ok(())
+        for (name, neutral) in ABSENT_FEATURES {
+            let key = self.keys.of(name);
+            // Converters write 0 for a feature that a model does not have.
+            if let Some(value) = self.meta.f32(&key)?.filter(|&value| value != 0.0 && value != neutral) {
+                return Err(Error::Unsupported(format!("metadata `{key}` is {value}, which is not supported")));
+            }
+        }
+        match self.meta.bool(&self.keys.of("attention.causal"))? {
+            Some(false) => Err(Error::Unsupported("models whose attention is not causal are not supported".into())),
+            _ => Ok(()),
+        }
     }
 
     fn check(&self, h: &Hparams) -> Result<()> {
