@@ -171,6 +171,18 @@ fn logits_are_the_same_however_they_are_reached() {
 }
 
 #[test]
+fn logits_do_not_depend_on_512_bit_instructions() {
+    let logits = |flags: u32| {
+        let model = Ctx::new(|opts| opts.flags = flags).unwrap().load(&bundled_model()).unwrap();
+        let session = model.session(|_| ()).unwrap();
+        let seq = session.open(&greedy()).unwrap();
+        session.prefill(seq, &prompt(45, model.info().vocab)).unwrap();
+        session.logits(seq).unwrap()
+    };
+    assert_eq!(logits(0), logits(segno::ffi::ctx::SEGNO_CTX_NO_AVX512));
+}
+
+#[test]
 fn a_seed_gives_the_same_tokens_in_every_run_and_another_seed_others() {
     let model = load(2);
     let run = |seed: u64| {
