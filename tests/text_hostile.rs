@@ -87,6 +87,25 @@ fn too_many_special_tokens_are_refused() {
     assert!(error.contains("special tokens"), "{error}");
 }
 
+#[test]
+fn special_tokens_that_begin_alike_cost_no_more_than_their_bytes() {
+    let tokens: Vec<String> = (1..=1024).map(|length| "x".repeat(length)).collect();
+    let file = gpt2().strings(TOKENS, &tokens).integers(KINDS, &[4; 1024]).strings::<&str>(MERGES, &[]);
+    let started = std::time::Instant::now();
+    let tokenizer = Tokenizer::from_metadata(&file.finish()).unwrap().unwrap();
+    let ids = tokenizer.encode("x".repeat(100_000).as_bytes(), false, true).unwrap();
+    assert_eq!((ids.len(), ids[0], ids[97]), (98, 1023, 100_000 % 1024 - 1));
+    assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
+}
+
+#[test]
+fn a_special_token_that_reads_far_ahead_is_refused() {
+    let tokens = ["x".to_owned(), "x".repeat(60_000)];
+    let file = gpt2().strings(TOKENS, &tokens).integers(KINDS, &[4; 2]).strings::<&str>(MERGES, &[]);
+    let error = Tokenizer::from_metadata(&file.finish()).err().expect("accepted").to_string();
+    assert!(error.contains("60000 bytes, at most 1024"), "{error}");
+}
+
 /// Random changes of one byte in a real file's metadata either fail to parse, are refused, or give a tokenizer that works.
 #[test]
 fn random_damage_never_panics() {

@@ -5,10 +5,12 @@
 use super::vocabulary::{Kind, Vocabulary};
 use crate::error::{Error, Result};
 use crate::format::Metadata;
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 /// Most bytes of special tokens that a file may hold; the automata take about 20 times as much.
 const MAX_BYTES: usize = 4 << 20;
+/// Longest special token: at every place of a text as many bytes may be read before another, shorter one is found to win.
+const MAX_TOKEN_BYTES: usize = 1024;
 
 /// A stretch of text, or a token that was written out in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,10 +84,17 @@ impl Finder {
             let message = format!("special tokens of {bytes} bytes together, at most {MAX_BYTES} are supported");
             return Err(Error::Unsupported(message));
         }
+        let longest = patterns().map(<[u8]>::len).max().unwrap_or(0);
+        if longest > MAX_TOKEN_BYTES {
+            let message = format!("special tokens of {longest} bytes, at most {MAX_TOKEN_BYTES} are supported");
+            return Err(Error::Unsupported(message));
+        }
         if tokens.is_empty() {
             return Ok(Finder { automaton: None, tokens });
         }
+        // A DFA costs time and memory for every token, byte and shorter beginning of it; this kind is made in one walk.
         let automaton = AhoCorasick::builder()
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
             .match_kind(MatchKind::LeftmostLongest)
             .build(patterns())
             .map_err(|error| Error::Unsupported(format!("{} special tokens: {error}", tokens.len())))?;
