@@ -8,6 +8,8 @@ pub mod ctx;
 pub mod decode;
 pub mod device;
 pub mod error;
+#[cfg(test)]
+mod forced_panic;
 mod guard;
 mod handle;
 pub mod model;

@@ -173,7 +173,7 @@ fn stream_options(opts: &segno_text_opts) -> Result<StreamOptions> {
 }
 
 /// Runs the body of a call on a stream, and gives out the text that it releases if the host's buffer holds it.
-fn with_text(
+pub(super) fn with_text(
     text: *mut segno_text,
     buf: *mut c_char,
     cap: usize,
