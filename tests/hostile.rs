@@ -2,7 +2,7 @@
 //! most 2 seconds and 1 GiB each.
 //!
 //! `SEGNO_HOSTILE_CASES` sets how many (`make fuzz` asks for more), `SEGNO_HOSTILE_FIRST` where to begin: a case is its number. A crash
-//! leaves the file at fault as `hostile-TEST-N.gguf` in cargo's folder for the temporary files of tests.
+//! leaves the file at fault as `hostile-*.gguf` in cargo's folder for the temporary files of tests.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn context() -> Ctx {
 
 /// Where the case of a test's worker lies while it runs.
 fn case_file(test: &str, worker: usize) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hostile-{test}-{worker}.gguf"))
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hostile-{}-{test}-{worker}.gguf", std::process::id()))
 }
 
 /// How far the cases came, and the slowest.

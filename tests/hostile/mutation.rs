@@ -451,8 +451,12 @@ fn resize_tensor(file: &mut File, dice: &mut Dice) {
     tensor.dims[at] = 1 + dice.below(300) as u64;
     let Some(dtype) = DType::from_ggml(tensor.type_id) else { return };
     let Some(row) = dtype.row_bytes(tensor.dims[0]) else { return };
-    let rows: u64 = tensor.dims[1..].iter().product();
+    let rows = elements(&tensor.dims[1..]);
     tensor.data.resize((row.saturating_mul(rows)).min(1 << 20) as usize, 0x3c);
+}
+
+fn elements(dims: &[u64]) -> u64 {
+    dims.iter().fold(1, |product, &dim| product.saturating_mul(dim))
 }
 
 fn retype_tensor(file: &mut File, dice: &mut Dice) {
@@ -461,7 +465,7 @@ fn retype_tensor(file: &mut File, dice: &mut Dice) {
     tensor.type_id = if dice.one_in(5) { number } else { dice.below(45) as u32 };
     // Every bit pattern is a block of every type: enough bytes make it one.
     if dice.one_in(2) {
-        let len = tensor.dims.iter().product::<u64>().min(1 << 16) as usize * 4;
+        let len = elements(&tensor.dims).min(1 << 16) as usize * 4;
         tensor.data.resize(len, 0x2a);
     }
 }
