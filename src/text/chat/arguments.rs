@@ -66,4 +66,3 @@ impl Arguments {
 pub(super) fn count(number: i128) -> usize {
     usize::try_from(number.max(0)).unwrap_or(usize::MAX)
 }
-

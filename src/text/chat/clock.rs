@@ -4,7 +4,18 @@ use super::budget::failure;
 use crate::error::Result;
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 const DAY_SECONDS: i64 = 86_400;
@@ -41,7 +52,12 @@ pub(super) fn strftime(now: i64, format: &str) -> Result<String> {
         }
         let Some(directive) = directive else { return failure("time format ends with %") };
         let part = moment.part(directive, now)?;
-        out.push_str(if unpadded && part.len() > 1 { part.trim_start_matches(['0', ' ']) } else { &part });
+        let bare = part.trim_start_matches(['0', ' ']);
+        out.push_str(match (unpadded, bare) {
+            (false, _) => &part,
+            (true, "") => "0",
+            (true, bare) => bare,
+        });
     }
     Ok(out)
 }
@@ -97,7 +113,13 @@ impl Moment {
             'D' | 'x' => format!("{:02}/{:02}/{:02}", self.month + 1, self.day, self.year.rem_euclid(100)),
             'T' | 'X' => format!("{hour:02}:{minute:02}:{second:02}"),
             'R' => format!("{hour:02}:{minute:02}"),
-            'c' => format!("{} {} {:2} {hour:02}:{minute:02}:{second:02} {}", &weekday[..3], &month[..3], self.day, self.year),
+            'c' => format!(
+                "{} {} {:2} {hour:02}:{minute:02}:{second:02} {}",
+                &weekday[..3],
+                &month[..3],
+                self.day,
+                self.year
+            ),
             's' => now.to_string(),
             'z' => "+0000".to_owned(),
             'Z' => "UTC".to_owned(),

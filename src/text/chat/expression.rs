@@ -185,7 +185,6 @@ impl<'t> Interpreter<'t> {
     fn arguments(&mut self, given: &'t [CallArg<'t>], scope: &Rc<Scope<'t>>) -> Result<Arguments> {
         let mut arguments = Arguments::default();
         for argument in given {
-            self.budget.take_items(1)?;
             match argument {
                 CallArg::Pos(expression) => arguments.positional.push(self.evaluate(expression, scope)?),
                 CallArg::Kwarg(name, expression) => {
@@ -212,12 +211,7 @@ impl<'t> Interpreter<'t> {
     }
 
     /// Calls something; `caller` is the body of a call block.
-    pub(super) fn call(
-        &mut self,
-        call: &'t Call<'t>,
-        caller: Option<Value>,
-        scope: &Rc<Scope<'t>>,
-    ) -> Result<Value> {
+    pub(super) fn call(&mut self, call: &'t Call<'t>, caller: Option<Value>, scope: &Rc<Scope<'t>>) -> Result<Value> {
         let callee = self.evaluate(&call.expr, scope)?;
         let mut arguments = self.arguments(&call.args, scope)?;
         arguments.named.extend(caller.map(|caller| ("caller".to_owned(), caller)));

@@ -237,7 +237,9 @@ fn format_text(budget: &Budget, value: &Value, spec: &Spec) -> Result<String> {
         's' | '\0' => push_display(&mut text, value)?,
         'r' | 'a' => push_repr(&mut text, value)?,
         'c' if value.as_str().is_some() => push_display(&mut text, value)?,
-        kind if matches!(value, Value::Bool(_)) => return format_number(&Value::Int(value.as_int().unwrap_or(0)), &Spec { kind, ..Spec::of(kind) }),
+        kind if matches!(value, Value::Bool(_)) => {
+            return format_number(&Value::Int(value.as_int().unwrap_or(0)), &Spec { kind, ..Spec::of(kind) });
+        }
         kind => return failure(format!("unknown format code '{kind}' for object of type '{}'", value.type_name())),
     }
     let text = text.finish();

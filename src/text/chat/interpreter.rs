@@ -34,6 +34,9 @@ pub(super) struct MacroDefinition<'t> {
     scope: Rc<Scope<'t>>,
 }
 
+/// What a scope that is kept is counted as.
+const SCOPE_BYTES: usize = 1_024;
+
 /// Where to go on after a statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
@@ -148,7 +151,7 @@ impl<'t> Interpreter<'t> {
                 self.emit_value(&filtered)?;
             }
             Stmt::Macro(declaration) => {
-                let value = self.define(declaration, scope);
+                let value = self.define(declaration, scope)?;
                 scope.set(declaration.name, value);
             }
             Stmt::CallBlock(call) => self.call_block(call, scope)?,
@@ -181,7 +184,6 @@ impl<'t> Interpreter<'t> {
     fn assign(&mut self, target: &'t Expr<'t>, value: Value, scope: &Rc<Scope<'t>>) -> Result<()> {
         let targets = match target {
             Expr::Var(name) => {
-                self.budget.take_items(1)?;
                 scope.set(name.id, value);
                 return Ok(());
             }
@@ -189,7 +191,6 @@ impl<'t> Interpreter<'t> {
                 let Value::Namespace(namespace) = self.evaluate(&attribute.expr, scope)? else {
                     return failure("cannot assign attribute on non-namespace object");
                 };
-                self.budget.take_items(1)?;
                 namespace.borrow_mut().insert(Key::text(attribute.name), value);
                 return Ok(());
             }
@@ -206,10 +207,12 @@ impl<'t> Interpreter<'t> {
 
     fn for_loop(&mut self, statement: &'t ForLoop<'t>, scope: &Rc<Scope<'t>>) -> Result<()> {
         let values = self.evaluate(&statement.iter, scope)?;
-        let recursive = statement.recursive.then(|| {
+        let mut recursive = None;
+        if statement.recursive {
+            self.budget.take(SCOPE_BYTES)?;
+            recursive = Some(self.recursive_loops.len());
             self.recursive_loops.push((statement, Rc::clone(scope)));
-            self.recursive_loops.len() - 1
-        });
+        }
         self.go_through(statement, &values, scope, recursive, 0)
     }
 
@@ -235,15 +238,11 @@ impl<'t> Interpreter<'t> {
         if items.is_empty() {
             return self.block(&statement.else_body, &Scope::inside(scope)).map(drop);
         }
-        let current = Loop {
-            items: Rc::clone(&items),
-            index: Cell::new(0),
-            depth,
-            recursive,
-            last_changed: RefCell::new(None),
-        };
+        let current =
+            Loop { items: Rc::clone(&items), index: Cell::new(0), depth, recursive, last_changed: RefCell::new(None) };
         let current = Rc::new(current);
         for (index, item) in items.iter().enumerate() {
+            self.budget.spend(1)?;
             current.index.set(index);
             let inner = Scope::inside(scope);
             self.assign(&statement.target, item.clone(), &inner)?;
@@ -273,13 +272,14 @@ impl<'t> Interpreter<'t> {
         Items::new(self.budget, kept)
     }
 
-    fn define(&mut self, declaration: &'t Macro<'t>, scope: &Rc<Scope<'t>>) -> Value {
+    fn define(&mut self, declaration: &'t Macro<'t>, scope: &Rc<Scope<'t>>) -> Result<Value> {
+        self.budget.take(SCOPE_BYTES)?;
         self.macros.push(MacroDefinition { declaration, scope: Rc::clone(scope) });
-        Value::Macro(self.macros.len() - 1)
+        Ok(Value::Macro(self.macros.len() - 1))
     }
 
     fn call_block(&mut self, call: &'t CallBlock<'t>, scope: &Rc<Scope<'t>>) -> Result<()> {
-        let caller = self.define(&call.macro_decl, scope);
+        let caller = self.define(&call.macro_decl, scope)?;
         let value = self.call(&call.call, Some(caller), scope)?;
         self.emit_value(&value)
     }

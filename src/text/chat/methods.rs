@@ -10,10 +10,42 @@ use crate::error::Result;
 use std::rc::Rc;
 
 const TEXT_METHODS: [&str; 36] = [
-    "capitalize", "casefold", "center", "count", "endswith", "find", "format", "index", "isalnum", "isalpha", "isascii",
-    "isdecimal", "isdigit", "islower", "isnumeric", "isspace", "isupper", "join", "ljust", "lower", "lstrip", "partition",
-    "removeprefix", "removesuffix", "replace", "rfind", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines",
-    "startswith", "strip", "title", "upper",
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "endswith",
+    "find",
+    "format",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "islower",
+    "isnumeric",
+    "isspace",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "title",
+    "upper",
 ];
 const MORE_TEXT_METHODS: [&str; 2] = ["swapcase", "zfill"];
 const LIST_METHODS: [&str; 3] = ["count", "index", "copy"];
@@ -117,6 +149,7 @@ fn recase(text: &str, name: &str) -> String {
             };
             text.chars().map(swap).collect()
         }
+        "casefold" => text.to_lowercase().replace('ß', "ss"),
         _ => text.to_lowercase(),
     }
 }
@@ -132,7 +165,11 @@ fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut inside = false;
     for c in text.chars() {
-        if inside { out.extend(c.to_lowercase()) } else { out.extend(c.to_uppercase()) }
+        if inside {
+            out.extend(c.to_lowercase())
+        } else {
+            out.extend(c.to_uppercase())
+        }
         inside = c.is_alphabetic();
     }
     out
@@ -214,7 +251,9 @@ fn split_spaces_from_end(text: &str, limit: usize) -> Vec<&str> {
 
 /// The lines of a text by Python's line ends.
 pub(super) fn split_lines(text: &str, keep_ends: bool) -> Vec<&str> {
-    let ends = |c: char| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let ends = |c: char| {
+        matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+    };
     let mut lines = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -222,7 +261,8 @@ pub(super) fn split_lines(text: &str, keep_ends: bool) -> Vec<&str> {
             lines.push(rest);
             break;
         };
-        let width = if rest[end..].starts_with("\r\n") { 2 } else { rest[end..].chars().next().map_or(1, char::len_utf8) };
+        let width =
+            if rest[end..].starts_with("\r\n") { 2 } else { rest[end..].chars().next().map_or(1, char::len_utf8) };
         lines.push(&rest[..if keep_ends { end + width } else { end }]);
         rest = &rest[end + width..];
     }

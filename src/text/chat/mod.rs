@@ -16,6 +16,7 @@ mod methods;
 mod operators;
 mod predicates;
 mod scope;
+mod sequences;
 mod show;
 mod value;
 

@@ -132,7 +132,9 @@ fn integers(op: BinOpKind, a: i128, b: i128) -> Result<Value> {
 /// `-value`
 pub(super) fn negate(value: &Value) -> Result<Value> {
     match (value.as_int(), value) {
-        (Some(number), _) => number.checked_neg().map(Value::Int).map_or_else(|| failure("the number is too large"), Ok),
+        (Some(number), _) => {
+            number.checked_neg().map(Value::Int).map_or_else(|| failure("the number is too large"), Ok)
+        }
         (None, Value::Float(number)) => Ok(Value::Float(-number)),
         _ => {
             value.defined()?;
@@ -292,13 +294,17 @@ fn position(index: i128, len: usize) -> Option<usize> {
 /// `value[start:stop:step]`
 pub(super) fn slice(budget: &Budget, value: &Value, bounds: [&Value; 3]) -> Result<Value> {
     match value {
-        Value::List(items) => Value::list(budget, sliced(items, bounds)?),
-        Value::Tuple(items) => Value::tuple(budget, sliced(items, bounds)?),
+        Value::List(items) => Value::list(budget, sliced(budget, items, bounds)?),
+        Value::Tuple(items) => Value::tuple(budget, sliced(budget, items, bounds)?),
         Value::Text(text) => {
-            budget.take(text.len().saturating_mul(8))?;
+            let span = Span::of(bounds, value.length(budget)?)?;
+            if span.step == 1 {
+                let at = |index: i128| text.char_indices().nth(index as usize).map_or(text.len(), |(at, _)| at);
+                return Value::text(budget, &text[at(span.start)..at(span.end.max(span.start))]);
+            }
+            budget.take(text.len().saturating_mul(size_of::<char>()))?;
             let characters: Vec<char> = text.chars().collect();
-            let picked: String = sliced(&characters, bounds)?.into_iter().collect();
-            Ok(Value::Text(picked.into()))
+            Ok(Value::Text(span.positions().map(|at| characters[at]).collect::<String>().into()))
         }
         other => {
             other.defined()?;
@@ -307,27 +313,49 @@ pub(super) fn slice(budget: &Budget, value: &Value, bounds: [&Value; 3]) -> Resu
     }
 }
 
-fn sliced<T: Clone>(items: &[T], [start, stop, step]: [&Value; 3]) -> Result<Vec<T>> {
-    let bound = |value: &Value| match (value.as_int(), value) {
-        (Some(number), _) => Ok(Some(number)),
-        (None, Value::None) => Ok(None),
-        (None, other) => failure(format!("slice indices must be integers or None, not {}", other.type_name())),
-    };
-    let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
-    let len = items.len() as i128;
-    let clamp = |index: i128, low, high| (if index < 0 { index.saturating_add(len) } else { index }).clamp(low, high);
-    if step == 0 {
-        return failure("slice step cannot be zero");
+fn sliced(budget: &Budget, items: &Items, bounds: [&Value; 3]) -> Result<Vec<Value>> {
+    let span = Span::of(bounds, items.len())?;
+    budget.spend(span.positions().size_hint().0 as u64)?;
+    Ok(span.positions().map(|at| items[at].clone()).collect())
+}
+
+/// The positions of a slice: from `start` to before `end`.
+#[derive(Clone, Copy)]
+struct Span {
+    start: i128,
+    end: i128,
+    step: i128,
+}
+
+impl Span {
+    /// Python's rules for a sequence of `len` items.
+    fn of([start, stop, step]: [&Value; 3], len: usize) -> Result<Span> {
+        let bound = |value: &Value| match (value.as_int(), value) {
+            (Some(number), _) => Ok(Some(number)),
+            (None, Value::None) => Ok(None),
+            (None, other) => failure(format!("slice indices must be integers or None, not {}", other.type_name())),
+        };
+        let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
+        let len = len as i128;
+        let clamp = |at: i128, low, high| (if at < 0 { at.saturating_add(len) } else { at }).clamp(low, high);
+        Ok(match step {
+            0 => return failure("slice step cannot be zero"),
+            1.. => Span {
+                start: start.map_or(0, |at| clamp(at, 0, len)),
+                end: stop.map_or(len, |at| clamp(at, 0, len)),
+                step,
+            },
+            _ => Span {
+                start: start.map_or(len - 1, |at| clamp(at, -1, len - 1)),
+                end: stop.map_or(-1, |at| clamp(at, -1, len - 1)),
+                step,
+            },
+        })
     }
-    let (mut at, end) = if step > 0 {
-        (start.map_or(0, |at| clamp(at, 0, len)), stop.map_or(len, |at| clamp(at, 0, len)))
-    } else {
-        (start.map_or(len - 1, |at| clamp(at, -1, len - 1)), stop.map_or(-1, |at| clamp(at, -1, len - 1)))
-    };
-    let mut picked = Vec::new();
-    while if step > 0 { at < end } else { at > end } {
-        picked.push(items[at as usize].clone());
-        at = at.saturating_add(step);
+
+    fn positions(self) -> impl Iterator<Item = usize> {
+        let distance = if self.step > 0 { self.end - self.start } else { self.start - self.end };
+        let count = (distance.max(0) as u128).div_ceil(self.step.unsigned_abs()) as usize;
+        (0..count).map(move |index| (self.start + index as i128 * self.step) as usize)
     }
-    Ok(picked)
 }

@@ -54,8 +54,29 @@ pub(super) fn holds(budget: &Budget, name: &str, value: &Value, arguments: &Argu
 }
 
 const PLAIN: [&str; 24] = [
-    "defined", "undefined", "none", "boolean", "true", "false", "integer", "float", "number", "string", "mapping",
-    "iterable", "sequence", "callable", "escaped", "lower", "upper", "odd", "even", "divisibleby", "sameas", "in", "filter",
+    "defined",
+    "undefined",
+    "none",
+    "boolean",
+    "true",
+    "false",
+    "integer",
+    "float",
+    "number",
+    "string",
+    "mapping",
+    "iterable",
+    "sequence",
+    "callable",
+    "escaped",
+    "lower",
+    "upper",
+    "odd",
+    "even",
+    "divisibleby",
+    "sameas",
+    "in",
+    "filter",
     "test",
 ];
 

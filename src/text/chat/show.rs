@@ -70,10 +70,12 @@ fn push_quoted(out: &mut Text, text: &str) -> Result<()> {
             '\t' => quoted.push_str("\\t"),
             '\\' => quoted.push_str("\\\\"),
             c if c == quote => quoted.extend(['\\', c]),
-            c if (c as u32) < 0x20 || (0x7f..0xa1).contains(&(c as u32)) || c == '\u{ad}' => {
-                quoted.push_str(&format!("\\x{:02x}", c as u32));
-            }
-            c => quoted.push(c),
+            c if is_printable(c) => quoted.push(c),
+            c => quoted.push_str(&match c as u32 {
+                code @ ..=0xff => format!("\\x{code:02x}"),
+                code @ ..=0xffff => format!("\\u{code:04x}"),
+                code => format!("\\U{code:08x}"),
+            }),
         }
         if quoted.len() >= 1024 {
             out.push(&std::mem::take(&mut quoted))?;
@@ -81,6 +83,14 @@ fn push_quoted(out: &mut Text, text: &str) -> Result<()> {
     }
     quoted.push(quote);
     out.push(&quoted)
+}
+
+/// Whether `repr` shows the character as it is: all but controls, formats, separators and private use.
+fn is_printable(c: char) -> bool {
+    !matches!(c,
+        '\0'..='\x1f' | '\x7f'..='\u{a0}' | '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{1680}'
+        | '\u{180e}' | '\u{2000}'..='\u{200f}' | '\u{2028}'..='\u{202f}' | '\u{205f}'..='\u{206f}' | '\u{3000}'
+        | '\u{e000}'..='\u{f8ff}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}' | '\u{f0000}'..)
 }
 
 /// `repr` of a float: the shortest digits that give it back, with an exponent beyond 16 digits.

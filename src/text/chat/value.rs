@@ -192,6 +192,10 @@ impl Value {
         }
     }
 
+    fn is_scalar(&self) -> bool {
+        matches!(self, Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Text(_))
+    }
+
     /// The text of a text value.
     pub(super) fn as_str(&self) -> Option<&str> {
         if let Value::Text(text) = self { Some(text) } else { None }
@@ -219,7 +223,10 @@ impl Value {
     /// The values that a loop over this one goes through.
     pub(super) fn iterate(&self, budget: &Budget) -> Result<Rc<Items>> {
         let values = match self {
-            Value::List(items) | Value::Tuple(items) => return Ok(Rc::clone(items)),
+            Value::List(items) | Value::Tuple(items) => {
+                budget.spend(items.len() as u64 / ITEMS_A_STEP)?;
+                return Ok(Rc::clone(items));
+            }
             Value::Undefined(_) => Vec::new(),
             Value::Map(map) => map.keys().map(|key| key.0.clone()).collect(),
             Value::Text(text) => {
@@ -232,10 +239,13 @@ impl Value {
     }
 
     /// The number of items, as `length` counts them.
-    pub(super) fn length(&self) -> Result<usize> {
+    pub(super) fn length(&self, budget: &Budget) -> Result<usize> {
         match self {
             Value::Undefined(_) => Ok(0),
-            Value::Text(text) => Ok(text.chars().count()),
+            Value::Text(text) => {
+                budget.scan(text.len())?;
+                Ok(text.chars().count())
+            }
             Value::List(items) | Value::Tuple(items) => Ok(items.len()),
             Value::Map(map) => Ok(map.len()),
             other => failure(format!("object of type '{}' has no len()", other.type_name())),
@@ -243,7 +253,12 @@ impl Value {
     }
 }
 
-/// A value that can be a dictionary's key: scalars, and tuples of them.
+/// Items that one step of fuel pays for looking at.
+const ITEMS_A_STEP: u64 = 8;
+/// Longest tuple that is a dictionary's key.
+const KEY_ITEMS: usize = 16;
+
+/// A value that can be a dictionary's key: scalars, and short tuples of them.
 #[derive(Clone)]
 pub(super) struct Key(pub(super) Value);
 
@@ -251,11 +266,8 @@ impl Key {
     /// The key of `value`, if it can be one.
     pub(super) fn new(value: Value) -> Result<Key> {
         match &value {
-            Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Text(_) => Ok(Key(value)),
-            Value::Tuple(items) => {
-                items.iter().try_for_each(|item| Key::new(item.clone()).map(drop))?;
-                Ok(Key(value))
-            }
+            scalar if scalar.is_scalar() => Ok(Key(value)),
+            Value::Tuple(items) if items.len() <= KEY_ITEMS && items.iter().all(Value::is_scalar) => Ok(Key(value)),
             other => failure(format!("unhashable type: '{}'", other.type_name())),
         }
     }

@@ -1,0 +1,263 @@
+//! The filters of sequences: `map`, `select`, `sort` and their kin.
+
+use super::arguments::{Arguments, count};
+use super::budget::{Budget, failure};
+use super::filters::apply;
+use super::methods;
+use super::operators;
+use super::predicates;
+use super::show::display;
+use super::value::{Items, Key, Value};
+use crate::error::Result;
+use indexmap::IndexMap;
+use minijinja::machinery::ast::BinOpKind;
+use std::cmp::Ordering;
+
+/// The first or last value, as given.
+pub(super) fn end_of(item: Option<&Value>) -> Value {
+    item.cloned().unwrap_or_else(|| Value::Undefined("the sequence is empty, it has no first or last item".into()))
+}
+
+/// The values as texts with `d` between them.
+pub(super) fn join(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
+    let separator = arguments.get(0, "d").map_or(Ok(String::new()), |separator| display(budget, separator))?;
+    let values = by_attribute(budget, &*value.iterate(budget)?, arguments.get(1, "attribute"))?;
+    methods::join_shown(budget, &separator, &values)
+}
+
+/// The value at a dotted path such as `function.name` or `0.id`.
+fn at_path(budget: &Budget, value: &Value, path: &Value) -> Result<Value> {
+    let Some(path) = path.as_str() else { return operators::item(budget, value, path) };
+    path.split('.').try_fold(value.clone(), |value, part| {
+        let part = part.parse().map_or_else(|_| Value::Text(part.into()), Value::Int);
+        operators::item(budget, &value, &part)
+    })
+}
+
+fn by_attribute(budget: &Budget, values: &Items, path: Option<&Value>) -> Result<Vec<Value>> {
+    budget.take_items(values.len())?;
+    match path {
+        None | Some(Value::None) => Ok(values.to_vec()),
+        Some(path) => values.iter().map(|value| at_path(budget, value, path)).collect(),
+    }
+}
+
+/// Each value through a filter, or an attribute of each.
+pub(super) fn map(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
+    let values = value.iterate(budget)?;
+    budget.take_items(values.len())?;
+    if let Some(path) = arguments.named("attribute") {
+        let default = arguments.named("default");
+        let at = |value: &Value| match (at_path(budget, value, path)?, default) {
+            (Value::Undefined(_), Some(default)) => Ok(default.clone()),
+            (found, _) => Ok(found),
+        };
+        return Value::list(budget, values.iter().map(at).collect::<Result<_>>()?);
+    }
+    let (name, rest) = first_argument(arguments, 0)?;
+    let name = name.map_or_else(|| failure("map requires a filter argument"), Ok)?;
+    Value::list(budget, values.iter().map(|value| apply(budget, &name, value, &rest)).collect::<Result<_>>()?)
+}
+
+/// The name at `index` and the arguments after it.
+fn first_argument(arguments: &Arguments, index: usize) -> Result<(Option<String>, Arguments)> {
+    let name = match arguments.positional.get(index) {
+        Some(_) => Some(arguments.text(index, "name")?.to_owned()),
+        None => None,
+    };
+    let positional = arguments.positional.iter().skip(index + 1).cloned().collect();
+    Ok((name, Arguments { positional, named: arguments.named.clone() }))
+}
+
+/// The values of whose attribute a test holds, or does not.
+pub(super) fn select_by(budget: &Budget, value: &Value, arguments: &Arguments, wanted: bool) -> Result<Value> {
+    select(budget, value, arguments, Some(arguments.required(0, "attribute")?), wanted)
+}
+
+/// The values of which a test holds, or does not.
+pub(super) fn select(
+    budget: &Budget,
+    value: &Value,
+    arguments: &Arguments,
+    path: Option<&Value>,
+    wanted: bool,
+) -> Result<Value> {
+    let (test, rest) = first_argument(arguments, usize::from(path.is_some()))?;
+    let mut kept = Vec::new();
+    for item in value.iterate(budget)?.iter() {
+        let subject = path.map_or_else(|| Ok(item.clone()), |path| at_path(budget, item, path))?;
+        let holds = match &test {
+            Some(test) => predicates::holds(budget, test, &subject, &rest)?,
+            None => subject.is_true(),
+        };
+        if holds == wanted {
+            kept.push(item.clone());
+        }
+    }
+    Value::list(budget, kept)
+}
+
+/// What values are compared by: their text in small letters, unless the case counts.
+fn sort_key(budget: &Budget, value: &Value, case_sensitive: bool) -> Result<Value> {
+    match value.as_str() {
+        Some(text) if !case_sensitive => Value::text(budget, &text.to_lowercase()),
+        _ => Ok(value.clone()),
+    }
+}
+
+fn sort_by_keys<T>(budget: &Budget, mut pairs: Vec<(Value, T)>, reverse: bool) -> Result<Vec<T>> {
+    let mut error = None;
+    pairs.sort_by(|(a, _), (b, _)| match operators::order(budget, a, b) {
+        Ok(order) if reverse => order.unwrap_or(Ordering::Equal).reverse(),
+        Ok(order) => order.unwrap_or(Ordering::Equal),
+        Err(first) => {
+            error.get_or_insert(first);
+            Ordering::Equal
+        }
+    });
+    error.map_or_else(|| Ok(pairs.into_iter().map(|(_, value)| value).collect()), Err)
+}
+
+fn keyed(budget: &Budget, values: &Items, path: Option<&Value>, case: bool) -> Result<Vec<(Value, Value)>> {
+    let keys = by_attribute(budget, values, path)?;
+    let keys = keys.iter().map(|key| sort_key(budget, key, case)).collect::<Result<Vec<_>>>()?;
+    Ok(keys.into_iter().zip(values.iter().cloned()).collect())
+}
+
+/// The values in order.
+pub(super) fn sort(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
+    let values = value.iterate(budget)?;
+    let pairs = keyed(budget, &values, arguments.get(2, "attribute"), arguments.flag(1, "case_sensitive"))?;
+    Value::list(budget, sort_by_keys(budget, pairs, arguments.flag(0, "reverse"))?)
+}
+
+/// The entries of a dictionary in order.
+pub(super) fn dictsort(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
+    let Value::Map(map) = value else {
+        return failure(format!("'{}' object has no attribute 'items'", value.type_name()));
+    };
+    let by_value = match arguments.optional_text(1, "by")?.unwrap_or("key") {
+        "key" => false,
+        "value" => true,
+        _ => return failure("you can only sort by either \"key\" or \"value\""),
+    };
+    budget.take_items(3 * map.len())?;
+    let mut pairs = Vec::new();
+    for (key, value) in map.iter() {
+        let subject = if by_value { value } else { &key.0 };
+        let pair = Value::tuple(budget, vec![key.0.clone(), value.clone()])?;
+        pairs.push((sort_key(budget, subject, arguments.flag(0, "case_sensitive"))?, pair));
+    }
+    Value::list(budget, sort_by_keys(budget, pairs, arguments.flag(2, "reverse"))?)
+}
+
+/// Each value once.
+pub(super) fn unique(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
+    let values = value.iterate(budget)?;
+    let mut first: IndexMap<Key, Value> = IndexMap::new();
+    for (key, value) in keyed(budget, &values, arguments.get(1, "attribute"), arguments.flag(0, "case_sensitive"))? {
+        budget.spend(1)?;
+        first.entry(Key::new(key)?).or_insert(value);
+    }
+    Value::list(budget, first.into_values().collect())
+}
+
+/// The values with an attribute in common, by that attribute.
+pub(super) fn groupby(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
+    let path = arguments.required(0, "attribute")?;
+    let values = value.iterate(budget)?;
+    let pairs = keyed(budget, &values, Some(path), arguments.flag(2, "case_sensitive"))?;
+    let pairs: Vec<(Value, (Value, Value))> =
+        pairs.into_iter().map(|(key, value)| (key.clone(), (key, value))).collect();
+    let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
+    for (key, value) in sort_by_keys(budget, pairs, false)? {
+        match groups.last_mut() {
+            Some((last, group)) if operators::equal(budget, last, &key)? => group.push(value),
+            _ => groups.push((key, vec![value])),
+        }
+    }
+    budget.take_items(groups.len())?;
+    let group = |(_, group): (Value, Vec<Value>)| {
+        let key = at_path(budget, &group[0], path)?;
+        let group = Value::list(budget, group)?;
+        Value::tuple(budget, vec![key, group])
+    };
+    Value::list(budget, groups.into_iter().map(group).collect::<Result<_>>()?)
+}
+
+/// The least or the greatest value.
+pub(super) fn extreme(budget: &Budget, value: &Value, arguments: &Arguments, wanted: Ordering) -> Result<Value> {
+    let values = value.iterate(budget)?;
+    let mut best: Option<(Value, Value)> = None;
+    for (key, value) in keyed(budget, &values, arguments.get(1, "attribute"), arguments.flag(0, "case_sensitive"))? {
+        let better = match &best {
+            Some((other, _)) => operators::order(budget, &key, other)? == Some(wanted),
+            None => true,
+        };
+        if better {
+            best = Some((key, value));
+        }
+    }
+    Ok(end_of(best.map(|(_, value)| value).as_ref()))
+}
+
+/// All values added up.
+pub(super) fn sum(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
+    let values = by_attribute(budget, &*value.iterate(budget)?, arguments.get(0, "attribute"))?;
+    let start = arguments.get(1, "start").cloned().unwrap_or(Value::Int(0));
+    values.iter().try_fold(start, |sum, value| operators::binary(budget, BinOpKind::Add, &sum, value))
+}
+
+/// The values, or the characters, from the end.
+pub(super) fn reverse(budget: &Budget, value: &Value, _: &Arguments) -> Result<Value> {
+    if let Value::Text(text) = value {
+        budget.take(text.len())?;
+        return Ok(Value::Text(text.chars().rev().collect::<String>().into()));
+    }
+    let values = value.iterate(budget)?;
+    budget.take_items(values.len())?;
+    Value::list(budget, values.iter().rev().cloned().collect())
+}
+
+/// Rows of so many values.
+pub(super) fn batch(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
+    let size = arguments.optional_int(0, "linecount")?.map_or(0, count);
+    let values = value.iterate(budget)?;
+    if size == 0 {
+        return failure("batch needs a count above zero");
+    }
+    budget.take_items(values.len())?;
+    let mut rows = Vec::new();
+    for row in values.chunks(size) {
+        let mut row = row.to_vec();
+        if let Some(fill) = arguments.get(1, "fill_with").filter(|fill| !matches!(fill, Value::None)) {
+            budget.take_items(size)?;
+            row.resize(size, fill.clone());
+        }
+        rows.push(Value::list(budget, row)?);
+    }
+    Value::list(budget, rows)
+}
+
+/// So many columns of values.
+pub(super) fn slice(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
+    let columns = arguments.optional_int(0, "slices")?.map_or(0, count);
+    let values = value.iterate(budget)?;
+    if columns == 0 {
+        return failure("slice needs a count above zero");
+    }
+    budget.take_items(columns.saturating_add(values.len()))?;
+    let (each, longer) = (values.len() / columns, values.len() % columns);
+    let mut from = 0;
+    let mut parts = Vec::new();
+    for column in 0..columns {
+        let len = each + usize::from(column < longer);
+        let mut part = values[from..from + len].to_vec();
+        if let (Some(fill), true) = (arguments.get(1, "fill_with"), longer > 0 && column >= longer) {
+            part.push(fill.clone());
+        }
+        parts.push(Value::list(budget, part)?);
+        from += len;
+    }
+    Value::list(budget, parts)
+}
