@@ -1,7 +1,7 @@
 //! Chat templates: a conversation as JSON becomes the text that a model was trained on.
 //!
 //! A template is a Jinja program that came with a model file, so it is a stranger's: it runs on a thread of its own with
-//! a large stack, and within the limits of [`budget`]. Its language is that of Hugging Face's sandbox: Jinja2 with
+//! a large stack, and within the limits of `budget`. Its language is that of Hugging Face's sandbox: Jinja2 with
 //! `trim_blocks` and `lstrip_blocks`, loop controls, `raise_exception`, `strftime_now`, a `tojson` that writes as Python's
 //! `json.dumps` does, and `{% generation %}` ignored.
 
