@@ -36,6 +36,8 @@ c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 	@set -e; for test in $(C_TESTS); do echo "c test: $$test"; $(RUN) $(BUILD)/test_$$test examples/models/shakespeare.gguf; done
 	$(RUN) $(BUILD)/generate examples/models/shakespeare.gguf -p "ROMEO:" -n 20 -s 1
 	$(RUN) $(BUILD)/crowd examples/models/shakespeare.gguf -c 3 -n 40 | grep "^3 characters, 120 tokens"
+	printf 'Who art thou?\nSpeak more.\n/reset\n' | $(RUN) $(BUILD)/chat examples/models/shakespeare.gguf "The duke speaks." \
+		| grep -e 'the context is full: 2 turns are forgotten' -e '\[forgotten\]'
 	$(RUN) $(BUILD)/readme examples/models/shakespeare.gguf
 
 abi-test: $(LIB)

@@ -28,6 +28,11 @@
 
 
 /**
+ * End the text with the beginning of the assistant's next turn.
+ */
+#define SEGNO_CHAT_ADD_GENERATION_PROMPT 1
+
+/**
  * Quantized weights meet 8-bit activations.
  */
 #define SEGNO_PRECISION_DEFAULT 0
@@ -271,6 +276,53 @@ typedef struct segno_session segno_session;
 typedef struct segno_text segno_text;
 
 /**
+ * Options of a rendered conversation; fill with `segno_chat_opts_init`. Texts are UTF-8, not NUL-terminated.
+ */
+typedef struct segno_chat_opts {
+  /**
+   * `sizeof` this struct, set by the init function.
+   */
+  uint32_t struct_size;
+  /**
+   * `SEGNO_CHAT_...`, combined with `|`; 0 by default.
+   */
+  uint32_t flags;
+  /**
+   * The time that the template sees, in Unix seconds, UTC; 0 (default): the clock.
+   */
+  int64_t now;
+  /**
+   * A template in place of the model's own, at most 128 KiB; NULL (default) for the model's.
+   */
+  const char *template_text;
+  /**
+   * Bytes at `template_text`.
+   */
+  size_t template_len;
+  /**
+   * A JSON array of tools; NULL (default) for none.
+   */
+  const char *tools_json;
+  /**
+   * Bytes at `tools_json`.
+   */
+  size_t tools_len;
+  /**
+   * A JSON object whose entries become variables of the template and win over all others; NULL (default) for none.
+   */
+  const char *vars_json;
+  /**
+   * Bytes at `vars_json`.
+   */
+  size_t vars_len;
+} segno_chat_opts;
+
+/**
+ * Outcome of a call: `SEGNO_OK`, a positive outcome, or a negative error. Test errors with `SEGNO_FAILED(status)`.
+ */
+typedef int32_t segno_status;
+
+/**
  * Receives diagnostics: `user` as given in the options, a level (`SEGNO_LOG_...`), a NUL-terminated UTF-8 line valid during the call. Called
  * from any thread, one call at a time. Must not unwind, nor call back into the context or what was made from it.
  */
@@ -313,11 +365,6 @@ typedef struct segno_ctx_opts {
    */
   void *log_user;
 } segno_ctx_opts;
-
-/**
- * Outcome of a call: `SEGNO_OK`, a positive outcome, or a negative error. Test errors with `SEGNO_FAILED(status)`.
- */
-typedef int32_t segno_status;
 
 /**
  * One device.
@@ -645,6 +692,30 @@ typedef struct segno_text_opts {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+/**
+ * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+ */
+void segno_chat_opts_init(struct segno_chat_opts *opts, size_t size);
+
+/**
+ * Renders a conversation with the model's chat template, or with one of the caller's. Tokenize the result with
+ * `SEGNO_TOKENIZE_PARSE_SPECIAL` alone: templates write the begin token themselves.
+ *
+ * `messages_json`: `json_len` bytes, the array of messages that chat services take: objects with "role", "content" (text or parts),
+ * "tool_calls" and so on. `opts`: NULL for defaults. `buf`: room for `cap` bytes; `len` receives how many there are. A template runs on a
+ * thread of the library, bounded in source, steps, memory and output. Codes: NULL_POINTER, INVALID_ARGUMENT (JSON that is none),
+ * NOT_FOUND (the model has no template), TEMPLATE (it does not compile, raises an error, or exceeds a limit, by name),
+ * BUFFER_TOO_SMALL, OUT_OF_MEMORY. Any thread. Since 0.1.
+ */
+segno_status segno_chat_render(const struct segno_model *model,
+                               const char *messages_json,
+                               size_t json_len,
+                               const struct segno_chat_opts *opts,
+                               char *buf,
+                               size_t cap,
+                               size_t *len,
+                               struct segno_error **err);
 
 /**
  * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.

@@ -6,9 +6,25 @@ use crate::backend::Prepared;
 use crate::error::{Error, Result};
 use crate::format::{Data, Gguf, Metadata, Progress};
 use crate::plan::{Program, build::build};
-use crate::text::Tokenizer;
+use crate::text::chat::ChatOptions;
+use crate::text::{self, Tokenizer};
 use std::path::Path;
 use std::sync::Arc;
+
+/// How a conversation is rendered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chat<'a> {
+    /// In place of the model's own template.
+    pub template: Option<&'a str>,
+    /// End with the beginning of the assistant's next turn.
+    pub add_generation_prompt: bool,
+    /// A JSON array of tools.
+    pub tools_json: Option<&'a [u8]>,
+    /// A JSON object of further variables.
+    pub vars_json: Option<&'a [u8]>,
+    /// Unix seconds that the template sees as the present; 0 is the clock.
+    pub now: i64,
+}
 
 /// Weights on a device, shared by any number of sessions.
 pub struct Model {
@@ -114,6 +130,31 @@ impl Model {
     /// Its tokenizer, or the error that the file has none.
     pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>> {
         self.tokenizer.as_ref().ok_or_else(|| Error::Unsupported("the model file holds no tokenizer".into()))
+    }
+
+    /// Renders a conversation, an array of messages as JSON, with the model's chat template or that of `chat`.
+    pub fn render_chat(&self, messages_json: &[u8], chat: &Chat) -> Result<String> {
+        let (bos, eos) = (self.token_text(Tokenizer::bos), self.token_text(Tokenizer::eos));
+        let options = ChatOptions {
+            add_generation_prompt: chat.add_generation_prompt,
+            tools_json: chat.tools_json,
+            vars_json: chat.vars_json,
+            now: chat.now,
+            bos: &bos,
+            eos: &eos,
+        };
+        let key = "tokenizer.chat_template";
+        let template = match chat.template {
+            Some(template) => template,
+            None => self.metadata.text(key)?.ok_or_else(|| Error::NotFound("the model has no chat template".into()))?,
+        };
+        text::chat::render(template, messages_json, &options)
+    }
+
+    /// Name of one of the tokenizer's tokens, "" when there is none.
+    fn token_text(&self, find: fn(&Tokenizer) -> Option<i32>) -> String {
+        let piece = self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.piece(find(tokenizer)?, true).ok());
+        piece.map(|bytes| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
     }
 
     /// Whether `token` ends generation by the rules of the vocabulary.

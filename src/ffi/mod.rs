@@ -4,6 +4,7 @@
 //! objects through `handle`. The comments of the exported functions are the manual that hosts read in the header.
 
 mod argument;
+pub mod chat;
 pub mod ctx;
 pub mod decode;
 pub mod device;
