@@ -345,7 +345,8 @@ fn change_array(file: &mut File, dice: &mut Dice) {
         }
         7 if len > 0 => {
             let item = items[dice.below(len)].clone();
-            let count = dice.below(5000);
+            let large = matches!(&item, Value::Text { bytes, .. } if bytes.len() > 64);
+            let count = dice.below(if large { 8 } else { 5000 });
             items.extend(std::iter::repeat_n(item, count));
         }
         _ => {}
