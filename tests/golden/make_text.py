@@ -242,6 +242,7 @@ SENTENCEPIECE_MODELS = {
     "squeezing": {"remove_extra_whitespaces": True},
     "squeezing_no_prefix": {"remove_extra_whitespaces": True, "add_dummy_prefix": False},
     "no_bytes": {"byte_fallback": False, "vocab_size": 220},
+    "across_words": {"split_by_whitespace": False},
     # With a space in front too, engines differ on what a user-defined symbol does to it.
     "user_defined": {"user_defined_symbols": ["<tool>", "wait", "▁▁▁"], "add_dummy_prefix": False},
 }

@@ -56,14 +56,16 @@ impl Bpe {
     }
 
     /// Appends the tokens of `word`.
-    pub(super) fn encode(&self, word: &str, words: &Vocabulary, chain: &mut Chain, out: &mut Vec<i32>) {
+    pub(super) fn encode(&self, word: &str, words: &Vocabulary, chain: &mut Chain, out: &mut Vec<i32>) -> Result<()> {
         let find = |text: &[u8]| self.by_bytes.find(text, |token| words.bytes(token));
         if self.is_whole(word)
             && let Some(token) = find(word.as_bytes())
         {
-            return out.push(token as i32);
+            out.push(token as i32);
+            return Ok(());
         }
         chain.clear();
+        chain.reserve(word.len())?;
         match self.alphabet {
             Alphabet::ByteLevel => word.bytes().for_each(|byte| chain.push(1, self.bytes[byte as usize])),
             Alphabet::Escaped => {
@@ -79,6 +81,7 @@ impl Bpe {
                 token => out.push(token as i32),
             }
         }
+        Ok(())
     }
 
     fn is_whole(&self, word: &str) -> bool {

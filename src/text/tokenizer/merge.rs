@@ -54,11 +54,11 @@ impl Chain {
         self.queue.clear();
     }
 
-    /// Makes room for `symbols` more.
+    /// Makes room for a word of `symbols`: each merge takes one candidate and proposes at most two.
     pub(super) fn reserve(&mut self, symbols: usize) -> Result<()> {
         let error = |_| Error::out_of_memory("text", symbols.saturating_mul(size_of::<Symbol>()));
         self.symbols.try_reserve(symbols).map_err(error)?;
-        self.queue.try_reserve(symbols).map_err(error)
+        self.queue.try_reserve(symbols.saturating_mul(2)).map_err(error)
     }
 
     /// Appends `len` bytes, of token `token` or [`NONE`], to the word.

@@ -26,8 +26,8 @@ use sentencepiece::SentencePiece;
 use special::{Fragment, Specials};
 use vocabulary::{Kind, Vocabulary, checked, token_id};
 
-/// Longest text in bytes that one call encodes.
-const MAX_TEXT: usize = i32::MAX as usize;
+/// Longest text in bytes that one call encodes: more than any context holds, and few enough for 32-bit positions.
+const MAX_TEXT: usize = 64 << 20;
 
 /// A model's vocabulary and the way from text to its tokens.
 pub struct Tokenizer {
@@ -175,7 +175,7 @@ impl Tokenizer {
         let text = unescaped.as_deref().unwrap_or(text);
         let mut chain = Chain::default();
         for word in words.split(text) {
-            bpe.encode(&text[word], &self.vocabulary, &mut chain, out);
+            bpe.encode(&text[word], &self.vocabulary, &mut chain, out)?;
         }
         Ok(())
     }

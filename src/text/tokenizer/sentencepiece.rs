@@ -18,6 +18,8 @@ pub(super) struct SentencePiece {
     ranks: Vec<u32>,
     by_bytes: Index,
     longest: usize,
+    /// Whether no token holds a space behind anything but spaces, so that no merge reaches from word to word.
+    words_apart: bool,
     bytes: [u32; 256],
     unknown: Option<u32>,
     prefix_space: bool,
@@ -34,6 +36,7 @@ impl SentencePiece {
             ranks: read_ranks(meta, vocabulary.len())?,
             by_bytes: Index::build(normal(), |token| vocabulary.bytes(token))?,
             longest: normal().map(|token| vocabulary.bytes(token).len()).max().unwrap_or(0),
+            words_apart: normal().all(|token| word_end(vocabulary.bytes(token)).is_none()),
             bytes,
             unknown,
             prefix_space: meta.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
@@ -49,14 +52,34 @@ impl SentencePiece {
     /// Appends the tokens of `text`; `first` when it begins the input or follows a special token.
     pub(super) fn encode(&self, text: &str, first: bool, words: &Vocabulary, out: &mut Vec<i32>) -> Result<()> {
         let text = self.normalize(text, first)?;
-        let find = |bytes: &[u8]| self.by_bytes.find(bytes, |token| words.bytes(token));
         let mut chain = Chain::default();
-        chain.reserve(text.len())?;
-        for c in text.chars() {
+        let mut after_unknown = false;
+        let mut rest = &*text;
+        while !rest.is_empty() {
+            let end = if self.words_apart { word_end(rest.as_bytes()) } else { None };
+            let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
+            self.encode_word(word, words, &mut chain, &mut after_unknown, out)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn encode_word(
+        &self,
+        word: &str,
+        words: &Vocabulary,
+        chain: &mut Chain,
+        after_unknown: &mut bool,
+        out: &mut Vec<i32>,
+    ) -> Result<()> {
+        let find = |bytes: &[u8]| self.by_bytes.find(bytes, |token| words.bytes(token));
+        chain.clear();
+        chain.reserve(word.len())?;
+        for c in word.chars() {
             let token = find(c.encode_utf8(&mut [0; 4]).as_bytes()).unwrap_or(NONE);
             chain.push(c.len_utf8() as u32, token);
         }
-        let raw = text.as_bytes();
+        let raw = word.as_bytes();
         let symbols = chain.merge(|left, right| {
             let len = (left.len + right.len) as usize;
             if len > self.longest {
@@ -65,18 +88,17 @@ impl SentencePiece {
             let token = find(&raw[left.start as usize..][..len])?;
             Some(Merge { rank: self.ranks[token as usize], token })
         });
-        let mut after_unknown = false;
         for symbol in symbols {
             let piece = &raw[symbol.start as usize..][..symbol.len as usize];
             let spelt = piece.iter().all(|&byte| self.bytes[byte as usize] != NONE);
             match symbol.token {
                 NONE if spelt => out.extend(piece.iter().map(|&byte| self.bytes[byte as usize] as i32)),
                 // A run of unknown characters is one unknown token.
-                NONE if after_unknown => {}
+                NONE if *after_unknown => {}
                 NONE => out.extend(self.unknown.map(|token| token as i32)),
                 token => out.push(token as i32),
             }
-            after_unknown = symbol.token == NONE && !spelt;
+            *after_unknown = symbol.token == NONE && !spelt;
         }
         Ok(())
     }
@@ -100,6 +122,11 @@ impl SentencePiece {
         }
         Ok(String::from_utf8(out).expect("adding and removing spaces keeps a string"))
     }
+}
+
+/// Where the first word ends: before a space that follows anything else.
+fn word_end(text: &[u8]) -> Option<usize> {
+    text.windows(2).position(|pair| pair[0] != b' ' && pair[1] == b' ').map(|at| at + 1)
 }
 
 /// Scores turned into numbers that sort the other way round, best first.
@@ -132,7 +159,7 @@ fn rank_of(score: f32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::rank_of;
+    use super::{rank_of, word_end};
 
     #[test]
     fn ranks_sort_scores_from_high_to_low() {
@@ -140,5 +167,12 @@ mod tests {
         assert!(scores.map(rank_of).is_sorted());
         assert_eq!(rank_of(0.0), rank_of(-0.0));
         assert!(rank_of(-3.0) > rank_of(-2.0));
+    }
+
+    #[test]
+    fn words_end_before_their_spaces() {
+        assert_eq!(word_end(b"  a b"), Some(3));
+        assert_eq!(word_end(b"a  "), Some(1));
+        assert_eq!((word_end(b"   a"), word_end(b"")), (None, None));
     }
 }
