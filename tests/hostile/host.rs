@@ -2,7 +2,7 @@
 
 use super::dice::Dice;
 use crate::common::{Ctx, Failed, Model, Result, Session, call, sampler};
-use segno::ffi::{model::*, plan::*, session::*, status::*, text::*};
+use segno::ffi::{chat::*, model::*, plan::*, session::*, status::*, text::*};
 use std::ffi::CString;
 use std::path::Path;
 use std::ptr::{null, null_mut};
@@ -105,6 +105,7 @@ fn use_model(model: &Model, dice: &mut Dice) -> Reached {
     tokens.truncate(10);
     tokens.extend([0, vocab - 1, vocab / 2]);
     stream(model, &tokens);
+    render_chat(model);
     orderly(model.session(|opts| {
         (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (2, 40, 7);
         opts.kv_type = if dice.one_in(2) { SEGNO_KV_F32 } else { SEGNO_KV_F16 };
@@ -137,6 +138,13 @@ fn read_metadata(model: &Model, key: &str) {
         let room = text.as_mut_ptr().cast();
         call(|err| segno_model_meta(model.0, key.as_ptr(), room, len, &mut len, err)).expect("the size was asked for");
     }
+}
+
+/// Renders a conversation with the file's template.
+fn render_chat(model: &Model) {
+    let messages = r#"[{"role": "user", "content": "hello"}, {"role": "assistant", "content": "the"}]"#;
+    let (data, mut len) = (messages.as_ptr().cast(), 0);
+    orderly(call(|err| segno_chat_render(model.0, data, messages.len(), null(), null_mut(), 0, &mut len, err)));
 }
 
 /// Streams tokens into a buffer that grows when it must; what comes out is UTF-8.
