@@ -1,4 +1,4 @@
-# Build, demo and tests of Segno. `make demo` and `make test` need a Rust toolchain, a C compiler and make, nothing else.
+# Build, demo, installation and tests of Segno. `make demo` and `make install` need a Rust toolchain, a C compiler and make, nothing else.
 
 CARGO ?= cargo
 CC ?= cc
@@ -7,13 +7,14 @@ WARNINGS := -Wall -Wextra -Wpedantic -Werror
 TARGET := target/release
 LIB := $(TARGET)/libsegno.so
 BUILD := build
+MODEL := examples/models/shakespeare.gguf
 
 RUST_SOURCES := $(shell find src -name '*.rs') Cargo.toml Cargo.lock build.rs
 C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all demo test bench lint rust-test c-test abi-test fuzz header clean
+.PHONY: all install tools cpp-test install-test demo test bench lint rust-test c-test abi-test fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -21,8 +22,8 @@ demo: $(BUILD)/generate
 	$(RUN) $(BUILD)/generate examples/models/shakespeare.gguf -p "First Citizen:" -n 300 -s 7
 
 # Everything that continuous integration checks, in this order.
-test: lint rust-test c-test abi-test
-	@echo "make test: formatting, lints, docs, rust tests, c tests and abi checks passed"
+test: tools lint rust-test c-test cpp-test install-test abi-test
+	@echo "make test: formatting, lints, docs, rust tests, c, c++ and installed hosts, and abi checks passed"
 
 lint:
 	$(CARGO) fmt --check
@@ -42,6 +43,22 @@ c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 
 abi-test: $(LIB)
 	tests/abi/check.sh $(LIB)
+
+# What the tests of the hosts need beyond a C compiler; as root it is installed.
+tools:
+	@tests/tools.sh
+
+cpp-test: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%) tools
+	tests/cpp/check.sh $(TARGET) $(BUILD) $(MODEL)
+
+install-test: $(LIB) tools
+	tests/install/check.sh $(TARGET) $(MODEL)
+
+# Shared and static library, headers, pkg-config files and CMake package; DESTDIR for packagers, LIBDIR below PREFIX.
+PREFIX ?= /usr/local
+LIBDIR ?= lib
+install: $(LIB)
+	DESTDIR="$(DESTDIR)" packaging/install.sh $(TARGET) "$(PREFIX)" "$(LIBDIR)"
 
 # Speed from end to end on this machine, on files of real shapes that are written first (about 2.2 GB).
 BENCH_MODELS := llama-3.2-1b.Q4_K_M qwen2.5-0.5b.Q8_0
@@ -63,7 +80,8 @@ header:
 	SEGNO_WRITE_HEADER=1 $(CARGO) test --quiet --test header
 
 $(LIB): $(RUST_SOURCES)
-	$(CARGO) build --release
+	@mkdir -p $(TARGET)
+	$(CARGO) rustc --release --lib -- --print native-static-libs=$(abspath $(TARGET))/native-static-libs
 	ln -sf libsegno.so $(TARGET)/libsegno.so.0
 	@touch $@
 

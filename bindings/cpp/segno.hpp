@@ -1,0 +1,754 @@
+/*
+ * Segno for C++17, header-only: the objects of segno.h as move-only classes that free themselves.
+ *
+ * Every call that can fail comes twice. The plain name throws segno::error; the name with `try_` in front returns a segno::result, which holds
+ * the value or the segno::failure, and throws nothing but what memory allocation throws. Under -fno-exceptions, or when
+ * SEGNO_NO_EXCEPTIONS is defined (in every file of a program or in none), only the second form exists.
+ *
+ * Objects may be destroyed in any order. Threads: as segno.h says. A sequence, a batch and a generation count as calls on their session.
+ */
+#ifndef SEGNO_HPP
+#define SEGNO_HPP
+
+#include <segno.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#if defined(__cpp_exceptions) && !defined(SEGNO_NO_EXCEPTIONS)
+#define SEGNO_EXCEPTIONS 1
+#include <exception>
+#include <stdexcept>
+#else
+#define SEGNO_EXCEPTIONS 0
+#endif
+
+namespace segno {
+
+using token = std::int32_t;
+
+/// Detail of a failed call.
+class failure {
+public:
+    failure() = default;
+    /// Takes over `detail`, which may be null.
+    failure(segno_status status, segno_error *detail) : status_(status), detail_(detail) {}
+
+    segno_status status() const { return status_; }
+    /// The status by name, for example "SEGNO_E_KV_FULL".
+    const char *name() const { return segno_status_str(status_); }
+    /// One line that a user can act on, valid while this object lives.
+    const char *message() const { return detail_ ? segno_error_message(detail_.get()) : name(); }
+    /// Index of the token or batch item at fault, -1 when there is none.
+    std::int64_t item() const { return segno_error_item(detail_.get()); }
+
+private:
+    struct release {
+        void operator()(segno_error *error) const { segno_error_free(error); }
+    };
+    segno_status status_ = SEGNO_OK;
+    std::unique_ptr<segno_error, release> detail_;
+};
+
+#if SEGNO_EXCEPTIONS
+/// What the throwing forms throw.
+class error : public std::runtime_error {
+public:
+    explicit error(const failure &f) : std::runtime_error(f.message()), status_(f.status()), item_(f.item()) {}
+    segno_status status() const noexcept { return status_; }
+    std::int64_t item() const noexcept { return item_; }
+
+private:
+    segno_status status_;
+    std::int64_t item_;
+};
+#endif
+
+/// A value, or why there is none.
+template <class T> class [[nodiscard]] result {
+public:
+    result(T value) : value_(std::move(value)) {}
+    result(failure f) : failure_(std::move(f)) {}
+
+    explicit operator bool() const { return value_.has_value(); }
+    T &operator*() { return *value_; }
+    T *operator->() { return &*value_; }
+    const failure &error() const & { return failure_; }
+    failure error() && { return std::move(failure_); }
+#if SEGNO_EXCEPTIONS
+    /// Moves the value out; throws segno::error when there is none.
+    T value() &&
+    {
+        if (!value_)
+            throw segno::error(failure_);
+        return std::move(*value_);
+    }
+#endif
+
+private:
+    std::optional<T> value_;
+    failure failure_;
+};
+
+/// A list of tokens that somebody else owns: of a vector, an array, or a pointer and a count.
+class token_view {
+public:
+    token_view(const token *data, std::size_t size) : data_(data), size_(size) {}
+    template <class C, class = decltype(std::data(std::declval<const C &>()))>
+    token_view(const C &list) : data_(std::data(list)), size_(std::size(list)) {}
+    const token *data() const { return data_; }
+    std::size_t size() const { return size_; }
+
+private:
+    const token *data_;
+    std::size_t size_;
+};
+
+/// Outcome of one step of one sequence. `token` is -1 unless the status is SEGNO_OK or SEGNO_DONE.
+struct step {
+    segno_status status;
+    segno::token token;
+    /// A token came, and it ended generation.
+    bool done() const { return status == SEGNO_DONE; }
+    /// The prompt needs another step first.
+    bool pending() const { return status == SEGNO_PENDING; }
+};
+
+/// Options of a context: the fields of segno_ctx_opts with their defaults. `on_log`, when set, takes the place of the fields `log` and
+/// `log_user`, lives as long as anything made from the context, and is called from any thread, one call at a time.
+struct context_options : segno_ctx_opts {
+    context_options() { segno_ctx_opts_init(this, sizeof(segno_ctx_opts)); }
+    std::function<void(std::int32_t level, std::string_view line)> on_log;
+};
+
+/// Options of a model. `on_progress`, when set, takes the place of the fields `progress` and `progress_user`: it hears from 0 to 1 how far
+/// the load has come, on the loading thread, and returns whether to go on. What it throws leaves the call that loads.
+struct model_options : segno_model_opts {
+    model_options() { segno_model_opts_init(this, sizeof(segno_model_opts)); }
+    std::function<bool(float done)> on_progress;
+};
+
+/// Options of a session: the fields of segno_session_opts with their defaults.
+struct session_options : segno_session_opts {
+    session_options() { segno_session_opts_init(this, sizeof(segno_session_opts)); }
+};
+
+/// Options of a sampler: the fields of segno_sampler_opts with their defaults. Its arrays need to live during the call only.
+struct sampler_options : segno_sampler_opts {
+    sampler_options() { segno_sampler_opts_init(this, sizeof(segno_sampler_opts)); }
+};
+
+/// Options of a text stream.
+struct text_options {
+    std::uint32_t flags = 0;
+    std::vector<std::string> stops;
+};
+
+namespace detail {
+
+using log_sink = std::function<void(std::int32_t, std::string_view)>;
+
+struct release {
+    void operator()(segno_ctx *p) const { segno_ctx_free(p); }
+    void operator()(segno_model *p) const { segno_model_free(p); }
+    void operator()(segno_session *p) const { segno_session_free(p); }
+    void operator()(segno_text *p) const { segno_text_free(p); }
+};
+
+/// Makes a call that ends in `segno_error **`; a negative status is a failure, any other the value.
+template <class F> result<segno_status> call(F &&function)
+{
+    segno_error *err = nullptr;
+    const segno_status status = function(&err);
+    if (SEGNO_FAILED(status))
+        return failure(status, err);
+    return status;
+}
+
+/// The same where an outcome other than SEGNO_OK leaves nothing to return.
+template <class F> std::optional<failure> fails(F &&function)
+{
+    segno_error *err = nullptr;
+    const segno_status status = function(&err);
+    if (status == SEGNO_OK)
+        return std::nullopt;
+    return failure(status, err);
+}
+
+/// Makes a call that fills a buffer: asks for the size, then fetches. The function takes a pointer, a capacity, a size and an error.
+template <class C, class F> result<C> fetch(F &&function)
+{
+    C out;
+    std::size_t size = 0;
+    if (auto f = fails([&](segno_error **err) { return function(nullptr, 0, &size, err); }))
+        return std::move(*f);
+    out.resize(size);
+    if (size == 0)
+        return out;
+    if (auto f = fails([&](segno_error **err) { return function(out.data(), out.size(), &size, err); }))
+        return std::move(*f);
+    out.resize(size);
+    return out;
+}
+
+/// A host's log function must not unwind into the library.
+inline void forward_log(void *user, std::int32_t level, const char *line) noexcept
+{
+    (*static_cast<const log_sink *>(user))(level, line);
+}
+
+/// A progress function beside the call that uses it; keeps what it threw.
+struct progress {
+    const std::function<bool(float)> &function;
+#if SEGNO_EXCEPTIONS
+    std::exception_ptr thrown = nullptr;
+#endif
+
+    static std::int32_t forward(void *user, float done) noexcept
+    {
+        auto *self = static_cast<progress *>(user);
+#if SEGNO_EXCEPTIONS
+        try {
+            return self->function(done) ? 0 : 1;
+        } catch (...) {
+            self->thrown = std::current_exception();
+            return 1;
+        }
+#else
+        return self->function(done) ? 0 : 1;
+#endif
+    }
+};
+
+} // namespace detail
+
+class model;
+class sequence;
+class text;
+
+/// One device with its worker threads.
+class context {
+public:
+    static result<context> try_create(const context_options &options = {})
+    {
+        segno_ctx_opts opts = options;
+        context made;
+        if (options.on_log) {
+            made.log_ = std::make_shared<const detail::log_sink>(options.on_log);
+            opts.log = detail::forward_log;
+            opts.log_user = const_cast<detail::log_sink *>(made.log_.get());
+        }
+        segno_ctx *ctx = nullptr;
+        if (auto f = detail::fails([&](segno_error **e) { return segno_ctx_create(SEGNO_ABI_VERSION, &opts, &ctx, e); }))
+            return std::move(*f);
+        made.handle_.reset(ctx);
+        return made;
+    }
+#if SEGNO_EXCEPTIONS
+    static context create(const context_options &options = {}) { return try_create(options).value(); }
+#endif
+    const segno_ctx *get() const { return handle_.get(); }
+
+private:
+    friend class model;
+    context() = default;
+    std::shared_ptr<const detail::log_sink> log_;
+    std::unique_ptr<segno_ctx, detail::release> handle_;
+};
+
+/// Weights, tokenizer and metadata; immutable, shared by any number of threads.
+class model {
+public:
+    /// Loads a GGUF file. A load that `on_progress` ends fails with SEGNO_CANCELLED.
+    static result<model> try_load(const context &ctx, const std::string &path, const model_options &options = {})
+    {
+        return make(ctx, options, [&](const segno_model_opts *opts, segno_model **out, segno_error **err) {
+            return segno_model_load(ctx.get(), path.c_str(), opts, out, err);
+        });
+    }
+    /// Loads the bytes of a GGUF file, which may be freed afterwards.
+    static result<model> try_load_buffer(const context &ctx, const void *data, std::size_t len, const model_options &options = {})
+    {
+        return make(ctx, options, [&](const segno_model_opts *opts, segno_model **out, segno_error **err) {
+            return segno_model_load_buffer(ctx.get(), data, len, opts, out, err);
+        });
+    }
+    result<segno_model_info> try_info() const
+    {
+        segno_model_info info;
+        if (auto f = detail::fails([&](segno_error **e) { return segno_model_info_get(get(), &info, sizeof info, e); }))
+            return std::move(*f);
+        return info;
+    }
+    /// One entry of the metadata as text; an absent key is SEGNO_E_NOT_FOUND.
+    result<std::string> try_meta(const std::string &key) const
+    {
+        return detail::fetch<std::string>([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
+            return segno_model_meta(get(), key.c_str(), buf, cap, len, err);
+        });
+    }
+    /// Text to tokens; `flags` are SEGNO_TOKENIZE_...
+    result<std::vector<token>> try_tokenize(std::string_view text, std::uint32_t flags = SEGNO_TOKENIZE_ADD_SPECIAL) const
+    {
+        return detail::fetch<std::vector<token>>([&](token *buf, std::size_t cap, std::size_t *count, segno_error **err) {
+            return segno_tokenize(get(), text.data(), text.size(), flags, buf, cap, count, err);
+        });
+    }
+    /// Tokens to text; `flags` are SEGNO_DETOKENIZE_...
+    result<std::string> try_detokenize(token_view tokens, std::uint32_t flags = 0) const
+    {
+        return detail::fetch<std::string>([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
+            return segno_detokenize(get(), tokens.data(), tokens.size(), flags, buf, cap, len, err);
+        });
+    }
+#if SEGNO_EXCEPTIONS
+    static model load(const context &ctx, const std::string &path, const model_options &options = {})
+    {
+        return try_load(ctx, path, options).value();
+    }
+    static model load_buffer(const context &ctx, const void *data, std::size_t len, const model_options &options = {})
+    {
+        return try_load_buffer(ctx, data, len, options).value();
+    }
+    segno_model_info info() const { return try_info().value(); }
+    std::string meta(const std::string &key) const { return try_meta(key).value(); }
+    std::vector<token> tokenize(std::string_view text, std::uint32_t flags = SEGNO_TOKENIZE_ADD_SPECIAL) const
+    {
+        return try_tokenize(text, flags).value();
+    }
+    std::string detokenize(token_view tokens, std::uint32_t flags = 0) const { return try_detokenize(tokens, flags).value(); }
+#endif
+    const segno_model *get() const { return handle_.get(); }
+
+private:
+    friend class session;
+    model() = default;
+
+    template <class F> static result<model> make(const context &ctx, const model_options &options, F &&load)
+    {
+        segno_model_opts opts = options;
+        detail::progress progress{options.on_progress};
+        if (options.on_progress) {
+            opts.progress = detail::progress::forward;
+            opts.progress_user = &progress;
+        }
+        segno_model *handle = nullptr;
+        auto failed = detail::fails([&](segno_error **err) { return load(&opts, &handle, err); });
+        model made;
+        made.log_ = ctx.log_;
+        made.handle_.reset(handle);
+#if SEGNO_EXCEPTIONS
+        if (progress.thrown)
+            std::rethrow_exception(progress.thrown);
+#endif
+        if (failed)
+            return std::move(*failed);
+        return made;
+    }
+
+    // Destroyed last: the library may log until the handle is gone.
+    std::shared_ptr<const detail::log_sink> log_;
+    std::unique_ptr<segno_model, detail::release> handle_;
+};
+
+/// What loading a model and creating a session would take, from the file's header alone.
+inline result<segno_plan> try_plan(const context &ctx, const std::string &path, const model_options &model = {},
+                                   const session_options &session = {})
+{
+    segno_plan plan;
+    if (auto f = detail::fails([&](segno_error **err) {
+            return segno_plan_get(ctx.get(), path.c_str(), &model, &session, &plan, sizeof plan, err);
+        }))
+        return std::move(*f);
+    return plan;
+}
+
+/// A streaming detokenizer: tokens in, whole UTF-8 characters out, stop strings held back.
+class text {
+public:
+    struct piece {
+        std::string_view text; ///< Valid until the next call on the stream.
+        bool done;             ///< A stop string is complete.
+    };
+
+    static result<text> try_create(const model &m, const text_options &options = {})
+    {
+        std::vector<segno_string> stops;
+        for (const std::string &stop : options.stops)
+            stops.push_back({stop.data(), stop.size()});
+        segno_text_opts opts;
+        segno_text_opts_init(&opts, sizeof opts);
+        opts.flags = options.flags;
+        opts.stops = stops.data();
+        opts.stop_count = stops.size();
+        segno_text *handle = nullptr;
+        if (auto f = detail::fails([&](segno_error **err) { return segno_text_create(m.get(), &opts, &handle, err); }))
+            return std::move(*f);
+        text made;
+        made.handle_.reset(handle);
+        return made;
+    }
+    /// Puts one token in and gets the characters that it releases, often none.
+    result<piece> try_push(token t)
+    {
+        return give([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
+            return segno_text_push(get(), t, buf, cap, len, err);
+        });
+    }
+    /// Ends the stream: gets what was held back, and readies the object for the next.
+    result<piece> try_flush()
+    {
+        return give([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
+            return segno_text_flush(get(), buf, cap, len, err);
+        });
+    }
+#if SEGNO_EXCEPTIONS
+    static text create(const model &m, const text_options &options = {}) { return try_create(m, options).value(); }
+    piece push(token t) { return try_push(t).value(); }
+    piece flush() { return try_flush().value(); }
+#endif
+    segno_text *get() const { return handle_.get(); }
+
+private:
+    text() : buffer_(64, '\0') {}
+
+    template <class F> result<piece> give(F &&function)
+    {
+        for (;;) {
+            std::size_t len = 0;
+            auto status = detail::call([&](segno_error **err) { return function(buffer_.data(), buffer_.size(), &len, err); });
+            if (status)
+                return piece{std::string_view(buffer_.data(), len), *status == SEGNO_DONE};
+            if (status.error().status() != SEGNO_E_BUFFER_TOO_SMALL)
+                return std::move(status).error();
+            buffer_.resize(len);
+        }
+    }
+
+    std::string buffer_;
+    std::unique_ptr<segno_text, detail::release> handle_;
+};
+
+/// Everything that changes while a model runs. Takes one call at a time; only `cancel` may run beside another.
+class session {
+public:
+    session(session &&) noexcept = default;
+    session &operator=(session &&) noexcept = default;
+
+    static result<session> try_create(const model &m, const session_options &options = {})
+    {
+        segno_session *handle = nullptr;
+        if (auto f = detail::fails([&](segno_error **err) { return segno_session_create(m.get(), &options, &handle, err); }))
+            return std::move(*f);
+        session made;
+        // The log function must outlive the handle: the deleter holds it.
+        made.handle_ = std::shared_ptr<segno_session>(handle, [log = m.log_](segno_session *p) { segno_session_free(p); });
+        return made;
+    }
+    /// Opens an empty sequence.
+    result<sequence> try_open(const sampler_options &options = {});
+    result<segno_memory> try_memory() const
+    {
+        segno_memory memory;
+        if (auto f = detail::fails([&](segno_error **err) { return segno_session_memory(get(), &memory, sizeof memory, err); }))
+            return std::move(*f);
+        return memory;
+    }
+    /// Raises or lowers the cancel flag: while it is raised, calls that evaluate end with SEGNO_CANCELLED. Any thread.
+    void cancel(bool on) const { segno_session_cancel(get(), on ? 1 : 0); }
+#if SEGNO_EXCEPTIONS
+    static session create(const model &m, const session_options &options = {}) { return try_create(m, options).value(); }
+    sequence open(const sampler_options &options = {});
+    segno_memory memory() const { return try_memory().value(); }
+#endif
+    segno_session *get() const { return handle_.get(); }
+
+private:
+    friend class batch;
+    session() = default;
+    // Shared with its sequences, so that they may outlive it.
+    std::shared_ptr<segno_session> handle_;
+};
+
+class generation;
+
+/// One stream of tokens inside a session. Closed when destroyed, which counts as a call on the session.
+class sequence {
+public:
+    sequence(sequence &&other) noexcept : session_(std::move(other.session_)), id_(other.id_) {}
+    sequence &operator=(sequence &&other) noexcept
+    {
+        if (this != &other) {
+            close();
+            session_ = std::move(other.session_);
+            id_ = other.id_;
+        }
+        return *this;
+    }
+    ~sequence() { close(); }
+
+    /// Gives the pages back to the pool; a second call does nothing.
+    void close()
+    {
+        if (session_)
+            segno_seq_close(session_.get(), id_, nullptr);
+        session_.reset();
+    }
+    std::int32_t id() const { return id_; }
+
+    /// Queues prompt tokens; the next step, or several, evaluate them.
+    result<segno_status> try_append(token_view tokens)
+    {
+        return detail::call([&](segno_error **e) { return segno_seq_append(get(), id_, tokens.data(), tokens.size(), e); });
+    }
+    /// Queues prompt tokens and evaluates them now: SEGNO_OK or SEGNO_CANCELLED.
+    result<segno_status> try_prefill(token_view tokens)
+    {
+        return detail::call([&](segno_error **e) { return segno_seq_prefill(get(), id_, tokens.data(), tokens.size(), e); });
+    }
+    /// Number of tokens: evaluated, queued and sampled.
+    result<std::size_t> try_length() const
+    {
+        std::size_t tokens = 0;
+        if (auto f = detail::fails([&](segno_error **err) { return segno_seq_length(get(), id_, &tokens, err); }))
+            return std::move(*f);
+        return tokens;
+    }
+    /// Raw logits after the last token.
+    result<std::vector<float>> try_logits()
+    {
+        return detail::fetch<std::vector<float>>([&](float *buf, std::size_t cap, std::size_t *count, segno_error **err) {
+            return segno_seq_logits(get(), id_, buf, cap, count, err);
+        });
+    }
+    result<segno_status> try_set_sampler(const sampler_options &options)
+    {
+        return detail::call([&](segno_error **err) { return segno_seq_sampler_set(get(), id_, &options, err); });
+    }
+    /// Opens a sequence with this one's history, options and seed.
+    result<sequence> try_fork() const { return fork_with(nullptr); }
+    result<sequence> try_fork(const sampler_options &options) const { return fork_with(&options); }
+    /// Keeps the first `tokens` tokens.
+    result<segno_status> try_truncate(std::size_t tokens)
+    {
+        return detail::call([&](segno_error **err) { return segno_seq_truncate(get(), id_, tokens, err); });
+    }
+    /// Evaluates what is queued and samples a token.
+    result<step> try_decode()
+    {
+        token t = -1;
+        auto status = detail::call([&](segno_error **err) { return segno_decode_step(get(), id_, &t, err); });
+        if (!status)
+            return std::move(status).error();
+        return step{*status, *status == SEGNO_OK || *status == SEGNO_DONE ? t : -1};
+    }
+    /// A range over at most `limit` further tokens and their text. Its loop never throws: ask the range afterwards how it ended.
+    generation try_generate(text &stream, std::size_t limit = std::numeric_limits<std::size_t>::max());
+#if SEGNO_EXCEPTIONS
+    segno_status append(token_view tokens) { return try_append(tokens).value(); }
+    segno_status prefill(token_view tokens) { return try_prefill(tokens).value(); }
+    std::size_t length() const { return try_length().value(); }
+    std::vector<float> logits() { return try_logits().value(); }
+    void set_sampler(const sampler_options &options) { (void)try_set_sampler(options).value(); }
+    sequence fork() const { return try_fork().value(); }
+    sequence fork(const sampler_options &options) const { return try_fork(options).value(); }
+    void truncate(std::size_t tokens) { (void)try_truncate(tokens).value(); }
+    step decode() { return try_decode().value(); }
+    /// A range over at most `limit` further tokens and their text, for one loop:
+    /// `for (auto piece : seq.generate(stream)) std::cout << piece.text;`
+    generation generate(text &stream, std::size_t limit = std::numeric_limits<std::size_t>::max());
+#endif
+
+private:
+    friend class session;
+    sequence(std::shared_ptr<segno_session> session, std::int32_t id) : session_(std::move(session)), id_(id) {}
+    segno_session *get() const { return session_.get(); }
+
+    result<sequence> fork_with(const sampler_options *options) const
+    {
+        std::int32_t id = 0;
+        if (auto f = detail::fails([&](segno_error **err) { return segno_seq_fork(get(), id_, options, &id, err); }))
+            return std::move(*f);
+        return sequence(session_, id);
+    }
+
+    std::shared_ptr<segno_session> session_;
+    std::int32_t id_;
+};
+
+inline result<sequence> session::try_open(const sampler_options &options)
+{
+    std::int32_t id = 0;
+    if (auto f = detail::fails([&](segno_error **err) { return segno_seq_open(get(), &options, &id, err); }))
+        return std::move(*f);
+    return sequence(handle_, id);
+}
+
+/// Tokens of one sequence as they are decoded, with their text. Ends with the token that ends generation, a complete stop string, the
+/// limit, a cancel, or a failure. The sequence and the text stream must outlive it, and it is walked once.
+class generation {
+public:
+    /// One token and the whole characters that it released. What the text stream held back comes last, with the token -1.
+    struct piece {
+        segno::token token;
+        std::string_view text; ///< Valid until the next piece.
+    };
+    struct sentinel {};
+
+    class iterator {
+    public:
+        using iterator_category = std::input_iterator_tag;
+        using value_type = piece;
+        using difference_type = std::ptrdiff_t;
+        using pointer = const piece *;
+        using reference = const piece &;
+
+        explicit iterator(generation *owner) : owner_(owner) {}
+        reference operator*() const { return owner_->piece_; }
+        pointer operator->() const { return &owner_->piece_; }
+        iterator &operator++()
+        {
+            owner_->advance();
+            return *this;
+        }
+        void operator++(int) { owner_->advance(); }
+        friend bool operator==(const iterator &it, sentinel) { return it.owner_->ended(); }
+        friend bool operator!=(const iterator &it, sentinel) { return !it.owner_->ended(); }
+
+    private:
+        generation *owner_;
+    };
+
+    iterator begin()
+    {
+        advance();
+        return iterator(this);
+    }
+    sentinel end() const { return {}; }
+    bool ended() const { return ended_; }
+    /// How it ended: SEGNO_OK at the limit, SEGNO_DONE, SEGNO_CANCELLED, or an error.
+    segno_status status() const { return status_; }
+    const failure &error() const { return failure_; }
+
+private:
+    friend class sequence;
+    generation(sequence *seq, text *stream, std::size_t limit, bool throws)
+        : seq_(seq), stream_(stream), left_(limit), throws_(throws)
+    {
+    }
+
+    void advance()
+    {
+        if (finishing_)
+            return end_loop();
+        if (left_ == 0 || status_ != SEGNO_OK)
+            return finish();
+        result<step> next = seq_->try_decode();
+        while (next && next->pending())
+            next = seq_->try_decode();
+        if (!next)
+            return fail(std::move(next).error());
+        status_ = next->status;
+        if (status_ == SEGNO_CANCELLED)
+            return finish();
+        left_--;
+        auto got = stream_->try_push(next->token);
+        if (!got)
+            return fail(std::move(got).error());
+        piece_ = piece{next->token, got->text};
+        if (got->done)
+            status_ = SEGNO_DONE;
+    }
+    void fail(failure f)
+    {
+        status_ = f.status();
+        failure_ = std::move(f);
+        finish();
+    }
+    /// Gives out what the stream held back, if anything; a failure is told after that.
+    void finish()
+    {
+        finishing_ = true;
+        auto rest = stream_->try_flush();
+        if (!rest || rest->text.empty())
+            return end_loop();
+        piece_ = piece{-1, rest->text};
+    }
+    void end_loop()
+    {
+        ended_ = true;
+#if SEGNO_EXCEPTIONS
+        if (throws_ && SEGNO_FAILED(status_))
+            throw segno::error(failure_);
+#endif
+    }
+
+    sequence *seq_;
+    text *stream_;
+    std::size_t left_;
+    [[maybe_unused]] bool throws_;
+    bool finishing_ = false;
+    bool ended_ = false;
+    segno_status status_ = SEGNO_OK;
+    piece piece_{-1, {}};
+    failure failure_;
+};
+
+inline generation sequence::try_generate(text &stream, std::size_t limit) { return generation(this, &stream, limit, false); }
+
+/// A list of sequences that advance together, in one pass.
+class batch {
+public:
+    explicit batch(const session &s) : session_(s.handle_) {}
+    void add(const sequence &seq) { seqs_.push_back(seq.id()); }
+    void clear() { seqs_.clear(); }
+    std::size_t size() const { return seqs_.size(); }
+
+    /// Advances every sequence by one step. The value is the status of the first item that failed, or SEGNO_OK, or SEGNO_CANCELLED: what
+    /// became of each item tells `operator[]`. A failure means that the call as a whole was refused.
+    result<segno_status> try_decode()
+    {
+        tokens_.assign(seqs_.size(), -1);
+        statuses_.assign(seqs_.size(), untouched);
+        auto status = detail::call([&](segno_error **err) {
+            return segno_decode_batch(session_.get(), seqs_.data(), seqs_.size(), tokens_.data(), statuses_.data(), err);
+        });
+        if (!status && !statuses_.empty() && statuses_[0] != untouched)
+            return status.error().status();
+        return status;
+    }
+    /// Outcome of item `i` in the last call.
+    step operator[](std::size_t i) const { return step{statuses_[i], tokens_[i]}; }
+#if SEGNO_EXCEPTIONS
+    segno_status decode() { return try_decode().value(); }
+#endif
+
+private:
+    static constexpr segno_status untouched = std::numeric_limits<segno_status>::min();
+    std::shared_ptr<segno_session> session_;
+    std::vector<std::int32_t> seqs_;
+    std::vector<token> tokens_;
+    std::vector<segno_status> statuses_;
+};
+
+#if SEGNO_EXCEPTIONS
+inline segno_plan plan(const context &ctx, const std::string &path, const model_options &model = {}, const session_options &session = {})
+{
+    return try_plan(ctx, path, model, session).value();
+}
+inline sequence session::open(const sampler_options &options) { return try_open(options).value(); }
+inline generation sequence::generate(text &stream, std::size_t limit) { return generation(this, &stream, limit, true); }
+#endif
+
+} // namespace segno
+
+#endif

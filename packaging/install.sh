@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs what a host compiles and links against: shared and static library, headers, pkg-config files, CMake package. Nothing in
+# the installed files names the prefix, so the folder may be moved.
+#
+# usage: packaging/install.sh RELEASE_DIR PREFIX [LIBDIR]
+#   DESTDIR   put in front of every path that is written, for packagers
+#   LIBDIR    folder of the libraries below PREFIX, lib by default
+set -euo pipefail
+export LC_ALL=C
+release=$1 prefix=$2 libdir=${3:-lib}
+root=$(cd "$(dirname "$0")/.." && pwd)
+case $prefix in /*) ;; *) prefix=$PWD/$prefix ;; esac
+to=${DESTDIR:-}$prefix
+
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml" | head -n 1)
+abi=$(sed -n 's/^#define SEGNO_ABI_VERSION \([0-9]*\)$/\1/p' "$root/include/segno.h")
+# A compiler driver adds -lgcc_s or its static counterpart, and -lc, by itself.
+native=$(tr ' ' '\n' < "$release/native-static-libs" | grep -vxE -e '(-lgcc_s|-lc|)' | paste -sd' ')
+up=$(realpath -ms --relative-to="/prefix/$libdir/pkgconfig" /prefix)
+# Programs find the library in a prefix of one's own by a path of their own; the loader knows the system's folders.
+case $prefix in /usr | /usr/local) rpath='' ;; *) rpath='-Wl,-rpath,${libdir} ' ;; esac
+
+fill() {
+    sed -e "s|@VERSION@|$version|g" -e "s|@ABI@|$abi|g" -e "s|@LIBDIR@|$libdir|g" -e "s|@UP@|$up|g" \
+        -e "s|@RPATH@|$rpath|g" -e "s|@NATIVE@|$native|g" "$root/packaging/$1" > "$2"
+    chmod 644 "$2"
+}
+
+install -d "$to/include" "$to/$libdir/pkgconfig" "$to/$libdir/cmake/Segno"
+install -m 644 "$root/include/segno.h" "$root/bindings/cpp/segno.hpp" "$to/include/"
+
+# Written under another name first: a process that has the old library mapped keeps it.
+install -m 755 "$release/libsegno.so" "$to/$libdir/.libsegno.so.partial"
+strip --strip-unneeded "$to/$libdir/.libsegno.so.partial"
+mv -f "$to/$libdir/.libsegno.so.partial" "$to/$libdir/libsegno.so.$version"
+ln -sfn "libsegno.so.$version" "$to/$libdir/libsegno.so.$abi"
+ln -sfn "libsegno.so.$abi" "$to/$libdir/libsegno.so"
+"$root/packaging/archive.sh" "$release/libsegno.a" "$to/$libdir/libsegno.a"
+
+fill segno.pc.in "$to/$libdir/pkgconfig/segno.pc"
+fill segno-static.pc.in "$to/$libdir/pkgconfig/segno-static.pc"
+fill SegnoConfig.cmake.in "$to/$libdir/cmake/Segno/SegnoConfig.cmake"
+fill SegnoConfigVersion.cmake.in "$to/$libdir/cmake/Segno/SegnoConfigVersion.cmake"
+echo "installed segno $version (ABI $abi) to $to"

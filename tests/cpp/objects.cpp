@@ -1,0 +1,229 @@
+// segno.hpp with exceptions: objects move and free themselves in any order, errors are thrown with code, message and item, streams
+// run in a range-for, callbacks may be lambdas and may throw where that is allowed.
+#include "check.hpp"
+
+#include <atomic>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <type_traits>
+
+template <class T>
+constexpr bool move_only = std::is_nothrow_move_constructible_v<T> && std::is_move_assignable_v<T> && !std::is_copy_constructible_v<T> &&
+                           !std::is_copy_assignable_v<T>;
+static_assert(move_only<segno::context> && move_only<segno::model> && move_only<segno::session> && move_only<segno::sequence>);
+static_assert(move_only<segno::text> && std::is_nothrow_move_constructible_v<segno::failure>);
+
+static segno::sampler_options seeded(std::uint64_t seed)
+{
+    segno::sampler_options options;
+    options.seed = seed;
+    return options;
+}
+
+template <class F> static segno_status thrown_by(F &&function, std::int64_t item = -1)
+{
+    try {
+        function();
+    } catch (const segno::error &e) {
+        CHECK(std::string(e.what()).size() > 5);
+        CHECK(e.item() == item);
+        return e.status();
+    }
+    return SEGNO_OK;
+}
+
+static std::string first_words(const segno::model &model, segno::session &session, std::size_t tokens)
+{
+    auto text = segno::text::create(model);
+    auto seq = session.open(seeded(1));
+    seq.append(model.tokenize("ROMEO:"));
+    std::string words;
+    std::size_t count = 0;
+    for (const auto &piece : seq.generate(text, tokens)) {
+        words += piece.text;
+        count += piece.token >= 0 ? 1 : 0;
+    }
+    CHECK(count == tokens);
+    return words;
+}
+
+static void errors_are_thrown(const segno::context &context, const segno::model &model)
+{
+    CHECK(thrown_by([&] { segno::model::load(context, "/no/such/file"); }) == SEGNO_E_IO);
+    CHECK(thrown_by([&] { model.meta("no.such.key"); }) == SEGNO_E_NOT_FOUND);
+    CHECK(thrown_by([&] { model.tokenize("\xff"); }) == SEGNO_E_INVALID_ARGUMENT);
+    auto session = segno::session::create(model);
+    auto seq = session.open();
+    CHECK(thrown_by([&] { seq.append(std::vector<segno::token>{1, 2, 1 << 30}); }, 2) == SEGNO_E_INVALID_ARGUMENT);
+    CHECK(thrown_by([&] { seq.decode(); }) == SEGNO_E_INVALID_ARGUMENT);
+    CHECK(thrown_by([&] { seq.truncate(1); }) == SEGNO_E_INVALID_ARGUMENT);
+    segno::sampler_options bad;
+    bad.temperature = -1;
+    CHECK(thrown_by([&] { session.open(bad); }) == SEGNO_E_INVALID_ARGUMENT);
+    seq.close();
+    seq.close();
+}
+
+static void text_goes_both_ways(const segno::model &model)
+{
+    const std::string words = "To be, or not to be";
+    const auto tokens = model.tokenize(words, 0);
+    CHECK(tokens.size() > 3 && model.detokenize(tokens) == words);
+    CHECK(model.tokenize("", 0).empty());
+    CHECK(model.meta("general.architecture") == model.info().arch);
+
+    auto text = segno::text::create(model, {0, {" or"}});
+    std::string shown;
+    bool done = false;
+    for (const segno::token t : tokens) {
+        const auto piece = text.push(t);
+        shown += piece.text;
+        done = done || piece.done;
+    }
+    CHECK(done && shown == "To be,");
+    CHECK(text.flush().done);
+    CHECK(!text.flush().done);
+}
+
+static void sequences_branch(const segno::model &model)
+{
+    auto session = segno::session::create(model);
+    auto seq = session.open(seeded(5));
+    CHECK(seq.prefill(model.tokenize("JULIET:")) == SEGNO_OK);
+    const std::size_t length = seq.length();
+    CHECK(seq.logits().size() == model.info().vocab);
+    auto fork = seq.fork();
+    auto other = seq.fork(seeded(6));
+    CHECK(fork.id() != seq.id() && other.id() != fork.id());
+    std::vector<segno::token> a, b;
+    for (int i = 0; i < 8; i++) {
+        a.push_back(seq.decode().token);
+        b.push_back(fork.decode().token);
+    }
+    CHECK(a == b);
+    seq.truncate(length);
+    seq.set_sampler(seeded(6));
+    a.clear();
+    b.clear();
+    segno::batch batch(session);
+    batch.add(seq);
+    batch.add(other);
+    for (int i = 0; i < 8; i++) {
+        CHECK(batch.decode() == SEGNO_OK);
+        a.push_back(batch[0].token);
+        b.push_back(batch[1].token);
+    }
+    CHECK(a == b);
+
+    other.close();
+    CHECK(batch.decode() == SEGNO_E_NOT_FOUND);
+    CHECK(batch[0].token >= 0 && batch[1].status == SEGNO_E_NOT_FOUND && batch[1].token == -1);
+    fork = std::move(seq);
+    CHECK(fork.length() > length && fork.decode().token >= 0);
+}
+
+static void any_order_of_destruction(const std::string &path, const std::string &expected)
+{
+    std::optional<segno::sequence> seq;
+    std::atomic<int> lines{0};
+    {
+        std::optional<segno::session> session;
+        {
+            segno::context_options options;
+            options.on_log = [&lines](std::int32_t, std::string_view line) { lines += line.empty() ? 0 : 1; };
+            const auto context = segno::context::create(options);
+            const auto model = segno::model::load(context, path);
+            session.emplace(segno::session::create(model));
+            CHECK(first_words(model, *session, 12) == expected);
+            seq.emplace(session->open(seeded(1)));
+            seq->append(model.tokenize("ROMEO:"));
+        }
+        auto moved = std::move(*session);
+        CHECK(moved.memory().host_kv > 0);
+    }
+    CHECK(seq->decode().token >= 0);
+    CHECK(lines > 0);
+}
+
+static void loads_report_progress(const segno::context &context, const std::string &path, const std::string &expected)
+{
+    segno::model_options options;
+    float last = 0;
+    options.on_progress = [&](float done) {
+        CHECK(done >= last);
+        last = done;
+        return true;
+    };
+    const auto model = segno::model::load(context, path, options);
+    CHECK(last == 1.0f);
+    options.on_progress = [](float) { return false; };
+    CHECK(thrown_by([&] { segno::model::load(context, path, options); }) == SEGNO_CANCELLED);
+    options.on_progress = [](float) -> bool { throw std::string("mine"); };
+    bool caught = false;
+    try {
+        segno::model::load(context, path, options);
+    } catch (const std::string &s) {
+        caught = s == "mine";
+    }
+    CHECK(caught);
+
+    std::ifstream file(path, std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const auto copy = segno::model::load_buffer(context, bytes.data(), bytes.size());
+    auto session = segno::session::create(copy);
+    CHECK(first_words(copy, session, 12) == expected);
+    CHECK(segno::plan(context, path).host_kv == session.memory().host_kv);
+}
+
+static void streams_end_for_a_reason(const segno::model &model)
+{
+    auto session = segno::session::create(model);
+    auto text = segno::text::create(model);
+    auto seq = session.open(seeded(3));
+    seq.append(model.tokenize("ROMEO:"));
+    auto full = seq.try_generate(text);
+    std::size_t tokens = 0;
+    for (const auto &piece : full)
+        tokens += piece.token >= 0 ? 1 : 0;
+    CHECK(full.status() == SEGNO_E_CONTEXT_FULL && seq.length() == model.info().context && tokens > 100);
+    CHECK(thrown_by([&] {
+              for (const auto &piece : seq.generate(text))
+                  CHECK(piece.token == -1);
+          }) == SEGNO_E_CONTEXT_FULL);
+
+    seq.truncate(4);
+    session.cancel(true);
+    auto cancelled = seq.generate(text);
+    for (const auto &piece : cancelled)
+        CHECK(piece.text.empty());
+    CHECK(cancelled.status() == SEGNO_CANCELLED && seq.length() == 4);
+    session.cancel(false);
+
+    std::thread canceller([&] { session.cancel(true); });
+    auto running = seq.try_generate(text, 400);
+    for (const auto &piece : running)
+        CHECK(piece.token >= -1);
+    canceller.join();
+    CHECK(running.status() == SEGNO_CANCELLED || running.status() == SEGNO_OK);
+    session.cancel(false);
+    CHECK(seq.decode().token >= 0);
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc == 2);
+    const auto context = segno::context::create();
+    const auto model = segno::model::load(context, argv[1]);
+    auto session = segno::session::create(model);
+    const std::string expected = first_words(model, session, 12);
+    errors_are_thrown(context, model);
+    text_goes_both_ways(model);
+    sequences_branch(model);
+    any_order_of_destruction(argv[1], expected);
+    loads_report_progress(context, argv[1], expected);
+    streams_end_for_a_reason(model);
+    std::puts("objects: passed");
+    return 0;
+}

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Segno as a host meets it: installed into an empty prefix, found by CMake and pkg-config from a folder outside the tree, moved
+# elsewhere, found again. Every program must print the same text for the same seed.
+#
+# usage: tests/install/check.sh RELEASE_DIR MODEL.gguf
+set -euo pipefail
+export LC_ALL=C
+unset LD_LIBRARY_PATH PKG_CONFIG_PATH CMAKE_PREFIX_PATH
+root=$(cd "$(dirname "$0")/../.." && pwd)
+release=$(cd "$1" && pwd)
+model=$(realpath "$2")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+fail() { echo "install: $*" >&2; exit 1; }
+
+# What the program at the end of the arguments writes, without its line of speeds.
+text_of() { "$@" "$model" -p "ROMEO:" -n 40 -s 1 -j 1 | head -n -1; }
+
+same_text() {
+    local name=$1
+    shift
+    text_of "$@" > "$work/text"
+    [ -s "$work/expected" ] || cp "$work/text" "$work/expected"
+    diff "$work/expected" "$work/text" || fail "$name writes another text"
+    programs=$((programs + 1))
+}
+
+with_pkg_config() {
+    local prefix=$1
+    export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+    cc "$root/examples/c/generate.c" $(pkg-config --cflags --libs segno) -o shared
+    same_text "pkg-config, shared" ./shared
+    cc "$root/examples/c/generate.c" $(pkg-config --cflags --libs segno-static) -o static
+    same_text "pkg-config, static library" ./static
+    if readelf -d static | grep -q libsegno; then fail "segno-static links the shared library"; fi
+    cc -static "$root/examples/c/generate.c" $(pkg-config --static --cflags --libs segno) -o alone 2> warnings ||
+        { cat warnings; fail "cc -static fails"; }
+    same_text "pkg-config, wholly static" ./alone
+    if readelf -d alone | grep -q NEEDED; then fail "cc -static needs shared libraries"; fi
+    c++ -std=c++17 "$root/examples/cpp/generate.cpp" $(pkg-config --cflags --libs segno) -o cpp
+    same_text "pkg-config, C++" ./cpp
+    [ "$(pkg-config --modversion segno)" = "$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n 1)" ] ||
+        fail "pkg-config tells another version"
+}
+
+with_cmake() {
+    local prefix=$1 static
+    command -v cmake > /dev/null || { echo "install: skipped CMake: not found"; return; }
+    for static in OFF ON; do
+        rm -rf cmake-build
+        cmake -S "$root/examples" -B cmake-build -DCMAKE_PREFIX_PATH="$prefix" -DSEGNO_STATIC=$static -DCMAKE_BUILD_TYPE=Release > log ||
+            { cat log; fail "cmake does not find Segno"; }
+        cmake --build cmake-build -j2 > log 2>&1 || { cat log; fail "cmake does not build the examples"; }
+        same_text "CMake, C, static $static" cmake-build/c/generate
+        same_text "CMake, C++, static $static" cmake-build/cpp/generate
+    done
+    for version in 0.1 0.1.0 0 "0.1.0 EXACT" 0.0...0.9; do finds "$prefix" "$version" || fail "find_package(Segno $version) finds nothing"; done
+    for version in 0.2 1.0 0.1.9 "0.0.9 EXACT" 0.2...0.9; do ! finds "$prefix" "$version" || fail "find_package(Segno $version) takes 0.1.0"; done
+}
+
+finds() {
+    mkdir -p version
+    printf 'cmake_minimum_required(VERSION 3.19)\nproject(p LANGUAGES NONE)\nfind_package(Segno %s REQUIRED)\n' "$2" > version/CMakeLists.txt
+    cmake -S version -B version/build -DCMAKE_PREFIX_PATH="$1" > /dev/null 2>&1
+}
+
+# Every tool that a host might use, against one prefix.
+consume() {
+    rm -rf "$work/hosts"
+    mkdir "$work/hosts"
+    cd "$work/hosts"
+    with_pkg_config "$1"
+    with_cmake "$1"
+    cd "$work"
+}
+
+contents() {
+    local prefix=$1 version
+    version=$(pkg-config --modversion "$prefix/lib/pkgconfig/segno.pc")
+    (cd "$prefix" && find . ! -type d | sort) > found
+    printf './%s\n' include/segno.h include/segno.hpp lib/cmake/Segno/SegnoConfig.cmake lib/cmake/Segno/SegnoConfigVersion.cmake \
+        lib/libsegno.a lib/libsegno.so lib/libsegno.so.0 "lib/libsegno.so.$version" lib/pkgconfig/segno-static.pc \
+        lib/pkgconfig/segno.pc | sort > wanted
+    diff wanted found || fail "the prefix holds other files"
+    if grep -rlF -e "$work" -e "$root" "$prefix/include" "$prefix/lib/cmake" "$prefix/lib/pkgconfig"; then fail "these files name a path"; fi
+    nm -g --defined-only "$prefix/lib/libsegno.a" | awk 'NF == 3 {print $3}' | sort > visible
+    nm -D --defined-only "$prefix/lib/libsegno.so" | awk '{print $3}' | sort > exported
+    diff exported visible || fail "the static library shows other symbols than the shared one"
+}
+
+programs=0
+"$root/packaging/install.sh" "$release" p
+contents "$work/p"
+consume "$work/p"
+mkdir elsewhere
+mv p elsewhere/q
+consume "$work/elsewhere/q"
+
+DESTDIR=$work/stage "$root/packaging/install.sh" "$release" /usr lib/x86_64-linux-gnu > /dev/null
+stage=$work/stage/usr/lib/x86_64-linux-gnu
+[ -e "$stage/libsegno.so" ] && [ -e "$work/stage/usr/include/segno.h" ] || fail "DESTDIR and LIBDIR are not heeded"
+if grep -q rpath "$stage/pkgconfig/segno.pc"; then fail "a system's prefix needs no path in programs"; fi
+found=$(PKG_CONFIG_PATH=$stage/pkgconfig pkg-config --variable=includedir segno)
+[ "$(realpath "$found")" = "$(realpath "$work/stage/usr/include")" ] || fail "the header is not where segno.pc says"
+echo "install: $programs programs wrote the same text from a prefix and from where it was moved"
