@@ -140,7 +140,7 @@ pub fn check_calls(source: &Source) -> Vec<String> {
         if library && (environment || token.text == "getenv") {
             findings.push(source.finding(token.line, "the library reads no environment variable"));
         }
-        if token.text.ends_with(VERSION_SUFFIX) {
+        if token.text.ends_with(VERSION_SUFFIX) && !is_driver_call(token.text) {
             findings.push(source.finding(token.line, &format!("`{}` is a second version", token.text)));
         }
     }
@@ -152,6 +152,11 @@ fn names_variable(tokens: &[Token]) -> bool {
     let group = tokens.first().is_some_and(|token| token.text == "{");
     let named = if group { tokens.iter().position(|token| token.text == "}").unwrap_or(tokens.len()) } else { 1 };
     tokens.iter().take(named).any(|token| token.text.starts_with("var"))
+}
+
+/// Calls of the CUDA driver, whose names are not ours: `cu`, a capital letter, and their own version.
+fn is_driver_call(name: &str) -> bool {
+    name.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }
 
 /// Names of files and folders that say nothing of what is inside.
@@ -299,5 +304,7 @@ mod tests {
         }
         assert_eq!(found(check_name, "src/gguf_v2.rs", ""), 1);
         assert_eq!(found(check_calls, "src/x.rs", &format!("fn load{VERSION_SUFFIX}() {{}}")), 1);
+        assert_eq!(found(check_calls, "src/x.rs", &format!("cu::current{VERSION_SUFFIX}()")), 1);
+        assert_eq!(found(check_calls, "src/x.rs", &format!("sys::cuCtxPopCurrent{VERSION_SUFFIX}(x)")), 0);
     }
 }
