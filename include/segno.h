@@ -390,6 +390,14 @@ typedef struct segno_device_info {
    * What the maker calls it.
    */
   char name[128];
+  /**
+   * Compute capability of a GPU, ten times the major number plus the minor one, as in 90 for 9.0; 0 for the processor.
+   */
+  uint32_t compute_capability;
+  /**
+   * CUDA version that a GPU's driver knows, as in 13000 for 13.0; 0 for the processor.
+   */
+  uint32_t driver_version;
 } segno_device_info;
 
 /**
@@ -726,8 +734,9 @@ void segno_ctx_opts_init(struct segno_ctx_opts *opts, size_t size);
  * Makes a context: opens the device and starts its worker threads.
  *
  * `abi_version`: pass `SEGNO_ABI_VERSION`; checked first. `opts`: NULL for defaults. `out` receives the context, NULL on failure; free it with
- * `segno_ctx_free`. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build without it), NOT_FOUND (no such
- * device), DEVICE (a thread cannot be started). Any thread. Since 0.1.
+ * `segno_ctx_free`. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build
+ * without it, or a driver that is missing or too old), NOT_FOUND (no such device), DEVICE (a thread cannot be started, or the driver
+ * failed). Any thread. Since 0.1.
  */
 segno_status segno_ctx_create(uint32_t abi_version,
                               const struct segno_ctx_opts *opts,
@@ -769,19 +778,19 @@ segno_status segno_decode_batch(struct segno_session *session,
                                 struct segno_error **err);
 
 /**
- * Number of devices of a kind (`SEGNO_DEVICE_...`); for `SEGNO_DEVICE_CUDA` 0 where the library or the machine has none.
+ * Number of devices of a kind (`SEGNO_DEVICE_...`); for `SEGNO_DEVICE_CUDA` those that the driver shows, 0 without a
+ * usable driver. Whether the library can run models on them, `segno_has_feature("cuda")` tells.
  *
  * `out` receives the number. Codes: INVALID_ARGUMENT (unknown kind), NULL_POINTER. Any thread. Since 0.1.
  */
-segno_status segno_device_count(int32_t kind,
-                                int32_t *out,
-                                struct segno_error **err);
+segno_status segno_device_count(int32_t kind, int32_t *out, struct segno_error **err);
 
 /**
  * Describes device `index` of a kind; `SEGNO_DEVICE_AUTO` describes the one that a context would choose.
  *
  * `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: INVALID_ARGUMENT (unknown kind), NULL_POINTER, NOT_FOUND (no
- * such device). Any thread. Since 0.1.
+ * such device), DEVICE (the driver failed). Asking for a GPU makes its primary context for the time of the call; the thread's current context
+ * is as before. Any thread. Since 0.1.
  */
 segno_status segno_device_info_get(int32_t kind,
                                    int32_t index,

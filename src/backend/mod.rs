@@ -4,12 +4,32 @@
 //! runners on it ([`Runner`]), one a session. Everything that a step needs exists when [`Prepared::open`] returns.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_cuda.rs"]
+pub mod cuda;
 
 use crate::error::Result;
 use crate::kv::Tables;
 use crate::plan::Program;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+/// One GPU of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// What the maker calls it.
+    pub name: String,
+    /// All its memory, in bytes.
+    pub memory_total: u64,
+    /// Memory that can be taken now, in bytes.
+    pub memory_free: u64,
+    /// Compute capability, ten times the major number plus the minor one: 90 for 9.0.
+    pub compute: u32,
+    /// CUDA version of the driver, a thousand times the major number plus ten times the minor one: 13000 for 13.0.
+    pub driver: u32,
+}
 
 /// One device.
 pub trait Backend: Send + Sync {

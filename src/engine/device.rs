@@ -1,6 +1,6 @@
 //! What devices there are, as the host sees them.
 
-use crate::backend::cpu;
+use crate::backend::{cpu, cuda};
 use crate::error::{Error, Result};
 
 /// Kinds of device that a host can ask for.
@@ -15,28 +15,37 @@ pub enum Kind {
 }
 
 /// One device.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Info {
+    /// The processor or a GPU, never [`Kind::Auto`].
+    pub kind: Kind,
     /// What the maker calls it.
     pub name: String,
     /// All its memory, in bytes.
     pub memory_total: u64,
     /// Memory that can be taken now, in bytes.
     pub memory_free: u64,
+    /// Compute capability of a GPU, ten times the major number plus the minor one; 0 for the processor.
+    pub compute: u32,
+    /// CUDA version of a GPU's driver, as in 13000 for 13.0; 0 for the processor.
+    pub driver: u32,
 }
 
 /// Number of devices of `kind`.
 pub fn count(kind: Kind) -> usize {
     match kind {
         Kind::Auto | Kind::Cpu => 1,
-        Kind::Cuda => 0,
+        Kind::Cuda => cuda::count(),
     }
 }
 
 /// Device `index` of `kind`.
 pub fn info(kind: Kind, index: usize) -> Result<Info> {
-    if index >= count(kind) {
-        return Err(Error::NotFound(format!("there is no {kind:?} device {index}; there are {}", count(kind))));
+    if kind == Kind::Cuda {
+        return gpu_info(index);
+    }
+    if index > 0 {
+        return Err(Error::NotFound(format!("there is no cpu device {index}; there is 1")));
     }
     Ok(cpu_info())
 }
@@ -46,11 +55,33 @@ pub fn has_feature(name: &str) -> bool {
     cpu::simd::available().iter().any(|kernels| kernels.name == name)
 }
 
+fn gpu_info(index: usize) -> Result<Info> {
+    if cuda::count() == 0 {
+        return Err(Error::NotFound(format!("there is no cuda device {index}; there is none")));
+    }
+    let gpu = cuda::info(index)?;
+    Ok(Info {
+        kind: Kind::Cuda,
+        name: gpu.name,
+        memory_total: gpu.memory_total,
+        memory_free: gpu.memory_free,
+        compute: gpu.compute,
+        driver: gpu.driver,
+    })
+}
+
 fn cpu_info() -> Info {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let name = field(&read("/proc/cpuinfo"), "model name").unwrap_or("x86-64 processor").to_owned();
     let memory = read("/proc/meminfo");
-    Info { name, memory_total: kibibytes(&memory, "MemTotal"), memory_free: kibibytes(&memory, "MemAvailable") }
+    Info {
+        kind: Kind::Cpu,
+        name,
+        memory_total: kibibytes(&memory, "MemTotal"),
+        memory_free: kibibytes(&memory, "MemAvailable"),
+        compute: 0,
+        driver: 0,
+    }
 }
 
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {

@@ -96,8 +96,9 @@ pub extern "C" fn segno_ctx_opts_init(opts: *mut segno_ctx_opts, size: usize) {
 /// Makes a context: opens the device and starts its worker threads.
 ///
 /// `abi_version`: pass `SEGNO_ABI_VERSION`; checked first. `opts`: NULL for defaults. `out` receives the context, NULL on failure; free it with
-/// `segno_ctx_free`. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build without it), NOT_FOUND (no such
-/// device), DEVICE (a thread cannot be started). Any thread. Since 0.1.
+/// `segno_ctx_free`. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build
+/// without it, or a driver that is missing or too old), NOT_FOUND (no such device), DEVICE (a thread cannot be started, or the driver
+/// failed). Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_ctx_create(
     abi_version: u32,

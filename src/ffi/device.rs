@@ -30,9 +30,13 @@ pub struct segno_device_info {
     pub memory_free: u64,
     /// What the maker calls it.
     pub name: [c_char; 128],
+    /// Compute capability of a GPU, ten times the major number plus the minor one, as in 90 for 9.0; 0 for the processor.
+    pub compute_capability: u32,
+    /// CUDA version that a GPU's driver knows, as in 13000 for 13.0; 0 for the processor.
+    pub driver_version: u32,
 }
 
-// SAFETY: repr(C), size first, 4 + 4 + 8 + 8 + 128 bytes without padding, numbers only.
+// SAFETY: repr(C), size first, 4 + 4 + 8 + 8 + 128 + 4 + 4 bytes without padding, numbers only.
 unsafe impl Sized_ for segno_device_info {}
 
 pub(super) fn kind_of(kind: i32) -> Result<Kind> {
@@ -44,7 +48,8 @@ pub(super) fn kind_of(kind: i32) -> Result<Kind> {
     }
 }
 
-/// Number of devices of a kind (`SEGNO_DEVICE_...`); for `SEGNO_DEVICE_CUDA` 0 where the library or the machine has none.
+/// Number of devices of a kind (`SEGNO_DEVICE_...`); for `SEGNO_DEVICE_CUDA` those that the driver shows, 0 without a
+/// usable driver. Whether the library can run models on them, `segno_has_feature("cuda")` tells.
 ///
 /// `out` receives the number. Codes: INVALID_ARGUMENT (unknown kind), NULL_POINTER. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
@@ -59,7 +64,8 @@ pub extern "C" fn segno_device_count(kind: i32, out: *mut i32, err: *mut *mut se
 /// Describes device `index` of a kind; `SEGNO_DEVICE_AUTO` describes the one that a context would choose.
 ///
 /// `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: INVALID_ARGUMENT (unknown kind), NULL_POINTER, NOT_FOUND (no
-/// such device). Any thread. Since 0.1.
+/// such device), DEVICE (the driver failed). Asking for a GPU makes its primary context for the time of the call; the thread's current context
+/// is as before. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_device_info_get(
     kind: i32,
@@ -74,10 +80,15 @@ pub extern "C" fn segno_device_info_get(
         let info = device::info(kind_of(kind)?, index)?;
         let value = segno_device_info {
             struct_size: 0,
-            kind: SEGNO_DEVICE_CPU,
+            kind: match info.kind {
+                Kind::Cuda => SEGNO_DEVICE_CUDA,
+                Kind::Auto | Kind::Cpu => SEGNO_DEVICE_CPU,
+            },
             memory_total: info.memory_total,
             memory_free: info.memory_free,
             name: chars(&info.name),
+            compute_capability: info.compute,
+            driver_version: info.driver,
         };
         write_sized(out, size, &value, "out")?;
         Ok(SEGNO_OK)

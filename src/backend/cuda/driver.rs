@@ -1,0 +1,213 @@
+//! The CUDA driver, as far as finding devices goes: opened on first use, checked before anything is asked of it.
+//!
+//! The bindings open `libcuda` lazily and panic when it is missing, so [`open`] is the only way in: it looks for the library and
+//! its version before any other call. A [`Driver`] is proof that both are there.
+
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult};
+use std::ffi::{CStr, c_int};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+/// Oldest CUDA version of a driver that this library uses: that of the compiler of its kernels.
+const OLDEST: u32 = 13_000;
+/// The driver release that brought it, which users know better.
+const OLDEST_RELEASE: &str = "580";
+
+/// A driver that is there, new enough and initialised.
+#[derive(Clone, Copy, Debug)]
+pub struct Driver {
+    version: u32,
+}
+
+/// One GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    handle: CUdevice,
+}
+
+/// Bytes of a device's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceMemory {
+    /// All of it.
+    pub total: u64,
+    /// What can be taken now.
+    pub free: u64,
+}
+
+/// Opens the driver. Looks again after a failure, so that a driver installed meanwhile is found.
+pub fn open() -> Result<Driver> {
+    static OPENED: OnceLock<Driver> = OnceLock::new();
+    if let Some(&driver) = OPENED.get() {
+        return Ok(driver);
+    }
+    let driver = find()?;
+    Ok(*OPENED.get_or_init(|| driver))
+}
+
+fn find() -> Result<Driver> {
+    // SAFETY: opens the shared library by its well-known names and closes it again.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Error::Unsupported("there is no nvidia driver: libcuda.so.1 was not found; use the cpu".into()));
+    }
+    let mut version: c_int = 0;
+    // SAFETY: the library is present; every version of it has this call, which needs no initialisation.
+    check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
+    let version = u32::try_from(version).unwrap_or(0);
+    new_enough(version)?;
+    // SAFETY: a present library; 0 is the one value that the flags may have.
+    match unsafe { sys::cuInit(0) } {
+        CUresult::CUDA_ERROR_NO_DEVICE => Err(Error::NotFound("the nvidia driver shows no cuda device".into())),
+        result => check("cuInit", result).map(|()| Driver { version }),
+    }
+}
+
+fn new_enough(version: u32) -> Result<()> {
+    if version >= OLDEST {
+        return Ok(());
+    }
+    let (major, minor) = (version / 1000, version % 1000 / 10);
+    let (needed_major, needed_minor) = (OLDEST / 1000, OLDEST % 1000 / 10);
+    Err(Error::Unsupported(format!(
+        "the nvidia driver knows cuda {major}.{minor}, {needed_major}.{needed_minor} is needed: install driver {OLDEST_RELEASE} or newer"
+    )))
+}
+
+/// Turns a failed driver call into an error that names it.
+fn check(call: &str, result: CUresult) -> Result<()> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let mut text = std::ptr::null();
+    // SAFETY: writes a pointer to a static string, or leaves it NULL for a number that the driver does not know.
+    unsafe { sys::cuGetErrorString(result, &mut text) };
+    let reason = if text.is_null() {
+        "unknown error".into()
+    } else {
+        // SAFETY: the driver's strings are static and end with NUL.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy()
+    };
+    Err(Error::Device(format!("{call}: {reason} ({})", result as u32)))
+}
+
+impl Driver {
+    /// Its CUDA version, as the driver counts: 13000 for 13.0.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Number of devices.
+    pub fn devices(&self) -> Result<usize> {
+        let mut count: c_int = 0;
+        // SAFETY: the driver is initialised.
+        check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// Device `index`.
+    pub fn device(&self, index: usize) -> Result<Device> {
+        let count = self.devices()?;
+        let ordinal = c_int::try_from(index).ok().filter(|_| index < count);
+        let ordinal =
+            ordinal.ok_or_else(|| Error::NotFound(format!("there is no cuda device {index}; there are {count}")))?;
+        let mut handle: CUdevice = 0;
+        // SAFETY: the driver is initialised and has a device of this number.
+        check("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut handle, ordinal) })?;
+        Ok(Device { handle })
+    }
+}
+
+impl Device {
+    /// What the maker calls it.
+    pub fn name(&self) -> Result<String> {
+        let mut name = [0; 128];
+        // SAFETY: the buffer has the length that is told; the handle comes from the driver.
+        check("cuDeviceGetName", unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, self.handle) })?;
+        // SAFETY: on success the driver has ended the text with NUL inside the buffer.
+        Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+    }
+
+    /// Compute capability, ten times the major number plus the minor one.
+    pub fn compute(&self) -> Result<u32> {
+        let major = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        Ok(10 * major + minor)
+    }
+
+    fn attribute(&self, attribute: CUdevice_attribute) -> Result<u32> {
+        let mut value: c_int = 0;
+        // SAFETY: the handle comes from the driver.
+        check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, self.handle) })?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    /// All memory and what is free of it, which the driver tells inside a context only.
+    pub fn memory(&self) -> Result<DeviceMemory> {
+        let primary = Primary::retain(*self)?;
+        let _current = primary.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the device's context is current on this thread.
+        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok(DeviceMemory { total: total as u64, free: free as u64 })
+    }
+}
+
+/// A share in a device's primary context, the one that CUDA runtime programs in this process use too.
+struct Primary {
+    context: CUcontext,
+    device: Device,
+}
+
+impl Primary {
+    fn retain(device: Device) -> Result<Primary> {
+        let mut context: CUcontext = null_mut();
+        // SAFETY: the handle comes from the driver; the share is given back when the value drops.
+        check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device.handle) })?;
+        Ok(Primary { context, device })
+    }
+
+    /// Makes the context current on this thread until the result drops; the host's own is current again afterwards.
+    fn enter(&self) -> Result<Current<'_>> {
+        // SAFETY: the context lives as long as `self`, which the result borrows.
+        check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.context) })?;
+        Ok(Current { _primary: self })
+    }
+}
+
+impl Drop for Primary {
+    fn drop(&mut self) {
+        // SAFETY: gives back the one share that `retain` took.
+        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device.handle) };
+    }
+}
+
+/// While it lives, a context of ours is current on this thread.
+struct Current<'a> {
+    _primary: &'a Primary,
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        let mut popped: CUcontext = null_mut();
+        // SAFETY: takes off what `enter` put on this thread's stack of contexts.
+        unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_driver_is_refused_with_both_versions() {
+        let message = new_enough(12_080).unwrap_err().to_string();
+        assert!(message.contains("cuda 12.8") && message.contains("13.0") && message.contains("580"), "{message}");
+        assert!(new_enough(13_000).is_ok() && new_enough(14_010).is_ok());
+    }
+
+    #[test]
+    fn a_device_beyond_the_last_is_an_error_and_never_a_panic() {
+        let found = open().and_then(|driver| driver.device(4096));
+        assert!(matches!(found, Err(Error::Unsupported(_) | Error::NotFound(_))), "{found:?}");
+    }
+}
