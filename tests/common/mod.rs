@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // Every test binary uses another part.
 
+pub mod distance;
 pub mod gguf;
 
 use segno::ffi::{ctx::*, decode::*, error::*, model::*, seq::*, session::*, status::*, text::*, version::*};
