@@ -114,6 +114,14 @@ pub enum Error {
         /// Number of this library.
         library: u32,
     },
+    /// The device's memory does not suffice.
+    #[error("out of device memory: {needed} bytes needed, {free} free")]
+    DeviceMemory {
+        /// Bytes that the call needs.
+        needed: u64,
+        /// Bytes free on the device.
+        free: u64,
+    },
     /// The device failed.
     #[error("device failure: {0}")]
     Device(String),

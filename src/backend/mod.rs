@@ -35,6 +35,10 @@ pub struct Gpu {
 pub trait Backend: Send + Sync {
     /// Memory that `program` and a runner within `limits` would take here.
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory>;
+    /// Bytes of the device's own memory that can be taken now; 0 for the processor, which has none.
+    fn memory_free(&self) -> Result<u64> {
+        Ok(0)
+    }
     /// Makes `program` ready to run on this device.
     fn prepare(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>>;
 }
@@ -53,6 +57,10 @@ pub trait Runner: Send {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()>;
     /// Logits of output `index` of the last run, `vocab` floats.
     fn logits(&self, index: usize) -> &[f32];
+    /// The token with the highest logit of output `index` of the last run, where the device has found it.
+    fn best_token(&self, _index: usize) -> Option<u32> {
+        None
+    }
     /// Copies one page of the cache over another.
     fn copy_page(&mut self, from: u32, to: u32);
 }
@@ -88,6 +96,12 @@ pub struct Memory {
     pub kv: u64,
     /// Buffers of the forward pass.
     pub arena: u64,
+    /// Weights in device memory.
+    pub device_weights: u64,
+    /// Cache in device memory.
+    pub device_kv: u64,
+    /// Buffers of the forward pass in device memory.
+    pub device_arena: u64,
 }
 
 /// One token to evaluate.
@@ -109,6 +123,8 @@ pub struct Batch<'a> {
     pub rows: &'a [Row],
     /// Indices of the rows whose logits are wanted, ascending.
     pub outputs: &'a [u32],
+    /// Whether the host reads logits; otherwise only [`Runner::best_token`] where it is known.
+    pub wants_logits: bool,
     /// Pages of every slot, enough for the rows' positions.
     pub tables: &'a Tables,
 }

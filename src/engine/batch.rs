@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Work {
     rows: Vec<Row>,
     outputs: Vec<u32>,
+    /// Whether an output is more than the token of its highest logit.
+    wants_logits: bool,
     planned: Vec<Planned>,
     /// Number of the call that last listed each slot.
     seen: Vec<u64>,
@@ -43,6 +45,7 @@ impl Work {
         Ok(Work {
             rows: reserve(limits.rows, "a batch")?,
             outputs: reserve(limits.outputs, "a batch")?,
+            wants_logits: false,
             planned: reserve(limits.outputs, "a batch")?,
             seen: filled(limits.outputs, 0, "a batch")?,
             call: 0,
@@ -52,6 +55,7 @@ impl Work {
     fn clear(&mut self) {
         self.rows.clear();
         self.outputs.clear();
+        self.wants_logits = false;
         self.planned.clear();
         self.call += 1;
     }
@@ -151,6 +155,7 @@ impl Session {
             self.work.clear();
             let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
             let output = self.work.add_rows(slot, &sequence.tokens[start..start + taken], start, taken == count);
+            self.work.wants_logits = output.is_some();
             self.run(cancel)?;
             let sequence = self.sequence_mut(slot);
             sequence.evaluated = sequence.evaluated.max(start + taken);
@@ -189,6 +194,7 @@ impl Session {
         let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
         let ready = taken == count;
         let output = self.work.add_rows(slot, &sequence.tokens[start..start + taken], start, ready);
+        self.work.wants_logits |= output.is_some() && !sample::is_plain_greedy(&sequence.sampler);
         let evaluated = sequence.evaluated.max(start + taken);
         self.work.planned.push(Planned { item, slot, evaluated, pages, ready, output });
         Ok(())
@@ -209,7 +215,8 @@ impl Session {
         if self.work.rows.is_empty() {
             return Ok(());
         }
-        let batch = Batch { rows: &self.work.rows, outputs: &self.work.outputs, tables: &self.tables };
+        let Work { rows, outputs, wants_logits, .. } = &self.work;
+        let batch = Batch { rows, outputs, wants_logits: *wants_logits, tables: &self.tables };
         self.runner.run(&batch, cancel)
     }
 
@@ -234,12 +241,19 @@ impl Session {
         }
         let vocab = self.model.vocab();
         let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
-        let logits = match output {
-            Some(index) => self.runner.logits(index),
-            None => &self.logits[slot * vocab..(slot + 1) * vocab],
+        let greedy = sample::is_plain_greedy(&sequence.sampler);
+        let best = output.filter(|_| greedy).and_then(|index| self.runner.best_token(index));
+        let token = match best {
+            Some(token) => token as i32,
+            None => {
+                let logits = match output {
+                    Some(index) => self.runner.logits(index),
+                    None => &self.logits[slot * vocab..(slot + 1) * vocab],
+                };
+                let position = sequence.tokens.len() as u64;
+                sample::sample(&sequence.sampler, logits, &sequence.tokens, position, &mut self.scratch)?
+            }
         };
-        let position = sequence.tokens.len() as u64;
-        let token = sample::sample(&sequence.sampler, logits, &sequence.tokens, position, &mut self.scratch)?;
         sequence.tokens.push(token);
         sequence.has_logits = false;
         let ends =

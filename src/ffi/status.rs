@@ -64,6 +64,7 @@ pub(super) fn status_of(error: &Error) -> segno_status {
         Error::Panic(_) => SEGNO_E_PANIC,
         Error::Unsupported(_) => SEGNO_E_UNSUPPORTED,
         Error::OutOfMemory { .. } => SEGNO_E_OUT_OF_MEMORY,
+        Error::DeviceMemory { .. } => SEGNO_E_DEVICE_MEMORY,
         Error::Device(_) => SEGNO_E_DEVICE,
         Error::Io { .. } => SEGNO_E_IO,
         Error::Format(_) | Error::Metadata { .. } | Error::Tensor { .. } => SEGNO_E_FORMAT,

@@ -100,6 +100,11 @@ impl Options {
     }
 }
 
+/// Whether sampling is no more than finding the highest logit.
+pub fn is_plain_greedy(options: &Options) -> bool {
+    options.temperature == 0.0 && !penalties::changes_logits(options)
+}
+
 fn within(option: &str, value: f32, least: f32, most: f32) -> Result<()> {
     if (least..=most).contains(&value) { Ok(()) } else { Err(outside(option, value, &format!("{least} to {most}"))) }
 }

@@ -64,6 +64,7 @@ impl Backend for Cpu {
             weights: program.weight_bytes(),
             kv: cache::bytes(&program.kv, limits)?,
             arena: runner::arena_bytes(program, &lowered, limits),
+            ..Memory::default()
         })
     }
 
