@@ -2,6 +2,8 @@
 
 CARGO ?= cargo
 CC ?= cc
+PYTHON ?= python3
+CUDA_WHEELS := $(addsuffix ==13.0.*,nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl)
 CFLAGS ?= -O2
 WARNINGS := -Wall -Wextra -Wpedantic -Werror
 TARGET := target/release
@@ -9,17 +11,23 @@ LIB := $(TARGET)/libsegno.so
 BUILD := build
 MODEL := examples/models/shakespeare.gguf
 
-RUST_SOURCES := $(shell find src -name '*.rs') Cargo.toml Cargo.lock build.rs
+RUST_SOURCES := $(shell find src kernels -type f) Cargo.toml Cargo.lock build.rs
 C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all install tools cpp-test install-test demo test bench lint rust-test c-test abi-test fuzz header clean
+.PHONY: all cuda install tools cpp-test install-test demo test bench lint rust-test c-test abi-test fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
 demo: $(BUILD)/generate
 	$(RUN) $(BUILD)/generate examples/models/shakespeare.gguf -p "First Citizen:" -n 300 -s 7
+
+# The compiler of the kernels, without a system-wide installation. The build finds it in .cuda/; without it the library has no kernels.
+cuda: .cuda/nvidia/cu13/bin/nvcc
+
+.cuda/nvidia/cu13/bin/nvcc:
+	$(PYTHON) -m pip install --quiet --no-deps --target .cuda $(CUDA_WHEELS)
 
 # Everything that continuous integration checks, in this order.
 test: tools lint rust-test c-test cpp-test install-test abi-test

@@ -1,0 +1,46 @@
+// The first kernel of a step: takes the rows, their outputs and the changed page-table entries from mapped host memory to their
+// fixed places on the device, and computes the angles of every row's position. One block a row.
+#include "common/device.cuh"
+
+struct TableUpdate {
+    uint32_t index, page;
+};
+
+struct StepArgs {
+    const Row *host_rows;
+    const uint32_t *host_outputs;
+    const TableUpdate *host_updates;
+    const uint32_t *host_header;  // serial number of the step, number of updates
+    Row *rows;
+    uint32_t *outputs;
+    uint32_t *tables;
+    uint32_t *serial;
+    const float *frequencies;
+    float *cos, *sin;
+    uint32_t half_dims;
+    float magnitude;
+};
+
+extern "C" __global__ void __launch_bounds__(128) step_begin(StepArgs args, Shape shape) {
+    wait_for_producers();
+    const uint32_t row = blockIdx.x;
+    const volatile uint32_t *host = reinterpret_cast<const volatile uint32_t *>(args.host_rows + row);
+    const uint3 source = make_uint3(host[0], host[1], host[2]);
+    if (threadIdx.x == 0) args.rows[row] = Row{source.x, source.y, source.z, 0};
+    for (uint32_t i = threadIdx.x; i < args.half_dims; i += blockDim.x) {
+        // In turns, so that the reduction is exact; single precision would lose the fraction of a large position.
+        const double turns = (double)source.y * (double)args.frequencies[i] * 0.15915494309189533577;
+        float s, c;
+        sincospif((float)(2.0 * (turns - rint(turns))), &s, &c);
+        args.cos[row * args.half_dims + i] = c * args.magnitude;
+        args.sin[row * args.half_dims + i] = s * args.magnitude;
+    }
+    if (row != 0) return;
+    const volatile uint32_t *header = args.host_header;
+    if (threadIdx.x == 0) *args.serial = header[0];
+    for (uint32_t i = threadIdx.x; i < shape.outputs; i += blockDim.x) args.outputs[i] = args.host_outputs[i];
+    const uint32_t updates = header[1];
+    for (uint32_t i = threadIdx.x; i < updates; i += blockDim.x) {
+        args.tables[args.host_updates[i].index] = args.host_updates[i].page;
+    }
+}
