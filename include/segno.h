@@ -544,6 +544,22 @@ typedef struct segno_plan {
    * Host memory that can be taken now.
    */
   uint64_t host_free;
+  /**
+   * Weights in the GPU's memory.
+   */
+  uint64_t device_weights;
+  /**
+   * KV cache in the GPU's memory.
+   */
+  uint64_t device_kv;
+  /**
+   * Buffers of the forward pass in the GPU's memory.
+   */
+  uint64_t device_arena;
+  /**
+   * Memory of the GPU that can be taken now.
+   */
+  uint64_t device_free;
 } segno_plan;
 
 /**
@@ -659,6 +675,18 @@ typedef struct segno_memory {
    * Buffers of the forward pass in host memory, logits included.
    */
   uint64_t host_arena;
+  /**
+   * Weights in the GPU's memory.
+   */
+  uint64_t device_weights;
+  /**
+   * KV cache in the GPU's memory.
+   */
+  uint64_t device_kv;
+  /**
+   * Buffers of the forward pass in the GPU's memory.
+   */
+  uint64_t device_arena;
 } segno_memory;
 
 /**

@@ -77,7 +77,7 @@ fn asking_a_gpu_leaves_the_host_its_own_context() {
     info(0).unwrap();
     assert_eq!(current(), host);
     let failed = common::Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).err().map(|failed| failed.status);
-    assert_eq!(failed, Some(SEGNO_E_UNSUPPORTED));
+    assert!(failed.is_none_or(|status| status == SEGNO_E_UNSUPPORTED));
     assert_eq!(current(), host);
     // SAFETY: undoes what was done above, in reverse order.
     unsafe {

@@ -1,6 +1,6 @@
 //! Stands for the CUDA backend in a library built without the feature `cuda`: no GPUs, and the reason.
 
-use super::Gpu;
+use super::{Backend, Gpu};
 use crate::error::{Error, Result};
 
 /// Number of GPUs that this library can see: none.
@@ -10,10 +10,15 @@ pub fn count() -> usize {
 
 /// Describes no GPU.
 pub fn info(index: usize) -> Result<Gpu> {
-    Err(refusal(index))
+    Err(Error::NotFound(format!("there is no cuda device {index}; this library is built without cuda")))
 }
 
-/// Why GPU `index` runs no models.
-pub fn refusal(_index: usize) -> Error {
-    Error::Unsupported("this library is built without cuda; use the cpu".into())
+/// Opens no GPU, and says why.
+pub fn open(_index: usize) -> Result<Box<dyn Backend>> {
+    Err(Error::Unsupported("this library is built without cuda; use the cpu".into()))
+}
+
+/// Whether GPUs can run models: never.
+pub fn is_usable() -> bool {
+    false
 }

@@ -36,31 +36,29 @@ pub struct Options {
 
 /// One device, ready for models.
 pub struct Context {
-    backend: Cpu,
+    backend: Box<dyn Backend>,
     log: Mutex<Option<LogSink>>,
 }
 
 impl Context {
     /// Opens the device and starts its threads.
     pub fn new(options: &Options, log: Option<LogSink>) -> Result<Context> {
-        if options.device == Kind::Cuda {
-            return Err(cuda::refusal(options.device_index));
-        }
-        if options.device_index != 0 {
-            return Err(Error::NotFound(format!("there is no cpu device {}; there is 1", options.device_index)));
-        }
-        let context = Context { backend: Cpu::new(&options.cpu)?, log: Mutex::new(log) };
-        if options.device == Kind::Auto {
-            context.log(LogLevel::Info, format_args!("cpu chosen: {}", cuda::refusal(0)));
-        }
-        let (set, threads) = (context.backend.instruction_set(), context.backend.threads());
-        context.log(LogLevel::Info, format_args!("cpu: {set}, {threads} threads"));
+        let (backend, lines) = match options.device {
+            Kind::Cuda if options.cpu.precise => {
+                return Err(Error::Unsupported("precise mode runs on the cpu only".into()));
+            }
+            Kind::Cuda => (cuda::open(options.device_index)?, vec![format!("cuda: device {}", options.device_index)]),
+            Kind::Cpu => open_cpu(options, Vec::new())?,
+            Kind::Auto => open_best(options)?,
+        };
+        let context = Context { backend, log: Mutex::new(log) };
+        lines.iter().for_each(|line| context.log(LogLevel::Info, format_args!("{line}")));
         Ok(context)
     }
 
     /// The device.
     pub fn backend(&self) -> &dyn Backend {
-        &self.backend
+        &*self.backend
     }
 
     /// Hands a message to the host's sink, if there is one.
@@ -70,6 +68,28 @@ impl Context {
             sink(level, &message.to_string());
         }
     }
+}
+
+/// A device, and what to log about it.
+type Opened = (Box<dyn Backend>, Vec<String>);
+
+fn open_best(options: &Options) -> Result<Opened> {
+    if options.cpu.precise {
+        return open_cpu(options, Vec::new());
+    }
+    match cuda::open(options.device_index) {
+        Ok(backend) => Ok((backend, vec![format!("cuda: device {}", options.device_index)])),
+        Err(error) => open_cpu(options, vec![format!("cpu chosen: {error}")]),
+    }
+}
+
+fn open_cpu(options: &Options, mut lines: Vec<String>) -> Result<Opened> {
+    if options.device_index != 0 {
+        return Err(Error::NotFound(format!("there is no cpu device {}; there is 1", options.device_index)));
+    }
+    let cpu = Cpu::new(&options.cpu)?;
+    lines.push(format!("cpu: {}, {} threads", cpu.instruction_set(), cpu.threads()));
+    Ok((Box::new(cpu), lines))
 }
 
 #[cfg(test)]
@@ -89,11 +109,13 @@ mod tests {
     }
 
     #[test]
-    fn an_automatic_choice_says_why_it_took_the_processor() {
+    fn an_automatic_choice_says_what_it_took_and_why() {
         let (context, lines) = open(Kind::Auto, 0);
         assert!(context.is_ok());
-        let reason = cuda::refusal(0).to_string();
-        assert!(lines.starts_with(&format!("cpu chosen: {reason}\n")) && reason.len() > 20, "{lines}");
+        match cuda::open(0) {
+            Ok(_) => assert!(lines.starts_with("cuda: "), "{lines}"),
+            Err(reason) => assert!(lines.starts_with(&format!("cpu chosen: {reason}\n")), "{lines}"),
+        }
     }
 
     #[test]
@@ -106,8 +128,8 @@ mod tests {
     fn who_asks_for_a_gpu_never_gets_the_processor() {
         for index in [0, 4096] {
             let (context, lines) = open(Kind::Cuda, index);
-            assert!(matches!(context.err(), Some(Error::Unsupported(_) | Error::NotFound(_))), "device {index}");
-            assert!(lines.is_empty());
+            let refused = matches!(context.err(), Some(Error::Unsupported(_) | Error::NotFound(_)));
+            assert!(if refused { lines.is_empty() } else { lines.starts_with("cuda: ") }, "{lines}");
         }
     }
 }

@@ -41,7 +41,7 @@ pub fn count(kind: Kind) -> usize {
 
 /// Device `index` of `kind`.
 pub fn info(kind: Kind, index: usize) -> Result<Info> {
-    if kind == Kind::Cuda {
+    if kind == Kind::Cuda || (kind == Kind::Auto && cuda::is_usable()) {
         return gpu_info(index);
     }
     if index > 0 {
@@ -52,7 +52,7 @@ pub fn info(kind: Kind, index: usize) -> Result<Info> {
 
 /// Whether a capability, by its name, is compiled in and usable on this machine now.
 pub fn has_feature(name: &str) -> bool {
-    cpu::simd::available().iter().any(|kernels| kernels.name == name)
+    (name == "cuda" && cuda::is_usable()) || cpu::simd::available().iter().any(|kernels| kernels.name == name)
 }
 
 fn gpu_info(index: usize) -> Result<Info> {

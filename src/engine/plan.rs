@@ -16,6 +16,8 @@ pub struct Plan {
     pub memory: Memory,
     /// Bytes that can be taken now, what the system can give up for them included.
     pub free: u64,
+    /// Bytes that can be taken on the context's GPU now; 0 for the processor.
+    pub device_free: u64,
 }
 
 impl Plan {
@@ -25,12 +27,14 @@ impl Plan {
         let header = Header::read(&Gguf::open(path, true, &mut |_| Ok(()))?)?;
         let limits = session::limits(header.hparams.context, options)?;
         let memory = session::memory(context, &header.program, &limits)?;
-        Ok(Plan { memory, free: device::info(device::Kind::Cpu, 0)?.memory_free })
+        let free = device::info(device::Kind::Cpu, 0)?.memory_free;
+        Ok(Plan { memory, free, device_free: context.backend().memory_free()? })
     }
 
     /// Whether everything fits.
     pub fn fits(&self) -> bool {
-        let Memory { weights, kv, arena } = self.memory;
-        weights.saturating_add(kv).saturating_add(arena) <= self.free
+        let Memory { weights, kv, arena, device_weights, device_kv, device_arena } = self.memory;
+        let device = device_weights.saturating_add(device_kv).saturating_add(device_arena);
+        weights.saturating_add(kv).saturating_add(arena) <= self.free && device <= self.device_free
     }
 }

@@ -29,9 +29,17 @@ pub struct segno_plan {
     pub host_arena: u64,
     /// Host memory that can be taken now.
     pub host_free: u64,
+    /// Weights in the GPU's memory.
+    pub device_weights: u64,
+    /// KV cache in the GPU's memory.
+    pub device_kv: u64,
+    /// Buffers of the forward pass in the GPU's memory.
+    pub device_arena: u64,
+    /// Memory of the GPU that can be taken now.
+    pub device_free: u64,
 }
 
-// SAFETY: repr(C), size first, 4 + 4 + 4 * 8 bytes without padding, numbers only.
+// SAFETY: repr(C), size first, 4 + 4 + 8 * 8 bytes without padding, numbers only.
 unsafe impl Sized_ for segno_plan {}
 
 /// Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded.
@@ -61,6 +69,10 @@ pub extern "C" fn segno_plan_get(
             host_kv: plan.memory.kv,
             host_arena: plan.memory.arena,
             host_free: plan.free,
+            device_weights: plan.memory.device_weights,
+            device_kv: plan.memory.device_kv,
+            device_arena: plan.memory.device_arena,
+            device_free: plan.device_free,
         };
         write_sized(out, size, &value, "out")?;
         Ok(SEGNO_OK)

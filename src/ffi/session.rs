@@ -72,9 +72,15 @@ pub struct segno_memory {
     pub host_kv: u64,
     /// Buffers of the forward pass in host memory, logits included.
     pub host_arena: u64,
+    /// Weights in the GPU's memory.
+    pub device_weights: u64,
+    /// KV cache in the GPU's memory.
+    pub device_kv: u64,
+    /// Buffers of the forward pass in the GPU's memory.
+    pub device_arena: u64,
 }
 
-// SAFETY: repr(C), size first, 4 + 4 + 3 * 8 bytes without padding, numbers only.
+// SAFETY: repr(C), size first, 4 + 4 + 6 * 8 bytes without padding, numbers only.
 unsafe impl Sized_ for segno_memory {}
 
 pub(super) fn defaults() -> segno_session_opts {
@@ -163,6 +169,9 @@ pub extern "C" fn segno_session_memory(
             host_weights: memory.weights,
             host_kv: memory.kv,
             host_arena: memory.arena,
+            device_weights: memory.device_weights,
+            device_kv: memory.device_kv,
+            device_arena: memory.device_arena,
         };
         write_sized(out, size, &value, "out")?;
         Ok(SEGNO_OK)

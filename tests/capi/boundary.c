@@ -100,8 +100,8 @@ static void devices(void)
     EXPECT(SEGNO_E_NOT_FOUND, segno_device_info_get(SEGNO_DEVICE_CUDA, count, &info, sizeof info, &err));
     EXPECT(SEGNO_E_INVALID_ARGUMENT, segno_device_count(77, &count, &err));
     EXPECT(SEGNO_OK, segno_device_info_get(SEGNO_DEVICE_AUTO, 0, &info, sizeof info, &err));
-    CHECK(info.kind == SEGNO_DEVICE_CPU && info.memory_total > 0 && info.name[0] != 0);
-    CHECK(info.compute_capability == 0 && info.driver_version == 0);
+    CHECK(info.memory_total > 0 && info.name[0] != 0);
+    CHECK((info.kind == SEGNO_DEVICE_CUDA) == (info.driver_version != 0));
     EXPECT(SEGNO_E_INVALID_ARGUMENT, segno_device_info_get(SEGNO_DEVICE_CPU, -1, &info, sizeof info, &err));
 }
 

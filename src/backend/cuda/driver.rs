@@ -74,7 +74,7 @@ fn new_enough(version: u32) -> Result<()> {
 }
 
 /// Turns a failed driver call into an error that names it.
-fn check(call: &str, result: CUresult) -> Result<()> {
+pub fn check(call: &str, result: CUresult) -> Result<()> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
@@ -153,13 +153,14 @@ impl Device {
 }
 
 /// A share in a device's primary context, the one that CUDA runtime programs in this process use too.
-struct Primary {
+pub struct Primary {
     context: CUcontext,
     device: Device,
 }
 
 impl Primary {
-    fn retain(device: Device) -> Result<Primary> {
+    /// Takes a share.
+    pub fn retain(device: Device) -> Result<Primary> {
         let mut context: CUcontext = null_mut();
         // SAFETY: the handle comes from the driver; the share is given back when the value drops.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device.handle) })?;
@@ -167,12 +168,17 @@ impl Primary {
     }
 
     /// Makes the context current on this thread until the result drops; the host's own is current again afterwards.
-    fn enter(&self) -> Result<Current<'_>> {
+    pub fn enter(&self) -> Result<Current<'_>> {
         // SAFETY: the context lives as long as `self`, which the result borrows.
         check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.context) })?;
         Ok(Current { _primary: self })
     }
 }
+
+// SAFETY: a context is a handle that any thread may make current; the driver guards it itself.
+unsafe impl Send for Primary {}
+// SAFETY: as above.
+unsafe impl Sync for Primary {}
 
 impl Drop for Primary {
     fn drop(&mut self) {
@@ -182,7 +188,7 @@ impl Drop for Primary {
 }
 
 /// While it lives, a context of ours is current on this thread.
-struct Current<'a> {
+pub struct Current<'a> {
     _primary: &'a Primary,
 }
 

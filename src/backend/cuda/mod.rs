@@ -1,13 +1,25 @@
 //! NVIDIA GPUs: which are there, and why one cannot be used.
 //!
 //! The driver is opened at run time (`driver`), so the library also loads on machines without one. No call here leaves another
-//! current context behind than it found. Runs no models: a context on a GPU is refused with the reason.
+//! current context behind than it found. [`lower`] turns a program into launches, `runner` replays them as graphs.
 
-#[allow(unsafe_code)]
+#![allow(unsafe_code)]
+
+pub mod args;
 mod driver;
+pub mod lower;
+mod memory;
+mod module;
+mod runner;
+mod weights;
 
-use super::Gpu;
+use super::{Backend, Gpu, Limits, Memory, Prepared, Runner};
 use crate::error::{Error, Result};
+use crate::plan::Program;
+use driver::Primary;
+use module::Kernels;
+use std::sync::Arc;
+use weights::Weights;
 
 /// Number of GPUs that the driver shows; 0 where there is no driver, or an older one than this library can use.
 pub fn count() -> usize {
@@ -28,11 +40,80 @@ pub fn info(index: usize) -> Result<Gpu> {
     })
 }
 
-/// Why GPU `index` runs no models.
-pub fn refusal(index: usize) -> Error {
-    let name = driver::open().and_then(|driver| driver.device(index)?.name());
-    match name {
-        Ok(name) => Error::Unsupported(format!("{name}: this library is built without cuda kernels; use the cpu")),
-        Err(error) => error,
+/// One GPU, with the kernels loaded.
+pub struct Cuda {
+    primary: Arc<Primary>,
+    kernels: Arc<Kernels>,
+    eager: bool,
+}
+
+impl Cuda {
+    /// Opens GPU `index`; `eager` runs every step as single launches, for comparison with the graphs.
+    pub fn new(index: usize, eager: bool) -> Result<Cuda> {
+        let device = driver::open()?.device(index)?;
+        if !module::is_built() {
+            let name = device.name()?;
+            return Err(Error::Unsupported(format!("{name}: this library is built without cuda kernels; use the cpu")));
+        }
+        let primary = Arc::new(Primary::retain(device)?);
+        let current = primary.enter()?;
+        let kernels = Arc::new(Kernels::load(&primary)?);
+        drop(current);
+        Ok(Cuda { primary, kernels, eager })
+    }
+}
+
+/// Whether there is a GPU, and the kernels for it are in this library.
+pub fn is_usable() -> bool {
+    module::is_built() && count() > 0
+}
+
+/// Opens GPU `index` as a backend.
+pub fn open(index: usize) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(Cuda::new(index, false)?))
+}
+
+impl Backend for Cuda {
+    fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
+        lower::check(program)?;
+        let (device_kv, device_arena) = runner::bytes(program, limits)?;
+        let logits = limits.outputs.next_power_of_two() * program.vocab() * size_of::<f32>();
+        Ok(Memory {
+            weights: program.weight_bytes(),
+            arena: logits as u64,
+            device_weights: weights::bytes(program) as u64,
+            device_kv,
+            device_arena,
+            ..Memory::default()
+        })
+    }
+
+    fn memory_free(&self) -> Result<u64> {
+        let _current = self.primary.enter()?;
+        memory::free_bytes()
+    }
+
+    fn prepare(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
+        lower::check(&program)?;
+        let _current = self.primary.enter()?;
+        let weights = Arc::new(Weights::upload(&program, &self.primary, &self.kernels)?);
+        let (primary, kernels) = (Arc::clone(&self.primary), Arc::clone(&self.kernels));
+        Ok(Arc::new(Loaded { program, weights, kernels, primary, eager: self.eager }))
+    }
+}
+
+/// A program whose weights are on the device.
+struct Loaded {
+    program: Arc<Program>,
+    weights: Arc<Weights>,
+    kernels: Arc<Kernels>,
+    primary: Arc<Primary>,
+    eager: bool,
+}
+
+impl Prepared for Loaded {
+    fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>> {
+        let Loaded { program, weights, kernels, primary, eager } = self;
+        Ok(Box::new(runner::CudaRunner::new(program, weights, kernels, primary, limits, *eager)?))
     }
 }

@@ -1,0 +1,97 @@
+//! What kernels take: the structs of `kernels/`, field by field. Addresses are those of device memory, as plain numbers.
+
+/// A device address; 0 where a kernel expects NULL.
+pub type Address = u64;
+
+macro_rules! args {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[allow(missing_docs)] // The kernels say what the fields are.
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        pub struct $name { $(pub $field: $kind),* }
+    )*};
+}
+
+args! {
+    /// Rows and outputs of a launch, padding included, and splits of attention.
+    Shape { rows: u32, outputs: u32, splits: u32, pad: u32 }
+    /// One token to evaluate.
+    Row { token: u32, position: u32, slot: u32, pad: u32 }
+    /// A changed entry of the page tables.
+    TableUpdate { index: u32, page: u32 }
+    /// A weight matrix in its planes.
+    Matrix { codes: Address, high: Address, scales: Address, blocks: Address, dtype: u32, rows: u32, cols: u32, pad: u32 }
+    /// Activations, with the 8-bit form where one is wanted.
+    Activation { x: Address, q: Address, meta: Address }
+    StepArgs {
+        host_rows: Address, host_outputs: Address, host_updates: Address, host_header: Address, rows: Address,
+        outputs: Address, tables: Address, serial: Address, frequencies: Address, cos: Address, sin: Address,
+        half_dims: u32, magnitude: f32,
+    }
+    EmbedArgs { table: Matrix, rows: Address, out: Address }
+    SelectArgs { x: Address, outputs: Address, out: Address, width: u32, pad: u32 }
+    NormArgs { x: Address, weight: Address, out: Activation, width: u32, eps: f32 }
+    SiluArgs { gate: Activation, up: Address, width: u32, pad: u32 }
+    /// One product of a multiplication.
+    Segment { matrix: Matrix, bias: Address, out: Address, first_tile: u32, adds: u32 }
+    MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; 3] }
+    HeadsArgs {
+        q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, cos: Address, sin: Address, rows: Address,
+        tables: Address, cache: Address, page_elements: u64, keys: u64, values: u64, table_stride: u32, heads: u32,
+        kv_heads: u32, head_dim: u32, half_dims: u32, pairs: u32, cache_f32: u32, eps: f32,
+    }
+    AttentionArgs {
+        q: Address, mixed: Address, states: Address, rows: Address, tables: Address, cache: Address, page_elements: u64,
+        keys: u64, values: u64, table_stride: u32, heads: u32, kv_heads: u32, head_dim: u32, out: Activation,
+    }
+    ArgmaxArgs {
+        logits: Address, parts: Address, serial: Address, host_tokens: Address, host_done: Address, vocab: u32, pad: u32,
+    }
+    RepackArgs { raw: Address, out: Matrix, first: u64, count: u64 }
+}
+
+/// The arguments of one launch.
+#[allow(missing_docs)] // Named as the structs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Args {
+    Step(StepArgs),
+    Embed(EmbedArgs),
+    Select(SelectArgs),
+    Norm(NormArgs),
+    Silu(SiluArgs),
+    Matmul(MatmulArgs),
+    Heads(HeadsArgs),
+    Attention(AttentionArgs),
+    Argmax(ArgmaxArgs),
+}
+
+impl Args {
+    /// Address of the struct, for the driver to copy.
+    pub fn pointer(&self) -> *const std::ffi::c_void {
+        match self {
+            Args::Step(args) => std::ptr::from_ref(args).cast(),
+            Args::Embed(args) => std::ptr::from_ref(args).cast(),
+            Args::Select(args) => std::ptr::from_ref(args).cast(),
+            Args::Norm(args) => std::ptr::from_ref(args).cast(),
+            Args::Silu(args) => std::ptr::from_ref(args).cast(),
+            Args::Matmul(args) => std::ptr::from_ref(args).cast(),
+            Args::Heads(args) => std::ptr::from_ref(args).cast(),
+            Args::Attention(args) => std::ptr::from_ref(args).cast(),
+            Args::Argmax(args) => std::ptr::from_ref(args).cast(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structs_have_the_sizes_that_the_kernels_expect() {
+        assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 48, 72]);
+        assert_eq!([size_of::<StepArgs>(), size_of::<EmbedArgs>(), size_of::<SelectArgs>()], [96, 64, 32]);
+        assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [48, 40, 256]);
+        assert_eq!([size_of::<HeadsArgs>(), size_of::<AttentionArgs>(), size_of::<ArgmaxArgs>()], [136, 112, 48]);
+    }
+}

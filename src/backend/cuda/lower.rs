@@ -1,0 +1,424 @@
+//! From a program to the one list of launches that eager passes and graphs share.
+//!
+//! A [`Launch`] is data: kernel, grid, arguments, and the ops that it covers. Its grid is told in rows, outputs and splits, so that one list
+//! serves every bucket. Addresses come from outside, so that lowering needs no GPU.
+
+use super::args::*;
+use crate::error::{Error, Result};
+use crate::kv::Side;
+use crate::plan::memory::Placement;
+use crate::plan::op::{RopeLayout, Rows};
+use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
+use crate::quant::DType;
+
+/// Blocks of a row in the first stage of the argmax.
+pub const ARGMAX_PARTS: usize = 64;
+/// Weight rows of a block of a multiplication.
+const TILE_ROWS: usize = 16;
+/// Query heads of a block of attention.
+const HEAD_GROUP: usize = 4;
+const HEADS_A_BLOCK: usize = 4;
+const ELEMENTS_A_BLOCK: usize = 256;
+/// Most elements of a head that attention has shared memory for.
+const MAX_HEAD_DIM: usize = 512;
+const ATTENTION_THREADS: usize = 256;
+
+/// A kernel, by its place in the table of loaded functions. `Matmul` stands for the widths 1, 2, 4 and 8, chosen by the shape.
+#[allow(missing_docs)] // Named as in `kernels/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    Step,
+    Embed,
+    Select,
+    Norm,
+    Silu,
+    Heads,
+    AttentionF16,
+    AttentionF32,
+    Merge,
+    Argmax,
+    StepEnd,
+    Matmul,
+}
+
+/// Extent of a grid along one axis.
+#[allow(missing_docs)] // Fields of `Shape`, by their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    Fixed(u32),
+    Rows,
+    Outputs,
+    Splits,
+    /// Tiles times the slices of the batch's rows, or of its outputs.
+    Tiles {
+        tiles: u32,
+        on_outputs: bool,
+    },
+}
+
+/// One kernel launch.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// What to run.
+    pub kernel: Kernel,
+    /// Blocks along x, y and z.
+    pub grid: [Extent; 3],
+    /// Threads of a block.
+    pub block: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// Its arguments, the shape apart.
+    pub args: Args,
+    /// Indices of the program's ops that it does.
+    pub covers: Vec<usize>,
+}
+
+/// Batch rows that one block of a multiplication takes at a time.
+pub fn batch_width(batch: u32) -> u32 {
+    match batch {
+        0 | 1 => 1,
+        2 => 2,
+        3 | 4 => 4,
+        _ => 8,
+    }
+}
+
+impl Extent {
+    fn resolve(self, shape: &Shape) -> u32 {
+        match self {
+            Extent::Fixed(n) => n,
+            Extent::Rows => shape.rows,
+            Extent::Outputs => shape.outputs,
+            Extent::Splits => shape.splits,
+            Extent::Tiles { tiles, on_outputs } => {
+                let batch = if on_outputs { shape.outputs } else { shape.rows };
+                tiles * batch.div_ceil(batch_width(batch))
+            }
+        }
+    }
+}
+
+impl Launch {
+    /// Blocks for a shape; a zero means that there is nothing to do.
+    pub fn blocks(&self, shape: &Shape) -> [u32; 3] {
+        self.grid.map(|extent| extent.resolve(shape))
+    }
+
+    /// Batch rows of a multiplication's block for a shape.
+    pub fn width(&self, shape: &Shape) -> u32 {
+        match &self.args {
+            Args::Matmul(args) if args.on_outputs != 0 => batch_width(shape.outputs),
+            _ => batch_width(shape.rows),
+        }
+    }
+}
+
+/// Where everything lies on the device.
+#[allow(missing_docs)] // Named as the arguments that they go into.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// Of the buffers of a placement.
+    pub buffers: Vec<Address>,
+    pub matrices: Vec<Matrix>,
+    pub vectors: Vec<Address>,
+    pub q: Address,
+    pub meta: Address,
+    pub mixed: Address,
+    pub states: Address,
+    pub cache: Address,
+    pub cache_f32: bool,
+    /// The step's own: host and device lists.
+    pub step: StepArgs,
+    pub argmax_parts: Address,
+    pub host_tokens: Address,
+    pub host_done: Address,
+    /// Entries of a slot's page table.
+    pub table_stride: u32,
+}
+
+/// Whether the kernels multiply by this type.
+pub fn takes(dtype: DType) -> Option<u32> {
+    match dtype {
+        DType::F32 => Some(0),
+        DType::F16 => Some(1),
+        DType::BF16 => Some(2),
+        DType::Q8_0 => Some(3),
+        DType::Q4_K => Some(4),
+        DType::Q5_K => Some(5),
+        DType::Q6_K => Some(6),
+        _ => None,
+    }
+}
+
+fn is_quantized(dtype: DType) -> bool {
+    takes(dtype).is_some_and(|code| code > 2)
+}
+
+/// Refuses what the kernels lack, by name.
+pub fn check(program: &Program) -> Result<()> {
+    if let Some(weight) = program.matrices.iter().find(|weight| takes(weight.dtype).is_none()) {
+        let (name, dtype) = (&weight.name, weight.dtype);
+        return Err(Error::Unsupported(format!(
+            "tensor `{name}` is stored as {dtype}, which the cuda kernels lack; use the cpu"
+        )));
+    }
+    let dim = program.kv.head_dim;
+    if !dim.is_multiple_of(2) || dim > MAX_HEAD_DIM {
+        return Err(Error::Unsupported(format!(
+            "heads of {dim} elements: the cuda kernels take even sizes to {MAX_HEAD_DIM}"
+        )));
+    }
+    Ok(())
+}
+
+/// Widest value that is quantized, in elements.
+pub fn quantized_width(program: &Program) -> usize {
+    let widths = program.ops.iter().filter_map(|op| match op {
+        Op::MatMul { x, matrix, .. } if is_quantized(program.matrices[matrix.0].dtype) => {
+            Some(program.values[x.0].width)
+        }
+        _ => None,
+    });
+    widths.max().unwrap_or(0)
+}
+
+/// Lowers `program`.
+pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Vec<Launch>> {
+    check(program)?;
+    let mut lowering = Lowering { program, placement, addresses, launches: Vec::new(), next: 0 };
+    lowering.push(Kernel::Step, [Extent::Rows, ONE, ONE], 128, Args::Step(addresses.step), 0);
+    while lowering.next < program.ops.len() {
+        lowering.op()?;
+    }
+    lowering.choose_tokens();
+    Ok(lowering.launches)
+}
+
+const ONE: Extent = Extent::Fixed(1);
+
+struct Lowering<'a> {
+    program: &'a Program,
+    placement: &'a Placement,
+    addresses: &'a Addresses,
+    launches: Vec<Launch>,
+    next: usize,
+}
+
+impl Lowering<'_> {
+    /// Lowers the next op, with those after it that its launch covers too.
+    fn op(&mut self) -> Result<()> {
+        match self.program.ops[self.next] {
+            Op::Embed { table, out } => self.embed(table, out),
+            Op::Norm { x, weight, out } => self.norm(x, weight, out),
+            Op::MatMul { x, .. } => self.multiply(x),
+            Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. } => return self.heads(),
+            Op::Attention { layer, queries, out } => self.attention(layer, queries, out),
+            Op::SiluMul { gate, up } => self.silu(gate, up),
+            Op::Add { .. } => return Err(self.out_of_place()),
+            Op::SelectRows { x, out } => self.select(x, out),
+        }
+        Ok(())
+    }
+
+    fn out_of_place(&self) -> Error {
+        let name = self.program.ops[self.next].name();
+        Error::Unsupported(format!("op {} ({name}) stands where the cuda backend cannot run it", self.next))
+    }
+
+    /// Adds a launch that covers the next `covered` ops.
+    fn push(&mut self, kernel: Kernel, grid: [Extent; 3], block: usize, args: Args, covered: usize) {
+        let covers = (self.next..self.next + covered).collect();
+        self.next += covered;
+        self.launches.push(Launch { kernel, grid, block: block as u32, shared_bytes: 0, args, covers });
+    }
+
+    fn value(&self, id: ValueId) -> Address {
+        self.addresses.buffers[self.placement.buffer_of[id.0]]
+    }
+
+    fn width(&self, id: ValueId) -> usize {
+        self.program.values[id.0].width
+    }
+
+    fn rows(&self, id: ValueId) -> Extent {
+        match self.program.values[id.0].rows {
+            Rows::Batch => Extent::Rows,
+            Rows::Outputs => Extent::Outputs,
+        }
+    }
+
+    /// A value that is written, with its 8-bit form if a later multiplication reads that.
+    fn activation(&self, id: ValueId) -> Activation {
+        let reads = |op: &Op| matches!(op, Op::MatMul { x, matrix, .. } if *x == id && is_quantized(self.program.matrices[matrix.0].dtype));
+        let quantized = self.program.ops[self.next..].iter().any(reads);
+        let (q, meta) = if quantized { (self.addresses.q, self.addresses.meta) } else { (0, 0) };
+        Activation { x: self.value(id), q, meta }
+    }
+
+    fn vector(&self, id: Option<VectorId>) -> Address {
+        id.map_or(0, |id| self.addresses.vectors[id.0])
+    }
+
+    fn embed(&mut self, table: MatrixId, out: ValueId) {
+        let args =
+            EmbedArgs { table: self.addresses.matrices[table.0], rows: self.addresses.step.rows, out: self.value(out) };
+        self.push(Kernel::Embed, [Extent::Rows, ONE, ONE], 256, Args::Embed(args), 1);
+    }
+
+    fn select(&mut self, x: ValueId, out: ValueId) {
+        let (x, to, width) = (self.value(x), self.value(out), self.width(out) as u32);
+        let args = SelectArgs { x, outputs: self.addresses.step.outputs, out: to, width, pad: 0 };
+        self.push(Kernel::Select, [Extent::Outputs, ONE, ONE], 256, Args::Select(args), 1);
+    }
+
+    fn norm(&mut self, x: ValueId, weight: VectorId, out: ValueId) {
+        let args = NormArgs {
+            x: self.value(x),
+            weight: self.vector(Some(weight)),
+            out: self.activation(out),
+            width: self.width(x) as u32,
+            eps: self.program.norm_eps,
+        };
+        self.push(Kernel::Norm, [self.rows(out), ONE, ONE], 512, Args::Norm(args), 1);
+    }
+
+    fn silu(&mut self, gate: ValueId, up: ValueId) {
+        let width = self.width(gate);
+        let args = SiluArgs { gate: self.activation(gate), up: self.value(up), width: width as u32, pad: 0 };
+        let blocks = Extent::Fixed(width.div_ceil(ELEMENTS_A_BLOCK) as u32);
+        self.push(Kernel::Silu, [blocks, self.rows(gate), ONE], ELEMENTS_A_BLOCK, Args::Silu(args), 1);
+    }
+
+    /// Up to three products of one value in a launch; a lone product also takes the addition that follows it.
+    fn multiply(&mut self, x: ValueId) {
+        let mut args = MatmulArgs { cols: self.width(x) as u32, ..MatmulArgs::default() };
+        let on_outputs = self.rows(x) == Extent::Outputs;
+        args.x = Activation { x: self.value(x), q: self.addresses.q, meta: self.addresses.meta };
+        let mut product = ValueId(0);
+        for op in &self.program.ops[self.next..] {
+            let &Op::MatMul { x: other, matrix, bias, out } = op else { break };
+            if other != x || args.count == 3 {
+                break;
+            }
+            let weights = self.addresses.matrices[matrix.0];
+            args.segments[args.count as usize] = Segment {
+                matrix: weights,
+                bias: self.vector(bias),
+                out: self.value(out),
+                first_tile: args.tiles,
+                adds: 0,
+            };
+            args.tiles += weights.rows.div_ceil(TILE_ROWS as u32);
+            args.count += 1;
+            product = out;
+        }
+        args.on_outputs = on_outputs.into();
+        let mut covered = args.count as usize;
+        if let Some(&Op::Add { x: sum, y }) = self.program.ops.get(self.next + covered)
+            && args.count == 1
+            && y == product
+        {
+            (args.segments[0].out, args.segments[0].adds) = (self.value(sum), 1);
+            covered += 1;
+        }
+        let grid = [Extent::Tiles { tiles: args.tiles, on_outputs }, ONE, ONE];
+        self.push(Kernel::Matmul, grid, 256, Args::Matmul(args), covered);
+    }
+
+    /// Norms and rotations of queries and keys, up to the store that ends them.
+    fn heads(&mut self) -> Result<()> {
+        let ops = &self.program.ops[self.next..];
+        let Some(end) = ops.iter().position(|op| matches!(op, Op::StoreKv { .. })) else {
+            return Err(self.out_of_place());
+        };
+        let Op::StoreKv { layer, keys, values } = ops[end] else { return Err(self.out_of_place()) };
+        let mut args = self.heads_args(layer);
+        (args.k, args.v) = (self.value(keys), self.value(values));
+        let mut turned = 0;
+        for op in &ops[..end] {
+            match *op {
+                Op::HeadNorm { x, weight } if x == keys => args.k_norm = self.vector(Some(weight)),
+                Op::HeadNorm { weight, .. } => args.q_norm = self.vector(Some(weight)),
+                Op::Rope { x } => {
+                    turned += 1;
+                    if x != keys {
+                        args.q = self.value(x);
+                    }
+                }
+                _ => return Err(self.out_of_place()),
+            }
+        }
+        if turned != 2 || args.q == 0 {
+            return Err(self.out_of_place());
+        }
+        let heads = self.program.kv.heads + 2 * self.program.kv.kv_heads;
+        let blocks = Extent::Fixed(heads.div_ceil(HEADS_A_BLOCK) as u32);
+        self.push(Kernel::Heads, [blocks, Extent::Rows, ONE], 32 * HEADS_A_BLOCK, Args::Heads(args), end + 1);
+        Ok(())
+    }
+
+    fn heads_args(&self, layer: usize) -> HeadsArgs {
+        let (program, addresses, kv) = (self.program, self.addresses, &self.program.kv);
+        HeadsArgs {
+            cos: addresses.step.cos,
+            sin: addresses.step.sin,
+            rows: addresses.step.rows,
+            tables: addresses.step.tables,
+            cache: addresses.cache,
+            page_elements: kv.page_elements().unwrap_or(0) as u64,
+            keys: kv.run(layer, Side::Keys, 0) as u64,
+            values: kv.run(layer, Side::Values, 0) as u64,
+            table_stride: addresses.table_stride,
+            heads: kv.heads as u32,
+            kv_heads: kv.kv_heads as u32,
+            head_dim: kv.head_dim as u32,
+            half_dims: program.rope.dims() as u32 / 2,
+            pairs: (program.rope.layout == RopeLayout::Pairs).into(),
+            cache_f32: addresses.cache_f32.into(),
+            eps: program.norm_eps,
+            ..HeadsArgs::default()
+        }
+    }
+
+    fn attention(&mut self, layer: usize, queries: ValueId, out: ValueId) {
+        let (addresses, kv) = (self.addresses, self.program.kv);
+        let args = Args::Attention(AttentionArgs {
+            q: self.value(queries),
+            mixed: addresses.mixed,
+            states: addresses.states,
+            rows: addresses.step.rows,
+            tables: addresses.step.tables,
+            cache: addresses.cache,
+            page_elements: kv.page_elements().unwrap_or(0) as u64,
+            keys: kv.run(layer, Side::Keys, 0) as u64,
+            values: kv.run(layer, Side::Values, 0) as u64,
+            table_stride: addresses.table_stride,
+            heads: kv.heads as u32,
+            kv_heads: kv.kv_heads as u32,
+            head_dim: kv.head_dim as u32,
+            out: self.activation(out),
+        });
+        let blocks = Extent::Fixed((kv.kv_heads * kv.group().div_ceil(HEAD_GROUP)) as u32);
+        let kernel = if addresses.cache_f32 { Kernel::AttentionF32 } else { Kernel::AttentionF16 };
+        self.push(kernel, [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, args, 1);
+        let parts = ATTENTION_THREADS / (kv.head_dim / 2);
+        let floats = HEAD_GROUP * kv.head_dim * (2 + parts);
+        self.launches.last_mut().expect("just added").shared_bytes = (floats * size_of::<f32>()) as u32;
+        let blocks = Extent::Fixed(self.width(out).div_ceil(ELEMENTS_A_BLOCK) as u32);
+        self.push(Kernel::Merge, [blocks, Extent::Rows, ONE], ELEMENTS_A_BLOCK, args, 0);
+    }
+
+    fn choose_tokens(&mut self) {
+        let args = Args::Argmax(ArgmaxArgs {
+            logits: self.value(self.program.logits),
+            parts: self.addresses.argmax_parts,
+            serial: self.addresses.step.serial,
+            host_tokens: self.addresses.host_tokens,
+            host_done: self.addresses.host_done,
+            vocab: self.program.vocab() as u32,
+            pad: 0,
+        });
+        self.push(Kernel::Argmax, [Extent::Fixed(ARGMAX_PARTS as u32), Extent::Outputs, ONE], 256, args, 0);
+        self.push(Kernel::StepEnd, [ONE, ONE, ONE], 256, args, 0);
+    }
+}

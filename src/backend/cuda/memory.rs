@@ -1,0 +1,152 @@
+//! Memory of a device and mapped memory of the host, each freed by its one owner.
+
+use super::driver::{Primary, check};
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{self, CUresult};
+use std::ffi::c_void;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// Alignment of everything placed in a block: that of the widest loads, and of cache lines.
+const ALIGNMENT: usize = 256;
+
+/// A block of device memory.
+pub struct Block {
+    address: u64,
+    primary: Arc<Primary>,
+}
+
+impl Block {
+    /// Takes `bytes`, zeroed; the context must be current.
+    pub fn new(primary: &Arc<Primary>, bytes: usize) -> Result<Block> {
+        let mut address = 0;
+        // SAFETY: a context is current; the driver writes the address.
+        let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) };
+        if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            return Err(Error::DeviceMemory { needed: bytes as u64, free: free_bytes()? });
+        }
+        check("cuMemAlloc", result)?;
+        let block = Block { address, primary: Arc::clone(primary) };
+        // SAFETY: the block has that many bytes.
+        check("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(address, 0, bytes.max(1)) })?;
+        Ok(block)
+    }
+
+    /// Its first byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.primary.enter() {
+            // SAFETY: the block is freed once, by its owner; its users have waited for the device.
+            unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+/// Bytes free on the device whose context is current.
+pub fn free_bytes() -> Result<u64> {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: a context is current.
+    check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+    Ok(free as u64)
+}
+
+/// Hands out places of one block, one after the other.
+#[derive(Default)]
+pub struct Places {
+    base: u64,
+    bytes: usize,
+}
+
+impl Places {
+    /// Places from `base` on; with 0 they only count.
+    pub fn new(base: u64) -> Places {
+        Places { base, bytes: 0 }
+    }
+
+    /// The address of the next `bytes`.
+    pub fn take(&mut self, bytes: usize) -> u64 {
+        let address = self.base + self.bytes as u64;
+        self.bytes = self.bytes.saturating_add(bytes).checked_next_multiple_of(ALIGNMENT).unwrap_or(usize::MAX);
+        address
+    }
+
+    /// All bytes so far.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Host memory that the device reads and writes too, `len` elements of plain numbers.
+pub struct Mapped<T: Copy> {
+    host: NonNull<T>,
+    device: u64,
+    len: usize,
+    primary: Arc<Primary>,
+}
+
+// SAFETY: owns its memory, which any thread may use.
+unsafe impl<T: Copy + Send> Send for Mapped<T> {}
+
+impl<T: Copy> Mapped<T> {
+    /// Takes `len` zeroed elements; the context must be current. `T` must be valid when all its bytes are zero.
+    pub fn new(primary: &Arc<Primary>, len: usize) -> Result<Mapped<T>> {
+        let bytes = len.max(1).saturating_mul(size_of::<T>());
+        let mut host: *mut c_void = null_mut();
+        // SAFETY: a context is current; the driver writes the address of pinned, mapped memory.
+        let result = unsafe { sys::cuMemHostAlloc(&mut host, bytes, sys::CU_MEMHOSTALLOC_DEVICEMAP) };
+        let failed = || Error::out_of_memory("memory shared with the device", bytes);
+        let found = NonNull::new(host.cast::<T>()).filter(|_| result == CUresult::CUDA_SUCCESS).ok_or_else(failed)?;
+        let mut mapped = Mapped { host: found, device: 0, len, primary: Arc::clone(primary) };
+        // SAFETY: the memory has that many bytes; it is mapped.
+        unsafe {
+            std::ptr::write_bytes(host.cast::<u8>(), 0, bytes);
+            check("cuMemHostGetDevicePointer", sys::cuMemHostGetDevicePointer_v2(&mut mapped.device, host, 0))?;
+        }
+        Ok(mapped)
+    }
+
+    /// Its first byte, as the device sees it.
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// Its first byte, as the host sees it.
+    pub fn host(&self) -> *mut T {
+        self.host.as_ptr()
+    }
+
+    /// Element `index`, which the device may have written meanwhile.
+    pub fn read(&self, index: usize) -> T {
+        assert!(index < self.len);
+        // SAFETY: within the memory; volatile, since the device writes it.
+        unsafe { self.host.as_ptr().add(index).read_volatile() }
+    }
+
+    /// Sets element `index` for the device to read.
+    pub fn write(&mut self, index: usize, value: T) {
+        assert!(index < self.len);
+        // SAFETY: within the memory; volatile, since the device reads it.
+        unsafe { self.host.as_ptr().add(index).write_volatile(value) }
+    }
+
+    /// Some elements that the device no longer writes.
+    pub fn slice(&self, start: usize, count: usize) -> &[T] {
+        assert!(start <= self.len && count <= self.len - start);
+        // SAFETY: within the memory, and initialised; the runner has waited for the device.
+        unsafe { std::slice::from_raw_parts(self.host.as_ptr().add(start), count) }
+    }
+}
+
+impl<T: Copy> Drop for Mapped<T> {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.primary.enter() {
+            // SAFETY: freed once, by its owner; its users have waited for the device.
+            unsafe { sys::cuMemFreeHost(self.host.as_ptr().cast()) };
+        }
+    }
+}

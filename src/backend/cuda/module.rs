@@ -1,0 +1,278 @@
+//! The embedded kernels, loaded into a context, and the stream and graphs that run them.
+//!
+//! [`Stream::launch`] and [`Graph::new`] take the same launches: one starts them, the other makes a node of each.
+
+use super::args::Shape;
+use super::driver::{Primary, check};
+use super::lower::{Kernel, Launch};
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUstream,
+};
+use std::ffi::{CString, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+
+/// File and name of each kernel, in the order of [`Kernel`]; the widths of the multiplication last.
+const NAMES: [(&str, &str); 16] = [
+    ("step", "step_begin"),
+    ("embed", "embed"),
+    ("embed", "select_rows"),
+    ("norm", "rms_norm"),
+    ("norm", "silu_mul"),
+    ("heads", "heads"),
+    ("attention", "attention_f16"),
+    ("attention", "attention_f32"),
+    ("attention", "attention_merge"),
+    ("argmax", "argmax"),
+    ("argmax", "step_end"),
+    ("matmul", "matmul_1"),
+    ("matmul", "matmul_2"),
+    ("matmul", "matmul_4"),
+    ("matmul", "matmul_8"),
+    ("repack", "repack"),
+];
+const REPACK: usize = 15;
+
+/// Whether kernels were compiled into this library.
+pub fn is_built() -> bool {
+    !MODULES.is_empty()
+}
+
+/// All kernels of a context.
+pub struct Kernels {
+    functions: Vec<CUfunction>,
+    modules: Vec<CUmodule>,
+    primary: Arc<Primary>,
+    /// Whether the kernels wait for their producers themselves, so that a graph may start them early.
+    programmatic: bool,
+}
+
+// SAFETY: handles that any thread may use while the context is current on it.
+unsafe impl Send for Kernels {}
+// SAFETY: as above.
+unsafe impl Sync for Kernels {}
+
+impl Kernels {
+    /// Loads every kernel; the context must be current.
+    pub fn load(primary: &Arc<Primary>) -> Result<Kernels> {
+        let mut kernels =
+            Kernels { functions: Vec::new(), modules: Vec::new(), primary: Arc::clone(primary), programmatic: true };
+        for (_, image) in MODULES {
+            let mut module: CUmodule = null_mut();
+            // SAFETY: the image is a whole fatbin, embedded by the build.
+            check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) })?;
+            kernels.modules.push(module);
+        }
+        for (file, name) in NAMES {
+            let function = kernels.find(file, name)?;
+            let mut version = 0;
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
+            // SAFETY: a function of a loaded module.
+            check("cuFuncGetAttribute", unsafe { sys::cuFuncGetAttribute(&mut version, attribute, function) })?;
+            kernels.programmatic &= version >= 90;
+            kernels.functions.push(function);
+        }
+        Ok(kernels)
+    }
+
+    fn find(&self, file: &str, name: &str) -> Result<CUfunction> {
+        let index = MODULES.iter().position(|(module, _)| *module == file);
+        let module = index.ok_or_else(|| Error::Device(format!("kernel file {file} is not in this library")))?;
+        let text = CString::new(name).map_err(|_| Error::Device(format!("kernel {name} is no name")))?;
+        let mut function: CUfunction = null_mut();
+        // SAFETY: the module is loaded; the name ends with NUL.
+        let result = unsafe { sys::cuModuleGetFunction(&mut function, self.modules[module], text.as_ptr()) };
+        check(name, result).map(|()| function)
+    }
+
+    fn function(&self, launch: &Launch, shape: &Shape) -> CUfunction {
+        let index = launch.kernel as usize;
+        let width = if launch.kernel == Kernel::Matmul { launch.width(shape).ilog2() as usize } else { 0 };
+        self.functions[index + width]
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.primary.enter() {
+            // SAFETY: each module is unloaded once; whoever ran its kernels has waited for them.
+            unsafe { self.modules.iter().for_each(|&module| _ = sys::cuModuleUnload(module)) };
+        }
+    }
+}
+
+/// A queue of work.
+pub struct Stream {
+    raw: CUstream,
+    kernels: Arc<Kernels>,
+}
+
+// SAFETY: a handle that any thread may use.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    /// A queue that waits for no other; the context must be current.
+    pub fn new(kernels: &Arc<Kernels>) -> Result<Stream> {
+        let mut raw: CUstream = null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: a context is current.
+        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, flags) })?;
+        Ok(Stream { raw, kernels: Arc::clone(kernels) })
+    }
+
+    /// Starts one launch.
+    pub fn launch(&self, launch: &Launch, shape: &Shape) -> Result<()> {
+        let [x, y, z] = launch.blocks(shape);
+        if x == 0 || y == 0 || z == 0 {
+            return Ok(());
+        }
+        let mut params = [launch.args.pointer().cast_mut(), std::ptr::from_ref(shape).cast_mut().cast()];
+        let function = self.kernels.function(launch, shape);
+        // SAFETY: grid, block and arguments are those of the kernel; the driver copies the arguments before it returns.
+        check("cuLaunchKernel", unsafe {
+            let (shared, params) = (launch.shared_bytes, params.as_mut_ptr());
+            sys::cuLaunchKernel(function, x, y, z, launch.block, 1, 1, shared, self.raw, params, null_mut())
+        })
+    }
+
+    /// Starts the kernel that repacks `count` groups.
+    pub fn repack(&self, args: &super::args::RepackArgs) -> Result<()> {
+        let mut params: [*mut c_void; 1] = [std::ptr::from_ref(args).cast_mut().cast()];
+        let blocks = args.count.div_ceil(256) as u32;
+        let function = self.kernels.functions[REPACK];
+        // SAFETY: as in `launch`.
+        check("cuLaunchKernel", unsafe {
+            sys::cuLaunchKernel(function, blocks, 1, 1, 256, 1, 1, 0, self.raw, params.as_mut_ptr(), null_mut())
+        })
+    }
+
+    /// Starts a graph.
+    pub fn replay(&self, graph: &Graph) -> Result<()> {
+        // SAFETY: both live; the graph's buffers have the same owner as the graph.
+        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(graph.exec, self.raw) })
+    }
+
+    /// Starts a copy to the device from pinned memory, which must stay as it is until [`Stream::wait`].
+    pub fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<()> {
+        // SAFETY: the caller owns both ranges.
+        check("cuMemcpyHtoDAsync", unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.raw) })
+    }
+
+    /// Starts a copy to pinned memory.
+    pub fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<()> {
+        // SAFETY: the caller owns both ranges.
+        check("cuMemcpyDtoHAsync", unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, self.raw) })
+    }
+
+    /// Starts a copy on the device.
+    pub fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
+        // SAFETY: the caller owns both ranges.
+        check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw) })
+    }
+
+    /// Waits until everything started here has ended.
+    pub fn wait(&self) -> Result<()> {
+        // SAFETY: the stream lives.
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.raw) })
+    }
+
+    /// Whether everything started here has ended; a failed kernel is an error.
+    pub fn is_idle(&self) -> Result<bool> {
+        // SAFETY: the stream lives.
+        match unsafe { sys::cuStreamQuery(self.raw) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check("cuStreamQuery", result).map(|()| true),
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.kernels.primary.enter() {
+            // SAFETY: waits for the last work, then destroys the stream once.
+            unsafe {
+                sys::cuStreamSynchronize(self.raw);
+                sys::cuStreamDestroy_v2(self.raw);
+            }
+        }
+    }
+}
+
+/// A list of launches for one shape, ready to be started at once.
+pub struct Graph {
+    exec: CUgraphExec,
+    kernels: Arc<Kernels>,
+}
+
+// SAFETY: a handle that any thread may use.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// Makes a chain of kernel nodes; the context must be current.
+    pub fn new(kernels: &Arc<Kernels>, launches: &[Launch], shape: &Shape) -> Result<Graph> {
+        let mut graph: CUgraph = null_mut();
+        // SAFETY: a context is current.
+        check("cuGraphCreate", unsafe { sys::cuGraphCreate(&mut graph, 0) })?;
+        let chained = chain(kernels, launches, shape, graph);
+        let mut exec: CUgraphExec = null_mut();
+        let made = chained.and_then(|()| {
+            // SAFETY: the graph is whole.
+            check("cuGraphInstantiate", unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0) })
+        });
+        // SAFETY: destroyed once; an instantiated graph lives on by itself.
+        unsafe { sys::cuGraphDestroy(graph) };
+        made.map(|()| Graph { exec, kernels: Arc::clone(kernels) })
+    }
+}
+
+fn chain(kernels: &Kernels, launches: &[Launch], shape: &Shape, graph: CUgraph) -> Result<()> {
+    let mut last: CUgraphNode = null_mut();
+    for launch in launches {
+        let [x, y, z] = launch.blocks(shape);
+        let mut args = [launch.args.pointer().cast_mut(), std::ptr::from_ref(shape).cast_mut().cast()];
+        let params = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: kernels.function(launch, shape),
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: launch.shared_bytes,
+            kernelParams: args.as_mut_ptr(),
+            extra: null_mut(),
+            kern: null_mut(),
+            ctx: null_mut(),
+        };
+        let mut node: CUgraphNode = null_mut();
+        // SAFETY: grid, block and arguments are those of the kernel; the driver copies the arguments.
+        check("cuGraphAddKernelNode", unsafe {
+            sys::cuGraphAddKernelNode_v2(&mut node, graph, std::ptr::null(), 0, &params)
+        })?;
+        if !last.is_null() {
+            connect(graph, last, node, kernels.programmatic)?;
+        }
+        last = node;
+    }
+    Ok(())
+}
+
+fn connect(graph: CUgraph, from: CUgraphNode, to: CUgraphNode, programmatic: bool) -> Result<()> {
+    // A programmatic edge: the producer's launch signal starts the consumer, which waits inside for the results.
+    let kind = u8::from(programmatic);
+    let edge = sys::CUgraphEdgeData { from_port: kind, to_port: 0, type_: kind, reserved: [0; 5] };
+    // SAFETY: two nodes of this graph.
+    check("cuGraphAddDependencies", unsafe { sys::cuGraphAddDependencies_v2(graph, &from, &to, &edge, 1) })
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.kernels.primary.enter() {
+            // SAFETY: destroyed once; the runner has waited for the last replay.
+            unsafe { sys::cuGraphExecDestroy(self.exec) };
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! One session on a GPU: buffers at fixed addresses, the list of launches, and a graph for every bucket.
+//!
+//! The host writes rows, outputs and changed page-table entries into mapped memory; the first kernel of a step fetches them, the last one
+//! writes the tokens and the step's number. Passes of prompts run the same list without a graph.
+
+use super::args::{Row, Shape, StepArgs, TableUpdate};
+use super::driver::Primary;
+use super::lower::{ARGMAX_PARTS, Addresses, Launch, lower, quantized_width};
+use super::memory::{Block, Mapped, Places, free_bytes};
+use super::module::{Graph, Kernels, Stream};
+use super::weights::Weights;
+use crate::backend::{Batch, KvType, Limits, Runner};
+use crate::error::{Error, Result, filled};
+use crate::kv::PAGE_TOKENS;
+use crate::plan::Program;
+use crate::plan::memory::{Placement, place};
+use crate::plan::op::Rows;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Positions of a split of attention.
+const SPLIT_TOKENS: usize = 256;
+/// Each tier of context has so many times the splits of the one before.
+const TIER_GROWTH: usize = 8;
+/// Times that the host looks for the end of a step before it asks the driver whether something failed.
+const SPINS: usize = 20_000;
+
+/// What a session reserves.
+struct Sizes {
+    rows: usize,
+    outputs: usize,
+    page_bytes: usize,
+    buckets: Vec<usize>,
+    tiers: Vec<usize>,
+}
+
+impl Sizes {
+    fn new(program: &Program, limits: &Limits) -> Result<Sizes> {
+        let outputs = limits.outputs.next_power_of_two();
+        let element = if limits.kv_type == KvType::F16 { 2 } else { 4 };
+        let page_bytes = program.kv.page_elements().and_then(|elements| elements.checked_mul(element));
+        let page_bytes = page_bytes.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))?;
+        let most = (limits.pages * PAGE_TOKENS).div_ceil(SPLIT_TOKENS).max(1);
+        let mut tiers: Vec<usize> =
+            std::iter::successors(Some(1), |tier| Some(tier * TIER_GROWTH)).take_while(|&tier| tier < most).collect();
+        tiers.push(most);
+        let buckets = (0..=outputs.ilog2()).map(|power| 1 << power).collect();
+        Ok(Sizes { rows: limits.rows.max(outputs), outputs, page_bytes, buckets, tiers })
+    }
+
+    /// Places of the cache, which has one page more than the limits: padded rows write there.
+    fn kv_bytes(&self, limits: &Limits) -> usize {
+        self.page_bytes.saturating_mul(limits.pages + 1)
+    }
+}
+
+/// Device bytes of a session: cache and arena.
+pub fn bytes(program: &Program, limits: &Limits) -> Result<(u64, u64)> {
+    let sizes = Sizes::new(program, limits)?;
+    let mut places = Places::default();
+    arrange(program, &place(program), limits, &sizes, &mut places);
+    Ok((sizes.kv_bytes(limits) as u64, places.bytes() as u64))
+}
+
+/// Gives everything in the arena its place.
+fn arrange(program: &Program, placement: &Placement, limits: &Limits, sizes: &Sizes, places: &mut Places) -> Addresses {
+    let (rows, kv) = (sizes.rows, &program.kv);
+    let count = |kind| if kind == Rows::Batch { rows } else { sizes.outputs };
+    let buffers = placement
+        .buffers
+        .iter()
+        .map(|b| places.take(b.width.saturating_mul(count(b.rows)).saturating_mul(4)))
+        .collect();
+    let quantized = quantized_width(program).saturating_mul(rows);
+    let most = sizes.tiers.last().copied().unwrap_or(1);
+    let heads = rows.max(sizes.outputs.saturating_mul(most)).saturating_mul(kv.heads);
+    let half_dims = program.rope.dims() / 2;
+    let slots = (sizes.outputs + 1).saturating_mul(limits.pages + 1);
+    let step = StepArgs {
+        rows: places.take(rows * size_of::<Row>()),
+        outputs: places.take(sizes.outputs * 4),
+        tables: places.take(slots.saturating_mul(4)),
+        serial: places.take(4),
+        cos: places.take(rows * half_dims * 4),
+        sin: places.take(rows * half_dims * 4),
+        half_dims: half_dims as u32,
+        magnitude: program.rope.magnitude,
+        ..StepArgs::default()
+    };
+    Addresses {
+        buffers,
+        q: places.take(quantized),
+        meta: places.take(quantized / 32 * 8),
+        mixed: places.take(heads.saturating_mul(kv.head_dim * 4)),
+        states: places.take(heads.saturating_mul(8)),
+        cache_f32: limits.kv_type == KvType::F32,
+        step,
+        argmax_parts: places.take(sizes.outputs * ARGMAX_PARTS * 8),
+        table_stride: limits.pages as u32 + 1,
+        ..Addresses::default()
+    }
+}
+
+/// Memory that host and device share.
+struct Shared {
+    rows: Mapped<Row>,
+    outputs: Mapped<u32>,
+    updates: Mapped<TableUpdate>,
+    /// Serial number of the step, number of updates.
+    header: Mapped<u32>,
+    tokens: Mapped<u32>,
+    done: Mapped<u32>,
+    logits: Mapped<f32>,
+}
+
+/// A session's buffers, launches and graphs. The graphs hold addresses of the blocks, so they stand before them and go first.
+pub struct CudaRunner {
+    graphs: Vec<Option<Graph>>,
+    stream: Stream,
+    launches: Vec<Launch>,
+    shared: Shared,
+    sizes: Sizes,
+    /// Page tables as the device has them, and a slot for padded rows behind the others.
+    tables: Vec<u32>,
+    table_stride: usize,
+    logits: u64,
+    cache: Block,
+    _arena: Block,
+    vocab: usize,
+    serial: u32,
+    /// Whether steps run without their graphs.
+    eager: bool,
+    failed: Option<String>,
+    /// Whether the logits of the last run are on the host.
+    outputs: usize,
+    primary: Arc<Primary>,
+    _weights: Arc<Weights>,
+}
+
+impl CudaRunner {
+    /// Reserves everything and builds the graphs.
+    pub fn new(
+        program: &Program,
+        weights: &Arc<Weights>,
+        kernels: &Arc<Kernels>,
+        primary: &Arc<Primary>,
+        limits: &Limits,
+        eager: bool,
+    ) -> Result<CudaRunner> {
+        let _current = primary.enter()?;
+        let sizes = Sizes::new(program, limits)?;
+        let (kv, arena) = bytes(program, limits)?;
+        let free = free_bytes()?;
+        if kv.saturating_add(arena) > free {
+            return Err(Error::DeviceMemory { needed: kv.saturating_add(arena), free });
+        }
+        let (cache, block) = (Block::new(primary, kv as usize)?, Block::new(primary, arena as usize)?);
+        let placement = place(program);
+        let mut addresses = arrange(program, &placement, limits, &sizes, &mut Places::new(block.address()));
+        let shared = Shared::new(primary, &sizes, limits, program.vocab())?;
+        shared.tell(&mut addresses);
+        (addresses.cache, addresses.step.frequencies) = (cache.address(), weights.frequencies);
+        (addresses.matrices, addresses.vectors) = (weights.matrices.clone(), weights.vectors.clone());
+        let launches = lower(program, &placement, &addresses)?;
+        let stream = Stream::new(kernels)?;
+        let table_stride = limits.pages + 1;
+        let mut runner = CudaRunner {
+            graphs: Vec::new(),
+            stream,
+            launches,
+            shared,
+            // No page has this number, so every entry is sent once.
+            tables: filled((sizes.outputs + 1) * table_stride, u32::MAX, "page tables")?,
+            sizes,
+            table_stride,
+            logits: addresses.buffers[placement.buffer_of[program.logits.0]],
+            cache,
+            _arena: block,
+            vocab: program.vocab(),
+            serial: 0,
+            eager,
+            failed: None,
+            outputs: 0,
+            primary: Arc::clone(primary),
+            _weights: Arc::clone(weights),
+        };
+        runner.build_graphs(kernels);
+        runner.send_scratch_page(limits.pages as u32)?;
+        runner.call_everything_once(addresses.step.cos, addresses.step.sin)?;
+        Ok(runner)
+    }
+
+    /// One graph a bucket and tier; where the driver refuses one, its steps run the list.
+    fn build_graphs(&mut self, kernels: &Arc<Kernels>) {
+        for &bucket in &self.sizes.buckets {
+            for &tier in &self.sizes.tiers {
+                let shape = Shape { rows: bucket as u32, outputs: bucket as u32, splits: tier as u32, pad: 0 };
+                self.graphs.push(Graph::new(kernels, &self.launches, &shape).ok());
+            }
+        }
+    }
+
+    /// Gives the slot of padded rows its page, with a pass of nothing but padding.
+    fn send_scratch_page(&mut self, page: u32) -> Result<()> {
+        let entry = self.sizes.outputs * self.table_stride;
+        self.tables[entry] = page;
+        self.shared.updates.write(0, TableUpdate { index: entry as u32, page });
+        self.pad_rows(0, 1);
+        self.start(&Shape { rows: 1, outputs: 1, splits: 1, pad: 0 }, 1, None, &AtomicBool::new(false))?;
+        self.stream.wait()
+    }
+
+    /// The driver's calls are looked up on first use, which allocates; a step must find them all.
+    fn call_everything_once(&mut self, from: u64, to: u64) -> Result<()> {
+        self.pad_rows(0, 1);
+        self.start(&Shape { rows: 1, outputs: 1, splits: 1, pad: 0 }, 0, Some(0), &AtomicBool::new(false))?;
+        self.wait()?;
+        self.stream.is_idle()?;
+        self.stream.copy(to, from, size_of::<f32>())?;
+        self.stream.download(self.shared.logits.host().cast(), self.logits, size_of::<f32>())?;
+        self.stream.wait()
+    }
+
+    fn pad_rows(&mut self, from: usize, to: usize) {
+        for index in from..to {
+            self.shared.rows.write(index, Row { token: 0, position: 0, slot: self.sizes.outputs as u32, pad: 0 });
+            self.shared.outputs.write(index, index as u32);
+        }
+    }
+
+    /// Writes the rows, and the entries of their page tables that the device lacks; the number of those.
+    fn write_batch(&mut self, batch: &Batch) -> usize {
+        let mut updates = 0;
+        for (index, row) in batch.rows.iter().enumerate() {
+            self.shared.rows.write(index, Row { token: row.token, position: row.position, slot: row.slot, pad: 0 });
+            let next = batch.rows.get(index + 1);
+            if next.is_none_or(|next| next.slot != row.slot) {
+                updates = self.write_table(batch, row.slot as usize, updates);
+            }
+        }
+        for (index, &output) in batch.outputs.iter().enumerate() {
+            self.shared.outputs.write(index, output);
+        }
+        updates
+    }
+
+    fn write_table(&mut self, batch: &Batch, slot: usize, mut updates: usize) -> usize {
+        let start = slot * self.table_stride;
+        for (index, &page) in batch.tables.of(slot).iter().enumerate() {
+            if self.tables[start + index] != page {
+                self.tables[start + index] = page;
+                self.shared.updates.write(updates, TableUpdate { index: (start + index) as u32, page });
+                updates += 1;
+            }
+        }
+        updates
+    }
+
+    /// The shape of a pass, and its graph if it is a step of a bucket.
+    fn choose(&self, batch: &Batch) -> (Shape, Option<usize>) {
+        let (rows, outputs) = (batch.rows.len(), batch.outputs.len());
+        if rows != outputs || rows > self.sizes.outputs {
+            return (Shape { rows: rows as u32, outputs: outputs as u32, splits: 1, pad: 0 }, None);
+        }
+        let longest = batch.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(1);
+        let splits = longest.div_ceil(SPLIT_TOKENS);
+        let tier = self.sizes.tiers.iter().position(|&tier| tier >= splits).unwrap_or(self.sizes.tiers.len() - 1);
+        let bucket = rows.next_power_of_two().ilog2() as usize;
+        let size = self.sizes.buckets[bucket] as u32;
+        let shape = Shape { rows: size, outputs: size, splits: self.sizes.tiers[tier] as u32, pad: 0 };
+        (shape, Some(bucket * self.sizes.tiers.len() + tier))
+    }
+
+    /// Starts a pass: its graph, or the list.
+    fn start(&mut self, shape: &Shape, updates: usize, graph: Option<usize>, cancel: &AtomicBool) -> Result<()> {
+        self.serial = self.serial.wrapping_add(1);
+        self.shared.header.write(0, self.serial);
+        self.shared.header.write(1, updates as u32);
+        if let Some(graph) = graph.filter(|_| !self.eager).and_then(|index| self.graphs[index].as_ref()) {
+            return self.stream.replay(graph);
+        }
+        for launch in &self.launches {
+            if cancel.load(Ordering::Relaxed) {
+                self.stream.wait()?;
+                return Err(Error::Cancelled);
+            }
+            self.stream.launch(launch, shape)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the last kernel's mark; a failed kernel never sets it, so the driver is asked now and then.
+    fn wait(&self) -> Result<()> {
+        loop {
+            for _ in 0..SPINS {
+                if self.shared.done.read(0) == self.serial {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+            if self.stream.is_idle()? && self.shared.done.read(0) != self.serial {
+                return Err(Error::Device("a step ended without its mark".into()));
+            }
+        }
+    }
+
+    fn step(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        let updates = self.write_batch(batch);
+        let (shape, graph) = self.choose(batch);
+        if graph.is_some() {
+            self.pad_rows(batch.rows.len(), shape.rows as usize);
+        }
+        let started = self.start(&shape, updates, graph, cancel);
+        if matches!(started, Err(Error::Cancelled)) && updates > 0 {
+            // The first kernel may not have fetched the entries: send all again.
+            self.tables[..self.sizes.outputs * self.table_stride].fill(u32::MAX);
+        }
+        started?;
+        self.outputs = batch.outputs.len();
+        if batch.wants_logits || self.outputs == 0 {
+            let bytes = self.outputs * self.vocab * size_of::<f32>();
+            self.stream.download(self.shared.logits.host().cast(), self.logits, bytes)?;
+            return self.stream.wait();
+        }
+        self.wait()
+    }
+}
+
+impl Shared {
+    fn new(primary: &Arc<Primary>, sizes: &Sizes, limits: &Limits, vocab: usize) -> Result<Shared> {
+        let logits = sizes.outputs.checked_mul(vocab).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))?;
+        Ok(Shared {
+            rows: Mapped::new(primary, sizes.rows)?,
+            outputs: Mapped::new(primary, sizes.outputs)?,
+            updates: Mapped::new(primary, sizes.outputs * (limits.pages + 1))?,
+            header: Mapped::new(primary, 2)?,
+            tokens: Mapped::new(primary, sizes.outputs)?,
+            done: Mapped::new(primary, 1)?,
+            logits: Mapped::new(primary, logits)?,
+        })
+    }
+
+    fn tell(&self, addresses: &mut Addresses) {
+        addresses.step.host_rows = self.rows.device();
+        addresses.step.host_outputs = self.outputs.device();
+        addresses.step.host_updates = self.updates.device();
+        addresses.step.host_header = self.header.device();
+        addresses.host_tokens = self.tokens.device();
+        addresses.host_done = self.done.device();
+    }
+}
+
+impl Runner for CudaRunner {
+    fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        if let Some(reason) = &self.failed {
+            return Err(Error::Device(reason.clone()));
+        }
+        let primary = Arc::clone(&self.primary);
+        let _current = primary.enter()?;
+        let result = self.step(batch, cancel);
+        if let Err(Error::Device(reason)) = &result {
+            self.failed = Some(reason.clone());
+        }
+        result
+    }
+
+    fn logits(&self, index: usize) -> &[f32] {
+        assert!(index < self.outputs);
+        self.shared.logits.slice(index * self.vocab, self.vocab)
+    }
+
+    fn best_token(&self, index: usize) -> Option<u32> {
+        assert!(index < self.outputs);
+        Some(self.shared.tokens.read(index)).filter(|&token| token != u32::MAX)
+    }
+
+    fn copy_page(&mut self, from: u32, to: u32) {
+        let bytes = self.sizes.page_bytes;
+        let at = |page: u32| self.cache.address() + page as u64 * bytes as u64;
+        let copied = self.primary.enter().and_then(|_current| self.stream.copy(at(to), at(from), bytes));
+        if let Err(error) = copied {
+            self.failed.get_or_insert(error.to_string());
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A program's weights on the device: placed in planes, uploaded through two pinned buffers and repacked there.
+
+use super::args::{Matrix, RepackArgs};
+use super::driver::Primary;
+use super::lower::takes;
+use super::memory::{Block, Mapped, Places, free_bytes};
+use super::module::{Kernels, Stream};
+use crate::error::{Error, Result};
+use crate::plan::{Program, Weight};
+use crate::quant::DType;
+use std::sync::Arc;
+
+/// Bytes of a staging buffer; a whole number of blocks of every type fits nearly all of it.
+const STAGING_BYTES: usize = 16 << 20;
+
+/// All weights of a program.
+pub struct Weights {
+    pub matrices: Vec<Matrix>,
+    pub vectors: Vec<u64>,
+    /// Angle a position of every rotated pair.
+    pub frequencies: u64,
+    /// Owns what the addresses point to.
+    _block: Block,
+}
+
+/// Device bytes of a program's weights.
+pub fn bytes(program: &Program) -> usize {
+    let mut places = Places::default();
+    place(program, &mut places);
+    places.bytes()
+}
+
+fn place(program: &Program, places: &mut Places) -> (Vec<Matrix>, Vec<u64>, u64) {
+    let matrices = program.matrices.iter().map(|weight| place_matrix(weight, places)).collect();
+    let vectors = program.vectors.iter().map(|vector| places.take(size_of_val(vector.as_slice()))).collect();
+    let frequencies = places.take(size_of_val(program.rope.frequencies.as_slice()));
+    (matrices, vectors, frequencies)
+}
+
+/// Bytes of the planes: codes, high bits and scales of a group of 32 values, and of the scales that stand in `blocks`.
+fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
+    let groups = weight.rows.saturating_mul(weight.cols) / 32;
+    let [codes, high, scales, blocks] = match weight.dtype {
+        DType::Q8_0 => [32 * groups, 0, 0, 2 * groups],
+        DType::Q4_K => [16 * groups, 0, 2 * groups, groups / 2],
+        DType::Q5_K => [16 * groups, 4 * groups, 2 * groups, groups / 2],
+        DType::Q6_K => [16 * groups, 8 * groups, 2 * groups, groups / 4],
+        _ => [weight.bytes.len(), 0, 0, 0],
+    };
+    Matrix {
+        codes: places.take(codes),
+        high: places.take(high),
+        scales: places.take(scales),
+        blocks: places.take(blocks),
+        dtype: takes(weight.dtype).unwrap_or(0),
+        rows: weight.rows as u32,
+        cols: weight.cols as u32,
+        pad: 0,
+    }
+}
+
+impl Weights {
+    /// Uploads everything; the context must be current.
+    pub fn upload(program: &Program, primary: &Arc<Primary>, kernels: &Arc<Kernels>) -> Result<Weights> {
+        let (needed, free) = ((bytes(program) + 2 * STAGING_BYTES) as u64, free_bytes()?);
+        if needed > free {
+            return Err(Error::DeviceMemory { needed, free });
+        }
+        let block = Block::new(primary, bytes(program))?;
+        let (matrices, vectors, frequencies) = place(program, &mut Places::new(block.address()));
+        let mut upload = Upload::new(primary, kernels)?;
+        for (weight, matrix) in program.matrices.iter().zip(&matrices) {
+            upload.matrix(weight, matrix)?;
+        }
+        for (vector, &to) in program.vectors.iter().zip(&vectors) {
+            upload.floats(vector, to)?;
+        }
+        upload.floats(&program.rope.frequencies, frequencies)?;
+        upload.streams.iter().try_for_each(Stream::wait)?;
+        Ok(Weights { matrices, vectors, frequencies, _block: block })
+    }
+}
+
+/// Two lanes, each a stream with a pinned buffer and a place for blocks on the device; used in turn.
+struct Upload {
+    streams: [Stream; 2],
+    pinned: [Mapped<u8>; 2],
+    raw: [Block; 2],
+    lane: usize,
+}
+
+impl Upload {
+    fn new(primary: &Arc<Primary>, kernels: &Arc<Kernels>) -> Result<Upload> {
+        Ok(Upload {
+            streams: [Stream::new(kernels)?, Stream::new(kernels)?],
+            pinned: [Mapped::new(primary, STAGING_BYTES)?, Mapped::new(primary, STAGING_BYTES)?],
+            raw: [Block::new(primary, STAGING_BYTES)?, Block::new(primary, STAGING_BYTES)?],
+            lane: 0,
+        })
+    }
+
+    fn matrix(&mut self, weight: &Weight, matrix: &Matrix) -> Result<()> {
+        let (block_bytes, is_float) = (weight.dtype.block_bytes(), matrix.dtype <= 2);
+        let groups_a_block = (weight.dtype.block_len() / 32) as u64;
+        let chunk = STAGING_BYTES / block_bytes * block_bytes;
+        let mut done = 0;
+        for bytes in weight.bytes.chunks(chunk) {
+            if is_float {
+                self.send(bytes, matrix.codes + done)?;
+            } else {
+                let raw = self.raw[self.lane].address();
+                let lane = self.send(bytes, raw)?;
+                let first = done / block_bytes as u64 * groups_a_block;
+                let count = (bytes.len() / block_bytes) as u64 * groups_a_block;
+                self.streams[lane].repack(&RepackArgs { raw, out: *matrix, first, count })?;
+            }
+            done += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn floats(&mut self, values: &[f32], to: u64) -> Result<()> {
+        let mut to = to;
+        for values in values.chunks(STAGING_BYTES / size_of::<f32>()) {
+            let mut bytes = crate::error::reserve(size_of_val(values), "weights on their way")?;
+            values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+            self.send(&bytes, to)?;
+            to += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Copies through the next lane, and returns it.
+    fn send(&mut self, bytes: &[u8], to: u64) -> Result<usize> {
+        let lane = self.lane;
+        self.lane = 1 - lane;
+        self.streams[lane].wait()?;
+        assert!(bytes.len() <= STAGING_BYTES);
+        // SAFETY: the buffer has room, and its last copy has ended.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pinned[lane].host(), bytes.len()) };
+        self.streams[lane].upload(to, self.pinned[lane].host(), bytes.len())?;
+        Ok(lane)
+    }
+}

@@ -1,0 +1,96 @@
+//! Lowering to CUDA launches, which needs no GPU: every op of every family is covered exactly once, in every bucket.
+
+#![cfg(feature = "cuda")]
+
+use segno::arch::{Arch, Hparams};
+use segno::backend::cuda::args::{Args, Matrix, Shape};
+use segno::backend::cuda::lower::{Addresses, Extent, Kernel, Launch, lower};
+use segno::format::Gguf;
+use segno::plan::{Program, build::build, memory::place};
+use std::path::{Path, PathBuf};
+
+fn programs() -> Vec<(PathBuf, Program)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = std::fs::read_dir(root.join("tests/golden/hf")).unwrap().map(|entry| entry.unwrap().path());
+    let goldens = folder.filter(|path| path.extension().is_some_and(|ext| ext == "gguf"));
+    let paths = goldens.chain([root.join("examples/models/shakespeare.gguf")]);
+    let read = |path: PathBuf| {
+        let gguf = Gguf::open(&path, true, &mut |_| Ok(())).unwrap();
+        let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
+        let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
+        let program = build(&gguf, &arch, &hparams).unwrap();
+        (path, program)
+    };
+    paths.map(read).collect()
+}
+
+fn launches(program: &Program) -> Vec<Launch> {
+    let placement = place(program);
+    let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
+    let matrix = |weight: &segno::plan::Weight| Matrix {
+        codes: 1 << 40,
+        rows: weight.rows as u32,
+        cols: weight.cols as u32,
+        ..Matrix::default()
+    };
+    let addresses = Addresses {
+        buffers: numbers(placement.buffers.len(), 1 << 32),
+        matrices: program.matrices.iter().map(matrix).collect(),
+        vectors: numbers(program.vectors.len(), 1 << 36),
+        ..Addresses::default()
+    };
+    lower(program, &placement, &addresses).unwrap()
+}
+
+#[test]
+fn every_op_is_covered_exactly_once() {
+    let programs = programs();
+    assert!(programs.len() >= 15);
+    for (path, program) in &programs {
+        let mut covered: Vec<usize> = launches(program).iter().flat_map(|launch| launch.covers.clone()).collect();
+        covered.sort_unstable();
+        let all: Vec<usize> = (0..program.ops.len()).collect();
+        assert_eq!(covered, all, "{}", path.display());
+    }
+}
+
+#[test]
+fn every_bucket_launches_every_kernel() {
+    for (path, program) in &programs() {
+        let list = launches(program);
+        for bucket in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
+            for splits in [1, 8, 64, 512] {
+                let shape = Shape { rows: bucket, outputs: bucket, splits, pad: 0 };
+                let idle = list.iter().find(|launch| launch.blocks(&shape).contains(&0));
+                assert!(idle.is_none(), "{}: bucket {bucket}: {idle:?}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_tiles_of_a_multiplication_hold_every_weight_row() {
+    for (path, program) in &programs() {
+        for launch in launches(program).iter().filter(|launch| launch.kernel == Kernel::Matmul) {
+            let Args::Matmul(args) = launch.args else { panic!("a multiplication with other arguments") };
+            let mut tiles = 0;
+            for segment in &args.segments[..args.count as usize] {
+                assert_eq!(segment.first_tile, tiles);
+                tiles += segment.matrix.rows.div_ceil(16);
+            }
+            assert_eq!(tiles, args.tiles, "{}", path.display());
+            assert!(matches!(launch.grid[0], Extent::Tiles { tiles, .. } if tiles == args.tiles));
+        }
+    }
+}
+
+#[test]
+fn an_empty_set_of_outputs_runs_no_head() {
+    let (_, program) = &programs()[0];
+    let shape = Shape { rows: 7, outputs: 0, splits: 1, pad: 0 };
+    let list = launches(program);
+    let running: Vec<Kernel> =
+        list.iter().filter(|launch| !launch.blocks(&shape).contains(&0)).map(|launch| launch.kernel).collect();
+    assert!(running.contains(&Kernel::Step) && running.contains(&Kernel::StepEnd));
+    assert!(!running.contains(&Kernel::Select) && !running.contains(&Kernel::Argmax));
+}
