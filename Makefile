@@ -16,7 +16,7 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all cuda install tools cpp-test install-test demo test bench lint rust-test c-test abi-test fuzz header clean
+.PHONY: all cuda install tools cpp-test go-test install-test demo test bench lint rust-test c-test abi-test fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -58,6 +58,11 @@ tools:
 
 cpp-test: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%) tools
 	tests/cpp/check.sh $(TARGET) $(BUILD) $(MODEL)
+
+# The Go module and the Go examples, against a prefix below the build folder; not yet a part of `test`.
+go-test: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%) tools
+	packaging/install.sh $(TARGET) $(BUILD)/prefix
+	tests/go/check.sh $(BUILD) $(MODEL)
 
 install-test: $(LIB) tools
 	tests/install/check.sh $(TARGET) $(MODEL)

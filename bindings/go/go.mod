@@ -1,0 +1,3 @@
+module segno
+
+go 1.24

@@ -1,0 +1,166 @@
+package segno
+
+import (
+	"context"
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+func TestLibraryDescribesItself(t *testing.T) {
+	if Version() != "0.1.0" || ABIVersion() != 0 || HasFeature("no such thing") {
+		t.Fatal(Version(), ABIVersion())
+	}
+	if count := must(DeviceCount(DeviceCPU))(t); count != 1 {
+		t.Fatal(count)
+	}
+	if info := must(Device(DeviceAuto, 0))(t); info.Name == "" || info.MemoryTotal == 0 {
+		t.Fatal(info)
+	}
+	if _, err := Device(DeviceCPU, 9); !errors.Is(err, NotFound) {
+		t.Fatal(err)
+	}
+}
+
+func TestGoTypesHaveTheLayoutOfC(t *testing.T) {
+	if unsafe.Sizeof(LogitBias{}) != 8 || unsafe.Offsetof(LogitBias{}.Bias) != 4 {
+		t.Fatal("LogitBias differs from segno_logit_bias")
+	}
+}
+
+func TestModelTellsItsSizesAndMetadata(t *testing.T) {
+	m := load(t, nil)
+	info := must(m.Info())(t)
+	if info.Arch != "llama" || info.Context != 512 || info.Vocab != 1024 || info.Layers != 6 {
+		t.Fatalf("%+v", info)
+	}
+	if arch := must(m.Meta("general.architecture"))(t); arch != info.Arch {
+		t.Fatal(arch)
+	}
+	if _, err := m.Meta("no.such.key"); !errors.Is(err, NotFound) {
+		t.Fatal(err)
+	}
+}
+
+func TestTextGoesBothWays(t *testing.T) {
+	m := load(t, nil)
+	const text = "To be, or not to be — ✓"
+	tokens := must(m.Tokenize(text, TokenizeOptions{}))(t)
+	if back := must(m.Detokenize(tokens, false))(t); back != text {
+		t.Fatal(back)
+	}
+	if none := must(m.Tokenize("", TokenizeOptions{}))(t); len(none) != 0 {
+		t.Fatal(none)
+	}
+	special := must(m.Tokenize("<|endoftext|>", TokenizeOptions{ParseSpecial: true}))(t)
+	if !reflect.DeepEqual(special, []int32{0}) || must(m.Detokenize(special, true))(t) != "<|endoftext|>" {
+		t.Fatal(special)
+	}
+	if _, err := m.Tokenize("\xff", TokenizeOptions{}); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
+}
+
+func TestStopStringsAreHeldBack(t *testing.T) {
+	m := load(t, nil)
+	text := must(m.NewText(&TextOptions{Stop: []string{"", " or"}[1:]}))(t)
+	defer text.Close()
+	var shown string
+	var stopped bool
+	for _, token := range must(m.Tokenize("To be, or not", TokenizeOptions{}))(t) {
+		words, done, err := text.Push(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown, stopped = shown+words, stopped || done
+	}
+	if shown != "To be," || !stopped {
+		t.Fatal(shown, stopped)
+	}
+	if _, err := m.NewText(&TextOptions{Stop: []string{""}}); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
+}
+
+func TestChatIsRenderedByTheTemplateGiven(t *testing.T) {
+	m := load(t, nil)
+	opts := &ChatOptions{
+		AddGenerationPrompt: true,
+		Template:            "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}{{ mood }}{{ tools | length }}{% if add_generation_prompt %}!{% endif %}",
+		Tools:               []any{map[string]any{"name": "dagger"}},
+		Vars:                map[string]any{"mood": "grim"},
+	}
+	text := must(m.RenderChat([]Message{{"user", "Who's there?"}, {"assistant", "\"Nay\""}}, opts))(t)
+	if text != "user=Who's there?;assistant=\"Nay\";grim1!" {
+		t.Fatal(text)
+	}
+	if _, err := m.RenderChat([]Message{{"user", "x"}}, nil); !errors.Is(err, NotFound) {
+		t.Fatal(err)
+	}
+	if _, err := m.RenderChatJSON([]byte("[{"), opts); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
+	if _, err := m.RenderChat(nil, &ChatOptions{Template: "{{ raise_exception('thou art') }}"}); !errors.Is(err, Template) {
+		t.Fatal(err)
+	}
+}
+
+func TestLoadsReportAndStop(t *testing.T) {
+	ctx := must(NewContext(nil))(t)
+	defer ctx.Close()
+	var last float32
+	watch := func(done float32) bool { last = done; return true }
+	m := must(ctx.LoadModel(context.Background(), modelPath, &ModelOptions{Progress: watch, NoMmap: true}))(t)
+	if m.Close(); last != 1 {
+		t.Fatal(last)
+	}
+	stop := &ModelOptions{Progress: func(float32) bool { return false }}
+	if _, err := ctx.LoadModel(context.Background(), modelPath, stop); !errors.Is(err, Cancelled) {
+		t.Fatal(err)
+	}
+	request, cancel := context.WithCancel(context.Background())
+	during := &ModelOptions{Progress: func(float32) bool { cancel(); return true }}
+	for range 2 { // cancelled while it loads, and before it begins
+		if _, err := ctx.LoadModel(request, modelPath, during); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	_, err := ctx.LoadModel(context.Background(), "/no/such/file", nil)
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Status != IO || !strings.Contains(failed.Message, "/no/such/file") {
+		t.Fatal(err)
+	}
+}
+
+func TestAModelLoadsFromBytes(t *testing.T) {
+	m := load(t, nil)
+	_, want := run(t, start(t, open(t, m, nil), "ROMEO:", 1), 16)
+	ctx := must(NewContext(nil))(t)
+	defer ctx.Close()
+	data := must(os.ReadFile(modelPath))(t)
+	copied := must(ctx.LoadModelBytes(context.Background(), data, nil))(t)
+	defer copied.Close()
+	clear(data)
+	if _, got := run(t, start(t, open(t, copied, nil), "ROMEO:", 1), 16); got != want {
+		t.Fatal(got, want)
+	}
+	if _, err := ctx.LoadModelBytes(context.Background(), nil, nil); err == nil {
+		t.Fatal("nothing was loaded as a model")
+	}
+}
+
+func TestAPlanIsWhatASessionTakes(t *testing.T) {
+	ctx := must(NewContext(nil))(t)
+	defer ctx.Close()
+	opts := &SessionOptions{MaxSeqs: 3, KVTokens: 1000, KVType: KVF32}
+	plan := must(ctx.Plan(modelPath, nil, opts))(t)
+	m := must(ctx.LoadModel(context.Background(), modelPath, nil))(t)
+	defer m.Close()
+	memory := must(open(t, m, opts).Memory())(t)
+	if !plan.Fits || plan.HostKV != memory.HostKV || plan.HostWeights != memory.HostWeights {
+		t.Fatal(plan, memory)
+	}
+}

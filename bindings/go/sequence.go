@@ -1,0 +1,143 @@
+package segno
+
+// #include <segno.h>
+import "C"
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+)
+
+// Sequence is one stream of tokens inside a session: its history, its place in the KV cache, its sampler.
+type Sequence struct {
+	session *Session
+	id      C.int32_t
+	closed  atomic.Bool
+	clean   runtime.Cleanup
+}
+
+// lostSequence is what the cleanup of a sequence needs.
+type lostSequence struct {
+	core *sessionCore
+	id   C.int32_t
+}
+
+// Open opens an empty sequence. opts may be nil.
+func (s *Session) Open(opts *SamplerOptions) (*Sequence, error) {
+	return s.add(opts, func(handle *C.segno_session, c *C.segno_sampler_opts, id *C.int32_t, err **C.segno_error) C.segno_status {
+		return C.segno_seq_open(handle, c, id, err)
+	})
+}
+
+// Fork opens a sequence with the history of this one; evaluated tokens are shared, not copied. Nil opts keep the sampler and its seed.
+func (q *Sequence) Fork(opts *SamplerOptions) (*Sequence, error) {
+	if q.closed.Load() {
+		return nil, ErrClosed
+	}
+	defer runtime.KeepAlive(q)
+	return q.session.add(opts, func(handle *C.segno_session, c *C.segno_sampler_opts, id *C.int32_t, err **C.segno_error) C.segno_status {
+		return C.segno_seq_fork(handle, q.id, c, id, err)
+	})
+}
+
+func (s *Session) add(opts *SamplerOptions,
+	call func(*C.segno_session, *C.segno_sampler_opts, *C.int32_t, **C.segno_error) C.segno_status) (*Sequence, error) {
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	c := opts.c(&pinner)
+	q := &Sequence{session: s}
+	_, err := s.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return call(handle, c, &q.id, err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	q.clean = runtime.AddCleanup(q, func(lost lostSequence) { lost.core.abandon(lost.id) }, lostSequence{s.core, q.id})
+	return q, nil
+}
+
+// Close closes the sequence and gives its pages back to the pool.
+func (q *Sequence) Close() error {
+	if q.closed.Swap(true) {
+		return nil
+	}
+	q.clean.Stop()
+	defer runtime.KeepAlive(q)
+	_, err := q.session.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_seq_close(handle, q.id, err)
+	})
+	if err == ErrClosed {
+		return nil // the session took its sequences along
+	}
+	return err
+}
+
+func (q *Sequence) call(ctx context.Context, function func(*C.segno_session, **C.segno_error) C.segno_status) (Status, error) {
+	if q.closed.Load() {
+		return Cancelled, ErrClosed
+	}
+	defer runtime.KeepAlive(q)
+	return q.session.call(ctx, function)
+}
+
+// Append queues prompt tokens without evaluating them; the steps that follow do.
+func (q *Sequence) Append(tokens []int32) error {
+	_, err := q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_seq_append(handle, q.id, ids(tokens), C.size_t(len(tokens)), err)
+	})
+	return err
+}
+
+// Prefill queues prompt tokens and evaluates the whole queue. A failed or cancelled call leaves the sequence as it was.
+func (q *Sequence) Prefill(ctx context.Context, tokens []int32) error {
+	_, err := q.call(ctx, func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_seq_prefill(handle, q.id, ids(tokens), C.size_t(len(tokens)), err)
+	})
+	return err
+}
+
+// Len returns the number of tokens: evaluated, queued and sampled.
+func (q *Sequence) Len() (int, error) {
+	var tokens C.size_t
+	_, err := q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_seq_length(handle, q.id, &tokens, err)
+	})
+	return int(tokens), err
+}
+
+// Logits returns the raw logits after the last token, evaluating the queue first.
+func (q *Sequence) Logits(ctx context.Context) ([]float32, error) {
+	info, err := q.session.model.Info()
+	if err != nil {
+		return nil, err
+	}
+	logits := make([]float32, info.Vocab)
+	_, err = q.call(ctx, func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		var count C.size_t
+		return C.segno_seq_logits(handle, q.id, (*C.float)(&logits[0]), C.size_t(len(logits)), &count, err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return logits, nil
+}
+
+// SetSampler gives the sequence another sampler, from its next token on. opts may be nil.
+func (q *Sequence) SetSampler(opts *SamplerOptions) error {
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	c := opts.c(&pinner)
+	_, err := q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_seq_sampler_set(handle, q.id, c, err)
+	})
+	return err
+}
+
+// Truncate keeps the first tokens of the sequence; 0 empties it.
+func (q *Sequence) Truncate(tokens int) error {
+	_, err := q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_seq_truncate(handle, q.id, C.size_t(tokens), err)
+	})
+	return err
+}

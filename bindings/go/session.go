@@ -1,0 +1,210 @@
+package segno
+
+// #include <segno.h>
+import "C"
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// KVType says in which numbers keys and values are kept.
+type KVType int32
+
+// Types of keys and values.
+const (
+	KVF16 KVType = C.SEGNO_KV_F16
+	KVF32 KVType = C.SEGNO_KV_F32
+)
+
+// SessionOptions are the options of a session; the zero value is the default.
+type SessionOptions struct {
+	MaxSeqs    int    // most sequences open at once, 1 to 256; 0: 8
+	KVTokens   uint64 // tokens that the KV cache holds for all sequences together; 0: the model's context, at most 8192
+	MaxPrefill int    // most prompt tokens of one pass; 0: 512
+	KVType     KVType
+}
+
+// Memory is what a session takes, in bytes, the weights that it shares with others included.
+type Memory struct {
+	HostWeights, HostKV, HostArena       uint64
+	DeviceWeights, DeviceKV, DeviceArena uint64
+}
+
+// Session is everything that changes while a model runs. Calls on it and on its sequences wait for each other.
+type Session struct {
+	core  *sessionCore
+	model *Model
+	clean runtime.Cleanup
+}
+
+// sessionCore is what a session must give back. Whoever has put a value into turn may use the handle.
+type sessionCore struct {
+	turn   chan struct{}
+	handle *C.segno_session
+	sink   *logSink
+	// Set before Close waits for its turn, so that calls queued behind it give up.
+	closing atomic.Bool
+	// Guards the handle against Close while a cancel is under way outside a turn.
+	closeMu sync.Mutex
+
+	mu        sync.Mutex
+	abandoned []C.int32_t // sequences that were never closed
+
+	seqs, tokens []C.int32_t // of the batch that runs
+	statuses     []C.segno_status
+}
+
+// NewSession makes a session and takes all its memory. opts may be nil.
+func (m *Model) NewSession(opts *SessionOptions) (*Session, error) {
+	handle, err := m.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer m.leave()
+	c := opts.c()
+	core := &sessionCore{turn: make(chan struct{}, 1)}
+	var detail *C.segno_error
+	err = take(C.segno_session_create(handle, &c, &core.handle, &detail), detail)
+	if panicked := m.state.sink.caught(); panicked != nil {
+		err = panicked
+	}
+	if err != nil {
+		C.segno_session_free(core.handle)
+		return nil, err
+	}
+	core.sink = m.state.sink.share()
+	s := &Session{core: core, model: m}
+	s.clean = runtime.AddCleanup(s, (*sessionCore).free, core)
+	return s, nil
+}
+
+func (o *SessionOptions) c() C.segno_session_opts {
+	var c C.segno_session_opts
+	C.segno_session_opts_init(&c, C.sizeof_segno_session_opts)
+	if o == nil {
+		return c
+	}
+	if o.MaxSeqs != 0 {
+		c.max_seqs = C.uint32_t(o.MaxSeqs)
+	}
+	if o.MaxPrefill != 0 {
+		c.max_prefill = C.uint32_t(o.MaxPrefill)
+	}
+	c.kv_tokens = C.uint64_t(o.KVTokens)
+	c.kv_type = C.int32_t(o.KVType)
+	return c
+}
+
+// Close cancels a running call, waits for it, and frees the session with its sequences.
+func (s *Session) Close() error {
+	s.clean.Stop()
+	s.core.free()
+	runtime.KeepAlive(s)
+	return nil
+}
+
+func (core *sessionCore) free() {
+	core.closeMu.Lock()
+	defer core.closeMu.Unlock()
+	if core.handle == nil {
+		return
+	}
+	core.closing.Store(true)
+	C.segno_session_cancel(core.handle, 1)
+	core.turn <- struct{}{}
+	defer func() { <-core.turn }()
+	C.segno_session_free(core.handle)
+	core.sink.release()
+	core.handle, core.sink = nil, nil
+}
+
+// Memory tells what the session takes.
+func (s *Session) Memory() (Memory, error) {
+	var c C.segno_memory
+	_, err := s.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_session_memory(handle, &c, C.sizeof_segno_memory, err)
+	})
+	return Memory{uint64(c.host_weights), uint64(c.host_kv), uint64(c.host_arena),
+		uint64(c.device_weights), uint64(c.device_kv), uint64(c.device_arena)}, err
+}
+
+// call makes one call on the session when its turn has come. A cancelled ctx ends the waiting and the call, and is the error.
+func (s *Session) call(ctx context.Context, function func(*C.segno_session, **C.segno_error) C.segno_status) (Status, error) {
+	defer runtime.KeepAlive(s)
+	core := s.core
+	if err := core.enter(ctx); err != nil {
+		return Cancelled, err
+	}
+	defer core.leave()
+	calm := core.watch(ctx)
+	var detail *C.segno_error
+	status := function(core.handle, &detail)
+	calm()
+	err := take(status, detail)
+	if panicked := core.sink.caught(); panicked != nil {
+		return Status(status), panicked
+	}
+	if Status(status) == Cancelled {
+		if err = ctx.Err(); err == nil {
+			err = ErrClosed // nobody but Close raises the flag without a context
+		}
+	}
+	return Status(status), err
+}
+
+// enter waits for the turn of a call.
+func (core *sessionCore) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case core.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if core.closing.Load() {
+		<-core.turn
+		return ErrClosed
+	}
+	core.mu.Lock()
+	defer core.mu.Unlock()
+	for _, id := range core.abandoned {
+		C.segno_seq_close(core.handle, id, nil)
+	}
+	core.abandoned = core.abandoned[:0]
+	return nil
+}
+
+func (core *sessionCore) leave() { <-core.turn }
+
+// abandon lets the next call close a sequence that its owner has lost.
+func (core *sessionCore) abandon(id C.int32_t) {
+	core.mu.Lock()
+	core.abandoned = append(core.abandoned, id)
+	core.mu.Unlock()
+}
+
+// watch raises the cancel flag when ctx is cancelled. The function that it returns ends that: after it, no canceller runs, and the flag
+// is down, unless Close has raised it.
+func (core *sessionCore) watch(ctx context.Context) (calm func()) {
+	if ctx.Done() == nil {
+		return func() {}
+	}
+	raised := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		C.segno_session_cancel(core.handle, 1)
+		close(raised)
+	})
+	return func() {
+		if stop() {
+			return
+		}
+		<-raised
+		if !core.closing.Load() {
+			C.segno_session_cancel(core.handle, 0)
+		}
+	}
+}

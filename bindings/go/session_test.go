@@ -1,0 +1,276 @@
+package segno
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestTokensDependOnTheSeedAlone(t *testing.T) {
+	m := load(t, nil)
+	s := open(t, m, nil)
+	a, text := run(t, start(t, s, "ROMEO:", 1), 40)
+	b, _ := run(t, start(t, s, "ROMEO:", 1), 40)
+	c, _ := run(t, start(t, s, "ROMEO:", 2), 40)
+	if len(a) != 40 || !reflect.DeepEqual(a, b) || reflect.DeepEqual(a, c) {
+		t.Fatal(a, b, c)
+	}
+	if whole := must(m.Detokenize(a, false))(t); whole != text {
+		t.Fatalf("%q, %q", whole, text)
+	}
+}
+
+func TestBatchesGiveTheTokensOfEachAlone(t *testing.T) {
+	s := open(t, load(t, nil), &SessionOptions{MaxSeqs: 6})
+	var seqs []*Sequence
+	var want [][]int32
+	for seed := range uint64(3) {
+		tokens, _ := run(t, start(t, s, "JULIET:", seed), 20)
+		want = append(want, tokens)
+		seqs = append(seqs, start(t, s, "JULIET:", seed))
+	}
+	steps := make([]Step, 3)
+	got := make([][]int32, 3)
+	for range 20 {
+		if err := s.DecodeBatch(context.Background(), seqs, steps); err != nil {
+			t.Fatal(err)
+		}
+		for i, step := range steps {
+			got[i] = append(got[i], step.Token)
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Fatal(got, want)
+	}
+}
+
+func TestAFailedItemLeavesTheOthersAlone(t *testing.T) {
+	s := open(t, load(t, nil), nil)
+	good, empty := start(t, s, "ROMEO:", 1), must(s.Open(nil))(t)
+	steps := make([]Step, 3)
+	if err := s.DecodeBatch(context.Background(), []*Sequence{good, empty, empty}, steps); err != nil {
+		t.Fatal(err)
+	}
+	if steps[0].Err != nil || steps[0].Token < 0 || !errors.Is(steps[1].Err, InvalidArgument) || steps[2].Err == nil || steps[1].Token != -1 {
+		t.Fatal(steps)
+	}
+	var detailed *Error
+	if !errors.As(steps[1].Err, &detailed) || detailed.Item != 1 {
+		t.Fatal(steps[1].Err)
+	}
+	if err := s.DecodeBatch(context.Background(), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DecodeBatch(context.Background(), []*Sequence{good}, nil); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
+	if err := open(t, s.model, nil).DecodeBatch(context.Background(), []*Sequence{good}, steps[:1]); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
+}
+
+func TestSequencesForkAndGoBack(t *testing.T) {
+	s := open(t, load(t, nil), nil)
+	seq := start(t, s, "ROMEO:", 3)
+	length := must(seq.Len())(t)
+	fork := must(seq.Fork(nil))(t)
+	a, _ := run(t, seq, 10)
+	b, _ := run(t, fork, 10)
+	if !reflect.DeepEqual(a, b) || must(seq.Len())(t) != length+10 {
+		t.Fatal(a, b)
+	}
+	if err := seq.Truncate(length); err != nil {
+		t.Fatal(err)
+	}
+	sampler := DefaultSampler()
+	sampler.Temperature = 0
+	sampler.Bias = []LogitBias{{Token: 7, Bias: 1000}}
+	sampler.StopTokens = []int32{7}
+	if err := seq.SetSampler(sampler); err != nil {
+		t.Fatal(err)
+	}
+	if step := must(seq.Decode(context.Background()))(t); step.Token != 7 || step.Status != Done {
+		t.Fatal(step)
+	}
+	if logits := must(seq.Logits(context.Background()))(t); len(logits) != 1024 {
+		t.Fatal(len(logits))
+	}
+	sampler.TopP = 7
+	if err := seq.SetSampler(sampler); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
+	if err := seq.Append([]int32{1, 2, -9}); !errors.Is(err, InvalidArgument) || err.(*Error).Item != 2 {
+		t.Fatal(err)
+	}
+}
+
+func TestGenerationEndsForAReason(t *testing.T) {
+	s := open(t, load(t, nil), nil)
+	seq := start(t, s, "ROMEO:", 1)
+	tokens := 0
+	var last error
+	for piece, err := range seq.Generate(context.Background(), GenerateOptions{}) {
+		if last = err; piece.Token >= 0 {
+			tokens++
+		}
+	}
+	if !errors.Is(last, ContextFull) || must(seq.Len())(t) != 512 || tokens < 400 {
+		t.Fatal(last, tokens)
+	}
+	seq = start(t, s, "ROMEO:", 1)
+	for range seq.Generate(context.Background(), GenerateOptions{}) {
+		break
+	}
+	text := ""
+	for piece, err := range seq.Generate(context.Background(), GenerateOptions{Stop: []string{"\n\n"}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += piece.Text
+	}
+	if text == "" || len(text) > 1000 {
+		t.Fatalf("%q", text)
+	}
+}
+
+func TestAContextCancelsARunningPrompt(t *testing.T) {
+	s := open(t, load(t, &ContextOptions{Threads: 1, Precision: PrecisionPrecise}), nil)
+	seq := start(t, s, "ROMEO:", 1)
+	long := make([]int32, 500)
+	request, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	if err := seq.Prefill(request, long); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if length := must(seq.Len())(t); length > 10 {
+		t.Fatal("a cancelled prompt left", length)
+	}
+	if _, err := seq.Decode(request); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if tokens, _ := run(t, seq, 3); len(tokens) != 3 {
+		t.Fatal("the session does not go on after a cancel")
+	}
+}
+
+func TestWaitingForATurnEndsWithTheContext(t *testing.T) {
+	s := open(t, load(t, nil), nil)
+	seq := start(t, s, "ROMEO:", 1)
+	s.core.turn <- struct{}{} // as a long call would
+	request, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := seq.Decode(request); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	<-s.core.turn
+}
+
+func TestGoroutinesShareASession(t *testing.T) {
+	s := open(t, load(t, nil), &SessionOptions{MaxSeqs: 9})
+	want, _ := run(t, start(t, s, "ROMEO:", 1), 15)
+	var wait sync.WaitGroup
+	for i := range 8 {
+		seq := start(t, s, "ROMEO:", 1)
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			defer seq.Close()
+			request, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			if i%2 == 1 {
+				for range seq.Generate(request, GenerateOptions{MaxTokens: 400}) {
+					cancel()
+				}
+				return
+			}
+			if got, _ := run(t, seq, 15); !reflect.DeepEqual(got, want) {
+				t.Error(got)
+			}
+		}()
+	}
+	wait.Wait()
+}
+
+func TestUseAfterCloseIsAnError(t *testing.T) {
+	ctx := must(NewContext(nil))(t)
+	m := must(ctx.LoadModel(context.Background(), modelPath, nil))(t)
+	s := must(m.NewSession(nil))(t)
+	seq, other := start(t, s, "ROMEO:", 1), start(t, s, "ROMEO:", 1)
+	text := must(m.NewText(nil))(t)
+	for _, close := range []func() error{seq.Close, seq.Close, s.Close, s.Close, other.Close, m.Close, m.Close, ctx.Close, ctx.Close, text.Close, text.Close} {
+		if err := close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, metaErr := m.Meta("x")
+	_, loadErr := ctx.LoadModel(context.Background(), modelPath, nil)
+	_, stepErr := other.Decode(context.Background())
+	_, openErr := s.Open(nil)
+	_, sessionErr := m.NewSession(nil)
+	_, _, textErr := text.Push(1)
+	_, forkErr := seq.Fork(nil)
+	batchErr := s.DecodeBatch(context.Background(), []*Sequence{seq}, make([]Step, 1))
+	for i, err := range []error{metaErr, loadErr, stepErr, openErr, sessionErr, textErr, forkErr, batchErr, seq.Append(nil)} {
+		if !errors.Is(err, ErrClosed) {
+			t.Fatal(i, err)
+		}
+	}
+}
+
+func TestCloseEndsARunningCall(t *testing.T) {
+	m := load(t, nil)
+	for range 20 {
+		s := must(m.NewSession(nil))(t)
+		seq := start(t, s, "ROMEO:", 1)
+		request, cancel := context.WithCancel(context.Background())
+		ended := make(chan error)
+		go func() {
+			for {
+				if _, err := seq.Decode(request); err != nil {
+					ended <- err
+					return
+				}
+				seq.Truncate(4)
+			}
+		}()
+		time.Sleep(time.Millisecond)
+		go cancel()
+		s.Close()
+		if err := <-ended; !errors.Is(err, ErrClosed) && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestForgottenObjectsAreFreed(t *testing.T) {
+	m := load(t, nil)
+	s := open(t, m, &SessionOptions{MaxSeqs: 2})
+	for range 20 {
+		seq, err := s.Open(nil)
+		for errors.Is(err, SeqFull) {
+			runtime.GC()
+			time.Sleep(time.Millisecond)
+			seq, err = s.Open(nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, startOn(t, seq), 2)
+	}
+	core := must(m.NewSession(nil))(t).core
+	for !core.closing.Load() {
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func startOn(t *testing.T, seq *Sequence) *Sequence {
+	if err := seq.Append([]int32{0, 10, 20}); err != nil {
+		t.Fatal(err)
+	}
+	return seq
+}
