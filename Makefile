@@ -46,7 +46,7 @@ c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 	$(RUN) $(BUILD)/generate examples/models/shakespeare.gguf -p "ROMEO:" -n 20 -s 1
 	$(RUN) $(BUILD)/crowd examples/models/shakespeare.gguf -c 3 -n 40 | grep "^3 characters, 120 tokens"
 	printf 'Who art thou?\nSpeak more.\n/reset\n' | $(RUN) $(BUILD)/chat examples/models/shakespeare.gguf "The duke speaks." \
-		| grep -e 'the context is full: 2 turns are forgotten' -e '\[forgotten\]'
+		| grep -c -e 'the context is full: 2 turns are forgotten' -e '\[forgotten\]' | grep -x 2
 	$(RUN) $(BUILD)/readme examples/models/shakespeare.gguf
 
 abi-test: $(LIB)
