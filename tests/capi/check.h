@@ -8,6 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A pointer of no type that becomes what is asked for. C++ wants to be told what C does by itself. */
+#ifdef __cplusplus
+struct untyped {
+    void *pointer;
+    template <typename T> operator T *() const { return static_cast<T *>(pointer); }
+};
+#define UNTYPED(p) (untyped{p})
+#else
+#define UNTYPED(p) (p)
+#endif
+
 #define CHECK(condition)                                                          \
     do {                                                                          \
         if (!(condition)) {                                                       \

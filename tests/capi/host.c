@@ -80,7 +80,7 @@ static void free_in_order(const char *path, const char *order, int32_t expected)
 
 static void *cancel_soon(void *session)
 {
-    CHECK(segno_session_cancel(session, 1) == SEGNO_OK);
+    CHECK(segno_session_cancel(UNTYPED(session), 1) == SEGNO_OK);
     return NULL;
 }
 

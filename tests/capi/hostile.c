@@ -46,8 +46,9 @@ typedef struct {
     const char *name;
     segno_status (*call)(args *a);
     kind kinds[6];
-    size_t opts_size, info_size, element; /* sizes of the options, of the struct out, and of an element of the buffer */
+    size_t opts_size; /* of the options, and what fills them */
     void (*init)(void *opts, size_t size);
+    size_t info_size, element; /* of the struct out, and of an element of the buffer */
     void (*release)(void *object);        /* frees what a VALUE receives */
     int has_id, has_err, is_free;
     segno_status good;                    /* what good arguments give */
@@ -55,7 +56,7 @@ typedef struct {
 
 #define THUNK(name, expression) static segno_status call_##name(args *a) { return (expression); }
 #define VOID(name, expression) static segno_status call_##name(args *a) { (void)a; expression; return SEGNO_OK; }
-#define P(i) a->p[i]
+#define P(i) UNTYPED(a->p[i])
 
 VOID(segno_chat_opts_init, segno_chat_opts_init(P(0), a->cap))
 THUNK(segno_chat_render, segno_chat_render(P(0), P(1), a->count, P(2), P(3), a->cap, P(4), a->err))
@@ -105,16 +106,16 @@ VOID(segno_version_string, CHECK(segno_version_string() != NULL))
 VOID(segno_abi_version, CHECK(segno_abi_version() == SEGNO_ABI_VERSION))
 THUNK(segno_has_feature, segno_has_feature(P(0)))
 
-static void init_chat(void *p, size_t size) { segno_chat_opts_init(p, size); }
-static void init_ctx(void *p, size_t size) { segno_ctx_opts_init(p, size); }
-static void init_model(void *p, size_t size) { segno_model_opts_init(p, size); }
-static void init_session(void *p, size_t size) { segno_session_opts_init(p, size); }
-static void init_sampler(void *p, size_t size) { segno_sampler_opts_init(p, size); }
-static void init_text(void *p, size_t size) { segno_text_opts_init(p, size); }
-static void free_ctx(void *p) { segno_ctx_free(p); }
-static void free_model(void *p) { segno_model_free(p); }
-static void free_session(void *p) { segno_session_free(p); }
-static void free_text(void *p) { segno_text_free(p); }
+static void init_chat(void *p, size_t size) { segno_chat_opts_init(UNTYPED(p), size); }
+static void init_ctx(void *p, size_t size) { segno_ctx_opts_init(UNTYPED(p), size); }
+static void init_model(void *p, size_t size) { segno_model_opts_init(UNTYPED(p), size); }
+static void init_session(void *p, size_t size) { segno_session_opts_init(UNTYPED(p), size); }
+static void init_sampler(void *p, size_t size) { segno_sampler_opts_init(UNTYPED(p), size); }
+static void init_text(void *p, size_t size) { segno_text_opts_init(UNTYPED(p), size); }
+static void free_ctx(void *p) { segno_ctx_free(UNTYPED(p)); }
+static void free_model(void *p) { segno_model_free(UNTYPED(p)); }
+static void free_session(void *p) { segno_session_free(UNTYPED(p)); }
+static void free_text(void *p) { segno_text_free(UNTYPED(p)); }
 
 #define F(function) .name = #function, .call = call_##function
 #define OPTIONS(noun) .opts_size = sizeof(segno_##noun##_opts), .init = init_##noun
@@ -216,9 +217,9 @@ static void *good(kind k, int index)
     case SESSION: return session;
     case TEXT: return text;
     case PATH: return (void *)path;
-    case KEY: return "general.architecture";
-    case NAME: return "avx2";
-    case JSON: return "[{}]";
+    case KEY: return (void *)"general.architecture";
+    case NAME: return (void *)"avx2";
+    case JSON: return (void *)"[{}]";
     case BYTES:
     case TOKENS: return tokens;
     case SEQS: return &seq;
@@ -350,7 +351,9 @@ static void structs_out(const function *f)
         expect(f, size < 4 ? SEGNO_E_INVALID_ARGUMENT : SEGNO_OK, attempt(f, &a, 1), "a struct of another size");
         const unsigned char *bytes = (const unsigned char *)info;
         CHECK(bytes[size] == 0x55);
-        CHECK(size < 4 || memcmp(info, &(uint32_t){(uint32_t)size}, 4) == 0);
+        uint32_t told;
+        memcpy(&told, info, sizeof told);
+        CHECK(size < 4 || told == size);
         CHECK(size <= f->info_size || bytes[size - 1] == 0);
         end_world();
     }
@@ -428,7 +431,7 @@ static void chats_in_short_buffers(void)
 
 static void wrong_abi_numbers(void)
 {
-    const uint32_t numbers[4] = {SEGNO_ABI_VERSION + 1, SEGNO_ABI_VERSION - 1, UINT32_MAX, 1u << 31};
+    const uint32_t numbers[4] = {SEGNO_ABI_VERSION + 1, (uint32_t)SEGNO_ABI_VERSION - 1, UINT32_MAX, 1u << 31};
     for (int i = 0; i < 4; i++) {
         segno_ctx *other = (segno_ctx *)(size_t)1;
         EXPECT(SEGNO_E_ABI, segno_ctx_create(numbers[i], NULL, &other, &err));
@@ -513,8 +516,8 @@ static void *cancel_often(void *unused)
     uint32_t state = 7;
     for (int on = 1; running; on = !on) {
         state = state * 1664525u + 1013904223u;
-        for (volatile uint32_t wait = state >> 14; wait > 0; wait--)
-            continue;
+        for (volatile uint32_t wait = state >> 14; wait > 0;)
+            wait = wait - 1;
         CHECK(segno_session_cancel(session, on) == SEGNO_OK);
     }
     return unused;
