@@ -16,7 +16,7 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all cuda install tools cpp-test go-test install-test demo test bench lint rust-test c-test abi-test fuzz header clean
+.PHONY: all cuda install tools cpp-test go-test install-test demo test bench lint rust-test c-test abi-test abi-baseline fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -49,8 +49,14 @@ c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 		| grep -c -e 'the context is full: 2 turns are forgotten' -e '\[forgotten\]' | grep -x 2
 	$(RUN) $(BUILD)/readme examples/models/shakespeare.gguf
 
-abi-test: $(LIB)
-	tests/abi/check.sh $(LIB)
+abi-test: $(LIB) tools
+	tests/abi/check.sh $(TARGET) $(BUILD)/abi $(MODEL)
+
+# After an addition to the ABI: adds it to tests/abi/{symbols.txt,golden.c,x86_64.abi}, and refuses what is no addition.
+abi-baseline: header $(LIB) tools
+	tests/abi/golden.sh --write
+	tests/abi/signatures.sh --write
+	tests/abi/library.sh $(LIB) --write
 
 # What the tests of the hosts need beyond a C compiler; as root it is installed.
 tools:

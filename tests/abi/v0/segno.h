@@ -1,0 +1,1190 @@
+/*
+ * Segno: language models inside other programs. Generated from the Rust source by `make header`; do not edit.
+ *
+ * Rules that hold everywhere
+ *
+ * - Every call answers a segno_status: SEGNO_OK, a positive outcome, or a negative error. SEGNO_FAILED(status) tests for errors.
+ * - `err` may be NULL. Otherwise it is set to NULL on success and to an object on failure, which the caller frees with
+ *   segno_error_free. What it held before is overwritten, never freed.
+ * - Outputs are written only on success, except sizes needed, `*out = NULL` on a failed create or load, and the items of a batch.
+ * - Results of unknown size go into the caller's buffer: `buf` with room for `cap` elements. `*len` always receives the size needed, no
+ *   NUL is added, `buf` NULL with `cap` 0 asks for the size, and a buffer that is too small receives nothing.
+ * - Text is a pointer and a length in bytes, UTF-8. Paths and keys are NUL-terminated UTF-8.
+ * - Option structs are filled by their init function with `sizeof` the struct; NULL options are the defaults.
+ * - Objects may be freed in any order: each keeps alive what it was made from. NULL may be freed.
+ * - segno_ctx and segno_model take calls from any number of threads at once. segno_session and segno_text take one at a time: a second one
+ *   gets SEGNO_E_BUSY. Freeing an object while a call on it runs is a bug of the caller.
+ */
+
+
+#ifndef SEGNO_H
+#define SEGNO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/** Whether a status is an error; positive outcomes are not. */
+#define SEGNO_FAILED(status) ((status) < 0)
+
+
+/**
+ * End the text with the beginning of the assistant's next turn.
+ */
+#define SEGNO_CHAT_ADD_GENERATION_PROMPT 1
+
+/**
+ * Quantized weights meet 8-bit activations.
+ */
+#define SEGNO_PRECISION_DEFAULT 0
+
+/**
+ * f32 weights and activations: slow, for comparison.
+ */
+#define SEGNO_PRECISION_PRECISE 1
+
+/**
+ * Do not use 512-bit instructions.
+ */
+#define SEGNO_CTX_NO_AVX512 1
+
+/**
+ * Something failed.
+ */
+#define SEGNO_LOG_ERROR 0
+
+/**
+ * Something works worse than it could.
+ */
+#define SEGNO_LOG_WARN 1
+
+/**
+ * What was chosen and loaded.
+ */
+#define SEGNO_LOG_INFO 2
+
+/**
+ * Details for finding a fault.
+ */
+#define SEGNO_LOG_DEBUG 3
+
+/**
+ * The best device of this machine: a GPU where the library can use one, otherwise the processor.
+ */
+#define SEGNO_DEVICE_AUTO 0
+
+/**
+ * The processor.
+ */
+#define SEGNO_DEVICE_CPU 1
+
+/**
+ * An NVIDIA GPU.
+ */
+#define SEGNO_DEVICE_CUDA 2
+
+/**
+ * Read the file into memory instead of mapping it: for files that somebody may truncate while they are in use, which raises a
+ * signal in a process that has them mapped.
+ */
+#define SEGNO_MODEL_NO_MMAP 1
+
+/**
+ * Tokens that end generation by the rules of the vocabulary do not end it; `stop_tokens` still do.
+ */
+#define SEGNO_SAMPLER_IGNORE_EOG 1
+
+/**
+ * A seed taken at random.
+ */
+#define SEGNO_SEED_RANDOM 18446744073709551615ull
+
+/**
+ * KV cache in 16-bit floats.
+ */
+#define SEGNO_KV_F16 0
+
+/**
+ * KV cache in 32-bit floats.
+ */
+#define SEGNO_KV_F32 1
+
+/**
+ * Success.
+ */
+#define SEGNO_OK 0
+
+/**
+ * The sampled token ended generation, or a stop string is complete.
+ */
+#define SEGNO_DONE 1
+
+/**
+ * The host cancelled the call; every sequence is at its length before it.
+ */
+#define SEGNO_CANCELLED 2
+
+/**
+ * The sequence's prompt is not fully evaluated yet; call again.
+ */
+#define SEGNO_PENDING 3
+
+/**
+ * A parameter has a value that the call does not accept.
+ */
+#define SEGNO_E_INVALID_ARGUMENT -1
+
+/**
+ * A pointer that must not be NULL is NULL.
+ */
+#define SEGNO_E_NULL_POINTER -2
+
+/**
+ * An output buffer is too small; the size needed has been written.
+ */
+#define SEGNO_E_BUFFER_TOO_SMALL -3
+
+/**
+ * Another thread is inside a call on the same object.
+ */
+#define SEGNO_E_BUSY -4
+
+/**
+ * An earlier call on this object answered `SEGNO_E_PANIC`; only freeing it is allowed.
+ */
+#define SEGNO_E_POISONED -5
+
+/**
+ * A bug of the library was caught at its boundary; the process is unharmed.
+ */
+#define SEGNO_E_PANIC -6
+
+/**
+ * This build, machine, or kind of file cannot do what was asked.
+ */
+#define SEGNO_E_UNSUPPORTED -7
+
+/**
+ * Host memory could not be allocated.
+ */
+#define SEGNO_E_OUT_OF_MEMORY -8
+
+/**
+ * The device's memory does not suffice.
+ */
+#define SEGNO_E_DEVICE_MEMORY -9
+
+/**
+ * The device failed.
+ */
+#define SEGNO_E_DEVICE -10
+
+/**
+ * The operating system refused a file operation.
+ */
+#define SEGNO_E_IO -11
+
+/**
+ * The model file breaks its format.
+ */
+#define SEGNO_E_FORMAT -12
+
+/**
+ * The sequence has reached the model's context length.
+ */
+#define SEGNO_E_CONTEXT_FULL -13
+
+/**
+ * The session's KV pool has no page left; close or truncate another sequence.
+ */
+#define SEGNO_E_KV_FULL -14
+
+/**
+ * `max_seqs` sequences are open.
+ */
+#define SEGNO_E_SEQ_FULL -15
+
+/**
+ * There is nothing of that name, id or index.
+ */
+#define SEGNO_E_NOT_FOUND -16
+
+/**
+ * A chat template could not be compiled or rendered.
+ */
+#define SEGNO_E_TEMPLATE -17
+
+/**
+ * The host was compiled against a header of another ABI number.
+ */
+#define SEGNO_E_ABI -18
+
+/**
+ * Add the begin and end tokens that the model asks for.
+ */
+#define SEGNO_TOKENIZE_ADD_SPECIAL 1
+
+/**
+ * Names of special tokens in the text become those tokens; otherwise they are plain text.
+ */
+#define SEGNO_TOKENIZE_PARSE_SPECIAL 2
+
+/**
+ * Write special tokens by their names.
+ */
+#define SEGNO_DETOKENIZE_SPECIAL 1
+
+/**
+ * Show special tokens by their names.
+ */
+#define SEGNO_TEXT_SPECIAL 1
+
+/**
+ * Version of the header, packed as MAJOR << 16 | MINOR << 8 | PATCH.
+ */
+#define SEGNO_VERSION_NUMBER 256
+
+/**
+ * Number of the ABI that the header describes; pass it to `segno_ctx_create`.
+ */
+#define SEGNO_ABI_VERSION 0
+
+/**
+ * One device with its worker threads and its log. Owned by the host, shareable between threads.
+ */
+typedef struct segno_ctx segno_ctx;
+
+/**
+ * Detail of a failed call: code, message, and the item at fault. Owned by the host, immutable, any thread.
+ */
+typedef struct segno_error segno_error;
+
+/**
+ * An immutable model on a device. Owned by the host, shareable between threads, keeps its context alive.
+ */
+typedef struct segno_model segno_model;
+
+/**
+ * Everything that changes while a model runs: sequences, KV cache, buffers. Owned by the host; takes one call at a time, a second
+ * one gets BUSY; `segno_session_cancel` alone may run beside a call. Keeps its model alive.
+ */
+typedef struct segno_session segno_session;
+
+/**
+ * A text stream: tokens in, whole UTF-8 characters out, stop strings held back. Owned by the host, one call at a time; keeps what it
+ * needs of its model alive.
+ */
+typedef struct segno_text segno_text;
+
+/**
+ * Options of a rendered conversation; fill with `segno_chat_opts_init`. Texts are UTF-8, not NUL-terminated.
+ */
+typedef struct segno_chat_opts {
+  /**
+   * `sizeof` this struct, set by the init function.
+   */
+  uint32_t struct_size;
+  /**
+   * `SEGNO_CHAT_...`, combined with `|`; 0 by default.
+   */
+  uint32_t flags;
+  /**
+   * The time that the template sees, in Unix seconds, UTC; 0 (default): the clock.
+   */
+  int64_t now;
+  /**
+   * A template in place of the model's own, at most 128 KiB; NULL (default) for the model's.
+   */
+  const char *template_text;
+  /**
+   * Bytes at `template_text`.
+   */
+  size_t template_len;
+  /**
+   * A JSON array of tools; NULL (default) for none.
+   */
+  const char *tools_json;
+  /**
+   * Bytes at `tools_json`.
+   */
+  size_t tools_len;
+  /**
+   * A JSON object whose entries become variables of the template and win over all others; NULL (default) for none.
+   */
+  const char *vars_json;
+  /**
+   * Bytes at `vars_json`.
+   */
+  size_t vars_len;
+} segno_chat_opts;
+
+/**
+ * Outcome of a call: `SEGNO_OK`, a positive outcome, or a negative error. Test errors with `SEGNO_FAILED(status)`.
+ */
+typedef int32_t segno_status;
+
+/**
+ * Receives diagnostics: `user` as given in the options, a level (`SEGNO_LOG_...`), a NUL-terminated UTF-8 line valid during the call. Called
+ * from any thread, one call at a time. Must not unwind, nor call back into the context or what was made from it.
+ */
+typedef void (*segno_log_fn)(void *user, int32_t level, const char *message);
+
+/**
+ * Options of a context; fill with `segno_ctx_opts_init`.
+ */
+typedef struct segno_ctx_opts {
+  /**
+   * `sizeof` this struct, set by the init function.
+   */
+  uint32_t struct_size;
+  /**
+   * `SEGNO_DEVICE_AUTO` (default), `SEGNO_DEVICE_CPU` or `SEGNO_DEVICE_CUDA`.
+   */
+  int32_t device;
+  /**
+   * Which device of that kind, 0 by default.
+   */
+  int32_t device_index;
+  /**
+   * Threads that compute, the calling thread included; 0 (default): the physical cores that the process may use.
+   */
+  uint32_t n_threads;
+  /**
+   * `SEGNO_PRECISION_DEFAULT` or `SEGNO_PRECISION_PRECISE`.
+   */
+  int32_t precision;
+  /**
+   * `SEGNO_CTX_...`, combined with `|`.
+   */
+  uint32_t flags;
+  /**
+   * Receives diagnostics; NULL (default) for none.
+   */
+  segno_log_fn log;
+  /**
+   * First argument of `log`; must stay valid until the context and all made from it are freed.
+   */
+  void *log_user;
+} segno_ctx_opts;
+
+/**
+ * One device.
+ */
+typedef struct segno_device_info {
+  /**
+   * Bytes of this struct that the library knows.
+   */
+  uint32_t struct_size;
+  /**
+   * `SEGNO_DEVICE_CPU` or `SEGNO_DEVICE_CUDA`.
+   */
+  int32_t kind;
+  /**
+   * All memory of the device, in bytes.
+   */
+  uint64_t memory_total;
+  /**
+   * Memory that can be taken now, in bytes.
+   */
+  uint64_t memory_free;
+  /**
+   * What the maker calls it.
+   */
+  char name[128];
+  /**
+   * Compute capability of a GPU, ten times the major number plus the minor one, as in 90 for 9.0; 0 for the processor.
+   */
+  uint32_t compute_capability;
+  /**
+   * CUDA version that a GPU's driver knows, as in 13000 for 13.0; 0 for the processor.
+   */
+  uint32_t driver_version;
+} segno_device_info;
+
+/**
+ * Hears how far a load has come, from 0 to 1; a non-zero result cancels it. Called on the loading thread. Must not unwind, nor use the
+ * context.
+ */
+typedef int32_t (*segno_progress_fn)(void *user, float done);
+
+/**
+ * Options of a model; fill with `segno_model_opts_init`.
+ */
+typedef struct segno_model_opts {
+  /**
+   * `sizeof` this struct, set by the init function.
+   */
+  uint32_t struct_size;
+  /**
+   * `SEGNO_MODEL_...`, combined with `|`; 0 by default.
+   */
+  uint32_t flags;
+  /**
+   * Hears of progress; NULL (default) for nobody.
+   */
+  segno_progress_fn progress;
+  /**
+   * First argument of `progress`.
+   */
+  void *progress_user;
+} segno_model_opts;
+
+/**
+ * Sizes and names of a model.
+ */
+typedef struct segno_model_info {
+  /**
+   * Bytes of this struct that the library knows.
+   */
+  uint32_t struct_size;
+  /**
+   * Number of tokens, and of logits.
+   */
+  uint32_t vocab;
+  /**
+   * Longest sequence, in tokens.
+   */
+  uint32_t context;
+  /**
+   * Transformer layers.
+   */
+  uint32_t layers;
+  /**
+   * Elements of a token's vector.
+   */
+  uint32_t hidden;
+  /**
+   * Query heads of a layer.
+   */
+  uint32_t heads;
+  /**
+   * Key-value heads of a layer.
+   */
+  uint32_t kv_heads;
+  /**
+   * Elements of a head.
+   */
+  uint32_t head_dim;
+  /**
+   * Token that begins a text, -1 when there is none.
+   */
+  int32_t bos;
+  /**
+   * Token that ends a text, -1 when there is none.
+   */
+  int32_t eos;
+  /**
+   * Number of weights.
+   */
+  uint64_t parameters;
+  /**
+   * Bytes of the weights as they are stored.
+   */
+  uint64_t weight_bytes;
+  /**
+   * Family, for example "llama".
+   */
+  char arch[32];
+  /**
+   * Name that the file gives itself, "" when there is none.
+   */
+  char name[128];
+} segno_model_info;
+
+/**
+ * Options of a session; fill with `segno_session_opts_init`.
+ */
+typedef struct segno_session_opts {
+  /**
+   * `sizeof` this struct, set by the init function.
+   */
+  uint32_t struct_size;
+  /**
+   * Most sequences open at once, 1 to 256, 8 by default.
+   */
+  uint32_t max_seqs;
+  /**
+   * Tokens that the KV cache holds for all sequences together; 0 (default): the model's context, at most 8192.
+   */
+  uint64_t kv_tokens;
+  /**
+   * Most prompt tokens of one pass, 1 to 16384, 512 by default: what a running stream may have to wait for.
+   */
+  uint32_t max_prefill;
+  /**
+   * `SEGNO_KV_F16` (default) or `SEGNO_KV_F32`.
+   */
+  int32_t kv_type;
+} segno_session_opts;
+
+/**
+ * Memory that a model and one session would take, in bytes, and whether there is as much.
+ */
+typedef struct segno_plan {
+  /**
+   * Bytes of this struct that the library knows.
+   */
+  uint32_t struct_size;
+  /**
+   * 1 when everything fits into the free memory, otherwise 0.
+   */
+  uint32_t fits;
+  /**
+   * Weights in host memory, a mapped file included.
+   */
+  uint64_t host_weights;
+  /**
+   * KV cache in host memory.
+   */
+  uint64_t host_kv;
+  /**
+   * Buffers of the forward pass in host memory, logits included.
+   */
+  uint64_t host_arena;
+  /**
+   * Host memory that can be taken now.
+   */
+  uint64_t host_free;
+  /**
+   * Weights in the GPU's memory.
+   */
+  uint64_t device_weights;
+  /**
+   * KV cache in the GPU's memory.
+   */
+  uint64_t device_kv;
+  /**
+   * Buffers of the forward pass in the GPU's memory.
+   */
+  uint64_t device_arena;
+  /**
+   * Memory of the GPU that can be taken now.
+   */
+  uint64_t device_free;
+} segno_plan;
+
+/**
+ * A number added to a token's logit.
+ */
+typedef struct segno_logit_bias {
+  /**
+   * The token.
+   */
+  int32_t token;
+  /**
+   * Added to its logit; negative infinity bans it.
+   */
+  float bias;
+} segno_logit_bias;
+
+/**
+ * How tokens are drawn; fill with `segno_sampler_opts_init`. Applied in this order: bias, penalties over the last tokens of the history
+ * (prompt included), top_k, typical_p, top_p, min_p, temperature. The draw depends on the seed, the position and the logits alone.
+ */
+typedef struct segno_sampler_opts {
+  /**
+   * `sizeof` this struct, set by the init function.
+   */
+  uint32_t struct_size;
+  /**
+   * `SEGNO_SAMPLER_...`, combined with `|`; 0 by default.
+   */
+  uint32_t flags;
+  /**
+   * 0 to 100, 0.8 by default; 0 takes the highest logit after bias and penalties.
+   */
+  float temperature;
+  /**
+   * Keeps the most probable tokens that sum to this, above 0 to 1, 0.95 by default; 1 is off.
+   */
+  float top_p;
+  /**
+   * Keeps tokens at least this probable relative to the best, 0 to 1, 0.05 by default; 0 is off.
+   */
+  float min_p;
+  /**
+   * Keeps the tokens whose information is closest to the expected, above 0 to 1; 1 (default) is off.
+   */
+  float typical_p;
+  /**
+   * Divides positive and multiplies negative logits of repeated tokens, above 0 to 10; 1 (default) is off.
+   */
+  float repeat_penalty;
+  /**
+   * Subtracted for every occurrence of a token, -10 to 10; 0 (default) is off.
+   */
+  float frequency_penalty;
+  /**
+   * Subtracted once from tokens that have occurred, -10 to 10; 0 (default) is off.
+   */
+  float presence_penalty;
+  /**
+   * Keeps this many of the highest logits, 40 by default; 0 is off.
+   */
+  int32_t top_k;
+  /**
+   * Tokens of the history that penalties look at, 64 by default; 0 is none, -1 is all.
+   */
+  int32_t penalty_last_n;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
+  /**
+   * Seed of the draw, `SEGNO_SEED_RANDOM` by default.
+   */
+  uint64_t seed;
+  /**
+   * `bias_count` entries, copied; NULL when there are none.
+   */
+  const struct segno_logit_bias *bias;
+  /**
+   * Number of entries at `bias`.
+   */
+  size_t bias_count;
+  /**
+   * `stop_token_count` tokens that end generation too, copied; NULL when there are none.
+   */
+  const int32_t *stop_tokens;
+  /**
+   * Number of tokens at `stop_tokens`.
+   */
+  size_t stop_token_count;
+} segno_sampler_opts;
+
+/**
+ * Memory that a session takes, in bytes, the weights that it shares with others included.
+ */
+typedef struct segno_memory {
+  /**
+   * Bytes of this struct that the library knows.
+   */
+  uint32_t struct_size;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
+  /**
+   * Weights in host memory, a mapped file included.
+   */
+  uint64_t host_weights;
+  /**
+   * KV cache in host memory.
+   */
+  uint64_t host_kv;
+  /**
+   * Buffers of the forward pass in host memory, logits included.
+   */
+  uint64_t host_arena;
+  /**
+   * Weights in the GPU's memory.
+   */
+  uint64_t device_weights;
+  /**
+   * KV cache in the GPU's memory.
+   */
+  uint64_t device_kv;
+  /**
+   * Buffers of the forward pass in the GPU's memory.
+   */
+  uint64_t device_arena;
+} segno_memory;
+
+/**
+ * Bytes of a text, not NUL-terminated.
+ */
+typedef struct segno_string {
+  /**
+   * `len` bytes of UTF-8.
+   */
+  const char *data;
+  /**
+   * Number of bytes.
+   */
+  size_t len;
+} segno_string;
+
+/**
+ * Options of a text stream; fill with `segno_text_opts_init`.
+ */
+typedef struct segno_text_opts {
+  /**
+   * `sizeof` this struct, set by the init function.
+   */
+  uint32_t struct_size;
+  /**
+   * `SEGNO_TEXT_...`, combined with `|`; 0 by default.
+   */
+  uint32_t flags;
+  /**
+   * `stop_count` texts that end the stream, copied; NULL when there are none.
+   */
+  const struct segno_string *stops;
+  /**
+   * Number of texts at `stops`.
+   */
+  size_t stop_count;
+} segno_text_opts;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+ */
+void segno_chat_opts_init(struct segno_chat_opts *opts, size_t size);
+
+/**
+ * Renders a conversation with the model's chat template, or with one of the caller's. Tokenize the result with
+ * `SEGNO_TOKENIZE_PARSE_SPECIAL` alone: templates write the begin token themselves.
+ *
+ * `messages_json`: `json_len` bytes, the array of messages that chat services take: objects with "role", "content" (text or parts),
+ * "tool_calls" and so on. `opts`: NULL for defaults. `buf`: room for `cap` bytes; `len` receives how many there are. A template runs on a
+ * thread of the library, bounded in source, steps, memory and output. Codes: NULL_POINTER, INVALID_ARGUMENT (JSON that is none),
+ * NOT_FOUND (the model has no template), TEMPLATE (it does not compile, raises an error, or exceeds a limit, by name),
+ * BUFFER_TOO_SMALL, OUT_OF_MEMORY. Any thread. Since 0.1.
+ */
+segno_status segno_chat_render(const struct segno_model *model,
+                               const char *messages_json,
+                               size_t json_len,
+                               const struct segno_chat_opts *opts,
+                               char *buf,
+                               size_t cap,
+                               size_t *len,
+                               struct segno_error **err);
+
+/**
+ * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+ */
+void segno_ctx_opts_init(struct segno_ctx_opts *opts, size_t size);
+
+/**
+ * Makes a context: opens the device and starts its worker threads.
+ *
+ * `abi_version`: pass `SEGNO_ABI_VERSION`; checked first. `opts`: NULL for defaults. `out` receives the context, NULL on failure; free it with
+ * `segno_ctx_free`. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build
+ * without it, or a driver that is missing or too old), NOT_FOUND (no such device), DEVICE (a thread cannot be started, or the driver
+ * failed). Any thread. Since 0.1.
+ */
+segno_status segno_ctx_create(uint32_t abi_version,
+                              const struct segno_ctx_opts *opts,
+                              struct segno_ctx **out,
+                              struct segno_error **err);
+
+/**
+ * Gives up a context; NULL is allowed. Models and sessions made from it keep working; its threads end with the last of them. Since 0.1.
+ */
+void segno_ctx_free(struct segno_ctx *ctx);
+
+/**
+ * Advances one sequence: evaluates what it lacks, at most `max_prefill` tokens, then samples a token and appends it.
+ *
+ * `token` receives the sampled token; it is written with `SEGNO_OK` and `SEGNO_DONE` (the token ended generation; it is in the history, and a
+ * further call goes on from it). Other outcomes: `SEGNO_PENDING` (the prompt is longer than one pass: call again), `SEGNO_CANCELLED`.
+ * Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (an empty sequence), CONTEXT_FULL, KV_FULL, DEVICE, BUSY, POISONED; the sequence is then as it
+ * was. Allocates nothing. Since 0.1.
+ */
+segno_status segno_decode_step(struct segno_session *session,
+                               int32_t seq,
+                               int32_t *token,
+                               struct segno_error **err);
+
+/**
+ * Advances every listed sequence by one step, in one pass: running streams always, prompts within a budget of `max_prefill` tokens in
+ * list order.
+ *
+ * `seqs`: `count` ids, each once. `tokens` and `statuses`: room for `count` results, all written once the call has begun; `tokens[i]` is -1
+ * unless `statuses[i]` is `SEGNO_OK` or `SEGNO_DONE`. `statuses[i]` is what `segno_decode_step` would answer for item i. Returns `SEGNO_OK`, or the
+ * code of the first failed item (`segno_error_item` is its index): its sequence is as it was, the others have advanced; or
+ * `SEGNO_CANCELLED`: no item has advanced. Also: NULL_POINTER, BUSY, POISONED. Allocates nothing. Since 0.1.
+ */
+segno_status segno_decode_batch(struct segno_session *session,
+                                const int32_t *seqs,
+                                size_t count,
+                                int32_t *tokens,
+                                segno_status *statuses,
+                                struct segno_error **err);
+
+/**
+ * Number of devices of a kind (`SEGNO_DEVICE_...`); for `SEGNO_DEVICE_CUDA` those that the driver shows, 0 without a
+ * usable driver. Whether the library can run models on them, `segno_has_feature("cuda")` tells.
+ *
+ * `out` receives the number. Codes: INVALID_ARGUMENT (unknown kind), NULL_POINTER. Any thread. Since 0.1.
+ */
+segno_status segno_device_count(int32_t kind, int32_t *out, struct segno_error **err);
+
+/**
+ * Describes device `index` of a kind; `SEGNO_DEVICE_AUTO` describes the one that a context would choose.
+ *
+ * `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: INVALID_ARGUMENT (unknown kind), NULL_POINTER, NOT_FOUND (no
+ * such device), DEVICE (the driver failed). Asking for a GPU makes its primary context for the time of the call; the thread's current context
+ * is as before. Any thread. Since 0.1.
+ */
+segno_status segno_device_info_get(int32_t kind,
+                                   int32_t index,
+                                   struct segno_device_info *out,
+                                   size_t size,
+                                   struct segno_error **err);
+
+/**
+ * The status code of an error; `SEGNO_OK` for NULL.
+ *
+ * Any thread. Since 0.1.
+ */
+segno_status segno_error_code(const struct segno_error *error);
+
+/**
+ * One line that a user can act on, NUL-terminated UTF-8; "" for NULL, never NULL.
+ *
+ * Valid until the error is freed. Any thread. Since 0.1.
+ */
+const char *segno_error_message(const struct segno_error *error);
+
+/**
+ * Index of the item of a list (a token, a sequence of a batch) that the error concerns; -1 when it concerns none, or for NULL.
+ *
+ * Any thread. Since 0.1.
+ */
+int64_t segno_error_item(const struct segno_error *error);
+
+/**
+ * Frees an error; NULL is allowed. Since 0.1.
+ */
+void segno_error_free(struct segno_error *error);
+
+/**
+ * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+ */
+void segno_model_opts_init(struct segno_model_opts *opts, size_t size);
+
+/**
+ * Loads a GGUF file.
+ *
+ * `path`: NUL-terminated UTF-8. `opts`: NULL for defaults. `out` receives the model, NULL on failure; free it with `segno_model_free`. A
+ * mapped file (the default) must not be truncated while the model lives. Codes: NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT,
+ * UNSUPPORTED (an architecture, storage type or tokenizer that the library lacks, by name), OUT_OF_MEMORY, and the outcome
+ * `SEGNO_CANCELLED`. Any thread. Since 0.1.
+ */
+segno_status segno_model_load(const struct segno_ctx *ctx,
+                              const char *path,
+                              const struct segno_model_opts *opts,
+                              struct segno_model **out,
+                              struct segno_error **err);
+
+/**
+ * Loads a GGUF file from memory. What the model needs is copied; `data` may be freed afterwards.
+ *
+ * `data`: `len` bytes, the whole file; a split model is loaded from its files. `opts`: NULL for defaults. `out` receives the model, NULL
+ * on failure; free it with `segno_model_free`. Codes: those of `segno_model_load`. Any thread. Since 0.1.
+ */
+segno_status segno_model_load_buffer(const struct segno_ctx *ctx,
+                                     const void *data,
+                                     size_t len,
+                                     const struct segno_model_opts *opts,
+                                     struct segno_model **out,
+                                     struct segno_error **err);
+
+/**
+ * One entry of a model's metadata as text: strings as they are, numbers in decimal, booleans as true and false, arrays as JSON.
+ *
+ * `key`: NUL-terminated, for example "general.architecture". `buf`: room for `cap` bytes; `len` receives how many there are. Codes:
+ * NULL_POINTER, INVALID_ARGUMENT (the key is not UTF-8), NOT_FOUND, BUFFER_TOO_SMALL, OUT_OF_MEMORY. Any thread. Since 0.1.
+ */
+segno_status segno_model_meta(const struct segno_model *model,
+                              const char *key,
+                              char *buf,
+                              size_t cap,
+                              size_t *len,
+                              struct segno_error **err);
+
+/**
+ * Describes a model.
+ *
+ * `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: NULL_POINTER, INVALID_ARGUMENT. Any thread. Since 0.1.
+ */
+segno_status segno_model_info_get(const struct segno_model *model,
+                                  struct segno_model_info *out,
+                                  size_t size,
+                                  struct segno_error **err);
+
+/**
+ * Gives up a model; NULL is allowed. Sessions and texts made from it keep working. Since 0.1.
+ */
+void segno_model_free(struct segno_model *model);
+
+/**
+ * Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded.
+ *
+ * `path`: NUL-terminated UTF-8. `model_opts`, `session_opts`: NULL for defaults. `out` points to a struct of `size` bytes; pass `sizeof *out`.
+ * Codes: those of `segno_model_load` and `segno_session_create`. Any thread. Since 0.1.
+ */
+segno_status segno_plan_get(const struct segno_ctx *ctx,
+                            const char *path,
+                            const struct segno_model_opts *model_opts,
+                            const struct segno_session_opts *session_opts,
+                            struct segno_plan *out,
+                            size_t size,
+                            struct segno_error **err);
+
+/**
+ * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+ */
+void segno_sampler_opts_init(struct segno_sampler_opts *opts, size_t size);
+
+/**
+ * Opens an empty sequence.
+ *
+ * `opts`: NULL for defaults; arrays are copied. `seq` receives the id, which the session never uses again. Codes: NULL_POINTER,
+ * INVALID_ARGUMENT (an option out of range), SEQ_FULL, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_seq_open(struct segno_session *session,
+                            const struct segno_sampler_opts *opts,
+                            int32_t *seq,
+                            struct segno_error **err);
+
+/**
+ * Queues prompt tokens behind a sequence's history without evaluating them; the next decode or prefill calls do.
+ *
+ * `tokens`: `count` ids. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (a token outside the vocabulary; `segno_error_item` is its
+ * index), CONTEXT_FULL (nothing is queued), OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_seq_append(struct segno_session *session,
+                              int32_t seq,
+                              const int32_t *tokens,
+                              size_t count,
+                              struct segno_error **err);
+
+/**
+ * Queues prompt tokens and evaluates the whole queue, in as many passes as it takes. A failed or cancelled call leaves the sequence
+ * at its length before it.
+ *
+ * `tokens`: `count` ids. Codes: those of `segno_seq_append`, KV_FULL, DEVICE, and the outcome `SEGNO_CANCELLED`. Since 0.1.
+ */
+segno_status segno_seq_prefill(struct segno_session *session,
+                               int32_t seq,
+                               const int32_t *tokens,
+                               size_t count,
+                               struct segno_error **err);
+
+/**
+ * Number of tokens of a sequence: evaluated, queued and sampled.
+ *
+ * `tokens` receives it. Codes: NULL_POINTER, NOT_FOUND, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_seq_length(const struct segno_session *session,
+                              int32_t seq,
+                              size_t *tokens,
+                              struct segno_error **err);
+
+/**
+ * Raw logits after the last token of a sequence, evaluating its queue first.
+ *
+ * `buf`: room for `cap` floats; `count` receives the number of logits, the vocabulary's size. `buf` NULL with `cap` 0 asks for that number
+ * and evaluates nothing. Codes: NULL_POINTER, NOT_FOUND, BUFFER_TOO_SMALL (before any evaluation), INVALID_ARGUMENT (an empty sequence),
+ * KV_FULL, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
+ */
+segno_status segno_seq_logits(struct segno_session *session,
+                              int32_t seq,
+                              float *buf,
+                              size_t cap,
+                              size_t *count,
+                              struct segno_error **err);
+
+/**
+ * Gives a sequence another sampler, from its next token on.
+ *
+ * `opts`: NULL for defaults; arrays are copied. Codes: NOT_FOUND, INVALID_ARGUMENT (an option out of range), NULL_POINTER, OUT_OF_MEMORY, BUSY,
+ * POISONED; a failed call keeps the old sampler. Since 0.1.
+ */
+segno_status segno_seq_sampler_set(struct segno_session *session,
+                                   int32_t seq,
+                                   const struct segno_sampler_opts *opts,
+                                   struct segno_error **err);
+
+/**
+ * Opens a sequence with the history of another, queue included; evaluated tokens are shared, not copied.
+ *
+ * `opts`: NULL keeps the parent's options and seed. `out` receives the new id. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT,
+ * SEQ_FULL, KV_FULL, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_seq_fork(struct segno_session *session,
+                            int32_t seq,
+                            const struct segno_sampler_opts *opts,
+                            int32_t *out,
+                            struct segno_error **err);
+
+/**
+ * Keeps the first `tokens` tokens of a sequence; 0 empties it.
+ *
+ * Codes: NOT_FOUND, INVALID_ARGUMENT (more than its length), BUSY, POISONED, NULL_POINTER. Since 0.1.
+ */
+segno_status segno_seq_truncate(struct segno_session *session, int32_t seq, size_t tokens, struct segno_error **err);
+
+/**
+ * Closes a sequence and gives its pages back to the pool.
+ *
+ * Codes: NOT_FOUND, BUSY, POISONED, NULL_POINTER. Since 0.1.
+ */
+segno_status segno_seq_close(struct segno_session *session, int32_t seq, struct segno_error **err);
+
+/**
+ * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+ */
+void segno_session_opts_init(struct segno_session_opts *opts, size_t size);
+
+/**
+ * Makes a session and reserves all its memory: no later call but opening, forking and appending to a sequence takes more.
+ *
+ * `opts`: NULL for defaults. `out` receives the session, NULL on failure; free it with `segno_session_free`. Codes: NULL_POINTER,
+ * INVALID_ARGUMENT, OUT_OF_MEMORY. Any thread. Since 0.1.
+ */
+segno_status segno_session_create(const struct segno_model *model,
+                                  const struct segno_session_opts *opts,
+                                  struct segno_session **out,
+                                  struct segno_error **err);
+
+/**
+ * Frees a session and its sequences; NULL is allowed. No call on it may be running. Since 0.1.
+ */
+void segno_session_free(struct segno_session *session);
+
+/**
+ * Tells the memory of a session.
+ *
+ * `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: NULL_POINTER, INVALID_ARGUMENT, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_session_memory(const struct segno_session *session,
+                                  struct segno_memory *out,
+                                  size_t size,
+                                  struct segno_error **err);
+
+/**
+ * Raises (`on` non-zero) or lowers (0) the session's cancel flag. While it is raised, prefill, logits and decode calls return
+ * `SEGNO_CANCELLED`, the running one too, within a fraction of a pass; every sequence is at its length before the call.
+ *
+ * The one call that may run beside another on the same session. Codes: NULL_POINTER. Any thread. Since 0.1.
+ */
+segno_status segno_session_cancel(const struct segno_session *session,
+                                  int32_t on);
+
+/**
+ * The name of a status code, for example "SEGNO_E_KV_FULL".
+ *
+ * Returns a static string, "unknown status" for a number that this library does not use; never NULL. Any thread. Since 0.1.
+ */
+const char *segno_status_str(segno_status code);
+
+/**
+ * Turns text into tokens.
+ *
+ * `text`: `text_len` bytes of UTF-8, NULL when there are none. `flags`: `SEGNO_TOKENIZE_...`. `tokens`: room for `cap` ids; `count` receives
+ * how many there are. Codes: NULL_POINTER, INVALID_ARGUMENT (not UTF-8, with the offset), BUFFER_TOO_SMALL, UNSUPPORTED (the file has no
+ * tokenizer). Any thread. Since 0.1.
+ */
+segno_status segno_tokenize(const struct segno_model *model,
+                            const char *text,
+                            size_t text_len,
+                            uint32_t flags,
+                            int32_t *tokens,
+                            size_t cap,
+                            size_t *count,
+                            struct segno_error **err);
+
+/**
+ * Turns tokens into text: UTF-8, bytes that are none replaced by U+FFFD; without the space that tokenizing put in front.
+ *
+ * `tokens`: `count` ids. `flags`: `SEGNO_DETOKENIZE_...`. `buf`: room for `cap` bytes; `len` receives how many there are. Codes:
+ * NULL_POINTER, INVALID_ARGUMENT (a token outside the vocabulary), BUFFER_TOO_SMALL, UNSUPPORTED (the file has no tokenizer). Any
+ * thread. Since 0.1.
+ */
+segno_status segno_detokenize(const struct segno_model *model,
+                              const int32_t *tokens,
+                              size_t count,
+                              uint32_t flags,
+                              char *buf,
+                              size_t cap,
+                              size_t *len,
+                              struct segno_error **err);
+
+/**
+ * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+ */
+void segno_text_opts_init(struct segno_text_opts *opts, size_t size);
+
+/**
+ * Makes a text stream for the tokens of a model.
+ *
+ * `opts`: NULL for defaults; stop strings are copied. `out` receives the stream, NULL on failure; free it with `segno_text_free`. Codes:
+ * NULL_POINTER, INVALID_ARGUMENT (an empty stop string, or one that is not UTF-8), UNSUPPORTED (the file has no tokenizer). Any
+ * thread. Since 0.1.
+ */
+segno_status segno_text_create(const struct segno_model *model,
+                               const struct segno_text_opts *opts,
+                               struct segno_text **out,
+                               struct segno_error **err);
+
+/**
+ * Puts one token into a stream and receives the whole characters that it releases.
+ *
+ * `buf`: room for `cap` bytes; `len` receives how many there are, often 0. Text that may be the beginning of a stop string is held back
+ * until that is decided. Answers `SEGNO_DONE` once a stop string is complete: the text before it has been given out, the stop string
+ * never is, and further tokens give nothing. Codes: BUFFER_TOO_SMALL (the token is not consumed: push it again), INVALID_ARGUMENT (a
+ * token outside the vocabulary), NULL_POINTER, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_text_push(struct segno_text *text,
+                             int32_t token,
+                             char *buf,
+                             size_t cap,
+                             size_t *len,
+                             struct segno_error **err);
+
+/**
+ * Ends a stream: receives the text that was held back, and readies the object for the next stream.
+ *
+ * `buf`: room for `cap` bytes; `len` receives how many there are. Answers `SEGNO_DONE` if a stop string had ended the stream. Codes:
+ * BUFFER_TOO_SMALL (nothing is lost: call again), NULL_POINTER, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_text_flush(struct segno_text *text,
+                              char *buf,
+                              size_t cap,
+                              size_t *len,
+                              struct segno_error **err);
+
+/**
+ * Frees a text stream; NULL is allowed. No call on it may be running. Since 0.1.
+ */
+void segno_text_free(struct segno_text *text);
+
+/**
+ * Version of the library at run time, packed as `SEGNO_VERSION_NUMBER`.
+ *
+ * Any thread. Since 0.1.
+ */
+uint32_t segno_version_number(void);
+
+/**
+ * Version of the library at run time, for example "0.1.0"; a static string.
+ *
+ * Any thread. Since 0.1.
+ */
+const char *segno_version_string(void);
+
+/**
+ * Number of the ABI that the library has at run time.
+ *
+ * Any thread. Since 0.1.
+ */
+uint32_t segno_abi_version(void);
+
+/**
+ * Whether a capability is compiled in and usable on this machine now: 1 or 0.
+ *
+ * `name` is "cuda", "avx2" or "avx512"; NULL and unknown names give 0. Any thread. Since 0.1.
+ */
+int32_t segno_has_feature(const char *name);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SEGNO_H */
