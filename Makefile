@@ -30,8 +30,8 @@ cuda: .cuda/nvidia/cu13/bin/nvcc
 	$(PYTHON) -m pip install --quiet --no-deps --target .cuda $(CUDA_WHEELS)
 
 # Everything that continuous integration checks, in this order.
-test: tools lint rust-test c-test cpp-test install-test abi-test
-	@echo "make test: formatting, lints, docs, rust tests, c, c++ and installed hosts, and abi checks passed"
+test: tools lint rust-test c-test cpp-test go-test install-test abi-test
+	@echo "make test: formatting, lints, docs, rust tests, c, c++, go and installed hosts, and abi checks passed"
 
 lint:
 	$(CARGO) fmt --check
@@ -65,7 +65,7 @@ tools:
 cpp-test: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%) tools
 	tests/cpp/check.sh $(TARGET) $(BUILD) $(MODEL)
 
-# The Go module and the Go examples, against a prefix below the build folder; not yet a part of `test`.
+# The Go module and the Go examples, against a prefix below the build folder.
 go-test: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%) tools
 	packaging/install.sh $(TARGET) $(BUILD)/prefix
 	tests/go/check.sh $(BUILD) $(MODEL)
