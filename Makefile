@@ -16,7 +16,7 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all cuda install tools cpp-test go-test install-test demo test bench lint rust-test c-test abi-test abi-baseline fuzz header clean
+.PHONY: all cuda install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test abi-test abi-baseline fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -79,14 +79,23 @@ LIBDIR ?= lib
 install: $(LIB)
 	DESTDIR="$(DESTDIR)" packaging/install.sh $(TARGET) "$(PREFIX)" "$(LIBDIR)"
 
-# Speed from end to end on this machine, on files of real shapes that are written first (about 2.2 GB).
-BENCH_MODELS := llama-3.2-1b.Q4_K_M qwen2.5-0.5b.Q8_0
-bench:
-	@mkdir -p $(BUILD)/models
-	$(CARGO) build --release --example synth_gguf
-	@set -e; for m in $(BENCH_MODELS); do f=$(BUILD)/models/$$m.gguf; \
-		[ -f $$f ] || $(TARGET)/examples/synth_gguf "$${m%.*}" "$${m##*.}" $$f; done
-	$(CARGO) bench --bench e2e -- $(BENCH_MODELS:%=$(CURDIR)/$(BUILD)/models/%.gguf)
+# Files of real shapes with random weights, named by shape and type; the generator knows more of both.
+BENCH_MODELS := llama-3.2-1b.Q4_K_M llama-3.2-1b.Q8_0
+SHORT_TYPES := Q4_0 Q5_K_M Q6_K F16 BF16 MXFP4 IQ4_XS
+COMPARED_MODELS := $(BENCH_MODELS) $(SHORT_TYPES:%=llama-3.2-1b-short.%)
+
+# Speed from end to end on this machine (the files take 2.1 GB).
+bench: $(BENCH_MODELS:%=$(BUILD)/models/%.gguf)
+	$(CARGO) bench --bench e2e -- $(^:%=$(CURDIR)/%)
+
+# The same beside llama.cpp, with more types (4.3 GB): PYTHON must have llama-cpp-python, COMPARE is for options such as `--no-avx512`.
+COMPARE :=
+compare: $(LIB) $(COMPARED_MODELS:%=$(BUILD)/models/%.gguf)
+	$(PYTHON) benches/compare_llamacpp.py speed $(COMPARE) $(filter %.gguf,$^)
+
+$(BUILD)/models/%.gguf:
+	@mkdir -p $(@D)
+	$(CARGO) run --quiet --release --example synth_gguf -- $(basename $*) $(subst .,,$(suffix $*)) $@
 
 # More hostile files than `make test` has: CASES of them, beginning with number FIRST.
 CASES ?= 1000000

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Segno beside llama.cpp on the same GGUF files, in one process a measurement, interleaved.
+"""Segno beside llama.cpp on the same GGUF files, interleaved, in one process a measurement.
 
+    compare_llamacpp.py speed MODEL.gguf...     every row of the table in benches/results/cpu.md, medians, ratios, and whether the bar is met
     compare_llamacpp.py logits MODEL.gguf...    how far the engines' logits are from each other and from Segno's precise mode
-    compare_llamacpp.py speed MODEL.gguf...     prompt and decode speed, medians, and the ratio
 
-Needs `pip install llama-cpp-python numpy` and `make` (target/release/libsegno.so). Speed figures mean something only on a machine that
-does nothing else: each engine runs in a process of its own, in turn.
+Needs `pip install llama-cpp-python numpy` and `make` (target/release/libsegno.so). The engines take turns, each turn a fresh process, so that
+neither profits from a quiet moment; the figures still mean something only on a machine that does nothing else. A model's storage type is what
+its name ends with (`NAME.TYPE.gguf`): Q4_K_M and Q8_0 get all rows, other types a prompt and a decode row (`--rows` chooses).
 """
 import argparse
-import ctypes as C
 import json
 import os
 import statistics
@@ -16,141 +16,207 @@ import subprocess
 import sys
 import time
 
-import numpy as np
+from engines import LIBRARY, ROOT, LlamaCpp, Segno, token_ids
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 POSITIONS = 32
+PROMPTS = 3
+STEPS, BATCH_STEPS = 32, 16
+SHORT, PROMPT, LONG = 128, 512, 2048
+FIRST_PROMPT = 16
+MEMORY_ALLOWANCE = 150e6
+
+# Least ratio asked for, by row: for Q4_K_M, for Q8_0, for other types.
+BARS = {
+    "prompt 128": (1.45, 2.3, 1.0), "prompt 512": (1.45, 2.3, 1.0), "decode": (1.1, 1.1, 1.0), "decode, context 2048": (1.0, 1.0, 1.0),
+    "decode, batch 4": (1.8, 1.8, 1.0), "decode, batch 8": (2.0, 2.0, 1.0), "load to first token, s": (1.5, 1.5, 1.0),
+}
+NO_AVX512_BARS = {"prompt 128": (1.2,) * 3, "prompt 512": (1.2,) * 3, "decode": (1.0,) * 3}
 
 
-class CtxOpts(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("device", C.c_int32), ("device_index", C.c_int32), ("n_threads", C.c_uint32),
-                ("precision", C.c_int32), ("flags", C.c_uint32), ("log", C.c_void_p), ("log_user", C.c_void_p)]
+def bar(row, storage, no_avx512):
+    bars = (NO_AVX512_BARS if no_avx512 else BARS).get(row)
+    return bars and bars[{"Q4_K_M": 0, "Q8_0": 1}.get(storage, 2)]
 
 
-class SessionOpts(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("max_seqs", C.c_uint32), ("kv_tokens", C.c_uint64), ("max_prefill", C.c_uint32),
-                ("kv_type", C.c_int32)]
+def storage_type(path):
+    return os.path.basename(path).removesuffix(".gguf").rpartition(".")[2]
 
 
-def token_ids(count):
-    return [(i * 37) % 1000 + 5 for i in range(count)]
+def seconds(action, *args):
+    start = time.perf_counter()
+    action(*args)
+    return time.perf_counter() - start
 
 
-class Segno:
-    """One model, one session, through the C API."""
+def measure_short(engine):
+    """A prompt of 128 tokens, and steps of the one sequence behind it."""
+    engine.open_session(1, SHORT + STEPS + FIRST_PROMPT)
+    engine.prompt(0, token_ids(FIRST_PROMPT))
+    engine.steps(2, 1)
+    times = []
+    for _ in range(PROMPTS):
+        engine.truncate(0, 0)
+        times.append(seconds(engine.prompt, 0, token_ids(SHORT)))
+    engine.settle(1)
+    decode = seconds(engine.steps, STEPS, 1)
+    engine.close_session()
+    return {"prompt 128": SHORT / statistics.median(times), "decode": STEPS / decode}
 
-    CPU, PRECISE, KV_F32, NO_AVX512 = 1, 1, 1, 1
 
-    def __init__(self, path, threads, precise=False, no_avx512=False, seqs=8):
-        self.lib = C.CDLL(os.path.join(ROOT, "target/release/libsegno.so"))
-        self.lib.segno_error_message.restype = C.c_char_p
-        self.err = C.c_void_p()
-        opts = CtxOpts()
-        self.lib.segno_ctx_opts_init(C.byref(opts), C.c_size_t(C.sizeof(opts)))
-        opts.device, opts.n_threads, opts.precision = self.CPU, threads, self.PRECISE if precise else 0
-        opts.flags = self.NO_AVX512 if no_avx512 else 0
-        ctx, model, session = C.c_void_p(), C.c_void_p(), C.c_void_p()
-        self.check(self.lib.segno_ctx_create(C.c_uint32(0), C.byref(opts), C.byref(ctx), C.byref(self.err)))
-        self.check(self.lib.segno_model_load(ctx, path.encode(), None, C.byref(model), C.byref(self.err)))
-        opts = SessionOpts()
-        self.lib.segno_session_opts_init(C.byref(opts), C.c_size_t(C.sizeof(opts)))
-        opts.kv_tokens, opts.max_seqs, opts.kv_type = 4096, seqs, self.KV_F32 if precise else 0
-        self.check(self.lib.segno_session_create(model, C.byref(opts), C.byref(session), C.byref(self.err)))
-        self.session, self.seqs = session, []
+def measure_long(engine):
+    """A prompt of 512 tokens, which then grows to 2048, and steps behind that."""
+    engine.open_session(1, LONG + STEPS)
+    prompt = seconds(engine.prompt, 0, token_ids(PROMPT))
+    engine.prompt(0, token_ids(LONG - PROMPT, PROMPT))
+    engine.settle(1)
+    decode = seconds(engine.steps, BATCH_STEPS, 1)
+    engine.close_session()
+    return {"prompt 512": PROMPT / prompt, "decode, context 2048": BATCH_STEPS / decode}
 
-    def check(self, status):
-        if status < 0:
-            sys.exit(self.lib.segno_error_message(self.err).decode())
-        return status
 
-    def open(self, tokens):
-        seq, array = C.c_int32(), (C.c_int32 * len(tokens))(*tokens)
-        self.check(self.lib.segno_seq_open(self.session, None, C.byref(seq), C.byref(self.err)))
-        self.check(self.lib.segno_seq_prefill(self.session, seq, array, C.c_size_t(len(tokens)), C.byref(self.err)))
-        return seq
+def measure_batches(engine):
+    """Steps of 4 and 8 sequences, each behind a prompt of its own of 128 tokens; tokens a second of all together."""
+    engine.open_session(8, 8 * (SHORT + STEPS))
+    rates = {}
+    for first, batch in (0, 4), (4, 8):
+        for index in range(first, batch):
+            engine.prompt(index, token_ids(SHORT, 100 * index))
+        engine.settle(batch)
+        rates[f"decode, batch {batch}"] = batch * BATCH_STEPS / seconds(engine.steps, BATCH_STEPS, batch)
+        for index in range(batch):
+            engine.truncate(index, SHORT)
+    engine.close_session()
+    return rates
 
-    def append(self, seq, token):
-        array = (C.c_int32 * 1)(token)
-        self.check(self.lib.segno_seq_prefill(self.session, seq, array, C.c_size_t(1), C.byref(self.err)))
 
-    def close(self, seq):
-        self.check(self.lib.segno_seq_close(self.session, seq, C.byref(self.err)))
+def measure_first(engine):
+    """The rest of the way from a loaded model to its first token."""
+    engine.open_session(1, LONG)
+    engine.prompt(0, token_ids(FIRST_PROMPT))
+    engine.steps(1, 1)
 
-    def logits(self, seq):
-        count = C.c_size_t()
-        self.check(self.lib.segno_seq_logits(self.session, seq, None, C.c_size_t(0), C.byref(count), C.byref(self.err)))
-        row = np.empty(count.value, np.float32)
-        buf = row.ctypes.data_as(C.POINTER(C.c_float))
-        self.check(self.lib.segno_seq_logits(self.session, seq, buf, count, C.byref(count), C.byref(self.err)))
-        return row
 
-    def logits_of(self, tokens):
-        """Logits after every token, one token a call."""
-        seq, rows = self.open(tokens[:1]), []
-        rows.append(self.logits(seq))
-        for token in tokens[1:]:
-            self.append(seq, token)
-            rows.append(self.logits(seq))
-        return np.stack(rows)
+def measure_memory(engine, path):
+    """Most memory of the process, pages of the mapped file included, and how much of that is neither file nor cache. In bytes."""
+    engine.open_session(1, LONG)
+    engine.prompt(0, token_ids(LONG - STEPS))
+    engine.steps(STEPS, 1)
+    with open("/proc/self/status") as status:
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
+    return {"peak": peak, "file": os.path.getsize(path), "kv": engine.kv_bytes() if isinstance(engine, Segno) else 0}
 
-    def measure(self, prompt, decode):
+
+def run_once(o):
+    """What a child process does: one kind of measurement of one engine."""
+    kind, name, path = o.args
+    start = time.perf_counter()
+    if name == "segno":
+        engine = Segno(path, o.threads, library=o.library, no_avx512=o.no_avx512)
+    else:
+        # The import is no part of loading a model.
+        import llama_cpp  # noqa: F401
         start = time.perf_counter()
-        seq = self.open(token_ids(prompt))
-        middle = time.perf_counter()
-        for i in range(decode):
-            self.append(seq, 100 + i)
-        end = time.perf_counter()
-        self.close(seq)
-        return prompt / (middle - start), decode / (end - middle)
+        engine = LlamaCpp(path, o.threads)
+    if kind == "first":
+        measure_first(engine)
+        return {"load to first token, s": time.perf_counter() - start}
+    if kind == "memory":
+        return measure_memory(engine, path)
+    return {"short": measure_short, "long": measure_long, "batches": measure_batches}[kind](engine)
 
 
-class LlamaCpp:
-    """The same through llama-cpp-python's low-level bindings."""
+def child(o, kind, engine, path):
+    python = o.peer_python if engine == "llama" else sys.executable
+    command = [python, os.path.abspath(__file__), "once", kind, engine, path, "--threads", str(o.threads), "--library", o.library]
+    command += ["--no-avx512"] if o.no_avx512 else []
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
-    def __init__(self, path, threads):
-        import llama_cpp
-        self.lib = llama_cpp
-        self.lib.llama_backend_init()
-        self.silent = llama_cpp.llama_log_callback(lambda level, text, user: None)
-        llama_cpp.llama_log_set(self.silent, C.c_void_p(0))
-        params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = 0
-        self.model = llama_cpp.llama_model_load_from_file(path.encode(), params)
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = 4096, 512, 512
-        params.n_threads = params.n_threads_batch = threads
-        self.ctx = llama_cpp.llama_init_from_model(self.model, params)
-        self.vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
 
-    def run(self, tokens):
-        array = (self.lib.llama_token * len(tokens))(*tokens)
-        if self.lib.llama_decode(self.ctx, self.lib.llama_batch_get_one(array, len(tokens))) != 0:
-            sys.exit("llama_decode failed")
-        self.lib.llama_synchronize(self.ctx)
+def kinds(o, path):
+    if o.rows != "auto":
+        return o.rows.split(",")
+    full = storage_type(path) in ("Q4_K_M", "Q8_0")
+    return ["short"] if not full else ["first", "short"] if o.no_avx512 else ["first", "short", "long", "batches"]
 
-    def clear(self):
-        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.ctx), True)
 
-    def logits_of(self, tokens):
-        self.clear()
-        rows = []
-        for token in tokens:
-            self.run([token])
-            rows.append(np.ctypeslib.as_array(self.lib.llama_get_logits_ith(self.ctx, -1), (self.vocab,)).copy())
-        return np.stack(rows)
+def compare_speed(o):
+    print_conditions(o)
+    print("| model | | Segno | llama.cpp | ratio | bar | |\n|---|---|---|---|---|---|---|", flush=True)
+    missed = 0
+    for path in o.args:
+        runs = {"segno": [], "llama": []}
+        for kind in kinds(o, path):
+            for turn in range(o.runs):
+                # Who begins changes, so that neither always runs on the warmer machine.
+                for engine in list(runs)[::1 if turn % 2 == 0 else -1]:
+                    runs[engine].append(child(o, kind, engine, path))
+        missed += print_rows(o, path, runs)
+    for path in o.args:
+        if o.rows == "auto" and storage_type(path) == "Q4_K_M" and not o.no_avx512:
+            missed += print_memory(o, path)
+    print(f"\nload average at the end: {os.getloadavg()[0]:.1f}")
+    return missed
 
-    def measure(self, prompt, decode):
-        self.clear()
-        start = time.perf_counter()
-        self.run(token_ids(prompt))
-        middle = time.perf_counter()
-        for i in range(decode):
-            self.run([100 + i])
-        return prompt / (middle - start), decode / (time.perf_counter() - middle)
+
+def print_conditions(o):
+    def output(*command):
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    with open("/proc/cpuinfo") as info:
+        lines = [line.partition(":")[2].strip() for line in info if line.startswith(("model name", "flags"))]
+    extensions = [name for name in ("avx2", "avx_vnni", "avx512f", "avx512_vnni") if name in lines[1].split()]
+    commit = output("git", "rev-parse", "--short", "HEAD") + (" with changes" if output("git", "status", "--porcelain") else "")
+    print(f"Machine: {lines[0]}, {os.cpu_count()} processors ({', '.join(extensions)}); load average at the start: {os.getloadavg()[0]:.1f}")
+    print(f"Segno at {commit}{', without AVX-512' if o.no_avx512 else ''}; {describe_peer(o)}")
+    print(f"{o.threads} threads, medians of {o.runs}, tokens/s unless said otherwise\n")
+
+
+def describe_peer(o):
+    command = [o.peer_python, "-c", "import engines; print(engines.LlamaCpp.describe())"]
+    return subprocess.run(command, cwd=os.path.join(ROOT, "benches"), capture_output=True, text=True, check=True).stdout.strip()
+
+
+def print_rows(o, path, runs):
+    """The rows of one model; how many bars are missed."""
+    missed, storage = 0, storage_type(path)
+    for row in dict.fromkeys(row for run in runs["segno"] for row in run):
+        ours, theirs = (statistics.median(run[row] for run in runs[engine] if row in run) for engine in ("segno", "llama"))
+        is_time = row.endswith(", s")
+        ratio, least = theirs / ours if is_time else ours / theirs, bar(row, storage, o.no_avx512)
+        missed += bool(least and ratio < least)
+        verdict = "" if not least else "met" if ratio >= least else "missed"
+        figure = "{:.3f}" if is_time else "{:.1f}"
+        name = os.path.basename(path).removesuffix(".gguf")
+        print(f"| {name} | {row} | {figure.format(ours)} | {figure.format(theirs)} | {ratio:.2f} | {least or ''} | {verdict} |", flush=True)
+    return missed
+
+
+def print_memory(o, path):
+    ours, theirs = (child(o, "memory", engine, path) for engine in ("segno", "llama"))
+    limit = ours["file"] + ours["kv"] + MEMORY_ALLOWANCE
+    met = ours["peak"] <= limit
+    name = os.path.basename(path).removesuffix(".gguf")
+    print(f"| {name} | peak memory, {LONG} tokens, MB | {ours['peak'] / 1e6:.0f} | {theirs['peak'] / 1e6:.0f} | {theirs['peak'] / ours['peak']:.2f} "
+          f"| at most {limit / 1e6:.0f} | {'met' if met else 'missed'} |", flush=True)
+    return not met
+
+
+def logits_of(engine, tokens):
+    """Logits after every token, one token a call."""
+    import numpy as np
+    engine.open_session(1, 2 * len(tokens))
+    rows = []
+    for token in tokens:
+        engine.prompt(0, [token])
+        rows.append(engine.logits())
+    return np.stack(rows)
 
 
 def distance(rows, reference):
     """Relative L2 of each row, and the mean Kullback-Leibler divergence."""
+    import numpy as np
     rows, reference = rows.astype(np.float64), reference.astype(np.float64)
     l2 = np.linalg.norm(rows - reference, axis=1) / np.linalg.norm(reference, axis=1)
 
@@ -163,18 +229,20 @@ def distance(rows, reference):
 
 def lost_margin(rows, reference):
     """Largest gap between the two best logits of the reference among the rows whose best token differs."""
+    import numpy as np
     best, top = reference.argmax(axis=1), np.sort(reference, axis=1)
     lost = rows.argmax(axis=1) != best
     return float((top[:, -1] - top[:, -2])[lost].max(initial=0.0))
 
 
-def compare_logits(models, threads):
+def compare_logits(o):
+    import numpy as np
     print(f"{'model':32} {'default/precise':>17} {'KL':>8} {'lost':>6} {'llama/precise':>15} {'KL':>8} {'default/llama':>15}")
     tokens = token_ids(POSITIONS)
-    for path in models:
-        precise = Segno(path, threads, precise=True).logits_of(tokens)
-        default = Segno(path, threads).logits_of(tokens)
-        llama = LlamaCpp(path, threads).logits_of(tokens)
+    for path in o.args:
+        precise = logits_of(Segno(path, o.threads, library=o.library, precise=True), tokens)
+        default = logits_of(Segno(path, o.threads, library=o.library, no_avx512=o.no_avx512), tokens)
+        llama = logits_of(LlamaCpp(path, o.threads), tokens)
         ours, our_kl = distance(default, precise)
         theirs, their_kl = distance(llama, precise)
         between, _ = distance(default, llama)
@@ -182,47 +250,23 @@ def compare_logits(models, threads):
               f"{theirs.max():7.4f} {np.median(theirs):7.4f} {their_kl:8.1e} {between.max():7.4f} {np.median(between):7.4f}", flush=True)
 
 
-def measure_once(engine, path, threads, prompt, decode, no_avx512):
-    """Runs one engine in a process of its own; prompt and decode tokens a second."""
-    command = [sys.executable, os.path.abspath(__file__), "once", engine, path, "--threads", str(threads), "--prompt", str(prompt),
-               "--decode", str(decode)] + (["--no-avx512"] if no_avx512 else [])
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return json.loads(out.strip().splitlines()[-1])
-
-
-def compare_speed(models, o):
-    print(f"{'model':32} {'prompt':>8} {'llama':>8} {'ratio':>6} {'decode':>8} {'llama':>8} {'ratio':>6}   tokens/s, medians of {o.runs}")
-    for path in models:
-        runs = {"segno": [], "llama": []}
-        for _ in range(o.runs):
-            for engine in runs:
-                runs[engine].append(measure_once(engine, path, o.threads, o.prompt, o.decode, o.no_avx512))
-        columns = []
-        for kind in (0, 1):
-            ours, theirs = (statistics.median(run[kind] for run in runs[engine]) for engine in runs)
-            columns.append(f"{ours:8.1f} {theirs:8.1f} {ours / theirs:6.2f}")
-        print(f"{os.path.basename(path):32} {' '.join(columns)}", flush=True)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["logits", "speed", "once"])
+    parser.add_argument("what", choices=["speed", "logits", "once"])
     parser.add_argument("args", nargs="+")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--prompt", type=int, default=128)
-    parser.add_argument("--decode", type=int, default=32)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--no-avx512", action="store_true")
+    parser.add_argument("--rows", default="auto", help="some of first,short,long,batches")
+    parser.add_argument("--no-avx512", action="store_true", help="Segno without 512-bit instructions; other bars")
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has another build of llama-cpp-python")
+    parser.add_argument("--library", default=LIBRARY, help="libsegno.so")
     o = parser.parse_args()
-    if o.what == "logits":
-        compare_logits(o.args, o.threads)
-    elif o.what == "speed":
-        compare_speed(o.args, o)
+    if o.what == "once":
+        print(json.dumps(run_once(o)))
+    elif o.what == "logits":
+        compare_logits(o)
     else:
-        engine, path = o.args
-        runner = Segno(path, o.threads, no_avx512=o.no_avx512) if engine == "segno" else LlamaCpp(path, o.threads)
-        runner.measure(16, 2)
-        print(json.dumps(runner.measure(o.prompt, o.decode)))
+        sys.exit(1 if compare_speed(o) else 0)
 
 
 if __name__ == "__main__":

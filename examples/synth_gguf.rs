@@ -1,7 +1,10 @@
 //! Writes a GGUF model of a well-known shape with random, well-scaled weights: an input for benchmarks, here and in other
-//! engines. It says nothing sensible as text, and holds no tokenizer.
+//! engines. It says nothing sensible as text; its vocabulary has the size and the kind of the family's, and made-up words.
 //!
 //! `cargo run --release --example synth_gguf -- llama-3.2-1b Q4_K_M model.gguf`
+//!
+//! The type is a mix (Q4_K_M, Q5_K_M) or any storage type. `llama-3.2-1b-short` has the layers of the whole model, but fewer of them and
+//! fewer tokens, for comparing many types.
 
 use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
@@ -41,8 +44,9 @@ const LLAMA_1B: Shape = Shape {
     context: 131_072,
 };
 
-const SHAPES: [Shape; 5] = [
+const SHAPES: [Shape; 6] = [
     LLAMA_1B,
+    Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
     Shape {
         name: "llama-3.1-8b",
         layers: 32,
@@ -115,10 +119,15 @@ fn mix(name: &str) -> Option<Mix> {
         "F32" => 0,
         "F16" => 1,
         "Q4_0" => 2,
+        "Q4_1" => 3,
         "Q8_0" => 7,
+        "Q5_0" => 8,
+        "Q5_1" => 9,
         "Q4_K_M" => 15,
         "Q5_K_M" => 17,
         "Q6_K" => 18,
+        "IQ4_NL" => 25,
+        "IQ4_XS" => 30,
         "BF16" => 32,
         _ => 1024,
     };
@@ -246,8 +255,42 @@ impl Model<'_> {
         header.number(&key("context_length"), shape.context);
         header.float(&key("rope.freq_base"), shape.rope_base);
         header.float(&key("attention.layer_norm_rms_epsilon"), shape.norm_eps);
-        header.text("tokenizer.ggml.model", "no_vocab");
+        write_vocabulary(if shape.arch == "llama" { "llama-bpe" } else { "qwen2" }, shape.vocab, header);
     }
+}
+
+/// The 256 bytes, two special tokens, and words that are each another token and one letter more: every other word is a merge.
+fn write_vocabulary(pretokenizer: &str, size: usize, header: &mut Header) {
+    const SPECIAL: [&str; 2] = ["<|begin_of_text|>", "<|end_of_text|>"];
+    const NORMAL: u32 = 1;
+    const CONTROL: u32 = 3;
+    const LETTERS: &[u8; 16] = b"etaoinshrdlucmfw";
+    let mut words: Vec<String> = (0..=255).map(|byte| String::from(byte_letter(byte))).collect();
+    let mut merges = Vec::new();
+    for index in 0..size - words.len() - SPECIAL.len() {
+        let (word, letter) = (&words[index / LETTERS.len()], LETTERS[index % LETTERS.len()] as char);
+        merges.push(format!("{word} {letter}"));
+        words.push(format!("{word}{letter}"));
+    }
+    let mut types = vec![NORMAL; words.len()];
+    words.extend(SPECIAL.map(String::from));
+    types.extend([CONTROL; SPECIAL.len()]);
+    header.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", pretokenizer);
+    header.texts("tokenizer.ggml.tokens", &words).texts("tokenizer.ggml.merges", &merges);
+    header.numbers("tokenizer.ggml.token_type", &types);
+    header
+        .number("tokenizer.ggml.bos_token_id", size as u32 - 2)
+        .number("tokenizer.ggml.eos_token_id", size as u32 - 1);
+}
+
+/// The letter that stands for a byte in the vocabularies of GPT-2 and its successors: its own where that is visible.
+fn byte_letter(byte: u8) -> char {
+    let is_visible = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..);
+    if is_visible(byte) {
+        return char::from(byte);
+    }
+    let invisible_before = (0..byte).filter(|&other| !is_visible(other)).count();
+    char::from_u32(256 + invisible_before as u32).expect("a letter of the Latin alphabet")
 }
 
 const ALIGNMENT: usize = 32;
@@ -309,6 +352,18 @@ impl Header {
     fn float(&mut self, key: &str, value: f32) -> &mut Self {
         self.entries += 1;
         self.string(key).u32(6).u32(value.to_bits())
+    }
+
+    fn texts(&mut self, key: &str, values: &[String]) -> &mut Self {
+        self.entries += 1;
+        self.string(key).u32(9).u32(8).u64(values.len() as u64);
+        values.iter().fold(self, |header, value| header.string(value))
+    }
+
+    fn numbers(&mut self, key: &str, values: &[u32]) -> &mut Self {
+        self.entries += 1;
+        self.string(key).u32(9).u32(5).u64(values.len() as u64);
+        values.iter().fold(self, |header, &value| header.u32(value))
     }
 }
 
