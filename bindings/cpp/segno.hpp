@@ -153,6 +153,21 @@ struct text_options {
     std::vector<std::string> stops;
 };
 
+/// One turn of a conversation, as every chat service takes it. `render_chat_json` takes turns with parts and tool calls.
+struct message {
+    std::string role;
+    std::string content;
+};
+
+/// Options of a rendered conversation.
+struct chat_options {
+    std::uint32_t flags = 0;   ///< SEGNO_CHAT_...
+    std::string template_text; ///< In place of the model's own; empty: the model's.
+    std::string tools_json;    ///< A JSON array of tools; empty: none.
+    std::string vars_json;     ///< A JSON object of further variables of the template; empty: none.
+    std::int64_t now = 0;      ///< The time that the template sees, in Unix seconds; 0: the clock.
+};
+
 namespace detail {
 
 using log_sink = std::function<void(std::int32_t, std::string_view)>;
@@ -184,6 +199,15 @@ template <class F> std::optional<failure> fails(F &&function)
     return failure(status, err);
 }
 
+/// Makes a call that writes one value. The function takes a pointer to it and an error.
+template <class T, class F> result<T> read(F &&function)
+{
+    T out{};
+    if (auto f = fails([&](segno_error **err) { return function(&out, err); }))
+        return std::move(*f);
+    return out;
+}
+
 /// Makes a call that fills a buffer: asks for the size, then fetches. The function takes a pointer, a capacity, a size and an error.
 template <class C, class F> result<C> fetch(F &&function)
 {
@@ -198,6 +222,21 @@ template <class C, class F> result<C> fetch(F &&function)
         return std::move(*f);
     out.resize(size);
     return out;
+}
+
+/// Appends text as a JSON string.
+inline void quote(std::string &json, std::string_view text)
+{
+    constexpr char digits[] = "0123456789abcdef";
+    json += '"';
+    for (const char c : text) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (byte < 32 || c == '"' || c == '\\')
+            json.append("\\u00").append({digits[byte >> 4], digits[byte & 15]});
+        else
+            json += c;
+    }
+    json += '"';
 }
 
 /// A host's log function must not unwind into the library.
@@ -284,10 +323,7 @@ public:
     }
     result<segno_model_info> try_info() const
     {
-        segno_model_info info;
-        if (auto f = detail::fails([&](segno_error **e) { return segno_model_info_get(get(), &info, sizeof info, e); }))
-            return std::move(*f);
-        return info;
+        return detail::read<segno_model_info>([&](auto *out, auto **err) { return segno_model_info_get(get(), out, sizeof *out, err); });
     }
     /// One entry of the metadata as text; an absent key is SEGNO_E_NOT_FOUND.
     result<std::string> try_meta(const std::string &key) const
@@ -310,6 +346,37 @@ public:
             return segno_detokenize(get(), tokens.data(), tokens.size(), flags, buf, cap, len, err);
         });
     }
+    /// A conversation as the model's chat template renders it. Tokenize the result with SEGNO_TOKENIZE_PARSE_SPECIAL alone.
+    result<std::string> try_render_chat(const std::vector<message> &messages, const chat_options &options = {}) const
+    {
+        std::string json = "[";
+        for (const message &m : messages) {
+            json += json.size() > 1 ? ",{\"role\":" : "{\"role\":";
+            detail::quote(json, m.role);
+            json += ",\"content\":";
+            detail::quote(json, m.content);
+            json += '}';
+        }
+        return try_render_chat_json(json + "]", options);
+    }
+    /// The same with messages that are a JSON array already.
+    result<std::string> try_render_chat_json(std::string_view messages, const chat_options &options = {}) const
+    {
+        segno_chat_opts opts;
+        segno_chat_opts_init(&opts, sizeof opts);
+        const auto set = [](const std::string &text, const char *&data, std::size_t &len) {
+            data = text.empty() ? nullptr : text.data();
+            len = text.size();
+        };
+        opts.flags = options.flags;
+        opts.now = options.now;
+        set(options.template_text, opts.template_text, opts.template_len);
+        set(options.tools_json, opts.tools_json, opts.tools_len);
+        set(options.vars_json, opts.vars_json, opts.vars_len);
+        return detail::fetch<std::string>([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
+            return segno_chat_render(get(), messages.data(), messages.size(), &opts, buf, cap, len, err);
+        });
+    }
 #if SEGNO_EXCEPTIONS
     static model load(const context &ctx, const std::string &path, const model_options &options = {})
     {
@@ -326,6 +393,14 @@ public:
         return try_tokenize(text, flags).value();
     }
     std::string detokenize(token_view tokens, std::uint32_t flags = 0) const { return try_detokenize(tokens, flags).value(); }
+    std::string render_chat(const std::vector<message> &messages, const chat_options &options = {}) const
+    {
+        return try_render_chat(messages, options).value();
+    }
+    std::string render_chat_json(std::string_view messages, const chat_options &options = {}) const
+    {
+        return try_render_chat_json(messages, options).value();
+    }
 #endif
     const segno_model *get() const { return handle_.get(); }
 
@@ -364,12 +439,9 @@ private:
 inline result<segno_plan> try_plan(const context &ctx, const std::string &path, const model_options &model = {},
                                    const session_options &session = {})
 {
-    segno_plan plan;
-    if (auto f = detail::fails([&](segno_error **err) {
-            return segno_plan_get(ctx.get(), path.c_str(), &model, &session, &plan, sizeof plan, err);
-        }))
-        return std::move(*f);
-    return plan;
+    return detail::read<segno_plan>([&](auto *out, auto **err) {
+        return segno_plan_get(ctx.get(), path.c_str(), &model, &session, out, sizeof *out, err);
+    });
 }
 
 /// A streaming detokenizer: tokens in, whole UTF-8 characters out, stop strings held back.
@@ -458,10 +530,7 @@ public:
     result<sequence> try_open(const sampler_options &options = {});
     result<segno_memory> try_memory() const
     {
-        segno_memory memory;
-        if (auto f = detail::fails([&](segno_error **err) { return segno_session_memory(get(), &memory, sizeof memory, err); }))
-            return std::move(*f);
-        return memory;
+        return detail::read<segno_memory>([&](auto *out, auto **err) { return segno_session_memory(get(), out, sizeof *out, err); });
     }
     /// Raises or lowers the cancel flag: while it is raised, calls that evaluate end with SEGNO_CANCELLED. Any thread.
     void cancel(bool on) const { segno_session_cancel(get(), on ? 1 : 0); }
@@ -518,10 +587,7 @@ public:
     /// Number of tokens: evaluated, queued and sampled.
     result<std::size_t> try_length() const
     {
-        std::size_t tokens = 0;
-        if (auto f = detail::fails([&](segno_error **err) { return segno_seq_length(get(), id_, &tokens, err); }))
-            return std::move(*f);
-        return tokens;
+        return detail::read<std::size_t>([&](auto *out, auto **err) { return segno_seq_length(get(), id_, out, err); });
     }
     /// Raw logits after the last token.
     result<std::vector<float>> try_logits()

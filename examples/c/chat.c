@@ -1,7 +1,7 @@
 /* A conversation on the terminal: turns from standard input go through the model's chat template (or, without one, through plain
  * "User:" and "Assistant:" lines), replies stream out. /reset forgets everything.
  *
- *   chat MODEL.gguf [SYSTEM PROMPT]
+ *   chat MODEL.gguf [-s SEED] [SYSTEM PROMPT]
  *
  * The conversation is rendered anew for every turn; what the sequence already holds of it is kept. When the context runs full, the
  * oldest turns are forgotten: the sequence is cut at the end of the system turn, and the newest turns are appended again. */
@@ -15,7 +15,7 @@ enum { MAX_TURNS = 256, MAX_TEXT = 1 << 16, MAX_TOKENS = 1 << 16, ROOM_FOR_REPLY
 
 static struct { const char *role; char *text; } turns[MAX_TURNS];
 static int has_template;
-static int turn_count, first_kept;      /* turn 0 is the system's, if there is one; turns before first_kept are forgotten */
+static int turn_count, first_kept;      /* turn 0 is the system's, if there is one; others before first_kept are forgotten */
 static int32_t held[MAX_TOKENS];        /* tokens of the sequence */
 static size_t held_count;
 static char text[MAX_TEXT];
@@ -100,7 +100,7 @@ static void evaluate(size_t capacity)
         check("tokenize", segno_tokenize(model, text, len, flags, tokens, MAX_TOKENS, &count, &err), &err);
         if (count + ROOM_FOR_REPLY <= capacity || first_kept + 1 >= turn_count)
             break;
-        first_kept += is_system(first_kept) ? 2 : 1;
+        first_kept++;
         forgotten++;
     }
     while (same < held_count && same < count && held[same] == tokens[same])
@@ -124,7 +124,6 @@ static void reply(void)
         status = segno_decode_step(session, seq, &token, &err);
         if (status == SEGNO_E_CONTEXT_FULL || status == SEGNO_E_KV_FULL) {
             segno_error_free(err);
-            printf(" [the context is full]");
             break;
         }
         check("decode", status, &err);
@@ -139,18 +138,19 @@ static void reply(void)
     }
     check("text", segno_text_flush(stream, text + total, MAX_TEXT - total, &len, &err), &err);
     fwrite(text + total, 1, len, stdout);
-    puts("");
+    puts(SEGNO_FAILED(status) ? " [the context is full]" : "");
     add_turn("assistant", text, total + len);
 }
 
 /* Loads the model; the tokens that a conversation may have. */
-static size_t make(const char *path)
+static size_t make(const char *path, uint64_t seed)
 {
     segno_error *err = NULL;
     segno_ctx *ctx;
     segno_model_info info;
     segno_session_opts opts;
     segno_text_opts text_opts;
+    segno_sampler_opts sampler;
     const segno_string stops[] = {{"\nUser:", 6}, {"\nAssistant:", 11}};
     size_t len;
     check("context", segno_ctx_create(SEGNO_ABI_VERSION, NULL, &ctx, &err), &err);
@@ -166,26 +166,30 @@ static size_t make(const char *path)
     text_opts.stops = stops;
     text_opts.stop_count = has_template ? 0 : 2;
     check("text", segno_text_create(model, &text_opts, &stream, &err), &err);
-    check("sequence", segno_seq_open(session, NULL, &seq, &err), &err);
+    segno_sampler_opts_init(&sampler, sizeof sampler);
+    sampler.seed = seed;
+    check("sequence", segno_seq_open(session, &sampler, &seq, &err), &err);
     return (size_t)opts.kv_tokens;
 }
 
 int main(int argc, char **argv)
 {
     static char line[4096];
-    if (argc < 2) {
-        fprintf(stderr, "usage: chat MODEL.gguf [SYSTEM PROMPT]\n");
+    const int seeded = argc > 3 && strcmp(argv[2], "-s") == 0, system = seeded ? 4 : 2;
+    if (argc < 2 || argc > system + 1) {
+        fprintf(stderr, "usage: chat MODEL.gguf [-s SEED] [SYSTEM PROMPT]\n");
         return 2;
     }
-    size_t capacity = make(argv[1]);
-    if (argc > 2)
-        add_turn("system", argv[2], strlen(argv[2]));
+    size_t capacity = make(argv[1], seeded ? strtoull(argv[3], NULL, 10) : SEGNO_SEED_RANDOM);
+    if (argc > system)
+        add_turn("system", argv[system], strlen(argv[system]));
+    first_kept = turn_count;
     while (printf("> "), fflush(stdout), fgets(line, sizeof line, stdin) != NULL) {
         line[strcspn(line, "\n")] = 0;
         if (strcmp(line, "/reset") == 0) {
-            while (turn_count > (argc > 2))
+            while (turn_count > (argc > system))
                 free(turns[--turn_count].text);
-            first_kept = 0;
+            first_kept = turn_count;
             puts("[forgotten]");
             continue;
         }

@@ -87,6 +87,28 @@ static void text_goes_both_ways(const segno::model &model)
     CHECK(!text.flush().done);
 }
 
+static void conversations_are_rendered(const segno::model &model)
+{
+    segno::chat_options options;
+    options.flags = SEGNO_CHAT_ADD_GENERATION_PROMPT;
+    options.template_text = "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}{{ mood }}{{ tools | length }}"
+                            "{% if add_generation_prompt %}!{% endif %}{{ strftime_now('%Y') }}";
+    options.tools_json = "[{\"name\": \"dagger\"}]";
+    options.vars_json = "{\"mood\": \"grim\"}";
+    options.now = 86400;
+    const std::string nasty = "\"Nay\" \\ \n\t\x01 \xe2\x9c\x93";
+    CHECK(model.render_chat({{"user", "Who's there?"}, {"assistant", nasty}}, options) ==
+          "user=Who's there?;assistant=" + nasty + ";grim1!1970");
+    CHECK(model.render_chat({}, options) == "grim1!1970");
+    options.template_text = "{{ messages[0].content[0].text }}";
+    CHECK(model.render_chat_json("[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"ay\"}]}]", options) == "ay");
+    CHECK(thrown_by([&] { model.render_chat({{"user", "\xff"}}, options); }) == SEGNO_E_INVALID_ARGUMENT);
+    CHECK(thrown_by([&] { model.render_chat_json("[{", options); }) == SEGNO_E_INVALID_ARGUMENT);
+    CHECK(thrown_by([&] { model.render_chat({{"user", "x"}}); }) == SEGNO_E_NOT_FOUND);
+    options.template_text = "{{ raise_exception('thou art') }}";
+    CHECK(thrown_by([&] { model.render_chat({}, options); }) == SEGNO_E_TEMPLATE);
+}
+
 static void sequences_branch(const segno::model &model)
 {
     auto session = segno::session::create(model);
@@ -220,6 +242,7 @@ int main(int argc, char **argv)
     const std::string expected = first_words(model, session, 12);
     errors_are_thrown(context, model);
     text_goes_both_ways(model);
+    conversations_are_rendered(model);
     sequences_branch(model);
     any_order_of_destruction(argv[1], expected);
     loads_report_progress(context, argv[1], expected);

@@ -22,6 +22,12 @@ int main(int argc, char **argv)
 
     auto model = segno::model::try_load(*context, argv[1]);
     CHECK(model && model->try_info() && model->try_info()->vocab > 0);
+    segno::chat_options chat;
+    chat.template_text = "{{ messages[0].content }}";
+    auto rendered = model->try_render_chat({{"user", "Ay"}}, chat);
+    CHECK(rendered && *rendered == "Ay");
+    auto untemplated = model->try_render_chat_json("[]");
+    CHECK(!untemplated && untemplated.error().status() == SEGNO_E_NOT_FOUND);
     auto session = segno::session::try_create(*model);
     CHECK(session && session->try_memory());
     segno::sampler_options sampler;
