@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Builds the C++ tests with every compiler at hand, as C++17 and C++20, under the address and undefined-behaviour checkers, and runs them. The
-# C++ examples must write what the C examples write.
+# Builds the C++ tests with every compiler at hand, as C++17 and C++20, under the address and undefined-behaviour checkers, and runs them.
 #
 # usage: tests/cpp/check.sh RELEASE_DIR BUILD_DIR MODEL.gguf
 set -euo pipefail
@@ -24,13 +23,3 @@ for compiler in g++ clang++; do
         "$build/cpp/status" "$model"
     done
 done
-
-# An example's output without its line of speeds.
-words() { "$@" | head -n -1; }
-for example in examples/cpp/*.cpp; do
-    name=$(basename "$example" .cpp)
-    g++ -std=c++17 "${flags[@]}" "$example" "${libraries[@]}" -o "$build/cpp/$name"
-done
-diff <(words "$build/generate" "$model" -p "First Citizen:" -n 600 -s 1) <(words "$build/cpp/generate" "$model" -p "First Citizen:" -n 600 -s 1)
-diff <(words "$build/crowd" "$model" -c 5 -n 60 -s 2) <(words "$build/cpp/crowd" "$model" -c 5 -n 60 -s 2)
-echo "cpp: the examples write what the C examples write"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Segno as a host meets it: installed into an empty prefix, found by CMake and pkg-config from a folder outside the tree, moved
-# elsewhere, found again. Every program must print the same text for the same seed.
+# Segno as a host meets it: installed into an empty prefix, found by pkg-config, CMake and Go from a folder outside the tree, moved
+# elsewhere, found again. Every program must print the same text for the same seed, in whatever language it is written.
 #
 # usage: tests/install/check.sh RELEASE_DIR MODEL.gguf
 set -euo pipefail
@@ -27,8 +27,21 @@ same_text() {
     programs=$((programs + 1))
 }
 
+# What the programs of one language say, without their lines of speeds.
+same_words() {
+    local folder=$2
+    {
+        "$folder/generate" "$model" -p "First Citizen:" -n 600 -s 1 | head -n -1
+        "$folder/crowd" "$model" -c 5 -n 60 -s 2 | head -n -1
+        printf 'Who art thou?\nSpeak \\ "more".\n/reset\nAgain.\n' | "$folder/chat" "$model" -s 3 "The duke speaks."
+    } > "$work/words"
+    [ -s "$work/expected-words" ] || cp "$work/words" "$work/expected-words"
+    diff "$work/expected-words" "$work/words" || fail "the programs in $1 say other words"
+    languages=$((languages + 1))
+}
+
 with_pkg_config() {
-    local prefix=$1
+    local prefix=$1 program
     export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
     cc "$root/examples/c/generate.c" $(pkg-config --cflags --libs segno) -o shared
     same_text "pkg-config, shared" ./shared
@@ -39,10 +52,28 @@ with_pkg_config() {
         { cat warnings; fail "cc -static fails"; }
     same_text "pkg-config, wholly static" ./alone
     if readelf -d alone | grep -q NEEDED; then fail "cc -static needs shared libraries"; fi
-    c++ -std=c++17 "$root/examples/cpp/generate.cpp" $(pkg-config --cflags --libs segno) -o cpp
-    same_text "pkg-config, C++" ./cpp
+    mkdir c cpp
+    for program in generate chat crowd; do
+        cc -std=c11 "${warnings[@]}" "$root/examples/c/$program.c" $(pkg-config --cflags --libs segno) -o c/$program
+        c++ -std=c++17 "${warnings[@]}" "$root/examples/cpp/$program.cpp" $(pkg-config --cflags --libs segno) -o cpp/$program
+    done
+    same_text "pkg-config, C++" cpp/generate
+    same_words C c
+    same_words C++ cpp
     [ "$(pkg-config --modversion segno)" = "$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n 1)" ] ||
         fail "pkg-config tells another version"
+}
+
+with_go() {
+    command -v go > /dev/null || { echo "install: skipped Go: not found"; return; }
+    mkdir go
+    cp -r "$root"/examples/go/{generate,chat,crowd} go/
+    sed "s|=> .*|=> $root/bindings/go|" "$root/examples/go/go.mod" > go/go.mod
+    cd go
+    same_text "go run" go run ./generate
+    go build -o built/ ./generate ./chat ./crowd
+    cd ..
+    same_words Go go/built
 }
 
 with_cmake() {
@@ -72,6 +103,7 @@ consume() {
     mkdir "$work/hosts"
     cd "$work/hosts"
     with_pkg_config "$1"
+    with_go
     with_cmake "$1"
     cd "$work"
 }
@@ -90,7 +122,9 @@ contents() {
     diff exported visible || fail "the static library shows other symbols than the shared one"
 }
 
+warnings=(-Wall -Wextra -Wpedantic -Wshadow -Werror)
 programs=0
+languages=0
 "$root/packaging/install.sh" "$release" p
 contents "$work/p"
 consume "$work/p"
@@ -104,4 +138,5 @@ stage=$work/stage/usr/lib/x86_64-linux-gnu
 if grep -q rpath "$stage/pkgconfig/segno.pc"; then fail "a system's prefix needs no path in programs"; fi
 found=$(PKG_CONFIG_PATH=$stage/pkgconfig pkg-config --variable=includedir segno)
 [ "$(realpath "$found")" = "$(realpath "$work/stage/usr/include")" ] || fail "the header is not where segno.pc says"
-echo "install: $programs programs wrote the same text from a prefix and from where it was moved"
+echo "install: $programs programs wrote the same text, and $languages times generate, chat and crowd the same words,"
+echo "install: from a prefix and from where it was moved"
