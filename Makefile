@@ -16,7 +16,7 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all cuda install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test abi-test abi-baseline fuzz header clean
+.PHONY: all cuda install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test abi-baseline fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -48,6 +48,11 @@ c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 	printf 'Who art thou?\nSpeak more.\n/reset\n' | $(RUN) $(BUILD)/chat examples/models/shakespeare.gguf "The duke speaks." \
 		| grep -c -e 'the context is full: 2 turns are forgotten' -e '\[forgotten\]' | grep -x 2
 	$(RUN) $(BUILD)/readme examples/models/shakespeare.gguf
+	$(RUN) tests/frame/check.sh $(BUILD) $(MODEL) 4 5 60
+
+# The frames of a game whose characters speak, beside those of a silent one. The limits are for a machine with two idle cores.
+frame: $(BUILD)/frame
+	$(RUN) tests/frame/check.sh $(BUILD) $(MODEL) 60 1.25 1
 
 abi-test: $(LIB) tools
 	tests/abi/check.sh $(TARGET) $(BUILD)/abi $(MODEL)
