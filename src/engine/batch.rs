@@ -18,6 +18,8 @@ pub struct Work {
     /// Whether an output is more than the token of its highest logit.
     wants_logits: bool,
     planned: Vec<Planned>,
+    /// The token of each planned item, `None` while its prompt is not evaluated.
+    chosen: Vec<Result<Option<i32>>>,
     /// Number of the call that last listed each slot.
     seen: Vec<u64>,
     call: u64,
@@ -47,6 +49,7 @@ impl Work {
             outputs: reserve(limits.outputs, "a batch")?,
             wants_logits: false,
             planned: reserve(limits.outputs, "a batch")?,
+            chosen: reserve(limits.outputs, "a batch")?,
             seen: filled(limits.outputs, 0, "a batch")?,
             call: 0,
         })
@@ -57,6 +60,7 @@ impl Work {
         self.outputs.clear();
         self.wants_logits = false;
         self.planned.clear();
+        self.chosen.clear();
         self.call += 1;
     }
 
@@ -92,18 +96,20 @@ impl Session {
                 first.get_or_insert(Failure { error, item: Some(item) });
             }
         }
-        if let Err(error) = self.run(cancel) {
+        if let Err(error) = self.run(cancel).and_then(|()| self.choose_all(cancel)) {
             self.abandon(ids.len(), &error, &mut report);
             return Err(error.into());
         }
-        for index in 0..self.work.planned.len() {
+        let mut chosen = std::mem::take(&mut self.work.chosen);
+        for (index, token) in chosen.drain(..).enumerate() {
             let planned = self.work.planned[index];
-            let step = self.finish(&planned);
+            let step = self.finish(&planned, token);
             report(planned.item, step.as_ref().copied());
             if let Err(error) = step {
                 first.get_or_insert(Failure { error, item: Some(planned.item) });
             }
         }
+        self.work.chosen = chosen;
         first.map_or(Ok(()), Err)
     }
 
@@ -232,28 +238,43 @@ impl Session {
         }
     }
 
-    /// Notes what a pass evaluated for one item and, if its prompt is done, samples.
-    fn finish(&mut self, planned: &Planned) -> Result<Step> {
-        let Planned { slot, evaluated, ready, output, .. } = *planned;
-        self.sequence_mut(slot).evaluated = evaluated;
-        if !ready {
-            return Ok(Step::Pending);
-        }
-        let vocab = self.model.vocab();
-        let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
-        let greedy = sample::is_plain_greedy(&sequence.sampler);
-        let best = output.filter(|_| greedy).and_then(|index| self.runner.best_token(index));
-        let token = match best {
-            Some(token) => token as i32,
-            None => {
-                let logits = match output {
-                    Some(index) => self.runner.logits(index),
-                    None => &self.logits[slot * vocab..(slot + 1) * vocab],
-                };
-                let position = sequence.tokens.len() as u64;
-                sample::sample(&sequence.sampler, logits, &sequence.tokens, position, &mut self.scratch)?
+    /// Chooses the tokens of all items before any is appended, so that a call cancelled meanwhile has advanced nobody: without a
+    /// limit on candidates a token takes milliseconds.
+    fn choose_all(&mut self, cancel: &AtomicBool) -> Result<()> {
+        for index in 0..self.work.planned.len() {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
             }
+            let planned = self.work.planned[index];
+            let token = if planned.ready { self.choose(&planned).map(Some) } else { Ok(None) };
+            self.work.chosen.push(token);
+        }
+        Ok(())
+    }
+
+    /// The token that follows an item's history.
+    fn choose(&mut self, planned: &Planned) -> Result<i32> {
+        let Planned { slot, output, .. } = *planned;
+        let vocab = self.model.vocab();
+        let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
+        let greedy = sample::is_plain_greedy(&sequence.sampler);
+        if let Some(best) = output.filter(|_| greedy).and_then(|index| self.runner.best_token(index)) {
+            return Ok(best as i32);
+        }
+        let logits = match output {
+            Some(index) => self.runner.logits(index),
+            None => &self.logits[slot * vocab..(slot + 1) * vocab],
         };
+        let position = sequence.tokens.len() as u64;
+        sample::sample(&sequence.sampler, logits, &sequence.tokens, position, &mut self.scratch)
+    }
+
+    /// Notes what a pass evaluated for one item, and appends its token.
+    fn finish(&mut self, planned: &Planned, token: Result<Option<i32>>) -> Result<Step> {
+        let Planned { slot, evaluated, .. } = *planned;
+        self.sequence_mut(slot).evaluated = evaluated;
+        let Some(token) = token? else { return Ok(Step::Pending) };
+        let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         sequence.tokens.push(token);
         sequence.has_logits = false;
         let ends =

@@ -113,7 +113,7 @@ impl CpuRunner {
 impl Runner for CpuRunner {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
         let (pool, lowered) = (Arc::clone(&self.pool), Arc::clone(&self.lowered));
-        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter() };
+        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)? };
         pass.compute_angles();
         lowered.steps.iter().try_for_each(|step| pass.run_step(step))
     }

@@ -16,7 +16,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,11 +24,16 @@ use std::time::{Duration, Instant};
 /// within some ten microseconds; waking a parked thread costs about fifty.
 const SPIN: Duration = Duration::from_micros(60);
 
+/// How often a session that waits for its turn looks at its cancel flag.
+const LOOK: Duration = Duration::from_millis(5);
+
 /// A set of worker threads. Shared by all sessions of a context, which take turns.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    turn: Mutex<()>,
+    /// Whether a session has its turn.
+    taken: Mutex<bool>,
+    turn_over: Condvar,
 }
 
 impl Pool {
@@ -37,7 +42,8 @@ impl Pool {
         let mut pool = Pool {
             shared: Arc::new(Shared::new(threads.max(1))?),
             workers: reserve(threads, "threads")?,
-            turn: Mutex::new(()),
+            taken: Mutex::new(false),
+            turn_over: Condvar::new(),
         };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
@@ -57,10 +63,17 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Waits until no other session uses the pool.
-    pub fn enter(&self) -> Turn<'_> {
-        // A panic in a stage leaves the pool ready for the next one, so poison says nothing here.
-        Turn { shared: &self.shared, _guard: self.turn.lock().unwrap_or_else(PoisonError::into_inner) }
+    /// Waits until no other session uses the pool; [`Error::Cancelled`] once `cancel` is raised meanwhile.
+    pub fn enter(&self, cancel: &AtomicBool) -> Result<Turn<'_>> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *taken {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
+            }
+            taken = self.turn_over.wait_timeout(taken, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *taken = true;
+        Ok(Turn { pool: self })
     }
 }
 
@@ -77,8 +90,15 @@ impl Drop for Pool {
 
 /// The right to run stages on a pool.
 pub struct Turn<'a> {
-    shared: &'a Shared,
-    _guard: MutexGuard<'a, ()>,
+    pool: &'a Pool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // A panic in a stage leaves the pool ready for the next turn, so poison says nothing here.
+        *self.pool.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.pool.turn_over.notify_one();
+    }
 }
 
 impl Turn<'_> {
@@ -102,7 +122,7 @@ impl Turn<'_> {
                 local -= grid.len();
             }
         };
-        self.shared.run_stage(Stage { total, cancel, run: &run })
+        self.pool.shared.run_stage(Stage { total, cancel, run: &run })
     }
 }
 
@@ -311,7 +331,7 @@ mod tests {
     fn sum_on(pool: &Pool, stages: usize, cells: usize) {
         let mut values = vec![0u64; cells];
         let cancel = AtomicBool::new(false);
-        let mut turn = pool.enter();
+        let mut turn = pool.enter(&cancel).unwrap();
         for stage in 1..=stages {
             let grid = Grid::new(&mut values, 7, 3, 2);
             turn.for_each_tile(&[grid], &cancel, |_, mut tile| {
@@ -358,7 +378,8 @@ mod tests {
         let grids = [Grid::new(&mut a, 4, 1, 3), Grid::new(&mut b, 5, 2, 2)];
         let mark =
             |grid: usize, mut tile: TileMut<u8>| (0..tile.rows()).for_each(|r| tile.row_mut(r).fill(grid as u8 + 1));
-        pool.enter().for_each_tile(&grids, &AtomicBool::new(false), mark).unwrap();
+        let go = AtomicBool::new(false);
+        pool.enter(&go).unwrap().for_each_tile(&grids, &go, mark).unwrap();
         assert!(a.iter().all(|&v| v == 1) && b.iter().all(|&v| v == 2));
     }
 
@@ -367,7 +388,8 @@ mod tests {
         let pool = Pool::new(2).unwrap();
         let (cancel, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
         let mut values = vec![0u8; 10_000];
-        let result = pool.enter().for_each_tile(&[Grid::new(&mut values, 1, 1, 1)], &cancel, |_, _| {
+        let mut turn = pool.enter(&cancel).unwrap();
+        let result = turn.for_each_tile(&[Grid::new(&mut values, 1, 1, 1)], &cancel, |_, _| {
             if calls.fetch_add(1, Ordering::Relaxed) == 10 {
                 cancel.store(true, Ordering::Relaxed);
             }
@@ -377,12 +399,29 @@ mod tests {
     }
 
     #[test]
+    fn a_raised_cancel_ends_the_wait_for_a_turn() {
+        let pool = Pool::new(1).unwrap();
+        let (go, cancel) = (AtomicBool::new(false), AtomicBool::new(false));
+        let turn = pool.enter(&go).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| pool.enter(&cancel).map(drop));
+            std::thread::sleep(2 * LOOK);
+            assert!(!waiting.is_finished());
+            cancel.store(true, Ordering::Relaxed);
+            assert!(matches!(waiting.join().unwrap(), Err(Error::Cancelled)));
+        });
+        drop(turn);
+        // A free pool is entered even so: its first stage sees the flag.
+        assert!(pool.enter(&cancel).is_ok());
+    }
+
+    #[test]
     fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
         let pool = Pool::new(3).unwrap();
         let mut values = vec![0u8; 64];
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let grid = Grid::new(&mut values, 1, 1, 1);
-            pool.enter().for_each_tile(&[grid], &AtomicBool::new(false), |_, tile| assert!(tile.first_row() != 40))
+            let (grid, go) = (Grid::new(&mut values, 1, 1, 1), AtomicBool::new(false));
+            pool.enter(&go).unwrap().for_each_tile(&[grid], &go, |_, tile| assert!(tile.first_row() != 40))
         }));
         assert!(outcome.is_err());
         sum_on(&pool, 10, 70);
