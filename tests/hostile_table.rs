@@ -1,4 +1,4 @@
-//! The table of `tests/capi/hostile.c` names every function of the header, with a kind for each of its pointers.
+//! The table of `tests/capi/functions.h` names every function of the header, with a kind for each of its parameters.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,37 +7,45 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// Functions of the header, and how many pointers each takes, the one to the error apart.
-fn declared() -> BTreeMap<String, usize> {
+/// How many pointers and how many numbers a function takes.
+type Parameters = (usize, usize);
+
+/// Functions of the header with their parameters, the place for the error apart.
+fn declared() -> BTreeMap<String, Parameters> {
     let header = read("include/segno.h");
     let code: Vec<&str> = header.lines().filter(|line| !line.trim_start().starts_with(['*', '/', '#'])).collect();
     let code = code.join(" ");
     let statements = code.split([';', '{', '}']).filter(|text| !text.contains("typedef") && text.contains('('));
-    let pointers = |parameters: &str| parameters.split(',').filter(|p| p.contains('*') && !p.contains("**err")).count();
+    let count = |parameters: &str| {
+        let parameters = parameters.trim_end_matches(')').split(',').filter(|p| !p.contains("**err") && *p != "void");
+        let (pointers, numbers): (Vec<&str>, Vec<&str>) = parameters.partition(|p| p.contains('*'));
+        (pointers.len(), numbers.len())
+    };
     let function = |statement: &str| {
         let (head, parameters) = statement.split_once('(')?;
         let name = head.rsplit([' ', '*']).next()?;
-        name.starts_with("segno_").then(|| (name.to_owned(), pointers(parameters)))
+        name.starts_with("segno_").then(|| (name.to_owned(), count(parameters)))
     };
     statements.filter_map(function).collect()
 }
 
-/// Functions of the table, and how many kinds each has.
-fn tested() -> BTreeMap<String, usize> {
-    let source = read("tests/capi/hostile.c");
-    let rows = source.lines().filter_map(|line| line.trim().strip_prefix("{F("));
+/// Functions of the table, and how many kinds of pointers and of numbers each has.
+fn tested() -> BTreeMap<String, Parameters> {
+    let source = read("tests/capi/functions.h");
+    let rows = source.split("{F(").skip(1);
     rows.map(|row| {
         let (name, rest) = row.split_once(')').unwrap();
-        let kinds =
-            rest.split_once(".kinds = {").map_or(0, |(_, kinds)| kinds.split('}').next().unwrap().split(',').count());
-        (name.to_owned(), kinds)
+        let kinds = |list: &str| {
+            rest.split_once(list).map_or(0, |(_, kinds)| kinds.split('}').next().unwrap().split(',').count())
+        };
+        (name.to_owned(), (kinds(".kinds = {"), kinds(".numbers = {")))
     })
     .collect()
 }
 
 #[test]
-fn every_function_and_every_pointer_is_in_the_table() {
+fn every_function_and_every_parameter_is_in_the_table() {
     let declared = declared();
-    assert!(declared.len() >= 45 && declared["segno_decode_batch"] == 4, "the header is read: {declared:?}");
+    assert!(declared.len() >= 45 && declared["segno_decode_batch"] == (4, 1), "the header is read: {declared:?}");
     assert_eq!(declared, tested());
 }

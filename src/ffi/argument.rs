@@ -121,14 +121,14 @@ pub(super) unsafe trait Sized_: Copy {}
 const SIZE_BYTES: usize = size_of::<u32>();
 
 /// Options that the host passes: defaults where `pointer` is NULL, and for every field behind the end of the host's struct. A
-/// larger struct must have zeros where this library knows no field.
+/// larger struct must have zeros where this library knows no field; one that ends within a field would leave half a pointer.
 pub(super) fn options<T: Sized_>(pointer: *const T, defaults: T, name: &'static str) -> Result<T> {
     if pointer.is_null() {
         return Ok(defaults);
     }
     // SAFETY: every sized struct begins with its size.
     let size = unsafe { pointer.cast::<u32>().read() } as usize;
-    if size < SIZE_BYTES {
+    if size == 0 || !size.is_multiple_of(align_of::<T>()) {
         return Err(Error::InvalidArgument(format!("`{name}` has struct_size {size}; fill it with its init function")));
     }
     let bytes = slice(pointer.cast::<u8>(), size, name)?;

@@ -1,179 +1,12 @@
-/* A host that does everything wrong. Every exported function stands in one table with the kinds of its pointers, and is called with
- * each of them NULL, with short buffers, with structs of other sizes, with ids that are not open, beside a running call, and
- * without a place for the error. tests/hostile_table.rs holds the table against the header.
+/* A host that does everything wrong. Every exported function is called with each of its pointers NULL, each of its numbers wrong, short
+ * buffers, structs of other sizes, lists of its options NULL, beside a running call, and without a place for the error; objects are
+ * freed in every order. functions.h has the table of functions and parameters.
  *
  * usage: test_hostile MODEL.gguf [no-avx512] */
-#include "check.h"
+#include "functions.h"
 
 #include <pthread.h>
 #include <stddef.h>
-
-/* What a pointer parameter is; decides what NULL means, and what a good value is. */
-typedef enum {
-    NONE,
-    CTX,     /* objects: NULL is refused, except by the functions that free them */
-    MODEL,
-    SESSION,
-    TEXT,
-    ERROR,
-    PATH,    /* texts and lists in: NULL is refused while their length is not 0 */
-    KEY,
-    BYTES,
-    JSON,
-    TOKENS,
-    SEQS,
-    OPTS,    /* options: NULL means defaults */
-    SECOND,  /* options of a session, beside others */
-    FILL,    /* options to be filled: NULL does nothing */
-    INFO,    /* struct out, with its size */
-    VALUE,   /* a place for one value, or for an object */
-    BUFFER,  /* room of a stated size: NULL asks for the size */
-    ROOM,    /* room without which the call makes no sense */
-    LEN,     /* where the size goes */
-    NAME     /* a text for which NULL is just unknown */
-} kind;
-
-/* Arguments of one call, in the order of the parameters. */
-typedef struct {
-    void *p[6];
-    size_t cap;  /* of the buffer, or the size of the struct */
-    size_t count;
-    int32_t id;
-    segno_error **err;
-} args;
-
-typedef struct {
-    const char *name;
-    segno_status (*call)(args *a);
-    kind kinds[6];
-    size_t opts_size; /* of the options, and what fills them */
-    void (*init)(void *opts, size_t size);
-    size_t info_size, element; /* of the struct out, and of an element of the buffer */
-    void (*release)(void *object);        /* frees what a VALUE receives */
-    int has_id, has_err, is_free;
-    segno_status good;                    /* what good arguments give */
-} function;
-
-#define THUNK(name, expression) static segno_status call_##name(args *a) { return (expression); }
-#define VOID(name, expression) static segno_status call_##name(args *a) { (void)a; expression; return SEGNO_OK; }
-#define P(i) UNTYPED(a->p[i])
-
-VOID(segno_chat_opts_init, segno_chat_opts_init(P(0), a->cap))
-THUNK(segno_chat_render, segno_chat_render(P(0), P(1), a->count, P(2), P(3), a->cap, P(4), a->err))
-VOID(segno_ctx_opts_init, segno_ctx_opts_init(P(0), a->cap))
-THUNK(segno_ctx_create, segno_ctx_create(SEGNO_ABI_VERSION, P(0), P(1), a->err))
-VOID(segno_ctx_free, segno_ctx_free(P(0)))
-THUNK(segno_decode_step, segno_decode_step(P(0), a->id, P(1), a->err))
-THUNK(segno_decode_batch, segno_decode_batch(P(0), P(1), 1, P(2), P(3), a->err))
-THUNK(segno_device_count, segno_device_count(SEGNO_DEVICE_CPU, P(0), a->err))
-THUNK(segno_device_info_get, segno_device_info_get(SEGNO_DEVICE_CPU, 0, P(0), a->cap, a->err))
-VOID(segno_error_code, (void)segno_error_code(P(0)))
-VOID(segno_error_message, CHECK(segno_error_message(P(0)) != NULL))
-VOID(segno_error_item, CHECK(segno_error_item(P(0)) == -1))
-VOID(segno_error_free, segno_error_free(P(0)))
-VOID(segno_model_opts_init, segno_model_opts_init(P(0), a->cap))
-THUNK(segno_model_load, segno_model_load(P(0), P(1), P(2), P(3), a->err))
-THUNK(segno_model_load_buffer, segno_model_load_buffer(P(0), P(1), a->count, P(2), P(3), a->err))
-THUNK(segno_model_meta, segno_model_meta(P(0), P(1), P(2), a->cap, P(3), a->err))
-THUNK(segno_model_info_get, segno_model_info_get(P(0), P(1), a->cap, a->err))
-VOID(segno_model_free, segno_model_free(P(0)))
-THUNK(segno_plan_get, segno_plan_get(P(0), P(1), P(2), P(3), P(4), a->cap, a->err))
-VOID(segno_sampler_opts_init, segno_sampler_opts_init(P(0), a->cap))
-THUNK(segno_seq_open, segno_seq_open(P(0), P(1), P(2), a->err))
-THUNK(segno_seq_append, segno_seq_append(P(0), a->id, P(1), a->count, a->err))
-THUNK(segno_seq_prefill, segno_seq_prefill(P(0), a->id, P(1), a->count, a->err))
-THUNK(segno_seq_length, segno_seq_length(P(0), a->id, P(1), a->err))
-THUNK(segno_seq_logits, segno_seq_logits(P(0), a->id, P(1), a->cap, P(2), a->err))
-THUNK(segno_seq_sampler_set, segno_seq_sampler_set(P(0), a->id, P(1), a->err))
-THUNK(segno_seq_fork, segno_seq_fork(P(0), a->id, P(1), P(2), a->err))
-THUNK(segno_seq_truncate, segno_seq_truncate(P(0), a->id, 2, a->err))
-THUNK(segno_seq_close, segno_seq_close(P(0), a->id, a->err))
-VOID(segno_session_opts_init, segno_session_opts_init(P(0), a->cap))
-THUNK(segno_session_create, segno_session_create(P(0), P(1), P(2), a->err))
-VOID(segno_session_free, segno_session_free(P(0)))
-THUNK(segno_session_memory, segno_session_memory(P(0), P(1), a->cap, a->err))
-THUNK(segno_session_cancel, segno_session_cancel(P(0), 0))
-VOID(segno_status_str, CHECK(segno_status_str(a->id) != NULL))
-THUNK(segno_tokenize, segno_tokenize(P(0), P(1), a->count, 0, P(2), a->cap, P(3), a->err))
-THUNK(segno_detokenize, segno_detokenize(P(0), P(1), a->count, 0, P(2), a->cap, P(3), a->err))
-VOID(segno_text_opts_init, segno_text_opts_init(P(0), a->cap))
-THUNK(segno_text_create, segno_text_create(P(0), P(1), P(2), a->err))
-THUNK(segno_text_push, segno_text_push(P(0), a->id, P(1), a->cap, P(2), a->err))
-THUNK(segno_text_flush, segno_text_flush(P(0), P(1), a->cap, P(2), a->err))
-VOID(segno_text_free, segno_text_free(P(0)))
-VOID(segno_version_number, CHECK(segno_version_number() == SEGNO_VERSION_NUMBER))
-VOID(segno_version_string, CHECK(segno_version_string() != NULL))
-VOID(segno_abi_version, CHECK(segno_abi_version() == SEGNO_ABI_VERSION))
-THUNK(segno_has_feature, segno_has_feature(P(0)))
-
-static void init_chat(void *p, size_t size) { segno_chat_opts_init(UNTYPED(p), size); }
-static void init_ctx(void *p, size_t size) { segno_ctx_opts_init(UNTYPED(p), size); }
-static void init_model(void *p, size_t size) { segno_model_opts_init(UNTYPED(p), size); }
-static void init_session(void *p, size_t size) { segno_session_opts_init(UNTYPED(p), size); }
-static void init_sampler(void *p, size_t size) { segno_sampler_opts_init(UNTYPED(p), size); }
-static void init_text(void *p, size_t size) { segno_text_opts_init(UNTYPED(p), size); }
-static void free_ctx(void *p) { segno_ctx_free(UNTYPED(p)); }
-static void free_model(void *p) { segno_model_free(UNTYPED(p)); }
-static void free_session(void *p) { segno_session_free(UNTYPED(p)); }
-static void free_text(void *p) { segno_text_free(UNTYPED(p)); }
-
-#define F(function) .name = #function, .call = call_##function
-#define OPTIONS(noun) .opts_size = sizeof(segno_##noun##_opts), .init = init_##noun
-#define STRUCT(type) .info_size = sizeof(type)
-
-static const function functions[] = {
-    {F(segno_chat_opts_init), .kinds = {FILL}, OPTIONS(chat)},
-    /* The model of the tests has no template. */
-    {F(segno_chat_render), .kinds = {MODEL, JSON, OPTS, BUFFER, LEN}, OPTIONS(chat), .element = 1, .has_err = 1,
-     .good = SEGNO_E_NOT_FOUND},
-    {F(segno_ctx_opts_init), .kinds = {FILL}, OPTIONS(ctx)},
-    {F(segno_ctx_create), .kinds = {OPTS, VALUE}, OPTIONS(ctx), .release = free_ctx, .has_err = 1},
-    {F(segno_ctx_free), .kinds = {CTX}, .is_free = 1},
-    {F(segno_decode_step), .kinds = {SESSION, VALUE}, .has_id = 1, .has_err = 1},
-    {F(segno_decode_batch), .kinds = {SESSION, SEQS, ROOM, ROOM}, .has_err = 1},
-    {F(segno_device_count), .kinds = {VALUE}, .has_err = 1},
-    {F(segno_device_info_get), .kinds = {INFO}, STRUCT(segno_device_info), .has_err = 1},
-    {F(segno_error_code), .kinds = {ERROR}, .is_free = 1},
-    {F(segno_error_message), .kinds = {ERROR}, .is_free = 1},
-    {F(segno_error_item), .kinds = {ERROR}, .is_free = 1},
-    {F(segno_error_free), .kinds = {ERROR}, .is_free = 1},
-    {F(segno_model_opts_init), .kinds = {FILL}, OPTIONS(model)},
-    {F(segno_model_load), .kinds = {CTX, PATH, OPTS, VALUE}, OPTIONS(model), .release = free_model, .has_err = 1},
-    {F(segno_model_load_buffer), .kinds = {CTX, BYTES, OPTS, VALUE}, OPTIONS(model), .release = free_model, .has_err = 1,
-     .good = SEGNO_E_FORMAT},
-    {F(segno_model_meta), .kinds = {MODEL, KEY, BUFFER, LEN}, .element = 1, .has_err = 1},
-    {F(segno_model_info_get), .kinds = {MODEL, INFO}, STRUCT(segno_model_info), .has_err = 1},
-    {F(segno_model_free), .kinds = {MODEL}, .is_free = 1},
-    {F(segno_plan_get), .kinds = {CTX, PATH, OPTS, SECOND, INFO}, OPTIONS(model), STRUCT(segno_plan), .has_err = 1},
-    {F(segno_sampler_opts_init), .kinds = {FILL}, OPTIONS(sampler)},
-    {F(segno_seq_open), .kinds = {SESSION, OPTS, VALUE}, OPTIONS(sampler), .has_err = 1},
-    {F(segno_seq_append), .kinds = {SESSION, TOKENS}, .has_id = 1, .has_err = 1},
-    {F(segno_seq_prefill), .kinds = {SESSION, TOKENS}, .has_id = 1, .has_err = 1},
-    {F(segno_seq_length), .kinds = {SESSION, VALUE}, .has_id = 1, .has_err = 1},
-    {F(segno_seq_logits), .kinds = {SESSION, BUFFER, LEN}, .element = sizeof(float), .has_id = 1, .has_err = 1},
-    {F(segno_seq_sampler_set), .kinds = {SESSION, OPTS}, OPTIONS(sampler), .has_id = 1, .has_err = 1},
-    {F(segno_seq_fork), .kinds = {SESSION, OPTS, VALUE}, OPTIONS(sampler), .has_id = 1, .has_err = 1},
-    {F(segno_seq_truncate), .kinds = {SESSION}, .has_id = 1, .has_err = 1},
-    {F(segno_seq_close), .kinds = {SESSION}, .has_id = 1, .has_err = 1},
-    {F(segno_session_opts_init), .kinds = {FILL}, OPTIONS(session)},
-    {F(segno_session_create), .kinds = {MODEL, OPTS, VALUE}, OPTIONS(session), .release = free_session, .has_err = 1},
-    {F(segno_session_free), .kinds = {SESSION}, .is_free = 1},
-    {F(segno_session_memory), .kinds = {SESSION, INFO}, STRUCT(segno_memory), .has_err = 1},
-    {F(segno_session_cancel), .kinds = {SESSION}},
-    {F(segno_status_str)},
-    {F(segno_tokenize), .kinds = {MODEL, BYTES, BUFFER, LEN}, .element = sizeof(int32_t), .has_err = 1},
-    {F(segno_detokenize), .kinds = {MODEL, TOKENS, BUFFER, LEN}, .element = 1, .has_err = 1},
-    {F(segno_text_opts_init), .kinds = {FILL}, OPTIONS(text)},
-    {F(segno_text_create), .kinds = {MODEL, OPTS, VALUE}, OPTIONS(text), .release = free_text, .has_err = 1},
-    {F(segno_text_push), .kinds = {TEXT, BUFFER, LEN}, .element = 1, .has_err = 1},
-    {F(segno_text_flush), .kinds = {TEXT, BUFFER, LEN}, .element = 1, .has_err = 1},
-    {F(segno_text_free), .kinds = {TEXT}, .is_free = 1},
-    {F(segno_version_number)},
-    {F(segno_version_string)},
-    {F(segno_abi_version)},
-    {F(segno_has_feature), .kinds = {NAME}},
-};
-#define FUNCTIONS (sizeof functions / sizeof *functions)
 
 /* The world of a call, made anew for each. */
 static const char *path;
@@ -185,7 +18,10 @@ static int32_t seq, closed;
 static size_t len;
 static int32_t tokens[4] = {40, 41, 42, 43};
 static void *value, *opts[256], *info[256], *buffer[4096], *rooms[2];
-static segno_session_opts second;
+static struct {
+    segno_session_opts opts;
+    unsigned char later[80];
+} second;
 static segno_error *error;
 
 static void make_world(void)
@@ -225,7 +61,7 @@ static void *good(kind k, int index)
     case SEQS: return &seq;
     case OPTS:
     case FILL: return opts;
-    case SECOND: return &second;
+    case SECOND: return &second.opts;
     case INFO: return info;
     case VALUE: return &value;
     case BUFFER: return buffer;
@@ -237,22 +73,54 @@ static void *good(kind k, int index)
     return NULL;
 }
 
+static int64_t good_number(const function *f, number k)
+{
+    switch (k) {
+    case ABI: return SEGNO_ABI_VERSION;
+    case SIZE: return (int64_t)(f->info_size > 0 ? f->info_size : f->opts_size);
+    case CAP: return (int64_t)(sizeof buffer / f->element);
+    case COUNT: return strcmp(f->name, "segno_decode_batch") == 0 ? 1 : 4;
+    case ID: return seq;
+    case TOKEN: return 40;
+    case KEPT: return 2;
+    case DEVICE: return SEGNO_DEVICE_CPU;
+    case FLAGS:
+    case INDEX:
+    case SWITCH:
+    case CODE:
+    case NO_NUMBER: break;
+    }
+    return 0;
+}
+
 static args good_args(const function *f)
 {
-    args a = {.cap = sizeof buffer, .count = 4, .id = f->has_id ? seq : 40, .err = &error};
+    args a = {.err = &error};
     for (int i = 0; i < 6; i++)
         a.p[i] = good(f->kinds[i], i);
-    if (f->element > 0)
-        a.cap = sizeof buffer / f->element;
-    if (f->info_size > 0)
-        a.cap = f->info_size;
-    if (f->kinds[0] == FILL)
-        a.cap = f->opts_size;
+    for (int i = 0; i < 4; i++)
+        a.n[i] = good_number(f, f->numbers[i]);
     memset(opts, 0xAA, sizeof opts);
-    segno_session_opts_init(&second, sizeof second);
+    segno_session_opts_init(&second.opts, sizeof second.opts);
     if (f->init != NULL)
         f->init(opts, f->opts_size);
     return a;
+}
+
+/* Where a parameter of this kind stands, -1 for nowhere. */
+static int place_of(const function *f, kind k)
+{
+    for (int i = 0; i < 6; i++)
+        if (f->kinds[i] == k)
+            return i;
+    return -1;
+}
+
+static void set(const function *f, args *a, number k, int64_t wanted)
+{
+    for (int i = 0; i < 4; i++)
+        if (f->numbers[i] == k)
+            a->n[i] = wanted;
 }
 
 /* Calls in a fresh world, and checks the error object. */
@@ -313,10 +181,8 @@ static void each_pointer_null(const function *f)
 /* Size asked for, then every kind of too little room: nothing is written, and the size needed is told. */
 static void short_buffers(const function *f)
 {
-    int at = 0;
-    while (at < 6 && f->kinds[at] != BUFFER)
-        at++;
-    if (at == 6 || f->good != SEGNO_OK)
+    int at = place_of(f, BUFFER);
+    if (at < 0 || f->good != SEGNO_OK)
         return;
     make_world();
     args a = good_args(f);
@@ -330,71 +196,173 @@ static void short_buffers(const function *f)
         end_world();
         make_world();
         a = good_args(f);
-        a.cap = caps[i] < needed ? caps[i] : 0;
+        set(f, &a, CAP, (int64_t)(caps[i] < needed ? caps[i] : 0));
         memset(buffer, 0x55, sizeof buffer);
         expect(f, SEGNO_E_BUFFER_TOO_SMALL, attempt(f, &a, i % 2), "a short buffer");
         CHECK(len == needed && buffer[0] == buffer[1] && *(unsigned char *)buffer == 0x55);
     }
-    a.cap = (size_t)-1;
+    set(f, &a, CAP, -1);
     a.p[at] = NULL;
     expect(f, SEGNO_E_NULL_POINTER, attempt(f, &a, 1), "NULL with a size");
     end_world();
 }
 
+static uint32_t first_number(const void *bytes)
+{
+    uint32_t first;
+    memcpy(&first, bytes, sizeof first);
+    return first;
+}
+
 static void structs_out(const function *f)
 {
-    for (size_t size = 0; size <= f->info_size + 64 && f->info_size > 0; size++) {
-        make_world();
+    if (f->info_size == 0)
+        return;
+    make_world();
+    for (size_t size = 0; size <= f->info_size + 64; size++) {
         args a = good_args(f);
-        a.cap = size;
+        set(f, &a, SIZE, (int64_t)size);
         memset(info, 0x55, sizeof info);
         expect(f, size < 4 ? SEGNO_E_INVALID_ARGUMENT : SEGNO_OK, attempt(f, &a, 1), "a struct of another size");
         const unsigned char *bytes = (const unsigned char *)info;
         CHECK(bytes[size] == 0x55);
-        uint32_t told;
-        memcpy(&told, info, sizeof told);
-        CHECK(size < 4 || told == size);
+        CHECK(size < 4 || first_number(info) == size);
         CHECK(size <= f->info_size || bytes[size - 1] == 0);
-        end_world();
+    }
+    end_world();
+}
+
+static void structs_to_be_filled(const function *f)
+{
+    unsigned char *bytes = (unsigned char *)opts;
+    for (size_t size = 0; size <= f->opts_size + 64 && f->kinds[0] == FILL; size++) {
+        args a = good_args(f);
+        set(f, &a, SIZE, (int64_t)size);
+        memset(opts, 0x55, sizeof opts);
+        f->call(&a);
+        CHECK(bytes[size] == 0x55 && (size < 4 || first_number(opts) == size));
     }
 }
 
-static void structs_in(const function *f)
+/* Options of every size: one that ends within a field is refused, for what is left of a pointer leads nowhere. */
+static void structs_in(const function *f, kind k, void *options, size_t known)
 {
-    uint32_t *size = (uint32_t *)opts;
-    unsigned char *bytes = (unsigned char *)opts;
-    for (uint32_t s = 0; s <= f->opts_size + 64 && f->init != NULL; s += s < 8 ? 1 : 4) {
+    if (place_of(f, k) < 0)
+        return;
+    unsigned char *bytes = (unsigned char *)options;
+    for (uint32_t size = 0; size <= known + 64; size += size < 16 ? 1 : 4) {
         make_world();
         args a = good_args(f);
-        if (f->kinds[0] == FILL) {
-            a.cap = s;
-            memset(opts, 0x55, sizeof opts);
-            f->call(&a);
-            CHECK(bytes[s] == 0x55 && (s < 4 || *size == s));
-            end_world();
-            continue;
-        }
-        memset(bytes + f->opts_size, 0, 64);
-        *size = s;
-        int whole_pointers = s % 8 == 0 || s >= f->opts_size;
-        if (whole_pointers)
-            expect(f, s < 4 ? SEGNO_E_INVALID_ARGUMENT : f->good, attempt(f, &a, 1), "options of another size");
-        if (s > f->opts_size) {
-            bytes[s - 1] = 1;
-            expect(f, SEGNO_E_UNSUPPORTED, attempt(f, &a, 1), "options with an unknown field");
+        memset(bytes + known, 0, 64);
+        memcpy(options, &size, sizeof size);
+        expect(f, size < 8 || size % 8 != 0 ? SEGNO_E_INVALID_ARGUMENT : f->good, attempt(f, &a, 1), "options of another size");
+        if (size > known) {
+            bytes[size - 1] = 1;
+            expect(f, size % 8 != 0 ? SEGNO_E_INVALID_ARGUMENT : SEGNO_E_UNSUPPORTED, attempt(f, &a, 1),
+                   "options with an unknown field");
         }
         end_world();
     }
 }
 
-static void ids_that_are_not_open(const function *f)
+/* Values of numbers that no call can accept, and what it answers. */
+static const struct {
+    number which;
+    int64_t value;
+    segno_status answer;
+} wrong_numbers[] = {
+    {ABI, SEGNO_ABI_VERSION + 1, SEGNO_E_ABI},
+    {ABI, SEGNO_ABI_VERSION - 1, SEGNO_E_ABI},
+    {ABI, 1u << 31, SEGNO_E_ABI},
+    {COUNT, -1, SEGNO_E_INVALID_ARGUMENT},
+    {COUNT, INT64_MIN, SEGNO_E_INVALID_ARGUMENT},
+    {ID, -1, SEGNO_E_NOT_FOUND},
+    {ID, 0, SEGNO_E_NOT_FOUND},
+    {ID, INT32_MAX, SEGNO_E_NOT_FOUND},
+    {ID, INT32_MIN, SEGNO_E_NOT_FOUND},
+    {TOKEN, -1, SEGNO_E_INVALID_ARGUMENT},
+    {TOKEN, INT32_MAX, SEGNO_E_INVALID_ARGUMENT},
+    {TOKEN, INT32_MIN, SEGNO_E_INVALID_ARGUMENT},
+    {KEPT, 5, SEGNO_E_INVALID_ARGUMENT},
+    {KEPT, -1, SEGNO_E_INVALID_ARGUMENT},
+    {FLAGS, 4, SEGNO_E_INVALID_ARGUMENT},
+    {FLAGS, UINT32_MAX, SEGNO_E_INVALID_ARGUMENT},
+    {DEVICE, -1, SEGNO_E_INVALID_ARGUMENT},
+    {DEVICE, SEGNO_DEVICE_CUDA + 1, SEGNO_E_INVALID_ARGUMENT},
+    {DEVICE, INT32_MIN, SEGNO_E_INVALID_ARGUMENT},
+    {INDEX, 1, SEGNO_E_NOT_FOUND},
+    {INDEX, INT32_MAX, SEGNO_E_NOT_FOUND},
+    {INDEX, -1, SEGNO_E_INVALID_ARGUMENT},
+    {INDEX, INT32_MIN, SEGNO_E_INVALID_ARGUMENT},
+    {SWITCH, INT32_MIN, SEGNO_OK},
+    {CODE, INT32_MIN, SEGNO_OK},
+    {CODE, INT32_MAX, SEGNO_OK},
+};
+
+static void each_number_wrong(const function *f)
 {
     make_world();
-    const int32_t ids[6] = {closed, -1, 0, INT32_MAX, INT32_MIN, seq + 1};
-    for (int i = 0; i < 6 && f->has_id; i++) {
+    for (size_t i = 0; i < sizeof wrong_numbers / sizeof *wrong_numbers; i++) {
+        for (int at = 0; at < 4; at++) {
+            if (f->numbers[at] != wrong_numbers[i].which)
+                continue;
+            args a = good_args(f);
+            a.n[at] = wrong_numbers[i].value;
+            expect(f, wrong_numbers[i].answer, attempt(f, &a, i % 2), "a wrong number");
+        }
+    }
+    const int32_t ids[2] = {closed, seq + 1};
+    for (int i = 0; i < 2 && f->numbers[0] == ID; i++) {
         args a = good_args(f);
-        a.id = ids[i];
+        a.n[0] = ids[i];
         expect(f, SEGNO_E_NOT_FOUND, attempt(f, &a, i % 2), "an id that is not open");
+    }
+    end_world();
+}
+
+/* Lists inside options: NULL with a count, and counts that no memory holds. */
+static void lists_in_options(void)
+{
+    segno_sampler_opts sampler;
+    segno_text_opts stream;
+    segno_chat_opts chat;
+    int32_t id;
+    const size_t counts[3] = {1, (size_t)-1, (size_t)1 << 63};
+    make_world();
+    for (int i = 0; i < 3; i++) {
+        segno_status answer = SEGNO_E_NULL_POINTER;
+        for (int given = 0; given < 2; given++, answer = SEGNO_E_INVALID_ARGUMENT) {
+            if (given && i == 0)
+                continue;
+            void *list = given ? buffer : NULL;
+            segno_sampler_opts_init(&sampler, sizeof sampler);
+            sampler.bias = UNTYPED(list);
+            sampler.bias_count = counts[i];
+            EXPECT(answer, segno_seq_sampler_set(session, seq, &sampler, &err));
+            segno_sampler_opts_init(&sampler, sizeof sampler);
+            sampler.stop_tokens = UNTYPED(list);
+            sampler.stop_token_count = counts[i];
+            EXPECT(answer, segno_seq_open(session, &sampler, &id, &err));
+            EXPECT(answer, segno_seq_fork(session, seq, &sampler, &id, &err));
+            segno_text_opts_init(&stream, sizeof stream);
+            stream.stops = UNTYPED(list);
+            stream.stop_count = counts[i];
+            EXPECT(answer, segno_text_create(model, &stream, (segno_text **)&value, &err));
+            segno_string stop = {UNTYPED(list), counts[i]};
+            stream.stops = &stop;
+            stream.stop_count = 1;
+            EXPECT(answer, segno_text_create(model, &stream, (segno_text **)&value, &err));
+            for (int member = 0; member < 3; member++) {
+                segno_chat_opts_init(&chat, sizeof chat);
+                chat.template_text = member == 0 ? (const char *)list : "x";
+                chat.template_len = member == 0 ? counts[i] : 1;
+                chat.tools_json = member == 1 ? (const char *)list : NULL;
+                chat.tools_len = member == 1 ? counts[i] : 0;
+                chat.vars_json = member == 2 ? (const char *)list : NULL;
+                chat.vars_len = member == 2 ? counts[i] : 0;
+                EXPECT(answer, segno_chat_render(model, "[]", 2, &chat, NULL, 0, &len, &err));
+            }
+        }
     }
     end_world();
 }
@@ -427,16 +395,6 @@ static void chats_in_short_buffers(void)
     }
     chat.template_text = NULL;
     EXPECT(SEGNO_E_NULL_POINTER, segno_chat_render(model, "[]", 2, &chat, room, sizeof room, &len, &err));
-}
-
-static void wrong_abi_numbers(void)
-{
-    const uint32_t numbers[4] = {SEGNO_ABI_VERSION + 1, (uint32_t)SEGNO_ABI_VERSION - 1, UINT32_MAX, 1u << 31};
-    for (int i = 0; i < 4; i++) {
-        segno_ctx *other = (segno_ctx *)(size_t)1;
-        EXPECT(SEGNO_E_ABI, segno_ctx_create(numbers[i], NULL, &other, &err));
-        CHECK(other == NULL);
-    }
 }
 
 static volatile int running;
@@ -474,7 +432,7 @@ static void calls_beside_a_running_one(void)
         segno_status status = SEGNO_OK;
         for (long tries = 0; status != SEGNO_E_BUSY && tries < 10000000; tries++) {
             args a = good_args(f);
-            a.id = closed;
+            set(f, &a, ID, closed);
             if (a.p[1] == &seq)
                 a.p[1] = &closed;
             status = attempt(f, &a, 1);
@@ -488,13 +446,18 @@ static void calls_beside_a_running_one(void)
     end_world();
 }
 
+static volatile int met;
+
 static void *use_text(void *unused)
 {
     char room[256];
     size_t used;
-    for (int i = 0; i < 20000; i++) {
-        segno_status status = segno_text_push(text, 40 + i % 50, room, sizeof room, &used, NULL);
+    for (long tries = 0; !met && tries < 20000000; tries++) {
+        segno_status status = tries % 8 == 7 ? segno_text_flush(text, room, sizeof room, &used, NULL)
+                                             : segno_text_push(text, (int32_t)(40 + tries % 50), room, sizeof room, &used, NULL);
         CHECK(status == SEGNO_OK || status == SEGNO_E_BUSY);
+        if (status == SEGNO_E_BUSY)
+            met = 1;
     }
     return unused;
 }
@@ -507,7 +470,61 @@ static void texts_of_two_threads(void)
         CHECK(pthread_create(&users[i], NULL, use_text, NULL) == 0);
     for (int i = 0; i < 2; i++)
         CHECK(pthread_join(users[i], NULL) == 0);
+    CHECK(met);
     end_world();
+}
+
+/* Context, model, session, text and an error, freed in every order; whatever is left works on. */
+static void free_in_order(const int *order)
+{
+    segno_ctx_opts options;
+    segno_ctx *own_ctx;
+    segno_model *own_model;
+    segno_session *own_session;
+    segno_text *own_text;
+    segno_error *own_error;
+    int32_t id;
+    segno_ctx_opts_init(&options, sizeof options);
+    options.n_threads = 2;
+    EXPECT(SEGNO_OK, segno_ctx_create(SEGNO_ABI_VERSION, &options, &own_ctx, &err));
+    EXPECT(SEGNO_OK, segno_model_load(own_ctx, path, NULL, &own_model, &err));
+    EXPECT(SEGNO_OK, segno_session_create(own_model, &second.opts, &own_session, &err));
+    EXPECT(SEGNO_OK, segno_text_create(own_model, NULL, &own_text, &err));
+    CHECK(segno_seq_close(own_session, 77, &own_error) == SEGNO_E_NOT_FOUND);
+    EXPECT(SEGNO_OK, segno_seq_open(own_session, NULL, &id, &err));
+    int freed[5] = {0};
+    for (int i = 0; i < 5; i++) {
+        if (!freed[1])
+            EXPECT(SEGNO_OK, segno_tokenize(own_model, "ab", 2, 0, NULL, 0, &len, &err));
+        if (!freed[2])
+            EXPECT(SEGNO_OK, segno_seq_prefill(own_session, id, tokens, 1, &err));
+        if (!freed[3])
+            CHECK(segno_text_push(own_text, 40, (char *)buffer, sizeof buffer, &len, NULL) == SEGNO_OK);
+        if (!freed[4])
+            CHECK(segno_error_code(own_error) == SEGNO_E_NOT_FOUND && strlen(segno_error_message(own_error)) > 5);
+        freed[order[i]] = 1;
+        switch (order[i]) {
+        case 0: segno_ctx_free(own_ctx); break;
+        case 1: segno_model_free(own_model); break;
+        case 2: segno_session_free(own_session); break;
+        case 3: segno_text_free(own_text); break;
+        default: segno_error_free(own_error);
+        }
+    }
+}
+
+static void every_order_of_freeing(int *order, int at)
+{
+    if (at == 5)
+        free_in_order(order);
+    for (int i = at; i < 5; i++) {
+        int first = order[at];
+        order[at] = order[i];
+        order[i] = first;
+        every_order_of_freeing(order, at + 1);
+        order[i] = order[at];
+        order[at] = first;
+    }
 }
 
 /* Raises and lowers the flag at moments that a fixed sequence of numbers gives. */
@@ -523,32 +540,51 @@ static void *cancel_often(void *unused)
     return unused;
 }
 
+/* A call that evaluates something; how many tokens it adds when it is not cancelled. */
+static segno_status evaluate(long which, size_t *added)
+{
+    int32_t out = -7;
+    float logits[4096];
+    segno_status status, item;
+    *added = which == 0 ? 4 : which == 3 ? 0 : 1;
+    switch (which) {
+    case 0: return segno_seq_prefill(session, seq, tokens, 4, NULL);
+    case 1:
+        status = segno_decode_step(session, seq, &out, NULL);
+        CHECK((status == SEGNO_CANCELLED) == (out == -7));
+        return status;
+    case 2:
+        status = segno_decode_batch(session, &seq, 1, &out, &item, NULL);
+        CHECK((status == SEGNO_CANCELLED) == (out == -1) && (status == item || item == SEGNO_DONE));
+        return status;
+    default: return segno_seq_logits(session, seq, logits, sizeof logits / sizeof *logits, &len, NULL);
+    }
+}
+
 static void cancel_at_any_moment(void)
 {
     pthread_t canceller;
-    int cancelled = 0, done = 0;
+    int cancelled[4] = {0}, done[4] = {0}, few = 1;
     make_world();
     running = 1;
     CHECK(pthread_create(&canceller, NULL, cancel_often, NULL) == 0);
-    for (long i = 0; i < 200000 && (i < 400 || cancelled < 20 || done < 20); i++) {
-        size_t before, after;
-        int32_t token = -7;
-        CHECK(segno_seq_truncate(session, seq, 4, NULL) == SEGNO_OK);
+    for (long i = 0; i < 400000 && few; i++) {
+        size_t before, after, added;
+        CHECK(segno_seq_truncate(session, seq, 3, NULL) == SEGNO_OK);
+        CHECK(segno_seq_append(session, seq, tokens, 1, NULL) == SEGNO_OK);
         CHECK(segno_seq_length(session, seq, &before, NULL) == SEGNO_OK && before == 4);
-        segno_status status = i % 2 ? segno_seq_prefill(session, seq, tokens, 4, NULL)
-                                    : segno_decode_step(session, seq, &token, NULL);
+        segno_status status = evaluate(i % 4, &added);
         CHECK(segno_seq_length(session, seq, &after, NULL) == SEGNO_OK);
         CHECK(status >= 0 && status != SEGNO_PENDING);
-        CHECK(after == (status == SEGNO_CANCELLED ? 4u : i % 2 ? 8u : 5u));
-        CHECK(status != SEGNO_CANCELLED || token == -7);
-        if (status == SEGNO_CANCELLED)
-            cancelled++;
-        else
-            done++;
+        CHECK(after == 4 + (status == SEGNO_CANCELLED ? 0 : added));
+        (status == SEGNO_CANCELLED ? cancelled : done)[i % 4]++;
+        few = i < 400;
+        for (int which = 0; which < 4; which++)
+            few = few || cancelled[which] < 20 || done[which] < 20;
     }
     running = 0;
     CHECK(pthread_join(canceller, NULL) == 0);
-    CHECK(cancelled >= 20 && done >= 20);
+    CHECK(!few);
     end_world();
 }
 
@@ -565,13 +601,17 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < FUNCTIONS; i++) {
         each_pointer_null(&functions[i]);
         short_buffers(&functions[i]);
+        each_number_wrong(&functions[i]);
         structs_out(&functions[i]);
-        structs_in(&functions[i]);
-        ids_that_are_not_open(&functions[i]);
+        structs_to_be_filled(&functions[i]);
+        structs_in(&functions[i], OPTS, opts, functions[i].opts_size);
+        structs_in(&functions[i], SECOND, &second.opts, sizeof second.opts);
     }
+    lists_in_options();
     batches_of_bad_ids();
     chats_in_short_buffers();
-    wrong_abi_numbers();
+    int objects[5] = {0, 1, 2, 3, 4};
+    every_order_of_freeing(objects, 0);
     calls_beside_a_running_one();
     texts_of_two_threads();
     cancel_at_any_moment();

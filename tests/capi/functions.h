@@ -1,0 +1,193 @@
+/* Every exported function, with the kinds of its parameters, in one table. tests/hostile_table.rs holds it against the header. */
+#ifndef SEGNO_TEST_FUNCTIONS_H
+#define SEGNO_TEST_FUNCTIONS_H
+
+#include "check.h"
+
+#include <stddef.h>
+
+/* What a pointer parameter is; decides what NULL means, and what a good value is. */
+typedef enum {
+    NONE,
+    CTX,     /* objects: NULL is refused, except by the functions that free them */
+    MODEL,
+    SESSION,
+    TEXT,
+    ERROR,
+    PATH,    /* texts and lists in: NULL is refused while their length is not 0 */
+    KEY,
+    BYTES,
+    JSON,
+    TOKENS,
+    SEQS,
+    OPTS,    /* options: NULL means defaults */
+    SECOND,  /* options of a session, beside others */
+    FILL,    /* options to be filled: NULL does nothing */
+    INFO,    /* struct out, with its size */
+    VALUE,   /* a place for one value, or for an object */
+    BUFFER,  /* room of a stated size: NULL asks for the size */
+    ROOM,    /* room without which the call makes no sense */
+    LEN,     /* where the size goes */
+    NAME     /* a text for which NULL is just unknown */
+} kind;
+
+/* What a parameter is that is no pointer. */
+typedef enum {
+    NO_NUMBER,
+    ABI,     /* number of the header's ABI */
+    SIZE,    /* of the struct that follows options to be filled, or goes out */
+    CAP,     /* elements of the buffer */
+    COUNT,   /* elements of the list in */
+    ID,      /* of a sequence */
+    TOKEN,
+    KEPT,    /* tokens to keep */
+    FLAGS,
+    DEVICE,  /* kind of device */
+    INDEX,   /* of a device of that kind */
+    SWITCH,  /* on or off */
+    CODE     /* a status */
+} number;
+
+/* Arguments of one call: its pointers and its numbers, each in the order of the parameters. */
+typedef struct {
+    void *p[6];
+    int64_t n[4];
+    segno_error **err;
+} args;
+
+typedef struct {
+    const char *name;
+    segno_status (*call)(args *a);
+    kind kinds[6];
+    number numbers[4];
+    size_t opts_size; /* of the options, and what fills them */
+    void (*init)(void *opts, size_t size);
+    size_t info_size, element;     /* of the struct out, and of an element of the buffer */
+    void (*release)(void *object); /* frees what a VALUE receives */
+    int has_err, is_free;
+    segno_status good;                    /* what good arguments give */
+} function;
+
+#define THUNK(name, expression) static segno_status call_##name(args *a) { return (expression); }
+#define VOID(name, expression) static segno_status call_##name(args *a) { (void)a; expression; return SEGNO_OK; }
+#define P(i) UNTYPED(a->p[i])
+#define N(i) a->n[i]
+
+VOID(segno_chat_opts_init, segno_chat_opts_init(P(0), N(0)))
+THUNK(segno_chat_render, segno_chat_render(P(0), P(1), N(0), P(2), P(3), N(1), P(4), a->err))
+VOID(segno_ctx_opts_init, segno_ctx_opts_init(P(0), N(0)))
+THUNK(segno_ctx_create, segno_ctx_create(N(0), P(0), P(1), a->err))
+VOID(segno_ctx_free, segno_ctx_free(P(0)))
+THUNK(segno_decode_step, segno_decode_step(P(0), N(0), P(1), a->err))
+THUNK(segno_decode_batch, segno_decode_batch(P(0), P(1), N(0), P(2), P(3), a->err))
+THUNK(segno_device_count, segno_device_count(N(0), P(0), a->err))
+THUNK(segno_device_info_get, segno_device_info_get(N(0), N(1), P(0), N(2), a->err))
+VOID(segno_error_code, (void)segno_error_code(P(0)))
+VOID(segno_error_message, CHECK(segno_error_message(P(0)) != NULL))
+VOID(segno_error_item, CHECK(segno_error_item(P(0)) == -1))
+VOID(segno_error_free, segno_error_free(P(0)))
+VOID(segno_model_opts_init, segno_model_opts_init(P(0), N(0)))
+THUNK(segno_model_load, segno_model_load(P(0), P(1), P(2), P(3), a->err))
+THUNK(segno_model_load_buffer, segno_model_load_buffer(P(0), P(1), N(0), P(2), P(3), a->err))
+THUNK(segno_model_meta, segno_model_meta(P(0), P(1), P(2), N(0), P(3), a->err))
+THUNK(segno_model_info_get, segno_model_info_get(P(0), P(1), N(0), a->err))
+VOID(segno_model_free, segno_model_free(P(0)))
+THUNK(segno_plan_get, segno_plan_get(P(0), P(1), P(2), P(3), P(4), N(0), a->err))
+VOID(segno_sampler_opts_init, segno_sampler_opts_init(P(0), N(0)))
+THUNK(segno_seq_open, segno_seq_open(P(0), P(1), P(2), a->err))
+THUNK(segno_seq_append, segno_seq_append(P(0), N(0), P(1), N(1), a->err))
+THUNK(segno_seq_prefill, segno_seq_prefill(P(0), N(0), P(1), N(1), a->err))
+THUNK(segno_seq_length, segno_seq_length(P(0), N(0), P(1), a->err))
+THUNK(segno_seq_logits, segno_seq_logits(P(0), N(0), P(1), N(1), P(2), a->err))
+THUNK(segno_seq_sampler_set, segno_seq_sampler_set(P(0), N(0), P(1), a->err))
+THUNK(segno_seq_fork, segno_seq_fork(P(0), N(0), P(1), P(2), a->err))
+THUNK(segno_seq_truncate, segno_seq_truncate(P(0), N(0), N(1), a->err))
+THUNK(segno_seq_close, segno_seq_close(P(0), N(0), a->err))
+VOID(segno_session_opts_init, segno_session_opts_init(P(0), N(0)))
+THUNK(segno_session_create, segno_session_create(P(0), P(1), P(2), a->err))
+VOID(segno_session_free, segno_session_free(P(0)))
+THUNK(segno_session_memory, segno_session_memory(P(0), P(1), N(0), a->err))
+THUNK(segno_session_cancel, segno_session_cancel(P(0), N(0)))
+VOID(segno_status_str, CHECK(segno_status_str(N(0)) != NULL))
+THUNK(segno_tokenize, segno_tokenize(P(0), P(1), N(0), N(1), P(2), N(2), P(3), a->err))
+THUNK(segno_detokenize, segno_detokenize(P(0), P(1), N(0), N(1), P(2), N(2), P(3), a->err))
+VOID(segno_text_opts_init, segno_text_opts_init(P(0), N(0)))
+THUNK(segno_text_create, segno_text_create(P(0), P(1), P(2), a->err))
+THUNK(segno_text_push, segno_text_push(P(0), N(0), P(1), N(1), P(2), a->err))
+THUNK(segno_text_flush, segno_text_flush(P(0), P(1), N(0), P(2), a->err))
+VOID(segno_text_free, segno_text_free(P(0)))
+VOID(segno_version_number, CHECK(segno_version_number() == SEGNO_VERSION_NUMBER))
+VOID(segno_version_string, CHECK(segno_version_string() != NULL))
+VOID(segno_abi_version, CHECK(segno_abi_version() == SEGNO_ABI_VERSION))
+THUNK(segno_has_feature, segno_has_feature(P(0)))
+
+static void init_chat(void *p, size_t size) { segno_chat_opts_init(UNTYPED(p), size); }
+static void init_ctx(void *p, size_t size) { segno_ctx_opts_init(UNTYPED(p), size); }
+static void init_model(void *p, size_t size) { segno_model_opts_init(UNTYPED(p), size); }
+static void init_session(void *p, size_t size) { segno_session_opts_init(UNTYPED(p), size); }
+static void init_sampler(void *p, size_t size) { segno_sampler_opts_init(UNTYPED(p), size); }
+static void init_text(void *p, size_t size) { segno_text_opts_init(UNTYPED(p), size); }
+static void free_ctx(void *p) { segno_ctx_free(UNTYPED(p)); }
+static void free_model(void *p) { segno_model_free(UNTYPED(p)); }
+static void free_session(void *p) { segno_session_free(UNTYPED(p)); }
+static void free_text(void *p) { segno_text_free(UNTYPED(p)); }
+
+#define F(function) .name = #function, .call = call_##function
+#define OPTIONS(noun) .opts_size = sizeof(segno_##noun##_opts), .init = init_##noun
+#define STRUCT(type) .info_size = sizeof(type)
+
+static const function functions[] = {
+    {F(segno_chat_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(chat)},
+    /* The model of the tests has no template. */
+    {F(segno_chat_render), .kinds = {MODEL, JSON, OPTS, BUFFER, LEN}, .numbers = {COUNT, CAP}, OPTIONS(chat), .element = 1, .has_err = 1,
+     .good = SEGNO_E_NOT_FOUND},
+    {F(segno_ctx_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(ctx)},
+    {F(segno_ctx_create), .kinds = {OPTS, VALUE}, .numbers = {ABI}, OPTIONS(ctx), .release = free_ctx, .has_err = 1},
+    {F(segno_ctx_free), .kinds = {CTX}, .is_free = 1},
+    {F(segno_decode_step), .kinds = {SESSION, VALUE}, .numbers = {ID}, .has_err = 1},
+    {F(segno_decode_batch), .kinds = {SESSION, SEQS, ROOM, ROOM}, .numbers = {COUNT}, .has_err = 1},
+    {F(segno_device_count), .kinds = {VALUE}, .numbers = {DEVICE}, .has_err = 1},
+    {F(segno_device_info_get), .kinds = {INFO}, .numbers = {DEVICE, INDEX, SIZE}, STRUCT(segno_device_info), .has_err = 1},
+    {F(segno_error_code), .kinds = {ERROR}, .is_free = 1},
+    {F(segno_error_message), .kinds = {ERROR}, .is_free = 1},
+    {F(segno_error_item), .kinds = {ERROR}, .is_free = 1},
+    {F(segno_error_free), .kinds = {ERROR}, .is_free = 1},
+    {F(segno_model_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(model)},
+    {F(segno_model_load), .kinds = {CTX, PATH, OPTS, VALUE}, OPTIONS(model), .release = free_model, .has_err = 1},
+    {F(segno_model_load_buffer), .kinds = {CTX, BYTES, OPTS, VALUE}, .numbers = {COUNT}, OPTIONS(model), .release = free_model,
+     .has_err = 1, .good = SEGNO_E_FORMAT},
+    {F(segno_model_meta), .kinds = {MODEL, KEY, BUFFER, LEN}, .numbers = {CAP}, .element = 1, .has_err = 1},
+    {F(segno_model_info_get), .kinds = {MODEL, INFO}, .numbers = {SIZE}, STRUCT(segno_model_info), .has_err = 1},
+    {F(segno_model_free), .kinds = {MODEL}, .is_free = 1},
+    {F(segno_plan_get), .kinds = {CTX, PATH, OPTS, SECOND, INFO}, .numbers = {SIZE}, OPTIONS(model), STRUCT(segno_plan), .has_err = 1},
+    {F(segno_sampler_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(sampler)},
+    {F(segno_seq_open), .kinds = {SESSION, OPTS, VALUE}, OPTIONS(sampler), .has_err = 1},
+    {F(segno_seq_append), .kinds = {SESSION, TOKENS}, .numbers = {ID, COUNT}, .has_err = 1},
+    {F(segno_seq_prefill), .kinds = {SESSION, TOKENS}, .numbers = {ID, COUNT}, .has_err = 1},
+    {F(segno_seq_length), .kinds = {SESSION, VALUE}, .numbers = {ID}, .has_err = 1},
+    {F(segno_seq_logits), .kinds = {SESSION, BUFFER, LEN}, .numbers = {ID, CAP}, .element = sizeof(float), .has_err = 1},
+    {F(segno_seq_sampler_set), .kinds = {SESSION, OPTS}, .numbers = {ID}, OPTIONS(sampler), .has_err = 1},
+    {F(segno_seq_fork), .kinds = {SESSION, OPTS, VALUE}, .numbers = {ID}, OPTIONS(sampler), .has_err = 1},
+    {F(segno_seq_truncate), .kinds = {SESSION}, .numbers = {ID, KEPT}, .has_err = 1},
+    {F(segno_seq_close), .kinds = {SESSION}, .numbers = {ID}, .has_err = 1},
+    {F(segno_session_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(session)},
+    {F(segno_session_create), .kinds = {MODEL, OPTS, VALUE}, OPTIONS(session), .release = free_session, .has_err = 1},
+    {F(segno_session_free), .kinds = {SESSION}, .is_free = 1},
+    {F(segno_session_memory), .kinds = {SESSION, INFO}, .numbers = {SIZE}, STRUCT(segno_memory), .has_err = 1},
+    {F(segno_session_cancel), .kinds = {SESSION}, .numbers = {SWITCH}},
+    {F(segno_status_str), .numbers = {CODE}},
+    {F(segno_tokenize), .kinds = {MODEL, BYTES, BUFFER, LEN}, .numbers = {COUNT, FLAGS, CAP}, .element = sizeof(int32_t), .has_err = 1},
+    {F(segno_detokenize), .kinds = {MODEL, TOKENS, BUFFER, LEN}, .numbers = {COUNT, FLAGS, CAP}, .element = 1, .has_err = 1},
+    {F(segno_text_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(text)},
+    {F(segno_text_create), .kinds = {MODEL, OPTS, VALUE}, OPTIONS(text), .release = free_text, .has_err = 1},
+    {F(segno_text_push), .kinds = {TEXT, BUFFER, LEN}, .numbers = {TOKEN, CAP}, .element = 1, .has_err = 1},
+    {F(segno_text_flush), .kinds = {TEXT, BUFFER, LEN}, .numbers = {CAP}, .element = 1, .has_err = 1},
+    {F(segno_text_free), .kinds = {TEXT}, .is_free = 1},
+    {F(segno_version_number)},
+    {F(segno_version_string)},
+    {F(segno_abi_version)},
+    {F(segno_has_feature), .kinds = {NAME}},
+};
+#define FUNCTIONS (sizeof functions / sizeof *functions)
+
+#endif
