@@ -1,15 +1,16 @@
-//! Tests of what a panic inside a call leaves behind: a code, a poisoned object, and a host that goes on.
+//! Tests of what calls meet beside a running call, and after one that panicked: a code, and a host that goes on.
 //!
 //! The panics are forced inside the bodies that the exported functions hand to the guard, so they take its whole way.
 
 use super::ctx::*;
+use super::decode::{segno_decode_batch, segno_decode_step};
 use super::error::*;
 use super::model::*;
 use super::seq::*;
 use super::session::*;
 use super::status::*;
 use super::text::*;
-use super::{decode::segno_decode_step, guard::guard, version::SEGNO_ABI_VERSION};
+use super::{guard::guard, version::SEGNO_ABI_VERSION};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::process::Command;
 use std::ptr::{null, null_mut};
@@ -62,6 +63,87 @@ fn failure(call: impl FnOnce(*mut *mut segno_error) -> segno_status) -> (segno_s
     (status, message)
 }
 
+type Answers = Vec<(&'static str, segno_status)>;
+
+/// What every function of a session answers that takes its lock.
+fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
+    let (mut id, mut status, mut len, none) = (0, 0, 0, null_mut());
+    // SAFETY: the struct holds numbers, for which zero is a value.
+    let mut memory: segno_memory = unsafe { std::mem::zeroed() };
+    vec![
+        ("segno_decode_batch", segno_decode_batch(session, &seq, 1, &mut id, &mut status, none)),
+        ("segno_decode_step", segno_decode_step(session, seq, &mut id, none)),
+        ("segno_seq_append", segno_seq_append(session, seq, [1].as_ptr(), 1, none)),
+        ("segno_seq_close", segno_seq_close(session, seq, none)),
+        ("segno_seq_fork", segno_seq_fork(session, seq, null(), &mut id, none)),
+        ("segno_seq_length", segno_seq_length(session, seq, &mut len, none)),
+        ("segno_seq_logits", segno_seq_logits(session, seq, null_mut(), 0, &mut len, none)),
+        ("segno_seq_open", segno_seq_open(session, null(), &mut id, none)),
+        ("segno_seq_prefill", segno_seq_prefill(session, seq, [1].as_ptr(), 1, none)),
+        ("segno_seq_sampler_set", segno_seq_sampler_set(session, seq, null(), none)),
+        ("segno_seq_truncate", segno_seq_truncate(session, seq, 1, none)),
+        ("segno_session_memory", segno_session_memory(session, &mut memory, size_of::<segno_memory>(), none)),
+    ]
+}
+
+/// The same for a text.
+fn text_calls(text: *mut segno_text) -> Answers {
+    let (mut room, mut len, none) = ([0; 64], 0, null_mut());
+    vec![
+        ("segno_text_flush", segno_text_flush(text, room.as_mut_ptr(), 64, &mut len, none)),
+        ("segno_text_push", segno_text_push(text, 40, room.as_mut_ptr(), 64, &mut len, none)),
+    ]
+}
+
+/// Functions of the header whose first parameter is this object, but for the ones that take no lock.
+fn declared_for(object: &str) -> Vec<String> {
+    let header = include_str!("../../include/segno.h");
+    let functions =
+        header.split(';').filter_map(|statement| statement.rsplit_once("\nsegno_status ")?.1.split_once('('));
+    let first = format!("struct {object} *");
+    let of_object = functions.filter(|(_, parameters)| parameters.trim_start_matches("const ").starts_with(&first));
+    let mut names: Vec<String> = of_object.map(|(name, _)| name.to_owned()).collect();
+    names.retain(|name| name != "segno_session_cancel");
+    names.sort();
+    names
+}
+
+/// Asserts that every function of an object has been called, and has answered `status`.
+fn assert_all(answers: &Answers, object: &str, status: segno_status) {
+    assert_eq!(answers.iter().map(|(name, _)| *name).collect::<Vec<_>>(), declared_for(object));
+    assert!(answers.iter().all(|&(_, answer)| answer == status), "{status} expected: {answers:?}");
+}
+
+#[test]
+fn every_call_beside_a_running_one_is_busy() {
+    let (ctx, model) = load();
+    let (session, seq) = open(model);
+    let mut text = null_mut();
+    assert_eq!(segno_text_create(model, null(), &mut text, null_mut()), SEGNO_OK);
+    let beside = |session: usize, text: usize| {
+        let calls = move || (session_calls(session as *mut _, seq), text_calls(text as *mut _));
+        std::thread::spawn(calls).join().unwrap()
+    };
+    let (session_address, text_address) = (session as usize, text as usize);
+    let outer = with_session(session, null_mut(), |_, _| {
+        with_text(text, null_mut(), 0, &mut 0, null_mut(), |stream| {
+            let (of_session, of_text) = beside(session_address, text_address);
+            assert_all(&of_session, "segno_session", SEGNO_E_BUSY);
+            assert_all(&of_text, "segno_text", SEGNO_E_BUSY);
+            assert_eq!(segno_session_cancel(session, 0), SEGNO_OK);
+            Ok(stream.flush())
+        });
+        Ok(SEGNO_OK)
+    });
+    assert_eq!(outer, SEGNO_OK);
+    assert!(step(session, seq) >= SEGNO_OK);
+    assert_all(&text_calls(text), "segno_text", SEGNO_OK);
+    segno_text_free(text);
+    segno_session_free(session);
+    segno_model_free(model);
+    segno_ctx_free(ctx);
+}
+
 #[test]
 fn a_panic_poisons_its_session_and_no_other() {
     let (ctx, model) = load();
@@ -70,9 +152,7 @@ fn a_panic_poisons_its_session_and_no_other() {
     assert_eq!((status, message.as_str()), (SEGNO_E_PANIC, "internal failure: forced in a session"));
     assert!(LOG.lock().unwrap().iter().any(|line| line.contains("forced in a session")));
     for _ in 0..2 {
-        assert_eq!(step(broken, seq), SEGNO_E_POISONED);
-        assert_eq!(segno_seq_close(broken, seq, null_mut()), SEGNO_E_POISONED);
-        assert_eq!(segno_seq_length(broken, seq, &mut 0, null_mut()), SEGNO_E_POISONED);
+        assert_all(&session_calls(broken, seq), "segno_session", SEGNO_E_POISONED);
         let (status, message) = failure(|err| segno_seq_open(broken, null(), &mut 0, err));
         assert!(status == SEGNO_E_POISONED && message.contains("free it"), "{message}");
         assert_eq!(segno_session_cancel(broken, 1), SEGNO_OK);
@@ -91,15 +171,16 @@ fn a_panic_poisons_its_session_and_no_other() {
 #[test]
 fn a_panic_poisons_its_text_and_no_other() {
     let (ctx, model) = load();
-    let (mut broken, mut healthy, mut len) = (null_mut(), null_mut(), 0);
+    let (mut broken, mut healthy) = (null_mut(), null_mut());
     for text in [&mut broken, &mut healthy] {
         assert_eq!(segno_text_create(model, null(), text, null_mut()), SEGNO_OK);
     }
     let forced = |err| with_text(broken, null_mut(), 0, &mut 0, err, |_| panic!("forced in a text"));
     assert_eq!(failure(forced).0, SEGNO_E_PANIC);
-    let mut push = |text| segno_text_push(text, 40, [0; 64].as_mut_ptr(), 64, &mut len, null_mut());
-    assert_eq!((push(broken), push(broken), push(healthy)), (SEGNO_E_POISONED, SEGNO_E_POISONED, SEGNO_OK));
-    assert_eq!(segno_text_flush(broken, null_mut(), 0, &mut 0, null_mut()), SEGNO_E_POISONED);
+    for _ in 0..2 {
+        assert_all(&text_calls(broken), "segno_text", SEGNO_E_POISONED);
+        assert_all(&text_calls(healthy), "segno_text", SEGNO_OK);
+    }
     segno_text_free(broken);
     segno_text_free(healthy);
     segno_model_free(model);
