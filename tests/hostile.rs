@@ -1,8 +1,9 @@
 //! Hostile files: thousands of tiny models, each changed in a way that matters, end in a model or an error. No panic, no crash, at
 //! most 2 seconds and 1 GiB each.
 //!
-//! `SEGNO_HOSTILE_CASES` sets how many (`make fuzz` asks for more), `SEGNO_HOSTILE_FIRST` where to begin: a case is its number. A crash
-//! leaves the file at fault as `hostile-*.gguf` in cargo's folder for the temporary files of tests.
+//! `SEGNO_HOSTILE_CASES` sets how many (`make fuzz` asks for more), `SEGNO_HOSTILE_FIRST` where to begin: a case is its number. With
+//! `SEGNO_HOSTILE_LARGE=1` large files are truncated too. A crash leaves the file at fault as `hostile-*.gguf` in cargo's folder for the
+//! temporary files of tests.
 
 mod common;
 
@@ -31,6 +32,8 @@ static ALLOCATOR: memory::Capped = memory::Capped;
 
 const CASES: usize = 20_000;
 const LONGEST: Duration = Duration::from_secs(2);
+/// Bytes above which a file has too many truncations for every run of the tests.
+const LARGE: u64 = 5 << 18;
 /// A case that has not ended by then never will.
 const HANG: Duration = Duration::from_secs(30);
 
@@ -85,9 +88,17 @@ fn run(test: &str, cases: Range<usize>, case: impl Fn(usize, &Ctx, &Path) -> Rea
                 break;
             }
             let timed = || {
-                let started = Instant::now();
+                let (started, refused) = (Instant::now(), memory::refused());
                 *running[worker].lock().unwrap() = Some((number, started));
-                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case(number, &ctx, &file)));
+                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    let reached = case(number, &ctx, &file);
+                    assert_eq!(
+                        refused,
+                        memory::refused(),
+                        "case {number}, or the one beside it, goes beyond its memory"
+                    );
+                    reached
+                }));
                 (outcome, started.elapsed())
             };
             let (outcome, mut took) = timed();
@@ -157,13 +168,28 @@ fn changed_models_load_or_are_refused() {
     assert!(cases < 1000 || (decoded > cases / 10 && refused > cases / 4), "the cases prove little");
 }
 
+/// Every GGUF file of a folder and its folders.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let below = paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] });
+    below.filter(|path| path.extension().is_some_and(|end| end == "gguf")).collect()
+}
+
+/// Every model of the tests as bytes; those above [`LARGE`] where they are asked for.
+fn whole_models() -> Vec<Vec<u8>> {
+    let mut files = files_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden"));
+    files.extend(common::shared_data().iter().flat_map(|folder| files_below(folder)));
+    if number("SEGNO_HOSTILE_LARGE", 0) == 0 {
+        files.retain(|path| path.metadata().unwrap().len() <= LARGE);
+    }
+    files.push(common::bundled_model());
+    let files = files.iter().map(|path| std::fs::read(path).unwrap());
+    models::all().iter().map(|model| model.to_bytes()).chain(files).collect()
+}
+
 #[test]
 fn truncated_models_are_refused() {
-    let golden = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/hf")).unwrap();
-    let files =
-        golden.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|end| end == "gguf"));
-    let files = files.chain([common::bundled_model()]).map(|path| std::fs::read(path).unwrap());
-    let models: Vec<Vec<u8>> = models::all().iter().map(|model| model.to_bytes()).chain(files).collect();
+    let models = whole_models();
     let cuts = |at: usize| (0..models[at].len()).step_by(512).map(move |cut| (at, cut));
     let cuts: Vec<(usize, usize)> = (0..models.len()).flat_map(cuts).collect();
     let tally = run("truncated", 0..cuts.len(), |number, ctx, _| {

@@ -1,4 +1,5 @@
-//! An allocator with a ceiling: what would go beyond it fails, so an allocation that cannot fail ends the process, and is found.
+//! An allocator with a ceiling: what would go beyond it fails, so an allocation that cannot fail ends the process, and one that can is
+//! counted. A case keeps its bound when nothing was refused meanwhile.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,10 +9,16 @@ pub const CEILING: usize = 1 << 30;
 
 static USED: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+static REFUSED: AtomicUsize = AtomicUsize::new(0);
 
 /// Most bytes that were in use at once so far.
 pub fn peak() -> usize {
     PEAK.load(Ordering::Relaxed)
+}
+
+/// Allocations that would have gone beyond the ceiling so far.
+pub fn refused() -> usize {
+    REFUSED.load(Ordering::Relaxed)
 }
 
 pub struct Capped;
@@ -20,6 +27,7 @@ fn take(size: usize) -> bool {
     let used = USED.fetch_add(size, Ordering::Relaxed).saturating_add(size);
     if used > CEILING {
         give(size);
+        REFUSED.fetch_add(1, Ordering::Relaxed);
         return false;
     }
     PEAK.fetch_max(used, Ordering::Relaxed);
