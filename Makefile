@@ -16,7 +16,8 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all cuda install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test abi-baseline fuzz header clean
+.PHONY: all cuda install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test abi-baseline soak cancel \
+	fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -63,6 +64,16 @@ abi-baseline: header $(LIB) tools
 	tests/abi/signatures.sh --write
 	tests/abi/library.sh $(LIB) --write
 
+# Sessions, contexts and cancelled calls beside each other for SECONDS; tokens are those of each alone.
+SECONDS ?= 120
+soak:
+	SEGNO_SOAK_SECONDS=$(SECONDS) $(CARGO) test --test soak -- --show-output
+
+# From cancel to return, on any model: SAMPLES cancelled calls of each kind.
+SAMPLES ?= 400
+cancel:
+	SEGNO_CANCEL_MODEL=$(abspath $(MODEL)) SEGNO_CANCEL_SAMPLES=$(SAMPLES) $(CARGO) test --release --test cancel -- --show-output --test-threads 1
+
 # What the tests of the hosts need beyond a C compiler; as root it is installed.
 tools:
 	@tests/tools.sh
@@ -102,11 +113,12 @@ $(BUILD)/models/%.gguf:
 	@mkdir -p $(@D)
 	$(CARGO) run --quiet --release --example synth_gguf -- $(basename $*) $(subst .,,$(suffix $*)) $@
 
-# More hostile files than `make test` has: CASES of them, beginning with number FIRST.
+# More hostile files than `make test` has: CASES of them, beginning with number FIRST, and every test model truncated, the large too.
 CASES ?= 1000000
 FIRST ?= 0
 fuzz:
-	SEGNO_HOSTILE_CASES=$(CASES) SEGNO_HOSTILE_FIRST=$(FIRST) $(CARGO) test --test hostile changed -- --show-output
+	SEGNO_HOSTILE_CASES=$(CASES) SEGNO_HOSTILE_FIRST=$(FIRST) SEGNO_HOSTILE_LARGE=1 \
+		$(CARGO) test --test hostile -- changed truncated --show-output
 
 # Regenerates include/segno.h from src/ffi; the test `header` fails when that was forgotten.
 header:
@@ -122,7 +134,7 @@ $(BUILD)/%: examples/c/%.c include/segno.h $(LIB)
 	@mkdir -p $(BUILD)
 	$(CC) $(WARNINGS) -std=c11 $(CFLAGS) -Iinclude $< -L$(TARGET) -lsegno -o $@
 
-$(BUILD)/test_%: tests/capi/%.c tests/capi/check.h include/segno.h $(LIB)
+$(BUILD)/test_%: tests/capi/%.c $(wildcard tests/capi/*.h) include/segno.h $(LIB)
 	@mkdir -p $(BUILD)
 	$(CC) $(WARNINGS) -std=c11 $(CFLAGS) -Iinclude $< -L$(TARGET) -lsegno -lpthread -o $@
 
