@@ -15,6 +15,7 @@ struct StepArgs {
     uint32_t *outputs;
     uint32_t *tables;
     uint32_t *serial;
+    unsigned long long *best;  // cleared for the kernels that choose tokens
     const float *frequencies;
     float *cos, *sin;
     uint32_t half_dims;
@@ -38,7 +39,10 @@ extern "C" __global__ void __launch_bounds__(128) step_begin(StepArgs args, Shap
     if (row != 0) return;
     const volatile uint32_t *header = args.host_header;
     if (threadIdx.x == 0) *args.serial = header[0];
-    for (uint32_t i = threadIdx.x; i < shape.outputs; i += blockDim.x) args.outputs[i] = args.host_outputs[i];
+    for (uint32_t i = threadIdx.x; i < shape.outputs; i += blockDim.x) {
+        args.outputs[i] = args.host_outputs[i];
+        args.best[i] = 0;
+    }
     const uint32_t updates = header[1];
     for (uint32_t i = threadIdx.x; i < updates; i += blockDim.x) {
         args.tables[args.host_updates[i].index] = args.host_updates[i].page;

@@ -3,8 +3,8 @@
 #![cfg(feature = "cuda")]
 
 use segno::arch::{Arch, Hparams};
-use segno::backend::cuda::args::{Args, Matrix, Shape};
-use segno::backend::cuda::lower::{Addresses, Extent, Kernel, Launch, lower};
+use segno::backend::cuda::args::{Args, Matrix, Shape, StepArgs};
+use segno::backend::cuda::lower::{Addresses, Extent, Kernel, Launch, Lists, lower};
 use segno::format::Gguf;
 use segno::plan::{Program, build::build, memory::place};
 use std::path::{Path, PathBuf};
@@ -24,11 +24,11 @@ fn programs() -> Vec<(PathBuf, Program)> {
     paths.map(read).collect()
 }
 
-fn launches(program: &Program) -> Vec<Launch> {
+fn lists(program: &Program) -> Lists {
     let placement = place(program);
     let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
     let matrix = |weight: &segno::plan::Weight| Matrix {
-        codes: 1 << 40,
+        data: 1 << 40,
         rows: weight.rows as u32,
         cols: weight.cols as u32,
         ..Matrix::default()
@@ -37,6 +37,7 @@ fn launches(program: &Program) -> Vec<Launch> {
         buffers: numbers(placement.buffers.len(), 1 << 32),
         matrices: program.matrices.iter().map(matrix).collect(),
         vectors: numbers(program.vectors.len(), 1 << 36),
+        step: StepArgs { best: 1 << 44, ..StepArgs::default() },
         ..Addresses::default()
     };
     lower(program, &placement, &addresses).unwrap()
@@ -47,21 +48,24 @@ fn every_op_is_covered_exactly_once() {
     let programs = programs();
     assert!(programs.len() >= 15);
     for (path, program) in &programs {
-        let mut covered: Vec<usize> = launches(program).iter().flat_map(|launch| launch.covers.clone()).collect();
-        covered.sort_unstable();
-        let all: Vec<usize> = (0..program.ops.len()).collect();
-        assert_eq!(covered, all, "{}", path.display());
+        let lists = lists(program);
+        for list in [&lists.single, &lists.batch] {
+            let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
+            covered.sort_unstable();
+            let all: Vec<usize> = (0..program.ops.len()).collect();
+            assert_eq!(covered, all, "{}", path.display());
+        }
     }
 }
 
 #[test]
 fn every_bucket_launches_every_kernel() {
     for (path, program) in &programs() {
-        let list = launches(program);
+        let lists = lists(program);
         for bucket in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
             for splits in [1, 8, 64, 512] {
                 let shape = Shape { rows: bucket, outputs: bucket, splits, pad: 0 };
-                let idle = list.iter().find(|launch| launch.blocks(&shape).contains(&0));
+                let idle = lists.of(&shape).iter().find(|launch| launch.blocks(&shape).contains(&0));
                 assert!(idle.is_none(), "{}: bucket {bucket}: {idle:?}", path.display());
             }
         }
@@ -71,7 +75,7 @@ fn every_bucket_launches_every_kernel() {
 #[test]
 fn the_tiles_of_a_multiplication_hold_every_weight_row() {
     for (path, program) in &programs() {
-        for launch in launches(program).iter().filter(|launch| launch.kernel == Kernel::Matmul) {
+        for launch in lists(program).batch.iter().filter(|launch| launch.kernel == Kernel::Matmul) {
             let Args::Matmul(args) = launch.args else { panic!("a multiplication with other arguments") };
             let mut tiles = 0;
             for segment in &args.segments[..args.count as usize] {
@@ -88,9 +92,14 @@ fn the_tiles_of_a_multiplication_hold_every_weight_row() {
 fn an_empty_set_of_outputs_runs_no_head() {
     let (_, program) = &programs()[0];
     let shape = Shape { rows: 7, outputs: 0, splits: 1, pad: 0 };
-    let list = launches(program);
-    let running: Vec<Kernel> =
-        list.iter().filter(|launch| !launch.blocks(&shape).contains(&0)).map(|launch| launch.kernel).collect();
-    assert!(running.contains(&Kernel::Step) && running.contains(&Kernel::StepEnd));
-    assert!(!running.contains(&Kernel::Select) && !running.contains(&Kernel::Argmax));
+    let lists = lists(program);
+    let running = |shape: &Shape| -> Vec<Launch> {
+        let list = lists.of(shape).iter();
+        list.filter(|launch| !launch.blocks(shape).contains(&0)).cloned().collect()
+    };
+    let kernels: Vec<Kernel> = running(&shape).iter().map(|launch| launch.kernel).collect();
+    assert!(kernels.contains(&Kernel::Step) && kernels.contains(&Kernel::StepEnd));
+    assert!(!kernels.contains(&Kernel::Select) && !kernels.contains(&Kernel::Argmax));
+    let head = |launch: &Launch| matches!(launch.args, Args::Matvec(args) if args.best != 0);
+    assert!(!running(&Shape { rows: 1, ..shape }).iter().any(head));
 }

@@ -20,13 +20,13 @@ args! {
     Row { token: u32, position: u32, slot: u32, pad: u32 }
     /// A changed entry of the page tables.
     TableUpdate { index: u32, page: u32 }
-    /// A weight matrix in its planes.
-    Matrix { codes: Address, high: Address, scales: Address, blocks: Address, dtype: u32, rows: u32, cols: u32, pad: u32 }
-    /// Activations, with the 8-bit form where one is wanted.
-    Activation { x: Address, q: Address, meta: Address }
+    /// A weight matrix in its slices.
+    Matrix { data: Address, row_bytes: u32, slice_bytes: u32, dtype: u32, rows: u32, cols: u32, pad: u32 }
+    /// Activations, with the 8-bit form where one is wanted, and factors of the rows where a norm left some.
+    Activation { x: Address, q: Address, meta: Address, factors: Address }
     StepArgs {
         host_rows: Address, host_outputs: Address, host_updates: Address, host_header: Address, rows: Address,
-        outputs: Address, tables: Address, serial: Address, frequencies: Address, cos: Address, sin: Address,
+        outputs: Address, tables: Address, serial: Address, best: Address, frequencies: Address, cos: Address, sin: Address,
         half_dims: u32, magnitude: f32,
     }
     EmbedArgs { table: Matrix, rows: Address, out: Address }
@@ -36,6 +36,11 @@ args! {
     /// One product of a multiplication.
     Segment { matrix: Matrix, bias: Address, out: Address, first_tile: u32, adds: u32 }
     MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; 3] }
+    /// Products of one row, with what stands before and after them.
+    MatvecArgs {
+        x: Activation, norm: Address, gated: Activation, best: Address, eps: f32, cols: u32, count: u32, rows_a_warp: u32,
+        stage_bytes: u32, pad: u32, segments: [Segment; 3],
+    }
     HeadsArgs {
         q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, cos: Address, sin: Address, rows: Address,
         tables: Address, cache: Address, page_elements: u64, keys: u64, values: u64, table_stride: u32, heads: u32,
@@ -45,8 +50,9 @@ args! {
         q: Address, mixed: Address, states: Address, rows: Address, tables: Address, cache: Address, page_elements: u64,
         keys: u64, values: u64, table_stride: u32, heads: u32, kv_heads: u32, head_dim: u32, out: Activation,
     }
+    AttendArgs { heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation }
     ArgmaxArgs {
-        logits: Address, parts: Address, serial: Address, host_tokens: Address, host_done: Address, vocab: u32, pad: u32,
+        logits: Address, best: Address, serial: Address, host_tokens: Address, host_done: Address, vocab: u32, pad: u32,
     }
     RepackArgs { raw: Address, out: Matrix, first: u64, count: u64 }
 }
@@ -61,8 +67,10 @@ pub enum Args {
     Norm(NormArgs),
     Silu(SiluArgs),
     Matmul(MatmulArgs),
+    Matvec(MatvecArgs),
     Heads(HeadsArgs),
     Attention(AttentionArgs),
+    Attend(AttendArgs),
     Argmax(ArgmaxArgs),
 }
 
@@ -76,8 +84,10 @@ impl Args {
             Args::Norm(args) => std::ptr::from_ref(args).cast(),
             Args::Silu(args) => std::ptr::from_ref(args).cast(),
             Args::Matmul(args) => std::ptr::from_ref(args).cast(),
+            Args::Matvec(args) => std::ptr::from_ref(args).cast(),
             Args::Heads(args) => std::ptr::from_ref(args).cast(),
             Args::Attention(args) => std::ptr::from_ref(args).cast(),
+            Args::Attend(args) => std::ptr::from_ref(args).cast(),
             Args::Argmax(args) => std::ptr::from_ref(args).cast(),
         }
     }
@@ -89,9 +99,10 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_that_the_kernels_expect() {
-        assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 48, 72]);
-        assert_eq!([size_of::<StepArgs>(), size_of::<EmbedArgs>(), size_of::<SelectArgs>()], [96, 64, 32]);
-        assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [48, 40, 256]);
-        assert_eq!([size_of::<HeadsArgs>(), size_of::<AttentionArgs>(), size_of::<ArgmaxArgs>()], [136, 112, 48]);
+        assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
+        assert_eq!([size_of::<StepArgs>(), size_of::<EmbedArgs>(), size_of::<SelectArgs>()], [104, 48, 32]);
+        assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [56, 48, 216]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<AttendArgs>()], [272, 192]);
+        assert_eq!([size_of::<HeadsArgs>(), size_of::<AttentionArgs>(), size_of::<ArgmaxArgs>()], [136, 120, 48]);
     }
 }

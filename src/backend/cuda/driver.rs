@@ -134,6 +134,11 @@ impl Device {
         Ok(10 * major + minor)
     }
 
+    /// Most shared memory of a block, in bytes.
+    pub fn shared_memory(&self) -> Result<u32> {
+        self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+    }
+
     fn attribute(&self, attribute: CUdevice_attribute) -> Result<u32> {
         let mut value: c_int = 0;
         // SAFETY: the handle comes from the driver.
@@ -165,6 +170,11 @@ impl Primary {
         // SAFETY: the handle comes from the driver; the share is given back when the value drops.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device.handle) })?;
         Ok(Primary { context, device })
+    }
+
+    /// The device that it belongs to.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     /// Makes the context current on this thread until the result drops; the host's own is current again afterwards.

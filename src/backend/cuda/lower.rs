@@ -1,29 +1,28 @@
-//! From a program to the one list of launches that eager passes and graphs share.
+//! From a program to the lists of launches that eager passes and graphs share.
 //!
-//! A [`Launch`] is data: kernel, grid, arguments, and the ops that it covers. Its grid is told in rows, outputs and splits, so that one list
-//! serves every bucket. Addresses come from outside, so that lowering needs no GPU.
+//! A [`Launch`] is data: kernel, grid, arguments, and the ops that it covers. Its grid is told in rows, outputs and splits, so that two lists
+//! serve every bucket: one for a single row, where a launch covers as many ops as it can (`single`), and one for all others. Both give the
+//! same bits. Addresses come from outside, so that lowering needs no GPU.
 
 use super::args::*;
 use crate::error::{Error, Result};
-use crate::kv::Side;
 use crate::plan::memory::Placement;
-use crate::plan::op::{RopeLayout, Rows};
+use crate::plan::op::Rows;
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 use crate::quant::DType;
 
-/// Blocks of a row in the first stage of the argmax.
-pub const ARGMAX_PARTS: usize = 64;
+/// Blocks that look for the highest logit of a row.
+const ARGMAX_BLOCKS: u32 = 64;
 /// Weight rows of a block of a multiplication.
 const TILE_ROWS: usize = 16;
 /// Query heads of a block of attention.
-const HEAD_GROUP: usize = 4;
-const HEADS_A_BLOCK: usize = 4;
-const ELEMENTS_A_BLOCK: usize = 256;
+pub(super) const HEAD_GROUP: usize = 4;
+pub(super) const ELEMENTS_A_BLOCK: usize = 256;
 /// Most elements of a head that attention has shared memory for.
 const MAX_HEAD_DIM: usize = 512;
-const ATTENTION_THREADS: usize = 256;
 
-/// A kernel, by its place in the table of loaded functions. `Matmul` stands for the widths 1, 2, 4 and 8, chosen by the shape.
+/// A kernel, by its place in the table of loaded functions. `AttendSingle` stands for one and for four heads a block, `Matmul` for the widths
+/// 1, 2, 4 and 8; the shape chooses.
 #[allow(missing_docs)] // Named as in `kernels/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
@@ -38,7 +37,10 @@ pub enum Kernel {
     Merge,
     Argmax,
     StepEnd,
-    Matmul,
+    Matvec,
+    AttendBatch,
+    AttendSingle,
+    Matmul = 15,
 }
 
 /// Extent of a grid along one axis.
@@ -49,6 +51,11 @@ pub enum Extent {
     Rows,
     Outputs,
     Splits,
+    /// Blocks of the query heads of a single row.
+    HeadGroups {
+        kv_heads: u32,
+        group: u32,
+    },
     /// Tiles times the slices of the batch's rows, or of its outputs.
     Tiles {
         tiles: u32,
@@ -83,6 +90,11 @@ pub fn batch_width(batch: u32) -> u32 {
     }
 }
 
+/// Query heads that a block takes at a time where the batch is a single row: few while the row is short, so that there are more blocks.
+fn single_head_group(shape: &Shape) -> u32 {
+    if shape.splits == 1 { 1 } else { HEAD_GROUP as u32 }
+}
+
 impl Extent {
     fn resolve(self, shape: &Shape) -> u32 {
         match self {
@@ -90,6 +102,7 @@ impl Extent {
             Extent::Rows => shape.rows,
             Extent::Outputs => shape.outputs,
             Extent::Splits => shape.splits,
+            Extent::HeadGroups { kv_heads, group } => kv_heads * group.div_ceil(single_head_group(shape)),
             Extent::Tiles { tiles, on_outputs } => {
                 let batch = if on_outputs { shape.outputs } else { shape.rows };
                 tiles * batch.div_ceil(batch_width(batch))
@@ -102,6 +115,16 @@ impl Launch {
     /// Blocks for a shape; a zero means that there is nothing to do.
     pub fn blocks(&self, shape: &Shape) -> [u32; 3] {
         self.grid.map(|extent| extent.resolve(shape))
+    }
+
+    /// Place of the kernel for a shape in the table of loaded functions.
+    pub fn function(&self, shape: &Shape) -> usize {
+        let variant = match self.kernel {
+            Kernel::Matmul => self.width(shape).ilog2(),
+            Kernel::AttendSingle => (single_head_group(shape) > 1).into(),
+            _ => 0,
+        };
+        self.kernel as usize + variant as usize
     }
 
     /// Batch rows of a multiplication's block for a shape.
@@ -123,13 +146,14 @@ pub struct Addresses {
     pub vectors: Vec<Address>,
     pub q: Address,
     pub meta: Address,
+    pub factors: Address,
     pub mixed: Address,
     pub states: Address,
+    pub ended: Address,
     pub cache: Address,
     pub cache_f32: bool,
     /// The step's own: host and device lists.
     pub step: StepArgs,
-    pub argmax_parts: Address,
     pub host_tokens: Address,
     pub host_done: Address,
     /// Entries of a slot's page table.
@@ -150,7 +174,8 @@ pub fn takes(dtype: DType) -> Option<u32> {
     }
 }
 
-fn is_quantized(dtype: DType) -> bool {
+/// Whether a type is repacked into slices.
+pub fn is_quantized(dtype: DType) -> bool {
     takes(dtype).is_some_and(|code| code > 2)
 }
 
@@ -182,31 +207,54 @@ pub fn quantized_width(program: &Program) -> usize {
     widths.max().unwrap_or(0)
 }
 
-/// Lowers `program`.
-pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Vec<Launch>> {
-    check(program)?;
-    let mut lowering = Lowering { program, placement, addresses, launches: Vec::new(), next: 0 };
-    lowering.push(Kernel::Step, [Extent::Rows, ONE, ONE], 128, Args::Step(addresses.step), 0);
-    while lowering.next < program.ops.len() {
-        lowering.op()?;
-    }
-    lowering.choose_tokens();
-    Ok(lowering.launches)
+/// The launches of a program.
+#[derive(Clone, Debug)]
+pub struct Lists {
+    /// For batches of one row.
+    pub single: Vec<Launch>,
+    /// For all others.
+    pub batch: Vec<Launch>,
 }
 
-const ONE: Extent = Extent::Fixed(1);
+impl Lists {
+    /// The list for a shape.
+    pub fn of(&self, shape: &Shape) -> &[Launch] {
+        if shape.rows == 1 { &self.single } else { &self.batch }
+    }
+}
 
-struct Lowering<'a> {
-    program: &'a Program,
+/// Lowers `program`.
+pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
+    check(program)?;
+    let list = |single| {
+        let mut lowering = Lowering { program, placement, addresses, single, launches: Vec::new(), next: 0 };
+        lowering.push(Kernel::Step, [Extent::Rows, ONE, ONE], 128, Args::Step(addresses.step), 0);
+        while lowering.next < program.ops.len() {
+            lowering.op()?;
+        }
+        lowering.choose_tokens();
+        Ok(lowering.launches)
+    };
+    Ok(Lists { single: list(true)?, batch: list(false)? })
+}
+
+pub(super) const ONE: Extent = Extent::Fixed(1);
+
+pub(super) struct Lowering<'a> {
+    pub program: &'a Program,
     placement: &'a Placement,
-    addresses: &'a Addresses,
-    launches: Vec<Launch>,
-    next: usize,
+    pub addresses: &'a Addresses,
+    single: bool,
+    pub launches: Vec<Launch>,
+    pub next: usize,
 }
 
 impl Lowering<'_> {
     /// Lowers the next op, with those after it that its launch covers too.
     fn op(&mut self) -> Result<()> {
+        if self.single && self.single_row() {
+            return Ok(());
+        }
         match self.program.ops[self.next] {
             Op::Embed { table, out } => self.embed(table, out),
             Op::Norm { x, weight, out } => self.norm(x, weight, out),
@@ -220,23 +268,23 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn out_of_place(&self) -> Error {
+    pub fn out_of_place(&self) -> Error {
         let name = self.program.ops[self.next].name();
         Error::Unsupported(format!("op {} ({name}) stands where the cuda backend cannot run it", self.next))
     }
 
     /// Adds a launch that covers the next `covered` ops.
-    fn push(&mut self, kernel: Kernel, grid: [Extent; 3], block: usize, args: Args, covered: usize) {
+    pub fn push(&mut self, kernel: Kernel, grid: [Extent; 3], block: usize, args: Args, covered: usize) {
         let covers = (self.next..self.next + covered).collect();
         self.next += covered;
         self.launches.push(Launch { kernel, grid, block: block as u32, shared_bytes: 0, args, covers });
     }
 
-    fn value(&self, id: ValueId) -> Address {
+    pub fn value(&self, id: ValueId) -> Address {
         self.addresses.buffers[self.placement.buffer_of[id.0]]
     }
 
-    fn width(&self, id: ValueId) -> usize {
+    pub fn width(&self, id: ValueId) -> usize {
         self.program.values[id.0].width
     }
 
@@ -247,15 +295,22 @@ impl Lowering<'_> {
         }
     }
 
+    /// A value that is read; what a norm wrote has factors.
+    pub fn input(&self, id: ValueId) -> Activation {
+        let normed = self.program.ops.iter().any(|op| matches!(op, Op::Norm { out, .. } if *out == id));
+        let factors = if normed { self.addresses.factors } else { 0 };
+        Activation { x: self.value(id), q: self.addresses.q, meta: self.addresses.meta, factors }
+    }
+
     /// A value that is written, with its 8-bit form if a later multiplication reads that.
-    fn activation(&self, id: ValueId) -> Activation {
+    pub fn activation(&self, id: ValueId) -> Activation {
         let reads = |op: &Op| matches!(op, Op::MatMul { x, matrix, .. } if *x == id && is_quantized(self.program.matrices[matrix.0].dtype));
         let quantized = self.program.ops[self.next..].iter().any(reads);
         let (q, meta) = if quantized { (self.addresses.q, self.addresses.meta) } else { (0, 0) };
-        Activation { x: self.value(id), q, meta }
+        Activation { x: self.value(id), q, meta, factors: self.input(id).factors }
     }
 
-    fn vector(&self, id: Option<VectorId>) -> Address {
+    pub fn vector(&self, id: Option<VectorId>) -> Address {
         id.map_or(0, |id| self.addresses.vectors[id.0])
     }
 
@@ -279,7 +334,7 @@ impl Lowering<'_> {
             width: self.width(x) as u32,
             eps: self.program.norm_eps,
         };
-        self.push(Kernel::Norm, [self.rows(out), ONE, ONE], 512, Args::Norm(args), 1);
+        self.push(Kernel::Norm, [self.rows(out), ONE, ONE], 256, Args::Norm(args), 1);
     }
 
     fn silu(&mut self, gate: ValueId, up: ValueId) {
@@ -293,7 +348,7 @@ impl Lowering<'_> {
     fn multiply(&mut self, x: ValueId) {
         let mut args = MatmulArgs { cols: self.width(x) as u32, ..MatmulArgs::default() };
         let on_outputs = self.rows(x) == Extent::Outputs;
-        args.x = Activation { x: self.value(x), q: self.addresses.q, meta: self.addresses.meta };
+        args.x = self.input(x);
         let mut product = ValueId(0);
         for op in &self.program.ops[self.next..] {
             let &Op::MatMul { x: other, matrix, bias, out } = op else { break };
@@ -325,100 +380,20 @@ impl Lowering<'_> {
         self.push(Kernel::Matmul, grid, 256, Args::Matmul(args), covered);
     }
 
-    /// Norms and rotations of queries and keys, up to the store that ends them.
-    fn heads(&mut self) -> Result<()> {
-        let ops = &self.program.ops[self.next..];
-        let Some(end) = ops.iter().position(|op| matches!(op, Op::StoreKv { .. })) else {
-            return Err(self.out_of_place());
-        };
-        let Op::StoreKv { layer, keys, values } = ops[end] else { return Err(self.out_of_place()) };
-        let mut args = self.heads_args(layer);
-        (args.k, args.v) = (self.value(keys), self.value(values));
-        let mut turned = 0;
-        for op in &ops[..end] {
-            match *op {
-                Op::HeadNorm { x, weight } if x == keys => args.k_norm = self.vector(Some(weight)),
-                Op::HeadNorm { weight, .. } => args.q_norm = self.vector(Some(weight)),
-                Op::Rope { x } => {
-                    turned += 1;
-                    if x != keys {
-                        args.q = self.value(x);
-                    }
-                }
-                _ => return Err(self.out_of_place()),
-            }
-        }
-        if turned != 2 || args.q == 0 {
-            return Err(self.out_of_place());
-        }
-        let heads = self.program.kv.heads + 2 * self.program.kv.kv_heads;
-        let blocks = Extent::Fixed(heads.div_ceil(HEADS_A_BLOCK) as u32);
-        self.push(Kernel::Heads, [blocks, Extent::Rows, ONE], 32 * HEADS_A_BLOCK, Args::Heads(args), end + 1);
-        Ok(())
-    }
-
-    fn heads_args(&self, layer: usize) -> HeadsArgs {
-        let (program, addresses, kv) = (self.program, self.addresses, &self.program.kv);
-        HeadsArgs {
-            cos: addresses.step.cos,
-            sin: addresses.step.sin,
-            rows: addresses.step.rows,
-            tables: addresses.step.tables,
-            cache: addresses.cache,
-            page_elements: kv.page_elements().unwrap_or(0) as u64,
-            keys: kv.run(layer, Side::Keys, 0) as u64,
-            values: kv.run(layer, Side::Values, 0) as u64,
-            table_stride: addresses.table_stride,
-            heads: kv.heads as u32,
-            kv_heads: kv.kv_heads as u32,
-            head_dim: kv.head_dim as u32,
-            half_dims: program.rope.dims() as u32 / 2,
-            pairs: (program.rope.layout == RopeLayout::Pairs).into(),
-            cache_f32: addresses.cache_f32.into(),
-            eps: program.norm_eps,
-            ..HeadsArgs::default()
-        }
-    }
-
-    fn attention(&mut self, layer: usize, queries: ValueId, out: ValueId) {
-        let (addresses, kv) = (self.addresses, self.program.kv);
-        let args = Args::Attention(AttentionArgs {
-            q: self.value(queries),
-            mixed: addresses.mixed,
-            states: addresses.states,
-            rows: addresses.step.rows,
-            tables: addresses.step.tables,
-            cache: addresses.cache,
-            page_elements: kv.page_elements().unwrap_or(0) as u64,
-            keys: kv.run(layer, Side::Keys, 0) as u64,
-            values: kv.run(layer, Side::Values, 0) as u64,
-            table_stride: addresses.table_stride,
-            heads: kv.heads as u32,
-            kv_heads: kv.kv_heads as u32,
-            head_dim: kv.head_dim as u32,
-            out: self.activation(out),
-        });
-        let blocks = Extent::Fixed((kv.kv_heads * kv.group().div_ceil(HEAD_GROUP)) as u32);
-        let kernel = if addresses.cache_f32 { Kernel::AttentionF32 } else { Kernel::AttentionF16 };
-        self.push(kernel, [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, args, 1);
-        let parts = ATTENTION_THREADS / (kv.head_dim / 2);
-        let floats = HEAD_GROUP * kv.head_dim * (2 + parts);
-        self.launches.last_mut().expect("just added").shared_bytes = (floats * size_of::<f32>()) as u32;
-        let blocks = Extent::Fixed(self.width(out).div_ceil(ELEMENTS_A_BLOCK) as u32);
-        self.push(Kernel::Merge, [blocks, Extent::Rows, ONE], ELEMENTS_A_BLOCK, args, 0);
-    }
-
     fn choose_tokens(&mut self) {
         let args = Args::Argmax(ArgmaxArgs {
             logits: self.value(self.program.logits),
-            parts: self.addresses.argmax_parts,
+            best: self.addresses.step.best,
             serial: self.addresses.step.serial,
             host_tokens: self.addresses.host_tokens,
             host_done: self.addresses.host_done,
             vocab: self.program.vocab() as u32,
             pad: 0,
         });
-        self.push(Kernel::Argmax, [Extent::Fixed(ARGMAX_PARTS as u32), Extent::Outputs, ONE], 256, args, 0);
+        let chosen = self.launches.last().is_some_and(|last| matches!(last.args, Args::Matvec(args) if args.best != 0));
+        if !chosen {
+            self.push(Kernel::Argmax, [Extent::Fixed(ARGMAX_BLOCKS), Extent::Outputs, ONE], 256, args, 0);
+        }
         self.push(Kernel::StepEnd, [ONE, ONE, ONE], 256, args, 0);
     }
 }

@@ -1,16 +1,18 @@
 //! NVIDIA GPUs: which are there, and why one cannot be used.
 //!
 //! The driver is opened at run time (`driver`), so the library also loads on machines without one. No call here leaves another
-//! current context behind than it found. [`lower`] turns a program into launches, `runner` replays them as graphs.
+//! current context behind than it found. [`lower`] turns a program into launches (`single` those of one row), `runner` replays them as graphs.
 
 #![allow(unsafe_code)]
 
 pub mod args;
+mod attention;
 mod driver;
 pub mod lower;
 mod memory;
 mod module;
 mod runner;
+mod single;
 mod weights;
 
 use super::{Backend, Gpu, Limits, Memory, Prepared, Runner};

@@ -4,7 +4,7 @@
 
 use super::args::Shape;
 use super::driver::{Primary, check};
-use super::lower::{Kernel, Launch};
+use super::lower::Launch;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
     self, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUstream,
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
-/// File and name of each kernel, in the order of [`Kernel`]; the widths of the multiplication last.
-const NAMES: [(&str, &str); 16] = [
+/// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
+const NAMES: [(&str, &str); 20] = [
     ("step", "step_begin"),
     ("embed", "embed"),
     ("embed", "select_rows"),
@@ -28,13 +28,17 @@ const NAMES: [(&str, &str); 16] = [
     ("attention", "attention_merge"),
     ("argmax", "argmax"),
     ("argmax", "step_end"),
+    ("matvec", "matvec"),
+    ("attend", "attend_4"),
+    ("attend", "attend_one_1"),
+    ("attend", "attend_one_4"),
     ("matmul", "matmul_1"),
     ("matmul", "matmul_2"),
     ("matmul", "matmul_4"),
     ("matmul", "matmul_8"),
     ("repack", "repack"),
 ];
-const REPACK: usize = 15;
+const REPACK: usize = 19;
 
 /// Whether kernels were compiled into this library.
 pub fn is_built() -> bool {
@@ -66,6 +70,7 @@ impl Kernels {
             check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) })?;
             kernels.modules.push(module);
         }
+        let most_shared = primary.device().shared_memory()?;
         for (file, name) in NAMES {
             let function = kernels.find(file, name)?;
             let mut version = 0;
@@ -73,6 +78,7 @@ impl Kernels {
             // SAFETY: a function of a loaded module.
             check("cuFuncGetAttribute", unsafe { sys::cuFuncGetAttribute(&mut version, attribute, function) })?;
             kernels.programmatic &= version >= 90;
+            allow_shared_memory(function, most_shared as i32, file != "matmul")?;
             kernels.functions.push(function);
         }
         Ok(kernels)
@@ -89,9 +95,23 @@ impl Kernels {
     }
 
     fn function(&self, launch: &Launch, shape: &Shape) -> CUfunction {
-        let index = launch.kernel as usize;
-        let width = if launch.kernel == Kernel::Matmul { launch.width(shape).ilog2() as usize } else { 0 };
-        self.functions[index + width]
+        self.functions[launch.function(shape)]
+    }
+}
+
+/// Lets a kernel have all shared memory of a block. Kernels that share a processor must also divide its memory alike, or the next one
+/// waits until the one before has left; `whole` gives shared memory all of it, and leaves little for a cache.
+fn allow_shared_memory(function: CUfunction, most: i32, whole: bool) -> Result<()> {
+    let mut own = 0;
+    // SAFETY: a function of a loaded module.
+    unsafe {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+        check("cuFuncGetAttribute", sys::cuFuncGetAttribute(&mut own, attribute, function))?;
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        check("cuFuncSetAttribute", sys::cuFuncSetAttribute(function, attribute, most - own))?;
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        let percent = if whole { 100 } else { -1 };
+        check("cuFuncSetAttribute", sys::cuFuncSetAttribute(function, attribute, percent))
     }
 }
 

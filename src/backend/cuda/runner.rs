@@ -5,7 +5,7 @@
 
 use super::args::{Row, Shape, StepArgs, TableUpdate};
 use super::driver::Primary;
-use super::lower::{ARGMAX_PARTS, Addresses, Launch, lower, quantized_width};
+use super::lower::{Addresses, Lists, lower, quantized_width};
 use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Graph, Kernels, Stream};
 use super::weights::Weights;
@@ -81,6 +81,7 @@ fn arrange(program: &Program, placement: &Placement, limits: &Limits, sizes: &Si
         outputs: places.take(sizes.outputs * 4),
         tables: places.take(slots.saturating_mul(4)),
         serial: places.take(4),
+        best: places.take(sizes.outputs * 8),
         cos: places.take(rows * half_dims * 4),
         sin: places.take(rows * half_dims * 4),
         half_dims: half_dims as u32,
@@ -91,11 +92,12 @@ fn arrange(program: &Program, placement: &Placement, limits: &Limits, sizes: &Si
         buffers,
         q: places.take(quantized),
         meta: places.take(quantized / 32 * 8),
+        factors: places.take(rows * 4),
         mixed: places.take(heads.saturating_mul(kv.head_dim * 4)),
         states: places.take(heads.saturating_mul(8)),
+        ended: places.take(sizes.outputs * kv.heads * 4),
         cache_f32: limits.kv_type == KvType::F32,
         step,
-        argmax_parts: places.take(sizes.outputs * ARGMAX_PARTS * 8),
         table_stride: limits.pages as u32 + 1,
         ..Addresses::default()
     }
@@ -117,7 +119,7 @@ struct Shared {
 pub struct CudaRunner {
     graphs: Vec<Option<Graph>>,
     stream: Stream,
-    launches: Vec<Launch>,
+    lists: Lists,
     shared: Shared,
     sizes: Sizes,
     /// Page tables as the device has them, and a slot for padded rows behind the others.
@@ -161,13 +163,13 @@ impl CudaRunner {
         shared.tell(&mut addresses);
         (addresses.cache, addresses.step.frequencies) = (cache.address(), weights.frequencies);
         (addresses.matrices, addresses.vectors) = (weights.matrices.clone(), weights.vectors.clone());
-        let launches = lower(program, &placement, &addresses)?;
+        let lists = lower(program, &placement, &addresses)?;
         let stream = Stream::new(kernels)?;
         let table_stride = limits.pages + 1;
         let mut runner = CudaRunner {
             graphs: Vec::new(),
             stream,
-            launches,
+            lists,
             shared,
             // No page has this number, so every entry is sent once.
             tables: filled((sizes.outputs + 1) * table_stride, u32::MAX, "page tables")?,
@@ -195,7 +197,7 @@ impl CudaRunner {
         for &bucket in &self.sizes.buckets {
             for &tier in &self.sizes.tiers {
                 let shape = Shape { rows: bucket as u32, outputs: bucket as u32, splits: tier as u32, pad: 0 };
-                self.graphs.push(Graph::new(kernels, &self.launches, &shape).ok());
+                self.graphs.push(Graph::new(kernels, self.lists.of(&shape), &shape).ok());
             }
         }
     }
@@ -279,7 +281,7 @@ impl CudaRunner {
         if let Some(graph) = graph.filter(|_| !self.eager).and_then(|index| self.graphs[index].as_ref()) {
             return self.stream.replay(graph);
         }
-        for launch in &self.launches {
+        for launch in self.lists.of(shape) {
             if cancel.load(Ordering::Relaxed) {
                 self.stream.wait()?;
                 return Err(Error::Cancelled);

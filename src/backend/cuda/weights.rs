@@ -1,8 +1,8 @@
-//! A program's weights on the device: placed in planes, uploaded through two pinned buffers and repacked there.
+//! A program's weights on the device: placed in slices, uploaded through two pinned buffers and repacked there.
 
 use super::args::{Matrix, RepackArgs};
 use super::driver::Primary;
-use super::lower::takes;
+use super::lower::{is_quantized, takes};
 use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Kernels, Stream};
 use crate::error::{Error, Result};
@@ -37,22 +37,35 @@ fn place(program: &Program, places: &mut Places) -> (Vec<Matrix>, Vec<u64>, u64)
     (matrices, vectors, frequencies)
 }
 
-/// Bytes of the planes: codes, high bits and scales of a group of 32 values, and of the scales that stand in `blocks`.
+/// Columns of a slice of a quantized row; float rows stand as they are, and a warp takes this many columns of them at a time.
+const SLICE_COLS: [usize; 2] = [1024, 256];
+
+/// Bytes of a slice of `groups` groups of 32: codes, high bits and scales of each group, then the scales of whole blocks.
+fn slice_bytes(dtype: DType, groups: usize) -> usize {
+    let bytes = match dtype {
+        DType::Q8_0 => 34 * groups,
+        DType::Q4_K => 18 * groups + groups / 2,
+        DType::Q5_K => 22 * groups + groups / 2,
+        _ => 26 * groups + groups / 4,
+    };
+    bytes.next_multiple_of(16)
+}
+
 fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
-    let groups = weight.rows.saturating_mul(weight.cols) / 32;
-    let [codes, high, scales, blocks] = match weight.dtype {
-        DType::Q8_0 => [32 * groups, 0, 0, 2 * groups],
-        DType::Q4_K => [16 * groups, 0, 2 * groups, groups / 2],
-        DType::Q5_K => [16 * groups, 4 * groups, 2 * groups, groups / 2],
-        DType::Q6_K => [16 * groups, 8 * groups, 2 * groups, groups / 4],
-        _ => [weight.bytes.len(), 0, 0, 0],
+    let dtype = takes(weight.dtype).unwrap_or(0);
+    let float_bytes = if dtype == 0 { 4 } else { 2 };
+    let (row_bytes, slice) = if is_quantized(weight.dtype) {
+        let (whole, rest) = (weight.cols / SLICE_COLS[0], weight.cols % SLICE_COLS[0]);
+        let slice = slice_bytes(weight.dtype, SLICE_COLS[0] / 32);
+        (whole * slice + slice_bytes(weight.dtype, rest / 32), slice)
+    } else {
+        (weight.cols * float_bytes, SLICE_COLS[1] * float_bytes)
     };
     Matrix {
-        codes: places.take(codes),
-        high: places.take(high),
-        scales: places.take(scales),
-        blocks: places.take(blocks),
-        dtype: takes(weight.dtype).unwrap_or(0),
+        data: places.take(weight.rows.saturating_mul(row_bytes)),
+        row_bytes: row_bytes as u32,
+        slice_bytes: slice as u32,
+        dtype,
         rows: weight.rows as u32,
         cols: weight.cols as u32,
         pad: 0,
@@ -106,7 +119,7 @@ impl Upload {
         let mut done = 0;
         for bytes in weight.bytes.chunks(chunk) {
             if is_float {
-                self.send(bytes, matrix.codes + done)?;
+                self.send(bytes, matrix.data + done)?;
             } else {
                 let raw = self.raw[self.lane].address();
                 let lane = self.send(bytes, raw)?;

@@ -1,0 +1,18 @@
+// The order in which logits are chosen. NaN and minus infinity are never chosen; of equals the lowest token wins.
+#pragma once
+#include "device.cuh"
+
+// Larger for a larger logit, then for a lower token; 0 for a logit that cannot be chosen.
+__device__ __forceinline__ unsigned long long key_of(float logit, uint32_t token) {
+    if (!(logit > -INFINITY)) return 0;
+    // Both zeros are one number.
+    const uint32_t bits = __float_as_uint(logit == 0.0f ? 0.0f : logit);
+    const uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (unsigned long long)ordered << 32 | ~token;
+}
+
+__device__ __forceinline__ unsigned long long warp_largest(unsigned long long key) {
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2) key = max(key, __shfl_xor_sync(ALL_LANES, key, step));
+    return key;
+}

@@ -1,0 +1,16 @@
+// What multiplications take: up to three matrices of one input, each with a storage type of its own.
+#pragma once
+#include "group.cuh"
+
+struct Segment {
+    Matrix matrix;
+    const float *bias;
+    float *out;
+    uint32_t first_tile;
+    uint32_t adds;
+};
+
+// The segment of a tile.
+__device__ __forceinline__ int segment_of(const Segment (&segments)[3], uint32_t count, uint32_t tile) {
+    return count > 2 && tile >= segments[2].first_tile ? 2 : count > 1 && tile >= segments[1].first_tile ? 1 : 0;
+}

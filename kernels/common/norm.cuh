@@ -1,0 +1,28 @@
+// RMS norm of a row (Zhang and Sennrich, "Root Mean Square Layer Normalization") by the threads of a block: the values times their weights, and
+// the factor of the whole row, which goes to the sums that are made of them.
+#pragma once
+#include "device.cuh"
+
+constexpr int NORM_THREADS = 256;
+
+__device__ __forceinline__ float add_squares(const float4 &v, float sum) {
+    return __fmaf_rn(v.w, v.w, __fmaf_rn(v.z, v.z, __fmaf_rn(v.y, v.y, __fmaf_rn(v.x, v.x, sum))));
+}
+
+__device__ __forceinline__ float4 weigh(const float4 &v, const float4 &w) {
+    return make_float4(__fmul_rn(v.x, w.x), __fmul_rn(v.y, w.y), __fmul_rn(v.z, w.z), __fmul_rn(v.w, w.w));
+}
+
+// Puts the warp's share of the squares into its place.
+__device__ __forceinline__ void share_squares(float sum, float *shares) {
+    sum = warp_sum(sum);
+    if (threadIdx.x % WARP == 0) shares[threadIdx.x / WARP] = sum;
+}
+
+// After a barrier.
+__device__ __forceinline__ float norm_factor(const float *shares, uint32_t width, float eps) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < NORM_THREADS / WARP; i++) sum = __fadd_rn(sum, shares[i]);
+    return __frcp_rn(__fsqrt_rn(__fdiv_rn(sum, (float)width) + eps));
+}

@@ -1,0 +1,142 @@
+//! Lowering of batches of one row: launches that cover a norm, its products and what follows them, or a whole attention.
+//!
+//! What does not fit is left to the launches of `lower`.
+
+use super::args::{Activation, Args, MatvecArgs, Segment};
+use super::lower::{Extent, Kernel, Lowering, ONE, is_quantized};
+use crate::plan::{Op, ValueId, VectorId};
+
+/// Multiprocessors that rows are spread over. Other chips get the same tiles: the number changes speed alone.
+const PROCESSORS: u32 = 132;
+/// Warps of a block, and stages of a warp's ring, as in the kernel.
+const WARPS: u32 = 8;
+const STAGES: u32 = 4;
+/// Most blocks at once of a processor.
+const BLOCKS_A_PROCESSOR: u32 = 3;
+/// Pairs of rows a warp of a gated unit: one is enough for small matrices, and the other leaves fewer blocks.
+const PAIRS: [u32; 2] = [4, 8];
+/// Most shared memory that a block asks for.
+const MOST_SHARED: u32 = 200 << 10;
+
+/// Rows a warp for matrices of so many rows: even among processors first, then as many as leave two blocks for each of them.
+fn rows_a_warp(rows: &[u32]) -> u32 {
+    let tiles = |each: u32| rows.iter().map(|rows| rows.div_ceil(WARPS * each)).sum::<u32>();
+    let least = (1..).find(|&each| tiles(each) <= BLOCKS_A_PROCESSOR * PROCESSORS).unwrap_or(1);
+    let candidates = (least..).take_while(|&each| each == least || tiles(each) > PROCESSORS);
+    candidates.min_by_key(|&each| (tiles(each).div_ceil(PROCESSORS) * each, u32::MAX - each)).unwrap_or(least)
+}
+
+/// Bytes of a stage of a segment: two slices, or four groups of 256 floats of two bytes, or two of four bytes.
+fn stage_bytes(segment: &Segment) -> u32 {
+    let slices = if matches!(segment.matrix.dtype, 1 | 2) { 4 } else { 2 };
+    slices * segment.matrix.slice_bytes
+}
+
+impl Lowering<'_> {
+    /// Lowers the next ops in the way of single rows; false leaves them as they are.
+    pub fn single_row(&mut self) -> bool {
+        match self.program.ops[self.next..] {
+            [Op::SelectRows { x, out: selected }, Op::Norm { x: normed, weight, out }, ..] if normed == selected => {
+                self.products(2, x, Some(weight), out)
+            }
+            [Op::Norm { x, weight, out }, ..] => self.products(1, x, Some(weight), out),
+            [Op::MatMul { x, .. }, ..] => self.products(0, x, None, x),
+            [Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. }, ..] => self.whole_attention(),
+            _ => false,
+        }
+    }
+
+    /// Products of `x`, which the ops behind the next `skipped` read as `seen`.
+    fn products(&mut self, skipped: usize, x: ValueId, norm: Option<VectorId>, seen: ValueId) -> bool {
+        let program = self.program;
+        let cols = self.width(x);
+        let (mut args, mut outs) = (MatvecArgs { cols: cols as u32, ..MatvecArgs::default() }, Vec::new());
+        let mut is_float = false;
+        for op in &program.ops[self.next + skipped..] {
+            let &Op::MatMul { x: read, matrix, bias, out } = op else { break };
+            if read != seen || outs.len() == 3 {
+                break;
+            }
+            let (matrix, dtype) = (self.addresses.matrices[matrix.0], program.matrices[matrix.0].dtype);
+            args.segments[outs.len()] =
+                Segment { matrix, bias: self.vector(bias), out: self.value(out), ..Segment::default() };
+            is_float |= !is_quantized(dtype);
+            outs.push(out);
+        }
+        args.count = outs.len() as u32;
+        args.stage_bytes = args.segments[..outs.len()].iter().map(stage_bytes).max().unwrap_or(0);
+        let plane_bytes = if is_float { 4 * cols } else { cols + cols / 4 };
+        let shared = WARPS * STAGES * args.stage_bytes + plane_bytes as u32;
+        let readers = program.ops.iter().filter(|op| op.reads().contains(&Some(seen))).count();
+        let is_whole = norm.is_none() || readers == outs.len();
+        if outs.is_empty() || !cols.is_multiple_of(32) || shared > MOST_SHARED || !is_whole {
+            return false;
+        }
+        args.x = Activation { factors: 0, ..self.input(x) };
+        (args.norm, args.eps) = (self.vector(norm), program.norm_eps);
+        let end = self.next + skipped + outs.len();
+        let follows = self.join_follower(&mut args, &outs, end);
+        let tiles = self.cut(&mut args);
+        let is_head = outs[0] == program.logits;
+        if is_head {
+            args.best = self.addresses.step.best;
+        }
+        let many = if is_head { Extent::Outputs } else { ONE };
+        let covered = skipped + outs.len() + usize::from(follows);
+        self.push(Kernel::Matvec, [Extent::Fixed(tiles), many, ONE], 256, Args::Matvec(args), covered);
+        self.launches.last_mut().expect("just added").shared_bytes = shared;
+        true
+    }
+
+    /// Takes the op at `end` in, if it is the gated unit or the addition that belongs to these products.
+    fn join_follower(&self, args: &mut MatvecArgs, outs: &[ValueId], end: usize) -> bool {
+        match (self.program.ops.get(end), outs) {
+            (Some(&Op::SiluMul { gate, up }), &[first, second]) if (first, second) == (gate, up) => {
+                let [a, b, _] = &args.segments;
+                let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(WARPS * PAIRS[0]);
+                if !fits || a.bias != 0 || b.bias != 0 {
+                    return false;
+                }
+                args.gated = self.activation(gate);
+            }
+            (Some(&Op::Add { x, y }), &[only]) if y == only => {
+                (args.segments[0].out, args.segments[0].adds) = (self.value(x), 1);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Gives every segment its tiles; their number.
+    fn cut(&self, args: &mut MatvecArgs) -> u32 {
+        if args.gated.x != 0 {
+            let rows = args.segments[0].matrix.rows;
+            let fewer =
+                rows.is_multiple_of(WARPS * PAIRS[1]) && rows / (WARPS * PAIRS[0]) > BLOCKS_A_PROCESSOR * PROCESSORS;
+            args.rows_a_warp = PAIRS[usize::from(fewer)];
+            return rows / (WARPS * args.rows_a_warp);
+        }
+        let segments = &mut args.segments[..args.count as usize];
+        let rows: Vec<u32> = segments.iter().map(|segment| segment.matrix.rows).collect();
+        args.rows_a_warp = rows_a_warp(&rows);
+        let mut tiles = 0;
+        for segment in segments {
+            segment.first_tile = tiles;
+            tiles += segment.matrix.rows.div_ceil(WARPS * args.rows_a_warp);
+        }
+        tiles
+    }
+
+    /// Norms, rotation, the row's place in the cache, and attention.
+    fn whole_attention(&mut self) -> bool {
+        let Some((heads, covered)) = self.turned_heads() else { return false };
+        let Some(&Op::Attention { out, .. }) = self.program.ops.get(self.next + covered) else { return false };
+        if !self.stages_pages() {
+            return false;
+        }
+        let kv = &self.program.kv;
+        let blocks = Extent::HeadGroups { kv_heads: kv.kv_heads as u32, group: kv.group() as u32 };
+        self.attend(Kernel::AttendSingle, heads, out, blocks, covered + 1);
+        true
+    }
+}
