@@ -10,7 +10,8 @@
 // # Building
 //
 // The package finds the library through pkg-config; set PKG_CONFIG_PATH when it is installed in a prefix of its own. With the build
-// tag segno_static the library becomes part of the program.
+// tag segno_static the library becomes part of the program. Go's build cache does not notice that pkg-config answers differently, or that the
+// static library has changed: build once with the flag -a after that.
 //
 // # Threads
 //

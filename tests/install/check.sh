@@ -66,14 +66,18 @@ with_pkg_config() {
 
 with_go() {
     command -v go > /dev/null || { echo "install: skipped Go: not found"; return; }
-    mkdir go
-    cp -r "$root"/examples/go/{generate,chat,crowd} go/
-    sed "s|=> .*|=> $root/bindings/go|" "$root/examples/go/go.mod" > go/go.mod
-    cd go
+    # Go's build cache does not see what pkg-config answers, so each prefix has a module in a place of its own.
+    local host
+    host=$(mktemp -d "$work/go.XXXXXX")
+    cp -r "$root/bindings/go" "$host/segno"
+    cp -r "$root"/examples/go/{generate,chat,crowd} "$host/"
+    sed "s|=> .*|=> ./segno|" "$root/examples/go/go.mod" > "$host/go.mod"
+    cd "$host"
     same_text "go run" go run ./generate
     go build -o built/ ./generate ./chat ./crowd
-    cd ..
-    same_words Go go/built
+    cd "$work/hosts"
+    if ! readelf -d "$host/built/chat" | grep -q "RUNPATH.*\[$1/"; then fail "the Go programs were built for another prefix"; fi
+    same_words Go "$host/built"
 }
 
 with_cmake() {
@@ -103,7 +107,7 @@ consume() {
     mkdir "$work/hosts"
     cd "$work/hosts"
     with_pkg_config "$1"
-    with_go
+    with_go "$1"
     with_cmake "$1"
     cd "$work"
 }
