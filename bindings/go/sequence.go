@@ -108,14 +108,14 @@ func (q *Sequence) Len() (int, error) {
 
 // Logits returns the raw logits after the last token, evaluating the queue first.
 func (q *Sequence) Logits(ctx context.Context) ([]float32, error) {
-	info, err := q.session.model.Info()
-	if err != nil {
-		return nil, err
-	}
-	logits := make([]float32, info.Vocab)
-	_, err = q.call(ctx, func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+	var logits []float32
+	_, err := q.call(ctx, func(handle *C.segno_session, err **C.segno_error) C.segno_status {
 		var count C.size_t
-		return C.segno_seq_logits(handle, q.id, (*C.float)(&logits[0]), C.size_t(len(logits)), &count, err)
+		if status := C.segno_seq_logits(handle, q.id, nil, 0, &count, err); status != C.SEGNO_OK {
+			return status
+		}
+		logits = make([]float32, count)
+		return C.segno_seq_logits(handle, q.id, (*C.float)(&logits[0]), count, &count, err)
 	})
 	if err != nil {
 		return nil, err

@@ -88,7 +88,7 @@ func TestSequencesForkAndGoBack(t *testing.T) {
 	}
 	sampler := DefaultSampler()
 	sampler.Temperature = 0
-	sampler.Bias = []LogitBias{{Token: 7, Bias: 1000}}
+	sampler.Bias = []LogitBias{{Token: 7, Bias: 1000}, {Token: 8}, {Token: 9}, {Token: 10}} // too large to share an object with the stop tokens
 	sampler.StopTokens = []int32{7}
 	if err := seq.SetSampler(sampler); err != nil {
 		t.Fatal(err)
@@ -193,6 +193,24 @@ func TestGoroutinesShareASession(t *testing.T) {
 		}()
 	}
 	wait.Wait()
+}
+
+func TestASessionOutlivesItsModel(t *testing.T) {
+	ctx := must(NewContext(nil))(t)
+	m := must(ctx.LoadModel(context.Background(), modelPath, nil))(t)
+	s := open(t, m, nil)
+	seq := start(t, s, "ROMEO:", 1)
+	m.Close()
+	ctx.Close()
+	if step := must(seq.Decode(context.Background()))(t); step.Token < 0 {
+		t.Fatal(step)
+	}
+	if logits := must(seq.Logits(context.Background()))(t); len(logits) != 1024 {
+		t.Fatal(len(logits))
+	}
+	if _, err := must(s.Open(nil))(t).Logits(context.Background()); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
 }
 
 func TestUseAfterCloseIsAnError(t *testing.T) {
