@@ -209,6 +209,22 @@ func TestAFullServiceAsksClientsToComeBack(t *testing.T) {
 	}
 }
 
+func TestARunningStreamNeverMeetsAFullPool(t *testing.T) {
+	s, url := begin(t, 3, 420, 3)
+	var wait sync.WaitGroup
+	for seed := range 3 {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			if got, end, err := listen(url, seed, 400, 401); err != nil || end != "length" || len(got) != 400 {
+				t.Error(seed, len(got), end, err)
+			}
+		}()
+	}
+	wait.Wait()
+	idle(t, s)
+}
+
 func TestWhatCannotBeServedIsRefused(t *testing.T) {
 	_, url := begin(t, 2, 300, 4)
 	for body, status := range map[string]int{
