@@ -1,7 +1,7 @@
 /* A conversation on the terminal: turns from standard input go through the model's chat template (or, without one, through plain
  * "User:" and "Assistant:" lines), replies stream out. /reset forgets everything.
  *
- *   chat MODEL.gguf [-s SEED] [SYSTEM PROMPT]
+ *   chat MODEL.gguf [-s SEED] [-n TOKENS OF A REPLY] [SYSTEM PROMPT]
  *
  * The conversation is rendered anew for every turn; what the sequence already holds of it is kept. When the context runs full, the
  * oldest turns are forgotten: the sequence is cut at the end of the system turn, and the newest turns are appended again. */
@@ -113,14 +113,14 @@ static void evaluate(size_t capacity)
     held_count = count;
 }
 
-/* Streams one reply and keeps it as a turn. */
-static void reply(void)
+/* Streams one reply of at most `limit` tokens and keeps it as a turn. */
+static void reply(uint64_t limit)
 {
     segno_error *err = NULL;
     segno_status status = SEGNO_OK, shown = SEGNO_OK;
     size_t len, total = 0;
     int32_t token;
-    while (status != SEGNO_DONE && shown != SEGNO_DONE && held_count < MAX_TOKENS && total + 512 < MAX_TEXT) {
+    while (limit > 0 && status != SEGNO_DONE && shown != SEGNO_DONE && held_count < MAX_TOKENS && total + 512 < MAX_TEXT) {
         status = segno_decode_step(session, seq, &token, &err);
         if (status == SEGNO_E_CONTEXT_FULL || status == SEGNO_E_KV_FULL) {
             segno_error_free(err);
@@ -130,6 +130,7 @@ static void reply(void)
         if (status == SEGNO_PENDING)
             continue;
         held[held_count++] = token;
+        limit--;
         shown = segno_text_push(stream, token, text + total, MAX_TEXT - total, &len, &err);
         check("text", shown, &err);
         fwrite(text + total, 1, len, stdout);
@@ -175,12 +176,15 @@ static size_t make(const char *path, uint64_t seed)
 int main(int argc, char **argv)
 {
     static char line[4096];
-    const int seeded = argc > 3 && strcmp(argv[2], "-s") == 0, system = seeded ? 4 : 2;
+    uint64_t seed = SEGNO_SEED_RANDOM, limit = MAX_TOKENS;
+    int system = 2;
+    for (; system + 1 < argc && argv[system][0] == '-'; system += 2)
+        *(argv[system][1] == 's' ? &seed : &limit) = strtoull(argv[system + 1], NULL, 10);
     if (argc < 2 || argc > system + 1) {
-        fprintf(stderr, "usage: chat MODEL.gguf [-s SEED] [SYSTEM PROMPT]\n");
+        fprintf(stderr, "usage: chat MODEL.gguf [-s SEED] [-n TOKENS OF A REPLY] [SYSTEM PROMPT]\n");
         return 2;
     }
-    size_t capacity = make(argv[1], seeded ? strtoull(argv[3], NULL, 10) : SEGNO_SEED_RANDOM);
+    size_t capacity = make(argv[1], seed);
     if (argc > system)
         add_turn("system", argv[system], strlen(argv[system]));
     first_kept = turn_count;
@@ -195,7 +199,7 @@ int main(int argc, char **argv)
         }
         add_turn("user", line, strlen(line));
         evaluate(capacity);
-        reply();
+        reply(limit);
     }
     puts("");
     segno_text_free(stream);

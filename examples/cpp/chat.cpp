@@ -1,7 +1,7 @@
 // A conversation on the terminal: turns from standard input go through the model's chat template (or, without one, through plain "User:" and
 // "Assistant:" lines), replies stream out. /reset forgets everything.
 //
-//   chat MODEL.gguf [-s SEED] [SYSTEM PROMPT]
+//   chat MODEL.gguf [-s SEED] [-n TOKENS OF A REPLY] [SYSTEM PROMPT]
 //
 // The conversation is rendered anew for every turn; what the sequence already holds of it is kept. When the context runs full, the
 // oldest turns are forgotten: the sequence is cut at the end of the system turn, and the newest turns are appended again.
@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,8 @@ constexpr std::size_t room_for_reply = 128;
 
 class conversation {
 public:
-    conversation(segno::model model, std::uint64_t seed)
-        : model_(std::move(model)), templated_(bool(model_.try_meta("tokenizer.chat_template"))),
+    conversation(segno::model model, std::uint64_t seed, std::size_t limit)
+        : model_(std::move(model)), limit_(limit), templated_(bool(model_.try_meta("tokenizer.chat_template"))),
           capacity_(std::min<std::size_t>(model_.info().context, 8192)), session_(segno::session::create(model_, holding(capacity_))),
           text_(segno::text::create(model_, {0, templated_ ? std::vector<std::string>{} : std::vector<std::string>{"\nUser:", "\nAssistant:"}})),
           seq_(session_.open(seeded(seed)))
@@ -99,7 +100,7 @@ private:
     void reply()
     {
         std::string words;
-        auto generation = seq_.try_generate(text_);
+        auto generation = seq_.try_generate(text_, limit_);
         for (const auto &piece : generation) {
             if (piece.token >= 0)
                 held_.push_back(piece.token);
@@ -114,6 +115,7 @@ private:
     }
 
     segno::model model_;
+    std::size_t limit_; // tokens of a reply
     bool templated_;
     std::size_t capacity_;
     segno::session session_;
@@ -129,13 +131,15 @@ private:
 
 int main(int argc, char **argv)
 try {
-    const bool seeded = argc > 3 && std::string(argv[2]) == "-s";
-    const int system = seeded ? 4 : 2;
+    std::uint64_t seed = SEGNO_SEED_RANDOM, limit = std::numeric_limits<std::uint64_t>::max();
+    int system = 2;
+    for (; system + 1 < argc && argv[system][0] == '-'; system += 2)
+        (argv[system][1] == 's' ? seed : limit) = std::stoull(argv[system + 1]);
     if (argc < 2 || argc > system + 1) {
-        std::cerr << "usage: chat MODEL.gguf [-s SEED] [SYSTEM PROMPT]\n";
+        std::cerr << "usage: chat MODEL.gguf [-s SEED] [-n TOKENS OF A REPLY] [SYSTEM PROMPT]\n";
         return 2;
     }
-    conversation talk(segno::model::load(segno::context::create(), argv[1]), seeded ? std::stoull(argv[3]) : SEGNO_SEED_RANDOM);
+    conversation talk(segno::model::load(segno::context::create(), argv[1]), seed, limit);
     if (argc > system)
         talk.begin(argv[system]);
     std::string line;

@@ -27,13 +27,32 @@ same_text() {
     programs=$((programs + 1))
 }
 
+# The model with a chat template. A pair of a length that is a multiple of 32 keeps the tensors aligned.
+templated() {
+    local key=tokenizer.chat_template pairs
+    local template='{%- for m in messages %}{{ m.role }}: {{ m.content }}{{ "\n" }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}'
+    while (((20 + ${#key} + ${#template}) % 32)); do template=" $template"; done
+    pairs=$(od -An -t u8 -j 16 -N 8 "$model")
+    head -c 16 "$model"
+    number 8 $((pairs + 1)); number 8 ${#key}; printf %s "$key"; number 4 8; number 8 ${#template}; printf %s "$template"
+    tail -c +25 "$model"
+}
+
+# A little-endian number of $1 bytes.
+number() {
+    local i
+    for ((i = 0; i < $1; i++)); do printf "\\x$(printf %02x $(($2 >> 8 * i & 255)))"; done
+}
+
 # What the programs of one language say, without their lines of speeds.
 same_words() {
-    local folder=$2
+    local folder=$2 turns='Who art thou?\nSpeak \\ "more".\nAnd thou?\nAgain.\nAy?\n/reset\nAgain.\nNay.\n'
     {
         "$folder/generate" "$model" -p "First Citizen:" -n 600 -s 1 | head -n -1
         "$folder/crowd" "$model" -c 5 -n 60 -s 2 | head -n -1
-        printf 'Who art thou?\nSpeak \\ "more".\n/reset\nAgain.\n' | "$folder/chat" "$model" -s 3 "The duke speaks."
+        printf "$turns" | "$folder/chat" "$model" -s 3 -n 99 "The duke speaks."
+        printf "$turns" | "$folder/chat" "$work/templated.gguf" -s 4 -n 50 "The duke speaks."
+        printf "$turns" | "$folder/chat" "$model" -s 5
     } > "$work/words"
     [ -s "$work/expected-words" ] || cp "$work/words" "$work/expected-words"
     diff "$work/expected-words" "$work/words" || fail "the programs in $1 say other words"
@@ -129,6 +148,7 @@ contents() {
 warnings=(-Wall -Wextra -Wpedantic -Wshadow -Werror)
 programs=0
 languages=0
+templated > templated.gguf
 "$root/packaging/install.sh" "$release" p
 contents "$work/p"
 consume "$work/p"

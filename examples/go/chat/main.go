@@ -1,7 +1,7 @@
 // Chat is a conversation on the terminal: turns from standard input go through the model's chat template (or, without one, through plain
 // "User:" and "Assistant:" lines), replies stream out. /reset forgets everything.
 //
-//	chat MODEL.gguf [-s SEED] [SYSTEM PROMPT]
+//	chat MODEL.gguf [-s SEED] [-n TOKENS OF A REPLY] [SYSTEM PROMPT]
 //
 // The conversation is rendered anew for every turn; what the sequence already holds of it is kept. When the context runs full, the oldest
 // turns are forgotten: the sequence is cut at the end of the system turn, and the newest turns are appended again.
@@ -27,6 +27,7 @@ type conversation struct {
 	seq       *segno.Sequence
 	templated bool
 	capacity  int
+	limit     int // tokens of a reply; 0: no limit
 	turns     []segno.Message
 	system    int     // 1 when the first turn is the system's
 	forgotten int     // turns after it that are left out
@@ -81,7 +82,7 @@ func (c *conversation) evaluate() error {
 
 // reply streams one answer and keeps it as a turn.
 func (c *conversation) reply(ctx context.Context) error {
-	opts := segno.GenerateOptions{}
+	opts := segno.GenerateOptions{MaxTokens: c.limit}
 	if !c.templated {
 		opts.Stop = []string{"\nUser:", "\nAssistant:"}
 	}
@@ -126,7 +127,7 @@ func (c *conversation) talk(ctx context.Context) error {
 	return lines.Err()
 }
 
-func chat(ctx context.Context, path, system string, seed uint64) error {
+func chat(ctx context.Context, path, system string, seed uint64, limit int) error {
 	device, err := segno.NewContext(nil)
 	if err != nil {
 		return err
@@ -141,7 +142,7 @@ func chat(ctx context.Context, path, system string, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	c := &conversation{model: model, capacity: min(info.Context, 8192)}
+	c := &conversation{model: model, capacity: min(info.Context, 8192), limit: limit}
 	_, err = model.Meta("tokenizer.chat_template")
 	c.templated = err == nil
 	session, err := model.NewSession(&segno.SessionOptions{MaxSeqs: 1, KVTokens: uint64(c.capacity)})
@@ -163,12 +164,13 @@ func chat(ctx context.Context, path, system string, seed uint64) error {
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) < 2 {
-		log.Fatal("usage: chat MODEL.gguf [-s SEED] [SYSTEM PROMPT]")
+		log.Fatal("usage: chat MODEL.gguf [-s SEED] [-n TOKENS OF A REPLY] [SYSTEM PROMPT]")
 	}
 	flags := flag.NewFlagSet("chat", flag.ExitOnError)
 	seed := flags.Uint64("s", segno.SeedRandom, "`seed` of the draw")
+	limit := flags.Int("n", 0, "most `tokens` of a reply, 0 for no limit")
 	flags.Parse(os.Args[2:])
-	if err := chat(context.Background(), os.Args[1], strings.Join(flags.Args(), " "), *seed); err != nil {
+	if err := chat(context.Background(), os.Args[1], strings.Join(flags.Args(), " "), *seed, *limit); err != nil {
 		log.Fatal(err)
 	}
 }
