@@ -531,9 +531,11 @@ static void every_order_of_freeing(int *order, int at)
 static void *cancel_often(void *unused)
 {
     uint32_t state = 7;
-    for (int on = 1; running; on = !on) {
+    for (int turn = 0, on = 1; running; turn++, on = !on) {
         state = state * 1664525u + 1013904223u;
-        for (volatile uint32_t wait = state >> 14; wait > 0;)
+        /* Longer and longer, so that a slow machine ends some calls too. */
+        int shift = turn < 1024 ? 14 - turn / 128 : 6;
+        for (volatile uint32_t wait = state >> shift; running && wait > 0;)
             wait = wait - 1;
         CHECK(segno_session_cancel(session, on) == SEGNO_OK);
     }
