@@ -16,8 +16,8 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all cuda install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test abi-baseline soak cancel \
-	fuzz header clean
+.PHONY: all cuda install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test abi-baseline memcheck soak \
+	cancel fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -31,8 +31,8 @@ cuda: .cuda/nvidia/cu13/bin/nvcc
 	$(PYTHON) -m pip install --quiet --no-deps --target .cuda $(CUDA_WHEELS)
 
 # Everything that continuous integration checks, in this order.
-test: tools lint rust-test c-test cpp-test go-test install-test abi-test
-	@echo "make test: formatting, lints, docs, rust tests, c, c++, go and installed hosts, and abi checks passed"
+test: tools lint rust-test c-test cpp-test go-test install-test abi-test memcheck
+	@echo "make test: formatting, lints, docs, rust tests, c, c++, go and installed hosts, abi and memory checks passed"
 
 lint:
 	$(CARGO) fmt --check
@@ -63,6 +63,10 @@ abi-baseline: header $(LIB) tools
 	tests/abi/golden.sh --write
 	tests/abi/signatures.sh --write
 	tests/abi/library.sh $(LIB) --write
+
+# C tests and examples under valgrind.
+memcheck: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme tools
+	tests/memcheck.sh $(TARGET) $(BUILD) $(MODEL)
 
 # Sessions, contexts and cancelled calls beside each other for SECONDS; tokens are those of each alone.
 SECONDS ?= 120
