@@ -150,3 +150,60 @@ pub fn filled<T: Clone>(len: usize, value: T, what: &'static str) -> Result<Vec<
     values.resize(len, value);
     Ok(values)
 }
+
+/// Makes room for `more` elements behind those of `values`.
+pub fn grow<T>(values: &mut Vec<T>, more: usize, what: &'static str) -> Result<()> {
+    let bytes = values.len().saturating_add(more).saturating_mul(size_of::<T>());
+    values.try_reserve(more).map_err(|_| Error::out_of_memory(what, bytes))
+}
+
+/// Appends `value`.
+pub fn push<T>(values: &mut Vec<T>, value: T, what: &'static str) -> Result<()> {
+    grow(values, 1, what)?;
+    values.push(value);
+    Ok(())
+}
+
+/// Appends copies of `more`.
+pub fn extend<T: Clone>(values: &mut Vec<T>, more: &[T], what: &'static str) -> Result<()> {
+    grow(values, more.len(), what)?;
+    values.extend_from_slice(more);
+    Ok(())
+}
+
+/// A copy of `values`.
+pub fn copied<T: Clone>(values: &[T], what: &'static str) -> Result<Vec<T>> {
+    let mut copy = reserve(values.len(), what)?;
+    copy.extend_from_slice(values);
+    Ok(copy)
+}
+
+/// All values of an iterator that need not know their number.
+pub fn collected<T>(values: impl IntoIterator<Item = T>, what: &'static str) -> Result<Vec<T>> {
+    let values = values.into_iter();
+    let mut all = reserve(values.size_hint().0, what)?;
+    values.into_iter().try_for_each(|value| push(&mut all, value, what))?;
+    Ok(all)
+}
+
+/// A copy of `text`.
+pub fn copied_text(text: &str, what: &'static str) -> Result<String> {
+    let mut copy = String::new();
+    copy.try_reserve_exact(text.len()).map_err(|_| Error::out_of_memory(what, text.len()))?;
+    copy.push_str(text);
+    Ok(copy)
+}
+
+/// What a file or a host has written, as a message shows it: its beginning if it is long.
+pub struct Excerpt<'a>(pub &'a [u8]);
+
+/// Bytes of the longest text that a message shows whole.
+const EXCERPT_BYTES: usize = 200;
+
+impl std::fmt::Display for Excerpt<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let shown = &self.0[..self.0.len().min(EXCERPT_BYTES)];
+        f.write_str(&String::from_utf8_lossy(shown))?;
+        f.write_str(if shown.len() < self.0.len() { " [...]" } else { "" })
+    }
+}
