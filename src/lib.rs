@@ -7,7 +7,7 @@
 //! file bytes -> format -> weights + sizes -> arch -> plan::Program -> backend -> [ batch -> run -> sample -> token ]*
 //! ```
 //!
-//! Imports point down this list only: `ffi -> engine -> {text, sample, arch, plan, kv, backend} -> {quant, format} -> error`.
+//! Imports point down this list only: `ffi -> engine -> {text, sample, arch, plan, kv, backend} -> {quant, format} -> {error, sync}`.
 
 #![deny(unsafe_code)]
 
@@ -25,4 +25,5 @@ pub mod kv;
 pub mod plan;
 pub mod quant;
 pub mod sample;
+pub mod sync;
 pub mod text;

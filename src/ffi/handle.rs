@@ -4,7 +4,7 @@
 //! with the same pointer meets a lock and never an aliased `&mut`.
 
 use crate::error::{Error, Result};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::Arc;
 
 /// A C type that stands for a Rust type.
 pub(super) trait Handle {
@@ -50,12 +50,4 @@ pub(super) fn share_of<H: Handle>(pointer: *const H) -> Result<Arc<H::Target>> {
 pub(super) fn unshare<H: Handle>(pointer: *mut H) -> Option<Arc<H::Target>> {
     // SAFETY: a non-NULL pointer came from `share` and is freed once, as the header demands.
     (!pointer.is_null()).then(|| unsafe { Arc::from_raw(pointer.cast_const().cast()) })
-}
-
-/// Enters an object that takes one call at a time; a panic inside an earlier call has poisoned it for good.
-pub(super) fn lock<'a, T>(state: &'a Mutex<T>, name: &'static str) -> Result<MutexGuard<'a, T>> {
-    state.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => Error::Busy(name),
-        TryLockError::Poisoned(_) => Error::Poisoned(name),
-    })
 }

@@ -9,6 +9,7 @@ pub mod ctx;
 pub mod decode;
 pub mod device;
 pub mod error;
+mod exclusive;
 #[cfg(test)]
 mod forced_panic;
 mod guard;

@@ -2,16 +2,17 @@
 
 use super::argument::{Out, Sized_, options, write_sized};
 use super::error::segno_error;
+use super::exclusive::Exclusive;
 use super::guard::{guard, guard_value};
-use super::handle::{Handle, borrow, disown, lock, own, share_of};
+use super::handle::{Handle, borrow, disown, own, share_of};
 use super::model::segno_model;
 use super::status::{SEGNO_E_NULL_POINTER, SEGNO_E_PANIC, SEGNO_OK, segno_status};
 use crate::backend::KvType;
 use crate::engine::session::Options;
 use crate::engine::{Context, Failure, Session};
 use crate::error::{Error, Result};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Everything that changes while a model runs: sequences, KV cache, buffers. Owned by the host; takes one call at a time, a second
 /// one gets BUSY; `segno_session_cancel` alone may run beside a call. Keeps its model alive.
@@ -24,7 +25,7 @@ pub struct segno_session {
 pub(super) struct Shared {
     context: Arc<Context>,
     cancel: AtomicBool,
-    session: Mutex<Session>,
+    session: Exclusive<Session>,
 }
 
 impl Handle for segno_session {
@@ -102,7 +103,7 @@ pub(super) fn with_session(
     let context = borrow(session).ok().map(|shared| &*shared.context);
     guard(context, err, || {
         let shared = borrow(session)?;
-        body(&mut *lock(&shared.session, segno_session::NAME)?, &shared.cancel)
+        body(&mut *shared.session.enter(segno_session::NAME)?, &shared.cancel)
     })
 }
 
@@ -129,7 +130,7 @@ pub extern "C" fn segno_session_create(
         out.set(std::ptr::null_mut());
         let model = share_of(model)?;
         let opts = options(opts, defaults(), "opts")?;
-        let session = Mutex::new(Session::create(&model, &engine_options(&opts)?)?);
+        let session = Exclusive::new(Session::create(&model, &engine_options(&opts)?)?);
         out.set(own(Shared { context: Arc::clone(model.context()), cancel: AtomicBool::new(false), session }));
         Ok(SEGNO_OK)
     })

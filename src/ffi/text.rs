@@ -2,16 +2,17 @@
 
 use super::argument::{Buffer, Out, Sized_, options, slice, write_sized};
 use super::error::segno_error;
+use super::exclusive::Exclusive;
 use super::guard::{guard, guard_value};
-use super::handle::{Handle, borrow, disown, lock, own};
+use super::handle::{Handle, borrow, disown, own};
 use super::model::segno_model;
 use super::status::{SEGNO_DONE, SEGNO_OK, segno_status};
 use crate::engine::{Context, Failure};
-use crate::error::{Error, Result, reserve};
+use crate::error::{Error, Result, copied, reserve};
 use crate::text::stream::Pending;
 use crate::text::{StreamOptions, TextStream};
 use std::ffi::c_char;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Add the begin and end tokens that the model asks for.
 pub const SEGNO_TOKENIZE_ADD_SPECIAL: u32 = 1;
@@ -32,7 +33,7 @@ pub struct segno_text {
 /// What lies behind a `segno_text`.
 pub(super) struct Shared {
     context: Arc<Context>,
-    stream: Mutex<TextStream>,
+    stream: Exclusive<TextStream>,
 }
 
 impl Handle for segno_text {
@@ -156,7 +157,7 @@ pub extern "C" fn segno_text_create(
         out.set(std::ptr::null_mut());
         let model = borrow(model)?;
         let options = stream_options(&options(opts, defaults(), "opts")?)?;
-        let stream = Mutex::new(TextStream::new(Arc::clone(model.tokenizer()?), options)?);
+        let stream = Exclusive::new(TextStream::new(Arc::clone(model.tokenizer()?), options)?);
         out.set(own(Shared { context: Arc::clone(model.context()), stream }));
         Ok(SEGNO_OK)
     })
@@ -167,7 +168,7 @@ fn stream_options(opts: &segno_text_opts) -> Result<StreamOptions> {
     let given = slice(opts.stops, opts.stop_count, "stops")?;
     let mut stops = reserve(given.len(), "stop strings")?;
     for stop in given {
-        stops.push(slice(stop.data.cast::<u8>(), stop.len, "stops")?.to_vec());
+        stops.push(copied(slice(stop.data.cast::<u8>(), stop.len, "stops")?, "stop strings")?);
     }
     Ok(StreamOptions { special: opts.flags & SEGNO_TEXT_SPECIAL != 0, stops })
 }
@@ -184,7 +185,7 @@ pub(super) fn with_text(
     let context = borrow(text.cast_const()).ok().map(|shared| &*shared.context);
     guard(context, err, || {
         let buffer = Buffer::new(buf.cast::<u8>(), cap, len, "buf")?;
-        let mut stream = lock(&borrow(text.cast_const())?.stream, segno_text::NAME)?;
+        let mut stream = borrow(text.cast_const())?.stream.enter(segno_text::NAME)?;
         let pending = body(&mut stream)?;
         buffer.require(pending.text().len())?;
         buffer.fill(pending.text())?;

@@ -9,8 +9,13 @@ use std::collections::HashMap;
 use super::source::{Block, Kind, Source, Token, blocks, is_name};
 
 /// The layers, from top to bottom; a module may name those of every lower one.
-const LAYERS: [&[&str]; 5] =
-    [&["ffi"], &["engine"], &["text", "sample", "arch", "plan", "kv", "backend"], &["quant", "format"], &["error"]];
+const LAYERS: [&[&str]; 5] = [
+    &["ffi"],
+    &["engine"],
+    &["text", "sample", "arch", "plan", "kv", "backend"],
+    &["quant", "format"],
+    &["error", "sync"],
+];
 
 /// What may be named beside that: the module that names, and the path below which it may.
 const EXCEPTIONS: [(&str, &[&str]); 6] = [

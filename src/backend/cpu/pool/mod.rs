@@ -12,13 +12,12 @@ pub use cores::usable_cores;
 pub use tile::{Grid, TileMut};
 
 use crate::error::{Error, Result, reserve};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Cell, Condvar, Mutex, PoisonError, spin_until};
 use std::any::Any;
-use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a thread spins for work, or for the last worker of a stage, before it parks. Stages of a step follow each other
 /// within some ten microseconds; waking a parked thread costs about fifty.
@@ -47,13 +46,13 @@ impl Pool {
         };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
-            let worker = std::thread::Builder::new().name(format!("segno-{index}")).spawn(move || shared.work(index));
+            let worker = thread::Builder::new().name(format!("segno-{index}")).spawn(move || shared.work(index));
             pool.workers
                 .push(worker.map_err(|error| Error::Device(format!("cannot start worker thread {index}: {error}")))?);
         }
         // What a thread allocates when it starts must not fall into somebody's step.
         while pool.shared.started.load(Ordering::Acquire) < pool.workers.len() {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         Ok(pool)
     }
@@ -146,7 +145,7 @@ struct Shared {
     /// Stage number, open bit, workers inside.
     gate: AtomicU64,
     /// The stage, readable by whoever has entered the open gate and has not left.
-    stage: UnsafeCell<Option<Stage<'static>>>,
+    stage: Cell<Option<Stage<'static>>>,
     /// The next tile of each thread's run.
     runs: Vec<Run>,
     failed: AtomicBool,
@@ -170,7 +169,7 @@ impl Shared {
         runs.resize_with(threads, || Run(AtomicUsize::new(0)));
         Ok(Shared {
             gate: AtomicU64::new(0),
-            stage: UnsafeCell::new(None),
+            stage: Cell::new(None),
             runs,
             failed: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -196,7 +195,9 @@ impl Shared {
         let cancel = stage.cancel;
         // SAFETY: the caller holds the turn and the gate is closed and empty, so nobody else touches the cell. The lifetime is
         // extended only until this function returns: it closes the gate and waits for all who entered.
-        unsafe { *self.stage.get() = Some(std::mem::transmute::<Stage<'_>, Stage<'static>>(stage)) };
+        let stage = unsafe { std::mem::transmute::<Stage<'_>, Stage<'static>>(stage) };
+        // SAFETY: as above.
+        self.stage.with_mut(|place| unsafe { *place = Some(stage) });
         let number = (self.gate.load(Ordering::Relaxed) & !(NUMBER - 1)).wrapping_add(NUMBER);
         self.gate.store(number | OPEN, Ordering::SeqCst);
         if self.parked.load(Ordering::SeqCst) > 0 {
@@ -205,7 +206,7 @@ impl Shared {
         self.take_tiles(0);
         self.close();
         // SAFETY: the gate is closed and empty again.
-        unsafe { *self.stage.get() = None };
+        self.stage.with_mut(|place| unsafe { *place = None });
         if self.failed.swap(false, Ordering::Relaxed) {
             let panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
             resume_unwind(panic.unwrap_or_else(|| Box::new("panic in a worker")));
@@ -215,8 +216,15 @@ impl Shared {
 
     /// Works on tiles until none is left: those of the thread's own run first. Called from inside the gate, or by its owner.
     fn take_tiles(&self, thread: usize) {
-        // SAFETY: the owner of the stage waits for everyone inside before it clears the cell.
-        let Some(stage) = (unsafe { &*self.stage.get() }) else { return };
+        self.stage.with(|place| {
+            // SAFETY: the owner of the stage waits for everyone inside before it clears the cell.
+            if let Some(stage) = unsafe { &*place } {
+                self.take_tiles_of(stage, thread);
+            }
+        });
+    }
+
+    fn take_tiles_of(&self, stage: &Stage, thread: usize) {
         let result = catch_unwind(AssertUnwindSafe(|| {
             for other in 0..self.runs.len() {
                 let run = (thread + other) % self.runs.len();
@@ -239,7 +247,7 @@ impl Shared {
     /// Closes the gate and waits until everyone who entered has left.
     fn close(&self) {
         let inside = self.gate.fetch_and(!OPEN, Ordering::SeqCst) & INSIDE;
-        if inside == 0 || spin_until(|| self.inside() == 0) {
+        if inside == 0 || spin_until(SPIN, || self.inside() == 0) {
             return;
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -269,7 +277,7 @@ impl Shared {
     fn wait_for_stage(&self, last: u64) -> Option<u64> {
         let stopped = || self.stop.load(Ordering::SeqCst);
         let ready = || stopped() || self.open_stage(last).is_some();
-        if !spin_until(ready) {
+        if !spin_until(SPIN, ready) {
             let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.parked.fetch_add(1, Ordering::SeqCst);
             while !ready() {
@@ -305,125 +313,5 @@ impl Shared {
     fn wake_workers(&self) {
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.work_ready.notify_all();
-    }
-}
-
-/// Spins until `done`, at most [`SPIN`]; whether it became true.
-fn spin_until(done: impl Fn() -> bool) -> bool {
-    let start = Instant::now();
-    loop {
-        for _ in 0..64 {
-            if done() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        if start.elapsed() > SPIN {
-            return false;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sum_on(pool: &Pool, stages: usize, cells: usize) {
-        let mut values = vec![0u64; cells];
-        let cancel = AtomicBool::new(false);
-        let mut turn = pool.enter(&cancel).unwrap();
-        for stage in 1..=stages {
-            let grid = Grid::new(&mut values, 7, 3, 2);
-            turn.for_each_tile(&[grid], &cancel, |_, mut tile| {
-                for row in 0..tile.rows() {
-                    tile.row_mut(row).iter_mut().for_each(|v| *v += stage as u64);
-                }
-            })
-            .unwrap();
-        }
-        let expected = (stages * (stages + 1) / 2) as u64;
-        assert!(values.iter().all(|&v| v == expected));
-    }
-
-    #[test]
-    fn every_tile_is_done_once_for_any_number_of_threads() {
-        for threads in 1..=4 {
-            sum_on(&Pool::new(threads).unwrap(), 300, 7 * 11);
-        }
-    }
-
-    #[test]
-    fn parked_workers_wake_for_the_next_stage() {
-        let pool = Pool::new(3).unwrap();
-        for _ in 0..20 {
-            sum_on(&pool, 3, 7 * 5);
-            std::thread::sleep(2 * SPIN);
-        }
-    }
-
-    #[test]
-    fn sessions_on_several_threads_take_turns() {
-        let pool = Pool::new(3).unwrap();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| sum_on(&pool, 100, 7 * 9));
-            }
-        });
-    }
-
-    #[test]
-    fn tiles_of_several_grids_are_all_visited() {
-        let pool = Pool::new(2).unwrap();
-        let (mut a, mut b) = (vec![0u8; 12], vec![0u8; 10]);
-        let grids = [Grid::new(&mut a, 4, 1, 3), Grid::new(&mut b, 5, 2, 2)];
-        let mark =
-            |grid: usize, mut tile: TileMut<u8>| (0..tile.rows()).for_each(|r| tile.row_mut(r).fill(grid as u8 + 1));
-        let go = AtomicBool::new(false);
-        pool.enter(&go).unwrap().for_each_tile(&grids, &go, mark).unwrap();
-        assert!(a.iter().all(|&v| v == 1) && b.iter().all(|&v| v == 2));
-    }
-
-    #[test]
-    fn a_raised_cancel_ends_a_stage() {
-        let pool = Pool::new(2).unwrap();
-        let (cancel, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let mut values = vec![0u8; 10_000];
-        let mut turn = pool.enter(&cancel).unwrap();
-        let result = turn.for_each_tile(&[Grid::new(&mut values, 1, 1, 1)], &cancel, |_, _| {
-            if calls.fetch_add(1, Ordering::Relaxed) == 10 {
-                cancel.store(true, Ordering::Relaxed);
-            }
-        });
-        assert!(matches!(result, Err(Error::Cancelled)));
-        assert!(calls.load(Ordering::Relaxed) < 10_000);
-    }
-
-    #[test]
-    fn a_raised_cancel_ends_the_wait_for_a_turn() {
-        let pool = Pool::new(1).unwrap();
-        let (go, cancel) = (AtomicBool::new(false), AtomicBool::new(false));
-        let turn = pool.enter(&go).unwrap();
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| pool.enter(&cancel).map(drop));
-            std::thread::sleep(2 * LOOK);
-            assert!(!waiting.is_finished());
-            cancel.store(true, Ordering::Relaxed);
-            assert!(matches!(waiting.join().unwrap(), Err(Error::Cancelled)));
-        });
-        drop(turn);
-        // A free pool is entered even so: its first stage sees the flag.
-        assert!(pool.enter(&cancel).is_ok());
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
-        let pool = Pool::new(3).unwrap();
-        let mut values = vec![0u8; 64];
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let (grid, go) = (Grid::new(&mut values, 1, 1, 1), AtomicBool::new(false));
-            pool.enter(&go).unwrap().for_each_tile(&[grid], &go, |_, tile| assert!(tile.first_row() != 40))
-        }));
-        assert!(outcome.is_err());
-        sum_on(&pool, 10, 70);
     }
 }

@@ -1,0 +1,110 @@
+//! The worker pool on real threads: every tile once, whoever joins, cancels or panics. `tests/concurrency.rs` looks at its orders.
+
+use segno::backend::cpu::pool::{Grid, Pool, TileMut};
+use segno::error::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Longer than a worker spins before it parks.
+const UNTIL_PARKED: Duration = Duration::from_micros(120);
+/// Longer than a session waits for its turn before it looks at its cancel flag.
+const UNTIL_LOOKED: Duration = Duration::from_millis(10);
+
+fn sum_on(pool: &Pool, stages: usize, cells: usize) {
+    let mut values = vec![0u64; cells];
+    let cancel = AtomicBool::new(false);
+    let mut turn = pool.enter(&cancel).unwrap();
+    for stage in 1..=stages {
+        let grid = Grid::new(&mut values, 7, 3, 2);
+        turn.for_each_tile(&[grid], &cancel, |_, mut tile| {
+            for row in 0..tile.rows() {
+                tile.row_mut(row).iter_mut().for_each(|v| *v += stage as u64);
+            }
+        })
+        .unwrap();
+    }
+    let expected = (stages * (stages + 1) / 2) as u64;
+    assert!(values.iter().all(|&v| v == expected));
+}
+
+#[test]
+fn every_tile_is_done_once_for_any_number_of_threads() {
+    for threads in 1..=4 {
+        sum_on(&Pool::new(threads).unwrap(), 300, 7 * 11);
+    }
+}
+
+#[test]
+fn parked_workers_wake_for_the_next_stage() {
+    let pool = Pool::new(3).unwrap();
+    for _ in 0..20 {
+        sum_on(&pool, 3, 7 * 5);
+        std::thread::sleep(UNTIL_PARKED);
+    }
+}
+
+#[test]
+fn sessions_on_several_threads_take_turns() {
+    let pool = Pool::new(3).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| sum_on(&pool, 100, 7 * 9));
+        }
+    });
+}
+
+#[test]
+fn tiles_of_several_grids_are_all_visited() {
+    let pool = Pool::new(2).unwrap();
+    let (mut a, mut b) = (vec![0u8; 12], vec![0u8; 10]);
+    let grids = [Grid::new(&mut a, 4, 1, 3), Grid::new(&mut b, 5, 2, 2)];
+    let mark = |grid: usize, mut tile: TileMut<u8>| (0..tile.rows()).for_each(|r| tile.row_mut(r).fill(grid as u8 + 1));
+    let go = AtomicBool::new(false);
+    pool.enter(&go).unwrap().for_each_tile(&grids, &go, mark).unwrap();
+    assert!(a.iter().all(|&v| v == 1) && b.iter().all(|&v| v == 2));
+}
+
+#[test]
+fn a_raised_cancel_ends_a_stage() {
+    let pool = Pool::new(2).unwrap();
+    let (cancel, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let mut values = vec![0u8; 10_000];
+    let mut turn = pool.enter(&cancel).unwrap();
+    let result = turn.for_each_tile(&[Grid::new(&mut values, 1, 1, 1)], &cancel, |_, _| {
+        if calls.fetch_add(1, Ordering::Relaxed) == 10 {
+            cancel.store(true, Ordering::Relaxed);
+        }
+    });
+    assert!(matches!(result, Err(Error::Cancelled)));
+    assert!(calls.load(Ordering::Relaxed) < 10_000);
+}
+
+#[test]
+fn a_raised_cancel_ends_the_wait_for_a_turn() {
+    let pool = Pool::new(1).unwrap();
+    let (go, cancel) = (AtomicBool::new(false), AtomicBool::new(false));
+    let turn = pool.enter(&go).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| pool.enter(&cancel).map(drop));
+        std::thread::sleep(UNTIL_LOOKED);
+        assert!(!waiting.is_finished());
+        cancel.store(true, Ordering::Relaxed);
+        assert!(matches!(waiting.join().unwrap(), Err(Error::Cancelled)));
+    });
+    drop(turn);
+    // A free pool is entered even so: its first stage sees the flag.
+    assert!(pool.enter(&cancel).is_ok());
+}
+
+#[test]
+fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+    let pool = Pool::new(3).unwrap();
+    let mut values = vec![0u8; 64];
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let (grid, go) = (Grid::new(&mut values, 1, 1, 1), AtomicBool::new(false));
+        pool.enter(&go).unwrap().for_each_tile(&[grid], &go, |_, tile| assert!(tile.first_row() != 40))
+    }));
+    assert!(outcome.is_err());
+    sum_on(&pool, 10, 70);
+}
