@@ -3,9 +3,10 @@
 //! The only unsafe code of the format layer: the memory map itself.
 
 use crate::error::{Error, Result, filled, reserve};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::ops::{Deref, Range};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,7 +31,8 @@ impl Data {
     /// A mapped file must not be truncated by anyone while it is in use: the system answers that with a signal.
     pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Arc<Data>> {
         let io = |source| Error::Io { path: path.display().to_string(), source };
-        let file = File::open(path).map_err(io)?;
+        // Otherwise the open of a pipe waits until somebody writes to it; files do not care.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
         let meta = file.metadata().map_err(io)?;
         if !meta.is_file() {
             return Err(Error::InvalidArgument(format!("{} is not a regular file", path.display())));
