@@ -99,6 +99,31 @@ fn special_tokens_that_begin_alike_cost_no_more_than_their_bytes() {
 }
 
 #[test]
+fn special_tokens_are_found_as_scanning_finds_them() {
+    let mut state = 3u64;
+    let mut random = |bound: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % bound
+    };
+    let mut word =
+        |most: usize| (0..1 + random(most)).map(|_| if random(3) > 0 { 'a' } else { 'b' }).collect::<String>();
+    for _ in 0..300 {
+        let tokens: Vec<String> = (0..12).map(|_| word(9)).collect();
+        let file = gpt2().strings(TOKENS, &tokens).integers(KINDS, &[4; 12]).strings::<&str>(MERGES, &[]);
+        let (tokenizer, text) = (Tokenizer::from_metadata(&file.finish()).unwrap().unwrap(), word(200));
+        let (mut wanted, mut at) = (Vec::new(), 0);
+        while at < text.len() {
+            let here = tokens.iter().enumerate().filter(|(_, token)| text[at..].starts_with(token.as_str()));
+            // Of equal ones the first.
+            let longest = here.max_by_key(|(index, token)| (token.len(), usize::MAX - index));
+            wanted.extend(longest.map(|(index, _)| index as i32));
+            at += longest.map_or(1, |(_, token)| token.len());
+        }
+        assert_eq!(tokenizer.encode(text.as_bytes(), false, false).unwrap(), wanted, "{tokens:?} in {text}");
+    }
+}
+
+#[test]
 fn a_special_token_that_reads_far_ahead_is_refused() {
     let tokens = ["x".to_owned(), "x".repeat(60_000)];
     let file = gpt2().strings(TOKENS, &tokens).integers(KINDS, &[4; 2]).strings::<&str>(MERGES, &[]);

@@ -4,11 +4,12 @@
 //! Encodes one word; cutting text into words is the pre-tokenizer's part. Merges are resolved to token ids when the
 //! file is read, so that encoding touches no strings.
 
+use super::TOKENS_OF_TEXT;
 use super::alphabet::Alphabet;
 use super::index::Index;
 use super::merge::{Chain, Merge, NONE, Symbol};
 use super::vocabulary::{Kind, TOKENS, Vocabulary};
-use crate::error::{Error, Result};
+use crate::error::{Error, Excerpt, Result, extend, push};
 use crate::format::Metadata;
 use hashbrown::HashMap;
 use std::ops::Range;
@@ -61,8 +62,7 @@ impl Bpe {
         if self.is_whole(word)
             && let Some(token) = find(word.as_bytes())
         {
-            out.push(token as i32);
-            return Ok(());
+            return push(out, token as i32, TOKENS_OF_TEXT);
         }
         chain.clear();
         chain.reserve(word.len())?;
@@ -77,8 +77,8 @@ impl Bpe {
         }
         for symbol in chain.merge(|left, right| self.merges.get(&(left.token, right.token)).copied()) {
             match symbol.token {
-                NONE => self.encode_bytes(word, symbol, out),
-                token => out.push(token as i32),
+                NONE => self.encode_bytes(word, symbol, out)?,
+                token => push(out, token as i32, TOKENS_OF_TEXT)?,
             }
         }
         Ok(())
@@ -92,12 +92,15 @@ impl Bpe {
         }
     }
 
-    fn encode_bytes(&self, word: &str, symbol: &Symbol, out: &mut Vec<i32>) {
+    fn encode_bytes(&self, word: &str, symbol: &Symbol, out: &mut Vec<i32>) -> Result<()> {
         let (start, end) = (symbol.start as usize, (symbol.start + symbol.len) as usize);
         for &byte in &word.as_bytes()[start..end] {
             let token = Some(self.bytes[byte as usize]).filter(|&token| token != NONE);
-            out.extend(token.or(self.unknown).map(|token| token as i32));
+            if let Some(token) = token.or(self.unknown) {
+                push(out, token as i32, TOKENS_OF_TEXT)?;
+            }
         }
+        Ok(())
     }
 }
 
@@ -131,13 +134,13 @@ fn read_merges(meta: &Metadata) -> Result<HashMap<(u32, u32), Merge>> {
     for (rank, span) in (0u32..).zip(spans) {
         let merge = meta.bytes(span);
         let find = |wanted: &[u8]| {
-            let absent = || format!("needs the absent token `{}`", String::from_utf8_lossy(wanted));
+            let absent = || format!("needs the absent token `{}`", Excerpt(wanted));
             index.find(wanted, text).ok_or_else(|| bad_merge(meta, rank, merge, &absent()))
         };
         let (left, right) = split_merge(merge).ok_or_else(|| bad_merge(meta, rank, merge, "is not two tokens"))?;
         joined.clear();
-        joined.extend_from_slice(left);
-        joined.extend_from_slice(right);
+        extend(&mut joined, left, "merges")?;
+        extend(&mut joined, right, "merges")?;
         // Files list merges in the order of their products, so a look is cheaper than a search.
         let near = (product..tokens.len() as u32).take(2).find(|&token| text(token) == joined);
         product = near.map_or_else(|| find(&joined), Ok)?;
@@ -153,5 +156,5 @@ fn split_merge(merge: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 fn bad_merge(meta: &Metadata, rank: u32, merge: &[u8], problem: &str) -> Error {
-    meta.bad(MERGES, &format!("entry {rank} (`{}`) {problem}", String::from_utf8_lossy(merge)))
+    meta.bad(MERGES, &format!("entry {rank} (`{}`) {problem}", Excerpt(merge)))
 }

@@ -2,7 +2,7 @@
 
 use super::index::Index;
 use super::vocabulary::{Kind, Vocabulary, token_id};
-use crate::error::Result;
+use crate::error::{Result, collected};
 use crate::format::Metadata;
 
 /// Names that no text has by chance: they end generation, and are control tokens, whatever the file says of their kind.
@@ -75,7 +75,7 @@ impl Names {
             let bytes = vocabulary.bytes(*token);
             bytes.len() <= longest && matches!(bytes.first(), Some(b'<' | b'[' | b'_'))
         };
-        let tokens: Vec<u32> = (0..vocabulary.len() as u32).filter(candidate).collect();
+        let tokens = collected((0..vocabulary.len() as u32).filter(candidate), "token names")?;
         Index::build(tokens.into_iter(), |token| vocabulary.bytes(token)).map(Names)
     }
 

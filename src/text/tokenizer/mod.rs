@@ -6,6 +6,7 @@
 
 mod alphabet;
 mod bpe;
+mod finder;
 mod generation_end;
 mod index;
 mod merge;
@@ -15,7 +16,7 @@ mod sentencepiece;
 mod special;
 mod vocabulary;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Excerpt, Result, extend, push, reserve};
 use crate::format::Metadata;
 use alphabet::Alphabet;
 use bpe::Bpe;
@@ -28,6 +29,9 @@ use vocabulary::{Kind, Vocabulary, checked, token_id};
 
 /// Longest text in bytes that one call encodes: more than any context holds, and few enough for 32-bit positions.
 const MAX_TEXT: usize = 64 << 20;
+
+/// What the memory of an encoded text is for.
+const TOKENS_OF_TEXT: &str = "the tokens of a text";
 
 /// A model's vocabulary and the way from text to its tokens.
 pub struct Tokenizer {
@@ -57,6 +61,7 @@ impl Tokenizer {
             Some("gpt2") => Tokenizer::byte_pair(meta, pretokenizer_name(meta)?).map(Some),
             Some("gemma4") => Tokenizer::byte_pair(meta, "gemma4").map(Some),
             Some(other) => {
+                let other = Excerpt(other.as_bytes());
                 Err(Error::Unsupported(format!("tokenizer model `{other}`; gpt2, llama and gemma4 are supported")))
             }
         }
@@ -70,8 +75,8 @@ impl Tokenizer {
     }
 
     fn byte_pair(meta: &Metadata, name: &str) -> Result<Tokenizer> {
-        let family =
-            Family::named(name).ok_or_else(|| Error::Unsupported(format!("pre-tokenizer `{name}` is not known")))?;
+        let unknown = || Error::Unsupported(format!("pre-tokenizer `{}` is not known", Excerpt(name.as_bytes())));
+        let family = Family::named(name).ok_or_else(unknown)?;
         let alphabet = family.alphabet;
         let vocabulary = Vocabulary::read(meta, alphabet)?;
         let ids = Ids::read(meta, vocabulary.len(), None, None, None)?;
@@ -134,6 +139,12 @@ impl Tokenizer {
         Ok(if hidden && !special { &[] } else { self.vocabulary.bytes(token) })
     }
 
+    /// Name of a token, U+FFFD for what is not UTF-8.
+    pub fn name(&self, token: i32) -> Result<String> {
+        let name = with_replacements(self.piece(token, true)?)?;
+        Ok(String::from_utf8(name).expect("replacements make it utf-8"))
+    }
+
     /// The tokens of `text`.
     ///
     /// `add_special` adds the begin and end tokens that the file asks for; `parse_special` makes control tokens of their
@@ -149,16 +160,16 @@ impl Tokenizer {
             out.extend(self.bos());
         }
         let mut first = true;
-        self.specials.split(text, parse_special, |fragment| {
+        self.specials.split(&self.vocabulary, text, parse_special, |fragment| {
             match fragment {
-                Fragment::Token(token) => out.push(token as i32),
+                Fragment::Token(token) => push(&mut out, token as i32, TOKENS_OF_TEXT)?,
                 Fragment::Text(text) => self.encode_text(text, first, &mut out)?,
             }
             first = matches!(fragment, Fragment::Token(_));
             Ok(())
         })?;
         if add_special && self.add_eos {
-            out.extend(self.eos());
+            self.eos().map_or(Ok(()), |token| push(&mut out, token, TOKENS_OF_TEXT))?;
         }
         Ok(out)
     }
@@ -174,7 +185,7 @@ impl Tokenizer {
         };
         let text = unescaped.as_deref().unwrap_or(text);
         let mut chain = Chain::default();
-        for word in words.split(text) {
+        for word in words.split(text)? {
             bpe.encode(&text[word], &self.vocabulary, &mut chain, out)?;
         }
         Ok(())
@@ -192,14 +203,23 @@ impl Tokenizer {
             let piece = self.piece(token, special)?;
             let text = matches!(self.vocabulary.kind(token as u32), Kind::Normal | Kind::Byte);
             let added = adds_space && first && text;
-            out.extend_from_slice(if added { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece });
+            extend(&mut out, if added { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece }, "text")?;
             first = !text;
         }
-        Ok(match String::from_utf8_lossy(&out) {
-            std::borrow::Cow::Borrowed(_) => out,
-            std::borrow::Cow::Owned(text) => text.into_bytes(),
-        })
+        if std::str::from_utf8(&out).is_ok() { Ok(out) } else { with_replacements(&out) }
     }
+}
+
+/// `bytes` with U+FFFD for what is not UTF-8, as `String::from_utf8_lossy` has it.
+fn with_replacements(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut out = reserve(bytes.len(), "text")?;
+    for chunk in bytes.utf8_chunks() {
+        extend(&mut out, chunk.valid().as_bytes(), "text")?;
+        if !chunk.invalid().is_empty() {
+            extend(&mut out, "\u{fffd}".as_bytes(), "text")?;
+        }
+    }
+    Ok(out)
 }
 
 /// The ids that the file gives to the tokens with a part of their own.

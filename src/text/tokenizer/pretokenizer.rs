@@ -5,7 +5,7 @@
 //! linear time; the look-ahead for white space that all of them share is [`Spaces`].
 
 use super::patterns::{Rule, Spaces};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, push, reserve};
 use regex::{Regex, RegexBuilder};
 use std::ops::Range;
 
@@ -38,19 +38,19 @@ impl Pretokenizer {
     }
 
     /// The words of `text`, in order and without gaps.
-    pub(super) fn split(&self, text: &str) -> Vec<Range<usize>> {
+    pub(super) fn split(&self, text: &str) -> Result<Vec<Range<usize>>> {
         let whole = 0..text.len();
         let mut pieces = vec![whole];
         for rule in &self.rules {
-            let mut finer = Vec::with_capacity(pieces.len());
+            let mut finer = reserve(pieces.len(), "text")?;
             for piece in pieces {
                 let mut cuts = Cuts { base: piece.start, at: 0, pieces: &mut finer };
-                rule.apply(&text[piece.clone()], &mut cuts);
-                cuts.until(piece.len());
+                rule.apply(&text[piece.clone()], &mut cuts)?;
+                cuts.until(piece.len())?;
             }
             pieces = finer;
         }
-        pieces
+        Ok(pieces)
     }
 }
 
@@ -63,16 +63,17 @@ struct Cuts<'a> {
 
 impl Cuts<'_> {
     /// Ends a piece at `end`, unless it would be empty.
-    fn until(&mut self, end: usize) {
+    fn until(&mut self, end: usize) -> Result<()> {
         if end > self.at {
-            self.pieces.push(self.base + self.at..self.base + end);
+            push(self.pieces, self.base + self.at..self.base + end, "text")?;
             self.at = end;
         }
+        Ok(())
     }
 }
 
 impl Compiled {
-    fn apply(&self, text: &str, cuts: &mut Cuts) {
+    fn apply(&self, text: &str, cuts: &mut Cuts) -> Result<()> {
         match self {
             Compiled::Pattern(regex, spaces) => cut_matches(regex, *spaces, text, cuts),
             Compiled::DigitGroups(regex) => cut_digits(regex, text, cuts),
@@ -80,10 +81,10 @@ impl Compiled {
     }
 }
 
-fn cut_matches(regex: &Regex, spaces: Spaces, text: &str, cuts: &mut Cuts) {
+fn cut_matches(regex: &Regex, spaces: Spaces, text: &str, cuts: &mut Cuts) -> Result<()> {
     let mut from = 0;
     while let Some(found) = regex.find_at(text, from) {
-        cuts.until(found.start());
+        cuts.until(found.start())?;
         let run = spaces.divides(found.as_str());
         let followed = text[found.end()..].starts_with(|c: char| !c.is_whitespace());
         from = match found.as_str().char_indices().next_back() {
@@ -91,10 +92,11 @@ fn cut_matches(regex: &Regex, spaces: Spaces, text: &str, cuts: &mut Cuts) {
             _ => found.end(),
         };
         if run && spaces == Spaces::Doubling {
-            cut_doubling(&text[..from], found.start(), cuts);
+            cut_doubling(&text[..from], found.start(), cuts)?;
         }
-        cuts.until(from);
+        cuts.until(from)?;
     }
+    Ok(())
 }
 
 impl Spaces {
@@ -112,29 +114,31 @@ impl Spaces {
 /// Longest piece of white space under [`Spaces::Doubling`].
 const LONGEST_RUN: usize = 512;
 
-fn cut_doubling(text: &str, start: usize, cuts: &mut Cuts) {
+fn cut_doubling(text: &str, start: usize, cuts: &mut Cuts) -> Result<()> {
     let mut left = text[start..].chars().count();
     let mut ends = text[start..].char_indices().map(|(at, c)| start + at + c.len_utf8());
     while left > 0 {
         let step = LONGEST_RUN.min(1 << left.ilog2());
         if let Some(end) = ends.nth(step - 1) {
-            cuts.until(end);
+            cuts.until(end)?;
         }
         left -= step;
     }
+    Ok(())
 }
 
-fn cut_digits(regex: &Regex, text: &str, cuts: &mut Cuts) {
+fn cut_digits(regex: &Regex, text: &str, cuts: &mut Cuts) -> Result<()> {
     for run in regex.find_iter(text) {
-        cuts.until(run.start());
+        cuts.until(run.start())?;
         let digits = run.as_str().chars().count();
         for (index, (at, _)) in run.as_str().char_indices().enumerate() {
             if (digits - index).is_multiple_of(3) {
-                cuts.until(run.start() + at);
+                cuts.until(run.start() + at)?;
             }
         }
-        cuts.until(run.end());
+        cuts.until(run.end())?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -154,7 +158,7 @@ mod tests {
             let words = Pretokenizer::new(Family::named(name).unwrap().rules).unwrap();
             for (text, wanted) in texts.iter().zip(wanted.as_array().unwrap()) {
                 let text = text.as_str().unwrap();
-                let pieces: Vec<&str> = words.split(text).into_iter().map(|piece| &text[piece]).collect();
+                let pieces: Vec<&str> = words.split(text).unwrap().into_iter().map(|piece| &text[piece]).collect();
                 assert_eq!(pieces.concat(), text);
                 let lengths: Vec<usize> = pieces.iter().map(|piece| piece.chars().count()).collect();
                 if serde_json::to_value(&lengths).unwrap() != *wanted {

@@ -3,12 +3,13 @@
 //! `tokenizer.ggml.model` = "llama". The method is that of SentencePiece's `bpe_model.cc`; text is matched with plain
 //! spaces, because [`Vocabulary`] holds tokens so. Unigram models are another algorithm and not read here.
 
+use super::TOKENS_OF_TEXT;
 use super::alphabet::{self, Alphabet};
 use super::bpe::byte_tokens;
 use super::index::Index;
 use super::merge::{Chain, Merge, NONE};
 use super::vocabulary::{Kind, Vocabulary};
-use crate::error::{Result, reserve};
+use crate::error::{Result, grow, push, reserve};
 use crate::format::{Metadata, Value};
 
 const SCORES: &str = "tokenizer.ggml.scores";
@@ -92,11 +93,14 @@ impl SentencePiece {
             let piece = &raw[symbol.start as usize..][..symbol.len as usize];
             let spelt = piece.iter().all(|&byte| self.bytes[byte as usize] != NONE);
             match symbol.token {
-                NONE if spelt => out.extend(piece.iter().map(|&byte| self.bytes[byte as usize] as i32)),
+                NONE if spelt => {
+                    grow(out, piece.len(), TOKENS_OF_TEXT)?;
+                    out.extend(piece.iter().map(|&byte| self.bytes[byte as usize] as i32));
+                }
                 // A run of unknown characters is one unknown token.
                 NONE if *after_unknown => {}
-                NONE => out.extend(self.unknown.map(|token| token as i32)),
-                token => out.push(token as i32),
+                NONE => self.unknown.map_or(Ok(()), |token| push(out, token as i32, TOKENS_OF_TEXT))?,
+                token => push(out, token as i32, TOKENS_OF_TEXT)?,
             }
             *after_unknown = symbol.token == NONE && !spelt;
         }

@@ -1,14 +1,12 @@
 //! Tokens that are cut out of text whole: user-defined ones always, control ones when the caller asks for it.
 //!
-//! At every place the longest token that begins first wins, whatever their number (Aho and Corasick, 1975).
+//! At every place the longest token that begins first wins, whatever their number.
 
+use super::finder::Finder;
 use super::vocabulary::{Kind, Vocabulary};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, collected};
 use crate::format::Metadata;
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
-/// Most bytes of special tokens that a file may hold; the automata take about 20 times as much.
-const MAX_BYTES: usize = 4 << 20;
 /// Longest special token: at every place of a text as many bytes may be read before another, shorter one is found to win.
 const MAX_TOKEN_BYTES: usize = 1024;
 
@@ -29,17 +27,12 @@ pub(super) struct Specials {
     strip_after: bool,
 }
 
-struct Finder {
-    automaton: Option<AhoCorasick>,
-    tokens: Vec<u32>,
-}
-
 impl Specials {
     /// Collects the special tokens of `vocabulary`.
     pub(super) fn build(meta: &Metadata, vocabulary: &Vocabulary) -> Result<Specials> {
         let pick = |wanted: &[Kind]| {
             let chosen = vocabulary.kinds().filter(|(_, kind)| wanted.contains(kind)).map(|(token, _)| token);
-            Finder::build(vocabulary, chosen.collect())
+            finder(vocabulary, chosen)
         };
         Ok(Specials {
             user_defined: pick(&[Kind::UserDefined])?,
@@ -51,13 +44,14 @@ impl Specials {
     /// Calls `visit` with the fragments of `text` in order; `control` says whether control tokens are recognised too.
     pub(super) fn split<'a>(
         &self,
+        vocabulary: &Vocabulary,
         text: &'a str,
         control: bool,
         mut visit: impl FnMut(Fragment<'a>) -> Result<()>,
     ) -> Result<()> {
         let finder = if control { &self.all } else { &self.user_defined };
         let mut rest = 0;
-        for (start, end, token) in finder.matches(text) {
+        for (start, end, token) in finder.matches(text.as_bytes(), vocabulary) {
             if start > rest {
                 visit(Fragment::Text(&text[rest..start]))?;
             }
@@ -71,44 +65,25 @@ impl Specials {
     }
 }
 
-impl Finder {
-    fn build(vocabulary: &Vocabulary, mut tokens: Vec<u32>) -> Result<Finder> {
-        // Text is UTF-8, so a token that is not could only match inside a character.
-        tokens.retain(|&token| {
-            let bytes = vocabulary.bytes(token);
-            !bytes.is_empty() && std::str::from_utf8(bytes).is_ok()
-        });
-        let patterns = || tokens.iter().map(|&token| vocabulary.bytes(token));
-        let bytes: usize = patterns().map(<[u8]>::len).sum();
-        if bytes > MAX_BYTES {
-            let message = format!("special tokens of {bytes} bytes together, at most {MAX_BYTES} are supported");
-            return Err(Error::Unsupported(message));
-        }
-        let longest = patterns().map(<[u8]>::len).max().unwrap_or(0);
-        if longest > MAX_TOKEN_BYTES {
-            let message = format!("special tokens of {longest} bytes, at most {MAX_TOKEN_BYTES} are supported");
-            return Err(Error::Unsupported(message));
-        }
-        if tokens.is_empty() {
-            return Ok(Finder { automaton: None, tokens });
-        }
-        // A DFA costs time and memory for every token, byte and shorter beginning of it; this kind is made in one walk.
-        let automaton = AhoCorasick::builder()
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(patterns())
-            .map_err(|error| Error::Unsupported(format!("{} special tokens: {error}", tokens.len())))?;
-        Ok(Finder { automaton: Some(automaton), tokens })
+/// The finder of those of `tokens` that a text can hold.
+fn finder(vocabulary: &Vocabulary, tokens: impl Iterator<Item = u32>) -> Result<Finder> {
+    // Text is UTF-8, so a token that is not could only match inside a character.
+    let possible = |&token: &u32| {
+        let bytes = vocabulary.bytes(token);
+        !bytes.is_empty() && std::str::from_utf8(bytes).is_ok()
+    };
+    let tokens = collected(tokens.filter(possible), "special tokens")?;
+    let longest = tokens.iter().map(|&token| vocabulary.bytes(token).len()).max().unwrap_or(0);
+    if longest > MAX_TOKEN_BYTES {
+        let message = format!("special tokens of {longest} bytes, at most {MAX_TOKEN_BYTES} are supported");
+        return Err(Error::Unsupported(message));
     }
-
-    fn matches<'a>(&'a self, text: &'a str) -> impl Iterator<Item = (usize, usize, u32)> + 'a {
-        let found = self.automaton.iter().flat_map(move |automaton| automaton.find_iter(text));
-        found.map(|found| (found.start(), found.end(), self.tokens[found.pattern().as_usize()]))
-    }
+    Finder::build(vocabulary, tokens)
 }
 
 /// GGUF has no field for this property of Phi-3's special tokens, so the model's name stands for it, as elsewhere.
 fn strips_after(meta: &Metadata) -> Result<bool> {
-    let name = meta.text("general.name")?.unwrap_or_default().to_ascii_lowercase();
-    Ok(name.contains("phi-3") || name.contains("phi3"))
+    let name = meta.text("general.name")?.unwrap_or_default().as_bytes();
+    let holds = |part: &[u8]| name.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part));
+    Ok(holds(b"phi-3") || holds(b"phi3"))
 }
