@@ -5,7 +5,7 @@
 //! Bytes that are not UTF-8 become U+FFFD exactly as `String::from_utf8_lossy` does for the whole stream.
 
 use super::tokenizer::Tokenizer;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, filled, grow, reserve};
 use std::sync::Arc;
 
 /// How a stream shows its tokens and where it stops.
@@ -29,7 +29,7 @@ pub struct TextStream {
 }
 
 /// What a step changes, kept twice: as it is, and as it would be.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct State {
     /// Bytes of a character that is not whole yet.
     partial: Partial,
@@ -51,16 +51,20 @@ pub struct Pending<'a> {
 impl TextStream {
     /// A stream at its beginning.
     pub fn new(tokenizer: Arc<Tokenizer>, options: StreamOptions) -> Result<TextStream> {
-        let stops = options.stops.into_iter().map(Stop::new).collect::<Result<Vec<_>>>()?;
-        let state = State { matched: vec![0; stops.len()], ..State::default() };
-        let longest = stops.iter().map(|stop| stop.text.len()).max().unwrap_or(0);
+        let mut stops = reserve(options.stops.len(), STOPS)?;
+        for text in options.stops {
+            stops.push(Stop::new(text)?);
+        }
+        let state = || Ok::<_, Error>(State { matched: filled(stops.len(), 0, STOPS)?, ..State::default() });
+        let (committed, next) = (state()?, state()?);
+        let longest = stops.iter().map(|stop: &Stop| stop.text.len()).max().unwrap_or(0);
         Ok(TextStream {
             tokenizer,
             special: options.special,
             stops,
-            committed: state.clone(),
-            next: state,
-            text: Vec::with_capacity(longest + ROOM),
+            committed,
+            next,
+            text: reserve(longest + ROOM, STOPS)?,
         })
     }
 
@@ -69,6 +73,8 @@ impl TextStream {
         let tokenizer = Arc::clone(&self.tokenizer);
         let piece = tokenizer.piece(token, self.special)?;
         self.begin_step();
+        // A byte that is no character becomes three.
+        grow(&mut self.text, 3 * (piece.len() + size_of::<Partial>()), "the text of a token")?;
         for &byte in piece {
             self.next.partial.push(byte, &mut self.text);
         }
@@ -141,6 +147,9 @@ impl State {
     }
 }
 
+/// What the memory of a new stream is for.
+const STOPS: &str = "stop strings";
+
 /// Room in the text buffer for the pieces of a step, so that pushing does not allocate.
 const ROOM: usize = 256;
 
@@ -160,7 +169,7 @@ impl Stop {
             let at = error.valid_up_to();
             return Err(Error::InvalidArgument(format!("a stop string is not utf-8 at byte {at}")));
         }
-        let mut stop = Stop { fallback: vec![0; text.len() + 1], text };
+        let mut stop = Stop { fallback: filled(text.len() + 1, 0, STOPS)?, text };
         for len in 1..stop.text.len() {
             let matched = stop.advance(stop.fallback[len], stop.text[len]);
             stop.fallback[len + 1] = matched;

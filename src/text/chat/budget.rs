@@ -3,6 +3,7 @@
 //! Everything that makes text or containers asks here before it takes memory, so a template cannot take more than
 //! [`MEMORY_BYTES`], whatever it does. Memory is counted as taken and never given back: that bounds the work too.
 
+use super::value::VALUES;
 use crate::error::{Error, Result};
 use std::cell::Cell;
 
@@ -117,15 +118,22 @@ impl<'b> Text<'b> {
     /// Appends `part`.
     pub(super) fn push(&mut self, part: &str) -> Result<()> {
         self.budget.take(part.len())?;
+        self.grow(part.len())?;
         self.text.push_str(part);
         Ok(())
     }
 
     /// Appends `part` `count` times.
     pub(super) fn repeat(&mut self, part: &str, count: usize) -> Result<()> {
-        self.budget.take(part.len().saturating_mul(count))?;
+        let bytes = part.len().saturating_mul(count);
+        self.budget.take(bytes)?;
+        self.grow(bytes)?;
         (0..count).for_each(|_| self.text.push_str(part));
         Ok(())
+    }
+
+    fn grow(&mut self, more: usize) -> Result<()> {
+        self.text.try_reserve(more).map_err(|_| Error::out_of_memory(VALUES, more))
     }
 
     /// The text.

@@ -10,8 +10,8 @@ use super::operators;
 use super::predicates;
 use super::scope::Scope;
 use super::show::display;
-use super::value::{Function, Key, Value};
-use crate::error::Result;
+use super::value::{Function, Key, VALUES, Value, gathered};
+use crate::error::{Result, extend, push};
 use indexmap::IndexMap;
 use minijinja::machinery::ast::{BinOpKind, Call, CallArg, Compare, Const, Expr, Filter, Slice, UnaryOpKind};
 use std::cell::RefCell;
@@ -131,7 +131,7 @@ impl<'t> Interpreter<'t> {
     }
 
     fn evaluate_all(&mut self, expressions: &'t [Expr<'t>], scope: &Rc<Scope<'t>>) -> Result<Vec<Value>> {
-        expressions.iter().map(|expression| self.evaluate(expression, scope)).collect()
+        gathered(expressions.iter().map(|expression| self.evaluate(expression, scope)))
     }
 
     fn compare(&mut self, comparison: &'t Compare<'t>, scope: &Rc<Scope<'t>>) -> Result<Value> {
@@ -194,7 +194,7 @@ impl<'t> Interpreter<'t> {
                 CallArg::PosSplat(expression) => {
                     let values = self.evaluate(expression, scope)?.iterate(self.budget)?;
                     self.budget.take_items(values.len())?;
-                    arguments.positional.extend(values.iter().cloned());
+                    extend(&mut arguments.positional, &values, VALUES)?;
                 }
                 CallArg::KwargSplat(expression) => match self.evaluate(expression, scope)? {
                     Value::Map(map) => {
@@ -281,7 +281,7 @@ impl<'t> Interpreter<'t> {
         let mut values = Vec::new();
         let mut at = start;
         while if step > 0 { at < stop } else { at > stop } {
-            values.push(Value::Int(at));
+            push(&mut values, Value::Int(at), VALUES)?;
             at = at.saturating_add(step);
         }
         Value::list(self.budget, values)

@@ -6,8 +6,8 @@ use super::methods;
 use super::operators;
 use super::sequences;
 use super::show::{JsonStyle, display, push_json};
-use super::value::{Key, Value};
-use crate::error::Result;
+use super::value::{Key, VALUES, Value};
+use crate::error::{Result, copied};
 use std::cmp::Ordering;
 
 type Filter = fn(&Budget, &Value, &Arguments) -> Result<Value>;
@@ -125,7 +125,7 @@ fn title(text: &str) -> String {
 
 fn default(_: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
     let replaced = matches!(value, Value::Undefined(_)) || (arguments.flag(1, "boolean") && !value.is_true());
-    let default = || arguments.get(0, "default_value").cloned().unwrap_or_else(|| Value::Text("".into()));
+    let default = || arguments.get(0, "default_value").cloned().unwrap_or_else(|| Value::Text(String::new().into()));
     Ok(if replaced { default() } else { value.clone() })
 }
 
@@ -169,7 +169,7 @@ fn indent(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value
     // A last line that is empty counts as a line here.
     text.push('\n');
     let mut out = Text::new(budget);
-    for (index, line) in methods::split_lines(&text, false).into_iter().enumerate() {
+    for (index, line) in methods::split_lines(&text, false)?.into_iter().enumerate() {
         out.push(if index > 0 { "\n" } else { "" })?;
         let indents =
             if index == 0 { arguments.flag(1, "first") } else { !line.is_empty() || arguments.flag(2, "blank") };
@@ -187,10 +187,13 @@ fn truncate(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Val
     if text.chars().count() <= length.saturating_add(leeway) {
         return Value::text(budget, &text);
     }
-    let kept: String = text.chars().take(length.saturating_sub(end.chars().count())).collect();
-    let kept =
-        if arguments.flag(1, "killwords") { &kept } else { kept.rsplit_once(' ').map_or(&*kept, |(kept, _)| kept) };
-    Value::text(budget, &format!("{kept}{end}"))
+    let most = length.saturating_sub(end.chars().count());
+    let kept = &text[..text.char_indices().nth(most).map_or(text.len(), |(at, _)| at)];
+    let kept = if arguments.flag(1, "killwords") { kept } else { kept.rsplit_once(' ').map_or(kept, |(kept, _)| kept) };
+    let mut out = Text::new(budget);
+    out.push(kept)?;
+    out.push(end)?;
+    Ok(Value::Text(out.finish().into()))
 }
 
 fn urlencode(budget: &Budget, value: &Value, _: &Arguments) -> Result<Value> {
@@ -253,7 +256,7 @@ fn round(_: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
 
 fn operand(budget: &Budget, arguments: &Arguments) -> Result<Value> {
     if arguments.named.is_empty() {
-        return Value::tuple(budget, arguments.positional.clone());
+        return Value::tuple(budget, copied(&arguments.positional, VALUES)?);
     }
     let entries = arguments.named.iter().map(|(name, value)| (Key::text(name), value.clone())).collect();
     Value::map(budget, entries)

@@ -4,8 +4,8 @@ use super::arguments::Arguments;
 use super::budget::{Budget, Text, failure};
 use super::operators;
 use super::show::{push_display, push_repr};
-use super::value::Value;
-use crate::error::Result;
+use super::value::{VALUES, Value};
+use crate::error::{Result, copied};
 
 /// How a value is laid out in its place.
 struct Spec {
@@ -26,7 +26,7 @@ const MAX_WIDTH: usize = 1 << 16;
 pub(super) fn percent(budget: &Budget, template: &str, values: &Value) -> Result<Value> {
     let mut out = Text::new(budget);
     let positional: Vec<Value> = match values {
-        Value::Tuple(items) => items.to_vec(),
+        Value::Tuple(items) => copied(items, VALUES)?,
         one => vec![one.clone()],
     };
     let mut next = positional.iter();
@@ -43,7 +43,7 @@ pub(super) fn percent(budget: &Budget, template: &str, values: &Value) -> Result
         let value = match named {
             Some((name, after)) => {
                 rest = after;
-                operators::item(budget, values, &Value::Text(name.into()))?
+                operators::item(budget, values, &Value::text(budget, name)?)?
             }
             None => next.next().map_or_else(|| failure("not enough arguments for format string"), |v| Ok(v.clone()))?,
         };
@@ -151,7 +151,7 @@ fn push_field(out: &mut Text, field: &str, arguments: &Arguments, automatic: &mu
 fn follow(budget: &Budget, mut value: Value, mut path: &str) -> Result<Value> {
     while !path.is_empty() {
         if let Some((key, rest)) = path.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
-            let key = key.parse().map_or_else(|_| Value::Text(key.into()), Value::Int);
+            let key = key.parse().map_or_else(|_| Value::text(budget, key), |index| Ok(Value::Int(index)))?;
             value = operators::item(budget, &value, &key)?;
             path = rest;
         } else {
@@ -242,11 +242,11 @@ fn format_text(budget: &Budget, value: &Value, spec: &Spec) -> Result<String> {
         }
         kind => return failure(format!("unknown format code '{kind}' for object of type '{}'", value.type_name())),
     }
-    let text = text.finish();
-    Ok(match spec.precision {
-        Some(limit) => text.chars().take(limit).collect(),
-        None => text,
-    })
+    let mut text = text.finish();
+    if let Some((end, _)) = spec.precision.and_then(|limit| text.char_indices().nth(limit)) {
+        text.truncate(end);
+    }
+    Ok(text)
 }
 
 fn format_number(value: &Value, spec: &Spec) -> Result<String> {

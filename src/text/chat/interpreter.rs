@@ -7,8 +7,8 @@ use super::arguments::Arguments;
 use super::budget::{Budget, OUTPUT_BYTES, Text, exceeded, failure};
 use super::scope::Scope;
 use super::show::push_display;
-use super::value::{Items, Key, Loop, Value};
-use crate::error::Result;
+use super::value::{Items, Key, Loop, VALUES, Value};
+use crate::error::{Error, Result, collected, push};
 use hashbrown::HashMap;
 use indexmap::IndexMap;
 use minijinja::machinery::ast::{CallBlock, Const, Expr, ForLoop, Macro, SetBlock, Stmt, WithBlock};
@@ -85,6 +85,7 @@ impl<'t> Interpreter<'t> {
             }
             None => {
                 self.budget.scan(text.len())?;
+                self.output.try_reserve(text.len()).map_err(|_| Error::out_of_memory(VALUES, text.len()))?;
                 self.output.push_str(text);
                 Ok(())
             }
@@ -266,7 +267,7 @@ impl<'t> Interpreter<'t> {
             let inner = Scope::inside(scope);
             self.assign(target, item.clone(), &inner)?;
             if self.evaluate(condition, &inner)?.is_true() {
-                kept.push(item.clone());
+                push(&mut kept, item.clone(), VALUES)?;
             }
         }
         Items::new(self.budget, kept)
@@ -306,7 +307,7 @@ impl<'t> Interpreter<'t> {
         if let Some(at) = arguments.named.iter().position(|(name, _)| name == "caller") {
             scope.set("caller", arguments.named.remove(at).1);
         }
-        scope.set("varargs", Value::tuple(self.budget, positional.collect())?);
+        scope.set("varargs", Value::tuple(self.budget, collected(positional, VALUES)?)?);
         let rest = arguments.named.into_iter().map(|(name, value)| (Key::text(&name), value)).collect();
         scope.set("kwargs", Value::map(self.budget, rest)?);
         self.captured(|this| this.block(&declaration.body, &scope).map(drop))

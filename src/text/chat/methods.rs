@@ -5,8 +5,8 @@ use super::budget::{Budget, Text, failure};
 use super::format;
 use super::operators::equal;
 use super::show::{push_display, push_repr};
-use super::value::{Items, Key, Loop, Map, Value};
-use crate::error::Result;
+use super::value::{Items, Key, Loop, Map, VALUES, Value, gathered};
+use crate::error::{Result, collected, push};
 use std::rc::Rc;
 
 const TEXT_METHODS: [&str; 36] = [
@@ -113,9 +113,9 @@ fn text_method(budget: &Budget, text: &str, name: &str, arguments: &Arguments) -
         }
         "split" | "rsplit" => split(budget, text, arguments, name == "rsplit"),
         "splitlines" => {
-            let lines = split_lines(text, arguments.flag(0, "keepends"));
+            let lines = split_lines(text, arguments.flag(0, "keepends"))?;
             budget.take_items(lines.len())?;
-            Value::list(budget, lines.into_iter().map(made).collect::<Result<_>>()?)
+            Value::list(budget, gathered(lines.into_iter().map(made))?)
         }
         "partition" | "rpartition" => partition(budget, text, arguments.text(0, "sep")?, name == "rpartition"),
         "find" | "rfind" | "index" => find(text, arguments.text(0, "sub")?, name),
@@ -206,51 +206,52 @@ fn split(budget: &Budget, text: &str, arguments: &Arguments, from_end: bool) -> 
     let parts: Vec<&str> = match arguments.optional_text(0, "sep")? {
         Some("") => return failure("empty separator"),
         Some(separator) if from_end => {
-            let mut parts: Vec<&str> = text.rsplitn(limit.saturating_add(1), separator).collect();
+            let mut parts: Vec<&str> = collected(text.rsplitn(limit.saturating_add(1), separator), VALUES)?;
             parts.reverse();
             parts
         }
-        Some(separator) => text.splitn(limit.saturating_add(1), separator).collect(),
-        None if from_end && limit != usize::MAX => split_spaces_from_end(text, limit),
-        None => split_spaces(text, limit),
+        Some(separator) => collected(text.splitn(limit.saturating_add(1), separator), VALUES)?,
+        None if from_end && limit != usize::MAX => split_spaces_from_end(text, limit)?,
+        None => split_spaces(text, limit)?,
     };
     budget.take_items(parts.len())?;
-    Value::list(budget, parts.into_iter().map(|part| Value::text(budget, part)).collect::<Result<_>>()?)
+    Value::list(budget, gathered(parts.into_iter().map(|part| Value::text(budget, part)))?)
 }
 
-fn split_spaces(text: &str, limit: usize) -> Vec<&str> {
+fn split_spaces(text: &str, limit: usize) -> Result<Vec<&str>> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
     while !rest.is_empty() {
         let end = if parts.len() == limit { None } else { rest.find(is_space) };
         let Some(end) = end else {
-            parts.push(if parts.len() == limit { rest } else { rest.trim_end_matches(is_space) });
+            let last = if parts.len() == limit { rest } else { rest.trim_end_matches(is_space) };
+            push(&mut parts, last, VALUES)?;
             break;
         };
-        parts.push(&rest[..end]);
+        push(&mut parts, &rest[..end], VALUES)?;
         rest = rest[end..].trim_start_matches(is_space);
     }
-    parts
+    Ok(parts)
 }
 
-fn split_spaces_from_end(text: &str, limit: usize) -> Vec<&str> {
+fn split_spaces_from_end(text: &str, limit: usize) -> Result<Vec<&str>> {
     let mut parts = Vec::new();
     let mut rest = text.trim_end_matches(is_space);
     while !rest.is_empty() {
         let last = if parts.len() == limit { None } else { rest.char_indices().rfind(|&(_, c)| is_space(c)) };
         let Some((at, space)) = last else {
-            parts.push(rest);
+            push(&mut parts, rest, VALUES)?;
             break;
         };
-        parts.push(&rest[at + space.len_utf8()..]);
+        push(&mut parts, &rest[at + space.len_utf8()..], VALUES)?;
         rest = rest[..at].trim_end_matches(is_space);
     }
     parts.reverse();
-    parts
+    Ok(parts)
 }
 
 /// The lines of a text by Python's line ends.
-pub(super) fn split_lines(text: &str, keep_ends: bool) -> Vec<&str> {
+pub(super) fn split_lines(text: &str, keep_ends: bool) -> Result<Vec<&str>> {
     let ends = |c: char| {
         matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
     };
@@ -258,15 +259,15 @@ pub(super) fn split_lines(text: &str, keep_ends: bool) -> Vec<&str> {
     let mut rest = text;
     while !rest.is_empty() {
         let Some(end) = rest.find(ends) else {
-            lines.push(rest);
+            push(&mut lines, rest, VALUES)?;
             break;
         };
         let width =
             if rest[end..].starts_with("\r\n") { 2 } else { rest[end..].chars().next().map_or(1, char::len_utf8) };
-        lines.push(&rest[..if keep_ends { end + width } else { end }]);
+        push(&mut lines, &rest[..if keep_ends { end + width } else { end }], VALUES)?;
         rest = &rest[end + width..];
     }
-    lines
+    Ok(lines)
 }
 
 fn partition(budget: &Budget, text: &str, separator: &str, from_end: bool) -> Result<Value> {
@@ -279,7 +280,7 @@ fn partition(budget: &Budget, text: &str, separator: &str, from_end: bool) -> Re
         None if from_end => ["", "", text],
         None => [text, "", ""],
     };
-    Value::tuple(budget, parts.into_iter().map(|part| Value::text(budget, part)).collect::<Result<_>>()?)
+    Value::tuple(budget, gathered(parts.into_iter().map(|part| Value::text(budget, part)))?)
 }
 
 fn find(text: &str, part: &str, name: &str) -> Result<Value> {
@@ -367,7 +368,7 @@ fn map_method(budget: &Budget, value: &Value, map: &Map, name: &str, arguments: 
         }
         "items" => items(budget, map),
         "keys" => value.iterate(budget).map(Value::List),
-        "values" => Value::list(budget, map.values().cloned().collect()),
+        "values" => Value::list(budget, collected(map.values().cloned(), VALUES)?),
         _ => Ok(value.clone()),
     }
 }
@@ -376,7 +377,7 @@ fn map_method(budget: &Budget, value: &Value, map: &Map, name: &str, arguments: 
 pub(super) fn items(budget: &Budget, map: &Map) -> Result<Value> {
     budget.take_items(3 * map.len())?;
     let pair = |(key, value): (&Key, &Value)| Value::tuple(budget, vec![key.0.clone(), value.clone()]);
-    Value::list(budget, map.iter().map(pair).collect::<Result<_>>()?)
+    Value::list(budget, gathered(map.iter().map(pair))?)
 }
 
 fn loop_method(budget: &Budget, current: &Rc<Loop>, name: &str, arguments: &Arguments) -> Result<Value> {

@@ -20,7 +20,7 @@ mod sequences;
 mod show;
 mod value;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reserve};
 use budget::{Budget, SOURCE_BYTES, exceeded, failure};
 use indexmap::IndexMap;
 use interpreter::Interpreter;
@@ -28,10 +28,14 @@ use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
 use regex::Regex;
 use std::time::SystemTime;
-use value::{Key, Value};
+use value::{Key, VALUES, Value, gathered};
 
 /// Stack of the thread that a template runs on: deep expressions recurse in the parser and the evaluator.
 const STACK_BYTES: usize = 64 << 20;
+
+/// What a byte of JSON or of a template's source may become in their parsers, in bytes.
+const JSON_BYTES_A_BYTE: usize = 4;
+const TREE_BYTES_A_BYTE: usize = 64;
 
 /// What a template sees beside the messages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,6 +75,7 @@ fn render_here(template: &str, messages_json: &[u8], options: &ChatOptions) -> R
     let context = context(messages_json, options)?;
     let now = if options.now == 0 { system_clock() } else { options.now };
     let source = without_generation_tags(template)?;
+    drop(reserve::<u8>(source.len().saturating_mul(TREE_BYTES_A_BYTE), VALUES)?);
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     let syntax = syntax.map_err(|error| Error::Template(format!("chat template: {error}")))?;
     let parsed = match parse(&source, "chat template", syntax) {
@@ -106,7 +111,7 @@ fn context(messages_json: &[u8], options: &ChatOptions) -> Result<IndexMap<Key, 
     }
     context.insert(Key::text("add_generation_prompt"), Value::Bool(options.add_generation_prompt));
     for (name, text) in [("bos_token", options.bos), ("eos_token", options.eos)] {
-        context.insert(Key::text(name), Value::Text(text.into()));
+        context.insert(Key::text(name), Value::text(&budget, text)?);
     }
     if let Some(variables) = options.vars_json {
         let Value::Map(variables) = read_json(&budget, variables, "variables")? else {
@@ -118,6 +123,8 @@ fn context(messages_json: &[u8], options: &ChatOptions) -> Result<IndexMap<Key, 
 }
 
 fn read_json(budget: &Budget, json: &[u8], what: &str) -> Result<Value> {
+    // The parsers of others end the process when memory runs out, so what they may take is asked for before.
+    drop(reserve::<u8>(json.len().saturating_mul(JSON_BYTES_A_BYTE), VALUES)?);
     let parsed = serde_json::from_slice(json);
     let parsed = parsed.map_err(|error| Error::InvalidArgument(format!("{what} are not json: {error}")))?;
     from_json(budget, parsed)
@@ -134,12 +141,16 @@ fn from_json(budget: &Budget, json: serde_json::Value) -> Result<Value> {
         },
         Json::String(text) => Value::Text(text.into()),
         Json::Array(values) => {
-            let values = values.into_iter().map(|value| from_json(budget, value)).collect::<Result<_>>()?;
+            let values = gathered(values.into_iter().map(|value| from_json(budget, value)))?;
             Value::list(budget, values)?
         }
         Json::Object(entries) => {
-            let entry = |(name, value)| Ok((Key(Value::Text(String::into(name))), from_json(budget, value)?));
-            Value::map(budget, entries.into_iter().map(entry).collect::<Result<_>>()?)?
+            let mut map = IndexMap::new();
+            map.try_reserve(entries.len()).map_err(|_| Error::out_of_memory(VALUES, entries.len()))?;
+            for (name, value) in entries {
+                map.insert(Key(Value::Text(name.into())), from_json(budget, value)?);
+            }
+            Value::map(budget, map)?
         }
     })
 }

@@ -4,8 +4,8 @@ use super::budget::{Budget, Text, failure};
 use super::format;
 use super::methods;
 use super::show::push_display;
-use super::value::{Items, Key, Value};
-use crate::error::Result;
+use super::value::{Items, Key, VALUES, Value};
+use crate::error::{Result, collected};
 use minijinja::machinery::ast::{BinOpKind, CompareOpKind};
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -58,7 +58,7 @@ fn add(budget: &Budget, left: &Value, right: &Value) -> Result<Value> {
 
 fn joined(budget: &Budget, a: &Items, b: &Items) -> Result<Vec<Value>> {
     budget.take_items(a.len() + b.len())?;
-    Ok(a.iter().chain(b.iter()).cloned().collect())
+    collected(a.iter().chain(b.iter()).cloned(), VALUES)
 }
 
 fn concat(budget: &Budget, left: &Value, right: &Value) -> Result<Value> {
@@ -78,7 +78,7 @@ fn multiply(budget: &Budget, left: &Value, right: &Value) -> Result<Value> {
     let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
     let repeated = |items: &Items| {
         budget.take_items(items.len().saturating_mul(count))?;
-        Ok((0..count).flat_map(|_| items.iter().cloned()).collect())
+        collected((0..count).flat_map(|_| items.iter().cloned()), VALUES)
     };
     match sequence {
         Value::List(items) => Value::list(budget, repeated(items)?),
@@ -303,8 +303,10 @@ pub(super) fn slice(budget: &Budget, value: &Value, bounds: [&Value; 3]) -> Resu
                 return Value::text(budget, &text[at(span.start)..at(span.end.max(span.start))]);
             }
             budget.take(text.len().saturating_mul(size_of::<char>()))?;
-            let characters: Vec<char> = text.chars().collect();
-            Ok(Value::Text(span.positions().map(|at| characters[at]).collect::<String>().into()))
+            let characters: Vec<char> = collected(text.chars(), VALUES)?;
+            let mut out = Text::new(budget);
+            span.positions().try_for_each(|at| out.push(characters[at].encode_utf8(&mut [0; 4])))?;
+            Ok(Value::Text(out.finish().into()))
         }
         other => {
             other.defined()?;
@@ -316,7 +318,7 @@ pub(super) fn slice(budget: &Budget, value: &Value, bounds: [&Value; 3]) -> Resu
 fn sliced(budget: &Budget, items: &Items, bounds: [&Value; 3]) -> Result<Vec<Value>> {
     let span = Span::of(bounds, items.len())?;
     budget.spend(span.positions().size_hint().0 as u64)?;
-    Ok(span.positions().map(|at| items[at].clone()).collect())
+    collected(span.positions().map(|at| items[at].clone()), VALUES)
 }
 
 /// The positions of a slice: from `start` to before `end`.

@@ -1,14 +1,14 @@
 //! The filters of sequences: `map`, `select`, `sort` and their kin.
 
 use super::arguments::{Arguments, count};
-use super::budget::{Budget, failure};
+use super::budget::{Budget, Text, failure};
 use super::filters::apply;
 use super::methods;
 use super::operators;
 use super::predicates;
 use super::show::display;
-use super::value::{Items, Key, Value};
-use crate::error::Result;
+use super::value::{Items, Key, VALUES, Value, gathered};
+use crate::error::{Error, Result, collected, copied, grow, push};
 use indexmap::IndexMap;
 use minijinja::machinery::ast::BinOpKind;
 use std::cmp::Ordering;
@@ -29,7 +29,7 @@ pub(super) fn join(budget: &Budget, value: &Value, arguments: &Arguments) -> Res
 fn at_path(budget: &Budget, value: &Value, path: &Value) -> Result<Value> {
     let Some(path) = path.as_str() else { return operators::item(budget, value, path) };
     path.split('.').try_fold(value.clone(), |value, part| {
-        let part = part.parse().map_or_else(|_| Value::Text(part.into()), Value::Int);
+        let part = part.parse().map_or_else(|_| Value::text(budget, part), |index| Ok(Value::Int(index)))?;
         operators::item(budget, &value, &part)
     })
 }
@@ -37,8 +37,8 @@ fn at_path(budget: &Budget, value: &Value, path: &Value) -> Result<Value> {
 fn by_attribute(budget: &Budget, values: &Items, path: Option<&Value>) -> Result<Vec<Value>> {
     budget.take_items(values.len())?;
     match path {
-        None | Some(Value::None) => Ok(values.to_vec()),
-        Some(path) => values.iter().map(|value| at_path(budget, value, path)).collect(),
+        None | Some(Value::None) => copied(values, VALUES),
+        Some(path) => gathered(values.iter().map(|value| at_path(budget, value, path))),
     }
 }
 
@@ -52,11 +52,11 @@ pub(super) fn map(budget: &Budget, value: &Value, arguments: &Arguments) -> Resu
             (Value::Undefined(_), Some(default)) => Ok(default.clone()),
             (found, _) => Ok(found),
         };
-        return Value::list(budget, values.iter().map(at).collect::<Result<_>>()?);
+        return Value::list(budget, gathered(values.iter().map(at))?);
     }
     let (name, rest) = first_argument(arguments, 0)?;
     let name = name.map_or_else(|| failure("map requires a filter argument"), Ok)?;
-    Value::list(budget, values.iter().map(|value| apply(budget, &name, value, &rest)).collect::<Result<_>>()?)
+    Value::list(budget, gathered(values.iter().map(|value| apply(budget, &name, value, &rest)))?)
 }
 
 /// The name at `index` and the arguments after it.
@@ -91,7 +91,7 @@ pub(super) fn select(
             None => subject.is_true(),
         };
         if holds == wanted {
-            kept.push(item.clone());
+            push(&mut kept, item.clone(), VALUES)?;
         }
     }
     Value::list(budget, kept)
@@ -105,23 +105,28 @@ fn sort_key(budget: &Budget, value: &Value, case_sensitive: bool) -> Result<Valu
     }
 }
 
-fn sort_by_keys<T>(budget: &Budget, mut pairs: Vec<(Value, T)>, reverse: bool) -> Result<Vec<T>> {
+fn sort_by_keys<T>(budget: &Budget, pairs: Vec<(Value, T)>, reverse: bool) -> Result<Vec<T>> {
     let mut error = None;
-    pairs.sort_by(|(a, _), (b, _)| match operators::order(budget, a, b) {
-        Ok(order) if reverse => order.unwrap_or(Ordering::Equal).reverse(),
-        Ok(order) => order.unwrap_or(Ordering::Equal),
-        Err(first) => {
-            error.get_or_insert(first);
-            Ordering::Equal
-        }
+    let mut pairs = collected(pairs.into_iter().enumerate(), VALUES)?;
+    // A stable sort takes memory and cannot fail; the places keep equal values in order as well.
+    pairs.sort_unstable_by(|(a_place, (a, _)), (b_place, (b, _))| {
+        let order = match operators::order(budget, a, b) {
+            Ok(order) if reverse => order.unwrap_or(Ordering::Equal).reverse(),
+            Ok(order) => order.unwrap_or(Ordering::Equal),
+            Err(first) => {
+                error.get_or_insert(first);
+                Ordering::Equal
+            }
+        };
+        order.then(a_place.cmp(b_place))
     });
-    error.map_or_else(|| Ok(pairs.into_iter().map(|(_, value)| value).collect()), Err)
+    error.map_or_else(|| collected(pairs.into_iter().map(|(_, (_, value))| value), VALUES), Err)
 }
 
 fn keyed(budget: &Budget, values: &Items, path: Option<&Value>, case: bool) -> Result<Vec<(Value, Value)>> {
     let keys = by_attribute(budget, values, path)?;
-    let keys = keys.iter().map(|key| sort_key(budget, key, case)).collect::<Result<Vec<_>>>()?;
-    Ok(keys.into_iter().zip(values.iter().cloned()).collect())
+    let keys = gathered(keys.iter().map(|key| sort_key(budget, key, case)))?;
+    collected(keys.into_iter().zip(values.iter().cloned()), VALUES)
 }
 
 /// The values in order.
@@ -146,7 +151,8 @@ pub(super) fn dictsort(budget: &Budget, value: &Value, arguments: &Arguments) ->
     for (key, value) in map.iter() {
         let subject = if by_value { value } else { &key.0 };
         let pair = Value::tuple(budget, vec![key.0.clone(), value.clone()])?;
-        pairs.push((sort_key(budget, subject, arguments.flag(0, "case_sensitive"))?, pair));
+        let key = sort_key(budget, subject, arguments.flag(0, "case_sensitive"))?;
+        push(&mut pairs, (key, pair), VALUES)?;
     }
     Value::list(budget, sort_by_keys(budget, pairs, arguments.flag(2, "reverse"))?)
 }
@@ -157,9 +163,10 @@ pub(super) fn unique(budget: &Budget, value: &Value, arguments: &Arguments) -> R
     let mut first: IndexMap<Key, Value> = IndexMap::new();
     for (key, value) in keyed(budget, &values, arguments.get(1, "attribute"), arguments.flag(0, "case_sensitive"))? {
         budget.spend(1)?;
+        first.try_reserve(1).map_err(|_| Error::out_of_memory(VALUES, first.len()))?;
         first.entry(Key::new(key)?).or_insert(value);
     }
-    Value::list(budget, first.into_values().collect())
+    Value::list(budget, collected(first.into_values(), VALUES)?)
 }
 
 /// The values with an attribute in common, by that attribute.
@@ -168,12 +175,12 @@ pub(super) fn groupby(budget: &Budget, value: &Value, arguments: &Arguments) -> 
     let values = value.iterate(budget)?;
     let pairs = keyed(budget, &values, Some(path), arguments.flag(2, "case_sensitive"))?;
     let pairs: Vec<(Value, (Value, Value))> =
-        pairs.into_iter().map(|(key, value)| (key.clone(), (key, value))).collect();
+        collected(pairs.into_iter().map(|(key, value)| (key.clone(), (key, value))), VALUES)?;
     let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
     for (key, value) in sort_by_keys(budget, pairs, false)? {
         match groups.last_mut() {
-            Some((last, group)) if operators::equal(budget, last, &key)? => group.push(value),
-            _ => groups.push((key, vec![value])),
+            Some((last, group)) if operators::equal(budget, last, &key)? => push(group, value, VALUES)?,
+            _ => push(&mut groups, (key, vec![value]), VALUES)?,
         }
     }
     budget.take_items(groups.len())?;
@@ -182,7 +189,7 @@ pub(super) fn groupby(budget: &Budget, value: &Value, arguments: &Arguments) -> 
         let group = Value::list(budget, group)?;
         Value::tuple(budget, vec![key, group])
     };
-    Value::list(budget, groups.into_iter().map(group).collect::<Result<_>>()?)
+    Value::list(budget, gathered(groups.into_iter().map(group))?)
 }
 
 /// The least or the greatest value.
@@ -211,12 +218,13 @@ pub(super) fn sum(budget: &Budget, value: &Value, arguments: &Arguments) -> Resu
 /// The values, or the characters, from the end.
 pub(super) fn reverse(budget: &Budget, value: &Value, _: &Arguments) -> Result<Value> {
     if let Value::Text(text) = value {
-        budget.take(text.len())?;
-        return Ok(Value::Text(text.chars().rev().collect::<String>().into()));
+        let mut out = Text::new(budget);
+        text.chars().rev().try_for_each(|c| out.push(c.encode_utf8(&mut [0; 4])))?;
+        return Ok(Value::Text(out.finish().into()));
     }
     let values = value.iterate(budget)?;
     budget.take_items(values.len())?;
-    Value::list(budget, values.iter().rev().cloned().collect())
+    Value::list(budget, collected(values.iter().rev().cloned(), VALUES)?)
 }
 
 /// Rows of so many values.
@@ -229,12 +237,13 @@ pub(super) fn batch(budget: &Budget, value: &Value, arguments: &Arguments) -> Re
     budget.take_items(values.len())?;
     let mut rows = Vec::new();
     for row in values.chunks(size) {
-        let mut row = row.to_vec();
+        let mut row = copied(row, VALUES)?;
         if let Some(fill) = arguments.get(1, "fill_with").filter(|fill| !matches!(fill, Value::None)) {
             budget.take_items(size)?;
+            grow(&mut row, size, VALUES)?;
             row.resize(size, fill.clone());
         }
-        rows.push(Value::list(budget, row)?);
+        push(&mut rows, Value::list(budget, row)?, VALUES)?;
     }
     Value::list(budget, rows)
 }
@@ -252,11 +261,11 @@ pub(super) fn slice(budget: &Budget, value: &Value, arguments: &Arguments) -> Re
     let mut parts = Vec::new();
     for column in 0..columns {
         let len = each + usize::from(column < longer);
-        let mut part = values[from..from + len].to_vec();
+        let mut part = copied(&values[from..from + len], VALUES)?;
         if let (Some(fill), true) = (arguments.get(1, "fill_with"), longer > 0 && column >= longer) {
-            part.push(fill.clone());
+            push(&mut part, fill.clone(), VALUES)?;
         }
-        parts.push(Value::list(budget, part)?);
+        push(&mut parts, Value::list(budget, part)?, VALUES)?;
         from += len;
     }
     Value::list(budget, parts)

@@ -1,8 +1,8 @@
 //! Values as text: Python's `str` and `repr`, and JSON as `json.dumps` writes it.
 
 use super::budget::{Budget, INDENT_COLUMNS, Text, exceeded, failure};
-use super::value::{Key, Value};
-use crate::error::Result;
+use super::value::{Key, VALUES, Value};
+use crate::error::{Result, collected};
 
 /// `str(value)`.
 pub(super) fn display(budget: &Budget, value: &Value) -> Result<String> {
@@ -159,9 +159,9 @@ pub(super) fn push_json(out: &mut Text, value: &Value, style: &JsonStyle, level:
             push_json_container(out, ["[", "]"], items.iter(), style, level, push)
         }
         Value::Map(map) => {
-            let mut entries: Vec<(&Key, &Value)> = map.iter().collect();
+            let mut entries: Vec<(&Key, &Value)> = collected(map.iter(), VALUES)?;
             if style.sorted {
-                entries.sort_by(|a, b| a.0.0.as_str().cmp(&b.0.0.as_str()));
+                entries.sort_unstable_by(|a, b| a.0.0.as_str().cmp(&b.0.0.as_str()));
             }
             let push = |out: &mut Text, (key, value): (&Key, &Value)| {
                 push_json_key(out, key, style.ascii)?;

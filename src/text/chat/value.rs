@@ -4,7 +4,7 @@
 //! Containers know how deep they are, so that no value can be nested without bound.
 
 use super::budget::{Budget, VALUE_DEPTH, exceeded, failure};
-use crate::error::Result;
+use crate::error::{Result, collected, copied_text, push, reserve};
 use indexmap::{Equivalent, IndexMap};
 use std::cell::{Cell, RefCell};
 use std::hash::{Hash, Hasher};
@@ -24,7 +24,7 @@ pub(super) enum Value {
     /// A float.
     Float(f64),
     /// Text.
-    Text(Rc<str>),
+    Text(Str),
     /// A list.
     List(Rc<Items>),
     /// A tuple.
@@ -41,6 +41,37 @@ pub(super) enum Value {
     Function(Function),
     /// A method with the value it belongs to.
     Method(Rc<(Value, String)>),
+}
+
+/// Text that values share. Made of a `String`, whose memory can be asked for and refused, and never copied.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Str(Rc<String>);
+
+impl std::ops::Deref for Str {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Str {
+    fn from(text: String) -> Str {
+        Str(Rc::new(text))
+    }
+}
+
+/// What the memory of values is for.
+pub(super) const VALUES: &str = "a chat template";
+
+/// The values of an iterator, or the first error.
+pub(super) fn gathered<T>(values: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
+    let values = values.into_iter();
+    let mut all = reserve(values.size_hint().0, VALUES)?;
+    for value in values {
+        push(&mut all, value?, VALUES)?;
+    }
+    Ok(all)
 }
 
 /// Functions that every template has.
@@ -118,12 +149,12 @@ impl Value {
     /// Pays for and makes text.
     pub(super) fn text(budget: &Budget, text: &str) -> Result<Value> {
         budget.take(text.len())?;
-        Ok(Value::Text(text.into()))
+        Ok(Value::Text(copied_text(text, VALUES)?.into()))
     }
 
     /// A text of one character.
     pub(super) fn character(c: char) -> Value {
-        Value::Text(Rc::from(&*c.encode_utf8(&mut [0; 4])))
+        Value::Text(String::from(c).into())
     }
 
     /// Pays for and makes a list.
@@ -228,10 +259,10 @@ impl Value {
                 return Ok(Rc::clone(items));
             }
             Value::Undefined(_) => Vec::new(),
-            Value::Map(map) => map.keys().map(|key| key.0.clone()).collect(),
+            Value::Map(map) => collected(map.keys().map(|key| key.0.clone()), VALUES)?,
             Value::Text(text) => {
                 budget.take(text.len().saturating_mul(16))?;
-                text.chars().map(Value::character).collect()
+                collected(text.chars().map(Value::character), VALUES)?
             }
             other => return failure(format!("'{}' object is not iterable", other.type_name())),
         };
@@ -274,7 +305,7 @@ impl Key {
 
     /// The key that a text is.
     pub(super) fn text(text: &str) -> Key {
-        Key(Value::Text(text.into()))
+        Key(Value::Text(text.to_owned().into()))
     }
 }
 
