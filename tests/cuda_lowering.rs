@@ -25,7 +25,7 @@ fn programs() -> Vec<(PathBuf, Program)> {
 }
 
 fn lists(program: &Program) -> Lists {
-    let placement = place(program);
+    let placement = place(program).unwrap();
     let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
     let matrix = |weight: &segno::plan::Weight| Matrix {
         data: 1 << 40,

@@ -4,7 +4,7 @@
 //! a tensor of divisors, one a frequency.
 
 use super::hparams::Keys;
-use crate::error::{Error, Result};
+use crate::error::{Error, Excerpt, Result};
 use crate::format::Metadata;
 
 /// Which two elements of a head rotate together.
@@ -115,7 +115,10 @@ impl Scaling {
             }
             Some("none") => Ok(Scaling::None),
             Some("yarn") => Ok(Scaling::Yarn(Yarn::read(meta, keys, factor)?)),
-            Some(other) => Err(Error::Unsupported(format!("rope scaling `{other}` is not supported"))),
+            Some(other) => {
+                let other = Excerpt(other.as_bytes());
+                Err(Error::Unsupported(format!("rope scaling `{other}` is not supported")))
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The families. A new family is a constant that differs from another one by a field.
 
 use super::rope::RopeLayout;
-use crate::error::{Error, Result};
+use crate::error::{Error, Excerpt, Result};
 
 /// What the layers of a family hold, beyond sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,8 @@ impl Arch {
     pub fn find(name: &str) -> Result<Arch> {
         ALL.into_iter().find(|arch| arch.name == name).ok_or_else(|| {
             let known: Vec<_> = ALL.iter().map(|arch| arch.name).collect();
-            Error::Unsupported(format!("architecture `{name}` is not supported; supported: {}", known.join(", ")))
+            let (name, known) = (Excerpt(name.as_bytes()), known.join(", "));
+            Error::Unsupported(format!("architecture `{name}` is not supported; supported: {known}"))
         })
     }
 }

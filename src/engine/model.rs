@@ -73,7 +73,7 @@ impl Model {
         check_vocabulary(tokenizer.as_ref(), program.vocab())?;
         gguf.populate(progress)?;
         let prepared = context.backend().prepare(Arc::clone(&program))?;
-        let (context, metadata) = (Arc::clone(context), gguf.metadata().clone());
+        let (context, metadata) = (Arc::clone(context), gguf.into_metadata());
         let model = Model { context, arch, hparams, metadata, tokenizer: tokenizer.map(Arc::new), program, prepared };
         progress(1.0)?;
         model.log_summary();
@@ -134,7 +134,7 @@ impl Model {
 
     /// Renders a conversation, an array of messages as JSON, with the model's chat template or that of `chat`.
     pub fn render_chat(&self, messages_json: &[u8], chat: &Chat) -> Result<String> {
-        let (bos, eos) = (self.token_text(Tokenizer::bos), self.token_text(Tokenizer::eos));
+        let (bos, eos) = (self.token_text(Tokenizer::bos)?, self.token_text(Tokenizer::eos)?);
         let options = ChatOptions {
             add_generation_prompt: chat.add_generation_prompt,
             tools_json: chat.tools_json,
@@ -152,9 +152,9 @@ impl Model {
     }
 
     /// Name of one of the tokenizer's tokens, "" when there is none.
-    fn token_text(&self, find: fn(&Tokenizer) -> Option<i32>) -> String {
-        let piece = self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.piece(find(tokenizer)?, true).ok());
-        piece.map(|bytes| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
+    fn token_text(&self, find: fn(&Tokenizer) -> Option<i32>) -> Result<String> {
+        let token = self.tokenizer.as_ref().and_then(|tokenizer| Some((tokenizer, find(tokenizer)?)));
+        token.map_or(Ok(String::new()), |(tokenizer, token)| tokenizer.name(token))
     }
 
     /// Whether `token` ends generation by the rules of the vocabulary.

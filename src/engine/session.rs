@@ -133,7 +133,7 @@ impl Session {
         let slot = self.free_slot()?;
         let new_id = self.next_id()?;
         let parent = self.sequence(source);
-        let sampler = sampler.unwrap_or_else(|| parent.sampler.clone());
+        let sampler = sampler.map_or_else(|| parent.sampler.copied(), Ok)?;
         let sampler = self.checked(sampler)?;
         let parent = self.sequence(source);
         let capacity = self.history.max(parent.tokens.len() + 1);

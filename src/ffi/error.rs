@@ -5,6 +5,7 @@ use super::handle::{Handle, borrow, disown, own};
 use super::status::{SEGNO_OK, segno_status, status_of};
 use crate::engine::Failure;
 use std::ffi::{CString, c_char};
+use std::fmt::{self, Display, Write};
 
 /// Detail of a failed call: code, message, and the item at fault. Owned by the host, immutable, any thread.
 #[allow(non_camel_case_types)]
@@ -26,7 +27,7 @@ impl Handle for segno_error {
 
 impl segno_error {
     pub(super) fn allocate(failure: Failure) -> *mut segno_error {
-        let message = one_line(&failure.error.to_string());
+        let message = one_line(&failure.error);
         let item = failure.item.and_then(|item| i64::try_from(item).ok()).unwrap_or(-1);
         own(Detail { code: status_of(&failure.error), message, item })
     }
@@ -42,20 +43,55 @@ const GAP: &str = " [...] ";
 
 /// A message as the host may show it, whatever names a file has put into it: control characters are escaped, and of a long
 /// text only beginning and end are kept.
-pub(super) fn one_line(message: &str) -> CString {
-    let mut line = String::with_capacity(message.len().min(2 * MAX_MESSAGE));
-    for c in message.chars() {
-        match c {
-            '\u{2028}' | '\u{2029}' => line.extend(c.escape_unicode()),
-            c if c.is_control() => line.extend(c.escape_default()),
-            c => line.push(c),
+pub(super) fn one_line(message: impl Display) -> CString {
+    let mut line = Line::default();
+    // A line takes every text.
+    let _ = write!(line, "{message}");
+    CString::new(line.finish()).unwrap_or_default()
+}
+
+/// The beginning and the end of a message that may be of any length.
+#[derive(Default)]
+struct Line {
+    /// At most [`MAX_MESSAGE`] bytes.
+    head: String,
+    /// What follows; of that only the last bytes.
+    tail: String,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for c in text.chars() {
+            match c {
+                '\u{2028}' | '\u{2029}' => c.escape_unicode().for_each(|c| self.push(c)),
+                c if c.is_control() => c.escape_default().for_each(|c| self.push(c)),
+                c => self.push(c),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Line {
+    fn push(&mut self, c: char) {
+        if self.tail.is_empty() && self.head.len() + c.len_utf8() <= MAX_MESSAGE {
+            return self.head.push(c);
+        }
+        self.tail.push(c);
+        if self.tail.len() > 2 * MAX_MESSAGE {
+            self.tail.drain(..self.tail.floor_char_boundary(MAX_MESSAGE));
         }
     }
-    if line.len() > MAX_MESSAGE {
-        let half = (MAX_MESSAGE - GAP.len()) / 2;
-        line.replace_range(line.floor_char_boundary(half)..line.ceil_char_boundary(line.len() - half), GAP);
+
+    fn finish(self) -> String {
+        let Line { mut head, tail } = self;
+        if !tail.is_empty() {
+            head.push_str(&tail);
+            let half = (MAX_MESSAGE - GAP.len()) / 2;
+            head.replace_range(head.floor_char_boundary(half)..head.ceil_char_boundary(head.len() - half), GAP);
+        }
+        head
     }
-    CString::new(line).unwrap_or_default()
 }
 
 /// The status code of an error; `SEGNO_OK` for NULL.
@@ -102,7 +138,7 @@ mod tests {
     #[test]
     fn long_messages_keep_their_ends() {
         for filler in ["x", "ß", "\u{1f600}"] {
-            let line = one_line(&format!("begin {} end", filler.repeat(70_000)));
+            let line = one_line(format!("begin {} end", filler.repeat(70_000)));
             let text = line.to_str().unwrap();
             assert!(text.starts_with("begin ") && text.ends_with(" end") && text.contains(GAP));
             assert!((MAX_MESSAGE - 16..=MAX_MESSAGE).contains(&text.len()), "{} bytes", text.len());

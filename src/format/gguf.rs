@@ -7,7 +7,7 @@
 use super::metadata::{Array, Metadata, ScalarKind, Value};
 use super::mmap::{Bytes, Data, Progress};
 use super::split;
-use crate::error::{Error, Result, reserve};
+use crate::error::{Error, Excerpt, Result, copied_text, grow, push, reserve};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
@@ -45,11 +45,11 @@ impl Gguf {
             Gguf::parse_part(Data::open(path, map, &mut part_progress)?)
         };
         let mut whole = open(0, path)?;
-        let further = split::further_parts(path, whole.metadata())?;
-        let count = further.len() + 1;
-        for (index, path) in (1..).zip(&further) {
-            let part = open(index, path).and_then(|part| whole.join(part, index, count));
-            part.map_err(|error| split::in_part(error, path, count))?;
+        let further = split::Parts::of(path, whole.metadata())?;
+        for index in 1..further.count {
+            let path = further.path(index);
+            let part = open(index, &path).and_then(|part| whole.join(part, index, further.count));
+            part.map_err(|error| split::in_part(error, &path, further.count))?;
         }
         split::check_total(&whole.metadata, whole.tensors.len())?;
         Ok(whole)
@@ -82,13 +82,14 @@ impl Gguf {
         let more = part.tensors.len();
         let out_of_memory = |_| Error::out_of_memory("the tensor directory", more);
         self.by_name.try_reserve(more).map_err(out_of_memory)?;
-        self.tensors.try_reserve(more).map_err(out_of_memory)?;
-        self.parts.extend(part.parts);
+        grow(&mut self.tensors, more, "the tensor directory")?;
+        part.parts.into_iter().try_for_each(|data| push(&mut self.parts, data, "the parts of the model"))?;
         part.tensors.into_iter().try_for_each(|tensor| self.add(tensor))
     }
 
     fn add(&mut self, tensor: TensorInfo) -> Result<()> {
-        if self.by_name.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+        let name = copied_text(&tensor.name, "tensor names")?;
+        if self.by_name.insert(name, self.tensors.len()).is_some() {
             return Err(Error::Format(format!("tensor `{}` appears twice", tensor.name)));
         }
         self.tensors.push(tensor);
@@ -117,6 +118,11 @@ impl Gguf {
     /// The key-value pairs.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    /// The key-value pairs alone: what tensors need of the file, they hold themselves.
+    pub fn into_metadata(self) -> Metadata {
+        self.metadata
     }
 
     /// The tensor called `name`.
@@ -162,6 +168,8 @@ impl TensorInfo {
 
 const DEFAULT_ALIGNMENT: u64 = 32;
 const MAX_KEY_BYTES: usize = 65_535;
+/// Longest tensor name. The format allows 64 bytes; older writers did not look.
+const MAX_NAME_BYTES: usize = 1024;
 const MAX_DIMS: usize = 4;
 const MAX_ARRAY_DEPTH: usize = 4;
 /// Fewest bytes of a metadata entry: key length, type, one byte of value (version 1).
@@ -206,7 +214,7 @@ impl<'a> Reader<'a> {
     fn take(&mut self, len: usize, what: &str) -> Result<&'a [u8]> {
         let end = self.at.checked_add(len).filter(|&end| end <= self.data.len());
         let Some(end) = end else {
-            let left = self.data.len() - self.at;
+            let (what, left) = (Excerpt(what.as_bytes()), self.data.len() - self.at);
             return Err(Error::Format(format!("truncated at byte {}: {what} needs {len} bytes, {left} left", self.at)));
         };
         let bytes = &self.data[self.at..end];
@@ -229,7 +237,8 @@ impl<'a> Reader<'a> {
     /// A count or length, 32 bits wide in version 1.
     fn count(&mut self, what: &str) -> Result<usize> {
         let value = if self.version == 1 { self.u32(what)?.into() } else { self.u64(what)? };
-        usize::try_from(value).map_err(|_| Error::Format(format!("{what} {value} is too large")))
+        let too_large = |_| Error::Format(format!("{} {value} is too large", Excerpt(what.as_bytes())));
+        usize::try_from(value).map_err(too_large)
     }
 
     /// A number of items of at least `min_bytes` each, checked against the bytes that are left.
@@ -247,10 +256,10 @@ impl<'a> Reader<'a> {
         Ok(self.at - len..self.at)
     }
 
-    fn name(&mut self, what: &str) -> Result<&'a str> {
+    fn name(&mut self, what: &str, most: usize) -> Result<&'a str> {
         let span = self.span(what)?;
-        if span.len() > MAX_KEY_BYTES {
-            return Err(Error::Format(format!("{what} of {} bytes, at most {MAX_KEY_BYTES} are allowed", span.len())));
+        if span.len() > most {
+            return Err(Error::Format(format!("{what} of {} bytes, at most {most} are allowed", span.len())));
         }
         let start = span.start;
         std::str::from_utf8(&self.data[span]).map_err(|_| Error::Format(format!("{what} at byte {start} is not utf-8")))
@@ -261,11 +270,11 @@ impl<'a> Reader<'a> {
         let mut entries = HashMap::new();
         entries.try_reserve(count).map_err(|_| Error::out_of_memory("metadata", count))?;
         for _ in 0..count {
-            let key = self.name("metadata key")?;
+            let key = self.name("metadata key", MAX_KEY_BYTES)?;
             let type_id = self.u32("metadata type")?;
             let value = self.value(type_id, key)?;
-            if entries.insert(key.to_owned(), value).is_some() {
-                return Err(Error::Metadata { key: key.to_owned(), problem: "appears twice".into() });
+            if entries.insert(copied_text(key, "metadata")?, value).is_some() {
+                return Err(bad(key, "appears twice".into()));
             }
         }
         Ok(entries)
@@ -284,8 +293,7 @@ impl<'a> Reader<'a> {
 
     fn array(&mut self, key: &str, depth: usize) -> Result<Array> {
         if depth > MAX_ARRAY_DEPTH {
-            let problem = format!("nests arrays more than {MAX_ARRAY_DEPTH} deep");
-            return Err(Error::Metadata { key: key.to_owned(), problem });
+            return Err(bad(key, format!("nests arrays more than {MAX_ARRAY_DEPTH} deep")));
         }
         let type_id = self.u32(key)?;
         let count = self.count(key)?;
@@ -318,7 +326,7 @@ impl<'a> Reader<'a> {
     fn tensors(&mut self, count: usize, data: &Arc<Data>) -> Result<Vec<TensorInfo>> {
         let mut tensors = reserve(self.plausible(count, MIN_TENSOR_BYTES, "tensors")?, "the tensor directory")?;
         for _ in 0..count {
-            let name = self.name("tensor name")?.to_owned();
+            let name = copied_text(self.name("tensor name", MAX_NAME_BYTES)?, "tensor names")?;
             let dims = self.dims(&name)?;
             let type_id = self.u32("tensor type")?;
             let offset = self.u64("tensor offset")?;
@@ -349,6 +357,11 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The error for an entry of the file's.
+fn bad(key: &str, problem: String) -> Error {
+    Error::Metadata { key: Excerpt(key.as_bytes()).to_string(), problem }
+}
+
 const TYPE_STRING: u32 = 8;
 const TYPE_ARRAY: u32 = 9;
 
@@ -365,6 +378,6 @@ fn scalar_kind(type_id: u32, key: &str) -> Result<ScalarKind> {
         10 => ScalarKind::U64,
         11 => ScalarKind::I64,
         12 => ScalarKind::F64,
-        _ => return Err(Error::Metadata { key: key.to_owned(), problem: format!("has the unknown type {type_id}") }),
+        _ => return Err(bad(key, format!("has the unknown type {type_id}"))),
     })
 }

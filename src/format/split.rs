@@ -30,12 +30,30 @@ pub(super) fn count_by_name(path: &Path) -> usize {
     count.filter(|&count| count > 0).unwrap_or(1)
 }
 
-/// Paths of the parts after the first, whose path and metadata are given.
-pub(super) fn further_parts(path: &Path, meta: &Metadata) -> Result<Vec<PathBuf>> {
-    let count = count(meta)?;
-    if count == 1 {
-        return Ok(Vec::new());
+/// The files of a model.
+pub(super) struct Parts<'a> {
+    first: &'a Path,
+    /// What the names of all parts begin with.
+    stem: &'a str,
+    /// How many there are.
+    pub(super) count: usize,
+}
+
+impl<'a> Parts<'a> {
+    /// The parts of the model whose first one has this path and metadata.
+    pub(super) fn of(first: &'a Path, meta: &Metadata) -> Result<Parts<'a>> {
+        let count = count(meta)?;
+        let stem = if count == 1 { "" } else { stem_of_first(first, meta, count)? };
+        Ok(Parts { first, stem, count })
     }
+
+    /// Path of part `index`, counted from 0.
+    pub(super) fn path(&self, index: usize) -> PathBuf {
+        self.first.with_file_name(format!("{}-{:05}-of-{:05}.gguf", self.stem, index + 1, self.count))
+    }
+}
+
+fn stem_of_first<'a>(path: &'a Path, meta: &Metadata, count: usize) -> Result<&'a str> {
     let number = meta.unsigned(NUMBER)?.unwrap_or(0);
     if number != 0 {
         let (path, part) = (path.display(), number.saturating_add(1));
@@ -46,13 +64,12 @@ pub(super) fn further_parts(path: &Path, meta: &Metadata) -> Result<Vec<PathBuf>
     }
     let suffix = format!("-00001-of-{count:05}.gguf");
     let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(&suffix));
-    let stem = name.ok_or_else(|| {
+    name.ok_or_else(|| {
         Error::InvalidArgument(format!(
             "{} is the first of {count} parts, its name must end in {suffix}",
             path.display()
         ))
-    })?;
-    Ok((2..=count).map(|part| path.with_file_name(format!("{stem}-{part:05}-of-{count:05}.gguf"))).collect())
+    })
 }
 
 /// Checks that a file is part `index` (from 0) of `parts`, as its name says.

@@ -5,11 +5,14 @@ use crate::arch::names::{global, in_layer, is_redundant, layer};
 use crate::arch::rope::Rope;
 use crate::arch::spec::Presence;
 use crate::arch::{Arch, Hparams, hparams::Keys};
-use crate::error::{Error, Result, filled};
+use crate::error::{Error, Result, copied_text, filled, push};
 use crate::format::{Gguf, TensorInfo};
 use crate::kv::Layout;
 use crate::quant::{DType, reference};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+
+/// What the memory of a program is for.
+const OPS: &str = "the plan of a pass";
 
 /// Builds the program of the model in `gguf`. Tensors that the family does not use are refused: the model would run wrongly
 /// without them.
@@ -30,7 +33,7 @@ struct Builder<'a> {
     hparams: &'a Hparams,
     program: Program,
     matrices: HashMap<String, MatrixId>,
-    vector_names: Vec<String>,
+    vectors: HashSet<String>,
 }
 
 impl<'a> Builder<'a> {
@@ -51,7 +54,13 @@ impl<'a> Builder<'a> {
             norm_eps: hparams.norm_eps,
             logits: ValueId(0),
         };
-        Ok(Builder { gguf, arch, hparams, program, matrices: HashMap::new(), vector_names: Vec::new() })
+        // No tensor is used under two names, so the file says how many there can be.
+        let tensors = gguf.tensors().len();
+        let out_of_memory = |_| Error::out_of_memory(OPS, tensors.saturating_mul(size_of::<(String, MatrixId)>()));
+        let (mut matrices, mut vectors) = (HashMap::new(), HashSet::new());
+        matrices.try_reserve(tensors).map_err(out_of_memory)?;
+        vectors.try_reserve(tensors).map_err(out_of_memory)?;
+        Ok(Builder { gguf, arch, hparams, program, matrices, vectors })
     }
 
     fn embed(&mut self) -> Result<ValueId> {
@@ -65,8 +74,8 @@ impl<'a> Builder<'a> {
             Error::Format(format!("tensor `{name}` has shape {dims:?}, expected {hidden} columns and a row a token"))
         })?;
         let table = self.matrix(global::EMBEDDING, vocab, self.hparams.hidden)?;
-        let out = self.value(self.hparams.hidden, Rows::Batch);
-        self.push(Op::Embed { table, out });
+        let out = self.value(self.hparams.hidden, Rows::Batch)?;
+        self.push(Op::Embed { table, out })?;
         Ok(out)
     }
 
@@ -79,13 +88,13 @@ impl<'a> Builder<'a> {
         let values = self.project(&in_layer(index, layer::V), normed, kv_heads * head_dim, bias)?;
         self.head_norm(&in_layer(index, layer::Q_NORM), queries)?;
         self.head_norm(&in_layer(index, layer::K_NORM), keys)?;
-        self.push(Op::Rope { x: queries });
-        self.push(Op::Rope { x: keys });
-        self.push(Op::StoreKv { layer: index, keys, values });
-        let mixed = self.value(heads * head_dim, Rows::Batch);
-        self.push(Op::Attention { layer: index, queries, out: mixed });
+        self.push(Op::Rope { x: queries })?;
+        self.push(Op::Rope { x: keys })?;
+        self.push(Op::StoreKv { layer: index, keys, values })?;
+        let mixed = self.value(heads * head_dim, Rows::Batch)?;
+        self.push(Op::Attention { layer: index, queries, out: mixed })?;
         let output = self.project(&in_layer(index, layer::ATTENTION_OUTPUT), mixed, width, self.arch.output_bias)?;
-        self.push(Op::Add { x: hidden, y: output });
+        self.push(Op::Add { x: hidden, y: output })?;
         Ok(())
     }
 
@@ -94,24 +103,24 @@ impl<'a> Builder<'a> {
         let normed = self.norm(&in_layer(index, layer::FEED_FORWARD_NORM), hidden)?;
         let gate = self.project(&in_layer(index, layer::GATE), normed, feed_forward, Presence::Absent)?;
         let up = self.project(&in_layer(index, layer::UP), normed, feed_forward, Presence::Absent)?;
-        self.push(Op::SiluMul { gate, up });
+        self.push(Op::SiluMul { gate, up })?;
         let down = self.project(&in_layer(index, layer::DOWN), gate, width, Presence::Absent)?;
-        self.push(Op::Add { x: hidden, y: down });
+        self.push(Op::Add { x: hidden, y: down })?;
         Ok(())
     }
 
     /// Last norm and output head; a file without a head of its own uses the embedding.
     fn head(&mut self, hidden: ValueId) -> Result<ValueId> {
         let width = self.hparams.hidden;
-        let selected = self.value(width, Rows::Outputs);
-        self.push(Op::SelectRows { x: hidden, out: selected });
+        let selected = self.value(width, Rows::Outputs)?;
+        self.push(Op::SelectRows { x: hidden, out: selected })?;
         let normed = self.norm(global::OUTPUT_NORM, selected)?;
         let vocab = self.program.matrices[0].rows;
         let name = if self.gguf.tensor(global::HEAD).is_some() { global::HEAD } else { global::EMBEDDING };
         let matrix = self.matrix(name, vocab, width)?;
         let bias = self.bias(global::HEAD_BIAS, vocab, Presence::Optional)?;
-        let out = self.value(vocab, Rows::Outputs);
-        self.push(Op::MatMul { x: normed, matrix, bias, out });
+        let out = self.value(vocab, Rows::Outputs)?;
+        self.push(Op::MatMul { x: normed, matrix, bias, out })?;
         Ok(out)
     }
 
@@ -129,32 +138,32 @@ impl<'a> Builder<'a> {
 
     fn is_used(&self, name: &str) -> bool {
         self.matrices.contains_key(name)
-            || self.vector_names.iter().any(|used| used == name)
+            || self.vectors.contains(name)
             || name == global::ROPE_DIVISORS
             || is_redundant(name)
     }
 
-    fn push(&mut self, op: Op) {
-        self.program.ops.push(op);
+    fn push(&mut self, op: Op) -> Result<()> {
+        push(&mut self.program.ops, op, OPS)
     }
 
-    fn value(&mut self, width: usize, rows: Rows) -> ValueId {
-        self.program.values.push(Value { width, rows });
-        ValueId(self.program.values.len() - 1)
+    fn value(&mut self, width: usize, rows: Rows) -> Result<ValueId> {
+        push(&mut self.program.values, Value { width, rows }, OPS)?;
+        Ok(ValueId(self.program.values.len() - 1))
     }
 
     fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
         let Value { width, rows } = self.program.values[x.0];
         let weight = self.vector(name, width)?;
-        let out = self.value(width, rows);
-        self.push(Op::Norm { x, weight, out });
+        let out = self.value(width, rows)?;
+        self.push(Op::Norm { x, weight, out })?;
         Ok(out)
     }
 
     fn head_norm(&mut self, name: &str, x: ValueId) -> Result<()> {
         if self.has(name, self.arch.qk_norm)? {
             let weight = self.vector(name, self.hparams.head_dim)?;
-            self.push(Op::HeadNorm { x, weight });
+            self.push(Op::HeadNorm { x, weight })?;
         }
         Ok(())
     }
@@ -163,8 +172,8 @@ impl<'a> Builder<'a> {
         let Value { width: cols, rows } = self.program.values[x.0];
         let matrix = self.matrix(&format!("{name}.weight"), width, cols)?;
         let bias = self.bias(&format!("{name}.bias"), width, bias)?;
-        let out = self.value(width, rows);
-        self.push(Op::MatMul { x, matrix, bias, out });
+        let out = self.value(width, rows)?;
+        self.push(Op::MatMul { x, matrix, bias, out })?;
         Ok(out)
     }
 
@@ -202,17 +211,17 @@ impl<'a> Builder<'a> {
         })?;
         let len = row_bytes.checked_mul(rows as u64).and_then(|len| usize::try_from(len).ok());
         let len = len.ok_or_else(|| Error::Format(format!("tensor `{name}` is too large")))?;
-        let weight = Weight { name: name.to_owned(), dtype, rows, cols, bytes: info.bytes(len)? };
-        self.program.matrices.push(weight);
+        let weight = Weight { name: copied_text(name, OPS)?, dtype, rows, cols, bytes: info.bytes(len)? };
+        push(&mut self.program.matrices, weight, OPS)?;
         let id = MatrixId(self.program.matrices.len() - 1);
-        self.matrices.insert(name.to_owned(), id);
+        self.matrices.insert(copied_text(name, OPS)?, id);
         Ok(id)
     }
 
     fn vector(&mut self, name: &str, width: usize) -> Result<VectorId> {
         let vector = decode_vector(self.info(name)?, width)?;
-        self.program.vectors.push(vector);
-        self.vector_names.push(name.to_owned());
+        push(&mut self.program.vectors, vector, OPS)?;
+        self.vectors.insert(copied_text(name, OPS)?);
         Ok(VectorId(self.program.vectors.len() - 1))
     }
 }

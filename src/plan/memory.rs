@@ -4,6 +4,9 @@
 //! out in op order, the free one closest in width first, so that the plan depends on the program alone.
 
 use super::op::{Op, Program, Rows};
+use crate::error::{Result, filled};
+
+const WHAT: &str = "the plan of a pass";
 
 /// Where each value lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,9 +27,9 @@ pub struct Buffer {
 }
 
 /// Places the values of `program`.
-pub fn place(program: &Program) -> Placement {
-    let last_use = last_uses(program);
-    let mut placement = Placement { buffer_of: vec![usize::MAX; program.values.len()], buffers: Vec::new() };
+pub fn place(program: &Program) -> Result<Placement> {
+    let last_use = last_uses(program)?;
+    let mut placement = Placement { buffer_of: filled(program.values.len(), usize::MAX, WHAT)?, buffers: Vec::new() };
     let mut free: Vec<usize> = Vec::new();
     for (at, op) in program.ops.iter().enumerate() {
         if let Some(id) = op.writes().filter(|id| placement.buffer_of[id.0] == usize::MAX) {
@@ -39,20 +42,20 @@ pub fn place(program: &Program) -> Placement {
             }
         }
     }
-    placement
+    Ok(placement)
 }
 
 fn touched(op: &Op) -> impl Iterator<Item = usize> + '_ {
     op.reads().into_iter().flatten().chain(op.writes()).map(|id| id.0)
 }
 
-fn last_uses(program: &Program) -> Vec<usize> {
-    let mut last = vec![0; program.values.len()];
+fn last_uses(program: &Program) -> Result<Vec<usize>> {
+    let mut last = filled(program.values.len(), 0, WHAT)?;
     for (at, op) in program.ops.iter().enumerate() {
         touched(op).for_each(|id| last[id] = at);
     }
     last[program.logits.0] = usize::MAX;
-    last
+    Ok(last)
 }
 
 /// A free buffer for `width` elements a row, widened if need be, or a new one.

@@ -17,7 +17,7 @@ pub mod rng;
 pub use chain::{Scratch, sample};
 pub use rng::{SEED_RANDOM, resolve_seed};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, copied};
 
 /// How a sequence's tokens are drawn. The fields are those of `segno_sampler_opts`.
 #[derive(Clone, Debug)]
@@ -68,6 +68,12 @@ impl Options {
             bias: Vec::new(),
             stop_tokens: Vec::new(),
         }
+    }
+
+    /// The same options; fails when their lists cannot be copied.
+    pub fn copied(&self) -> Result<Options> {
+        let (bias, stop_tokens) = (copied(&self.bias, "bias")?, copied(&self.stop_tokens, "stop tokens")?);
+        Ok(Options { bias, stop_tokens, ..*self })
     }
 
     /// Refuses values outside the ranges of the C API, NaN included, and tokens outside a vocabulary of `vocab`.

@@ -2,8 +2,12 @@
 //! buffer holds each value.
 
 use super::simd::Kernels;
+use crate::error::{Result, push};
 use crate::plan::memory::{Placement, place};
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
+
+/// What the memory of a lowered program is for.
+const STEPS: &str = "the plan of a pass";
 
 /// Most multiplications of one stage: Q, K and V.
 pub const MAX_GROUP: usize = 3;
@@ -49,22 +53,22 @@ pub struct Product {
 }
 
 /// Lowers `program`; in precise mode every multiplication reads floats.
-pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Lowered {
+pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowered> {
     let mut lowering = Lowering { steps: Vec::new(), quantized: None, quantized_width: 0 };
     for op in &program.ops {
         match *op {
             Op::MatMul { x, matrix, bias, out } => {
                 let quantized = !precise && kernels.takes_q8(program.matrices[matrix.0].dtype);
                 if quantized {
-                    lowering.quantize(x, program.values[x.0].width);
+                    lowering.quantize(x, program.values[x.0].width)?;
                 }
-                lowering.multiply(x, quantized, Product { matrix, bias, out });
+                lowering.multiply(x, quantized, Product { matrix, bias, out })?;
             }
-            _ => lowering.steps.push(Step::Plain(op.clone())),
+            _ => push(&mut lowering.steps, Step::Plain(op.clone()), STEPS)?,
         }
         lowering.forget(op.writes());
     }
-    Lowered { steps: lowering.steps, placement: place(program), quantized_width: lowering.quantized_width }
+    Ok(Lowered { steps: lowering.steps, placement: place(program)?, quantized_width: lowering.quantized_width })
 }
 
 struct Lowering {
@@ -75,23 +79,24 @@ struct Lowering {
 }
 
 impl Lowering {
-    fn quantize(&mut self, x: ValueId, width: usize) {
+    fn quantize(&mut self, x: ValueId, width: usize) -> Result<()> {
         if self.quantized != Some(x) {
-            self.steps.push(Step::Quantize(x));
+            push(&mut self.steps, Step::Quantize(x), STEPS)?;
             self.quantized = Some(x);
             self.quantized_width = self.quantized_width.max(width);
         }
+        Ok(())
     }
 
-    fn multiply(&mut self, x: ValueId, quantized: bool, product: Product) {
+    fn multiply(&mut self, x: ValueId, quantized: bool, product: Product) -> Result<()> {
         if let Some(Step::MatMuls { x: last_x, quantized: last_form, products }) = self.steps.last_mut()
             && *last_x == x
             && *last_form == quantized
             && products.len() < MAX_GROUP
         {
-            return products.push(product);
+            return push(products, product, STEPS);
         }
-        self.steps.push(Step::MatMuls { x, quantized, products: vec![product] });
+        push(&mut self.steps, Step::MatMuls { x, quantized, products: vec![product] }, STEPS)
     }
 
     fn forget(&mut self, written: Option<ValueId>) {

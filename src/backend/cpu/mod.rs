@@ -59,7 +59,7 @@ impl Cpu {
 
 impl Backend for Cpu {
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
-        let lowered = lower::lower(program, self.kernels, self.precise);
+        let lowered = lower::lower(program, self.kernels, self.precise)?;
         Ok(Memory {
             weights: program.weight_bytes(),
             kv: cache::bytes(&program.kv, limits)?,
@@ -69,7 +69,7 @@ impl Backend for Cpu {
     }
 
     fn prepare(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
-        let lowered = Arc::new(lower::lower(&program, self.kernels, self.precise));
+        let lowered = Arc::new(lower::lower(&program, self.kernels, self.precise)?);
         Ok(Arc::new(Loaded { program, lowered, kernels: self.kernels, pool: Arc::clone(&self.pool) }))
     }
 }

@@ -58,7 +58,7 @@ impl Sizes {
 pub fn bytes(program: &Program, limits: &Limits) -> Result<(u64, u64)> {
     let sizes = Sizes::new(program, limits)?;
     let mut places = Places::default();
-    arrange(program, &place(program), limits, &sizes, &mut places);
+    arrange(program, &place(program)?, limits, &sizes, &mut places);
     Ok((sizes.kv_bytes(limits) as u64, places.bytes() as u64))
 }
 
@@ -157,7 +157,7 @@ impl CudaRunner {
             return Err(Error::DeviceMemory { needed: kv.saturating_add(arena), free });
         }
         let (cache, block) = (Block::new(primary, kv as usize)?, Block::new(primary, arena as usize)?);
-        let placement = place(program);
+        let placement = place(program)?;
         let mut addresses = arrange(program, &placement, limits, &sizes, &mut Places::new(block.address()));
         let shared = Shared::new(primary, &sizes, limits, program.vocab())?;
         shared.tell(&mut addresses);
