@@ -37,10 +37,12 @@ test: tools lint rust-test c-test cpp-test go-test install-test abi-test memchec
 lint:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --package segno-models --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --quiet
 
 rust-test:
 	$(CARGO) test -- --show-output
+	$(CARGO) test --package segno-models
 
 c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 	@set -e; for test in $(C_TESTS); do echo "c test: $$test"; $(RUN) $(BUILD)/test_$$test examples/models/shakespeare.gguf; done

@@ -1,4 +1,4 @@
-//! The worker pool on real threads: every tile once, whoever joins, cancels or panics. `tests/concurrency.rs` looks at its orders.
+//! The worker pool on real threads: every tile once, whoever joins, cancels or panics. `tests/models` looks at its orders.
 
 use segno::backend::cpu::pool::{Grid, Pool, TileMut};
 use segno::error::Error;
