@@ -36,4 +36,21 @@ mod tests {
         let threads = std::thread::available_parallelism().unwrap().get();
         assert!((1..=threads).contains(&super::usable_cores()));
     }
+
+    #[test]
+    fn a_thread_that_may_use_one_processor_has_one_core() {
+        // The mask is the thread's own, and ends with it.
+        let bound = || {
+            let first = super::allowed_processors()[0];
+            // SAFETY: all zeros is a valid empty set.
+            let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+            // SAFETY: the index comes from such a set.
+            unsafe { libc::CPU_SET(first, &mut set) };
+            // SAFETY: the call reads a set of the size given.
+            assert_eq!(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }, 0);
+            assert_eq!(super::allowed_processors(), [first]);
+            super::usable_cores()
+        };
+        assert_eq!(std::thread::spawn(bound).join().unwrap(), 1);
+    }
 }
