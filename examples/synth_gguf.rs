@@ -294,8 +294,9 @@ fn byte_letter(byte: u8) -> char {
 }
 
 const ALIGNMENT: usize = 32;
-/// Different blocks of one tensor; more would only cost time.
-const DISTINCT_BLOCKS: usize = 4096;
+/// Values that are copied together, at least; and different pieces of as many in one tensor. More would only cost time.
+const PIECE_VALUES: usize = 256;
+const DISTINCT_PIECES: usize = 4096;
 
 fn write_tensor(tensor: &Tensor, random: &mut Random, out: &mut impl Write) -> Result<()> {
     let bytes = tensor.bytes();
@@ -305,11 +306,12 @@ fn write_tensor(tensor: &Tensor, random: &mut Random, out: &mut impl Write) -> R
         let values: Vec<f32> = normal.map(|value| tensor.mean + tensor.spread * value).collect();
         values.iter().try_for_each(|value| out.write_all(&value.to_le_bytes()))?;
     } else {
-        let size = tensor.dtype.block_bytes();
-        let blocks = scaled_blocks(tensor.dtype, DISTINCT_BLOCKS, tensor.spread, random);
-        for _ in 0..bytes / size {
-            let pick = random.bits() as usize % DISTINCT_BLOCKS * size;
-            out.write_all(&blocks[pick..pick + size])?;
+        let blocks = PIECE_VALUES.div_ceil(tensor.dtype.block_len());
+        let size = blocks * tensor.dtype.block_bytes();
+        let pieces = scaled_blocks(tensor.dtype, DISTINCT_PIECES * blocks, tensor.spread, random);
+        for start in (0..bytes).step_by(size) {
+            let pick = random.bits() as usize % DISTINCT_PIECES * size;
+            out.write_all(&pieces[pick..pick + size.min(bytes - start)])?;
         }
     }
     out.write_all(&vec![0; bytes.next_multiple_of(ALIGNMENT) - bytes])
