@@ -1,4 +1,5 @@
-//! End to end through the C API: load to first token, prompts, decoding alone and in batches, short and long contexts.
+//! End to end through the C API: load to first token, prompts, decoding alone and in batches, short and long contexts, and beside threads
+//! that compete for the processors.
 //!
 //! `cargo bench --bench e2e -- [--threads N] [--runs N] MODEL.gguf...` prints one table a model. Each decode row also shows the weights'
 //! bytes a second as a share of this machine's read bandwidth, which is measured first with the same threads. Figures are medians
@@ -10,6 +11,7 @@ mod common;
 use common::{Ctx, Model, Session, greedy};
 use segno::ffi::status::SEGNO_OK;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 const PROMPTS: [usize; 2] = [128, 512];
@@ -107,6 +109,22 @@ fn report(path: &Path, options: &Options, bandwidth: f64) {
             steps * batch as f64
         );
     }
+    let alone = repeat(&|| STEPS as f64 / decode_seconds(&session, CONTEXTS[0], 1));
+    let beside = repeat(&|| STEPS as f64 / busy(options.threads, &|| decode_seconds(&session, CONTEXTS[0], 1)));
+    println!("  decode beside {} busy threads: {beside:.2} tokens/s, {:.2} of alone", options.threads, beside / alone);
+}
+
+/// Runs `f` while `threads` other threads compute without a pause.
+fn busy(threads: usize, f: &dyn Fn() -> f64) -> f64 {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| (0u64..).take_while(|_| !done.load(Ordering::Relaxed)).map(std::hint::black_box).last());
+        }
+        let result = f();
+        done.store(true, Ordering::Relaxed);
+        result
+    })
 }
 
 fn first_token_seconds(path: &Path, threads: usize) -> f64 {
