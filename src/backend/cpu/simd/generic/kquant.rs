@@ -41,9 +41,8 @@ fn set_scales_and_mins<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel,
     let d = s.half_to_float(factors);
     let minus_dmin = s.mul(s.half_to_float(s.shr(factors, 16)), s.splat(-1.0));
     // Blocks 0 to 3 have six bits in a byte; blocks 4 to 7 four bits, and two left over in the former's bytes.
-    let high = |x: S::I| s.and(s.shr(x, 2), s.splat_int(0x3030_3030));
-    let scales = [bits(s, a, 0, 63), s.or(bits(s, c, 0, 15), high(a))];
-    let mins = [bits(s, b, 0, 63), s.or(bits(s, c, 4, 15), high(b))];
+    let scales = [bits(s, a, 0, 63), s.or(bits(s, c, 0, 15), bits(s, a, 2, 0x30))];
+    let mins = [bits(s, b, 0, 63), s.or(bits(s, c, 4, 15), bits(s, b, 2, 0x30))];
     for i in 0..8 {
         let scale = s.to_float(byte(s, scales[i / 4], i % 4));
         panel.set_scale(s, block + i, s.mul(d, scale));
@@ -115,7 +114,8 @@ impl Format for Q6K {
         let scales = rows.blocks(s, at + 192);
         let d = rows.halves(s, at + 208);
         for i in 0..8 {
-            let pair = [0, 1].map(|half| signed_byte(s, scales[i / 2], i % 2 * 2 + half));
+            let (x, first) = (scales[i / 2], i % 2 * 2);
+            let pair = [signed_byte(s, x, first), signed_byte(s, x, first + 1)];
             set_signed_scales(s, panel, block + i, pair, 32);
             panel.set_scale(s, block + i, d);
         }
@@ -133,6 +133,18 @@ impl Format for Q6K {
     }
 }
 
+/// Byte `index` of each lane less 32.
+#[inline(always)]
+fn centred_byte<S: Simd>(s: S, x: S::I, index: usize) -> S::I {
+    s.add_int(byte(s, x, index), s.splat_int(-32))
+}
+
+/// The upper half of each lane of `low`, and above it the lower half of `high`.
+#[inline(always)]
+fn joined<S: Simd>(s: S, low: S::I, high: S::I) -> S::I {
+    s.or(s.shr(low, 16), s.shl(high, 16))
+}
+
 impl Format for Q3K {
     const BLOCK_BYTES: usize = 110;
     const BLOCK_SPAN: usize = 8;
@@ -143,19 +155,17 @@ impl Format for Q3K {
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
         // The scales end the block; the two bytes before them complete a load of 16.
         let [tail0, tail1, tail2, tail3] = rows.blocks(s, at + 94);
-        let joined = |low: S::I, high: S::I| s.or(s.shr(low, 16), s.shl(high, 16));
-        let (a, b, c) = (joined(tail0, tail1), joined(tail1, tail2), joined(tail2, tail3));
+        let (a, b, c) = (joined(s, tail0, tail1), joined(s, tail1, tail2), joined(s, tail2, tail3));
         let d = s.half_to_float(s.shr(tail3, 16));
         // Four low bits from the nibbles of a and b, two high bits from c.
-        let high = |shift: u32| s.shl(bits(s, c, shift, 3), 4);
-        let scales = [
-            s.or(bits(s, a, 0, 15), high(0)),
-            s.or(bits(s, b, 0, 15), high(2)),
-            s.or(bits(s, a, 4, 15), high(4)),
-            s.or(bits(s, b, 4, 15), high(6)),
-        ];
+        let mut scales = [a; 4];
+        for i in 0..4 {
+            let low = bits(s, if i % 2 == 0 { a } else { b }, i as u32 / 2 * 4, 15);
+            scales[i] = s.or(low, s.shl(bits(s, c, 2 * i as u32, 3), 4));
+        }
         for i in 0..8 {
-            let pair = [0, 1].map(|half| s.add_int(byte(s, scales[i / 2], i % 2 * 2 + half), s.splat_int(-32)));
+            let (x, first) = (scales[i / 2], i % 2 * 2);
+            let pair = [centred_byte(s, x, first), centred_byte(s, x, first + 1)];
             set_signed_scales(s, panel, block + i, pair, 4);
             panel.set_scale(s, block + i, d);
         }
