@@ -271,8 +271,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             ]);
         }
         instruction!([
-            _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(unsigned[0], signed[0])),
-            _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(unsigned[1], signed[1])),
+            in_order(_mm256_add_epi16(acc[0], _mm256_maddubs_epi16(unsigned[0], signed[0]))),
+            in_order(_mm256_add_epi16(acc[1], _mm256_maddubs_epi16(unsigned[1], signed[1]))),
         ])
     }
 
@@ -287,6 +287,28 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             return dots;
         }
         self.dot2(self.splat_int(0), dots, self.splat_int(0x0001_0001))
+    }
+
+    // Without VNNI: a scale for each sum of two products.
+    #[inline(always)]
+    fn recode_scale(self, x: Pair<__m256i>) -> Pair<__m256i> {
+        if VNNI {
+            return x;
+        }
+        instruction!({
+            let both = _mm256_set_epi64x(
+                0x0d0c_0d0c_0908_0908,
+                0x0504_0504_0100_0100,
+                0x0d0c_0d0c_0908_0908,
+                0x0504_0504_0100_0100,
+            );
+            [_mm256_shuffle_epi8(x[0], both), _mm256_shuffle_epi8(x[1], both)]
+        })
+    }
+
+    #[inline(always)]
+    fn drain_scaled(self, acc: Pair<__m256i>, dots: Pair<__m256i>, scale: Pair<__m256i>) -> Pair<__m256i> {
+        if VNNI { self.add_int(acc, self.mul_int(dots, scale)) } else { self.dot2(acc, dots, scale) }
     }
 
     #[inline(always)]
@@ -320,7 +342,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             _mm256_maddubs_epi16(_mm256_abs_epi8(recoded[0]), _mm256_sign_epi8(signed[0], recoded[0])),
             _mm256_maddubs_epi16(_mm256_abs_epi8(recoded[1]), _mm256_sign_epi8(signed[1], recoded[1])),
         ]);
-        self.dot2(acc, dots, self.splat_int(0x0001_0001))
+        let sums = self.dot2(acc, dots, self.splat_int(0x0001_0001));
+        instruction!([in_order(sums[0]), in_order(sums[1])])
     }
 
     #[inline(always)]
@@ -361,6 +384,16 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             ]
         }
     }
+}
+
+/// The same vector. The compiler cannot look through, so it adds integers in the order written, in which the operands of
+/// a tile fit into the registers; left alone it makes trees of the sums, whose operands do not.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn in_order(mut x: __m256i) -> __m256i {
+    // SAFETY: nothing is executed.
+    unsafe { std::arch::asm!("/* {} */", inout(ymm_reg) x, options(pure, nomem, nostack, preserves_flags)) };
+    x
 }
 
 /// Lane r: the sum of vector r, in the order of [`Simd::sum`].

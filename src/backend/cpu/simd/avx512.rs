@@ -241,6 +241,16 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn recode_scale(self, x: __m512i) -> __m512i {
+        x
+    }
+
+    #[inline(always)]
+    fn drain_scaled(self, acc: __m512i, dots: __m512i, scale: __m512i) -> __m512i {
+        self.add_int(acc, self.mul_int(dots, scale))
+    }
+
+    #[inline(always)]
     fn dots_in_a_row(_: u8) -> usize {
         usize::MAX
     }

@@ -243,6 +243,16 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn recode_scale(self, x: [i32; 16]) -> [i32; 16] {
+        x
+    }
+
+    #[inline(always)]
+    fn drain_scaled(self, acc: [i32; 16], dots: [i32; 16], scale: [i32; 16]) -> [i32; 16] {
+        self.add_int(acc, self.mul_int(dots, scale))
+    }
+
+    #[inline(always)]
     fn dots_in_a_row(_: u8) -> usize {
         usize::MAX
     }

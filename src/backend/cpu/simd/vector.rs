@@ -109,6 +109,10 @@ pub(super) trait Simd: Copy {
     fn no_dots(self) -> Self::Dots;
     /// Per lane: the sum of the products, which number at most [`Simd::dots_in_a_row`].
     fn drain(self, dots: Self::Dots) -> Self::I;
+    /// Signed 16-bit numbers to the form that [`Simd::drain_scaled`] takes.
+    fn recode_scale(self, x: Self::I) -> Self::I;
+    /// Per lane: `acc` plus the sum of the products, as [`Simd::drain`] gives it, times the recoded scale.
+    fn drain_scaled(self, acc: Self::I, dots: Self::Dots, scale: Self::I) -> Self::I;
     /// How often [`Simd::dot4`] may follow itself when the unsigned bytes are at most `largest`.
     fn dots_in_a_row(largest: u8) -> usize;
     /// Signed bytes to the form that [`Simd::dot4_q8`] takes: each plus [`Simd::Q8_BIAS`], which its caller subtracts.

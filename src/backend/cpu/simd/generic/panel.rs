@@ -32,7 +32,7 @@ pub(super) struct Panel {
     min: [Lanes; BLOCKS],
     /// 16-bit factors of the two sums of the activations: what centres the weights, or the integer minimums.
     pair: [Lanes; BLOCKS],
-    /// Integer scales of the two halves of a block.
+    /// Integer scales of the two halves of a block, recoded.
     halves: [[Lanes; 2]; BLOCKS],
 }
 
@@ -70,8 +70,8 @@ impl Panel {
 
     #[inline(always)]
     pub(super) fn set_halves<S: Simd>(&mut self, s: S, block: usize, halves: [S::I; 2]) {
-        s.store_bytes(halves[0], &mut self.halves[block][0].0);
-        s.store_bytes(halves[1], &mut self.halves[block][1].0);
+        s.store_bytes(s.recode_scale(halves[0]), &mut self.halves[block][0].0);
+        s.store_bytes(s.recode_scale(halves[1]), &mut self.halves[block][1].0);
     }
 }
 
@@ -248,19 +248,12 @@ fn dot_block<S: Simd, F: Format, const G: usize, const T: usize>(
     x: [&[Q8Block]; T],
     block: usize,
 ) -> [[S::I; G]; T] {
-    let zero = [[s.splat_int(0); G]; T];
-    if !F::HALVES {
-        return dot_quads::<S, F, G, T, QUADS>(s, panels, x, block, 0, zero);
-    }
-    let first = dot_quads::<S, F, G, T, { QUADS / 2 }>(s, panels, x, block, 0, zero);
-    let second = dot_quads::<S, F, G, T, { QUADS / 2 }>(s, panels, x, block, QUADS / 2, zero);
-    let mut sums = zero;
-    for g in 0..G {
-        let scales = &panels[g].halves[block];
-        let (first_scale, second_scale) = (s.load_bytes(&scales[0].0), s.load_bytes(&scales[1].0));
-        for t in 0..T {
-            sums[t][g] = s.add_int(s.mul_int(first[t][g], first_scale), s.mul_int(second[t][g], second_scale));
-        }
+    let mut sums = [[s.splat_int(0); G]; T];
+    if F::HALVES {
+        dot_quads::<S, F, G, T, { QUADS / 2 }>(s, panels, x, block, 0, &mut sums);
+        dot_quads::<S, F, G, T, { QUADS / 2 }>(s, panels, x, block, QUADS / 2, &mut sums);
+    } else {
+        dot_quads::<S, F, G, T, QUADS>(s, panels, x, block, 0, &mut sums);
     }
     sums
 }
@@ -274,8 +267,8 @@ fn dot_quads<S: Simd, F: Format, const G: usize, const T: usize, const N: usize>
     x: [&[Q8Block]; T],
     block: usize,
     first: usize,
-    mut sums: [[S::I; G]; T],
-) -> [[S::I; G]; T] {
+    sums: &mut [[S::I; G]; T],
+) {
     let run = S::dots_in_a_row(F::LARGEST);
     let mut dots = [[s.no_dots(); G]; T];
     for i in 0..N {
@@ -295,15 +288,31 @@ fn dot_quads<S: Simd, F: Format, const G: usize, const T: usize, const N: usize>
             }
         }
         if F::LARGEST <= 127 && (i + 1 == N || run < N && (i + 1) % run == 0) {
-            for t in 0..T {
-                for g in 0..G {
-                    sums[t][g] = s.add_int(sums[t][g], s.drain(dots[t][g]));
-                    dots[t][g] = s.no_dots();
-                }
-            }
+            drain::<S, F, G, T>(s, panels, block, first / N, sums, dots);
+            dots = [[s.no_dots(); G]; T];
         }
     }
-    sums
+}
+
+/// Adds products to the sums, scaled if the halves of a block are.
+#[inline(always)]
+fn drain<S: Simd, F: Format, const G: usize, const T: usize>(
+    s: S,
+    panels: &[Panel; G],
+    block: usize,
+    half: usize,
+    sums: &mut [[S::I; G]; T],
+    dots: [[S::Dots; G]; T],
+) {
+    for g in 0..G {
+        let scale = s.load_bytes(&panels[g].halves[block][half].0);
+        for t in 0..T {
+            sums[t][g] = match F::HALVES {
+                true => s.drain_scaled(sums[t][g], dots[t][g], scale),
+                false => s.add_int(sums[t][g], s.drain(dots[t][g])),
+            };
+        }
+    }
 }
 
 /// `v` of the canonical sums for one activation row.

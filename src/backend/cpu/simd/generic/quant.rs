@@ -79,10 +79,7 @@ impl Product<'_, '_, '_> {
             for (g, panel) in panels.iter_mut().enumerate() {
                 self.unpack::<S, F, G>(s, Part { row: row + g * ROWS, ..part }, panel);
             }
-            let mut token = 0;
-            if S::LARGE_TILES {
-                token = self.multiply::<S, F, G, 4>(s, panels, part, token);
-            }
+            let mut token = self.multiply::<S, F, G, 4>(s, panels, part, 0);
             token = self.multiply::<S, F, G, 2>(s, panels, part, token);
             self.multiply::<S, F, G, 1>(s, panels, part, token);
             block += BLOCKS;
