@@ -20,8 +20,8 @@ const STREAMED_BYTES: usize = 96 << 20;
 const CACHED_ROWS: usize = 256;
 
 fn products(c: &mut Criterion) {
-    use DType::*;
-    for dtype in [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K] {
+    let native = |dtype: &DType| dtype.block_len() == 1 || available()[0].takes_q8(*dtype);
+    for dtype in DType::ALL.into_iter().filter(native) {
         for kernels in available().into_iter().filter(|kernels| kernels.name != "scalar") {
             let mut group = c.benchmark_group(format!("{dtype}/{}", kernels.name));
             group.sample_size(10).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(500));

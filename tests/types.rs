@@ -10,6 +10,11 @@ use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
 
 const POSITIONS: usize = 40;
+/// Largest relative distance of a row of logits from the precise mode.
+const LIMIT: f64 = 4e-2;
+/// The scales of made-up MXFP4 blocks lie up to a factor of 64 apart: activations have outliers, and int8 blocks hold the
+/// values beside an outlier less well.
+const MXFP4_LIMIT: f64 = 6e-2;
 
 fn shape() -> Shape {
     Shape { hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, feed_forward: 512, vocab: 301, ..Shape::small() }
@@ -42,7 +47,7 @@ fn logits(model: &Model, precise: bool) -> Vec<Vec<f32>> {
     rows.collect()
 }
 
-fn assert_close(name: &str, file: &File) {
+fn assert_close(name: &str, file: &File, limit: f64) {
     let bytes = file.bytes();
     let precise = Ctx::precise().load_buffer(&bytes).unwrap();
     let default = Ctx::new(|_| ()).unwrap().load_buffer(&bytes).unwrap();
@@ -51,13 +56,14 @@ fn assert_close(name: &str, file: &File) {
     let worst = distances.iter().map(|distance| distance.relative_l2).fold(0.0, f64::max);
     let divergence = distances.iter().map(|distance| distance.divergence).sum::<f64>() / rows.len() as f64;
     println!("{name}: relative L2 at most {worst:.1e}, mean divergence {divergence:.1e}");
-    assert!(worst <= 4e-2 && divergence <= 1e-3, "{name}");
+    assert!(worst <= limit && divergence <= 1e-3, "{name}");
 }
 
 #[test]
 fn every_type_runs_close_to_the_precise_mode() {
     for dtype in DType::ALL {
-        assert_close(dtype.name(), &file(|_| dtype));
+        let limit = if dtype == DType::MXFP4 { MXFP4_LIMIT } else { LIMIT };
+        assert_close(dtype.name(), &file(|_| dtype), limit);
     }
 }
 
@@ -71,5 +77,5 @@ fn types_may_be_mixed_head_and_embedding_included() {
         name if name.contains("ffn_down") => DType::Q2_K,
         _ => DType::Q4_K,
     });
-    assert_close("mixed", &mixed);
+    assert_close("mixed", &mixed, LIMIT);
 }

@@ -261,6 +261,11 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         })
     }
 
+    #[inline(always)]
+    fn lookup(self, table: Pair<__m256i>, index: Pair<__m256i>) -> Pair<__m256i> {
+        instruction!([_mm256_shuffle_epi8(table[0], index[0]), _mm256_shuffle_epi8(table[1], index[1])])
+    }
+
     // Without VNNI: sums of two products, in 16 bits.
     #[inline(always)]
     fn dot4(self, acc: Pair<__m256i>, unsigned: Pair<__m256i>, signed: Pair<__m256i>) -> Pair<__m256i> {

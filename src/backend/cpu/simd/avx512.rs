@@ -226,6 +226,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn lookup(self, table: __m512i, index: __m512i) -> __m512i {
+        instruction!(_mm512_shuffle_epi8(table, index))
+    }
+
+    #[inline(always)]
     fn dot4(self, acc: __m512i, unsigned: __m512i, signed: __m512i) -> __m512i {
         instruction!(_mm512_dpbusd_epi32(acc, unsigned, signed))
     }

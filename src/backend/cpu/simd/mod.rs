@@ -10,8 +10,9 @@
 //!
 //! - Integer weights times int8 blocks: one f32 accumulator for each output; blocks of 32 columns in ascending order;
 //!   `acc = fma(activation.scale, v, acc)` with
-//!   - `v = d * isum` for Q4_0, Q5_0, Q8_0, Q3_K, Q6_K, where `isum` is the exact integer dot product of 32 centred
-//!     weights, times their 6- or 8-bit scales of 16, and `d` the block's scale;
+//!   - `v = d * isum` for Q4_0, Q5_0, Q8_0, Q3_K, Q6_K and the IQ and MX types, where `isum` is the exact integer dot
+//!     product of 32 centred weights, times the integer scales of their halves where there are any, and `d` the scale of
+//!     the 32, an exact product where it is one;
 //!   - `v = fma(m, sum, d * isum)` for Q4_1, Q5_1, Q4_K, Q5_K, where `isum` is the exact dot product of the unsigned
 //!     weights, `sum` that of the activations, and `d` and `m` the scale and the (signed) minimum of the 32 weights,
 //!     exact products in the K types;

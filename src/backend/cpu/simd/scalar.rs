@@ -228,6 +228,12 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn lookup(self, table: [i32; 16], index: [i32; 16]) -> [i32; 16] {
+        let byte = |number: u8| table[usize::from(number) / 4].to_le_bytes()[usize::from(number) % 4];
+        map(index, |index| i32::from_le_bytes(index.to_le_bytes().map(byte)))
+    }
+
+    #[inline(always)]
     fn dot4(self, acc: [i32; 16], unsigned: [i32; 16], signed: [i32; 16]) -> [i32; 16] {
         dot_bytes(acc, unsigned, signed, i32::from)
     }

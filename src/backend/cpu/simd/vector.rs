@@ -100,6 +100,8 @@ pub(super) trait Simd: Copy {
     fn shr(self, a: Self::I, bits: u32) -> Self::I;
     /// Arithmetic shift to the right by `bits` < 32.
     fn sar(self, a: Self::I, bits: u32) -> Self::I;
+    /// Each byte replaced by the byte of that number, below 16, of a table that stands in every quarter of `table`.
+    fn lookup(self, table: Self::I, index: Self::I) -> Self::I;
     /// Per lane: `acc` plus the dot product of two pairs of signed 16-bit integers.
     fn dot2(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// Per lane: `acc` plus the dot product of four unsigned bytes and four signed bytes. Exact while the unsigned bytes

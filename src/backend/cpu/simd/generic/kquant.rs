@@ -1,6 +1,7 @@
-//! Panels of the K types: blocks of 256 values. Layouts are those of GGUF; `quant::reference` is the definition.
+//! Panels of the K types and IQ4_XS: blocks of 256 values. Layouts are those of GGUF; `quant::reference` is the definition.
 
 use super::panel::{Format, Panel, Rows};
+use super::small::{iq4_levels, nibbles};
 use crate::backend::cpu::simd::vector::Simd;
 
 pub(super) struct Q2K;
@@ -8,6 +9,7 @@ pub(super) struct Q3K;
 pub(super) struct Q4K;
 pub(super) struct Q5K;
 pub(super) struct Q6K;
+pub(super) struct Iq4Xs;
 
 /// Byte `index` of each lane as an unsigned number.
 #[inline(always)]
@@ -95,7 +97,7 @@ impl Format for Q5K {
 
 /// The integer scales of the halves, and the pair that centres weights at `centre`.
 #[inline(always)]
-fn set_signed_scales<S: Simd>(s: S, panel: &mut Panel, block: usize, scales: [S::I; 2], centre: i32) {
+pub(super) fn set_signed_scales<S: Simd>(s: S, panel: &mut Panel, block: usize, scales: [S::I; 2], centre: i32) {
     panel.set_halves(s, block, scales);
     let minus_centre = s.splat_int(-centre);
     let first = s.and(s.mul_int(scales[0], minus_centre), s.splat_int(0xffff));
@@ -212,6 +214,30 @@ impl Format for Q2K {
                 for quad in 0..8 {
                     panel.set_weights(s, block + 4 * four + i, quad, bits(s, bytes[quad], 2 * i as u32, 3));
                 }
+            }
+        }
+    }
+}
+
+impl Format for Iq4Xs {
+    const BLOCK_BYTES: usize = 136;
+    const BLOCK_SPAN: usize = 8;
+    const LARGEST: u8 = 255;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+        let [first, low, ..] = rows.blocks(s, at);
+        let (d, high) = (s.half_to_float(first), s.shr(first, 16));
+        let levels = iq4_levels(s);
+        for i in 0..8 {
+            let low = s.and(s.shr(low, 4 * i as u32), s.splat_int(15));
+            let high = s.shl(s.and(s.shr(high, 2 * i as u32), s.splat_int(3)), 4);
+            let scale = s.add_int(s.or(low, high), s.splat_int(-32));
+            panel.set_scale(s, block + i, s.mul(d, s.to_float(scale)));
+            panel.set_centre(s, block + i, S::Q8_BIAS);
+            let indices = nibbles(s, rows, at + 8 + 16 * i);
+            for quad in 0..8 {
+                panel.set_weights(s, block + i, quad, s.lookup(levels, indices[quad]));
             }
         }
     }

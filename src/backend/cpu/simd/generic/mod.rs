@@ -3,6 +3,7 @@
 pub(super) mod attention;
 pub(super) mod exp;
 pub(super) mod float;
+mod grid;
 mod kquant;
 pub(super) mod map;
 pub(super) mod norm;
@@ -17,7 +18,9 @@ use crate::quant::DType;
 /// Whether a type has an integer kernel.
 pub(super) fn takes_q8(dtype: DType) -> bool {
     use DType::*;
-    matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2_K | Q3_K | Q4_K | Q5_K | Q6_K)
+    let small = matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | IQ4_NL | MXFP4);
+    let large = matches!(dtype, Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS);
+    small || large || matches!(dtype, IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S)
 }
 
 /// Up to 16 values as a vector, filled with zeros.

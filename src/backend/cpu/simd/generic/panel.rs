@@ -7,6 +7,7 @@
 
 use crate::backend::cpu::simd::operand::Q8Block;
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
+use crate::quant::blocks::{self, Block};
 use std::marker::PhantomData;
 
 /// Blocks of 32 columns in a panel.
@@ -68,6 +69,13 @@ impl Panel {
         s.store_bytes(pair, &mut self.pair[block].0);
     }
 
+    /// Without minimums: the weights are unsigned by as much.
+    #[inline(always)]
+    pub(super) fn set_centre<S: Simd>(&mut self, s: S, block: usize, centre: i16) {
+        let pair = (-centre) as u16 as u32 * 0x0001_0001;
+        self.set_pair(s, block, s.splat_int(pair as i32));
+    }
+
     #[inline(always)]
     pub(super) fn set_halves<S: Simd>(&mut self, s: S, block: usize, halves: [S::I; 2]) {
         s.store_bytes(s.recode_scale(halves[0]), &mut self.halves[block][0].0);
@@ -125,6 +133,16 @@ impl<'a> Rows<'a> {
         }
         // SAFETY: every row has `len` readable bytes, and the range lies inside them.
         unsafe { s.gather_blocks(self.bytes.as_ptr().add(at), self.stride) }
+    }
+
+    /// The storage block at byte `at` of row `row`.
+    #[inline(always)]
+    pub(super) fn stored<S: Simd, B: Block>(&self, s: S, row: usize, at: usize) -> &B {
+        let bytes = size_of::<B>();
+        for line in (0..bytes).step_by(64) {
+            s.prefetch(self.ahead.wrapping_add(ROWS * at + row * bytes + line));
+        }
+        &blocks::view(&self.bytes[row * self.stride + at..][..bytes])[0]
     }
 
     /// 4 bytes of each row.

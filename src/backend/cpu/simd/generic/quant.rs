@@ -1,8 +1,9 @@
 //! Products of quantized weights, as they lie in the file, with int8 activations.
 
-use super::kquant::{Q2K, Q3K, Q4K, Q5K, Q6K};
+use super::grid::{Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
+use super::kquant::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 use super::panel::{Activations, BLOCKS, Format, Multiply, Outputs, Panel, ROWS, Rows, Unpack};
-use super::small::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+use super::small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use crate::backend::cpu::pool::TileMut;
 use crate::backend::cpu::simd::operand::{Matrix, Q8_LEN, Q8Block};
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
@@ -43,6 +44,14 @@ impl Kernel for Product<'_, '_, '_> {
             DType::Q4_K => self.stored::<S, Q4K>(s),
             DType::Q5_K => self.stored::<S, Q5K>(s),
             DType::Q6_K => self.stored::<S, Q6K>(s),
+            DType::IQ4_NL => self.stored::<S, Iq4Nl>(s),
+            DType::IQ4_XS => self.stored::<S, Iq4Xs>(s),
+            DType::MXFP4 => self.stored::<S, Mxfp4>(s),
+            DType::IQ2_XXS => self.stored::<S, Iq2Xxs>(s),
+            DType::IQ2_XS => self.stored::<S, Iq2Xs>(s),
+            DType::IQ2_S => self.stored::<S, Iq2S>(s),
+            DType::IQ3_XXS => self.stored::<S, Iq3Xxs>(s),
+            DType::IQ3_S => self.stored::<S, Iq3S>(s),
             other => unreachable!("{other} weights do not take int8 activations"),
         }
     }
