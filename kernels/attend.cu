@@ -3,7 +3,8 @@
 // The sums are those of a split, merged in order of position (the online softmax of Milakov and Gimelshein, 2018). Either a block walks over all
 // splits of its row, or each split has a block and the last one to end merges them: the same sums in the same order, for any number of heads a
 // block. With one row in the batch, the norm and rotation of its heads and its place in the cache are done here too, and pages are on their way
-// before the block waits for its producers: all keys but the row's own are older than that.
+// before the block waits for its producers: all keys but the row's own are older than the step, and what tells of the row is older than the
+// embedding, which no later kernel overtakes.
 #include "common/activation.cuh"
 #include "common/async.cuh"
 #include "common/heads.cuh"

@@ -1,8 +1,8 @@
 // One row of activations times up to three matrices, with what stands before and after it in a layer: a norm, bias, the addition to the
 // residual, the gated unit, the choice of the best token.
 //
-// A warp has consecutive rows of a matrix and streams them through a ring in shared memory, whose first copies start before the block waits for
-// its producers. The sums have the order of `matmul.cu`, so both give the same bits.
+// The warps of a block take the rows of its tile in turn and stream them through rings in shared memory, whose first copies start before the
+// block waits for its producers. The sums have the order of `matmul.cu`, so both give the same bits.
 #include "common/activation.cuh"
 #include "common/async.cuh"
 #include "common/best.cuh"
@@ -16,22 +16,15 @@ struct MatvecArgs {
     unsigned long long *best;  // null where no token is chosen
     float eps;
     uint32_t cols, count, rows_a_warp;  // with a gated unit, pairs of rows a warp
-    uint32_t stage_bytes, pad;
+    uint32_t stage_bytes, stages;  // of a warp's ring
     Segment segments[3];
 };
 
 constexpr int WARPS = 8;
-#ifndef MIN_BLOCKS
-#define MIN_BLOCKS 3
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
-#ifndef SLICES_FACTOR
-#define SLICES_FACTOR 1
-#endif
-// Columns that a stage holds, for each kind of type: two slices of 1024 or so many floats that a lane loads 16 bytes four times.
-constexpr uint32_t QUANT_COLS = 2048 * SLICES_FACTOR, HALF_COLS = 1024 * SLICES_FACTOR, FLOAT_COLS = 512 * SLICES_FACTOR;
+// Columns that a unit of work has for each kind of type: a slice, or as many floats as fill about as much.
+constexpr uint32_t QUANT_COLS = 1024, HALF_COLS = 512, FLOAT_COLS = 256;
+// Units of a stage: of two rows one each, or two of one row.
+constexpr uint32_t UNITS = 2;
 // Rows whose lanes are added together, and the distance of their places, which keeps banks apart.
 constexpr int SUM_ROWS = 8, SUM_STRIDE = 36;
 constexpr int MAX_PAIRS = 8;
@@ -42,91 +35,114 @@ struct Input {
     Meta *meta;
 };
 
-__device__ __forceinline__ uint32_t stage_cols(uint32_t dtype) {
+__device__ __forceinline__ uint32_t unit_cols(uint32_t dtype) {
     return dtype >= Q8_0 ? QUANT_COLS : dtype == F32 ? FLOAT_COLS : HALF_COLS;
 }
 
-// The rows of one warp, and the ring that they pass through.
-struct Rows {
-    const uint8_t *first, *second;  // of the matrix, and of the other one of pairs: four rows of each in turn
+// The rows of one warp on their way through its ring: two streams of consecutive rows side by side, the second perhaps shorter by one row, or
+// a lone row.
+struct Streams {
+    const uint8_t *first, *second;  // what is copied next
     uint8_t *ring;
-    uint64_t *gates;
-    uint32_t row_bytes, part_bytes, parts, stage_bytes, count;
-    uint32_t next_row, next_part, started, taken;
+    uint32_t part_bytes, last_bytes, parts, jump, stages, stage_bytes, ring_bytes;
+    uint32_t rows[2];
+    uint32_t next_row, next_part, filled, taken;  // the last two are places in the ring
 
-    __device__ __forceinline__ const uint8_t *row(uint32_t i) const {
-        if (second == nullptr) return first + (size_t)i * row_bytes;
-        return (i & 4 ? second : first) + (size_t)(i / 8 * 4 + i % 4) * row_bytes;
+    __device__ __forceinline__ uint32_t after(uint32_t place) const {
+        return place + stage_bytes == ring_bytes ? 0 : place + stage_bytes;
     }
 
-    // Starts the copy of the next part of a row into the stage that was taken last.
+    // Starts the copies of the next part, in a group that may be empty.
     __device__ __forceinline__ void start() {
-        if (next_row >= count) return;
-        const uint32_t offset = next_part * part_bytes, stage = started % STAGES;
-        start_copy(ring + stage * stage_bytes, row(next_row) + offset, min(part_bytes, row_bytes - offset), gates + stage);
-        started++;
-        if (++next_part == parts) next_part = 0, next_row++;
+        if (next_row < rows[0]) {
+            const bool last = next_part + 1 == parts;
+            const uint32_t bytes = last ? last_bytes : part_bytes;
+            copy_lanes(ring + filled, first, bytes);
+            if (next_row < rows[1]) copy_lanes(ring + filled + part_bytes, second, bytes);
+            const uint32_t step = last ? bytes + jump : bytes;
+            first += step, second += step, filled = after(filled);
+            next_part = last ? 0 : next_part + 1, next_row += last;
+        }
+        commit_copies();
     }
 
+    // The stage that was started first, once all of it is there.
     __device__ __forceinline__ const uint8_t *wait() const {
-        const uint32_t stage = taken % STAGES;
-        wait_copy(gates + stage, taken / STAGES);
-        return ring + stage * stage_bytes;
+        switch (stages) {
+            case 2: wait_copies<1>(); break;
+            case 4: wait_copies<3>(); break;
+            case 6: wait_copies<5>(); break;
+            default: wait_copies<7>(); break;
+        }
+        return ring + taken;
     }
 
     __device__ __forceinline__ void release() {
         __syncwarp();
-        taken++;
+        taken = after(taken);
         start();
     }
 };
 
-template <int TYPE>
-__device__ __forceinline__ float add_part(const uint8_t *stage, const Matrix &m, const Input &x, uint32_t part, float sum) {
+// Adds the products of unit `unit` of COUNT rows, which lie `distance` bytes apart.
+template <int TYPE, int COUNT>
+__device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance, uint32_t cols, const Input &x, uint32_t unit, float *sum) {
     const uint32_t lane = threadIdx.x % WARP;
     if constexpr (TYPE >= Q8_0) {
-        const uint32_t all = m.cols / 32;
+        const uint32_t start = unit * SLICE_GROUPS, at = start + lane, all = cols / 32;
+        if (at >= all) return;
+        const int4 a = reinterpret_cast<const int4 *>(x.first)[at], b = reinterpret_cast<const int4 *>(x.second)[at];
+        const Meta meta = x.meta[at];
 #pragma unroll
-        for (uint32_t s = 0; s < QUANT_COLS / 1024; s++) {
-            const uint32_t start = (part * (QUANT_COLS / 1024) + s) * SLICE_GROUPS, at = start + lane;
-            if (at >= all) break;
-            const Group g = load_group<TYPE>(stage + s * m.slice_bytes, min((uint32_t)SLICE_GROUPS, all - start), lane);
-            const int4 a = reinterpret_cast<const int4 *>(x.first)[at], b = reinterpret_cast<const int4 *>(x.second)[at];
-            sum = add_group<TYPE>(g, a, b, x.meta[at], sum);
+        for (int r = 0; r < COUNT; r++) {
+            const Group g = load_group<TYPE>(rows + r * distance, min((uint32_t)SLICE_GROUPS, all - start), lane);
+            sum[r] = add_group<TYPE>(g, a, b, meta, sum[r]);
         }
     } else {
         constexpr uint32_t COLS = TYPE == F32 ? FLOAT_COLS : HALF_COLS, SIZE = TYPE == F32 ? 4 : 2;
 #pragma unroll
         for (uint32_t s = 0; s < COLS / 256; s++) {
-            const uint32_t at = part * (COLS / 8) + s * WARP + lane;
-            if (8 * at >= m.cols) break;
-            float w[8];
-            load_floats<TYPE>(stage + (s * WARP + lane) * 8 * SIZE, w);
-            sum = add_floats(w, reinterpret_cast<const float4 *>(x.first)[at], reinterpret_cast<const float4 *>(x.second)[at], sum);
+            const uint32_t at = unit * (COLS / 8) + s * WARP + lane;
+            if (8 * at >= cols) return;
+            const float4 a = reinterpret_cast<const float4 *>(x.first)[at], b = reinterpret_cast<const float4 *>(x.second)[at];
+#pragma unroll
+            for (int r = 0; r < COUNT; r++) {
+                float w[8];
+                load_floats<TYPE>(rows + r * distance + (s * WARP + lane) * 8 * SIZE, w);
+                sum[r] = add_floats(w, a, b, sum[r]);
+            }
         }
     }
-    return sum;
 }
 
+// The lane's sums of the next two rows, or of a lone row.
 template <int TYPE>
-__device__ __forceinline__ float add_row(Rows &rows, const Matrix &m, const Input &x) {
-    float sum = 0.0f;
-    for (uint32_t part = 0; part < rows.parts; part++) {
-        sum = add_part<TYPE>(rows.wait(), m, x, part, sum);
-        rows.release();
+__device__ __forceinline__ void add_rows(Streams &streams, const Matrix &m, const Input &x, float (&sum)[2]) {
+    if (streams.rows[1] > 0) {
+        for (uint32_t part = 0; part < streams.parts; part++) {
+            add_unit<TYPE, 2>(streams.wait(), streams.part_bytes, m.cols, x, part, sum);
+            streams.release();
+        }
+        return;
     }
-    return sum;
+    constexpr uint32_t COLS = TYPE >= Q8_0 ? QUANT_COLS : TYPE == F32 ? FLOAT_COLS : HALF_COLS;
+    for (uint32_t part = 0; part < streams.parts; part++) {
+        const uint8_t *stage = streams.wait();
+        add_unit<TYPE, 1>(stage, 0, m.cols, x, UNITS * part, sum);
+        if ((UNITS * part + 1) * COLS < m.cols) add_unit<TYPE, 1>(stage + streams.part_bytes / 2, 0, m.cols, x, UNITS * part + 1, sum);
+        streams.release();
+    }
 }
 
-__device__ __forceinline__ float dot_row(Rows &rows, const Matrix &m, const Input &x) {
+__device__ __forceinline__ void dot_rows(Streams &streams, const Matrix &m, const Input &x, float (&sum)[2]) {
     switch (m.dtype) {
-        case F32: return add_row<F32>(rows, m, x);
-        case F16: return add_row<F16>(rows, m, x);
-        case BF16: return add_row<BF16>(rows, m, x);
-        case Q8_0: return add_row<Q8_0>(rows, m, x);
-        case Q4_K: return add_row<Q4_K>(rows, m, x);
-        case Q5_K: return add_row<Q5_K>(rows, m, x);
-        default: return add_row<Q6_K>(rows, m, x);
+        case F32: return add_rows<F32>(streams, m, x, sum);
+        case F16: return add_rows<F16>(streams, m, x, sum);
+        case BF16: return add_rows<BF16>(streams, m, x, sum);
+        case Q8_0: return add_rows<Q8_0>(streams, m, x, sum);
+        case Q4_K: return add_rows<Q4_K>(streams, m, x, sum);
+        case Q5_K: return add_rows<Q5_K>(streams, m, x, sum);
+        default: return add_rows<Q6_K>(streams, m, x, sum);
     }
 }
 
@@ -210,33 +226,37 @@ __device__ __forceinline__ void put_sum(const MatvecArgs &args, const Segment &s
     if (args.best != nullptr) key = max(key, key_of(v, col));
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS *WARP, MIN_BLOCKS) matvec(const __grid_constant__ MatvecArgs args, Shape) {
+extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) matvec(const __grid_constant__ MatvecArgs args, Shape) {
     extern __shared__ __align__(128) uint8_t shared[];
-    __shared__ uint64_t gates[WARPS][STAGES];
     __shared__ float sums[WARPS][SUM_ROWS * SUM_STRIDE];
-    __shared__ float shares[WARPS], units[WARPS * MAX_PAIRS];
+    __shared__ float shares[WARPS], outputs[WARPS * MAX_PAIRS];
     __shared__ unsigned long long keys[WARPS];
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const bool pairs = args.gated.x != nullptr;
     const Segment &segment = args.segments[pairs ? 0 : segment_of(args.segments, args.count, blockIdx.x)];
     const Matrix &m = segment.matrix;
-    const uint32_t first = ((blockIdx.x - segment.first_tile) * WARPS + warp) * args.rows_a_warp;
     const bool quantized = m.dtype >= Q8_0;
 
-    if (lane == 0) make_gates(gates[warp], STAGES);
-    __syncwarp();
-    Rows rows{};
-    rows.first = m.data + (size_t)first * m.row_bytes;
-    rows.second = pairs ? args.segments[1].matrix.data + (size_t)first * m.row_bytes : nullptr;
-    rows.ring = shared + warp * STAGES * args.stage_bytes, rows.gates = gates[warp];
-    rows.row_bytes = m.row_bytes, rows.stage_bytes = args.stage_bytes;
-    rows.part_bytes = stage_cols(m.dtype) / (quantized ? 1024 : 256) * m.slice_bytes;
-    rows.parts = (m.cols + stage_cols(m.dtype) - 1) / stage_cols(m.dtype);
-    rows.count = first < m.rows ? min(args.rows_a_warp, m.rows - first) * (pairs ? 2 : 1) : 0;
-    for (int i = 0; i < STAGES; i++) rows.start();
+    Streams streams{};
+    // Warps side by side read rows side by side, so that what is on its way at a time lies together in memory.
+    const uint32_t tile = (blockIdx.x - segment.first_tile) * WARPS * args.rows_a_warp, first = tile + warp;
+    const uint32_t end = min(tile + WARPS * args.rows_a_warp, m.rows), step = pairs ? WARPS : 2 * WARPS;
+    const auto rows_from = [&](uint32_t row) { return row < end ? (end - row + step - 1) / step : 0; };
+    streams.first = m.data + (size_t)first * m.row_bytes;
+    streams.second = pairs ? args.segments[1].matrix.data + (size_t)first * m.row_bytes : streams.first + (size_t)WARPS * m.row_bytes;
+    streams.rows[0] = rows_from(first), streams.rows[1] = pairs ? streams.rows[0] : rows_from(first + WARPS);
+    streams.jump = (step - 1) * m.row_bytes;
+    streams.stages = args.stages, streams.stage_bytes = args.stage_bytes, streams.ring_bytes = args.stages * args.stage_bytes;
+    streams.ring = shared + warp * streams.ring_bytes;
+    const uint32_t units = streams.rows[1] > 0 ? 1 : UNITS;
+    const uint32_t unit_bytes = quantized ? m.slice_bytes : unit_cols(m.dtype) / 256 * m.slice_bytes;
+    streams.part_bytes = units * unit_bytes;
+    streams.parts = (m.cols + units * unit_cols(m.dtype) - 1) / (units * unit_cols(m.dtype));
+    streams.last_bytes = m.row_bytes - (streams.parts - 1) * streams.part_bytes;
+    for (uint32_t i = 0; i < args.stages; i++) streams.start();
 
     Input x;
-    x.first = shared + WARPS * STAGES * args.stage_bytes;
+    x.first = shared + WARPS * streams.ring_bytes;
     const uint32_t plane = quantized ? args.cols / 2 : args.cols * 2;
     x.second = x.first + plane, x.meta = reinterpret_cast<Meta *>(x.second + plane);
     if (args.norm != nullptr) prepare_normed(args, x, quantized, shares);
@@ -246,17 +266,20 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, MIN_BLOCKS) matvec(con
     if (args.norm != nullptr) factor = norm_factor(shares, args.cols, args.eps);
 
     unsigned long long key = 0;
-    for (uint32_t i = 0; i < rows.count; i++) {
-        sums[warp][i % SUM_ROWS * SUM_STRIDE + lane] = dot_row(rows, m, x);
-        if (i % SUM_ROWS != SUM_ROWS - 1 && i + 1 != rows.count) continue;
+    for (uint32_t i = 0; i < streams.rows[0]; i++) {
+        float sum[2] = {};
+        dot_rows(streams, m, x, sum);
+        float *place = sums[warp] + i % (SUM_ROWS / 2) * 2 * SUM_STRIDE + lane;
+        place[0] = sum[0], place[SUM_STRIDE] = sum[1];
+        if (i % (SUM_ROWS / 2) != SUM_ROWS / 2 - 1 && i + 1 != streams.rows[0]) continue;
         __syncwarp();
-        const uint32_t batch = i / SUM_ROWS, in_batch = lane / 4, row = batch * SUM_ROWS + in_batch;
+        const uint32_t side = lane / 4 % 2, row = i / (SUM_ROWS / 2) * (SUM_ROWS / 2) + lane / 8;
         const float v = __fmul_rn(add_lanes(sums[warp]), factor);
         if (pairs) {
-            const float up = __shfl_down_sync(ALL_LANES, v, 16);
-            if (lane < 16 && lane % 4 == 0) units[warp * args.rows_a_warp + batch * 4 + in_batch] = gated(v, up);
-        } else if (lane % 4 == 0 && row <= i) {
-            put_sum(args, segment, first + row, v, key);
+            const float up = __shfl_down_sync(ALL_LANES, v, 4);
+            if (lane % 8 == 0 && row <= i) outputs[warp + WARPS * row] = gated(v, up);
+        } else if (lane % 4 == 0 && row <= i && row < (side ? streams.rows[1] : streams.rows[0])) {
+            put_sum(args, segment, first + WARPS * (2 * row + side), v, key);
         }
         __syncwarp();
     }
@@ -268,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, MIN_BLOCKS) matvec(con
     __syncthreads();
     if (pairs) {
         if (warp >= WARPS * args.rows_a_warp / WARP) return;
-        emit(args.gated, 0, blockIdx.x * WARPS * args.rows_a_warp + threadIdx.x, m.rows, units[threadIdx.x]);
+        emit(args.gated, 0, blockIdx.x * WARPS * args.rows_a_warp + threadIdx.x, m.rows, outputs[threadIdx.x]);
     } else if (warp == 0) {
         key = warp_largest(lane < WARPS ? keys[lane] : 0);
         if (lane == 0) atomicMax(args.best, key);

@@ -1,6 +1,7 @@
-// Copies of whole runs of bytes from device memory to shared memory, in flight while their warp does something else.
+// Copies of runs of bytes from device memory to shared memory, in flight while their warp does something else.
 //
-// Each has a gate (an mbarrier) that opens when its bytes are there. On chips without bulk copies the warp copies at once.
+// Long ones are bulk copies with a gate (an mbarrier) that opens when their bytes are there; on chips without those the warp copies at once.
+// Short ones are made by the lanes, 16 bytes each, and counted in groups.
 #pragma once
 #include "device.cuh"
 
@@ -50,4 +51,23 @@ __device__ __forceinline__ void wait_copy(const uint64_t *gate, uint32_t phase) 
             : "memory");
     }
 #endif
+}
+
+// Called by a whole warp; addresses and `bytes` are multiples of 16.
+__device__ __forceinline__ void copy_lanes(uint8_t *to, const uint8_t *from, uint32_t bytes) {
+    const uint32_t own = threadIdx.x % WARP * 16, at = shared_address(to) + own;
+    from += own;
+    for (uint32_t i = 0; i + own < bytes; i += WARP * 16) {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at + i), "l"(__cvta_generic_to_global(from + i)) : "memory");
+    }
+}
+
+// Ends a group of such copies.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until the warp has at most so many groups on their way.
+template <int PENDING>
+__device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+    __syncwarp();
 }

@@ -62,9 +62,16 @@ struct Activation {
     float *factors;
 };
 
-// Waits until all results of the kernels before are visible, then lets the next kernel of the graph begin its launch. In this order, what a kernel
-// does before its wait may rely on everything that the kernel before the last one and its forerunners wrote.
+// Lets the next kernel of the graph begin its launch, then waits until all results of the kernels before are visible.
 __device__ __forceinline__ void wait_for_producers() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The other way round: no kernel behind this one begins before the kernels in front of it have ended.
+__device__ __forceinline__ void wait_before_successors() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

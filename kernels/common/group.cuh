@@ -32,7 +32,13 @@ __device__ __forceinline__ Group load_group(const uint8_t *slice, uint32_t group
         g.scale[0] = __half2float(read_at<__half>(blocks, index));
         return g;
     }
-    split_nibbles(c, g.w);
+    if constexpr (TYPE == Q4_K) {
+        // Sixteen times the upper values, which stay where they are.
+        g.w[0] = c.x & 0x0f0f0f0f, g.w[1] = c.y & 0x0f0f0f0f, g.w[2] = c.z & 0x0f0f0f0f, g.w[3] = c.w & 0x0f0f0f0f;
+        g.w[4] = c.x & 0xf0f0f0f0, g.w[5] = c.y & 0xf0f0f0f0, g.w[6] = c.z & 0xf0f0f0f0, g.w[7] = c.w & 0xf0f0f0f0;
+    } else {
+        split_nibbles(c, g.w);
+    }
     if constexpr (TYPE == Q5_K) {
         const uint32_t bits = read_at<uint32_t>(high, index);
 #pragma unroll
@@ -56,11 +62,23 @@ __device__ __forceinline__ Group load_group(const uint8_t *slice, uint32_t group
     return g;
 }
 
+// sum + the products of unsigned and of signed bytes.
+__device__ __forceinline__ int add_unsigned(uint32_t w, int x, int sum) {
+    int out;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(out) : "r"(w), "r"(x), "r"(sum));
+    return out;
+}
+
 // `sum` and the product with 32 activations, the lower 16 in `a`; exact within the group.
 template <int TYPE>
 __device__ __forceinline__ float add_group(const Group &g, const int4 &a, const int4 &b, const Meta &meta, float sum) {
     int low = __dp4a(g.w[3], a.w, __dp4a(g.w[2], a.z, __dp4a(g.w[1], a.y, __dp4a(g.w[0], a.x, 0))));
-    int high = __dp4a(g.w[7], b.w, __dp4a(g.w[6], b.z, __dp4a(g.w[5], b.y, __dp4a(g.w[4], b.x, 0))));
+    int high;
+    if constexpr (TYPE == Q4_K) {
+        high = add_unsigned(g.w[7], b.w, add_unsigned(g.w[6], b.z, add_unsigned(g.w[5], b.y, add_unsigned(g.w[4], b.x, 0)))) >> 4;
+    } else {
+        high = __dp4a(g.w[7], b.w, __dp4a(g.w[6], b.z, __dp4a(g.w[5], b.y, __dp4a(g.w[4], b.x, 0))));
+    }
     if constexpr (TYPE == Q6_K) {
         low -= 32 * meta.sums.x, high -= 32 * meta.sums.y;
         const float part = __fmaf_rn(g.scale[0], (float)low, __fmul_rn(g.scale[1], (float)high));

@@ -39,7 +39,7 @@ args! {
     /// Products of one row, with what stands before and after them.
     MatvecArgs {
         x: Activation, norm: Address, gated: Activation, best: Address, eps: f32, cols: u32, count: u32, rows_a_warp: u32,
-        stage_bytes: u32, pad: u32, segments: [Segment; 3],
+        stage_bytes: u32, stages: u32, segments: [Segment; 3],
     }
     HeadsArgs {
         q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, cos: Address, sin: Address, rows: Address,

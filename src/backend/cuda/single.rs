@@ -8,11 +8,21 @@ use crate::plan::{Op, ValueId, VectorId};
 
 /// Multiprocessors that rows are spread over. Other chips get the same tiles: the number changes speed alone.
 const PROCESSORS: u32 = 132;
-/// Warps of a block, and stages of a warp's ring, as in the kernel.
+/// Warps of a block, as in the kernel.
 const WARPS: u32 = 8;
+/// Most blocks of a processor for few rows, which leave room for the next kernel's, and for many.
+const FEW_BLOCKS: u32 = 2;
+const MANY_BLOCKS: u32 = 3;
+const MANY_ROWS: u32 = 4096;
+/// Stages of a ring: for short streams, for most, for the head, and for streams that are long enough to fill deep rings.
+const SHORT_STAGES: u32 = 2;
 const STAGES: u32 = 4;
-/// Most blocks at once of a processor.
-const BLOCKS_A_PROCESSOR: u32 = 3;
+const HEAD_STAGES: u32 = 6;
+const DEEP_STAGES: u32 = 8;
+/// Parts of a stream that fill a deep ring often enough.
+const DEEP_PARTS: u32 = 32;
+/// Shared memory that leaves room for two blocks of a processor.
+const SHARED_OF_TWO: u32 = 90 << 10;
 /// Pairs of rows a warp of a gated unit: one is enough for small matrices, and the other leaves fewer blocks.
 const PAIRS: [u32; 2] = [4, 8];
 /// Most shared memory that a block asks for.
@@ -21,9 +31,29 @@ const MOST_SHARED: u32 = 200 << 10;
 /// Rows a warp for matrices of so many rows: even among processors first, then as many as leave two blocks for each of them.
 fn rows_a_warp(rows: &[u32]) -> u32 {
     let tiles = |each: u32| rows.iter().map(|rows| rows.div_ceil(WARPS * each)).sum::<u32>();
-    let least = (1..).find(|&each| tiles(each) <= BLOCKS_A_PROCESSOR * PROCESSORS).unwrap_or(1);
+    let blocks = if rows.iter().sum::<u32>() > MANY_ROWS { MANY_BLOCKS } else { FEW_BLOCKS };
+    let least = (1..).find(|&each| tiles(each) <= blocks * PROCESSORS).unwrap_or(1);
     let candidates = (least..).take_while(|&each| each == least || tiles(each) > PROCESSORS);
-    candidates.min_by_key(|&each| (tiles(each).div_ceil(PROCESSORS) * each, u32::MAX - each)).unwrap_or(least)
+    // Rows go in pairs, where there is more than one.
+    let cost = |each: u32| tiles(each).div_ceil(PROCESSORS) * if each == 1 { 1 } else { each.next_multiple_of(2) };
+    candidates.min_by_key(|&each| (cost(each), u32::MAX - each)).unwrap_or(least)
+}
+
+/// Stages of a ring for streams of so many parts, with as much shared memory beside the rings.
+fn stages(parts: u32, stage_bytes: u32, beside: u32, is_head: bool) -> u32 {
+    let wanted = match parts {
+        0..=SHORT_STAGES => SHORT_STAGES,
+        _ if is_head => HEAD_STAGES,
+        DEEP_PARTS.. => DEEP_STAGES,
+        _ => STAGES,
+    };
+    if wanted > STAGES && WARPS * wanted * stage_bytes + beside > SHARED_OF_TWO { STAGES } else { wanted }
+}
+
+/// Parts of a row, two rows of which stand side by side in a stage.
+fn parts_of_row(args: &MatvecArgs) -> u32 {
+    let row_bytes = args.segments.iter().map(|segment| segment.matrix.row_bytes).max().unwrap_or(0);
+    (2 * row_bytes).div_ceil(args.stage_bytes.max(1))
 }
 
 /// Bytes of a stage of a segment: two slices, or four groups of 256 floats of two bytes, or two of four bytes.
@@ -65,11 +95,11 @@ impl Lowering<'_> {
         }
         args.count = outs.len() as u32;
         args.stage_bytes = args.segments[..outs.len()].iter().map(stage_bytes).max().unwrap_or(0);
-        let plane_bytes = if is_float { 4 * cols } else { cols + cols / 4 };
-        let shared = WARPS * STAGES * args.stage_bytes + plane_bytes as u32;
+        let plane_bytes = (if is_float { 4 * cols } else { cols + cols / 4 }) as u32;
+        let least_shared = WARPS * STAGES * args.stage_bytes + plane_bytes;
         let readers = program.ops.iter().filter(|op| op.reads().contains(&Some(seen))).count();
         let is_whole = norm.is_none() || readers == outs.len();
-        if outs.is_empty() || !cols.is_multiple_of(32) || shared > MOST_SHARED || !is_whole {
+        if outs.is_empty() || !cols.is_multiple_of(32) || least_shared > MOST_SHARED || !is_whole {
             return false;
         }
         args.x = Activation { factors: 0, ..self.input(x) };
@@ -81,6 +111,10 @@ impl Lowering<'_> {
         if is_head {
             args.best = self.addresses.step.best;
         }
+        let streams = if args.gated.x == 0 { 2 } else { 1 };
+        args.stages =
+            stages(args.rows_a_warp.div_ceil(streams) * parts_of_row(&args), args.stage_bytes, plane_bytes, is_head);
+        let shared = WARPS * args.stages * args.stage_bytes + plane_bytes;
         let many = if is_head { Extent::Outputs } else { ONE };
         let covered = skipped + outs.len() + usize::from(follows);
         self.push(Kernel::Matvec, [Extent::Fixed(tiles), many, ONE], 256, Args::Matvec(args), covered);
@@ -111,8 +145,7 @@ impl Lowering<'_> {
     fn cut(&self, args: &mut MatvecArgs) -> u32 {
         if args.gated.x != 0 {
             let rows = args.segments[0].matrix.rows;
-            let fewer =
-                rows.is_multiple_of(WARPS * PAIRS[1]) && rows / (WARPS * PAIRS[0]) > BLOCKS_A_PROCESSOR * PROCESSORS;
+            let fewer = rows.is_multiple_of(WARPS * PAIRS[1]) && rows / (WARPS * PAIRS[0]) > MANY_BLOCKS * PROCESSORS;
             args.rows_a_warp = PAIRS[usize::from(fewer)];
             return rows / (WARPS * args.rows_a_warp);
         }
