@@ -219,9 +219,10 @@ __device__ __forceinline__ void prepare_plain(const MatvecArgs &args, const Inpu
 }
 
 // Bias and residual, and the warp's best token.
-__device__ __forceinline__ void put_sum(const MatvecArgs &args, const Segment &segment, uint32_t col, float v, unsigned long long &key) {
-    if (segment.bias != nullptr) v = __fadd_rn(v, segment.bias[col]);
-    if (segment.adds) v = __fadd_rn(segment.out[col], v);
+__device__ __forceinline__ void put_sum(const MatvecArgs &args, const Segment &segment, uint32_t col, float v, float bias, float residual,
+                                        unsigned long long &key) {
+    if (segment.bias != nullptr) v = __fadd_rn(v, bias);
+    if (segment.adds) v = __fadd_rn(residual, v);
     segment.out[col] = v;
     if (args.best != nullptr) key = max(key, key_of(v, col));
 }
@@ -255,12 +256,18 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) matvec(const __grid
     streams.last_bytes = m.row_bytes - (streams.parts - 1) * streams.part_bytes;
     for (uint32_t i = 0; i < args.stages; i++) streams.start();
 
+    // The lane's column of the first eight sums; what is added to it is read long before it is needed.
+    const uint32_t side = lane / 4 % 2, column = first + WARPS * (lane / 8 * 2 + side);
+    const bool has_column = !pairs && lane % 4 == 0 && column < end;
+    const float bias = has_column && segment.bias != nullptr ? __ldg(segment.bias + column) : 0.0f;
+
     Input x;
     x.first = shared + WARPS * streams.ring_bytes;
     const uint32_t plane = quantized ? args.cols / 2 : args.cols * 2;
     x.second = x.first + plane, x.meta = reinterpret_cast<Meta *>(x.second + plane);
     if (args.norm != nullptr) prepare_normed(args, x, quantized, shares);
     else prepare_plain(args, x, quantized);
+    const float residual = has_column && segment.adds ? segment.out[column] : 0.0f;
     __syncthreads();
     float factor = 1.0f;
     if (args.norm != nullptr) factor = norm_factor(shares, args.cols, args.eps);
@@ -273,13 +280,15 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) matvec(const __grid
         place[0] = sum[0], place[SUM_STRIDE] = sum[1];
         if (i % (SUM_ROWS / 2) != SUM_ROWS / 2 - 1 && i + 1 != streams.rows[0]) continue;
         __syncwarp();
-        const uint32_t side = lane / 4 % 2, row = i / (SUM_ROWS / 2) * (SUM_ROWS / 2) + lane / 8;
+        const uint32_t row = i / (SUM_ROWS / 2) * (SUM_ROWS / 2) + lane / 8;
         const float v = __fmul_rn(add_lanes(sums[warp]), factor);
         if (pairs) {
             const float up = __shfl_down_sync(ALL_LANES, v, 4);
             if (lane % 8 == 0 && row <= i) outputs[warp + WARPS * row] = gated(v, up);
         } else if (lane % 4 == 0 && row <= i && row < (side ? streams.rows[1] : streams.rows[0])) {
-            put_sum(args, segment, first + WARPS * (2 * row + side), v, key);
+            const uint32_t col = first + WARPS * (2 * row + side);
+            const float plus = col == column || segment.bias == nullptr ? bias : segment.bias[col];
+            put_sum(args, segment, col, v, plus, col == column || !segment.adds ? residual : segment.out[col], key);
         }
         __syncwarp();
     }

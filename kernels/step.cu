@@ -26,7 +26,11 @@ extern "C" __global__ void __launch_bounds__(128) step_begin(StepArgs args, Shap
     wait_for_producers();
     const uint32_t row = blockIdx.x;
     const volatile uint32_t *host = reinterpret_cast<const volatile uint32_t *>(args.host_rows + row);
+    // All that every step needs is asked for at once: a trip to the host's memory takes longer than the rest.
+    const volatile uint32_t *header = args.host_header;
     const uint3 source = make_uint3(host[0], host[1], host[2]);
+    const uint32_t serial = header[0], updates = header[1];
+    const uint32_t output = threadIdx.x < shape.outputs ? reinterpret_cast<const volatile uint32_t *>(args.host_outputs)[threadIdx.x] : 0;
     if (threadIdx.x == 0) args.rows[row] = Row{source.x, source.y, source.z, 0};
     for (uint32_t i = threadIdx.x; i < args.half_dims; i += blockDim.x) {
         // In turns, so that the reduction is exact; single precision would lose the fraction of a large position.
@@ -37,13 +41,11 @@ extern "C" __global__ void __launch_bounds__(128) step_begin(StepArgs args, Shap
         args.sin[row * args.half_dims + i] = s * args.magnitude;
     }
     if (row != 0) return;
-    const volatile uint32_t *header = args.host_header;
-    if (threadIdx.x == 0) *args.serial = header[0];
+    if (threadIdx.x == 0) *args.serial = serial;
     for (uint32_t i = threadIdx.x; i < shape.outputs; i += blockDim.x) {
-        args.outputs[i] = args.host_outputs[i];
+        args.outputs[i] = i == threadIdx.x ? output : args.host_outputs[i];
         args.best[i] = 0;
     }
-    const uint32_t updates = header[1];
     for (uint32_t i = threadIdx.x; i < updates; i += blockDim.x) {
         args.tables[args.host_updates[i].index] = args.host_updates[i].page;
     }
