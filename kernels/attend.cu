@@ -174,7 +174,7 @@ __device__ __forceinline__ void attend(const AttendArgs &args, const Shape &shap
         source.start(source.keys, page, b.keys, gate);
         source.start(source.values, page, b.values, gate + 1);
     }
-    if (ONE) wait_for_producers();
+    if (ONE) release_and_wait();
     if (blockIdx.x >= splits) return;
     if (ONE) {
         const bool has_own = gridDim.x == 1 || blockIdx.x == splits - 1;

@@ -54,8 +54,8 @@ __device__ float value_at(const Matrix &m, uint32_t row, uint32_t col) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) embed(EmbedArgs args, Shape) {
-    // What the first kernel of the step wrote, later kernels read before they wait.
-    wait_before_successors();
+    // In this order: what the first kernel of the step wrote, later kernels read before they wait.
+    wait_for_producers();
     const uint32_t token = args.rows[blockIdx.x].token;
     for (uint32_t col = threadIdx.x; col < args.table.cols; col += blockDim.x) {
         args.out[(size_t)blockIdx.x * args.table.cols + col] = value_at(args.table, token, col);

@@ -28,7 +28,7 @@ __device__ __forceinline__ void dot_quantized(const MatmulArgs &args, const Matr
         Group g[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            g[r] = load_group<TYPE>(slices[r], min((uint32_t)SLICE_GROUPS, groups - (j - lane)), lane);
+            g[r] = load_group<TYPE, true>(slices[r], min((uint32_t)SLICE_GROUPS, groups - (j - lane)), lane);
             slices[r] += m.slice_bytes;
         }
 #pragma unroll
@@ -38,7 +38,7 @@ __device__ __forceinline__ void dot_quantized(const MatmulArgs &args, const Matr
             const int4 a = q[0], b = q[1];
             const Meta meta = args.x.meta[at];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) sum[r][n] = add_group<TYPE>(g[r], a, b, meta, sum[r][n]);
+            for (int r = 0; r < ROWS; r++) sum[r][n] = add_group<TYPE, true>(g[r], a, b, meta, sum[r][n]);
         }
     }
 }

@@ -95,8 +95,8 @@ __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance,
         const Meta meta = x.meta[at];
 #pragma unroll
         for (int r = 0; r < COUNT; r++) {
-            const Group g = load_group<TYPE>(rows + r * distance, min((uint32_t)SLICE_GROUPS, all - start), lane);
-            sum[r] = add_group<TYPE>(g, a, b, meta, sum[r]);
+            const Group g = load_group<TYPE, false>(rows + r * distance, min((uint32_t)SLICE_GROUPS, all - start), lane);
+            sum[r] = add_group<TYPE, false>(g, a, b, meta, sum[r]);
         }
     } else {
         constexpr uint32_t COLS = TYPE == F32 ? FLOAT_COLS : HALF_COLS, SIZE = TYPE == F32 ? 4 : 2;
@@ -181,7 +181,7 @@ __device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Inp
         const uint32_t quad = threadIdx.x + i * NORM_THREADS;
         early[i] = quad < quads ? __ldg(weights + quad) : make_float4(0, 0, 0, 0);
     }
-    wait_for_producers();
+    release_and_wait();
     float sum = 0.0f;
     const auto take = [&](uint32_t quad, const float4 &w) {
         const float4 v = quad < quads ? x[quad] : make_float4(0, 0, 0, 0);
@@ -207,7 +207,7 @@ __device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Inp
 }
 
 __device__ __forceinline__ void prepare_plain(const MatvecArgs &args, const Input &to, bool quantized) {
-    wait_for_producers();
+    release_and_wait();
     if (!quantized) {
         const float4 *x = reinterpret_cast<const float4 *>(args.x.x);
         for (uint32_t quad = threadIdx.x; quad < args.cols / 4; quad += blockDim.x) put_floats(to, quad, x[quad]);

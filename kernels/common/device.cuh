@@ -62,19 +62,19 @@ struct Activation {
     float *factors;
 };
 
-// Lets the next kernel of the graph begin its launch, then waits until all results of the kernels before are visible.
+// Waits until all results of the kernels before are visible, then lets the next kernel of the graph begin its launch.
 __device__ __forceinline__ void wait_for_producers() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// The other way round: no kernel behind this one begins before the kernels in front of it have ended.
-__device__ __forceinline__ void wait_before_successors() {
+// The other way round, for kernels whose successors have much to do before they wait.
+__device__ __forceinline__ void release_and_wait() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

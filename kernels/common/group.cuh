@@ -19,8 +19,8 @@ __device__ __forceinline__ void split_nibbles(const uint4 &c, int (&w)[8]) {
     w[4] = c.x >> 4 & 0x0f0f0f0f, w[5] = c.y >> 4 & 0x0f0f0f0f, w[6] = c.z >> 4 & 0x0f0f0f0f, w[7] = c.w >> 4 & 0x0f0f0f0f;
 }
 
-// Group `index` of a slice of `groups`.
-template <int TYPE>
+// Group `index` of a slice of `groups`. What meets one row of activations alone is unpacked less far than what is REUSED.
+template <int TYPE, bool REUSED>
 __device__ __forceinline__ Group load_group(const uint8_t *slice, uint32_t groups, uint32_t index) {
     Group g;
     const uint4 c = read_at<uint4>(slice, index);
@@ -32,7 +32,7 @@ __device__ __forceinline__ Group load_group(const uint8_t *slice, uint32_t group
         g.scale[0] = __half2float(read_at<__half>(blocks, index));
         return g;
     }
-    if constexpr (TYPE == Q4_K) {
+    if constexpr (TYPE == Q4_K && !REUSED) {
         // Sixteen times the upper values, which stay where they are.
         g.w[0] = c.x & 0x0f0f0f0f, g.w[1] = c.y & 0x0f0f0f0f, g.w[2] = c.z & 0x0f0f0f0f, g.w[3] = c.w & 0x0f0f0f0f;
         g.w[4] = c.x & 0xf0f0f0f0, g.w[5] = c.y & 0xf0f0f0f0, g.w[6] = c.z & 0xf0f0f0f0, g.w[7] = c.w & 0xf0f0f0f0;
@@ -70,11 +70,11 @@ __device__ __forceinline__ int add_unsigned(uint32_t w, int x, int sum) {
 }
 
 // `sum` and the product with 32 activations, the lower 16 in `a`; exact within the group.
-template <int TYPE>
+template <int TYPE, bool REUSED>
 __device__ __forceinline__ float add_group(const Group &g, const int4 &a, const int4 &b, const Meta &meta, float sum) {
     int low = __dp4a(g.w[3], a.w, __dp4a(g.w[2], a.z, __dp4a(g.w[1], a.y, __dp4a(g.w[0], a.x, 0))));
     int high;
-    if constexpr (TYPE == Q4_K) {
+    if constexpr (TYPE == Q4_K && !REUSED) {
         high = add_unsigned(g.w[7], b.w, add_unsigned(g.w[6], b.z, add_unsigned(g.w[5], b.y, add_unsigned(g.w[4], b.x, 0)))) >> 4;
     } else {
         high = __dp4a(g.w[7], b.w, __dp4a(g.w[6], b.z, __dp4a(g.w[5], b.y, __dp4a(g.w[4], b.x, 0))));
