@@ -16,7 +16,7 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all cuda install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test abi-baseline memcheck soak \
+.PHONY: all cuda dist gpu-package install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test abi-baseline memcheck soak \
 	cancel fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
@@ -30,8 +30,23 @@ cuda: .cuda/nvidia/cu13/bin/nvcc
 .cuda/nvidia/cu13/bin/nvcc:
 	$(PYTHON) -m pip install --quiet --no-deps --target .cuda $(CUDA_WHEELS)
 
-# Everything that continuous integration checks, in this order.
-test: tools lint rust-test c-test cpp-test go-test install-test abi-test memcheck
+# The library for every chip that is supported, below $(BUILD)/dist: machine code for each, and code that the driver of a later chip compiles.
+DIST_ARCH := sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_90
+dist: export SEGNO_CUDA_ARCH := $(DIST_ARCH)
+dist: export CARGO_TARGET_DIR := $(abspath $(BUILD))/dist-target
+dist: cuda
+	@mkdir -p $(CARGO_TARGET_DIR)/release
+	$(CARGO) rustc --release --lib -- --print native-static-libs=$(CARGO_TARGET_DIR)/release/native-static-libs
+	cat $(CARGO_TARGET_DIR)/release/build/segno-*/out/registers.txt
+	packaging/install.sh $(CARGO_TARGET_DIR)/release $(BUILD)/dist
+	@bytes=$$(stat -Lc %s $(BUILD)/dist/lib/libsegno.so); echo "make dist: $$bytes bytes for $(DIST_ARCH)"; [ $$bytes -le 41943040 ]
+
+# What a machine with a GPU needs to run the tests of the CUDA backend, without Rust: copy the folder there and start its run.sh.
+gpu-package: cuda
+	tests/cuda/package.sh $(BUILD)/gpu
+
+# Everything that continuous integration checks, in this order. Kernels are compiled on the way; without a driver their tests skip.
+test: cuda tools lint rust-test c-test cpp-test go-test install-test abi-test memcheck
 	@echo "make test: formatting, lints, docs, rust tests, c, c++, go and installed hosts, abi and memory checks passed"
 
 lint:

@@ -2,14 +2,19 @@
 //!
 //! The shared library's SONAME follows the ABI number, and it stays mapped until the process ends. nvcc is looked for in `NVCC`, `CUDA_HOME`,
 //! `.cuda/` (filled by `make cuda`) and `PATH`; without one the library is built without kernels. `SEGNO_CUDA_ARCH` lists the targets, as in
-//! the default `sm_90,compute_90`: machine code for `sm_`, code that the driver compiles when it loads for `compute_`.
+//! the default `sm_90,compute_80`: machine code for `sm_`, code that the driver compiles when it loads for `compute_`. A kernel that spills
+//! registers or keeps arrays in local memory fails the build; `registers.txt` in the output folder tells what each one uses. Fatbins are kept
+//! in `kernels/` of the target folder under a hash of all that they are made from, so that every profile shares them.
 
+use std::collections::hash_map::DefaultHasher;
 use std::env;
 use std::fs;
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-const DEFAULT_ARCH: &str = "sm_90,compute_90";
+const DEFAULT_ARCH: &str = "sm_90,compute_80";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -27,14 +32,15 @@ fn embed_kernels() {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let mut table = String::from("pub const MODULES: &[(&str, &[u8])] = &[\n");
+    let (mut table, mut registers) = (String::from("pub const MODULES: &[(&str, &[u8])] = &[\n"), String::new());
     match find_nvcc() {
         Some(nvcc) => {
-            for source in sources() {
-                let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned();
-                let fatbin = out.join(format!("{name}.fatbin"));
-                compile(&nvcc, &source, &fatbin);
+            // OUT_DIR is PROFILE/build/PACKAGE/out inside the target folder.
+            let kept = out.ancestors().nth(4).expect("OUT_DIR is in a target folder").join("kernels");
+            fs::create_dir_all(&kept).expect("the target folder can be written");
+            for Compiled { name, fatbin, report } in compile_all(&nvcc, &kept) {
                 table += &format!("    ({name:?}, include_bytes!({fatbin:?})),\n");
+                registers += &report;
             }
         }
         None => {
@@ -42,14 +48,15 @@ fn embed_kernels() {
         }
     }
     fs::write(out.join("kernels.rs"), table + "];\n").expect("OUT_DIR can be written");
+    fs::write(out.join("registers.txt"), registers).expect("OUT_DIR can be written");
 }
 
-fn sources() -> Vec<PathBuf> {
-    let entries = fs::read_dir("kernels").expect("the folder of the kernels");
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("the folder of the kernels");
     let paths = entries.map(|entry| entry.expect("an entry of the folder").path());
-    let mut sources: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|ext| ext == "cu")).collect();
-    sources.sort();
-    sources
+    let mut files: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|ext| ext == extension)).collect();
+    files.sort();
+    files
 }
 
 fn find_nvcc() -> Option<PathBuf> {
@@ -61,21 +68,72 @@ fn find_nvcc() -> Option<PathBuf> {
     [named, home, local].into_iter().flatten().chain(on_path).find(|path| path.is_file())
 }
 
-/// Compiles one file and refuses kernels that spill registers or keep arrays in local memory.
-fn compile(nvcc: &Path, source: &Path, fatbin: &Path) {
-    let mut command = Command::new(nvcc);
-    command.args(["-fatbin", "-O3", "-std=c++17", "-Xptxas", "-v", "-Xfatbin", "-compress-all"]);
+/// A source file's kernels.
+struct Compiled {
+    name: String,
+    fatbin: PathBuf,
+    /// A line for every kernel and chip.
+    report: String,
+}
+
+/// Compiles all files, as many at a time as cargo allows.
+fn compile_all(nvcc: &Path, kept: &Path) -> Vec<Compiled> {
+    let (sources, next) = (files("kernels", "cu"), AtomicUsize::new(0));
+    let headers: Vec<Vec<u8>> =
+        files("kernels/common", "cuh").iter().map(|path| fs::read(path).expect("a header can be read")).collect();
+    let jobs = env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
+    let work = || {
+        let take = || sources.get(next.fetch_add(1, Ordering::Relaxed));
+        std::iter::from_fn(take).map(|source| compile(nvcc, source, &headers, kept)).collect::<Vec<Compiled>>()
+    };
+    let mut compiled: Vec<Compiled> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("the kernels compile")).collect()
+    });
+    compiled.sort_by(|a, b| a.name.cmp(&b.name));
+    compiled
+}
+
+/// Compiles one file, unless that was done before.
+fn compile(nvcc: &Path, source: &Path, headers: &[Vec<u8>], kept: &Path) -> Compiled {
+    let mut arguments: Vec<String> =
+        ["-fatbin", "-O3", "-std=c++17", "-Xptxas", "-v", "-Xfatbin", "-compress-all"].map(String::from).into();
     let targets = env::var("SEGNO_CUDA_ARCH").unwrap_or_else(|_| DEFAULT_ARCH.into());
     for target in targets.split(',') {
         let number = target.trim_start_matches("sm_").trim_start_matches("compute_");
-        command.arg(format!("-gencode=arch=compute_{number},code={target}"));
+        arguments.push(format!("-gencode=arch=compute_{number},code={target}"));
     }
-    let output = command.arg(source).arg("-o").arg(fatbin).output().expect("nvcc can be started");
-    let report = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "nvcc failed on {}:\n{report}", source.display());
-    let uses_stack =
-        |line: &&str| line.contains("bytes stack frame") && !line.trim().starts_with("0 bytes stack frame, 0 ");
-    if let Some(line) = report.lines().find(uses_stack) {
-        panic!("a kernel of {} uses local memory: {}\n{report}", source.display(), line.trim());
+    let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned();
+    let mut hasher = DefaultHasher::new();
+    (nvcc, &arguments, headers, fs::read(source).expect("a source can be read")).hash(&mut hasher);
+    let stem = format!("{name}-{:016x}", hasher.finish());
+    let (fatbin, report) = (kept.join(format!("{stem}.fatbin")), kept.join(format!("{stem}.txt")));
+    if !fatbin.is_file() || !report.is_file() {
+        // Another profile may be compiling the same file: a whole result takes its place at once.
+        let own = kept.join(format!("{stem}.{}", std::process::id()));
+        let output = Command::new(nvcc).args(&arguments).arg(source).arg("-o").arg(&own).output();
+        let output = output.expect("nvcc can be started");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "nvcc failed on {}:\n{text}", source.display());
+        fs::write(&report, registers(source, &text)).expect("the target folder can be written");
+        fs::rename(own, &fatbin).expect("the target folder can be written");
     }
+    Compiled { name, fatbin, report: fs::read_to_string(report).expect("a report can be read") }
+}
+
+/// Registers of every kernel, from what the assembler tells; refuses local memory.
+fn registers(source: &Path, text: &str) -> String {
+    let (mut lines, mut kernel) = (String::new(), "");
+    for line in text.lines() {
+        if let Some((_, entry)) = line.split_once("Compiling entry function ") {
+            kernel = entry;
+        } else if let Some((_, used)) = line.split_once("Used ") {
+            lines += &format!("{kernel}: {used}\n");
+        } else if line.contains("bytes stack frame")
+            && line.trim() != "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+        {
+            panic!("{kernel} of {} uses local memory: {}", source.display(), line.trim());
+        }
+    }
+    lines
 }
