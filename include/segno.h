@@ -48,6 +48,11 @@
 #define SEGNO_CTX_NO_AVX512 1
 
 /**
+ * Do not let a GPU choose tokens: greedy ones too are taken from the logits on the host, for exact comparison. No effect on the processor.
+ */
+#define SEGNO_CTX_HOST_ARGMAX 2
+
+/**
  * Something failed.
  */
 #define SEGNO_LOG_ERROR 0
@@ -560,6 +565,10 @@ typedef struct segno_plan {
    * Memory of the GPU that can be taken now.
    */
   uint64_t device_free;
+  /**
+   * Graphs in the GPU's memory.
+   */
+  uint64_t device_graphs;
 } segno_plan;
 
 /**
@@ -687,6 +696,10 @@ typedef struct segno_memory {
    * Buffers of the forward pass in the GPU's memory.
    */
   uint64_t device_arena;
+  /**
+   * Graphs in the GPU's memory.
+   */
+  uint64_t device_graphs;
 } segno_memory;
 
 /**

@@ -63,6 +63,10 @@ pub trait Runner: Send {
     }
     /// Copies one page of the cache over another.
     fn copy_page(&mut self, from: u32, to: u32);
+    /// What works worse than it could, and why, in a line; known once the runner is open.
+    fn warning(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// What a session may ask of its runner.
@@ -102,6 +106,8 @@ pub struct Memory {
     pub device_kv: u64,
     /// Buffers of the forward pass in device memory.
     pub device_arena: u64,
+    /// Graphs in device memory, as the driver keeps them.
+    pub device_graphs: u64,
 }
 
 /// One token to evaluate.

@@ -200,10 +200,15 @@ impl Session {
         let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
         let ready = taken == count;
         let output = self.work.add_rows(slot, &sequence.tokens[start..start + taken], start, ready);
-        self.work.wants_logits |= output.is_some() && !sample::is_plain_greedy(&sequence.sampler);
+        self.work.wants_logits |= output.is_some() && !self.is_chosen_by_device(&sequence.sampler);
         let evaluated = sequence.evaluated.max(start + taken);
         self.work.planned.push(Planned { item, slot, evaluated, pages, ready, output });
         Ok(())
+    }
+
+    /// Whether the token of the highest logit is wanted, and the device may find it.
+    fn is_chosen_by_device(&self, sampler: &sample::Options) -> bool {
+        sample::is_plain_greedy(sampler) && !self.model.context().host_argmax()
     }
 
     /// Grows a slot's table to hold `tokens` positions.
@@ -257,8 +262,8 @@ impl Session {
         let Planned { slot, output, .. } = *planned;
         let vocab = self.model.vocab();
         let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
-        let greedy = sample::is_plain_greedy(&sequence.sampler);
-        if let Some(best) = output.filter(|_| greedy).and_then(|index| self.runner.best_token(index)) {
+        let by_device = self.is_chosen_by_device(&sequence.sampler);
+        if let Some(best) = output.filter(|_| by_device).and_then(|index| self.runner.best_token(index)) {
             return Ok(best as i32);
         }
         let logits = match output {

@@ -32,11 +32,14 @@ pub struct Options {
     pub device_index: usize,
     /// How the processor is used.
     pub cpu: cpu::Options,
+    /// Whether greedy tokens come from logits on the host, even where the device has found them.
+    pub host_argmax: bool,
 }
 
 /// One device, ready for models.
 pub struct Context {
     backend: Box<dyn Backend>,
+    host_argmax: bool,
     log: Mutex<Option<LogSink>>,
 }
 
@@ -51,7 +54,7 @@ impl Context {
             Kind::Cpu => open_cpu(options, Vec::new())?,
             Kind::Auto => open_best(options)?,
         };
-        let context = Context { backend, log: Mutex::new(log) };
+        let context = Context { backend, host_argmax: options.host_argmax, log: Mutex::new(log) };
         lines.iter().for_each(|line| context.log(LogLevel::Info, format_args!("{line}")));
         Ok(context)
     }
@@ -59,6 +62,11 @@ impl Context {
     /// The device.
     pub fn backend(&self) -> &dyn Backend {
         &*self.backend
+    }
+
+    /// Whether greedy tokens come from logits on the host.
+    pub(super) fn host_argmax(&self) -> bool {
+        self.host_argmax
     }
 
     /// Hands a message to the host's sink, if there is one.
@@ -103,7 +111,7 @@ mod tests {
         let lines = Arc::new(Mutex::new(String::new()));
         let copy = Arc::clone(&lines);
         let sink: LogSink = Box::new(move |_, line| *copy.lock().unwrap() += &format!("{line}\n"));
-        let context = Context::new(&Options { device, device_index, cpu }, Some(sink));
+        let context = Context::new(&Options { device, device_index, cpu, host_argmax: false }, Some(sink));
         let lines = lines.lock().unwrap().clone();
         (context, lines)
     }

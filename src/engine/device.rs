@@ -56,10 +56,10 @@ pub fn has_feature(name: &str) -> bool {
 }
 
 fn gpu_info(index: usize) -> Result<Info> {
-    if cuda::count() == 0 {
-        return Err(Error::NotFound(format!("there is no cuda device {index}; there is none")));
-    }
-    let gpu = cuda::info(index)?;
+    let gpu = cuda::info(index).map_err(|error| match error {
+        Error::Unsupported(reason) => Error::NotFound(format!("there is no cuda device {index}: {reason}")),
+        other => other,
+    })?;
     Ok(Info {
         kind: Kind::Cuda,
         name: gpu.name,

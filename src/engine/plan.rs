@@ -33,8 +33,9 @@ impl Plan {
 
     /// Whether everything fits.
     pub fn fits(&self) -> bool {
-        let Memory { weights, kv, arena, device_weights, device_kv, device_arena } = self.memory;
-        let device = device_weights.saturating_add(device_kv).saturating_add(device_arena);
+        let Memory { weights, kv, arena, device_weights, device_kv, device_arena, device_graphs } = self.memory;
+        let session = device_kv.saturating_add(device_arena).saturating_add(device_graphs);
+        let device = device_weights.saturating_add(session);
         weights.saturating_add(kv).saturating_add(arena) <= self.free && device <= self.device_free
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! All memory is reserved in [`Session::create`] and [`Session::open`]; a step allocates nothing.
 
-use super::context::Context;
+use super::context::{Context, LogLevel};
 use super::model::Model;
 use super::sequence::Sequence;
 use crate::backend::{KvType, Limits, Memory, Row, Runner};
@@ -86,8 +86,12 @@ impl Session {
         slots.resize_with(options.max_seqs, || None);
         let mut slot_of = HashMap::new();
         slot_of.try_reserve(options.max_seqs).map_err(|_| Error::out_of_memory("sequences", options.max_seqs))?;
+        let runner = model.prepared().open(&limits)?;
+        if let Some(warning) = runner.warning() {
+            model.context().log(LogLevel::Warn, format_args!("{warning}"));
+        }
         Ok(Session {
-            runner: model.prepared().open(&limits)?,
+            runner,
             pages: Pages::new(limits.pages)?,
             tables: Tables::new(options.max_seqs, limits.pages.min(pages_for(context)))?,
             slots,

@@ -31,6 +31,8 @@ pub const SEGNO_PRECISION_DEFAULT: i32 = 0;
 pub const SEGNO_PRECISION_PRECISE: i32 = 1;
 /// Do not use 512-bit instructions.
 pub const SEGNO_CTX_NO_AVX512: u32 = 1;
+/// Do not let a GPU choose tokens: greedy ones too are taken from the logits on the host, for exact comparison. No effect on the processor.
+pub const SEGNO_CTX_HOST_ARGMAX: u32 = 2;
 /// Something failed.
 pub const SEGNO_LOG_ERROR: i32 = 0;
 /// Something works worse than it could.
@@ -72,6 +74,7 @@ pub struct segno_ctx_opts {
 unsafe impl Sized_ for segno_ctx_opts {}
 
 const MAX_THREADS: u32 = 1024;
+const FLAGS: u32 = SEGNO_CTX_NO_AVX512 | SEGNO_CTX_HOST_ARGMAX;
 
 fn defaults() -> segno_ctx_opts {
     segno_ctx_opts {
@@ -138,8 +141,8 @@ fn engine_options(opts: &segno_ctx_opts) -> Result<Options> {
         SEGNO_PRECISION_PRECISE => true,
         other => return Err(Error::InvalidArgument(format!("there is no precision {other}"))),
     };
-    if opts.flags & !SEGNO_CTX_NO_AVX512 != 0 {
-        return Err(Error::InvalidArgument(format!("unknown context flags {:#x}", opts.flags & !SEGNO_CTX_NO_AVX512)));
+    if opts.flags & !FLAGS != 0 {
+        return Err(Error::InvalidArgument(format!("unknown context flags {:#x}", opts.flags & !FLAGS)));
     }
     if opts.n_threads > MAX_THREADS {
         return Err(Error::InvalidArgument(format!(
@@ -149,7 +152,8 @@ fn engine_options(opts: &segno_ctx_opts) -> Result<Options> {
     }
     let allow_avx512 = opts.flags & SEGNO_CTX_NO_AVX512 == 0;
     let cpu = cpu::Options { threads: opts.n_threads as usize, precise, allow_avx512 };
-    Ok(Options { device: kind_of(opts.device)?, device_index, cpu })
+    let host_argmax = opts.flags & SEGNO_CTX_HOST_ARGMAX != 0;
+    Ok(Options { device: kind_of(opts.device)?, device_index, cpu, host_argmax })
 }
 
 /// The host's callback and its argument.

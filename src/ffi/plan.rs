@@ -37,9 +37,11 @@ pub struct segno_plan {
     pub device_arena: u64,
     /// Memory of the GPU that can be taken now.
     pub device_free: u64,
+    /// Graphs in the GPU's memory.
+    pub device_graphs: u64,
 }
 
-// SAFETY: repr(C), size first, 4 + 4 + 8 * 8 bytes without padding, numbers only.
+// SAFETY: repr(C), size first, 4 + 4 + 9 * 8 bytes without padding, numbers only.
 unsafe impl Sized_ for segno_plan {}
 
 /// Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded.
@@ -73,6 +75,7 @@ pub extern "C" fn segno_plan_get(
             device_kv: plan.memory.device_kv,
             device_arena: plan.memory.device_arena,
             device_free: plan.device_free,
+            device_graphs: plan.memory.device_graphs,
         };
         write_sized(out, size, &value, "out")?;
         Ok(SEGNO_OK)

@@ -79,9 +79,11 @@ pub struct segno_memory {
     pub device_kv: u64,
     /// Buffers of the forward pass in the GPU's memory.
     pub device_arena: u64,
+    /// Graphs in the GPU's memory.
+    pub device_graphs: u64,
 }
 
-// SAFETY: repr(C), size first, 4 + 4 + 6 * 8 bytes without padding, numbers only.
+// SAFETY: repr(C), size first, 4 + 4 + 7 * 8 bytes without padding, numbers only.
 unsafe impl Sized_ for segno_memory {}
 
 pub(super) fn defaults() -> segno_session_opts {
@@ -173,6 +175,7 @@ pub extern "C" fn segno_session_memory(
             device_weights: memory.device_weights,
             device_kv: memory.device_kv,
             device_arena: memory.device_arena,
+            device_graphs: memory.device_graphs,
         };
         write_sized(out, size, &value, "out")?;
         Ok(SEGNO_OK)

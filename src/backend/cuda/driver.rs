@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult};
+use std::cell::RefCell;
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -33,6 +34,18 @@ pub struct DeviceMemory {
     pub total: u64,
     /// What can be taken now.
     pub free: u64,
+}
+
+thread_local! {
+    /// Names of this thread's driver calls, while somebody listens.
+    static HEARD: RefCell<Option<Vec<&'static str>>> = const { RefCell::new(None) };
+}
+
+/// Runs `f`, and tells which calls of the driver this thread made meanwhile, in order.
+pub fn calls_of<T>(f: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
+    let before = HEARD.replace(Some(Vec::new()));
+    let value = f();
+    (value, HEARD.replace(before).unwrap_or_default())
 }
 
 /// Opens the driver. Looks again after a failure, so that a driver installed meanwhile is found.
@@ -73,8 +86,15 @@ fn new_enough(version: u32) -> Result<()> {
     )))
 }
 
-/// Turns a failed driver call into an error that names it.
-pub fn check(call: &str, result: CUresult) -> Result<()> {
+/// Notes a driver call, for [`calls_of`].
+pub fn hear(call: &'static str) {
+    // A thread that ends has no list any more.
+    _ = HEARD.try_with(|heard| heard.borrow_mut().as_mut().map(|heard| heard.push(call)));
+}
+
+/// Turns a failed driver call into an error that names it. Every call of this backend passes here, and is heard.
+pub fn check(call: &'static str, result: CUresult) -> Result<()> {
+    hear(call);
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
@@ -193,7 +213,7 @@ unsafe impl Sync for Primary {}
 impl Drop for Primary {
     fn drop(&mut self) {
         // SAFETY: gives back the one share that `retain` took.
-        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device.handle) };
+        _ = check("cuDevicePrimaryCtxRelease", unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device.handle) });
     }
 }
 
@@ -206,7 +226,7 @@ impl Drop for Current<'_> {
     fn drop(&mut self) {
         let mut popped: CUcontext = null_mut();
         // SAFETY: takes off what `enter` put on this thread's stack of contexts.
-        unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
+        _ = check("cuCtxPopCurrent", unsafe { sys::cuCtxPopCurrent_v2(&mut popped) });
     }
 }
 

@@ -1,6 +1,6 @@
 //! Memory of a device and mapped memory of the host, each freed by its one owner.
 
-use super::driver::{Primary, check};
+use super::driver::{Primary, check, hear};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::c_void;
@@ -23,6 +23,7 @@ impl Block {
         // SAFETY: a context is current; the driver writes the address.
         let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) };
         if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            hear("cuMemAlloc");
             return Err(Error::DeviceMemory { needed: bytes as u64, free: free_bytes()? });
         }
         check("cuMemAlloc", result)?;
@@ -42,7 +43,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         if let Ok(_current) = self.primary.enter() {
             // SAFETY: the block is freed once, by its owner; its users have waited for the device.
-            unsafe { sys::cuMemFree_v2(self.address) };
+            _ = check("cuMemFree", unsafe { sys::cuMemFree_v2(self.address) });
         }
     }
 }
@@ -55,17 +56,40 @@ pub fn free_bytes() -> Result<u64> {
     Ok(free as u64)
 }
 
+/// A stretch of a block, for whoever looks into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What lies there.
+    pub name: &'static str,
+    /// Its first byte, counted from the block's.
+    pub offset: usize,
+    /// Its size, in bytes.
+    pub bytes: usize,
+}
+
 /// Hands out places of one block, one after the other.
 #[derive(Default)]
 pub struct Places {
     base: u64,
     bytes: usize,
+    parts: Vec<Part>,
 }
 
 impl Places {
     /// Places from `base` on; with 0 they only count.
     pub fn new(base: u64) -> Places {
-        Places { base, bytes: 0 }
+        Places { base, ..Places::default() }
+    }
+
+    /// The address of the next `bytes`, noted under a name.
+    pub fn named(&mut self, name: &'static str, bytes: usize) -> u64 {
+        self.parts.push(Part { name, offset: self.bytes, bytes });
+        self.take(bytes)
+    }
+
+    /// What has a name, in order of address.
+    pub fn parts(self) -> Vec<Part> {
+        self.parts
     }
 
     /// The address of the next `bytes`.
@@ -99,8 +123,13 @@ impl<T: Copy> Mapped<T> {
         let mut host: *mut c_void = null_mut();
         // SAFETY: a context is current; the driver writes the address of pinned, mapped memory.
         let result = unsafe { sys::cuMemHostAlloc(&mut host, bytes, sys::CU_MEMHOSTALLOC_DEVICEMAP) };
-        let failed = || Error::out_of_memory("memory shared with the device", bytes);
-        let found = NonNull::new(host.cast::<T>()).filter(|_| result == CUresult::CUDA_SUCCESS).ok_or_else(failed)?;
+        let missing = || Error::out_of_memory("memory shared with the device", bytes);
+        if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            hear("cuMemHostAlloc");
+            return Err(missing());
+        }
+        check("cuMemHostAlloc", result)?;
+        let found = NonNull::new(host.cast::<T>()).ok_or_else(missing)?;
         let mut mapped = Mapped { host: found, device: 0, len, primary: Arc::clone(primary) };
         // SAFETY: the memory has that many bytes; it is mapped.
         unsafe {
@@ -146,7 +175,7 @@ impl<T: Copy> Drop for Mapped<T> {
     fn drop(&mut self) {
         if let Ok(_current) = self.primary.enter() {
             // SAFETY: freed once, by its owner; its users have waited for the device.
-            unsafe { sys::cuMemFreeHost(self.host.as_ptr().cast()) };
+            _ = check("cuMemFreeHost", unsafe { sys::cuMemFreeHost(self.host.as_ptr().cast()) });
         }
     }
 }

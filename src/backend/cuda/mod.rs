@@ -8,6 +8,7 @@
 pub mod args;
 mod attention;
 mod driver;
+pub mod inspect;
 pub mod lower;
 mod memory;
 mod module;
@@ -19,7 +20,9 @@ use super::{Backend, Gpu, Limits, Memory, Prepared, Runner};
 use crate::error::{Error, Result};
 use crate::plan::Program;
 use driver::Primary;
+pub use driver::calls_of;
 use module::Kernels;
+use runner::{CudaRunner, Needs};
 use std::sync::Arc;
 use weights::Weights;
 
@@ -52,16 +55,25 @@ pub struct Cuda {
 impl Cuda {
     /// Opens GPU `index`; `eager` runs every step as single launches, for comparison with the graphs.
     pub fn new(index: usize, eager: bool) -> Result<Cuda> {
-        let device = driver::open()?.device(index)?;
+        // Asked first: without kernels there is no use for the driver, nor for the time that opening it takes.
         if !module::is_built() {
-            let name = device.name()?;
-            return Err(Error::Unsupported(format!("{name}: this library is built without cuda kernels; use the cpu")));
+            return Err(Error::Unsupported("this library is built without cuda kernels; use the cpu".into()));
         }
+        let device = driver::open()?.device(index)?;
         let primary = Arc::new(Primary::retain(device)?);
         let current = primary.enter()?;
         let kernels = Arc::new(Kernels::load(&primary)?);
         drop(current);
         Ok(Cuda { primary, kernels, eager })
+    }
+
+    /// Brings a program's weights to the device.
+    pub fn upload(&self, program: Arc<Program>) -> Result<Loaded> {
+        lower::check(&program)?;
+        let _current = self.primary.enter()?;
+        let weights = Arc::new(Weights::upload(&program, &self.primary, &self.kernels)?);
+        let (primary, kernels) = (Arc::clone(&self.primary), Arc::clone(&self.kernels));
+        Ok(Loaded { program, weights, kernels, primary, eager: self.eager })
     }
 }
 
@@ -78,14 +90,15 @@ pub fn open(index: usize) -> Result<Box<dyn Backend>> {
 impl Backend for Cuda {
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
         lower::check(program)?;
-        let (device_kv, device_arena) = runner::bytes(program, limits)?;
+        let Needs { cache, arena, graphs } = Needs::new(program, limits)?;
         let logits = limits.outputs.next_power_of_two() * program.vocab() * size_of::<f32>();
         Ok(Memory {
             weights: program.weight_bytes(),
             arena: logits as u64,
             device_weights: weights::bytes(program) as u64,
-            device_kv,
-            device_arena,
+            device_kv: cache,
+            device_arena: arena,
+            device_graphs: graphs,
             ..Memory::default()
         })
     }
@@ -96,16 +109,12 @@ impl Backend for Cuda {
     }
 
     fn prepare(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
-        lower::check(&program)?;
-        let _current = self.primary.enter()?;
-        let weights = Arc::new(Weights::upload(&program, &self.primary, &self.kernels)?);
-        let (primary, kernels) = (Arc::clone(&self.primary), Arc::clone(&self.kernels));
-        Ok(Arc::new(Loaded { program, weights, kernels, primary, eager: self.eager }))
+        Ok(Arc::new(self.upload(program)?))
     }
 }
 
 /// A program whose weights are on the device.
-struct Loaded {
+pub struct Loaded {
     program: Arc<Program>,
     weights: Arc<Weights>,
     kernels: Arc<Kernels>,
@@ -113,9 +122,15 @@ struct Loaded {
     eager: bool,
 }
 
+impl Loaded {
+    fn runner(&self, limits: &Limits, eager: bool) -> Result<CudaRunner> {
+        let Loaded { program, weights, kernels, primary, .. } = self;
+        CudaRunner::new(program, weights, kernels, primary, limits, eager)
+    }
+}
+
 impl Prepared for Loaded {
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>> {
-        let Loaded { program, weights, kernels, primary, eager } = self;
-        Ok(Box::new(runner::CudaRunner::new(program, weights, kernels, primary, limits, *eager)?))
+        Ok(Box::new(self.runner(limits, self.eager)?))
     }
 }

@@ -3,11 +3,11 @@
 //! [`Stream::launch`] and [`Graph::new`] take the same launches: one starts them, the other makes a node of each.
 
 use super::args::Shape;
-use super::driver::{Primary, check};
+use super::driver::{Primary, check, hear};
 use super::lower::Launch;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
-    self, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUstream,
+    self, CUevent, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUstream,
 };
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
@@ -84,7 +84,7 @@ impl Kernels {
         Ok(kernels)
     }
 
-    fn find(&self, file: &str, name: &str) -> Result<CUfunction> {
+    fn find(&self, file: &str, name: &'static str) -> Result<CUfunction> {
         let index = MODULES.iter().position(|(module, _)| *module == file);
         let module = index.ok_or_else(|| Error::Device(format!("kernel file {file} is not in this library")))?;
         let text = CString::new(name).map_err(|_| Error::Device(format!("kernel {name} is no name")))?;
@@ -119,7 +119,7 @@ impl Drop for Kernels {
     fn drop(&mut self) {
         if let Ok(_current) = self.primary.enter() {
             // SAFETY: each module is unloaded once; whoever ran its kernels has waited for them.
-            unsafe { self.modules.iter().for_each(|&module| _ = sys::cuModuleUnload(module)) };
+            self.modules.iter().for_each(|&module| _ = check("cuModuleUnload", unsafe { sys::cuModuleUnload(module) }));
         }
     }
 }
@@ -175,6 +175,24 @@ impl Stream {
         check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(graph.exec, self.raw) })
     }
 
+    /// Gives a graph its memory on the device, so that its first start takes none.
+    pub fn upload_graph(&self, graph: &Graph) -> Result<()> {
+        // SAFETY: both live.
+        check("cuGraphUpload", unsafe { sys::cuGraphUpload(graph.exec, self.raw) })
+    }
+
+    /// Sets every byte of a stretch of device memory.
+    pub fn fill(&self, to: u64, byte: u8, bytes: usize) -> Result<()> {
+        // SAFETY: the caller owns the range.
+        check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(to, byte, bytes, self.raw) })
+    }
+
+    /// Notes in `event` when everything started here so far ends.
+    pub fn record(&self, event: &Event) -> Result<()> {
+        // SAFETY: both live.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(event.raw, self.raw) })
+    }
+
     /// Starts a copy to the device from pinned memory, which must stay as it is until [`Stream::wait`].
     pub fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<()> {
         // SAFETY: the caller owns both ranges.
@@ -202,21 +220,54 @@ impl Stream {
     /// Whether everything started here has ended; a failed kernel is an error.
     pub fn is_idle(&self) -> Result<bool> {
         // SAFETY: the stream lives.
-        match unsafe { sys::cuStreamQuery(self.raw) } {
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            result => check("cuStreamQuery", result).map(|()| true),
+        let result = unsafe { sys::cuStreamQuery(self.raw) };
+        if result == sys::CUresult::CUDA_ERROR_NOT_READY {
+            hear("cuStreamQuery");
+            return Ok(false);
         }
+        check("cuStreamQuery", result).map(|()| true)
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(_current) = self.kernels.primary.enter() {
-            // SAFETY: waits for the last work, then destroys the stream once.
-            unsafe {
-                sys::cuStreamSynchronize(self.raw);
-                sys::cuStreamDestroy_v2(self.raw);
-            }
+            _ = self.wait();
+            // SAFETY: its work has ended; destroyed once.
+            _ = check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(self.raw) });
+        }
+    }
+}
+
+/// A moment in a stream.
+pub struct Event {
+    raw: CUevent,
+    primary: Arc<Primary>,
+}
+
+impl Event {
+    /// A moment that is not set yet; the context must be current.
+    pub fn new(primary: &Arc<Primary>) -> Result<Event> {
+        let mut raw: CUevent = null_mut();
+        // SAFETY: a context is current.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, 0) })?;
+        Ok(Event { raw, primary: Arc::clone(primary) })
+    }
+
+    /// Seconds since an earlier event; both have passed.
+    pub fn since(&self, earlier: &Event) -> Result<f64> {
+        let mut milliseconds = 0.0;
+        // SAFETY: both live.
+        let result = unsafe { sys::cuEventElapsedTime(&mut milliseconds, earlier.raw, self.raw) };
+        check("cuEventElapsedTime", result).map(|()| f64::from(milliseconds) / 1e3)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.primary.enter() {
+            // SAFETY: destroyed once.
+            _ = check("cuEventDestroy", unsafe { sys::cuEventDestroy_v2(self.raw) });
         }
     }
 }
@@ -243,7 +294,7 @@ impl Graph {
             check("cuGraphInstantiate", unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0) })
         });
         // SAFETY: destroyed once; an instantiated graph lives on by itself.
-        unsafe { sys::cuGraphDestroy(graph) };
+        _ = check("cuGraphDestroy", unsafe { sys::cuGraphDestroy(graph) });
         made.map(|()| Graph { exec, kernels: Arc::clone(kernels) })
     }
 }
@@ -292,7 +343,7 @@ impl Drop for Graph {
     fn drop(&mut self) {
         if let Ok(_current) = self.kernels.primary.enter() {
             // SAFETY: destroyed once; the runner has waited for the last replay.
-            unsafe { sys::cuGraphExecDestroy(self.exec) };
+            _ = check("cuGraphExecDestroy", unsafe { sys::cuGraphExecDestroy(self.exec) });
         }
     }
 }

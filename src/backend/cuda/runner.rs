@@ -6,9 +6,9 @@
 use super::args::{Row, Shape, StepArgs, TableUpdate};
 use super::driver::Primary;
 use super::lower::{Addresses, Lists, lower, quantized_width};
-use super::memory::{Block, Mapped, Places, free_bytes};
+use super::memory::{Block, Mapped, Part, Places, free_bytes};
 use super::module::{Graph, Kernels, Stream};
-use super::weights::Weights;
+use super::weights::{self, Weights};
 use crate::backend::{Batch, KvType, Limits, Runner};
 use crate::error::{Error, Result, filled};
 use crate::kv::PAGE_TOKENS;
@@ -22,8 +22,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const SPLIT_TOKENS: usize = 256;
 /// Each tier of context has so many times the splits of the one before.
 const TIER_GROWTH: usize = 8;
+/// Device memory that the driver keeps for a graph and for each of its nodes, as seen with driver 580.
+const GRAPH_BYTES: usize = 32 << 10;
+const NODE_BYTES: usize = 2304;
 /// Times that the host looks for the end of a step before it asks the driver whether something failed.
 const SPINS: usize = 20_000;
+
+/// The parts of the arena that outlive a step.
+pub const LASTING: [&str; 2] = [PAGE_TABLES, COUNTERS];
+const PAGE_TABLES: &str = "page tables";
+const COUNTERS: &str = "counters";
 
 /// What a session reserves.
 struct Sizes {
@@ -48,18 +56,45 @@ impl Sizes {
         Ok(Sizes { rows: limits.rows.max(outputs), outputs, page_bytes, buckets, tiers })
     }
 
+    /// Shapes of the graphs, in their order: the tiers of each bucket.
+    fn shapes(&self) -> impl Iterator<Item = Shape> + '_ {
+        let shape = |bucket: usize, tier: usize| {
+            let rows = bucket as u32;
+            Shape { rows, outputs: rows, splits: tier as u32, pad: 0 }
+        };
+        self.buckets.iter().flat_map(move |&bucket| self.tiers.iter().map(move |&tier| shape(bucket, tier)))
+    }
+
     /// Places of the cache, which has one page more than the limits: padded rows write there.
     fn kv_bytes(&self, limits: &Limits) -> usize {
         self.page_bytes.saturating_mul(limits.pages + 1)
     }
 }
 
-/// Device bytes of a session: cache and arena.
-pub fn bytes(program: &Program, limits: &Limits) -> Result<(u64, u64)> {
-    let sizes = Sizes::new(program, limits)?;
-    let mut places = Places::default();
-    arrange(program, &place(program)?, limits, &sizes, &mut places);
-    Ok((sizes.kv_bytes(limits) as u64, places.bytes() as u64))
+/// Device bytes of a session.
+pub struct Needs {
+    pub cache: u64,
+    pub arena: u64,
+    pub graphs: u64,
+}
+
+impl Needs {
+    /// What a session within `limits` takes.
+    pub fn new(program: &Program, limits: &Limits) -> Result<Needs> {
+        let (sizes, placement) = (Sizes::new(program, limits)?, place(program)?);
+        // No address is 0, so that nothing counts as absent.
+        let mut places = Places::new(1 << 20);
+        let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
+        (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20));
+        let lists = lower(program, &placement, &addresses)?;
+        let graphs = sizes.shapes().map(|shape| GRAPH_BYTES + lists.of(&shape).len() * NODE_BYTES).sum::<usize>();
+        let (cache, arena) = (sizes.kv_bytes(limits) as u64, places.bytes() as u64);
+        Ok(Needs { cache, arena, graphs: graphs as u64 })
+    }
+
+    fn all(&self) -> u64 {
+        self.cache.saturating_add(self.arena).saturating_add(self.graphs)
+    }
 }
 
 /// Gives everything in the arena its place.
@@ -69,7 +104,7 @@ fn arrange(program: &Program, placement: &Placement, limits: &Limits, sizes: &Si
     let buffers = placement
         .buffers
         .iter()
-        .map(|b| places.take(b.width.saturating_mul(count(b.rows)).saturating_mul(4)))
+        .map(|b| places.named("values", b.width.saturating_mul(count(b.rows)).saturating_mul(4)))
         .collect();
     let quantized = quantized_width(program).saturating_mul(rows);
     let most = sizes.tiers.last().copied().unwrap_or(1);
@@ -77,25 +112,25 @@ fn arrange(program: &Program, placement: &Placement, limits: &Limits, sizes: &Si
     let half_dims = program.rope.dims() / 2;
     let slots = (sizes.outputs + 1).saturating_mul(limits.pages + 1);
     let step = StepArgs {
-        rows: places.take(rows * size_of::<Row>()),
-        outputs: places.take(sizes.outputs * 4),
-        tables: places.take(slots.saturating_mul(4)),
-        serial: places.take(4),
-        best: places.take(sizes.outputs * 8),
-        cos: places.take(rows * half_dims * 4),
-        sin: places.take(rows * half_dims * 4),
+        rows: places.named("rows", rows * size_of::<Row>()),
+        outputs: places.named("outputs", sizes.outputs * 4),
+        tables: places.named(PAGE_TABLES, slots.saturating_mul(4)),
+        serial: places.named("serial", 4),
+        best: places.named("highest logits", sizes.outputs * 8),
+        cos: places.named("cosines", rows * half_dims * 4),
+        sin: places.named("sines", rows * half_dims * 4),
         half_dims: half_dims as u32,
         magnitude: program.rope.magnitude,
         ..StepArgs::default()
     };
     Addresses {
         buffers,
-        q: places.take(quantized),
-        meta: places.take(quantized / 32 * 8),
-        factors: places.take(rows * 4),
-        mixed: places.take(heads.saturating_mul(kv.head_dim * 4)),
-        states: places.take(heads.saturating_mul(8)),
-        ended: places.take(sizes.outputs * kv.heads * 4),
+        q: places.named("8-bit values", quantized),
+        meta: places.named("scales of 8-bit values", quantized / 32 * 8),
+        factors: places.named("factors of norms", rows * 4),
+        mixed: places.named("parts of attention", heads.saturating_mul(kv.head_dim * 4)),
+        states: places.named("sums of attention", heads.saturating_mul(8)),
+        ended: places.named(COUNTERS, sizes.outputs * kv.heads * 4),
         cache_f32: limits.kv_type == KvType::F32,
         step,
         table_stride: limits.pages as u32 + 1,
@@ -117,25 +152,29 @@ struct Shared {
 
 /// A session's buffers, launches and graphs. The graphs hold addresses of the blocks, so they stand before them and go first.
 pub struct CudaRunner {
-    graphs: Vec<Option<Graph>>,
-    stream: Stream,
-    lists: Lists,
+    pub graphs: Vec<Option<Graph>>,
+    pub stream: Stream,
+    pub lists: Lists,
     shared: Shared,
     sizes: Sizes,
     /// Page tables as the device has them, and a slot for padded rows behind the others.
     tables: Vec<u32>,
     table_stride: usize,
     logits: u64,
-    cache: Block,
-    _arena: Block,
+    pub cache: Block,
+    pub arena: Block,
+    /// What lies where in the arena.
+    pub parts: Vec<Part>,
     vocab: usize,
     serial: u32,
     /// Whether steps run without their graphs.
-    eager: bool,
+    pub eager: bool,
+    /// Why they do so although nobody asked.
+    warning: Option<String>,
     failed: Option<String>,
     /// Whether the logits of the last run are on the host.
     outputs: usize,
-    primary: Arc<Primary>,
+    pub primary: Arc<Primary>,
     _weights: Arc<Weights>,
 }
 
@@ -151,14 +190,15 @@ impl CudaRunner {
     ) -> Result<CudaRunner> {
         let _current = primary.enter()?;
         let sizes = Sizes::new(program, limits)?;
-        let (kv, arena) = bytes(program, limits)?;
-        let free = free_bytes()?;
-        if kv.saturating_add(arena) > free {
-            return Err(Error::DeviceMemory { needed: kv.saturating_add(arena), free });
+        let (needs, free) = (Needs::new(program, limits)?, free_bytes()?);
+        if needs.all() > free {
+            return Err(Error::DeviceMemory { needed: needs.all(), free });
         }
-        let (cache, block) = (Block::new(primary, kv as usize)?, Block::new(primary, arena as usize)?);
+        let cache = Block::new(primary, needs.cache as usize)?;
+        let block = Block::new(primary, needs.arena as usize)?;
         let placement = place(program)?;
-        let mut addresses = arrange(program, &placement, limits, &sizes, &mut Places::new(block.address()));
+        let mut places = Places::new(block.address());
+        let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
         let shared = Shared::new(primary, &sizes, limits, program.vocab())?;
         shared.tell(&mut addresses);
         (addresses.cache, addresses.step.frequencies) = (cache.address(), weights.frequencies);
@@ -177,10 +217,12 @@ impl CudaRunner {
             table_stride,
             logits: addresses.buffers[placement.buffer_of[program.logits.0]],
             cache,
-            _arena: block,
+            arena: block,
+            parts: places.parts(),
             vocab: program.vocab(),
             serial: 0,
             eager,
+            warning: None,
             failed: None,
             outputs: 0,
             primary: Arc::clone(primary),
@@ -192,13 +234,21 @@ impl CudaRunner {
         Ok(runner)
     }
 
+    /// Bytes of the cache.
+    pub fn cache_bytes(&self, limits: &Limits) -> usize {
+        self.sizes.kv_bytes(limits)
+    }
+
     /// One graph a bucket and tier; where the driver refuses one, its steps run the list.
-    fn build_graphs(&mut self, kernels: &Arc<Kernels>) {
-        for &bucket in &self.sizes.buckets {
-            for &tier in &self.sizes.tiers {
-                let shape = Shape { rows: bucket as u32, outputs: bucket as u32, splits: tier as u32, pad: 0 };
-                self.graphs.push(Graph::new(kernels, self.lists.of(&shape), &shape).ok());
+    pub fn build_graphs(&mut self, kernels: &Arc<Kernels>) {
+        for shape in self.sizes.shapes() {
+            let graph = Graph::new(kernels, self.lists.of(&shape), &shape);
+            let graph = graph.and_then(|graph| self.stream.upload_graph(&graph).map(|()| graph));
+            if let Err(reason) = &graph {
+                let say = || format!("steps run as single launches, since a graph could not be made: {reason}");
+                self.warning.get_or_insert_with(say);
             }
+            self.graphs.push(graph.ok());
         }
     }
 
@@ -223,7 +273,7 @@ impl CudaRunner {
         self.stream.wait()
     }
 
-    fn pad_rows(&mut self, from: usize, to: usize) {
+    pub fn pad_rows(&mut self, from: usize, to: usize) {
         for index in from..to {
             self.shared.rows.write(index, Row { token: 0, position: 0, slot: self.sizes.outputs as u32, pad: 0 });
             self.shared.outputs.write(index, index as u32);
@@ -231,7 +281,7 @@ impl CudaRunner {
     }
 
     /// Writes the rows, and the entries of their page tables that the device lacks; the number of those.
-    fn write_batch(&mut self, batch: &Batch) -> usize {
+    pub fn write_batch(&mut self, batch: &Batch) -> usize {
         let mut updates = 0;
         for (index, row) in batch.rows.iter().enumerate() {
             self.shared.rows.write(index, Row { token: row.token, position: row.position, slot: row.slot, pad: 0 });
@@ -259,7 +309,7 @@ impl CudaRunner {
     }
 
     /// The shape of a pass, and its graph if it is a step of a bucket.
-    fn choose(&self, batch: &Batch) -> (Shape, Option<usize>) {
+    pub fn choose(&self, batch: &Batch) -> (Shape, Option<usize>) {
         let (rows, outputs) = (batch.rows.len(), batch.outputs.len());
         if rows != outputs || rows > self.sizes.outputs {
             return (Shape { rows: rows as u32, outputs: outputs as u32, splits: 1, pad: 0 }, None);
@@ -273,11 +323,16 @@ impl CudaRunner {
         (shape, Some(bucket * self.sizes.tiers.len() + tier))
     }
 
-    /// Starts a pass: its graph, or the list.
-    fn start(&mut self, shape: &Shape, updates: usize, graph: Option<usize>, cancel: &AtomicBool) -> Result<()> {
+    /// Writes the head of a pass.
+    pub fn announce(&mut self, updates: usize) {
         self.serial = self.serial.wrapping_add(1);
         self.shared.header.write(0, self.serial);
         self.shared.header.write(1, updates as u32);
+    }
+
+    /// Starts a pass: its graph, or the list.
+    pub fn start(&mut self, shape: &Shape, updates: usize, graph: Option<usize>, cancel: &AtomicBool) -> Result<()> {
+        self.announce(updates);
         if let Some(graph) = graph.filter(|_| !self.eager).and_then(|index| self.graphs[index].as_ref()) {
             return self.stream.replay(graph);
         }
@@ -380,8 +435,14 @@ impl Runner for CudaRunner {
         let bytes = self.sizes.page_bytes;
         let at = |page: u32| self.cache.address() + page as u64 * bytes as u64;
         let copied = self.primary.enter().and_then(|_current| self.stream.copy(at(to), at(from), bytes));
-        if let Err(error) = copied {
-            self.failed.get_or_insert(error.to_string());
+        match copied {
+            Err(Error::Device(reason)) => _ = self.failed.get_or_insert(reason),
+            Err(error) => _ = self.failed.get_or_insert(error.to_string()),
+            Ok(()) => {}
         }
+    }
+
+    fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 }

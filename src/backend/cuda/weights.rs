@@ -30,7 +30,8 @@ pub fn bytes(program: &Program) -> usize {
     places.bytes()
 }
 
-fn place(program: &Program, places: &mut Places) -> (Vec<Matrix>, Vec<u64>, u64) {
+/// Gives every weight its place: matrices, vectors, and the angles.
+pub fn place(program: &Program, places: &mut Places) -> (Vec<Matrix>, Vec<u64>, u64) {
     let matrices = program.matrices.iter().map(|weight| place_matrix(weight, places)).collect();
     let vectors = program.vectors.iter().map(|vector| places.take(size_of_val(vector.as_slice()))).collect();
     let frequencies = places.take(size_of_val(program.rope.frequencies.as_slice()));
@@ -75,7 +76,7 @@ fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
 impl Weights {
     /// Uploads everything; the context must be current.
     pub fn upload(program: &Program, primary: &Arc<Primary>, kernels: &Arc<Kernels>) -> Result<Weights> {
-        let (needed, free) = ((bytes(program) + 2 * STAGING_BYTES) as u64, free_bytes()?);
+        let (needed, free) = (bytes(program) as u64, free_bytes()?);
         if needed > free {
             return Err(Error::DeviceMemory { needed, free });
         }
