@@ -44,7 +44,7 @@ const LLAMA_1B: Shape = Shape {
     context: 131_072,
 };
 
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 7] = [
     LLAMA_1B,
     Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
     Shape {
@@ -64,6 +64,21 @@ const SHAPES: [Shape; 6] = [
         heads: 14,
         kv_heads: 2,
         feed_forward: 4864,
+        vocab: 151_936,
+        rope_base: 1e6,
+        norm_eps: 1e-6,
+        context: 32_768,
+        ..LLAMA_1B
+    },
+    Shape {
+        name: "qwen2.5-1.5b",
+        arch: "qwen2",
+        layers: 28,
+        hidden: 1536,
+        heads: 12,
+        kv_heads: 2,
+        head_dim: 128,
+        feed_forward: 8960,
         vocab: 151_936,
         rope_base: 1e6,
         norm_eps: 1e-6,

@@ -7,10 +7,10 @@ use segno::backend::cuda::args::{Args, Matrix, Shape, StepArgs};
 use segno::backend::cuda::lower::{Addresses, Extent, Kernel, Launch, Lists, lower};
 use segno::format::Gguf;
 use segno::plan::{Program, build::build, memory::place};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 fn programs() -> Vec<(PathBuf, Program)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = std::env::var_os("SEGNO_TEST_ROOT").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     let folder = std::fs::read_dir(root.join("tests/golden/hf")).unwrap().map(|entry| entry.unwrap().path());
     let goldens = folder.filter(|path| path.extension().is_some_and(|ext| ext == "gguf"));
     let paths = goldens.chain([root.join("examples/models/shakespeare.gguf")]);

@@ -4,10 +4,11 @@
 mod common;
 
 use common::distance::distance;
-use common::gguf::{Content, File, Shape, Tensor};
+use common::gguf::File;
+use common::random::file;
 use common::{Ctx, Model, greedy};
+use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::quant::DType;
-use segno::quant::synthetic::{Random, scaled_blocks};
 
 const POSITIONS: usize = 40;
 /// Largest relative distance of a row of logits from the precise mode.
@@ -15,27 +16,6 @@ const LIMIT: f64 = 4e-2;
 /// The scales of made-up MXFP4 blocks lie up to a factor of 64 apart: activations have outliers, and int8 blocks hold the
 /// values beside an outlier less well.
 const MXFP4_LIMIT: f64 = 6e-2;
-
-fn shape() -> Shape {
-    Shape { hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, feed_forward: 512, vocab: 301, ..Shape::small() }
-}
-
-/// A model whose matrices are stored as `dtype_of` says by their names.
-fn file(dtype_of: impl Fn(&str) -> DType) -> File {
-    let mut file = shape().file();
-    let mut random = Random::new(11);
-    for tensor in file.tensors.iter_mut().filter(|tensor| tensor.dims.len() == 2) {
-        store(tensor, dtype_of(&tensor.name), &mut random);
-    }
-    file
-}
-
-fn store(tensor: &mut Tensor, dtype: DType, random: &mut Random) {
-    let (cols, rows) = (tensor.dims[0] as usize, tensor.dims[1] as usize);
-    let spread = if tensor.name == "token_embd.weight" { 0.05 } else { 1.0 / (cols as f32).sqrt() };
-    tensor.type_id = dtype.ggml_id();
-    tensor.content = Content::Bytes(scaled_blocks(dtype, rows * cols / dtype.block_len(), spread, random));
-}
 
 fn logits(model: &Model, precise: bool) -> Vec<Vec<f32>> {
     let session = if precise { model.session_f32() } else { model.session(|_| ()).unwrap() };
@@ -50,7 +30,7 @@ fn logits(model: &Model, precise: bool) -> Vec<Vec<f32>> {
 fn assert_close(name: &str, file: &File, limit: f64) {
     let bytes = file.bytes();
     let precise = Ctx::precise().load_buffer(&bytes).unwrap();
-    let default = Ctx::new(|_| ()).unwrap().load_buffer(&bytes).unwrap();
+    let default = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CPU).unwrap().load_buffer(&bytes).unwrap();
     let (rows, expected) = (logits(&default, false), logits(&precise, true));
     let distances: Vec<_> = rows.iter().zip(&expected).map(|(row, expected)| distance(row, expected)).collect();
     let worst = distances.iter().map(|distance| distance.relative_l2).fold(0.0, f64::max);

@@ -4,6 +4,7 @@
 
 pub mod distance;
 pub mod gguf;
+pub mod random;
 
 use segno::ffi::{ctx::*, decode::*, error::*, model::*, seq::*, session::*, status::*, text::*, version::*};
 use std::ffi::{CStr, CString, c_void};
@@ -45,7 +46,7 @@ pub fn call(f: impl FnOnce(*mut *mut segno_error) -> segno_status) -> Result<seg
 pub fn shared_data() -> Option<PathBuf> {
     let path = match std::env::var_os("SEGNO_TEST_DATA") {
         Some(path) => PathBuf::from(path),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"),
+        None => root().join("../shared/data"),
     };
     if path.is_dir() {
         return Some(path);
@@ -54,9 +55,14 @@ pub fn shared_data() -> Option<PathBuf> {
     None
 }
 
+/// Folder of this repository; `SEGNO_TEST_ROOT` names it for test programs that were built elsewhere.
+pub fn root() -> PathBuf {
+    std::env::var_os("SEGNO_TEST_ROOT").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+}
+
 /// The model that comes with the repository.
 pub fn bundled_model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/shakespeare.gguf")
+    root().join("examples/models/shakespeare.gguf")
 }
 
 /// A folder of this test's own, removed at its end.

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Packs what a machine with a GPU needs to run the tests of the CUDA backend without a Rust toolchain: the test programs, the examples
+# that they use, the small models, and run.sh. The folder may be moved; `run.sh LOGS` in it does everything.
+#
+# usage: tests/cuda/package.sh FOLDER
+set -euo pipefail
+folder=$1
+root=$(cd "$(dirname "$0")/../.." && pwd)
+data=${SEGNO_TEST_DATA:-$root/../shared/data}
+cd "$root"
+rm -rf "$folder"
+mkdir -p "$folder/bin" "$folder/data/models" "$folder/root/tests/golden/hf" "$folder/root/examples/models"
+
+targets=(--test allocation)
+for test in tests/cuda_*.rs; do targets+=(--test "$(basename "$test" .rs)"); done
+${CARGO:-cargo} test --no-run --message-format=json-render-diagnostics "${targets[@]}" > "$folder/messages"
+${CARGO:-cargo} build --message-format=json-render-diagnostics --example diverge --example synth_gguf >> "$folder/messages"
+if [ -f benches/cuda.rs ]; then ${CARGO:-cargo} bench --no-run --message-format=json-render-diagnostics --bench cuda >> "$folder/messages"; fi
+sed -nE 's/.*"reason":"compiler-artifact".*"kind":\["(test|example|bench)"\].*"name":"([a-z0-9_]+)".*"executable":"([^"]+)".*/\1 \2 \3/p' \
+    "$folder/messages" | while read -r kind name program; do
+    if [ "$kind" = bench ]; then name=bench_$name; fi
+    strip -o "$folder/bin/$name" "$program"
+done
+rm "$folder/messages"
+
+for name in stories260K.gguf TinyStories-656K-Q8_0.gguf; do
+    if [ -f "$data/models/$name" ]; then cp "$data/models/$name" "$folder/data/models/"; fi
+done
+cp tests/golden/hf/*.gguf "$folder/root/tests/golden/hf/"
+cp examples/models/*.gguf "$folder/root/examples/models/"
+cp tests/cuda/run.sh "$folder/"
+git describe --always --dirty --abbrev=12 > "$folder/commit"
+for program in diverge synth_gguf cuda_models cuda_sessions; do
+    [ -x "$folder/bin/$program" ] || { echo "package: $program is missing" >&2; exit 1; }
+done
+echo "package: $(find "$folder/bin" -type f | wc -l) programs, $(du -sm "$folder" | cut -f 1) MiB, commit $(cat "$folder/commit"), in $folder"

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Runs the tests of the CUDA backend on a machine with a GPU, in a folder that package.sh made: correctness, the kernels compiled by the driver,
+# the scan for divergence, sanitizers, then speed. Everything is logged; a line for each step tells how it ended. Exits with 1 when a step failed.
+#
+# usage: run.sh LOGS [PART...]     parts: tests jit diverge sanitizers speed; all by default
+#   SPEED   models to measure, "SHAPE.TYPE" as synth_gguf names them
+#   SYNTH   folder of such models that are there already
+set -uo pipefail
+logs=$(mkdir -p "$1" && cd "$1" && pwd)
+shift
+parts=${*:-tests jit diverge sanitizers speed}
+cd "$(dirname "$0")"
+export SEGNO_TEST_ROOT=$PWD/root SEGNO_TEST_DATA=$PWD/data
+synth=${SYNTH:-$(mktemp -d)}
+speed=${SPEED:-qwen2.5-0.5b.Q8_0 llama-3.2-1b.Q4_K_M qwen2.5-1.5b.Q4_K_M llama-3.1-8b.Q4_K_M}
+failures=0
+began=$SECONDS
+chmod +x bin/*
+
+wants() { [[ " $parts " == *" $1 "* ]]; }
+
+# step LOG SECONDS NAME COMMAND...: runs a command into a log. `expected` is the exit status that is right.
+expected=0
+step() {
+    local log=$logs/$1.txt limit=$2 name=$3 start=$SECONDS status
+    shift 3
+    printf '\n$ %s\n' "$*" >> "$log"
+    timeout "$limit" "$@" >> "$log" 2>&1
+    status=$?
+    local verdict=passed
+    if [ "$status" != "$expected" ]; then verdict="FAILED ($status)" failures=$((failures + 1)); fi
+    echo "$verdict: $name, $((SECONDS - start)) s" | tee -a "$log" "$logs/summary.txt"
+}
+
+{
+    echo "commit $(cat commit)"
+    nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader
+    date -u +%FT%TZ
+} | tee "$logs/summary.txt"
+for log in tests jit diverge sanitizers speed; do
+    if wants "$log"; then cp "$logs/summary.txt" "$logs/$log.txt"; fi
+done
+
+# Written meanwhile: the large models take the processor a while.
+if wants speed; then
+    for model in $speed; do
+        [ -f "$synth/$model.gguf" ] || { bin/synth_gguf "${model%.*}" "${model##*.}" "$synth/$model.part" > /dev/null &&
+            mv "$synth/$model.part" "$synth/$model.gguf"; } &
+    done
+fi
+
+if wants tests; then
+    for test in cuda_devices cuda_lowering cuda_memory cuda_steps cuda_sessions cuda_models cuda_fault allocation; do
+        step tests 150 "$test" bin/$test --show-output
+    done
+fi
+if wants jit; then
+    for test in cuda_models cuda_sessions; do
+        step jit 150 "$test, compiled by the driver" env CUDA_FORCE_PTX_JIT=1 bin/$test --show-output
+    done
+fi
+if wants diverge; then
+    for model in root/examples/models/shakespeare.gguf data/models/stories260K.gguf; do
+        [ -f $model ] || continue
+        step diverge 60 "no divergence in $model" bin/diverge $model 0 64
+        step diverge 60 "no divergence in $model at 500, eight at once" bin/diverge $model 500 20 8
+    done
+    expected=1
+    step diverge 60 "a launch left out is found" bin/diverge root/examples/models/shakespeare.gguf 40 8 1 --without 6
+    expected=0
+fi
+if wants sanitizers; then
+    for tool in memcheck racecheck; do
+        step sanitizers 150 "$tool" compute-sanitizer --tool $tool --error-exitcode 9 bin/cuda_models a_little_of_everything --show-output
+    done
+fi
+if wants speed; then
+    wait
+    for model in $speed; do
+        [ -f "$synth/$model.gguf" ] || { echo "FAILED: $model was not written" | tee -a "$logs/summary.txt"; failures=$((failures + 1)); }
+    done
+    models=$(for model in $speed; do printf ':%s' "$synth/$model.gguf"; done)
+    if [ -x bin/bench_cuda ]; then
+        step speed 240 "speed" bin/bench_cuda ${models//:/ }
+    else
+        step speed 240 "speed" env SEGNO_CUDA_MODELS="${models:1}" bin/cuda_models speed --ignored --exact --show-output
+    fi
+    step tests 150 "accuracy at full depth" env SEGNO_CUDA_MODELS="$synth/${speed%% *}.gguf" bin/cuda_models logits_are --show-output
+fi
+echo "$failures steps failed, $((SECONDS - began)) s" | tee -a "$logs/summary.txt"
+[ "$failures" = 0 ]
