@@ -127,12 +127,12 @@ static void give_back_host(void *memory)
 }
 Result cuMemFreeHost(void *memory) { RELEASE(give_back_host(memory)); }
 Result cuMemHostGetDevicePointer_v2(uint64_t *out, void *memory, unsigned flags) { (void)flags; CALL(*out = (uint64_t)(uintptr_t)memory); }
-/* Memory is zero when it is taken, and the library only makes it so. */
-Result cuMemsetD8_v2(uint64_t to, unsigned char byte, size_t bytes) { (void)to, (void)bytes; CALL(if (byte != 0) return INVALID_VALUE); }
+/* Calls of the default stream are left out on purpose: no stream of the library waits for it. */
 Result cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, void *stream)
 {
     (void)stream;
-    CALL(memset((void *)(uintptr_t)to, byte, bytes));
+    /* Memory is zero when it is taken. */
+    CALL(if (byte != 0) memset((void *)(uintptr_t)to, byte, bytes));
 }
 Result cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream)
 {

@@ -2,7 +2,7 @@
 
 use super::driver::{Primary, check, hear};
 use crate::error::{Error, Result};
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys::{self, CUresult, CUstream};
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -28,8 +28,7 @@ impl Block {
         }
         check("cuMemAlloc", result)?;
         let block = Block { address, primary: Arc::clone(primary) };
-        // SAFETY: the block has that many bytes.
-        check("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(address, 0, bytes.max(1)) })?;
+        zero(address, bytes.max(1))?;
         Ok(block)
     }
 
@@ -46,6 +45,22 @@ impl Drop for Block {
             _ = check("cuMemFree", unsafe { sys::cuMemFree_v2(self.address) });
         }
     }
+}
+
+/// Fills memory with zeros, and waits for that. The default stream would not do: our streams do not wait for it, so it might still be
+/// at work when they write there, and it waits for the host's own.
+fn zero(address: u64, bytes: usize) -> Result<()> {
+    let mut stream: CUstream = null_mut();
+    let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+    // SAFETY: a context is current.
+    check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, flags) })?;
+    // SAFETY: the caller's memory has that many bytes; the stream lives.
+    let filled = check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(address, 0, bytes, stream) });
+    // SAFETY: the stream lives.
+    let ended = filled.and_then(|()| check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(stream) }));
+    // SAFETY: destroyed once.
+    _ = check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(stream) });
+    ended
 }
 
 /// Bytes free on the device whose context is current.
