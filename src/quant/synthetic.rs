@@ -53,12 +53,22 @@ pub fn blocks(dtype: DType, count: usize, random: &mut Random) -> Vec<u8> {
 /// Formats whose blocks share a power of two (MXFP4) or a byte (NVFP4) come within a factor of three.
 pub fn scaled_blocks(dtype: DType, count: usize, spread: f32, random: &mut Random) -> Vec<u8> {
     let mut bytes = blocks(dtype, count, random);
+    bytes.chunks_exact_mut(dtype.block_bytes()).for_each(|block| even_out(dtype, block));
     let mut values = vec![0.0; count * dtype.block_len()];
     reference::decode(dtype, &bytes, &mut values);
     let square = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / values.len() as f64;
     let factor = spread / square.sqrt() as f32;
     bytes.chunks_exact_mut(dtype.block_bytes()).for_each(|block| multiply(dtype, block, factor));
     bytes
+}
+
+/// Brings the scales of a block as near to those of other blocks as normally distributed weights would have them: MXFP4 has two
+/// neighbouring powers of two then.
+fn even_out(dtype: DType, block: &mut [u8]) {
+    if dtype == DType::MXFP4 {
+        let exponent = &mut block[offset_of!(MXFP4, e)];
+        *exponent = 120 + *exponent % 2;
+    }
 }
 
 /// Multiplies the values of a block.
