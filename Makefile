@@ -16,8 +16,8 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all cuda dist gpu-package install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test abi-baseline memcheck soak \
-	cancel fuzz header clean
+.PHONY: all cuda dist gpu-package install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test \
+	abi-baseline memcheck sanitize soak cancel fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -46,8 +46,8 @@ gpu-package: cuda
 	tests/cuda/package.sh $(BUILD)/gpu
 
 # Everything that continuous integration checks, in this order. Kernels are compiled on the way; without a driver their tests skip.
-test: cuda tools lint rust-test c-test cpp-test go-test install-test abi-test memcheck
-	@echo "make test: formatting, lints, docs, rust tests, c, c++, go and installed hosts, abi and memory checks passed"
+test: cuda tools lint rust-test c-test cpp-test go-test install-test abi-test memcheck sanitize
+	@echo "make test: formatting, lints, docs, rust tests, c, c++, go and installed hosts, abi and memory checks, sanitizers passed"
 
 lint:
 	$(CARGO) fmt --check
@@ -84,6 +84,10 @@ abi-baseline: header $(LIB) tools
 # C tests and examples under valgrind.
 memcheck: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme tools
 	tests/memcheck.sh $(TARGET) $(BUILD) $(MODEL)
+
+# C and Rust tests under sanitizers, with a build of the library for them.
+sanitize: tools
+	tests/sanitize.sh target/sanitize $(BUILD) $(MODEL)
 
 # Sessions, contexts and cancelled calls beside each other for SECONDS; tokens are those of each alone.
 SECONDS ?= 120

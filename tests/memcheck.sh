@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # C tests and examples under valgrind: no invalid access, no use of what nobody has written, nothing lost. Valgrind has no 512-bit
-# instructions, so the library chooses its AVX2 kernels here.
+# instructions, so the library chooses its AVX2 kernels here. The test `hostile` takes minutes here; tests/sanitize.sh runs it.
 #
 # usage: tests/memcheck.sh FOLDER_OF_LIBRARY FOLDER_OF_PROGRAMS MODEL
 set -euo pipefail

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# C tests under AddressSanitizer and UndefinedBehaviorSanitizer, Rust tests under AddressSanitizer: no invalid access, nothing lost. Cargo
+# builds the library with the sanitizer and without CUDA; programs and tests are linked with it here, because cargo would build the tools of
+# benchmarks and header too. Left out are tests of time, of memory in use and of failing allocations, which the sanitizer changes, truncated
+# files in their hundreds, which are slow here, and the backend for CUDA.
+#
+# usage: tests/sanitize.sh TARGET_DIR BUILD_DIR MODEL.gguf
+set -euo pipefail
+export LC_ALL=C
+cd "$(dirname "$0")/.."
+mkdir -p "$1" "$2/sanitize"
+target=$(cd "$1" && pwd) build=$(cd "$2/sanitize" && pwd) model=$3
+triple=x86_64-unknown-linux-gnu
+tests="gguf model_files families reference sequences session_rules text_api text_tokenizer chat_api hostile"
+# What the tests run by cargo say through their environment: the root of the package and a folder for files.
+export CARGO_MANIFEST_DIR=$PWD CARGO_TARGET_TMPDIR=$build
+# The stable compiler has the sanitizer, but not for everyone.
+export RUSTC_BOOTSTRAP=1
+export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1
+
+if [ "$(uname -m)" != x86_64 ]; then
+    echo "skipped: sanitizers are for x86-64"
+    exit
+fi
+
+# Builds and runs a program in C with the library.
+run_c() {
+    local source=$1 program
+    program=$build/$(basename "$1" .c)
+    shift
+    "${CC:-cc}" -std=c11 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -Iinclude "$source" \
+        "$library/libsegno.a" -lpthread -ldl -lm -o "$program"
+    "$program" "$@"
+}
+
+# Builds and runs a test in Rust with the library.
+run_rust() {
+    local source=$1 program
+    program=$build/$(basename "$1" .rs)
+    rustc --edition 2024 --test "$source" -Zsanitizer=address --target $triple -C opt-level=1 -L "dependency=$library/deps" \
+        -L "dependency=$target/debug/deps" --extern "segno=$library/libsegno.rlib" --extern "half=$(crate half)" \
+        --extern "serde_json=$(crate serde_json)" -o "$program"
+    "$program" --quiet --skip every_limit_of_a_template --skip truncated_models
+}
+
+# The archive that a crate of the build is in.
+crate() {
+    grep -o "\"[^\"]*/$triple/[^\"]*/lib$1-[0-9a-f]*\.rlib\"" "$build/cargo.json" | tr -d '"'
+}
+
+RUSTFLAGS=-Zsanitizer=address CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=$target \
+    "${CARGO:-cargo}" build --quiet --lib --no-default-features --target $triple --message-format=json > "$build/cargo.json"
+library=$target/$triple/debug
+
+# A host that has too little room for what the library writes, one that loses a context and one that adds beyond a number must be caught, or
+# the rest of this proves nothing.
+cat > "$build/faulty.c" << 'EOF'
+#include <segno.h>
+#include <limits.h>
+#include <stdlib.h>
+int main(int argc, char **argv)
+{
+    segno_ctx *lost = NULL;
+    (void)argv;
+    if (argc == 1)
+        segno_ctx_create(SEGNO_ABI_VERSION, NULL, &lost, NULL);
+    if (argc == 2)
+        segno_ctx_opts_init(malloc(8), sizeof(segno_ctx_opts));
+    lost = NULL;
+    return argc == 3 ? INT_MAX + argc : 0;
+}
+EOF
+cat > "$build/leak.rs" << 'EOF'
+#[test]
+fn memory_is_lost() {
+    for _ in 0..9 {
+        std::hint::black_box(vec![1u8; 8].leak());
+    }
+}
+EOF
+caught() {
+    local report=$1
+    shift
+    if "$@" > "$build/faulty.out" 2>&1 || ! grep -q "$report" "$build/faulty.out"; then
+        echo "sanitize: a fault was not caught: $report"
+        cat "$build/faulty.out"
+        exit 1
+    fi
+}
+caught "detected memory leaks" run_c "$build/faulty.c"
+caught heap-buffer-overflow run_c "$build/faulty.c" array
+caught "signed integer overflow" run_c "$build/faulty.c" a number
+caught "detected memory leaks" run_rust "$build/leak.rs"
+
+for source in tests/capi/*.c; do
+    echo "sanitize: $source"
+    run_c "$source" "$model"
+done
+export SEGNO_HOSTILE_CASES=400
+for test in $tests; do
+    echo "sanitize: tests/$test.rs"
+    run_rust "tests/$test.rs" > "$build/rust.out" 2>&1 || { cat "$build/rust.out"; exit 1; }
+done
+echo "sanitize: passed"
