@@ -5,7 +5,7 @@
 //! same bits. Addresses come from outside, so that lowering needs no GPU.
 
 use super::args::*;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reserve};
 use crate::plan::memory::Placement;
 use crate::plan::op::Rows;
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
@@ -227,7 +227,9 @@ impl Lists {
 pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
     check(program)?;
     let list = |single| {
-        let mut lowering = Lowering { program, placement, addresses, single, launches: Vec::new(), next: 0 };
+        // An op adds at most two launches, and the ends of a list three.
+        let launches = reserve(2 * program.ops.len() + 3, "a list of launches")?;
+        let mut lowering = Lowering { program, placement, addresses, single, launches, next: 0 };
         lowering.push(Kernel::Step, [Extent::Rows, ONE, ONE], 128, Args::Step(addresses.step), 0);
         while lowering.next < program.ops.len() {
             lowering.op()?;

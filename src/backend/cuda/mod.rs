@@ -95,7 +95,7 @@ impl Backend for Cuda {
         Ok(Memory {
             weights: program.weight_bytes(),
             arena: logits as u64,
-            device_weights: weights::bytes(program) as u64,
+            device_weights: weights::bytes(program)? as u64,
             device_kv: cache,
             device_arena: arena,
             device_graphs: graphs,

@@ -85,7 +85,7 @@ impl Needs {
         // No address is 0, so that nothing counts as absent.
         let mut places = Places::new(1 << 20);
         let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
-        (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20));
+        (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
         let lists = lower(program, &placement, &addresses)?;
         let graphs = sizes.shapes().map(|shape| GRAPH_BYTES + lists.of(&shape).len() * NODE_BYTES).sum::<usize>();
         let (cache, arena) = (sizes.kv_bytes(limits) as u64, places.bytes() as u64);

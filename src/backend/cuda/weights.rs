@@ -5,7 +5,7 @@ use super::driver::Primary;
 use super::lower::{is_quantized, takes};
 use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Kernels, Stream};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, collected};
 use crate::plan::{Program, Weight};
 use crate::quant::DType;
 use std::sync::Arc;
@@ -23,19 +23,23 @@ pub struct Weights {
     _block: Block,
 }
 
+/// What the host's memory is for.
+const WEIGHTS: &str = "places of weights";
+
 /// Device bytes of a program's weights.
-pub fn bytes(program: &Program) -> usize {
+pub fn bytes(program: &Program) -> Result<usize> {
     let mut places = Places::default();
-    place(program, &mut places);
-    places.bytes()
+    place(program, &mut places)?;
+    Ok(places.bytes())
 }
 
 /// Gives every weight its place: matrices, vectors, and the angles.
-pub fn place(program: &Program, places: &mut Places) -> (Vec<Matrix>, Vec<u64>, u64) {
-    let matrices = program.matrices.iter().map(|weight| place_matrix(weight, places)).collect();
-    let vectors = program.vectors.iter().map(|vector| places.take(size_of_val(vector.as_slice()))).collect();
+pub fn place(program: &Program, places: &mut Places) -> Result<(Vec<Matrix>, Vec<u64>, u64)> {
+    let matrices = collected(program.matrices.iter().map(|weight| place_matrix(weight, places)), WEIGHTS)?;
+    let vectors = program.vectors.iter().map(|vector| places.take(size_of_val(vector.as_slice())));
+    let vectors = collected(vectors, WEIGHTS)?;
     let frequencies = places.take(size_of_val(program.rope.frequencies.as_slice()));
-    (matrices, vectors, frequencies)
+    Ok((matrices, vectors, frequencies))
 }
 
 /// Columns of a slice of a quantized row; float rows stand as they are, and a warp takes this many columns of them at a time.
@@ -76,12 +80,12 @@ fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
 impl Weights {
     /// Uploads everything; the context must be current.
     pub fn upload(program: &Program, primary: &Arc<Primary>, kernels: &Arc<Kernels>) -> Result<Weights> {
-        let (needed, free) = (bytes(program) as u64, free_bytes()?);
+        let (needed, free) = (bytes(program)? as u64, free_bytes()?);
         if needed > free {
             return Err(Error::DeviceMemory { needed, free });
         }
-        let block = Block::new(primary, bytes(program))?;
-        let (matrices, vectors, frequencies) = place(program, &mut Places::new(block.address()));
+        let block = Block::new(primary, bytes(program)?)?;
+        let (matrices, vectors, frequencies) = place(program, &mut Places::new(block.address()))?;
         let mut upload = Upload::new(primary, kernels)?;
         for (weight, matrix) in program.matrices.iter().zip(&matrices) {
             upload.matrix(weight, matrix)?;
