@@ -926,7 +926,8 @@ segno_status segno_model_info_get(const struct segno_model *model,
 void segno_model_free(struct segno_model *model);
 
 /**
- * Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded.
+ * Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded. The file
+ * is mapped meanwhile and must not be truncated; with `SEGNO_MODEL_NO_MMAP` all of it is read into memory instead, and given back.
  *
  * `path`: NUL-terminated UTF-8. `model_opts`, `session_opts`: NULL for defaults. `out` points to a struct of `size` bytes; pass `sizeof *out`.
  * Codes: those of `segno_model_load` and `segno_session_create`. Any thread. Since 0.1.
@@ -1091,8 +1092,8 @@ const char *segno_status_str(segno_status code);
  * Turns text into tokens.
  *
  * `text`: `text_len` bytes of UTF-8, NULL when there are none. `flags`: `SEGNO_TOKENIZE_...`. `tokens`: room for `cap` ids; `count` receives
- * how many there are. Codes: NULL_POINTER, INVALID_ARGUMENT (not UTF-8, with the offset), BUFFER_TOO_SMALL, UNSUPPORTED (the file has no
- * tokenizer). Any thread. Since 0.1.
+ * how many there are. Codes: NULL_POINTER, INVALID_ARGUMENT (not UTF-8, with the offset; unknown flags), BUFFER_TOO_SMALL, UNSUPPORTED (the
+ * file has no tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
  */
 segno_status segno_tokenize(const struct segno_model *model,
                             const char *text,
@@ -1107,8 +1108,8 @@ segno_status segno_tokenize(const struct segno_model *model,
  * Turns tokens into text: UTF-8, bytes that are none replaced by U+FFFD; without the space that tokenizing put in front.
  *
  * `tokens`: `count` ids. `flags`: `SEGNO_DETOKENIZE_...`. `buf`: room for `cap` bytes; `len` receives how many there are. Codes:
- * NULL_POINTER, INVALID_ARGUMENT (a token outside the vocabulary), BUFFER_TOO_SMALL, UNSUPPORTED (the file has no tokenizer). Any
- * thread. Since 0.1.
+ * NULL_POINTER, INVALID_ARGUMENT (a token outside the vocabulary, unknown flags), BUFFER_TOO_SMALL, UNSUPPORTED (the file has no
+ * tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
  */
 segno_status segno_detokenize(const struct segno_model *model,
                               const int32_t *tokens,
@@ -1128,8 +1129,8 @@ void segno_text_opts_init(struct segno_text_opts *opts, size_t size);
  * Makes a text stream for the tokens of a model.
  *
  * `opts`: NULL for defaults; stop strings are copied. `out` receives the stream, NULL on failure; free it with `segno_text_free`. Codes:
- * NULL_POINTER, INVALID_ARGUMENT (an empty stop string, or one that is not UTF-8), UNSUPPORTED (the file has no tokenizer). Any
- * thread. Since 0.1.
+ * NULL_POINTER, INVALID_ARGUMENT (an empty stop string, or one that is not UTF-8; unknown flags), UNSUPPORTED (the file has no
+ * tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
  */
 segno_status segno_text_create(const struct segno_model *model,
                                const struct segno_text_opts *opts,
@@ -1142,7 +1143,7 @@ segno_status segno_text_create(const struct segno_model *model,
  * `buf`: room for `cap` bytes; `len` receives how many there are, often 0. Text that may be the beginning of a stop string is held back
  * until that is decided. Answers `SEGNO_DONE` once a stop string is complete: the text before it has been given out, the stop string
  * never is, and further tokens give nothing. Codes: BUFFER_TOO_SMALL (the token is not consumed: push it again), INVALID_ARGUMENT (a
- * token outside the vocabulary), NULL_POINTER, BUSY, POISONED. Since 0.1.
+ * token outside the vocabulary), NULL_POINTER, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
  */
 segno_status segno_text_push(struct segno_text *text,
                              int32_t token,

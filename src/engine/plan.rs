@@ -23,8 +23,8 @@ pub struct Plan {
 impl Plan {
     /// Plans a session with `options` of the model at `path`. The file is mapped, whatever the model's options say: only its header
     /// is looked at.
-    pub fn new(context: &Context, path: &Path, options: &Options) -> Result<Plan> {
-        let header = Header::read(&Gguf::open(path, true, &mut |_| Ok(()))?)?;
+    pub fn new(context: &Context, path: &Path, map: bool, options: &Options) -> Result<Plan> {
+        let header = Header::read(&Gguf::open(path, map, &mut |_| Ok(()))?)?;
         let limits = session::limits(header.hparams.context, options)?;
         let memory = session::memory(context, &header.program, &limits)?;
         let free = device::info(device::Kind::Cpu, 0)?.memory_free;

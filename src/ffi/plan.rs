@@ -5,7 +5,7 @@ use super::ctx::segno_ctx;
 use super::error::segno_error;
 use super::guard::guard;
 use super::handle::borrow;
-use super::model::{model_options, segno_model_opts};
+use super::model::{SEGNO_MODEL_NO_MMAP, model_options, segno_model_opts};
 use super::session::{self, segno_session_opts};
 use super::status::{SEGNO_OK, segno_status};
 use crate::engine::Plan;
@@ -44,7 +44,8 @@ pub struct segno_plan {
 // SAFETY: repr(C), size first, 4 + 4 + 9 * 8 bytes without padding, numbers only.
 unsafe impl Sized_ for segno_plan {}
 
-/// Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded.
+/// Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded. The file
+/// is mapped meanwhile and must not be truncated; with `SEGNO_MODEL_NO_MMAP` all of it is read into memory instead, and given back.
 ///
 /// `path`: NUL-terminated UTF-8. `model_opts`, `session_opts`: NULL for defaults. `out` points to a struct of `size` bytes; pass `sizeof *out`.
 /// Codes: those of `segno_model_load` and `segno_session_create`. Any thread. Since 0.1.
@@ -61,9 +62,9 @@ pub extern "C" fn segno_plan_get(
     guard(borrow(ctx).ok(), err, || {
         let context = borrow(ctx)?;
         let path = Path::new(text(path, "path")?);
-        model_options(model_opts)?;
+        let map = model_options(model_opts)?.flags & SEGNO_MODEL_NO_MMAP == 0;
         let options = session::engine_options(&options(session_opts, session::defaults(), "session_opts")?)?;
-        let plan = Plan::new(context, path, &options)?;
+        let plan = Plan::new(context, path, map, &options)?;
         let value = segno_plan {
             struct_size: 0,
             fits: plan.fits().into(),

@@ -85,8 +85,8 @@ fn refuse_unknown(flags: u32, known: u32) -> Result<()> {
 /// Turns text into tokens.
 ///
 /// `text`: `text_len` bytes of UTF-8, NULL when there are none. `flags`: `SEGNO_TOKENIZE_...`. `tokens`: room for `cap` ids; `count` receives
-/// how many there are. Codes: NULL_POINTER, INVALID_ARGUMENT (not UTF-8, with the offset), BUFFER_TOO_SMALL, UNSUPPORTED (the file has no
-/// tokenizer). Any thread. Since 0.1.
+/// how many there are. Codes: NULL_POINTER, INVALID_ARGUMENT (not UTF-8, with the offset; unknown flags), BUFFER_TOO_SMALL, UNSUPPORTED (the
+/// file has no tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_tokenize(
     model: *const segno_model,
@@ -111,8 +111,8 @@ pub extern "C" fn segno_tokenize(
 /// Turns tokens into text: UTF-8, bytes that are none replaced by U+FFFD; without the space that tokenizing put in front.
 ///
 /// `tokens`: `count` ids. `flags`: `SEGNO_DETOKENIZE_...`. `buf`: room for `cap` bytes; `len` receives how many there are. Codes:
-/// NULL_POINTER, INVALID_ARGUMENT (a token outside the vocabulary), BUFFER_TOO_SMALL, UNSUPPORTED (the file has no tokenizer). Any
-/// thread. Since 0.1.
+/// NULL_POINTER, INVALID_ARGUMENT (a token outside the vocabulary, unknown flags), BUFFER_TOO_SMALL, UNSUPPORTED (the file has no
+/// tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_detokenize(
     model: *const segno_model,
@@ -143,8 +143,8 @@ pub extern "C" fn segno_text_opts_init(opts: *mut segno_text_opts, size: usize) 
 /// Makes a text stream for the tokens of a model.
 ///
 /// `opts`: NULL for defaults; stop strings are copied. `out` receives the stream, NULL on failure; free it with `segno_text_free`. Codes:
-/// NULL_POINTER, INVALID_ARGUMENT (an empty stop string, or one that is not UTF-8), UNSUPPORTED (the file has no tokenizer). Any
-/// thread. Since 0.1.
+/// NULL_POINTER, INVALID_ARGUMENT (an empty stop string, or one that is not UTF-8; unknown flags), UNSUPPORTED (the file has no
+/// tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_text_create(
     model: *const segno_model,
@@ -200,7 +200,7 @@ pub(super) fn with_text(
 /// `buf`: room for `cap` bytes; `len` receives how many there are, often 0. Text that may be the beginning of a stop string is held back
 /// until that is decided. Answers `SEGNO_DONE` once a stop string is complete: the text before it has been given out, the stop string
 /// never is, and further tokens give nothing. Codes: BUFFER_TOO_SMALL (the token is not consumed: push it again), INVALID_ARGUMENT (a
-/// token outside the vocabulary), NULL_POINTER, BUSY, POISONED. Since 0.1.
+/// token outside the vocabulary), NULL_POINTER, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_text_push(
     text: *mut segno_text,
