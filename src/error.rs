@@ -186,6 +186,12 @@ pub fn collected<T>(values: impl IntoIterator<Item = T>, what: &'static str) -> 
     Ok(all)
 }
 
+/// Makes room for `more` bytes behind those of `text`.
+pub fn grow_text(text: &mut String, more: usize, what: &'static str) -> Result<()> {
+    let bytes = text.len().saturating_add(more);
+    text.try_reserve(more).map_err(|_| Error::out_of_memory(what, bytes))
+}
+
 /// A copy of `text`.
 pub fn copied_text(text: &str, what: &'static str) -> Result<String> {
     let mut copy = String::new();

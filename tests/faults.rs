@@ -309,6 +309,61 @@ fn a_conversation_without_memory_is_an_error() {
     }
 }
 
+/// Texts, dictionaries, names and arguments that come from a template, each larger than what passes.
+#[test]
+fn what_a_template_makes_without_memory_is_an_error() {
+    let (_alone, ctx) = (alone(), context());
+    let model = ctx.load_buffer(&models::byte_pair().bytes()).unwrap();
+    let messages = conversation();
+    for case in ["upper", "lower", "title", "capitalize"] {
+        refuse_each(&format!("filter {case}"), || render(&model, &messages, Some(&of_content(&format!("| {case}")))));
+    }
+    for case in ["upper", "lower", "title", "capitalize", "casefold", "swapcase"] {
+        refuse_each(&format!("method {case}"), || render(&model, &messages, Some(&of_content(&format!(".{case}()")))));
+    }
+    let each = |template: &dyn Fn(usize) -> String| (0..1500).map(template).collect::<Vec<_>>().join(", ");
+    let (pairs, named) = (each(&|index| format!("'k{index}': {index}")), each(&|index| format!("k{index}={index}")));
+    let numbers = each(&|index| index.to_string());
+    let name = "n".repeat(100_000);
+    let templates = [
+        ("map", format!("{{% set m = {{{pairs}}} %}}{{{{ m | length }}}}{{{{ m.k1499 }}}}")),
+        ("dict", format!("{{{{ dict({named}) | length }}}}")),
+        ("dict of a map", format!("{{% set m = {{{pairs}}} %}}{{{{ dict(m, x=1) | length }}}}")),
+        ("namespace", format!("{{% set n = namespace({named}) %}}{{% set n.more = 1 %}}{{{{ n.k7 }}}}")),
+        (
+            "keyword arguments",
+            format!("{{% macro f() %}}{{{{ kwargs | length }}}}{{% endmacro %}}{{{{ f({named}) }}}}"),
+        ),
+        (
+            "spread arguments",
+            format!("{{% macro f() %}}{{{{ kwargs | length }}}}{{% endmacro %}}{{{{ f(**{{{pairs}}}) }}}}"),
+        ),
+        ("arguments", format!("{{% macro f() %}}{{{{ varargs | length }}}}{{% endmacro %}}{{{{ f({numbers}) }}}}")),
+        ("format", format!("{{{{ '%(k1)s' | format({named}) }}}}{{{{ [1] | map('default', {numbers}) | list }}}}")),
+        ("name of an argument", format!("{{% set n = namespace({name}=2) %}}{{{{ n is mapping }}}}")),
+        ("name of an attribute", format!("{{% set n = namespace() %}}{{% set n.{name} = 2 %}}")),
+        ("no such name", format!("{{{{ [{name}] | length }}}}")),
+        ("set names", (0..3000).map(|index| format!("{{% set v{index} = 1 %}}")).collect()),
+        (
+            "macros",
+            "{% for i in range(4000) %}{% macro f() %}{% endmacro %}{% set n = namespace() %}{% endfor %}".into(),
+        ),
+        (
+            "numbers",
+            "{{ messages[0].content | int }}{{ messages[0].content | float }}{{ messages[0].content | indent }}".into(),
+        ),
+        ("changed", "{% for m in messages %}{{ loop.changed(m.content) }}{% endfor %}".into()),
+    ];
+    for (name, template) in &templates {
+        assert!(render(&model, &messages, Some(template)).is_ok(), "{name}");
+        refuse_each(name, || render(&model, &messages, Some(template)));
+    }
+}
+
+fn of_content(change: &str) -> String {
+    format!("{{{{ messages[0].content {change} }}}}")
+}
+
 fn render(model: &Model, messages: &str, template: Option<&str>) -> Result<Vec<u8>> {
     // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
     let mut opts: segno_chat_opts = unsafe { std::mem::zeroed() };

@@ -10,8 +10,8 @@ use super::operators;
 use super::predicates;
 use super::scope::Scope;
 use super::show::display;
-use super::value::{Function, Key, VALUES, Value, gathered};
-use crate::error::{Result, extend, push};
+use super::value::{Function, Key, VALUES, Value, gathered, insert};
+use crate::error::{Error, Excerpt, Result, copied_text, extend, push};
 use indexmap::IndexMap;
 use minijinja::machinery::ast::{BinOpKind, Call, CallArg, Compare, Const, Expr, Filter, Slice, UnaryOpKind};
 use std::cell::RefCell;
@@ -45,7 +45,7 @@ impl<'t> Interpreter<'t> {
                 let mut entries = IndexMap::new();
                 for (key, value) in map.keys.iter().zip(&map.values) {
                     let key = Key::new(self.evaluate(key, scope)?)?;
-                    entries.insert(key, self.evaluate(value, scope)?);
+                    insert(&mut entries, key, self.evaluate(value, scope)?)?;
                 }
                 Value::map(self.budget, entries)
             }
@@ -104,7 +104,7 @@ impl<'t> Interpreter<'t> {
             }))
         };
         let found = scope.get(name).or_else(|| self.context.get(name).cloned()).or_else(function);
-        found.unwrap_or_else(|| Value::Undefined(format!("'{name}' is undefined").into()))
+        found.unwrap_or_else(|| Value::Undefined(format!("'{}' is undefined", Excerpt(name.as_bytes())).into()))
     }
 
     fn constant(&mut self, constant: &'t Const) -> Result<Value> {
@@ -126,6 +126,7 @@ impl<'t> Interpreter<'t> {
         } else {
             return failure(format!("unsupported literal {literal}"));
         };
+        self.constants.try_reserve(1).map_err(|_| Error::out_of_memory(VALUES, size_of::<Value>()))?;
         self.constants.insert(key, value.clone());
         Ok(value)
     }
@@ -167,7 +168,7 @@ impl<'t> Interpreter<'t> {
         let mut inner = Some(expression);
         while let Some(Expr::Filter(filter)) = inner {
             self.budget.spend(1)?;
-            chain.push(filter);
+            push(&mut chain, filter, VALUES)?;
             inner = filter.expr.as_ref();
         }
         let mut value = match (inner, base) {
@@ -186,10 +187,12 @@ impl<'t> Interpreter<'t> {
         let mut arguments = Arguments::default();
         for argument in given {
             match argument {
-                CallArg::Pos(expression) => arguments.positional.push(self.evaluate(expression, scope)?),
+                CallArg::Pos(expression) => {
+                    push(&mut arguments.positional, self.evaluate(expression, scope)?, VALUES)?;
+                }
                 CallArg::Kwarg(name, expression) => {
                     let value = self.evaluate(expression, scope)?;
-                    arguments.named.push(((*name).to_owned(), value));
+                    push(&mut arguments.named, (copied_text(name, VALUES)?, value), VALUES)?;
                 }
                 CallArg::PosSplat(expression) => {
                     let values = self.evaluate(expression, scope)?.iterate(self.budget)?;
@@ -200,7 +203,8 @@ impl<'t> Interpreter<'t> {
                     Value::Map(map) => {
                         self.budget.take_items(map.len())?;
                         for (key, value) in map.iter() {
-                            arguments.named.push((display(self.budget, &key.0)?, value.clone()));
+                            let name = display(self.budget, &key.0)?;
+                            push(&mut arguments.named, (name, value.clone()), VALUES)?;
                         }
                     }
                     other => return failure(format!("argument after ** must be a mapping, not {}", other.type_name())),
@@ -214,7 +218,9 @@ impl<'t> Interpreter<'t> {
     pub(super) fn call(&mut self, call: &'t Call<'t>, caller: Option<Value>, scope: &Rc<Scope<'t>>) -> Result<Value> {
         let callee = self.evaluate(&call.expr, scope)?;
         let mut arguments = self.arguments(&call.args, scope)?;
-        arguments.named.extend(caller.map(|caller| ("caller".to_owned(), caller)));
+        if let Some(caller) = caller {
+            push(&mut arguments.named, ("caller".to_owned(), caller), VALUES)?;
+        }
         match &callee {
             Value::Macro(number) => self.call_macro(*number, arguments),
             Value::Method(method) => methods::call(self.budget, &method.0, &method.1, &arguments),
@@ -235,7 +241,7 @@ impl<'t> Interpreter<'t> {
                 let entries = self.entries(arguments)?;
                 self.budget.take_items(2 * entries.len())?;
                 let namespace = Rc::new(RefCell::new(entries));
-                self.namespaces.push(Rc::clone(&namespace));
+                push(&mut self.namespaces, Rc::clone(&namespace), VALUES)?;
                 Ok(Value::Namespace(namespace))
             }
             Function::RaiseException => failure(display(self.budget, arguments.required(0, "message")?)?),
@@ -248,15 +254,20 @@ impl<'t> Interpreter<'t> {
 
     /// The entries that `dict` and `namespace` begin with.
     fn entries(&self, arguments: Arguments) -> Result<IndexMap<Key, Value>> {
-        let mut entries = match arguments.positional.first() {
+        let mut entries = IndexMap::new();
+        match arguments.positional.first() {
             Some(Value::Map(map)) => {
                 self.budget.take_items(2 * map.len())?;
-                (***map).clone()
+                for (key, value) in map.iter() {
+                    insert(&mut entries, key.clone(), value.clone())?;
+                }
             }
             Some(other) => return failure(format!("a dictionary is needed, not {}", other.type_name())),
-            None => IndexMap::new(),
-        };
-        entries.extend(arguments.named.into_iter().map(|(name, value)| (Key::text(&name), value)));
+            None => {}
+        }
+        for (name, value) in arguments.named {
+            insert(&mut entries, Key(Value::Text(name.into())), value)?;
+        }
         Ok(entries)
     }
 

@@ -2,12 +2,14 @@
 
 use super::arguments::{Arguments, count};
 use super::budget::{Budget, INDENT_COLUMNS, Text, exceeded, failure};
+use super::case;
 use super::methods;
 use super::operators;
 use super::sequences;
 use super::show::{JsonStyle, display, push_json};
-use super::value::{Key, VALUES, Value};
-use crate::error::{Result, copied};
+use super::value::{Key, VALUES, Value, insert};
+use crate::error::{Result, copied, copied_text, grow_text};
+use indexmap::IndexMap;
 use std::cmp::Ordering;
 
 type Filter = fn(&Budget, &Value, &Arguments) -> Result<Value>;
@@ -19,7 +21,7 @@ const FILTERS: [(&str, Filter); 46] = [
     ),
     ("attr", attr),
     ("batch", sequences::batch),
-    ("capitalize", |budget, value, _| text_of(budget, value, methods::capitalize)),
+    ("capitalize", |budget, value, arguments| method(budget, value, "capitalize", arguments)),
     ("center", |budget, value, arguments| method(budget, value, "center", arguments)),
     ("count", |budget, value, _| value.length(budget).map(|len| Value::Int(len as i128))),
     ("d", default),
@@ -56,7 +58,7 @@ const FILTERS: [(&str, Filter); 46] = [
     ("sort", sequences::sort),
     ("string", |budget, value, _| Ok(Value::Text(display(budget, value)?.into()))),
     ("sum", sequences::sum),
-    ("title", |budget, value, _| text_of(budget, value, title)),
+    ("title", |budget, value, _| Ok(Value::Text(case::title(budget, &display(budget, value)?)?.into()))),
     ("tojson", tojson),
     ("trim", trim),
     ("truncate", truncate),
@@ -89,12 +91,6 @@ fn method(budget: &Budget, value: &Value, name: &str, arguments: &Arguments) -> 
     methods::call(budget, &text, name, arguments)
 }
 
-fn text_of(budget: &Budget, value: &Value, change: fn(&str) -> String) -> Result<Value> {
-    let text = display(budget, value)?;
-    budget.take(text.len().saturating_mul(3))?;
-    Ok(Value::Text(change(&text).into()))
-}
-
 fn number(_: &Budget, value: &Value) -> Result<Value> {
     match value.as_float() {
         Some(_) => Ok(value.clone()),
@@ -107,20 +103,6 @@ fn attr(_: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
     let name = arguments.text(0, "name")?;
     let is_item = matches!(value, Value::Map(_)) && !methods::has(value, name);
     if is_item { Ok(value.missing(name)) } else { operators::attribute(value, name) }
-}
-
-fn title(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut begins = true;
-    for c in text.chars() {
-        if begins {
-            out.extend(c.to_uppercase())
-        } else {
-            out.extend(c.to_lowercase())
-        }
-        begins = methods::is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<');
-    }
-    out
 }
 
 fn default(_: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
@@ -167,6 +149,7 @@ fn indent(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value
     };
     let mut text = display(budget, value)?;
     // A last line that is empty counts as a line here.
+    grow_text(&mut text, 1, VALUES)?;
     text.push('\n');
     let mut out = Text::new(budget);
     for (index, line) in methods::split_lines(&text, false)?.into_iter().enumerate() {
@@ -213,8 +196,7 @@ fn to_int(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value
     let default = || arguments.get(0, "default").cloned().unwrap_or(Value::Int(0));
     let base = arguments.optional_int(1, "base")?.unwrap_or(10);
     if let (Some(text), Ok(base @ 2..=36)) = (value.as_str(), u32::try_from(base)) {
-        let digits = text.trim_matches(methods::is_space).replace('_', "");
-        budget.take(text.len())?;
+        let digits = digits_of(budget, text)?;
         let parsed = i128::from_str_radix(&digits, base).ok();
         let parsed = parsed.or_else(|| digits.parse::<f64>().ok().filter(|f| f.is_finite()).map(|f| f as i128));
         return Ok(parsed.map_or_else(default, Value::Int));
@@ -223,9 +205,14 @@ fn to_int(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value
     Ok(value.as_int().or_else(|| value.as_float().and_then(finite)).map_or_else(default, Value::Int))
 }
 
-fn to_float(_: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
+/// A text's number without the `_` between its digits.
+fn digits_of(budget: &Budget, text: &str) -> Result<String> {
+    methods::replace(budget, text.trim_matches(methods::is_space), "_", "", usize::MAX)
+}
+
+fn to_float(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
     let parsed = match value {
-        Value::Text(text) => text.trim_matches(methods::is_space).replace('_', "").parse().ok(),
+        Value::Text(text) => digits_of(budget, text)?.parse().ok(),
         other => other.as_float(),
     };
     Ok(parsed.map_or_else(|| arguments.get(0, "default").cloned().unwrap_or(Value::Float(0.0)), Value::Float))
@@ -258,7 +245,10 @@ fn operand(budget: &Budget, arguments: &Arguments) -> Result<Value> {
     if arguments.named.is_empty() {
         return Value::tuple(budget, copied(&arguments.positional, VALUES)?);
     }
-    let entries = arguments.named.iter().map(|(name, value)| (Key::text(name), value.clone())).collect();
+    let mut entries = IndexMap::new();
+    for (name, value) in &arguments.named {
+        insert(&mut entries, Key::text(name)?, value.clone())?;
+    }
     Value::map(budget, entries)
 }
 
@@ -268,7 +258,9 @@ fn tojson(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value
     match arguments.get(2, "separators") {
         None | Some(Value::None) => {}
         Some(separators) => match &separators.iterate(budget)?[..] {
-            [Value::Text(between), Value::Text(after)] => (comma, colon) = (between.to_string(), after.to_string()),
+            [Value::Text(between), Value::Text(after)] => {
+                (comma, colon) = (copied_text(between, VALUES)?, copied_text(after, VALUES)?);
+            }
             _ => return failure("separators must be two texts"),
         },
     }

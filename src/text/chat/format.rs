@@ -21,6 +21,8 @@ struct Spec {
 
 /// Widest field and finest precision.
 const MAX_WIDTH: usize = 1 << 16;
+/// Finest precision of a number, which has no more than 1074 digits behind its point.
+const MAX_DIGITS: usize = 4096;
 
 /// `template % values`
 pub(super) fn percent(budget: &Budget, template: &str, values: &Value) -> Result<Value> {
@@ -251,6 +253,9 @@ fn format_text(budget: &Budget, value: &Value, spec: &Spec) -> Result<String> {
 
 fn format_number(value: &Value, spec: &Spec) -> Result<String> {
     let precision = spec.precision.unwrap_or(6);
+    if precision > MAX_DIGITS {
+        return failure(format!("format precision {precision} is too large for a number, at most {MAX_DIGITS}"));
+    }
     let float = value.as_float().unwrap_or(0.0);
     let mut body = match (spec.kind, value.as_int()) {
         ('f' | 'F', _) => format!("{float:.precision$}"),

@@ -7,8 +7,8 @@ use super::arguments::Arguments;
 use super::budget::{Budget, OUTPUT_BYTES, Text, exceeded, failure};
 use super::scope::Scope;
 use super::show::push_display;
-use super::value::{Items, Key, Loop, VALUES, Value};
-use crate::error::{Error, Result, collected, push};
+use super::value::{Items, Key, Loop, VALUES, Value, insert};
+use crate::error::{Error, Excerpt, Result, collected, push};
 use hashbrown::HashMap;
 use indexmap::IndexMap;
 use minijinja::machinery::ast::{CallBlock, Const, Expr, ForLoop, Macro, SetBlock, Stmt, WithBlock};
@@ -103,7 +103,7 @@ impl<'t> Interpreter<'t> {
 
     /// What `body` writes.
     fn captured(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<Value> {
-        self.captures.push(Text::new(self.budget));
+        push(&mut self.captures, Text::new(self.budget), VALUES)?;
         let result = body(self);
         let text = self.captures.pop().map(Text::finish).unwrap_or_default();
         result.map(|()| Value::Text(text.into()))
@@ -153,7 +153,7 @@ impl<'t> Interpreter<'t> {
             }
             Stmt::Macro(declaration) => {
                 let value = self.define(declaration, scope)?;
-                scope.set(declaration.name, value);
+                scope.set(declaration.name, value)?;
             }
             Stmt::CallBlock(call) => self.call_block(call, scope)?,
             Stmt::Do(statement) => drop(self.call(&statement.call, None, scope)?),
@@ -185,15 +185,13 @@ impl<'t> Interpreter<'t> {
     fn assign(&mut self, target: &'t Expr<'t>, value: Value, scope: &Rc<Scope<'t>>) -> Result<()> {
         let targets = match target {
             Expr::Var(name) => {
-                scope.set(name.id, value);
-                return Ok(());
+                return scope.set(name.id, value);
             }
             Expr::GetAttr(attribute) => {
                 let Value::Namespace(namespace) = self.evaluate(&attribute.expr, scope)? else {
                     return failure("cannot assign attribute on non-namespace object");
                 };
-                namespace.borrow_mut().insert(Key::text(attribute.name), value);
-                return Ok(());
+                return insert(&mut namespace.borrow_mut(), Key::text(attribute.name)?, value);
             }
             Expr::Tuple(tuple) => &tuple.items,
             Expr::List(list) => &list.items,
@@ -212,7 +210,7 @@ impl<'t> Interpreter<'t> {
         if statement.recursive {
             self.budget.take(SCOPE_BYTES)?;
             recursive = Some(self.recursive_loops.len());
-            self.recursive_loops.push((statement, Rc::clone(scope)));
+            push(&mut self.recursive_loops, (statement, Rc::clone(scope)), VALUES)?;
         }
         self.go_through(statement, &values, scope, recursive, 0)
     }
@@ -247,7 +245,7 @@ impl<'t> Interpreter<'t> {
             current.index.set(index);
             let inner = Scope::inside(scope);
             self.assign(&statement.target, item.clone(), &inner)?;
-            inner.set("loop", Value::Loop(Rc::clone(&current)));
+            inner.set("loop", Value::Loop(Rc::clone(&current)))?;
             if self.block(&statement.body, &inner)? == Flow::Break {
                 break;
             }
@@ -275,7 +273,7 @@ impl<'t> Interpreter<'t> {
 
     fn define(&mut self, declaration: &'t Macro<'t>, scope: &Rc<Scope<'t>>) -> Result<Value> {
         self.budget.take(SCOPE_BYTES)?;
-        self.macros.push(MacroDefinition { declaration, scope: Rc::clone(scope) });
+        push(&mut self.macros, MacroDefinition { declaration, scope: Rc::clone(scope) }, VALUES)?;
         Ok(Value::Macro(self.macros.len() - 1))
     }
 
@@ -300,16 +298,22 @@ impl<'t> Interpreter<'t> {
             let value = match (given, default) {
                 (Some(value), _) => value,
                 (None, Some(default)) => self.evaluate(default, &scope)?,
-                (None, None) => Value::Undefined(format!("parameter '{}' was not provided", name.id).into()),
+                (None, None) => {
+                    let name = Excerpt(name.id.as_bytes());
+                    Value::Undefined(format!("parameter '{name}' was not provided").into())
+                }
             };
-            scope.set(name.id, value);
+            scope.set(name.id, value)?;
         }
         if let Some(at) = arguments.named.iter().position(|(name, _)| name == "caller") {
-            scope.set("caller", arguments.named.remove(at).1);
+            scope.set("caller", arguments.named.remove(at).1)?;
         }
-        scope.set("varargs", Value::tuple(self.budget, collected(positional, VALUES)?)?);
-        let rest = arguments.named.into_iter().map(|(name, value)| (Key::text(&name), value)).collect();
-        scope.set("kwargs", Value::map(self.budget, rest)?);
+        scope.set("varargs", Value::tuple(self.budget, collected(positional, VALUES)?)?)?;
+        let mut rest = IndexMap::new();
+        for (name, value) in arguments.named {
+            insert(&mut rest, Key(Value::Text(name.into())), value)?;
+        }
+        scope.set("kwargs", Value::map(self.budget, rest)?)?;
         self.captured(|this| this.block(&declaration.body, &scope).map(drop))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::arguments::{Arguments, count};
 use super::budget::{Budget, Text, failure};
+use super::case;
 use super::format;
 use super::operators::equal;
 use super::show::{push_display, push_repr};
@@ -100,8 +101,7 @@ fn text_method(budget: &Budget, text: &str, name: &str, arguments: &Arguments) -
     match name {
         "strip" | "lstrip" | "rstrip" => made(strip(text, arguments.optional_text(0, "chars")?, name)),
         "lower" | "casefold" | "upper" | "title" | "capitalize" | "swapcase" => {
-            budget.take(text.len().saturating_mul(3))?;
-            made(&recase(text, name))
+            Ok(Value::Text(case::recase(budget, text, name)?.into()))
         }
         "startswith" | "endswith" => affix(budget, text, arguments, name == "startswith").map(Value::Bool),
         "removeprefix" => made(text.strip_prefix(arguments.text(0, "prefix")?).unwrap_or(text)),
@@ -136,43 +136,6 @@ pub(super) fn strip<'t>(text: &'t str, chars: Option<&str>, name: &str) -> &'t s
     let strips = |c: char| chars.map_or(is_space(c), |chars| chars.contains(c));
     let text = if name == "rstrip" { text } else { text.trim_start_matches(strips) };
     if name == "lstrip" { text } else { text.trim_end_matches(strips) }
-}
-
-fn recase(text: &str, name: &str) -> String {
-    match name {
-        "upper" => text.to_uppercase(),
-        "title" => title(text),
-        "capitalize" => capitalize(text),
-        "swapcase" => {
-            let swap = |c: char| -> String {
-                if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() }
-            };
-            text.chars().map(swap).collect()
-        }
-        "casefold" => text.to_lowercase().replace('ß', "ss"),
-        _ => text.to_lowercase(),
-    }
-}
-
-/// The first character large, all others small.
-pub(super) fn capitalize(text: &str) -> String {
-    let mut characters = text.chars();
-    let first: String = characters.next().map(|c| c.to_uppercase().collect()).unwrap_or_default();
-    first + &characters.as_str().to_lowercase()
-}
-
-fn title(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut inside = false;
-    for c in text.chars() {
-        if inside {
-            out.extend(c.to_lowercase())
-        } else {
-            out.extend(c.to_uppercase())
-        }
-        inside = c.is_alphabetic();
-    }
-    out
 }
 
 fn affix(budget: &Budget, text: &str, arguments: &Arguments, start: bool) -> Result<bool> {
@@ -389,8 +352,9 @@ fn loop_method(budget: &Budget, current: &Rc<Loop>, name: &str, arguments: &Argu
     let mut shown = Text::new(budget);
     arguments.positional.iter().try_for_each(|value| push_repr(&mut shown, value))?;
     let shown = shown.finish();
-    let before = current.last_changed.replace(Some(shown.clone()));
-    Ok(Value::Bool(before != Some(shown)))
+    let changed = current.last_changed.borrow().as_ref() != Some(&shown);
+    current.last_changed.replace(Some(shown));
+    Ok(Value::Bool(changed))
 }
 
 /// An attribute of the `loop` variable.

@@ -7,6 +7,7 @@
 
 mod arguments;
 mod budget;
+mod case;
 mod clock;
 mod expression;
 mod filters;
@@ -27,8 +28,9 @@ use interpreter::Interpreter;
 use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
 use regex::Regex;
+use std::borrow::Cow;
 use std::time::SystemTime;
-use value::{Key, VALUES, Value, gathered};
+use value::{Key, VALUES, Value, gathered, insert};
 
 /// Stack of the thread that a template runs on: deep expressions recurse in the parser and the evaluator.
 const STACK_BYTES: usize = 64 << 20;
@@ -91,10 +93,10 @@ fn system_clock() -> i64 {
 }
 
 /// Makes comments of the tags that only training looks at; a comment treats the space around it as a tag does.
-fn without_generation_tags(template: &str) -> Result<String> {
+fn without_generation_tags(template: &str) -> Result<Cow<'_, str>> {
     let tag = Regex::new(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}");
     let tag = tag.map_err(|error| Error::Template(format!("chat template: {error}")))?;
-    Ok(tag.replace_all(template, "{#${1}${2}#}").into_owned())
+    Ok(tag.replace_all(template, "{#${1}${2}#}"))
 }
 
 /// The variables of a template.
@@ -105,19 +107,21 @@ fn context(messages_json: &[u8], options: &ChatOptions) -> Result<IndexMap<Key, 
     if !matches!(messages, Value::List(_)) {
         return Err(Error::InvalidArgument("messages are not a json array".into()));
     }
-    context.insert(Key::text("messages"), messages);
+    insert(&mut context, Key::text("messages")?, messages)?;
     if let Some(tools) = options.tools_json {
-        context.insert(Key::text("tools"), read_json(&budget, tools, "tools")?);
+        insert(&mut context, Key::text("tools")?, read_json(&budget, tools, "tools")?)?;
     }
-    context.insert(Key::text("add_generation_prompt"), Value::Bool(options.add_generation_prompt));
+    insert(&mut context, Key::text("add_generation_prompt")?, Value::Bool(options.add_generation_prompt))?;
     for (name, text) in [("bos_token", options.bos), ("eos_token", options.eos)] {
-        context.insert(Key::text(name), Value::text(&budget, text)?);
+        insert(&mut context, Key::text(name)?, Value::text(&budget, text)?)?;
     }
     if let Some(variables) = options.vars_json {
         let Value::Map(variables) = read_json(&budget, variables, "variables")? else {
             return Err(Error::InvalidArgument("variables are not a json object".into()));
         };
-        context.extend(variables.iter().map(|(name, value)| (name.clone(), value.clone())));
+        for (name, value) in variables.iter() {
+            insert(&mut context, name.clone(), value.clone())?;
+        }
     }
     Ok(context)
 }

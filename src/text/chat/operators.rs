@@ -5,7 +5,7 @@ use super::format;
 use super::methods;
 use super::show::push_display;
 use super::value::{Items, Key, VALUES, Value};
-use crate::error::{Result, collected};
+use crate::error::{Excerpt, Result, collected};
 use minijinja::machinery::ast::{BinOpKind, CompareOpKind};
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -177,11 +177,15 @@ pub(super) fn equal(budget: &Budget, left: &Value, right: &Value) -> Result<bool
         }
         (Value::Namespace(a), Value::Namespace(b)) => Rc::ptr_eq(a, b),
         (Value::Macro(a), Value::Macro(b)) => a == b,
-        (a, b) => match (a.as_int(), b.as_int()) {
-            (Some(a), Some(b)) => a == b,
-            _ => a.as_float().is_some_and(|a| Some(a) == b.as_float()),
-        },
+        (a, b) => number_order(a, b) == Some(Ordering::Equal),
     })
+}
+
+/// How two numbers compare, exactly; `None` for other values and what is no number.
+fn number_order(left: &Value, right: &Value) -> Option<Ordering> {
+    let (a, b) = (left.as_float()?, right.as_float()?);
+    let whole = |value: &Value, float: f64| value.as_int().unwrap_or(float as i128);
+    Some(a.partial_cmp(&b)?.then_with(|| whole(left, a).cmp(&whole(right, b))))
 }
 
 fn all_pairs<T>(mut pairs: impl Iterator<Item = T>, same: impl Fn(T) -> Result<bool>) -> Result<bool> {
@@ -204,17 +208,31 @@ pub(super) fn order(budget: &Budget, left: &Value, right: &Value) -> Result<Opti
             }
             Ok(Some(a.len().cmp(&b.len())))
         }
-        (a, b) => match (a.as_int(), b.as_int(), a.as_float(), b.as_float()) {
-            (Some(a), Some(b), ..) => Ok(Some(a.cmp(&b))),
-            (.., Some(a), Some(b)) => Ok(a.partial_cmp(&b)),
-            _ => {
-                left.defined()?;
-                right.defined()?;
-                let (left, right) = (left.type_name(), right.type_name());
-                failure(format!("'<' not supported between instances of '{left}' and '{right}'"))
-            }
-        },
+        (a, b) if a.as_float().is_some() && b.as_float().is_some() => Ok(number_order(a, b)),
+        _ => {
+            left.defined()?;
+            right.defined()?;
+            let (left, right) = (left.type_name(), right.type_name());
+            failure(format!("'<' not supported between instances of '{left}' and '{right}'"))
+        }
     }
+}
+
+/// Which of two values comes first when values are put in order: as [`order`], with what is no number behind all numbers.
+pub(super) fn total_order(budget: &Budget, left: &Value, right: &Value) -> Result<Ordering> {
+    let ((Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b))) = (left, right) else {
+        let is_nan = |value: &Value| value.as_float().is_some_and(f64::is_nan);
+        return Ok(order(budget, left, right)?.unwrap_or_else(|| is_nan(left).cmp(&is_nan(right))));
+    };
+    for (a, b) in a.iter().zip(b.iter()) {
+        if !equal(budget, a, b)? {
+            match total_order(budget, a, b)? {
+                Ordering::Equal => {}
+                order => return Ok(order),
+            }
+        }
+    }
+    Ok(a.len().cmp(&b.len()))
 }
 
 /// `item in container`
@@ -245,7 +263,8 @@ pub(super) fn contains(budget: &Budget, container: &Value, item: &Value) -> Resu
 pub(super) fn attribute(value: &Value, name: &str) -> Result<Value> {
     value.defined()?;
     if methods::is_unsafe(value, name) {
-        let message = format!("access to attribute '{name}' of '{}' object is unsafe.", value.type_name());
+        let (name, kind) = (Excerpt(name.as_bytes()), value.type_name());
+        let message = format!("access to attribute '{name}' of '{kind}' object is unsafe.");
         return Ok(Value::Undefined(message.into()));
     }
     if methods::has(value, name) {
@@ -281,6 +300,7 @@ pub(super) fn item(budget: &Budget, value: &Value, subscript: &Value) -> Result<
         (None, Value::Text(name)) => attribute(value, name),
         (None, other) => {
             let shown = super::show::display(budget, other)?;
+            let shown = Excerpt(shown.as_bytes());
             Ok(Value::Undefined(format!("{} object has no element {shown}", value.type_name()).into()))
         }
     }

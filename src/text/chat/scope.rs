@@ -1,6 +1,7 @@
 //! Names and what they stand for, one scope inside another.
 
-use super::value::Value;
+use super::value::{VALUES, Value};
+use crate::error::{Error, Result};
 use hashbrown::HashMap;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,8 +24,12 @@ impl<'t> Scope<'t> {
     }
 
     /// Sets a name in this scope.
-    pub(super) fn set(&self, name: &'t str, value: Value) {
-        self.names.borrow_mut().insert(name, value);
+    pub(super) fn set(&self, name: &'t str, value: Value) -> Result<()> {
+        let mut names = self.names.borrow_mut();
+        let bytes = (names.len() + 1).saturating_mul(size_of::<(&str, Value)>());
+        names.try_reserve(1).map_err(|_| Error::out_of_memory(VALUES, bytes))?;
+        names.insert(name, value);
+        Ok(())
     }
 
     /// What the name stands for here.

@@ -2,13 +2,14 @@
 
 use super::arguments::{Arguments, count};
 use super::budget::{Budget, Text, failure};
+use super::case;
 use super::filters::apply;
 use super::methods;
 use super::operators;
 use super::predicates;
 use super::show::display;
 use super::value::{Items, Key, VALUES, Value, gathered};
-use crate::error::{Error, Result, collected, copied, grow, push};
+use crate::error::{Error, Result, collected, copied, copied_text, filled, grow, push};
 use indexmap::IndexMap;
 use minijinja::machinery::ast::BinOpKind;
 use std::cmp::Ordering;
@@ -62,11 +63,12 @@ pub(super) fn map(budget: &Budget, value: &Value, arguments: &Arguments) -> Resu
 /// The name at `index` and the arguments after it.
 fn first_argument(arguments: &Arguments, index: usize) -> Result<(Option<String>, Arguments)> {
     let name = match arguments.positional.get(index) {
-        Some(_) => Some(arguments.text(index, "name")?.to_owned()),
+        Some(_) => Some(copied_text(arguments.text(index, "name")?, VALUES)?),
         None => None,
     };
-    let positional = arguments.positional.iter().skip(index + 1).cloned().collect();
-    Ok((name, Arguments { positional, named: arguments.named.clone() }))
+    let positional = copied(arguments.positional.get(index + 1..).unwrap_or_default(), VALUES)?;
+    let named = arguments.named.iter().map(|(name, value)| Ok((copied_text(name, VALUES)?, value.clone())));
+    Ok((name, Arguments { positional, named: gathered(named)? }))
 }
 
 /// The values of whose attribute a test holds, or does not.
@@ -100,27 +102,35 @@ pub(super) fn select(
 /// What values are compared by: their text in small letters, unless the case counts.
 fn sort_key(budget: &Budget, value: &Value, case_sensitive: bool) -> Result<Value> {
     match value.as_str() {
-        Some(text) if !case_sensitive => Value::text(budget, &text.to_lowercase()),
+        Some(text) if !case_sensitive => Ok(Value::Text(case::recase(budget, text, "lower")?.into())),
         _ => Ok(value.clone()),
     }
 }
 
-fn sort_by_keys<T>(budget: &Budget, pairs: Vec<(Value, T)>, reverse: bool) -> Result<Vec<T>> {
-    let mut error = None;
-    let mut pairs = collected(pairs.into_iter().enumerate(), VALUES)?;
-    // A stable sort takes memory and cannot fail; the places keep equal values in order as well.
-    pairs.sort_unstable_by(|(a_place, (a, _)), (b_place, (b, _))| {
-        let order = match operators::order(budget, a, b) {
-            Ok(order) if reverse => order.unwrap_or(Ordering::Equal).reverse(),
-            Ok(order) => order.unwrap_or(Ordering::Equal),
-            Err(first) => {
-                error.get_or_insert(first);
-                Ordering::Equal
+/// The values in the order of their keys, equal ones as they stood. A merge sort of places: those of the standard library take
+/// memory without asking, and cannot stop at a comparison that fails.
+fn sort_by_keys<T: Clone>(budget: &Budget, pairs: &[(Value, T)], reverse: bool) -> Result<Vec<T>> {
+    let order = |a: usize, b: usize| {
+        let order = operators::total_order(budget, &pairs[a].0, &pairs[b].0)?;
+        Ok(if reverse { order.reverse() } else { order })
+    };
+    let (mut from, mut to) = (collected(0..pairs.len(), VALUES)?, filled(pairs.len(), 0, VALUES)?);
+    let mut width = 1;
+    while width < pairs.len() {
+        for start in (0..pairs.len()).step_by(2 * width) {
+            let (middle, end) = ((start + width).min(pairs.len()), (start + 2 * width).min(pairs.len()));
+            let (mut a, mut b) = (start, middle);
+            for place in &mut to[start..end] {
+                let is_right = a == middle || (b < end && order(from[b], from[a])? == Ordering::Less);
+                let next = if is_right { &mut b } else { &mut a };
+                *place = from[*next];
+                *next += 1;
             }
-        };
-        order.then(a_place.cmp(b_place))
-    });
-    error.map_or_else(|| collected(pairs.into_iter().map(|(_, (_, value))| value), VALUES), Err)
+        }
+        std::mem::swap(&mut from, &mut to);
+        width *= 2;
+    }
+    collected(from.into_iter().map(|place| pairs[place].1.clone()), VALUES)
 }
 
 fn keyed(budget: &Budget, values: &Items, path: Option<&Value>, case: bool) -> Result<Vec<(Value, Value)>> {
@@ -133,7 +143,7 @@ fn keyed(budget: &Budget, values: &Items, path: Option<&Value>, case: bool) -> R
 pub(super) fn sort(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value> {
     let values = value.iterate(budget)?;
     let pairs = keyed(budget, &values, arguments.get(2, "attribute"), arguments.flag(1, "case_sensitive"))?;
-    Value::list(budget, sort_by_keys(budget, pairs, arguments.flag(0, "reverse"))?)
+    Value::list(budget, sort_by_keys(budget, &pairs, arguments.flag(0, "reverse"))?)
 }
 
 /// The entries of a dictionary in order.
@@ -154,7 +164,7 @@ pub(super) fn dictsort(budget: &Budget, value: &Value, arguments: &Arguments) ->
         let key = sort_key(budget, subject, arguments.flag(0, "case_sensitive"))?;
         push(&mut pairs, (key, pair), VALUES)?;
     }
-    Value::list(budget, sort_by_keys(budget, pairs, arguments.flag(2, "reverse"))?)
+    Value::list(budget, sort_by_keys(budget, &pairs, arguments.flag(2, "reverse"))?)
 }
 
 /// Each value once.
@@ -177,7 +187,7 @@ pub(super) fn groupby(budget: &Budget, value: &Value, arguments: &Arguments) -> 
     let pairs: Vec<(Value, (Value, Value))> =
         collected(pairs.into_iter().map(|(key, value)| (key.clone(), (key, value))), VALUES)?;
     let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
-    for (key, value) in sort_by_keys(budget, pairs, false)? {
+    for (key, value) in sort_by_keys(budget, &pairs, false)? {
         match groups.last_mut() {
             Some((last, group)) if operators::equal(budget, last, &key)? => push(group, value, VALUES)?,
             _ => push(&mut groups, (key, vec![value]), VALUES)?,
@@ -269,4 +279,56 @@ pub(super) fn slice(budget: &Budget, value: &Value, arguments: &Arguments) -> Re
         from += len;
     }
     Value::list(budget, parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sorted(numbers: &[f64], reverse: bool) -> Vec<f64> {
+        let budget = Budget::new();
+        let pairs: Vec<(Value, f64)> = numbers.iter().map(|&number| (Value::Float(number), number)).collect();
+        sort_by_keys(&budget, &pairs, reverse).unwrap()
+    }
+
+    #[test]
+    fn numbers_are_sorted_and_what_is_none_stands_behind_them() {
+        for len in 0..70 {
+            let numbers: Vec<f64> =
+                (0..len).map(|index| if index % 3 == 1 { f64::NAN } else { f64::from(index * 37 % 11) }).collect();
+            let mut expected: Vec<f64> = numbers.iter().copied().filter(|number| !number.is_nan()).collect();
+            expected.sort_by(f64::total_cmp);
+            let result = sorted(&numbers, false);
+            let (front, back) = result.split_at(expected.len());
+            assert_eq!(front, expected);
+            assert!(back.len() + front.len() == numbers.len() && back.iter().all(|number| number.is_nan()));
+            let backwards: Vec<f64> = sorted(&numbers, true).into_iter().filter(|number| !number.is_nan()).collect();
+            assert_eq!(backwards, expected.into_iter().rev().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn equal_keys_stay_as_they_stood() {
+        let pairs: Vec<(Value, usize)> = (0..50).map(|place| (Value::Int(place as i128 % 4), place)).collect();
+        for reverse in [false, true] {
+            let mut expected: Vec<usize> = (0..50).collect();
+            expected.sort_by_key(|place| if reverse { 3 - place % 4 } else { place % 4 });
+            assert_eq!(sort_by_keys(&Budget::new(), &pairs, reverse).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn large_integers_and_floats_have_one_order() {
+        let budget = Budget::new();
+        let large = 1i128 << 53;
+        let values = [Value::Float(f64::NAN), Value::Int(large + 1), Value::Float(large as f64), Value::Int(large - 1)];
+        let pairs: Vec<(Value, usize)> = values.into_iter().zip(0..).collect();
+        assert_eq!(sort_by_keys(&budget, &pairs, false).unwrap(), [3, 2, 1, 0]);
+        let list = |numbers: [f64; 2]| Value::list(&budget, numbers.map(Value::Float).to_vec()).unwrap();
+        let lists = [list([f64::NAN, 2.0]), list([f64::NAN, 1.0]), list([5.0, 0.0])];
+        let pairs: Vec<(Value, usize)> = lists.into_iter().zip(0..).collect();
+        assert_eq!(sort_by_keys(&budget, &pairs, false).unwrap(), [2, 1, 0]);
+        let mixed = [(Value::Int(1), ()), (Value::Text(String::new().into()), ())];
+        assert!(sort_by_keys(&budget, &mixed, false).is_err());
+    }
 }

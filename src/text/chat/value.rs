@@ -4,7 +4,7 @@
 //! Containers know how deep they are, so that no value can be nested without bound.
 
 use super::budget::{Budget, VALUE_DEPTH, exceeded, failure};
-use crate::error::{Result, collected, copied_text, push, reserve};
+use crate::error::{Error, Excerpt, Result, collected, copied_text, push, reserve};
 use indexmap::{Equivalent, IndexMap};
 use std::cell::{Cell, RefCell};
 use std::hash::{Hash, Hasher};
@@ -72,6 +72,14 @@ pub(super) fn gathered<T>(values: impl IntoIterator<Item = Result<T>>) -> Result
         push(&mut all, value?, VALUES)?;
     }
     Ok(all)
+}
+
+/// Adds an entry to a dictionary under construction.
+pub(super) fn insert(entries: &mut IndexMap<Key, Value>, key: Key, value: Value) -> Result<()> {
+    let bytes = (entries.len() + 1).saturating_mul(size_of::<(Key, Value)>());
+    entries.try_reserve(1).map_err(|_| Error::out_of_memory(VALUES, bytes))?;
+    entries.insert(key, value);
+    Ok(())
 }
 
 /// Functions that every template has.
@@ -176,7 +184,9 @@ impl Value {
 
     /// The value that stands for a missing attribute.
     pub(super) fn missing(&self, name: &str) -> Value {
-        Value::Undefined(format!("'{} object' has no attribute '{name}'", self.type_name()).into())
+        Value::Undefined(
+            format!("'{} object' has no attribute '{}'", self.type_name(), Excerpt(name.as_bytes())).into(),
+        )
     }
 
     fn depth(&self) -> u32 {
@@ -304,8 +314,8 @@ impl Key {
     }
 
     /// The key that a text is.
-    pub(super) fn text(text: &str) -> Key {
-        Key(Value::Text(text.to_owned().into()))
+    pub(super) fn text(text: &str) -> Result<Key> {
+        Ok(Key(Value::Text(copied_text(text, VALUES)?.into())))
     }
 }
 
