@@ -26,11 +26,15 @@ extern "C" __global__ void __launch_bounds__(128) step_begin(StepArgs args, Shap
     wait_for_producers();
     const uint32_t row = blockIdx.x;
     const volatile uint32_t *host = reinterpret_cast<const volatile uint32_t *>(args.host_rows + row);
-    // All that every step needs is asked for at once: a trip to the host's memory takes longer than the rest.
-    const volatile uint32_t *header = args.host_header;
     const uint3 source = make_uint3(host[0], host[1], host[2]);
-    const uint32_t serial = header[0], updates = header[1];
-    const uint32_t output = threadIdx.x < shape.outputs ? reinterpret_cast<const volatile uint32_t *>(args.host_outputs)[threadIdx.x] : 0;
+    // All that every step needs is asked for at once: a trip to the host's memory takes longer than the rest. Only the first row asks for
+    // what all rows share.
+    uint32_t serial = 0, updates = 0, output = 0;
+    if (row == 0) {
+        const volatile uint32_t *header = args.host_header;
+        serial = header[0], updates = header[1];
+        if (threadIdx.x < shape.outputs) output = reinterpret_cast<const volatile uint32_t *>(args.host_outputs)[threadIdx.x];
+    }
     if (threadIdx.x == 0) args.rows[row] = Row{source.x, source.y, source.z, 0};
     for (uint32_t i = threadIdx.x; i < args.half_dims; i += blockDim.x) {
         // In turns, so that the reduction is exact; single precision would lose the fraction of a large position.
