@@ -104,11 +104,16 @@ fn ops(c: &mut Criterion) {
         for head in [64, 128] {
             let halves: Vec<f16> = random.uniforms(KEYS * head).into_iter().map(f16::from_f32).collect();
             let run = KvRun::F16(&halves);
-            let mut scores = vec![0.0; KEYS];
+            // Four queries, as attention takes them.
+            let (queries, mut scores, mut sums) = ([&x[..head]; 4], [[0.0; KEYS]; 4], [[0.0; 128]; 4]);
             let id = |name| BenchmarkId::new(name, head);
-            group.bench_function(id("dot_rows"), |b| b.iter(|| kernels.dot_rows(&x[..head], run, 0.1, &mut scores)));
-            let acc = &mut out[..head];
-            group.bench_function(id("accumulate_rows"), |b| b.iter(|| kernels.accumulate_rows(&scores, run, acc)));
+            group.bench_function(id("score"), |b| {
+                b.iter(|| kernels.score(queries, run, 0.1, scores.each_mut().map(|scores| &mut scores[..])));
+            });
+            let weights = scores.each_ref().map(|scores| &scores[..]);
+            group.bench_function(id("mix"), |b| {
+                b.iter(|| kernels.mix(weights, run, sums.each_mut().map(|sums| &mut sums[..head])));
+            });
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Where keys and values lie: `[page][layer][keys or values][kv head][slot][element]`.
 //!
 //! A page holds [`PAGE_TOKENS`] positions of one sequence in every layer, so that sharing and copying handle one block; the
-//! keys of a head lie together, so that attention streams.
+//! keys of a head lie together, so that attention streams. How a device orders a head's run inside is its own business: the CPU keeps keys as
+//! `[element][slot]`.
 
 /// Positions of a page.
 pub const PAGE_TOKENS: usize = 32;

@@ -1,10 +1,13 @@
-//! The memory behind the pages of one session.
+//! The memory behind the pages of one session. Values lie as [`Layout`] says; the keys of a head's run lie across, element 0 of every
+//! position first, so that attention has a key in each lane and adds no lanes up.
 
+use super::attention::MAX_HEAD_DIM;
 use super::simd::{Kernels, KvRun};
 use crate::backend::{KvType, Limits};
 use crate::error::{Error, Result, filled};
 use crate::kv::{Layout, PAGE_TOKENS, Side};
 use half::f16;
+use std::ops::Range;
 
 /// Keys and values of all pages.
 pub struct Cache {
@@ -46,10 +49,23 @@ impl Cache {
         Ok(Cache { elements, layout, page_elements: count / limits.pages.max(1) })
     }
 
-    /// The first `count` keys or values of a head's run in `page`.
-    pub fn run(&self, page: u32, layer: usize, side: Side, head: usize, count: usize) -> KvRun<'_> {
-        debug_assert!(count <= PAGE_TOKENS);
-        let start = page as usize * self.page_elements + self.layout.run(layer, side, head);
+    /// All keys of a head's run in `page`: element 0 of every position, then element 1.
+    pub fn keys(&self, page: u32, layer: usize, head: usize) -> KvRun<'_> {
+        self.run(self.start(page, layer, Side::Keys, head), PAGE_TOKENS)
+    }
+
+    /// The values of a head at some positions of `page`, one after the other.
+    pub fn values(&self, page: u32, layer: usize, head: usize, slots: Range<usize>) -> KvRun<'_> {
+        debug_assert!(slots.end <= PAGE_TOKENS);
+        let start = self.start(page, layer, Side::Values, head) + slots.start * self.layout.head_dim;
+        self.run(start, slots.len())
+    }
+
+    fn start(&self, page: u32, layer: usize, side: Side, head: usize) -> usize {
+        page as usize * self.page_elements + self.layout.run(layer, side, head)
+    }
+
+    fn run(&self, start: usize, count: usize) -> KvRun<'_> {
         let range = start..start + count * self.layout.head_dim;
         match &self.elements {
             Elements::F16(values) => KvRun::F16(&values[range]),
@@ -61,11 +77,15 @@ impl Cache {
     pub fn store(&mut self, page: u32, layer: usize, side: Side, slot: usize, heads: &[f32], kernels: &Kernels) {
         let head_dim = self.layout.head_dim;
         for (head, values) in heads.chunks_exact(head_dim).enumerate() {
-            let run = page as usize * self.page_elements + self.layout.run(layer, side, head);
-            let range = run + slot * head_dim..run + (slot + 1) * head_dim;
+            let start = self.start(page, layer, side, head);
+            let range = start..start + PAGE_TOKENS * head_dim;
             match &mut self.elements {
-                Elements::F16(cache) => kernels.to_f16(values, &mut cache[range]),
-                Elements::F32(cache) => cache[range].copy_from_slice(values),
+                Elements::F16(cache) => {
+                    let mut halves = [f16::ZERO; MAX_HEAD_DIM];
+                    kernels.to_f16(values, &mut halves[..head_dim]);
+                    place(&halves[..head_dim], side, slot, &mut cache[range]);
+                }
+                Elements::F32(cache) => place(values, side, slot, &mut cache[range]),
             }
         }
     }
@@ -78,5 +98,15 @@ impl Cache {
             Elements::F16(values) => values.copy_within(source, target),
             Elements::F32(values) => values.copy_within(source, target),
         }
+    }
+}
+
+/// Writes the key or value of one position into its head's run.
+fn place<T: Copy>(values: &[T], side: Side, slot: usize, run: &mut [T]) {
+    match side {
+        Side::Keys => {
+            run[slot..].iter_mut().step_by(PAGE_TOKENS).zip(values).for_each(|(place, value)| *place = *value)
+        }
+        Side::Values => run[slot * values.len()..][..values.len()].copy_from_slice(values),
     }
 }

@@ -3,14 +3,14 @@
 //! Every buffer has one owner, [`CpuRunner`], and is reserved when the session is made. A step whose output has few elements runs on the
 //! calling thread; the others are shared out as tiles.
 
-use super::attention::{MAX_HEAD_DIM, Source, attend};
+use super::attention::{MAX_HEAD_DIM, MAX_QUERIES, Queries, Source, attend};
 use super::cache::Cache;
 use super::lower::{Lowered, MAX_GROUP, Product, Step};
 use super::pool::{Grid, Pool, Turn};
 use super::simd::{Input, Kernels, Matrix, Q8_LEN, Q8Block};
-use crate::backend::{Batch, Limits, Row, Runner};
+use crate::backend::{Batch, Limits, Runner};
 use crate::error::{Error, Result, filled};
-use crate::kv::{PAGE_TOKENS, Side};
+use crate::kv::{Layout, PAGE_TOKENS, Side};
 use crate::plan::op::{RopeLayout, Rows};
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 use crate::quant::reference;
@@ -23,6 +23,10 @@ const PARALLEL_ELEMENTS: usize = 32 * 1024;
 const TILE_WEIGHTS: usize = 256;
 /// Batch rows of a tile.
 const TILE_ROWS: usize = 128;
+/// Batch rows from which on attention takes several at once.
+const PROMPT_ROWS: usize = 16;
+/// Batch rows of a tile of attention then.
+const ATTENTION_ROWS: usize = 8;
 
 /// One session's buffers.
 pub struct CpuRunner {
@@ -85,8 +89,13 @@ impl CpuRunner {
 impl CpuRunner {
     /// Row `row` of a value.
     fn row(&self, id: ValueId, row: usize) -> &[f32] {
+        self.rows(id, row, 1)
+    }
+
+    /// The rows `first..first + count` of a value.
+    fn rows(&self, id: ValueId, first: usize, count: usize) -> &[f32] {
         let width = self.program.values[id.0].width;
-        &self.buffers[self.lowered.placement.buffer_of[id.0]][row * width..(row + 1) * width]
+        &self.buffers[self.lowered.placement.buffer_of[id.0]][first * width..(first + count) * width]
     }
 
     /// Takes the buffer of a value out, so that it can be written while other values are read; to be given back.
@@ -105,8 +114,7 @@ impl CpuRunner {
             let blocks = width / Q8_LEN;
             return Input::Q8 { blocks: &self.quantized[first * blocks..(first + count) * blocks] };
         }
-        let buffer = &self.buffers[self.lowered.placement.buffer_of[x.0]];
-        Input::F32 { values: &buffer[first * width..(first + count) * width] }
+        Input::F32 { values: self.rows(x, first, count) }
     }
 }
 
@@ -227,14 +235,19 @@ impl Pass<'_> {
         let tile_width = layout.group() * layout.head_dim;
         let mut buffer = self.runner.take(out);
         let (runner, batch) = (&*self.runner, self.batch);
-        let grid = Grid::new(&mut buffer[..rows * width], width, 1, tile_width);
+        let tile_rows = attention_rows(rows, &layout);
+        let grid = Grid::new(&mut buffer[..rows * width], width, tile_rows, tile_width);
         let result = self.turn.for_each_tile(&[grid], self.cancel, |_, mut tile| {
-            let (row, col) = (tile.first_row(), tile.first_col());
-            let Row { position, slot, .. } = batch.rows[row];
-            let (pages, keys) = (batch.tables.of(slot as usize), position as usize + 1);
-            let source = Source { cache: &runner.cache, pages, layer, head: col / tile_width, keys };
-            let queries = &runner.row(queries, row)[col..col + tile_width];
-            attend(runner.kernels, &source, queries, layout.head_dim, tile.row_mut(0));
+            let (mut row, col) = (tile.first_row(), tile.first_col());
+            for rows in batch.rows[row..row + tile.rows()].chunk_by(|a, b| a.slot == b.slot) {
+                let pages = batch.tables.of(rows[0].slot as usize);
+                let source = Source { cache: &runner.cache, pages, layer, head: col / tile_width };
+                let values = &runner.rows(queries, row, rows.len())[col..];
+                let queries = Queries { rows, values, stride: width, head_dim: layout.head_dim };
+                let first = row - tile.first_row();
+                attend(runner.kernels, &source, &queries, &mut tile, first);
+                row += rows.len();
+            }
         });
         self.runner.give_back(out, buffer);
         result
@@ -322,6 +335,11 @@ fn for_each_row<T: Send>(
     turn.for_each_tile(&[Grid::new(out, width, tile_rows, width)], cancel, |_, mut tile| {
         (0..tile.rows()).for_each(|row| f(tile.first_row() + row, tile.row_mut(row)));
     })
+}
+
+/// Batch rows of a tile of attention: the rows of a prompt share what is read, single rows are shared out.
+fn attention_rows(rows: usize, layout: &Layout) -> usize {
+    if rows < PROMPT_ROWS { 1 } else { (MAX_QUERIES / layout.group()).clamp(1, ATTENTION_ROWS) }
 }
 
 /// Weight rows of a tile: enough tiles for every thread to have several, none above [`TILE_WEIGHTS`].

@@ -132,14 +132,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn sums(self, x: [Pair<__m256>; 16]) -> Pair<__m256> {
-        instruction!([
-            sum_8_vectors([x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]]),
-            sum_8_vectors([x[8], x[9], x[10], x[11], x[12], x[13], x[14], x[15]]),
-        ])
-    }
-
-    #[inline(always)]
     fn round(self, x: Pair<__m256>) -> Pair<__m256i> {
         instruction!([_mm256_cvtps_epi32(x[0]), _mm256_cvtps_epi32(x[1])])
     }
@@ -399,28 +391,6 @@ fn in_order(mut x: __m256i) -> __m256i {
     // SAFETY: nothing is executed.
     unsafe { std::arch::asm!("/* {} */", inout(ymm_reg) x, options(pure, nomem, nostack, preserves_flags)) };
     x
-}
-
-/// Lane r: the sum of vector r, in the order of [`Simd::sum`].
-///
-/// # Safety
-/// The processor must have AVX2.
-#[inline(always)]
-unsafe fn sum_8_vectors(x: [Pair<__m256>; 8]) -> __m256 {
-    // SAFETY: as this function demands.
-    unsafe {
-        // Lane 4 h + i of the result comes from half h of group i.
-        let mut groups = [_mm256_setzero_ps(); 4];
-        for i in 0..4 {
-            let (a, b) = (_mm256_add_ps(x[i][0], x[i][1]), _mm256_add_ps(x[i + 4][0], x[i + 4][1]));
-            let (low, high) = (_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
-            groups[i] = _mm256_add_ps(low, high);
-        }
-        let [g0, g1, g2, g3] = groups;
-        let g01 = _mm256_add_ps(_mm256_shuffle_ps::<0x44>(g0, g1), _mm256_shuffle_ps::<0xee>(g0, g1));
-        let g23 = _mm256_add_ps(_mm256_shuffle_ps::<0x44>(g2, g3), _mm256_shuffle_ps::<0xee>(g2, g3));
-        _mm256_add_ps(_mm256_shuffle_ps::<0x88>(g01, g23), _mm256_shuffle_ps::<0xdd>(g01, g23))
-    }
 }
 
 /// 16 bytes from each of 8 rows: lane r of vector c is the dword c of row r.

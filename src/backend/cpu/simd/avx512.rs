@@ -117,20 +117,6 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn sums(self, x: [__m512; 16]) -> __m512 {
-        instruction!({
-            // Lane 4 q + i of the result comes from quarter q of group i.
-            let g0 = add_to_quarters([x[0], x[4], x[8], x[12]]);
-            let g1 = add_to_quarters([x[1], x[5], x[9], x[13]]);
-            let g2 = add_to_quarters([x[2], x[6], x[10], x[14]]);
-            let g3 = add_to_quarters([x[3], x[7], x[11], x[15]]);
-            let g01 = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(g0, g1), _mm512_shuffle_ps::<0xee>(g0, g1));
-            let g23 = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(g2, g3), _mm512_shuffle_ps::<0xee>(g2, g3));
-            _mm512_add_ps(_mm512_shuffle_ps::<0x88>(g01, g23), _mm512_shuffle_ps::<0xdd>(g01, g23))
-        })
-    }
-
-    #[inline(always)]
     fn round(self, x: __m512) -> __m512i {
         instruction!(_mm512_cvtps_epi32(x))
     }
@@ -347,20 +333,6 @@ impl Simd for Avx512 {
                 at(15),
             ))
         }
-    }
-}
-
-/// Quarter q: the four sums of lanes i, i + 4, i + 8 and i + 12 of vector q, in the order of [`Simd::sum`].
-///
-/// # Safety
-/// The processor must have AVX-512 F.
-#[inline(always)]
-unsafe fn add_to_quarters([a, b, c, d]: [__m512; 4]) -> __m512 {
-    // SAFETY: as this function demands.
-    unsafe {
-        let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
-        let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xee>(c, d));
-        _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd))
     }
 }
 

@@ -182,13 +182,16 @@ impl Kernels {
         self.run(map::RopeHalves { head: &mut head[..2 * cos.len()], cos, sin });
     }
 
-    /// `out[j] = scale * dot(q, k[j])` for the rows of `k`, each as long as `q`.
+    /// `out[t][j] = scale * dot(queries[t], key j)` for keys that lie across: element 0 of every key, then element 1, and so on. As many
+    /// keys as each output has elements.
     ///
     /// # Panics
-    /// If `k` is not `out.len()` rows.
-    pub fn dot_rows(&self, q: &[f32], k: KvRun, scale: f32, out: &mut [f32]) {
-        assert_eq!(k.len(), q.len() * out.len());
-        self.run(attention::DotRows { q, k, scale, out });
+    /// If lengths differ, or the number of keys is no multiple of 16.
+    pub fn score<const T: usize>(&self, queries: [&[f32]; T], keys: KvRun, scale: f32, out: [&mut [f32]; T]) {
+        let (len, count) = (queries[0].len(), out[0].len());
+        assert!(count.is_multiple_of(16) && keys.len() == len * count);
+        assert!(queries.iter().all(|query| query.len() == len) && out.iter().all(|out| out.len() == count));
+        self.run(attention::Scores { queries, keys, scale, out });
     }
 
     /// The largest element that is a number; negative infinity if there is none.
@@ -201,13 +204,15 @@ impl Kernels {
         self.run(attention::ExpSum { x, max })
     }
 
-    /// `acc[d] = fma(p[j], v[j][d], acc[d])` for the rows of `v` in ascending order, each as long as `acc`.
+    /// `out[t][d] = fma(weights[t][j], values[j][d], out[t][d])` for the rows of `values` in ascending order, each as long as an output.
     ///
     /// # Panics
-    /// If `v` is not `p.len()` rows.
-    pub fn accumulate_rows(&self, p: &[f32], v: KvRun, acc: &mut [f32]) {
-        assert_eq!(v.len(), p.len() * acc.len());
-        self.run(attention::AccumulateRows { p, v, acc });
+    /// If lengths differ, or `values` is not as many rows as there are weights.
+    pub fn mix<const T: usize>(&self, weights: [&[f32]; T], values: KvRun, out: [&mut [f32]; T]) {
+        let (count, len) = (weights[0].len(), out[0].len());
+        assert!(values.len() == len * count);
+        assert!(weights.iter().all(|weights| weights.len() == count) && out.iter().all(|out| out.len() == len));
+        self.run(attention::Mix { weights, values, out });
     }
 
     /// `acc = fma(acc, a, other * b)`

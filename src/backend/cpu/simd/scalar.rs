@@ -118,11 +118,6 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn sums(self, x: [[f32; 16]; 16]) -> [f32; 16] {
-        map(x, |x| self.sum(x))
-    }
-
-    #[inline(always)]
     fn round(self, x: [f32; 16]) -> [i32; 16] {
         map(x, |x| x.round_ties_even() as i32)
     }

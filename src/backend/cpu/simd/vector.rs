@@ -59,8 +59,6 @@ pub(super) trait Simd: Copy {
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
     /// Sum of the lanes: lane i and i + 8, then i and i + 4, i and i + 2, the two left.
     fn sum(self, x: Self::F) -> f32;
-    /// Lane r: [`Simd::sum`] of vector r.
-    fn sums(self, x: [Self::F; 16]) -> Self::F;
     /// Nearest integers, ties to even. Out of range: any value.
     fn round(self, x: Self::F) -> Self::I;
     /// Integers to the nearest f32.

@@ -1,54 +1,79 @@
-//! The pieces of attention over a run of cached keys and values.
+//! The pieces of attention over a run of cached keys and values, which are loaded once for several queries.
 
 use super::exp::exp;
-use super::float::{Element, F16, F32, dot_lanes};
+use super::float::{Element, F16, F32};
 use super::{load_part, store_part};
 use crate::backend::cpu::simd::operand::KvRun;
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
 
-pub(in super::super) struct DotRows<'a> {
-    pub q: &'a [f32],
-    pub k: KvRun<'a>,
+/// Dot products of `T` queries with keys that lie across: element 0 of every key, then element 1. One key a lane.
+pub(in super::super) struct Scores<'a, const T: usize> {
+    pub queries: [&'a [f32]; T],
+    /// A multiple of 16 keys.
+    pub keys: KvRun<'a>,
     pub scale: f32,
-    pub out: &'a mut [f32],
+    pub out: [&'a mut [f32]; T],
 }
 
-impl Kernel for DotRows<'_> {
+impl<const T: usize> Kernel for Scores<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let bytes = self.k.bytes();
-        match self.k {
-            KvRun::F16(_) => self.rows::<S, F16>(s, bytes),
-            KvRun::F32(_) => self.rows::<S, F32>(s, bytes),
+        let bytes = self.keys.bytes();
+        match self.keys {
+            KvRun::F16(_) => self.keys::<S, F16>(s, bytes),
+            KvRun::F32(_) => self.keys::<S, F32>(s, bytes),
         }
     }
 }
 
-impl DotRows<'_> {
+impl<const T: usize> Scores<'_, T> {
     #[inline(always)]
-    fn rows<S: Simd, E: Element>(self, s: S, bytes: &[u8]) {
-        let row_bytes = bytes.len() / self.out.len().max(1);
-        for (i, out) in self.out.chunks_mut(16).enumerate() {
-            let bytes = &bytes[16 * i * row_bytes..][..out.len() * row_bytes];
-            // Where rows are missing, the last one stands in.
-            let row = |r: usize| &bytes[r.min(out.len() - 1) * row_bytes..][..row_bytes];
-            let mut lanes = [s.splat(0.0); 16];
-            for four in 0..4 {
-                let k = [row(4 * four), row(4 * four + 1), row(4 * four + 2), row(4 * four + 3)];
-                let dots = dot_lanes::<S, E, 4, 1>(s, k, [self.q], 0);
-                for r in 0..4 {
-                    lanes[4 * four + r] = dots[r][0];
-                }
-            }
-            let scores = s.mul(s.sums(lanes), s.splat(self.scale));
-            match out.as_mut_array::<16>() {
-                Some(out) => s.store(scores, out),
-                None => store_part(s, scores, out),
+    fn keys<S: Simd, E: Element>(self, s: S, bytes: &[u8]) {
+        let keys = E::chunks(bytes).0;
+        let across = self.out[0].len() / 16;
+        for chunk in 0..across {
+            let sums = dots_across::<S, E, T>(s, self.queries, &keys[chunk..], across);
+            for t in 0..T {
+                let out = &mut self.out[t].as_chunks_mut::<16>().0[chunk];
+                s.store(s.mul(sums[t], s.splat(self.scale)), out);
             }
         }
     }
+}
+
+/// Dot products of `T` queries with 16 keys, element `d` of which is `keys[d * stride]`: the canonical sums, whose 16 lanes are here
+/// 16 vectors, one after the other.
+#[inline(always)]
+fn dots_across<S: Simd, E: Element, const T: usize>(
+    s: S,
+    queries: [&[f32]; T],
+    keys: &[E::Chunk],
+    stride: usize,
+) -> [S::F; T] {
+    let mut lanes = [[s.splat(0.0); T]; 16];
+    let len = queries[0].len();
+    for lane in 0..16 {
+        let mut acc = [s.splat(0.0); T];
+        let mut d = lane;
+        while d < len {
+            let key = E::load(s, &keys[d * stride]);
+            for t in 0..T {
+                acc[t] = s.fma(key, s.splat(queries[t][d]), acc[t]);
+            }
+            d += 16;
+        }
+        lanes[lane] = acc;
+    }
+    for width in [8, 4, 2, 1] {
+        for lane in 0..width {
+            for t in 0..T {
+                lanes[lane][t] = s.add(lanes[lane][t], lanes[lane + width][t]);
+            }
+        }
+    }
+    lanes[0]
 }
 
 pub(in super::super) struct Max<'a> {
@@ -99,73 +124,90 @@ impl Kernel for ExpSum<'_> {
     }
 }
 
-pub(in super::super) struct AccumulateRows<'a> {
-    pub p: &'a [f32],
-    pub v: KvRun<'a>,
-    pub acc: &'a mut [f32],
+/// Sums of values, weighted for `T` queries.
+pub(in super::super) struct Mix<'a, const T: usize> {
+    pub weights: [&'a [f32]; T],
+    pub values: KvRun<'a>,
+    pub out: [&'a mut [f32]; T],
 }
 
-impl Kernel for AccumulateRows<'_> {
+impl<const T: usize> Kernel for Mix<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let bytes = self.v.bytes();
-        match self.v {
+        let bytes = self.values.bytes();
+        match self.values {
             KvRun::F16(_) => self.rows::<S, F16>(s, bytes),
             KvRun::F32(_) => self.rows::<S, F32>(s, bytes),
         }
     }
 }
 
-impl AccumulateRows<'_> {
+impl<const T: usize> Mix<'_, T> {
     #[inline(always)]
-    fn rows<S: Simd, E: Element>(self, s: S, bytes: &[u8]) {
-        let AccumulateRows { p, acc, .. } = self;
-        if p.is_empty() || acc.is_empty() {
+    fn rows<S: Simd, E: Element>(mut self, s: S, bytes: &[u8]) {
+        let (count, len) = (self.weights[0].len(), self.out[0].len());
+        if count == 0 || len == 0 {
             return;
         }
-        let rows = bytes.chunks_exact(bytes.len() / p.len());
-        let (fours, rest) = acc.as_chunks_mut::<64>();
-        for (i, acc) in fours.iter_mut().enumerate() {
-            accumulate::<S, E, 4>(s, p, rows.clone(), 4 * i, acc);
-        }
-        let first = 4 * fours.len();
-        let (ones, tail) = rest.as_chunks_mut::<16>();
-        for (i, acc) in ones.iter_mut().enumerate() {
-            accumulate::<S, E, 1>(s, p, rows.clone(), first + i, acc);
-        }
-        if !tail.is_empty() {
-            let mut lanes = load_part(s, tail);
-            for (p, row) in p.iter().zip(rows) {
-                lanes = s.fma(s.splat(*p), E::load_part(s, E::chunks(row).1), lanes);
+        let rows = bytes.chunks_exact(bytes.len() / count);
+        let (vectors, mut done) = (len / 16, 0);
+        // As many sums at once as registers hold: fewer would wait for one another.
+        if S::LARGE_TILES || T == 1 {
+            while done + 4 <= vectors {
+                self.add::<S, E, 4>(s, rows.clone(), done);
+                done += 4;
             }
-            store_part(s, lanes, tail);
+        }
+        while done < vectors {
+            self.add::<S, E, 1>(s, rows.clone(), done);
+            done += 1;
+        }
+        if !len.is_multiple_of(16) {
+            self.add_tail::<S, E>(s, rows);
         }
     }
-}
 
-/// `N` vectors of `acc`, which begin at the vector `first` of each row.
-#[inline(always)]
-fn accumulate<S: Simd, E: Element, const N: usize>(
-    s: S,
-    p: &[f32],
-    rows: std::slice::ChunksExact<u8>,
-    first: usize,
-    acc: &mut [f32],
-) {
-    let acc = &mut acc.as_chunks_mut::<16>().0[..N];
-    let mut lanes = [s.splat(0.0); N];
-    for i in 0..N {
-        lanes[i] = s.load(&acc[i]);
-    }
-    for (p, row) in p.iter().zip(rows) {
-        let v = &E::chunks(row).0[first..][..N];
-        for i in 0..N {
-            lanes[i] = s.fma(s.splat(*p), E::load(s, &v[i]), lanes[i]);
+    /// Adds to `N` vectors of every output, which begin at the vector `first` of each row.
+    #[inline(always)]
+    fn add<S: Simd, E: Element, const N: usize>(&mut self, s: S, rows: std::slice::ChunksExact<u8>, first: usize) {
+        let mut sums = [[s.splat(0.0); N]; T];
+        for t in 0..T {
+            for i in 0..N {
+                sums[t][i] = s.load(&self.out[t].as_chunks::<16>().0[first + i]);
+            }
+        }
+        for (j, row) in rows.enumerate() {
+            let chunks = &E::chunks(row).0[first..][..N];
+            let mut values = [s.splat(0.0); N];
+            for i in 0..N {
+                values[i] = E::load(s, &chunks[i]);
+            }
+            for t in 0..T {
+                let weight = s.splat(self.weights[t][j]);
+                for i in 0..N {
+                    sums[t][i] = s.fma(weight, values[i], sums[t][i]);
+                }
+            }
+        }
+        for t in 0..T {
+            for i in 0..N {
+                s.store(sums[t][i], &mut self.out[t].as_chunks_mut::<16>().0[first + i]);
+            }
         }
     }
-    for i in 0..N {
-        s.store(lanes[i], &mut acc[i]);
+
+    /// Adds to what is left of every output behind its last whole vector.
+    #[inline(always)]
+    fn add_tail<S: Simd, E: Element>(self, s: S, rows: std::slice::ChunksExact<u8>) {
+        for (weights, out) in self.weights.into_iter().zip(self.out) {
+            let tail = out.as_chunks_mut::<16>().1;
+            let mut sums = load_part(s, tail);
+            for (weight, row) in weights.iter().zip(rows.clone()) {
+                sums = s.fma(s.splat(*weight), E::load_part(s, E::chunks(row).1), sums);
+            }
+            store_part(s, sums, tail);
+        }
     }
 }

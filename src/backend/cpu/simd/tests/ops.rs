@@ -163,21 +163,41 @@ fn rope_turns_pairs_and_leaves_the_rest() {
     }
 }
 
+/// Rows of `len` values, put across: value 0 of every row, then value 1.
+fn across<T: Copy>(rows: &[T], len: usize) -> Vec<T> {
+    (0..len).flat_map(|d| rows.iter().skip(d).step_by(len).copied()).collect()
+}
+
+/// Scores of `T` queries on every instruction set, one query after the other.
+fn scores<const T: usize>(queries: &[f32], keys: KvRun, count: usize) -> Vec<f32> {
+    let len = queries.len() / T;
+    same_everywhere("score", |kernels| {
+        let mut out = vec![f32::NAN; T * count];
+        let mut places = out.chunks_mut(count);
+        let queries = std::array::from_fn(|t| &queries[t * len..][..len]);
+        kernels.score::<T>(queries, keys, 0.25, std::array::from_fn(|_| places.next().unwrap()));
+        out
+    })
+}
+
 #[test]
-fn dot_rows_takes_any_head_and_number_of_rows() {
+fn scores_take_any_head_and_number_of_queries() {
     for head in [1, 8, 16, 24, 64, 80, 96, 128, 256] {
-        for rows in [0, 1, 3, 4, 5, 33] {
-            let (q, k) = (uniforms(9, head), uniforms(10, head * rows));
-            let halves: Vec<f16> = k.iter().map(|x| f16::from_f32(*x)).collect();
-            for (run, values) in runs(&halves, &k) {
-                let found = same_everywhere("dot_rows", |kernels| {
-                    let mut out = vec![f32::NAN; rows];
-                    kernels.dot_rows(&q, run, 0.25, &mut out);
-                    out
-                });
-                let dot = |k: &[f64]| k.iter().zip(&q).map(|(k, q)| k * f64::from(*q)).sum::<f64>() * 0.25;
-                let expected: Vec<f64> = values.chunks(head).map(dot).collect();
-                assert_close("dot_rows", &found, &expected, &vec![1e-7 * head as f64; rows]);
+        for count in [16, 32, 48] {
+            let (queries, keys) = (uniforms(9, 4 * head), uniforms(10, head * count));
+            let halves: Vec<f16> = keys.iter().map(|x| f16::from_f32(*x)).collect();
+            let turned = (across(&halves, head), across(&keys, head));
+            let rows = runs(&halves, &keys).map(|(_, values)| values);
+            for (run, values) in [KvRun::F16(&turned.0), KvRun::F32(&turned.1)].into_iter().zip(rows) {
+                let found = scores::<4>(&queries, run, count);
+                let dot = |q: &[f32], k: &[f64]| k.iter().zip(q).map(|(k, q)| k * f64::from(*q)).sum::<f64>() * 0.25;
+                let of_query = |q| values.chunks(head).map(move |k| dot(q, k));
+                let expected: Vec<f64> = queries.chunks(head).flat_map(of_query).collect();
+                assert_close("score", &found, &expected, &vec![1e-7 * head as f64; 4 * count]);
+                for (t, found) in found.chunks(count).enumerate() {
+                    let alone = scores::<1>(&queries[t * head..][..head], run, count);
+                    assert_eq!(bits(found), bits(&alone), "query {t} of 4");
+                }
             }
         }
     }
@@ -185,42 +205,51 @@ fn dot_rows_takes_any_head_and_number_of_rows() {
 
 #[test]
 fn the_order_of_a_dot_product_is_the_canonical_one() {
-    let (q, k) = (uniforms(11, 75), uniforms(12, 75));
-    let mut lanes = [0.0f32; 16];
-    for i in 0..75 {
-        lanes[i % 16] = k[i].mul_add(q[i], lanes[i % 16]);
-    }
-    for width in [8, 4, 2, 1] {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
+    let (q, k) = (uniforms(11, 75), uniforms(12, 75 * 16));
+    let found = scores::<1>(&q, KvRun::F32(&across(&k, 75)), 16);
+    for (found, k) in found.iter().zip(k.chunks(75)) {
+        let mut lanes = [0.0f32; 16];
+        for i in 0..75 {
+            lanes[i % 16] = k[i].mul_add(q[i], lanes[i % 16]);
         }
-    }
-    for kernels in available() {
-        let mut out = [0.0];
-        kernels.dot_rows(&q, KvRun::F32(&k), 1.0, &mut out);
-        assert_eq!(out[0], lanes[0], "{}", kernels.name);
+        for width in [8, 4, 2, 1] {
+            for i in 0..width {
+                lanes[i] += lanes[i + width];
+            }
+        }
+        assert_eq!(*found, lanes[0] * 0.25);
     }
 }
 
+/// Mixtures for `T` queries on every instruction set, one query after the other, added to `start`.
+fn mixed<const T: usize>(weights: &[f32], values: KvRun, start: &[f32]) -> Vec<f32> {
+    let (count, len) = (weights.len() / T, start.len() / T);
+    same_everywhere("mix", |kernels| {
+        let mut out = start.to_vec();
+        let mut places = out.chunks_mut(len);
+        let weights = std::array::from_fn(|t| &weights[t * count..][..count]);
+        kernels.mix::<T>(weights, values, std::array::from_fn(|_| places.next().unwrap()));
+        out
+    })
+}
+
 #[test]
-fn accumulate_rows_adds_in_order() {
+fn values_are_mixed_in_order() {
     for head in [1, 8, 16, 24, 64, 80, 96, 128, 200] {
         for rows in [0, 1, 2, 33] {
-            let (p, v, start) = (uniforms(13, rows), uniforms(14, head * rows), uniforms(15, head));
+            let (p, v, start) = (uniforms(13, 4 * rows), uniforms(14, head * rows), uniforms(15, 4 * head));
             let halves: Vec<f16> = v.iter().map(|x| f16::from_f32(*x)).collect();
             for (run, values) in runs(&halves, &v) {
-                let found = same_everywhere("accumulate_rows", |kernels| {
-                    let mut acc = start.clone();
-                    kernels.accumulate_rows(&p, run, &mut acc);
-                    acc
-                });
                 let mut expected = start.clone();
-                for (p, v) in p.iter().zip(values.chunks(head)) {
-                    for (acc, v) in expected.iter_mut().zip(v) {
-                        *acc = p.mul_add(*v as f32, *acc);
+                for (t, expected) in expected.chunks_mut(head).enumerate() {
+                    for (p, v) in p[t * rows..][..rows].iter().zip(values.chunks(head)) {
+                        for (acc, v) in expected.iter_mut().zip(v) {
+                            *acc = p.mul_add(*v as f32, *acc);
+                        }
                     }
                 }
-                assert_eq!(bits(&found), bits(&expected));
+                assert_eq!(bits(&mixed::<4>(&p, run, &start)), bits(&expected));
+                assert_eq!(bits(&mixed::<1>(&p[..rows], run, &start[..head])), bits(&expected[..head]));
             }
         }
     }
