@@ -108,7 +108,7 @@ const SHAPES: [Shape; 7] = [
         feed_forward: 512,
         vocab: 4096,
         rope_base: 10_000.0,
-        context: 2048,
+        context: 4096,
         ..LLAMA_1B
     },
 ];
