@@ -5,7 +5,7 @@
 # usage: tests/abi/native.sh RELEASE_DIR PREFIX
 set -euo pipefail
 export LC_ALL=C
-release=$1 prefix=$2
+release=$(cd "$1" && pwd) prefix=$(cd "$2" && pwd)
 cd "$(dirname "$0")"
 
 differs() {
