@@ -8,6 +8,7 @@
 #include "common/activation.cuh"
 #include "common/async.cuh"
 #include "common/heads.cuh"
+#include "common/softmax.cuh"
 
 struct AttendArgs {
     HeadsArgs in;
@@ -20,23 +21,6 @@ struct AttendArgs {
 constexpr int WARPS = SPLIT_TOKENS / PAGE_TOKENS;
 constexpr int THREADS = WARPS * WARP;
 constexpr int MAX_DIM = 192;
-
-struct State {
-    float max, sum;
-};
-
-// Factors of the old and of the new part.
-__device__ __forceinline__ float2 merge_state(State &state, float max, float sum) {
-    const float top = fmaxf(state.max, max);
-    const float2 factor = make_float2(expf(state.max - top), expf(max - top));
-    state.sum = __fmaf_rn(state.sum, factor.x, __fmul_rn(sum, factor.y));
-    state.max = top;
-    return factor;
-}
-
-__device__ __forceinline__ float merge_value(float old, float mixed, float2 factor) {
-    return __fmaf_rn(old, factor.x, __fmul_rn(mixed, factor.y));
-}
 
 // Shared memory of a block of GROUP heads.
 struct Buffers {

@@ -4,6 +4,7 @@
 // values, merged in order of position (the online softmax of Milakov and Gimelshein, 2018). Either a block walks over all splits of its row, or
 // each split has a block and `attention_merge` adds them: the same sums in the same order.
 #include "common/activation.cuh"
+#include "common/softmax.cuh"
 
 struct AttentionArgs {
     const float *q;
@@ -20,23 +21,6 @@ struct AttentionArgs {
 constexpr int GROUP = 4;
 constexpr int THREADS = 256;
 constexpr int SPLIT_PAGES = SPLIT_TOKENS / PAGE_TOKENS;
-
-struct State {
-    float max, sum;
-};
-
-// Factors of the old and of the new part.
-__device__ __forceinline__ float2 merge_state(State &state, float max, float sum) {
-    const float top = fmaxf(state.max, max);
-    const float2 factor = make_float2(expf(state.max - top), expf(max - top));
-    state.sum = __fmaf_rn(state.sum, factor.x, __fmul_rn(sum, factor.y));
-    state.max = top;
-    return factor;
-}
-
-__device__ __forceinline__ float merge_value(float old, float mixed, float2 factor) {
-    return __fmaf_rn(old, factor.x, __fmul_rn(mixed, factor.y));
-}
 
 template <typename T>
 __device__ __forceinline__ float2 pair_at(const T *p) {
