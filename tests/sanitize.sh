@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # C tests under AddressSanitizer and UndefinedBehaviorSanitizer, Rust tests under AddressSanitizer: no invalid access, nothing lost. Cargo
 # builds the library with the sanitizer and without CUDA; programs and tests are linked with it here, because cargo would build the tools of
-# benchmarks and header too. Left out are tests of time, of memory in use and of failing allocations, which the sanitizer changes, truncated
-# files in their hundreds, which are slow here, and the backend for CUDA.
+# benchmarks and header too. The Rust tests are a choice, for the sake of time: those that read what others wrote, and that open, cut and free
+# in many orders. Tests of time, of memory in use and of failing allocations mean nothing under a sanitizer; the backend for CUDA is left out.
 #
 # usage: tests/sanitize.sh TARGET_DIR BUILD_DIR MODEL.gguf
 set -euo pipefail
