@@ -53,6 +53,12 @@
 #define SEGNO_CTX_HOST_ARGMAX 2
 
 /**
+ * Run every decode step on a GPU as single launches and measure each: when a session is freed, the log hears a table at level INFO, with bytes,
+ * microseconds, GB/s and share of the memory's peak for every launch. Steps are slower meanwhile. No effect on the processor.
+ */
+#define SEGNO_CTX_TIMING 4
+
+/**
  * Something failed.
  */
 #define SEGNO_LOG_ERROR 0
@@ -369,6 +375,21 @@ typedef struct segno_ctx_opts {
    * First argument of `log`; must stay valid until the context and all made from it are freed.
    */
   void *log_user;
+  /**
+   * A `CUcontext` of the host's own, in which all work on the GPU is then done; NULL (default): the device's primary context. It is never
+   * destroyed here, and must stay until the context and all made from it are freed. Its device is used: `device_index` is 0 or that
+   * device, and `device` not `SEGNO_DEVICE_CPU`.
+   */
+  void *cuda_context;
+  /**
+   * Priority of the work on a GPU beside that of other streams: 0 (default) to the lowest number that the device takes (-5 on many), which runs
+   * first. No effect on the processor.
+   */
+  int32_t stream_priority;
+  /**
+   * Must be 0.
+   */
+  uint32_t reserved;
 } segno_ctx_opts;
 
 /**
@@ -775,7 +796,7 @@ void segno_ctx_opts_init(struct segno_ctx_opts *opts, size_t size);
  * Makes a context: opens the device and starts its worker threads.
  *
  * `abi_version`: pass `SEGNO_ABI_VERSION`; checked first. `opts`: NULL for defaults. `out` receives the context, NULL on failure; free it with
- * `segno_ctx_free`. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build
+ * `segno_ctx_free`. The thread's current CUDA context is as before. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build
  * without it, or a driver that is missing or too old), NOT_FOUND (no such device), DEVICE (a thread cannot be started, or the driver
  * failed). Any thread. Since 0.1.
  */

@@ -4,70 +4,17 @@
 #![cfg(feature = "cuda")]
 
 mod common;
+mod driver;
 
 use common::{Ctx, Failed, Model, bundled_model, call, greedy};
-use segno::backend::cuda::args::{ArgmaxArgs, StepArgs};
-use segno::backend::cuda::{self, Cuda};
-use segno::ffi::ctx::{SEGNO_LOG_INFO, SEGNO_LOG_WARN};
-use segno::ffi::device::{SEGNO_DEVICE_AUTO, SEGNO_DEVICE_CUDA, segno_device_count, segno_device_info_get};
+use driver::{Fake, built, open, open_with, under_a_driver};
+use segno::backend::cuda;
+use segno::ffi::ctx::{SEGNO_CTX_TIMING, SEGNO_LOG_INFO, SEGNO_LOG_WARN, segno_ctx_opts};
+use segno::ffi::device::*;
 use segno::ffi::session::SEGNO_KV_F32;
 use segno::ffi::status::*;
-use std::ffi::{CStr, c_char, c_long, c_void};
-use std::path::PathBuf;
-use std::process::Command;
-use std::ptr::null;
-use std::sync::Mutex;
-
-/// The stand-in, compiled once; only its folder is told.
-fn stand_in() -> PathBuf {
-    static MADE: Mutex<bool> = Mutex::new(false);
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-driver-{}", std::process::id()));
-    let mut made = MADE.lock().unwrap();
-    if !*made {
-        std::fs::create_dir_all(&folder).unwrap();
-        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-        let source = common::root().join("tests/cuda/fake_driver.c");
-        let output = folder.join("libcuda.so");
-        let flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"];
-        let status = Command::new(compiler).args(flags).args([&output, &source]).status().expect("a C compiler");
-        assert!(status.success());
-        *made = true;
-    }
-    folder
-}
-
-/// Runs the test `name` of this program under a driver that `settings` describe.
-fn under_a_driver(name: &str, settings: &[(&str, &str)]) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-    command.env("LD_LIBRARY_PATH", stand_in()).envs(settings.iter().copied());
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    print!("{text}");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("test result: ok. 1 passed"), "{text}\n{errors}");
-}
-
-type Lines = Mutex<Vec<String>>;
-type Hear = unsafe extern "C" fn(*mut c_void, i32, *const c_char);
-
-// SAFETY: called by a context with the list that came with it, and a line that ends with NUL.
-unsafe extern "C" fn hear(user: *mut c_void, level: i32, line: *const c_char) {
-    // SAFETY: as above; the list is never freed.
-    let (lines, line) = unsafe { (&*user.cast::<Lines>(), CStr::from_ptr(line)) };
-    lines.lock().unwrap().push(format!("{level} {}", line.to_str().unwrap()));
-}
-
-/// What a context of a kind logs, or how it fails; lines begin with their level.
-fn open(device: i32) -> (Result<Ctx, Failed>, &'static Lines) {
-    // Contexts that live on may log later, so the list is never freed.
-    let lines: &Lines = Box::leak(Box::default());
-    let ctx = Ctx::new(|opts| {
-        (opts.device, opts.n_threads) = (device, 1);
-        (opts.log, opts.log_user) = (Some(hear as Hear), (&raw const *lines).cast_mut().cast());
-    });
-    (ctx, lines)
-}
+use segno::format::Gguf;
+use std::ffi::c_void;
 
 /// Asks for the GPU and for the best device; the GPU's answer, which is what the second logs.
 fn refusal() -> Failed {
@@ -84,18 +31,6 @@ fn count() -> i32 {
     let mut count = -1;
     call(|err| segno_device_count(SEGNO_DEVICE_CUDA, &mut count, err)).unwrap();
     count
-}
-
-/// Whether the library has kernels, or a line that says what is skipped: without them the driver is never asked.
-fn built() -> bool {
-    let opened = cuda::calls_of(|| Cuda::new(0, false).err());
-    let message = opened.0.as_ref().map(ToString::to_string).unwrap_or_default();
-    if message.contains("built without cuda kernels") {
-        assert!(opened.1.is_empty(), "{:?}", opened.1);
-        println!("skipped: this library has no kernels");
-        return false;
-    }
-    true
 }
 
 #[test]
@@ -147,119 +82,13 @@ fn a_broken_driver_inside() {
     }
 }
 
-/// What the stand-in exports beside the driver's calls.
-struct Fake {
-    fail: unsafe extern "C" fn(c_long, *const c_char, i32),
-    live: unsafe extern "C" fn() -> c_long,
-    calls: unsafe extern "C" fn() -> c_long,
-    memory: unsafe extern "C" fn(c_long),
-}
-
-/// What a launch does: the beginning of a step hands on its number, the end sets the mark; others do nothing.
-enum Work {
-    Begin(StepArgs),
-    End(ArgmaxArgs),
-    Nothing,
-}
-
-// SAFETY: called by the stand-in with a kernel's name and its arguments.
-unsafe extern "C" fn capture(name: *const c_char, arguments: *mut *mut c_void) -> *mut c_void {
-    // SAFETY: the name ends with NUL; the first argument of each kernel is its struct.
-    let (name, first) = unsafe { (CStr::from_ptr(name), *arguments) };
-    let work = match name.to_str().unwrap() {
-        // SAFETY: the struct of this kernel.
-        "step_begin" => Work::Begin(unsafe { *first.cast::<StepArgs>() }),
-        // SAFETY: the struct of this kernel.
-        "step_end" => Work::End(unsafe { *first.cast::<ArgmaxArgs>() }),
-        _ => Work::Nothing,
-    };
-    Box::into_raw(Box::new(work)).cast()
-}
-
-// SAFETY: called by the stand-in with what `capture` returned.
-unsafe extern "C" fn run(work: *mut c_void) {
-    // SAFETY: as above; addresses of the stand-in's device are addresses of this process, of memory that lives as long as the launch.
-    unsafe {
-        match &*work.cast::<Work>() {
-            Work::Begin(args) => *(args.serial as *mut u32) = *(args.host_header as *const u32),
-            Work::End(args) => {
-                *(args.host_tokens as *mut u32) = 7;
-                *(args.host_done as *mut u32) = *(args.serial as *const u32);
-            }
-            Work::Nothing => {}
-        }
-    }
-}
-
-// SAFETY: called by the stand-in once with what `capture` returned.
-unsafe extern "C" fn give_up(work: *mut c_void) {
-    // SAFETY: as above.
-    drop(unsafe { Box::from_raw(work.cast::<Work>()) });
-}
-
-impl Fake {
-    /// Finds the stand-in, and gives it kernels.
-    fn open() -> Fake {
-        let functions = [capture as *const () as usize, run as *const () as usize, give_up as *const () as usize];
-        // SAFETY: the stand-in is on the loader's path and exports these functions with these types.
-        unsafe {
-            let library = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW);
-            assert!(!library.is_null());
-            let find = |name: &CStr| {
-                let found = libc::dlsym(library, name.as_ptr());
-                assert!(!found.is_null(), "{name:?}");
-                found
-            };
-            type Give = unsafe extern "C" fn(*const usize);
-            std::mem::transmute::<*mut c_void, Give>(find(c"fake_kernels"))(functions.as_ptr());
-            Fake {
-                fail: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_long, *const c_char, i32)>(find(
-                    c"fake_fail",
-                )),
-                live: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_long>(find(c"fake_live")),
-                calls: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_long>(find(c"fake_calls")),
-                memory: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_long)>(find(c"fake_memory")),
-            }
-        }
-    }
-
-    /// Objects of the driver that live, and contexts that are current.
-    fn live(&self) -> c_long {
-        // SAFETY: a function of the stand-in.
-        unsafe { (self.live)() }
-    }
-
-    fn calls(&self) -> c_long {
-        // SAFETY: as above.
-        unsafe { (self.calls)() }
-    }
-
-    /// Fails every call from the one of this number on, counted from now.
-    fn fail_from(&self, call: c_long) {
-        // SAFETY: as above; 719 is a failed launch.
-        unsafe { (self.fail)(call, null(), 719) };
-    }
-
-    /// Fails every call of one name.
-    fn fail_always(&self, name: &'static CStr) {
-        // SAFETY: as above; the name lives for ever.
-        unsafe { (self.fail)(-1, name.as_ptr(), 719) };
-    }
-
-    fn heal(&self) {
-        // SAFETY: as above.
-        unsafe { (self.fail)(-1, null(), 0) };
-    }
-
-    fn set_memory(&self, bytes: u64) {
-        // SAFETY: as above.
-        unsafe { (self.memory)(bytes as c_long) };
-    }
-}
-
 /// A host's whole use of a GPU; the first failure ends it.
 fn life() -> Result<(), Failed> {
-    let ctx = open(SEGNO_DEVICE_CUDA).0?;
+    life_in(open(SEGNO_DEVICE_CUDA).0?)
+}
+
+/// The same in a context that is there already.
+fn life_in(ctx: Ctx) -> Result<(), Failed> {
     // SAFETY: numbers only, so zeros are a value.
     let mut info = unsafe { std::mem::zeroed() };
     let size = size_of_val(&info);
@@ -391,5 +220,143 @@ fn too_little_memory_inside() {
     let failed = model.session(|opts| opts.kv_tokens = 1 << 24).err().unwrap();
     assert_eq!(failed.status, SEGNO_E_DEVICE_MEMORY);
     drop((model, ctx));
+    assert_eq!(fake.live(), 0);
+}
+
+#[test]
+fn the_hosts_context_is_worked_in_and_left_alone() {
+    under_a_driver("the_hosts_context_inside", &[("FAKE_DEVICES", "2")]);
+}
+
+#[test]
+#[ignore = "started under a driver of the test's own"]
+fn the_hosts_context_inside() {
+    if !built() {
+        return;
+    }
+    let fake = Fake::open();
+    let own = fake.host_context();
+    for device in [SEGNO_DEVICE_CUDA, SEGNO_DEVICE_AUTO] {
+        let ((), calls) = cuda::calls_of(|| {
+            let (ctx, lines) = open_with(|opts| (opts.device, opts.cuda_context) = (device, own));
+            assert!(lines.lock().unwrap()[0].ends_with("cuda: device 0, in the host's context"), "{lines:?}");
+            let model = ctx.unwrap().load(&bundled_model()).unwrap();
+            assert_eq!(steps(&model).0, [7; 70]);
+        });
+        assert!(calls.contains(&"cuGraphLaunch") && !calls.iter().any(|call| call.contains("PrimaryCtx")), "{calls:?}");
+        assert_eq!(fake.live(), 0);
+    }
+    // A whole life asks for the device's memory too, which takes the primary context for a moment.
+    life_in(open_with(|opts| (opts.device, opts.cuda_context) = (SEGNO_DEVICE_CUDA, own)).0.unwrap()).unwrap();
+    assert_eq!(fake.live(), 0);
+    let refused = |change: &dyn Fn(&mut segno_ctx_opts)| open_with(change).0.err().unwrap();
+    let failed = refused(&|opts| (opts.device, opts.cuda_context) = (SEGNO_DEVICE_CPU, own));
+    assert_eq!(
+        (failed.status, &*failed.message),
+        (SEGNO_E_INVALID_ARGUMENT, "cuda_context is set, and device is the processor")
+    );
+    let failed = refused(&|opts| (opts.device_index, opts.cuda_context) = (1, own));
+    assert_eq!(failed.status, SEGNO_E_INVALID_ARGUMENT);
+    assert_eq!(failed.message, "cuda_context belongs to device 0, device_index is 1; leave device_index 0");
+    let no_context: *const c_void = std::ptr::from_ref(&fake).cast();
+    let failed = refused(&|opts| opts.cuda_context = no_context.cast_mut());
+    assert!(failed.status == SEGNO_E_DEVICE && failed.message.contains("cuCtxPushCurrent: "), "{failed:?}");
+    assert_eq!(refused(&|opts| opts.reserved = 1).message, "reserved is 1, must be 0");
+    assert_eq!(fake.live(), 0);
+}
+
+#[test]
+fn streams_have_the_priority_that_was_asked_for() {
+    under_a_driver("priority_inside", &[]);
+}
+
+#[test]
+#[ignore = "started under a driver of the test's own"]
+fn priority_inside() {
+    if !built() {
+        return;
+    }
+    let fake = Fake::open();
+    for priority in [-5, 0, -1] {
+        let ctx = open_with(|opts| (opts.device, opts.stream_priority) = (SEGNO_DEVICE_CUDA, priority)).0.unwrap();
+        let session = ctx.load(&bundled_model()).unwrap().session(|_| ()).unwrap();
+        assert_eq!(fake.priority(), priority);
+        drop(session);
+    }
+    for priority in [-6, 1, i32::MAX, i32::MIN] {
+        for device in [SEGNO_DEVICE_CUDA, SEGNO_DEVICE_AUTO] {
+            let opened = open_with(|opts| (opts.device, opts.stream_priority) = (device, priority)).0;
+            let failed = opened.err().unwrap();
+            assert_eq!(failed.status, SEGNO_E_INVALID_ARGUMENT);
+            assert_eq!(
+                failed.message,
+                format!("stream_priority is {priority}; this device takes -5 (runs first) to 0")
+            );
+        }
+    }
+    let on_processor = open_with(|opts| (opts.device, opts.stream_priority) = (SEGNO_DEVICE_CPU, 9)).0;
+    assert!(on_processor.is_ok() && fake.live() == 0);
+}
+
+#[test]
+fn a_timed_session_tells_what_every_launch_takes() {
+    under_a_driver("timing_inside", &[]);
+}
+
+#[test]
+#[ignore = "started under a driver of the test's own"]
+fn timing_inside() {
+    if !built() {
+        return;
+    }
+    let fake = Fake::open();
+    // Floats lie on the device as in the file, so the bytes that a step reads are those of the file.
+    let path = common::root().join("tests/golden/hf/llama-single.gguf");
+    let gguf = Gguf::open(&path, true, &mut |_| Ok(())).unwrap();
+    let embedding = gguf.tensor("token_embd.weight").unwrap();
+    let row = 4 * embedding.dims[0];
+    assert!(gguf.tensor("output.weight").is_some());
+    let all: u64 = gguf.tensors().iter().map(|tensor| 4 * tensor.dims.iter().product::<u64>()).sum();
+    let others = all - 4 * embedding.dims.iter().product::<u64>();
+    let (ctx, lines) = open_with(|opts| (opts.device, opts.flags) = (SEGNO_DEVICE_CUDA, SEGNO_CTX_TIMING));
+    let model = ctx.unwrap().load(&path).unwrap();
+    let session = model.session(|opts| (opts.max_seqs, opts.kv_type) = (2, SEGNO_KV_F32)).unwrap();
+    let seqs = [5, 6].map(|token| {
+        let seq = session.open(&greedy()).unwrap();
+        session.append(seq, &[token]).unwrap();
+        seq
+    });
+    let (_, calls) = cuda::calls_of(|| [(); 3].map(|()| session.step(seqs[0]).unwrap()));
+    let launches = calls.iter().filter(|call| **call == "cuLaunchKernel").count() / 3;
+    assert!(!calls.contains(&"cuGraphLaunch"));
+    _ = session.batch(&seqs).2.unwrap();
+    let before = lines.lock().unwrap().len();
+    drop(session);
+    let lines = lines.lock().unwrap()[before..].to_vec();
+    let tables: Vec<&[String]> = lines.split_inclusive(|line| line.contains(" all ")).collect();
+    assert_eq!(tables.len(), 2, "{lines:#?}");
+    let info = model.info();
+    for (table, rows) in tables.iter().zip([1, 2]) {
+        assert!(table[0].contains(&format!("a step of {rows} rows, medians of ")), "{}", table[0]);
+        let rows_of_table = &table[2..table.len() - 1];
+        assert!(rows_of_table.iter().all(|line| line.split_whitespace().nth(3) == Some("2.00")), "{table:#?}");
+        let bytes: u64 =
+            rows_of_table.iter().map(|line| line.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap()).sum();
+        // The first sequence has three tokens more in the third step, and four in the batch, where the other has one.
+        let positions = if rows == 1 { 3 } else { 5 };
+        let cached = positions * 2 * u64::from(info.layers * info.kv_heads * info.head_dim) * 4;
+        assert_eq!(bytes, others + rows * row + cached, "{table:#?}");
+        let total = table.last().unwrap();
+        assert!(
+            total.ends_with(&format!("{} bytes of weights, {cached} of keys and values", others + rows * row)),
+            "{total}"
+        );
+        let ops = rows_of_table.iter().flat_map(|line| line.split(": ").nth(1)).flat_map(|ops| ops.split(", "));
+        let count = |name| ops.clone().filter(|op| *op == name).count();
+        let layers = info.layers as usize;
+        assert_eq!([count("embed"), count("attention"), count("matmul")], [1, layers, 7 * layers + 1]);
+        assert!(rows == 2 || rows_of_table.len() == launches, "{launches} launches: {table:#?}");
+    }
+    drop(model);
     assert_eq!(fake.live(), 0);
 }

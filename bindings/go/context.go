@@ -21,6 +21,7 @@ import "C"
 import (
 	"runtime"
 	"sync"
+	"unsafe"
 )
 
 // Precision says in which numbers a context computes.
@@ -39,6 +40,12 @@ type ContextOptions struct {
 	Threads     int // threads that compute, the calling one included; 0: the physical cores that the process may use
 	Precision   Precision
 	NoAVX512    bool
+	HostArgmax  bool // a GPU chooses no tokens: they are taken from the logits on the host, for exact comparison
+	Timing      bool // steps on a GPU run as single launches, each measured; the log hears a table when a session is closed
+	// CUDAContext is a CUcontext of the host's own, in which all work on the GPU is then done; it must outlive the context and all made from it.
+	CUDAContext unsafe.Pointer
+	// StreamPriority is that of the work on a GPU: 0 to the lowest number that the device takes, which runs first.
+	StreamPriority int
 	// Log receives diagnostics, from any goroutine, one call at a time. It must not call into the context or what was made from it.
 	Log func(level LogLevel, line string)
 }
@@ -70,6 +77,14 @@ func NewContext(opts *ContextOptions) (*Context, error) {
 	if opts.NoAVX512 {
 		c.flags |= C.SEGNO_CTX_NO_AVX512
 	}
+	if opts.HostArgmax {
+		c.flags |= C.SEGNO_CTX_HOST_ARGMAX
+	}
+	if opts.Timing {
+		c.flags |= C.SEGNO_CTX_TIMING
+	}
+	c.cuda_context = opts.CUDAContext
+	c.stream_priority = C.int32_t(opts.StreamPriority)
 	sink := newLogSink(opts.Log)
 	if sink != nil {
 		C.segno_go_set_log(&c, C.uintptr_t(sink.handle))

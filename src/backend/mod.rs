@@ -31,6 +31,19 @@ pub struct Gpu {
     pub driver: u32,
 }
 
+/// How a GPU is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuOptions {
+    /// Which of this machine's.
+    pub index: usize,
+    /// Address of a CUDA context of the host's own, in which all work is then done; 0 for the device's primary one.
+    pub context: usize,
+    /// Priority of the streams, within the device's range; lower numbers run first.
+    pub stream_priority: i32,
+    /// Whether steps run as single launches, each timed, for [`Runner::report`].
+    pub timed: bool,
+}
+
 /// One device.
 pub trait Backend: Send + Sync {
     /// Memory that `program` and a runner within `limits` would take here.
@@ -63,6 +76,10 @@ pub trait Runner: Send {
     }
     /// Copies one page of the cache over another.
     fn copy_page(&mut self, from: u32, to: u32);
+    /// What was measured, as lines for the host's log; none where nobody asked.
+    fn report(&self) -> Option<String> {
+        None
+    }
     /// What works worse than it could, and why, in a line; known once the runner is open.
     fn warning(&self) -> Option<&str> {
         None

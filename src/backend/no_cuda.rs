@@ -1,6 +1,6 @@
 //! Stands for the CUDA backend in a library built without the feature `cuda`: no GPUs, and the reason.
 
-use super::{Backend, Gpu};
+use super::{Backend, Gpu, GpuOptions};
 use crate::error::{Error, Result};
 
 /// Number of GPUs that this library can see: none.
@@ -14,7 +14,7 @@ pub fn info(index: usize) -> Result<Gpu> {
 }
 
 /// Opens no GPU, and says why.
-pub fn open(_index: usize) -> Result<Box<dyn Backend>> {
+pub fn open(_options: &GpuOptions) -> Result<Box<dyn Backend>> {
     Err(Error::Unsupported("this library is built without cuda; use the cpu".into()))
 }
 

@@ -1,9 +1,8 @@
 //! A context: one device with its threads, and the sink for diagnostics.
 
 use super::device::Kind;
-use crate::backend::Backend;
 use crate::backend::cpu::{self, Cpu};
-use crate::backend::cuda;
+use crate::backend::{Backend, GpuOptions, cuda};
 use crate::error::{Error, Result};
 use std::sync::{Mutex, PoisonError};
 
@@ -28,10 +27,10 @@ pub type LogSink = Box<dyn FnMut(LogLevel, &str) + Send>;
 pub struct Options {
     /// Kind of device.
     pub device: Kind,
-    /// Which device of that kind.
-    pub device_index: usize,
     /// How the processor is used.
     pub cpu: cpu::Options,
+    /// How a GPU is used; its index is that of any kind of device.
+    pub gpu: GpuOptions,
     /// Whether greedy tokens come from logits on the host, even where the device has found them.
     pub host_argmax: bool,
 }
@@ -50,7 +49,7 @@ impl Context {
             Kind::Cuda if options.cpu.precise => {
                 return Err(Error::Unsupported("precise mode runs on the cpu only".into()));
             }
-            Kind::Cuda => (cuda::open(options.device_index)?, vec![format!("cuda: device {}", options.device_index)]),
+            Kind::Cuda => open_cuda(&options.gpu)?,
             Kind::Cpu => open_cpu(options, Vec::new())?,
             Kind::Auto => open_best(options)?,
         };
@@ -81,19 +80,26 @@ impl Context {
 /// A device, and what to log about it.
 type Opened = (Box<dyn Backend>, Vec<String>);
 
+fn open_cuda(options: &GpuOptions) -> Result<Opened> {
+    let place = if options.context == 0 { "" } else { ", in the host's context" };
+    Ok((cuda::open(options)?, vec![format!("cuda: device {}{place}", options.index)]))
+}
+
 fn open_best(options: &Options) -> Result<Opened> {
     if options.cpu.precise {
         return open_cpu(options, Vec::new());
     }
-    match cuda::open(options.device_index) {
-        Ok(backend) => Ok((backend, vec![format!("cuda: device {}", options.device_index)])),
+    match open_cuda(&options.gpu) {
+        Ok(opened) => Ok(opened),
+        // A mistake in the options is no lack of a device.
+        Err(error @ Error::InvalidArgument(_)) => Err(error),
         Err(error) => open_cpu(options, vec![format!("cpu chosen: {error}")]),
     }
 }
 
 fn open_cpu(options: &Options, mut lines: Vec<String>) -> Result<Opened> {
-    if options.device_index != 0 {
-        return Err(Error::NotFound(format!("there is no cpu device {}; there is 1", options.device_index)));
+    if options.gpu.index != 0 {
+        return Err(Error::NotFound(format!("there is no cpu device {}; there is 1", options.gpu.index)));
     }
     let cpu = Cpu::new(&options.cpu)?;
     lines.push(format!("cpu: {}, {} threads", cpu.instruction_set(), cpu.threads()));
@@ -111,7 +117,8 @@ mod tests {
         let lines = Arc::new(Mutex::new(String::new()));
         let copy = Arc::clone(&lines);
         let sink: LogSink = Box::new(move |_, line| *copy.lock().unwrap() += &format!("{line}\n"));
-        let context = Context::new(&Options { device, device_index, cpu, host_argmax: false }, Some(sink));
+        let gpu = GpuOptions { index: device_index, ..GpuOptions::default() };
+        let context = Context::new(&Options { device, cpu, gpu, host_argmax: false }, Some(sink));
         let lines = lines.lock().unwrap().clone();
         (context, lines)
     }
@@ -120,7 +127,7 @@ mod tests {
     fn an_automatic_choice_says_what_it_took_and_why() {
         let (context, lines) = open(Kind::Auto, 0);
         assert!(context.is_ok());
-        match cuda::open(0) {
+        match cuda::open(&GpuOptions::default()) {
             Ok(_) => assert!(lines.starts_with("cuda: "), "{lines}"),
             Err(reason) => assert!(lines.starts_with(&format!("cpu chosen: {reason}\n")), "{lines}"),
         }

@@ -250,6 +250,15 @@ impl Session {
     }
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(report) = self.runner.report() {
+            let context = self.model.context();
+            report.lines().for_each(|line| context.log(LogLevel::Info, format_args!("{line}")));
+        }
+    }
+}
+
 /// Bytes that a session with `limits` takes for `program`, the weights included.
 pub(super) fn memory(context: &Context, program: &Program, limits: &Limits) -> Result<Memory> {
     let mut memory = context.backend().memory(program, limits)?;

@@ -7,8 +7,9 @@ use super::guard::{guard, guard_value, silence_panics};
 use super::handle::{Handle, share, unshare};
 use super::status::{SEGNO_OK, segno_status};
 use super::version::SEGNO_ABI_VERSION;
-use crate::backend::cpu;
+use crate::backend::{GpuOptions, cpu};
 use crate::engine::context::{LogSink, Options};
+use crate::engine::device::Kind;
 use crate::engine::{Context, LogLevel};
 use crate::error::{Error, Result};
 use std::ffi::{c_char, c_void};
@@ -33,6 +34,9 @@ pub const SEGNO_PRECISION_PRECISE: i32 = 1;
 pub const SEGNO_CTX_NO_AVX512: u32 = 1;
 /// Do not let a GPU choose tokens: greedy ones too are taken from the logits on the host, for exact comparison. No effect on the processor.
 pub const SEGNO_CTX_HOST_ARGMAX: u32 = 2;
+/// Run every decode step on a GPU as single launches and measure each: when a session is freed, the log hears a table at level INFO, with bytes,
+/// microseconds, GB/s and share of the memory's peak for every launch. Steps are slower meanwhile. No effect on the processor.
+pub const SEGNO_CTX_TIMING: u32 = 4;
 /// Something failed.
 pub const SEGNO_LOG_ERROR: i32 = 0;
 /// Something works worse than it could.
@@ -68,13 +72,22 @@ pub struct segno_ctx_opts {
     pub log: segno_log_fn,
     /// First argument of `log`; must stay valid until the context and all made from it are freed.
     pub log_user: *mut c_void,
+    /// A `CUcontext` of the host's own, in which all work on the GPU is then done; NULL (default): the device's primary context. It is never
+    /// destroyed here, and must stay until the context and all made from it are freed. Its device is used: `device_index` is 0 or that
+    /// device, and `device` not `SEGNO_DEVICE_CPU`.
+    pub cuda_context: *mut c_void,
+    /// Priority of the work on a GPU beside that of other streams: 0 (default) to the lowest number that the device takes (-5 on many), which runs
+    /// first. No effect on the processor.
+    pub stream_priority: i32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
-// SAFETY: repr(C), size first, six 4-byte and two 8-byte fields without padding; NULL is a valid callback.
+// SAFETY: repr(C), size first, six 4-byte, three 8-byte and two 4-byte fields without padding; NULL is a valid callback.
 unsafe impl Sized_ for segno_ctx_opts {}
 
 const MAX_THREADS: u32 = 1024;
-const FLAGS: u32 = SEGNO_CTX_NO_AVX512 | SEGNO_CTX_HOST_ARGMAX;
+const FLAGS: u32 = SEGNO_CTX_NO_AVX512 | SEGNO_CTX_HOST_ARGMAX | SEGNO_CTX_TIMING;
 
 fn defaults() -> segno_ctx_opts {
     segno_ctx_opts {
@@ -86,6 +99,9 @@ fn defaults() -> segno_ctx_opts {
         flags: 0,
         log: None,
         log_user: std::ptr::null_mut(),
+        cuda_context: std::ptr::null_mut(),
+        stream_priority: 0,
+        reserved: 0,
     }
 }
 
@@ -99,7 +115,7 @@ pub extern "C" fn segno_ctx_opts_init(opts: *mut segno_ctx_opts, size: usize) {
 /// Makes a context: opens the device and starts its worker threads.
 ///
 /// `abi_version`: pass `SEGNO_ABI_VERSION`; checked first. `opts`: NULL for defaults. `out` receives the context, NULL on failure; free it with
-/// `segno_ctx_free`. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build
+/// `segno_ctx_free`. The thread's current CUDA context is as before. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build
 /// without it, or a driver that is missing or too old), NOT_FOUND (no such device), DEVICE (a thread cannot be started, or the driver
 /// failed). Any thread. Since 0.1.
 #[unsafe(no_mangle)]
@@ -134,7 +150,7 @@ pub extern "C" fn segno_ctx_free(ctx: *mut segno_ctx) {
 
 fn engine_options(opts: &segno_ctx_opts) -> Result<Options> {
     let index = opts.device_index;
-    let device_index =
+    let index =
         usize::try_from(index).map_err(|_| Error::InvalidArgument(format!("device_index {index} is negative")))?;
     let precise = match opts.precision {
         SEGNO_PRECISION_DEFAULT => false,
@@ -153,7 +169,20 @@ fn engine_options(opts: &segno_ctx_opts) -> Result<Options> {
     let allow_avx512 = opts.flags & SEGNO_CTX_NO_AVX512 == 0;
     let cpu = cpu::Options { threads: opts.n_threads as usize, precise, allow_avx512 };
     let host_argmax = opts.flags & SEGNO_CTX_HOST_ARGMAX != 0;
-    Ok(Options { device: kind_of(opts.device)?, device_index, cpu, host_argmax })
+    let (context, timed) = (opts.cuda_context.expose_provenance(), opts.flags & SEGNO_CTX_TIMING != 0);
+    if opts.reserved != 0 {
+        return Err(Error::InvalidArgument(format!("reserved is {}, must be 0", opts.reserved)));
+    }
+    let device = match kind_of(opts.device)? {
+        Kind::Cpu if context != 0 => {
+            return Err(Error::InvalidArgument("cuda_context is set, and device is the processor".into()));
+        }
+        // Who hands a context over wants its device.
+        Kind::Auto if context != 0 => Kind::Cuda,
+        device => device,
+    };
+    let gpu = GpuOptions { index, context, stream_priority: opts.stream_priority, timed };
+    Ok(Options { device, cpu, gpu, host_argmax })
 }
 
 /// The host's callback and its argument.

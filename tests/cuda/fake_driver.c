@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef int Result;
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, FUNCTIONS = 256, DEPTH = 16 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, FUNCTIONS = 256, DEPTH = 16 };
 
 /* Captures a launch of a kernel with its arguments, runs what was captured, and gives it up. */
 typedef struct {
@@ -23,12 +23,16 @@ static const char *failing_name;
 static void *stack[DEPTH];
 static int depth;
 static char names[FUNCTIONS][64];
-static char context;
+static char context, host_context;
+static int last_priority;
 
 void fake_kernels(const Kernels *given) { kernels = *given; }
 long fake_live(void) { return live + depth; }
 long fake_calls(void) { return calls; }
 void fake_memory(long bytes) { total = bytes; }
+/* A context of the host's own, which the library neither makes nor gives back. */
+void *fake_host_context(void) { return &host_context; }
+int fake_priority(void) { return last_priority; }
 
 /* From call number `at` on every call fails, as after a fault; or each call of `name` does, and no other. */
 void fake_fail(long at, const char *name, Result result)
@@ -90,8 +94,14 @@ Result cuMemGetInfo_v2(size_t *free_bytes, size_t *all) { CALL(*all = (size_t)to
 Result cuDevicePrimaryCtxRetain(void **out, int device) { (void)device; CALL(*out = &context, live++); }
 Result cuDevicePrimaryCtxRelease_v2(int device) { (void)device; RELEASE(live--); }
 /* The stack of contexts is the thread's own, and works after a fault too. */
-Result cuCtxPushCurrent_v2(void *pushed) { return depth == DEPTH ? INVALID_VALUE : (stack[depth++] = pushed, SUCCESS); }
+Result cuCtxPushCurrent_v2(void *pushed)
+{
+    if (pushed != &context && pushed != &host_context) return INVALID_CONTEXT;
+    return depth == DEPTH ? INVALID_VALUE : (stack[depth++] = pushed, SUCCESS);
+}
 Result cuCtxPopCurrent_v2(void **popped) { return depth == 0 ? INVALID_VALUE : (*popped = stack[--depth], SUCCESS); }
+Result cuCtxGetDevice(int *device) { CALL(if (depth == 0) return INVALID_CONTEXT; *device = 0); }
+Result cuCtxGetStreamPriorityRange(int *least, int *greatest) { CALL(*least = 0, *greatest = -5); }
 Result cuCtxGetCurrent(void **current) { CALL(*current = depth ? stack[depth - 1] : NULL); }
 
 Result cuMemAlloc_v2(uint64_t *out, size_t bytes)
@@ -167,9 +177,30 @@ Result cuFuncGetAttribute(int *value, int attribute, void *function) { (void)att
 Result cuFuncSetAttribute(void *function, int attribute, int value) { (void)attribute, (void)function, (void)value; CALL(); }
 
 Result cuStreamCreate(void **out, unsigned flags) { (void)flags; CALL(*out = take(1, 0)); }
+Result cuStreamCreateWithPriority(void **out, unsigned flags, int priority)
+{
+    (void)flags;
+    CALL(*out = take(1, 0); last_priority = priority);
+}
+/* Streams end at once, so whoever comes to a gate finds it as open as it will ever be. */
+Result cuStreamWaitValue32_v2(void *stream, uint64_t gate, unsigned value, unsigned flags)
+{
+    (void)stream, (void)gate, (void)value, (void)flags;
+    CALL();
+}
 Result cuStreamDestroy_v2(void *stream) { RELEASE(give_back(stream)); }
 Result cuStreamSynchronize(void *stream) { (void)stream; CALL(); }
 Result cuStreamQuery(void *stream) { (void)stream; CALL(); }
+
+/* Events count the moments at which they were recorded, two microseconds apart. */
+static long moment;
+Result cuEventCreate(void **out, unsigned flags) { (void)flags; CALL(*out = take(sizeof(long), 0)); }
+Result cuEventRecord(void *event, void *stream) { (void)stream; CALL(*(long *)event = ++moment); }
+Result cuEventElapsedTime(float *milliseconds, void *begin, void *end)
+{
+    CALL(*milliseconds = 0.002f * (float)(*(long *)end - *(long *)begin));
+}
+Result cuEventDestroy_v2(void *event) { RELEASE(give_back(event)); }
 
 Result cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y, unsigned block_z,
                       unsigned shared, void *stream, void **arguments, void **extra)

@@ -22,7 +22,7 @@ pub struct Driver {
 }
 
 /// One GPU.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
     handle: CUdevice,
 }
@@ -138,6 +138,11 @@ impl Driver {
 }
 
 impl Device {
+    /// Its number, as the driver counts.
+    pub fn ordinal(&self) -> i32 {
+        self.handle
+    }
+
     /// What the maker calls it.
     pub fn name(&self) -> Result<String> {
         let mut name = [0; 128];
@@ -159,6 +164,14 @@ impl Device {
         self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
     }
 
+    /// Bytes a second that its memory can move, by clock and width.
+    pub fn memory_bandwidth(&self) -> Result<f64> {
+        let kilohertz = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?;
+        let bits = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?;
+        // Two transfers a cycle.
+        Ok(2.0 * f64::from(kilohertz) * 1e3 * f64::from(bits) / 8.0)
+    }
+
     fn attribute(&self, attribute: CUdevice_attribute) -> Result<u32> {
         let mut value: c_int = 0;
         // SAFETY: the handle comes from the driver.
@@ -177,10 +190,13 @@ impl Device {
     }
 }
 
-/// A share in a device's primary context, the one that CUDA runtime programs in this process use too.
+/// The context that this backend works in: the device's primary one, which CUDA runtime programs in this process use too, or one of the host's own.
 pub struct Primary {
     context: CUcontext,
     device: Device,
+    /// Whether `context` is a share that must be given back; the host keeps its own.
+    shared: bool,
+    stream_priority: c_int,
 }
 
 impl Primary {
@@ -189,7 +205,46 @@ impl Primary {
         let mut context: CUcontext = null_mut();
         // SAFETY: the handle comes from the driver; the share is given back when the value drops.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device.handle) })?;
-        Ok(Primary { context, device })
+        Ok(Primary { context, device, shared: true, stream_priority: 0 })
+    }
+
+    /// Works in a context of the host's own, the address of a `CUcontext` that must outlive the result.
+    pub fn adopt(context: usize) -> Result<Primary> {
+        let device = Device { handle: 0 };
+        let mut adopted = Primary {
+            context: std::ptr::with_exposed_provenance_mut(context),
+            device,
+            shared: false,
+            stream_priority: 0,
+        };
+        let current = adopted.enter()?;
+        let mut handle: CUdevice = 0;
+        // SAFETY: the host's context is current on this thread.
+        check("cuCtxGetDevice", unsafe { sys::cuCtxGetDevice(&mut handle) })?;
+        drop(current);
+        adopted.device = Device { handle };
+        Ok(adopted)
+    }
+
+    /// Gives streams that are made from now on this priority, of which lower numbers run first. Refuses what the device does not have.
+    pub fn set_stream_priority(&mut self, priority: i32) -> Result<()> {
+        let current = self.enter()?;
+        let (mut last, mut first): (c_int, c_int) = (0, 0);
+        // SAFETY: the context is current on this thread.
+        check("cuCtxGetStreamPriorityRange", unsafe { sys::cuCtxGetStreamPriorityRange(&mut last, &mut first) })?;
+        drop(current);
+        if !(first..=last).contains(&priority) {
+            return Err(Error::InvalidArgument(format!(
+                "stream_priority is {priority}; this device takes {first} (runs first) to {last}"
+            )));
+        }
+        self.stream_priority = priority;
+        Ok(())
+    }
+
+    /// Priority of new streams.
+    pub fn stream_priority(&self) -> i32 {
+        self.stream_priority
     }
 
     /// The device that it belongs to.
@@ -212,8 +267,10 @@ unsafe impl Sync for Primary {}
 
 impl Drop for Primary {
     fn drop(&mut self) {
-        // SAFETY: gives back the one share that `retain` took.
-        _ = check("cuDevicePrimaryCtxRelease", unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device.handle) });
+        if self.shared {
+            // SAFETY: gives back the one share that `retain` took.
+            _ = check("cuDevicePrimaryCtxRelease", unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device.handle) });
+        }
     }
 }
 

@@ -117,6 +117,11 @@ impl Launch {
         self.grid.map(|extent| extent.resolve(shape))
     }
 
+    /// Whether a shape gives it anything to do.
+    pub fn runs(&self, shape: &Shape) -> bool {
+        !self.blocks(shape).contains(&0)
+    }
+
     /// Place of the kernel for a shape in the table of loaded functions.
     pub fn function(&self, shape: &Shape) -> usize {
         let variant = match self.kernel {

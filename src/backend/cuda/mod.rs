@@ -14,9 +14,10 @@ mod memory;
 mod module;
 mod runner;
 mod single;
+mod timing;
 mod weights;
 
-use super::{Backend, Gpu, Limits, Memory, Prepared, Runner};
+use super::{Backend, Gpu, GpuOptions, Limits, Memory, Prepared, Runner};
 use crate::error::{Error, Result};
 use crate::plan::Program;
 use driver::Primary;
@@ -50,21 +51,26 @@ pub struct Cuda {
     primary: Arc<Primary>,
     kernels: Arc<Kernels>,
     eager: bool,
+    timed: bool,
 }
 
 impl Cuda {
     /// Opens GPU `index`; `eager` runs every step as single launches, for comparison with the graphs.
     pub fn new(index: usize, eager: bool) -> Result<Cuda> {
+        Ok(Cuda { eager, ..Cuda::open(&GpuOptions { index, ..GpuOptions::default() })? })
+    }
+
+    /// Opens a GPU as a host wants it.
+    pub fn open(options: &GpuOptions) -> Result<Cuda> {
         // Asked first: without kernels there is no use for the driver, nor for the time that opening it takes.
         if !module::is_built() {
             return Err(Error::Unsupported("this library is built without cuda kernels; use the cpu".into()));
         }
-        let device = driver::open()?.device(index)?;
-        let primary = Arc::new(Primary::retain(device)?);
+        let primary = Arc::new(work_place(options)?);
         let current = primary.enter()?;
         let kernels = Arc::new(Kernels::load(&primary)?);
         drop(current);
-        Ok(Cuda { primary, kernels, eager })
+        Ok(Cuda { primary, kernels, eager: options.timed, timed: options.timed })
     }
 
     /// Brings a program's weights to the device.
@@ -73,8 +79,28 @@ impl Cuda {
         let _current = self.primary.enter()?;
         let weights = Arc::new(Weights::upload(&program, &self.primary, &self.kernels)?);
         let (primary, kernels) = (Arc::clone(&self.primary), Arc::clone(&self.kernels));
-        Ok(Loaded { program, weights, kernels, primary, eager: self.eager })
+        Ok(Loaded { program, weights, kernels, primary, eager: self.eager, timed: self.timed })
     }
+}
+
+/// The context that options ask for.
+fn work_place(options: &GpuOptions) -> Result<Primary> {
+    let device = driver::open()?.device(options.index)?;
+    let mut primary = match options.context {
+        0 => Primary::retain(device)?,
+        context => Primary::adopt(context)?,
+    };
+    let (index, own) = (options.index, primary.device());
+    if index != 0 && own != device {
+        let own = own.ordinal();
+        return Err(Error::InvalidArgument(format!(
+            "cuda_context belongs to device {own}, device_index is {index}; leave device_index 0"
+        )));
+    }
+    if options.stream_priority != 0 {
+        primary.set_stream_priority(options.stream_priority)?;
+    }
+    Ok(primary)
 }
 
 /// Whether there is a GPU, and the kernels for it are in this library.
@@ -82,9 +108,9 @@ pub fn is_usable() -> bool {
     module::is_built() && count() > 0
 }
 
-/// Opens GPU `index` as a backend.
-pub fn open(index: usize) -> Result<Box<dyn Backend>> {
-    Ok(Box::new(Cuda::new(index, false)?))
+/// Opens a GPU as a backend.
+pub fn open(options: &GpuOptions) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(Cuda::open(options)?))
 }
 
 impl Backend for Cuda {
@@ -120,6 +146,7 @@ pub struct Loaded {
     kernels: Arc<Kernels>,
     primary: Arc<Primary>,
     eager: bool,
+    timed: bool,
 }
 
 impl Loaded {
@@ -131,6 +158,10 @@ impl Loaded {
 
 impl Prepared for Loaded {
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>> {
-        Ok(Box::new(self.runner(limits, self.eager)?))
+        let mut runner = self.runner(limits, self.eager)?;
+        if self.timed {
+            runner.time_steps(&self.program)?;
+        }
+        Ok(Box::new(runner))
     }
 }

@@ -139,7 +139,9 @@ impl Stream {
         let mut raw: CUstream = null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: a context is current.
-        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, flags) })?;
+        check("cuStreamCreateWithPriority", unsafe {
+            sys::cuStreamCreateWithPriority(&mut raw, flags, kernels.primary.stream_priority())
+        })?;
         Ok(Stream { raw, kernels: Arc::clone(kernels) })
     }
 
@@ -211,6 +213,13 @@ impl Stream {
         check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw) })
     }
 
+    /// Holds back what is started here from now on, until the word at the device address `gate` is 1.
+    pub fn hold(&self, gate: u64) -> Result<()> {
+        let equal = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_EQ as u32;
+        // SAFETY: the stream lives; the caller owns the word.
+        check("cuStreamWaitValue32", unsafe { sys::cuStreamWaitValue32_v2(self.raw, gate, 1, equal) })
+    }
+
     /// Waits until everything started here has ended.
     pub fn wait(&self) -> Result<()> {
         // SAFETY: the stream lives.
@@ -244,6 +253,9 @@ pub struct Event {
     raw: CUevent,
     primary: Arc<Primary>,
 }
+
+// SAFETY: a handle that any thread may use.
+unsafe impl Send for Event {}
 
 impl Event {
     /// A moment that is not set yet; the context must be current.

@@ -8,6 +8,7 @@ use super::driver::Primary;
 use super::lower::{Addresses, Lists, lower, quantized_width};
 use super::memory::{Block, Mapped, Part, Places, free_bytes};
 use super::module::{Graph, Kernels, Stream};
+use super::timing::Timing;
 use super::weights::{self, Weights};
 use crate::backend::{Batch, KvType, Limits, Runner};
 use crate::error::{Error, Result, filled};
@@ -174,8 +175,10 @@ pub struct CudaRunner {
     failed: Option<String>,
     /// Whether the logits of the last run are on the host.
     outputs: usize,
+    /// Measures steps, where the host wants that.
+    timing: Option<Timing>,
     pub primary: Arc<Primary>,
-    _weights: Arc<Weights>,
+    weights: Arc<Weights>,
 }
 
 impl CudaRunner {
@@ -225,13 +228,25 @@ impl CudaRunner {
             warning: None,
             failed: None,
             outputs: 0,
+            timing: None,
             primary: Arc::clone(primary),
-            _weights: Arc::clone(weights),
+            weights: Arc::clone(weights),
         };
         runner.build_graphs(kernels);
         runner.send_scratch_page(limits.pages as u32)?;
         runner.call_everything_once(addresses.step.cos, addresses.step.sin)?;
         Ok(runner)
+    }
+
+    /// Measures steps from now on; the runner is eager.
+    pub fn time_steps(&mut self, program: &Program) -> Result<()> {
+        let _current = self.primary.enter()?;
+        let tiers = self.sizes.tiers.len();
+        let shapes = self.sizes.shapes().step_by(tiers);
+        let element_bytes = self.sizes.page_bytes / program.kv.page_elements().unwrap_or(1).max(1);
+        self.timing =
+            Some(Timing::new(&self.primary, program, &self.weights.matrices, &self.lists, shapes, element_bytes)?);
+        Ok(())
     }
 
     /// Bytes of the cache.
@@ -346,6 +361,14 @@ impl CudaRunner {
         Ok(())
     }
 
+    /// Runs a step and measures it.
+    fn start_timed(&mut self, shape: &Shape, updates: usize, batch: &Batch) -> Result<()> {
+        self.announce(updates);
+        let positions = batch.rows.iter().map(|row| u64::from(row.position) + 1).sum();
+        let Some(timing) = &mut self.timing else { return Ok(()) };
+        timing.run(&self.stream, self.lists.of(shape), shape, positions)
+    }
+
     /// Waits for the last kernel's mark; a failed kernel never sets it, so the driver is asked now and then.
     fn wait(&self) -> Result<()> {
         loop {
@@ -367,7 +390,11 @@ impl CudaRunner {
         if graph.is_some() {
             self.pad_rows(batch.rows.len(), shape.rows as usize);
         }
-        let started = self.start(&shape, updates, graph, cancel);
+        let started = if graph.is_some() && self.timing.is_some() {
+            self.start_timed(&shape, updates, batch)
+        } else {
+            self.start(&shape, updates, graph, cancel)
+        };
         if matches!(started, Err(Error::Cancelled)) && updates > 0 {
             // The first kernel may not have fetched the entries: send all again.
             self.tables[..self.sizes.outputs * self.table_stride].fill(u32::MAX);
@@ -440,6 +467,10 @@ impl Runner for CudaRunner {
             Err(error) => _ = self.failed.get_or_insert(error.to_string()),
             Ok(()) => {}
         }
+    }
+
+    fn report(&self) -> Option<String> {
+        self.timing.as_ref()?.report()
     }
 
     fn warning(&self) -> Option<&str> {

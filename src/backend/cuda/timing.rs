@@ -1,0 +1,224 @@
+//! Times of the launches of a step, one by one, by events between them, and the table that tells them.
+//!
+//! Steps of a bucket are measured; passes of prompts, whose shapes vary, are not. The host queues a few launches while the stream is held
+//! back, so that no time of the host is in an interval.
+
+use super::args::{Matrix, Shape};
+use super::driver::Primary;
+use super::lower::{Launch, Lists};
+use super::memory::Mapped;
+use super::module::{Event, Stream};
+use crate::error::{Result, collected, filled, reserve};
+use crate::plan::{Op, Program};
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Launches that are queued together; a stream takes about a thousand, and waiting for room while it is held back would last for ever.
+const TOGETHER: usize = 64;
+/// The medians are those of so many latest steps.
+const STEPS: usize = 64;
+
+/// Measures a session's steps.
+pub struct Timing {
+    /// Moments between launches that are queued together.
+    events: Vec<Event>,
+    /// 1 lets the stream go on.
+    gate: Mapped<u32>,
+    tables: Vec<Table>,
+    /// Bytes that a launch reads for each position of each row.
+    position_bytes: u64,
+    /// Bytes a second of the device's memory.
+    bandwidth: f64,
+}
+
+/// The steps of one bucket.
+struct Table {
+    rows: u32,
+    lines: Vec<Line>,
+    /// Microseconds of the launches of the latest steps, a step after the other.
+    times: Vec<f32>,
+    /// Microseconds between two events without a launch, of the same steps.
+    empty: Vec<f32>,
+    steps: usize,
+    /// Positions that the rows of the latest step attend to, all together.
+    positions: u64,
+}
+
+/// One launch.
+struct Line {
+    /// Kernel and ops.
+    name: String,
+    /// Bytes of weights that it reads.
+    weights: u64,
+    attends: bool,
+}
+
+/// What the host's memory is for.
+const WHAT: &str = "times of launches";
+
+impl Timing {
+    /// For steps of these shapes, one a bucket; the context must be current.
+    pub fn new(
+        primary: &Arc<Primary>,
+        program: &Program,
+        matrices: &[Matrix],
+        lists: &Lists,
+        shapes: impl Iterator<Item = Shape>,
+        element_bytes: usize,
+    ) -> Result<Timing> {
+        let mut events = reserve(TOGETHER + 2, WHAT)?;
+        for _ in 0..TOGETHER + 2 {
+            events.push(Event::new(primary)?);
+        }
+        let mut tables = Vec::new();
+        for shape in shapes {
+            let launches = lists.of(&shape).iter().filter(|launch| launch.runs(&shape));
+            let lines = collected(launches.map(|launch| Line::new(program, matrices, launch, &shape)), WHAT)?;
+            let (times, empty) = (filled(lines.len() * STEPS, 0.0, WHAT)?, filled(STEPS, 0.0, WHAT)?);
+            tables.push(Table { rows: shape.rows, lines, times, empty, steps: 0, positions: 0 });
+        }
+        let kv = &program.kv;
+        Ok(Timing {
+            events,
+            gate: Mapped::new(primary, 1)?,
+            tables,
+            position_bytes: (2 * kv.kv_heads * kv.head_dim * element_bytes) as u64,
+            bandwidth: primary.device().memory_bandwidth()?,
+        })
+    }
+
+    /// Runs a step of a bucket, launch by launch; `positions` are those that its rows attend to, all together.
+    pub fn run(&mut self, stream: &Stream, launches: &[Launch], shape: &Shape, positions: u64) -> Result<()> {
+        let Some(index) = self.tables.iter().position(|table| table.rows == shape.rows) else {
+            return launches.iter().try_for_each(|launch| stream.launch(launch, shape));
+        };
+        let step = self.tables[index].steps % STEPS;
+        let (mut done, mut rest) = (0, launches);
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(TOGETHER.min(rest.len()));
+            let count = self.run_together(stream, now, shape)?;
+            let table = &mut self.tables[index];
+            let first = step * table.lines.len() + done;
+            for (slot, pair) in table.times[first..first + count].iter_mut().zip(self.events[1..].windows(2)) {
+                *slot = (pair[1].since(&pair[0])? * 1e6) as f32;
+            }
+            table.empty[step] = (self.events[1].since(&self.events[0])? * 1e6) as f32;
+            (done, rest) = (done + count, later);
+        }
+        let table = &mut self.tables[index];
+        (table.steps, table.positions) = (table.steps + 1, positions);
+        Ok(())
+    }
+
+    /// Runs a few launches with an event after each, and two before the first; how many there were to run.
+    fn run_together(&mut self, stream: &Stream, launches: &[Launch], shape: &Shape) -> Result<usize> {
+        self.gate.write(0, 0);
+        stream.hold(self.gate.device())?;
+        let queued = self.queue(stream, launches, shape);
+        // Whatever happened: the stream would wait for ever.
+        self.gate.write(0, 1);
+        stream.wait()?;
+        queued
+    }
+
+    fn queue(&self, stream: &Stream, launches: &[Launch], shape: &Shape) -> Result<usize> {
+        stream.record(&self.events[0])?;
+        stream.record(&self.events[1])?;
+        let mut count = 0;
+        for launch in launches.iter().filter(|launch| launch.runs(shape)) {
+            stream.launch(launch, shape)?;
+            count += 1;
+            stream.record(&self.events[count + 1])?;
+        }
+        Ok(count)
+    }
+
+    /// A table for every bucket that had a step; none before the first.
+    pub fn report(&self) -> Option<String> {
+        let mut text = String::new();
+        let tables = self.tables.iter().filter(|table| table.steps > 0);
+        tables.for_each(|table| table.tell(&mut text, self.position_bytes, self.bandwidth));
+        Some(text).filter(|text| !text.is_empty())
+    }
+}
+
+impl Line {
+    fn new(program: &Program, matrices: &[Matrix], launch: &Launch, shape: &Shape) -> Line {
+        let mut name = format!("{:?}", launch.kernel);
+        let ops = launch.covers.iter().map(|&op| &program.ops[op]);
+        let attends = ops.clone().any(|op| matches!(op, Op::Attention { .. }));
+        let weights = ops.clone().map(|op| weight_bytes(program, matrices, op, shape)).sum();
+        for op in ops {
+            name += if name.contains(": ") { ", " } else { ": " };
+            name += op.name();
+        }
+        Line { name, weights, attends }
+    }
+}
+
+/// Bytes of weights that an op reads.
+fn weight_bytes(program: &Program, matrices: &[Matrix], op: &Op, shape: &Shape) -> u64 {
+    let matrix = |id: usize| u64::from(matrices[id].row_bytes);
+    let vector = |id: usize| size_of_val(program.vectors[id].as_slice()) as u64;
+    match *op {
+        Op::Embed { table, .. } => matrix(table.0) * u64::from(shape.rows),
+        Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } => vector(weight.0),
+        Op::MatMul { matrix: id, bias, .. } => {
+            matrix(id.0) * u64::from(matrices[id.0].rows) + bias.map_or(0, |bias| vector(bias.0))
+        }
+        _ => 0,
+    }
+}
+
+impl Table {
+    fn tell(&self, text: &mut String, position_bytes: u64, bandwidth: f64) {
+        let steps = self.steps.min(STEPS);
+        let (mut weights, mut cached, mut total) = (0, 0, 0.0);
+        let empty = median(self.empty[..steps].iter().copied());
+        let peak = bandwidth / 1e9;
+        _ = writeln!(
+            text,
+            "launches of a step of {} rows, medians of {steps} steps; {empty:.1} us of each are the measurement's, share is of {peak:.0} GB/s",
+            self.rows
+        );
+        _ = writeln!(text, "{:>4} {:>12} {:>9} {:>7} {:>6}  launch", "", "bytes", "us", "GB/s", "share");
+        for (index, line) in self.lines.iter().enumerate() {
+            let keys = if line.attends { self.positions * position_bytes } else { 0 };
+            let us = median((0..steps).map(|step| self.times[step * self.lines.len() + index]));
+            (weights, cached, total) = (weights + line.weights, cached + keys, total + us);
+            _ = writeln!(text, "{:>4} {} {}", index + 1, figures(line.weights + keys, us, bandwidth), line.name);
+        }
+        let sum = figures(weights + cached, total, bandwidth);
+        _ = writeln!(text, " all {sum} {weights} bytes of weights, {cached} of keys and values");
+    }
+}
+
+/// Bytes, microseconds, rate and share of the peak.
+fn figures(bytes: u64, us: f32, bandwidth: f64) -> String {
+    let rate = bytes as f64 / f64::from(us.max(f32::MIN_POSITIVE)) * 1e6;
+    format!("{bytes:>12} {us:>9.2} {:>7.0} {:>5.1}% ", rate / 1e9, 100.0 * rate / bandwidth)
+}
+
+fn median(times: impl Iterator<Item = f32>) -> f32 {
+    let mut sorted = [0.0; STEPS];
+    let count = sorted.iter_mut().zip(times).map(|(slot, time)| *slot = time).count();
+    sorted[..count].sort_unstable_by(f32::total_cmp);
+    sorted[count / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([5.0].into_iter()), 5.0);
+        assert_eq!(median((0..STEPS).map(|i| (i * 37 % STEPS) as f32)), STEPS as f32 / 2.0);
+    }
+
+    #[test]
+    fn a_rate_is_bytes_by_time() {
+        assert_eq!(figures(8_000_000, 4.0, 4e12), "     8000000      4.00    2000  50.0% ");
+    }
+}
