@@ -2,11 +2,14 @@
 
 #![cfg(feature = "cuda")]
 
+mod common;
+
+use common::launches::lists;
 use segno::arch::{Arch, Hparams};
-use segno::backend::cuda::args::{Args, Matrix, Shape, StepArgs};
-use segno::backend::cuda::lower::{Addresses, Extent, Kernel, Launch, Lists, lower};
+use segno::backend::cuda::args::{Args, Shape};
+use segno::backend::cuda::lower::{Extent, Kernel, Launch};
 use segno::format::Gguf;
-use segno::plan::{Program, build::build, memory::place};
+use segno::plan::{Program, build::build};
 use std::path::PathBuf;
 
 fn programs() -> Vec<(PathBuf, Program)> {
@@ -22,25 +25,6 @@ fn programs() -> Vec<(PathBuf, Program)> {
         (path, program)
     };
     paths.map(read).collect()
-}
-
-fn lists(program: &Program) -> Lists {
-    let placement = place(program).unwrap();
-    let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
-    let matrix = |weight: &segno::plan::Weight| Matrix {
-        data: 1 << 40,
-        rows: weight.rows as u32,
-        cols: weight.cols as u32,
-        ..Matrix::default()
-    };
-    let addresses = Addresses {
-        buffers: numbers(placement.buffers.len(), 1 << 32),
-        matrices: program.matrices.iter().map(matrix).collect(),
-        vectors: numbers(program.vectors.len(), 1 << 36),
-        step: StepArgs { best: 1 << 44, ..StepArgs::default() },
-        ..Addresses::default()
-    };
-    lower(program, &placement, &addresses).unwrap()
 }
 
 #[test]

@@ -19,7 +19,6 @@ use segno::quant::DType;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 const POSITIONS: usize = 64;
 const SEQS: usize = 64;
@@ -293,36 +292,5 @@ fn types_without_kernels_are_refused_by_name() {
         let refused = device(false).prepare(random("random", |_| dtype).program).err();
         let Some(Error::Unsupported(message)) = refused else { panic!("{dtype}") };
         assert!(message.contains(dtype.name()), "{message}");
-    }
-}
-
-/// Greedy decoding at 128 positions of context, and a prompt of 512; printed, never judged.
-#[test]
-#[ignore = "a measurement"]
-fn speed() {
-    for Case { name, program, .. } in models() {
-        let start = Instant::now();
-        let mut run = Run::new(device(false), &program, KvType::F16, 1024, 8);
-        let loaded = start.elapsed().as_secs_f64();
-        let rows: Vec<Row> = (0..512).map(|p| Row { token: run.tokens[p], position: p as u32, slot: 1 }).collect();
-        run.pass(&rows, &[511], false);
-        let start = Instant::now();
-        run.pass(&rows, &[511], false);
-        let prompt = 512.0 / start.elapsed().as_secs_f64();
-        for seqs in [1, 2, 4, 8] {
-            let mut token = 1;
-            let mut began = Instant::now();
-            for position in 0..256u32 {
-                if position == 128 {
-                    began = Instant::now();
-                }
-                let rows: Vec<Row> = (0..seqs).map(|slot| Row { token, position, slot }).collect();
-                let outputs: Vec<u32> = (0..seqs).collect();
-                run.pass(&rows, &outputs, false);
-                token = run.runner.best_token(0).unwrap();
-            }
-            let rate = 128.0 * f64::from(seqs) / began.elapsed().as_secs_f64();
-            println!("{} batch {seqs}: {rate:.0} tok/s (prompt {prompt:.0} tok/s, load {loaded:.2} s)", name);
-        }
     }
 }

@@ -4,6 +4,8 @@
 
 pub mod distance;
 pub mod gguf;
+#[cfg(feature = "cuda")]
+pub mod launches;
 pub mod random;
 
 use segno::ffi::{ctx::*, decode::*, error::*, model::*, seq::*, session::*, status::*, text::*, version::*};

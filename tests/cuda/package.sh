@@ -15,7 +15,7 @@ targets=(--test allocation)
 for test in tests/cuda_*.rs; do targets+=(--test "$(basename "$test" .rs)"); done
 ${CARGO:-cargo} test --no-run --message-format=json-render-diagnostics "${targets[@]}" > "$folder/messages"
 ${CARGO:-cargo} build --message-format=json-render-diagnostics --example diverge --example synth_gguf >> "$folder/messages"
-if [ -f benches/cuda.rs ]; then ${CARGO:-cargo} bench --no-run --message-format=json-render-diagnostics --bench cuda >> "$folder/messages"; fi
+${CARGO:-cargo} bench --profile dev --no-run --message-format=json-render-diagnostics --bench cuda >> "$folder/messages"
 sed -nE 's/.*"reason":"compiler-artifact".*"kind":\["(test|example|bench)"\].*"name":"([a-z0-9_]+)".*"executable":"([^"]+)".*/\1 \2 \3/p' \
     "$folder/messages" | while read -r kind name program; do
     if [ "$kind" = bench ]; then name=bench_$name; fi
@@ -30,7 +30,7 @@ cp tests/golden/hf/*.gguf "$folder/root/tests/golden/hf/"
 cp examples/models/*.gguf "$folder/root/examples/models/"
 cp tests/cuda/run.sh "$folder/"
 git describe --always --dirty --abbrev=12 > "$folder/commit"
-for program in diverge synth_gguf cuda_models cuda_sessions; do
+for program in diverge synth_gguf cuda_models cuda_sessions bench_cuda; do
     [ -x "$folder/bin/$program" ] || { echo "package: $program is missing" >&2; exit 1; }
 done
 echo "package: $(find "$folder/bin" -type f | wc -l) programs, $(du -sm "$folder" | cut -f 1) MiB, commit $(cat "$folder/commit"), in $folder"

@@ -79,12 +79,9 @@ if wants speed; then
     for model in $speed; do
         [ -f "$synth/$model.gguf" ] || { echo "FAILED: $model was not written" | tee -a "$logs/summary.txt"; failures=$((failures + 1)); }
     done
-    models=$(for model in $speed; do printf ':%s' "$synth/$model.gguf"; done)
-    if [ -x bin/bench_cuda ]; then
-        step speed 240 "speed" bin/bench_cuda ${models//:/ }
-    else
-        step speed 240 "speed" env SEGNO_CUDA_MODELS="${models:1}" bin/cuda_models speed --ignored --exact --show-output
-    fi
+    files=()
+    for model in $speed; do files+=("$synth/$model.gguf"); done
+    step speed 240 "speed" bin/bench_cuda "${files[@]}"
     step tests 150 "accuracy at full depth" env SEGNO_CUDA_MODELS="$synth/${speed%% *}.gguf" bin/cuda_models logits_are --show-output
 fi
 echo "$failures steps failed, $((SECONDS - began)) s" | tee -a "$logs/summary.txt"

@@ -1,0 +1,246 @@
+//! Speed on the first GPU through the C API: prompts to their first token, greedy decoding at several contexts and in batches, and the default
+//! sampler beside greedy.
+//!
+//! `cargo bench --bench cuda -- [--prompts 512,4096] [--contexts 128,2048,16384] [--batches 2,8] [--no-sampler] [--steps N] [--runs N]
+//! [--bandwidth GB/S] MODEL.gguf...` prints one table a model; a list may be empty (`--batches ""`). Figures are medians of the runs, each of
+//! `--steps` tokens. The floor of a step is the time in which the card reads, at its measured bandwidth, the weights once and the keys and
+//! values of every sequence; what a step takes beyond that is also shown as microseconds for each of its kernels. Long contexts come from
+//! real prompts.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::{Ctx, Model, Session, greedy, launches::lists, sampler};
+use segno::arch::{Arch, Hparams};
+use segno::backend::cuda;
+use segno::backend::cuda::args::Shape;
+use segno::ffi::device::SEGNO_DEVICE_CUDA;
+use segno::ffi::seq::{SEGNO_SAMPLER_IGNORE_EOG, segno_sampler_opts};
+use segno::ffi::status::SEGNO_OK;
+use segno::format::Gguf;
+use segno::plan::{Op, Program, build::build};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Tokens of the prompts of batches, and context at which the sampler is compared.
+const SHORT: usize = 128;
+/// Steps before the clock starts.
+const WARM: usize = 4;
+
+struct Options {
+    prompts: Vec<usize>,
+    contexts: Vec<usize>,
+    batches: Vec<usize>,
+    samples: bool,
+    steps: usize,
+    runs: usize,
+    /// Bytes a second that the card reads.
+    bandwidth: f64,
+    models: Vec<PathBuf>,
+}
+
+/// What a step must read, and how many kernels it runs.
+struct Floor {
+    weight_bytes: f64,
+    /// Of one position of one sequence.
+    kv_bytes: f64,
+    single_kernels: usize,
+    batch_kernels: usize,
+}
+
+fn main() {
+    let options = parse();
+    let Ok(gpu) = cuda::info(0) else {
+        println!("skipped: no cuda device");
+        return;
+    };
+    println!("{}, driver {}, read bandwidth {:.0} GB/s", gpu.name, gpu.driver, options.bandwidth / 1e9);
+    for path in &options.models {
+        report(path, &options);
+    }
+}
+
+fn parse() -> Options {
+    let mut options = Options {
+        prompts: vec![512],
+        contexts: vec![SHORT],
+        batches: vec![2, 4, 8, 16, 32, 64],
+        samples: true,
+        steps: 128,
+        runs: 3,
+        bandwidth: 4541e9,
+        models: Vec::new(),
+    };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut list = || -> Vec<usize> {
+            let text = args.next().expect("a list of numbers follows the option");
+            text.split(',').filter(|part| !part.is_empty()).map(|part| part.parse().expect("a number")).collect()
+        };
+        match arg.as_str() {
+            // What cargo adds for every benchmark.
+            "--bench" => {}
+            "--prompts" => options.prompts = list(),
+            "--contexts" => options.contexts = list(),
+            "--batches" => options.batches = list(),
+            "--no-sampler" => options.samples = false,
+            "--steps" => options.steps = list()[0],
+            "--runs" => options.runs = list()[0],
+            "--bandwidth" => options.bandwidth = list()[0] as f64 * 1e9,
+            path => options.models.push(PathBuf::from(path)),
+        }
+    }
+    options
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn tokens(count: usize) -> Vec<i32> {
+    (0..count).map(|i| (i * 37 % 1000 + 5) as i32).collect()
+}
+
+fn program(path: &Path) -> Program {
+    let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
+    let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
+    build(&gguf, &arch, &Hparams::read(gguf.metadata(), &arch).unwrap()).unwrap()
+}
+
+impl Floor {
+    fn new(program: &Program) -> Floor {
+        // An embedding is read whole only where it is the head too.
+        let bytes = |op: &Op| match op {
+            Op::MatMul { matrix, .. } => {
+                let weight = &program.matrices[matrix.0];
+                weight.rows as u64 * weight.dtype.row_bytes(weight.cols as u64).unwrap()
+            }
+            _ => 0,
+        };
+        let (kv, lists) = (&program.kv, lists(program));
+        let kernels = |rows| lists.of(&Shape { rows, outputs: rows, splits: 1, pad: 0 }).len();
+        Floor {
+            weight_bytes: program.ops.iter().map(bytes).sum::<u64>() as f64,
+            kv_bytes: (2 * 2 * kv.layers * kv.kv_heads * kv.head_dim) as f64,
+            single_kernels: kernels(1),
+            batch_kernels: kernels(2),
+        }
+    }
+
+    /// Share of the bandwidth in percent, and microseconds a kernel above the floor, of a step of `seconds`.
+    fn judge(&self, seconds: f64, batch: usize, context: usize, bandwidth: f64) -> (f64, f64) {
+        let floor = (self.weight_bytes + self.kv_bytes * (batch * context) as f64) / bandwidth;
+        let kernels = if batch == 1 { self.single_kernels } else { self.batch_kernels };
+        (100.0 * floor / seconds, 1e6 * (seconds - floor) / kernels as f64)
+    }
+}
+
+fn report(path: &Path, options: &Options) {
+    let floor = Floor::new(&program(path));
+    let start = Instant::now();
+    let model = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap().load(path).unwrap();
+    println!(
+        "\n{}: load {:.2} s",
+        path.file_name().unwrap_or_default().to_string_lossy(),
+        start.elapsed().as_secs_f64()
+    );
+    let Floor { weight_bytes, single_kernels, batch_kernels, .. } = floor;
+    println!("  {:.3} GB of weights a step; kernels: {single_kernels}, in batches {batch_kernels}", weight_bytes / 1e9);
+    alone(&model, &floor, options);
+    together(&model, &floor, options);
+}
+
+fn repeat(options: &Options, f: impl FnMut(usize) -> f64) -> f64 {
+    median((0..options.runs).map(f).collect())
+}
+
+/// Prompts, contexts and the sampler, with one sequence.
+fn alone(model: &Model, floor: &Floor, options: &Options) {
+    let mut contexts = options.contexts.clone();
+    if options.samples && !contexts.contains(&SHORT) {
+        contexts.push(SHORT);
+    }
+    let room = contexts.iter().map(|context| context + WARM + options.steps + 1).chain(options.prompts.clone()).max();
+    let Some(room) = room else { return };
+    let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (1, room as u64 + 32)).unwrap();
+    for &count in &options.prompts {
+        first_token_seconds(&session, count);
+        let seconds = repeat(options, |_| first_token_seconds(&session, count));
+        println!(
+            "  prompt {count:>6}: {:>8.0} tok/s, first token after {:.2} ms",
+            count as f64 / seconds,
+            seconds * 1e3
+        );
+    }
+    for &context in &contexts {
+        let seconds = step_seconds(&session, &greedy(), context, options);
+        let (share, above) = floor.judge(seconds, 1, context, options.bandwidth);
+        let rate = 1.0 / seconds;
+        println!(
+            "  context {context:>5}: {rate:>8.0} tok/s, {share:.0} % of the bandwidth, {above:.2} us a kernel above the floor"
+        );
+        if options.samples && context == SHORT {
+            let endless = segno_sampler_opts { flags: SEGNO_SAMPLER_IGNORE_EOG, ..sampler() };
+            let sampled = step_seconds(&session, &endless, context, options);
+            let more = 1e6 * (sampled - seconds);
+            println!("  default sampler: {:>6.0} tok/s, {more:.1} us a token more than greedy", 1.0 / sampled);
+        }
+    }
+}
+
+fn first_token_seconds(session: &Session, count: usize) -> f64 {
+    let seq = session.open(&greedy()).unwrap();
+    let start = Instant::now();
+    session.append(seq, &tokens(count)).unwrap();
+    session.generate(seq, 1).unwrap();
+    let seconds = start.elapsed().as_secs_f64();
+    session.close(seq).unwrap();
+    seconds
+}
+
+/// Seconds of a step of one sequence with so many tokens behind it.
+fn step_seconds(session: &Session, chooser: &segno_sampler_opts, context: usize, options: &Options) -> f64 {
+    let seq = session.open(chooser).unwrap();
+    session.prefill(seq, &tokens(context)).unwrap();
+    let seconds = repeat(options, |_| {
+        session.truncate(seq, context).unwrap();
+        advance(session, &[seq], WARM);
+        advance(session, &[seq], options.steps)
+    });
+    session.close(seq).unwrap();
+    seconds
+}
+
+/// Steps of several sequences; seconds of one.
+fn advance(session: &Session, seqs: &[i32], steps: usize) -> f64 {
+    let start = Instant::now();
+    for _ in 0..steps {
+        let (_, statuses, result) = session.batch(seqs);
+        assert!(result == Ok(SEGNO_OK) && statuses.iter().all(|&status| status >= 0), "{result:?} {statuses:?}");
+    }
+    start.elapsed().as_secs_f64() / steps as f64
+}
+
+fn together(model: &Model, floor: &Floor, options: &Options) {
+    let Some(&most) = options.batches.iter().max() else { return };
+    let room = most * (SHORT + WARM + options.steps).next_multiple_of(32);
+    let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (most as u32, room as u64)).unwrap();
+    for &batch in &options.batches {
+        let seconds = repeat(options, |_| {
+            let seqs: Vec<i32> = (0..batch).map(|_| session.open(&greedy()).unwrap()).collect();
+            for (index, &seq) in seqs.iter().enumerate() {
+                session.prefill(seq, &tokens(SHORT + index)[index..]).unwrap();
+            }
+            advance(&session, &seqs, WARM);
+            let seconds = advance(&session, &seqs, options.steps);
+            seqs.iter().for_each(|&seq| _ = session.close(seq).unwrap());
+            seconds
+        });
+        let (share, above) = floor.judge(seconds, batch, SHORT, options.bandwidth);
+        let rate = batch as f64 / seconds;
+        println!(
+            "  batch {batch:>7}: {rate:>8.0} tok/s, {share:.0} % of the bandwidth, {above:.2} us a kernel above the floor"
+        );
+    }
+}

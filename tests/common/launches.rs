@@ -1,0 +1,25 @@
+//! The launches of a program without a GPU: lowered with addresses that stand for the device's.
+
+use segno::backend::cuda::args::{Matrix, StepArgs};
+use segno::backend::cuda::lower::{Addresses, Lists, lower};
+use segno::plan::{Program, Weight, memory::place};
+
+/// The lists of a program.
+pub fn lists(program: &Program) -> Lists {
+    let placement = place(program).unwrap();
+    let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
+    let matrix = |weight: &Weight| Matrix {
+        data: 1 << 40,
+        rows: weight.rows as u32,
+        cols: weight.cols as u32,
+        ..Matrix::default()
+    };
+    let addresses = Addresses {
+        buffers: numbers(placement.buffers.len(), 1 << 32),
+        matrices: program.matrices.iter().map(matrix).collect(),
+        vectors: numbers(program.vectors.len(), 1 << 36),
+        step: StepArgs { best: 1 << 44, ..StepArgs::default() },
+        ..Addresses::default()
+    };
+    lower(program, &placement, &addresses).unwrap()
+}
