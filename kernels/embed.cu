@@ -1,5 +1,5 @@
 // Rows of the token embedding, decoded to f32, and the copy of the rows whose logits are wanted. One block a row.
-#include "common/device.cuh"
+#include "common/group.cuh"
 
 struct EmbedArgs {
     Matrix table;
@@ -14,52 +14,44 @@ struct SelectArgs {
     uint32_t width, pad;
 };
 
-__device__ float half_at(const uint8_t *values, size_t index) {
-    return __half2float(reinterpret_cast<const __half *>(values)[index]);
+template <int TYPE>
+__device__ __forceinline__ float value_of(const Group &g, int i) {
+    const int code = (int8_t)(g.w[i / 4] >> (8 * (i % 4))), half = has_halves(TYPE) ? i / 16 : 0;
+    const float value = __fmul_rn(g.scale[half], (float)(code - offset_of(TYPE)));
+    return has_min(TYPE) ? __fsub_rn(value, g.min[half]) : value;
 }
 
-// Upper bits of value `i` of group `lane`; `high` is that part of its slice.
-__device__ uint32_t upper_bits(uint32_t dtype, const uint32_t *high, uint32_t lane, uint32_t i) {
-    const uint32_t word = i / 4, byte = i % 4;
-    if (dtype == Q5_K) return high[lane] >> (8 * byte + word) & 1;
-    return high[2 * lane + word / 4] >> (8 * byte + 2 * (word % 4)) & 3;
-}
-
-__device__ float quantized_value(const Matrix &m, const uint8_t *row, uint32_t col) {
-    const uint32_t group = col / 32, i = col % 32, lane = group % SLICE_GROUPS;
-    const uint32_t groups = min((uint32_t)SLICE_GROUPS, m.cols / 32 - (group - lane));
-    const uint8_t *slice = row + group / SLICE_GROUPS * m.slice_bytes;
-    const uint8_t *high = slice + code_bytes(m.dtype) * groups, *scales = high + high_bytes(m.dtype) * groups;
-    const uint8_t *blocks = scales + scale_bytes(m.dtype) * groups;
-    if (m.dtype == Q8_0) return half_at(blocks, lane) * (float)(int8_t)slice[(i / 16 * groups + lane) * 16 + i % 16];
-    uint32_t code = slice[lane * 16 + i % 16] >> (i / 16 * 4) & 15;
-    if (m.dtype != Q4_K) code |= upper_bits(m.dtype, reinterpret_cast<const uint32_t *>(high), lane, i) << 4;
-    if (m.dtype == Q6_K) {
-        const float scale = half_at(blocks, lane / 8) * (float)(int8_t)scales[2 * lane + i / 16];
-        return scale * ((float)code - 32.0f);
+// A group a thread.
+template <int TYPE>
+__device__ __forceinline__ void put_groups(const Matrix &m, const uint8_t *row, float4 *out) {
+    const uint32_t all = m.cols / 32;
+    for (uint32_t at = threadIdx.x; at < all; at += blockDim.x) {
+        const uint32_t lane = at % SLICE_GROUPS, groups = min((uint32_t)SLICE_GROUPS, all - (at - lane));
+        const Group g = load_group<TYPE, true>(row + at / SLICE_GROUPS * m.slice_bytes, groups, lane);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            out[8 * at + i] = make_float4(value_of<TYPE>(g, 4 * i), value_of<TYPE>(g, 4 * i + 1), value_of<TYPE>(g, 4 * i + 2),
+                                          value_of<TYPE>(g, 4 * i + 3));
+        }
     }
-    const float scale = half_at(blocks, lane / 8 * 2) * (float)scales[2 * lane];
-    const float min = half_at(blocks, lane / 8 * 2 + 1) * (float)scales[2 * lane + 1];
-    return scale * (float)code - min;
 }
 
-__device__ float value_at(const Matrix &m, uint32_t row, uint32_t col) {
-    const uint8_t *data = m.data + (size_t)row * m.row_bytes;
-    switch (m.dtype) {
-        case F32: return reinterpret_cast<const float *>(data)[col];
-        case F16: return half_at(data, col);
-        case BF16: return __bfloat162float(reinterpret_cast<const __nv_bfloat16 *>(data)[col]);
-        default: return quantized_value(m, data, col);
-    }
+template <int TYPE>
+__device__ __forceinline__ void put_floats(const Matrix &m, const uint8_t *row, float *out) {
+    for (uint32_t col = threadIdx.x; col < m.cols; col += blockDim.x) out[col] = load_float<TYPE>(row, col);
 }
 
 extern "C" __global__ void __launch_bounds__(256) embed(EmbedArgs args, Shape) {
     // In this order: what the first kernel of the step wrote, later kernels read before they wait.
     wait_for_producers();
     const uint32_t token = args.rows[blockIdx.x].token;
-    for (uint32_t col = threadIdx.x; col < args.table.cols; col += blockDim.x) {
-        args.out[(size_t)blockIdx.x * args.table.cols + col] = value_at(args.table, token, col);
-    }
+    const uint8_t *row = args.table.data + (size_t)token * args.table.row_bytes;
+    float *out = args.out + (size_t)blockIdx.x * args.table.cols;
+    by_type(args.table.dtype, [&](auto type) {
+        constexpr int TYPE = decltype(type)::value;
+        if constexpr (TYPE >= Q8_0) put_groups<TYPE>(args.table, row, reinterpret_cast<float4 *>(out));
+        else put_floats<TYPE>(args.table, row, out);
+    });
 }
 
 extern "C" __global__ void __launch_bounds__(256) select_rows(SelectArgs args, Shape) {

@@ -43,13 +43,6 @@ __device__ __forceinline__ void dot_quantized(const MatmulArgs &args, const Matr
     }
 }
 
-template <int TYPE>
-__device__ __forceinline__ float load_float(const uint8_t *values, uint32_t at) {
-    if constexpr (TYPE == F32) return reinterpret_cast<const float *>(values)[at];
-    if constexpr (TYPE == F16) return __half2float(reinterpret_cast<const __half *>(values)[at]);
-    return __bfloat162float(reinterpret_cast<const __nv_bfloat16 *>(values)[at]);
-}
-
 // Rows of a multiple of 8 columns are read 8 values at a time, others one at a time.
 template <int TYPE, int BATCH>
 __device__ __forceinline__ void dot_floats(const MatmulArgs &args, const Matrix &m, const uint32_t (&weight)[ROWS],
@@ -103,15 +96,11 @@ __device__ __forceinline__ void multiply(const MatmulArgs &args, const Shape &sh
 #pragma unroll
     for (int n = 0; n < BATCH; n++) row[n] = min(slice * BATCH + n, batch - 1);
     float sum[ROWS][BATCH] = {};
-    switch (m.dtype) {
-        case F32: dot_floats<F32, BATCH>(args, m, weight, row, sum); break;
-        case F16: dot_floats<F16, BATCH>(args, m, weight, row, sum); break;
-        case BF16: dot_floats<BF16, BATCH>(args, m, weight, row, sum); break;
-        case Q8_0: dot_quantized<Q8_0, BATCH>(args, m, weight, row, sum); break;
-        case Q4_K: dot_quantized<Q4_K, BATCH>(args, m, weight, row, sum); break;
-        case Q5_K: dot_quantized<Q5_K, BATCH>(args, m, weight, row, sum); break;
-        default: dot_quantized<Q6_K, BATCH>(args, m, weight, row, sum); break;
-    }
+    by_type(m.dtype, [&](auto type) {
+        constexpr int TYPE = decltype(type)::value;
+        if constexpr (TYPE >= Q8_0) dot_quantized<TYPE, BATCH>(args, m, weight, row, sum);
+        else dot_floats<TYPE, BATCH>(args, m, weight, row, sum);
+    });
     // Lane n * ROWS + r keeps the output of weight row r and batch row n.
     float mine = 0.0f;
     const uint32_t lane = threadIdx.x % WARP;

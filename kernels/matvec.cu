@@ -135,15 +135,7 @@ __device__ __forceinline__ void add_rows(Streams &streams, const Matrix &m, cons
 }
 
 __device__ __forceinline__ void dot_rows(Streams &streams, const Matrix &m, const Input &x, float (&sum)[2]) {
-    switch (m.dtype) {
-        case F32: return add_rows<F32>(streams, m, x, sum);
-        case F16: return add_rows<F16>(streams, m, x, sum);
-        case BF16: return add_rows<BF16>(streams, m, x, sum);
-        case Q8_0: return add_rows<Q8_0>(streams, m, x, sum);
-        case Q4_K: return add_rows<Q4_K>(streams, m, x, sum);
-        case Q5_K: return add_rows<Q5_K>(streams, m, x, sum);
-        default: return add_rows<Q6_K>(streams, m, x, sum);
-    }
+    by_type(m.dtype, [&](auto type) { add_rows<decltype(type)::value>(streams, m, x, sum); });
 }
 
 // Adds the lanes of up to eight rows, with the tree of `warp_sum`; every four lanes have the sum of their row.

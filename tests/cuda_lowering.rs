@@ -8,8 +8,9 @@ use common::launches::lists;
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::args::{Args, Shape};
 use segno::backend::cuda::lower::{Extent, Kernel, Launch};
-use segno::format::Gguf;
+use segno::format::{Data, Gguf};
 use segno::plan::{Program, build::build};
+use segno::quant::DType;
 use std::path::PathBuf;
 
 fn programs() -> Vec<(PathBuf, Program)> {
@@ -18,13 +19,16 @@ fn programs() -> Vec<(PathBuf, Program)> {
     let goldens = folder.filter(|path| path.extension().is_some_and(|ext| ext == "gguf"));
     let paths = goldens.chain([root.join("examples/models/shakespeare.gguf")]);
     let read = |path: PathBuf| {
-        let gguf = Gguf::open(&path, true, &mut |_| Ok(())).unwrap();
-        let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
-        let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
-        let program = build(&gguf, &arch, &hparams).unwrap();
+        let program = program(&Gguf::open(&path, true, &mut |_| Ok(())).unwrap());
         (path, program)
     };
     paths.map(read).collect()
+}
+
+fn program(gguf: &Gguf) -> Program {
+    let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
+    let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
+    build(gguf, &arch, &hparams).unwrap()
 }
 
 #[test]
@@ -39,6 +43,17 @@ fn every_op_is_covered_exactly_once() {
             let all: Vec<usize> = (0..program.ops.len()).collect();
             assert_eq!(covered, all, "{}", path.display());
         }
+    }
+}
+
+#[test]
+fn no_type_is_refused() {
+    for dtype in DType::ALL {
+        let bytes = common::random::odd(dtype).bytes();
+        let program = program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap());
+        let lists = lists(&program);
+        let covered = lists.single.iter().map(|launch| launch.covers.len()).sum::<usize>();
+        assert_eq!(covered, program.ops.len(), "{dtype}");
     }
 }
 

@@ -5,6 +5,8 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+#include "types.cuh"
+
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 // Positions of a page, and of a split of attention.
@@ -24,28 +26,12 @@ struct __align__(16) Row {
     uint32_t token, position, slot, pad;
 };
 
-enum DType : uint32_t { F32 = 0, F16 = 1, BF16 = 2, Q8_0 = 3, Q4_K = 4, Q5_K = 5, Q6_K = 6 };
-
-// A weight matrix: rows of `row_bytes`. Float rows stand as they are. A row of a quantized matrix is cut into slices of 1024 columns, one group of
-// 32 for each lane of a warp, the last slice of the row perhaps shorter. A slice of g groups holds, in this order, padded to 16 bytes:
-//   codes   Q8_0: 16 bytes a group with values 0 to 15, then 16 bytes a group with values 16 to 31;
-//           else 16 bytes a group, the low 4 bits of values 0 to 15 in low nibbles, of 16 to 31 in high ones
-//   high    Q5_K: a word a group, the fifth bit of value 4w + b at bit 8b + w;
-//           Q6_K: two words a group, the upper bits of value 4w + b at bit 8b + 2(w % 4) of word w / 4
-//   scales  a byte pair a group: Q4_K and Q5_K scale and minimum, Q6_K the signed scales of both halves
-//   blocks  Q8_0: a half a group; Q4_K and Q5_K: two halves, Q6_K: one, for each 8 groups
+// A weight matrix: rows of `row_bytes`. Float rows stand as they are; types.cuh tells how quantized ones lie in slices.
 struct Matrix {
     const uint8_t *data;
     uint32_t row_bytes, slice_bytes;  // of a whole slice
     uint32_t dtype, rows, cols, pad;
 };
-
-constexpr int SLICE_GROUPS = 32;
-
-// Bytes before the part of a slice that follows the codes, for each of its groups.
-__host__ __device__ constexpr uint32_t code_bytes(uint32_t dtype) { return dtype == Q8_0 ? 32 : 16; }
-__host__ __device__ constexpr uint32_t high_bytes(uint32_t dtype) { return dtype == Q5_K ? 4 : dtype == Q6_K ? 8 : 0; }
-__host__ __device__ constexpr uint32_t scale_bytes(uint32_t dtype) { return dtype == Q8_0 ? 0 : 2; }
 
 // Scale of 32 8-bit activations, and the sums of their two halves.
 struct __align__(8) Meta {

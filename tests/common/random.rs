@@ -9,8 +9,22 @@ pub const VOCAB: usize = 301;
 
 /// A model whose matrices are stored as `dtype_of` says by their names.
 pub fn file(dtype_of: impl Fn(&str) -> DType) -> File {
+    sized(64, 512, dtype_of)
+}
+
+/// A model of one type, of as odd a size as its blocks allow: rows of more than 1024 columns, and of whole blocks alone.
+pub fn odd(dtype: DType) -> File {
+    let (head_dim, feed_forward) = match dtype.block_len() {
+        1 | 32 => (72, 1120),
+        64 | 128 => (96, 1152),
+        _ => (64, 1280),
+    };
+    sized(head_dim, feed_forward, |_| dtype)
+}
+
+fn sized(head_dim: usize, feed_forward: usize, dtype_of: impl Fn(&str) -> DType) -> File {
     let small = Shape::small();
-    let small = Shape { hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, feed_forward: 512, ..small };
+    let small = Shape { hidden: 4 * head_dim, heads: 4, kv_heads: 2, head_dim, feed_forward, ..small };
     let shape = Shape { vocab: VOCAB, context: 8192, ..small };
     let mut file = shape.file();
     let mut random = Random::new(11);

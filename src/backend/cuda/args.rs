@@ -54,7 +54,7 @@ args! {
     ArgmaxArgs {
         logits: Address, best: Address, serial: Address, host_tokens: Address, host_done: Address, vocab: u32, pad: u32,
     }
-    RepackArgs { raw: Address, out: Matrix, first: u64, count: u64 }
+    RepackArgs { raw: Address, out: Matrix, first: u64, count: u64, block_bytes: u32, block_groups: u32 }
 }
 
 /// The arguments of one launch.
@@ -104,5 +104,6 @@ mod tests {
         assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [56, 48, 216]);
         assert_eq!([size_of::<MatvecArgs>(), size_of::<AttendArgs>()], [272, 192]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<AttentionArgs>(), size_of::<ArgmaxArgs>()], [136, 120, 48]);
+        assert_eq!(size_of::<RepackArgs>(), 64);
     }
 }

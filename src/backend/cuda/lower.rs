@@ -5,11 +5,11 @@
 //! same bits. Addresses come from outside, so that lowering needs no GPU.
 
 use super::args::*;
+use super::form::is_quantized;
 use crate::error::{Error, Result, reserve};
 use crate::plan::memory::Placement;
 use crate::plan::op::Rows;
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
-use crate::quant::DType;
 
 /// Blocks that look for the highest logit of a row.
 const ARGMAX_BLOCKS: u32 = 64;
@@ -165,33 +165,8 @@ pub struct Addresses {
     pub table_stride: u32,
 }
 
-/// Whether the kernels multiply by this type.
-pub fn takes(dtype: DType) -> Option<u32> {
-    match dtype {
-        DType::F32 => Some(0),
-        DType::F16 => Some(1),
-        DType::BF16 => Some(2),
-        DType::Q8_0 => Some(3),
-        DType::Q4_K => Some(4),
-        DType::Q5_K => Some(5),
-        DType::Q6_K => Some(6),
-        _ => None,
-    }
-}
-
-/// Whether a type is repacked into slices.
-pub fn is_quantized(dtype: DType) -> bool {
-    takes(dtype).is_some_and(|code| code > 2)
-}
-
 /// Refuses what the kernels lack, by name.
 pub fn check(program: &Program) -> Result<()> {
-    if let Some(weight) = program.matrices.iter().find(|weight| takes(weight.dtype).is_none()) {
-        let (name, dtype) = (&weight.name, weight.dtype);
-        return Err(Error::Unsupported(format!(
-            "tensor `{name}` is stored as {dtype}, which the cuda kernels lack; use the cpu"
-        )));
-    }
     let dim = program.kv.head_dim;
     if !dim.is_multiple_of(2) || dim > MAX_HEAD_DIM {
         return Err(Error::Unsupported(format!(

@@ -8,6 +8,7 @@
 pub mod args;
 mod attention;
 mod driver;
+pub mod form;
 pub mod inspect;
 pub mod lower;
 mod memory;

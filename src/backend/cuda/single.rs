@@ -3,7 +3,8 @@
 //! What does not fit is left to the launches of `lower`.
 
 use super::args::{Activation, Args, MatvecArgs, Segment};
-use super::lower::{Extent, Kernel, Lowering, ONE, is_quantized};
+use super::form::is_quantized;
+use super::lower::{Extent, Kernel, Lowering, ONE};
 use crate::plan::{Op, ValueId, VectorId};
 
 /// Multiprocessors that rows are spread over. Other chips get the same tiles: the number changes speed alone.

@@ -1,13 +1,14 @@
-//! A program's weights on the device: placed in slices, uploaded through two pinned buffers and repacked there.
+//! A program's weights on the device: placed in slices, uploaded through two pinned buffers and repacked there. Types without a form of their
+//! own are turned into bytes on the way, by several threads.
 
 use super::args::{Matrix, RepackArgs};
 use super::driver::Primary;
-use super::lower::{is_quantized, takes};
+use super::form::Form;
 use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Kernels, Stream};
 use crate::error::{Error, Result, collected};
 use crate::plan::{Program, Weight};
-use crate::quant::DType;
+use crate::quant::{DType, bytes as groups};
 use std::sync::Arc;
 
 /// Bytes of a staging buffer; a whole number of blocks of every type fits nearly all of it.
@@ -42,35 +43,14 @@ pub fn place(program: &Program, places: &mut Places) -> Result<(Vec<Matrix>, Vec
     Ok((matrices, vectors, frequencies))
 }
 
-/// Columns of a slice of a quantized row; float rows stand as they are, and a warp takes this many columns of them at a time.
-const SLICE_COLS: [usize; 2] = [1024, 256];
-
-/// Bytes of a slice of `groups` groups of 32: codes, high bits and scales of each group, then the scales of whole blocks.
-fn slice_bytes(dtype: DType, groups: usize) -> usize {
-    let bytes = match dtype {
-        DType::Q8_0 => 34 * groups,
-        DType::Q4_K => 18 * groups + groups / 2,
-        DType::Q5_K => 22 * groups + groups / 2,
-        _ => 26 * groups + groups / 4,
-    };
-    bytes.next_multiple_of(16)
-}
-
 fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
-    let dtype = takes(weight.dtype).unwrap_or(0);
-    let float_bytes = if dtype == 0 { 4 } else { 2 };
-    let (row_bytes, slice) = if is_quantized(weight.dtype) {
-        let (whole, rest) = (weight.cols / SLICE_COLS[0], weight.cols % SLICE_COLS[0]);
-        let slice = slice_bytes(weight.dtype, SLICE_COLS[0] / 32);
-        (whole * slice + slice_bytes(weight.dtype, rest / 32), slice)
-    } else {
-        (weight.cols * float_bytes, SLICE_COLS[1] * float_bytes)
-    };
+    let form = Form::of(weight.dtype);
+    let row_bytes = form.row_bytes(weight.cols);
     Matrix {
         data: places.take(weight.rows.saturating_mul(row_bytes)),
         row_bytes: row_bytes as u32,
-        slice_bytes: slice as u32,
-        dtype,
+        slice_bytes: form.slice_bytes() as u32,
+        dtype: form.code,
         rows: weight.rows as u32,
         cols: weight.cols as u32,
         pad: 0,
@@ -118,21 +98,33 @@ impl Upload {
     }
 
     fn matrix(&mut self, weight: &Weight, matrix: &Matrix) -> Result<()> {
-        let (block_bytes, is_float) = (weight.dtype.block_bytes(), matrix.dtype <= 2);
-        let groups_a_block = (weight.dtype.block_len() / 32) as u64;
-        let chunk = STAGING_BYTES / block_bytes * block_bytes;
-        let mut done = 0;
-        for bytes in weight.bytes.chunks(chunk) {
-            if is_float {
-                self.send(bytes, matrix.data + done)?;
-            } else {
-                let raw = self.raw[self.lane].address();
-                let lane = self.send(bytes, raw)?;
-                let first = done / block_bytes as u64 * groups_a_block;
-                let count = (bytes.len() / block_bytes) as u64 * groups_a_block;
-                self.streams[lane].repack(&RepackArgs { raw, out: *matrix, first, count })?;
+        let form = Form::of(weight.dtype);
+        if !form.is_quantized() {
+            let mut to = matrix.data;
+            for bytes in weight.bytes.chunks(STAGING_BYTES) {
+                self.send(to, bytes.len(), |staging| copy(bytes, staging))?;
+                to += bytes.len() as u64;
             }
-            done += bytes.len() as u64;
+            return Ok(());
+        }
+        let (dtype, as_stored) = (weight.dtype, !form.is_bytes());
+        let all_groups = dtype.block_len() / groups::GROUP_LEN;
+        let (block_bytes, block_groups) =
+            if as_stored { (dtype.block_bytes(), all_groups) } else { (groups::GROUP_BYTES, 1) };
+        // What is sent for a block of the file.
+        let sent = block_bytes * (all_groups / block_groups);
+        let mut first = 0;
+        for blocks in weight.bytes.chunks(STAGING_BYTES / sent * dtype.block_bytes()) {
+            let blocks_sent = blocks.len() / dtype.block_bytes();
+            let raw = self.raw[self.lane].address();
+            let lane = self.send(raw, blocks_sent * sent, |staging| match as_stored {
+                true => copy(blocks, staging),
+                false => write_groups(dtype, blocks, staging),
+            })?;
+            let count = (blocks_sent * all_groups) as u64;
+            let (block_bytes, block_groups) = (block_bytes as u32, block_groups as u32);
+            self.streams[lane].repack(&RepackArgs { raw, out: *matrix, first, count, block_bytes, block_groups })?;
+            first += count;
         }
         Ok(())
     }
@@ -142,21 +134,45 @@ impl Upload {
         for values in values.chunks(STAGING_BYTES / size_of::<f32>()) {
             let mut bytes = crate::error::reserve(size_of_val(values), "weights on their way")?;
             values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
-            self.send(&bytes, to)?;
+            self.send(to, bytes.len(), |staging| copy(&bytes, staging))?;
             to += bytes.len() as u64;
         }
         Ok(())
     }
 
-    /// Copies through the next lane, and returns it.
-    fn send(&mut self, bytes: &[u8], to: u64) -> Result<usize> {
+    /// Sends what `fill` puts into the next lane's buffer, and returns the lane.
+    fn send(&mut self, to: u64, bytes: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<usize> {
         let lane = self.lane;
         self.lane = 1 - lane;
         self.streams[lane].wait()?;
-        assert!(bytes.len() <= STAGING_BYTES);
-        // SAFETY: the buffer has room, and its last copy has ended.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pinned[lane].host(), bytes.len()) };
-        self.streams[lane].upload(to, self.pinned[lane].host(), bytes.len())?;
+        assert!(bytes <= STAGING_BYTES);
+        // SAFETY: the buffer has room and was zeroed when it was made; its last copy has ended.
+        fill(unsafe { std::slice::from_raw_parts_mut(self.pinned[lane].host(), bytes) })?;
+        self.streams[lane].upload(to, self.pinned[lane].host(), bytes)?;
         Ok(lane)
     }
+}
+
+fn copy(from: &[u8], to: &mut [u8]) -> Result<()> {
+    to.copy_from_slice(from);
+    Ok(())
+}
+
+/// Most threads that decode.
+const MOST_THREADS: usize = 16;
+/// Blocks that are worth a thread.
+const LEAST_BLOCKS: usize = 1024;
+
+/// Decodes blocks into groups of bytes.
+fn write_groups(dtype: DType, blocks: &[u8], to: &mut [u8]) -> Result<()> {
+    let count = blocks.len() / dtype.block_bytes();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    let share = count.div_ceil(threads).max(LEAST_BLOCKS);
+    let parts = blocks.chunks(share * dtype.block_bytes()).zip(to.chunks_mut(share * (to.len() / count)));
+    std::thread::scope(|scope| {
+        let start =
+            |(blocks, to)| std::thread::Builder::new().spawn_scoped(scope, move || groups::write(dtype, blocks, to));
+        let started: std::io::Result<Vec<_>> = parts.map(start).collect();
+        started.map(|_| ()).map_err(|error| Error::Device(format!("no thread to decode weights: {error}")))
+    })
 }

@@ -1,0 +1,74 @@
+// The types of weights on the device, and how quantized ones lie there. `Form` in src/backend/cuda/form.rs mirrors this.
+//
+// A row of a quantized matrix is cut into slices of 1024 columns, one group of 32 for each lane of a warp, the last slice of the row perhaps
+// shorter. A slice of g groups holds, in this order, padded to 16 bytes:
+//   codes   32 bytes a group: 16 bytes a group with values 0 to 15, then 16 bytes a group with values 16 to 31;
+//           16: the low 4 bits of values 4w to 4w + 3 in low nibbles of the bytes of word w, of values 16 + 4w and on in high ones; where
+//           codes are numbers of levels, four nibbles in a row of word w are values 4w and on, the next four 16 + 4w and on;
+//           8: the low 2 bits of value 4w + b at bit 8b + 2(w % 4) of word w / 4
+//   high    4 bytes a group: the next bit of value 4w + b at bit 8b + w;
+//           8: the next two bits of value 4w + b at bit 8b + 2(w % 4) of word w / 4
+//   scales  bytes for each group:
+//           Q4_K, Q5_K scale and minimum; Q6_K, Q3_K the signed scales of both halves; IQ4_XS a signed scale; MXFP4 an exponent biased by
+//           127; NVFP4 the E4M3 scales of both halves; Q2_K for each half the scale in the low nibble and the minimum in the high one
+//   blocks  Q8_0, Q4_0, Q5_0, IQ4_NL: a half a group; Q4_1, Q5_1: two halves a group, scale and minimum, which is added; BYTES: two floats a
+//           group, the scales of both halves; Q4_K, Q5_K, Q2_K: two halves for each 8 groups, Q6_K, Q3_K, IQ4_XS: one
+#pragma once
+#include <stdint.h>
+
+// Named as the storage types; BYTES serves all others: 8-bit codes under exact scales.
+enum DType : uint32_t {
+    F32 = 0,
+    F16 = 1,
+    BF16 = 2,
+    Q8_0 = 3,
+    Q4_K = 4,
+    Q5_K = 5,
+    Q6_K = 6,
+    Q4_0 = 7,
+    Q4_1 = 8,
+    Q5_0 = 9,
+    Q5_1 = 10,
+    Q2_K = 11,
+    Q3_K = 12,
+    IQ4_NL = 13,
+    IQ4_XS = 14,
+    MXFP4 = 15,
+    NVFP4 = 16,
+    BYTES = 17,
+};
+
+constexpr int SLICE_GROUPS = 32;
+
+// Bytes before the part of a slice that follows the codes, the high bits, the scales, for each of its groups.
+__host__ __device__ constexpr uint32_t code_bytes(uint32_t dtype) {
+    return dtype == Q8_0 || dtype == BYTES ? 32 : dtype == Q2_K || dtype == Q3_K ? 8 : 16;
+}
+__host__ __device__ constexpr uint32_t high_bytes(uint32_t dtype) {
+    return dtype == Q6_K ? 8 : dtype == Q5_K || dtype == Q5_0 || dtype == Q5_1 || dtype == Q3_K ? 4 : 0;
+}
+__host__ __device__ constexpr uint32_t scale_bytes(uint32_t dtype) {
+    return dtype == IQ4_XS || dtype == MXFP4 ? 1 : dtype == Q4_K || dtype == Q5_K || dtype == Q6_K || dtype == Q2_K || dtype == Q3_K || dtype == NVFP4 ? 2 : 0;
+}
+
+// What a code means: value = scale * (code - offset) - min, with a scale for each half of a group, or one for both; minimums likewise, if any.
+__host__ __device__ constexpr int offset_of(uint32_t dtype) { return dtype == Q6_K ? 32 : dtype == Q5_0 ? 16 : dtype == Q4_0 ? 8 : dtype == Q3_K ? 4 : 0; }
+__host__ __device__ constexpr bool has_halves(uint32_t dtype) {
+    return dtype == Q6_K || dtype == Q2_K || dtype == Q3_K || dtype == NVFP4 || dtype == BYTES;
+}
+__host__ __device__ constexpr bool has_min(uint32_t dtype) {
+    return dtype == Q4_K || dtype == Q5_K || dtype == Q4_1 || dtype == Q5_1 || dtype == Q2_K;
+}
+
+// Whether codes are numbers of levels.
+__host__ __device__ constexpr bool has_levels(uint32_t dtype) { return dtype == IQ4_NL || dtype == IQ4_XS || dtype == MXFP4 || dtype == NVFP4; }
+
+// Sixteen levels, a signed byte each: those of IQ4_NL and IQ4_XS, and the E2M1 numbers, doubled.
+struct Levels {
+    uint32_t words[4];
+};
+
+__host__ __device__ constexpr Levels levels_of(uint32_t dtype) {
+    return dtype == MXFP4 || dtype == NVFP4 ? Levels{{0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc}}
+                                            : Levels{{0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535}};
+}
