@@ -2,10 +2,11 @@
 //! those of GGUF; `quant::reference` is the definition.
 //!
 //! An index depends on its row alone, so the grid is read row by row, eight values at a time; the vectors begin where
-//! the bytes are put into the panel.
+//! the bytes are handed on.
 
 use super::kquant::set_signed_scales;
-use super::panel::{Format, Panel, ROWS, Rows};
+use super::panel::{Format, Sink};
+use super::rows::{ROWS, Rows};
 use crate::backend::cpu::simd::vector::Simd;
 use crate::quant::blocks::{Block, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
 use crate::quant::grids;
@@ -62,7 +63,7 @@ trait Grid {
 
 /// Fills the weights of eight blocks.
 #[inline(always)]
-fn set_grid_weights<S: Simd, G: Grid>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+fn set_grid_weights<S: Simd, G: Grid>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
     let mut bytes = [[0; VALUES]; ROWS];
     for (r, bytes) in bytes.iter_mut().enumerate() {
         let stored: &G::Block = rows.stored(s, r, at);
@@ -75,10 +76,7 @@ fn set_grid_weights<S: Simd, G: Grid>(s: S, rows: &Rows, at: usize, panel: &mut 
     }
     let bytes = Rows::new(bytes.as_flattened(), VALUES, VALUES);
     for i in 0..VALUES / 16 {
-        let quads = bytes.blocks(s, 16 * i);
-        for j in 0..4 {
-            panel.set_weights(s, block + i / 2, i % 2 * 4 + j, quads[j]);
-        }
+        sink.set_half(s, block + i / 2, i % 2, bytes.blocks(s, 16 * i));
     }
 }
 
@@ -91,14 +89,14 @@ fn odd_nibble<S: Simd>(s: S, x: S::I, shift: u32) -> S::I {
 
 /// One scale for each half of a block, from 64 bits of nibbles, in units of `d / 8`.
 #[inline(always)]
-fn set_half_scales<S: Simd>(s: S, rows: &Rows, at: usize, nibbles: usize, panel: &mut Panel, block: usize) {
+fn set_half_scales<S: Simd>(s: S, rows: &Rows, at: usize, nibbles: usize, sink: &mut impl Sink<S>, block: usize) {
     let d = s.mul(rows.halves(s, at), s.splat(0.125));
     let words = [rows.dwords(s, at + nibbles), rows.dwords(s, at + nibbles + 4)];
     for i in 0..8 {
         let (word, shift) = (words[i / 4], i as u32 % 4 * 8);
         let pair = [odd_nibble(s, word, shift), odd_nibble(s, word, shift + 4)];
-        set_signed_scales(s, panel, block + i, pair, i32::from(IQ2_CENTRE));
-        panel.set_scale(s, block + i, d);
+        set_signed_scales(s, sink, block + i, pair, i32::from(IQ2_CENTRE));
+        sink.set_scale(s, block + i, d);
     }
 }
 
@@ -123,18 +121,18 @@ impl Format for Iq2Xxs {
     const LARGEST: u8 = 2 * IQ2_CENTRE;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         let d = s.mul(rows.halves(s, at), s.splat(0.125));
         for two in 0..4 {
             let [_, first, _, second] = rows.blocks(s, at + 2 + 16 * two);
             let words = [first, second];
             for i in 0..2 {
                 let scale = s.to_float(odd_nibble(s, words[i], 28));
-                panel.set_scale(s, block + 2 * two + i, s.mul(d, scale));
-                panel.set_centre(s, block + 2 * two + i, IQ2_CENTRE.into());
+                sink.set_scale(s, block + 2 * two + i, s.mul(d, scale));
+                sink.set_centre(s, block + 2 * two + i, IQ2_CENTRE.into());
             }
         }
-        set_grid_weights::<S, Self>(s, rows, at, panel, block);
+        set_grid_weights::<S, Self>(s, rows, at, sink, block);
     }
 }
 
@@ -156,9 +154,9 @@ impl Format for Iq2Xs {
     const HALVES: bool = true;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
-        set_half_scales(s, rows, at, 66, panel, block);
-        set_grid_weights::<S, Self>(s, rows, at, panel, block);
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
+        set_half_scales(s, rows, at, 66, sink, block);
+        set_grid_weights::<S, Self>(s, rows, at, sink, block);
     }
 }
 
@@ -180,9 +178,9 @@ impl Format for Iq2S {
     const HALVES: bool = true;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
-        set_half_scales(s, rows, at, 74, panel, block);
-        set_grid_weights::<S, Self>(s, rows, at, panel, block);
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
+        set_half_scales(s, rows, at, 74, sink, block);
+        set_grid_weights::<S, Self>(s, rows, at, sink, block);
     }
 }
 
@@ -205,17 +203,17 @@ impl Format for Iq3Xxs {
     const LARGEST: u8 = 2 * Self::CENTRE;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         let d = s.mul(rows.halves(s, at), s.splat(0.25));
         for four in 0..2 {
             let words = rows.blocks(s, at + 66 + 16 * four);
             for i in 0..4 {
                 let scale = s.to_float(odd_nibble(s, words[i], 28));
-                panel.set_scale(s, block + 4 * four + i, s.mul(d, scale));
-                panel.set_centre(s, block + 4 * four + i, Self::CENTRE.into());
+                sink.set_scale(s, block + 4 * four + i, s.mul(d, scale));
+                sink.set_centre(s, block + 4 * four + i, Self::CENTRE.into());
             }
         }
-        set_grid_weights::<S, Self>(s, rows, at, panel, block);
+        set_grid_weights::<S, Self>(s, rows, at, sink, block);
     }
 }
 
@@ -238,13 +236,13 @@ impl Format for Iq3S {
     const LARGEST: u8 = 2 * Self::CENTRE;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         let (d, nibbles) = (rows.halves(s, at), rows.dwords(s, at + 106));
         for i in 0..8 {
             let scale = s.to_float(odd_nibble(s, nibbles, 4 * i as u32));
-            panel.set_scale(s, block + i, s.mul(d, scale));
-            panel.set_centre(s, block + i, Self::CENTRE.into());
+            sink.set_scale(s, block + i, s.mul(d, scale));
+            sink.set_centre(s, block + i, Self::CENTRE.into());
         }
-        set_grid_weights::<S, Self>(s, rows, at, panel, block);
+        set_grid_weights::<S, Self>(s, rows, at, sink, block);
     }
 }

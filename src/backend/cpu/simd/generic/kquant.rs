@@ -1,7 +1,8 @@
 //! Panels of the K types and IQ4_XS: blocks of 256 values. Layouts are those of GGUF; `quant::reference` is the definition.
 
-use super::panel::{Format, Panel, Rows};
-use super::small::{iq4_levels, nibbles};
+use super::panel::{Format, Sink};
+use super::rows::Rows;
+use super::small::{iq4_levels, set_levels};
 use crate::backend::cpu::simd::vector::Simd;
 
 pub(super) struct Q2K;
@@ -23,22 +24,31 @@ fn signed_byte<S: Simd>(s: S, x: S::I, index: usize) -> S::I {
     s.sar(s.shl(x, 24 - 8 * index as u32), 24)
 }
 
-/// 32 bytes of each row as eight vectors.
-#[inline(always)]
-fn blocks_of_32<S: Simd>(s: S, rows: &Rows, at: usize) -> [S::I; 8] {
-    let ([a, b, c, d], [e, f, g, h]) = (rows.blocks(s, at), rows.blocks(s, at + 16));
-    [a, b, c, d, e, f, g, h]
-}
-
 /// The bits of `mask` in each byte, after a shift to the right.
 #[inline(always)]
 fn bits<S: Simd>(s: S, x: S::I, shift: u32, mask: u8) -> S::I {
     s.and(s.shr(x, shift), s.splat_int(i32::from_le_bytes([mask; 4])))
 }
 
+/// The same of four vectors.
+#[inline(always)]
+pub(super) fn bits_of_four<S: Simd>(s: S, x: [S::I; 4], shift: u32, mask: u8) -> [S::I; 4] {
+    [bits(s, x[0], shift, mask), bits(s, x[1], shift, mask), bits(s, x[2], shift, mask), bits(s, x[3], shift, mask)]
+}
+
+/// `low`, and above its bits those of `mask` of `high` after a shift to the right.
+#[inline(always)]
+fn with_high_bits<S: Simd>(s: S, low: [S::I; 4], high: [S::I; 4], shift: usize, mask: u8, to: u32) -> [S::I; 4] {
+    let mut out = bits_of_four(s, high, shift as u32, mask);
+    for quad in 0..4 {
+        out[quad] = s.or(low[quad], s.shl(out[quad], to));
+    }
+    out
+}
+
 /// Q4_K and Q5_K: their first 16 bytes are two half-precision factors and 6-bit scales and minimums of 8 blocks.
 #[inline(always)]
-fn set_scales_and_mins<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+fn set_scales_and_mins<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
     let [factors, a, b, c] = rows.blocks(s, at);
     let d = s.half_to_float(factors);
     let minus_dmin = s.mul(s.half_to_float(s.shr(factors, 16)), s.splat(-1.0));
@@ -47,9 +57,9 @@ fn set_scales_and_mins<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel,
     let mins = [bits(s, b, 0, 63), s.or(bits(s, c, 4, 15), bits(s, b, 2, 0x30))];
     for i in 0..8 {
         let scale = s.to_float(byte(s, scales[i / 4], i % 4));
-        panel.set_scale(s, block + i, s.mul(d, scale));
+        sink.set_scale(s, block + i, s.mul(d, scale));
         let min = s.to_float(byte(s, mins[i / 4], i % 4));
-        panel.set_min(s, block + i, s.mul(minus_dmin, min));
+        sink.set_min(s, block + i, s.mul(minus_dmin, min));
     }
 }
 
@@ -60,14 +70,13 @@ impl Format for Q4K {
     const MINS: bool = true;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
-        set_scales_and_mins(s, rows, at, panel, block);
-        for two in 0..4 {
-            let bytes = blocks_of_32(s, rows, at + 16 + 32 * two);
-            for quad in 0..8 {
-                panel.set_weights(s, block + 2 * two, quad, bits(s, bytes[quad], 0, 15));
-                panel.set_weights(s, block + 2 * two + 1, quad, bits(s, bytes[quad], 4, 15));
-            }
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
+        set_scales_and_mins(s, rows, at, sink, block);
+        for i in 0..8 {
+            let (two, half) = (i / 2, i % 2);
+            let bytes = rows.blocks(s, at + 16 + 16 * i);
+            sink.set_half(s, block + 2 * two, half, bits_of_four(s, bytes, 0, 15));
+            sink.set_half(s, block + 2 * two + 1, half, bits_of_four(s, bytes, 4, 15));
         }
     }
 }
@@ -79,16 +88,15 @@ impl Format for Q5K {
     const MINS: bool = true;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
-        set_scales_and_mins(s, rows, at, panel, block);
-        let fifth = blocks_of_32(s, rows, at + 16);
-        for two in 0..4 {
-            let bytes = blocks_of_32(s, rows, at + 48 + 32 * two);
-            for quad in 0..8 {
-                for half in 0..2 {
-                    let low = bits(s, bytes[quad], 4 * half as u32, 15);
-                    let high = s.shl(bits(s, fifth[quad], (2 * two + half) as u32, 1), 4);
-                    panel.set_weights(s, block + 2 * two + half, quad, s.or(low, high));
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
+        set_scales_and_mins(s, rows, at, sink, block);
+        for half in 0..2 {
+            let fifth = rows.blocks(s, at + 16 + 16 * half);
+            for two in 0..4 {
+                let bytes = rows.blocks(s, at + 48 + 32 * two + 16 * half);
+                for i in 0..2 {
+                    let low = bits_of_four(s, bytes, 4 * i as u32, 15);
+                    sink.set_half(s, block + 2 * two + i, half, with_high_bits(s, low, fifth, 2 * two + i, 1, 4));
                 }
             }
         }
@@ -97,12 +105,12 @@ impl Format for Q5K {
 
 /// The integer scales of the halves, and the pair that centres weights at `centre`.
 #[inline(always)]
-pub(super) fn set_signed_scales<S: Simd>(s: S, panel: &mut Panel, block: usize, scales: [S::I; 2], centre: i32) {
-    panel.set_halves(s, block, scales);
+pub(super) fn set_signed_scales<S: Simd>(s: S, sink: &mut impl Sink<S>, block: usize, scales: [S::I; 2], centre: i32) {
+    sink.set_halves(s, block, scales);
     let minus_centre = s.splat_int(-centre);
     let first = s.and(s.mul_int(scales[0], minus_centre), s.splat_int(0xffff));
     let second = s.shl(s.mul_int(scales[1], minus_centre), 16);
-    panel.set_pair(s, block, s.or(first, second));
+    sink.set_pair(s, block, s.or(first, second));
 }
 
 impl Format for Q6K {
@@ -112,23 +120,24 @@ impl Format for Q6K {
     const HALVES: bool = true;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         let scales = rows.blocks(s, at + 192);
         let d = rows.halves(s, at + 208);
         for i in 0..8 {
             let (x, first) = (scales[i / 2], i % 2 * 2);
             let pair = [signed_byte(s, x, first), signed_byte(s, x, first + 1)];
-            set_signed_scales(s, panel, block + i, pair, 32);
-            panel.set_scale(s, block + i, d);
+            set_signed_scales(s, sink, block + i, pair, 32);
+            sink.set_scale(s, block + i, d);
         }
         for four in 0..2 {
-            let low = [blocks_of_32(s, rows, at + 64 * four), blocks_of_32(s, rows, at + 64 * four + 32)];
-            let high = blocks_of_32(s, rows, at + 128 + 32 * four);
-            for i in 0..4 {
-                for quad in 0..8 {
-                    let low = bits(s, low[i % 2][quad], i as u32 / 2 * 4, 15);
-                    let high = s.shl(bits(s, high[quad], 2 * i as u32, 3), 4);
-                    panel.set_weights(s, block + 4 * four + i, quad, s.or(low, high));
+            for half in 0..2 {
+                let high = rows.blocks(s, at + 128 + 32 * four + 16 * half);
+                for i in 0..2 {
+                    let bytes = rows.blocks(s, at + 64 * four + 32 * i + 16 * half);
+                    let low = bits_of_four(s, bytes, 0, 15);
+                    sink.set_half(s, block + 4 * four + i, half, with_high_bits(s, low, high, 2 * i, 3, 4));
+                    let low = bits_of_four(s, bytes, 4, 15);
+                    sink.set_half(s, block + 4 * four + i + 2, half, with_high_bits(s, low, high, 2 * i + 4, 3, 4));
                 }
             }
         }
@@ -154,7 +163,7 @@ impl Format for Q3K {
     const HALVES: bool = true;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         // The scales end the block; the two bytes before them complete a load of 16.
         let [tail0, tail1, tail2, tail3] = rows.blocks(s, at + 94);
         let (a, b, c) = (joined(s, tail0, tail1), joined(s, tail1, tail2), joined(s, tail2, tail3));
@@ -168,17 +177,16 @@ impl Format for Q3K {
         for i in 0..8 {
             let (x, first) = (scales[i / 2], i % 2 * 2);
             let pair = [centred_byte(s, x, first), centred_byte(s, x, first + 1)];
-            set_signed_scales(s, panel, block + i, pair, 4);
-            panel.set_scale(s, block + i, d);
+            set_signed_scales(s, sink, block + i, pair, 4);
+            sink.set_scale(s, block + i, d);
         }
-        let third = blocks_of_32(s, rows, at);
-        for four in 0..2 {
-            let low = blocks_of_32(s, rows, at + 32 + 32 * four);
-            for i in 0..4 {
-                for quad in 0..8 {
-                    let low = bits(s, low[quad], 2 * i as u32, 3);
-                    let high = s.shl(bits(s, third[quad], (4 * four + i) as u32, 1), 2);
-                    panel.set_weights(s, block + 4 * four + i, quad, s.or(low, high));
+        for half in 0..2 {
+            let third = rows.blocks(s, at + 16 * half);
+            for four in 0..2 {
+                let bytes = rows.blocks(s, at + 32 + 32 * four + 16 * half);
+                for i in 0..4 {
+                    let low = bits_of_four(s, bytes, 2 * i as u32, 3);
+                    sink.set_half(s, block + 4 * four + i, half, with_high_bits(s, low, third, 4 * four + i, 1, 2));
                 }
             }
         }
@@ -193,26 +201,26 @@ impl Format for Q2K {
     const MINS: bool = true;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         let scales = rows.blocks(s, at);
         let factors = rows.dwords(s, at + 80);
         let d = s.half_to_float(factors);
         let minus_dmin = s.mul(s.half_to_float(s.shr(factors, 16)), s.splat(-1.0));
         for i in 0..8 {
             let (x, first) = (scales[i / 2], i % 2 * 2);
-            panel.set_scale(s, block + i, d);
-            panel.set_min(s, block + i, minus_dmin);
+            sink.set_scale(s, block + i, d);
+            sink.set_min(s, block + i, minus_dmin);
             let low = bits(s, x, 0, 15);
-            panel.set_halves(s, block + i, [byte(s, low, first), byte(s, low, first + 1)]);
+            sink.set_halves(s, block + i, [byte(s, low, first), byte(s, low, first + 1)]);
             let high = bits(s, x, 4, 15);
             let second = s.shl(byte(s, high, first + 1), 16);
-            panel.set_pair(s, block + i, s.or(byte(s, high, first), second));
+            sink.set_pair(s, block + i, s.or(byte(s, high, first), second));
         }
         for four in 0..2 {
-            let bytes = blocks_of_32(s, rows, at + 16 + 32 * four);
-            for i in 0..4 {
-                for quad in 0..8 {
-                    panel.set_weights(s, block + 4 * four + i, quad, bits(s, bytes[quad], 2 * i as u32, 3));
+            for half in 0..2 {
+                let bytes = rows.blocks(s, at + 16 + 32 * four + 16 * half);
+                for i in 0..4 {
+                    sink.set_half(s, block + 4 * four + i, half, bits_of_four(s, bytes, 2 * i as u32, 3));
                 }
             }
         }
@@ -225,7 +233,7 @@ impl Format for Iq4Xs {
     const LARGEST: u8 = 255;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         let [first, low, ..] = rows.blocks(s, at);
         let (d, high) = (s.half_to_float(first), s.shr(first, 16));
         let levels = iq4_levels(s);
@@ -233,12 +241,9 @@ impl Format for Iq4Xs {
             let low = s.and(s.shr(low, 4 * i as u32), s.splat_int(15));
             let high = s.shl(s.and(s.shr(high, 2 * i as u32), s.splat_int(3)), 4);
             let scale = s.add_int(s.or(low, high), s.splat_int(-32));
-            panel.set_scale(s, block + i, s.mul(d, s.to_float(scale)));
-            panel.set_centre(s, block + i, S::Q8_BIAS);
-            let indices = nibbles(s, rows, at + 8 + 16 * i);
-            for quad in 0..8 {
-                panel.set_weights(s, block + i, quad, s.lookup(levels, indices[quad]));
-            }
+            sink.set_scale(s, block + i, s.mul(d, s.to_float(scale)));
+            sink.set_centre(s, block + i, S::Q8_BIAS);
+            set_levels(s, levels, rows, at + 8 + 16 * i, sink, block + i);
         }
     }
 }

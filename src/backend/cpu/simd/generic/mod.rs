@@ -5,11 +5,13 @@ pub(super) mod exp;
 pub(super) mod float;
 mod grid;
 mod kquant;
+mod lone;
 pub(super) mod map;
 pub(super) mod norm;
 mod panel;
 pub(super) mod quant;
 pub(super) mod quantize;
+mod rows;
 mod small;
 
 use super::vector::Simd;

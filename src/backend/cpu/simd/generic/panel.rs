@@ -2,20 +2,18 @@
 //!
 //! A panel is 16 weight rows x up to 256 columns, with the rows in the lanes of a vector. Weights are unsigned bytes;
 //! four consecutive columns of a row share a lane, so that one instruction takes 16 rows x 4 columns. A storage type
-//! ([`Format`]) differs from others only in how it fills panels. Filling costs about as much as multiplying with one
-//! activation row, so a panel is filled once and used for all of them.
+//! ([`Format`]) differs from others only in how it takes weights from memory to a [`Sink`]. Filling a panel costs about as much as
+//! multiplying with one activation row, so it is filled once and used for all of them; a lone row does without (`lone`).
 
+use super::rows::{ROWS, Rows};
 use crate::backend::cpu::simd::operand::Q8Block;
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
-use crate::quant::blocks::{self, Block};
 use std::marker::PhantomData;
 
 /// Blocks of 32 columns in a panel.
 pub(super) const BLOCKS: usize = 8;
-/// Rows in a panel.
-pub(super) const ROWS: usize = 16;
 /// Fours of columns in a block.
-const QUADS: usize = 8;
+pub(super) const QUADS: usize = 8;
 
 /// 16 lanes of 32 bits in memory.
 #[derive(Clone, Copy)]
@@ -47,37 +45,54 @@ impl Panel {
             halves: [[ZERO; 2]; BLOCKS],
         }
     }
+}
 
-    /// Columns `4 * quad` to `4 * quad + 3` of a block.
+/// What takes the weights of 16 rows as they are unpacked: 32 columns are a block, in halves of four times four columns.
+pub(super) trait Sink<S: Simd> {
+    /// Four times four columns of a block: the first half before the second, and the scales of both before either.
+    fn set_half(&mut self, s: S, block: usize, half: usize, weights: [S::I; 4]);
+    /// `d`
+    fn set_scale(&mut self, s: S, block: usize, scale: S::F);
+    /// `m`, or `-dmin`
+    fn set_min(&mut self, s: S, block: usize, min: S::F);
+    /// 16-bit factors of the two sums of the activations: what centres the weights, or the integer minimums.
+    fn set_pair(&mut self, s: S, block: usize, pair: S::I);
+    /// Integer scales of the two halves.
+    fn set_halves(&mut self, s: S, block: usize, halves: [S::I; 2]);
+
+    /// Without minimums: the weights are unsigned by as much.
     #[inline(always)]
-    pub(super) fn set_weights<S: Simd>(&mut self, s: S, block: usize, quad: usize, weights: S::I) {
-        s.store_bytes(weights, &mut self.weights[block][quad].0);
+    fn set_centre(&mut self, s: S, block: usize, centre: i16) {
+        let pair = (-centre) as u16 as u32 * 0x0001_0001;
+        self.set_pair(s, block, s.splat_int(pair as i32));
+    }
+}
+
+impl<S: Simd> Sink<S> for Panel {
+    #[inline(always)]
+    fn set_half(&mut self, s: S, block: usize, half: usize, weights: [S::I; 4]) {
+        for quad in 0..4 {
+            s.store_bytes(weights[quad], &mut self.weights[block][4 * half + quad].0);
+        }
     }
 
     #[inline(always)]
-    pub(super) fn set_scale<S: Simd>(&mut self, s: S, block: usize, scale: S::F) {
+    fn set_scale(&mut self, s: S, block: usize, scale: S::F) {
         s.store_bytes(s.as_int(scale), &mut self.scale[block].0);
     }
 
     #[inline(always)]
-    pub(super) fn set_min<S: Simd>(&mut self, s: S, block: usize, min: S::F) {
+    fn set_min(&mut self, s: S, block: usize, min: S::F) {
         s.store_bytes(s.as_int(min), &mut self.min[block].0);
     }
 
     #[inline(always)]
-    pub(super) fn set_pair<S: Simd>(&mut self, s: S, block: usize, pair: S::I) {
+    fn set_pair(&mut self, s: S, block: usize, pair: S::I) {
         s.store_bytes(pair, &mut self.pair[block].0);
     }
 
-    /// Without minimums: the weights are unsigned by as much.
     #[inline(always)]
-    pub(super) fn set_centre<S: Simd>(&mut self, s: S, block: usize, centre: i16) {
-        let pair = (-centre) as u16 as u32 * 0x0001_0001;
-        self.set_pair(s, block, s.splat_int(pair as i32));
-    }
-
-    #[inline(always)]
-    pub(super) fn set_halves<S: Simd>(&mut self, s: S, block: usize, halves: [S::I; 2]) {
+    fn set_halves(&mut self, s: S, block: usize, halves: [S::I; 2]) {
         s.store_bytes(s.recode_scale(halves[0]), &mut self.halves[block][0].0);
         s.store_bytes(s.recode_scale(halves[1]), &mut self.halves[block][1].0);
     }
@@ -96,69 +111,15 @@ pub(super) trait Format {
     /// Largest weight; above 127 for signed bytes, which are recoded.
     const LARGEST: u8;
 
-    /// Fills `panel` from the storage block at byte `at` of each row, its first activation block being `block`.
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize);
+    /// Gives `sink` the storage block at byte `at` of each row, its first activation block being `block`.
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize);
 }
 
-/// The same range of bytes in 16 rows at equal distances.
-pub(super) struct Rows<'a> {
-    bytes: &'a [u8],
-    stride: usize,
-    len: usize,
-    /// Where the bytes lie that are wanted next, 16 times `len` of them.
-    ahead: *const u8,
-}
-
-impl<'a> Rows<'a> {
-    /// `len` bytes in each of 16 rows that are `stride` bytes apart; `bytes` ends with the last row's or later.
-    pub(super) fn new(bytes: &'a [u8], stride: usize, len: usize) -> Self {
-        assert!(bytes.len() >= (ROWS - 1) * stride + len);
-        Rows { bytes, stride, len, ahead: bytes.as_ptr() }
-    }
-
-    /// While these rows are read, fetches as many bytes that begin `distance` behind their first.
-    ///
-    /// 16 rows at a time are more streams than the processor follows by itself. Rows lie one after the other, so what
-    /// the next group of rows needs is one stream.
-    pub(super) fn prefetching(self, distance: usize) -> Self {
-        Rows { ahead: self.bytes.as_ptr().wrapping_add(distance), ..self }
-    }
-
-    /// 16 bytes of each row: lane r of vector c is the dword c of row r.
-    #[inline(always)]
-    pub(super) fn blocks<S: Simd>(&self, s: S, at: usize) -> [S::I; 4] {
-        assert!(at + 16 <= self.len);
-        for line in 0..4 {
-            s.prefetch(self.ahead.wrapping_add(ROWS * at + 64 * line));
-        }
-        // SAFETY: every row has `len` readable bytes, and the range lies inside them.
-        unsafe { s.gather_blocks(self.bytes.as_ptr().add(at), self.stride) }
-    }
-
-    /// The storage block at byte `at` of row `row`.
-    #[inline(always)]
-    pub(super) fn stored<S: Simd, B: Block>(&self, s: S, row: usize, at: usize) -> &B {
-        let bytes = size_of::<B>();
-        for line in (0..bytes).step_by(64) {
-            s.prefetch(self.ahead.wrapping_add(ROWS * at + row * bytes + line));
-        }
-        &blocks::view(&self.bytes[row * self.stride + at..][..bytes])[0]
-    }
-
-    /// 4 bytes of each row.
-    #[inline(always)]
-    pub(super) fn dwords<S: Simd>(&self, s: S, at: usize) -> S::I {
-        assert!(at + 4 <= self.len);
-        // SAFETY: every row has `len` readable bytes, and the range lies inside them.
-        unsafe { s.gather_dwords(self.bytes.as_ptr().add(at), self.stride) }
-    }
-
-    /// A half-precision number of each row.
-    #[inline(always)]
-    pub(super) fn halves<S: Simd>(&self, s: S, at: usize) -> S::F {
-        assert!(at + 2 <= self.len);
-        // SAFETY: every row has `len` readable bytes, and the range lies inside them.
-        unsafe { s.gather_halves(self.bytes.as_ptr().add(at), self.stride) }
+/// Gives `sink` the whole range of `rows`, at most eight activation blocks.
+#[inline(always)]
+pub(super) fn unpack_all<S: Simd, F: Format>(s: S, rows: &Rows, sink: &mut impl Sink<S>) {
+    for i in 0..(rows.len() / F::BLOCK_BYTES).min(BLOCKS / F::BLOCK_SPAN) {
+        F::unpack(s, rows, i * F::BLOCK_BYTES, sink, i * F::BLOCK_SPAN);
     }
 }
 
@@ -174,9 +135,7 @@ impl<F: Format> Kernel for Unpack<'_, F> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for i in 0..(self.rows.len / F::BLOCK_BYTES).min(BLOCKS / F::BLOCK_SPAN) {
-            F::unpack(s, &self.rows, i * F::BLOCK_BYTES, self.panel, i * F::BLOCK_SPAN);
-        }
+        unpack_all::<S, F>(s, &self.rows, self.panel);
     }
 }
 
@@ -333,7 +292,40 @@ fn drain<S: Simd, F: Format, const G: usize, const T: usize>(
     }
 }
 
-/// `v` of the canonical sums for one activation row.
+/// What makes a value of the integer dot product of a block; see the canonical sums of the parent module.
+#[derive(Clone, Copy)]
+pub(super) struct Factors<S: Simd> {
+    pub scale: S::F,
+    pub min: S::F,
+    pub pair: S::I,
+}
+
+/// The sums of a block of activations: of its halves, as 16-bit numbers in every lane, and of all, as floats.
+pub(super) struct XSums<S: Simd> {
+    halves: S::I,
+    all: S::F,
+}
+
+impl<S: Simd> XSums<S> {
+    #[inline(always)]
+    pub(super) fn new(s: S, x: &Q8Block) -> Self {
+        let halves = s.splat_int(i32::from(x.sums[0]) & 0xffff | i32::from(x.sums[1]) << 16);
+        let all = s.to_float(s.dot2(s.splat_int(0), halves, s.splat_int(0x0001_0001)));
+        XSums { halves, all }
+    }
+}
+
+/// `v` of the canonical sums.
+#[inline(always)]
+pub(super) fn value<S: Simd, F: Format>(s: S, factors: &Factors<S>, sum: S::I, x: &XSums<S>) -> S::F {
+    if !F::MINS {
+        return s.mul(factors.scale, s.to_float(s.dot2(sum, factors.pair, x.halves)));
+    }
+    let x_sum = if F::HALVES { s.to_float(s.dot2(s.splat_int(0), factors.pair, x.halves)) } else { x.all };
+    s.fma(factors.min, x_sum, s.mul(factors.scale, s.to_float(sum)))
+}
+
+/// The values of one activation row.
 #[inline(always)]
 fn values<S: Simd, F: Format, const G: usize>(
     s: S,
@@ -342,21 +334,16 @@ fn values<S: Simd, F: Format, const G: usize>(
     sums: [S::I; G],
     x: &Q8Block,
 ) -> [S::F; G] {
-    let x_sums = s.splat_int(i32::from(x.sums[0]) & 0xffff | i32::from(x.sums[1]) << 16);
-    let zero = s.splat_int(0);
-    let x_sum = s.to_float(s.dot2(zero, x_sums, s.splat_int(0x0001_0001)));
+    let x = XSums::new(s, x);
     let mut values = [s.splat(0.0); G];
     for g in 0..G {
         let panel = &panels[g];
-        let scale = s.as_float(s.load_bytes(&panel.scale[block].0));
-        let pair = s.load_bytes(&panel.pair[block].0);
-        if !F::MINS {
-            values[g] = s.mul(scale, s.to_float(s.dot2(sums[g], pair, x_sums)));
-            continue;
-        }
-        let minimum = s.as_float(s.load_bytes(&panel.min[block].0));
-        let x_sum = if F::HALVES { s.to_float(s.dot2(zero, pair, x_sums)) } else { x_sum };
-        values[g] = s.fma(minimum, x_sum, s.mul(scale, s.to_float(sums[g])));
+        let factors = Factors {
+            scale: s.as_float(s.load_bytes(&panel.scale[block].0)),
+            min: s.as_float(s.load_bytes(&panel.min[block].0)),
+            pair: s.load_bytes(&panel.pair[block].0),
+        };
+        values[g] = value::<S, F>(s, &factors, sums[g], &x);
     }
     values
 }

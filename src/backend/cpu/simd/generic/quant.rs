@@ -2,7 +2,9 @@
 
 use super::grid::{Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use super::kquant::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
-use super::panel::{Activations, BLOCKS, Format, Multiply, Outputs, Panel, ROWS, Rows, Unpack};
+use super::lone::MultiplyLone;
+use super::panel::{Activations, BLOCKS, Format, Multiply, Outputs, Panel, Unpack};
+use super::rows::{ROWS, Rows};
 use super::small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use crate::backend::cpu::pool::TileMut;
 use crate::backend::cpu::simd::operand::{Matrix, Q8_LEN, Q8Block};
@@ -62,6 +64,13 @@ impl Product<'_, '_, '_> {
     fn stored<S: Simd, F: Format>(&mut self, s: S) {
         let rows = self.out.cols();
         let mut row = 0;
+        if self.out.rows() == 1 {
+            // What is left of fewer than 16 rows goes the other way, which fills up with zeros.
+            while row + ROWS <= rows {
+                self.lone::<S, F>(s, row);
+                row += ROWS;
+            }
+        }
         // Two panels share each activation that is loaded; they need the registers, and rows to spare.
         if S::LARGE_TILES && self.out.rows() > 1 {
             let mut panels = [const { Panel::new() }; 2];
@@ -75,6 +84,14 @@ impl Product<'_, '_, '_> {
             self.panels::<S, F, 1>(s, row, &mut panels);
             row += ROWS;
         }
+    }
+
+    /// The outputs of 16 weight rows from `row` of the tile on, for a tile of one row.
+    #[inline(always)]
+    fn lone<S: Simd, F: Format>(&mut self, s: S, row: usize) {
+        let bytes = self.w.bytes_of_rows(self.out.first_col() + row, ROWS);
+        let product = MultiplyLone::<F> { bytes, stride: self.w.row_bytes(), x: self.x, format: PhantomData };
+        self.out.row_mut(0)[row..row + ROWS].copy_from_slice(&s.run(product));
     }
 
     /// The outputs of up to `G` times 16 weight rows from `row` of the tile on.

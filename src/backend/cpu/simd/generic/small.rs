@@ -1,6 +1,8 @@
 //! Panels of the types with blocks of 32 values. Layouts are those of GGUF; `quant::reference` is the definition.
 
-use super::panel::{Format, Panel, Rows};
+use super::kquant::bits_of_four;
+use super::panel::{Format, Sink};
+use super::rows::Rows;
 use crate::backend::cpu::simd::vector::Simd;
 use crate::quant::grids::{FP4_LEVELS, IQ4_LEVELS};
 
@@ -33,36 +35,42 @@ pub(super) fn iq4_levels<S: Simd>(s: S) -> S::I {
 
 /// 16 bytes hold values 0 to 15 in their low and 16 to 31 in their high nibbles.
 #[inline(always)]
-pub(super) fn nibbles<S: Simd>(s: S, rows: &Rows, at: usize) -> [S::I; 8] {
+fn nibbles<S: Simd>(s: S, rows: &Rows, at: usize) -> [[S::I; 4]; 2] {
     let bytes = rows.blocks(s, at);
-    let low = s.splat_int(0x0f0f_0f0f);
-    let mut out = [low; 8];
-    for i in 0..4 {
-        out[i] = s.and(bytes[i], low);
-        out[i + 4] = s.and(s.shr(bytes[i], 4), low);
-    }
-    out
+    [bits_of_four(s, bytes, 0, 15), bits_of_four(s, bytes, 4, 15)]
 }
 
-/// Bit i of the dword at `at` is bit 4 of value i.
+/// The weights of a block from 16 bytes of indices into a table.
 #[inline(always)]
-fn fifth_bits<S: Simd>(s: S, rows: &Rows, at: usize) -> [S::I; 8] {
-    let bits = rows.dwords(s, at);
-    let mut out = [bits; 8];
-    for quad in 0..8 {
-        let four = s.and(s.shr(bits, 4 * quad as u32), s.splat_int(15));
+pub(super) fn set_levels<S: Simd>(s: S, levels: S::I, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
+    let mut weights = nibbles(s, rows, at);
+    for half in 0..2 {
+        for quad in 0..4 {
+            weights[half][quad] = s.lookup(levels, weights[half][quad]);
+        }
+        sink.set_half(s, block, half, weights[half]);
+    }
+}
+
+/// The low bits of 16 values, with their fifth ones: bit i of `fifth` is that of value i.
+#[inline(always)]
+fn with_fifth_bits<S: Simd>(s: S, low: [S::I; 4], fifth: S::I, half: usize) -> [S::I; 4] {
+    let mut out = low;
+    for quad in 0..4 {
+        let four = s.and(s.shr(fifth, (16 * half + 4 * quad) as u32), s.splat_int(15));
         // The product holds the four bits at distances of 7, one of each at bit 4 of its byte.
-        out[quad] = s.and(s.mul_int(four, s.splat_int(0x0204_0810)), s.splat_int(0x1010_1010));
+        let high = s.and(s.mul_int(four, s.splat_int(0x0204_0810)), s.splat_int(0x1010_1010));
+        out[quad] = s.or(low[quad], high);
     }
     out
 }
 
 /// Two half-precision numbers: scale and minimum.
 #[inline(always)]
-fn set_scale_and_min<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+fn set_scale_and_min<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
     let both = rows.dwords(s, at);
-    panel.set_scale(s, block, s.half_to_float(both));
-    panel.set_min(s, block, s.half_to_float(s.shr(both, 16)));
+    sink.set_scale(s, block, s.half_to_float(both));
+    sink.set_min(s, block, s.half_to_float(s.shr(both, 16)));
 }
 
 impl Format for Q4_0 {
@@ -71,13 +79,12 @@ impl Format for Q4_0 {
     const LARGEST: u8 = 15;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
-        panel.set_scale(s, block, rows.halves(s, at));
-        panel.set_centre(s, block, 8);
-        let weights = nibbles(s, rows, at + 2);
-        for quad in 0..8 {
-            panel.set_weights(s, block, quad, weights[quad]);
-        }
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
+        sink.set_scale(s, block, rows.halves(s, at));
+        sink.set_centre(s, block, 8);
+        let [low, high] = nibbles(s, rows, at + 2);
+        sink.set_half(s, block, 0, low);
+        sink.set_half(s, block, 1, high);
     }
 }
 
@@ -88,12 +95,11 @@ impl Format for Q4_1 {
     const MINS: bool = true;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
-        set_scale_and_min(s, rows, at, panel, block);
-        let weights = nibbles(s, rows, at + 4);
-        for quad in 0..8 {
-            panel.set_weights(s, block, quad, weights[quad]);
-        }
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
+        set_scale_and_min(s, rows, at, sink, block);
+        let [low, high] = nibbles(s, rows, at + 4);
+        sink.set_half(s, block, 0, low);
+        sink.set_half(s, block, 1, high);
     }
 }
 
@@ -103,12 +109,12 @@ impl Format for Q5_0 {
     const LARGEST: u8 = 31;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
-        panel.set_scale(s, block, rows.halves(s, at));
-        panel.set_centre(s, block, 16);
-        let (low, high) = (nibbles(s, rows, at + 6), fifth_bits(s, rows, at + 2));
-        for quad in 0..8 {
-            panel.set_weights(s, block, quad, s.or(low[quad], high[quad]));
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
+        sink.set_scale(s, block, rows.halves(s, at));
+        sink.set_centre(s, block, 16);
+        let (low, fifth) = (nibbles(s, rows, at + 6), rows.dwords(s, at + 2));
+        for half in 0..2 {
+            sink.set_half(s, block, half, with_fifth_bits(s, low[half], fifth, half));
         }
     }
 }
@@ -120,11 +126,11 @@ impl Format for Q5_1 {
     const MINS: bool = true;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
-        set_scale_and_min(s, rows, at, panel, block);
-        let (low, high) = (nibbles(s, rows, at + 8), fifth_bits(s, rows, at + 4));
-        for quad in 0..8 {
-            panel.set_weights(s, block, quad, s.or(low[quad], high[quad]));
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
+        set_scale_and_min(s, rows, at, sink, block);
+        let (low, fifth) = (nibbles(s, rows, at + 8), rows.dwords(s, at + 4));
+        for half in 0..2 {
+            sink.set_half(s, block, half, with_fifth_bits(s, low[half], fifth, half));
         }
     }
 }
@@ -135,13 +141,15 @@ impl Format for Q8_0 {
     const LARGEST: u8 = 255;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
-        panel.set_scale(s, block, rows.halves(s, at));
-        panel.set_centre(s, block, S::Q8_BIAS);
-        let (first, last) = (rows.blocks(s, at + 2), rows.blocks(s, at + 18));
-        for quad in 0..4 {
-            panel.set_weights(s, block, quad, s.recode_q8(first[quad]));
-            panel.set_weights(s, block, quad + 4, s.recode_q8(last[quad]));
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
+        sink.set_scale(s, block, rows.halves(s, at));
+        sink.set_centre(s, block, S::Q8_BIAS);
+        for half in 0..2 {
+            let mut weights = rows.blocks(s, at + 2 + 16 * half);
+            for quad in 0..4 {
+                weights[quad] = s.recode_q8(weights[quad]);
+            }
+            sink.set_half(s, block, half, weights);
         }
     }
 }
@@ -152,13 +160,10 @@ impl Format for Iq4Nl {
     const LARGEST: u8 = 255;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
-        panel.set_scale(s, block, rows.halves(s, at));
-        panel.set_centre(s, block, S::Q8_BIAS);
-        let (levels, indices) = (iq4_levels(s), nibbles(s, rows, at + 2));
-        for quad in 0..8 {
-            panel.set_weights(s, block, quad, s.lookup(levels, indices[quad]));
-        }
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
+        sink.set_scale(s, block, rows.halves(s, at));
+        sink.set_centre(s, block, S::Q8_BIAS);
+        set_levels(s, iq4_levels(s), rows, at + 2, sink, block);
     }
 }
 
@@ -172,16 +177,13 @@ impl Format for Mxfp4 {
     const LARGEST: u8 = 24;
 
     #[inline(always)]
-    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, panel: &mut Panel, block: usize) {
+    fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         let exponent = s.and(rows.dwords(s, at), s.splat_int(0xff));
         // Half of the power of two. Normal from exponent 2 on, below which the subnormal form is the larger one.
         let normal = s.shl(s.add_int(exponent, s.splat_int(-1)), 23);
         let subnormal = s.shl(s.add_int(exponent, s.splat_int(1)), 21);
-        panel.set_scale(s, block, s.as_float(s.max_int(normal, subnormal)));
-        panel.set_centre(s, block, FP4_CENTRE.into());
-        let (levels, codes) = (s.load_bytes(&FP4_TABLE), nibbles(s, rows, at + 1));
-        for quad in 0..8 {
-            panel.set_weights(s, block, quad, s.lookup(levels, codes[quad]));
-        }
+        sink.set_scale(s, block, s.as_float(s.max_int(normal, subnormal)));
+        sink.set_centre(s, block, FP4_CENTRE.into());
+        set_levels(s, s.load_bytes(&FP4_TABLE), rows, at + 1, sink, block);
     }
 }
