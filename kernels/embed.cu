@@ -17,8 +17,14 @@ struct SelectArgs {
 template <int TYPE>
 __device__ __forceinline__ float value_of(const Group &g, int i) {
     const int code = (int8_t)(g.w[i / 4] >> (8 * (i % 4))), half = has_halves(TYPE) ? i / 16 : 0;
-    const float value = __fmul_rn(g.scale[half], (float)(code - offset_of(TYPE)));
-    return has_min(TYPE) ? __fsub_rn(value, g.min[half]) : value;
+    float scale, min;
+    if constexpr (has_factors(TYPE)) {
+        scale = __fmul_rn(g.scale[0], (float)g.factor[half]), min = __fmul_rn(g.min[0], (float)g.min_factor[half]);
+    } else {
+        scale = g.scale[half], min = g.min[half];
+    }
+    const float value = __fmul_rn(scale, (float)(code - offset_of(TYPE)));
+    return has_min(TYPE) ? __fsub_rn(value, min) : value;
 }
 
 // A group a thread.

@@ -3,10 +3,12 @@
 #include "device.cuh"
 
 // 32 weights as bytes: value i is scale[i / 16] * (byte i of w - offset_of(TYPE)) - min[i / 16]. Types without has_halves have only the first
-// scale and the first minimum, types without has_min no minimum; nothing reads the others.
+// scale and the first minimum, types without has_min no minimum; nothing reads the others. Types with has_factors have one scale and one
+// minimum, to be multiplied with whole numbers for each half.
 struct Group {
     int w[8];
     float scale[2], min[2];
+    int factor[2], min_factor[2];
 };
 
 // A type as a constant: what `by_type` gives.
@@ -147,19 +149,24 @@ __device__ __forceinline__ void load_scales(const uint8_t *scales, const uint8_t
         g.scale[0] = half_e4m3(pair.x), g.scale[1] = half_e4m3(pair.y);
     } else if constexpr (TYPE == IQ4_XS) {
         g.scale[0] = __half2float(read_at<__half>(blocks, index / 8)) * (float)read_at<int8_t>(scales, index);
-    } else if constexpr (TYPE == Q6_K || TYPE == Q3_K) {
+    } else if constexpr (TYPE == Q3_K) {
+        const char2 pair = read_at<char2>(scales, index);
+        g.scale[0] = __half2float(read_at<__half>(blocks, index / 8));
+        g.factor[0] = pair.x, g.factor[1] = pair.y;
+    } else if constexpr (TYPE == Q2_K) {
+        const uint32_t pair = read_at<uint16_t>(scales, index);
+        const float2 d = __half22float2(read_at<__half2>(blocks, index / 8));
+        g.scale[0] = d.x, g.min[0] = d.y;
+        g.factor[0] = pair & 15, g.factor[1] = pair >> 8 & 15;
+        g.min_factor[0] = pair >> 4 & 15, g.min_factor[1] = pair >> 12;
+    } else if constexpr (TYPE == Q6_K) {
         const char2 pair = read_at<char2>(scales, index);
         const float d = __half2float(read_at<__half>(blocks, index / 8));
         g.scale[0] = d * (float)pair.x, g.scale[1] = d * (float)pair.y;
     } else {
         const uchar2 pair = read_at<uchar2>(scales, index);
         const float2 d = __half22float2(read_at<__half2>(blocks, index / 8));
-        if constexpr (TYPE == Q2_K) {
-            g.scale[0] = d.x * (float)(pair.x & 15), g.scale[1] = d.x * (float)(pair.y & 15);
-            g.min[0] = d.y * (float)(pair.x >> 4), g.min[1] = d.y * (float)(pair.y >> 4);
-        } else {
-            g.scale[0] = d.x * (float)pair.x, g.min[0] = d.y * (float)pair.y;
-        }
+        g.scale[0] = d.x * (float)pair.x, g.min[0] = d.y * (float)pair.y;
     }
 }
 
@@ -186,15 +193,17 @@ __device__ __forceinline__ int add_unsigned(uint32_t w, int x, int sum) {
 template <int TYPE>
 __device__ __forceinline__ float add_products(const Group &g, int low, int high, const Meta &meta, float sum) {
     constexpr int OFFSET = offset_of(TYPE);
+    const int both = meta.sums.x + meta.sums.y;
     float part;
-    if constexpr (has_halves(TYPE)) {
-        low -= OFFSET * meta.sums.x, high -= OFFSET * meta.sums.y;
-        part = __fmaf_rn(g.scale[0], (float)low, __fmul_rn(g.scale[1], (float)high));
+    if constexpr (has_halves(TYPE)) low -= OFFSET * meta.sums.x, high -= OFFSET * meta.sums.y;
+    if constexpr (has_factors(TYPE)) {
+        part = __fmul_rn(g.scale[0], (float)(g.factor[0] * low + g.factor[1] * high));
         if constexpr (has_min(TYPE)) {
-            part = __fmaf_rn(-g.min[1], (float)meta.sums.y, __fmaf_rn(-g.min[0], (float)meta.sums.x, part));
+            part = __fmaf_rn(-g.min[0], (float)(g.min_factor[0] * meta.sums.x + g.min_factor[1] * meta.sums.y), part);
         }
+    } else if constexpr (has_halves(TYPE)) {
+        part = __fmaf_rn(g.scale[0], (float)low, __fmul_rn(g.scale[1], (float)high));
     } else {
-        const int both = meta.sums.x + meta.sums.y;
         part = __fmul_rn(g.scale[0], (float)(low + high - OFFSET * both));
         if constexpr (has_min(TYPE)) part = __fmaf_rn(-g.min[0], (float)both, part);
     }

@@ -60,6 +60,9 @@ __host__ __device__ constexpr bool has_min(uint32_t dtype) {
     return dtype == Q4_K || dtype == Q5_K || dtype == Q4_1 || dtype == Q5_1 || dtype == Q2_K;
 }
 
+// Whether the scales of halves are small whole numbers times one scale: sums of both are exact then.
+__host__ __device__ constexpr bool has_factors(uint32_t dtype) { return dtype == Q2_K || dtype == Q3_K; }
+
 // Whether codes are numbers of levels.
 __host__ __device__ constexpr bool has_levels(uint32_t dtype) { return dtype == IQ4_NL || dtype == IQ4_XS || dtype == MXFP4 || dtype == NVFP4; }
 
