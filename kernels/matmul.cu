@@ -1,8 +1,8 @@
 // out = x * matrix^T (+ bias) (+ out): up to three matrices of one input in a launch, each with a storage type of its own.
 //
-// A warp computes ROWS outputs for BATCH rows of x. Each lane adds the groups lane, lane + 32, ... of a weight row in that order, and a fixed
-// tree adds the lanes: an output's order of summation depends on the number of columns alone, whatever BATCH is. Products of quantized
-// weights and 8-bit activations are exact integers within a group.
+// A warp computes ROWS outputs for BATCH rows of x. Each lane adds the groups lane, lane + 32, ... of a weight row in that order, and the tree of
+// `add_neighbours` adds the lanes: an output's order of summation depends on the number of columns alone, whatever BATCH is. Products of
+// quantized weights and 8-bit activations are exact integers within a group.
 #include "common/matmul.cuh"
 
 struct MatmulArgs {
@@ -108,7 +108,7 @@ __device__ __forceinline__ void multiply(const MatmulArgs &args, const Shape &sh
     for (int n = 0; n < BATCH; n++) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const float total = warp_sum(sum[r][n]);
+            const float total = add_neighbours(sum[r][n]);
             if (lane == n * ROWS + r) mine = total;
         }
     }

@@ -138,16 +138,15 @@ __device__ __forceinline__ void dot_rows(Streams &streams, const Matrix &m, cons
     by_type(m.dtype, [&](auto type) { add_rows<decltype(type)::value>(streams, m, x, sum); });
 }
 
-// Adds the lanes of up to eight rows, with the tree of `warp_sum`; every four lanes have the sum of their row.
+// Adds the lanes of up to eight rows, with the tree of `add_neighbours`; every four lanes have the sum of their row.
 __device__ __forceinline__ float add_lanes(const float *sums) {
     const uint32_t lane = threadIdx.x % WARP;
-    const float *p = sums + lane / 4 * SUM_STRIDE + lane % 4;
-    float v[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = __fadd_rn(p[4 * i], p[4 * i + 16]);
-    float total = __fadd_rn(__fadd_rn(v[0], v[2]), __fadd_rn(v[1], v[3]));
-    total = __fadd_rn(total, __shfl_xor_sync(ALL_LANES, total, 2));
-    return __fadd_rn(total, __shfl_xor_sync(ALL_LANES, total, 1));
+    const float4 *p = reinterpret_cast<const float4 *>(sums + lane / 4 * SUM_STRIDE + lane % 4 * 8);
+    const float4 a = p[0], b = p[1];
+    const float low = __fadd_rn(__fadd_rn(a.x, a.y), __fadd_rn(a.z, a.w)), high = __fadd_rn(__fadd_rn(b.x, b.y), __fadd_rn(b.z, b.w));
+    float total = __fadd_rn(low, high);
+    total = __fadd_rn(total, __shfl_xor_sync(ALL_LANES, total, 1));
+    return __fadd_rn(total, __shfl_xor_sync(ALL_LANES, total, 2));
 }
 
 // Puts four elements, number `quad` of the row, into the planes.
@@ -221,7 +220,7 @@ __device__ __forceinline__ void put_sum(const MatvecArgs &args, const Segment &s
 
 extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) matvec(const __grid_constant__ MatvecArgs args, Shape) {
     extern __shared__ __align__(128) uint8_t shared[];
-    __shared__ float sums[WARPS][SUM_ROWS * SUM_STRIDE];
+    __shared__ __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
     __shared__ float shares[WARPS], outputs[WARPS * MAX_PAIRS];
     __shared__ unsigned long long keys[WARPS];
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;

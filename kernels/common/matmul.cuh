@@ -14,3 +14,10 @@ struct Segment {
 __device__ __forceinline__ int segment_of(const Segment (&segments)[3], uint32_t count, uint32_t tile) {
     return count > 2 && tile >= segments[2].first_tile ? 2 : count > 1 && tile >= segments[1].first_tile ? 1 : 0;
 }
+
+// The sum of a warp's lanes in the order of every multiplication: neighbours first, then pairs of them, and so on.
+__device__ __forceinline__ float add_neighbours(float v) {
+#pragma unroll
+    for (int step = 1; step < WARP; step *= 2) v = __fadd_rn(v, __shfl_xor_sync(ALL_LANES, v, step));
+    return v;
+}
