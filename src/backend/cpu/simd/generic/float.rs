@@ -113,23 +113,25 @@ impl Product<'_, '_, '_> {
     fn stored<S: Simd, E: Element>(mut self, s: S) {
         let tokens = self.out.rows();
         // So many activation rows stay in the second-level cache while all weights pass by.
-        for first in (0..tokens).step_by(Self::TOKENS) {
-            let tokens = first..tokens.min(first + Self::TOKENS);
-            if S::LARGE_TILES {
-                self.tiles::<S, E, 4, 4>(s, tokens);
-            } else {
-                self.tiles::<S, E, 2, 2>(s, tokens);
+        for first in (0..tokens).step_by(TOKENS) {
+            let tokens = first..tokens.min(first + TOKENS);
+            if !S::LARGE_TILES {
+                self.tiles::<S, E, 2, 2>(s, 0, tokens);
+                continue;
             }
+            let is_prompt = tokens.len() >= PROMPT_TOKENS && self.w.cols().is_multiple_of(16);
+            let done = if is_prompt { self.decoded_tiles::<S, E>(s, tokens.clone()) } else { 0 };
+            self.tiles::<S, E, 4, 4>(s, done, tokens);
         }
     }
 
-    /// The outputs of all weight rows and some activation rows, in tiles of `R` x `T`.
+    /// The outputs of the weight rows from `first` on and some activation rows, in tiles of `R` x `T`.
     #[inline(always)]
-    fn tiles<S: Simd, E: Element, const R: usize, const T: usize>(&mut self, s: S, tokens: Range<usize>) {
+    fn tiles<S: Simd, E: Element, const R: usize, const T: usize>(&mut self, s: S, first: usize, tokens: Range<usize>) {
         let rows = self.out.cols();
-        let (full_rows, full_tokens) = (rows / R * R, tokens.start + tokens.len() / T * T);
-        self.block::<S, E, R, T>(s, 0..full_rows, tokens.start..full_tokens);
-        self.block::<S, E, R, 1>(s, 0..full_rows, full_tokens..tokens.end);
+        let (full_rows, full_tokens) = (first + (rows - first) / R * R, tokens.start + tokens.len() / T * T);
+        self.block::<S, E, R, T>(s, first..full_rows, tokens.start..full_tokens);
+        self.block::<S, E, R, 1>(s, first..full_rows, full_tokens..tokens.end);
         self.block::<S, E, 1, T>(s, full_rows..rows, tokens.start..full_tokens);
         self.block::<S, E, 1, 1>(s, full_rows..rows, full_tokens..tokens.end);
     }
@@ -160,16 +162,48 @@ impl Product<'_, '_, '_> {
         }
     }
 
-    /// Activation rows that are taken together; a chunk of a weight row is decoded once for all of them.
-    const TOKENS: usize = 64;
-    /// Values in a chunk: whole blocks of every type.
-    const CHUNK: usize = 256;
+    /// The outputs of the weight rows, as many as are whole tiles, and some activation rows; the number of those weight rows. A stretch of
+    /// the weights is made f32 once for all activations, and sums wait in memory between two stretches.
+    #[inline(always)]
+    fn decoded_tiles<S: Simd, E: Element>(&mut self, s: S, tokens: Range<usize>) -> usize {
+        let (cols, row_bytes) = (self.w.cols(), self.w.row_bytes());
+        let whole = self.out.cols() / DECODED_ROWS * DECODED_ROWS;
+        let mut weights = [[[0.0; 16]; CHUNK / 16]; DECODED_ROWS];
+        let full = tokens.len() / DECODED_TOKENS * DECODED_TOKENS;
+        for row in (0..whole).step_by(DECODED_ROWS) {
+            let mut lanes = [[[0.0; 16]; DECODED_ROWS]; TOKENS];
+            let bytes = self.w.bytes_of_rows(self.out.first_col() + row, DECODED_ROWS);
+            for first in (0..cols).step_by(CHUNK) {
+                let count = CHUNK.min(cols - first) / 16;
+                for (r, weights) in weights.iter_mut().enumerate() {
+                    let chunks = E::chunks(&bytes[r * row_bytes..][..row_bytes]).0;
+                    for (weights, chunk) in weights[..count].iter_mut().zip(&chunks[first / 16..]) {
+                        s.store(E::load(s, chunk), weights);
+                    }
+                }
+                let x = |token: usize| &self.x[(tokens.start + token) * cols + first..][..16 * count];
+                for token in (0..full).step_by(DECODED_TOKENS) {
+                    let x: [&[f32]; DECODED_TOKENS] = std::array::from_fn(|t| x(token + t));
+                    add_decoded(s, &weights, x, lanes[token..].first_chunk_mut().expect("so many tokens are left"));
+                }
+                for token in full..tokens.len() {
+                    add_decoded(s, &weights, [x(token)], lanes[token..].first_chunk_mut().expect("a token is left"));
+                }
+            }
+            for (token, lanes) in lanes[..tokens.len()].iter().enumerate() {
+                for (r, lanes) in lanes.iter().enumerate() {
+                    self.out.row_mut(tokens.start + token)[row + r] = s.sum(s.load(lanes));
+                }
+            }
+        }
+        whole
+    }
 
     #[inline(always)]
     fn decoded<S: Simd>(self, s: S) {
         let tokens = self.out.rows();
-        for first in (0..tokens).step_by(Self::TOKENS) {
-            let count = Self::TOKENS.min(tokens - first);
+        for first in (0..tokens).step_by(TOKENS) {
+            let count = TOKENS.min(tokens - first);
             let x = &self.x[first * self.w.cols()..][..count * self.w.cols()];
             for row in 0..self.out.cols() {
                 let dots = decoded_row(s, self.w, self.out.first_col() + row, x, count);
@@ -181,18 +215,63 @@ impl Product<'_, '_, '_> {
     }
 }
 
-/// Dot products of one weight row with up to [`Product::TOKENS`] activation rows.
+/// Activation rows that are taken together; a chunk of a weight row is decoded once for all of them.
+const TOKENS: usize = 64;
+/// Values in a chunk: whole blocks of every type.
+const CHUNK: usize = 256;
+/// Fewest activation rows for which decoding weights first pays.
+const PROMPT_TOKENS: usize = 8;
+/// Weight rows and activation rows of a tile then: their sums and operands fit into 32 registers.
+const DECODED_ROWS: usize = 8;
+const DECODED_TOKENS: usize = 3;
+
+/// Adds the products of a stretch of weights and of as many activations of each row, 16 lanes each.
 #[inline(always)]
-fn decoded_row<S: Simd>(s: S, w: &Matrix, row: usize, x: &[f32], count: usize) -> [f32; Product::TOKENS] {
+fn add_decoded<S: Simd, const T: usize>(
+    s: S,
+    weights: &[[[f32; 16]; CHUNK / 16]; DECODED_ROWS],
+    x: [&[f32]; T],
+    lanes: &mut [[[f32; 16]; DECODED_ROWS]; T],
+) {
+    let mut acc = [[s.splat(0.0); DECODED_ROWS]; T];
+    let mut chunks: [&[[f32; 16]]; T] = [&[]; T];
+    for t in 0..T {
+        chunks[t] = x[t].as_chunks().0;
+        for r in 0..DECODED_ROWS {
+            acc[t][r] = s.load(&lanes[t][r]);
+        }
+    }
+    for i in 0..chunks[0].len().min(CHUNK / 16) {
+        let mut x = [s.splat(0.0); T];
+        for t in 0..T {
+            x[t] = s.load(&chunks[t][i]);
+        }
+        for r in 0..DECODED_ROWS {
+            let w = s.load(&weights[r][i]);
+            for t in 0..T {
+                acc[t][r] = s.fma(w, x[t], acc[t][r]);
+            }
+        }
+    }
+    for t in 0..T {
+        for r in 0..DECODED_ROWS {
+            s.store(acc[t][r], &mut lanes[t][r]);
+        }
+    }
+}
+
+/// Dot products of one weight row with up to [`TOKENS`] activation rows.
+#[inline(always)]
+fn decoded_row<S: Simd>(s: S, w: &Matrix, row: usize, x: &[f32], count: usize) -> [f32; TOKENS] {
     let cols = w.cols();
-    let chunk_bytes = Product::CHUNK / w.dtype().block_len() * w.dtype().block_bytes();
-    let mut lanes = [[0.0; 16]; Product::TOKENS];
-    let mut values = [0.0; Product::CHUNK];
+    let chunk_bytes = CHUNK / w.dtype().block_len() * w.dtype().block_bytes();
+    let mut lanes = [[0.0; 16]; TOKENS];
+    let mut values = [0.0; CHUNK];
     for (i, bytes) in w.bytes_of_rows(row, 1).chunks(chunk_bytes).enumerate() {
-        let values = &mut values[..Product::CHUNK.min(cols - i * Product::CHUNK)];
+        let values = &mut values[..CHUNK.min(cols - i * CHUNK)];
         reference::decode(w.dtype(), bytes, values);
         for (t, lanes) in lanes[..count].iter_mut().enumerate() {
-            let x = &x[t * cols + i * Product::CHUNK..][..values.len()];
+            let x = &x[t * cols + i * CHUNK..][..values.len()];
             let mut acc = s.load(lanes);
             for (w, x) in values.as_chunks::<16>().0.iter().zip(x.as_chunks::<16>().0) {
                 acc = s.fma(s.load(w), s.load(x), acc);
@@ -200,7 +279,7 @@ fn decoded_row<S: Simd>(s: S, w: &Matrix, row: usize, x: &[f32], count: usize) -
             s.store(acc, lanes);
         }
     }
-    let mut dots = [0.0; Product::TOKENS];
+    let mut dots = [0.0; TOKENS];
     for (dot, lanes) in dots[..count].iter_mut().zip(&lanes) {
         *dot = s.sum(s.load(lanes));
     }
