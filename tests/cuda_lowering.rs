@@ -9,7 +9,7 @@ use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::args::{Args, Shape};
 use segno::backend::cuda::lower::{Extent, Kernel, Launch};
 use segno::format::{Data, Gguf};
-use segno::plan::{Program, build::build};
+use segno::plan::{Op, Program, build::build};
 use segno::quant::DType;
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ fn every_op_is_covered_exactly_once() {
     assert!(programs.len() >= 15);
     for (path, program) in &programs {
         let lists = lists(program);
-        for list in [&lists.single, &lists.batch] {
+        for list in [&lists.single, &lists.few, &lists.batch] {
             let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
             covered.sort_unstable();
             let all: Vec<usize> = (0..program.ops.len()).collect();
@@ -74,7 +74,7 @@ fn every_bucket_launches_every_kernel() {
 #[test]
 fn the_tiles_of_a_multiplication_hold_every_weight_row() {
     for (path, program) in &programs() {
-        for launch in lists(program).batch.iter().filter(|launch| launch.kernel == Kernel::Matmul) {
+        for launch in lists(program).few.iter().filter(|launch| launch.kernel == Kernel::Matmul) {
             let Args::Matmul(args) = launch.args else { panic!("a multiplication with other arguments") };
             let mut tiles = 0;
             for segment in &args.segments[..args.count as usize] {
@@ -83,6 +83,25 @@ fn the_tiles_of_a_multiplication_hold_every_weight_row() {
             }
             assert_eq!(tiles, args.tiles, "{}", path.display());
             assert!(matches!(launch.grid[0], Extent::Tiles { tiles, .. } if tiles == args.tiles));
+        }
+    }
+}
+
+#[test]
+fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
+    for (path, program) in &programs() {
+        let types = [DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K];
+        let quantized =
+            |op: &Op| matches!(op, Op::MatMul { matrix, .. } if types.contains(&program.matrices[matrix.0].dtype));
+        let lists = lists(program);
+        for launch in &lists.batch {
+            let products = launch.covers.iter().filter(|&&op| quantized(&program.ops[op])).count();
+            assert!(products == 0 || launch.kernel == Kernel::Tensor, "{}: {launch:?}", path.display());
+            for rows in (1..=80).chain([512]).filter(|_| launch.kernel == Kernel::Tensor) {
+                let shape = Shape { rows, outputs: rows, splits: 1, pad: 0 };
+                assert!(launch.shared_bytes(&shape) <= 227 << 10 && launch.blocks(&shape)[0] > 0, "{rows} rows");
+                assert!(launch.function(&shape) >= Kernel::Tensor as usize);
+            }
         }
     }
 }

@@ -62,6 +62,20 @@ __device__ __forceinline__ void copy_lanes(uint8_t *to, const uint8_t *from, uin
     }
 }
 
+// By one lane each, OFFSET bytes behind both addresses.
+template <int OFFSET>
+__device__ __forceinline__ void copy_16(uint32_t to, const void *from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %2], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)), "n"(OFFSET) : "memory");
+}
+
+__device__ __forceinline__ void copy_8(uint32_t to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
+}
+
+__device__ __forceinline__ void copy_4(uint32_t to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
+}
+
 // Ends a group of such copies.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

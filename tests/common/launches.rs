@@ -19,6 +19,7 @@ pub fn lists(program: &Program) -> Lists {
         matrices: program.matrices.iter().map(matrix).collect(),
         vectors: numbers(program.vectors.len(), 1 << 36),
         step: StepArgs { best: 1 << 44, ..StepArgs::default() },
+        most_shared: 227 << 10,
         ..Addresses::default()
     };
     lower(program, &placement, &addresses).unwrap()

@@ -25,7 +25,11 @@ pub fn odd(dtype: DType) -> File {
 fn sized(head_dim: usize, feed_forward: usize, dtype_of: impl Fn(&str) -> DType) -> File {
     let small = Shape::small();
     let small = Shape { hidden: 4 * head_dim, heads: 4, kv_heads: 2, head_dim, feed_forward, ..small };
-    let shape = Shape { vocab: VOCAB, context: 8192, ..small };
+    stored(&Shape { vocab: VOCAB, context: 8192, ..small }, dtype_of)
+}
+
+/// A model of another shape, whose widths are whole blocks of the types.
+pub fn stored(shape: &Shape, dtype_of: impl Fn(&str) -> DType) -> File {
     let mut file = shape.file();
     let mut random = Random::new(11);
     for tensor in file.tensors.iter_mut().filter(|tensor| tensor.dims.len() == 2) {

@@ -36,6 +36,10 @@ args! {
     /// One product of a multiplication.
     Segment { matrix: Matrix, bias: Address, out: Address, first_tile: u32, adds: u32 }
     MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; 3] }
+    /// Products of many rows on tensor cores, with what stands behind them.
+    TensorArgs {
+        x: Activation, gated: Activation, cols: u32, count: u32, on_outputs: u32, most_shared: u32, segments: [Segment; 3],
+    }
     /// Products of one row, with what stands before and after them.
     MatvecArgs {
         x: Activation, norm: Address, gated: Activation, best: Address, eps: f32, cols: u32, count: u32, rows_a_warp: u32,
@@ -67,6 +71,7 @@ pub enum Args {
     Norm(NormArgs),
     Silu(SiluArgs),
     Matmul(MatmulArgs),
+    Tensor(TensorArgs),
     Matvec(MatvecArgs),
     Heads(HeadsArgs),
     Attention(AttentionArgs),
@@ -84,6 +89,7 @@ impl Args {
             Args::Norm(args) => std::ptr::from_ref(args).cast(),
             Args::Silu(args) => std::ptr::from_ref(args).cast(),
             Args::Matmul(args) => std::ptr::from_ref(args).cast(),
+            Args::Tensor(args) => std::ptr::from_ref(args).cast(),
             Args::Matvec(args) => std::ptr::from_ref(args).cast(),
             Args::Heads(args) => std::ptr::from_ref(args).cast(),
             Args::Attention(args) => std::ptr::from_ref(args).cast(),
@@ -102,7 +108,7 @@ mod tests {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
         assert_eq!([size_of::<StepArgs>(), size_of::<EmbedArgs>(), size_of::<SelectArgs>()], [104, 48, 32]);
         assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [56, 48, 216]);
-        assert_eq!([size_of::<MatvecArgs>(), size_of::<AttendArgs>()], [272, 192]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttendArgs>()], [272, 248, 192]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<AttentionArgs>(), size_of::<ArgmaxArgs>()], [136, 120, 48]);
         assert_eq!(size_of::<RepackArgs>(), 64);
     }

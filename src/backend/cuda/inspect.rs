@@ -51,14 +51,14 @@ impl Inspection {
         let primary = Arc::clone(&self.runner.primary);
         let _current = primary.enter()?;
         let lists = &mut self.runner.lists;
-        let least = lists.single.len().min(lists.batch.len());
+        let all = [&mut lists.single, &mut lists.few, &mut lists.batch];
+        let least = all.iter().map(|list| list.len()).min().unwrap_or(0);
         if launch >= least {
             return Err(Error::NotFound(format!(
                 "there is no launch {launch} in every step; the shortest has {least}"
             )));
         }
-        lists.single.remove(launch);
-        lists.batch.remove(launch);
+        all.into_iter().for_each(|list| drop(list.remove(launch)));
         self.runner.graphs.clear();
         self.runner.build_graphs(&self.kernels);
         Ok(())

@@ -1,8 +1,8 @@
 //! From a program to the lists of launches that eager passes and graphs share.
 //!
-//! A [`Launch`] is data: kernel, grid, arguments, and the ops that it covers. Its grid is told in rows, outputs and splits, so that two lists
-//! serve every bucket: one for a single row, where a launch covers as many ops as it can (`single`), and one for all others. Both give the
-//! same bits. Addresses come from outside, so that lowering needs no GPU.
+//! A [`Launch`] is data: kernel, grid, arguments, and the ops that it covers. Its grid is told in rows, outputs and splits, so that three lists
+//! serve every bucket: one for a single row, where a launch covers as many ops as it can (`single`), one for a few rows, and one for all
+//! others, whose products run on tensor cores (`tensor`). All give the same bits. Addresses come from outside, so that lowering needs no GPU.
 
 use super::args::*;
 use super::form::is_quantized;
@@ -17,12 +17,14 @@ const ARGMAX_BLOCKS: u32 = 64;
 const TILE_ROWS: usize = 16;
 /// Query heads of a block of attention.
 pub(super) const HEAD_GROUP: usize = 4;
+/// Rows of a batch whose products are as fast without tensor cores.
+pub const FEW_ROWS: u32 = 4;
 pub(super) const ELEMENTS_A_BLOCK: usize = 256;
 /// Most elements of a head that attention has shared memory for.
 const MAX_HEAD_DIM: usize = 512;
 
 /// A kernel, by its place in the table of loaded functions. `AttendSingle` stands for one and for four heads a block, `Matmul` for the widths
-/// 1, 2, 4 and 8; the shape chooses.
+/// 1, 2, 4 and 8, `Tensor` for the widths of `tensor`; the shape chooses.
 #[allow(missing_docs)] // Named as in `kernels/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
@@ -41,6 +43,7 @@ pub enum Kernel {
     AttendBatch,
     AttendSingle,
     Matmul = 15,
+    Tensor = 20,
 }
 
 /// Extent of a grid along one axis.
@@ -56,6 +59,8 @@ pub enum Extent {
         kv_heads: u32,
         group: u32,
     },
+    /// Blocks that walk over the tiles of products on tensor cores, as their arguments say.
+    Tensor,
     /// Tiles times the slices of the batch's rows, or of its outputs.
     Tiles {
         tiles: u32,
@@ -72,7 +77,7 @@ pub struct Launch {
     pub grid: [Extent; 3],
     /// Threads of a block.
     pub block: u32,
-    /// Dynamic shared memory of a block, in bytes.
+    /// Dynamic shared memory of a block in bytes, where all shapes have the same.
     pub shared_bytes: u32,
     /// Its arguments, the shape apart.
     pub args: Args,
@@ -103,6 +108,7 @@ impl Extent {
             Extent::Outputs => shape.outputs,
             Extent::Splits => shape.splits,
             Extent::HeadGroups { kv_heads, group } => kv_heads * group.div_ceil(single_head_group(shape)),
+            Extent::Tensor => 1,
             Extent::Tiles { tiles, on_outputs } => {
                 let batch = if on_outputs { shape.outputs } else { shape.rows };
                 tiles * batch.div_ceil(batch_width(batch))
@@ -114,7 +120,8 @@ impl Extent {
 impl Launch {
     /// Blocks for a shape; a zero means that there is nothing to do.
     pub fn blocks(&self, shape: &Shape) -> [u32; 3] {
-        self.grid.map(|extent| extent.resolve(shape))
+        let blocks = self.grid.map(|extent| extent.resolve(shape));
+        self.tensor_args().map_or(blocks, |args| [args.blocks(shape), 1, 1])
     }
 
     /// Whether a shape gives it anything to do.
@@ -127,9 +134,19 @@ impl Launch {
         let variant = match self.kernel {
             Kernel::Matmul => self.width(shape).ilog2(),
             Kernel::AttendSingle => (single_head_group(shape) > 1).into(),
+            Kernel::Tensor => self.tensor_args().map_or(0, |args| args.kernel(shape) as u32),
             _ => 0,
         };
         self.kernel as usize + variant as usize
+    }
+
+    fn tensor_args(&self) -> Option<&TensorArgs> {
+        if let Args::Tensor(args) = &self.args { Some(args) } else { None }
+    }
+
+    /// Dynamic shared memory of a block for a shape, in bytes.
+    pub fn shared_bytes(&self, shape: &Shape) -> u32 {
+        self.tensor_args().map_or(self.shared_bytes, |args| args.shared_bytes(shape))
     }
 
     /// Batch rows of a multiplication's block for a shape.
@@ -149,6 +166,9 @@ pub struct Addresses {
     pub buffers: Vec<Address>,
     pub matrices: Vec<Matrix>,
     pub vectors: Vec<Address>,
+    /// 8-bit forms: of gated units, whose kernels read another one meanwhile, and of all else.
+    pub gated_q: Address,
+    pub gated_meta: Address,
     pub q: Address,
     pub meta: Address,
     pub factors: Address,
@@ -157,6 +177,8 @@ pub struct Addresses {
     pub ended: Address,
     pub cache: Address,
     pub cache_f32: bool,
+    /// Shared memory that a block of the device can have, in bytes.
+    pub most_shared: u32,
     /// The step's own: host and device lists.
     pub step: StepArgs,
     pub host_tokens: Address,
@@ -192,6 +214,8 @@ pub fn quantized_width(program: &Program) -> usize {
 pub struct Lists {
     /// For batches of one row.
     pub single: Vec<Launch>,
+    /// For up to [`FEW_ROWS`] rows.
+    pub few: Vec<Launch>,
     /// For all others.
     pub batch: Vec<Launch>,
 }
@@ -199,17 +223,21 @@ pub struct Lists {
 impl Lists {
     /// The list for a shape.
     pub fn of(&self, shape: &Shape) -> &[Launch] {
-        if shape.rows == 1 { &self.single } else { &self.batch }
+        match shape.rows {
+            1 => &self.single,
+            0..=FEW_ROWS => &self.few,
+            _ => &self.batch,
+        }
     }
 }
 
 /// Lowers `program`.
 pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
     check(program)?;
-    let list = |single| {
+    let list = |single, on_tensor_cores| {
         // An op adds at most two launches, and the ends of a list three.
         let launches = reserve(2 * program.ops.len() + 3, "a list of launches")?;
-        let mut lowering = Lowering { program, placement, addresses, single, launches, next: 0 };
+        let mut lowering = Lowering { program, placement, addresses, single, on_tensor_cores, launches, next: 0 };
         lowering.push(Kernel::Step, [Extent::Rows, ONE, ONE], 128, Args::Step(addresses.step), 0);
         while lowering.next < program.ops.len() {
             lowering.op()?;
@@ -217,7 +245,7 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
         lowering.choose_tokens();
         Ok(lowering.launches)
     };
-    Ok(Lists { single: list(true)?, batch: list(false)? })
+    Ok(Lists { single: list(true, false)?, few: list(false, false)?, batch: list(false, true)? })
 }
 
 pub(super) const ONE: Extent = Extent::Fixed(1);
@@ -227,6 +255,7 @@ pub(super) struct Lowering<'a> {
     placement: &'a Placement,
     pub addresses: &'a Addresses,
     single: bool,
+    on_tensor_cores: bool,
     pub launches: Vec<Launch>,
     pub next: usize,
 }
@@ -240,6 +269,7 @@ impl Lowering<'_> {
         match self.program.ops[self.next] {
             Op::Embed { table, out } => self.embed(table, out),
             Op::Norm { x, weight, out } => self.norm(x, weight, out),
+            Op::MatMul { x, .. } if self.on_tensor_cores && self.tensor_products(x) => {}
             Op::MatMul { x, .. } => self.multiply(x),
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. } => return self.heads(),
             Op::Attention { layer, queries, out } => self.attention(layer, queries, out),
@@ -277,19 +307,26 @@ impl Lowering<'_> {
         }
     }
 
+    pub fn is_on_outputs(&self, id: ValueId) -> bool {
+        self.rows(id) == Extent::Outputs
+    }
+
     /// A value that is read; what a norm wrote has factors.
     pub fn input(&self, id: ValueId) -> Activation {
         let normed = self.program.ops.iter().any(|op| matches!(op, Op::Norm { out, .. } if *out == id));
         let factors = if normed { self.addresses.factors } else { 0 };
-        Activation { x: self.value(id), q: self.addresses.q, meta: self.addresses.meta, factors }
+        let gated = self.program.ops.iter().any(|op| matches!(op, Op::SiluMul { gate, .. } if *gate == id));
+        let all = self.addresses;
+        let (q, meta) = if gated { (all.gated_q, all.gated_meta) } else { (all.q, all.meta) };
+        Activation { x: self.value(id), q, meta, factors }
     }
 
     /// A value that is written, with its 8-bit form if a later multiplication reads that.
     pub fn activation(&self, id: ValueId) -> Activation {
         let reads = |op: &Op| matches!(op, Op::MatMul { x, matrix, .. } if *x == id && is_quantized(self.program.matrices[matrix.0].dtype));
         let quantized = self.program.ops[self.next..].iter().any(reads);
-        let (q, meta) = if quantized { (self.addresses.q, self.addresses.meta) } else { (0, 0) };
-        Activation { x: self.value(id), q, meta, factors: self.input(id).factors }
+        let input = self.input(id);
+        if quantized { input } else { Activation { q: 0, meta: 0, ..input } }
     }
 
     pub fn vector(&self, id: Option<VectorId>) -> Address {
@@ -329,7 +366,7 @@ impl Lowering<'_> {
     /// Up to three products of one value in a launch; a lone product also takes the addition that follows it.
     fn multiply(&mut self, x: ValueId) {
         let mut args = MatmulArgs { cols: self.width(x) as u32, ..MatmulArgs::default() };
-        let on_outputs = self.rows(x) == Extent::Outputs;
+        let on_outputs = self.is_on_outputs(x);
         args.x = self.input(x);
         let mut product = ValueId(0);
         for op in &self.program.ops[self.next..] {

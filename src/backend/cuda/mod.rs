@@ -15,6 +15,7 @@ mod memory;
 mod module;
 mod runner;
 mod single;
+mod tensor;
 mod timing;
 mod weights;
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 20] = [
+const NAMES: [(&str, &str); 25] = [
     ("step", "step_begin"),
     ("embed", "embed"),
     ("embed", "select_rows"),
@@ -37,6 +37,11 @@ const NAMES: [(&str, &str); 20] = [
     ("matmul", "matmul_4"),
     ("matmul", "matmul_8"),
     ("repack", "repack"),
+    ("matmul_tensor", "tensor_8"),
+    ("matmul_tensor", "tensor_16"),
+    ("matmul_tensor", "tensor_32"),
+    ("matmul_tensor", "tensor_64"),
+    ("matmul_tensor", "tensor_many"),
 ];
 const REPACK: usize = 19;
 
@@ -155,7 +160,7 @@ impl Stream {
         let function = self.kernels.function(launch, shape);
         // SAFETY: grid, block and arguments are those of the kernel; the driver copies the arguments before it returns.
         check("cuLaunchKernel", unsafe {
-            let (shared, params) = (launch.shared_bytes, params.as_mut_ptr());
+            let (shared, params) = (launch.shared_bytes(shape), params.as_mut_ptr());
             sys::cuLaunchKernel(function, x, y, z, launch.block, 1, 1, shared, self.raw, params, null_mut())
         })
     }
@@ -324,7 +329,7 @@ fn chain(kernels: &Kernels, launches: &[Launch], shape: &Shape, graph: CUgraph) 
             blockDimX: launch.block,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: launch.shared_bytes,
+            sharedMemBytes: launch.shared_bytes(shape),
             kernelParams: args.as_mut_ptr(),
             extra: null_mut(),
             kern: null_mut(),

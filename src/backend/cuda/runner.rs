@@ -87,6 +87,7 @@ impl Needs {
         let mut places = Places::new(1 << 20);
         let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
         (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
+        addresses.most_shared = u32::MAX;
         let lists = lower(program, &placement, &addresses)?;
         let graphs = sizes.shapes().map(|shape| GRAPH_BYTES + lists.of(&shape).len() * NODE_BYTES).sum::<usize>();
         let (cache, arena) = (sizes.kv_bytes(limits) as u64, places.bytes() as u64);
@@ -126,6 +127,8 @@ fn arrange(program: &Program, placement: &Placement, limits: &Limits, sizes: &Si
     };
     Addresses {
         buffers,
+        gated_q: places.named("8-bit values of gated units", quantized),
+        gated_meta: places.named("scales of 8-bit values", quantized / 32 * 8),
         q: places.named("8-bit values", quantized),
         meta: places.named("scales of 8-bit values", quantized / 32 * 8),
         factors: places.named("factors of norms", rows * 4),
@@ -206,6 +209,7 @@ impl CudaRunner {
         shared.tell(&mut addresses);
         (addresses.cache, addresses.step.frequencies) = (cache.address(), weights.frequencies);
         (addresses.matrices, addresses.vectors) = (weights.matrices.clone(), weights.vectors.clone());
+        addresses.most_shared = primary.device().shared_memory()?;
         let lists = lower(program, &placement, &addresses)?;
         let stream = Stream::new(kernels)?;
         let table_stride = limits.pages + 1;

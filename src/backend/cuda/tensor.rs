@@ -1,0 +1,159 @@
+//! Lowering of products of quantized matrices with more than one row, for tensor cores, and the sizes of those launches.
+//!
+//! The widths of batches have kernels of their own, which differ in the tile of a block alone; all give the same bits.
+
+use super::args::{Args, Segment, Shape, TensorArgs};
+use super::lower::{Extent, Kernel, Lowering, ONE};
+use crate::plan::{Op, ValueId};
+use crate::quant::DType;
+
+/// Multiprocessors that tiles are spread over. Other chips get the same number of blocks: it changes speed alone.
+const PROCESSORS: u32 = 132;
+/// Outputs of a unit of a gated product.
+const UNIT: u32 = 32;
+/// Shared memory of a block: where a processor has two blocks, and where it has one.
+const SHARED_OF_TWO: u32 = 112 << 10;
+const SHARED_OF_ONE: u32 = 222 << 10;
+/// Most stages of a ring.
+const MOST_STAGES: u32 = 6;
+const WARPS: u32 = 8;
+
+/// The tile of a kernel: weight rows, rows of the batch, and groups of a slice that a pass takes.
+struct Tile {
+    rows: u32,
+    columns: u32,
+    groups: u32,
+    /// Bytes of sums that warps share, and of sums that wait.
+    sums: u32,
+}
+
+const fn tile(rows: u32, columns: u32, groups: u32) -> Tile {
+    let passes = 32 / groups;
+    let outputs = rows / 32 * columns / 8;
+    let waiting = outputs * ((passes > 1) as u32 + (passes > 2) as u32 + (rows == 32) as u32);
+    let together = if columns < UNIT { columns } else { UNIT };
+    Tile { rows, columns, groups, sums: 4 * (WARPS * together * 36 + waiting * 256) }
+}
+
+/// In the order of the kernels.
+const TILES: [Tile; 5] = [tile(32, 8, 32), tile(32, 16, 32), tile(32, 32, 32), tile(32, 64, 16), tile(64, 64, 8)];
+
+impl TensorArgs {
+    /// Rows of the batch that a launch of this shape has.
+    fn batch(&self, shape: &Shape) -> u32 {
+        if self.on_outputs != 0 { shape.outputs } else { shape.rows }
+    }
+
+    fn segments(&self) -> &[Segment] {
+        &self.segments[..self.count as usize]
+    }
+
+    /// Number of the kernel for a shape: the first that takes the whole batch, or the widest, if two stages of it fit.
+    pub fn kernel(&self, shape: &Shape) -> usize {
+        let batch = self.batch(shape);
+        let wanted = TILES.iter().position(|tile| tile.columns >= batch).unwrap_or(TILES.len() - 1);
+        let fits = |&index: &usize| TILES[index].sums + 2 * self.stage_bytes(&TILES[index], batch) <= self.most_shared;
+        (0..=wanted).rev().find(fits).unwrap_or(0)
+    }
+
+    /// Blocks of a launch.
+    pub fn blocks(&self, shape: &Shape) -> u32 {
+        let (kernel, batch) = (self.kernel(shape), self.batch(shape));
+        let tile = &TILES[kernel];
+        let units = match self.gated.x {
+            0 => self.segments().iter().map(|segment| segment.matrix.rows.div_ceil(tile.rows)).sum(),
+            _ => self.segments[0].matrix.rows / UNIT,
+        };
+        (units * batch.div_ceil(tile.columns)).min(if kernel == 0 { 2 * PROCESSORS } else { PROCESSORS })
+    }
+
+    /// Shared memory of a block: the sums, and a ring of as many stages as fit.
+    pub fn shared_bytes(&self, shape: &Shape) -> u32 {
+        let kernel = self.kernel(shape);
+        let (tile, stage) = (&TILES[kernel], self.stage_bytes(&TILES[kernel], self.batch(shape)));
+        let shared_by_two = kernel == 0 && self.blocks(shape) > PROCESSORS;
+        let most = self.most_shared.min(if shared_by_two { SHARED_OF_TWO } else { SHARED_OF_ONE });
+        tile.sums + stage * (most.saturating_sub(tile.sums) / stage).clamp(2, MOST_STAGES)
+    }
+
+    fn stage_bytes(&self, tile: &Tile, batch: u32) -> u32 {
+        let stride = |segment: &Segment| 16 * (row_bytes(segment.matrix.dtype, tile.groups).div_ceil(16) | 1);
+        let weights = tile.rows * self.segments().iter().map(stride).max().unwrap_or(0);
+        let columns = if tile.columns == 8 { batch.min(8) } else { tile.columns };
+        (weights + columns * (40 * tile.groups + 32)).next_multiple_of(16)
+    }
+}
+
+/// Whether the kernels multiply by this type.
+fn takes(dtype: DType) -> bool {
+    matches!(dtype, DType::Q8_0 | DType::Q4_K | DType::Q5_K | DType::Q6_K)
+}
+
+/// Bytes of some groups of a row in a stage.
+fn row_bytes(dtype: u32, groups: u32) -> u32 {
+    match dtype {
+        3 => 34 * groups,
+        4 => 18 * groups + groups / 2,
+        5 => 22 * groups + groups / 2,
+        _ => 26 * groups + (groups + 8) / 16 * 4,
+    }
+}
+
+impl Lowering<'_> {
+    /// Products of `x` on tensor cores, with the gated unit or the addition that follows them; false leaves them as they are.
+    pub fn tensor_products(&mut self, x: ValueId) -> bool {
+        let program = self.program;
+        let mut args = TensorArgs { cols: self.width(x) as u32, ..TensorArgs::default() };
+        let mut outs = Vec::new();
+        for op in &program.ops[self.next..] {
+            let &Op::MatMul { x: other, matrix, bias, out } = op else { break };
+            if other != x || outs.len() == 3 {
+                break;
+            }
+            if !takes(program.matrices[matrix.0].dtype) {
+                return false;
+            }
+            let matrix = self.addresses.matrices[matrix.0];
+            args.segments[outs.len()] =
+                Segment { matrix, bias: self.vector(bias), out: self.value(out), ..Segment::default() };
+            outs.push(out);
+        }
+        if !args.cols.is_multiple_of(32) {
+            return false;
+        }
+        (args.count, args.most_shared) = (outs.len() as u32, self.addresses.most_shared);
+        let narrow = Shape { rows: 8, outputs: 8, ..Shape::default() };
+        if args.shared_bytes(&narrow) > args.most_shared {
+            return false;
+        }
+        args.on_outputs = self.is_on_outputs(x).into();
+        args.x = self.input(x);
+        let follows = self.join_tensor_follower(&mut args, &outs);
+        self.push(
+            Kernel::Tensor,
+            [Extent::Tensor, ONE, ONE],
+            256,
+            Args::Tensor(args),
+            outs.len() + usize::from(follows),
+        );
+        true
+    }
+
+    fn join_tensor_follower(&self, args: &mut TensorArgs, outs: &[ValueId]) -> bool {
+        match (self.program.ops.get(self.next + outs.len()), outs) {
+            (Some(&Op::SiluMul { gate, up }), &[first, second]) if (first, second) == (gate, up) => {
+                let [a, b, _] = &args.segments;
+                let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(UNIT);
+                if !fits || a.bias != 0 || b.bias != 0 {
+                    return false;
+                }
+                args.gated = self.activation(gate);
+            }
+            (Some(&Op::Add { x, y }), &[only]) if y == only => {
+                (args.segments[0].out, args.segments[0].adds) = (self.value(x), 1);
+            }
+            _ => return false,
+        }
+        true
+    }
+}

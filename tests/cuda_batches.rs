@@ -1,0 +1,102 @@
+//! Products of batches and prompts on a GPU against those of single rows: the same bits for every storage type, for sizes of real models
+//! and odd ones, and for every number of rows. On a machine without a GPU the tests say so and prove nothing.
+
+#![cfg(feature = "cuda")]
+
+mod common;
+
+use common::gguf::Shape;
+use segno::arch::{Arch, Hparams};
+use segno::backend::cuda::{self, Cuda};
+use segno::backend::{Backend, Batch, KvType, Limits, Row, Runner};
+use segno::format::{Data, Gguf};
+use segno::kv::{Pages, Tables};
+use segno::plan::{Program, build::build};
+use segno::quant::DType;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+const SEQS: usize = 70;
+const PROMPT: usize = 300;
+const PAGE: usize = 32;
+
+/// One layer: columns of the first products and of the last one, and keys of so many elements.
+fn program(dtype: DType, hidden: usize, feed_forward: usize, head_dim: usize) -> Arc<Program> {
+    let shape = Shape { layers: 1, hidden, heads: hidden / 64, kv_heads: 1, head_dim, feed_forward, ..Shape::small() };
+    let shape = Shape { heads: hidden / head_dim, vocab: 301, context: 512, ..shape };
+    let bytes = common::random::stored(&shape, |_| dtype).bytes();
+    let gguf = Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap();
+    let arch = Arch::find("llama").unwrap();
+    let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
+    Arc::new(build(&gguf, &arch, &hparams).unwrap())
+}
+
+struct Run {
+    runner: Box<dyn Runner>,
+    tables: Tables,
+}
+
+impl Run {
+    fn new(device: &Cuda, program: &Arc<Program>) -> Run {
+        let each = PROMPT.div_ceil(PAGE);
+        let limits = Limits { rows: 512, outputs: SEQS, pages: SEQS * each, kv_type: KvType::F16 };
+        let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, each).unwrap());
+        (0..SEQS).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
+        Run { runner: device.prepare(Arc::clone(program)).unwrap().open(&limits).unwrap(), tables }
+    }
+
+    /// Bits of the logits of the wanted rows.
+    fn pass(&mut self, rows: &[Row], outputs: &[u32]) -> Vec<Vec<u32>> {
+        let batch = Batch { rows, outputs, wants_logits: true, tables: &self.tables };
+        self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
+        let bits = |index| self.runner.logits(index).iter().map(|logit| logit.to_bits()).collect();
+        (0..outputs.len()).map(bits).collect()
+    }
+}
+
+fn row(slot: usize, position: usize) -> Row {
+    Row { token: ((slot + position) * 7919 % 301) as u32, position: position as u32, slot: slot as u32 }
+}
+
+fn compare(device: &Cuda, name: &str, program: &Arc<Program>) {
+    let mut run = Run::new(device, program);
+    let rows: Vec<Row> = (0..SEQS).map(|slot| row(slot, 0)).collect();
+    let alone: Vec<Vec<u32>> = rows.iter().map(|row| run.pass(&[*row], &[0]).remove(0)).collect();
+    assert!(alone[0] != alone[1], "{name}: two tokens have the same logits");
+    for count in 2..=SEQS {
+        let outputs: Vec<u32> = (0..count as u32).collect();
+        assert!(run.pass(&rows[..count], &outputs) == alone[..count], "{name}: {count} rows differ from one");
+    }
+    let prompt: Vec<Row> = (0..PROMPT).map(|position| row(0, position)).collect();
+    let last = (0..PROMPT).map(|position| run.pass(&prompt[position..=position], &[0]).remove(0)).last();
+    for chunk in [65, 130, PROMPT] {
+        let passes = prompt.chunks(chunk).map(|rows| run.pass(rows, &[rows.len() as u32 - 1]).remove(0));
+        assert!(passes.last() == last, "{name}: chunks of {chunk} differ from single rows");
+    }
+}
+
+#[test]
+fn every_number_of_rows_gives_the_bits_of_one() {
+    if cuda::count() == 0 {
+        println!("skipped: no cuda device");
+        return;
+    }
+    let device = Cuda::new(0, false).unwrap();
+    for dtype in [DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K] {
+        for (hidden, feed_forward, head_dim) in [(256, 14336, 64), (1536, 8960, 128), (2048, 4864, 64)] {
+            compare(
+                &device,
+                &format!("{dtype} of {hidden} and {feed_forward} columns"),
+                &program(dtype, hidden, feed_forward, head_dim),
+            );
+        }
+    }
+    // Columns of less than a whole slice, and rows that fill no tile.
+    for (hidden, feed_forward, head_dim) in [(896, 4864, 14), (96, 160, 6), (32, 1056, 2)] {
+        compare(
+            &device,
+            &format!("Q8_0 of {hidden} and {feed_forward} columns"),
+            &program(DType::Q8_0, hidden, feed_forward, head_dim),
+        );
+    }
+}
