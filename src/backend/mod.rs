@@ -42,6 +42,8 @@ pub struct GpuOptions {
     pub stream_priority: i32,
     /// Whether steps run as single launches, each timed, for [`Runner::report`].
     pub timed: bool,
+    /// Most threads that work while a model is loaded, the caller's included; 0 for as many as the process may use.
+    pub threads: usize,
 }
 
 /// One device.

@@ -181,7 +181,7 @@ fn engine_options(opts: &segno_ctx_opts) -> Result<Options> {
         Kind::Auto if context != 0 => Kind::Cuda,
         device => device,
     };
-    let gpu = GpuOptions { index, context, stream_priority: opts.stream_priority, timed };
+    let gpu = GpuOptions { index, context, stream_priority: opts.stream_priority, timed, threads: cpu.threads };
     Ok(Options { device, cpu, gpu, host_argmax })
 }
 

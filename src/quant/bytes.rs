@@ -29,39 +29,52 @@ pub fn write(dtype: DType, blocks: &[u8], out: &mut [u8]) {
     let mut values = [0.0; LONGEST];
     for (block, out) in blocks.chunks(dtype.block_bytes()).zip(out.chunks_mut(groups_bytes)) {
         reference::decode(dtype, block, &mut values[..len]);
+        let mut ratio = 1.0;
         let (groups, _) = values[..len].as_chunks::<GROUP_LEN>();
-        groups.iter().zip(out.chunks_mut(GROUP_BYTES)).for_each(|(values, out)| write_group(values, out));
+        groups.iter().zip(out.chunks_mut(GROUP_BYTES)).for_each(|(values, out)| write_group(values, &mut ratio, out));
     }
 }
 
-fn write_group(values: &[f32; GROUP_LEN], out: &mut [u8]) {
+fn write_group(values: &[f32; GROUP_LEN], ratio: &mut f32, out: &mut [u8]) {
     let (codes, scales) = out.split_at_mut(GROUP_LEN);
     let halves = values.as_chunks::<HALF>().0.iter().zip(codes.chunks_mut(HALF));
     for ((values, codes), scale) in halves.zip(scales.chunks_mut(size_of::<f32>())) {
-        let unit = unit(values);
+        let unit = unit(values, ratio);
         codes.iter_mut().zip(codes_of(values, unit)).for_each(|(to, code)| *to = code as i8 as u8);
         scale.copy_from_slice(&unit.to_le_bytes());
     }
 }
 
 /// What all values are multiples of: by Euclid's algorithm, in which every remainder is exact. Where there is none that keeps codes to
-/// [`MOST`], the one that rounds the largest to it.
-fn unit(values: &[f32; HALF]) -> f32 {
-    let odd = values.iter().find(|value| value.is_infinite()).or(values.iter().find(|value| value.is_nan()));
+/// [`MOST`], the one that rounds the largest to it. `ratio` is how many units the smallest value had the last time: most often it has as many.
+fn unit(values: &[f32; HALF], ratio: &mut f32) -> f32 {
     let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-    if odd.is_some() || largest == 0.0 {
-        return *odd.unwrap_or(&values[0]);
+    let odd = values.iter().find(|value| value.is_infinite()).or(values.iter().find(|value| value.is_nan()));
+    if let Some(odd) = odd.or(values.first().filter(|_| largest == 0.0)) {
+        return *odd;
     }
-    let mut unit = values.iter().map(|value| value.abs()).filter(|&value| value > 0.0).fold(largest, f32::min);
+    let least = |smallest: f32, value: &f32| if *value == 0.0 { smallest } else { smallest.min(value.abs()) };
+    let smallest = values.iter().fold(largest, least);
+    if largest / smallest * *ratio < MOST + 0.5 && are_multiples(values, smallest / *ratio) {
+        return smallest / *ratio;
+    }
+    let mut unit = smallest;
     while largest / unit < MOST + 0.5 {
         let mut pairs = values.iter().zip(codes_of(values, unit));
-        let Some((other, _)) = pairs.find(|(value, code)| **value != unit * code) else { return unit };
+        let Some((other, _)) = pairs.find(|(value, code)| **value != unit * code) else {
+            *ratio = (smallest / unit).round();
+            return unit;
+        };
         let mut rest = other.abs() % unit;
         while rest > 0.0 {
             (unit, rest) = (rest, unit % rest);
         }
     }
     largest / MOST
+}
+
+fn are_multiples(values: &[f32; HALF], unit: f32) -> bool {
+    values.iter().zip(codes_of(values, unit)).fold(true, |all, (value, code)| all & (*value == unit * code))
 }
 
 /// Nearest whole numbers of units; without a finite unit the signs of infinite values, and 0 where there is no number.
@@ -91,7 +104,7 @@ mod tests {
 
     fn rewritten(values: &[f32; GROUP_LEN]) -> Vec<f32> {
         let mut out = [0; GROUP_BYTES];
-        write_group(values, &mut out);
+        write_group(values, &mut 1.0, &mut out);
         read(&out)
     }
 

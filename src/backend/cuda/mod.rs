@@ -54,6 +54,7 @@ pub struct Cuda {
     kernels: Arc<Kernels>,
     eager: bool,
     timed: bool,
+    threads: usize,
 }
 
 impl Cuda {
@@ -72,14 +73,14 @@ impl Cuda {
         let current = primary.enter()?;
         let kernels = Arc::new(Kernels::load(&primary)?);
         drop(current);
-        Ok(Cuda { primary, kernels, eager: options.timed, timed: options.timed })
+        Ok(Cuda { primary, kernels, eager: options.timed, timed: options.timed, threads: options.threads })
     }
 
     /// Brings a program's weights to the device.
     pub fn upload(&self, program: Arc<Program>) -> Result<Loaded> {
         lower::check(&program)?;
         let _current = self.primary.enter()?;
-        let weights = Arc::new(Weights::upload(&program, &self.primary, &self.kernels)?);
+        let weights = Arc::new(Weights::upload(&program, &self.primary, &self.kernels, self.threads)?);
         let (primary, kernels) = (Arc::clone(&self.primary), Arc::clone(&self.kernels));
         Ok(Loaded { program, weights, kernels, primary, eager: self.eager, timed: self.timed })
     }

@@ -58,15 +58,20 @@ fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
 }
 
 impl Weights {
-    /// Uploads everything; the context must be current.
-    pub fn upload(program: &Program, primary: &Arc<Primary>, kernels: &Arc<Kernels>) -> Result<Weights> {
+    /// Uploads everything, with so many threads where values must be decoded (0 for as many as there can be); the context must be current.
+    pub fn upload(
+        program: &Program,
+        primary: &Arc<Primary>,
+        kernels: &Arc<Kernels>,
+        threads: usize,
+    ) -> Result<Weights> {
         let (needed, free) = (bytes(program)? as u64, free_bytes()?);
         if needed > free {
             return Err(Error::DeviceMemory { needed, free });
         }
         let block = Block::new(primary, bytes(program)?)?;
         let (matrices, vectors, frequencies) = place(program, &mut Places::new(block.address()))?;
-        let mut upload = Upload::new(primary, kernels)?;
+        let mut upload = Upload::new(primary, kernels, threads)?;
         for (weight, matrix) in program.matrices.iter().zip(&matrices) {
             upload.matrix(weight, matrix)?;
         }
@@ -85,15 +90,18 @@ struct Upload {
     pinned: [Mapped<u8>; 2],
     raw: [Block; 2],
     lane: usize,
+    threads: usize,
 }
 
 impl Upload {
-    fn new(primary: &Arc<Primary>, kernels: &Arc<Kernels>) -> Result<Upload> {
+    fn new(primary: &Arc<Primary>, kernels: &Arc<Kernels>, threads: usize) -> Result<Upload> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
         Ok(Upload {
             streams: [Stream::new(kernels)?, Stream::new(kernels)?],
             pinned: [Mapped::new(primary, STAGING_BYTES)?, Mapped::new(primary, STAGING_BYTES)?],
             raw: [Block::new(primary, STAGING_BYTES)?, Block::new(primary, STAGING_BYTES)?],
             lane: 0,
+            threads: if threads == 0 { processors } else { threads.min(MOST_THREADS) },
         })
     }
 
@@ -116,10 +124,10 @@ impl Upload {
         let mut first = 0;
         for blocks in weight.bytes.chunks(STAGING_BYTES / sent * dtype.block_bytes()) {
             let blocks_sent = blocks.len() / dtype.block_bytes();
-            let raw = self.raw[self.lane].address();
+            let (raw, threads) = (self.raw[self.lane].address(), self.threads);
             let lane = self.send(raw, blocks_sent * sent, |staging| match as_stored {
                 true => copy(blocks, staging),
-                false => write_groups(dtype, blocks, staging),
+                false => write_groups(dtype, blocks, staging, threads),
             })?;
             let count = (blocks_sent * all_groups) as u64;
             let (block_bytes, block_groups) = (block_bytes as u32, block_groups as u32);
@@ -163,16 +171,38 @@ const MOST_THREADS: usize = 16;
 /// Blocks that are worth a thread.
 const LEAST_BLOCKS: usize = 1024;
 
-/// Decodes blocks into groups of bytes.
-fn write_groups(dtype: DType, blocks: &[u8], to: &mut [u8]) -> Result<()> {
+/// Decodes blocks into groups of bytes, by so many threads, the caller's included.
+fn write_groups(dtype: DType, blocks: &[u8], to: &mut [u8], threads: usize) -> Result<()> {
     let count = blocks.len() / dtype.block_bytes();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     let share = count.div_ceil(threads).max(LEAST_BLOCKS);
-    let parts = blocks.chunks(share * dtype.block_bytes()).zip(to.chunks_mut(share * (to.len() / count)));
+    let mut parts = blocks.chunks(share * dtype.block_bytes()).zip(to.chunks_mut(share * (to.len() / count)));
     std::thread::scope(|scope| {
-        let start =
-            |(blocks, to)| std::thread::Builder::new().spawn_scoped(scope, move || groups::write(dtype, blocks, to));
-        let started: std::io::Result<Vec<_>> = parts.map(start).collect();
-        started.map(|_| ()).map_err(|error| Error::Device(format!("no thread to decode weights: {error}")))
+        let own = parts.next();
+        for (blocks, to) in parts {
+            std::thread::Builder::new()
+                .spawn_scoped(scope, move || groups::write(dtype, blocks, to))
+                .map_err(|error| Error::Device(format!("cannot start a thread that decodes weights: {error}")))?;
+        }
+        own.into_iter().for_each(|(blocks, to)| groups::write(dtype, blocks, to));
+        Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::synthetic::{Random, blocks};
+
+    #[test]
+    fn threads_share_blocks_without_a_difference() {
+        let (dtype, count) = (DType::IQ3_S, 3 * LEAST_BLOCKS + 7);
+        let blocks = blocks(dtype, count, &mut Random::new(2));
+        let mut expected = vec![0; count * 8 * groups::GROUP_BYTES];
+        groups::write(dtype, &blocks, &mut expected);
+        for threads in [1, 2, 16] {
+            let mut found = vec![0; expected.len()];
+            write_groups(dtype, &blocks, &mut found, threads).unwrap();
+            assert!(found == expected, "{threads} threads");
+        }
+    }
 }
