@@ -1,26 +1,13 @@
-// Causal attention over paged keys and values, for up to GROUP query heads of a key-value head in a block.
+// Causal attention over paged keys and values of any even size of heads, and of either type, in f32: for up to GROUP query heads of a key-value
+// head in a block.
 //
-// The keys are taken in splits at absolute multiples of 256 positions; each gives a maximum, a sum of exponentials and a weighted sum of
-// values, merged in order of position (the online softmax of Milakov and Gimelshein, 2018). Either a block walks over all splits of its row, or
-// each split has a block and `attention_merge` adds them: the same sums in the same order.
-#include "common/activation.cuh"
+// Each split of the positions gives a maximum, a sum of exponentials and a weighted sum of values, merged in order of position. Either a block
+// walks over all splits of its row, or each split has a block and `attention_merge` adds them: the same sums in the same order.
 #include "common/softmax.cuh"
-
-struct AttentionArgs {
-    const float *q;
-    float *mixed;    // [row][head][split][head_dim], relative to the split's maximum
-    float2 *states;  // [row][head][split]: maximum, sum
-    const Row *rows;
-    const uint32_t *tables;
-    const void *cache;
-    uint64_t page_elements, keys, values;
-    uint32_t table_stride, heads, kv_heads, head_dim;
-    Activation out;
-};
 
 constexpr int GROUP = 4;
 constexpr int THREADS = 256;
-constexpr int SPLIT_PAGES = SPLIT_TOKENS / PAGE_TOKENS;
+constexpr int SPLIT_PAGES = LONG_SPLIT / PAGE_TOKENS;
 
 template <typename T>
 __device__ __forceinline__ float2 pair_at(const T *p) {
@@ -61,14 +48,14 @@ __device__ __forceinline__ void score_key(const T *key, const float *q, uint32_t
     }
 }
 
-// Turns a head's scores into exponentials; one warp a head.
+// Turns a head's scores into powers; one warp a head.
 __device__ __forceinline__ void exponentiate(float *p, uint32_t keys, State &state) {
     const uint32_t lane = threadIdx.x % WARP;
     float max = -INFINITY, sum = 0.0f;
     for (uint32_t i = lane; i < keys; i += WARP) max = fmaxf(max, p[i]);
-    max = warp_max(max);
+    max = ceilf(warp_max(max));
     for (uint32_t i = lane; i < keys; i += WARP) {
-        p[i] = expf(p[i] - max);
+        p[i] = exp2f(p[i] - max);
         sum = __fadd_rn(sum, p[i]);
     }
     sum = warp_sum(sum);
@@ -80,37 +67,38 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     extern __shared__ float shared[];
     __shared__ State split_state[GROUP], state[GROUP];
     __shared__ float2 factors[GROUP];
-    __shared__ float p[GROUP][SPLIT_TOKENS];
+    __shared__ float p[GROUP][LONG_SPLIT];
     __shared__ uint32_t pages[SPLIT_PAGES];
-    const uint32_t dim = args.head_dim, pairs = dim / 2, parts = THREADS / pairs, thread = threadIdx.x;
+    const HeadsArgs &in = args.in;
+    const uint32_t dim = in.head_dim, pairs = dim / 2, parts = THREADS / pairs, thread = threadIdx.x;
     float *q = shared, *out = q + GROUP * dim, *part_sums = out + GROUP * dim;
     wait_for_producers();
-    const uint32_t row = blockIdx.z, group = args.heads / args.kv_heads, chunks = (group + GROUP - 1) / GROUP;
+    const uint32_t row = blockIdx.z, group = in.heads / in.kv_heads, chunks = (group + GROUP - 1) / GROUP;
     const uint32_t kv_head = blockIdx.y / chunks, first = blockIdx.y % chunks * GROUP, heads = min(GROUP, group - first);
-    const Row item = args.rows[row];
-    const uint32_t keys = item.position + 1, splits = (keys + SPLIT_TOKENS - 1) / SPLIT_TOKENS;
+    const Row item = in.rows[row];
+    const uint32_t keys = item.position + 1, splits = splits_of(keys), stride = part_stride(shape);
     if (blockIdx.x >= splits) return;
-    const size_t head = (size_t)row * args.heads + kv_head * group + first;
+    const size_t head = (size_t)row * in.heads + kv_head * group + first;
     for (uint32_t i = thread; i < GROUP * dim; i += THREADS) {
-        q[i] = i < heads * dim ? args.q[head * dim + i] : 0.0f;
+        q[i] = i < heads * dim ? in.q[head * dim + i] : 0.0f;
         out[i] = 0.0f;
     }
     if (thread < GROUP) state[thread] = State{-INFINITY, 0.0f};
-    const T *cache = reinterpret_cast<const T *>(args.cache);
+    const T *cache = reinterpret_cast<const T *>(in.cache);
     const size_t run = (size_t)kv_head * PAGE_TOKENS * dim;
-    const float scale = __frcp_rn(__fsqrt_rn((float)dim));
+    const float scale = score_scale(dim);
     for (uint32_t split = blockIdx.x; split < splits; split += gridDim.x) {
-        const uint32_t count = min(keys - split * SPLIT_TOKENS, (uint32_t)SPLIT_TOKENS);
+        const uint32_t start = split_start(split), count = min(keys, split_start(split + 1)) - start;
         if (thread < (count + PAGE_TOKENS - 1) / PAGE_TOKENS) {
-            pages[thread] = args.tables[(size_t)item.slot * args.table_stride + split * SPLIT_PAGES + thread];
+            pages[thread] = in.tables[(size_t)item.slot * in.table_stride + start / PAGE_TOKENS + thread];
         }
         __syncthreads();
-        if (thread < count) {
+        for (uint32_t k = thread; k < count; k += THREADS) {
             float score[GROUP] = {};
-            const size_t page = pages[thread / PAGE_TOKENS] * args.page_elements;
-            score_key(cache + page + args.keys + run + (thread % PAGE_TOKENS) * dim, q, dim, score);
+            const size_t page = pages[k / PAGE_TOKENS] * in.page_elements;
+            score_key(cache + page + in.keys + run + (k % PAGE_TOKENS) * dim, q, dim, score);
 #pragma unroll
-            for (int g = 0; g < GROUP; g++) p[g][thread] = score[g] * scale;
+            for (int g = 0; g < GROUP; g++) p[g][k] = score[g] * scale;
         }
         __syncthreads();
         if (thread / WARP < GROUP) exponentiate(p[thread / WARP], count, split_state[thread / WARP]);
@@ -119,8 +107,8 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
             const uint32_t pair = thread % pairs, part = thread / pairs;
             float2 sum[GROUP] = {};
             for (uint32_t k = part; k < count; k += parts) {
-                const size_t page = pages[k / PAGE_TOKENS] * args.page_elements;
-                const float2 v = pair_at(cache + page + args.values + run + (k % PAGE_TOKENS) * dim + 2 * pair);
+                const size_t page = pages[k / PAGE_TOKENS] * in.page_elements;
+                const float2 v = pair_at(cache + page + in.values + run + (k % PAGE_TOKENS) * dim + 2 * pair);
 #pragma unroll
                 for (int g = 0; g < GROUP; g++) {
                     sum[g].x = __fmaf_rn(p[g][k], v.x, sum[g].x), sum[g].y = __fmaf_rn(p[g][k], v.y, sum[g].y);
@@ -141,10 +129,10 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
         __syncthreads();
     }
     for (uint32_t i = thread; i < heads * dim; i += THREADS) {
-        args.mixed[((head + i / dim) * shape.splits + blockIdx.x) * dim + i % dim] = out[i];
+        args.mixed[((head + i / dim) * stride + blockIdx.x) * dim + i % dim] = out[i];
     }
     if (thread < heads) {
-        args.states[(head + thread) * shape.splits + blockIdx.x] = make_float2(state[thread].max, state[thread].sum);
+        args.states[(head + thread) * stride + blockIdx.x] = make_float2(state[thread].max, state[thread].sum);
     }
 }
 
@@ -159,17 +147,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_f32(const __g
 // Merges the splits of every head and divides by the sum; a thread an element.
 extern "C" __global__ void __launch_bounds__(256) attention_merge(const __grid_constant__ AttentionArgs args, Shape shape) {
     wait_for_producers();
-    const uint32_t width = args.heads * args.head_dim, row = blockIdx.y, col = blockIdx.x * blockDim.x + threadIdx.x;
+    const HeadsArgs &in = args.in;
+    const uint32_t dim = in.head_dim, width = in.heads * dim, row = blockIdx.y, col = blockIdx.x * blockDim.x + threadIdx.x;
     float v = 0.0f;
     if (col < width) {
-        const uint32_t all = (args.rows[row].position + SPLIT_TOKENS) / SPLIT_TOKENS;
-        const uint32_t splits = shape.splits == 1 ? 1 : all;
-        const size_t first = ((size_t)row * args.heads + col / args.head_dim) * shape.splits;
+        const uint32_t stride = part_stride(shape), splits = stride == 1 ? 1 : splits_of(in.rows[row].position + 1);
+        const size_t first = ((size_t)row * in.heads + col / dim) * stride;
         State state{-INFINITY, 0.0f};
         for (uint32_t split = 0; split < splits; split++) {
             const float2 other = args.states[first + split];
             const float2 factor = merge_state(state, other.x, other.y);
-            v = merge_value(v, args.mixed[(first + split) * args.head_dim + col % args.head_dim], factor);
+            v = merge_value(v, args.mixed[(first + split) * dim + col % dim], factor);
         }
         v = __fdiv_rn(v, state.sum);
     }

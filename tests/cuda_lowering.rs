@@ -37,7 +37,7 @@ fn every_op_is_covered_exactly_once() {
     assert!(programs.len() >= 15);
     for (path, program) in &programs {
         let lists = lists(program);
-        for list in [&lists.single, &lists.few, &lists.batch] {
+        for list in [&lists.single, &lists.few, &lists.batch, &lists.prompt] {
             let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
             covered.sort_unstable();
             let all: Vec<usize> = (0..program.ops.len()).collect();
@@ -62,7 +62,7 @@ fn every_bucket_launches_every_kernel() {
     for (path, program) in &programs() {
         let lists = lists(program);
         for bucket in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
-            for splits in [1, 8, 64, 512] {
+            for splits in [0, 1, 8, 64, 512] {
                 let shape = Shape { rows: bucket, outputs: bucket, splits, pad: 0 };
                 let idle = lists.of(&shape).iter().find(|launch| launch.blocks(&shape).contains(&0));
                 assert!(idle.is_none(), "{}: bucket {bucket}: {idle:?}", path.display());
@@ -94,7 +94,7 @@ fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
         let quantized =
             |op: &Op| matches!(op, Op::MatMul { matrix, .. } if types.contains(&program.matrices[matrix.0].dtype));
         let lists = lists(program);
-        for launch in &lists.batch {
+        for launch in lists.batch.iter().chain(&lists.prompt) {
             let products = launch.covers.iter().filter(|&&op| quantized(&program.ops[op])).count();
             assert!(products == 0 || launch.kernel == Kernel::Tensor, "{}: {launch:?}", path.display());
             for rows in (1..=80).chain([512]).filter(|_| launch.kernel == Kernel::Tensor) {

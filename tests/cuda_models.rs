@@ -182,6 +182,17 @@ impl Run {
         last
     }
 
+    /// One pass over stretches of several slots; the logits of the last position of each.
+    fn stretches(&mut self, stretches: &[(u32, std::ops::Range<usize>)]) -> Vec<Vec<f32>> {
+        let (mut rows, mut outputs) = (Vec::new(), Vec::new());
+        for (slot, positions) in stretches {
+            let row = |p: usize| Row { token: self.tokens[p], position: p as u32, slot: *slot };
+            rows.extend(positions.clone().map(row));
+            outputs.push(rows.len() as u32 - 1);
+        }
+        self.pass(&rows, &outputs, true)
+    }
+
     /// Takes for tokens what the model itself finds likeliest, and returns the logits of every position.
     fn own_text(&mut self) -> Vec<Vec<f32>> {
         let mut rows: Vec<Vec<f32>> = Vec::new();
@@ -263,6 +274,71 @@ fn long_contexts_are_right_however_they_came_about() {
             let mut reference = Run::new(&precise(), &case.program, KvType::F32, end, 1);
             reference.chunks(0, start, 512);
             assert_near(case, &format!("at {end}"), &stepped, &reference.steps(start..end, 1));
+        }
+    }
+}
+
+/// Elements of a head, heads of keys and values, query heads of each: every size that has kernels of its own, and one that has none.
+const HEADS: [(usize, usize, usize); 9] =
+    [(64, 2, 1), (64, 1, 7), (80, 2, 3), (96, 1, 4), (128, 2, 4), (128, 1, 8), (128, 1, 12), (256, 1, 2), (48, 2, 2)];
+
+fn heads_models() -> Vec<Case> {
+    if !gpu() {
+        return Vec::new();
+    }
+    let model = |&(dim, kv_heads, group): &(usize, usize, usize)| {
+        random(
+            &format!("{kv_heads} x {group} heads of {dim}"),
+            &common::random::of_heads(dim, kv_heads, group, DType::Q8_0),
+        )
+    };
+    HEADS.iter().map(model).collect()
+}
+
+#[test]
+fn heads_of_every_size_and_grouping_change_no_bit() {
+    for Case { name, program, .. } in heads_models() {
+        let count = 300;
+        let mut run = Run::new(device(false), &program, KvType::F16, count, 8);
+        let alone = run.steps(0..count, 1);
+        assert!(bits(&alone) == bits(&run.steps(0..count, 5)), "{name}: five at once differ from one");
+        for chunk in [1, 7, 64, 300] {
+            for end in [1, 255, 256, 257, count] {
+                let last = run.chunks(1, end, chunk);
+                assert!(bits(&[last]) == bits(&alone[end - 1..end]), "{name}: chunks of {chunk} differ at {end}");
+            }
+        }
+        // Several sequences in a pass, one of them with a single row.
+        for (stretches, ends) in [
+            ([(2, 0..100), (3, 0..257), (4, 0..1), (5, 0..31)], [99, 256, 0, 30]),
+            ([(2, 100..101), (3, 257..count), (4, 1..200), (5, 31..33)], [100, count - 1, 199, 32]),
+        ] {
+            let found = run.stretches(&stretches);
+            let expected: Vec<Vec<f32>> = ends.iter().map(|&end| alone[end].clone()).collect();
+            assert!(bits(&found) == bits(&expected), "{name}: {stretches:?} differ");
+        }
+    }
+}
+
+#[test]
+fn long_contexts_of_every_size_of_heads_change_no_bit() {
+    for case in heads_models() {
+        let Case { name, program, .. } = &case;
+        let mut run = Run::new(device(false), program, KvType::F16, 4100, 8);
+        let mut reference = Run::new(&precise(), program, KvType::F32, 4100, 1);
+        for end in [513, 2049, 4097] {
+            (0..8).for_each(|slot| drop(run.chunks(slot, end - 1, 512)));
+            let alone = run.steps(end - 1..end, 1);
+            assert!(bits(&alone) == bits(&run.steps(end - 1..end, 8)), "{name}: eight at once differ at {end}");
+            for chunk in [64, 300, 512] {
+                assert!(
+                    bits(&alone) == bits(&[run.chunks(3, end, chunk)]),
+                    "{name}: chunks of {chunk} differ at {end}"
+                );
+            }
+            if end == 513 {
+                assert_near(&case, "at 513", &alone, &[reference.chunks(0, end, 512)]);
+            }
         }
     }
 }

@@ -9,15 +9,14 @@
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-// Positions of a page, and of a split of attention.
+// Positions of a page.
 constexpr int PAGE_TOKENS = 32;
-constexpr int SPLIT_TOKENS = 256;
 
 // What differs between buckets; everything else of a launch is the same for all of them.
 struct Shape {
     uint32_t rows;     // rows of the batch, padding included
     uint32_t outputs;  // rows whose logits are wanted, padding included
-    uint32_t splits;   // 1: a block walks over all splits of its row; otherwise a block for each, enough for the longest row
+    uint32_t splits;   // splits of attention that the longest row may have; 0 for a prompt, whose blocks walk over all
     uint32_t pad;
 };
 

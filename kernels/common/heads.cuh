@@ -31,6 +31,7 @@ __device__ __forceinline__ void turn_head(const HeadsArgs &args, uint32_t row, c
     const uint32_t lane = threadIdx.x % WARP;
     const float factor = head_factor(args, x, weight, lane);
     const auto at = [&](uint32_t i) { return weight == nullptr ? x[i] : __fmul_rn(__fmul_rn(x[i], factor), weight[i]); };
+#pragma unroll 2
     for (uint32_t i = lane; i < args.half_dims; i += WARP) {
         const uint32_t first = args.pairs ? 2 * i : i, second = args.pairs ? 2 * i + 1 : i + args.half_dims;
         const float c = args.cos[row * args.half_dims + i], s = args.sin[row * args.half_dims + i];

@@ -9,7 +9,7 @@ pub const VOCAB: usize = 301;
 
 /// A model whose matrices are stored as `dtype_of` says by their names.
 pub fn file(dtype_of: impl Fn(&str) -> DType) -> File {
-    sized(64, 512, dtype_of)
+    sized(64, 2, 2, 512, dtype_of)
 }
 
 /// A model of one type, of as odd a size as its blocks allow: rows of more than 1024 columns, and of whole blocks alone.
@@ -19,12 +19,23 @@ pub fn odd(dtype: DType) -> File {
         64 | 128 => (96, 1152),
         _ => (64, 1280),
     };
-    sized(head_dim, feed_forward, |_| dtype)
+    sized(head_dim, 2, 2, feed_forward, |_| dtype)
 }
 
-fn sized(head_dim: usize, feed_forward: usize, dtype_of: impl Fn(&str) -> DType) -> File {
-    let small = Shape::small();
-    let small = Shape { hidden: 4 * head_dim, heads: 4, kv_heads: 2, head_dim, feed_forward, ..small };
+/// A model of one type with heads of `head_dim` elements, `group` of them for each of `kv_heads` heads of keys and values.
+pub fn of_heads(head_dim: usize, kv_heads: usize, group: usize, dtype: DType) -> File {
+    sized(head_dim, kv_heads, group, 512, |_| dtype)
+}
+
+fn sized(
+    head_dim: usize,
+    kv_heads: usize,
+    group: usize,
+    feed_forward: usize,
+    dtype_of: impl Fn(&str) -> DType,
+) -> File {
+    let (small, heads) = (Shape::small(), kv_heads * group);
+    let small = Shape { hidden: heads * head_dim, heads, kv_heads, head_dim, feed_forward, ..small };
     stored(&Shape { vocab: VOCAB, context: 8192, ..small }, dtype_of)
 }
 

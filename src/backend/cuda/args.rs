@@ -50,11 +50,8 @@ args! {
         tables: Address, cache: Address, page_elements: u64, keys: u64, values: u64, table_stride: u32, heads: u32,
         kv_heads: u32, head_dim: u32, half_dims: u32, pairs: u32, cache_f32: u32, eps: f32,
     }
-    AttentionArgs {
-        q: Address, mixed: Address, states: Address, rows: Address, tables: Address, cache: Address, page_elements: u64,
-        keys: u64, values: u64, table_stride: u32, heads: u32, kv_heads: u32, head_dim: u32, out: Activation,
-    }
-    AttendArgs { heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation }
+    /// Without `ended`, another launch merges the parts.
+    AttentionArgs { heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation }
     ArgmaxArgs {
         logits: Address, best: Address, serial: Address, host_tokens: Address, host_done: Address, vocab: u32, pad: u32,
     }
@@ -75,7 +72,6 @@ pub enum Args {
     Matvec(MatvecArgs),
     Heads(HeadsArgs),
     Attention(AttentionArgs),
-    Attend(AttendArgs),
     Argmax(ArgmaxArgs),
 }
 
@@ -93,7 +89,6 @@ impl Args {
             Args::Matvec(args) => std::ptr::from_ref(args).cast(),
             Args::Heads(args) => std::ptr::from_ref(args).cast(),
             Args::Attention(args) => std::ptr::from_ref(args).cast(),
-            Args::Attend(args) => std::ptr::from_ref(args).cast(),
             Args::Argmax(args) => std::ptr::from_ref(args).cast(),
         }
     }
@@ -108,8 +103,8 @@ mod tests {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
         assert_eq!([size_of::<StepArgs>(), size_of::<EmbedArgs>(), size_of::<SelectArgs>()], [104, 48, 32]);
         assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [56, 48, 216]);
-        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttendArgs>()], [272, 248, 192]);
-        assert_eq!([size_of::<HeadsArgs>(), size_of::<AttentionArgs>(), size_of::<ArgmaxArgs>()], [136, 120, 48]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [272, 248, 192]);
+        assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 48]);
         assert_eq!(size_of::<RepackArgs>(), 64);
     }
 }

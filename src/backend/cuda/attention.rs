@@ -1,7 +1,7 @@
 //! Lowering of what stands between the projections of a layer: norms and rotation of heads, the cache, attention.
 
-use super::args::{Args, AttendArgs, AttentionArgs, HeadsArgs};
-use super::lower::{Addresses, ELEMENTS_A_BLOCK, Extent, HEAD_GROUP, Kernel, Lowering, ONE};
+use super::args::{Args, AttentionArgs, HeadsArgs};
+use super::lower::{Addresses, Batches, ELEMENTS_A_BLOCK, Extent, Kernel, Lowering, ONE};
 use crate::error::Result;
 use crate::kv::Side;
 use crate::plan::op::RopeLayout;
@@ -9,10 +9,33 @@ use crate::plan::{Op, ValueId};
 
 const HEADS_A_BLOCK: usize = 4;
 const ATTENTION_THREADS: usize = 256;
-/// Most elements of a head whose pages fit into shared memory.
-const MAX_STAGED_DIM: usize = 192;
-/// Positions of a split of attention.
-const SPLIT_TOKENS: usize = 256;
+/// Sizes of heads that have matrix instructions and staged pages; all others take the plain kernel.
+pub const STAGED_DIMS: [usize; 5] = [64, 80, 96, 128, 256];
+/// Query heads of a block of the plain kernel, and of one of staged steps.
+const PLAIN_HEADS: usize = 4;
+const STAGED_HEADS: usize = 8;
+/// Elements that keep staged rows apart.
+const PAD: usize = 8;
+/// Positions of a stage, and stages, of steps and of prompts.
+const STEP: (usize, usize) = (128, 3);
+const PROMPT_STEP: (usize, usize) = (64, 4);
+/// Queries of a block of a prompt, and the largest heads of which a warp takes twice as many.
+const PROMPT_QUERIES: usize = 64;
+const MOST_NARROW: usize = 128;
+/// Multiprocessors that the splits of a row are spread over, with shared memory for blocks of steps; other chips get the same grids.
+const PROCESSORS: u32 = 132;
+const PROCESSOR_BYTES: usize = 227 << 10;
+const OTHER_BYTES: usize = 4 << 10;
+/// Splits of the positions, as in the kernels: short ones first, then long ones.
+const SHORT_SPLIT: usize = 256;
+const SHORT_SPLITS: usize = 8;
+const LONG_SPLIT: usize = 512;
+
+/// Splits of attention over so many keys.
+pub fn splits(keys: usize) -> usize {
+    let short = keys.min(SHORT_SPLITS * SHORT_SPLIT);
+    short.div_ceil(SHORT_SPLIT) + (keys - short).div_ceil(LONG_SPLIT)
+}
 
 impl Lowering<'_> {
     /// Norms and rotations of queries and keys, up to the store that ends them.
@@ -73,51 +96,82 @@ impl Lowering<'_> {
 
     /// Whether pages pass through shared memory.
     pub fn stages_pages(&self) -> bool {
-        let dim = self.program.kv.head_dim;
-        !self.addresses.cache_f32 && dim.is_multiple_of(32) && dim <= MAX_STAGED_DIM
+        !self.addresses.cache_f32 && STAGED_DIMS.contains(&self.program.kv.head_dim)
     }
 
-    /// Attention with staged pages; the arguments of a batch have only the queries of what stands in `heads`.
-    pub fn attend(&mut self, kernel: Kernel, heads: HeadsArgs, out: ValueId, blocks: Extent, covered: usize) {
+    /// Attention with staged pages; the arguments of batches have only the queries of what stands in `heads`.
+    pub fn attend(&mut self, kernel: Kernel, heads: HeadsArgs, out: ValueId, covered: usize) {
+        let kv = self.program.kv;
+        let dim = kv.head_dim;
+        // Blocks of 8-bit values must lie within a head, or another launch makes them.
+        let merges_later = !dim.is_multiple_of(32);
+        let args = self.attention_args(heads, out);
+        let args = AttentionArgs { ended: if merges_later { 0 } else { args.ended }, ..args };
+        let is_prompt = kernel == Kernel::AttendPrompt;
+        let (grid, shared_bytes) = if is_prompt { self.prompt_grid() } else { self.step_grid() };
+        let threads = if is_prompt && dim <= MOST_NARROW { ATTENTION_THREADS / 2 } else { ATTENTION_THREADS };
+        self.push(kernel, grid, threads, Args::Attention(args), covered);
+        self.launches.last_mut().expect("just added").shared_bytes = shared_bytes as u32;
+        if merges_later {
+            self.merge(args, out);
+        }
+    }
+
+    /// Grid and shared memory of the attention of steps: a ring of stages, and fragments of queries and weights.
+    fn step_grid(&self) -> ([Extent; 3], usize) {
+        let (kv, dim) = (self.program.kv, self.program.kv.head_dim);
+        let ((positions, stages), fragments) = (STEP, STAGED_HEADS * (dim + STEP.0));
+        let shared = 2 * (stages * positions * (dim + PAD) + fragments + 2 * dim);
+        let each = (kv.kv_heads * kv.group().div_ceil(STAGED_HEADS)) as u32;
+        // The kernel's registers leave room for two.
+        let resident = PROCESSORS * (PROCESSOR_BYTES / (shared + OTHER_BYTES)).clamp(1, 2) as u32;
+        ([Extent::SplitShares { each, resident }, Extent::Fixed(each), Extent::Rows], shared)
+    }
+
+    /// The same of prompts: a ring of stages, and results.
+    fn prompt_grid(&self) -> ([Extent; 3], usize) {
+        let (kv, dim) = (self.program.kv, self.program.kv.head_dim);
+        let (positions, stages) = PROMPT_STEP;
+        let shared = 2 * stages * positions * (dim + PAD) + 4 * PROMPT_QUERIES * (dim + 4);
+        let each = kv.group() as u32;
+        ([Extent::Stretches { each, width: PROMPT_QUERIES as u32 }, Extent::Fixed(kv.kv_heads as u32), ONE], shared)
+    }
+
+    fn attention_args(&self, heads: HeadsArgs, out: ValueId) -> AttentionArgs {
         let Addresses { mixed, states, ended, .. } = *self.addresses;
-        let args = Args::Attend(AttendArgs { heads, mixed, states, ended, out: self.activation(out) });
-        self.push(kernel, [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, args, covered);
-        let dim = self.program.kv.head_dim;
-        let halves = (2 * SPLIT_TOKENS + 2) * dim;
-        let floats = HEAD_GROUP * (dim + SPLIT_TOKENS / 32 * dim + SPLIT_TOKENS);
-        self.launches.last_mut().expect("just added").shared_bytes = (2 * halves + 4 * floats) as u32;
+        AttentionArgs { heads, mixed, states, ended, out: self.activation(out) }
     }
 
     /// Attention of a batch, or of a row whose heads have their place already.
     pub fn attention(&mut self, layer: usize, queries: ValueId, out: ValueId) {
-        let blocks = Extent::Fixed((self.program.kv.kv_heads * self.program.kv.group().div_ceil(HEAD_GROUP)) as u32);
+        let heads = HeadsArgs { q: self.value(queries), ..self.heads_args(layer) };
         if self.stages_pages() {
-            let heads = HeadsArgs { q: self.value(queries), ..self.heads_args(layer) };
-            return self.attend(Kernel::AttendBatch, heads, out, blocks, 1);
+            let kernel = if self.batches == Batches::Prompts { Kernel::AttendPrompt } else { Kernel::AttendMany };
+            return self.attend(kernel, heads, out, 1);
         }
-        let (addresses, kv) = (self.addresses, self.program.kv);
-        let args = Args::Attention(AttentionArgs {
-            q: self.value(queries),
-            mixed: addresses.mixed,
-            states: addresses.states,
-            rows: addresses.step.rows,
-            tables: addresses.step.tables,
-            cache: addresses.cache,
-            page_elements: kv.page_elements().unwrap_or(0) as u64,
-            keys: kv.run(layer, Side::Keys, 0) as u64,
-            values: kv.run(layer, Side::Values, 0) as u64,
-            table_stride: addresses.table_stride,
-            heads: kv.heads as u32,
-            kv_heads: kv.kv_heads as u32,
-            head_dim: kv.head_dim as u32,
-            out: self.activation(out),
-        });
-        let kernel = if addresses.cache_f32 { Kernel::AttentionF32 } else { Kernel::AttentionF16 };
-        self.push(kernel, [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, args, 1);
+        let (args, kv) = (self.attention_args(heads, out), self.program.kv);
+        let kernel = if self.addresses.cache_f32 { Kernel::AttentionF32 } else { Kernel::AttentionF16 };
+        let blocks = Extent::Fixed((kv.kv_heads * kv.group().div_ceil(PLAIN_HEADS)) as u32);
+        self.push(kernel, [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, Args::Attention(args), 1);
         let parts = ATTENTION_THREADS / (kv.head_dim / 2);
-        let floats = HEAD_GROUP * kv.head_dim * (2 + parts);
+        let floats = PLAIN_HEADS * kv.head_dim * (2 + parts);
         self.launches.last_mut().expect("just added").shared_bytes = (floats * size_of::<f32>()) as u32;
+        self.merge(args, out);
+    }
+
+    fn merge(&mut self, args: AttentionArgs, out: ValueId) {
         let blocks = Extent::Fixed(self.width(out).div_ceil(ELEMENTS_A_BLOCK) as u32);
-        self.push(Kernel::Merge, [blocks, Extent::Rows, ONE], ELEMENTS_A_BLOCK, args, 0);
+        self.push(Kernel::Merge, [blocks, Extent::Rows, ONE], ELEMENTS_A_BLOCK, Args::Attention(args), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_begin_short_and_end_long() {
+        let counts = [1, 256, 257, 2048, 2049, 2560, 2561, 16_384, 65_536].map(splits);
+        assert_eq!(counts, [1, 1, 2, 8, 9, 9, 10, 36, 132]);
     }
 }

@@ -1,10 +1,12 @@
 //! From a program to the lists of launches that eager passes and graphs share.
 //!
 //! A [`Launch`] is data: kernel, grid, arguments, and the ops that it covers. Its grid is told in rows, outputs and splits, so that three lists
-//! serve every bucket: one for a single row, where a launch covers as many ops as it can (`single`), one for a few rows, and one for all
-//! others, whose products run on tensor cores (`tensor`). All give the same bits. Addresses come from outside, so that lowering needs no GPU.
+//! serve every batch: one for a single row, where a launch covers as many ops as it can (`single`), one for steps of a few rows, one for other steps,
+//! and one for prompts; the products of the last two run on tensor cores (`tensor`). All give the same bits. Addresses come from outside, so that
+//! lowering needs no GPU.
 
 use super::args::*;
+use super::attention::STAGED_DIMS;
 use super::form::is_quantized;
 use crate::error::{Error, Result, reserve};
 use crate::plan::memory::Placement;
@@ -15,16 +17,16 @@ use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 const ARGMAX_BLOCKS: u32 = 64;
 /// Weight rows of a block of a multiplication.
 const TILE_ROWS: usize = 16;
-/// Query heads of a block of attention.
-pub(super) const HEAD_GROUP: usize = 4;
 /// Rows of a batch whose products are as fast without tensor cores.
 pub const FEW_ROWS: u32 = 4;
 pub(super) const ELEMENTS_A_BLOCK: usize = 256;
+/// Most splits that a block of attention takes where the device is full.
+const SPLITS_A_BLOCK: u32 = 8;
 /// Most elements of a head that attention has shared memory for.
 const MAX_HEAD_DIM: usize = 512;
 
-/// A kernel, by its place in the table of loaded functions. `AttendSingle` stands for one and for four heads a block, `Matmul` for the widths
-/// 1, 2, 4 and 8, `Tensor` for the widths of `tensor`; the shape chooses.
+/// A kernel, by its place in the table of loaded functions. Each `Attend` stands for a kernel for every size of heads in
+/// [`STAGED_DIMS`], `Matmul` for the widths 1, 2, 4 and 8 and `Tensor` for those of `tensor`, which the shape chooses.
 #[allow(missing_docs)] // Named as in `kernels/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
@@ -40,10 +42,11 @@ pub enum Kernel {
     Argmax,
     StepEnd,
     Matvec,
-    AttendBatch,
-    AttendSingle,
-    Matmul = 15,
-    Tensor = 20,
+    AttendMany,
+    AttendOne = 17,
+    AttendPrompt = 22,
+    Matmul = 27,
+    Tensor = 32,
 }
 
 /// Extent of a grid along one axis.
@@ -54,10 +57,15 @@ pub enum Extent {
     Rows,
     Outputs,
     Splits,
-    /// Blocks of the query heads of a single row.
-    HeadGroups {
-        kv_heads: u32,
-        group: u32,
+    /// Blocks that share the splits of a row, where each split has `each` and `resident` of them run at a time.
+    SplitShares {
+        each: u32,
+        resident: u32,
+    },
+    /// Stretches of `width` queries, of which each row has `each`.
+    Stretches {
+        each: u32,
+        width: u32,
     },
     /// Blocks that walk over the tiles of products on tensor cores, as their arguments say.
     Tensor,
@@ -95,20 +103,20 @@ pub fn batch_width(batch: u32) -> u32 {
     }
 }
 
-/// Query heads that a block takes at a time where the batch is a single row: few while the row is short, so that there are more blocks.
-fn single_head_group(shape: &Shape) -> u32 {
-    if shape.splits == 1 { 1 } else { HEAD_GROUP as u32 }
-}
-
 impl Extent {
     fn resolve(self, shape: &Shape) -> u32 {
         match self {
             Extent::Fixed(n) => n,
             Extent::Rows => shape.rows,
             Extent::Outputs => shape.outputs,
-            Extent::Splits => shape.splits,
-            Extent::HeadGroups { kv_heads, group } => kv_heads * group.div_ceil(single_head_group(shape)),
+            Extent::Splits => shape.splits.max(1),
+            Extent::SplitShares { each, resident } => {
+                // Where rows alone fill the device, a long row still gets blocks enough to end with the others.
+                let share = (resident / (each * shape.rows.max(1))).max(shape.splits.div_ceil(SPLITS_A_BLOCK));
+                share.clamp(1, shape.splits.max(1))
+            }
             Extent::Tensor => 1,
+            Extent::Stretches { each, width } => (shape.rows * each).div_ceil(width),
             Extent::Tiles { tiles, on_outputs } => {
                 let batch = if on_outputs { shape.outputs } else { shape.rows };
                 tiles * batch.div_ceil(batch_width(batch))
@@ -133,7 +141,7 @@ impl Launch {
     pub fn function(&self, shape: &Shape) -> usize {
         let variant = match self.kernel {
             Kernel::Matmul => self.width(shape).ilog2(),
-            Kernel::AttendSingle => (single_head_group(shape) > 1).into(),
+            Kernel::AttendMany | Kernel::AttendOne | Kernel::AttendPrompt => self.head_variant(),
             Kernel::Tensor => self.tensor_args().map_or(0, |args| args.kernel(shape) as u32),
             _ => 0,
         };
@@ -147,6 +155,11 @@ impl Launch {
     /// Dynamic shared memory of a block for a shape, in bytes.
     pub fn shared_bytes(&self, shape: &Shape) -> u32 {
         self.tensor_args().map_or(self.shared_bytes, |args| args.shared_bytes(shape))
+    }
+
+    fn head_variant(&self) -> u32 {
+        let Args::Attention(args) = &self.args else { return 0 };
+        STAGED_DIMS.iter().position(|&dim| dim == args.heads.head_dim as usize).unwrap_or(0) as u32
     }
 
     /// Batch rows of a multiplication's block for a shape.
@@ -212,20 +225,23 @@ pub fn quantized_width(program: &Program) -> usize {
 /// The launches of a program.
 #[derive(Clone, Debug)]
 pub struct Lists {
-    /// For batches of one row.
+    /// For steps of one row.
     pub single: Vec<Launch>,
-    /// For up to [`FEW_ROWS`] rows.
+    /// For steps of up to [`FEW_ROWS`] rows.
     pub few: Vec<Launch>,
-    /// For all others.
+    /// For all other steps.
     pub batch: Vec<Launch>,
+    /// For prompts.
+    pub prompt: Vec<Launch>,
 }
 
 impl Lists {
     /// The list for a shape.
     pub fn of(&self, shape: &Shape) -> &[Launch] {
-        match shape.rows {
-            1 => &self.single,
-            0..=FEW_ROWS => &self.few,
+        match shape {
+            Shape { splits: 0, .. } => &self.prompt,
+            Shape { rows: 1, .. } => &self.single,
+            Shape { rows: 0..=FEW_ROWS, .. } => &self.few,
             _ => &self.batch,
         }
     }
@@ -234,10 +250,10 @@ impl Lists {
 /// Lowers `program`.
 pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
     check(program)?;
-    let list = |single, on_tensor_cores| {
+    let list = |batches| {
         // An op adds at most two launches, and the ends of a list three.
         let launches = reserve(2 * program.ops.len() + 3, "a list of launches")?;
-        let mut lowering = Lowering { program, placement, addresses, single, on_tensor_cores, launches, next: 0 };
+        let mut lowering = Lowering { program, placement, addresses, batches, launches, next: 0 };
         lowering.push(Kernel::Step, [Extent::Rows, ONE, ONE], 128, Args::Step(addresses.step), 0);
         while lowering.next < program.ops.len() {
             lowering.op()?;
@@ -245,17 +261,36 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
         lowering.choose_tokens();
         Ok(lowering.launches)
     };
-    Ok(Lists { single: list(true, false)?, few: list(false, false)?, batch: list(false, true)? })
+    Ok(Lists {
+        single: list(Batches::Single)?,
+        few: list(Batches::Few)?,
+        batch: list(Batches::Steps)?,
+        prompt: list(Batches::Prompts)?,
+    })
 }
 
 pub(super) const ONE: Extent = Extent::Fixed(1);
+
+/// What a list is for: steps of one row, of a few or of more, or prompts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Batches {
+    Single,
+    Few,
+    Steps,
+    Prompts,
+}
+
+impl Batches {
+    fn on_tensor_cores(self) -> bool {
+        matches!(self, Batches::Steps | Batches::Prompts)
+    }
+}
 
 pub(super) struct Lowering<'a> {
     pub program: &'a Program,
     placement: &'a Placement,
     pub addresses: &'a Addresses,
-    single: bool,
-    on_tensor_cores: bool,
+    pub batches: Batches,
     pub launches: Vec<Launch>,
     pub next: usize,
 }
@@ -263,13 +298,13 @@ pub(super) struct Lowering<'a> {
 impl Lowering<'_> {
     /// Lowers the next op, with those after it that its launch covers too.
     fn op(&mut self) -> Result<()> {
-        if self.single && self.single_row() {
+        if self.batches == Batches::Single && self.single_row() {
             return Ok(());
         }
         match self.program.ops[self.next] {
             Op::Embed { table, out } => self.embed(table, out),
             Op::Norm { x, weight, out } => self.norm(x, weight, out),
-            Op::MatMul { x, .. } if self.on_tensor_cores && self.tensor_products(x) => {}
+            Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.tensor_products(x) => {}
             Op::MatMul { x, .. } => self.multiply(x),
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. } => return self.heads(),
             Op::Attention { layer, queries, out } => self.attention(layer, queries, out),

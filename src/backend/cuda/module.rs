@@ -16,7 +16,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 25] = [
+const NAMES: [(&str, &str); 37] = [
     ("step", "step_begin"),
     ("embed", "embed"),
     ("embed", "select_rows"),
@@ -29,9 +29,21 @@ const NAMES: [(&str, &str); 25] = [
     ("argmax", "argmax"),
     ("argmax", "step_end"),
     ("matvec", "matvec"),
-    ("attend", "attend_4"),
-    ("attend", "attend_one_1"),
-    ("attend", "attend_one_4"),
+    ("attend", "attend_many_64"),
+    ("attend", "attend_many_80"),
+    ("attend", "attend_many_96"),
+    ("attend", "attend_many_128"),
+    ("attend", "attend_many_256"),
+    ("attend", "attend_one_64"),
+    ("attend", "attend_one_80"),
+    ("attend", "attend_one_96"),
+    ("attend", "attend_one_128"),
+    ("attend", "attend_one_256"),
+    ("prompt", "prompt_64"),
+    ("prompt", "prompt_80"),
+    ("prompt", "prompt_96"),
+    ("prompt", "prompt_128"),
+    ("prompt", "prompt_256"),
     ("matmul", "matmul_1"),
     ("matmul", "matmul_2"),
     ("matmul", "matmul_4"),
@@ -43,7 +55,7 @@ const NAMES: [(&str, &str); 25] = [
     ("matmul_tensor", "tensor_64"),
     ("matmul_tensor", "tensor_many"),
 ];
-const REPACK: usize = 19;
+const REPACK: usize = 31;
 
 /// Whether kernels were compiled into this library.
 pub fn is_built() -> bool {

@@ -4,6 +4,7 @@
 //! writes the tokens and the step's number. Passes of prompts run the same list without a graph.
 
 use super::args::{Row, Shape, StepArgs, TableUpdate};
+use super::attention::splits;
 use super::driver::Primary;
 use super::lower::{Addresses, Lists, lower, quantized_width};
 use super::memory::{Block, Mapped, Part, Places, free_bytes};
@@ -19,8 +20,6 @@ use crate::plan::op::Rows;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Positions of a split of attention.
-const SPLIT_TOKENS: usize = 256;
 /// Each tier of context has so many times the splits of the one before.
 const TIER_GROWTH: usize = 8;
 /// Device memory that the driver keeps for a graph and for each of its nodes, as seen with driver 580.
@@ -49,7 +48,7 @@ impl Sizes {
         let element = if limits.kv_type == KvType::F16 { 2 } else { 4 };
         let page_bytes = program.kv.page_elements().and_then(|elements| elements.checked_mul(element));
         let page_bytes = page_bytes.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))?;
-        let most = (limits.pages * PAGE_TOKENS).div_ceil(SPLIT_TOKENS).max(1);
+        let most = splits(limits.pages * PAGE_TOKENS).max(1);
         let mut tiers: Vec<usize> =
             std::iter::successors(Some(1), |tier| Some(tier * TIER_GROWTH)).take_while(|&tier| tier < most).collect();
         tiers.push(most);
@@ -317,7 +316,11 @@ impl CudaRunner {
 
     fn write_table(&mut self, batch: &Batch, slot: usize, mut updates: usize) -> usize {
         let start = slot * self.table_stride;
-        for (index, &page) in batch.tables.of(slot).iter().enumerate() {
+        let pages = batch.tables.of(slot);
+        if self.tables[start..start + pages.len()] == *pages {
+            return updates;
+        }
+        for (index, &page) in pages.iter().enumerate() {
             if self.tables[start + index] != page {
                 self.tables[start + index] = page;
                 self.shared.updates.write(updates, TableUpdate { index: (start + index) as u32, page });
@@ -331,11 +334,11 @@ impl CudaRunner {
     pub fn choose(&self, batch: &Batch) -> (Shape, Option<usize>) {
         let (rows, outputs) = (batch.rows.len(), batch.outputs.len());
         if rows != outputs || rows > self.sizes.outputs {
-            return (Shape { rows: rows as u32, outputs: outputs as u32, splits: 1, pad: 0 }, None);
+            return (Shape { rows: rows as u32, outputs: outputs as u32, splits: 0, pad: 0 }, None);
         }
         let longest = batch.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(1);
-        let splits = longest.div_ceil(SPLIT_TOKENS);
-        let tier = self.sizes.tiers.iter().position(|&tier| tier >= splits).unwrap_or(self.sizes.tiers.len() - 1);
+        let longest = splits(longest);
+        let tier = self.sizes.tiers.iter().position(|&tier| tier >= longest).unwrap_or(self.sizes.tiers.len() - 1);
         let bucket = rows.next_power_of_two().ilog2() as usize;
         let size = self.sizes.buckets[bucket] as u32;
         let shape = Shape { rows: size, outputs: size, splits: self.sizes.tiers[tier] as u32, pad: 0 };

@@ -168,9 +168,7 @@ impl Lowering<'_> {
         if !self.stages_pages() {
             return false;
         }
-        let kv = &self.program.kv;
-        let blocks = Extent::HeadGroups { kv_heads: kv.kv_heads as u32, group: kv.group() as u32 };
-        self.attend(Kernel::AttendSingle, heads, out, blocks, covered + 1);
+        self.attend(Kernel::AttendOne, heads, out, covered + 1);
         true
     }
 }
