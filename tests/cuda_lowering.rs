@@ -87,6 +87,23 @@ fn the_tiles_of_a_multiplication_hold_every_weight_row() {
     }
 }
 
+/// Blocks of one launch do not wait for each other, so none may write over what another still reads.
+#[test]
+fn attention_writes_over_nothing_that_it_reads() {
+    let mut fused = 0;
+    for (dim, kv_heads, group) in [(64, 2, 1), (128, 2, 4), (128, 1, 12), (256, 1, 2)] {
+        let bytes = common::random::of_heads(dim, kv_heads, group, DType::Q8_0).bytes();
+        let lists = lists(&program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap()));
+        for launch in [&lists.single, &lists.batch, &lists.prompt].into_iter().flatten() {
+            let Args::Attention(args) = launch.args else { continue };
+            let read = [args.heads.q, args.heads.k, args.heads.v];
+            assert!(!read.contains(&args.out.x), "{kv_heads} x {group} heads of {dim}: {:?}", launch.kernel);
+            fused += usize::from(args.heads.k != 0);
+        }
+    }
+    assert_eq!(fused, 4 * 2, "two layers each");
+}
+
 #[test]
 fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
     for (path, program) in &programs() {

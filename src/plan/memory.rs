@@ -1,6 +1,7 @@
 //! A buffer for every value: values whose lifetimes do not meet share one.
 //!
-//! A value lives from the op that first writes it to the last op that touches it; logits live to the end. Buffers are handed
+//! A value lives from the op that first writes it to the last op that touches it; logits live to the end, and keys and values until the
+//! attention that follows their store, so that a backend may do both at once. Buffers are handed
 //! out in op order, the free one closest in width first, so that the plan depends on the program alone.
 
 use super::op::{Op, Program, Rows};
@@ -36,9 +37,9 @@ pub fn place(program: &Program) -> Result<Placement> {
             placement.buffer_of[id.0] =
                 take(&mut placement.buffers, &mut free, program.values[id.0].width, program.values[id.0].rows);
         }
-        for id in touched(op) {
-            if last_use[id] == at && !free.contains(&placement.buffer_of[id]) {
-                free.push(placement.buffer_of[id]);
+        for (&buffer, _) in placement.buffer_of.iter().zip(&last_use).filter(|(_, last)| **last == at) {
+            if buffer != usize::MAX && !free.contains(&buffer) {
+                free.push(buffer);
             }
         }
     }
@@ -51,8 +52,14 @@ fn touched(op: &Op) -> impl Iterator<Item = usize> + '_ {
 
 fn last_uses(program: &Program) -> Result<Vec<usize>> {
     let mut last = filled(program.values.len(), 0, WHAT)?;
+    let mut stored = None;
     for (at, op) in program.ops.iter().enumerate() {
         touched(op).for_each(|id| last[id] = at);
+        match *op {
+            Op::StoreKv { keys, values, .. } => stored = Some([keys, values]),
+            Op::Attention { .. } => stored.take().into_iter().flatten().for_each(|id| last[id.0] = at),
+            _ => {}
+        }
     }
     last[program.logits.0] = usize::MAX;
     Ok(last)

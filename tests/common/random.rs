@@ -9,7 +9,7 @@ pub const VOCAB: usize = 301;
 
 /// A model whose matrices are stored as `dtype_of` says by their names.
 pub fn file(dtype_of: impl Fn(&str) -> DType) -> File {
-    sized(64, 2, 2, 512, dtype_of)
+    of_shape(shape(64, 2, 2), dtype_of)
 }
 
 /// A model of one type, of as odd a size as its blocks allow: rows of more than 1024 columns, and of whole blocks alone.
@@ -19,24 +19,18 @@ pub fn odd(dtype: DType) -> File {
         64 | 128 => (96, 1152),
         _ => (64, 1280),
     };
-    sized(head_dim, 2, 2, feed_forward, |_| dtype)
+    stored(&Shape { feed_forward, ..shape(head_dim, 2, 2) }, |_| dtype)
 }
 
-/// A model of one type with heads of `head_dim` elements, `group` of them for each of `kv_heads` heads of keys and values.
+/// A model of one type with heads of `head_dim` elements, `group` of them for each of `kv_heads` heads of keys and values; all heads together
+/// are not as wide as the model.
 pub fn of_heads(head_dim: usize, kv_heads: usize, group: usize, dtype: DType) -> File {
-    sized(head_dim, kv_heads, group, 512, |_| dtype)
+    stored(&Shape { hidden: 256, ..shape(head_dim, kv_heads, group) }, |_| dtype)
 }
 
-fn sized(
-    head_dim: usize,
-    kv_heads: usize,
-    group: usize,
-    feed_forward: usize,
-    dtype_of: impl Fn(&str) -> DType,
-) -> File {
-    let (small, heads) = (Shape::small(), kv_heads * group);
-    let small = Shape { hidden: heads * head_dim, heads, kv_heads, head_dim, feed_forward, ..small };
-    stored(&Shape { vocab: VOCAB, context: 8192, ..small }, dtype_of)
+fn shape(head_dim: usize, kv_heads: usize, group: usize) -> Shape {
+    let (heads, hidden) = (kv_heads * group, kv_heads * group * head_dim);
+    Shape { hidden, heads, kv_heads, head_dim, feed_forward: 512, vocab: VOCAB, context: 8192, ..Shape::small() }
 }
 
 /// A model of another shape, whose widths are whole blocks of the types.
