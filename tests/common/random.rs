@@ -9,7 +9,7 @@ pub const VOCAB: usize = 301;
 
 /// A model whose matrices are stored as `dtype_of` says by their names.
 pub fn file(dtype_of: impl Fn(&str) -> DType) -> File {
-    of_shape(shape(64, 2, 2), dtype_of)
+    stored(&shape(64, 2, 2), dtype_of)
 }
 
 /// A model of one type, of as odd a size as its blocks allow: rows of more than 1024 columns, and of whole blocks alone.
