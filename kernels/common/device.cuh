@@ -18,7 +18,7 @@ struct Shape {
     uint32_t rows;     // rows of the batch, padding included
     uint32_t outputs;  // rows whose logits are wanted, padding included
     uint32_t splits;   // 1: a block walks over all splits of its row; otherwise a block for each, enough for the longest row
-    uint32_t pad;
+    uint32_t draws;    // 1 where tokens are drawn by their options, 0 where each is that of the highest logit
 };
 
 // One token to evaluate.
