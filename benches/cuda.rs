@@ -119,7 +119,10 @@ impl Floor {
             _ => 0,
         };
         let (kv, lists) = (&program.kv, lists(program));
-        let kernels = |rows| lists.of(&Shape { rows, outputs: rows, splits: 1, pad: 0 }).len();
+        let kernels = |rows| {
+            let shape = Shape { rows, outputs: rows, splits: 1, draws: 0 };
+            lists.of(&shape).iter().filter(|launch| launch.runs(&shape)).count()
+        };
         Floor {
             weight_bytes: program.ops.iter().map(bytes).sum::<u64>() as f64,
             kv_bytes: (2 * 2 * kv.layers * kv.kv_heads * kv.head_dim) as f64,

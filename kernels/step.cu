@@ -1,6 +1,6 @@
 // The first kernel of a step: takes the rows, their outputs and the changed page-table entries from mapped host memory to their
 // fixed places on the device, and computes the angles of every row's position. One block a row.
-#include "common/device.cuh"
+#include "common/draw.cuh"
 
 struct TableUpdate {
     uint32_t index, page;
@@ -11,16 +11,20 @@ struct StepArgs {
     const uint32_t *host_outputs;
     const TableUpdate *host_updates;
     const uint32_t *host_header;  // serial number of the step, number of updates
+    const Draw *host_draws;
     Row *rows;
     uint32_t *outputs;
     uint32_t *tables;
     uint32_t *serial;
     unsigned long long *best;  // cleared for the kernels that choose tokens
+    Draw *draws;
     const float *frequencies;
     float *cos, *sin;
     uint32_t half_dims;
     float magnitude;
 };
+
+constexpr uint32_t DRAW_WORDS = sizeof(Draw) / 4;
 
 extern "C" __global__ void __launch_bounds__(128) step_begin(StepArgs args, Shape shape) {
     wait_for_producers();
@@ -34,6 +38,9 @@ extern "C" __global__ void __launch_bounds__(128) step_begin(StepArgs args, Shap
         const volatile uint32_t *header = args.host_header;
         serial = header[0], updates = header[1];
         if (threadIdx.x < shape.outputs) output = reinterpret_cast<const volatile uint32_t *>(args.host_outputs)[threadIdx.x];
+    }
+    if (shape.draws != 0 && row < shape.outputs && threadIdx.x < DRAW_WORDS) {
+        reinterpret_cast<uint32_t *>(args.draws + row)[threadIdx.x] = reinterpret_cast<const volatile uint32_t *>(args.host_draws + row)[threadIdx.x];
     }
     if (threadIdx.x == 0) args.rows[row] = Row{source.x, source.y, source.z, 0};
     for (uint32_t i = threadIdx.x; i < args.half_dims; i += blockDim.x) {

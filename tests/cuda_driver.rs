@@ -11,6 +11,7 @@ use driver::{Fake, built, open, open_with, under_a_driver};
 use segno::backend::cuda;
 use segno::ffi::ctx::{SEGNO_CTX_TIMING, SEGNO_LOG_INFO, SEGNO_LOG_WARN, segno_ctx_opts};
 use segno::ffi::device::*;
+use segno::ffi::seq::segno_sampler_opts;
 use segno::ffi::session::SEGNO_KV_F32;
 use segno::ffi::status::*;
 use segno::format::Gguf;
@@ -168,8 +169,12 @@ fn no_graph_inside() {
 
 /// Tokens and driver calls of some greedy steps.
 fn steps(model: &Model) -> (Vec<i32>, Vec<&'static str>) {
+    steps_of(model, &greedy())
+}
+
+fn steps_of(model: &Model, sampler: &segno_sampler_opts) -> (Vec<i32>, Vec<&'static str>) {
     let session = model.session(|_| ()).unwrap();
-    let seq = session.open(&greedy()).unwrap();
+    let seq = session.open(sampler).unwrap();
     session.prefill(seq, &[5, 6]).unwrap();
     session.step(seq).unwrap();
     cuda::calls_of(|| session.generate(seq, 70).unwrap())
@@ -188,10 +193,14 @@ fn one_launch_inside() {
     }
     let fake = Fake::open();
     let model = open(SEGNO_DEVICE_CUDA).0.unwrap().load(&bundled_model()).unwrap();
-    let (tokens, mut calls) = steps(&model);
-    calls.retain(|call| *call != "cuStreamQuery");
-    assert_eq!(tokens, [7; 70]);
-    assert_eq!(calls, ["cuCtxPushCurrent", "cuGraphLaunch", "cuCtxPopCurrent"].repeat(70));
+    let mut drawn = greedy();
+    (drawn.temperature, drawn.repeat_penalty) = (1.0, 1.1);
+    for (sampler, token) in [(greedy(), 7), (drawn, 8)] {
+        let (tokens, mut calls) = steps_of(&model, &sampler);
+        calls.retain(|call| *call != "cuStreamQuery");
+        assert_eq!(tokens, [token; 70]);
+        assert_eq!(calls, ["cuCtxPushCurrent", "cuGraphLaunch", "cuCtxPopCurrent"].repeat(70));
+    }
     drop(model);
     assert_eq!(fake.live(), 0);
 }

@@ -62,10 +62,15 @@ fn every_bucket_launches_every_kernel() {
     for (path, program) in &programs() {
         let lists = lists(program);
         for bucket in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
-            for splits in [0, 1, 8, 64, 512] {
-                let shape = Shape { rows: bucket, outputs: bucket, splits, pad: 0 };
-                let idle = lists.of(&shape).iter().find(|launch| launch.blocks(&shape).contains(&0));
-                assert!(idle.is_none(), "{}: bucket {bucket}: {idle:?}", path.display());
+            for (splits, draws) in [(0, 0), (0, 1), (1, 0), (8, 1), (64, 0), (512, 1), (1, 1)] {
+                let shape = Shape { rows: bucket, outputs: bucket, splits, draws };
+                let idle = |launch: &&Launch| !launch.runs(&shape);
+                let other = |kernel| match kernel {
+                    Kernel::Argmax | Kernel::StepEnd => draws == 1,
+                    kernel => kernel == Kernel::Sample && draws == 0,
+                };
+                let wrong = lists.of(&shape).iter().find(|launch| idle(launch) != other(launch.kernel));
+                assert!(wrong.is_none(), "{}: bucket {bucket}, draws {draws}: {wrong:?}", path.display());
             }
         }
     }
@@ -115,7 +120,7 @@ fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
             let products = launch.covers.iter().filter(|&&op| quantized(&program.ops[op])).count();
             assert!(products == 0 || launch.kernel == Kernel::Tensor, "{}: {launch:?}", path.display());
             for rows in (1..=80).chain([512]).filter(|_| launch.kernel == Kernel::Tensor) {
-                let shape = Shape { rows, outputs: rows, splits: 1, pad: 0 };
+                let shape = Shape { rows, outputs: rows, splits: 1, draws: 0 };
                 assert!(launch.shared_bytes(&shape) <= 227 << 10 && launch.blocks(&shape)[0] > 0, "{rows} rows");
                 assert!(launch.function(&shape) >= Kernel::Tensor as usize);
             }
@@ -126,7 +131,7 @@ fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
 #[test]
 fn an_empty_set_of_outputs_runs_no_head() {
     let (_, program) = &programs()[0];
-    let shape = Shape { rows: 7, outputs: 0, splits: 1, pad: 0 };
+    let shape = Shape { rows: 7, outputs: 0, splits: 1, draws: 0 };
     let lists = lists(program);
     let running = |shape: &Shape| -> Vec<Launch> {
         let list = lists.of(shape).iter();

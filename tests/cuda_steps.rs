@@ -67,13 +67,51 @@ fn a_step_is_one_graph_launch() {
 }
 
 #[test]
-fn a_step_that_samples_reads_its_logits_and_nothing_else() {
+fn a_step_that_draws_is_one_graph_launch_too() {
     if !gpu() {
         return;
     }
     let _alone = ALONE.lock().unwrap();
     let session = model().session(|_| ()).unwrap();
-    let seq = session.open(&sampler()).unwrap();
+    let seqs: Vec<i32> = (0..6u64)
+        .map(|seed| {
+            let mut opts = sampler();
+            (opts.seed, opts.flags) = (seed, greedy().flags);
+            // Greedy, the defaults, penalties, a whole vocabulary.
+            match seed {
+                0 => opts.temperature = 0.0,
+                1 => {}
+                2 => (opts.repeat_penalty, opts.penalty_last_n) = (1.2, -1),
+                3 => (opts.temperature, opts.repeat_penalty) = (0.0, 1.2),
+                4 => opts.top_k = 0,
+                _ => (opts.top_k, opts.typical_p) = (200, 0.9),
+            }
+            let seq = session.open(&opts).unwrap();
+            session.prefill(seq, &[seed as i32 + 5, 6]).unwrap();
+            session.step(seq).unwrap();
+            seq
+        })
+        .collect();
+    // Sequences join and leave, whatever their options.
+    for step in 0..120 {
+        let some: Vec<i32> = seqs.iter().copied().filter(|seq| (step * 7 + seq * 5) % 4 != 0).collect();
+        let calls = calls_of(|| _ = session.batch(&some).2.unwrap());
+        assert_eq!(calls, if some.is_empty() { &[] } else { &REPLAY[..] }, "step {step} of {some:?}");
+    }
+}
+
+#[test]
+fn a_step_whose_tokens_the_host_draws_reads_its_logits_and_nothing_else() {
+    if !gpu() {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap();
+    let session = model().session(|_| ()).unwrap();
+    let mut opts = sampler();
+    // More entries than the device takes.
+    let bias = vec![segno::ffi::seq::segno_logit_bias { token: 5, bias: 0.001 }; 2_049];
+    (opts.bias, opts.bias_count) = (bias.as_ptr(), bias.len());
+    let seq = session.open(&opts).unwrap();
     session.prefill(seq, &[5, 6, 7]).unwrap();
     session.step(seq).unwrap();
     let [push, launch, pop] = REPLAY;

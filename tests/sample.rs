@@ -2,9 +2,9 @@
 //!
 //! The goldens of `tests/golden/sample` are written by `tests/golden/make_sample.py`.
 
-use std::collections::HashMap;
-use std::fs;
+mod common;
 
+use common::draws::{Golden, float, history, int, off, options};
 use segno::error::Error;
 use segno::sample::{Options, SEED_RANDOM, Scratch, chain, elementary, sample};
 use serde_json::Value;
@@ -297,11 +297,6 @@ fn a_scratch_of_another_size_is_refused() {
     assert!(matches!(Scratch::new((1 << 23) + 1), Err(Error::Unsupported(_))));
 }
 
-/// All filters and penalties off.
-fn off() -> Options {
-    Options { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, ..Options::defaults() }
-}
-
 /// How often each token is drawn at the given seeds and positions.
 fn counted(options: &Options, logits: &[f32], draws: impl Iterator<Item = (u64, u64)>) -> Vec<u64> {
     let mut scratch = Scratch::new(logits.len()).unwrap();
@@ -332,69 +327,4 @@ fn excess(counts: &[u64], probabilities: &[f64]) -> f64 {
 fn assert_plausible(counts: &[u64], probabilities: &[f64]) {
     let excess = excess(counts, probabilities);
     assert!(excess.abs() < 4.0, "chi-square is {excess} standard deviations off: {counts:?}");
-}
-
-struct Golden {
-    vectors: HashMap<String, Vec<f32>>,
-    elementary: Vec<[u64; 3]>,
-    cases: Vec<Value>,
-}
-
-impl Golden {
-    fn load() -> Golden {
-        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sample/");
-        let bytes = fs::read(format!("{dir}logits.f32")).unwrap();
-        let mut floats = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-        let mut index: Value = serde_json::from_slice(&fs::read(format!("{dir}cases.json")).unwrap()).unwrap();
-        let vector = |entry: &Value| {
-            let count = entry[1].as_u64().unwrap() as usize;
-            (entry[0].as_str().unwrap().to_owned(), floats.by_ref().take(count).collect())
-        };
-        let vectors = index["logits"].as_array().unwrap().iter().map(vector).collect();
-        let bits = |entry: &Value| [0, 1, 2].map(|at| entry[at].as_str().unwrap().parse().unwrap());
-        let elementary = index["elementary"].as_array().unwrap().iter().map(bits).collect();
-        let Value::Array(cases) = index["cases"].take() else { panic!("no cases") };
-        Golden { vectors, elementary, cases }
-    }
-
-    fn logits(&self, case: &Value) -> &[f32] {
-        &self.vectors[case["logits"].as_str().unwrap()]
-    }
-}
-
-fn history(case: &Value) -> Vec<i32> {
-    case["history"].as_array().into_iter().flatten().map(int).collect()
-}
-
-/// The case's options; what it does not name is off.
-fn options(case: &Value) -> Options {
-    let mut options = off();
-    for (name, value) in case["options"].as_object().unwrap() {
-        match name.as_str() {
-            "temperature" => options.temperature = float(value),
-            "top_p" => options.top_p = float(value),
-            "min_p" => options.min_p = float(value),
-            "typical_p" => options.typical_p = float(value),
-            "repeat_penalty" => options.repeat_penalty = float(value),
-            "frequency_penalty" => options.frequency_penalty = float(value),
-            "presence_penalty" => options.presence_penalty = float(value),
-            "top_k" => options.top_k = int(value),
-            "penalty_last_n" => options.penalty_last_n = int(value),
-            "bias" => {
-                let entry = |entry: &Value| (int(&entry[0]), entry[1].as_f64().map_or(f32::NEG_INFINITY, |b| b as f32));
-                options.bias = value.as_array().unwrap().iter().map(entry).collect();
-            }
-            other => panic!("unknown option {other}"),
-        }
-    }
-    options.validate(50).unwrap();
-    options
-}
-
-fn int(value: &Value) -> i32 {
-    value.as_i64().unwrap() as i32
-}
-
-fn float(value: &Value) -> f32 {
-    value.as_f64().unwrap() as f32
 }

@@ -17,7 +17,7 @@ struct Shape {
     uint32_t rows;     // rows of the batch, padding included
     uint32_t outputs;  // rows whose logits are wanted, padding included
     uint32_t splits;   // splits of attention that the longest row may have; 0 for a prompt, whose blocks walk over all
-    uint32_t pad;
+    uint32_t draws;    // 1 where tokens are drawn by their options, 0 where each is that of the highest logit
 };
 
 // One token to evaluate.

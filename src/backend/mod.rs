@@ -13,6 +13,7 @@ pub mod cuda;
 use crate::error::Result;
 use crate::kv::Tables;
 use crate::plan::Program;
+use crate::sample;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -70,9 +71,16 @@ pub trait Runner: Send {
     /// returns `Ok`; otherwise only the pages of its rows may have changed. Never allocates. `cancel` raised ends the run early
     /// with [`crate::error::Error::Cancelled`].
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()>;
-    /// Logits of output `index` of the last run, `vocab` floats.
+    /// Takes over the choice of the token of output `index` of the next run, with the arguments of [`sample::sample`]; the run then gives the same
+    /// token as that would. False where the host has to choose: the batch then wants logits, and every token is chosen there. Never
+    /// allocates.
+    fn draw(&mut self, _index: usize, _options: &sample::Options, _history: &[i32], _position: u64) -> bool {
+        false
+    }
+    /// Logits of output `index` of the last run, `vocab` floats; readable where the batch wanted logits, or the device found no token.
     fn logits(&self, index: usize) -> &[f32];
-    /// The token with the highest logit of output `index` of the last run, where the device has found it.
+    /// The token of output `index` of the last run, which [`Runner::draw`] took over and whose batch wanted no logits; none where no logit
+    /// is usable. For outputs that nobody asked to draw, that of the highest logit.
     fn best_token(&self, _index: usize) -> Option<u32> {
         None
     }
@@ -148,7 +156,7 @@ pub struct Batch<'a> {
     pub rows: &'a [Row],
     /// Indices of the rows whose logits are wanted, ascending.
     pub outputs: &'a [u32],
-    /// Whether the host reads logits; otherwise only [`Runner::best_token`] where it is known.
+    /// Whether the host reads logits; otherwise only [`Runner::best_token`], where [`Runner::draw`] took over every output.
     pub wants_logits: bool,
     /// Pages of every slot, enough for the rows' positions.
     pub tables: &'a Tables,

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Work {
     rows: Vec<Row>,
     outputs: Vec<u32>,
-    /// Whether an output is more than the token of its highest logit.
+    /// Whether the host chooses the tokens.
     wants_logits: bool,
     planned: Vec<Planned>,
     /// The token of each planned item, `None` while its prompt is not evaluated.
@@ -200,15 +200,14 @@ impl Session {
         let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
         let ready = taken == count;
         let output = self.work.add_rows(slot, &sequence.tokens[start..start + taken], start, ready);
-        self.work.wants_logits |= output.is_some() && !self.is_chosen_by_device(&sequence.sampler);
+        if let Some(output) = output {
+            let (history, position) = (&sequence.tokens, sequence.tokens.len() as u64);
+            let by_host = self.model.context().host_argmax();
+            self.work.wants_logits |= by_host || !self.runner.draw(output, &sequence.sampler, history, position);
+        }
         let evaluated = sequence.evaluated.max(start + taken);
         self.work.planned.push(Planned { item, slot, evaluated, pages, ready, output });
         Ok(())
-    }
-
-    /// Whether the token of the highest logit is wanted, and the device may find it.
-    fn is_chosen_by_device(&self, sampler: &sample::Options) -> bool {
-        sample::is_plain_greedy(sampler) && !self.model.context().host_argmax()
     }
 
     /// Grows a slot's table to hold `tokens` positions.
@@ -262,7 +261,7 @@ impl Session {
         let Planned { slot, output, .. } = *planned;
         let vocab = self.model.vocab();
         let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
-        let by_device = self.is_chosen_by_device(&sequence.sampler);
+        let by_device = !self.work.wants_logits;
         if let Some(best) = output.filter(|_| by_device).and_then(|index| self.runner.best_token(index)) {
             return Ok(best as i32);
         }

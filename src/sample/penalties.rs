@@ -20,8 +20,39 @@ pub fn apply(options: &Options, history: &[i32], logits: &mut [f32], counts: &mu
     for &(token, bias) in &options.bias {
         logits[index(token, counts.len())?] += bias;
     }
-    if penalizes(options) {
-        penalize(options, window(history, options.penalty_last_n), logits, counts)?;
+    occurrences(options, history, counts, |token, count| {
+        let logit = &mut logits[token];
+        *logit = if *logit > 0.0 { *logit / options.repeat_penalty } else { *logit * options.repeat_penalty };
+        *logit -= count as f32 * options.frequency_penalty;
+        *logit -= options.presence_penalty;
+    })
+}
+
+/// Tells `visit` every token that the penalties concern, once, and how often it occurs in their window. `counts` has an entry a token, all zero, and
+/// is left so.
+pub fn occurrences(
+    options: &Options,
+    history: &[i32],
+    counts: &mut [u32],
+    mut visit: impl FnMut(usize, u32),
+) -> Result<()> {
+    if !penalizes(options) {
+        return Ok(());
+    }
+    let window = window(history, options.penalty_last_n);
+    // Checked before the first count, so that a bad token leaves no counts behind.
+    for &token in window {
+        index(token, counts.len())?;
+    }
+    for &token in window {
+        counts[token as usize] += 1;
+    }
+    for &token in window {
+        // Zero when the token was treated already.
+        let count = std::mem::take(&mut counts[token as usize]);
+        if count > 0 {
+            visit(token as usize, count);
+        }
     }
     Ok(())
 }
@@ -35,27 +66,6 @@ fn penalizes(options: &Options) -> bool {
 fn window(history: &[i32], last_n: i32) -> &[i32] {
     let tokens = usize::try_from(last_n).unwrap_or(usize::MAX).min(history.len());
     &history[history.len() - tokens..]
-}
-
-fn penalize(options: &Options, window: &[i32], logits: &mut [f32], counts: &mut [u32]) -> Result<()> {
-    // Checked before the first count, so that a bad token leaves no counts behind.
-    for &token in window {
-        index(token, counts.len())?;
-    }
-    for &token in window {
-        counts[token as usize] += 1;
-    }
-    for &token in window {
-        // Zero when the token was treated already.
-        let count = std::mem::take(&mut counts[token as usize]);
-        if count > 0 {
-            let logit = &mut logits[token as usize];
-            *logit = if *logit > 0.0 { *logit / options.repeat_penalty } else { *logit * options.repeat_penalty };
-            *logit -= count as f32 * options.frequency_penalty;
-            *logit -= options.presence_penalty;
-        }
-    }
-    Ok(())
 }
 
 fn index(token: i32, vocab: usize) -> Result<usize> {

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Every test binary uses another part.
 
 pub mod distance;
+pub mod draws;
 pub mod gguf;
 #[cfg(feature = "cuda")]
 pub mod launches;

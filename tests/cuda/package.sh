@@ -9,7 +9,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 data=${SEGNO_TEST_DATA:-$root/../shared/data}
 cd "$root"
 rm -rf "$folder"
-mkdir -p "$folder/bin" "$folder/data/models" "$folder/root/tests/golden/hf" "$folder/root/examples/models"
+mkdir -p "$folder/bin" "$folder/data/models" "$folder/root/tests/golden/hf" "$folder/root/tests/golden/sample" "$folder/root/examples/models"
 
 targets=(--test allocation)
 for test in tests/cuda_*.rs; do targets+=(--test "$(basename "$test" .rs)"); done
@@ -27,6 +27,7 @@ for name in stories260K.gguf TinyStories-656K-Q8_0.gguf; do
     if [ -f "$data/models/$name" ]; then cp "$data/models/$name" "$folder/data/models/"; fi
 done
 cp tests/golden/hf/*.gguf "$folder/root/tests/golden/hf/"
+cp tests/golden/sample/* "$folder/root/tests/golden/sample/"
 cp examples/models/*.gguf "$folder/root/examples/models/"
 cp tests/cuda/run.sh "$folder/"
 git describe --always --dirty --abbrev=12 > "$folder/commit"

@@ -4,7 +4,7 @@
 #![allow(dead_code)] // Every test binary uses another part.
 
 use crate::common::{self, Ctx, Failed};
-use segno::backend::cuda::args::{ArgmaxArgs, StepArgs};
+use segno::backend::cuda::args::{ArgmaxArgs, SampleArgs, StepArgs};
 use segno::backend::cuda::{self, Cuda};
 use segno::ffi::ctx::segno_ctx_opts;
 use std::ffi::{CStr, c_char, c_long, c_void};
@@ -92,10 +92,11 @@ pub struct Fake {
     priority: unsafe extern "C" fn() -> i32,
 }
 
-/// What a launch does: the beginning of a step hands on its number, the end sets the mark; others do nothing.
+/// What a launch does: the beginning of a step hands on its number, the ends set the mark; others do nothing.
 enum Work {
     Begin(StepArgs),
     End(ArgmaxArgs),
+    Draw(SampleArgs),
     Nothing,
 }
 
@@ -108,6 +109,8 @@ unsafe extern "C" fn capture(name: *const c_char, arguments: *mut *mut c_void) -
         "step_begin" => Work::Begin(unsafe { *first.cast::<StepArgs>() }),
         // SAFETY: the struct of this kernel.
         "step_end" => Work::End(unsafe { *first.cast::<ArgmaxArgs>() }),
+        // SAFETY: the struct of this kernel.
+        "sample" => Work::Draw(unsafe { *first.cast::<SampleArgs>() }),
         _ => Work::Nothing,
     };
     Box::into_raw(Box::new(work)).cast()
@@ -121,6 +124,10 @@ unsafe extern "C" fn run(work: *mut c_void) {
             Work::Begin(args) => *(args.serial as *mut u32) = *(args.host_header as *const u32),
             Work::End(args) => {
                 *(args.host_tokens as *mut u32) = 7;
+                *(args.host_done as *mut u32) = *(args.serial as *const u32);
+            }
+            Work::Draw(args) => {
+                *(args.host_tokens as *mut u32) = 8;
                 *(args.host_done as *mut u32) = *(args.serial as *const u32);
             }
             Work::Nothing => {}

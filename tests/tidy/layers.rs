@@ -18,11 +18,12 @@ const LAYERS: [&[&str]; 5] = [
 ];
 
 /// What may be named beside that: the module that names, and the path below which it may.
-const EXCEPTIONS: [(&str, &[&str]); 6] = [
+const EXCEPTIONS: [(&str, &[&str]); 7] = [
     ("backend", &["plan", "op"]),
     ("backend", &["plan", "memory"]),
     ("backend", &["kv", "layout"]),
     ("backend", &["kv", "pages"]),
+    ("backend", &["sample"]),
     ("plan", &["arch"]),
     ("plan", &["kv", "layout"]),
 ];

@@ -14,8 +14,8 @@ macro_rules! args {
 }
 
 args! {
-    /// Rows and outputs of a launch, padding included, and splits of attention.
-    Shape { rows: u32, outputs: u32, splits: u32, pad: u32 }
+    /// Rows and outputs of a launch, padding included, splits of attention, and whether tokens are drawn.
+    Shape { rows: u32, outputs: u32, splits: u32, draws: u32 }
     /// One token to evaluate.
     Row { token: u32, position: u32, slot: u32, pad: u32 }
     /// A changed entry of the page tables.
@@ -25,8 +25,8 @@ args! {
     /// Activations, with the 8-bit form where one is wanted, and factors of the rows where a norm left some.
     Activation { x: Address, q: Address, meta: Address, factors: Address }
     StepArgs {
-        host_rows: Address, host_outputs: Address, host_updates: Address, host_header: Address, rows: Address,
-        outputs: Address, tables: Address, serial: Address, best: Address, frequencies: Address, cos: Address, sin: Address,
+        host_rows: Address, host_outputs: Address, host_updates: Address, host_header: Address, host_draws: Address, rows: Address,
+        outputs: Address, tables: Address, serial: Address, best: Address, draws: Address, frequencies: Address, cos: Address, sin: Address,
         half_dims: u32, magnitude: f32,
     }
     EmbedArgs { table: Matrix, rows: Address, out: Address }
@@ -55,6 +55,18 @@ args! {
     ArgmaxArgs {
         logits: Address, best: Address, serial: Address, host_tokens: Address, host_done: Address, vocab: u32, pad: u32,
     }
+    /// How the token of an output is drawn.
+    Draw {
+        seed: u64, position: u64, least: f64, temperature: f32, top_p: f32, typical_p: f32, repeat: f32, frequency: f32,
+        presence: f32, top_k: u32, adjusted: u32,
+    }
+    /// A bias, or the penalties for `count` occurrences.
+    Adjustment { token: u32, count: u32, bias: f32 }
+    SampleArgs {
+        logits: Address, draws: Address, host_starts: Address, host_adjustments: Address, kept: Address, groups: Address,
+        counters: Address, serial: Address, host_tokens: Address, host_done: Address, vocab: u32, parts: u32,
+        most_adjustments: u32, pad: u32,
+    }
     RepackArgs { raw: Address, out: Matrix, first: u64, count: u64, block_bytes: u32, block_groups: u32 }
 }
 
@@ -73,6 +85,7 @@ pub enum Args {
     Heads(HeadsArgs),
     Attention(AttentionArgs),
     Argmax(ArgmaxArgs),
+    Sample(SampleArgs),
 }
 
 impl Args {
@@ -90,6 +103,7 @@ impl Args {
             Args::Heads(args) => std::ptr::from_ref(args).cast(),
             Args::Attention(args) => std::ptr::from_ref(args).cast(),
             Args::Argmax(args) => std::ptr::from_ref(args).cast(),
+            Args::Sample(args) => std::ptr::from_ref(args).cast(),
         }
     }
 }
@@ -101,9 +115,10 @@ mod tests {
     #[test]
     fn structs_have_the_sizes_that_the_kernels_expect() {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
-        assert_eq!([size_of::<StepArgs>(), size_of::<EmbedArgs>(), size_of::<SelectArgs>()], [104, 48, 32]);
+        assert_eq!([size_of::<StepArgs>(), size_of::<EmbedArgs>(), size_of::<SelectArgs>()], [120, 48, 32]);
         assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [56, 48, 216]);
         assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [272, 248, 192]);
+        assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 48]);
         assert_eq!(size_of::<RepackArgs>(), 64);
     }

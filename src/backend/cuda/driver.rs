@@ -164,6 +164,11 @@ impl Device {
         self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
     }
 
+    /// Number of its multiprocessors.
+    pub fn processors(&self) -> Result<u32> {
+        self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+    }
+
     /// Bytes a second that its memory can move, by clock and width.
     pub fn memory_bandwidth(&self) -> Result<f64> {
         let kilohertz = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?;

@@ -5,9 +5,11 @@
 use super::Loaded;
 use super::memory::Part;
 use super::module::{Event, Graph, Kernels};
-use super::runner::{CudaRunner, LASTING};
+use super::runner::CudaRunner;
+use super::sizes::LASTING;
 use crate::backend::{Batch, Limits, Runner};
 use crate::error::{Error, Result, filled};
+use crate::sample::Options;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -43,7 +45,8 @@ impl Inspection {
     /// Kernel and covered ops of every launch of a batch's step, in order.
     pub fn launches(&self, batch: &Batch) -> Vec<String> {
         let say = |launch: &super::lower::Launch| format!("{:?}, ops {:?}", launch.kernel, launch.covers);
-        self.runner.lists.of(&self.runner.choose(batch).0).iter().map(say).collect()
+        let (shape, _) = self.runner.choose(batch);
+        self.runner.lists.of(&shape).iter().filter(|launch| launch.runs(&shape)).map(say).collect()
     }
 
     /// Leaves a launch out of every step from now on: what a fault in building graphs would look like.
@@ -79,6 +82,11 @@ impl Inspection {
             self.runner.stream.fill(self.runner.arena.address() + part.offset as u64, POISON, part.bytes)?;
         }
         self.runner.stream.wait()
+    }
+
+    /// Says how the token of an output of the next batches is drawn, as [`Runner::draw`] does.
+    pub fn draw(&mut self, output: usize, options: &Options, history: &[i32]) -> bool {
+        self.runner.draw(output, options, history, history.len() as u64)
     }
 
     /// Runs a batch whole, with logits.
@@ -123,7 +131,7 @@ impl Inspection {
 
     /// Seconds that the device takes for one replay of the graph of `batch`, the mean of `times` in a row without the host between them.
     pub fn replay_seconds(&mut self, batch: &Batch, times: u32) -> Result<f64> {
-        self.run(batch)?;
+        self.runner.run(batch, &AtomicBool::new(false))?;
         let _current = self.runner.primary.enter()?;
         let (_, index) = self.runner.choose(batch);
         let graph = index.and_then(|index| self.runner.graphs[index].as_ref());

@@ -7,6 +7,7 @@
 
 use super::args::*;
 use super::attention::STAGED_DIMS;
+use super::draws;
 use super::form::is_quantized;
 use crate::error::{Error, Result, reserve};
 use crate::plan::memory::Placement;
@@ -47,6 +48,7 @@ pub enum Kernel {
     AttendPrompt = 22,
     Matmul = 27,
     Tensor = 32,
+    Sample = 37,
 }
 
 /// Extent of a grid along one axis.
@@ -128,6 +130,14 @@ impl Extent {
 impl Launch {
     /// Blocks for a shape; a zero means that there is nothing to do.
     pub fn blocks(&self, shape: &Shape) -> [u32; 3] {
+        let is_idle = match self.kernel {
+            Kernel::Argmax | Kernel::StepEnd => shape.draws != 0,
+            Kernel::Sample => shape.draws == 0,
+            _ => false,
+        };
+        if is_idle {
+            return [0; 3];
+        }
         let blocks = self.grid.map(|extent| extent.resolve(shape));
         self.tensor_args().map_or(blocks, |args| [args.blocks(shape), 1, 1])
     }
@@ -196,6 +206,8 @@ pub struct Addresses {
     pub step: StepArgs,
     pub host_tokens: Address,
     pub host_done: Address,
+    /// What drawing tokens takes beside the step's own.
+    pub sample: SampleArgs,
     /// Entries of a slot's page table.
     pub table_stride: u32,
 }
@@ -251,8 +263,8 @@ impl Lists {
 pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
     check(program)?;
     let list = |batches| {
-        // An op adds at most two launches, and the ends of a list three.
-        let launches = reserve(2 * program.ops.len() + 3, "a list of launches")?;
+        // An op adds at most two launches, and the ends of a list four.
+        let launches = reserve(2 * program.ops.len() + 4, "a list of launches")?;
         let mut lowering = Lowering { program, placement, addresses, batches, launches, next: 0 };
         lowering.push(Kernel::Step, [Extent::Rows, ONE, ONE], 128, Args::Step(addresses.step), 0);
         while lowering.next < program.ops.len() {
@@ -449,5 +461,18 @@ impl Lowering<'_> {
             self.push(Kernel::Argmax, [Extent::Fixed(ARGMAX_BLOCKS), Extent::Outputs, ONE], 256, args, 0);
         }
         self.push(Kernel::StepEnd, [ONE, ONE, ONE], 256, args, 0);
+        let vocab = self.program.vocab();
+        let args = SampleArgs {
+            logits: self.value(self.program.logits),
+            draws: self.addresses.step.draws,
+            serial: self.addresses.step.serial,
+            host_tokens: self.addresses.host_tokens,
+            host_done: self.addresses.host_done,
+            vocab: vocab as u32,
+            parts: draws::parts(vocab) as u32,
+            ..self.addresses.sample
+        };
+        let grid = [Extent::Fixed(args.parts), Extent::Outputs, ONE];
+        self.push(Kernel::Sample, grid, draws::THREADS, Args::Sample(args), 0);
     }
 }

@@ -1,12 +1,15 @@
 //! NVIDIA GPUs: which are there, and why one cannot be used.
 //!
 //! The driver is opened at run time (`driver`), so the library also loads on machines without one. No call here leaves another
-//! current context behind than it found. [`lower`] turns a program into launches (`single` those of one row), `runner` replays them as graphs.
+//! current context behind than it found. [`lower`] turns a program into launches (`single` those of one row), `runner` replays them as graphs,
+//! whose last kernel chooses the tokens (`draws`).
 
 #![allow(unsafe_code)]
 
 pub mod args;
 mod attention;
+pub mod drawing;
+mod draws;
 mod driver;
 pub mod form;
 pub mod inspect;
@@ -15,6 +18,7 @@ mod memory;
 mod module;
 mod runner;
 mod single;
+mod sizes;
 mod tensor;
 mod timing;
 mod weights;
@@ -25,7 +29,8 @@ use crate::plan::Program;
 use driver::Primary;
 pub use driver::calls_of;
 use module::Kernels;
-use runner::{CudaRunner, Needs};
+use runner::CudaRunner;
+use sizes::Needs;
 use std::sync::Arc;
 use weights::Weights;
 
@@ -120,10 +125,11 @@ impl Backend for Cuda {
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
         lower::check(program)?;
         let Needs { cache, arena, graphs } = Needs::new(program, limits)?;
-        let logits = limits.outputs.next_power_of_two() * program.vocab() * size_of::<f32>();
+        let (outputs, vocab) = (limits.outputs.next_power_of_two(), program.vocab());
+        let host = outputs * vocab * size_of::<f32>() + draws::bytes(outputs, vocab);
         Ok(Memory {
             weights: program.weight_bytes(),
-            arena: logits as u64,
+            arena: host as u64,
             device_weights: weights::bytes(program)? as u64,
             device_kv: cache,
             device_arena: arena,

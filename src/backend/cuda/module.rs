@@ -3,8 +3,9 @@
 //! [`Stream::launch`] and [`Graph::new`] take the same launches: one starts them, the other makes a node of each.
 
 use super::args::Shape;
+use super::draws;
 use super::driver::{Primary, check, hear};
-use super::lower::Launch;
+use super::lower::{Kernel, Launch};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
     self, CUevent, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUstream,
@@ -16,7 +17,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 37] = [
+const NAMES: [(&str, &str); 38] = [
     ("step", "step_begin"),
     ("embed", "embed"),
     ("embed", "select_rows"),
@@ -54,6 +55,7 @@ const NAMES: [(&str, &str); 37] = [
     ("matmul_tensor", "tensor_32"),
     ("matmul_tensor", "tensor_64"),
     ("matmul_tensor", "tensor_many"),
+    ("sample", "sample"),
 ];
 const REPACK: usize = 31;
 
@@ -109,6 +111,16 @@ impl Kernels {
         // SAFETY: the module is loaded; the name ends with NUL.
         let result = unsafe { sys::cuModuleGetFunction(&mut function, self.modules[module], text.as_ptr()) };
         check(name, result).map(|()| function)
+    }
+
+    /// Blocks of the kernel that draws tokens of which the device runs as many at once; the context must be current.
+    pub fn resident_draws(&self) -> Result<usize> {
+        let (mut each, function) = (0, self.functions[Kernel::Sample as usize]);
+        // SAFETY: a function of a loaded module, with no dynamic shared memory.
+        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut each, function, draws::THREADS as i32, 0)
+        })?;
+        Ok(each.max(0) as usize * self.primary.device().processors()? as usize)
     }
 
     fn function(&self, launch: &Launch, shape: &Shape) -> CUfunction {
@@ -330,7 +342,7 @@ impl Graph {
 
 fn chain(kernels: &Kernels, launches: &[Launch], shape: &Shape, graph: CUgraph) -> Result<()> {
     let mut last: CUgraphNode = null_mut();
-    for launch in launches {
+    for launch in launches.iter().filter(|launch| launch.runs(shape)) {
         let [x, y, z] = launch.blocks(shape);
         let mut args = [launch.args.pointer().cast_mut(), std::ptr::from_ref(shape).cast_mut().cast()];
         let params = sys::CUDA_KERNEL_NODE_PARAMS {

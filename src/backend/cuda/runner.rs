@@ -3,143 +3,26 @@
 //! The host writes rows, outputs and changed page-table entries into mapped memory; the first kernel of a step fetches them, the last one
 //! writes the tokens and the step's number. Passes of prompts run the same list without a graph.
 
-use super::args::{Row, Shape, StepArgs, TableUpdate};
+use super::args::{Row, Shape, TableUpdate};
 use super::attention::splits;
+use super::draws::Draws;
 use super::driver::Primary;
-use super::lower::{Addresses, Lists, lower, quantized_width};
+use super::lower::{Addresses, Lists, lower};
 use super::memory::{Block, Mapped, Part, Places, free_bytes};
 use super::module::{Graph, Kernels, Stream};
+use super::sizes::{Needs, Sizes, arrange};
 use super::timing::Timing;
-use super::weights::{self, Weights};
-use crate::backend::{Batch, KvType, Limits, Runner};
+use super::weights::Weights;
+use crate::backend::{Batch, Limits, Runner};
 use crate::error::{Error, Result, filled};
-use crate::kv::PAGE_TOKENS;
 use crate::plan::Program;
-use crate::plan::memory::{Placement, place};
-use crate::plan::op::Rows;
+use crate::plan::memory::place;
+use crate::sample::Options;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Each tier of context has so many times the splits of the one before.
-const TIER_GROWTH: usize = 8;
-/// Device memory that the driver keeps for a graph and for each of its nodes, as seen with driver 580.
-const GRAPH_BYTES: usize = 32 << 10;
-const NODE_BYTES: usize = 2304;
 /// Times that the host looks for the end of a step before it asks the driver whether something failed.
 const SPINS: usize = 20_000;
-
-/// The parts of the arena that outlive a step.
-pub const LASTING: [&str; 2] = [PAGE_TABLES, COUNTERS];
-const PAGE_TABLES: &str = "page tables";
-const COUNTERS: &str = "counters";
-
-/// What a session reserves.
-struct Sizes {
-    rows: usize,
-    outputs: usize,
-    page_bytes: usize,
-    buckets: Vec<usize>,
-    tiers: Vec<usize>,
-}
-
-impl Sizes {
-    fn new(program: &Program, limits: &Limits) -> Result<Sizes> {
-        let outputs = limits.outputs.next_power_of_two();
-        let element = if limits.kv_type == KvType::F16 { 2 } else { 4 };
-        let page_bytes = program.kv.page_elements().and_then(|elements| elements.checked_mul(element));
-        let page_bytes = page_bytes.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))?;
-        let most = splits(limits.pages * PAGE_TOKENS).max(1);
-        let mut tiers: Vec<usize> =
-            std::iter::successors(Some(1), |tier| Some(tier * TIER_GROWTH)).take_while(|&tier| tier < most).collect();
-        tiers.push(most);
-        let buckets = (0..=outputs.ilog2()).map(|power| 1 << power).collect();
-        Ok(Sizes { rows: limits.rows.max(outputs), outputs, page_bytes, buckets, tiers })
-    }
-
-    /// Shapes of the graphs, in their order: the tiers of each bucket.
-    fn shapes(&self) -> impl Iterator<Item = Shape> + '_ {
-        let shape = |bucket: usize, tier: usize| {
-            let rows = bucket as u32;
-            Shape { rows, outputs: rows, splits: tier as u32, pad: 0 }
-        };
-        self.buckets.iter().flat_map(move |&bucket| self.tiers.iter().map(move |&tier| shape(bucket, tier)))
-    }
-
-    /// Places of the cache, which has one page more than the limits: padded rows write there.
-    fn kv_bytes(&self, limits: &Limits) -> usize {
-        self.page_bytes.saturating_mul(limits.pages + 1)
-    }
-}
-
-/// Device bytes of a session.
-pub struct Needs {
-    pub cache: u64,
-    pub arena: u64,
-    pub graphs: u64,
-}
-
-impl Needs {
-    /// What a session within `limits` takes.
-    pub fn new(program: &Program, limits: &Limits) -> Result<Needs> {
-        let (sizes, placement) = (Sizes::new(program, limits)?, place(program)?);
-        // No address is 0, so that nothing counts as absent.
-        let mut places = Places::new(1 << 20);
-        let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
-        (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
-        addresses.most_shared = u32::MAX;
-        let lists = lower(program, &placement, &addresses)?;
-        let graphs = sizes.shapes().map(|shape| GRAPH_BYTES + lists.of(&shape).len() * NODE_BYTES).sum::<usize>();
-        let (cache, arena) = (sizes.kv_bytes(limits) as u64, places.bytes() as u64);
-        Ok(Needs { cache, arena, graphs: graphs as u64 })
-    }
-
-    fn all(&self) -> u64 {
-        self.cache.saturating_add(self.arena).saturating_add(self.graphs)
-    }
-}
-
-/// Gives everything in the arena its place.
-fn arrange(program: &Program, placement: &Placement, limits: &Limits, sizes: &Sizes, places: &mut Places) -> Addresses {
-    let (rows, kv) = (sizes.rows, &program.kv);
-    let count = |kind| if kind == Rows::Batch { rows } else { sizes.outputs };
-    let buffers = placement
-        .buffers
-        .iter()
-        .map(|b| places.named("values", b.width.saturating_mul(count(b.rows)).saturating_mul(4)))
-        .collect();
-    let quantized = quantized_width(program).saturating_mul(rows);
-    let most = sizes.tiers.last().copied().unwrap_or(1);
-    let heads = rows.max(sizes.outputs.saturating_mul(most)).saturating_mul(kv.heads);
-    let half_dims = program.rope.dims() / 2;
-    let slots = (sizes.outputs + 1).saturating_mul(limits.pages + 1);
-    let step = StepArgs {
-        rows: places.named("rows", rows * size_of::<Row>()),
-        outputs: places.named("outputs", sizes.outputs * 4),
-        tables: places.named(PAGE_TABLES, slots.saturating_mul(4)),
-        serial: places.named("serial", 4),
-        best: places.named("highest logits", sizes.outputs * 8),
-        cos: places.named("cosines", rows * half_dims * 4),
-        sin: places.named("sines", rows * half_dims * 4),
-        half_dims: half_dims as u32,
-        magnitude: program.rope.magnitude,
-        ..StepArgs::default()
-    };
-    Addresses {
-        buffers,
-        gated_q: places.named("8-bit values of gated units", quantized),
-        gated_meta: places.named("scales of 8-bit values", quantized / 32 * 8),
-        q: places.named("8-bit values", quantized),
-        meta: places.named("scales of 8-bit values", quantized / 32 * 8),
-        factors: places.named("factors of norms", rows * 4),
-        mixed: places.named("parts of attention", heads.saturating_mul(kv.head_dim * 4)),
-        states: places.named("sums of attention", heads.saturating_mul(8)),
-        ended: places.named(COUNTERS, sizes.outputs * kv.heads * 4),
-        cache_f32: limits.kv_type == KvType::F32,
-        step,
-        table_stride: limits.pages as u32 + 1,
-        ..Addresses::default()
-    }
-}
 
 /// Memory that host and device share.
 struct Shared {
@@ -151,6 +34,7 @@ struct Shared {
     tokens: Mapped<u32>,
     done: Mapped<u32>,
     logits: Mapped<f32>,
+    draws: Draws,
 }
 
 /// A session's buffers, launches and graphs. The graphs hold addresses of the blocks, so they stand before them and go first.
@@ -204,7 +88,8 @@ impl CudaRunner {
         let placement = place(program)?;
         let mut places = Places::new(block.address());
         let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
-        let shared = Shared::new(primary, &sizes, limits, program.vocab())?;
+        let resident = kernels.resident_draws()?;
+        let shared = Shared::new(primary, &sizes, limits, program.vocab(), resident)?;
         shared.tell(&mut addresses);
         (addresses.cache, addresses.step.frequencies) = (cache.address(), weights.frequencies);
         (addresses.matrices, addresses.vectors) = (weights.matrices.clone(), weights.vectors.clone());
@@ -276,14 +161,14 @@ impl CudaRunner {
         self.tables[entry] = page;
         self.shared.updates.write(0, TableUpdate { index: entry as u32, page });
         self.pad_rows(0, 1);
-        self.start(&Shape { rows: 1, outputs: 1, splits: 1, pad: 0 }, 1, None, &AtomicBool::new(false))?;
+        self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, 1, None, &AtomicBool::new(false))?;
         self.stream.wait()
     }
 
     /// The driver's calls are looked up on first use, which allocates; a step must find them all.
     fn call_everything_once(&mut self, from: u64, to: u64) -> Result<()> {
         self.pad_rows(0, 1);
-        self.start(&Shape { rows: 1, outputs: 1, splits: 1, pad: 0 }, 0, Some(0), &AtomicBool::new(false))?;
+        self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, 0, Some(0), &AtomicBool::new(false))?;
         self.wait()?;
         self.stream.is_idle()?;
         self.stream.copy(to, from, size_of::<f32>())?;
@@ -295,6 +180,7 @@ impl CudaRunner {
         for index in from..to {
             self.shared.rows.write(index, Row { token: 0, position: 0, slot: self.sizes.outputs as u32, pad: 0 });
             self.shared.outputs.write(index, index as u32);
+            self.shared.draws.pad(index);
         }
     }
 
@@ -333,16 +219,18 @@ impl CudaRunner {
     /// The shape of a pass, and its graph if it is a step of a bucket.
     pub fn choose(&self, batch: &Batch) -> (Shape, Option<usize>) {
         let (rows, outputs) = (batch.rows.len(), batch.outputs.len());
+        let draws = u32::from(!batch.wants_logits && self.shared.draws.any(outputs));
         if rows != outputs || rows > self.sizes.outputs {
-            return (Shape { rows: rows as u32, outputs: outputs as u32, splits: 0, pad: 0 }, None);
+            return (Shape { rows: rows as u32, outputs: outputs as u32, splits: 0, draws }, None);
         }
         let longest = batch.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(1);
         let longest = splits(longest);
         let tier = self.sizes.tiers.iter().position(|&tier| tier >= longest).unwrap_or(self.sizes.tiers.len() - 1);
         let bucket = rows.next_power_of_two().ilog2() as usize;
         let size = self.sizes.buckets[bucket] as u32;
-        let shape = Shape { rows: size, outputs: size, splits: self.sizes.tiers[tier] as u32, pad: 0 };
-        (shape, Some(bucket * self.sizes.tiers.len() + tier))
+        let shape = Shape { rows: size, outputs: size, splits: self.sizes.tiers[tier] as u32, draws };
+        let buckets = self.sizes.buckets.len() * draws as usize + bucket;
+        (shape, Some(buckets * self.sizes.tiers.len() + tier))
     }
 
     /// Writes the head of a pass.
@@ -409,16 +297,22 @@ impl CudaRunner {
         started?;
         self.outputs = batch.outputs.len();
         if batch.wants_logits || self.outputs == 0 {
-            let bytes = self.outputs * self.vocab * size_of::<f32>();
-            self.stream.download(self.shared.logits.host().cast(), self.logits, bytes)?;
-            return self.stream.wait();
+            return self.fetch_logits();
         }
-        self.wait()
+        self.wait()?;
+        // Where no token could be chosen, the logits tell why.
+        if (0..self.outputs).any(|output| self.best_token(output).is_none()) { self.fetch_logits() } else { Ok(()) }
+    }
+
+    fn fetch_logits(&self) -> Result<()> {
+        let bytes = self.outputs * self.vocab * size_of::<f32>();
+        self.stream.download(self.shared.logits.host().cast(), self.logits, bytes)?;
+        self.stream.wait()
     }
 }
 
 impl Shared {
-    fn new(primary: &Arc<Primary>, sizes: &Sizes, limits: &Limits, vocab: usize) -> Result<Shared> {
+    fn new(primary: &Arc<Primary>, sizes: &Sizes, limits: &Limits, vocab: usize, resident: usize) -> Result<Shared> {
         let logits = sizes.outputs.checked_mul(vocab).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))?;
         Ok(Shared {
             rows: Mapped::new(primary, sizes.rows)?,
@@ -428,6 +322,7 @@ impl Shared {
             tokens: Mapped::new(primary, sizes.outputs)?,
             done: Mapped::new(primary, 1)?,
             logits: Mapped::new(primary, logits)?,
+            draws: Draws::new(primary, sizes.outputs, vocab, resident)?,
         })
     }
 
@@ -436,6 +331,8 @@ impl Shared {
         addresses.step.host_outputs = self.outputs.device();
         addresses.step.host_updates = self.updates.device();
         addresses.step.host_header = self.header.device();
+        addresses.step.host_draws = self.draws.device();
+        self.draws.tell(&mut addresses.sample);
         addresses.host_tokens = self.tokens.device();
         addresses.host_done = self.done.device();
     }
@@ -453,6 +350,10 @@ impl Runner for CudaRunner {
             self.failed = Some(reason.clone());
         }
         result
+    }
+
+    fn draw(&mut self, index: usize, options: &Options, history: &[i32], position: u64) -> bool {
+        self.shared.draws.set(index, options, history, position)
     }
 
     fn logits(&self, index: usize) -> &[f32] {

@@ -31,9 +31,9 @@ pub struct Timing {
     bandwidth: f64,
 }
 
-/// The steps of one bucket.
+/// The steps of one bucket whose tokens are chosen in one way.
 struct Table {
-    rows: u32,
+    shape: Shape,
     lines: Vec<Line>,
     /// Microseconds of the launches of the latest steps, a step after the other.
     times: Vec<f32>,
@@ -57,7 +57,7 @@ struct Line {
 const WHAT: &str = "times of launches";
 
 impl Timing {
-    /// For steps of these shapes, one a bucket; the context must be current.
+    /// For steps of these shapes, one for each bucket and way of choosing tokens; the context must be current.
     pub fn new(
         primary: &Arc<Primary>,
         program: &Program,
@@ -75,7 +75,7 @@ impl Timing {
             let launches = lists.of(&shape).iter().filter(|launch| launch.runs(&shape));
             let lines = collected(launches.map(|launch| Line::new(program, matrices, launch, &shape)), WHAT)?;
             let (times, empty) = (filled(lines.len() * STEPS, 0.0, WHAT)?, filled(STEPS, 0.0, WHAT)?);
-            tables.push(Table { rows: shape.rows, lines, times, empty, steps: 0, positions: 0 });
+            tables.push(Table { shape, lines, times, empty, steps: 0, positions: 0 });
         }
         let kv = &program.kv;
         Ok(Timing {
@@ -89,7 +89,9 @@ impl Timing {
 
     /// Runs a step of a bucket, launch by launch; `positions` are those that its rows attend to, all together.
     pub fn run(&mut self, stream: &Stream, launches: &[Launch], shape: &Shape, positions: u64) -> Result<()> {
-        let Some(index) = self.tables.iter().position(|table| table.rows == shape.rows) else {
+        let Some(index) =
+            self.tables.iter().position(|table| (table.shape.rows, table.shape.draws) == (shape.rows, shape.draws))
+        else {
             return launches.iter().try_for_each(|launch| stream.launch(launch, shape));
         };
         let step = self.tables[index].steps % STEPS;
@@ -176,10 +178,11 @@ impl Table {
         let (mut weights, mut cached, mut total) = (0, 0, 0.0);
         let empty = median(self.empty[..steps].iter().copied());
         let peak = bandwidth / 1e9;
+        let drawn = if self.shape.draws == 0 { "" } else { " with drawn tokens" };
         _ = writeln!(
             text,
-            "launches of a step of {} rows, medians of {steps} steps; {empty:.1} us of each are the measurement's, share is of {peak:.0} GB/s",
-            self.rows
+            "launches of a step of {} rows{drawn}, medians of {steps} steps; {empty:.1} us of each are the measurement's, share is of {peak:.0} GB/s",
+            self.shape.rows
         );
         _ = writeln!(text, "{:>4} {:>12} {:>9} {:>7} {:>6}  launch", "", "bytes", "us", "GB/s", "share");
         for (index, line) in self.lines.iter().enumerate() {

@@ -1,0 +1,174 @@
+// Drawing from few candidates: each block leaves those of its part that may be among them, and the last one to do so filters and draws.
+#pragma once
+#include "sample.cuh"
+
+// The `k`-th highest of the threads' numbers: at least `k` threads have as much.
+__device__ __forceinline__ uint32_t bound_of(Scratch &s, uint32_t own, uint32_t k) {
+    s.maxima[threadIdx.x] = own;
+    if (threadIdx.x == 0) s.bound = 0xffffffffu, s.count = 0;
+    __syncthreads();
+    uint32_t higher = 0;
+#pragma unroll 8
+    for (int i = 0; i < THREADS / 4; i++) {
+        const uint4 four = reinterpret_cast<const uint4 *>(s.maxima)[i];
+        higher += (four.x > own) + (four.y > own) + (four.z > own) + (four.w > own);
+    }
+    uint32_t least = higher < k ? own : 0xffffffffu;
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2) least = min(least, __shfl_xor_sync(ALL_LANES, least, step));
+    if (threadIdx.x % WARP == 0) atomicMin(&s.bound, least);
+    __syncthreads();
+    return s.bound;
+}
+
+// Collects in `s.keys`, in any order, the `k` highest keys and perhaps some more, at most `most`; how many. `each(f)` calls `f` with every key of the
+// thread; no key but 0, which stands for none, comes twice. `own` is the thread's highest.
+template <typename Each>
+__device__ __forceinline__ uint32_t collect(Scratch &s, uint32_t own, uint32_t k, uint32_t most, const Each &each) {
+    Key least = max((Key)bound_of(s, own, k) << 32, (Key)1);
+    const auto take = [&] {
+        each([&](Key key) {
+            if (key < least) return;
+            const uint32_t place = atomicAdd(&s.count, 1);
+            if (place < most) s.keys[place] = key;
+        });
+        __syncthreads();
+        const uint32_t count = s.count;
+        __syncthreads();
+        return count;
+    };
+    uint32_t count = take();
+    // Too many in few threads: the bound is raised until it fits. `low` lets too many pass, `high` too few.
+    Key low = least, high = ~(Key)0;
+    for (bool raised = false; count > most || (raised && count < k); raised = true) {
+        (count > most ? low : high) = least;
+        if (threadIdx.x == 0) s.count = 0;
+        __syncthreads();
+        least = low + (high - low) / 2;
+        count = take();
+    }
+    return count;
+}
+
+// One of few candidates, a thread each; `alive` while no filter has left it out.
+struct Candidate {
+    float logit;
+    uint32_t token;
+    bool alive;
+};
+
+__device__ __forceinline__ float highest_alive(Scratch &s, const Candidate &c, uint32_t count) {
+    if (threadIdx.x < count) s.logits[threadIdx.x] = c.alive ? c.logit : -INFINITY;
+    __syncthreads();
+    float top = -INFINITY;
+    for (uint32_t i = 0; i < count; i++) top = fmaxf(top, s.logits[i]);
+    __syncthreads();
+    return top;
+}
+
+// Keeps the candidates of lowest rank until their masses reach `share`; ties go to the lowest token.
+__device__ __forceinline__ void keep_mass(Scratch &s, Candidate &c, uint32_t count, Key rank, Key mass, float share) {
+    const bool own = threadIdx.x < count;
+    if (own) s.ranks[threadIdx.x] = rank, s.masses[threadIdx.x] = c.alive ? mass : 0, s.logits[threadIdx.x] = __uint_as_float(c.token);
+    __syncthreads();
+    Key before = 0, total = 0;
+    for (uint32_t i = 0; own && i < count; i++) {
+        const Key other = s.ranks[i], m = s.masses[i];
+        total += m;
+        if (other < rank || (other == rank && __float_as_uint(s.logits[i]) < c.token)) before += m;
+    }
+    c.alive = c.alive && before < target_mass(total, share);
+    __syncthreads();
+}
+
+__device__ __forceinline__ void typical_few(Scratch &s, Candidate &c, uint32_t count, float top) {
+    const double x = c.alive ? below(c.logit, top) : 0.0, p = exponential(x);
+    const Key mass = units(p);
+    if (threadIdx.x < count) s.ranks[threadIdx.x] = c.alive ? units(__dmul_rn(p, -x)) : 0, s.masses[threadIdx.x] = c.alive ? mass : 0;
+    __syncthreads();
+    Key masses = 0, moments = 0;
+    for (uint32_t i = 0; i < count; i++) masses += s.masses[i], moments += s.ranks[i];
+    __syncthreads();
+    const double mean = -__ddiv_rn(__ull2double_rn(moments), __ull2double_rn(masses));
+    keep_mass(s, c, count, rank_bits(fabs(__dsub_rn(mean, x))), mass, s.draw.typical_p);
+}
+
+// The token of a row, from its `count` best candidates in `s.best`, of which there is one.
+__device__ __forceinline__ uint32_t draw_few(Scratch &s, uint32_t count) {
+    if (s.draw.temperature == 0.0f) return ~(uint32_t)s.best[0];
+    Candidate c = {0.0f, 0, threadIdx.x < count};
+    if (c.alive) c.logit = logit_of(s.best[threadIdx.x]), c.token = ~(uint32_t)s.best[threadIdx.x];
+    float top = logit_of(s.best[0]);
+    if (top == INFINITY) {
+        c.alive = c.alive && c.logit == INFINITY;
+        c.logit = top = 0.0f;
+    }
+    if (s.draw.typical_p < 1.0f) {
+        typical_few(s, c, count, top);
+        top = highest_alive(s, c, count);
+    }
+    const double x = c.alive ? below(c.logit, top) : 0.0;
+    if (s.draw.top_p < 1.0f) keep_mass(s, c, count, rank_bits(-x), units(exponential(x)), s.draw.top_p);
+    c.alive = c.alive && x >= s.draw.least;
+    if (threadIdx.x < count) s.ranks[threadIdx.x] = c.alive ? score_key(s.draw, c.logit, c.token) : 0, s.masses[threadIdx.x] = c.token;
+    __syncthreads();
+    Key score = 0;
+    uint32_t token = NONE;
+    for (uint32_t i = 0; i < count; i++) {
+        const Key other = s.ranks[i];
+        const uint32_t id = (uint32_t)s.masses[i];
+        if (other > score || (other == score && id < token)) score = other, token = id;
+    }
+    return token;
+}
+
+// What the blocks of a row left; a block's threads take them in turn.
+struct Left {
+    const Key *keys;
+    uint32_t count;
+
+    template <typename Use>
+    __device__ __forceinline__ void operator()(const Use &use) const {
+        constexpr uint32_t LOADS = 8;
+        for (uint32_t first = threadIdx.x; first < count; first += LOADS * THREADS) {
+            Key loaded[LOADS];
+#pragma unroll
+            for (uint32_t j = 0; j < LOADS; j++) loaded[j] = first + j * THREADS < count ? __ldcg(keys + first + j * THREADS) : 0;
+#pragma unroll
+            for (uint32_t j = 0; j < LOADS; j++) use(loaded[j]);
+        }
+    }
+};
+
+// The last block of a row: the `k` best of what all blocks left, in order, and the draw.
+__device__ __forceinline__ uint32_t finish_few(Scratch &s, const Left &left, uint32_t k) {
+    uint32_t own = 0;
+    left([&](Key key) { own = max(own, (uint32_t)(key >> 32)); });
+    const uint32_t count = collect(s, own, k, LIST, left);
+    for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
+        const Key key = s.keys[i];
+        uint32_t place = 0;
+        for (uint32_t j = 0; j < count; j++) place += s.keys[j] > key;
+        if (place < k) s.best[place] = key;
+    }
+    __syncthreads();
+    return count == 0 ? NONE : draw_few(s, min(count, k));
+}
+
+// Leaves what is asked for of the block's part; the last block of the row returns true, with its token.
+__device__ __forceinline__ bool few(const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, const float (&v)[ITEMS], uint32_t k, uint32_t &token) {
+    const uint32_t slots = k <= FIT_LEAST ? LEAST_SLOTS : SLOTS;
+    uint32_t own = 0;
+#pragma unroll
+    for (int j = 0; j < ITEMS; j++) own = max(own, ordered(v[j]));
+    const auto each = [&](const auto &use) {
+#pragma unroll
+        for (int j = 0; j < ITEMS; j++) use(key_of(v[j], part * PART + j * THREADS + threadIdx.x));
+    };
+    const uint32_t count = collect(s, own, k, slots, each);
+    Key *kept = args.kept + (size_t)row * args.parts * SLOTS;
+    if (threadIdx.x < slots) kept[part * slots + threadIdx.x] = threadIdx.x < count ? s.keys[threadIdx.x] : 0;
+    if (!is_last(args, s, row)) return false;
+    token = finish_few(s, Left{kept, args.parts * slots}, k);
+    return true;
+}

@@ -1,0 +1,75 @@
+// Drawing tokens: bias and penalties, filters, the draw, and the end of the step. The meaning is that of src/sample, to the bit.
+//
+// The blocks of a row hold its logits in registers, a part each.
+#include "common/few.cuh"
+#include "common/team.cuh"
+
+// Applies the block's adjustments to its part: all of a token's by one thread, in order.
+__device__ __forceinline__ void adjust(const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, uint32_t start, uint32_t end, float (&v)[ITEMS]) {
+    const volatile uint32_t *entries = reinterpret_cast<const volatile uint32_t *>(args.host_adjustments + (size_t)row * args.most_adjustments);
+#pragma unroll
+    for (int j = 0; j < ITEMS; j++) s.part[j * THREADS + threadIdx.x] = v[j];
+    __syncthreads();
+    for (uint32_t i = start + threadIdx.x; i < end; i += THREADS) {
+        const uint32_t token = entries[3 * i];
+        if (i > start && entries[3 * i - 3] == token) continue;
+        float logit = s.part[token - part * PART];
+        for (uint32_t e = i; e < end && entries[3 * e] == token; e++) {
+            const uint32_t count = entries[3 * e + 1];
+            if (count == 0) {
+                logit = __fadd_rn(logit, __uint_as_float(entries[3 * e + 2]));
+                continue;
+            }
+            logit = logit > 0.0f ? __fdiv_rn(logit, s.draw.repeat) : __fmul_rn(logit, s.draw.repeat);
+            logit = __fsub_rn(logit, __fmul_rn((float)count, s.draw.frequency));
+            logit = __fsub_rn(logit, s.draw.presence);
+        }
+        s.part[token - part * PART] = logit;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < ITEMS; j++) v[j] = s.part[j * THREADS + threadIdx.x];
+    __syncthreads();
+}
+
+// Writes the token of a row, and after the last row the mark that the host waits for. Everything shared is left as it was found.
+__device__ __forceinline__ void end_row(const SampleArgs &args, const Shape &shape, uint32_t row, uint32_t token) {
+    Group &group = args.groups[row];
+    for (int round = 0; round < 3; round++) group.bins[round][threadIdx.x] = 0;
+    if (threadIdx.x != 0) return;
+    group.arrived = group.ended = 0;
+    args.host_tokens[row] = token;
+    __threadfence_system();
+    if (atomicAdd(args.counters + 1, 1) != shape.outputs - 1) return;
+    args.counters[0] = args.counters[1] = 0;
+    __threadfence_system();
+    *(volatile uint32_t *)args.host_done = *args.serial;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_constant__ SampleArgs args, Shape shape) {
+    __shared__ Scratch s;
+    // In order of their beginning: blocks that wait for each other are then running, whatever order the device starts them in.
+    if (threadIdx.x == 0) s.ticket = atomicAdd(args.counters, 1);
+    __syncthreads();
+    const uint32_t row = s.ticket / args.parts, part = s.ticket % args.parts;
+    constexpr uint32_t WORDS = sizeof(Draw) / 4;
+    if (threadIdx.x < WORDS) reinterpret_cast<uint32_t *>(&s.draw)[threadIdx.x] = reinterpret_cast<const uint32_t *>(args.draws + row)[threadIdx.x];
+    __syncthreads();
+    if (s.draw.adjusted != 0 && threadIdx.x < 2) {
+        s.range[threadIdx.x] = reinterpret_cast<const volatile uint32_t *>(args.host_starts)[row * (args.parts + 1) + part + threadIdx.x];
+    }
+    wait_for_producers();
+    float v[ITEMS];
+    const float *logits = args.logits + (size_t)row * args.vocab;
+#pragma unroll
+    for (int j = 0; j < ITEMS; j++) {
+        const uint32_t i = part * PART + j * THREADS + threadIdx.x;
+        v[j] = i < args.vocab ? logits[i] : -INFINITY;
+    }
+    __syncthreads();
+    if (s.draw.adjusted != 0 && s.range[0] < s.range[1]) adjust(args, s, row, part, s.range[0], s.range[1], v);
+    const uint32_t k = s.draw.temperature == 0.0f ? 1 : s.draw.top_k;
+    uint32_t token = NONE;
+    const bool last = k > 0 && k <= FEW ? few(args, s, row, part, v, k, token) : whole(args, s, row, part, v, token);
+    if (last) end_row(args, shape, row, token);
+}

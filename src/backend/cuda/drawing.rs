@@ -1,0 +1,89 @@
+//! The kernel that draws tokens, alone: on logits of the caller's, for tests and measurements. A session has it at the end of a step.
+
+use super::Cuda;
+use super::args::{Args, SampleArgs, Shape};
+use super::draws::{self, Draws};
+use super::lower::{Extent, Kernel, Launch};
+use super::memory::{Block, Mapped, Places};
+use super::module::Stream;
+use crate::error::{Error, Result};
+use crate::sample::Options;
+
+/// Draws for up to a number of rows at a time.
+pub struct Drawing {
+    stream: Stream,
+    draws: Draws,
+    logits: Mapped<f32>,
+    tokens: Mapped<u32>,
+    _done: Mapped<u32>,
+    /// Holds what the blocks of a row share.
+    _block: Block,
+    launch: Launch,
+    vocab: usize,
+}
+
+/// One token to draw, as [`crate::sample::sample`] takes it.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// How.
+    pub options: &'a Options,
+    /// From what.
+    pub logits: &'a [f32],
+    /// The tokens so far.
+    pub history: &'a [i32],
+    /// The index that the new token will have.
+    pub position: u64,
+}
+
+impl Drawing {
+    /// For vocabularies of `vocab` tokens.
+    pub fn new(cuda: &Cuda, rows: usize, vocab: usize) -> Result<Drawing> {
+        let Cuda { primary, kernels, .. } = cuda;
+        let _current = primary.enter()?;
+        let arrange = |base| {
+            let mut places = Places::new(base);
+            let args = SampleArgs {
+                kept: places.take(rows * draws::parts(vocab) * draws::SLOTS * 8),
+                groups: places.take(rows * draws::GROUP_BYTES),
+                counters: places.take(8),
+                serial: places.take(4),
+                vocab: vocab as u32,
+                parts: draws::parts(vocab) as u32,
+                ..SampleArgs::default()
+            };
+            (args, places.bytes())
+        };
+        let block = Block::new(primary, arrange(0).1)?;
+        let draws = Draws::new(primary, rows, vocab, kernels.resident_draws()?)?;
+        let (logits, tokens) = (Mapped::new(primary, rows * vocab)?, Mapped::new(primary, rows)?);
+        let done = Mapped::new(primary, 1)?;
+        let (mut args, _) = arrange(block.address());
+        draws.tell(&mut args);
+        (args.logits, args.draws) = (logits.device(), draws.device());
+        (args.host_tokens, args.host_done) = (tokens.device(), done.device());
+        let grid = [Extent::Fixed(args.parts), Extent::Outputs, Extent::Fixed(1)];
+        let (block_threads, args) = (draws::THREADS as u32, Args::Sample(args));
+        let launch =
+            Launch { kernel: Kernel::Sample, grid, block: block_threads, shared_bytes: 0, args, covers: Vec::new() };
+        let stream = Stream::new(kernels)?;
+        Ok(Drawing { stream, draws, logits, tokens, _done: done, _block: block, launch, vocab })
+    }
+
+    /// Draws a token for each request; none where no logit is usable. `Unsupported` for what the device leaves to the host.
+    pub fn draw(&mut self, cuda: &Cuda, requests: &[Request]) -> Result<Vec<Option<i32>>> {
+        let _current = cuda.primary.enter()?;
+        for (row, request) in requests.iter().enumerate() {
+            if !self.draws.set(row, request.options, request.history, request.position) {
+                return Err(Error::Unsupported("the host draws here".into()));
+            }
+            assert_eq!(request.logits.len(), self.vocab);
+            request.logits.iter().enumerate().for_each(|(i, &logit)| self.logits.write(row * self.vocab + i, logit));
+            // No token: a row that is left out shows.
+            self.tokens.write(row, i32::MAX as u32);
+        }
+        let rows = requests.len() as u32;
+        self.stream.launch(&self.launch, &Shape { rows, outputs: rows, splits: 1, draws: 1 })?;
+        self.stream.wait()?;
+        Ok((0..requests.len()).map(|row| i32::try_from(self.tokens.read(row)).ok()).collect())
+    }
+}

@@ -1,0 +1,149 @@
+//! What a session on a GPU reserves: buckets and tiers of its graphs, bytes, and the place of everything in its arena.
+
+use super::args::{Draw, Row, SampleArgs, Shape, StepArgs};
+use super::attention::splits;
+use super::draws;
+use super::lower::{Addresses, lower, quantized_width};
+use super::memory::Places;
+use super::weights;
+use crate::backend::{KvType, Limits};
+use crate::error::{Error, Result};
+use crate::kv::PAGE_TOKENS;
+use crate::plan::Program;
+use crate::plan::memory::{Placement, place};
+use crate::plan::op::Rows;
+
+/// Each tier of context has so many times the splits of the one before.
+const TIER_GROWTH: usize = 8;
+/// Device memory that the driver keeps for a graph and for each of its nodes, as seen with driver 580.
+const GRAPH_BYTES: usize = 32 << 10;
+const NODE_BYTES: usize = 2304;
+/// The parts of the arena that outlive a step.
+pub const LASTING: [&str; 2] = [PAGE_TABLES, COUNTERS];
+const PAGE_TABLES: &str = "page tables";
+const COUNTERS: &str = "counters";
+
+/// What a session reserves.
+pub struct Sizes {
+    pub rows: usize,
+    pub outputs: usize,
+    pub page_bytes: usize,
+    pub buckets: Vec<usize>,
+    pub tiers: Vec<usize>,
+}
+
+impl Sizes {
+    pub fn new(program: &Program, limits: &Limits) -> Result<Sizes> {
+        let outputs = limits.outputs.next_power_of_two();
+        let element = if limits.kv_type == KvType::F16 { 2 } else { 4 };
+        let page_bytes = program.kv.page_elements().and_then(|elements| elements.checked_mul(element));
+        let page_bytes = page_bytes.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))?;
+        let most = splits(limits.pages * PAGE_TOKENS).max(1);
+        let mut tiers: Vec<usize> =
+            std::iter::successors(Some(1), |tier| Some(tier * TIER_GROWTH)).take_while(|&tier| tier < most).collect();
+        tiers.push(most);
+        let buckets = (0..=outputs.ilog2()).map(|power| 1 << power).collect();
+        Ok(Sizes { rows: limits.rows.max(outputs), outputs, page_bytes, buckets, tiers })
+    }
+
+    /// Shapes of the graphs, in their order: the tiers of each bucket for the highest logits, then for drawn tokens.
+    pub fn shapes(&self) -> impl Iterator<Item = Shape> + '_ {
+        let shape = |bucket: usize, tier: usize, draws: u32| {
+            let rows = bucket as u32;
+            Shape { rows, outputs: rows, splits: tier as u32, draws }
+        };
+        let tiers = move |draws, bucket| self.tiers.iter().map(move |&tier| shape(bucket, tier, draws));
+        (0..2).flat_map(move |draws| self.buckets.iter().flat_map(move |&bucket| tiers(draws, bucket)))
+    }
+
+    /// Places of the cache, which has one page more than the limits: padded rows write there.
+    pub fn kv_bytes(&self, limits: &Limits) -> usize {
+        self.page_bytes.saturating_mul(limits.pages + 1)
+    }
+}
+
+/// Device bytes of a session.
+pub struct Needs {
+    pub cache: u64,
+    pub arena: u64,
+    pub graphs: u64,
+}
+
+impl Needs {
+    /// What a session within `limits` takes.
+    pub fn new(program: &Program, limits: &Limits) -> Result<Needs> {
+        let (sizes, placement) = (Sizes::new(program, limits)?, place(program)?);
+        // No address is 0, so that nothing counts as absent.
+        let mut places = Places::new(1 << 20);
+        let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
+        (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
+        addresses.most_shared = u32::MAX;
+        let lists = lower(program, &placement, &addresses)?;
+        let nodes = |shape: &Shape| lists.of(shape).iter().filter(|launch| launch.runs(shape)).count();
+        let graphs = sizes.shapes().map(|shape| GRAPH_BYTES + nodes(&shape) * NODE_BYTES).sum::<usize>();
+        let (cache, arena) = (sizes.kv_bytes(limits) as u64, places.bytes() as u64);
+        Ok(Needs { cache, arena, graphs: graphs as u64 })
+    }
+
+    pub fn all(&self) -> u64 {
+        self.cache.saturating_add(self.arena).saturating_add(self.graphs)
+    }
+}
+
+/// Gives everything in the arena its place.
+pub fn arrange(
+    program: &Program,
+    placement: &Placement,
+    limits: &Limits,
+    sizes: &Sizes,
+    places: &mut Places,
+) -> Addresses {
+    let (rows, kv) = (sizes.rows, &program.kv);
+    let count = |kind| if kind == Rows::Batch { rows } else { sizes.outputs };
+    let buffers = placement
+        .buffers
+        .iter()
+        .map(|b| places.named("values", b.width.saturating_mul(count(b.rows)).saturating_mul(4)))
+        .collect();
+    let quantized = quantized_width(program).saturating_mul(rows);
+    let most = sizes.tiers.last().copied().unwrap_or(1);
+    let heads = rows.max(sizes.outputs.saturating_mul(most)).saturating_mul(kv.heads);
+    let half_dims = program.rope.dims() / 2;
+    let slots = (sizes.outputs + 1).saturating_mul(limits.pages + 1);
+    let step = StepArgs {
+        rows: places.named("rows", rows * size_of::<Row>()),
+        outputs: places.named("outputs", sizes.outputs * 4),
+        tables: places.named(PAGE_TABLES, slots.saturating_mul(4)),
+        serial: places.named("serial", 4),
+        best: places.named("highest logits", sizes.outputs * 8),
+        draws: places.named("sampler options", sizes.outputs * size_of::<Draw>()),
+        cos: places.named("cosines", rows * half_dims * 4),
+        sin: places.named("sines", rows * half_dims * 4),
+        half_dims: half_dims as u32,
+        magnitude: program.rope.magnitude,
+        ..StepArgs::default()
+    };
+    let parts = sizes.outputs.saturating_mul(draws::parts(program.vocab()));
+    let sample = SampleArgs {
+        kept: places.named("candidates", parts.saturating_mul(draws::SLOTS * 8)),
+        groups: places.named(COUNTERS, sizes.outputs * draws::GROUP_BYTES),
+        counters: places.named(COUNTERS, 8),
+        ..SampleArgs::default()
+    };
+    Addresses {
+        sample,
+        buffers,
+        gated_q: places.named("8-bit values of gated units", quantized),
+        gated_meta: places.named("scales of 8-bit values", quantized / 32 * 8),
+        q: places.named("8-bit values", quantized),
+        meta: places.named("scales of 8-bit values", quantized / 32 * 8),
+        factors: places.named("factors of norms", rows * 4),
+        mixed: places.named("parts of attention", heads.saturating_mul(kv.head_dim * 4)),
+        states: places.named("sums of attention", heads.saturating_mul(8)),
+        ended: places.named(COUNTERS, sizes.outputs * kv.heads * 4),
+        cache_f32: limits.kv_type == KvType::F32,
+        step,
+        table_stride: limits.pages as u32 + 1,
+        ..Addresses::default()
+    }
+}
