@@ -29,35 +29,37 @@ constexpr uint32_t DRAW_WORDS = sizeof(Draw) / 4;
 extern "C" __global__ void __launch_bounds__(128) step_begin(StepArgs args, Shape shape) {
     wait_for_producers();
     const uint32_t row = blockIdx.x;
-    const volatile uint32_t *host = reinterpret_cast<const volatile uint32_t *>(args.host_rows + row);
-    const uint3 source = make_uint3(host[0], host[1], host[2]);
-    // All that every step needs is asked for at once: a trip to the host's memory takes longer than the rest. Only the first row asks for
-    // what all rows share.
-    uint32_t serial = 0, updates = 0, output = 0;
+    __shared__ uint4 source;
+    __shared__ uint2 header;
+    // All that every step needs is asked for at once, each piece by one thread: a trip to the host's memory takes longer than the rest, and trips
+    // queue up. Only the first row asks for what all rows share.
+    uint32_t output = 0;
+    if (threadIdx.x == 0) source = __ldcv(reinterpret_cast<const uint4 *>(args.host_rows + row));
     if (row == 0) {
-        const volatile uint32_t *header = args.host_header;
-        serial = header[0], updates = header[1];
-        if (threadIdx.x < shape.outputs) output = reinterpret_cast<const volatile uint32_t *>(args.host_outputs)[threadIdx.x];
+        if (threadIdx.x == WARP) header = __ldcv(reinterpret_cast<const uint2 *>(args.host_header));
+        if (threadIdx.x < shape.outputs) output = __ldcv(args.host_outputs + threadIdx.x);
     }
     if (shape.draws != 0 && row < shape.outputs && threadIdx.x < DRAW_WORDS) {
         reinterpret_cast<uint32_t *>(args.draws + row)[threadIdx.x] = reinterpret_cast<const volatile uint32_t *>(args.host_draws + row)[threadIdx.x];
     }
+    const float frequency = threadIdx.x < args.half_dims ? args.frequencies[threadIdx.x] : 0.0f;
+    __syncthreads();
     if (threadIdx.x == 0) args.rows[row] = Row{source.x, source.y, source.z, 0};
     for (uint32_t i = threadIdx.x; i < args.half_dims; i += blockDim.x) {
         // In turns, so that the reduction is exact; single precision would lose the fraction of a large position.
-        const double turns = (double)source.y * (double)args.frequencies[i] * 0.15915494309189533577;
+        const double turns = (double)source.y * (double)(i == threadIdx.x ? frequency : args.frequencies[i]) * 0.15915494309189533577;
         float s, c;
         sincospif((float)(2.0 * (turns - rint(turns))), &s, &c);
         args.cos[row * args.half_dims + i] = c * args.magnitude;
         args.sin[row * args.half_dims + i] = s * args.magnitude;
     }
     if (row != 0) return;
-    if (threadIdx.x == 0) *args.serial = serial;
+    if (threadIdx.x == 0) *args.serial = header.x;
     for (uint32_t i = threadIdx.x; i < shape.outputs; i += blockDim.x) {
         args.outputs[i] = i == threadIdx.x ? output : args.host_outputs[i];
         args.best[i] = 0;
     }
-    for (uint32_t i = threadIdx.x; i < updates; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; i < header.y; i += blockDim.x) {
         args.tables[args.host_updates[i].index] = args.host_updates[i].page;
     }
 }
