@@ -2,26 +2,29 @@
 #pragma once
 #include "device.cuh"
 
-// Below this the reciprocal of the scale would leave the range of f32.
-constexpr float SMALLEST = 1e-36f;
+// Below this the scale would be no normal number.
+constexpr float SMALLEST = 2e-36f;
+// Added to a small number, it leaves the number's nearest integer in the lowest bits.
+constexpr float ROUNDER = 12582912.0f;
 
-// Scale of a block, and its reciprocal, from the largest magnitude. A block that holds no finite number has codes of 0 and a scale of NaN.
+// Scale of a block, its reciprocal, and the bits that its codes have. A block that holds no finite number has codes of 0 and a scale of NaN.
 struct BlockScale {
     float scale, inverse;
-    bool finite;
+    uint32_t bits;
 };
 
+// From the bits of the largest magnitude. Every path takes its codes from here, so the quick division rounds alike in all of them.
 __device__ __forceinline__ BlockScale block_scale(uint32_t largest_bits) {
     const float largest = __uint_as_float(largest_bits);
     // Magnitudes compare as integers, in which NaN is the largest.
-    if (largest_bits >= 0x7f800000u) return BlockScale{__int_as_float(0x7fc00000), 0.0f, false};
-    if (largest < SMALLEST) return BlockScale{0.0f, 0.0f, true};
-    return BlockScale{__fdiv_rn(largest, 127.0f), __fdiv_rn(127.0f, largest), true};
+    if (largest_bits >= 0x7f800000u) return BlockScale{__int_as_float(0x7fc00000), 0.0f, 0};
+    if (largest < SMALLEST) return BlockScale{0.0f, 0.0f, 0xffffffffu};
+    const float scale = __fmul_rn(largest, 1.0f / 127.0f);
+    return BlockScale{scale, __fdividef(1.0f, scale), 0xffffffffu};
 }
 
-__device__ __forceinline__ int code_of(const BlockScale &block, float v) {
-    return block.finite ? __float2int_rn(__fmul_rn(v, block.inverse)) : 0;
-}
+// The code in the lowest byte; what is above it has no meaning.
+__device__ __forceinline__ uint32_t code_of(const BlockScale &block, float v) { return __float_as_uint(__fmaf_rn(v, block.inverse, ROUNDER)); }
 
 __device__ __forceinline__ uint32_t magnitude(float v) { return __float_as_uint(v) & 0x7fffffffu; }
 
@@ -31,14 +34,13 @@ __device__ __forceinline__ void emit(const Activation &out, uint32_t row, uint32
     if (col < width) out.x[at] = v;
     if (out.q == nullptr) return;
     const BlockScale block = block_scale(__reduce_max_sync(ALL_LANES, magnitude(v)));
-    const int q = code_of(block, v);
-    int sum = q;
-#pragma unroll
-    for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
-    const int upper = __shfl_sync(ALL_LANES, sum, 16);
+    const int8_t q = (int8_t)(code_of(block, v) & block.bits);
+    // Both halves' sums at once: the lower one stands in the lower 16 bits.
+    const int sums = __reduce_add_sync(ALL_LANES, threadIdx.x % WARP < 16 ? q : q * 65536);
     if (col >= width) return;
-    out.q[at] = (int8_t)q;
-    if (col % WARP == 0) out.meta[at / WARP] = Meta{block.scale, make_short2((short)sum, (short)upper)};
+    out.q[at] = q;
+    const short lower = (short)sums;
+    if (col % WARP == 0) out.meta[at / WARP] = Meta{block.scale, make_short2(lower, (short)((sums - lower) >> 16))};
 }
 
 // Four consecutive elements a lane, so that eight lanes make a block: the lane's codes, and the block's factors. The same bits as `emit`.
@@ -47,14 +49,15 @@ __device__ __forceinline__ uint32_t encode_quad(const float4 &v, Meta &meta) {
 #pragma unroll
     for (int step = 1; step < 8; step *= 2) largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, step));
     const BlockScale block = block_scale(largest);
-    const int a = code_of(block, v.x), b = code_of(block, v.y), c = code_of(block, v.z), d = code_of(block, v.w);
-    int sum = a + b + c + d;
+    const uint32_t low = __byte_perm(code_of(block, v.x), code_of(block, v.y), 0x0040), high = __byte_perm(code_of(block, v.z), code_of(block, v.w), 0x0040);
+    const uint32_t codes = __byte_perm(low, high, 0x5410) & block.bits;
+    int sum = __dp4a((int)codes, 0x01010101, 0);
     sum += __shfl_xor_sync(ALL_LANES, sum, 1);
     sum += __shfl_xor_sync(ALL_LANES, sum, 2);
     // The first lane of a block is the one whose factors are used: it has the sum of the lower half.
     const int upper = __shfl_xor_sync(ALL_LANES, sum, 4);
     meta = Meta{block.scale, make_short2((short)sum, (short)upper)};
-    return (a & 0xff) | (b & 0xff) << 8 | (c & 0xff) << 16 | (uint32_t)d << 24;
+    return codes;
 }
 
 // The gated unit of the feed-forward.

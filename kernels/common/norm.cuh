@@ -24,5 +24,5 @@ __device__ __forceinline__ float norm_factor(const float *shares, uint32_t width
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < NORM_THREADS / WARP; i++) sum = __fadd_rn(sum, shares[i]);
-    return __frcp_rn(__fsqrt_rn(__fdiv_rn(sum, (float)width) + eps));
+    return rsqrtf(__fdividef(sum, (float)width) + eps);
 }
