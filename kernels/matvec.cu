@@ -35,9 +35,10 @@ struct Input {
     Meta *meta;
 };
 
-__device__ __forceinline__ uint32_t unit_cols(uint32_t dtype) {
-    return dtype >= Q8_0 ? QUANT_COLS : dtype == F32 ? FLOAT_COLS : HALF_COLS;
-}
+template <uint32_t TYPE>
+constexpr bool IS_QUANTIZED = TYPE >= Q8_0;
+template <uint32_t TYPE>
+constexpr uint32_t UNIT_COLS = IS_QUANTIZED<TYPE> ? QUANT_COLS : TYPE == F32 ? FLOAT_COLS : HALF_COLS;
 
 // The rows of one warp on their way through its ring: two streams of consecutive rows side by side, the second perhaps shorter by one row, or
 // a lone row.
@@ -85,10 +86,10 @@ struct Streams {
 };
 
 // Adds the products of unit `unit` of COUNT rows, which lie `distance` bytes apart.
-template <int TYPE, int COUNT>
+template <uint32_t TYPE, int COUNT>
 __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance, uint32_t cols, const Input &x, uint32_t unit, float *sum) {
     const uint32_t lane = threadIdx.x % WARP;
-    if constexpr (TYPE >= Q8_0) {
+    if constexpr (IS_QUANTIZED<TYPE>) {
         const uint32_t start = unit * SLICE_GROUPS, at = start + lane, all = cols / 32;
         if (at >= all) return;
         const int4 a = reinterpret_cast<const int4 *>(x.first)[at], b = reinterpret_cast<const int4 *>(x.second)[at];
@@ -99,10 +100,10 @@ __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance,
             sum[r] = add_group<TYPE, false>(g, a, b, meta, sum[r]);
         }
     } else {
-        constexpr uint32_t COLS = TYPE == F32 ? FLOAT_COLS : HALF_COLS, SIZE = TYPE == F32 ? 4 : 2;
+        constexpr uint32_t SIZE = TYPE == F32 ? 4 : 2;
 #pragma unroll
-        for (uint32_t s = 0; s < COLS / 256; s++) {
-            const uint32_t at = unit * (COLS / 8) + s * WARP + lane;
+        for (uint32_t s = 0; s < UNIT_COLS<TYPE> / 256; s++) {
+            const uint32_t at = unit * (UNIT_COLS<TYPE> / 8) + s * WARP + lane;
             if (8 * at >= cols) return;
             const float4 a = reinterpret_cast<const float4 *>(x.first)[at], b = reinterpret_cast<const float4 *>(x.second)[at];
 #pragma unroll
@@ -116,7 +117,7 @@ __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance,
 }
 
 // The lane's sums of the next two rows, or of a lone row.
-template <int TYPE>
+template <uint32_t TYPE>
 __device__ __forceinline__ void add_rows(Streams &streams, const Matrix &m, const Input &x, float (&sum)[2]) {
     if (streams.rows[1] > 0) {
         for (uint32_t part = 0; part < streams.parts; part++) {
@@ -125,17 +126,12 @@ __device__ __forceinline__ void add_rows(Streams &streams, const Matrix &m, cons
         }
         return;
     }
-    constexpr uint32_t COLS = TYPE >= Q8_0 ? QUANT_COLS : TYPE == F32 ? FLOAT_COLS : HALF_COLS;
     for (uint32_t part = 0; part < streams.parts; part++) {
         const uint8_t *stage = streams.wait();
         add_unit<TYPE, 1>(stage, 0, m.cols, x, UNITS * part, sum);
-        if ((UNITS * part + 1) * COLS < m.cols) add_unit<TYPE, 1>(stage + streams.part_bytes / 2, 0, m.cols, x, UNITS * part + 1, sum);
+        if ((UNITS * part + 1) * UNIT_COLS<TYPE> < m.cols) add_unit<TYPE, 1>(stage + streams.part_bytes / 2, 0, m.cols, x, UNITS * part + 1, sum);
         streams.release();
     }
-}
-
-__device__ __forceinline__ void dot_rows(Streams &streams, const Matrix &m, const Input &x, float (&sum)[2]) {
-    by_type(m.dtype, [&](auto type) { add_rows<decltype(type)::value>(streams, m, x, sum); });
 }
 
 // Adds the lanes of up to eight rows, with the tree of `add_neighbours`; every four lanes have the sum of their row.
@@ -162,8 +158,26 @@ __device__ __forceinline__ void put_floats(const Input &to, uint32_t quad, const
 
 constexpr int NORM_QUADS = 4;
 
-// The values that a norm takes, times their weights; the weights come to registers before the wait.
-__device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Input &to, bool quantized, float *shares) {
+// Moves what producers wrote, several elements a thread at a time, so that all of them are on their way at once.
+template <typename Read, typename Put>
+__device__ __forceinline__ void fetch(uint32_t count, Read read, Put put) {
+    constexpr int AHEAD = 4;
+    decltype(read(0)) values[AHEAD];
+    for (uint32_t start = threadIdx.x; start < count; start += AHEAD * blockDim.x) {
+#pragma unroll
+        for (uint32_t i = 0, at = start; i < AHEAD; i++, at += blockDim.x) {
+            if (at < count) values[i] = read(at);
+        }
+#pragma unroll
+        for (uint32_t i = 0, at = start; i < AHEAD; i++, at += blockDim.x) {
+            if (at < count) put(at, values[i]);
+        }
+    }
+}
+
+// The values that a norm takes, times their weights; the weights come to registers before the wait, and all values at once after it.
+template <bool QUANTIZED>
+__device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Input &to, float *shares) {
     const uint32_t quads = args.cols / 4;
     const float4 *weights = reinterpret_cast<const float4 *>(args.norm), *x = reinterpret_cast<const float4 *>(args.x.x);
     float4 early[NORM_QUADS];
@@ -173,12 +187,18 @@ __device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Inp
         early[i] = quad < quads ? __ldg(weights + quad) : make_float4(0, 0, 0, 0);
     }
     release_and_wait();
+    const float4 none = make_float4(0, 0, 0, 0);
+    float4 values[NORM_QUADS];
+#pragma unroll
+    for (int i = 0; i < NORM_QUADS; i++) {
+        const uint32_t quad = threadIdx.x + i * NORM_THREADS;
+        values[i] = quad < quads ? x[quad] : none;
+    }
     float sum = 0.0f;
-    const auto take = [&](uint32_t quad, const float4 &w) {
-        const float4 v = quad < quads ? x[quad] : make_float4(0, 0, 0, 0);
+    const auto take = [&](uint32_t quad, const float4 &v, const float4 &w) {
         sum = add_squares(v, sum);
         const float4 weighed = weigh(v, w);
-        if (!quantized) {
+        if (!QUANTIZED) {
             if (quad < quads) put_floats(to, quad, weighed);
             return;
         }
@@ -188,25 +208,38 @@ __device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Inp
     };
 #pragma unroll
     for (int i = 0; i < NORM_QUADS; i++) {
-        if (i * NORM_THREADS < quads) take(threadIdx.x + i * NORM_THREADS, early[i]);
+        if (i * NORM_THREADS < quads) take(threadIdx.x + i * NORM_THREADS, values[i], early[i]);
     }
     for (uint32_t start = NORM_QUADS * NORM_THREADS; start < quads; start += NORM_THREADS) {
         const uint32_t quad = start + threadIdx.x;
-        take(quad, quad < quads ? __ldg(weights + quad) : make_float4(0, 0, 0, 0));
+        take(quad, quad < quads ? x[quad] : none, quad < quads ? __ldg(weights + quad) : none);
     }
     share_squares(sum, shares);
 }
 
-__device__ __forceinline__ void prepare_plain(const MatvecArgs &args, const Input &to, bool quantized) {
+template <bool QUANTIZED>
+__device__ __forceinline__ void prepare_plain(const MatvecArgs &args, const Input &to) {
     release_and_wait();
-    if (!quantized) {
+    if (!QUANTIZED) {
         const float4 *x = reinterpret_cast<const float4 *>(args.x.x);
-        for (uint32_t quad = threadIdx.x; quad < args.cols / 4; quad += blockDim.x) put_floats(to, quad, x[quad]);
+        fetch(args.cols / 4, [&](uint32_t quad) { return x[quad]; }, [&](uint32_t quad, const float4 &v) { put_floats(to, quad, v); });
         return;
     }
+    struct Half {
+        int4 codes;
+        Meta meta;  // of the group, with its lower half
+    };
     const int4 *q = reinterpret_cast<const int4 *>(args.x.q);
-    for (uint32_t i = threadIdx.x; i < args.cols / 16; i += blockDim.x) reinterpret_cast<int4 *>(i % 2 ? to.second : to.first)[i / 2] = q[i];
-    for (uint32_t i = threadIdx.x; i < args.cols / 32; i += blockDim.x) to.meta[i] = args.x.meta[i];
+    const auto read = [&](uint32_t at) {
+        Half half;
+        half.codes = q[at];
+        if (at % 2 == 0) half.meta = args.x.meta[at / 2];
+        return half;
+    };
+    fetch(args.cols / 16, read, [&](uint32_t at, const Half &half) {
+        reinterpret_cast<int4 *>(at % 2 ? to.second : to.first)[at / 2] = half.codes;
+        if (at % 2 == 0) to.meta[at / 2] = half.meta;
+    });
 }
 
 // Bias and residual, and the warp's best token.
@@ -218,16 +251,21 @@ __device__ __forceinline__ void put_sum(const MatvecArgs &args, const Segment &s
     if (args.best != nullptr) key = max(key, key_of(v, col));
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) matvec(const __grid_constant__ MatvecArgs args, Shape) {
+// Shared memory of a block beside its rings and its input.
+struct Space {
+    __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
+    float shares[WARPS], outputs[WARPS * MAX_PAIRS];
+    unsigned long long keys[WARPS];
+};
+
+// The whole block for one type of weights: a path that goes through one stretch of code, as the kernel's whole is more than is kept at hand.
+template <uint32_t TYPE>
+__device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &segment, Space &space) {
     extern __shared__ __align__(128) uint8_t shared[];
-    __shared__ __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
-    __shared__ float shares[WARPS], outputs[WARPS * MAX_PAIRS];
-    __shared__ unsigned long long keys[WARPS];
+    constexpr bool QUANTIZED = IS_QUANTIZED<TYPE>;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const bool pairs = args.gated.x != nullptr;
-    const Segment &segment = args.segments[pairs ? 0 : segment_of(args.segments, args.count, blockIdx.x)];
     const Matrix &m = segment.matrix;
-    const bool quantized = m.dtype >= Q8_0;
 
     Streams streams{};
     // Warps side by side read rows side by side, so that what is on its way at a time lies together in memory.
@@ -241,9 +279,9 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) matvec(const __grid
     streams.stages = args.stages, streams.stage_bytes = args.stage_bytes, streams.ring_bytes = args.stages * args.stage_bytes;
     streams.ring = shared + warp * streams.ring_bytes;
     const uint32_t units = streams.rows[1] > 0 ? 1 : UNITS;
-    const uint32_t unit_bytes = quantized ? m.slice_bytes : unit_cols(m.dtype) / 256 * m.slice_bytes;
+    const uint32_t unit_bytes = QUANTIZED ? m.slice_bytes : UNIT_COLS<TYPE> / 256 * m.slice_bytes;
     streams.part_bytes = units * unit_bytes;
-    streams.parts = (m.cols + units * unit_cols(m.dtype) - 1) / (units * unit_cols(m.dtype));
+    streams.parts = (m.cols + units * UNIT_COLS<TYPE> - 1) / (units * UNIT_COLS<TYPE>);
     streams.last_bytes = m.row_bytes - (streams.parts - 1) * streams.part_bytes;
     for (uint32_t i = 0; i < args.stages; i++) streams.start();
 
@@ -254,28 +292,28 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) matvec(const __grid
 
     Input x;
     x.first = shared + WARPS * streams.ring_bytes;
-    const uint32_t plane = quantized ? args.cols / 2 : args.cols * 2;
+    const uint32_t plane = QUANTIZED ? args.cols / 2 : args.cols * 2;
     x.second = x.first + plane, x.meta = reinterpret_cast<Meta *>(x.second + plane);
-    if (args.norm != nullptr) prepare_normed(args, x, quantized, shares);
-    else prepare_plain(args, x, quantized);
+    if (args.norm != nullptr) prepare_normed<QUANTIZED>(args, x, space.shares);
+    else prepare_plain<QUANTIZED>(args, x);
     const float residual = has_column && segment.adds ? segment.out[column] : 0.0f;
     __syncthreads();
     float factor = 1.0f;
-    if (args.norm != nullptr) factor = norm_factor(shares, args.cols, args.eps);
+    if (args.norm != nullptr) factor = norm_factor(space.shares, args.cols, args.eps);
 
     unsigned long long key = 0;
     for (uint32_t i = 0; i < streams.rows[0]; i++) {
         float sum[2] = {};
-        dot_rows(streams, m, x, sum);
-        float *place = sums[warp] + i % (SUM_ROWS / 2) * 2 * SUM_STRIDE + lane;
+        add_rows<TYPE>(streams, m, x, sum);
+        float *place = space.sums[warp] + i % (SUM_ROWS / 2) * 2 * SUM_STRIDE + lane;
         place[0] = sum[0], place[SUM_STRIDE] = sum[1];
         if (i % (SUM_ROWS / 2) != SUM_ROWS / 2 - 1 && i + 1 != streams.rows[0]) continue;
         __syncwarp();
         const uint32_t row = i / (SUM_ROWS / 2) * (SUM_ROWS / 2) + lane / 8;
-        const float v = __fmul_rn(add_lanes(sums[warp]), factor);
+        const float v = __fmul_rn(add_lanes(space.sums[warp]), factor);
         if (pairs) {
             const float up = __shfl_down_sync(ALL_LANES, v, 4);
-            if (lane % 8 == 0 && row <= i) outputs[warp + WARPS * row] = gated(v, up);
+            if (lane % 8 == 0 && row <= i) space.outputs[warp + WARPS * row] = gated(v, up);
         } else if (lane % 4 == 0 && row <= i && row < (side ? streams.rows[1] : streams.rows[0])) {
             const uint32_t col = first + WARPS * (2 * row + side);
             const float plus = col == column || segment.bias == nullptr ? bias : segment.bias[col];
@@ -286,14 +324,58 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) matvec(const __grid
     if (!pairs && args.best == nullptr) return;
     if (!pairs) {
         key = warp_largest(key);
-        if (lane == 0) keys[warp] = key;
+        if (lane == 0) space.keys[warp] = key;
     }
     __syncthreads();
     if (pairs) {
         if (warp >= WARPS * args.rows_a_warp / WARP) return;
-        emit(args.gated, 0, blockIdx.x * WARPS * args.rows_a_warp + threadIdx.x, m.rows, outputs[threadIdx.x]);
+        emit(args.gated, 0, blockIdx.x * WARPS * args.rows_a_warp + threadIdx.x, m.rows, space.outputs[threadIdx.x]);
     } else if (warp == 0) {
-        key = warp_largest(lane < WARPS ? keys[lane] : 0);
+        key = warp_largest(lane < WARPS ? space.keys[lane] : 0);
         if (lane == 0) atomicMax(args.best, key);
     }
+}
+
+// The matrix that the block has rows of.
+__device__ __forceinline__ const Segment &own_segment(const MatvecArgs &args) {
+    return args.segments[args.gated.x != nullptr ? 0 : segment_of(args.segments, args.count, blockIdx.x)];
+}
+
+// Code for types that a launch lacks makes it slower: there is a kernel for each type, for the pairs that files mix, and for all.
+#define MATVEC(name, TYPE)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) name(const __grid_constant__ MatvecArgs args, Shape) { \
+        __shared__ Space space;                                                                                        \
+        multiply<TYPE>(args, own_segment(args), space);                                                                \
+    }
+
+#define MATVEC_OF_TWO(name, TYPE, OTHER)                                                                               \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) name(const __grid_constant__ MatvecArgs args, Shape) { \
+        __shared__ Space space;                                                                                        \
+        const Segment &segment = own_segment(args);                                                                    \
+        if (segment.matrix.dtype == TYPE) return multiply<TYPE>(args, segment, space);                                 \
+        return multiply<OTHER>(args, segment, space);                                                                  \
+    }
+
+MATVEC_OF_TWO(matvec_q4_k, Q4_K, Q6_K)
+MATVEC_OF_TWO(matvec_q5_k, Q5_K, Q6_K)
+MATVEC(matvec_f32, F32)
+MATVEC(matvec_f16, F16)
+MATVEC(matvec_bf16, BF16)
+MATVEC(matvec_q8_0, Q8_0)
+MATVEC(matvec_q4_0, Q4_0)
+MATVEC(matvec_q4_1, Q4_1)
+MATVEC(matvec_q5_0, Q5_0)
+MATVEC(matvec_q5_1, Q5_1)
+MATVEC(matvec_q2_k, Q2_K)
+MATVEC(matvec_q3_k, Q3_K)
+MATVEC(matvec_iq4_nl, IQ4_NL)
+MATVEC(matvec_iq4_xs, IQ4_XS)
+MATVEC(matvec_mxfp4, MXFP4)
+MATVEC(matvec_nvfp4, NVFP4)
+MATVEC(matvec_bytes, BYTES)
+
+extern "C" __global__ void __launch_bounds__(WARPS *WARP, 2) matvec_any(const __grid_constant__ MatvecArgs args, Shape) {
+    __shared__ Space space;
+    const Segment &segment = own_segment(args);
+    by_type(segment.matrix.dtype, [&](auto type) { multiply<decltype(type)::value>(args, segment, space); });
 }

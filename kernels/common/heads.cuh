@@ -31,13 +31,24 @@ __device__ __forceinline__ void turn_head(const HeadsArgs &args, uint32_t row, c
     const uint32_t lane = threadIdx.x % WARP;
     const float factor = head_factor(args, x, weight, lane);
     const auto at = [&](uint32_t i) { return weight == nullptr ? x[i] : __fmul_rn(__fmul_rn(x[i], factor), weight[i]); };
-#pragma unroll 2
-    for (uint32_t i = lane; i < args.half_dims; i += WARP) {
-        const uint32_t first = args.pairs ? 2 * i : i, second = args.pairs ? 2 * i + 1 : i + args.half_dims;
-        const float c = args.cos[row * args.half_dims + i], s = args.sin[row * args.half_dims + i];
-        const float a = at(first), b = at(second);
-        put(first, __fmaf_rn(a, c, -__fmul_rn(b, s)));
-        put(second, __fmaf_rn(a, s, __fmul_rn(b, c)));
+    const auto first = [&](uint32_t i) { return args.pairs ? 2 * i : i; };
+    const auto second = [&](uint32_t i) { return args.pairs ? 2 * i + 1 : i + args.half_dims; };
+    // Two pairs a lane, so that what they take is on its way at once.
+    constexpr int AHEAD = 2;
+    for (uint32_t start = lane; start < args.half_dims; start += AHEAD * WARP) {
+        float c[AHEAD], s[AHEAD], a[AHEAD], b[AHEAD];
+#pragma unroll
+        for (uint32_t j = 0, i = start; j < AHEAD; j++, i += WARP) {
+            if (i >= args.half_dims) break;
+            c[j] = args.cos[row * args.half_dims + i], s[j] = args.sin[row * args.half_dims + i];
+            a[j] = at(first(i)), b[j] = at(second(i));
+        }
+#pragma unroll
+        for (uint32_t j = 0, i = start; j < AHEAD; j++, i += WARP) {
+            if (i >= args.half_dims) break;
+            put(first(i), __fmaf_rn(a[j], c[j], -__fmul_rn(b[j], s[j])));
+            put(second(i), __fmaf_rn(a[j], s[j], __fmul_rn(b[j], c[j])));
+        }
     }
     for (uint32_t i = 2 * args.half_dims + lane; i < args.head_dim; i += WARP) put(i, at(i));
 }

@@ -27,7 +27,8 @@ const SPLITS_A_BLOCK: u32 = 8;
 const MAX_HEAD_DIM: usize = 512;
 
 /// A kernel, by its place in the table of loaded functions. Each `Attend` stands for a kernel for every size of heads in
-/// [`STAGED_DIMS`], `Matmul` for the widths 1, 2, 4 and 8 and `Tensor` for those of `tensor`, which the shape chooses.
+/// [`STAGED_DIMS`], `Matmul` for the widths 1, 2, 4 and 8 and `Tensor` for those of `tensor`, which the shape chooses, and `Matvec` for a kernel for
+/// each set of weight types.
 #[allow(missing_docs)] // Named as in `kernels/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
@@ -42,13 +43,13 @@ pub enum Kernel {
     Merge,
     Argmax,
     StepEnd,
-    Matvec,
     AttendMany,
-    AttendOne = 17,
-    AttendPrompt = 22,
-    Matmul = 27,
-    Tensor = 32,
-    Sample = 37,
+    AttendOne = 16,
+    AttendPrompt = 21,
+    Matmul = 26,
+    Matvec = 30,
+    Tensor = 49,
+    Sample = 54,
 }
 
 /// Extent of a grid along one axis.
@@ -149,10 +150,11 @@ impl Launch {
 
     /// Place of the kernel for a shape in the table of loaded functions.
     pub fn function(&self, shape: &Shape) -> usize {
-        let variant = match self.kernel {
-            Kernel::Matmul => self.width(shape).ilog2(),
-            Kernel::AttendMany | Kernel::AttendOne | Kernel::AttendPrompt => self.head_variant(),
-            Kernel::Tensor => self.tensor_args().map_or(0, |args| args.kernel(shape) as u32),
+        let variant = match (self.kernel, &self.args) {
+            (Kernel::Matmul, _) => self.width(shape).ilog2(),
+            (Kernel::AttendMany | Kernel::AttendOne | Kernel::AttendPrompt, _) => self.head_variant(),
+            (Kernel::Tensor, _) => self.tensor_args().map_or(0, |args| args.kernel(shape) as u32),
+            (Kernel::Matvec, Args::Matvec(args)) => super::single::variant_of(args),
             _ => 0,
         };
         self.kernel as usize + variant as usize

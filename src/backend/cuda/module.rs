@@ -17,7 +17,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 38] = [
+const NAMES: [(&str, &str); 55] = [
     ("step", "step_begin"),
     ("embed", "embed"),
     ("embed", "select_rows"),
@@ -29,7 +29,6 @@ const NAMES: [(&str, &str); 38] = [
     ("attention", "attention_merge"),
     ("argmax", "argmax"),
     ("argmax", "step_end"),
-    ("matvec", "matvec"),
     ("attend", "attend_many_64"),
     ("attend", "attend_many_80"),
     ("attend", "attend_many_96"),
@@ -49,6 +48,24 @@ const NAMES: [(&str, &str); 38] = [
     ("matmul", "matmul_2"),
     ("matmul", "matmul_4"),
     ("matmul", "matmul_8"),
+    ("matvec", "matvec_q4_k"),
+    ("matvec", "matvec_q5_k"),
+    ("matvec", "matvec_f32"),
+    ("matvec", "matvec_f16"),
+    ("matvec", "matvec_bf16"),
+    ("matvec", "matvec_q8_0"),
+    ("matvec", "matvec_q4_0"),
+    ("matvec", "matvec_q4_1"),
+    ("matvec", "matvec_q5_0"),
+    ("matvec", "matvec_q5_1"),
+    ("matvec", "matvec_q2_k"),
+    ("matvec", "matvec_q3_k"),
+    ("matvec", "matvec_iq4_nl"),
+    ("matvec", "matvec_iq4_xs"),
+    ("matvec", "matvec_mxfp4"),
+    ("matvec", "matvec_nvfp4"),
+    ("matvec", "matvec_bytes"),
+    ("matvec", "matvec_any"),
     ("repack", "repack"),
     ("matmul_tensor", "tensor_8"),
     ("matmul_tensor", "tensor_16"),
@@ -57,7 +74,7 @@ const NAMES: [(&str, &str); 38] = [
     ("matmul_tensor", "tensor_many"),
     ("sample", "sample"),
 ];
-const REPACK: usize = 31;
+const REPACK: usize = 48;
 
 /// Whether kernels were compiled into this library.
 pub fn is_built() -> bool {

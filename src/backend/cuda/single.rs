@@ -15,19 +15,40 @@ const WARPS: u32 = 8;
 const FEW_BLOCKS: u32 = 2;
 const MANY_BLOCKS: u32 = 3;
 const MANY_ROWS: u32 = 4096;
-/// Stages of a ring: for short streams, for most, for the head, and for streams that are long enough to fill deep rings.
+/// Stages of a ring: for short streams, for most, for long ones, and for those that are long enough to fill deep rings.
 const SHORT_STAGES: u32 = 2;
 const STAGES: u32 = 4;
-const HEAD_STAGES: u32 = 6;
+const LONG_STAGES: u32 = 6;
 const DEEP_STAGES: u32 = 8;
 /// Parts of a stream that fill a deep ring often enough.
 const DEEP_PARTS: u32 = 32;
-/// Shared memory that leaves room for two blocks of a processor.
-const SHARED_OF_TWO: u32 = 90 << 10;
+/// Shared memory beside a block's own that leaves room for two blocks of a processor.
+const SHARED_OF_TWO: u32 = 102 << 10;
 /// Pairs of rows a warp of a gated unit: one is enough for small matrices, and the other leaves fewer blocks.
 const PAIRS: [u32; 2] = [4, 8];
 /// Most shared memory that a block asks for.
 const MOST_SHARED: u32 = 200 << 10;
+
+/// Weight types of each kernel, in the order of the table of loaded functions; the kernel behind them takes all types.
+#[rustfmt::skip]
+const TYPES: [&[u32]; 17] = [
+    &[4, 6], &[5, 6], &[0], &[1], &[2], &[3], &[7], &[8], &[9], &[10], &[11], &[12], &[13], &[14], &[15], &[16], &[17],
+];
+
+/// The kernel for these products: the first that has all their types.
+pub(super) fn variant_of(args: &MatvecArgs) -> u32 {
+    let segments = args.segments[..args.count as usize].iter();
+    let takes = |types: &&[u32]| segments.clone().all(|segment| types.contains(&segment.matrix.dtype));
+    TYPES.iter().position(takes).unwrap_or(TYPES.len()) as u32
+}
+
+/// What a launch of products ends in, as far as its rings go.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Plain,
+    Gated,
+    Head,
+}
 
 /// Rows a warp for matrices of so many rows: even among processors first, then as many as leave two blocks for each of them.
 fn rows_a_warp(rows: &[u32]) -> u32 {
@@ -41,11 +62,12 @@ fn rows_a_warp(rows: &[u32]) -> u32 {
 }
 
 /// Stages of a ring for streams of so many parts, with as much shared memory beside the rings.
-fn stages(parts: u32, stage_bytes: u32, beside: u32, is_head: bool) -> u32 {
-    let wanted = match parts {
-        0..=SHORT_STAGES => SHORT_STAGES,
-        _ if is_head => HEAD_STAGES,
-        DEEP_PARTS.. => DEEP_STAGES,
+fn stages(parts: u32, stage_bytes: u32, beside: u32, kind: Kind) -> u32 {
+    let wanted = match (parts, kind) {
+        (0..=SHORT_STAGES, _) => SHORT_STAGES,
+        (_, Kind::Head) => LONG_STAGES,
+        (DEEP_PARTS.., _) => DEEP_STAGES,
+        (_, Kind::Plain) if parts > STAGES => LONG_STAGES,
         _ => STAGES,
     };
     if wanted > STAGES && WARPS * wanted * stage_bytes + beside > SHARED_OF_TWO { STAGES } else { wanted }
@@ -112,9 +134,13 @@ impl Lowering<'_> {
         if is_head {
             args.best = self.addresses.step.best;
         }
-        let streams = if args.gated.x == 0 { 2 } else { 1 };
-        args.stages =
-            stages(args.rows_a_warp.div_ceil(streams) * parts_of_row(&args), args.stage_bytes, plane_bytes, is_head);
+        let (streams, kind) = match () {
+            () if args.gated.x != 0 => (1, Kind::Gated),
+            () if is_head => (2, Kind::Head),
+            () => (2, Kind::Plain),
+        };
+        let parts = args.rows_a_warp.div_ceil(streams) * parts_of_row(&args);
+        args.stages = stages(parts, args.stage_bytes, plane_bytes, kind);
         let shared = WARPS * args.stages * args.stage_bytes + plane_bytes;
         let many = if is_head { Extent::Outputs } else { ONE };
         let covered = skipped + outs.len() + usize::from(follows);
