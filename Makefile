@@ -16,7 +16,7 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET)
 
-.PHONY: all cuda dist gpu-package install tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test \
+.PHONY: all cuda dist gpu-package install lab tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test \
 	abi-baseline memcheck sanitize soak cancel fuzz header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
@@ -41,12 +41,20 @@ dist: cuda
 	packaging/install.sh $(CARGO_TARGET_DIR)/release $(BUILD)/dist
 	@bytes=$$(stat -Lc %s $(BUILD)/dist/lib/libsegno.so); echo "make dist: $$bytes bytes for $(DIST_ARCH)"; [ $$bytes -le 41943040 ]
 
+# Programs that time kernels; see kernels/lab/README.md.
+NVCC ?= .cuda/nvidia/cu13/bin/nvcc
+lab: cuda $(patsubst kernels/lab/%.cu,$(BUILD)/lab/%,$(wildcard kernels/lab/*.cu))
+
+$(BUILD)/lab/%: kernels/lab/%.cu $(wildcard kernels/*.cu kernels/common/*.cuh)
+	@mkdir -p $(@D)
+	$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90,code=sm_90 -L$(dir $(NVCC))../lib -o $@ $<
+
 # What a machine with a GPU needs to run the tests of the CUDA backend, without Rust: copy the folder there and start its run.sh.
 gpu-package: cuda
 	tests/cuda/package.sh $(BUILD)/gpu
 
 # Everything that continuous integration checks, in this order. Kernels are compiled on the way; without a driver their tests skip.
-test: cuda tools lint rust-test c-test cpp-test go-test install-test abi-test memcheck sanitize
+test: cuda lab tools lint rust-test c-test cpp-test go-test install-test abi-test memcheck sanitize
 	@echo "make test: formatting, lints, docs, rust tests, c, c++, go and installed hosts, abi and memory checks, sanitizers passed"
 
 lint:
