@@ -2,10 +2,10 @@
 
 pub(super) mod attention;
 pub(super) mod exp;
-mod few;
 pub(super) mod float;
 mod grid;
 mod kquant;
+mod lone;
 pub(super) mod map;
 pub(super) mod norm;
 mod panel;

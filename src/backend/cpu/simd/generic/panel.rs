@@ -3,7 +3,7 @@
 //! A panel is 16 weight rows x up to 256 columns, with the rows in the lanes of a vector. Weights are unsigned bytes;
 //! four consecutive columns of a row share a lane, so that one instruction takes 16 rows x 4 columns. A storage type
 //! ([`Format`]) differs from others only in how it takes weights from memory to a [`Sink`]. Filling a panel costs about as much as
-//! multiplying with one activation row, so it is filled once and used for all of them; a few rows do without (`few`).
+//! multiplying with one activation row, so it is filled once and used for all of them; a lone row does without (`lone`).
 
 use super::rows::{ROWS, Rows};
 use crate::backend::cpu::simd::operand::Q8Block;

@@ -1,8 +1,8 @@
 //! Products of quantized weights, as they lie in the file, with int8 activations.
 
-use super::few::MultiplyFew;
 use super::grid::{Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use super::kquant::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
+use super::lone::MultiplyLone;
 use super::panel::{Activations, BLOCKS, Format, Multiply, Outputs, Panel, Unpack};
 use super::rows::{ROWS, Rows};
 use super::small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
@@ -64,12 +64,12 @@ impl Product<'_, '_, '_> {
     fn stored<S: Simd, F: Format>(&mut self, s: S) {
         let rows = self.out.cols();
         let mut row = 0;
-        // What is left of fewer than 16 rows goes the other way, which fills up with zeros.
-        match self.out.rows() {
-            1 => row = self.few::<S, F, 1>(s),
-            // Four rows have sums in as many registers as large tiles.
-            4 if S::LARGE_TILES => row = self.few::<S, F, 4>(s),
-            _ => {}
+        if self.out.rows() == 1 {
+            // What is left of fewer than 16 rows goes the other way, which fills up with zeros.
+            while row + ROWS <= rows {
+                self.lone::<S, F>(s, row);
+                row += ROWS;
+            }
         }
         // Two panels share each activation that is loaded; they need the registers, and rows to spare.
         if S::LARGE_TILES && self.out.rows() > 1 {
@@ -86,22 +86,12 @@ impl Product<'_, '_, '_> {
         }
     }
 
-    /// The outputs of the tile's weight rows, as many as are whole groups of 16, for a tile of `T` rows; their number.
+    /// The outputs of 16 weight rows from `row` of the tile on, for a tile of one row.
     #[inline(always)]
-    fn few<S: Simd, F: Format, const T: usize>(&mut self, s: S) -> usize {
-        let whole = self.out.cols() / ROWS * ROWS;
-        let mut x = [self.x; T];
-        for t in 0..T {
-            x[t] = &self.x[t * self.blocks()..][..self.blocks()];
-        }
-        for row in (0..whole).step_by(ROWS) {
-            let bytes = self.w.bytes_of_rows(self.out.first_col() + row, ROWS);
-            let product = MultiplyFew::<F, T> { bytes, stride: self.w.row_bytes(), x, format: PhantomData };
-            for (t, outputs) in s.run(product).iter().enumerate() {
-                self.out.row_mut(t)[row..row + ROWS].copy_from_slice(outputs);
-            }
-        }
-        whole
+    fn lone<S: Simd, F: Format>(&mut self, s: S, row: usize) {
+        let bytes = self.w.bytes_of_rows(self.out.first_col() + row, ROWS);
+        let product = MultiplyLone::<F> { bytes, stride: self.w.row_bytes(), x: self.x, format: PhantomData };
+        self.out.row_mut(0)[row..row + ROWS].copy_from_slice(&s.run(product));
     }
 
     /// The outputs of up to `G` times 16 weight rows from `row` of the tile on.
