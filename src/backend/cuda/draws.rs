@@ -22,6 +22,9 @@ const FEW: i32 = 128;
 /// Most biases and penalized tokens of an output; where there are more, the host draws.
 const MOST_ADJUSTMENTS: usize = 2048;
 
+/// Sessions whose blocks may wait at the same time without taking each other's room.
+const SHARERS: usize = 4;
+
 /// Parts of a vocabulary.
 pub fn parts(vocab: usize) -> usize {
     vocab.div_ceil(PART)
@@ -45,7 +48,7 @@ pub struct Draws {
     /// Adjustments of one output in the order of tokens, then of their own, which the first number tells.
     sorted: Vec<(u64, Adjustment)>,
     counts: Vec<u32>,
-    /// Whether all blocks of an output run at once, so that they can wait for each other.
+    /// Whether all blocks of an output run at once, beside those of other sessions, so that they can wait for each other.
     whole: bool,
 }
 
@@ -59,7 +62,7 @@ impl Draws {
             drawn: filled(outputs, false, "sampler options")?,
             sorted: reserve(MOST_ADJUSTMENTS, "sampler options")?,
             counts: filled(vocab, 0, "sampler token counts")?,
-            whole: parts(vocab) <= resident,
+            whole: parts(vocab).saturating_mul(SHARERS) <= resident,
         })
     }
 
