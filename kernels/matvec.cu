@@ -156,8 +156,6 @@ __device__ __forceinline__ void put_floats(const Input &to, uint32_t quad, const
     reinterpret_cast<float4 *>(quad % 2 ? to.second : to.first)[quad / 2] = v;
 }
 
-constexpr int NORM_QUADS = 4;
-
 // Moves what producers wrote, several elements a thread at a time, so that all of them are on their way at once.
 template <typename Read, typename Put>
 __device__ __forceinline__ void fetch(uint32_t count, Read read, Put put) {
@@ -175,29 +173,12 @@ __device__ __forceinline__ void fetch(uint32_t count, Read read, Put put) {
     }
 }
 
-// The values that a norm takes, times their weights; the weights come to registers before the wait, and all values at once after it.
+// The values that a norm takes, times their weights.
 template <bool QUANTIZED>
 __device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Input &to, float *shares) {
     const uint32_t quads = args.cols / 4;
     const float4 *weights = reinterpret_cast<const float4 *>(args.norm), *x = reinterpret_cast<const float4 *>(args.x.x);
-    float4 early[NORM_QUADS];
-#pragma unroll
-    for (int i = 0; i < NORM_QUADS; i++) {
-        const uint32_t quad = threadIdx.x + i * NORM_THREADS;
-        early[i] = quad < quads ? __ldg(weights + quad) : make_float4(0, 0, 0, 0);
-    }
-    release_and_wait();
-    const float4 none = make_float4(0, 0, 0, 0);
-    float4 values[NORM_QUADS];
-#pragma unroll
-    for (int i = 0; i < NORM_QUADS; i++) {
-        const uint32_t quad = threadIdx.x + i * NORM_THREADS;
-        values[i] = quad < quads ? x[quad] : none;
-    }
-    float sum = 0.0f;
-    const auto take = [&](uint32_t quad, const float4 &v, const float4 &w) {
-        sum = add_squares(v, sum);
-        const float4 weighed = weigh(v, w);
+    weigh_row(x, weights, quads, shares, [&](uint32_t quad, const float4 &weighed) {
         if (!QUANTIZED) {
             if (quad < quads) put_floats(to, quad, weighed);
             return;
@@ -205,16 +186,7 @@ __device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Inp
         Meta meta;
         const uint32_t codes = encode_quad(weighed, meta);
         if (quad < quads) put_codes(to, quad, codes, meta);
-    };
-#pragma unroll
-    for (int i = 0; i < NORM_QUADS; i++) {
-        if (i * NORM_THREADS < quads) take(threadIdx.x + i * NORM_THREADS, values[i], early[i]);
-    }
-    for (uint32_t start = NORM_QUADS * NORM_THREADS; start < quads; start += NORM_THREADS) {
-        const uint32_t quad = start + threadIdx.x;
-        take(quad, quad < quads ? x[quad] : none, quad < quads ? __ldg(weights + quad) : none);
-    }
-    share_squares(sum, shares);
+    });
 }
 
 template <bool QUANTIZED>

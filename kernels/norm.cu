@@ -28,10 +28,26 @@ __device__ __forceinline__ float square_sum(const float *x, uint32_t width) {
     return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(NormArgs args, Shape) {
-    __shared__ float shares[NORM_THREADS / WARP];
+// Rows of whole 8-bit blocks, four elements a thread at a time.
+__device__ __forceinline__ void norm_quads(const NormArgs &args, const float *x, float *shares) {
+    const uint32_t quads = args.width / 4;
+    const size_t first = (size_t)blockIdx.x * quads;
+    const Activation &out = args.out;
+    weigh_row(reinterpret_cast<const float4 *>(x), reinterpret_cast<const float4 *>(args.weight), quads, shares, [&](uint32_t quad, const float4 &v) {
+        const bool inside = quad < quads;
+        if (inside) reinterpret_cast<float4 *>(out.x)[first + quad] = v;
+        if (out.q == nullptr) return;
+        Meta meta;
+        const uint32_t codes = encode_quad(v, meta);
+        if (!inside) return;
+        reinterpret_cast<uint32_t *>(out.q)[first + quad] = codes;
+        if (quad % 8 == 0) out.meta[(first + quad) / 8] = meta;
+    });
+}
+
+// Rows of any width.
+__device__ __forceinline__ void norm_elements(const NormArgs &args, const float *x, float *shares) {
     wait_for_producers();
-    const float *x = args.x + (size_t)blockIdx.x * args.width;
     share_squares(square_sum(x, args.width), shares);
     // Whole warps, also at the end of a row: they make 8-bit blocks together.
     const uint32_t end = (args.width + WARP - 1) / WARP * WARP;
@@ -39,6 +55,13 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(NormArgs arg
         const float v = col < args.width ? __fmul_rn(x[col], args.weight[col]) : 0.0f;
         emit(args.out, blockIdx.x, col, args.width, v);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(NormArgs args, Shape) {
+    __shared__ float shares[NORM_THREADS / WARP];
+    const float *x = args.x + (size_t)blockIdx.x * args.width;
+    if (args.width % WARP == 0) norm_quads(args, x, shares);
+    else norm_elements(args, x, shares);
     __syncthreads();
     if (threadIdx.x == 0) args.out.factors[blockIdx.x] = norm_factor(shares, args.width, args.eps);
 }
