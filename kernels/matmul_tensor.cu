@@ -10,15 +10,6 @@
 #include "common/fragment.cuh"
 #include "common/matmul.cuh"
 
-struct TensorArgs {
-    Activation x;
-    Activation gated;  // where silu(segment 0) * segment 1 goes; x is null where the segments are independent
-    uint32_t cols, count;
-    uint32_t on_outputs;  // whether x has a row for each output instead of each row of the batch
-    uint32_t most_shared;  // for the host
-    Segment segments[3];
-};
-
 constexpr int WARPS = 8;
 // Outputs of a unit of work: what a warp makes 8-bit blocks of.
 constexpr uint32_t UNIT = 32;
@@ -208,9 +199,6 @@ struct Tiles {
 __device__ __forceinline__ ColumnFactors column_factors(int scale, int sums) {
     return ColumnFactors{__int_as_float(scale), __fsub_rn(__int_as_float(__dp2a_lo(sums, 0x0101, INTEGER_BITS)), INTEGER_BASE)};
 }
-
-// The warp's number as a value that is the same in all its lanes.
-__device__ __forceinline__ uint32_t warp_number() { return __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0); }
 
 // Scale pairs of R groups.
 template <int R>

@@ -83,7 +83,9 @@ fn every_number_of_rows_gives_the_bits_of_one() {
     }
     let device = Cuda::new(0, false).unwrap();
     for dtype in [DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K] {
-        for (hidden, feed_forward, head_dim) in [(256, 14336, 64), (1536, 8960, 128), (2048, 4864, 64)] {
+        for (hidden, feed_forward, head_dim) in
+            [(256, 14336, 64), (1536, 8960, 128), (2048, 4864, 64), (4096, 1280, 128)]
+        {
             compare(
                 &device,
                 &format!("{dtype} of {hidden} and {feed_forward} columns"),

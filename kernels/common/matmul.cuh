@@ -10,6 +10,16 @@ struct Segment {
     uint32_t adds;
 };
 
+// What products of several rows take, with what stands behind them.
+struct TensorArgs {
+    Activation x;
+    Activation gated;  // where silu(segment 0) * segment 1 goes; x is null where the segments are independent
+    uint32_t cols, count;
+    uint32_t on_outputs;  // whether x has a row for each output instead of each row of the batch
+    uint32_t most_shared;  // for the host
+    Segment segments[3];
+};
+
 // The segment of a tile.
 __device__ __forceinline__ int segment_of(const Segment (&segments)[3], uint32_t count, uint32_t tile) {
     return count > 2 && tile >= segments[2].first_tile ? 2 : count > 1 && tile >= segments[1].first_tile ? 1 : 0;
@@ -21,3 +31,6 @@ __device__ __forceinline__ float add_neighbours(float v) {
     for (int step = 1; step < WARP; step *= 2) v = __fadd_rn(v, __shfl_xor_sync(ALL_LANES, v, step));
     return v;
 }
+
+// The warp's number as a value that is the same in all its lanes.
+__device__ __forceinline__ uint32_t warp_number() { return __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0); }

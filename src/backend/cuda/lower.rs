@@ -19,7 +19,7 @@ const ARGMAX_BLOCKS: u32 = 64;
 /// Weight rows of a block of a multiplication.
 const TILE_ROWS: usize = 16;
 /// Rows of a batch whose products are as fast without tensor cores.
-pub const FEW_ROWS: u32 = 4;
+pub const FEW_ROWS: u32 = 2;
 pub(super) const ELEMENTS_A_BLOCK: usize = 256;
 /// Most splits that a block of attention takes where the device is full.
 const SPLITS_A_BLOCK: u32 = 8;
@@ -49,7 +49,7 @@ pub enum Kernel {
     Matmul = 26,
     Matvec = 30,
     Tensor = 49,
-    Sample = 54,
+    Sample = 55,
 }
 
 /// Extent of a grid along one axis.
@@ -86,7 +86,7 @@ pub struct Launch {
     pub kernel: Kernel,
     /// Blocks along x, y and z.
     pub grid: [Extent; 3],
-    /// Threads of a block.
+    /// Threads of a block, where all shapes have the same.
     pub block: u32,
     /// Dynamic shared memory of a block in bytes, where all shapes have the same.
     pub shared_bytes: u32,
@@ -167,6 +167,11 @@ impl Launch {
     /// Dynamic shared memory of a block for a shape, in bytes.
     pub fn shared_bytes(&self, shape: &Shape) -> u32 {
         self.tensor_args().map_or(self.shared_bytes, |args| args.shared_bytes(shape))
+    }
+
+    /// Threads of a block for a shape.
+    pub fn threads(&self, shape: &Shape) -> u32 {
+        self.tensor_args().map_or(self.block, |args| args.threads(shape))
     }
 
     fn head_variant(&self) -> u32 {

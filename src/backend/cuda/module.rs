@@ -17,7 +17,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 55] = [
+const NAMES: [(&str, &str); 56] = [
     ("step", "step_begin"),
     ("embed", "embed"),
     ("embed", "select_rows"),
@@ -72,6 +72,7 @@ const NAMES: [(&str, &str); 55] = [
     ("matmul_tensor", "tensor_32"),
     ("matmul_tensor", "tensor_64"),
     ("matmul_tensor", "tensor_many"),
+    ("matmul_narrow", "narrow"),
     ("sample", "sample"),
 ];
 const REPACK: usize = 48;
@@ -202,7 +203,7 @@ impl Stream {
         // SAFETY: grid, block and arguments are those of the kernel; the driver copies the arguments before it returns.
         check("cuLaunchKernel", unsafe {
             let (shared, params) = (launch.shared_bytes(shape), params.as_mut_ptr());
-            sys::cuLaunchKernel(function, x, y, z, launch.block, 1, 1, shared, self.raw, params, null_mut())
+            sys::cuLaunchKernel(function, x, y, z, launch.threads(shape), 1, 1, shared, self.raw, params, null_mut())
         })
     }
 
@@ -367,7 +368,7 @@ fn chain(kernels: &Kernels, launches: &[Launch], shape: &Shape, graph: CUgraph) 
             gridDimX: x,
             gridDimY: y,
             gridDimZ: z,
-            blockDimX: launch.block,
+            blockDimX: launch.threads(shape),
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: launch.shared_bytes(shape),

@@ -35,8 +35,28 @@ const fn tile(rows: u32, columns: u32, groups: u32) -> Tile {
     Tile { rows, columns, groups, sums: 4 * (WARPS * together * 36 + waiting * 256) }
 }
 
-/// In the order of the kernels.
+/// In the order of the kernels, which the one for narrow batches follows.
 const TILES: [Tile; 5] = [tile(32, 8, 32), tile(32, 16, 32), tile(32, 32, 32), tile(32, 64, 16), tile(64, 64, 8)];
+
+/// Threads of a block, where it has tiles of its own, and of the kernel for narrow batches: two teams of eight warps and one that copies.
+const THREADS: u32 = 256;
+const NARROW_THREADS: u32 = 2 * (THREADS + 32);
+/// Most rows of a batch that the kernel for narrow ones takes.
+const NARROW_ROWS: u32 = 8;
+/// Columns of a matrix from which on its own ring pays.
+const NARROW_COLUMNS: u32 = 4096;
+/// Its weight rows of a tile, teams, most slices of a stage, stages that are enough, most stages, and the shared memory that it has whatever it is
+/// given.
+const NARROW_TILE: u32 = 16;
+const TEAMS: u32 = 2;
+const MOST_SLICES: u32 = 2;
+const ENOUGH_STAGES: u32 = 4;
+const MOST_NARROW_STAGES: u32 = 8;
+const NARROW_BESIDE: u32 = 13 << 10;
+/// Shared memory that the chips which have its instructions give a block.
+const LEAST_SHARED: u32 = 200 << 10;
+/// Bytes beyond a row of activations, which keep banks apart.
+const PAD: u32 = 16;
 
 impl TensorArgs {
     /// Rows of the batch that a launch of this shape has.
@@ -48,32 +68,68 @@ impl TensorArgs {
         &self.segments[..self.count as usize]
     }
 
-    /// Number of the kernel for a shape: the first that takes the whole batch, or the widest, if two stages of it fit.
+    /// Number of the kernel for a shape: that for narrow batches where their activations fit into shared memory, or the first that takes the whole
+    /// batch, or the widest, if two stages of it fit.
     pub fn kernel(&self, shape: &Shape) -> usize {
         let batch = self.batch(shape);
+        if self.narrow_bytes(batch).is_some() {
+            return TILES.len();
+        }
         let wanted = TILES.iter().position(|tile| tile.columns >= batch).unwrap_or(TILES.len() - 1);
         let fits = |&index: &usize| TILES[index].sums + 2 * self.stage_bytes(&TILES[index], batch) <= self.most_shared;
         (0..=wanted).rev().find(fits).unwrap_or(0)
     }
 
+    /// Units of work of tiles of so many weight rows.
+    fn units(&self, tile_rows: u32) -> u32 {
+        match self.gated.x {
+            0 => self.segments().iter().map(|segment| segment.matrix.rows.div_ceil(tile_rows)).sum(),
+            _ => self.segments[0].matrix.rows / UNIT,
+        }
+    }
+
+    /// Threads of a block.
+    pub fn threads(&self, shape: &Shape) -> u32 {
+        if self.kernel(shape) == TILES.len() { NARROW_THREADS } else { THREADS }
+    }
+
     /// Blocks of a launch.
     pub fn blocks(&self, shape: &Shape) -> u32 {
         let (kernel, batch) = (self.kernel(shape), self.batch(shape));
-        let tile = &TILES[kernel];
-        let units = match self.gated.x {
-            0 => self.segments().iter().map(|segment| segment.matrix.rows.div_ceil(tile.rows)).sum(),
-            _ => self.segments[0].matrix.rows / UNIT,
-        };
+        let Some(tile) = TILES.get(kernel) else { return self.units(NARROW_TILE).min(PROCESSORS) };
+        let units = self.units(tile.rows);
         (units * batch.div_ceil(tile.columns)).min(if kernel == 0 { 2 * PROCESSORS } else { PROCESSORS })
     }
 
     /// Shared memory of a block: the sums, and a ring of as many stages as fit.
     pub fn shared_bytes(&self, shape: &Shape) -> u32 {
         let kernel = self.kernel(shape);
+        if kernel == TILES.len() {
+            return self.narrow_bytes(self.batch(shape)).unwrap_or(0);
+        }
         let (tile, stage) = (&TILES[kernel], self.stage_bytes(&TILES[kernel], self.batch(shape)));
         let shared_by_two = kernel == 0 && self.blocks(shape) > PROCESSORS;
         let most = self.most_shared.min(if shared_by_two { SHARED_OF_TWO } else { SHARED_OF_ONE });
         tile.sums + stage * (most.saturating_sub(tile.sums) / stage).clamp(2, MOST_STAGES)
+    }
+
+    /// Shared memory of a block of the kernel for narrow batches, if it takes this one: the activations, and two rings of as many stages as fit.
+    fn narrow_bytes(&self, batch: u32) -> Option<u32> {
+        let fits = batch <= NARROW_ROWS && self.cols >= NARROW_COLUMNS && self.cols.is_multiple_of(128);
+        if !fits || self.most_shared < LEAST_SHARED {
+            return None;
+        }
+        let activations = batch * (self.cols.next_multiple_of(128) + PAD + (self.cols / 4).next_multiple_of(128) + PAD);
+        let activations = activations.next_multiple_of(128);
+        let room = self.most_shared.checked_sub(NARROW_BESIDE + activations)?;
+        let most = self.segments().iter().map(|segment| segment.matrix.slice_bytes).max()?;
+        let rings = |slices: u32| {
+            let stage = TEAMS * NARROW_TILE * ((slices * most / 16) | 1) * 16;
+            (stage, (room / stage).min(MOST_NARROW_STAGES))
+        };
+        let (stage, stages) =
+            (1..=MOST_SLICES).rev().map(rings).find(|&(_, stages)| stages >= ENOUGH_STAGES).unwrap_or(rings(1));
+        (stages >= 2).then_some(activations + stage * stages)
     }
 
     fn stage_bytes(&self, tile: &Tile, batch: u32) -> u32 {
@@ -132,7 +188,7 @@ impl Lowering<'_> {
         self.push(
             Kernel::Tensor,
             [Extent::Tensor, ONE, ONE],
-            256,
+            THREADS as usize,
             Args::Tensor(args),
             outs.len() + usize::from(follows),
         );

@@ -1,0 +1,46 @@
+// Barriers in shared memory that count arrivals and the bytes of copies (PTX: mbarrier), and copies of rows that arrive at one: what chips have from
+// compute capability 9.0 on.
+#pragma once
+#include "async.cuh"
+
+__device__ __forceinline__ void make_barrier(uint32_t barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Makes barriers known to copies, which run beside the threads.
+__device__ __forceinline__ void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
+}
+
+// Until the phase with this parity has ended.
+__device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
+    asm volatile(
+        "{\n.reg .pred ended;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n@ended bra.uni done;\nbra.uni again;\ndone:\n}" ::"r"(
+            barrier),
+        "r"(parity)
+        : "memory");
+}
+
+// Copies ROWS runs of `bytes`, a multiple of 16, by a whole warp to places `stride` bytes apart, with one arrival at `barrier`: lane i tells where
+// run i comes from.
+template <uint32_t ROWS>
+__device__ __forceinline__ void copy_rows(uint32_t to, uint32_t stride, uint32_t bytes, uint32_t barrier, const uint8_t *from) {
+    const uint32_t lane = threadIdx.x % WARP;
+    if (lane == 0) {
+        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(barrier), "r"(ROWS * bytes) : "memory");
+    }
+    __syncwarp();
+    if (lane < ROWS) {
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + lane * stride),
+                     "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+                     : "memory");
+    }
+}
+
+// A barrier of so many threads of the block, one of sixteen by number.
+template <uint32_t NUMBER, uint32_t THREADS>
+__device__ __forceinline__ void sync_threads() {
+    asm volatile("barrier.sync %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
+}
