@@ -1,7 +1,8 @@
-//! Speed on the first GPU through the C API: prompts to their first token, greedy decoding at several contexts and in batches, and the default
-//! sampler beside greedy.
+//! Speed on the first GPU through the C API: prompts to their first token, greedy decoding at several contexts and in batches, the default sampler
+//! beside greedy, and how long a stream waits beside a prompt.
 //!
-//! `cargo bench --bench cuda -- [--prompts 512,4096] [--contexts 128,2048,16384] [--batches 2,8] [--no-sampler] [--steps N] [--runs N]
+//! `cargo bench --bench cuda -- [--prompts 512,4096] [--contexts 128,2048,16384] [--batches 2,8] [--beside 4096]
+//! [--no-sampler] [--steps N] [--runs N]
 //! [--bandwidth GB/S] MODEL.gguf...` prints one table a model; a list may be empty (`--batches ""`). Figures are medians of the runs, each of
 //! `--steps` tokens. The floor of a step is the time in which the card reads, at its measured bandwidth, the weights once and the keys and
 //! values of every sequence; what a step takes beyond that is also shown as microseconds for each of its kernels. Long contexts come from
@@ -31,6 +32,8 @@ struct Options {
     prompts: Vec<usize>,
     contexts: Vec<usize>,
     batches: Vec<usize>,
+    /// Tokens of the prompts that come beside a stream.
+    beside: Vec<usize>,
     samples: bool,
     steps: usize,
     runs: usize,
@@ -65,6 +68,7 @@ fn parse() -> Options {
         prompts: vec![512],
         contexts: vec![SHORT],
         batches: vec![2, 4, 8, 16, 32, 64],
+        beside: vec![4096],
         samples: true,
         steps: 128,
         runs: 3,
@@ -83,6 +87,7 @@ fn parse() -> Options {
             "--prompts" => options.prompts = list(),
             "--contexts" => options.contexts = list(),
             "--batches" => options.batches = list(),
+            "--beside" => options.beside = list(),
             "--no-sampler" => options.samples = false,
             "--steps" => options.steps = list()[0],
             "--runs" => options.runs = list()[0],
@@ -152,6 +157,7 @@ fn report(path: &Path, options: &Options) {
     println!("  {:.3} GB of weights a step; kernels: {single_kernels}, in batches {batch_kernels}", weight_bytes / 1e9);
     alone(&model, &floor, options);
     together(&model, &floor, options);
+    options.beside.iter().for_each(|&count| beside(&model, count));
 }
 
 fn repeat(options: &Options, f: impl FnMut(usize) -> f64) -> f64 {
@@ -246,4 +252,32 @@ fn together(model: &Model, floor: &Floor, options: &Options) {
             "  batch {batch:>7}: {rate:>8.0} tok/s, {share:.0} % of the bandwidth, {above:.2} us a kernel above the floor"
         );
     }
+}
+
+/// The longest that a stream waits for a token while another sequence of its session takes a prompt.
+fn beside(model: &Model, count: usize) {
+    let room = (count + SHORT + 1024).next_multiple_of(32) as u64;
+    let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (2, room)).unwrap();
+    let (stream, other) = (session.open(&greedy()).unwrap(), session.open(&greedy()).unwrap());
+    session.prefill(stream, &tokens(SHORT)).unwrap();
+    advance(&session, &[stream], WARM);
+    let alone = advance(&session, &[stream], SHORT);
+    session.append(other, &tokens(count)).unwrap();
+    let (start, mut longest, mut passes) = (Instant::now(), 0.0f64, 0);
+    loop {
+        let began = Instant::now();
+        let (_, statuses, result) = session.batch(&[stream, other]);
+        result.unwrap();
+        longest = longest.max(began.elapsed().as_secs_f64());
+        passes += 1;
+        if statuses[1] == SEGNO_OK {
+            break;
+        }
+    }
+    println!(
+        "  beside a prompt of {count}: a stream waits {:.2} ms at most, {:.2} ms alone; first token of the prompt after {:.1} ms, {passes} passes",
+        longest * 1e3,
+        alone * 1e3,
+        start.elapsed().as_secs_f64() * 1e3
+    );
 }
