@@ -23,7 +23,7 @@ constexpr uint32_t UNIT = 32;
 constexpr uint32_t SUM_STRIDE = 20, PAD = 16;
 constexpr uint32_t SUMS = TILE_COLUMNS * SUM_STRIDE;
 // Slices of a stage, and stages of a ring.
-constexpr uint32_t MOST_SLICES = 2, MOST_STAGES = 8, ENOUGH_STAGES = 4;
+constexpr uint32_t MOST_SLICES = 4, MOST_STAGES = 8, ENOUGH_STAGES = 2;
 
 // Where everything lies in shared memory, as offsets.
 struct Layout {
@@ -89,10 +89,11 @@ __device__ void produce(const TensorArgs &args, const Layout &l, uint32_t ring, 
             const Tile tile = tile_of(args, unit, i);
             const Matrix m = args.segments[tile.segment].matrix;
             const uint32_t stride = row_stride(m.slice_bytes, l.stage_slices), most = l.stage_slices * m.slice_bytes;
-            const uint8_t *row = m.data + (size_t)min(tile.row + threadIdx.x % TILE_ROWS, m.rows - 1) * m.row_bytes;
+            const uint8_t *first = m.data + (size_t)tile.row * m.row_bytes;
             for (uint32_t copied = 0; copied < m.row_bytes; copied += most) {
                 wait_phase(empty + 8 * turn.stage, turn.parity ^ 1);
-                copy_rows<TILE_ROWS>(ring + turn.stage * l.stage_bytes, stride, min(most, m.row_bytes - copied), full + 8 * turn.stage, row + copied);
+                copy_rows<TILE_ROWS>(ring + turn.stage * l.stage_bytes, stride, min(most, m.row_bytes - copied), full + 8 * turn.stage, first + copied,
+                                     m.row_bytes, m.rows - 1 - tile.row);
                 turn.advance(l.stages);
             }
         }

@@ -23,20 +23,28 @@ __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
         : "memory");
 }
 
-// Copies ROWS runs of `bytes`, a multiple of 16, by a whole warp to places `stride` bytes apart, with one arrival at `barrier`: lane i tells where
-// run i comes from.
+// True for one lane of the warp, in a way that tells the compiler so.
+__device__ __forceinline__ bool elect_lane() {
+    uint32_t elected;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+    return elected != 0;
+}
+
+// Copies ROWS runs of `bytes`, a multiple of 16, by one lane of a warp to places `stride` bytes apart, with one arrival at `barrier`: runs from `from`
+// on, `distance` bytes apart, of which those past number `last` are that one again. One lane for all, as copies take uniform registers.
 template <uint32_t ROWS>
-__device__ __forceinline__ void copy_rows(uint32_t to, uint32_t stride, uint32_t bytes, uint32_t barrier, const uint8_t *from) {
-    const uint32_t lane = threadIdx.x % WARP;
-    if (lane == 0) {
+__device__ __forceinline__ void copy_rows(uint32_t to, uint32_t stride, uint32_t bytes, uint32_t barrier, const uint8_t *from, uint32_t distance,
+                                          uint32_t last) {
+    if (elect_lane()) {
         asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(barrier), "r"(ROWS * bytes) : "memory");
+#pragma unroll
+        for (uint32_t i = 0; i < ROWS; i++) {
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + i * stride),
+                         "l"(__cvta_generic_to_global(from + (size_t)min(i, last) * distance)), "r"(bytes), "r"(barrier)
+                         : "memory");
+        }
     }
     __syncwarp();
-    if (lane < ROWS) {
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + lane * stride),
-                     "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
-                     : "memory");
-    }
 }
 
 // A barrier of so many threads of the block, one of sixteen by number.

@@ -49,8 +49,8 @@ const NARROW_COLUMNS: u32 = 4096;
 /// given.
 const NARROW_TILE: u32 = 16;
 const TEAMS: u32 = 2;
-const MOST_SLICES: u32 = 2;
-const ENOUGH_STAGES: u32 = 4;
+const MOST_SLICES: u32 = 4;
+const ENOUGH_STAGES: u32 = 2;
 const MOST_NARROW_STAGES: u32 = 8;
 const NARROW_BESIDE: u32 = 13 << 10;
 /// Shared memory that the chips which have its instructions give a block.
