@@ -4,7 +4,7 @@
 // The warps of a block take the rows of its tile in turn and stream them through rings in shared memory, whose first copies start before the
 // block waits for its producers. The sums have the order of `matmul.cu`, so both give the same bits.
 #include "common/activation.cuh"
-#include "common/async.cuh"
+#include "common/barrier.cuh"
 #include "common/best.cuh"
 #include "common/matmul.cuh"
 #include "common/norm.cuh"
@@ -16,18 +16,24 @@ struct MatvecArgs {
     unsigned long long *best;  // null where no token is chosen
     float eps;
     uint32_t cols, count, rows_a_warp;  // with a gated unit, pairs of rows a warp
-    uint32_t stage_bytes, stages;  // of a warp's ring
+    uint32_t stage_bytes, stages, units;  // of a warp's ring; `units` of a stage are half one row's and half another's, or all one row's
+    uint32_t pad;
     Segment segments[3];
 };
 
 constexpr int WARPS = 8;
 // Columns that a unit of work has for each kind of type: a slice, or as many floats as fill about as much.
 constexpr uint32_t QUANT_COLS = 1024, HALF_COLS = 512, FLOAT_COLS = 256;
-// Units of a stage: of two rows one each, or two of one row.
-constexpr uint32_t UNITS = 2;
 // Rows whose lanes are added together, and the distance of their places, which keeps banks apart.
 constexpr int SUM_ROWS = 8, SUM_STRIDE = 36;
-constexpr int MAX_PAIRS = 8;
+constexpr int MAX_PAIRS = 4;
+constexpr uint32_t MOST_STAGES = 4;
+// Blocks of a processor that registers leave room for; other chips' code would spill with as few.
+#if __CUDA_ARCH__ == 900
+constexpr int RESIDENT = 4;
+#else
+constexpr int RESIDENT = 3;
+#endif
 
 // Activations in shared memory, in two planes: for quantized weights a group's lower and upper 16 values, for floats each 8 values' halves.
 struct Input {
@@ -39,48 +45,65 @@ template <uint32_t TYPE>
 constexpr bool IS_QUANTIZED = TYPE >= Q8_0;
 template <uint32_t TYPE>
 constexpr uint32_t UNIT_COLS = IS_QUANTIZED<TYPE> ? QUANT_COLS : TYPE == F32 ? FLOAT_COLS : HALF_COLS;
+template <uint32_t TYPE>
+__device__ __forceinline__ uint32_t bytes_of_unit(const Matrix &m) {
+    return IS_QUANTIZED<TYPE> ? m.slice_bytes : UNIT_COLS<TYPE> / 256 * m.slice_bytes;
+}
 
 // The rows of one warp on their way through its ring: two streams of consecutive rows side by side, the second perhaps shorter by one row, or
 // a lone row.
 struct Streams {
     const uint8_t *first, *second;  // what is copied next
-    uint8_t *ring;
-    uint32_t part_bytes, last_bytes, parts, jump, stages, stage_bytes, ring_bytes;
+    const uint8_t *ring;
+    uint32_t ring_address, barriers;  // in shared memory, a barrier of 8 bytes a stage
+    uint32_t part_bytes, last_bytes, parts, units, jump, stages, stage_bytes;  // `units` are those of a row in a part
     uint32_t rows[2];
-    uint32_t next_row, next_part, filled, taken;  // the last two are places in the ring
+    uint32_t next_row, next_part, filled, taken, phase;  // stages that are filled and taken next; the phase of the latter
 
-    __device__ __forceinline__ uint32_t after(uint32_t place) const {
-        return place + stage_bytes == ring_bytes ? 0 : place + stage_bytes;
-    }
-
-    // Starts the copies of the next part, in a group that may be empty.
+    // Starts the copies of the next part, if there is one.
     __device__ __forceinline__ void start() {
         if (next_row < rows[0]) {
-            const bool last = next_part + 1 == parts;
-            const uint32_t bytes = last ? last_bytes : part_bytes;
-            copy_lanes(ring + filled, first, bytes);
-            if (next_row < rows[1]) copy_lanes(ring + filled + part_bytes, second, bytes);
+            const bool last = next_part + 1 == parts, both = next_row < rows[1];
+            const uint32_t bytes = last ? last_bytes : part_bytes, to = ring_address + filled * stage_bytes;
+#if __CUDA_ARCH__ >= 900
+            if (elect_lane()) {
+                const uint32_t barrier = barriers + filled * 8;
+                announce(barrier, both ? 2 * bytes : bytes);
+                copy_run(to, first, bytes, barrier);
+                if (both) copy_run(to + part_bytes, second, bytes, barrier);
+            }
+#else
+            copy_lanes(to, first, bytes);
+            if (both) copy_lanes(to + part_bytes, second, bytes);
+#endif
             const uint32_t step = last ? bytes + jump : bytes;
-            first += step, second += step, filled = after(filled);
+            first += step, second += step, filled = filled + 1 == stages ? 0 : filled + 1;
             next_part = last ? 0 : next_part + 1, next_row += last;
         }
+#if __CUDA_ARCH__ < 900
         commit_copies();
+#endif
     }
 
     // The stage that was started first, once all of it is there.
     __device__ __forceinline__ const uint8_t *wait() const {
+#if __CUDA_ARCH__ >= 900
+        wait_phase(barriers + taken * 8, phase);
+#else
         switch (stages) {
+            case 1: wait_copies<0>(); break;
             case 2: wait_copies<1>(); break;
-            case 4: wait_copies<3>(); break;
-            case 6: wait_copies<5>(); break;
-            default: wait_copies<7>(); break;
+            case 3: wait_copies<2>(); break;
+            default: wait_copies<3>(); break;
         }
-        return ring + taken;
+#endif
+        return ring + taken * stage_bytes;
     }
 
     __device__ __forceinline__ void release() {
         __syncwarp();
-        taken = after(taken);
+        taken++;
+        if (taken == stages) taken = 0, phase ^= 1;
         start();
     }
 };
@@ -90,14 +113,15 @@ template <uint32_t TYPE, int COUNT>
 __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance, uint32_t cols, const Input &x, uint32_t unit, float *sum) {
     const uint32_t lane = threadIdx.x % WARP;
     if constexpr (IS_QUANTIZED<TYPE>) {
-        const uint32_t start = unit * SLICE_GROUPS, at = start + lane, all = cols / 32;
-        if (at >= all) return;
-        const int4 a = reinterpret_cast<const int4 *>(x.first)[at], b = reinterpret_cast<const int4 *>(x.second)[at];
-        const Meta meta = x.meta[at];
+        // Lanes behind the last group add nothing: they take its weights, which stand where they may look.
+        const uint32_t start = unit * SLICE_GROUPS, groups = min((uint32_t)SLICE_GROUPS, cols / 32 - start), index = min(lane, groups - 1);
+        const int4 a = reinterpret_cast<const int4 *>(x.first)[start + index], b = reinterpret_cast<const int4 *>(x.second)[start + index];
+        const Meta meta = x.meta[start + index];
 #pragma unroll
         for (int r = 0; r < COUNT; r++) {
-            const Group g = load_group<TYPE, false>(rows + r * distance, min((uint32_t)SLICE_GROUPS, all - start), lane);
-            sum[r] = add_group<TYPE, false>(g, a, b, meta, sum[r]);
+            const Group g = load_group<TYPE, false>(rows + r * distance, groups, index);
+            const float added = add_group<TYPE, false>(g, a, b, meta, sum[r]);
+            sum[r] = lane < groups ? added : sum[r];
         }
     } else {
         constexpr uint32_t SIZE = TYPE == F32 ? 4 : 2;
@@ -116,20 +140,30 @@ __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance,
     }
 }
 
+// The same for the units from `first` on that the matrix has, `most` at most.
+template <uint32_t TYPE, int COUNT>
+__device__ __forceinline__ void add_part(const uint8_t *rows, uint32_t distance, uint32_t unit_bytes, uint32_t cols, const Input &x, uint32_t first,
+                                         uint32_t most, float *sum) {
+    const uint32_t units = min(most, (cols - first * UNIT_COLS<TYPE> + UNIT_COLS<TYPE> - 1) / UNIT_COLS<TYPE>);
+    uint32_t unit = 0;
+#pragma unroll 1
+    for (; unit + 2 <= units; unit += 2) {
+        add_unit<TYPE, COUNT>(rows + unit * unit_bytes, distance, cols, x, first + unit, sum);
+        add_unit<TYPE, COUNT>(rows + (unit + 1) * unit_bytes, distance, cols, x, first + unit + 1, sum);
+    }
+    if (unit < units) add_unit<TYPE, COUNT>(rows + unit * unit_bytes, distance, cols, x, first + unit, sum);
+}
+
 // The lane's sums of the next two rows, or of a lone row.
 template <uint32_t TYPE>
 __device__ __forceinline__ void add_rows(Streams &streams, const Matrix &m, const Input &x, float (&sum)[2]) {
-    if (streams.rows[1] > 0) {
-        for (uint32_t part = 0; part < streams.parts; part++) {
-            add_unit<TYPE, 2>(streams.wait(), streams.part_bytes, m.cols, x, part, sum);
-            streams.release();
-        }
-        return;
-    }
+    const uint32_t unit_bytes = bytes_of_unit<TYPE>(m);
+#pragma unroll 1
     for (uint32_t part = 0; part < streams.parts; part++) {
         const uint8_t *stage = streams.wait();
-        add_unit<TYPE, 1>(stage, 0, m.cols, x, UNITS * part, sum);
-        if ((UNITS * part + 1) * UNIT_COLS<TYPE> < m.cols) add_unit<TYPE, 1>(stage + streams.part_bytes / 2, 0, m.cols, x, UNITS * part + 1, sum);
+        const uint32_t units = streams.units, first = part * units;
+        if (streams.rows[1] > 0) add_part<TYPE, 2>(stage, streams.part_bytes, unit_bytes, m.cols, x, first, units, sum);
+        else add_part<TYPE, 1>(stage, 0, unit_bytes, m.cols, x, first, units, sum);
         streams.release();
     }
 }
@@ -228,6 +262,7 @@ struct Space {
     __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
     float shares[WARPS], outputs[WARPS * MAX_PAIRS];
     unsigned long long keys[WARPS];
+    unsigned long long barriers[WARPS][MOST_STAGES];
 };
 
 // The whole block for one type of weights: a path that goes through one stretch of code, as the kernel's whole is more than is kept at hand.
@@ -235,7 +270,7 @@ template <uint32_t TYPE>
 __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &segment, Space &space) {
     extern __shared__ __align__(128) uint8_t shared[];
     constexpr bool QUANTIZED = IS_QUANTIZED<TYPE>;
-    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const uint32_t warp = warp_number(), lane = threadIdx.x % WARP;
     const bool pairs = args.gated.x != nullptr;
     const Matrix &m = segment.matrix;
 
@@ -248,13 +283,20 @@ __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &
     streams.second = pairs ? args.segments[1].matrix.data + (size_t)first * m.row_bytes : streams.first + (size_t)WARPS * m.row_bytes;
     streams.rows[0] = rows_from(first), streams.rows[1] = pairs ? streams.rows[0] : rows_from(first + WARPS);
     streams.jump = (step - 1) * m.row_bytes;
-    streams.stages = args.stages, streams.stage_bytes = args.stage_bytes, streams.ring_bytes = args.stages * args.stage_bytes;
-    streams.ring = shared + warp * streams.ring_bytes;
-    const uint32_t units = streams.rows[1] > 0 ? 1 : UNITS;
-    const uint32_t unit_bytes = QUANTIZED ? m.slice_bytes : UNIT_COLS<TYPE> / 256 * m.slice_bytes;
-    streams.part_bytes = units * unit_bytes;
-    streams.parts = (m.cols + units * UNIT_COLS<TYPE> - 1) / (units * UNIT_COLS<TYPE>);
+    streams.stages = args.stages, streams.stage_bytes = args.stage_bytes;
+    const uint32_t ring_bytes = args.stages * args.stage_bytes;
+    streams.ring = shared + warp * ring_bytes;
+    streams.ring_address = shared_address(streams.ring), streams.barriers = shared_address(space.barriers[warp]);
+    streams.units = streams.rows[1] > 0 ? args.units / 2 : args.units;
+    streams.part_bytes = min(streams.units * bytes_of_unit<TYPE>(m), m.row_bytes);
+    streams.parts = (m.cols + streams.units * UNIT_COLS<TYPE> - 1) / (streams.units * UNIT_COLS<TYPE>);
     streams.last_bytes = m.row_bytes - (streams.parts - 1) * streams.part_bytes;
+#if __CUDA_ARCH__ >= 900
+    if (lane < MOST_STAGES) make_barrier(streams.barriers + lane * 8, 1);
+    publish_barriers();
+    __syncwarp();
+#endif
+#pragma unroll 1
     for (uint32_t i = 0; i < args.stages; i++) streams.start();
 
     // The lane's column of the first eight sums; what is added to it is read long before it is needed.
@@ -263,7 +305,7 @@ __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &
     const float bias = has_column && segment.bias != nullptr ? __ldg(segment.bias + column) : 0.0f;
 
     Input x;
-    x.first = shared + WARPS * streams.ring_bytes;
+    x.first = shared + WARPS * ring_bytes;
     const uint32_t plane = QUANTIZED ? args.cols / 2 : args.cols * 2;
     x.second = x.first + plane, x.meta = reinterpret_cast<Meta *>(x.second + plane);
     if (args.norm != nullptr) prepare_normed<QUANTIZED>(args, x, space.shares);
@@ -315,13 +357,13 @@ __device__ __forceinline__ const Segment &own_segment(const MatvecArgs &args) {
 
 // Code for types that a launch lacks makes it slower: there is a kernel for each type, for the pairs that files mix, and for all.
 #define MATVEC(name, TYPE)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) name(const __grid_constant__ MatvecArgs args, Shape) { \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, RESIDENT) name(const __grid_constant__ MatvecArgs args, Shape) { \
         __shared__ Space space;                                                                                        \
         multiply<TYPE>(args, own_segment(args), space);                                                                \
     }
 
 #define MATVEC_OF_TWO(name, TYPE, OTHER)                                                                               \
-    extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) name(const __grid_constant__ MatvecArgs args, Shape) { \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, RESIDENT) name(const __grid_constant__ MatvecArgs args, Shape) { \
         __shared__ Space space;                                                                                        \
         const Segment &segment = own_segment(args);                                                                    \
         if (segment.matrix.dtype == TYPE) return multiply<TYPE>(args, segment, space);                                 \

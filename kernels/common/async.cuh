@@ -6,8 +6,8 @@
 __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 // Called by a whole warp; addresses and `bytes` are multiples of 16.
-__device__ __forceinline__ void copy_lanes(uint8_t *to, const uint8_t *from, uint32_t bytes) {
-    const uint32_t own = threadIdx.x % WARP * 16, at = shared_address(to) + own;
+__device__ __forceinline__ void copy_lanes(uint32_t to, const uint8_t *from, uint32_t bytes) {
+    const uint32_t own = threadIdx.x % WARP * 16, at = to + own;
     from += own;
     for (uint32_t i = 0; i + own < bytes; i += WARP * 16) {
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at + i), "l"(__cvta_generic_to_global(from + i)) : "memory");

@@ -30,19 +30,30 @@ __device__ __forceinline__ bool elect_lane() {
     return elected != 0;
 }
 
-// Copies ROWS runs of `bytes`, a multiple of 16, by one lane of a warp to places `stride` bytes apart, with one arrival at `barrier`: runs from `from`
-// on, `distance` bytes apart, of which those past number `last` are that one again. One lane for all, as copies take uniform registers.
+// By one lane: arrives at the barrier, which then waits for so many bytes of copies too.
+__device__ __forceinline__ void announce(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// The policy of what is read once a step: the first to leave the cache, where code and activations then stay.
+constexpr unsigned long long READ_ONCE = 0x12f0000000000000ull;
+
+// By one lane: copies a run of weights, whose addresses and bytes are multiples of 16.
+__device__ __forceinline__ void copy_run(uint32_t to, const uint8_t *from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "l"(READ_ONCE)
+                 : "memory");
+}
+
+// Copies ROWS such runs by one lane of a warp to places `stride` bytes apart, with one arrival at `barrier`: runs from `from` on, `distance` bytes
+// apart, of which those past number `last` are that one again. One lane for all, as copies take uniform registers.
 template <uint32_t ROWS>
 __device__ __forceinline__ void copy_rows(uint32_t to, uint32_t stride, uint32_t bytes, uint32_t barrier, const uint8_t *from, uint32_t distance,
                                           uint32_t last) {
     if (elect_lane()) {
-        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(barrier), "r"(ROWS * bytes) : "memory");
+        announce(barrier, ROWS * bytes);
 #pragma unroll
-        for (uint32_t i = 0; i < ROWS; i++) {
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + i * stride),
-                         "l"(__cvta_generic_to_global(from + (size_t)min(i, last) * distance)), "r"(bytes), "r"(barrier)
-                         : "memory");
-        }
+        for (uint32_t i = 0; i < ROWS; i++) copy_run(to + i * stride, from + (size_t)min(i, last) * distance, bytes, barrier);
     }
     __syncwarp();
 }

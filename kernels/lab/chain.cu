@@ -14,6 +14,8 @@
 // Bytes a microsecond that one H200 reads at best.
 constexpr double READ_BYTES_A_US = 4541e3;
 constexpr int REPLAYS = 300;
+// Of a stage.
+constexpr uint32_t UNITS = 4;
 
 #define CHECK(call) check(call, #call)
 static void check(cudaError_t result, const char *call) {
@@ -36,10 +38,10 @@ struct Model {
     DType most, some;  // of most matrices, and of values, half of the down projections, and the head
     Tiles tiles[KINDS];  // those of the library
 };
-constexpr Model MODELS[] = {{"0.5b", 24, 896, 128, 4864, 151936, Q8_0, Q8_0, {{1, 2}, {1, 2}, {4, 4}, {1, 4}, {72, 4}}},
-                            {"1b", 16, 2048, 512, 8192, 128256, Q4_K, Q6_K, {{2, 2}, {1, 2}, {4, 4}, {1, 4}, {62, 6}}},
-                            {"1.5b", 28, 1536, 256, 8960, 151936, Q4_K, Q6_K, {{1, 2}, {1, 2}, {4, 4}, {1, 6}, {72, 6}}},
-                            {"8b", 32, 4096, 1024, 14336, 128256, Q4_K, Q6_K, {{2, 4}, {2, 4}, {8, 8}, {2, 6}, {62, 6}}}};
+constexpr Model MODELS[] = {{"0.5b", 24, 896, 128, 4864, 151936, Q8_0, Q8_0, {{1, 1}, {1, 1}, {4, 4}, {1, 2}, {16, 4}}},
+                            {"1b", 16, 2048, 512, 8192, 128256, Q4_K, Q6_K, {{2, 1}, {2, 3}, {4, 2}, {2, 4}, {16, 2}}},
+                            {"1.5b", 28, 1536, 256, 8960, 151936, Q4_K, Q6_K, {{2, 3}, {2, 3}, {4, 2}, {1, 3}, {16, 2}}},
+                            {"8b", 32, 4096, 1024, 14336, 128256, Q4_K, Q6_K, {{2, 2}, {2, 2}, {4, 2}, {2, 3}, {16, 2}}}};
 
 // A launch, and how many bytes of weights it reads.
 struct Step {
@@ -108,11 +110,11 @@ struct Chain {
         args.norm = kind == OUT || kind == DOWN ? nullptr : norm;
         if (kind == GATE) args.gated = Activation{hidden, q, meta, nullptr};
         if (kind == HEAD) args.best = best;
-        args.rows_a_warp = tiles[kind].rows, args.stages = tiles[kind].stages;
+        args.rows_a_warp = tiles[kind].rows, args.stages = tiles[kind].stages, args.units = UNITS;
         for (size_t i = 0; i < parts.size(); i++) {
             const Matrix m = matrix(parts[i].first, parts[i].second, cols);
             args.segments[i] = Segment{m, nullptr, hidden, step.tiles, kind == OUT || kind == DOWN};
-            args.stage_bytes = std::max(args.stage_bytes, 2 * m.slice_bytes);
+            args.stage_bytes = std::max(args.stage_bytes, std::min(UNITS * m.slice_bytes, 2 * m.row_bytes));
             step.bytes += (size_t)m.rows * m.row_bytes;
             if (kind != GATE || i == 0) step.tiles += (m.rows + WARPS * args.rows_a_warp - 1) / (WARPS * args.rows_a_warp);
         }

@@ -43,7 +43,7 @@ args! {
     /// Products of one row, with what stands before and after them.
     MatvecArgs {
         x: Activation, norm: Address, gated: Activation, best: Address, eps: f32, cols: u32, count: u32, rows_a_warp: u32,
-        stage_bytes: u32, stages: u32, segments: [Segment; 3],
+        stage_bytes: u32, stages: u32, units: u32, pad: u32, segments: [Segment; 3],
     }
     HeadsArgs {
         q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, cos: Address, sin: Address, rows: Address,
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
         assert_eq!([size_of::<StepArgs>(), size_of::<EmbedArgs>(), size_of::<SelectArgs>()], [120, 48, 32]);
         assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [56, 48, 216]);
-        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [272, 248, 192]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [280, 248, 192]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 48]);
         assert_eq!(size_of::<RepackArgs>(), 64);

@@ -15,17 +15,21 @@ const WARPS: u32 = 8;
 const FEW_BLOCKS: u32 = 2;
 const MANY_BLOCKS: u32 = 3;
 const MANY_ROWS: u32 = 4096;
-/// Stages of a ring: for short streams, for most, for long ones, and for those that are long enough to fill deep rings.
-const SHORT_STAGES: u32 = 2;
-const STAGES: u32 = 4;
-const LONG_STAGES: u32 = 6;
-const DEEP_STAGES: u32 = 8;
-/// Parts of a stream that fill a deep ring often enough.
-const DEEP_PARTS: u32 = 32;
-/// Shared memory beside a block's own that leaves room for two blocks of a processor.
+/// Tiles of two rows a warp that are enough for the processors, of matrices with short rows and with long ones.
+const ENOUGH_SHORT: u32 = 96;
+const ENOUGH_LONG: u32 = 120;
+/// Units of a stage: of two rows two each, or four of one row.
+const UNITS: u32 = 4;
+/// Stages of rings: as many as short rows leave bytes on their way, or as their streams have parts.
+const STAGES: u32 = 2;
+const LONG_STAGES: u32 = 3;
+const MOST_STAGES: u32 = 4;
+/// Shared memory beside a block's own that leaves room for two blocks of a processor, or for one and others' small ones.
 const SHARED_OF_TWO: u32 = 102 << 10;
-/// Pairs of rows a warp of a gated unit: one is enough for small matrices, and the other leaves fewer blocks.
-const PAIRS: [u32; 2] = [4, 8];
+const SHARED_OF_ONE: u32 = 140 << 10;
+/// Pairs of rows a warp of a gated unit, and rows a warp of the head.
+const PAIRS: u32 = 4;
+const HEAD_ROWS: u32 = 16;
 /// Most shared memory that a block asks for.
 const MOST_SHARED: u32 = 200 << 10;
 
@@ -50,9 +54,13 @@ enum Kind {
     Head,
 }
 
-/// Rows a warp for matrices of so many rows: even among processors first, then as many as leave two blocks for each of them.
-fn rows_a_warp(rows: &[u32]) -> u32 {
+/// Rows a warp for matrices of so many rows: even among processors first, then as many as leave two blocks for each of them; or two, where
+/// `enough` of such tiles are no more than one for each.
+fn rows_a_warp(rows: &[u32], enough: u32) -> u32 {
     let tiles = |each: u32| rows.iter().map(|rows| rows.div_ceil(WARPS * each)).sum::<u32>();
+    if (enough..=PROCESSORS).contains(&tiles(2)) {
+        return 2;
+    }
     let blocks = if rows.iter().sum::<u32>() > MANY_ROWS { MANY_BLOCKS } else { FEW_BLOCKS };
     let least = (1..).find(|&each| tiles(each) <= blocks * PROCESSORS).unwrap_or(1);
     let candidates = (least..).take_while(|&each| each == least || tiles(each) > PROCESSORS);
@@ -61,28 +69,42 @@ fn rows_a_warp(rows: &[u32]) -> u32 {
     candidates.min_by_key(|&each| (cost(each), u32::MAX - each)).unwrap_or(least)
 }
 
-/// Stages of a ring for streams of so many parts, with as much shared memory beside the rings.
-fn stages(parts: u32, stage_bytes: u32, beside: u32, kind: Kind) -> u32 {
-    let wanted = match (parts, kind) {
-        (0..=SHORT_STAGES, _) => SHORT_STAGES,
-        (_, Kind::Head) => LONG_STAGES,
-        (DEEP_PARTS.., _) => DEEP_STAGES,
-        (_, Kind::Plain) if parts > STAGES => LONG_STAGES,
-        _ => STAGES,
+/// Stages of the rings of `tiles` blocks, with as much shared memory beside the rings.
+fn stages(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32) -> u32 {
+    let parts = parts_of_rows(args);
+    // A block for each processor may have more memory than it fills: the next kernel's blocks then go to others.
+    let is_alone = args.rows_a_warp > 1 && tiles <= PROCESSORS;
+    let wanted = match kind {
+        Kind::Gated | Kind::Head if has_short_rows(args) => MOST_STAGES,
+        Kind::Gated | Kind::Head => STAGES,
+        Kind::Plain if is_alone => parts.clamp(LONG_STAGES, MOST_STAGES),
+        Kind::Plain => parts.min(LONG_STAGES),
     };
-    if wanted > STAGES && WARPS * wanted * stage_bytes + beside > SHARED_OF_TWO { STAGES } else { wanted }
+    let most = if is_alone { SHARED_OF_ONE } else { SHARED_OF_TWO };
+    if WARPS * wanted * args.stage_bytes + beside > most { wanted.min(STAGES) } else { wanted }
 }
 
-/// Parts of a row, two rows of which stand side by side in a stage.
-fn parts_of_row(args: &MatvecArgs) -> u32 {
+/// Parts that a warp takes of its rows, two of which stand side by side in a stage, or one alone.
+fn parts_of_rows(args: &MatvecArgs) -> u32 {
     let row_bytes = args.segments.iter().map(|segment| segment.matrix.row_bytes).max().unwrap_or(0);
-    (2 * row_bytes).div_ceil(args.stage_bytes.max(1))
+    let streams = if args.gated.x != 0 { 1 } else { 2 };
+    let at_once = if args.rows_a_warp < streams { 1 } else { 2 };
+    args.rows_a_warp.div_ceil(streams) * (at_once * row_bytes).div_ceil(args.stage_bytes.max(1))
 }
 
-/// Bytes of a stage of a segment: two slices, or four groups of 256 floats of two bytes, or two of four bytes.
+/// Whether rows have no more than a unit.
+fn has_short_rows(args: &MatvecArgs) -> bool {
+    args.segments.iter().all(|segment| segment.matrix.row_bytes <= unit_bytes(segment))
+}
+
+/// Bytes of a unit of a segment: a slice, or two times 256 floats of two bytes, or 256 of four bytes.
+fn unit_bytes(segment: &Segment) -> u32 {
+    if matches!(segment.matrix.dtype, 1 | 2) { 2 * segment.matrix.slice_bytes } else { segment.matrix.slice_bytes }
+}
+
+/// Bytes of a stage of a segment.
 fn stage_bytes(segment: &Segment) -> u32 {
-    let slices = if matches!(segment.matrix.dtype, 1 | 2) { 4 } else { 2 };
-    slices * segment.matrix.slice_bytes
+    (UNITS * unit_bytes(segment)).min(2 * segment.matrix.row_bytes)
 }
 
 impl Lowering<'_> {
@@ -116,7 +138,7 @@ impl Lowering<'_> {
             is_float |= !is_quantized(dtype);
             outs.push(out);
         }
-        args.count = outs.len() as u32;
+        (args.count, args.units) = (outs.len() as u32, UNITS);
         args.stage_bytes = args.segments[..outs.len()].iter().map(stage_bytes).max().unwrap_or(0);
         let plane_bytes = (if is_float { 4 * cols } else { cols + cols / 4 }) as u32;
         let least_shared = WARPS * STAGES * args.stage_bytes + plane_bytes;
@@ -129,18 +151,17 @@ impl Lowering<'_> {
         (args.norm, args.eps) = (self.vector(norm), program.norm_eps);
         let end = self.next + skipped + outs.len();
         let follows = self.join_follower(&mut args, &outs, end);
-        let tiles = self.cut(&mut args);
         let is_head = outs[0] == program.logits;
         if is_head {
             args.best = self.addresses.step.best;
         }
-        let (streams, kind) = match () {
-            () if args.gated.x != 0 => (1, Kind::Gated),
-            () if is_head => (2, Kind::Head),
-            () => (2, Kind::Plain),
+        let tiles = self.cut(&mut args);
+        let kind = match () {
+            () if args.gated.x != 0 => Kind::Gated,
+            () if is_head => Kind::Head,
+            () => Kind::Plain,
         };
-        let parts = args.rows_a_warp.div_ceil(streams) * parts_of_row(&args);
-        args.stages = stages(parts, args.stage_bytes, plane_bytes, kind);
+        args.stages = stages(&args, kind, tiles, plane_bytes);
         let shared = WARPS * args.stages * args.stage_bytes + plane_bytes;
         let many = if is_head { Extent::Outputs } else { ONE };
         let covered = skipped + outs.len() + usize::from(follows);
@@ -154,7 +175,7 @@ impl Lowering<'_> {
         match (self.program.ops.get(end), outs) {
             (Some(&Op::SiluMul { gate, up }), &[first, second]) if (first, second) == (gate, up) => {
                 let [a, b, _] = &args.segments;
-                let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(WARPS * PAIRS[0]);
+                let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(WARPS * PAIRS);
                 if !fits || a.bias != 0 || b.bias != 0 {
                     return false;
                 }
@@ -171,14 +192,16 @@ impl Lowering<'_> {
     /// Gives every segment its tiles; their number.
     fn cut(&self, args: &mut MatvecArgs) -> u32 {
         if args.gated.x != 0 {
-            let rows = args.segments[0].matrix.rows;
-            let fewer = rows.is_multiple_of(WARPS * PAIRS[1]) && rows / (WARPS * PAIRS[0]) > MANY_BLOCKS * PROCESSORS;
-            args.rows_a_warp = PAIRS[usize::from(fewer)];
-            return rows / (WARPS * args.rows_a_warp);
+            args.rows_a_warp = PAIRS;
+            return args.segments[0].matrix.rows / (WARPS * PAIRS);
         }
         let segments = &mut args.segments[..args.count as usize];
         let rows: Vec<u32> = segments.iter().map(|segment| segment.matrix.rows).collect();
-        args.rows_a_warp = rows_a_warp(&rows);
+        let is_short = segments.iter().all(|segment| 2 * segment.matrix.row_bytes <= stage_bytes(segment));
+        args.rows_a_warp = match args.best {
+            0 => rows_a_warp(&rows, if is_short { ENOUGH_SHORT } else { ENOUGH_LONG }),
+            _ => HEAD_ROWS,
+        };
         let mut tiles = 0;
         for segment in segments {
             segment.first_tile = tiles;
