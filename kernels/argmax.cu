@@ -5,14 +5,12 @@ struct ArgmaxArgs {
     const float *logits;
     unsigned long long *best;  // the highest key of each output; the first kernel of a step clears them
     const uint32_t *serial;
-    uint32_t *host_tokens;  // mapped; NONE where no logit is usable
-    uint32_t *host_done;    // mapped; the serial number of the step, written last
+    unsigned long long *host_tokens;  // mapped
     uint32_t vocab, pad;
 };
 
 constexpr int PARTS = 64;
 constexpr int THREADS = 256;
-constexpr uint32_t NONE = 0xffffffffu;
 
 extern "C" __global__ void __launch_bounds__(THREADS) argmax(ArgmaxArgs args, Shape) {
     __shared__ unsigned long long keys[THREADS / WARP];
@@ -28,16 +26,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) argmax(ArgmaxArgs args, Sh
     if (threadIdx.x == 0) atomicMax(args.best + blockIdx.y, key);
 }
 
-// One block for all outputs: the host may read the tokens once it sees the serial number.
+// One block for all outputs.
 extern "C" __global__ void __launch_bounds__(THREADS) step_end(ArgmaxArgs args, Shape shape) {
     wait_for_producers();
+    const uint32_t serial = *args.serial;
     for (uint32_t output = threadIdx.x; output < shape.outputs; output += THREADS) {
         const unsigned long long key = args.best[output];
-        args.host_tokens[output] = key == 0 ? NONE : ~(uint32_t)key;
-        __threadfence_system();
+        tell_token(args.host_tokens + output, serial, key == 0 ? NONE : ~(uint32_t)key);
     }
-    __syncthreads();
-    if (threadIdx.x != 0) return;
-    __threadfence_system();
-    *(volatile uint32_t *)args.host_done = *args.serial;
 }

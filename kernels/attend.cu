@@ -5,7 +5,7 @@
 // then each warp mixes the values of all for 16 elements of the heads. Copies run ahead in a ring of three stages, across splits. The last block
 // to end merges the splits in order. With one row in the batch, the norm and rotation of its heads and its place in the cache are done here
 // too, and keys are on their way before the block waits for its producers: all but the row's own are older than the step, and what tells
-// of the row is older than the embedding, which no later kernel overtakes.
+// of the row is in place before any other kernel of the step begins.
 //
 // What a row gets depends on its own length alone: `prompt.cu` has the same sums in the same order.
 #include "common/cached.cuh"

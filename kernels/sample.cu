@@ -32,44 +32,52 @@ __device__ __forceinline__ void adjust(const SampleArgs &args, Scratch &s, uint3
     __syncthreads();
 }
 
-// Writes the token of a row, and after the last row the mark that the host waits for. Everything shared is left as it was found.
-__device__ __forceinline__ void end_row(const SampleArgs &args, const Shape &shape, uint32_t row, uint32_t token) {
+// Tells the host a row's token, and leaves everything shared as it was found. Who rehearses does neither.
+__device__ __forceinline__ void end_row(const SampleArgs &args, const Shape &shape, uint32_t row, uint32_t token, uint32_t serial, bool is_whole,
+                                        bool rehearses) {
     Group &group = args.groups[row];
-    for (int round = 0; round < 3; round++) group.bins[round][threadIdx.x] = 0;
-    if (threadIdx.x != 0) return;
+    if (threadIdx.x == 0 && !rehearses) tell_token(args.host_tokens + row, serial, token);
+    if (is_whole) {
+        for (int round = 0; round < 3; round++) group.bins[round][threadIdx.x] = 0;
+    }
+    if (threadIdx.x != 0 || rehearses) return;
     group.arrived = group.ended = 0;
-    args.host_tokens[row] = token;
-    __threadfence_system();
-    if (atomicAdd(args.counters + 1, 1) != shape.outputs - 1) return;
-    args.counters[0] = args.counters[1] = 0;
-    __threadfence_system();
-    *(volatile uint32_t *)args.host_done = *args.serial;
+    if (atomicAdd(args.counters + 1, 1) == shape.outputs - 1) args.counters[0] = args.counters[1] = 0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_constant__ SampleArgs args, Shape shape) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(const __grid_constant__ SampleArgs args, Shape shape) {
     __shared__ Scratch s;
     // In order of their beginning: blocks that wait for each other are then running, whatever order the device starts them in.
     if (threadIdx.x == 0) s.ticket = atomicAdd(args.counters, 1);
     __syncthreads();
     const uint32_t row = s.ticket / args.parts, part = s.ticket % args.parts;
     constexpr uint32_t WORDS = sizeof(Draw) / 4;
-    if (threadIdx.x < WORDS) reinterpret_cast<uint32_t *>(&s.draw)[threadIdx.x] = reinterpret_cast<const uint32_t *>(args.draws + row)[threadIdx.x];
+    if (threadIdx.x < WORDS) reinterpret_cast<uint32_t *>(&s.draw)[threadIdx.x] = __ldcg(reinterpret_cast<const uint32_t *>(args.draws + row) + threadIdx.x);
+    const uint32_t serial = __ldcg(args.serial);
     __syncthreads();
     if (s.draw.adjusted != 0 && threadIdx.x < 2) {
         s.range[threadIdx.x] = reinterpret_cast<const volatile uint32_t *>(args.host_starts)[row * (args.parts + 1) + part + threadIdx.x];
     }
-    wait_for_producers();
-    float v[ITEMS];
-    const float *logits = args.logits + (size_t)row * args.vocab;
-#pragma unroll
-    for (int j = 0; j < ITEMS; j++) {
-        const uint32_t i = part * PART + j * THREADS + threadIdx.x;
-        v[j] = i < args.vocab ? logits[i] : -INFINITY;
-    }
-    __syncthreads();
-    if (s.draw.adjusted != 0 && s.range[0] < s.range[1]) adjust(args, s, row, part, s.range[0], s.range[1], v);
     const uint32_t k = s.draw.temperature == 0.0f ? 1 : s.draw.top_k;
-    uint32_t token = NONE;
-    const bool last = k > 0 && k <= FEW ? few(args, s, row, part, v, k, token) : whole(args, s, row, part, v, token);
-    if (last) end_row(args, shape, row, token);
+    const bool is_few = k > 0 && k <= FEW;
+    // The first blocks go the short way twice, first with any logits, while the true ones are being made: all of the step's weights have gone
+    // through the cache since its code was there last.
+#pragma unroll 1
+    for (bool rehearses = is_few && s.ticket < REHEARSERS;; rehearses = false) {
+        if (!rehearses) wait_for_producers();
+        float v[ITEMS];
+        const float *logits = args.logits + (size_t)row * args.vocab;
+#pragma unroll
+        for (int j = 0; j < ITEMS; j++) {
+            const uint32_t i = part * PART + j * THREADS + threadIdx.x;
+            v[j] = i < args.vocab ? __ldcg(logits + i) : -INFINITY;
+        }
+        __syncthreads();
+        if (!rehearses && s.draw.adjusted != 0 && s.range[0] < s.range[1]) adjust(args, s, row, part, s.range[0], s.range[1], v);
+        uint32_t token = NONE;
+        const bool last = is_few ? few(args, s, row, part, v, k, rehearses, token) : whole(args, s, row, part, v, token);
+        if (last) end_row(args, shape, row, token, serial, !is_few, rehearses);
+        if (!rehearses) return;
+        __syncthreads();
+    }
 }

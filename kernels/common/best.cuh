@@ -1,6 +1,9 @@
-// The order in which logits are chosen. NaN and minus infinity are never chosen; of equals the lowest token wins.
+// The order in which logits are chosen, and how the host hears of a token. NaN and minus infinity are never chosen; of equals the lowest token wins.
 #pragma once
 #include "device.cuh"
+
+// The token where no logit is usable.
+constexpr uint32_t NONE = 0xffffffffu;
 
 // Larger for a larger logit, then for a lower token; 0 for a logit that cannot be chosen.
 __device__ __forceinline__ unsigned long long key_of(float logit, uint32_t token) {
@@ -15,4 +18,10 @@ __device__ __forceinline__ unsigned long long warp_largest(unsigned long long ke
 #pragma unroll
     for (int step = WARP / 2; step > 0; step /= 2) key = max(key, __shfl_xor_sync(ALL_LANES, key, step));
     return key;
+}
+
+// Writes an output's token into mapped memory, with the serial number of the step above it: the host takes both at once, so nothing has to be
+// ordered.
+__device__ __forceinline__ void tell_token(unsigned long long *host_token, uint32_t serial, uint32_t token) {
+    *(volatile unsigned long long *)host_token = (unsigned long long)serial << 32 | token;
 }

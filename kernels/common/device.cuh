@@ -47,20 +47,29 @@ struct Activation {
     float *factors;
 };
 
-// Waits until all results of the kernels before are visible, then lets the next kernel of the graph begin its launch.
-__device__ __forceinline__ void wait_for_producers() {
+// Lets the next kernel of the graph begin its launch, once all blocks have come here.
+__device__ __forceinline__ void release_successors() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// The other way round, for kernels whose successors have much to do before they wait.
-__device__ __forceinline__ void release_and_wait() {
+// Waits until all results of the kernels before are visible. What is read here before that, once more after it, must come by `__ldcg`.
+__device__ __forceinline__ void await_producers() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+__device__ __forceinline__ void wait_for_producers() {
+    await_producers();
+    release_successors();
+}
+
+// The other way round, for kernels whose successors have much to do before they wait.
+__device__ __forceinline__ void release_and_wait() {
+    release_successors();
+    await_producers();
 }
 
 __device__ __forceinline__ float warp_sum(float v) {

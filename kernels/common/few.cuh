@@ -2,21 +2,25 @@
 #pragma once
 #include "sample.cuh"
 
-// The `k`-th highest of the threads' numbers: at least `k` threads have as much.
+// The `k`-th highest of the threads' numbers, or of what pairs of threads have, where `k` is small: at least `k` threads have as much.
 __device__ __forceinline__ uint32_t bound_of(Scratch &s, uint32_t own, uint32_t k) {
-    s.maxima[threadIdx.x] = own;
+    const bool pairs = k <= FIT_LEAST;
+    const uint32_t count = pairs ? THREADS / 2 : THREADS;
+    if (pairs) own = max(own, __shfl_xor_sync(ALL_LANES, own, 1));
+    s.maxima[pairs ? threadIdx.x / 2 : threadIdx.x] = own;
     if (threadIdx.x == 0) s.bound = 0xffffffffu, s.count = 0;
     __syncthreads();
-    uint32_t higher = 0;
+    if (threadIdx.x < count) {
+        own = s.maxima[threadIdx.x];
+        uint32_t higher = 0;
 #pragma unroll 8
-    for (int i = 0; i < THREADS / 4; i++) {
-        const uint4 four = reinterpret_cast<const uint4 *>(s.maxima)[i];
-        higher += (four.x > own) + (four.y > own) + (four.z > own) + (four.w > own);
+        for (uint32_t i = 0; i < count / 4; i++) {
+            const uint4 four = reinterpret_cast<const uint4 *>(s.maxima)[i];
+            higher += (four.x > own) + (four.y > own) + (four.z > own) + (four.w > own);
+        }
+        const uint32_t least = __reduce_min_sync(ALL_LANES, higher < k ? own : 0xffffffffu);
+        if (threadIdx.x % WARP == 0) atomicMin(&s.bound, least);
     }
-    uint32_t least = higher < k ? own : 0xffffffffu;
-#pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2) least = min(least, __shfl_xor_sync(ALL_LANES, least, step));
-    if (threadIdx.x % WARP == 0) atomicMin(&s.bound, least);
     __syncthreads();
     return s.bound;
 }
@@ -93,7 +97,28 @@ __device__ __forceinline__ void typical_few(Scratch &s, Candidate &c, uint32_t c
     keep_mass(s, c, count, rank_bits(fabs(__dsub_rn(mean, x))), mass, s.draw.typical_p);
 }
 
-// The token of a row, from its `count` best candidates in `s.best`, of which there is one.
+// Keeps the candidates that come first until their masses reach `share`; they stand in the order of their ranks.
+__device__ __forceinline__ void keep_first(Scratch &s, Candidate &c, uint32_t count, Key mass, float share) {
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = (count + WARP - 1) / WARP;
+    if (!c.alive) mass = 0;
+    Key up_to = mass;
+#pragma unroll
+    for (int step = 1; step < WARP; step *= 2) {
+        const Key before = __shfl_up_sync(ALL_LANES, up_to, step);
+        if (lane >= step) up_to += before;
+    }
+    if (lane == WARP - 1) s.warps[warp] = up_to;
+    __syncthreads();
+    Key before = up_to - mass, total = 0;
+    for (uint32_t other = 0; other < warps; other++) {
+        const Key sum = s.warps[other];
+        if (other < warp) before += sum;
+        total += sum;
+    }
+    c.alive = c.alive && before < target_mass(total, share);
+}
+
+// The token of a row, from its `count` best candidates in `s.best`, best first, of which there is one.
 __device__ __forceinline__ uint32_t draw_few(Scratch &s, uint32_t count) {
     if (s.draw.temperature == 0.0f) return ~(uint32_t)s.best[0];
     Candidate c = {0.0f, 0, threadIdx.x < count};
@@ -108,18 +133,23 @@ __device__ __forceinline__ uint32_t draw_few(Scratch &s, uint32_t count) {
         top = highest_alive(s, c, count);
     }
     const double x = c.alive ? below(c.logit, top) : 0.0;
-    if (s.draw.top_p < 1.0f) keep_mass(s, c, count, rank_bits(-x), units(exponential(x)), s.draw.top_p);
-    c.alive = c.alive && x >= s.draw.least;
-    if (threadIdx.x < count) s.ranks[threadIdx.x] = c.alive ? score_key(s.draw, c.logit, c.token) : 0, s.masses[threadIdx.x] = c.token;
+    Key score = 0, mass = 0;
+    // Whole warps without a candidate stay out of the way of the others.
+    if (threadIdx.x / WARP * WARP < count) score = score_key(s.draw, c.logit, c.token), mass = units(exponential(x));
+    if (s.draw.top_p < 1.0f) keep_first(s, c, count, mass, s.draw.top_p);
+    if (!(c.alive && x >= s.draw.least)) score = 0;
+    const Key highest = warp_largest(score);
+    const uint32_t token = __reduce_min_sync(ALL_LANES, score == highest ? c.token : NONE);
+    if (threadIdx.x % WARP == 0) s.ranks[threadIdx.x / WARP] = highest, s.masses[threadIdx.x / WARP] = token;
     __syncthreads();
-    Key score = 0;
-    uint32_t token = NONE;
-    for (uint32_t i = 0; i < count; i++) {
-        const Key other = s.ranks[i];
-        const uint32_t id = (uint32_t)s.masses[i];
-        if (other > score || (other == score && id < token)) score = other, token = id;
+    Key best = 0;
+    uint32_t winner = NONE;
+    for (uint32_t warp = 0; warp < (count + WARP - 1) / WARP; warp++) {
+        const Key other = s.ranks[warp];
+        const uint32_t id = (uint32_t)s.masses[warp];
+        if (other > best || (other == best && id < winner)) best = other, winner = id;
     }
-    return token;
+    return winner;
 }
 
 // What the blocks of a row left; a block's threads take them in turn.
@@ -155,8 +185,10 @@ __device__ __forceinline__ uint32_t finish_few(Scratch &s, const Left &left, uin
     return count == 0 ? NONE : draw_few(s, min(count, k));
 }
 
-// Leaves what is asked for of the block's part; the last block of the row returns true, with its token.
-__device__ __forceinline__ bool few(const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, const float (&v)[ITEMS], uint32_t k, uint32_t &token) {
+// Leaves what is asked for of the block's part; the last block of the row returns true, with its token. A block that rehearses returns true with
+// some token of its own part.
+__device__ __forceinline__ bool few(const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, const float (&v)[ITEMS], uint32_t k, bool rehearses,
+                                    uint32_t &token) {
     const uint32_t slots = k <= FIT_LEAST ? LEAST_SLOTS : SLOTS;
     uint32_t own = 0;
 #pragma unroll
@@ -168,7 +200,7 @@ __device__ __forceinline__ bool few(const SampleArgs &args, Scratch &s, uint32_t
     const uint32_t count = collect(s, own, k, slots, each);
     Key *kept = args.kept + (size_t)row * args.parts * SLOTS;
     if (threadIdx.x < slots) kept[part * slots + threadIdx.x] = threadIdx.x < count ? s.keys[threadIdx.x] : 0;
-    if (!is_last(args, s, row)) return false;
-    token = finish_few(s, Left{kept, args.parts * slots}, k);
+    if (!is_last(args, s, row, rehearses) && !rehearses) return false;
+    token = finish_few(s, rehearses ? Left{kept + part * slots, slots} : Left{kept, args.parts * slots}, k);
     return true;
 }

@@ -9,7 +9,8 @@ constexpr uint32_t FEW = 128, SLOTS = 256, LEAST_SLOTS = 64, FIT_LEAST = 40;
 // Keys that the last block looks at closely.
 constexpr uint32_t LIST = 1024;
 constexpr int BINS = 256;
-constexpr uint32_t NONE = 0xffffffffu;
+// Blocks that rehearse; later ones find the code that these brought.
+constexpr uint32_t REHEARSERS = 256;
 typedef unsigned long long Key;
 
 // What the blocks of a row share; zero between steps.
@@ -27,8 +28,7 @@ struct SampleArgs {
     Group *groups;
     uint32_t *counters;               // blocks that began, rows that ended; zero between steps
     const uint32_t *serial;
-    uint32_t *host_tokens;  // mapped; NONE where no logit is usable
-    uint32_t *host_done;    // mapped; the serial number of the step, written last
+    unsigned long long *host_tokens;  // mapped
     uint32_t vocab, parts, most_adjustments, pad;
 };
 
@@ -68,12 +68,15 @@ __device__ __forceinline__ Key block_largest(Scratch &s, Key key) {
     return largest;
 }
 
-// Ends the block's part of a row; whether all others have ended theirs, whose results may then be read.
-__device__ __forceinline__ bool is_last(const SampleArgs &args, Scratch &s, uint32_t row) {
-    __threadfence();
+// Ends the block's part of a row; whether all others have ended theirs, whose results may then be read. Who rehearses ends nothing.
+__device__ __forceinline__ bool is_last(const SampleArgs &args, Scratch &s, uint32_t row, bool rehearses) {
     __syncthreads();
-    if (threadIdx.x == 0) s.last = atomicAdd(&args.groups[row].ended, 1) == args.parts - 1;
+    if (threadIdx.x == 0) {
+        // The block's results are there before it counts, and those of others after.
+        __threadfence();
+        s.last = atomicAdd(&args.groups[row].ended, rehearses ? 0 : 1) == args.parts - 1;
+        __threadfence();
+    }
     __syncthreads();
-    __threadfence();
     return s.last;
 }

@@ -194,7 +194,7 @@ __device__ __forceinline__ bool whole(const SampleArgs &args, Scratch &s, uint32
     Key *kept = args.kept + (size_t)row * args.parts * SLOTS;
     const Key best = block_largest(s, score), first = block_largest(s, score == best && score != 0 ? ~own : 0);
     if (threadIdx.x == 0) kept[2 * part] = best, kept[2 * part + 1] = first;
-    if (!is_last(args, s, row)) return false;
+    if (!is_last(args, s, row, false)) return false;
     score = 0, own = 0;
     for (uint32_t i = threadIdx.x; i < args.parts; i += THREADS) {
         const Key other = __ldcg(kept + 2 * i);

@@ -4,7 +4,7 @@
 #![allow(dead_code)] // Every test binary uses another part.
 
 use crate::common::{self, Ctx, Failed};
-use segno::backend::cuda::args::{ArgmaxArgs, SampleArgs, StepArgs};
+use segno::backend::cuda::args::{ArgmaxArgs, SampleArgs, Shape, StepArgs};
 use segno::backend::cuda::{self, Cuda};
 use segno::ffi::ctx::segno_ctx_opts;
 use std::ffi::{CStr, c_char, c_long, c_void};
@@ -92,25 +92,32 @@ pub struct Fake {
     priority: unsafe extern "C" fn() -> i32,
 }
 
-/// What a launch does: the beginning of a step hands on its number, the ends set the mark; others do nothing.
+/// What a launch does: the beginning of a step hands on its number, the ends write it above a token of each output; others do nothing.
 enum Work {
     Begin(StepArgs),
-    End(ArgmaxArgs),
-    Draw(SampleArgs),
+    End { serial: u64, host_tokens: u64, outputs: usize, token: u64 },
     Nothing,
 }
 
 // SAFETY: called by the stand-in with a kernel's name and its arguments.
 unsafe extern "C" fn capture(name: *const c_char, arguments: *mut *mut c_void) -> *mut c_void {
-    // SAFETY: the name ends with NUL; the first argument of each kernel is its struct.
-    let (name, first) = unsafe { (CStr::from_ptr(name), *arguments) };
+    // SAFETY: the name ends with NUL; the arguments of these kernels are their struct and the shape.
+    let (name, first, second) = unsafe { (CStr::from_ptr(name), *arguments, arguments.add(1)) };
+    // SAFETY: as above; called where there is a shape.
+    let outputs = || unsafe { (**second.cast::<*const Shape>()).outputs as usize };
     let work = match name.to_str().unwrap() {
         // SAFETY: the struct of this kernel.
         "step_begin" => Work::Begin(unsafe { *first.cast::<StepArgs>() }),
-        // SAFETY: the struct of this kernel.
-        "step_end" => Work::End(unsafe { *first.cast::<ArgmaxArgs>() }),
-        // SAFETY: the struct of this kernel.
-        "sample" => Work::Draw(unsafe { *first.cast::<SampleArgs>() }),
+        "step_end" => {
+            // SAFETY: the struct of this kernel.
+            let args = unsafe { *first.cast::<ArgmaxArgs>() };
+            Work::End { serial: args.serial, host_tokens: args.host_tokens, outputs: outputs(), token: 7 }
+        }
+        "sample" => {
+            // SAFETY: the struct of this kernel.
+            let args = unsafe { *first.cast::<SampleArgs>() };
+            Work::End { serial: args.serial, host_tokens: args.host_tokens, outputs: outputs(), token: 8 }
+        }
         _ => Work::Nothing,
     };
     Box::into_raw(Box::new(work)).cast()
@@ -122,13 +129,9 @@ unsafe extern "C" fn run(work: *mut c_void) {
     unsafe {
         match &*work.cast::<Work>() {
             Work::Begin(args) => *(args.serial as *mut u32) = *(args.host_header as *const u32),
-            Work::End(args) => {
-                *(args.host_tokens as *mut u32) = 7;
-                *(args.host_done as *mut u32) = *(args.serial as *const u32);
-            }
-            Work::Draw(args) => {
-                *(args.host_tokens as *mut u32) = 8;
-                *(args.host_done as *mut u32) = *(args.serial as *const u32);
+            &Work::End { serial, host_tokens, outputs, token } => {
+                let serial = u64::from(*(serial as *const u32)) << 32;
+                (0..outputs).for_each(|output| *(host_tokens as *mut u64).add(output) = serial | token);
             }
             Work::Nothing => {}
         }

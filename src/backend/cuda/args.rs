@@ -27,9 +27,8 @@ args! {
     StepArgs {
         host_rows: Address, host_outputs: Address, host_updates: Address, host_header: Address, host_draws: Address, rows: Address,
         outputs: Address, tables: Address, serial: Address, best: Address, draws: Address, frequencies: Address, cos: Address, sin: Address,
-        half_dims: u32, magnitude: f32,
+        half_dims: u32, magnitude: f32, embedding: Matrix, embedded: Address,
     }
-    EmbedArgs { table: Matrix, rows: Address, out: Address }
     SelectArgs { x: Address, outputs: Address, out: Address, width: u32, pad: u32 }
     NormArgs { x: Address, weight: Address, out: Activation, width: u32, eps: f32 }
     SiluArgs { gate: Activation, up: Address, width: u32, pad: u32 }
@@ -53,7 +52,7 @@ args! {
     /// Without `ended`, another launch merges the parts.
     AttentionArgs { heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation }
     ArgmaxArgs {
-        logits: Address, best: Address, serial: Address, host_tokens: Address, host_done: Address, vocab: u32, pad: u32,
+        logits: Address, best: Address, serial: Address, host_tokens: Address, vocab: u32, pad: u32,
     }
     /// How the token of an output is drawn.
     Draw {
@@ -64,8 +63,7 @@ args! {
     Adjustment { token: u32, count: u32, bias: f32 }
     SampleArgs {
         logits: Address, draws: Address, host_starts: Address, host_adjustments: Address, kept: Address, groups: Address,
-        counters: Address, serial: Address, host_tokens: Address, host_done: Address, vocab: u32, parts: u32,
-        most_adjustments: u32, pad: u32,
+        counters: Address, serial: Address, host_tokens: Address, vocab: u32, parts: u32, most_adjustments: u32, pad: u32,
     }
     RepackArgs { raw: Address, out: Matrix, first: u64, count: u64, block_bytes: u32, block_groups: u32 }
 }
@@ -75,7 +73,6 @@ args! {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Args {
     Step(StepArgs),
-    Embed(EmbedArgs),
     Select(SelectArgs),
     Norm(NormArgs),
     Silu(SiluArgs),
@@ -93,7 +90,6 @@ impl Args {
     pub fn pointer(&self) -> *const std::ffi::c_void {
         match self {
             Args::Step(args) => std::ptr::from_ref(args).cast(),
-            Args::Embed(args) => std::ptr::from_ref(args).cast(),
             Args::Select(args) => std::ptr::from_ref(args).cast(),
             Args::Norm(args) => std::ptr::from_ref(args).cast(),
             Args::Silu(args) => std::ptr::from_ref(args).cast(),
@@ -115,11 +111,11 @@ mod tests {
     #[test]
     fn structs_have_the_sizes_that_the_kernels_expect() {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
-        assert_eq!([size_of::<StepArgs>(), size_of::<EmbedArgs>(), size_of::<SelectArgs>()], [120, 48, 32]);
+        assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>()], [160, 32]);
         assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [56, 48, 216]);
         assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [280, 248, 192]);
-        assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
-        assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 48]);
+        assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 88]);
+        assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);
     }
 }

@@ -14,8 +14,8 @@ pub struct Drawing {
     stream: Stream,
     draws: Draws,
     logits: Mapped<f32>,
-    tokens: Mapped<u32>,
-    _done: Mapped<u32>,
+    /// In the lower half, below the number of a step.
+    tokens: Mapped<u64>,
     /// Holds what the blocks of a row share.
     _block: Block,
     launch: Launch,
@@ -56,17 +56,16 @@ impl Drawing {
         let block = Block::new(primary, arrange(0).1)?;
         let draws = Draws::new(primary, rows, vocab, kernels.resident_draws()?)?;
         let (logits, tokens) = (Mapped::new(primary, rows * vocab)?, Mapped::new(primary, rows)?);
-        let done = Mapped::new(primary, 1)?;
         let (mut args, _) = arrange(block.address());
         draws.tell(&mut args);
         (args.logits, args.draws) = (logits.device(), draws.device());
-        (args.host_tokens, args.host_done) = (tokens.device(), done.device());
+        args.host_tokens = tokens.device();
         let grid = [Extent::Fixed(args.parts), Extent::Outputs, Extent::Fixed(1)];
         let (block_threads, args) = (draws::THREADS as u32, Args::Sample(args));
         let launch =
             Launch { kernel: Kernel::Sample, grid, block: block_threads, shared_bytes: 0, args, covers: Vec::new() };
         let stream = Stream::new(kernels)?;
-        Ok(Drawing { stream, draws, logits, tokens, _done: done, _block: block, launch, vocab })
+        Ok(Drawing { stream, draws, logits, tokens, _block: block, launch, vocab })
     }
 
     /// Draws a token for each request; none where no logit is usable. `Unsupported` for what the device leaves to the host.
@@ -79,11 +78,11 @@ impl Drawing {
             assert_eq!(request.logits.len(), self.vocab);
             request.logits.iter().enumerate().for_each(|(i, &logit)| self.logits.write(row * self.vocab + i, logit));
             // No token: a row that is left out shows.
-            self.tokens.write(row, i32::MAX as u32);
+            self.tokens.write(row, i32::MAX as u64);
         }
         let rows = requests.len() as u32;
         self.stream.launch(&self.launch, &Shape { rows, outputs: rows, splits: 1, draws: 1 })?;
         self.stream.wait()?;
-        Ok((0..requests.len()).map(|row| i32::try_from(self.tokens.read(row)).ok()).collect())
+        Ok((0..requests.len()).map(|row| i32::try_from(self.tokens.read(row) as u32).ok()).collect())
     }
 }

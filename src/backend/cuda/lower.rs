@@ -33,7 +33,6 @@ const MAX_HEAD_DIM: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     Step,
-    Embed,
     Select,
     Norm,
     Silu,
@@ -44,12 +43,12 @@ pub enum Kernel {
     Argmax,
     StepEnd,
     AttendMany,
-    AttendOne = 16,
-    AttendPrompt = 21,
-    Matmul = 26,
-    Matvec = 30,
-    Tensor = 49,
-    Sample = 55,
+    AttendOne = 15,
+    AttendPrompt = 20,
+    Matmul = 25,
+    Matvec = 29,
+    Tensor = 48,
+    Sample = 54,
 }
 
 /// Extent of a grid along one axis.
@@ -212,7 +211,6 @@ pub struct Addresses {
     /// The step's own: host and device lists.
     pub step: StepArgs,
     pub host_tokens: Address,
-    pub host_done: Address,
     /// What drawing tokens takes beside the step's own.
     pub sample: SampleArgs,
     /// Entries of a slot's page table.
@@ -273,7 +271,6 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
         // An op adds at most two launches, and the ends of a list four.
         let launches = reserve(2 * program.ops.len() + 4, "a list of launches")?;
         let mut lowering = Lowering { program, placement, addresses, batches, launches, next: 0 };
-        lowering.push(Kernel::Step, [Extent::Rows, ONE, ONE], 128, Args::Step(addresses.step), 0);
         while lowering.next < program.ops.len() {
             lowering.op()?;
         }
@@ -321,14 +318,14 @@ impl Lowering<'_> {
             return Ok(());
         }
         match self.program.ops[self.next] {
-            Op::Embed { table, out } => self.embed(table, out),
+            Op::Embed { table, out } if self.next == 0 => self.embed(table, out),
             Op::Norm { x, weight, out } => self.norm(x, weight, out),
             Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.tensor_products(x) => {}
             Op::MatMul { x, .. } => self.multiply(x),
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. } => return self.heads(),
             Op::Attention { layer, queries, out } => self.attention(layer, queries, out),
             Op::SiluMul { gate, up } => self.silu(gate, up),
-            Op::Add { .. } => return Err(self.out_of_place()),
+            Op::Embed { .. } | Op::Add { .. } => return Err(self.out_of_place()),
             Op::SelectRows { x, out } => self.select(x, out),
         }
         Ok(())
@@ -387,10 +384,11 @@ impl Lowering<'_> {
         id.map_or(0, |id| self.addresses.vectors[id.0])
     }
 
+    /// The start of a step, which decodes the embedding too.
     fn embed(&mut self, table: MatrixId, out: ValueId) {
-        let args =
-            EmbedArgs { table: self.addresses.matrices[table.0], rows: self.addresses.step.rows, out: self.value(out) };
-        self.push(Kernel::Embed, [Extent::Rows, ONE, ONE], 256, Args::Embed(args), 1);
+        let (embedding, embedded) = (self.addresses.matrices[table.0], self.value(out));
+        let args = StepArgs { embedding, embedded, ..self.addresses.step };
+        self.push(Kernel::Step, [Extent::Rows, ONE, ONE], 256, Args::Step(args), 1);
     }
 
     fn select(&mut self, x: ValueId, out: ValueId) {
@@ -459,7 +457,6 @@ impl Lowering<'_> {
             best: self.addresses.step.best,
             serial: self.addresses.step.serial,
             host_tokens: self.addresses.host_tokens,
-            host_done: self.addresses.host_done,
             vocab: self.program.vocab() as u32,
             pad: 0,
         });
@@ -474,7 +471,6 @@ impl Lowering<'_> {
             draws: self.addresses.step.draws,
             serial: self.addresses.step.serial,
             host_tokens: self.addresses.host_tokens,
-            host_done: self.addresses.host_done,
             vocab: vocab as u32,
             parts: draws::parts(vocab) as u32,
             ..self.addresses.sample

@@ -17,10 +17,9 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 56] = [
+const NAMES: [(&str, &str); 55] = [
     ("step", "step_begin"),
-    ("embed", "embed"),
-    ("embed", "select_rows"),
+    ("select", "select_rows"),
     ("norm", "rms_norm"),
     ("norm", "silu_mul"),
     ("heads", "heads"),
@@ -75,7 +74,7 @@ const NAMES: [(&str, &str); 56] = [
     ("matmul_narrow", "narrow"),
     ("sample", "sample"),
 ];
-const REPACK: usize = 48;
+const REPACK: usize = 47;
 
 /// Whether kernels were compiled into this library.
 pub fn is_built() -> bool {

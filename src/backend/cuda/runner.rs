@@ -31,8 +31,8 @@ struct Shared {
     updates: Mapped<TableUpdate>,
     /// Serial number of the step, number of updates.
     header: Mapped<u32>,
-    tokens: Mapped<u32>,
-    done: Mapped<u32>,
+    /// A token of each output, below the serial number of its step.
+    tokens: Mapped<u64>,
     logits: Mapped<f32>,
     draws: Draws,
 }
@@ -169,7 +169,7 @@ impl CudaRunner {
     fn call_everything_once(&mut self, from: u64, to: u64) -> Result<()> {
         self.pad_rows(0, 1);
         self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, 0, Some(0), &AtomicBool::new(false))?;
-        self.wait()?;
+        self.wait(1)?;
         self.stream.is_idle()?;
         self.stream.copy(to, from, size_of::<f32>())?;
         self.stream.download(self.shared.logits.host().cast(), self.logits, size_of::<f32>())?;
@@ -264,17 +264,18 @@ impl CudaRunner {
         timing.run(&self.stream, self.lists.of(shape), shape, positions)
     }
 
-    /// Waits for the last kernel's mark; a failed kernel never sets it, so the driver is asked now and then.
-    fn wait(&self) -> Result<()> {
+    /// Waits for the tokens of so many outputs; a failed kernel never writes them, so the driver is asked now and then.
+    fn wait(&self, outputs: usize) -> Result<()> {
+        let are_there = || (0..outputs).all(|output| (self.shared.tokens.read(output) >> 32) as u32 == self.serial);
         loop {
             for _ in 0..SPINS {
-                if self.shared.done.read(0) == self.serial {
+                if are_there() {
                     return Ok(());
                 }
                 std::hint::spin_loop();
             }
-            if self.stream.is_idle()? && self.shared.done.read(0) != self.serial {
-                return Err(Error::Device("a step ended without its mark".into()));
+            if self.stream.is_idle()? && !are_there() {
+                return Err(Error::Device("a step ended without its tokens".into()));
             }
         }
     }
@@ -299,7 +300,7 @@ impl CudaRunner {
         if batch.wants_logits || self.outputs == 0 {
             return self.fetch_logits();
         }
-        self.wait()?;
+        self.wait(self.outputs)?;
         // Where no token could be chosen, the logits tell why.
         if (0..self.outputs).any(|output| self.best_token(output).is_none()) { self.fetch_logits() } else { Ok(()) }
     }
@@ -320,7 +321,6 @@ impl Shared {
             updates: Mapped::new(primary, sizes.outputs * (limits.pages + 1))?,
             header: Mapped::new(primary, 2)?,
             tokens: Mapped::new(primary, sizes.outputs)?,
-            done: Mapped::new(primary, 1)?,
             logits: Mapped::new(primary, logits)?,
             draws: Draws::new(primary, sizes.outputs, vocab, resident)?,
         })
@@ -334,7 +334,6 @@ impl Shared {
         addresses.step.host_draws = self.draws.device();
         self.draws.tell(&mut addresses.sample);
         addresses.host_tokens = self.tokens.device();
-        addresses.host_done = self.done.device();
     }
 }
 
@@ -363,7 +362,7 @@ impl Runner for CudaRunner {
 
     fn best_token(&self, index: usize) -> Option<u32> {
         assert!(index < self.outputs);
-        Some(self.shared.tokens.read(index)).filter(|&token| token != u32::MAX)
+        Some(self.shared.tokens.read(index) as u32).filter(|&token| token != u32::MAX)
     }
 
     fn copy_page(&mut self, from: u32, to: u32) {
