@@ -28,7 +28,7 @@ const PROCESSOR_BYTES: usize = 227 << 10;
 const OTHER_BYTES: usize = 4 << 10;
 /// Splits of the positions, as in the kernels: short ones first, then long ones.
 const SHORT_SPLIT: usize = 256;
-const SHORT_SPLITS: usize = 8;
+pub const SHORT_SPLITS: usize = 8;
 const LONG_SPLIT: usize = 512;
 
 /// Splits of attention over so many keys.
@@ -120,7 +120,8 @@ impl Lowering<'_> {
     /// Grid and shared memory of the attention of steps: a ring of stages, and fragments of queries and weights.
     fn step_grid(&self) -> ([Extent; 3], usize) {
         let (kv, dim) = (self.program.kv, self.program.kv.head_dim);
-        let ((positions, stages), fragments) = (STEP, STAGED_HEADS * (dim + STEP.0));
+        // Weights of two steps.
+        let ((positions, stages), fragments) = (STEP, STAGED_HEADS * (dim + 2 * STEP.0));
         let shared = 2 * (stages * positions * (dim + PAD) + fragments + 2 * dim);
         let each = (kv.kv_heads * kv.group().div_ceil(STAGED_HEADS)) as u32;
         // The kernel's registers leave room for two.

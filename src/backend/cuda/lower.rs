@@ -6,7 +6,7 @@
 //! lowering needs no GPU.
 
 use super::args::*;
-use super::attention::STAGED_DIMS;
+use super::attention::{SHORT_SPLITS, STAGED_DIMS};
 use super::draws;
 use super::form::is_quantized;
 use crate::error::{Error, Result, reserve};
@@ -49,6 +49,7 @@ pub enum Kernel {
     Matvec = 29,
     Tensor = 48,
     Sample = 54,
+    AttendSplit = 55,
 }
 
 /// Extent of a grid along one axis.
@@ -151,6 +152,9 @@ impl Launch {
     pub fn function(&self, shape: &Shape) -> usize {
         let variant = match (self.kernel, &self.args) {
             (Kernel::Matmul, _) => self.width(shape).ilog2(),
+            (Kernel::AttendOne, _) if self.has_block_a_split(shape) => {
+                return Kernel::AttendSplit as usize + self.head_variant() as usize;
+            }
             (Kernel::AttendMany | Kernel::AttendOne | Kernel::AttendPrompt, _) => self.head_variant(),
             (Kernel::Tensor, _) => self.tensor_args().map_or(0, |args| args.kernel(shape) as u32),
             (Kernel::Matvec, Args::Matvec(args)) => super::single::variant_of(args),
@@ -171,6 +175,11 @@ impl Launch {
     /// Threads of a block for a shape.
     pub fn threads(&self, shape: &Shape) -> u32 {
         self.tensor_args().map_or(self.block, |args| args.threads(shape))
+    }
+
+    /// Whether each of the row's splits, all of them short, has a block.
+    fn has_block_a_split(&self, shape: &Shape) -> bool {
+        shape.splits as usize <= SHORT_SPLITS && self.blocks(shape)[0] == shape.splits
     }
 
     fn head_variant(&self) -> u32 {

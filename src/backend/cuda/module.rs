@@ -17,7 +17,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 55] = [
+const NAMES: [(&str, &str); 60] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
@@ -73,6 +73,11 @@ const NAMES: [(&str, &str); 55] = [
     ("matmul_tensor", "tensor_many"),
     ("matmul_narrow", "narrow"),
     ("sample", "sample"),
+    ("attend_split", "attend_split_64"),
+    ("attend_split", "attend_split_80"),
+    ("attend_split", "attend_split_96"),
+    ("attend_split", "attend_split_128"),
+    ("attend_split", "attend_split_256"),
 ];
 const REPACK: usize = 47;
 

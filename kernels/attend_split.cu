@@ -1,0 +1,106 @@
+// Attention of a lone row whose context has few splits, each with a block of its own: both steps of a split at once, in the order of `attend.cu`.
+#include "common/attend.cuh"
+
+template <uint32_t DIM>
+__device__ __forceinline__ void attend_split(const AttentionArgs &args, const Shape &shape) {
+    extern __shared__ __align__(128) uint8_t shared[];
+    __shared__ Shares shares;
+    __shared__ float totals[COLUMNS];
+    const HeadsArgs &in = args.in;
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, split = blockIdx.x;
+    const uint32_t group = in.heads / in.kv_heads, chunks = (group + COLUMNS - 1) / COLUMNS, kv_head = blockIdx.y / chunks;
+    const uint32_t in_group = blockIdx.y % chunks * COLUMNS, heads = min(COLUMNS, group - in_group), head = kv_head * group + in_group;
+    const Buffers<DIM> b(shared);
+    const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(in.rows));
+    const Row item{words.x, words.y, words.z, words.w};
+    const uint32_t position = item.position, keys = position + 1, first = split * SHORT_SPLIT;
+    const Cached cached(in, item.slot, kv_head);
+    // Stages: keys of the first step, later values of the second; values of the first; keys of the second.
+    const bool has_two = first + STEP < keys;
+    if (first < keys) {
+        const Ahead near(first, keys, cached), far(first + STEP, keys, cached);
+        start_tile<DIM>(cached, cached.keys, near, position, b.tile(0, warp));
+        if (has_two) start_tile<DIM>(cached, cached.keys, far, position, b.tile(2, warp));
+        start_tile<DIM>(cached, cached.values, near, position, b.tile(1, warp));
+        release_and_wait();
+        turn_heads(in, b, item, kv_head, in.q + (size_t)head * DIM, heads, position - first < SHORT_SPLIT, in_group == 0);
+        __syncthreads();
+
+        // The own key is one of the warp's, in one of the steps.
+        const uint32_t own = position - near.key, own_far = position - far.key;
+        wait_copies<1>();
+        if (own < TILE) put_own<DIM>(b.tile(0, warp), b.own_key, own);
+        if (own_far < TILE) put_own<DIM>(b.tile(2, warp), b.own_key, own_far);
+        float s[2][4] = {};
+        score(b, b.tile(0, warp), s[0]);
+        score(b, b.tile(2, warp), s[1]);
+#pragma unroll
+        for (uint32_t step = 0; step < 2; step++) {
+            const uint32_t key = near.key + step * STEP + lane / 4;
+            if (key >= keys) s[step][0] = s[step][1] = -INFINITY;
+            if (key + 8 >= keys) s[step][2] = s[step][3] = -INFINITY;
+            const float2 most = make_float2(column_max(fmaxf(s[step][0], s[step][2])), column_max(fmaxf(s[step][1], s[step][3])));
+            if (lane < COLUMNS / 2) shares.maxima[step * WARPS + warp][lane] = make_float2(ceilf(most.x), ceilf(most.y));
+        }
+        __syncwarp();
+        if (has_two) start_tile<DIM>(cached, cached.values, far, position, b.tile(0, warp));
+        __syncthreads();
+        float2 tops[4];
+        float2 top = make_float2(-INFINITY, -INFINITY);
+#pragma unroll
+        for (uint32_t half = 0; half < 4; half++) tops[half] = top = half_max(shares, half, top);
+#pragma unroll
+        for (uint32_t step = 0; step < 2; step++) {
+            const float2 base = warp < HALF_WARPS ? tops[2 * step] : tops[2 * step + 1];
+            float (&v)[4] = s[step];
+            v[0] = power_of(v[0] - base.x), v[1] = power_of(v[1] - base.y), v[2] = power_of(v[2] - base.x), v[3] = power_of(v[3] - base.y);
+            shares.sums[step * WARPS + warp][lane] = make_float2(__fadd_rn(v[0], v[2]), __fadd_rn(v[1], v[3]));
+            b.weights[(step * WARPS + warp) * WARP + lane] = make_uint2(transpose(v[0], v[1]), transpose(v[2], v[3]));
+        }
+        if (has_two) wait_copies<1>();
+        else wait_copies<0>();
+        if (own < TILE) put_own<DIM>(b.tile(1, warp), b.own_value, own);
+        __syncthreads();
+        float out[MIXED<DIM>][4] = {};
+        float2 sum = make_float2(0.0f, 0.0f), before = make_float2(-INFINITY, -INFINITY);
+#pragma unroll
+        for (uint32_t half = 0; half < 4; half++) {
+            if (half == 2) {
+                if (!has_two) break;
+                wait_copies<0>();
+                if (own_far < TILE) put_own<DIM>(b.tile(0, warp), b.own_value, own_far);
+                __syncthreads();
+            }
+            const float2 factor = make_float2(power(before.x - tops[half].x), power(before.y - tops[half].y));
+            rescale(out, factor);
+            mix(b, half < 2 ? 1 : 0, half % 2, b.weights + half / 2 * WARPS * WARP, out);
+            if (warp == 0) add_half(shares, half, factor, sum);
+            before = tops[half];
+        }
+        const float2 total = make_float2(column_sum(sum.x), column_sum(sum.y));
+        // Without a counter another kernel merges.
+        if (gridDim.x > 1 || args.ended == nullptr) {
+            put_part<DIM>(args, head, heads, shape.splits, split, out, top, total);
+            if (args.ended == nullptr || !ends_last(args, 0, splits_of(keys))) return;
+            merge_splits(args, b, head, heads, shape.splits, splits_of(keys), totals);
+        } else {
+            __syncthreads();
+            if (warp == 0 && lane < 4) totals[2 * lane] = total.x, totals[2 * lane + 1] = total.y;
+            put_results<DIM>(b, out);
+        }
+        put_heads(args, b, 0, head, heads, totals);
+        return;
+    }
+    release_and_wait();
+}
+
+#define ATTEND(DIM)                                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_split_##DIM(const __grid_constant__ AttentionArgs args, Shape shape) {  \
+        attend_split<DIM>(args, shape);                                                                                                     \
+    }
+
+ATTEND(64)
+ATTEND(80)
+ATTEND(96)
+ATTEND(128)
+ATTEND(256)

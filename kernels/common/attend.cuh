@@ -1,0 +1,328 @@
+// Attention of single rows over paged f16 keys and values, on matrix instructions: keys or values are the rows, the query heads of a
+// key-value head the columns, so that each is read once.
+//
+// A block takes 128 positions at a time: each warp scores 16 of them, then each warp mixes the values of all for 16 elements of the heads. The
+// last block of a row and key-value head to end merges its splits in order. With one row in the batch, the norm and rotation of its heads and
+// its place in the cache are done here too, and keys are on their way before the block waits for its producers: all but the row's own are older
+// than the step, and what tells of the row is in place before any other kernel of the step begins.
+//
+// What a row gets depends on its own length alone: `prompt.cu` has the same sums in the same order.
+#pragma once
+#include "cached.cuh"
+#include "fragments.cuh"
+
+constexpr uint32_t WARPS = 8, THREADS = WARPS * WARP;
+constexpr uint32_t TILE = 16, STEP = WARPS * TILE;
+// Query heads of a block.
+constexpr uint32_t COLUMNS = 8;
+constexpr uint32_t STAGES = 3;
+// A maximum holds for half a step.
+constexpr uint32_t HALF_WARPS = WARPS / 2;
+constexpr uint32_t NONE = 0xffffffffu;
+// Splits whose factors the last block holds at a time.
+constexpr uint32_t MERGED = 256;
+
+// Shared memory of a block.
+template <uint32_t DIM>
+struct Buffers {
+    static constexpr uint32_t STRIDE = DIM + PAD, STAGE = STEP * STRIDE;
+    __half *stages;
+    uint2 *queries;  // fragments of B, a pair of words a lane for 16 elements
+    uint2 *weights;  // the same for 16 keys, of every warp and of two steps
+    __half *own_key, *own_value;
+
+    __device__ __forceinline__ explicit Buffers(uint8_t *shared) {
+        stages = reinterpret_cast<__half *>(shared);
+        queries = reinterpret_cast<uint2 *>(stages + STAGES * STAGE);
+        weights = queries + DIM / TILE * WARP;
+        own_key = reinterpret_cast<__half *>(weights + 2 * WARPS * WARP), own_value = own_key + DIM;
+    }
+
+    __device__ __forceinline__ __half *tile(uint32_t stage, uint32_t index) const { return stages + stage * STAGE + index * TILE * STRIDE; }
+    // Results of the heads, once the stages are free.
+    __device__ __forceinline__ float *results() const { return reinterpret_cast<float *>(stages); }
+    // For the last block: factors of the splits, and parts on their way.
+    static constexpr uint32_t PARTS = STAGES * STAGE / 2 - 2 * COLUMNS * MERGED;
+    __device__ __forceinline__ float2 *factors() const { return reinterpret_cast<float2 *>(stages); }
+    __device__ __forceinline__ float *parts() const { return reinterpret_cast<float *>(factors() + COLUMNS * MERGED); }
+};
+
+// A step that is copied: the warp's first position of it, NONE where there is no such step, and the page of that.
+struct Ahead {
+    uint32_t key, page;
+
+    // `first` is that of the step.
+    __device__ __forceinline__ Ahead(uint32_t first, uint32_t keys, const Cached &cached) : key(NONE), page(0) {
+        if (first == NONE) return;
+        key = first + threadIdx.x / WARP * TILE;
+        if (key < keys) page = cached.page_of(key);
+    }
+};
+
+// Starts the copies of the warp's tile, and ends their group. Rows from `limit` on become 0.
+template <uint32_t DIM>
+__device__ __forceinline__ void start_tile(const Cached &cached, const __half *run, const Ahead &ahead, uint32_t limit, __half *to) {
+    constexpr uint32_t CHUNKS = DIM / 8;
+    if (ahead.key != NONE) {
+        const uint32_t lane = threadIdx.x % WARP;
+        const __half *from = run + ahead.page * cached.page_elements + ahead.key % PAGE_TOKENS * DIM + lane * 8;
+        const int rows = limit - ahead.key;
+        to += lane * 8;
+#pragma unroll
+        for (uint32_t i = 0; i < TILE * CHUNKS; i += WARP) {
+            const uint32_t row = (i + lane) / CHUNKS;
+            copy_or_clear(to + i * 8 + row * PAD, from + i * 8, (int)row < rows);
+        }
+    }
+    commit_copies();
+}
+
+// Place of an element of a query among the halves of the fragments.
+__device__ __forceinline__ uint32_t query_place(uint32_t column, uint32_t i) {
+    return ((i / TILE * WARP + column * 4 + i % 8 / 2) * 2 + i % TILE / 8) * 2 + i % 2;
+}
+
+template <uint32_t DIM>
+__device__ __forceinline__ void load_queries(const Buffers<DIM> &b, const float *q, uint32_t heads) {
+    const float scale = score_scale(DIM);
+    __half2 *queries = reinterpret_cast<__half2 *>(b.queries);
+#pragma unroll
+    for (uint32_t i = 2 * threadIdx.x; i < COLUMNS * DIM; i += 2 * THREADS) {
+        const float2 v = i < heads * DIM ? *reinterpret_cast<const float2 *>(q + i) : make_float2(0.0f, 0.0f);
+        queries[query_place(i / DIM, i % DIM) / 2] = __floats2half2_rn(__fmul_rn(v.x, scale), __fmul_rn(v.y, scale));
+    }
+}
+
+// Norm and rotation of the row's queries and key; key and value also go to the cache, by one of the blocks of a key-value head. Columns without
+// a head are 0.
+template <uint32_t DIM>
+__device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, const Row &item, uint32_t kv_head, const float *q, uint32_t heads,
+                                           bool has_own, bool stores) {
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const float scale = score_scale(DIM);
+    __half *queries = reinterpret_cast<__half *>(b.queries);
+    for (uint32_t i = threadIdx.x; i < DIM / TILE * WARP; i += THREADS) {
+        if (i % WARP / 4 >= heads) b.queries[i] = make_uint2(0, 0);
+    }
+    if (warp < heads) {
+        const auto take = [&](uint32_t i, float v) { queries[query_place(warp, i)] = __float2half_rn(__fmul_rn(v, scale)); };
+        turn_head(in, 0, q + (size_t)warp * DIM, in.q_norm, take);
+    }
+    const bool has_key = warp == heads % WARPS, has_value = warp == (heads + 1) % WARPS;
+    if (!has_own || !(has_key || has_value)) return;
+    const uint32_t page = in.tables[(size_t)item.slot * in.table_stride + item.position / PAGE_TOKENS];
+    const size_t to = page * in.page_elements + ((size_t)kv_head * PAGE_TOKENS + item.position % PAGE_TOKENS) * DIM;
+    __half *cache = reinterpret_cast<__half *>(in.cache) + to;
+    const auto put = [&](__half *own, uint64_t side, uint32_t i, float v) {
+        own[i] = __float2half_rn(v);
+        if (stores) cache[side + i] = own[i];
+    };
+    if (has_key) turn_head(in, 0, in.k + (size_t)kv_head * DIM, in.k_norm, [&](uint32_t i, float v) { put(b.own_key, in.keys, i, v); });
+    if (!has_value) return;
+    float v[(DIM + WARP - 1) / WARP];
+#pragma unroll
+    for (uint32_t i = lane; i < DIM; i += WARP) v[i / WARP] = in.v[(size_t)kv_head * DIM + i];
+#pragma unroll
+    for (uint32_t i = lane; i < DIM; i += WARP) put(b.own_value, in.values, i, v[i / WARP]);
+}
+
+// Puts the row's own key or value in its place of the warp's tile.
+template <uint32_t DIM>
+__device__ __forceinline__ void put_own(__half *tile, const __half *own, uint32_t row) {
+#pragma unroll
+    for (uint32_t i = threadIdx.x % WARP; i < DIM; i += WARP) tile[row * (DIM + PAD) + i] = own[i];
+    __syncwarp();
+}
+
+// Scores of the warp's 16 keys.
+template <uint32_t DIM>
+__device__ __forceinline__ void score(const Buffers<DIM> &b, const __half *tile, float (&s)[4]) {
+    const uint32_t lane = threadIdx.x % WARP;
+    const __half *row = tile + lane % TILE * Buffers<DIM>::STRIDE + lane / TILE * 8;
+#pragma unroll
+    for (uint32_t i = 0; i < DIM / TILE; i++) {
+        uint32_t a[4];
+        load_rows(a, row + i * TILE);
+        const uint2 q = b.queries[i * WARP + lane];
+        multiply_add(s, a, q.x, q.y);
+    }
+}
+
+// Tiles of 16 elements that a warp mixes.
+template <uint32_t DIM>
+constexpr uint32_t MIXED = (DIM / TILE + WARPS - 1) / WARPS;
+
+// Adds the weighted values of half a step to the warp's elements.
+template <uint32_t DIM>
+__device__ __forceinline__ void mix(const Buffers<DIM> &b, uint32_t stage, uint32_t half, const uint2 *weights, float (&out)[MIXED<DIM>][4]) {
+    const uint32_t lane = threadIdx.x % WARP, first = threadIdx.x / WARP * TILE;
+    const __half *row = b.tile(stage, half * HALF_WARPS) + (lane % 8 + lane / 16 * 8) * Buffers<DIM>::STRIDE + lane / 8 % 2 * 8 + first;
+    uint2 p[HALF_WARPS];
+#pragma unroll
+    for (uint32_t t = 0; t < HALF_WARPS; t++) p[t] = weights[(half * HALF_WARPS + t) * WARP + lane];
+#pragma unroll
+    for (uint32_t e = 0; e < MIXED<DIM>; e++) {
+        if (first + e * WARPS * TILE >= DIM) break;
+        uint32_t a[HALF_WARPS][4];
+#pragma unroll
+        for (uint32_t t = 0; t < HALF_WARPS; t++) load_columns(a[t], row + t * TILE * Buffers<DIM>::STRIDE + e * WARPS * TILE);
+#pragma unroll
+        for (uint32_t t = 0; t < HALF_WARPS; t++) multiply_add(out[e], a[t], p[t].x, p[t].y);
+    }
+}
+
+template <uint32_t TILES>
+__device__ __forceinline__ void rescale(float (&out)[TILES][4], float2 factor) {
+#pragma unroll
+    for (uint32_t e = 0; e < TILES; e++) {
+        out[e][0] = __fmul_rn(out[e][0], factor.x), out[e][1] = __fmul_rn(out[e][1], factor.y);
+        out[e][2] = __fmul_rn(out[e][2], factor.x), out[e][3] = __fmul_rn(out[e][3], factor.y);
+    }
+}
+
+// What the warps tell each other in two steps.
+struct Shares {
+    float2 maxima[2 * WARPS][COLUMNS / 2];  // rounded up
+    float2 sums[2 * WARPS][WARP];
+};
+
+// Maximum of half a step for the lane's two columns, and of what was before.
+__device__ __forceinline__ float2 half_max(const Shares &shares, uint32_t half, float2 top) {
+#pragma unroll
+    for (uint32_t w = 0; w < HALF_WARPS; w++) {
+        const float2 other = shares.maxima[half * HALF_WARPS + w][threadIdx.x % 4];
+        top.x = fmaxf(top.x, other.x), top.y = fmaxf(top.y, other.y);
+    }
+    return top;
+}
+
+__device__ __forceinline__ void add_half(const Shares &shares, uint32_t half, float2 factor, float2 &sum) {
+    float2 v = shares.sums[half * HALF_WARPS][threadIdx.x % WARP];
+#pragma unroll
+    for (uint32_t w = 1; w < HALF_WARPS; w++) {
+        const float2 other = shares.sums[half * HALF_WARPS + w][threadIdx.x % WARP];
+        v.x = __fadd_rn(v.x, other.x), v.y = __fadd_rn(v.y, other.y);
+    }
+    sum.x = __fmaf_rn(sum.x, factor.x, v.x), sum.y = __fmaf_rn(sum.y, factor.y, v.y);
+}
+
+// Factors of some splits of a head, relative to the maximum of all; by a warp.
+__device__ __forceinline__ void weigh_splits(const float2 *states, float2 *factors, uint32_t first, uint32_t count, uint32_t splits) {
+    float top = -INFINITY;
+    for (uint32_t split = threadIdx.x % WARP; split < splits; split += WARP) {
+        const float2 state = __ldcg(states + split);
+        top = fmaxf(top, state.x);
+        if (split - first < count) factors[split - first] = state;
+    }
+    top = warp_max(top);
+    __syncwarp();
+    for (uint32_t i = threadIdx.x % WARP; i < count; i += WARP) factors[i].x = power(factors[i].x - top);
+}
+
+// Merges a row's splits, by the block that ended last.
+template <uint32_t DIM>
+__device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Buffers<DIM> &b, size_t head, uint32_t heads, uint32_t stride,
+                                             uint32_t splits, float *totals) {
+    constexpr uint32_t KEPT = COLUMNS * DIM / THREADS;
+    const uint32_t warp = threadIdx.x / WARP, width = heads * DIM, quads = width / 4, at_once = min(Buffers<DIM>::PARTS / width, MERGED);
+    float out[KEPT] = {}, sum[KEPT] = {};
+    for (uint32_t first = 0; first < splits; first += at_once) {
+        const uint32_t count = min(splits - first, at_once);
+        const float *mixed = args.mixed + (head * stride + first) * DIM;
+        for (uint32_t split = threadIdx.x / quads, at = threadIdx.x % quads; split < count;) {
+            const uint32_t i = at * 4;
+            copy_or_clear(b.parts() + split * width + i, mixed + (i / DIM * stride + split) * DIM + i % DIM, true);
+            split += THREADS / quads, at += THREADS % quads;
+            if (at >= quads) split++, at -= quads;
+        }
+        commit_copies();
+        if (warp < heads) weigh_splits(args.states + (head + warp) * stride, b.factors() + warp * MERGED, first, count, splits);
+        wait_copies<0>();
+        __syncthreads();
+#pragma unroll
+        for (uint32_t e = 0; e < KEPT; e++) {
+            const uint32_t i = threadIdx.x + e * THREADS;
+            if (i >= width) break;
+            const float *part = b.parts() + i;
+            const float2 *factor = b.factors() + i / DIM * MERGED;
+#pragma unroll 4
+            for (uint32_t split = 0; split < count; split++) {
+                const float2 f = factor[split];
+                out[e] = __fmaf_rn(part[split * width], f.x, out[e]), sum[e] = __fmaf_rn(f.y, f.x, sum[e]);
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (uint32_t e = 0; e < KEPT; e++) {
+        const uint32_t i = threadIdx.x + e * THREADS;
+        if (i >= width) break;
+        b.results()[i] = out[e];
+        if (i % DIM == 0) totals[i / DIM] = sum[e];
+    }
+}
+
+// The warp's elements of a split, for the block that merges, and the state of the split.
+template <uint32_t DIM>
+__device__ __forceinline__ void put_part(const AttentionArgs &args, size_t head, uint32_t heads, uint32_t splits, uint32_t split,
+                                         const float (&out)[MIXED<DIM>][4], float2 top, float2 total) {
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const size_t part = (head + lane % 4 * 2) * splits + split;
+#pragma unroll
+    for (uint32_t e = 0; e < MIXED<DIM>; e++) {
+        const uint32_t element = (warp + e * WARPS) * TILE + lane / 4;
+        if (element >= DIM) break;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            if (lane % 4 * 2 + i % 2 < heads) args.mixed[(part + i % 2 * splits) * DIM + element + i / 2 * 8] = out[e][i];
+        }
+    }
+    if (warp != 0 || lane >= 4) return;
+    if (2 * lane < heads) args.states[part] = make_float2(top.x, total.x);
+    if (2 * lane + 1 < heads) args.states[part + splits] = make_float2(top.y, total.y);
+}
+
+// The same for a block that has the whole row.
+template <uint32_t DIM>
+__device__ __forceinline__ void put_results(const Buffers<DIM> &b, const float (&out)[MIXED<DIM>][4]) {
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll
+    for (uint32_t e = 0; e < MIXED<DIM>; e++) {
+        const uint32_t element = (warp + e * WARPS) * TILE + lane / 4;
+        if (element >= DIM) break;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            // Merging adds to zero, which has no sign then.
+            b.results()[(lane % 4 * 2 + i % 2) * DIM + element + i / 2 * 8] = __fadd_rn(out[e][i], 0.0f);
+        }
+    }
+}
+
+// Whether the block is the last of its row and key-value head to end; all threads of a block come here.
+__device__ __forceinline__ bool ends_last(const AttentionArgs &args, uint32_t row, uint32_t blocks) {
+    __shared__ bool is_last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        // The block's parts are there before it counts, and those of others after.
+        uint32_t *ended = args.ended + (size_t)row * gridDim.y + blockIdx.y;
+        __threadfence();
+        is_last = atomicAdd(ended, 1) == blocks - 1;
+        __threadfence();
+        if (is_last) *ended = 0;
+    }
+    __syncthreads();
+    return is_last;
+}
+
+// Writes the heads, once results and totals are there.
+template <uint32_t DIM>
+__device__ __forceinline__ void put_heads(const AttentionArgs &args, const Buffers<DIM> &b, uint32_t row, uint32_t first_head, uint32_t heads,
+                                          const float *totals) {
+    __syncthreads();
+    // Heads have whole warps of elements.
+#pragma unroll
+    for (uint32_t i = threadIdx.x; i < COLUMNS * DIM; i += THREADS) {
+        if (i >= heads * DIM) break;
+        emit(args.out, row, first_head * DIM + i, args.in.heads * DIM, __fdiv_rn(b.results()[i], totals[i / DIM]));
+    }
+}
