@@ -31,7 +31,7 @@ cuda: .cuda/nvidia/cu13/bin/nvcc
 	$(PYTHON) -m pip install --quiet --no-deps --target .cuda $(CUDA_WHEELS)
 
 # The library for every chip that is supported, below $(BUILD)/dist: machine code for each, and code that the driver of a later chip compiles.
-DIST_ARCH := sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_90
+DIST_ARCH := sm_80,sm_86,sm_89,sm_90a,sm_100,sm_120,compute_90
 dist: export SEGNO_CUDA_ARCH := $(DIST_ARCH)
 dist: export CARGO_TARGET_DIR := $(abspath $(BUILD))/dist-target
 dist: cuda
@@ -47,7 +47,7 @@ lab: cuda $(patsubst kernels/lab/%.cu,$(BUILD)/lab/%,$(wildcard kernels/lab/*.cu
 
 $(BUILD)/lab/%: kernels/lab/%.cu $(wildcard kernels/*.cu kernels/common/*.cuh)
 	@mkdir -p $(@D)
-	$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90,code=sm_90 -L$(dir $(NVCC))../lib -o $@ $<
+	$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -L$(dir $(NVCC))../lib -o $@ $<
 
 # What a machine with a GPU needs to run the tests of the CUDA backend, without Rust: copy the folder there and start its run.sh.
 gpu-package: cuda

@@ -2,7 +2,7 @@
 //!
 //! The shared library's SONAME follows the ABI number, and it stays mapped until the process ends. nvcc is looked for in `NVCC`, `CUDA_HOME`,
 //! `.cuda/` (filled by `make cuda`) and `PATH`; without one the library is built without kernels. `SEGNO_CUDA_ARCH` lists the targets, as in
-//! the default `sm_90,compute_80`: machine code for `sm_`, code that the driver compiles when it loads for `compute_`. A kernel that spills
+//! the default `sm_90a,compute_80`: machine code for `sm_`, code that the driver compiles when it loads for `compute_`. A kernel that spills
 //! registers or keeps arrays in local memory fails the build; `registers.txt` in the output folder tells what each one uses. Fatbins are kept
 //! in `kernels/` of the target folder under a hash of all that they are made from, so that every profile shares them.
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const DEFAULT_ARCH: &str = "sm_90,compute_80";
+const DEFAULT_ARCH: &str = "sm_90a,compute_80";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -106,6 +106,42 @@ __device__ __forceinline__ void load_fragments(uint32_t (&a)[2][4], const uint8_
     }
 }
 
+template <typename V>
+__device__ __forceinline__ V load_word(uint32_t at) {
+    V v;
+    if constexpr (sizeof(V) == 4) asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at));
+    else asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    return v;
+}
+
+// A group of 32 rows for two tiles, which stand STRIDE bytes apart in shared memory with GROUPS groups each; `at` is the address of the lane's row.
+template <int TYPE, uint32_t STRIDE, uint32_t GROUPS>
+__device__ __forceinline__ void load_rows(uint32_t (&a)[2][4], uint32_t at, uint32_t index) {
+    uint32_t codes[4];
+    load_matrices(codes, at + index * 16);
+    if constexpr (TYPE == Q8_0) {
+        uint32_t upper[4];
+        load_matrices(upper, at + index * 16 + 16 * GROUPS);
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[i / 2][i % 2] = codes[i], a[i / 2][2 + i % 2] = upper[i];
+        return;
+    }
+    const uint32_t lane = threadIdx.x % WARP, t = lane % 4, high = at - (lane - lane / 4) * STRIDE + code_bytes(TYPE) * GROUPS + index * high_bytes(TYPE);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t low = codes[i] & 0x0f0f0f0f, upper = codes[i] >> 4 & 0x0f0f0f0f;
+        if constexpr (TYPE == Q5_K) {
+            const uint32_t bits = load_word<uint32_t>(high + 8 * i * STRIDE) >> t;
+            low |= bits << 4 & 0x10101010, upper |= bits & 0x10101010;
+        }
+        if constexpr (TYPE == Q6_K) {
+            const uint2 bits = load_word<uint2>(high + 8 * i * STRIDE);
+            low = less_32(low | (bits.x >> (2 * t) << 4 & 0x30303030)), upper = less_32(upper | (bits.y >> (2 * t) << 4 & 0x30303030));
+        }
+        a[i / 2][i % 2] = low, a[i / 2][2 + i % 2] = upper;
+    }
+}
+
 // Sums of 32 products each, on top of INTEGER_BITS.
 __device__ __forceinline__ void multiply_groups(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"

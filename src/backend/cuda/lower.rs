@@ -48,8 +48,8 @@ pub enum Kernel {
     Matmul = 25,
     Matvec = 29,
     Tensor = 48,
-    Sample = 54,
-    AttendSplit = 55,
+    Sample = 57,
+    AttendSplit = 58,
 }
 
 /// Extent of a grid along one axis.

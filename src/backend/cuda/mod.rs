@@ -22,6 +22,7 @@ mod sizes;
 mod tensor;
 mod timing;
 mod weights;
+mod wide;
 
 use super::{Backend, Gpu, GpuOptions, Limits, Memory, Prepared, Runner};
 use crate::error::{Error, Result};

@@ -17,7 +17,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 60] = [
+const NAMES: [(&str, &str); 63] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
@@ -72,6 +72,9 @@ const NAMES: [(&str, &str); 60] = [
     ("matmul_tensor", "tensor_64"),
     ("matmul_tensor", "tensor_many"),
     ("matmul_narrow", "narrow"),
+    ("matmul_wide", "wide_1"),
+    ("matmul_wide", "wide_2"),
+    ("matmul_wide", "wide_few"),
     ("sample", "sample"),
     ("attend_split", "attend_split_64"),
     ("attend_split", "attend_split_80"),

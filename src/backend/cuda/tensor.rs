@@ -4,6 +4,7 @@
 
 use super::args::{Args, Segment, Shape, TensorArgs};
 use super::lower::{Extent, Kernel, Lowering, ONE};
+use super::wide::{WIDE, Wide};
 use crate::plan::{Op, ValueId};
 use crate::quant::DType;
 
@@ -35,8 +36,14 @@ const fn tile(rows: u32, columns: u32, groups: u32) -> Tile {
     Tile { rows, columns, groups, sums: 4 * (WARPS * together * 36 + waiting * 256) }
 }
 
-/// In the order of the kernels, which the one for narrow batches follows.
+/// In the order of the kernels, which the one for narrow batches and the wide ones follow.
 const TILES: [Tile; 5] = [tile(32, 8, 32), tile(32, 16, 32), tile(32, 32, 32), tile(32, 64, 16), tile(64, 64, 8)];
+
+/// The kernel for narrow batches, and the first of the wide ones, in the order of kernels.
+const NARROW: usize = TILES.len();
+const FIRST_WIDE: usize = NARROW + 1;
+/// Batches of so many rows at most take no wide kernel.
+const FEWEST_WIDE: u32 = 17;
 
 /// Threads of a block, where it has tiles of its own, and of the kernel for narrow batches: two teams of eight warps and one that copies.
 const THREADS: u32 = 256;
@@ -64,20 +71,36 @@ impl TensorArgs {
         if self.on_outputs != 0 { shape.outputs } else { shape.rows }
     }
 
-    fn segments(&self) -> &[Segment] {
+    pub(super) fn segments(&self) -> &[Segment] {
         &self.segments[..self.count as usize]
     }
 
-    /// Number of the kernel for a shape: that for narrow batches where their activations fit into shared memory, or the first that takes the whole
-    /// batch, or the widest, if two stages of it fit.
+    /// Number of the kernel for a shape: that for narrow batches where their activations fit into shared memory, or the quickest of the wide ones
+    /// and of the first that takes the whole batch, or the widest, if two stages of it fit.
     pub fn kernel(&self, shape: &Shape) -> usize {
         let batch = self.batch(shape);
         if self.narrow_bytes(batch).is_some() {
-            return TILES.len();
+            return NARROW;
         }
         let wanted = TILES.iter().position(|tile| tile.columns >= batch).unwrap_or(TILES.len() - 1);
-        let fits = |&index: &usize| TILES[index].sums + 2 * self.stage_bytes(&TILES[index], batch) <= self.most_shared;
-        (0..=wanted).rev().find(fits).unwrap_or(0)
+        match Wide::quickest(self, batch) {
+            Some((index, time)) if batch >= FEWEST_WIDE && time < self.tiled_time(wanted, batch) => FIRST_WIDE + index,
+            _ => {
+                let fits =
+                    |&index: &usize| TILES[index].sums + 2 * self.stage_bytes(&TILES[index], batch) <= self.most_shared;
+                (0..=wanted).rev().find(fits).unwrap_or(0)
+            }
+        }
+    }
+
+    /// Tenths of a microsecond of a kernel with tiles of 32 weight rows, about.
+    fn tiled_time(&self, kernel: usize, batch: u32) -> u32 {
+        let tile = &TILES[kernel];
+        if batch > tile.columns || tile.rows != UNIT {
+            return u32::MAX;
+        }
+        // What a slice of the activations takes to reach all blocks, and what a tile takes beside.
+        self.units(tile.rows).div_ceil(PROCESSORS) * (self.cols.div_ceil(1024) * tile.columns * 3 / 4 + 40)
     }
 
     /// Units of work of tiles of so many weight rows.
@@ -90,12 +113,19 @@ impl TensorArgs {
 
     /// Threads of a block.
     pub fn threads(&self, shape: &Shape) -> u32 {
-        if self.kernel(shape) == TILES.len() { NARROW_THREADS } else { THREADS }
+        match self.kernel(shape) {
+            kernel @ FIRST_WIDE.. => WIDE[kernel - FIRST_WIDE].threads,
+            NARROW => NARROW_THREADS,
+            _ => THREADS,
+        }
     }
 
     /// Blocks of a launch.
     pub fn blocks(&self, shape: &Shape) -> u32 {
         let (kernel, batch) = (self.kernel(shape), self.batch(shape));
+        if kernel >= FIRST_WIDE {
+            return WIDE[kernel - FIRST_WIDE].grid(self, batch);
+        }
         let Some(tile) = TILES.get(kernel) else { return self.units(NARROW_TILE).min(PROCESSORS) };
         let units = self.units(tile.rows);
         (units * batch.div_ceil(tile.columns)).min(if kernel == 0 { 2 * PROCESSORS } else { PROCESSORS })
@@ -104,7 +134,10 @@ impl TensorArgs {
     /// Shared memory of a block: the sums, and a ring of as many stages as fit.
     pub fn shared_bytes(&self, shape: &Shape) -> u32 {
         let kernel = self.kernel(shape);
-        if kernel == TILES.len() {
+        if kernel >= FIRST_WIDE {
+            return WIDE[kernel - FIRST_WIDE].shared_bytes(self);
+        }
+        if kernel == NARROW {
             return self.narrow_bytes(self.batch(shape)).unwrap_or(0);
         }
         let (tile, stage) = (&TILES[kernel], self.stage_bytes(&TILES[kernel], self.batch(shape)));
