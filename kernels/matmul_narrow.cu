@@ -9,7 +9,7 @@
 #include "common/fragment.cuh"
 #include "common/matmul.cuh"
 
-// Chips before compute capability 9.0 have less shared memory than the host wants for this kernel.
+// The host does not choose this kernel where it was compiled for less than compute capability 9.0.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 // Warps of a team, teams of a block, and their threads; each team has one warp more, which fills its ring.

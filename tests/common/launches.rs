@@ -20,6 +20,7 @@ pub fn lists(program: &Program) -> Lists {
         vectors: numbers(program.vectors.len(), 1 << 36),
         step: StepArgs { best: 1 << 44, ..StepArgs::default() },
         most_shared: 227 << 10,
+        copies_in_bulk: true,
         ..Addresses::default()
     };
     lower(program, &placement, &addresses).unwrap()

@@ -37,7 +37,8 @@ args! {
     MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; 3] }
     /// Products of many rows on tensor cores, with what stands behind them.
     TensorArgs {
-        x: Activation, gated: Activation, cols: u32, count: u32, on_outputs: u32, most_shared: u32, segments: [Segment; 3],
+        x: Activation, gated: Activation, cols: u32, count: u32, on_outputs: u32, most_shared: u32, in_bulk: u32, pad: u32,
+        segments: [Segment; 3],
     }
     /// Products of one row, with what stands before and after them.
     MatvecArgs {
@@ -113,7 +114,7 @@ mod tests {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
         assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>()], [160, 32]);
         assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [56, 48, 216]);
-        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [280, 248, 192]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [280, 256, 192]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 88]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);

@@ -217,6 +217,8 @@ pub struct Addresses {
     pub cache_f32: bool,
     /// Shared memory that a block of the device can have, in bytes.
     pub most_shared: u32,
+    /// Whether the kernels that run have the copies of compute capability 9.0.
+    pub copies_in_bulk: bool,
     /// The step's own: host and device lists.
     pub step: StepArgs,
     pub host_tokens: Address,

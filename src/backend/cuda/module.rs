@@ -128,6 +128,11 @@ impl Kernels {
         Ok(kernels)
     }
 
+    /// Whether they were compiled for compute capability 9.0 or more, wherever they run.
+    pub fn is_programmatic(&self) -> bool {
+        self.programmatic
+    }
+
     fn find(&self, file: &str, name: &'static str) -> Result<CUfunction> {
         let index = MODULES.iter().position(|(module, _)| *module == file);
         let module = index.ok_or_else(|| Error::Device(format!("kernel file {file} is not in this library")))?;

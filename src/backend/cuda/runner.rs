@@ -93,7 +93,8 @@ impl CudaRunner {
         shared.tell(&mut addresses);
         (addresses.cache, addresses.step.frequencies) = (cache.address(), weights.frequencies);
         (addresses.matrices, addresses.vectors) = (weights.matrices.clone(), weights.vectors.clone());
-        addresses.most_shared = primary.device().shared_memory()?;
+        (addresses.most_shared, addresses.copies_in_bulk) =
+            (primary.device().shared_memory()?, kernels.is_programmatic());
         let lists = lower(program, &placement, &addresses)?;
         let stream = Stream::new(kernels)?;
         let table_stride = limits.pages + 1;

@@ -77,7 +77,7 @@ impl Needs {
         let mut places = Places::new(1 << 20);
         let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
         (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
-        addresses.most_shared = u32::MAX;
+        (addresses.most_shared, addresses.copies_in_bulk) = (u32::MAX, true);
         let lists = lower(program, &placement, &addresses)?;
         let nodes = |shape: &Shape| lists.of(shape).iter().filter(|launch| launch.runs(shape)).count();
         let graphs = sizes.shapes().map(|shape| GRAPH_BYTES + nodes(&shape) * NODE_BYTES).sum::<usize>();

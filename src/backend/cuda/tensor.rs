@@ -60,8 +60,6 @@ const MOST_SLICES: u32 = 4;
 const ENOUGH_STAGES: u32 = 2;
 const MOST_NARROW_STAGES: u32 = 8;
 const NARROW_BESIDE: u32 = 13 << 10;
-/// Shared memory that the chips which have its instructions give a block.
-const LEAST_SHARED: u32 = 200 << 10;
 /// Bytes beyond a row of activations, which keep banks apart.
 const PAD: u32 = 16;
 
@@ -149,7 +147,7 @@ impl TensorArgs {
     /// Shared memory of a block of the kernel for narrow batches, if it takes this one: the activations, and two rings of as many stages as fit.
     fn narrow_bytes(&self, batch: u32) -> Option<u32> {
         let fits = batch <= NARROW_ROWS && self.cols >= NARROW_COLUMNS && self.cols.is_multiple_of(128);
-        if !fits || self.most_shared < LEAST_SHARED {
+        if !fits || self.in_bulk == 0 {
             return None;
         }
         let activations = batch * (self.cols.next_multiple_of(128) + PAD + (self.cols / 4).next_multiple_of(128) + PAD);
@@ -211,6 +209,7 @@ impl Lowering<'_> {
             return false;
         }
         (args.count, args.most_shared) = (outs.len() as u32, self.addresses.most_shared);
+        args.in_bulk = self.addresses.copies_in_bulk.into();
         let narrow = Shape { rows: 8, outputs: 8, ..Shape::default() };
         if args.shared_bytes(&narrow) > args.most_shared {
             return false;
