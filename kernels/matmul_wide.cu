@@ -60,6 +60,7 @@ __device__ __forceinline__ void add_group(const Operands &in, int j, float (&sum
     uint32_t b[4];
 #pragma unroll
     for (int n = 0; n < T::NT; n++) {
+        if (T::COLS < 32 && n > 0) __syncwarp();
         if (n % 2 == 0) load_matrices(b, in.columns + n * 8 * T::CODE_STRIDE + j * 32);
         const uint32_t (&own)[2] = *reinterpret_cast<const uint32_t (*)[2]>(b + n % 2 * 2);
         const float4 f = load_shared(in.factors + j * T::COLUMN_STRIDE + 64 * n);
@@ -169,104 +170,140 @@ __device__ __forceinline__ float total(const float *own) {
     }
 }
 
-// Outputs of a warp: for each of the block's columns of a tile, the units of 32 rows.
+// Outputs of a warp: a unit of rows for some of the block's columns of a tile. All of them begin together, so that none waits for another.
 template <class T, bool GATED>
 struct Outputs {
-    static constexpr uint32_t WARPS = T::THREADS / WARP, COLS = T::COLS / T::SPLIT, UNITS = T::ROWS / UNIT / (GATED ? 2 : 1), ALL = COLS * UNITS;
-    // Begun together, so that none waits for the loads of another.
-    static constexpr uint32_t MOST = T::COLS < 32 ? 1 : 16, AT_ONCE = ALL / WARPS < MOST ? ALL / WARPS : MOST;
-    const Tiles<T> &tiles;
-    const Corner &at;
-    uint32_t first;
+    static constexpr uint32_t WARPS = T::THREADS / WARP, COLS = T::COLS / T::SPLIT, UNITS = T::ROWS / UNIT / (GATED ? 2 : 1);
+    static constexpr uint32_t STEP = WARPS / UNITS, TIMES = COLS / STEP, AT_ONCE = T::COLS < 32 ? 1 : TIMES;
+    static_assert(WARPS % UNITS == 0 && TIMES <= WARP, "a lane for each column");
+    const TensorArgs &args;
+    const float *own;  // the first sum
+    float factors;     // of the columns, one a lane
+    uint32_t column, batch, row, rows;
 
-    __device__ __forceinline__ uint32_t local(uint32_t k) const { return tiles.rank() * COLS + (first + k * WARPS) / UNITS; }
-    __device__ __forceinline__ uint32_t unit(uint32_t k) const { return (first + k * WARPS) % UNITS * UNIT; }
-    __device__ __forceinline__ uint32_t column(uint32_t k) const { return at.column + local(k); }
-    __device__ __forceinline__ uint32_t row(uint32_t k) const { return at.row + unit(k) + threadIdx.x % WARP; }
+    __device__ __forceinline__ Outputs(const Tiles<T> &tiles, const Corner &at, const float *shared) : args(tiles.args), batch(tiles.batch()) {
+        const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, local = tiles.rank() * COLS + warp / UNITS;
+        rows = args.segments[at.segment].matrix.rows, row = at.row + warp % UNITS * UNIT + lane, column = at.column + local;
+        own = shared + local * T::SUM_STRIDE + warp % UNITS * UNIT + lane;
+        const uint32_t mine = column + lane * STEP;
+        factors = args.x.factors != nullptr && lane < TIMES && mine < batch ? args.x.factors[mine] : 1.0f;
+    }
 
-    __device__ __forceinline__ void put(const float *shared) const {
-        const TensorArgs &args = tiles.args;
-        const Segment &segment = args.segments[at.segment];
-        const uint32_t rows = segment.matrix.rows;
-        const bool adds = !GATED && segment.adds, has_bias = !GATED && segment.bias != nullptr;
-        float v[AT_ONCE], up[AT_ONCE], factor[AT_ONCE], before[AT_ONCE], bias[AT_ONCE];
+    __device__ __forceinline__ float sum(uint32_t k, uint32_t shift) const {
+        return __fmul_rn(total<T>(own + k * STEP * T::SUM_STRIDE + shift), __shfl_sync(ALL_LANES, factors, k));
+    }
+
+    __device__ __forceinline__ void put(const Segment &segment) const {
+        const float bias = segment.bias != nullptr && row < rows ? segment.bias[row] : 0.0f;
+        float *out = segment.out + (size_t)column * rows + row;
+#pragma unroll 1
+        for (uint32_t first = 0; first < TIMES; first += AT_ONCE) {
+            float before[AT_ONCE], v[AT_ONCE];
+            const auto exists = [&](uint32_t k) { return row < rows && column + (first + k) * STEP < batch; };
+            const auto place = [&](uint32_t k) { return out + (size_t)(first + k) * STEP * rows; };
 #pragma unroll
-        for (uint32_t k = 0; k < AT_ONCE; k++) {
-            const bool exists = column(k) < tiles.batch() && row(k) < rows;
-            factor[k] = exists && args.x.factors != nullptr ? args.x.factors[column(k)] : 1.0f;
-            before[k] = exists && adds ? segment.out[(size_t)column(k) * rows + row(k)] : 0.0f;
-            bias[k] = exists && has_bias ? segment.bias[row(k)] : 0.0f;
+            for (uint32_t k = 0; k < AT_ONCE; k++) before[k] = segment.adds && exists(k) ? *place(k) : 0.0f;
+#pragma unroll
+            for (uint32_t k = 0; k < AT_ONCE; k++) v[k] = sum(first + k, 0);
+#pragma unroll
+            for (uint32_t k = 0; k < AT_ONCE; k++) {
+                if (segment.bias != nullptr) v[k] = __fadd_rn(v[k], bias);
+                if (segment.adds) v[k] = __fadd_rn(before[k], v[k]);
+                if (exists(k)) *place(k) = v[k];
+            }
         }
+    }
+
+    // Gated units, which are whole; the bits of `emit`.
+    __device__ __forceinline__ void put_gated() const {
+        const uint32_t lane = threadIdx.x % WARP;
+        if (row - lane >= rows) return;
+#pragma unroll 1
+        for (uint32_t first = 0; first < TIMES; first += AT_ONCE) {
+            float v[AT_ONCE];
+            uint32_t largest[AT_ONCE];
+            int q[AT_ONCE], sums[AT_ONCE];
+            BlockScale block[AT_ONCE];
 #pragma unroll
-        for (uint32_t k = 0; k < AT_ONCE; k++) {
-            const float *own = shared + local(k) * T::SUM_STRIDE + unit(k) + threadIdx.x % WARP;
-            v[k] = __fmul_rn(total<T>(own), factor[k]);
-            if constexpr (GATED) up[k] = __fmul_rn(total<T>(own + T::ROWS / 2), factor[k]);
-        }
+            for (uint32_t k = 0; k < AT_ONCE; k++) v[k] = gated(sum(first + k, 0), sum(first + k, T::ROWS / 2));
 #pragma unroll
-        for (uint32_t k = 0; k < AT_ONCE; k++) {
-            if constexpr (GATED) {
-                // Rows are whole units.
-                if (column(k) < tiles.batch() && at.row + unit(k) < rows) emit(args.gated, column(k), row(k), rows, gated(v[k], up[k]));
-            } else {
-                if (has_bias) v[k] = __fadd_rn(v[k], bias[k]);
-                if (adds) v[k] = __fadd_rn(before[k], v[k]);
-                if (column(k) < tiles.batch() && row(k) < rows) segment.out[(size_t)column(k) * rows + row(k)] = v[k];
+            for (uint32_t k = 0; k < AT_ONCE; k++) largest[k] = __reduce_max_sync(ALL_LANES, magnitude(v[k]));
+#pragma unroll
+            for (uint32_t k = 0; k < AT_ONCE; k++) {
+                block[k] = block_scale(largest[k]), q[k] = (int8_t)(code_of(block[k], v[k]) & block[k].bits);
+                sums[k] = __reduce_add_sync(ALL_LANES, lane < 16 ? q[k] : q[k] * 65536);
+            }
+#pragma unroll
+            for (uint32_t k = 0; k < AT_ONCE; k++) {
+                const uint32_t at_column = column + (first + k) * STEP;
+                if (at_column >= batch) continue;
+                const size_t at = (size_t)at_column * rows + row;
+                args.gated.x[at] = v[k];
+                if (args.gated.q == nullptr) continue;
+                args.gated.q[at] = (int8_t)q[k];
+                const short lower = (short)sums[k];
+                if (lane == 0) args.gated.meta[at / WARP] = Meta{block[k].scale, make_short2(lower, (short)((sums[k] - lower) >> 16))};
             }
         }
     }
 };
 
 // Writes the outputs of a tile; the blocks of a cluster divide its columns.
-template <class T, bool GATED>
+template <class T>
 __device__ __forceinline__ void put_tile(const Tiles<T> &tiles, const Corner &at, const float *shared) {
-    using O = Outputs<T, GATED>;
-    for (O outputs{tiles, at, threadIdx.x / WARP}; outputs.first < O::ALL; outputs.first += O::AT_ONCE * O::WARPS) outputs.put(shared);
+    if (tiles.is_gated()) Outputs<T, true>(tiles, at, shared).put_gated();
+    else Outputs<T, false>(tiles, at, shared).put(tiles.args.segments[at.segment]);
 }
 
+// Adds the products of one stage.
 template <int TYPE, class T>
-__device__ __forceinline__ void run_pass(const Tiles<T> &tiles, Ring &ring, Place &at, Sums<T> &sum) {
-    const uint32_t slices = tiles.slices_of(at);
-    const Operands operands = operands_of<T>(row_stride(TYPE));
-    for (at.slice = 0; at.slice < slices; at.slice++) {
-        const uint32_t groups = tiles.is_ragged() ? tiles.groups_of(at) : QUAD;
-        wait_for(ring.full(), ring.parity);
-        const Operands in = operands.in(ring.stage);
-        if (groups == QUAD) {
+__device__ __forceinline__ void add_stage(const Operands &in, uint32_t groups, Sums<T> &sum) {
+    if (groups == QUAD) {
 #pragma unroll
-            for (int j = 0; j < (int)QUAD; j++) add_group<TYPE, T>(in, j, sum[j]);
-        } else if (TYPE == Q8_0) {
-            // Types with blocks of 256 columns have all four or none.
-            if (groups > 0) add_group<TYPE, T>(in, 0, sum[0]);
-            if (groups > 1) add_group<TYPE, T>(in, 1, sum[1]);
-            if (groups > 2) add_group<TYPE, T>(in, 2, sum[2]);
-        }
-        __syncwarp();
-        if (threadIdx.x % WARP == 0) arrive(ring.empty());
-        ring.advance();
+        for (int j = 0; j < (int)QUAD; j++) add_group<TYPE, T>(in, j, sum[j]);
+    } else if (TYPE == Q8_0) {
+        // Types with blocks of 256 columns have all four or none.
+        if (groups > 0) add_group<TYPE, T>(in, 0, sum[0]);
+        if (groups > 1) add_group<TYPE, T>(in, 1, sum[1]);
+        if (groups > 2) add_group<TYPE, T>(in, 2, sum[2]);
     }
 }
 
-// What the other warps do.
+// All stages of a tile; leaves its sums in shared memory.
+template <int TYPE, class T>
+__device__ __forceinline__ void sum_tile(const Tiles<T> &tiles, Ring &ring, float *sums) {
+    const Operands operands = operands_of<T>(row_stride(TYPE));
+#pragma unroll 1
+    for (Place at{}; at.pass < T::PASSES; at.pass++) {
+        Sums<T> sum = {};
+        // Only rows of Q8_0 have slices that end within a quad.
+        uint32_t groups = tiles.groups_of(at);
+        for (uint32_t left = tiles.slices_of(at); left > 0; left--) {
+            if (TYPE == Q8_0 && tiles.is_ragged()) at.slice = tiles.slices_of(at) - left, groups = tiles.groups_of(at);
+            wait_for(ring.full(), ring.parity);
+            add_stage<TYPE, T>(operands.in(ring.stage), groups, sum);
+            __syncwarp();
+            if (threadIdx.x % WARP == 0) arrive(ring.empty());
+            ring.advance();
+        }
+        join_pass<T>(at.pass, sum, sums);
+        at.slice = 0;
+    }
+}
+
+// What the warps do that multiply.
 template <class T>
 __device__ __forceinline__ void multiply_all(const TensorArgs &args, const Tiles<T> &tiles, Ring ring, float *sums) {
     release_and_wait();
     for (uint32_t work = blockIdx.x / T::SPLIT; work < tiles.works(); work += gridDim.x / T::SPLIT) {
-        const uint32_t dtype = args.segments[tiles.corner_of(work).segment].matrix.dtype;
-#pragma unroll 1
-        for (Place at{}; at.pass < T::PASSES; at.pass++) {
-            Sums<T> sum = {};
-            switch (dtype) {
-                case Q8_0: run_pass<Q8_0>(tiles, ring, at, sum); break;
-                case Q4_K: run_pass<Q4_K>(tiles, ring, at, sum); break;
-                case Q5_K: run_pass<Q5_K>(tiles, ring, at, sum); break;
-                default: run_pass<Q6_K>(tiles, ring, at, sum); break;
-            }
-            join_pass<T>(at.pass, sum, sums);
+        switch (args.segments[tiles.corner_of(work).segment].matrix.dtype) {
+            case Q8_0: sum_tile<Q8_0>(tiles, ring, sums); break;
+            case Q4_K: sum_tile<Q4_K>(tiles, ring, sums); break;
+            case Q5_K: sum_tile<Q5_K>(tiles, ring, sums); break;
+            default: sum_tile<Q6_K>(tiles, ring, sums); break;
         }
         wait_for_cluster<T>(ring.first - 16, 0);
-        if (tiles.is_gated()) put_tile<T, true>(tiles, tiles.corner_of(work), sums);
-        else put_tile<T, false>(tiles, tiles.corner_of(work), sums);
+        put_tile(tiles, tiles.corner_of(work), sums);
         wait_for_cluster<T>(ring.first - 16, 1);
     }
 }

@@ -22,7 +22,7 @@ struct Tile {
     static constexpr uint32_t ROWS = BM, COLS = BN, THREADS = WARP * WM * WN, SPLIT = SPLIT_, ALL_THREADS = THREADS + COPIERS;
     static constexpr uint32_t WARP_COLS = WN;
     // With as many threads as others, copiers leave them most registers.
-    static constexpr uint32_t COPIER_REGISTERS = THREADS == COPIERS ? 48 : 56, REGISTERS = THREADS == COPIERS ? 208 : 224;
+    static constexpr uint32_t COPIER_REGISTERS = THREADS == COPIERS ? 40 : 56, REGISTERS = THREADS == COPIERS ? 216 : 224;
     static constexpr int MT = BM / WM / 16, NT = BN / WN / 8, OUTPUTS = MT * NT * 4;
     static constexpr uint32_t PASSES = QUADS / SPLIT, LEVELS = joins_of(PASSES);
     // Distances of the columns' codes and factors, and of sums: they keep banks apart.
