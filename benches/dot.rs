@@ -6,9 +6,9 @@
 //! attention and the element-wise kernels are in `ops`.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use half::f16;
+use half::{bf16, f16};
 use segno::backend::cpu::pool::TileMut;
-use segno::backend::cpu::simd::{Input, Kernels, KvRun, Matrix, Q8_LEN, Q8Block, available};
+use segno::backend::cpu::simd::{Form, Input, Kernels, KvRun, Matrix, Q8_LEN, Q8Block, available};
 use segno::quant::DType;
 use segno::quant::synthetic::{self, Random};
 use std::cell::LazyCell;
@@ -20,7 +20,7 @@ const STREAMED_BYTES: usize = 96 << 20;
 const CACHED_ROWS: usize = 256;
 
 fn products(c: &mut Criterion) {
-    let native = |dtype: &DType| dtype.block_len() == 1 || available()[0].takes_q8(*dtype);
+    let native = |dtype: &DType| dtype.block_len() == 1 || available()[0].form(*dtype) == Form::Q8;
     for dtype in DType::ALL.into_iter().filter(native) {
         for kernels in available().into_iter().filter(|kernels| kernels.name != "scalar") {
             let mut group = c.benchmark_group(format!("{dtype}/{}", kernels.name));
@@ -61,6 +61,7 @@ struct Product {
     bytes: Vec<u8>,
     floats: Vec<f32>,
     blocks: Vec<Q8Block>,
+    rounded: Vec<bf16>,
 }
 
 impl Product {
@@ -72,14 +73,16 @@ impl Product {
         let floats = random.uniforms(tokens * COLS);
         let mut blocks = vec![Q8Block::default(); floats.len() / Q8_LEN];
         available()[0].quantize(&floats, &mut blocks);
-        Product { dtype, rows, bytes, floats, blocks }
+        let rounded = floats.iter().copied().map(bf16::from_f32).collect();
+        Product { dtype, rows, bytes, floats, blocks, rounded }
     }
 
     fn run(&self, kernels: &Kernels, out: &mut [f32]) {
         let matrix = Matrix::new(self.dtype, &self.bytes, self.rows, COLS).expect("the bytes are whole rows");
-        let input = match kernels.takes_q8(self.dtype) {
-            true => Input::Q8 { blocks: &self.blocks },
-            false => Input::F32 { values: &self.floats },
+        let input = match kernels.form(self.dtype) {
+            Form::F32 => Input::F32 { values: &self.floats },
+            Form::Q8 => Input::Q8 { blocks: &self.blocks },
+            Form::Bf16 => Input::Bf16 { values: &self.rounded },
         };
         kernels.matmul(&matrix, &input, &mut TileMut::whole(out, self.rows));
     }

@@ -1,7 +1,7 @@
 //! From a program to the steps of this backend: where activations become 8-bit, which multiplications share a stage, which
 //! buffer holds each value.
 
-use super::simd::Kernels;
+use super::simd::{Form, Kernels};
 use crate::error::{Result, push};
 use crate::plan::memory::{Placement, place};
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
@@ -21,6 +21,8 @@ pub struct Lowered {
     pub placement: Placement,
     /// Widest value that is quantized, in elements; 0 when none is.
     pub quantized_width: usize,
+    /// Widest value that is rounded to BF16, in elements; 0 when none is.
+    pub rounded_width: usize,
 }
 
 /// One step; each [`Op`] of the program is covered by exactly one.
@@ -28,14 +30,19 @@ pub struct Lowered {
 pub enum Step {
     /// An op that needs no more than its description.
     Plain(Op),
-    /// Rounds a value to 8-bit blocks, for the multiplications that follow.
-    Quantize(ValueId),
+    /// Brings a value into a form for the multiplications that follow.
+    Convert {
+        /// Read.
+        x: ValueId,
+        /// Not [`Form::F32`].
+        form: Form,
+    },
     /// Multiplications of one value by several matrices, in one stage.
     MatMuls {
         /// Read.
         x: ValueId,
-        /// Whether the 8-bit blocks of `x` are read, instead of its floats.
-        quantized: bool,
+        /// In which form `x` is read.
+        form: Form,
         /// One to [`MAX_GROUP`] products.
         products: Vec<Product>,
     },
@@ -54,54 +61,55 @@ pub struct Product {
 
 /// Lowers `program`; in precise mode every multiplication reads floats.
 pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowered> {
-    let mut lowering = Lowering { steps: Vec::new(), quantized: None, quantized_width: 0 };
+    let mut lowering = Lowering { steps: Vec::new(), converted: None, quantized_width: 0, rounded_width: 0 };
     for op in &program.ops {
         match *op {
             Op::MatMul { x, matrix, bias, out } => {
-                let quantized = !precise && kernels.takes_q8(program.matrices[matrix.0].dtype);
-                if quantized {
-                    lowering.quantize(x, program.values[x.0].width)?;
-                }
-                lowering.multiply(x, quantized, Product { matrix, bias, out })?;
+                let form = if precise { Form::F32 } else { kernels.form(program.matrices[matrix.0].dtype) };
+                lowering.convert(x, form, program.values[x.0].width)?;
+                lowering.multiply(x, form, Product { matrix, bias, out })?;
             }
             _ => push(&mut lowering.steps, Step::Plain(op.clone()), STEPS)?,
         }
         lowering.forget(op.writes());
     }
-    Ok(Lowered { steps: lowering.steps, placement: place(program)?, quantized_width: lowering.quantized_width })
+    let Lowering { steps, quantized_width, rounded_width, .. } = lowering;
+    Ok(Lowered { steps, placement: place(program)?, quantized_width, rounded_width })
 }
 
 struct Lowering {
     steps: Vec<Step>,
-    /// The value whose 8-bit form the one scratch buffer holds.
-    quantized: Option<ValueId>,
+    /// The value and the form that were converted last: its form's one scratch buffer holds it.
+    converted: Option<(ValueId, Form)>,
     quantized_width: usize,
+    rounded_width: usize,
 }
 
 impl Lowering {
-    fn quantize(&mut self, x: ValueId, width: usize) -> Result<()> {
-        if self.quantized != Some(x) {
-            push(&mut self.steps, Step::Quantize(x), STEPS)?;
-            self.quantized = Some(x);
-            self.quantized_width = self.quantized_width.max(width);
+    fn convert(&mut self, x: ValueId, form: Form, width: usize) -> Result<()> {
+        if form == Form::F32 || self.converted == Some((x, form)) {
+            return Ok(());
         }
-        Ok(())
+        self.converted = Some((x, form));
+        let widest = if form == Form::Q8 { &mut self.quantized_width } else { &mut self.rounded_width };
+        *widest = width.max(*widest);
+        push(&mut self.steps, Step::Convert { x, form }, STEPS)
     }
 
-    fn multiply(&mut self, x: ValueId, quantized: bool, product: Product) -> Result<()> {
-        if let Some(Step::MatMuls { x: last_x, quantized: last_form, products }) = self.steps.last_mut()
+    fn multiply(&mut self, x: ValueId, form: Form, product: Product) -> Result<()> {
+        if let Some(Step::MatMuls { x: last_x, form: last_form, products }) = self.steps.last_mut()
             && *last_x == x
-            && *last_form == quantized
+            && *last_form == form
             && products.len() < MAX_GROUP
         {
             return push(products, product, STEPS);
         }
-        push(&mut self.steps, Step::MatMuls { x, quantized, products: vec![product] }, STEPS)
+        push(&mut self.steps, Step::MatMuls { x, form, products: vec![product] }, STEPS)
     }
 
     fn forget(&mut self, written: Option<ValueId>) {
-        if written.is_some() && self.quantized == written {
-            self.quantized = None;
+        if self.converted.is_some_and(|(value, _)| Some(value) == written) {
+            self.converted = None;
         }
     }
 }

@@ -3,17 +3,19 @@
 //! Every buffer has one owner, [`CpuRunner`], and is reserved when the session is made. A step whose output has few elements runs on the
 //! calling thread; the others are shared out as tiles.
 
+use super::aligned::Aligned;
 use super::attention::{MAX_HEAD_DIM, MAX_QUERIES, Queries, Source, attend};
 use super::cache::Cache;
 use super::lower::{Lowered, MAX_GROUP, Product, Step};
 use super::pool::{Grid, Pool, Turn};
-use super::simd::{Input, Kernels, Matrix, Q8_LEN, Q8Block};
+use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
 use crate::backend::{Batch, Limits, Runner};
 use crate::error::{Error, Result, filled};
 use crate::kv::{Layout, PAGE_TOKENS, Side};
 use crate::plan::op::{RopeLayout, Rows};
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 use crate::quant::reference;
+use half::bf16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,6 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PARALLEL_ELEMENTS: usize = 32 * 1024;
 /// Weight rows of a tile: a multiple of the vector kernels' 16, few enough that a raised cancel is seen soon.
 const TILE_WEIGHTS: usize = 256;
+/// The same for products of floats, whose kernels take 13.
+const TILE_FLOATS: usize = 208;
 /// Batch rows of a tile.
 const TILE_ROWS: usize = 128;
 /// Batch rows from which on attention takes several at once.
@@ -34,8 +38,9 @@ pub struct CpuRunner {
     lowered: Arc<Lowered>,
     kernels: &'static Kernels,
     pool: Arc<Pool>,
-    buffers: Vec<Vec<f32>>,
+    buffers: Vec<Aligned<f32>>,
     quantized: Vec<Q8Block>,
+    rounded: Aligned<bf16>,
     cos: Vec<f32>,
     sin: Vec<f32>,
     cache: Cache,
@@ -46,7 +51,8 @@ pub fn arena_bytes(program: &Program, lowered: &Lowered, limits: &Limits) -> u64
     let floats: usize = lowered.placement.buffers.iter().map(|b| b.width * row_limit(b.rows, limits)).sum();
     let angles = limits.rows * program.rope.dims();
     let blocks = limits.rows * lowered.quantized_width / Q8_LEN;
-    ((floats + angles) * size_of::<f32>() + blocks * size_of::<Q8Block>()) as u64
+    let rounded = limits.rows * lowered.rounded_width;
+    ((floats + angles) * size_of::<f32>() + blocks * size_of::<Q8Block>() + rounded * size_of::<bf16>()) as u64
 }
 
 fn row_limit(rows: Rows, limits: &Limits) -> usize {
@@ -68,12 +74,13 @@ impl CpuRunner {
         let what = "buffers of the forward pass";
         let mut buffers = Vec::new();
         for buffer in &lowered.placement.buffers {
-            buffers.push(filled(buffer.width.saturating_mul(row_limit(buffer.rows, limits)), 0.0, what)?);
+            buffers.push(Aligned::filled(buffer.width.saturating_mul(row_limit(buffer.rows, limits)), 0.0, what)?);
         }
         let angles = limits.rows.saturating_mul(program.rope.dims() / 2);
         let blocks = limits.rows.saturating_mul(lowered.quantized_width / Q8_LEN);
         Ok(CpuRunner {
             quantized: filled(blocks, Q8Block::default(), what)?,
+            rounded: Aligned::filled(limits.rows.saturating_mul(lowered.rounded_width), bf16::ZERO, what)?,
             cos: filled(angles, 0.0, what)?,
             sin: filled(angles, 0.0, what)?,
             cache: Cache::new(program.kv, limits)?,
@@ -99,22 +106,23 @@ impl CpuRunner {
     }
 
     /// Takes the buffer of a value out, so that it can be written while other values are read; to be given back.
-    fn take(&mut self, id: ValueId) -> Vec<f32> {
+    fn take(&mut self, id: ValueId) -> Aligned<f32> {
         std::mem::take(&mut self.buffers[self.lowered.placement.buffer_of[id.0]])
     }
 
-    fn give_back(&mut self, id: ValueId, buffer: Vec<f32>) {
+    fn give_back(&mut self, id: ValueId, buffer: Aligned<f32>) {
         self.buffers[self.lowered.placement.buffer_of[id.0]] = buffer;
     }
 
     /// The rows `first..first + count` of a value, as a multiplication reads them.
-    fn input(&self, x: ValueId, quantized: bool, first: usize, count: usize) -> Input<'_> {
+    fn input(&self, x: ValueId, form: Form, first: usize, count: usize) -> Input<'_> {
         let width = self.program.values[x.0].width;
-        if quantized {
-            let blocks = width / Q8_LEN;
-            return Input::Q8 { blocks: &self.quantized[first * blocks..(first + count) * blocks] };
+        let blocks = width / Q8_LEN;
+        match form {
+            Form::F32 => Input::F32 { values: self.rows(x, first, count) },
+            Form::Q8 => Input::Q8 { blocks: &self.quantized[first * blocks..(first + count) * blocks] },
+            Form::Bf16 => Input::Bf16 { values: &self.rounded[first * width..(first + count) * width] },
         }
-        Input::F32 { values: self.rows(x, first, count) }
     }
 }
 
@@ -159,8 +167,9 @@ impl Pass<'_> {
         }
         match step {
             Step::Plain(op) => self.run_op(op),
-            Step::Quantize(x) => self.quantize(*x),
-            Step::MatMuls { x, quantized, products } => self.multiply(*x, *quantized, products),
+            Step::Convert { x, form: Form::Bf16 } => self.round(*x),
+            Step::Convert { x, .. } => self.quantize(*x),
+            Step::MatMuls { x, form, products } => self.multiply(*x, *form, products),
         }
     }
 
@@ -264,9 +273,19 @@ impl Pass<'_> {
         result
     }
 
-    fn multiply(&mut self, x: ValueId, quantized: bool, products: &[Product]) -> Result<()> {
+    fn round(&mut self, x: ValueId) -> Result<()> {
+        let (rows, width) = (self.rows_of(x), self.runner.program.values[x.0].width);
+        let mut rounded = std::mem::take(&mut self.runner.rounded);
+        let runner = &*self.runner;
+        let f = |row: usize, out: &mut [bf16]| runner.kernels.to_bf16(runner.row(x, row), out);
+        let result = for_each_row(&mut self.turn, &mut rounded[..rows * width], width, width, self.cancel, f);
+        self.runner.rounded = rounded;
+        result
+    }
+
+    fn multiply(&mut self, x: ValueId, form: Form, products: &[Product]) -> Result<()> {
         let rows = self.rows_of(x);
-        let mut buffers: [Vec<f32>; MAX_GROUP] = Default::default();
+        let mut buffers: [Aligned<f32>; MAX_GROUP] = Default::default();
         products.iter().zip(&mut buffers).for_each(|(product, buffer)| *buffer = self.runner.take(product.out));
         let runner = &*self.runner;
         let mut slots = buffers.iter_mut();
@@ -274,14 +293,14 @@ impl Pass<'_> {
             let buffer = slots.next().expect("one slot a grid");
             let width = products.get(index).map_or(1, |product| runner.program.matrices[product.matrix.0].rows);
             let used = if index < products.len() { rows * width } else { 0 };
-            Grid::new(&mut buffer[..used], width, TILE_ROWS, tile_weights(width, runner.pool.threads()))
+            Grid::new(&mut buffer[..used], width, TILE_ROWS, tile_weights(width, form, runner.pool.threads()))
         });
         let result = self.turn.for_each_tile(&grids, self.cancel, |index, mut tile| {
             let product = &products[index];
             let weight = &runner.program.matrices[product.matrix.0];
             let matrix = Matrix::new(weight.dtype, &weight.bytes, weight.rows, weight.cols);
             let matrix = matrix.expect("the program holds whole matrices");
-            let input = runner.input(x, quantized, tile.first_row(), tile.rows());
+            let input = runner.input(x, form, tile.first_row(), tile.rows());
             runner.kernels.matmul(&matrix, &input, &mut tile);
             if let Some(bias) = product.bias {
                 let cols = tile.first_col()..tile.first_col() + tile.cols();
@@ -342,7 +361,8 @@ fn attention_rows(rows: usize, layout: &Layout) -> usize {
     if rows < PROMPT_ROWS { 1 } else { (MAX_QUERIES / layout.group()).clamp(1, ATTENTION_ROWS) }
 }
 
-/// Weight rows of a tile: enough tiles for every thread to have several, none above [`TILE_WEIGHTS`].
-fn tile_weights(weights: usize, threads: usize) -> usize {
-    weights.div_ceil(4 * threads).next_multiple_of(16).min(TILE_WEIGHTS)
+/// Weight rows of a tile: enough tiles for every thread to have several, none too large.
+fn tile_weights(weights: usize, form: Form, threads: usize) -> usize {
+    let most = if form == Form::Q8 { TILE_WEIGHTS } else { TILE_FLOATS };
+    weights.div_ceil(4 * threads).next_multiple_of(16).min(most)
 }

@@ -194,6 +194,15 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn store_words(self, x: Pair<__m256i>, out: &mut [u16; 16]) {
+        instruction!({
+            let low = _mm256_set1_epi32(0xffff);
+            let words = _mm256_packus_epi32(_mm256_and_si256(x[0], low), _mm256_and_si256(x[1], low));
+            _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(words))
+        })
+    }
+
+    #[inline(always)]
     fn store_low_bytes(self, x: Pair<__m256i>, out: &mut [i8; 16]) {
         instruction!({
             let low = _mm256_set1_epi32(0xff);
@@ -346,6 +355,11 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
         instruction!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
+    }
+
+    #[inline(always)]
+    fn prefetch_far(self, address: *const u8) {
+        instruction!(_mm_prefetch::<_MM_HINT_T1>(address.cast()))
     }
 
     #[inline(always)]

@@ -1,13 +1,14 @@
-//! 16 lanes in one AVX-512 register (F, BW, VL, DQ, VNNI). Only operations; the kernels are in `generic`.
+//! 16 lanes in one AVX-512 register (F, BW, VL, DQ, VNNI), with or without its products of BF16 pairs. Only operations; the kernels are in `generic`.
 
-use super::vector::{Kernel, Simd};
+use super::vector::{Kernel, Simd, two_products};
 use std::arch::x86_64::*;
+use std::mem::transmute;
 
-/// Proof that the processor has the instruction set.
+/// Proof that the processor has the instruction set, BF16 included if so named.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(());
+pub(super) struct Avx512<const BF16: bool>(());
 
-impl Avx512 {
+impl<const BF16: bool> Avx512<BF16> {
     /// # Safety
     /// The value may be used only on a processor for which [`Avx512::detected`] is true.
     pub(super) const unsafe fn new() -> Self {
@@ -21,6 +22,7 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni")
+            && (!BF16 || is_x86_feature_detected!("avx512bf16"))
             && super::avx2::Avx2::<false>::detected()
     }
 }
@@ -33,7 +35,7 @@ macro_rules! instruction {
     };
 }
 
-impl Simd for Avx512 {
+impl<const BF16: bool> Simd for Avx512<BF16> {
     type F = __m512;
     type I = __m512i;
     type Dots = __m512i;
@@ -44,11 +46,16 @@ impl Simd for Avx512 {
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[inline(never)]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-        fn compiled<K: Kernel>(s: Avx512, kernel: K) -> K::Output {
+        fn compiled<S: Simd, K: Kernel>(s: S, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        #[inline(never)]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c")]
+        fn compiled_with_bf16<S: Simd, K: Kernel>(s: S, kernel: K) -> K::Output {
             kernel.run(s)
         }
         // SAFETY: `self` exists only on a processor that has these features.
-        unsafe { compiled(self, kernel) }
+        unsafe { if BF16 { compiled_with_bf16(self, kernel) } else { compiled(self, kernel) } }
     }
 
     #[inline(always)]
@@ -167,6 +174,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn store_words(self, x: __m512i, out: &mut [u16; 16]) {
+        instruction!(_mm256_storeu_si256(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(x)))
+    }
+
+    #[inline(always)]
     fn store_low_bytes(self, x: __m512i, out: &mut [i8; 16]) {
         instruction!(_mm_storeu_si128(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x)))
     }
@@ -261,9 +273,24 @@ impl Simd for Avx512 {
         instruction!(_mm512_dpbusd_epi32(acc, recoded, signed))
     }
 
+    // The instruction takes numbers below 2^-126 for zero.
+    #[inline(always)]
+    fn dot_pairs(self, acc: __m512, a: __m512i, b: __m512i) -> __m512 {
+        if !BF16 {
+            return two_products(self, acc, a, b);
+        }
+        // SAFETY: the processor has the instruction, and the types are 64 plain bytes.
+        unsafe { _mm512_dpbf16_ps(acc, transmute::<__m512i, __m512bh>(a), transmute::<__m512i, __m512bh>(b)) }
+    }
+
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
         instruction!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
+    }
+
+    #[inline(always)]
+    fn prefetch_far(self, address: *const u8) {
+        instruction!(_mm_prefetch::<_MM_HINT_T1>(address.cast()))
     }
 
     #[inline(always)]

@@ -19,6 +19,9 @@
 //!   - `v = fma(-dmin, msum, d * isum)` for Q2_K, where `msum` is the exact sum of activations times 4-bit minimums.
 //! - Float dot products (float weights, decoded weights, keys, squares, exponentials): 16 lanes, element k to lane
 //!   k mod 16 by fma in ascending order, the tail filled with zeros; the lanes are added as a fixed tree.
+//! - BF16 weights times activations rounded to BF16: the same, but a lane takes two neighbours, of 32 elements the numbers 2 i and 2 i + 1, the
+//!   second before the first. The processor's instruction for that knows no number below 2^-126; with weights of at least 2^-62 there are
+//!   none, as activations below 2^-50 are rounded to zero.
 
 mod avx2;
 mod avx512;
@@ -32,17 +35,18 @@ mod vector;
 #[cfg(test)]
 mod tests;
 
-pub use operand::{Input, KvRun, Matrix, Q8_LEN, Q8Block};
+pub use operand::{Form, Input, KvRun, Matrix, Q8_LEN, Q8Block};
 
 use crate::backend::cpu::pool::TileMut;
 use crate::quant::DType;
 use generic::{attention, float, map, norm, quantize};
-use half::f16;
+use half::{bf16, f16};
+use operand::bytes;
 use vector::{Kernel, Simd};
 
 /// The kernels of one instruction set.
 pub struct Kernels {
-    /// `"scalar"`, `"avx2"`, `"avxvnni"` or `"avx512"`.
+    /// `"scalar"`, `"avx2"`, `"avxvnni"`, `"avx512"` or `"avx512bf16"`.
     pub name: &'static str,
     isa: Isa,
     detected: fn() -> bool,
@@ -52,11 +56,12 @@ enum Isa {
     Scalar(scalar::Scalar),
     Avx2(avx2::Avx2<false>),
     AvxVnni(avx2::Avx2<true>),
-    Avx512(avx512::Avx512),
+    Avx512(avx512::Avx512<false>),
+    Avx512Bf16(avx512::Avx512<true>),
 }
 
 /// Slowest first. Entries leave this module only through functions that have asked the processor.
-static TABLE: [Kernels; 4] = [
+static TABLE: [Kernels; 5] = [
     Kernels { name: "scalar", isa: Isa::Scalar(scalar::Scalar), detected: || true },
     Kernels {
         name: "avx2",
@@ -74,13 +79,19 @@ static TABLE: [Kernels; 4] = [
         name: "avx512",
         // SAFETY: the entry is handed out only where `detected` holds.
         isa: Isa::Avx512(unsafe { avx512::Avx512::new() }),
-        detected: avx512::Avx512::detected,
+        detected: avx512::Avx512::<false>::detected,
+    },
+    Kernels {
+        name: "avx512bf16",
+        // SAFETY: the entry is handed out only where `detected` holds.
+        isa: Isa::Avx512Bf16(unsafe { avx512::Avx512::new() }),
+        detected: avx512::Avx512::<true>::detected,
     },
 ];
 
 /// The fastest kernels that this processor can run.
 pub fn detect(allow_avx512: bool) -> &'static Kernels {
-    let allowed = |kernels: &&Kernels| (kernels.detected)() && (allow_avx512 || kernels.name != "avx512");
+    let allowed = |kernels: &&Kernels| (kernels.detected)() && (allow_avx512 || !kernels.name.starts_with("avx512"));
     TABLE.iter().rfind(allowed).expect("every processor runs the scalar kernels")
 }
 
@@ -96,13 +107,14 @@ impl Kernels {
             Isa::Avx2(s) => s.run(kernel),
             Isa::AvxVnni(s) => s.run(kernel),
             Isa::Avx512(s) => s.run(kernel),
+            Isa::Avx512Bf16(s) => s.run(kernel),
         }
     }
 
-    /// Whether products with weights of this type take [`Input::Q8`] in default mode; others take [`Input::F32`].
-    /// The same for every entry of the table.
-    pub fn takes_q8(&self, dtype: DType) -> bool {
-        generic::takes_q8(dtype)
+    /// In which form products with weights of this type read activations in default mode; all can read f32. The same for every entry of the
+    /// table.
+    pub fn form(&self, dtype: DType) -> Form {
+        generic::form(dtype)
     }
 
     /// `out[t][i]` = dot product of activation row t and weight row `out.first_col() + i`.
@@ -110,18 +122,22 @@ impl Kernels {
     /// `x` holds `out.rows()` rows of `w.cols()` values.
     ///
     /// # Panics
-    /// If sizes do not match, or `x` is [`Input::Q8`] and the type does not take it.
+    /// If sizes do not match, or `x` has neither the form of the type nor that of f32.
     pub fn matmul(&self, w: &Matrix, x: &Input, out: &mut TileMut<f32>) {
         let values = out.rows() * w.cols();
         assert!(out.first_col() + out.cols() <= w.rows(), "the tile lies outside of the matrix");
         match *x {
             Input::F32 { values: x } => {
                 assert_eq!(x.len(), values);
-                self.run(float::Product { w, x, out });
+                self.run(float::Product { w, x, x_bytes: bytes(x), out });
             }
             Input::Q8 { blocks: x } => {
-                assert!(x.len() * Q8_LEN == values && self.takes_q8(w.dtype()));
+                assert!(x.len() * Q8_LEN == values && self.form(w.dtype()) == Form::Q8);
                 self.run(generic::quant::Product { w, x, out });
+            }
+            Input::Bf16 { values: x } => {
+                assert!(x.len() == values && w.dtype() == DType::BF16);
+                self.run(float::PairProduct { w, x: bytes(x), out });
             }
         }
     }
@@ -231,5 +247,14 @@ impl Kernels {
     pub fn to_f16(&self, x: &[f32], out: &mut [f16]) {
         assert_eq!(x.len(), out.len());
         self.run(map::ToF16 { x, out });
+    }
+
+    /// To BF16, nearest even. What is below 2^-50 becomes zero, and infinities become NaN.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn to_bf16(&self, x: &[f32], out: &mut [bf16]) {
+        assert_eq!(x.len(), out.len());
+        self.run(map::ToBf16 { x, out });
     }
 }

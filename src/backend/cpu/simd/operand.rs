@@ -1,7 +1,7 @@
 //! What kernels work on: weight matrices, activations as floats or int8 blocks, runs of cached keys and values.
 
 use crate::quant::DType;
-use half::f16;
+use half::{bf16, f16};
 
 /// Values in a [`Q8Block`].
 pub const Q8_LEN: usize = 32;
@@ -49,6 +49,17 @@ impl<'a> Matrix<'a> {
     }
 }
 
+/// In which form a product reads activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// [`Input::F32`]
+    F32,
+    /// [`Input::Q8`]
+    Q8,
+    /// [`Input::Bf16`]
+    Bf16,
+}
+
 /// Activation rows of a product, one after the other.
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
@@ -57,10 +68,15 @@ pub enum Input<'a> {
         /// `rows * cols` values.
         values: &'a [f32],
     },
-    /// As int8 blocks, for the weight types of which [`super::Kernels::takes_q8`] is true.
+    /// As int8 blocks, for the weight types of which [`super::Kernels::form`] says so.
     Q8 {
         /// `rows * cols / 32` blocks.
         blocks: &'a [Q8Block],
+    },
+    /// Rounded to BF16, for weights of that type.
+    Bf16 {
+        /// `rows * cols` values.
+        values: &'a [bf16],
     },
 }
 
@@ -101,10 +117,20 @@ impl<'a> KvRun<'a> {
 
     pub(super) fn bytes(&self) -> &'a [u8] {
         match self {
-            // SAFETY: half-precision numbers are two plain bytes each, and the slice is borrowed for as long.
-            KvRun::F16(x) => unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(*x)) },
-            // SAFETY: floats are four plain bytes each, and the slice is borrowed for as long.
-            KvRun::F32(x) => unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(*x)) },
+            KvRun::F16(x) => bytes(x),
+            KvRun::F32(x) => bytes(x),
         }
     }
+}
+
+/// A number without padding.
+pub(super) trait Plain {}
+impl Plain for f32 {}
+impl Plain for f16 {}
+impl Plain for bf16 {}
+
+/// The bytes of numbers.
+pub(super) fn bytes<T: Plain>(x: &[T]) -> &[u8] {
+    // SAFETY: plain numbers are initialised bytes throughout, and the slice is borrowed for as long.
+    unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(x)) }
 }

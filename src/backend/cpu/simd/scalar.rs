@@ -178,6 +178,11 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn store_words(self, x: [i32; 16], out: &mut [u16; 16]) {
+        *out = map(x, |x| x as u16);
+    }
+
+    #[inline(always)]
     fn store_low_bytes(self, x: [i32; 16], out: &mut [i8; 16]) {
         *out = map(x, |x| x as i8);
     }
@@ -279,6 +284,9 @@ impl Simd for Scalar {
 
     #[inline(always)]
     fn prefetch(self, _: *const u8) {}
+
+    #[inline(always)]
+    fn prefetch_far(self, _: *const u8) {}
 
     #[inline(always)]
     unsafe fn gather_blocks(self, base: *const u8, stride: usize) -> [[i32; 16]; 4] {

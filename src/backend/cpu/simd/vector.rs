@@ -80,6 +80,8 @@ pub(super) trait Simd: Copy {
     fn store_bytes(self, x: Self::I, out: &mut [u8; 64]);
     /// 16-bit elements, extended by zeros.
     fn load_words(self, x: &[u8; 32]) -> Self::I;
+    /// The low 16 bits of each lane.
+    fn store_words(self, x: Self::I, out: &mut [u16; 16]);
     /// The low byte of each lane.
     fn store_low_bytes(self, x: Self::I, out: &mut [i8; 16]);
     /// `a & b`
@@ -120,8 +122,16 @@ pub(super) trait Simd: Copy {
     /// Per lane: `acc` plus the dot product of four recoded bytes and four signed bytes, none of these -128. Exact.
     fn dot4_q8(self, acc: Self::I, recoded: Self::I, signed: Self::I) -> Self::I;
 
+    /// Per lane: `acc` plus the products of two pairs of BF16 numbers: first of the upper halves of a lane, then of the lower ones, each rounded.
+    #[inline(always)]
+    fn dot_pairs(self, acc: Self::F, a: Self::I, b: Self::I) -> Self::F {
+        two_products(self, acc, a, b)
+    }
+
     /// Asks for the cache line of an address, which need not be valid.
     fn prefetch(self, address: *const u8);
+    /// The same, into the second-level cache.
+    fn prefetch_far(self, address: *const u8);
 
     /// 16 bytes from each of 16 rows, transposed: lane r of vector c is the dword c of row r.
     ///
@@ -138,4 +148,12 @@ pub(super) trait Simd: Copy {
     /// # Safety
     /// `base + r * stride` must be readable for 2 bytes for every r < 16.
     unsafe fn gather_halves(self, base: *const u8, stride: usize) -> Self::F;
+}
+
+/// [`Simd::dot_pairs`] where there is no instruction for it.
+#[inline(always)]
+pub(super) fn two_products<S: Simd>(s: S, acc: S::F, a: S::I, b: S::I) -> S::F {
+    let upper = s.splat_int(0xffff_0000_u32 as i32);
+    let acc = s.fma(s.as_float(s.and(a, upper)), s.as_float(s.and(b, upper)), acc);
+    s.fma(s.as_float(s.shl(a, 16)), s.as_float(s.shl(b, 16)), acc)
 }

@@ -1,7 +1,7 @@
 //! The pieces of attention over a run of cached keys and values, which are loaded once for several queries.
 
 use super::exp::exp;
-use super::float::{Element, F16, F32};
+use super::terms::{Element, F16, F32};
 use super::{load_part, store_part};
 use crate::backend::cpu::simd::operand::KvRun;
 use crate::backend::cpu::simd::vector::{Kernel, Simd};

@@ -1,96 +1,19 @@
 //! Products with float weights, and with weights of any other type decoded to floats a chunk at a time.
 
-use super::load_part;
+use super::panel::Lanes;
+use super::terms::{BF16, F16, F32, Floats, Pairs, Terms};
 use crate::backend::cpu::pool::TileMut;
 use crate::backend::cpu::simd::operand::Matrix;
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
 use crate::quant::{DType, reference};
 use std::ops::Range;
 
-/// A stored float type.
-pub(super) trait Element {
-    /// 16 elements as bytes.
-    type Chunk;
-    /// Whole chunks, and the bytes left.
-    fn chunks(bytes: &[u8]) -> (&[Self::Chunk], &[u8]);
-    /// 16 elements.
-    fn load<S: Simd>(s: S, chunk: &Self::Chunk) -> S::F;
-    /// Fewer than 16 elements, filled with zeros.
-    fn load_part<S: Simd>(s: S, bytes: &[u8]) -> S::F;
-}
-
-pub(super) struct F32;
-pub(super) struct F16;
-struct BF16;
-
-impl Element for F32 {
-    type Chunk = [u8; 64];
-
-    #[inline(always)]
-    fn chunks(bytes: &[u8]) -> (&[[u8; 64]], &[u8]) {
-        bytes.as_chunks()
-    }
-
-    #[inline(always)]
-    fn load<S: Simd>(s: S, chunk: &[u8; 64]) -> S::F {
-        s.as_float(s.load_bytes(chunk))
-    }
-
-    #[inline(always)]
-    fn load_part<S: Simd>(s: S, bytes: &[u8]) -> S::F {
-        Self::load(s, &padded(bytes))
-    }
-}
-
-impl Element for F16 {
-    type Chunk = [u8; 32];
-
-    #[inline(always)]
-    fn chunks(bytes: &[u8]) -> (&[[u8; 32]], &[u8]) {
-        bytes.as_chunks()
-    }
-
-    #[inline(always)]
-    fn load<S: Simd>(s: S, chunk: &[u8; 32]) -> S::F {
-        s.load_half(chunk)
-    }
-
-    #[inline(always)]
-    fn load_part<S: Simd>(s: S, bytes: &[u8]) -> S::F {
-        Self::load(s, &padded(bytes))
-    }
-}
-
-impl Element for BF16 {
-    type Chunk = [u8; 32];
-
-    #[inline(always)]
-    fn chunks(bytes: &[u8]) -> (&[[u8; 32]], &[u8]) {
-        bytes.as_chunks()
-    }
-
-    #[inline(always)]
-    fn load<S: Simd>(s: S, chunk: &[u8; 32]) -> S::F {
-        s.as_float(s.shl(s.load_words(chunk), 16))
-    }
-
-    #[inline(always)]
-    fn load_part<S: Simd>(s: S, bytes: &[u8]) -> S::F {
-        Self::load(s, &padded(bytes))
-    }
-}
-
-#[inline(always)]
-fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    let mut out = [0; N];
-    out[..bytes.len()].copy_from_slice(bytes);
-    out
-}
-
-/// `out[t][i]` = dot product of row t of `x` and row `out.first_col() + i` of `w`.
+/// `out[t][i]` = dot product of row t of `x` and row `out.first_col() + i` of `w`, of any type.
 pub(in super::super) struct Product<'a, 'w, 'o> {
     pub w: &'a Matrix<'w>,
     pub x: &'a [f32],
+    /// The bytes of `x`.
+    pub x_bytes: &'a [u8],
     pub out: &'a mut TileMut<'o, f32>,
 }
 
@@ -99,61 +22,113 @@ impl Kernel for Product<'_, '_, '_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        let stored = Stored { w: self.w, x: self.x_bytes, out: self.out };
         match self.w.dtype() {
-            DType::F32 => self.stored::<S, F32>(s),
-            DType::F16 => self.stored::<S, F16>(s),
-            DType::BF16 => self.stored::<S, BF16>(s),
-            _ => self.decoded(s),
+            DType::F32 => stored.multiply::<S, Floats<F32>>(s),
+            DType::F16 => stored.multiply::<S, Floats<F16>>(s),
+            DType::BF16 => stored.multiply::<S, Floats<BF16>>(s),
+            _ => decoded(s, self.w, self.x, stored.out),
         }
     }
 }
 
-impl Product<'_, '_, '_> {
+/// The same of BF16 weights and activations.
+pub(in super::super) struct PairProduct<'a, 'w, 'o> {
+    pub w: &'a Matrix<'w>,
+    /// The bytes of the activations.
+    pub x: &'a [u8],
+    pub out: &'a mut TileMut<'o, f32>,
+}
+
+impl Kernel for PairProduct<'_, '_, '_> {
+    type Output = ();
+
     #[inline(always)]
-    fn stored<S: Simd, E: Element>(mut self, s: S) {
-        let tokens = self.out.rows();
-        // So many activation rows stay in the second-level cache while all weights pass by.
-        for first in (0..tokens).step_by(TOKENS) {
-            let tokens = first..tokens.min(first + TOKENS);
-            if !S::LARGE_TILES {
-                self.tiles::<S, E, 2, 2>(s, 0, tokens);
-                continue;
+    fn run<S: Simd>(self, s: S) {
+        Stored { w: self.w, x: self.x, out: self.out }.multiply::<S, Pairs>(s);
+    }
+}
+
+/// A product whose weights are floats as they are stored.
+struct Stored<'a, 'w, 'o> {
+    w: &'a Matrix<'w>,
+    x: &'a [u8],
+    out: &'a mut TileMut<'o, f32>,
+}
+
+/// Activation rows that are taken together; a chunk of a weight row is decoded once for all of them.
+const TOKENS: usize = 64;
+/// The same for panels.
+const PANEL_TOKENS: usize = 128;
+/// Values in a chunk: whole blocks of every type.
+const CHUNK: usize = 256;
+/// Fewest activation rows for which filling panels pays.
+const PROMPT_TOKENS: usize = 8;
+/// Steps of a panel: with [`PANEL_ROWS`] they take half of the first-level cache.
+const STEPS: usize = 32;
+/// Weight rows and activation rows of a tile: their sums and operands fit into 32 registers, and a tile reads few activations, which come from
+/// the second-level cache, for many weights, which come from the first.
+const PANEL_ROWS: usize = 13;
+const TILE_TOKENS: usize = 2;
+/// What is left of the weight rows.
+const LAST_ROWS: usize = 4;
+
+impl Stored<'_, '_, '_> {
+    #[inline(always)]
+    fn multiply<S: Simd, T: Terms>(mut self, s: S) {
+        let (tokens, rows) = (self.out.rows(), self.out.cols());
+        if !S::LARGE_TILES {
+            // So many activation rows stay in the second-level cache while all weights pass by.
+            for first in (0..tokens).step_by(TOKENS) {
+                self.tiles::<S, T, 2, 2>(s, 0, first..tokens.min(first + TOKENS));
             }
-            let is_prompt = tokens.len() >= PROMPT_TOKENS && self.w.cols().is_multiple_of(16);
-            let done = if is_prompt { self.decoded_tiles::<S, E>(s, tokens.clone()) } else { 0 };
-            self.tiles::<S, E, 4, 4>(s, done, tokens);
+            return;
+        }
+        for first in (0..tokens).step_by(PANEL_TOKENS) {
+            let tokens = first..tokens.min(first + PANEL_TOKENS);
+            let mut done = 0;
+            if tokens.len() >= PROMPT_TOKENS && (self.w.cols() * T::X_BYTES).is_multiple_of(64) {
+                let most = rows / PANEL_ROWS * PANEL_ROWS;
+                let all = most + (rows - most) / LAST_ROWS * LAST_ROWS;
+                self.panels::<S, T, PANEL_ROWS>(s, 0..most, tokens.clone());
+                self.panels::<S, T, LAST_ROWS>(s, most..all, tokens.clone());
+                done = all;
+            }
+            self.tiles::<S, T, 4, 4>(s, done, tokens);
         }
     }
 
-    /// The outputs of the weight rows from `first` on and some activation rows, in tiles of `R` x `T`.
+    /// The outputs of the weight rows from `first` on and some activation rows, in tiles of `R` x `C`.
     #[inline(always)]
-    fn tiles<S: Simd, E: Element, const R: usize, const T: usize>(&mut self, s: S, first: usize, tokens: Range<usize>) {
+    fn tiles<S: Simd, T: Terms, const R: usize, const C: usize>(&mut self, s: S, first: usize, tokens: Range<usize>) {
         let rows = self.out.cols();
-        let (full_rows, full_tokens) = (first + (rows - first) / R * R, tokens.start + tokens.len() / T * T);
-        self.block::<S, E, R, T>(s, first..full_rows, tokens.start..full_tokens);
-        self.block::<S, E, R, 1>(s, first..full_rows, full_tokens..tokens.end);
-        self.block::<S, E, 1, T>(s, full_rows..rows, tokens.start..full_tokens);
-        self.block::<S, E, 1, 1>(s, full_rows..rows, full_tokens..tokens.end);
+        let (full_rows, full_tokens) = (first + (rows - first) / R * R, tokens.start + tokens.len() / C * C);
+        self.block::<S, T, R, C>(s, first..full_rows, tokens.start..full_tokens);
+        self.block::<S, T, 1, C>(s, full_rows..rows, tokens.start..full_tokens);
+        // Two rows are enough to hide how long a sum takes, and are near to one stream.
+        let even_rows = first + (rows - first) / 2 * 2;
+        self.block::<S, T, 2, 1>(s, first..even_rows, full_tokens..tokens.end);
+        self.block::<S, T, 1, 1>(s, even_rows..rows, full_tokens..tokens.end);
     }
 
-    /// The outputs of some weight rows (a multiple of `R`) and activation rows (a multiple of `T`).
+    /// The outputs of some weight rows (a multiple of `R`) and activation rows (a multiple of `C`).
     #[inline(always)]
-    fn block<S: Simd, E: Element, const R: usize, const T: usize>(
+    fn block<S: Simd, T: Terms, const R: usize, const C: usize>(
         &mut self,
         s: S,
         rows: Range<usize>,
         tokens: Range<usize>,
     ) {
-        let (cols, row_bytes) = (self.w.cols(), self.w.row_bytes());
+        let (x_bytes, row_bytes) = (self.w.cols() * T::X_BYTES, self.w.row_bytes());
         for row in rows.step_by(R) {
             let bytes = self.w.bytes_of_rows(self.out.first_col() + row, R);
             let w: [&[u8]; R] = std::array::from_fn(|r| &bytes[r * row_bytes..][..row_bytes]);
-            for token in tokens.clone().step_by(T) {
-                let x: [&[f32]; T] = std::array::from_fn(|t| &self.x[(token + t) * cols..][..cols]);
-                // The first activations to meet these rows fetch the next: R rows are too many streams for the processor.
-                let ahead = if token == tokens.start { R * row_bytes } else { 0 };
-                let lanes = dot_lanes::<S, E, R, T>(s, w, x, ahead);
-                for t in 0..T {
+            for token in tokens.clone().step_by(C) {
+                let x: [&[u8]; C] = std::array::from_fn(|t| &self.x[(token + t) * x_bytes..][..x_bytes]);
+                // The first activations to meet these rows fetch the next.
+                let ahead = if token == tokens.start { bytes.as_ptr_range().end } else { std::ptr::null() };
+                let lanes = dot_lanes::<S, T, R, C>(s, w, x, ahead);
+                for t in 0..C {
                     for r in 0..R {
                         self.out.row_mut(token + t)[row + r] = s.sum(lanes[r][t]);
                     }
@@ -162,100 +137,175 @@ impl Product<'_, '_, '_> {
         }
     }
 
-    /// The outputs of the weight rows, as many as are whole tiles, and some activation rows; the number of those weight rows. A stretch of
-    /// the weights is made f32 once for all activations, and sums wait in memory between two stretches.
+    /// The outputs of some weight rows (a multiple of `R`) and activation rows, at most [`PANEL_TOKENS`]. A panel of weights is filled once for
+    /// all activations, and sums wait in memory between two panels.
     #[inline(always)]
-    fn decoded_tiles<S: Simd, E: Element>(&mut self, s: S, tokens: Range<usize>) -> usize {
-        let (cols, row_bytes) = (self.w.cols(), self.w.row_bytes());
-        let whole = self.out.cols() / DECODED_ROWS * DECODED_ROWS;
-        let mut weights = [[[0.0; 16]; CHUNK / 16]; DECODED_ROWS];
-        let full = tokens.len() / DECODED_TOKENS * DECODED_TOKENS;
-        for row in (0..whole).step_by(DECODED_ROWS) {
-            let mut lanes = [[[0.0; 16]; DECODED_ROWS]; TOKENS];
-            let bytes = self.w.bytes_of_rows(self.out.first_col() + row, DECODED_ROWS);
-            for first in (0..cols).step_by(CHUNK) {
-                let count = CHUNK.min(cols - first) / 16;
-                for (r, weights) in weights.iter_mut().enumerate() {
-                    let chunks = E::chunks(&bytes[r * row_bytes..][..row_bytes]).0;
-                    for (weights, chunk) in weights[..count].iter_mut().zip(&chunks[first / 16..]) {
-                        s.store(E::load(s, chunk), weights);
-                    }
+    fn panels<S: Simd, T: Terms, const R: usize>(&mut self, s: S, rows: Range<usize>, tokens: Range<usize>) {
+        let (x_bytes, row_bytes) = (self.w.cols() * T::X_BYTES, self.w.row_bytes());
+        let (steps, full) = (x_bytes / 64, tokens.len() / TILE_TOKENS * TILE_TOKENS);
+        let mut panel = [const { [Lanes::ZERO; R] }; STEPS];
+        let mut sums = [const { [Lanes::ZERO; R] }; PANEL_TOKENS];
+        for row in rows.step_by(R) {
+            let bytes = self.w.bytes_of_rows(self.out.first_col() + row, R);
+            // Without columns there is still one panel, which gives zeros.
+            for first in (0..steps.max(1)).step_by(STEPS) {
+                let panel = &mut panel[..STEPS.min(steps - first)];
+                for (r, bytes) in bytes.chunks_exact(row_bytes.max(1)).enumerate() {
+                    fill::<S, T, R>(s, &T::chunks(bytes).0[first..], r, panel);
                 }
-                let x = |token: usize| &self.x[(tokens.start + token) * cols + first..][..16 * count];
-                for token in (0..full).step_by(DECODED_TOKENS) {
-                    let x: [&[f32]; DECODED_TOKENS] = std::array::from_fn(|t| x(token + t));
-                    add_decoded(s, &weights, x, lanes[token..].first_chunk_mut().expect("so many tokens are left"));
+                let next = Next::new::<T, R>(bytes, first, steps);
+                let x = |token: usize| &self.x[(tokens.start + token) * x_bytes + 64 * first..][..64 * panel.len()];
+                for token in (0..full).step_by(TILE_TOKENS) {
+                    next.prefetch(s, token, full);
+                    let x: [&[u8]; TILE_TOKENS] = std::array::from_fn(|t| x(token + t));
+                    let sums = sums[token..].first_chunk_mut().expect("so many tokens are left");
+                    add_panel::<S, T, R, TILE_TOKENS>(s, panel, x, sums, first == 0);
                 }
                 for token in full..tokens.len() {
-                    add_decoded(s, &weights, [x(token)], lanes[token..].first_chunk_mut().expect("a token is left"));
+                    let sums = sums[token..].first_chunk_mut().expect("a token is left");
+                    add_panel::<S, T, R, 1>(s, panel, [x(token)], sums, first == 0);
                 }
             }
-            for (token, lanes) in lanes[..tokens.len()].iter().enumerate() {
-                for (r, lanes) in lanes.iter().enumerate() {
-                    self.out.row_mut(tokens.start + token)[row + r] = s.sum(s.load(lanes));
-                }
-            }
-        }
-        whole
-    }
-
-    #[inline(always)]
-    fn decoded<S: Simd>(self, s: S) {
-        let tokens = self.out.rows();
-        for first in (0..tokens).step_by(TOKENS) {
-            let count = TOKENS.min(tokens - first);
-            let x = &self.x[first * self.w.cols()..][..count * self.w.cols()];
-            for row in 0..self.out.cols() {
-                let dots = decoded_row(s, self.w, self.out.first_col() + row, x, count);
-                for (t, dot) in dots[..count].iter().enumerate() {
-                    self.out.row_mut(first + t)[row] = *dot;
+            for (token, sums) in sums[..tokens.len()].iter().enumerate() {
+                let out = &mut self.out.row_mut(tokens.start + token)[row..row + R];
+                for (out, sums) in out.iter_mut().zip(sums) {
+                    *out = s.sum(s.as_float(s.load_bytes(&sums.0)));
                 }
             }
         }
     }
 }
 
-/// Activation rows that are taken together; a chunk of a weight row is decoded once for all of them.
-const TOKENS: usize = 64;
-/// Values in a chunk: whole blocks of every type.
-const CHUNK: usize = 256;
-/// Fewest activation rows for which decoding weights first pays.
-const PROMPT_TOKENS: usize = 8;
-/// Weight rows and activation rows of a tile then: their sums and operands fit into 32 registers.
-const DECODED_ROWS: usize = 8;
-const DECODED_TOKENS: usize = 3;
-
-/// Adds the products of a stretch of weights and of as many activations of each row, 16 lanes each.
+/// Row `r` of a panel.
 #[inline(always)]
-fn add_decoded<S: Simd, const T: usize>(
-    s: S,
-    weights: &[[[f32; 16]; CHUNK / 16]; DECODED_ROWS],
-    x: [&[f32]; T],
-    lanes: &mut [[[f32; 16]; DECODED_ROWS]; T],
-) {
-    let mut acc = [[s.splat(0.0); DECODED_ROWS]; T];
-    let mut chunks: [&[[f32; 16]]; T] = [&[]; T];
-    for t in 0..T {
-        chunks[t] = x[t].as_chunks().0;
-        for r in 0..DECODED_ROWS {
-            acc[t][r] = s.load(&lanes[t][r]);
+fn fill<S: Simd, T: Terms, const R: usize>(s: S, chunks: &[T::Chunk], r: usize, panel: &mut [[Lanes; R]]) {
+    for (chunk, lanes) in chunks.iter().zip(panel) {
+        s.store_bytes(T::load(s, chunk), &mut lanes[r].0);
+    }
+}
+
+/// The weights of the next panel, which are fetched a few at a time while one is multiplied.
+struct Next {
+    first: *const u8,
+    stride: usize,
+    /// Cache lines of a row, and of all.
+    row_lines: usize,
+    lines: usize,
+}
+
+impl Next {
+    /// Behind the panel from step `first` of `steps` on, of `R` rows.
+    #[inline(always)]
+    fn new<T: Terms, const R: usize>(rows: &[u8], first: usize, steps: usize) -> Next {
+        let bytes = STEPS * size_of::<T::Chunk>();
+        let behind = if first + STEPS < steps { first * size_of::<T::Chunk>() + bytes } else { rows.len() };
+        let row_lines = bytes / 64;
+        Next { first: rows.as_ptr().wrapping_add(behind), stride: rows.len() / R, row_lines, lines: R * row_lines }
+    }
+
+    /// The share of the tile of activation rows from `token` on, of `tokens`.
+    #[inline(always)]
+    fn prefetch<S: Simd>(&self, s: S, token: usize, tokens: usize) {
+        for line in token * self.lines / tokens..(token + TILE_TOKENS) * self.lines / tokens {
+            s.prefetch_far(self.first.wrapping_add(line / self.row_lines * self.stride + line % self.row_lines * 64));
         }
     }
-    for i in 0..chunks[0].len().min(CHUNK / 16) {
-        let mut x = [s.splat(0.0); T];
-        for t in 0..T {
-            x[t] = s.load(&chunks[t][i]);
-        }
-        for r in 0..DECODED_ROWS {
-            let w = s.load(&weights[r][i]);
-            for t in 0..T {
-                acc[t][r] = s.fma(w, x[t], acc[t][r]);
+}
+
+/// Adds the products of a panel and a stretch of `C` activation rows, 16 lanes each.
+#[inline(always)]
+fn add_panel<S: Simd, T: Terms, const R: usize, const C: usize>(
+    s: S,
+    panel: &[[Lanes; R]],
+    x: [&[u8]; C],
+    sums: &mut [[Lanes; R]; C],
+    begin: bool,
+) {
+    let mut acc = [[s.splat(0.0); R]; C];
+    let mut steps: [&[[u8; 64]]; C] = [&[]; C];
+    for t in 0..C {
+        steps[t] = &x[t].as_chunks().0[..panel.len()];
+        for r in 0..R {
+            if !begin {
+                acc[t][r] = s.as_float(s.load_bytes(&sums[t][r].0));
             }
         }
     }
-    for t in 0..T {
-        for r in 0..DECODED_ROWS {
-            s.store(acc[t][r], &mut lanes[t][r]);
+    for (i, weights) in panel.iter().enumerate() {
+        let mut x = [s.splat_int(0); C];
+        for t in 0..C {
+            x[t] = T::load_x(s, &steps[t][i]);
+        }
+        for r in 0..R {
+            let w = s.load_bytes(&weights[r].0);
+            for t in 0..C {
+                acc[t][r] = T::add(s, acc[t][r], w, x[t]);
+            }
+        }
+    }
+    for t in 0..C {
+        for r in 0..R {
+            s.store_bytes(s.as_int(acc[t][r]), &mut sums[t][r].0);
+        }
+    }
+}
+
+/// Dot products of `R` stored rows with `C` activation rows of the same length, before the lanes are added. Unless `ahead` is null, as many bytes
+/// as the rows have are fetched from there meanwhile, in ascending order: one stream for the processor, where the rows are `R`.
+#[inline(always)]
+fn dot_lanes<S: Simd, T: Terms, const R: usize, const C: usize>(
+    s: S,
+    w: [&[u8]; R],
+    x: [&[u8]; C],
+    ahead: *const u8,
+) -> [[S::F; C]; R] {
+    let steps = x[0].len() / 64;
+    let w_steps: [&[T::Chunk]; R] = std::array::from_fn(|r| &T::chunks(w[r]).0[..steps]);
+    let x_steps: [&[[u8; 64]]; C] = std::array::from_fn(|t| &x[t].as_chunks().0[..steps]);
+    let mut lanes = [[s.splat(0.0); C]; R];
+    for i in 0..steps {
+        if !ahead.is_null() {
+            let bytes = R * size_of::<T::Chunk>();
+            for line in (0..bytes).step_by(64) {
+                s.prefetch(ahead.wrapping_add(i * bytes + line));
+            }
+        }
+        let mut x = [s.splat_int(0); C];
+        for t in 0..C {
+            x[t] = T::load_x(s, &x_steps[t][i]);
+        }
+        for r in 0..R {
+            let w = T::load(s, &w_steps[r][i]);
+            for t in 0..C {
+                lanes[r][t] = T::add(s, lanes[r][t], w, x[t]);
+            }
+        }
+    }
+    if x[0].len().is_multiple_of(64) {
+        return lanes;
+    }
+    for r in 0..R {
+        let w = T::load_part(s, T::chunks(w[r]).1);
+        for t in 0..C {
+            let x = T::load_x_part(s, x[t].as_chunks::<64>().1);
+            lanes[r][t] = T::add(s, lanes[r][t], w, x);
+        }
+    }
+    lanes
+}
+
+/// A product with weights of any type.
+#[inline(always)]
+fn decoded<S: Simd>(s: S, w: &Matrix, x: &[f32], out: &mut TileMut<f32>) {
+    let tokens = out.rows();
+    for first in (0..tokens).step_by(TOKENS) {
+        let count = TOKENS.min(tokens - first);
+        let x = &x[first * w.cols()..][..count * w.cols()];
+        for row in 0..out.cols() {
+            let dots = decoded_row(s, w, out.first_col() + row, x, count);
+            for (t, dot) in dots[..count].iter().enumerate() {
+                out.row_mut(first + t)[row] = *dot;
+            }
         }
     }
 }
@@ -284,46 +334,4 @@ fn decoded_row<S: Simd>(s: S, w: &Matrix, row: usize, x: &[f32], count: usize) -
         *dot = s.sum(s.load(lanes));
     }
     dots
-}
-
-/// Dot products of `R` stored rows with `T` float rows of the same length, before the lanes are added. Unless `ahead` is
-/// zero, the bytes so far behind the stored rows are fetched meanwhile.
-#[inline(always)]
-pub(super) fn dot_lanes<S: Simd, E: Element, const R: usize, const T: usize>(
-    s: S,
-    w: [&[u8]; R],
-    x: [&[f32]; T],
-    ahead: usize,
-) -> [[S::F; T]; R] {
-    let chunks = x[0].len() / 16;
-    let w_chunks: [&[E::Chunk]; R] = std::array::from_fn(|r| &E::chunks(w[r]).0[..chunks]);
-    let x_chunks: [&[[f32; 16]]; T] = std::array::from_fn(|t| &x[t].as_chunks().0[..chunks]);
-    let mut lanes = [[s.splat(0.0); T]; R];
-    for i in 0..chunks {
-        let mut x = [s.splat(0.0); T];
-        for t in 0..T {
-            x[t] = s.load(&x_chunks[t][i]);
-        }
-        for r in 0..R {
-            let chunk = &w_chunks[r][i];
-            if ahead > 0 {
-                s.prefetch(std::ptr::from_ref(chunk).cast::<u8>().wrapping_add(ahead));
-            }
-            let w = E::load(s, chunk);
-            for t in 0..T {
-                lanes[r][t] = s.fma(w, x[t], lanes[r][t]);
-            }
-        }
-    }
-    if x[0].len().is_multiple_of(16) {
-        return lanes;
-    }
-    for r in 0..R {
-        let w = E::load_part(s, E::chunks(w[r]).1);
-        for t in 0..T {
-            let x = load_part(s, x[t].as_chunks::<16>().1);
-            lanes[r][t] = s.fma(w, x, lanes[r][t]);
-        }
-    }
-    lanes
 }

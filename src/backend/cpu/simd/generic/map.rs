@@ -4,8 +4,8 @@
 use super::exp::exp;
 use super::{load_part, store_part};
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
-use half::f16;
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 
 pub(in super::super) struct Add<'a> {
     pub x: &'a mut [f32],
@@ -128,4 +128,43 @@ impl Kernel for ToF16<'_> {
         s.store_half(load_part(s, x_tail), &mut tail);
         out_tail.copy_from_slice(&tail[..out_tail.len()]);
     }
+}
+
+/// Numbers below it become zero in [`ToBf16`].
+const SMALLEST_BF16: f32 = 1.0 / (1_u64 << 50) as f32;
+
+pub(in super::super) struct ToBf16<'a> {
+    pub x: &'a [f32],
+    pub out: &'a mut [bf16],
+}
+
+impl Kernel for ToBf16<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (x, x_tail) = self.x.as_chunks::<16>();
+        let (out, out_tail) = self.out.reinterpret_cast_mut().as_chunks_mut::<16>();
+        for (x, out) in x.iter().zip(out) {
+            s.store_words(rounded_to_bf16(s, s.load(x)), out);
+        }
+        let mut tail = [0; 16];
+        s.store_words(rounded_to_bf16(s, load_part(s, x_tail)), &mut tail);
+        out_tail.copy_from_slice(&tail[..out_tail.len()]);
+    }
+}
+
+/// BF16 numbers in the lower half of each lane.
+#[inline(always)]
+fn rounded_to_bf16<S: Simd>(s: S, x: S::F) -> S::I {
+    let bits = s.as_int(x);
+    // Half of the last place, less the least bit where the result would be even already.
+    let half = s.add_int(s.and(s.shr(bits, 16), s.splat_int(1)), s.splat_int(0x7fff));
+    // Zero times what is no finite number is NaN; of a finite one it has no bits but the sign's.
+    let rounded = s.or(s.add_int(bits, half), s.as_int(s.mul(x, s.splat(0.0))));
+    let magnitude = s.and(bits, s.splat_int(0x7fff_ffff));
+    let below = s.add_int(magnitude, s.splat_int(-(SMALLEST_BF16.to_bits() as i32)));
+    // All ones where the difference is not negative.
+    let keep = s.add_int(s.shr(below, 31), s.splat_int(-1));
+    s.shr(s.and(rounded, keep), 16)
 }

@@ -13,12 +13,23 @@ pub(super) mod quant;
 pub(super) mod quantize;
 mod rows;
 mod small;
+mod terms;
 
+use super::operand::Form;
 use super::vector::Simd;
 use crate::quant::DType;
 
+/// What products with weights of a type read.
+pub(super) fn form(dtype: DType) -> Form {
+    match dtype {
+        DType::BF16 => Form::Bf16,
+        _ if has_integers(dtype) => Form::Q8,
+        _ => Form::F32,
+    }
+}
+
 /// Whether a type has an integer kernel.
-pub(super) fn takes_q8(dtype: DType) -> bool {
+fn has_integers(dtype: DType) -> bool {
     use DType::*;
     let small = matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | IQ4_NL | MXFP4);
     let large = matches!(dtype, Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS);

@@ -18,9 +18,11 @@ pub(super) const QUADS: usize = 8;
 /// 16 lanes of 32 bits in memory.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Lanes([u8; 64]);
+pub(super) struct Lanes(pub [u8; 64]);
 
-const ZERO: Lanes = Lanes([0; 64]);
+impl Lanes {
+    pub(super) const ZERO: Lanes = Lanes([0; 64]);
+}
 
 /// Weights of 16 rows x 8 blocks, and what makes values of them; see the canonical sums of the parent module.
 pub(super) struct Panel {
@@ -38,11 +40,11 @@ pub(super) struct Panel {
 impl Panel {
     pub(super) const fn new() -> Self {
         Panel {
-            weights: [[ZERO; QUADS]; BLOCKS],
-            scale: [ZERO; BLOCKS],
-            min: [ZERO; BLOCKS],
-            pair: [ZERO; BLOCKS],
-            halves: [[ZERO; 2]; BLOCKS],
+            weights: [[Lanes::ZERO; QUADS]; BLOCKS],
+            scale: [Lanes::ZERO; BLOCKS],
+            min: [Lanes::ZERO; BLOCKS],
+            pair: [Lanes::ZERO; BLOCKS],
+            halves: [[Lanes::ZERO; 2]; BLOCKS],
         }
     }
 }

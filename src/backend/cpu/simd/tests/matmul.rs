@@ -5,7 +5,7 @@ use crate::backend::cpu::pool::Grid;
 use crate::quant::{blocks as stored, reference, synthetic};
 use std::mem::offset_of;
 
-/// A product: weights at an odd address, activations in both forms.
+/// A product: weights at an odd address, activations in every form.
 struct Case {
     dtype: DType,
     rows: usize,
@@ -14,6 +14,7 @@ struct Case {
     bytes: Vec<u8>,
     x: Vec<f32>,
     blocks: Vec<Q8Block>,
+    rounded: Vec<bf16>,
 }
 
 impl Case {
@@ -28,24 +29,27 @@ impl Case {
         let bytes = [&[0], weights].concat();
         let mut blocks = vec![Q8Block::default(); x.len() / Q8_LEN];
         available()[0].quantize(&x[..blocks.len() * Q8_LEN], &mut blocks);
-        Case { dtype, rows, cols, tokens: x.len() / cols, bytes, x, blocks }
+        let mut rounded = vec![bf16::ZERO; x.len()];
+        available()[0].to_bf16(&x, &mut rounded);
+        Case { dtype, rows, cols, tokens: x.len() / cols, bytes, x, blocks, rounded }
     }
 
     fn matrix(&self) -> Matrix<'_> {
         Matrix::new(self.dtype, &self.bytes[1..], self.rows, self.cols).unwrap()
     }
 
-    fn takes_q8(&self) -> bool {
-        available()[0].takes_q8(self.dtype)
+    fn form(&self, as_floats: bool) -> Form {
+        if as_floats { Form::F32 } else { available()[0].form(self.dtype) }
     }
 
     /// Some activation rows, in the form that the type takes or as floats.
     fn input(&self, tokens: std::ops::Range<usize>, as_floats: bool) -> Input<'_> {
         let (start, end) = (tokens.start * self.cols, tokens.end * self.cols);
-        if as_floats || !self.takes_q8() {
-            return Input::F32 { values: &self.x[start..end] };
+        match self.form(as_floats) {
+            Form::F32 => Input::F32 { values: &self.x[start..end] },
+            Form::Q8 => Input::Q8 { blocks: &self.blocks[start / Q8_LEN..end / Q8_LEN] },
+            Form::Bf16 => Input::Bf16 { values: &self.rounded[start..end] },
         }
-        Input::Q8 { blocks: &self.blocks[start / Q8_LEN..end / Q8_LEN] }
     }
 
     /// The product, cut into tiles.
@@ -68,11 +72,11 @@ impl Case {
     fn expected(&self, as_floats: bool) -> (Vec<f64>, Vec<f64>) {
         let mut weights = vec![0.0; self.rows * self.cols];
         reference::decode(self.dtype, &self.bytes[1..], &mut weights);
-        let x: Vec<f64> = if as_floats || !self.takes_q8() {
-            self.x.iter().map(|x| f64::from(*x)).collect()
-        } else {
-            let value = |b: &Q8Block, i: usize| f64::from(b.q[i]) * f64::from(b.scale);
-            self.blocks.iter().flat_map(|b| (0..Q8_LEN).map(move |i| value(b, i))).collect()
+        let value = |b: &Q8Block, i: usize| f64::from(b.q[i]) * f64::from(b.scale);
+        let x: Vec<f64> = match self.form(as_floats) {
+            Form::F32 => self.x.iter().map(|x| f64::from(*x)).collect(),
+            Form::Q8 => self.blocks.iter().flat_map(|b| (0..Q8_LEN).map(move |i| value(b, i))).collect(),
+            Form::Bf16 => self.rounded.iter().map(|x| x.to_f64()).collect(),
         };
         let mut sums = (Vec::new(), Vec::new());
         for x in x.chunks(self.cols) {
@@ -110,6 +114,21 @@ fn float_rows_may_have_any_length() {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for cols in [1, 7, 15, 16, 17, 31, 80, 172] {
             Case::new(dtype, 6, cols, 5).check(false);
+            Case::new(dtype, 6, cols, 3).check(true);
+        }
+    }
+}
+
+#[test]
+fn float_panels_may_be_many_and_incomplete() {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for (rows, cols, tokens) in [(13, 1120, 9), (18, 2080, 130), (31, 1024, 8)] {
+            let case = Case::new(dtype, rows, cols, tokens);
+            for as_floats in [false, true] {
+                case.check(as_floats);
+                let whole = case.run(detect(true), as_floats, usize::MAX, rows);
+                assert_eq!(bits(&whole), bits(&case.run(detect(true), as_floats, 1, rows)), "{dtype}");
+            }
         }
     }
 }
@@ -118,7 +137,8 @@ fn float_rows_may_have_any_length() {
 fn rows_of_no_columns_give_zero() {
     for dtype in [DType::F32, DType::Q8_0, DType::IQ4_XS] {
         let mut out = [1.0; 6];
-        let case = Case { dtype, rows: 3, cols: 0, tokens: 2, bytes: vec![0], x: vec![], blocks: vec![] };
+        let case =
+            Case { dtype, rows: 3, cols: 0, tokens: 2, bytes: vec![0], x: vec![], blocks: vec![], rounded: vec![] };
         detect(true).matmul(&case.matrix(), &case.input(0..2, false), &mut TileMut::whole(&mut out, 3));
         assert_eq!(out, [0.0; 6]);
     }
@@ -153,7 +173,7 @@ fn scale_offsets(dtype: DType) -> &'static [usize] {
 
 #[test]
 fn extreme_bytes_are_exact() {
-    for dtype in DType::ALL.into_iter().filter(|dtype| available()[0].takes_q8(*dtype)) {
+    for dtype in DType::ALL.into_iter().filter(|dtype| available()[0].form(*dtype) == Form::Q8) {
         for byte in [0x00, 0x7f, 0x80, 0xff] {
             for x in [1.0, -1.0] {
                 let mut weights = vec![byte; 18 * 512 / dtype.block_len() * dtype.block_bytes()];
@@ -179,7 +199,7 @@ fn what_is_no_number_stays_none() {
             let case = Case::with(dtype, 17, cols, &case.bytes[1..], x);
             let found = same_everywhere("bad input", |kernels| case.run(kernels, false, usize::MAX, 17));
             assert!(found[..17].iter().all(|x| x.is_finite()), "{dtype}");
-            assert!(found[17..].iter().all(|x| !x.is_finite() || !case.takes_q8()), "{dtype} {bad}");
+            assert!(found[17..].iter().all(|x| !x.is_finite() || case.form(false) == Form::F32), "{dtype} {bad}");
             assert!(found[17..].iter().any(|x| !x.is_finite()), "{dtype} {bad}");
         }
     }

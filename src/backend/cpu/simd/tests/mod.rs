@@ -33,7 +33,7 @@ fn assert_close(what: &str, found: &[f32], expected: &[f64], tolerance: &[f64]) 
 fn the_table_ends_with_the_fastest_entry() {
     let names: Vec<_> = available().iter().map(|kernels| kernels.name).collect();
     assert_eq!(detect(true).name, *names.last().unwrap());
-    assert_ne!(detect(false).name, "avx512");
+    assert!(!detect(false).name.starts_with("avx512"));
     assert_eq!(names[0], "scalar");
 }
 

@@ -1,6 +1,7 @@
 //! Everything but products of weights.
 
 use super::*;
+use half::bf16;
 
 const LENGTHS: [usize; 15] = [0, 1, 7, 8, 15, 16, 17, 31, 64, 80, 96, 128, 256, 300, 1001];
 
@@ -320,6 +321,23 @@ fn exp_has_the_limits_of_the_function() {
     });
     assert_eq!(found[..6], [0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::INFINITY]);
     assert!(found[6].is_nan());
+}
+
+#[test]
+fn to_bf16_rounds_to_the_nearest_and_drops_what_is_tiny() {
+    let least = 2.0_f32.powi(-50);
+    let mut x = Random::new(9).uniforms(1000);
+    x.extend([0.0, -0.0, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, f32::MAX, least, -least, least * 0.99, 1e-40]);
+    for kernels in available() {
+        let mut found = vec![bf16::ONE; x.len()];
+        kernels.to_bf16(&x, &mut found);
+        for (x, found) in x.iter().zip(&found) {
+            let expected = if x.abs() < least { 0.0 } else { bf16::from_f32(*x).to_f32() };
+            assert_eq!(found.to_f32(), expected, "{x}, {}", kernels.name);
+        }
+        kernels.to_bf16(&[f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY], &mut found[..4]);
+        assert!(found[..4].iter().all(|x| x.is_nan()), "{}", kernels.name);
+    }
 }
 
 #[test]
