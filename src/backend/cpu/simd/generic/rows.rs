@@ -63,6 +63,7 @@ impl<'a> Rows<'a> {
     #[inline(always)]
     pub(super) fn dwords<S: Simd>(&self, s: S, at: usize) -> S::I {
         assert!(at + 4 <= self.len);
+        s.prefetch(self.ahead.wrapping_add(ROWS * at));
         // SAFETY: every row has `len` readable bytes, and the range lies inside them.
         unsafe { s.gather_dwords(self.bytes.as_ptr().add(at), self.stride) }
     }
@@ -71,6 +72,7 @@ impl<'a> Rows<'a> {
     #[inline(always)]
     pub(super) fn halves<S: Simd>(&self, s: S, at: usize) -> S::F {
         assert!(at + 2 <= self.len);
+        s.prefetch(self.ahead.wrapping_add(ROWS * at));
         // SAFETY: every row has `len` readable bytes, and the range lies inside them.
         unsafe { s.gather_halves(self.bytes.as_ptr().add(at), self.stride) }
     }
