@@ -4,6 +4,7 @@
 use super::simd::{Form, Kernels};
 use crate::error::{Result, push};
 use crate::plan::memory::{Placement, place};
+use crate::plan::op::Rows;
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 
 /// What the memory of a lowered program is for.
@@ -30,6 +31,8 @@ pub struct Lowered {
 pub enum Step {
     /// An op that needs no more than its description.
     Plain(Op),
+    /// From here on only rows whose logits are wanted matter: the values that are still read keep these, and lose the others.
+    Select(Vec<ValueId>),
     /// Brings a value into a form for the multiplications that follow.
     Convert {
         /// Read.
@@ -62,7 +65,8 @@ pub struct Product {
 /// Lowers `program`; in precise mode every multiplication reads floats.
 pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowered> {
     let mut lowering = Lowering { steps: Vec::new(), converted: None, quantized_width: 0, rounded_width: 0 };
-    for op in &program.ops {
+    let last_mix = last_mix(program);
+    for (index, op) in program.ops.iter().enumerate() {
         match *op {
             Op::MatMul { x, matrix, bias, out } => {
                 let form = if precise { Form::F32 } else { kernels.form(program.matrices[matrix.0].dtype) };
@@ -72,9 +76,37 @@ pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowe
             _ => push(&mut lowering.steps, Step::Plain(op.clone()), STEPS)?,
         }
         lowering.forget(op.writes());
+        if Some(index) == last_mix {
+            lowering.converted = None;
+            let read = read_before_written(program, &program.ops[index + 1..])?;
+            push(&mut lowering.steps, Step::Select(read), STEPS)?;
+        }
     }
     let Lowering { steps, quantized_width, rounded_width, .. } = lowering;
     Ok(Lowered { steps, placement: place(program)?, quantized_width, rounded_width })
+}
+
+/// The last op in which rows of a batch meet, unless it cannot be told.
+fn last_mix(program: &Program) -> Option<usize> {
+    let index = program.ops.iter().rposition(|op| matches!(op, Op::Attention { .. }))?;
+    let apart = |op: &Op| {
+        matches!(op, Op::Norm { .. } | Op::MatMul { .. } | Op::SiluMul { .. } | Op::Add { .. } | Op::SelectRows { .. })
+    };
+    program.ops[index + 1..].iter().all(apart).then_some(index)
+}
+
+/// The values of all rows of a batch that `ops` read and did not write before.
+fn read_before_written(program: &Program, ops: &[Op]) -> Result<Vec<ValueId>> {
+    let mut found = Vec::new();
+    for (index, op) in ops.iter().enumerate() {
+        for value in op.reads().into_iter().flatten() {
+            let is_written = ops[..index].iter().any(|op| op.writes() == Some(value));
+            if !is_written && !found.contains(&value) && program.values[value.0].rows == Rows::Batch {
+                push(&mut found, value, STEPS)?;
+            }
+        }
+    }
+    Ok(found)
 }
 
 struct Lowering {

@@ -129,7 +129,7 @@ impl CpuRunner {
 impl Runner for CpuRunner {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
         let (pool, lowered) = (Arc::clone(&self.pool), Arc::clone(&self.lowered));
-        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)? };
+        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)?, selected: false };
         pass.compute_angles();
         lowered.steps.iter().try_for_each(|step| pass.run_step(step))
     }
@@ -149,6 +149,8 @@ struct Pass<'a> {
     batch: &'a Batch<'a>,
     cancel: &'a AtomicBool,
     turn: Turn<'a>,
+    /// Whether values hold the rows of outputs alone.
+    selected: bool,
 }
 
 impl Pass<'_> {
@@ -167,6 +169,10 @@ impl Pass<'_> {
         }
         match step {
             Step::Plain(op) => self.run_op(op),
+            Step::Select(values) => {
+                self.select(values);
+                Ok(())
+            }
             Step::Convert { x, form: Form::Bf16 } => self.round(*x),
             Step::Convert { x, .. } => self.quantize(*x),
             Step::MatMuls { x, form, products } => self.multiply(*x, *form, products),
@@ -189,8 +195,9 @@ impl Pass<'_> {
             }
             Op::Add { x, y } => self.write_rows(x, |runner, row, x| runner.kernels.add(x, runner.row(y, row))),
             Op::SelectRows { x, out } => {
-                let outputs = self.batch.outputs;
-                self.write_rows(out, |runner, row, out| out.copy_from_slice(runner.row(x, outputs[row] as usize)))
+                let (outputs, selected) = (self.batch.outputs, self.selected);
+                let from = |row: usize| if selected { row } else { outputs[row] as usize };
+                self.write_rows(out, |runner, row, out| out.copy_from_slice(runner.row(x, from(row))))
             }
             Op::MatMul { .. } => unreachable!("lowering turns every multiplication into a step of its own"),
         }
@@ -198,8 +205,22 @@ impl Pass<'_> {
 
     fn rows_of(&self, id: ValueId) -> usize {
         match self.runner.program.values[id.0].rows {
-            Rows::Batch => self.batch.rows.len(),
-            Rows::Outputs => self.batch.outputs.len(),
+            Rows::Batch if !self.selected => self.batch.rows.len(),
+            _ => self.batch.outputs.len(),
+        }
+    }
+
+    /// Moves the rows of outputs to the front of `values`.
+    fn select(&mut self, values: &[ValueId]) {
+        let outputs = self.batch.outputs;
+        self.selected = outputs.len() < self.batch.rows.len();
+        for &id in values.iter().filter(|_| self.selected) {
+            let width = self.runner.program.values[id.0].width;
+            let mut buffer = self.runner.take(id);
+            for (to, from) in outputs.iter().map(|output| *output as usize).enumerate() {
+                buffer.copy_within(from * width..(from + 1) * width, to * width);
+            }
+            self.runner.give_back(id, buffer);
         }
     }
 
