@@ -121,7 +121,7 @@ impl Format for Q6K {
 
     #[inline(always)]
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
-        let scales = rows.blocks(s, at + 192);
+        let scales = rows.blocks_fetching(s, at + 192, at);
         let d = rows.halves(s, at + 208);
         for i in 0..8 {
             let (x, first) = (scales[i / 2], i % 2 * 2);
@@ -131,9 +131,10 @@ impl Format for Q6K {
         }
         for four in 0..2 {
             for half in 0..2 {
-                let high = rows.blocks(s, at + 128 + 32 * four + 16 * half);
+                let fetched = at + 16 + 96 * four + 48 * half;
+                let high = rows.blocks_fetching(s, at + 128 + 32 * four + 16 * half, fetched);
                 for i in 0..2 {
-                    let bytes = rows.blocks(s, at + 64 * four + 32 * i + 16 * half);
+                    let bytes = rows.blocks_fetching(s, at + 64 * four + 32 * i + 16 * half, fetched + 16 + 16 * i);
                     let low = bits_of_four(s, bytes, 0, 15);
                     sink.set_half(s, block + 4 * four + i, half, with_high_bits(s, low, high, 2 * i, 3, 4));
                     let low = bits_of_four(s, bytes, 4, 15);

@@ -41,9 +41,15 @@ impl<'a> Rows<'a> {
     /// 16 bytes of each row: lane r of vector c is the dword c of row r.
     #[inline(always)]
     pub(super) fn blocks<S: Simd>(&self, s: S, at: usize) -> [S::I; 4] {
+        self.blocks_fetching(s, at, at)
+    }
+
+    /// The same, for a type that is not read in ascending order; of what is wanted next, the bytes that stand for those from `fetched` on.
+    #[inline(always)]
+    pub(super) fn blocks_fetching<S: Simd>(&self, s: S, at: usize, fetched: usize) -> [S::I; 4] {
         assert!(at + 16 <= self.len);
         for line in 0..4 {
-            s.prefetch(self.ahead.wrapping_add(ROWS * at + 64 * line));
+            s.prefetch(self.ahead.wrapping_add(ROWS * fetched + 64 * line));
         }
         // SAFETY: every row has `len` readable bytes, and the range lies inside them.
         unsafe { s.gather_blocks(self.bytes.as_ptr().add(at), self.stride) }
