@@ -138,7 +138,8 @@ impl World {
         let whole = self.prompt(kind.prompt);
         let duration = self.duration(kind, &whole);
         let mut latencies = Vec::new();
-        for _ in 0..10 * samples {
+        // Most calls of a fraction of a millisecond are done before their canceller has woken.
+        for _ in 0..200 * samples {
             let delay = duration.mul_f64((random.bits() >> 11) as f64 / (1u64 << 53) as f64);
             latencies.extend(self.cancel_after(kind, &whole, delay));
             if latencies.len() == samples {
