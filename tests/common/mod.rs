@@ -7,6 +7,7 @@ pub mod draws;
 pub mod gguf;
 #[cfg(feature = "cuda")]
 pub mod launches;
+pub mod passes;
 pub mod random;
 
 use segno::ffi::{ctx::*, decode::*, error::*, model::*, seq::*, session::*, status::*, text::*, version::*};

@@ -1,0 +1,145 @@
+//! Whole models for tests of GPUs: passes over their sequences on any device, and how far the logits may be from the precise mode's.
+
+use super::distance::distance;
+use super::gguf::File;
+use segno::arch::{Arch, Hparams};
+use segno::backend::{Backend, Batch, KvType, Limits, Row, Runner, cpu};
+use segno::format::{Data, Gguf};
+use segno::kv::{Pages, Tables};
+use segno::plan::{Program, build::build};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// How far from the precise mode a model may be: relative distance of every row of logits, mean divergence, and the margin from which on
+/// the highest token must be the same. Random weights amplify rounding, more so in more layers.
+pub struct Bar {
+    pub distance: f64,
+    pub divergence: f64,
+    pub margin: f32,
+}
+
+pub const TRAINED: Bar = Bar { distance: 3e-2, divergence: 1e-3, margin: 0.2 };
+pub const RANDOM_TWO_LAYERS: Bar = Bar { distance: 4e-2, divergence: 1e-3, margin: 0.5 };
+pub const RANDOM: Bar = Bar { distance: 0.10, divergence: 1.5e-2, margin: 0.5 };
+
+/// A model and what is asked of it.
+pub struct Case {
+    pub name: String,
+    pub program: Arc<Program>,
+    pub bar: Bar,
+}
+
+pub fn case(name: &str, gguf: &Gguf, trained: bool) -> Case {
+    let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
+    let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
+    let bar = match () {
+        () if trained => TRAINED,
+        () if hparams.layers <= 2 => RANDOM_TWO_LAYERS,
+        () => RANDOM,
+    };
+    Case { name: name.into(), program: Arc::new(build(gguf, &arch, &hparams).unwrap()), bar }
+}
+
+pub fn file(path: &Path, trained: bool) -> Case {
+    let name = path.file_name().unwrap().to_string_lossy();
+    case(&name, &Gguf::open(path, true, &mut |_| Ok(())).unwrap(), trained)
+}
+
+/// Two layers of random weights.
+pub fn random(name: &str, file: &File) -> Case {
+    case(name, &Gguf::parse(Data::copy(&file.bytes(), &mut |_| Ok(())).unwrap()).unwrap(), false)
+}
+
+pub fn precise() -> cpu::Cpu {
+    cpu::Cpu::new(&cpu::Options { threads: 0, precise: true, allow_avx512: true }).unwrap()
+}
+
+/// A runner with page tables for all its slots.
+pub struct Run {
+    pub runner: Box<dyn Runner>,
+    pub tables: Tables,
+    pub tokens: Vec<u32>,
+}
+
+impl Run {
+    /// For `seqs` sequences of `positions` each; tokens follow a fixed pattern.
+    pub fn new(backend: &dyn Backend, program: &Arc<Program>, kv_type: KvType, positions: usize, seqs: usize) -> Run {
+        let each = positions.div_ceil(32);
+        let limits = Limits { rows: 512 + seqs, outputs: seqs, pages: seqs * each, kv_type };
+        let mut pages = Pages::new(limits.pages).unwrap();
+        let mut tables = Tables::new(seqs, each).unwrap();
+        (0..seqs).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
+        let runner = backend.prepare(Arc::clone(program)).unwrap().open(&limits).unwrap();
+        let tokens = (0..positions).map(|position| ((position * 7919 + 13) % program.vocab()) as u32).collect();
+        Run { runner, tables, tokens }
+    }
+
+    pub fn pass(&mut self, rows: &[Row], outputs: &[u32], wants_logits: bool) -> Vec<Vec<f32>> {
+        let batch = Batch { rows, outputs, wants_logits, tables: &self.tables };
+        self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
+        if !wants_logits {
+            return Vec::new();
+        }
+        (0..outputs.len()).map(|index| self.runner.logits(index).to_vec()).collect()
+    }
+
+    /// Logits of some positions, a step each, `seqs` equal sequences at once; those of the last sequence.
+    pub fn steps(&mut self, positions: std::ops::Range<usize>, seqs: usize) -> Vec<Vec<f32>> {
+        let step = |position: usize| {
+            let row = |slot| Row { token: self.tokens[position], position: position as u32, slot: slot as u32 };
+            let rows: Vec<Row> = (0..seqs).map(row).collect();
+            let outputs: Vec<u32> = (0..seqs as u32).collect();
+            self.pass(&rows, &outputs, true).pop().unwrap()
+        };
+        positions.map(step).collect()
+    }
+
+    /// Logits of the last of `count` positions of a slot, evaluated in chunks.
+    pub fn chunks(&mut self, slot: u32, count: usize, chunk: usize) -> Vec<f32> {
+        let mut last = Vec::new();
+        for start in (0..count).step_by(chunk) {
+            let end = count.min(start + chunk);
+            let rows: Vec<Row> =
+                (start..end).map(|p| Row { token: self.tokens[p], position: p as u32, slot }).collect();
+            last = self.pass(&rows, &[(end - start - 1) as u32], true).pop().unwrap();
+        }
+        last
+    }
+
+    /// One pass over stretches of several slots; the logits of the last position of each.
+    pub fn stretches(&mut self, stretches: &[(u32, std::ops::Range<usize>)]) -> Vec<Vec<f32>> {
+        let (mut rows, mut outputs) = (Vec::new(), Vec::new());
+        for (slot, positions) in stretches {
+            let row = |p: usize| Row { token: self.tokens[p], position: p as u32, slot: *slot };
+            rows.extend(positions.clone().map(row));
+            outputs.push(rows.len() as u32 - 1);
+        }
+        self.pass(&rows, &outputs, true)
+    }
+
+    /// Takes for tokens what the model itself finds likeliest, and returns the logits of every position.
+    pub fn own_text(&mut self) -> Vec<Vec<f32>> {
+        let mut rows: Vec<Vec<f32>> = Vec::new();
+        for position in 0..self.tokens.len() {
+            let best = rows.last().map(|row| segno::sample::filters::greedy(row).unwrap() as u32);
+            self.tokens[position] = best.unwrap_or(1);
+            rows.extend(self.steps(position..position + 1, 1));
+        }
+        rows
+    }
+}
+
+pub fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    rows.iter().map(|row| row.iter().map(|v| v.to_bits()).collect()).collect()
+}
+
+pub fn assert_near(case: &Case, how: &str, found: &[Vec<f32>], expected: &[Vec<f32>]) {
+    let rows: Vec<_> = found.iter().zip(expected).map(|(a, b)| distance(a, b)).collect();
+    let worst = rows.iter().map(|row| row.relative_l2).fold(0.0, f64::max);
+    let divergence = rows.iter().map(|row| row.divergence).sum::<f64>() / rows.len() as f64;
+    let lost = rows.iter().filter_map(|row| row.lost_margin).fold(0.0, f32::max);
+    println!("{} {how}: distance {worst:.2e}, divergence {divergence:.2e}, lost margin {lost:.3}", case.name);
+    let Bar { distance, divergence: most, margin } = case.bar;
+    assert!(worst <= distance && divergence <= most && lost <= margin, "{} {how}", case.name);
+}
