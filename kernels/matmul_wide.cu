@@ -9,6 +9,7 @@
 // Codes come to shared memory through a ring; scales pass through registers and stand there as floats. The first weights start before the
 // block waits for its producers.
 #include "common/activation.cuh"
+#include "common/cluster.cuh"
 #include "common/copier.cuh"
 
 __device__ __forceinline__ float4 load_shared(uint32_t at) {
@@ -118,31 +119,12 @@ __device__ __forceinline__ void join_pass(uint32_t pass, const Sums<T> &sum, flo
     }
 }
 
-#if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ uint32_t address_in(uint32_t block, uint32_t at) {
-    uint32_t other;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(other) : "r"(at), "r"(block));
-    return other;
-}
-#endif
-
 // Waits for the warps that multiply, in all blocks of the cluster; what each wrote to its shared memory is visible then.
 template <class T>
 __device__ __forceinline__ void wait_for_cluster(uint32_t barrier, uint32_t parity) {
     wait_for_warps<T>();
 #if __CUDA_ARCH__ >= 900
-    if constexpr (T::SPLIT > 1) {
-        if (threadIdx.x < T::SPLIT) {
-            asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(threadIdx.x, barrier)) : "memory");
-        }
-        uint32_t is_over;
-        do {
-            asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                         : "=r"(is_over)
-                         : "r"(barrier), "r"(parity)
-                         : "memory");
-        } while (!is_over);
-    }
+    if constexpr (T::SPLIT > 1) meet_cluster<T::SPLIT>(barrier, parity);
 #endif
 }
 
@@ -155,9 +137,7 @@ __device__ __forceinline__ float total(const float *own) {
 #if __CUDA_ARCH__ >= 900
     float v[T::SPLIT];
 #pragma unroll
-    for (uint32_t i = 0; i < T::SPLIT; i++) {
-        asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v[i]) : "r"(address_in(i, shared_address(own))) : "memory");
-    }
+    for (uint32_t i = 0; i < T::SPLIT; i++) v[i] = load_from(i, shared_address(own));
 #pragma unroll
     for (uint32_t step = 1; step < T::SPLIT; step *= 2) {
 #pragma unroll
@@ -214,7 +194,7 @@ struct Outputs {
         }
     }
 
-    // Gated units, which are whole; the bits of `emit`.
+    // Gated units, which are whole; the bits of `emit_blocks`.
     __device__ __forceinline__ void put_gated() const {
         const uint32_t lane = threadIdx.x % WARP;
         if (row - lane >= rows) return;
