@@ -133,7 +133,7 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
         if (!ends_last(args, row, min(gridDim.x, splits_of(keys)))) return;
         merge_splits(args, b, head, heads, shape.splits, splits_of(keys), totals);
     }
-    put_heads(args, b, row, kv_head * group + in_group, heads, totals);
+    put_heads<!ONE>(args, b, row, kv_head * group + in_group, heads, totals);
 }
 
 #define ATTEND(DIM)                                                                                                                        \

@@ -88,7 +88,7 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
             if (warp == 0 && lane < 4) totals[2 * lane] = total.x, totals[2 * lane + 1] = total.y;
             put_results<DIM>(b, out);
         }
-        put_heads(args, b, 0, head, heads, totals);
+        put_heads<false>(args, b, 0, head, heads, totals);
         return;
     }
     release_and_wait();

@@ -263,7 +263,7 @@ __device__ __forceinline__ float add_parts(const float *parts, uint32_t row, uin
     return __fadd_rn(add_four(v[0], v[1], v[2], v[3]), add_four(v[4], v[5], v[6], v[7]));
 }
 
-// Writes rows `row` and `row + 16` of a column's gated unit, by sixteen lanes with a row each, with their 8-bit block. The same bits as `emit`.
+// Writes rows `row` and `row + 16` of a column's gated unit, by sixteen lanes with a row each, with their 8-bit block. The same bits as `emit_blocks`.
 __device__ __forceinline__ void put_gated(const TensorArgs &args, uint32_t batch, uint32_t column, uint32_t unit, uint32_t row, float low,
                                           float high) {
     const Activation &out = args.gated;

@@ -358,7 +358,7 @@ __device__ __forceinline__ void put_gated(const Tiles<Tile<MT, NT, R>> &tiles, c
         } else {
             v = gated(v, __fmul_rn(sum[1][n], factor));
         }
-        if (column < tiles.sizes.batch) emit(args.gated, column, row, args.segments[0].matrix.rows, v);
+        if (column < tiles.sizes.batch) emit_blocks(args.gated, column, row, args.segments[0].matrix.rows, v);
     }
 }
 

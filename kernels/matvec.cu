@@ -343,7 +343,7 @@ __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &
     __syncthreads();
     if (pairs) {
         if (warp >= WARPS * args.rows_a_warp / WARP) return;
-        emit(args.gated, 0, blockIdx.x * WARPS * args.rows_a_warp + threadIdx.x, m.rows, space.outputs[threadIdx.x]);
+        emit_blocks(args.gated, 0, blockIdx.x * WARPS * args.rows_a_warp + threadIdx.x, m.rows, space.outputs[threadIdx.x]);
     } else if (warp == 0) {
         key = warp_largest(lane < WARPS ? space.keys[lane] : 0);
         if (lane == 0) atomicMax(args.best, key);

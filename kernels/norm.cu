@@ -1,5 +1,5 @@
 // RMS norm of rows, one block a row, and the gated unit of the feed-forward (Shazeer, "GLU Variants Improve Transformer"). Both write the
-// 8-bit form that the next multiplication reads.
+// form that the next multiplication reads.
 #include "common/activation.cuh"
 #include "common/norm.cuh"
 
@@ -35,6 +35,10 @@ __device__ __forceinline__ void norm_quads(const NormArgs &args, const float *x,
     const Activation &out = args.out;
     weigh_row(reinterpret_cast<const float4 *>(x), reinterpret_cast<const float4 *>(args.weight), quads, shares, [&](uint32_t quad, const float4 &v) {
         const bool inside = quad < quads;
+        if (is_loose(out)) {
+            if (inside) put_loose_quad(out, blockIdx.x, 4 * quad, args.width, v);
+            return;
+        }
         if (inside) reinterpret_cast<float4 *>(out.x)[first + quad] = v;
         if (out.q == nullptr) return;
         Meta meta;

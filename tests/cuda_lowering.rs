@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::launches::lists;
+use common::gguf::Shape;
+use common::launches::{fast_lists, lists};
 use segno::arch::{Arch, Hparams};
-use segno::backend::cuda::args::{Args, Shape};
+use segno::backend::cuda::args::{Activation, Args, Shape as Batch};
 use segno::backend::cuda::lower::{Extent, Kernel, Launch};
 use segno::format::{Data, Gguf};
 use segno::plan::{Op, Program, build::build};
@@ -36,8 +37,9 @@ fn every_op_is_covered_exactly_once() {
     let programs = programs();
     assert!(programs.len() >= 15);
     for (path, program) in &programs {
-        let lists = lists(program);
-        for list in [&lists.single, &lists.few, &lists.batch, &lists.prompt] {
+        let (exact, fast) = (lists(program), fast_lists(program));
+        let all = [&exact, &fast].map(|lists| [&lists.single, &lists.few, &lists.narrow, &lists.batch, &lists.prompt]);
+        for list in all.as_flattened() {
             let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
             covered.sort_unstable();
             let all: Vec<usize> = (0..program.ops.len()).collect();
@@ -63,7 +65,7 @@ fn every_bucket_launches_every_kernel() {
         let lists = lists(program);
         for bucket in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
             for (splits, draws) in [(0, 0), (0, 1), (1, 0), (8, 1), (64, 0), (512, 1), (1, 1)] {
-                let shape = Shape { rows: bucket, outputs: bucket, splits, draws };
+                let shape = Batch { rows: bucket, outputs: bucket, splits, draws };
                 let idle = |launch: &&Launch| !launch.runs(&shape);
                 let other = |kernel| match kernel {
                     Kernel::Argmax | Kernel::StepEnd => draws == 1,
@@ -99,7 +101,7 @@ fn attention_writes_over_nothing_that_it_reads() {
     for (dim, kv_heads, group) in [(64, 2, 1), (128, 2, 4), (128, 1, 12), (256, 1, 2)] {
         let bytes = common::random::of_heads(dim, kv_heads, group, DType::Q8_0).bytes();
         let lists = lists(&program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap()));
-        for launch in [&lists.single, &lists.batch, &lists.prompt].into_iter().flatten() {
+        for launch in [&lists.single, &lists.narrow, &lists.batch, &lists.prompt].into_iter().flatten() {
             let Args::Attention(args) = launch.args else { continue };
             let read = [args.heads.q, args.heads.k, args.heads.v];
             assert!(!read.contains(&args.out.x), "{kv_heads} x {group} heads of {dim}: {:?}", launch.kernel);
@@ -116,11 +118,11 @@ fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
         let quantized =
             |op: &Op| matches!(op, Op::MatMul { matrix, .. } if types.contains(&program.matrices[matrix.0].dtype));
         let lists = lists(program);
-        for launch in lists.batch.iter().chain(&lists.prompt) {
+        for launch in lists.narrow.iter().chain(&lists.batch).chain(&lists.prompt) {
             let products = launch.covers.iter().filter(|&&op| quantized(&program.ops[op])).count();
             assert!(products == 0 || launch.kernel == Kernel::Tensor, "{}: {launch:?}", path.display());
             for rows in (1..=80).chain([512]).filter(|_| launch.kernel == Kernel::Tensor) {
-                let shape = Shape { rows, outputs: rows, splits: 1, draws: 0 };
+                let shape = Batch { rows, outputs: rows, splits: 1, draws: 0 };
                 assert!(launch.shared_bytes(&shape) <= 227 << 10 && launch.blocks(&shape)[0] > 0, "{rows} rows");
                 assert!(launch.function(&shape) >= Kernel::Tensor as usize);
             }
@@ -131,9 +133,9 @@ fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
 #[test]
 fn an_empty_set_of_outputs_runs_no_head() {
     let (_, program) = &programs()[0];
-    let shape = Shape { rows: 7, outputs: 0, splits: 1, draws: 0 };
+    let shape = Batch { rows: 7, outputs: 0, splits: 1, draws: 0 };
     let lists = lists(program);
-    let running = |shape: &Shape| -> Vec<Launch> {
+    let running = |shape: &Batch| -> Vec<Launch> {
         let list = lists.of(shape).iter();
         list.filter(|launch| !launch.blocks(shape).contains(&0)).cloned().collect()
     };
@@ -141,5 +143,88 @@ fn an_empty_set_of_outputs_runs_no_head() {
     assert!(kernels.contains(&Kernel::Step) && kernels.contains(&Kernel::StepEnd));
     assert!(!kernels.contains(&Kernel::Select) && !kernels.contains(&Kernel::Argmax));
     let head = |launch: &Launch| matches!(launch.args, Args::Matvec(args) if args.best != 0);
-    assert!(!running(&Shape { rows: 1, ..shape }).iter().any(head));
+    assert!(!running(&Batch { rows: 1, ..shape }).iter().any(head));
+}
+
+/// Where a launch leaves what products read, if it does that.
+fn left_by(launch: &Launch) -> Option<Activation> {
+    match launch.args {
+        Args::Norm(args) => Some(args.out),
+        Args::Silu(args) => Some(args.gate),
+        Args::Attention(args) => Some(args.out),
+        Args::Tensor(args) => Some(args.gated).filter(|gated| gated.x != 0),
+        _ => None,
+    }
+}
+
+fn read_by(launch: &Launch) -> Option<Activation> {
+    match launch.args {
+        Args::Tensor(args) => Some(args.x),
+        Args::Matmul(args) => Some(args.x),
+        _ => None,
+    }
+}
+
+/// Random models of whole chunks of columns, of types that fast batches take, and with others among them.
+fn programs_to_round() -> Vec<Program> {
+    let shape =
+        Shape { hidden: 512, heads: 8, kv_heads: 2, head_dim: 64, feed_forward: 768, vocab: 384, ..Shape::small() };
+    let file = |dtype_of: &dyn Fn(&str) -> DType| common::random::stored(&shape, dtype_of);
+    let types = [DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K].map(|dtype| file(&|_| dtype));
+    let up = |name: &str| if name.contains("ffn_up") { DType::Q4_0 } else { DType::Q8_0 };
+    let down = |name: &str| if name.contains("ffn_down") { DType::F16 } else { DType::Q4_K };
+    let mixed = [file(&up), file(&down)];
+    let read =
+        |file: common::gguf::File| program(&Gguf::parse(Data::copy(&file.bytes(), &mut |_| Ok(())).unwrap()).unwrap());
+    types.into_iter().chain(mixed).map(read).collect()
+}
+
+#[test]
+fn fast_batches_change_no_step_of_up_to_eight_rows() {
+    for program in programs().into_iter().map(|(_, program)| program).chain(programs_to_round()) {
+        let (exact, fast) = (lists(&program), fast_lists(&program));
+        for rows in 1..=8 {
+            let shape = Batch { rows, outputs: rows, splits: 1, draws: 0 };
+            assert_eq!(format!("{:?}", exact.of(&shape)), format!("{:?}", fast.of(&shape)));
+        }
+    }
+}
+
+#[test]
+fn products_of_fast_batches_read_what_was_left_for_them() {
+    for (index, program) in programs_to_round().into_iter().enumerate() {
+        let lists = fast_lists(&program);
+        for list in [&lists.batch, &lists.prompt] {
+            let (mut left, mut loose, mut other) = (Vec::<Activation>::new(), 0, 0);
+            for launch in list {
+                if let Some(read) = read_by(launch) {
+                    let from = left.iter().rfind(|left| left.x == read.x).unwrap();
+                    let is_loose = matches!(launch.args, Args::Tensor(args) if args.loose != 0);
+                    assert_eq!(is_loose, from.q != 0 && from.meta == 0, "{launch:?}");
+                    // What floats alone read has no other form.
+                    assert!(from.q == 0 || (from.q, from.meta) == (read.q, read.meta), "{launch:?} of {from:?}");
+                    (loose, other) = (loose + usize::from(is_loose), other + usize::from(!is_loose));
+                }
+                left.extend(left_by(launch));
+            }
+            // Gate and up, or down, of both layers.
+            assert!(loose >= 2 * 3 && (other > 0) == (index >= 4), "program {index}: {loose} loose, {other} others");
+        }
+    }
+}
+
+#[test]
+fn fast_batches_of_every_size_have_a_kernel() {
+    for program in programs_to_round() {
+        let lists = fast_lists(&program);
+        let is_loose = |launch: &&Launch| matches!(launch.args, Args::Tensor(args) if args.loose != 0);
+        for launch in lists.batch.iter().chain(&lists.prompt).filter(is_loose) {
+            for rows in (1..=80).chain([100, 128, 200, 256, 300, 512, 576]) {
+                let shape = Batch { rows, outputs: rows, splits: 1, draws: 0 };
+                assert!(launch.shared_bytes(&shape) <= 227 << 10 && launch.blocks(&shape)[0] > 0, "{rows} rows");
+                let (function, first) = (launch.function(&shape), Kernel::Tensor as usize + 9);
+                assert!((first..Kernel::Sample as usize).contains(&function), "{rows} rows");
+            }
+        }
+    }
 }

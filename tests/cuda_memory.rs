@@ -8,6 +8,7 @@ mod common;
 use common::{Ctx, bundled_model, call, greedy, sampler};
 use cudarc::driver::sys;
 use segno::backend::cuda;
+use segno::ffi::ctx::SEGNO_CTX_FAST_BATCHES;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::plan::{segno_plan, segno_plan_get};
 use segno::ffi::session::segno_session_opts;
@@ -70,6 +71,17 @@ fn takes_what_was_planned(ctx: &Ctx) {
         assert!(taken <= fixed + told.device_graphs + 8 * MIB, "a session takes more than planned");
         assert!(taken + 4 * MIB >= fixed, "a session takes less than its cache");
     }
+}
+
+/// Fast batches take room for 16-bit floats, as planned, and nothing else.
+fn fast_batches_take_what_was_planned(exact: &Ctx) {
+    let fast = Ctx::new(|opts| (opts.device, opts.flags) = (SEGNO_DEVICE_CUDA, SEGNO_CTX_FAST_BATCHES)).unwrap();
+    let (exact, planned) = (plan(exact, 8192), plan(&fast, 8192));
+    let more = planned.device_arena - exact.device_arena;
+    // Two blocks of 512 rows of the model's width, in a place aligned to 1024 bytes; its gated units are not as wide as whole chunks.
+    assert_eq!(more, 2 * 512 * 256 * 2 + 1024);
+    assert!((planned.device_weights, planned.device_kv) == (exact.device_weights, exact.device_kv));
+    takes_what_was_planned(&fast);
 }
 
 /// One life of a host's objects.
@@ -149,6 +161,7 @@ fn memory_is_planned_refused_and_given_back() {
     }
     live(&ctx);
     takes_what_was_planned(&ctx);
+    fast_batches_take_what_was_planned(&ctx);
     too_much_is_refused_with_figures(&ctx);
     all_comes_back(&ctx);
     // SAFETY: undoes what was done above, in reverse order.

@@ -7,8 +7,8 @@ mod common;
 use common::{Ctx, bundled_model, greedy};
 use cudarc::driver::sys;
 use segno::backend::cuda;
-use segno::ffi::ctx::{SEGNO_CTX_TIMING, segno_ctx_opts};
-use segno::ffi::device::SEGNO_DEVICE_CUDA;
+use segno::ffi::ctx::{SEGNO_CTX_FAST_BATCHES, SEGNO_CTX_TIMING, segno_ctx_opts};
+use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
 use segno::ffi::status::SEGNO_E_INVALID_ARGUMENT;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
@@ -132,5 +132,31 @@ fn timed_steps_give_the_same_tokens_and_a_table() {
         let numbers: Vec<f64> = sum.split_whitespace().take(3).map(|word| word.parse().unwrap()).collect();
         // No memory moves more than 100 TB/s, and no step of so small a model takes a millisecond.
         assert!(numbers[1] > 1.0 && numbers[1] < 2_000.0 && numbers[2] > 0.1 && numbers[2] < 100_000.0, "{sum}");
+    }
+}
+
+/// What the log says of fast batches on a device.
+fn told(device: i32, flags: u32) -> Vec<String> {
+    let lines = Lines::default();
+    let ctx = Ctx::new(|opts| {
+        (opts.device, opts.flags) = (device, flags);
+        (opts.log, opts.log_user) = (Some(hear as Hear), (&raw const lines).cast_mut().cast());
+    });
+    drop(ctx.unwrap());
+    let mut lines = lines.into_inner().unwrap();
+    lines.retain(|line| line.starts_with("fast batches"));
+    lines
+}
+
+#[test]
+fn the_log_says_whether_fast_batches_are_in_use() {
+    assert_eq!(told(SEGNO_DEVICE_CPU, SEGNO_CTX_FAST_BATCHES), ["fast batches are not in use: they need a gpu"]);
+    assert!(told(SEGNO_DEVICE_CPU, 0).is_empty());
+    let unknown = Ctx::new(|opts| opts.flags = 2 * SEGNO_CTX_FAST_BATCHES).err().unwrap();
+    assert_eq!((unknown.status, &*unknown.message), (SEGNO_E_INVALID_ARGUMENT, "unknown context flags 0x10"));
+    if gpu() {
+        let lines = told(SEGNO_DEVICE_CUDA, SEGNO_CTX_FAST_BATCHES);
+        assert!(lines.len() == 1 && told(SEGNO_DEVICE_CUDA, 0).is_empty(), "{lines:?}");
+        println!("{}", lines[0]);
     }
 }

@@ -4,6 +4,8 @@ mod common;
 
 use common::gguf::{Shape, Storage, write_parts};
 use common::{Ctx, Folder, Result, Session, call};
+use segno::ffi::ctx::SEGNO_CTX_FAST_BATCHES;
+use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::plan::{segno_plan, segno_plan_get};
 use segno::ffi::session::*;
 use segno::ffi::status::*;
@@ -160,6 +162,19 @@ fn a_session_takes_what_its_plan_told() {
 fn a_precise_session_takes_what_its_plan_told() {
     let weighed = assert_plans(true);
     assert!(weighed >= 20, "{weighed} sessions were large enough");
+}
+
+#[test]
+fn fast_batches_take_nothing_on_the_processor() {
+    let folder = Folder::new("plan-fast");
+    let path = folder.join("model.gguf");
+    Shape::small().file().write(&path);
+    let plan = |flags| {
+        let ctx = Ctx::new(|opts| (opts.device, opts.flags) = (SEGNO_DEVICE_CPU, flags)).unwrap();
+        let plan = plan(&ctx, &path, &DEFAULTS).unwrap();
+        [plan.host_weights, plan.host_kv, plan.host_arena, plan.device_arena]
+    };
+    assert_eq!(plan(0), plan(SEGNO_CTX_FAST_BATCHES));
 }
 
 #[test]

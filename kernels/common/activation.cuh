@@ -1,6 +1,6 @@
-// Writing activations: the float, and the 8-bit block of its warp or of eight of its lanes.
+// Writing activations: the float, and the 8-bit block of its warp or of eight of its lanes; or the 16-bit float.
 #pragma once
-#include "device.cuh"
+#include "loose.cuh"
 
 // Below this the scale would be no normal number.
 constexpr float SMALLEST = 2e-36f;
@@ -28,8 +28,8 @@ __device__ __forceinline__ uint32_t code_of(const BlockScale &block, float v) { 
 
 __device__ __forceinline__ uint32_t magnitude(float v) { return __float_as_uint(v) & 0x7fffffffu; }
 
-// Called by a whole warp that holds 32 consecutive elements of a row; `col` is the lane's own, past `width` for none.
-__device__ __forceinline__ void emit(const Activation &out, uint32_t row, uint32_t col, uint32_t width, float v) {
+// For floats and 8-bit blocks alone. Called by a whole warp that holds 32 consecutive elements of a row; `col` is the lane's own, past `width` for none.
+__device__ __forceinline__ void emit_blocks(const Activation &out, uint32_t row, uint32_t col, uint32_t width, float v) {
     const size_t at = (size_t)row * width + col;
     if (col < width) out.x[at] = v;
     if (out.q == nullptr) return;
@@ -43,7 +43,13 @@ __device__ __forceinline__ void emit(const Activation &out, uint32_t row, uint32
     if (col % WARP == 0) out.meta[at / WARP] = Meta{block.scale, make_short2(lower, (short)((sums - lower) >> 16))};
 }
 
-// Four consecutive elements a lane, so that eight lanes make a block: the lane's codes, and the block's factors. The same bits as `emit`.
+// The same for every form.
+__device__ __forceinline__ void emit(const Activation &out, uint32_t row, uint32_t col, uint32_t width, float v) {
+    if (!is_loose(out)) emit_blocks(out, row, col, width, v);
+    else if (col < width) put_loose(out, row, col, width, v);
+}
+
+// Four consecutive elements a lane, so that eight lanes make a block: the lane's codes, and the block's factors. The same bits as `emit_blocks`.
 __device__ __forceinline__ uint32_t encode_quad(const float4 &v, Meta &meta) {
     uint32_t largest = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
 #pragma unroll

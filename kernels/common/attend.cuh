@@ -314,8 +314,8 @@ __device__ __forceinline__ bool ends_last(const AttentionArgs &args, uint32_t ro
     return is_last;
 }
 
-// Writes the heads, once results and totals are there.
-template <uint32_t DIM>
+// Writes the heads, once results and totals are there; rows of a batch may want them in any form.
+template <bool ANY_FORM, uint32_t DIM>
 __device__ __forceinline__ void put_heads(const AttentionArgs &args, const Buffers<DIM> &b, uint32_t row, uint32_t first_head, uint32_t heads,
                                           const float *totals) {
     __syncthreads();
@@ -323,6 +323,8 @@ __device__ __forceinline__ void put_heads(const AttentionArgs &args, const Buffe
 #pragma unroll
     for (uint32_t i = threadIdx.x; i < COLUMNS * DIM; i += THREADS) {
         if (i >= heads * DIM) break;
-        emit(args.out, row, first_head * DIM + i, args.in.heads * DIM, __fdiv_rn(b.results()[i], totals[i / DIM]));
+        const float v = __fdiv_rn(b.results()[i], totals[i / DIM]);
+        if constexpr (ANY_FORM) emit(args.out, row, first_head * DIM + i, args.in.heads * DIM, v);
+        else emit_blocks(args.out, row, first_head * DIM + i, args.in.heads * DIM, v);
     }
 }

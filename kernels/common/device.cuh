@@ -38,8 +38,9 @@ struct __align__(8) Meta {
     short2 sums;
 };
 
-// A matrix of activations, with its 8-bit form where a quantized matrix reads it (`q` is null otherwise). Products of row r are multiplied by
-// `factors[r]`, where there are factors: a norm leaves its own there.
+// A matrix of activations, with its 8-bit form where a quantized matrix reads it (`q` is null otherwise). Where `meta` is null and `q` is not, `q`
+// points to 16-bit floats (loose.cuh), and those of `x` are not there. Products of row r are multiplied by `factors[r]`, where there
+// are factors: a norm leaves its own there.
 struct Activation {
     float *x;
     int8_t *q;

@@ -16,7 +16,8 @@ struct TensorArgs {
     Activation gated;  // where silu(segment 0) * segment 1 goes; x is null where the segments are independent
     uint32_t cols, count;
     uint32_t on_outputs;  // whether x has a row for each output instead of each row of the batch
-    uint32_t most_shared, in_bulk, pad;  // for the host
+    uint32_t most_shared, in_bulk;  // for the host
+    uint32_t loose;  // whether x, and a gated unit, are 16-bit floats
     Segment segments[3];
 };
 

@@ -43,12 +43,18 @@ pub struct GpuOptions {
     pub stream_priority: i32,
     /// Whether steps run as single launches, each timed, for [`Runner::report`].
     pub timed: bool,
+    /// Whether products of prompts and of many rows may multiply weights and activations as 16-bit floats.
+    pub fast_batches: bool,
     /// Most threads that work while a model is loaded, the caller's included; 0 for as many as the process may use.
     pub threads: usize,
 }
 
 /// One device.
 pub trait Backend: Send + Sync {
+    /// What else the log should say of it.
+    fn note(&self) -> Option<&'static str> {
+        None
+    }
     /// Memory that `program` and a runner within `limits` would take here.
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory>;
     /// Bytes of the device's own memory that can be taken now; 0 for the processor, which has none.

@@ -82,7 +82,10 @@ type Opened = (Box<dyn Backend>, Vec<String>);
 
 fn open_cuda(options: &GpuOptions) -> Result<Opened> {
     let place = if options.context == 0 { "" } else { ", in the host's context" };
-    Ok((cuda::open(options)?, vec![format!("cuda: device {}{place}", options.index)]))
+    let backend = cuda::open(options)?;
+    let lines = [format!("cuda: device {}{place}", options.index)].into_iter();
+    let lines = lines.chain(backend.note().map(String::from)).collect();
+    Ok((backend, lines))
 }
 
 fn open_best(options: &Options) -> Result<Opened> {
@@ -103,6 +106,9 @@ fn open_cpu(options: &Options, mut lines: Vec<String>) -> Result<Opened> {
     }
     let cpu = Cpu::new(&options.cpu)?;
     lines.push(format!("cpu: {}, {} threads", cpu.instruction_set(), cpu.threads()));
+    if options.gpu.fast_batches {
+        lines.push("fast batches are not in use: they need a gpu".into());
+    }
     Ok((Box::new(cpu), lines))
 }
 

@@ -1,11 +1,21 @@
 //! The launches of a program without a GPU: lowered with addresses that stand for the device's.
 
 use segno::backend::cuda::args::{Matrix, StepArgs};
-use segno::backend::cuda::lower::{Addresses, Lists, lower};
+use segno::backend::cuda::lists::Lists;
+use segno::backend::cuda::lower::{Addresses, lower};
 use segno::plan::{Program, Weight, memory::place};
 
 /// The lists of a program.
 pub fn lists(program: &Program) -> Lists {
+    listed(program, false)
+}
+
+/// The lists of a program, with fast batches.
+pub fn fast_lists(program: &Program) -> Lists {
+    listed(program, true)
+}
+
+fn listed(program: &Program, fast: bool) -> Lists {
     let placement = place(program).unwrap();
     let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
     let matrix = |weight: &Weight| Matrix {
@@ -19,6 +29,12 @@ pub fn lists(program: &Program) -> Lists {
         matrices: program.matrices.iter().map(matrix).collect(),
         vectors: numbers(program.vectors.len(), 1 << 36),
         step: StepArgs { best: 1 << 44, ..StepArgs::default() },
+        gated_q: 1 << 45,
+        gated_meta: 1 << 46,
+        q: 1 << 47,
+        meta: 1 << 48,
+        loose_gated: if fast { 1 << 49 } else { 0 },
+        loose: if fast { 1 << 50 } else { 0 },
         most_shared: 227 << 10,
         copies_in_bulk: true,
         ..Addresses::default()

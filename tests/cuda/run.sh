@@ -50,7 +50,7 @@ if wants speed; then
 fi
 
 if wants tests; then
-    for test in cuda_devices cuda_options cuda_lowering cuda_memory cuda_types cuda_batches cuda_crowd cuda_sample cuda_steps cuda_sessions cuda_models \
+    for test in cuda_devices cuda_options cuda_lowering cuda_memory cuda_types cuda_batches cuda_fast cuda_crowd cuda_sample cuda_steps cuda_sessions cuda_models \
         cuda_fault allocation; do
         step tests 150 "$test" bin/$test --show-output
     done
@@ -74,6 +74,7 @@ if wants sanitizers; then
     for tool in memcheck racecheck; do
         step sanitizers 150 "$tool" compute-sanitizer --tool $tool --error-exitcode 9 bin/cuda_models a_little_of_everything --show-output
     done
+    step sanitizers 150 "memcheck of fast batches" compute-sanitizer --tool memcheck --error-exitcode 9 bin/cuda_fast padding --show-output
 fi
 if wants speed; then
     wait
@@ -83,6 +84,7 @@ if wants speed; then
     files=()
     for model in $speed; do files+=("$synth/$model.gguf"); done
     step speed 240 "speed" bin/bench_cuda "${files[@]}"
+    step speed 120 "speed of fast batches" bin/bench_cuda --fast --contexts "" --no-sampler "${files[@]}"
     step tests 150 "accuracy at full depth" env SEGNO_CUDA_MODELS="$synth/${speed%% *}.gguf" bin/cuda_models logits_are --show-output
 fi
 echo "$failures steps failed, $((SECONDS - began)) s" | tee -a "$logs/summary.txt"

@@ -22,7 +22,8 @@ args! {
     TableUpdate { index: u32, page: u32 }
     /// A weight matrix in its slices.
     Matrix { data: Address, row_bytes: u32, slice_bytes: u32, dtype: u32, rows: u32, cols: u32, pad: u32 }
-    /// Activations, with the 8-bit form where one is wanted, and factors of the rows where a norm left some.
+    /// Activations, with the 8-bit form where one is wanted, or without `meta` 16-bit floats in place of both, and factors of the rows
+    /// where a norm left some.
     Activation { x: Address, q: Address, meta: Address, factors: Address }
     StepArgs {
         host_rows: Address, host_outputs: Address, host_updates: Address, host_header: Address, host_draws: Address, rows: Address,
@@ -37,7 +38,7 @@ args! {
     MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; 3] }
     /// Products of many rows on tensor cores, with what stands behind them.
     TensorArgs {
-        x: Activation, gated: Activation, cols: u32, count: u32, on_outputs: u32, most_shared: u32, in_bulk: u32, pad: u32,
+        x: Activation, gated: Activation, cols: u32, count: u32, on_outputs: u32, most_shared: u32, in_bulk: u32, loose: u32,
         segments: [Segment; 3],
     }
     /// Products of one row, with what stands before and after them.

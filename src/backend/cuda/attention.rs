@@ -1,7 +1,8 @@
 //! Lowering of what stands between the projections of a layer: norms and rotation of heads, the cache, attention.
 
 use super::args::{Args, AttentionArgs, HeadsArgs};
-use super::lower::{Addresses, Batches, ELEMENTS_A_BLOCK, Extent, Kernel, Lowering, ONE};
+use super::lists::Batches;
+use super::lower::{Addresses, ELEMENTS_A_BLOCK, Extent, Kernel, Lowering, ONE};
 use crate::error::Result;
 use crate::kv::Side;
 use crate::plan::op::RopeLayout;

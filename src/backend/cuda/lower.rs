@@ -1,14 +1,15 @@
 //! From a program to the lists of launches that eager passes and graphs share.
 //!
 //! A [`Launch`] is data: kernel, grid, arguments, and the ops that it covers. Its grid is told in rows, outputs and splits, so that three lists
-//! serve every batch: one for a single row, where a launch covers as many ops as it can (`single`), one for steps of a few rows, one for other steps,
-//! and one for prompts; the products of the last two run on tensor cores (`tensor`). All give the same bits. Addresses come from outside, so that
-//! lowering needs no GPU.
+//! serve every batch: one for a single row, where a launch covers as many ops as it can (`single`), one for steps of a few rows, two for other steps,
+//! and one for prompts; the products of the last three run on tensor cores (`tensor`). All give the same bits, unless the host lets those of
+//! prompts and of many rows be of 16-bit floats (`rounded`). Addresses come from outside, so that lowering needs no GPU.
 
 use super::args::*;
 use super::attention::{SHORT_SPLITS, STAGED_DIMS};
 use super::draws;
 use super::form::is_quantized;
+use super::lists::{Batches, Lists};
 use crate::error::{Error, Result, reserve};
 use crate::plan::memory::Placement;
 use crate::plan::op::Rows;
@@ -18,8 +19,6 @@ use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 const ARGMAX_BLOCKS: u32 = 64;
 /// Weight rows of a block of a multiplication.
 const TILE_ROWS: usize = 16;
-/// Rows of a batch whose products are as fast without tensor cores.
-pub const FEW_ROWS: u32 = 2;
 pub(super) const ELEMENTS_A_BLOCK: usize = 256;
 /// Most splits that a block of attention takes where the device is full.
 const SPLITS_A_BLOCK: u32 = 8;
@@ -48,8 +47,8 @@ pub enum Kernel {
     Matmul = 25,
     Matvec = 29,
     Tensor = 48,
-    Sample = 57,
-    AttendSplit = 58,
+    Sample = 69,
+    AttendSplit = 70,
 }
 
 /// Extent of a grid along one axis.
@@ -209,6 +208,9 @@ pub struct Addresses {
     pub gated_meta: Address,
     pub q: Address,
     pub meta: Address,
+    /// The same as 16-bit floats; 0 where the host does not allow it.
+    pub loose_gated: Address,
+    pub loose: Address,
     pub factors: Address,
     pub mixed: Address,
     pub states: Address,
@@ -250,31 +252,6 @@ pub fn quantized_width(program: &Program) -> usize {
     widths.max().unwrap_or(0)
 }
 
-/// The launches of a program.
-#[derive(Clone, Debug)]
-pub struct Lists {
-    /// For steps of one row.
-    pub single: Vec<Launch>,
-    /// For steps of up to [`FEW_ROWS`] rows.
-    pub few: Vec<Launch>,
-    /// For all other steps.
-    pub batch: Vec<Launch>,
-    /// For prompts.
-    pub prompt: Vec<Launch>,
-}
-
-impl Lists {
-    /// The list for a shape.
-    pub fn of(&self, shape: &Shape) -> &[Launch] {
-        match shape {
-            Shape { splits: 0, .. } => &self.prompt,
-            Shape { rows: 1, .. } => &self.single,
-            Shape { rows: 0..=FEW_ROWS, .. } => &self.few,
-            _ => &self.batch,
-        }
-    }
-}
-
 /// Lowers `program`.
 pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
     check(program)?;
@@ -291,27 +268,13 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
     Ok(Lists {
         single: list(Batches::Single)?,
         few: list(Batches::Few)?,
+        narrow: list(Batches::Narrow)?,
         batch: list(Batches::Steps)?,
         prompt: list(Batches::Prompts)?,
     })
 }
 
 pub(super) const ONE: Extent = Extent::Fixed(1);
-
-/// What a list is for: steps of one row, of a few or of more, or prompts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Batches {
-    Single,
-    Few,
-    Steps,
-    Prompts,
-}
-
-impl Batches {
-    fn on_tensor_cores(self) -> bool {
-        matches!(self, Batches::Steps | Batches::Prompts)
-    }
-}
 
 pub(super) struct Lowering<'a> {
     pub program: &'a Program,
@@ -379,11 +342,16 @@ impl Lowering<'_> {
         let factors = if normed { self.addresses.factors } else { 0 };
         let gated = self.program.ops.iter().any(|op| matches!(op, Op::SiluMul { gate, .. } if *gate == id));
         let all = self.addresses;
-        let (q, meta) = if gated { (all.gated_q, all.gated_meta) } else { (all.q, all.meta) };
+        let (q, meta) = match (self.is_loose(id), gated) {
+            (true, true) => (all.loose_gated, 0),
+            (true, false) => (all.loose, 0),
+            (false, true) => (all.gated_q, all.gated_meta),
+            (false, false) => (all.q, all.meta),
+        };
         Activation { x: self.value(id), q, meta, factors }
     }
 
-    /// A value that is written, with its 8-bit form if a later multiplication reads that.
+    /// A value that is written, with the form of it that products read if a later multiplication reads that.
     pub fn activation(&self, id: ValueId) -> Activation {
         let reads = |op: &Op| matches!(op, Op::MatMul { x, matrix, .. } if *x == id && is_quantized(self.program.matrices[matrix.0].dtype));
         let quantized = self.program.ops[self.next..].iter().any(reads);

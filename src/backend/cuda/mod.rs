@@ -13,9 +13,12 @@ mod draws;
 mod driver;
 pub mod form;
 pub mod inspect;
+pub mod lists;
+mod loose;
 pub mod lower;
 mod memory;
 mod module;
+mod rounded;
 mod runner;
 mod single;
 mod sizes;
@@ -59,14 +62,18 @@ pub struct Cuda {
     primary: Arc<Primary>,
     kernels: Arc<Kernels>,
     eager: bool,
-    timed: bool,
-    threads: usize,
+    options: GpuOptions,
 }
 
 impl Cuda {
     /// Opens GPU `index`; `eager` runs every step as single launches, for comparison with the graphs.
     pub fn new(index: usize, eager: bool) -> Result<Cuda> {
         Ok(Cuda { eager, ..Cuda::open(&GpuOptions { index, ..GpuOptions::default() })? })
+    }
+
+    /// The same with fast batches, where the device has kernels for them.
+    pub fn fast(index: usize, eager: bool) -> Result<Cuda> {
+        Ok(Cuda { eager, ..Cuda::open(&GpuOptions { index, fast_batches: true, ..GpuOptions::default() })? })
     }
 
     /// Opens a GPU as a host wants it.
@@ -79,16 +86,22 @@ impl Cuda {
         let current = primary.enter()?;
         let kernels = Arc::new(Kernels::load(&primary)?);
         drop(current);
-        Ok(Cuda { primary, kernels, eager: options.timed, timed: options.timed, threads: options.threads })
+        Ok(Cuda { primary, kernels, eager: options.timed, options: *options })
+    }
+
+    /// Whether products of several rows round what they multiply, as far as there are kernels for their types.
+    pub fn rounds(&self) -> bool {
+        self.options.fast_batches && self.kernels.has_loose()
     }
 
     /// Brings a program's weights to the device.
     pub fn upload(&self, program: Arc<Program>) -> Result<Loaded> {
         lower::check(&program)?;
         let _current = self.primary.enter()?;
-        let weights = Arc::new(Weights::upload(&program, &self.primary, &self.kernels, self.threads)?);
+        let weights = Arc::new(Weights::upload(&program, &self.primary, &self.kernels, self.options.threads)?);
         let (primary, kernels) = (Arc::clone(&self.primary), Arc::clone(&self.kernels));
-        Ok(Loaded { program, weights, kernels, primary, eager: self.eager, timed: self.timed })
+        let (eager, timed, fast) = (self.eager, self.options.timed, self.rounds());
+        Ok(Loaded { program, weights, kernels, primary, eager, timed, fast })
     }
 }
 
@@ -123,9 +136,19 @@ pub fn open(options: &GpuOptions) -> Result<Box<dyn Backend>> {
 }
 
 impl Backend for Cuda {
+    fn note(&self) -> Option<&'static str> {
+        match (self.options.fast_batches, self.rounds()) {
+            (false, _) => None,
+            (true, true) => Some("fast batches are in use"),
+            (true, false) => {
+                Some("fast batches are not in use: they need compute capability 9.0 and kernels compiled for it")
+            }
+        }
+    }
+
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
         lower::check(program)?;
-        let Needs { cache, arena, graphs } = Needs::new(program, limits)?;
+        let Needs { cache, arena, graphs } = Needs::new(program, limits, self.rounds())?;
         let (outputs, vocab) = (limits.outputs.next_power_of_two(), program.vocab());
         let host = outputs * vocab * size_of::<f32>() + draws::bytes(outputs, vocab);
         Ok(Memory {
@@ -157,12 +180,13 @@ pub struct Loaded {
     primary: Arc<Primary>,
     eager: bool,
     timed: bool,
+    fast: bool,
 }
 
 impl Loaded {
     fn runner(&self, limits: &Limits, eager: bool) -> Result<CudaRunner> {
         let Loaded { program, weights, kernels, primary, .. } = self;
-        CudaRunner::new(program, weights, kernels, primary, limits, eager)
+        CudaRunner::new(program, weights, kernels, primary, limits, eager, self.fast)
     }
 }
 

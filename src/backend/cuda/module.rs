@@ -8,7 +8,7 @@ use super::driver::{Primary, check, hear};
 use super::lower::{Kernel, Launch};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
-    self, CUevent, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUstream,
+    self, CUevent, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUresult, CUstream,
 };
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 63] = [
+const NAMES: [(&str, &str); 75] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
@@ -75,6 +75,18 @@ const NAMES: [(&str, &str); 63] = [
     ("matmul_wide", "wide_1"),
     ("matmul_wide", "wide_2"),
     ("matmul_wide", "wide_few"),
+    (LOOSE_FILE, "loose_16_128_1"),
+    (LOOSE_FILE, "loose_16_64_1"),
+    (LOOSE_FILE, "loose_16_64_2"),
+    (LOOSE_FILE, "loose_32_128_1"),
+    (LOOSE_FILE, "loose_32_64_1"),
+    (LOOSE_FILE, "loose_32_64_2"),
+    (LOOSE_FILE, "loose_64_128_1"),
+    (LOOSE_FILE, "loose_64_64_1"),
+    (LOOSE_FILE, "loose_64_64_2"),
+    (LOOSE_FILE, "loose_128_128_1"),
+    (LOOSE_FILE, "loose_128_128_2"),
+    (LOOSE_FILE, "loose_256_128_1"),
     ("sample", "sample"),
     ("attend_split", "attend_split_64"),
     ("attend_split", "attend_split_80"),
@@ -83,6 +95,8 @@ const NAMES: [(&str, &str); 63] = [
     ("attend_split", "attend_split_256"),
 ];
 const REPACK: usize = 47;
+/// The one file whose kernels are only in machine code for compute capability 9.0.
+const LOOSE_FILE: &str = "matmul_loose";
 
 /// Whether kernels were compiled into this library.
 pub fn is_built() -> bool {
@@ -96,6 +110,8 @@ pub struct Kernels {
     primary: Arc<Primary>,
     /// Whether the kernels wait for their producers themselves, so that a graph may start them early.
     programmatic: bool,
+    /// Whether those of 16-bit floats are among them.
+    loose: bool,
 }
 
 // SAFETY: handles that any thread may use while the context is current on it.
@@ -106,17 +122,22 @@ unsafe impl Sync for Kernels {}
 impl Kernels {
     /// Loads every kernel; the context must be current.
     pub fn load(primary: &Arc<Primary>) -> Result<Kernels> {
+        let primary = Arc::clone(primary);
         let mut kernels =
-            Kernels { functions: Vec::new(), modules: Vec::new(), primary: Arc::clone(primary), programmatic: true };
+            Kernels { functions: Vec::new(), modules: Vec::new(), primary, programmatic: true, loose: true };
         for (_, image) in MODULES {
             let mut module: CUmodule = null_mut();
             // SAFETY: the image is a whole fatbin, embedded by the build.
             check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) })?;
             kernels.modules.push(module);
         }
-        let most_shared = primary.device().shared_memory()?;
+        let most_shared = kernels.primary.device().shared_memory()?;
         for (file, name) in NAMES {
-            let function = kernels.find(file, name)?;
+            let Some(function) = kernels.find(file, name)? else {
+                kernels.loose = false;
+                kernels.functions.push(null_mut());
+                continue;
+            };
             let mut version = 0;
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
             // SAFETY: a function of a loaded module.
@@ -133,14 +154,24 @@ impl Kernels {
         self.programmatic
     }
 
-    fn find(&self, file: &str, name: &'static str) -> Result<CUfunction> {
+    /// Whether there are kernels for 16-bit floats.
+    pub fn has_loose(&self) -> bool {
+        self.loose
+    }
+
+    /// A kernel; none where its file was compiled without it, as that of 16-bit floats may be.
+    fn find(&self, file: &str, name: &'static str) -> Result<Option<CUfunction>> {
         let index = MODULES.iter().position(|(module, _)| *module == file);
         let module = index.ok_or_else(|| Error::Device(format!("kernel file {file} is not in this library")))?;
         let text = CString::new(name).map_err(|_| Error::Device(format!("kernel {name} is no name")))?;
         let mut function: CUfunction = null_mut();
         // SAFETY: the module is loaded; the name ends with NUL.
         let result = unsafe { sys::cuModuleGetFunction(&mut function, self.modules[module], text.as_ptr()) };
-        check(name, result).map(|()| function)
+        if file == LOOSE_FILE && result == CUresult::CUDA_ERROR_NOT_FOUND {
+            hear(name);
+            return Ok(None);
+        }
+        check(name, result).map(|()| Some(function))
     }
 
     /// Blocks of the kernel that draws tokens of which the device runs as many at once; the context must be current.
@@ -289,7 +320,7 @@ impl Stream {
     pub fn is_idle(&self) -> Result<bool> {
         // SAFETY: the stream lives.
         let result = unsafe { sys::cuStreamQuery(self.raw) };
-        if result == sys::CUresult::CUDA_ERROR_NOT_READY {
+        if result == CUresult::CUDA_ERROR_NOT_READY {
             hear("cuStreamQuery");
             return Ok(false);
         }

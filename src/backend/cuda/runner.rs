@@ -7,7 +7,8 @@ use super::args::{Row, Shape, TableUpdate};
 use super::attention::splits;
 use super::draws::Draws;
 use super::driver::Primary;
-use super::lower::{Addresses, Lists, lower};
+use super::lists::Lists;
+use super::lower::{Addresses, lower};
 use super::memory::{Block, Mapped, Part, Places, free_bytes};
 use super::module::{Graph, Kernels, Stream};
 use super::sizes::{Needs, Sizes, arrange};
@@ -68,7 +69,7 @@ pub struct CudaRunner {
 }
 
 impl CudaRunner {
-    /// Reserves everything and builds the graphs.
+    /// Reserves everything and builds the graphs; `fast` rounds the values that products of several rows read.
     pub fn new(
         program: &Program,
         weights: &Arc<Weights>,
@@ -76,10 +77,11 @@ impl CudaRunner {
         primary: &Arc<Primary>,
         limits: &Limits,
         eager: bool,
+        fast: bool,
     ) -> Result<CudaRunner> {
         let _current = primary.enter()?;
         let sizes = Sizes::new(program, limits)?;
-        let (needs, free) = (Needs::new(program, limits)?, free_bytes()?);
+        let (needs, free) = (Needs::new(program, limits, fast)?, free_bytes()?);
         if needs.all() > free {
             return Err(Error::DeviceMemory { needed: needs.all(), free });
         }
@@ -88,6 +90,9 @@ impl CudaRunner {
         let placement = place(program)?;
         let mut places = Places::new(block.address());
         let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
+        if fast {
+            addresses.round(program, &sizes, &mut places);
+        }
         let resident = kernels.resident_draws()?;
         let shared = Shared::new(primary, &sizes, limits, program.vocab(), resident)?;
         shared.tell(&mut addresses);

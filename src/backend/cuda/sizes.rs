@@ -5,6 +5,7 @@ use super::attention::splits;
 use super::draws;
 use super::lower::{Addresses, lower, quantized_width};
 use super::memory::Places;
+use super::rounded;
 use super::weights;
 use crate::backend::{KvType, Limits};
 use crate::error::{Error, Result};
@@ -70,12 +71,15 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// What a session within `limits` takes.
-    pub fn new(program: &Program, limits: &Limits) -> Result<Needs> {
+    /// What a session within `limits` takes; `fast` rounds the values that products of several rows read.
+    pub fn new(program: &Program, limits: &Limits, fast: bool) -> Result<Needs> {
         let (sizes, placement) = (Sizes::new(program, limits)?, place(program)?);
         // No address is 0, so that nothing counts as absent.
         let mut places = Places::new(1 << 20);
         let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
+        if fast {
+            addresses.round(program, &sizes, &mut places);
+        }
         (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
         (addresses.most_shared, addresses.copies_in_bulk) = (u32::MAX, true);
         let lists = lower(program, &placement, &addresses)?;
@@ -87,6 +91,14 @@ impl Needs {
 
     pub fn all(&self) -> u64 {
         self.cache.saturating_add(self.arena).saturating_add(self.graphs)
+    }
+}
+
+impl Addresses {
+    /// Gives values of 16-bit floats their places, behind everything that [`arrange`] places.
+    pub fn round(&mut self, program: &Program, sizes: &Sizes, places: &mut Places) {
+        self.loose_gated = rounded::place(program, sizes.rows, true, places);
+        self.loose = rounded::place(program, sizes.rows, false, places);
     }
 }
 

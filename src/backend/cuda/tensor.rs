@@ -3,6 +3,7 @@
 //! The widths of batches have kernels of their own, which differ in the tile of a block alone; all give the same bits.
 
 use super::args::{Args, Segment, Shape, TensorArgs};
+use super::loose::{LOOSE, Loose};
 use super::lower::{Extent, Kernel, Lowering, ONE};
 use super::wide::{WIDE, Wide};
 use crate::plan::{Op, ValueId};
@@ -36,12 +37,13 @@ const fn tile(rows: u32, columns: u32, groups: u32) -> Tile {
     Tile { rows, columns, groups, sums: 4 * (WARPS * together * 36 + waiting * 256) }
 }
 
-/// In the order of the kernels, which the one for narrow batches and the wide ones follow.
+/// In the order of the kernels, which the one for narrow batches, the wide ones and those of 16-bit floats follow.
 const TILES: [Tile; 5] = [tile(32, 8, 32), tile(32, 16, 32), tile(32, 32, 32), tile(32, 64, 16), tile(64, 64, 8)];
 
-/// The kernel for narrow batches, and the first of the wide ones, in the order of kernels.
+/// The kernel for narrow batches, the first of the wide ones, and the first of those of 16-bit floats, in the order of kernels.
 const NARROW: usize = TILES.len();
 const FIRST_WIDE: usize = NARROW + 1;
+const FIRST_LOOSE: usize = FIRST_WIDE + WIDE.len();
 /// Batches of so many rows at most take no wide kernel.
 const FEWEST_WIDE: u32 = 17;
 
@@ -77,6 +79,9 @@ impl TensorArgs {
     /// and of the first that takes the whole batch, or the widest, if two stages of it fit.
     pub fn kernel(&self, shape: &Shape) -> usize {
         let batch = self.batch(shape);
+        if self.loose != 0 {
+            return FIRST_LOOSE + Loose::quickest(self, batch);
+        }
         if self.narrow_bytes(batch).is_some() {
             return NARROW;
         }
@@ -112,6 +117,7 @@ impl TensorArgs {
     /// Threads of a block.
     pub fn threads(&self, shape: &Shape) -> u32 {
         match self.kernel(shape) {
+            kernel @ FIRST_LOOSE.. => LOOSE[kernel - FIRST_LOOSE].threads,
             kernel @ FIRST_WIDE.. => WIDE[kernel - FIRST_WIDE].threads,
             NARROW => NARROW_THREADS,
             _ => THREADS,
@@ -121,6 +127,9 @@ impl TensorArgs {
     /// Blocks of a launch.
     pub fn blocks(&self, shape: &Shape) -> u32 {
         let (kernel, batch) = (self.kernel(shape), self.batch(shape));
+        if kernel >= FIRST_LOOSE {
+            return LOOSE[kernel - FIRST_LOOSE].grid(self, batch);
+        }
         if kernel >= FIRST_WIDE {
             return WIDE[kernel - FIRST_WIDE].grid(self, batch);
         }
@@ -132,6 +141,9 @@ impl TensorArgs {
     /// Shared memory of a block: the sums, and a ring of as many stages as fit.
     pub fn shared_bytes(&self, shape: &Shape) -> u32 {
         let kernel = self.kernel(shape);
+        if kernel >= FIRST_LOOSE {
+            return LOOSE[kernel - FIRST_LOOSE].shared_bytes(self);
+        }
         if kernel >= FIRST_WIDE {
             return WIDE[kernel - FIRST_WIDE].shared_bytes(self);
         }
@@ -190,14 +202,15 @@ impl Lowering<'_> {
     /// Products of `x` on tensor cores, with the gated unit or the addition that follows them; false leaves them as they are.
     pub fn tensor_products(&mut self, x: ValueId) -> bool {
         let program = self.program;
-        let mut args = TensorArgs { cols: self.width(x) as u32, ..TensorArgs::default() };
+        let (cols, is_loose) = (self.width(x) as u32, self.is_loose(x));
+        let mut args = TensorArgs { cols, loose: is_loose.into(), ..TensorArgs::default() };
         let mut outs = Vec::new();
         for op in &program.ops[self.next..] {
             let &Op::MatMul { x: other, matrix, bias, out } = op else { break };
             if other != x || outs.len() == 3 {
                 break;
             }
-            if !takes(program.matrices[matrix.0].dtype) {
+            if !is_loose && !takes(program.matrices[matrix.0].dtype) {
                 return false;
             }
             let matrix = self.addresses.matrices[matrix.0];
@@ -211,7 +224,7 @@ impl Lowering<'_> {
         (args.count, args.most_shared) = (outs.len() as u32, self.addresses.most_shared);
         args.in_bulk = self.addresses.copies_in_bulk.into();
         let narrow = Shape { rows: 8, outputs: 8, ..Shape::default() };
-        if args.shared_bytes(&narrow) > args.most_shared {
+        if !is_loose && args.shared_bytes(&narrow) > args.most_shared {
             return false;
         }
         args.on_outputs = self.is_on_outputs(x).into();
@@ -232,6 +245,8 @@ impl Lowering<'_> {
             (Some(&Op::SiluMul { gate, up }), &[first, second]) if (first, second) == (gate, up) => {
                 let [a, b, _] = &args.segments;
                 let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(UNIT);
+                // The kernels of 16-bit floats write such alone, and others none.
+                let fits = fits && (args.loose != 0) == self.is_loose(gate);
                 if !fits || a.bias != 0 || b.bias != 0 {
                     return false;
                 }

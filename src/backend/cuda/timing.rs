@@ -5,7 +5,8 @@
 
 use super::args::{Matrix, Shape};
 use super::driver::Primary;
-use super::lower::{Launch, Lists};
+use super::lists::Lists;
+use super::lower::Launch;
 use super::memory::Mapped;
 use super::module::{Event, Stream};
 use crate::error::{Error, Result, collected, filled, reserve};
