@@ -2,7 +2,7 @@
 //! beside greedy, and how long a stream waits beside a prompt.
 //!
 //! `cargo bench --bench cuda -- [--prompts 512,4096] [--contexts 128,2048,16384] [--batches 2,8] [--beside 4096]
-//! [--no-sampler] [--steps N] [--runs N]
+//! [--no-sampler] [--fast] [--steps N] [--runs N]
 //! [--bandwidth GB/S] MODEL.gguf...` prints one table a model; a list may be empty (`--batches ""`). Figures are medians of the runs, each of
 //! `--steps` tokens. The floor of a step is the time in which the card reads, at its measured bandwidth, the weights once and the keys and
 //! values of every sequence; what a step takes beyond that is also shown as microseconds for each of its kernels. Long contexts come from
@@ -15,6 +15,7 @@ use common::{Ctx, Model, Session, greedy, launches::lists, sampler};
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda;
 use segno::backend::cuda::args::Shape;
+use segno::ffi::ctx::SEGNO_CTX_FAST_BATCHES;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::seq::{SEGNO_SAMPLER_IGNORE_EOG, segno_sampler_opts};
 use segno::ffi::status::SEGNO_OK;
@@ -35,6 +36,8 @@ struct Options {
     /// Tokens of the prompts that come beside a stream.
     beside: Vec<usize>,
     samples: bool,
+    /// Whether batches may round what they multiply.
+    fast: bool,
     steps: usize,
     runs: usize,
     /// Bytes a second that the card reads.
@@ -70,6 +73,7 @@ fn parse() -> Options {
         batches: vec![2, 4, 8, 16, 32, 64],
         beside: vec![4096],
         samples: true,
+        fast: false,
         steps: 128,
         runs: 3,
         bandwidth: 4541e9,
@@ -89,6 +93,7 @@ fn parse() -> Options {
             "--batches" => options.batches = list(),
             "--beside" => options.beside = list(),
             "--no-sampler" => options.samples = false,
+            "--fast" => options.fast = true,
             "--steps" => options.steps = list()[0],
             "--runs" => options.runs = list()[0],
             "--bandwidth" => options.bandwidth = list()[0] as f64 * 1e9,
@@ -147,12 +152,11 @@ impl Floor {
 fn report(path: &Path, options: &Options) {
     let floor = Floor::new(&program(path));
     let start = Instant::now();
-    let model = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap().load(path).unwrap();
-    println!(
-        "\n{}: load {:.2} s",
-        path.file_name().unwrap_or_default().to_string_lossy(),
-        start.elapsed().as_secs_f64()
-    );
+    let flags = if options.fast { SEGNO_CTX_FAST_BATCHES } else { 0 };
+    let ctx = Ctx::new(|opts| (opts.device, opts.flags) = (SEGNO_DEVICE_CUDA, flags)).unwrap();
+    let model = ctx.load(path).unwrap();
+    let (name, how) = (path.file_name().unwrap_or_default(), if options.fast { ", fast batches" } else { "" });
+    println!("\n{}{how}: load {:.2} s", name.to_string_lossy(), start.elapsed().as_secs_f64());
     let Floor { weight_bytes, single_kernels, batch_kernels, .. } = floor;
     println!("  {:.3} GB of weights a step; kernels: {single_kernels}, in batches {batch_kernels}", weight_bytes / 1e9);
     alone(&model, &floor, options);

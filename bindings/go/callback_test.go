@@ -3,6 +3,7 @@ package segno
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -16,6 +17,18 @@ func TestTheLogReachesItsFunction(t *testing.T) {
 	}})
 	if lines == 0 {
 		t.Fatal("nothing was logged")
+	}
+}
+
+func TestFastBatchesAreAskedFor(t *testing.T) {
+	for _, fast := range []bool{false, true} {
+		told := false
+		load(t, &ContextOptions{FastBatches: fast, Log: func(_ LogLevel, line string) {
+			told = told || strings.HasPrefix(line, "fast batches are")
+		}})
+		if told != fast {
+			t.Fatal("fast batches asked for:", fast, "told of:", told)
+		}
 	}
 }
 
