@@ -39,6 +39,7 @@ constexpr int RESIDENT = 3;
 struct Input {
     uint8_t *first, *second;
     Meta *meta;
+    Heads heads;  // of the weights' levels, if they have some
 };
 
 template <uint32_t TYPE>
@@ -119,7 +120,7 @@ __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance,
         const Meta meta = x.meta[start + index];
 #pragma unroll
         for (int r = 0; r < COUNT; r++) {
-            const Group g = load_group<TYPE, false>(rows + r * distance, groups, index);
+            const Group g = load_group<TYPE, false>(rows + r * distance, groups, index, x.heads);
             const float added = add_group<TYPE, false>(g, a, b, meta, sum[r]);
             sum[r] = lane < groups ? added : sum[r];
         }
@@ -263,6 +264,7 @@ struct Space {
     float shares[WARPS], outputs[WARPS * MAX_PAIRS];
     unsigned long long keys[WARPS];
     unsigned long long barriers[WARPS][MOST_STAGES];
+    Heads heads;
 };
 
 // The whole block for one type of weights: a path that goes through one stretch of code, as the kernel's whole is more than is kept at hand.
@@ -308,10 +310,14 @@ __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &
     x.first = shared + WARPS * ring_bytes;
     const uint32_t plane = QUANTIZED ? args.cols / 2 : args.cols * 2;
     x.second = x.first + plane, x.meta = reinterpret_cast<Meta *>(x.second + plane);
+    if constexpr (has_levels(TYPE)) {
+        if (threadIdx.x == 0) space.heads = Heads{magnitudes_of(TYPE).words[0], magnitudes_of(TYPE).words[2]};
+    }
     if (args.norm != nullptr) prepare_normed<QUANTIZED>(args, x, space.shares);
     else prepare_plain<QUANTIZED>(args, x);
     const float residual = has_column && segment.adds ? segment.out[column] : 0.0f;
     __syncthreads();
+    if constexpr (has_levels(TYPE)) x.heads = space.heads;
     float factor = 1.0f;
     if (args.norm != nullptr) factor = norm_factor(space.shares, args.cols, args.eps);
 

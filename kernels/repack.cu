@@ -74,8 +74,27 @@ __device__ __forceinline__ Place place_of(const Matrix &m, uint64_t group) {
     return p;
 }
 
+// Codes of 3 bits in three words.
+template <int TYPE>
+__device__ __forceinline__ void pack_threes(const Place &to, const uint8_t *block, uint32_t s) {
+    uint32_t words[3] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < 32; i++) {
+        const uint32_t code = code_of<TYPE>(block, s, i), w = i / 4, bit = 8 * (i % 4);
+        if (w % 4 == 3) {
+            words[w / 4 * 2] |= code >> 1 << (bit + 6), words[1] |= (code & 1) << (bit + 6 + w / 4);
+        } else {
+            const uint32_t place = w - w / 4;
+            words[place / 2] |= code << (bit + place % 2 * 3);
+        }
+    }
+    reinterpret_cast<uint2 *>(to.codes)[to.lane] = make_uint2(words[0], words[1]);
+    reinterpret_cast<uint32_t *>(to.high)[to.lane] = words[2];
+}
+
 template <int TYPE>
 __device__ __forceinline__ void pack_codes(const Place &to, const uint8_t *block, uint32_t s) {
+    if constexpr (TYPE == Q3_K) return pack_threes<TYPE>(to, block, s);
     uint32_t low[8] = {}, high[2] = {};
 #pragma unroll
     for (uint32_t i = 0; i < 32; i++) {
@@ -84,7 +103,7 @@ __device__ __forceinline__ void pack_codes(const Place &to, const uint8_t *block
         else if constexpr (code_bytes(TYPE) == 8) low[word / 4] |= (code & 3) << (8 * byte + 2 * (word % 4));
         else if constexpr (has_levels(TYPE)) low[word % 4] |= code << (word / 4 * 16 + 4 * byte);
         else low[word % 4] |= (code & 15) << (8 * byte + word / 4 * 4);
-        if constexpr (high_bytes(TYPE) == 4) high[0] |= code >> (code_bytes(TYPE) / 4) << (8 * byte + word);
+        if constexpr (high_bytes(TYPE) == 4) high[0] |= code >> 4 << (8 * byte + word);
         if constexpr (high_bytes(TYPE) == 8) high[word / 4] |= code >> 4 << (8 * byte + 2 * (word % 4));
     }
     if constexpr (code_bytes(TYPE) == 8) {
@@ -116,7 +135,7 @@ __device__ __forceinline__ uint32_t scale_nvfp4(uint32_t bits) { return bits == 
 
 __device__ __forceinline__ uint32_t scale_iq4xs(const uint8_t *block, uint32_t s) {
     const uint32_t low = block[4 + s / 2] >> (s % 2 * 4) & 15, high = block[2 + s / 4] >> (s % 4 * 2) & 3;
-    return (low | high << 4) - 32;
+    return low | high << 4;
 }
 
 // The bytes of the scales of group `s`.

@@ -36,7 +36,8 @@ __device__ __forceinline__ float value_of(const Group &g, int i) {
     const int code = (int8_t)(g.w[i / 4] >> (8 * (i % 4))), half = has_halves(TYPE) ? i / 16 : 0;
     float scale, min;
     if constexpr (has_factors(TYPE)) {
-        scale = __fmul_rn(g.scale[0], (float)g.factor[half]), min = __fmul_rn(g.min[0], (float)g.min_factor[half]);
+        scale = __fmul_rn(g.scale[0], (float)(int8_t)(g.factors >> (8 * half)));
+        min = __fmul_rn(g.min[0], (float)(int8_t)(g.min_factors >> (8 * half)));
     } else {
         scale = g.scale[half], min = g.min[half];
     }

@@ -4,11 +4,12 @@
 
 // 32 weights as bytes: value i is scale[i / 16] * (byte i of w - offset_of(TYPE)) - min[i / 16]. Types without has_halves have only the first
 // scale and the first minimum, types without has_min no minimum; nothing reads the others. Types with has_factors have one scale and one
-// minimum, to be multiplied with whole numbers for each half.
+// minimum, to be multiplied with whole numbers for each half, the two lowest bytes of a word. Only levels that are not REUSED have `v`: theirs are
+// the magnitudes of one sign in `w` and those of the other in `v`.
 struct Group {
-    int w[8];
+    int w[8], v[8];
     float scale[2], min[2];
-    int factor[2], min_factor[2];
+    int factors, min_factors;
 };
 
 // A type as a constant: what `by_type` gives.
@@ -68,7 +69,7 @@ __device__ __forceinline__ void add_pairs(const uint2 &bits, int to, int (&w)[8]
     }
 }
 
-// The bytes of `low` and `high` that the selector's nibbles name; their top bits are zero.
+// The bytes of `low` and `high` that the selector's nibbles name. Where a nibble's top bit is set, that byte's own top bit fills its place.
 __device__ __forceinline__ uint32_t pick_bytes(uint32_t low, uint32_t high, uint32_t selector) {
     uint32_t out;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
@@ -81,6 +82,24 @@ __device__ __forceinline__ uint32_t look_up(const Levels &table, uint32_t number
     return pick_bytes(low, high, halves);
 }
 
+// The first and the third word of the magnitudes of levels. A compiler that knew them would load them again for each look-up.
+struct Heads {
+    uint32_t first, third;
+};
+
+// Magnitudes have no top bit, so numbers of the table's other half give zeros: `w` has the levels of the first half, `v` those of the second.
+template <int TYPE>
+__device__ __forceinline__ void look_up_magnitudes(const Heads &heads, const uint4 &c, int (&w)[8], int (&v)[8]) {
+    constexpr Levels TABLE = magnitudes_of(TYPE);
+    const uint32_t words[4] = {c.x, c.y, c.z, c.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t numbers = words[i], others = numbers ^ 0x88888888u;
+        w[i] = pick_bytes(heads.first, TABLE.words[1], numbers), w[4 + i] = pick_bytes(heads.first, TABLE.words[1], numbers >> 16);
+        v[i] = pick_bytes(heads.third, TABLE.words[3], others), v[4 + i] = pick_bytes(heads.third, TABLE.words[3], others >> 16);
+    }
+}
+
 __device__ __forceinline__ void look_up_levels(const Levels &table, const uint4 &c, int (&w)[8]) {
     const uint32_t words[4] = {c.x, c.y, c.z, c.w};
 #pragma unroll
@@ -90,26 +109,51 @@ __device__ __forceinline__ void look_up_levels(const Levels &table, const uint4 
     }
 }
 
-// Whether the upper values of nibbles stay where they are, so that they count sixteen times.
-template <int TYPE, bool REUSED>
-__device__ constexpr bool keeps_upper() {
-    return !REUSED && code_bytes(TYPE) == 16 && high_bytes(TYPE) == 0 && !has_levels(TYPE);
+// How many bits a word of codes stands above its place where it is not REUSED.
+template <int TYPE>
+__device__ constexpr int shift_of(int word) {
+    if (TYPE == Q2_K) return word % 2 * 2;
+    if (TYPE == Q3_K) return word % 4 == 3 ? 5 : word == 1 || word == 4 || word == 6 ? 3 : 0;
+    return code_bytes(TYPE) == 16 && high_bytes(TYPE) == 0 && !has_levels(TYPE) && word > 3 ? 4 : 0;
+}
+
+// Codes of less than four bits, each word `shift_of` above its place.
+template <int TYPE>
+__device__ __forceinline__ void load_small_codes(const uint8_t *slice, const uint8_t *high, uint32_t index, int (&w)[8]) {
+    const uint2 c = read_at<uint2>(slice, index);
+    if constexpr (TYPE == Q2_K) {
+#pragma unroll
+        for (int i = 0; i < 8; i += 2) {
+            const uint32_t word = (i < 4 ? c.x : c.y) >> (i % 4 * 2);
+            w[i] = word & 0x03030303u, w[i + 1] = word & 0x0c0c0c0cu;
+        }
+    } else {
+        const uint32_t d = read_at<uint32_t>(high, index);
+        w[0] = c.x & 0x07070707u, w[1] = c.x & 0x38383838u, w[2] = c.y & 0x07070707u, w[3] = (c.x & 0xc0c0c0c0u) | (c.y >> 1 & 0x20202020u);
+        w[4] = c.y & 0x38383838u, w[5] = d & 0x07070707u, w[6] = d & 0x38383838u, w[7] = (d & 0xc0c0c0c0u) | (c.y >> 2 & 0x20202020u);
+    }
 }
 
 template <int TYPE, bool REUSED>
-__device__ __forceinline__ void load_codes(const uint8_t *slice, const uint8_t *high, uint32_t groups, uint32_t index, int (&w)[8]) {
+__device__ __forceinline__ void load_codes(const uint8_t *slice, const uint8_t *high, uint32_t groups, uint32_t index, const Heads &heads, Group &g) {
+    int(&w)[8] = g.w;
     if constexpr (code_bytes(TYPE) == 8) {
+        load_small_codes<TYPE>(slice, high, index, w);
+        if constexpr (REUSED) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) w[i] = 0;
-        add_pairs(read_at<uint2>(slice, index), 0, w);
+            for (int i = 0; i < 8; i++) w[i] = (uint32_t)w[i] >> shift_of<TYPE>(i);
+        }
+        return;
     } else {
         const uint4 c = read_at<uint4>(slice, index);
         if constexpr (code_bytes(TYPE) == 32) {
             const uint4 d = read_at<uint4>(slice, groups + index);
             w[0] = c.x, w[1] = c.y, w[2] = c.z, w[3] = c.w, w[4] = d.x, w[5] = d.y, w[6] = d.z, w[7] = d.w;
-        } else if constexpr (has_levels(TYPE)) {
+        } else if constexpr (has_levels(TYPE) && REUSED) {
             look_up_levels(levels_of(TYPE), c, w);
-        } else if constexpr (keeps_upper<TYPE, REUSED>()) {
+        } else if constexpr (has_levels(TYPE)) {
+            look_up_magnitudes<TYPE>(heads, c, w, g.v);
+        } else if constexpr (!REUSED && shift_of<TYPE>(4) != 0) {
             w[0] = c.x & 0x0f0f0f0f, w[1] = c.y & 0x0f0f0f0f, w[2] = c.z & 0x0f0f0f0f, w[3] = c.w & 0x0f0f0f0f;
             w[4] = c.x & 0xf0f0f0f0, w[5] = c.y & 0xf0f0f0f0, w[6] = c.z & 0xf0f0f0f0, w[7] = c.w & 0xf0f0f0f0;
         } else {
@@ -119,18 +163,27 @@ __device__ __forceinline__ void load_codes(const uint8_t *slice, const uint8_t *
     if constexpr (high_bytes(TYPE) == 4) {
         const uint32_t bits = read_at<uint32_t>(high, index);
 #pragma unroll
-        for (int i = 0; i < 8; i++) w[i] |= (bits >> i & 0x01010101u) << (code_bytes(TYPE) / 4);
+        for (int i = 0; i < 8; i++) w[i] |= (bits >> i & 0x01010101u) << 4;
     }
     if constexpr (high_bytes(TYPE) == 8) add_pairs(read_at<uint2>(high, index), 4, w);
 }
 
 // Half of the power of two with this exponent biased by 127; the two smallest are subnormal.
 __device__ __forceinline__ float half_power(uint32_t exponent) {
-    return __uint_as_float(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
+    return __int_as_float(max((int)(exponent << 23) - (1 << 23), (int)(exponent << 21) + (1 << 21)));
 }
 
-// Half of an E4M3 number, by way of the half-precision number of the same bits.
-__device__ __forceinline__ float half_e4m3(uint32_t bits) { return 128.0f * __half2float(__ushort_as_half((unsigned short)(bits << 7))); }
+// A byte less `bias`, by way of the float that has it for its lowest bits.
+__device__ __forceinline__ float small_float(uint32_t byte, int bias) {
+    return __fsub_rn(__uint_as_float(0x4b000000u | byte), 8388608.0f + (float)bias);
+}
+
+// Half of two E4M3 numbers, by way of the half-precision numbers of the same bits.
+__device__ __forceinline__ float2 half_e4m3(uint32_t pair) {
+    const uint32_t bits = __byte_perm(pair, 0, 0x1404) >> 1;
+    const float2 v = __half22float2(reinterpret_cast<const __half2 &>(bits));
+    return make_float2(128.0f * v.x, 128.0f * v.y);
+}
 
 template <int TYPE>
 __device__ __forceinline__ void load_scales(const uint8_t *scales, const uint8_t *blocks, uint32_t index, Group &g) {
@@ -145,20 +198,17 @@ __device__ __forceinline__ void load_scales(const uint8_t *scales, const uint8_t
     } else if constexpr (TYPE == MXFP4) {
         g.scale[0] = half_power(scales[index]);
     } else if constexpr (TYPE == NVFP4) {
-        const uchar2 pair = read_at<uchar2>(scales, index);
-        g.scale[0] = half_e4m3(pair.x), g.scale[1] = half_e4m3(pair.y);
+        const float2 pair = half_e4m3(read_at<uint16_t>(scales, index));
+        g.scale[0] = pair.x, g.scale[1] = pair.y;
     } else if constexpr (TYPE == IQ4_XS) {
-        g.scale[0] = __half2float(read_at<__half>(blocks, index / 8)) * (float)read_at<int8_t>(scales, index);
+        g.scale[0] = __half2float(read_at<__half>(blocks, index / 8)) * small_float(scales[index], 32);
     } else if constexpr (TYPE == Q3_K) {
-        const char2 pair = read_at<char2>(scales, index);
-        g.scale[0] = __half2float(read_at<__half>(blocks, index / 8));
-        g.factor[0] = pair.x, g.factor[1] = pair.y;
+        g.scale[0] = __half2float(read_at<__half>(blocks, index / 8)), g.factors = read_at<uint16_t>(scales, index);
     } else if constexpr (TYPE == Q2_K) {
         const uint32_t pair = read_at<uint16_t>(scales, index);
         const float2 d = __half22float2(read_at<__half2>(blocks, index / 8));
         g.scale[0] = d.x, g.min[0] = d.y;
-        g.factor[0] = pair & 15, g.factor[1] = pair >> 8 & 15;
-        g.min_factor[0] = pair >> 4 & 15, g.min_factor[1] = pair >> 12;
+        g.factors = pair & 0x0f0f, g.min_factors = pair >> 4 & 0x0f0f;
     } else if constexpr (TYPE == Q6_K) {
         const char2 pair = read_at<char2>(scales, index);
         const float d = __half2float(read_at<__half>(blocks, index / 8));
@@ -173,10 +223,10 @@ __device__ __forceinline__ void load_scales(const uint8_t *scales, const uint8_t
 // Group `index` of a slice of `groups`. What meets one row of activations alone is unpacked less far than what is REUSED: only REUSED bytes are
 // those that `Group` promises.
 template <int TYPE, bool REUSED>
-__device__ __forceinline__ Group load_group(const uint8_t *slice, uint32_t groups, uint32_t index) {
+__device__ __forceinline__ Group load_group(const uint8_t *slice, uint32_t groups, uint32_t index, const Heads &heads = {}) {
     const uint8_t *high = slice + code_bytes(TYPE) * groups, *scales = high + high_bytes(TYPE) * groups;
     Group g;
-    load_codes<TYPE, REUSED>(slice, high, groups, index, g.w);
+    load_codes<TYPE, REUSED>(slice, high, groups, index, heads, g);
     load_scales<TYPE>(scales, scales + scale_bytes(TYPE) * groups, index, g);
     return g;
 }
@@ -193,32 +243,62 @@ __device__ __forceinline__ int add_unsigned(uint32_t w, int x, int sum) {
 template <int TYPE>
 __device__ __forceinline__ float add_products(const Group &g, int low, int high, const Meta &meta, float sum) {
     constexpr int OFFSET = offset_of(TYPE);
-    const int both = meta.sums.x + meta.sums.y;
+    const int sums = reinterpret_cast<const int &>(meta.sums);
     float part;
-    if constexpr (has_halves(TYPE)) low -= OFFSET * meta.sums.x, high -= OFFSET * meta.sums.y;
     if constexpr (has_factors(TYPE)) {
-        part = __fmul_rn(g.scale[0], (float)(g.factor[0] * low + g.factor[1] * high));
-        if constexpr (has_min(TYPE)) {
-            part = __fmaf_rn(-g.min[0], (float)(g.min_factor[0] * meta.sums.x + g.min_factor[1] * meta.sums.y), part);
-        }
+        // Sums of a half have at most 14 bits and a sign.
+        int both = __dp2a_lo((int)__byte_perm(low, high, 0x5410), g.factors, 0);
+        if constexpr (OFFSET != 0) both -= OFFSET * __dp2a_lo(sums, g.factors, 0);
+        part = __fmul_rn(g.scale[0], (float)both);
+        if constexpr (has_min(TYPE)) part = __fmaf_rn(-g.min[0], (float)__dp2a_lo(sums, g.min_factors, 0), part);
     } else if constexpr (has_halves(TYPE)) {
+        low -= OFFSET * meta.sums.x, high -= OFFSET * meta.sums.y;
         part = __fmaf_rn(g.scale[0], (float)low, __fmul_rn(g.scale[1], (float)high));
     } else {
+        const int both = __dp2a_lo(sums, 0x0101, 0);
         part = __fmul_rn(g.scale[0], (float)(low + high - OFFSET * both));
         if constexpr (has_min(TYPE)) part = __fmaf_rn(-g.min[0], (float)both, part);
     }
     return __fmaf_rn(meta.scale, part, sum);
 }
 
+__device__ __forceinline__ int add_words(const int *w, const int4 &x, int sum) {
+    return __dp4a(w[3], x.w, __dp4a(w[2], x.z, __dp4a(w[1], x.y, __dp4a(w[0], x.x, sum))));
+}
+
+// The products of 16 activations with words FIRST to FIRST + 3, of which some stand above their places.
+template <int TYPE, int FIRST>
+__device__ __forceinline__ int add_shifted(const int (&w)[8], const int4 &x) {
+    const int values[4] = {x.x, x.y, x.z, x.w};
+    int total = 0;
+#pragma unroll
+    for (int shift = 0; shift < 8; shift++) {
+        int sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (shift_of<TYPE>(FIRST + i) == shift) sum = add_unsigned(w[FIRST + i], values[i], sum);
+        }
+        total += sum >> shift;
+    }
+    return total;
+}
+
 // `sum` and the product with 32 activations, the lower 16 in `a`; exact within the group.
 template <int TYPE, bool REUSED>
 __device__ __forceinline__ float add_group(const Group &g, const int4 &a, const int4 &b, const Meta &meta, float sum) {
-    const int low = __dp4a(g.w[3], a.w, __dp4a(g.w[2], a.z, __dp4a(g.w[1], a.y, __dp4a(g.w[0], a.x, 0))));
-    int high;
-    if constexpr (keeps_upper<TYPE, REUSED>()) {
-        high = add_unsigned(g.w[7], b.w, add_unsigned(g.w[6], b.z, add_unsigned(g.w[5], b.y, add_unsigned(g.w[4], b.x, 0)))) >> 4;
+    int low, high;
+    if constexpr (REUSED || code_bytes(TYPE) == 32) {
+        low = add_words(g.w, a, 0), high = add_words(g.w + 4, b, 0);
+    } else if constexpr (has_levels(TYPE)) {
+        constexpr bool BEGINS_BELOW = levels_of(TYPE).words[0] >> 31 != 0;
+        const int *above = BEGINS_BELOW ? g.v : g.w, *below = BEGINS_BELOW ? g.w : g.v;
+        if constexpr (has_halves(TYPE)) {
+            low = add_words(above, a, 0) - add_words(below, a, 0), high = add_words(above + 4, b, 0) - add_words(below + 4, b, 0);
+        } else {
+            low = add_words(above + 4, b, add_words(above, a, 0)) - add_words(below + 4, b, add_words(below, a, 0)), high = 0;
+        }
     } else {
-        high = __dp4a(g.w[7], b.w, __dp4a(g.w[6], b.z, __dp4a(g.w[5], b.y, __dp4a(g.w[4], b.x, 0))));
+        low = add_shifted<TYPE, 0>(g.w, a), high = add_shifted<TYPE, 4>(g.w, b);
     }
     return add_products<TYPE>(g, low, high, meta, sum);
 }

@@ -5,11 +5,14 @@
 //   codes   32 bytes a group: 16 bytes a group with values 0 to 15, then 16 bytes a group with values 16 to 31;
 //           16: the low 4 bits of values 4w to 4w + 3 in low nibbles of the bytes of word w, of values 16 + 4w and on in high ones; where
 //           codes are numbers of levels, four nibbles in a row of word w are values 4w and on, the next four 16 + 4w and on;
-//           8: the low 2 bits of value 4w + b at bit 8b + 2(w % 4) of word w / 4
+//           8: value 4w + b at bit 8b + 2(w % 4) of word w / 4
 //   high    4 bytes a group: the next bit of value 4w + b at bit 8b + w;
 //           8: the next two bits of value 4w + b at bit 8b + 2(w % 4) of word w / 4
+//           Q3_K lies across the two words of `codes` and the one of `high`: in byte b of these three, bits 0 to 2 and 3 to 5 are value 4w + b
+//           of w 0 and 1, of 2 and 4, and of 5 and 6; bits 6 and 7 of the first are the upper bits of w 3, those of the last the upper bits
+//           of w 7, and those of the second the lowest bits of both
 //   scales  bytes for each group:
-//           Q4_K, Q5_K scale and minimum; Q6_K, Q3_K the signed scales of both halves; IQ4_XS a signed scale; MXFP4 an exponent biased by
+//           Q4_K, Q5_K scale and minimum; Q6_K, Q3_K the signed scales of both halves; IQ4_XS a scale with 32 added; MXFP4 an exponent biased by
 //           127; NVFP4 the E4M3 scales of both halves; Q2_K for each half the scale in the low nibble and the minimum in the high one
 //   blocks  Q8_0, Q4_0, Q5_0, IQ4_NL: a half a group; Q4_1, Q5_1: two halves a group, scale and minimum, which is added; BYTES: two floats a
 //           group, the scales of both halves; Q4_K, Q5_K, Q2_K: two halves for each 8 groups, Q6_K, Q3_K, IQ4_XS: one
@@ -74,4 +77,18 @@ struct Levels {
 __host__ __device__ constexpr Levels levels_of(uint32_t dtype) {
     return dtype == MXFP4 || dtype == NVFP4 ? Levels{{0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc}}
                                             : Levels{{0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535}};
+}
+
+// The same without their signs; those of one half are negative.
+__host__ __device__ constexpr Levels magnitudes_of(uint32_t dtype) {
+    Levels table = levels_of(dtype);
+    for (int i = 0; i < 4; i++) {
+        uint32_t word = 0;
+        for (int shift = 0; shift < 32; shift += 8) {
+            const uint32_t level = table.words[i] >> shift & 255;
+            word |= (level > 127 ? 256 - level : level) << shift;
+        }
+        table.words[i] = word;
+    }
+    return table;
 }
