@@ -47,9 +47,7 @@ constexpr bool IS_QUANTIZED = TYPE >= Q8_0;
 template <uint32_t TYPE>
 constexpr uint32_t UNIT_COLS = IS_QUANTIZED<TYPE> ? QUANT_COLS : TYPE == F32 ? FLOAT_COLS : HALF_COLS;
 template <uint32_t TYPE>
-__device__ __forceinline__ uint32_t bytes_of_unit(const Matrix &m) {
-    return IS_QUANTIZED<TYPE> ? m.slice_bytes : UNIT_COLS<TYPE> / 256 * m.slice_bytes;
-}
+constexpr uint32_t UNIT_BYTES = IS_QUANTIZED<TYPE> ? bytes_of_slice(TYPE, SLICE_GROUPS) : UNIT_COLS<TYPE> * (TYPE == F32 ? 4 : 2);
 
 // The rows of one warp on their way through its ring: two streams of consecutive rows side by side, the second perhaps shorter by one row, or
 // a lone row.
@@ -109,13 +107,14 @@ struct Streams {
     }
 };
 
-// Adds the products of unit `unit` of COUNT rows, which lie `distance` bytes apart.
-template <uint32_t TYPE, int COUNT>
+// Adds the products of unit `unit` of COUNT rows, which lie `distance` bytes apart. Of a WHOLE slice every place is known beforehand.
+template <uint32_t TYPE, int COUNT, bool WHOLE>
 __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance, uint32_t cols, const Input &x, uint32_t unit, float *sum) {
     const uint32_t lane = threadIdx.x % WARP;
     if constexpr (IS_QUANTIZED<TYPE>) {
         // Lanes behind the last group add nothing: they take its weights, which stand where they may look.
-        const uint32_t start = unit * SLICE_GROUPS, groups = min((uint32_t)SLICE_GROUPS, cols / 32 - start), index = min(lane, groups - 1);
+        const uint32_t start = unit * SLICE_GROUPS, groups = WHOLE ? SLICE_GROUPS : min((uint32_t)SLICE_GROUPS, cols / 32 - start);
+        const uint32_t index = WHOLE ? lane : min(lane, groups - 1);
         const int4 a = reinterpret_cast<const int4 *>(x.first)[start + index], b = reinterpret_cast<const int4 *>(x.second)[start + index];
         const Meta meta = x.meta[start + index];
 #pragma unroll
@@ -143,28 +142,30 @@ __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance,
 
 // The same for the units from `first` on that the matrix has, `most` at most.
 template <uint32_t TYPE, int COUNT>
-__device__ __forceinline__ void add_part(const uint8_t *rows, uint32_t distance, uint32_t unit_bytes, uint32_t cols, const Input &x, uint32_t first,
-                                         uint32_t most, float *sum) {
+__device__ __forceinline__ void add_part(const uint8_t *rows, uint32_t distance, uint32_t cols, const Input &x, uint32_t first, uint32_t most,
+                                         float *sum) {
     const uint32_t units = min(most, (cols - first * UNIT_COLS<TYPE> + UNIT_COLS<TYPE> - 1) / UNIT_COLS<TYPE>);
+    const uint32_t whole = IS_QUANTIZED<TYPE> ? min(units, cols / UNIT_COLS<TYPE> - first) : units;
     uint32_t unit = 0;
+    // Two units of the widest type at once are more than registers hold.
 #pragma unroll 1
-    for (; unit + 2 <= units; unit += 2) {
-        add_unit<TYPE, COUNT>(rows + unit * unit_bytes, distance, cols, x, first + unit, sum);
-        add_unit<TYPE, COUNT>(rows + (unit + 1) * unit_bytes, distance, cols, x, first + unit + 1, sum);
+    for (; TYPE != BYTES && unit + 2 <= whole; unit += 2, rows += 2 * UNIT_BYTES<TYPE>) {
+        add_unit<TYPE, COUNT, true>(rows, distance, cols, x, first + unit, sum);
+        add_unit<TYPE, COUNT, true>(rows + UNIT_BYTES<TYPE>, distance, cols, x, first + unit + 1, sum);
     }
-    if (unit < units) add_unit<TYPE, COUNT>(rows + unit * unit_bytes, distance, cols, x, first + unit, sum);
+#pragma unroll 1
+    for (; unit < units; unit++, rows += UNIT_BYTES<TYPE>) add_unit<TYPE, COUNT, false>(rows, distance, cols, x, first + unit, sum);
 }
 
 // The lane's sums of the next two rows, or of a lone row.
 template <uint32_t TYPE>
 __device__ __forceinline__ void add_rows(Streams &streams, const Matrix &m, const Input &x, float (&sum)[2]) {
-    const uint32_t unit_bytes = bytes_of_unit<TYPE>(m);
 #pragma unroll 1
     for (uint32_t part = 0; part < streams.parts; part++) {
         const uint8_t *stage = streams.wait();
         const uint32_t units = streams.units, first = part * units;
-        if (streams.rows[1] > 0) add_part<TYPE, 2>(stage, streams.part_bytes, unit_bytes, m.cols, x, first, units, sum);
-        else add_part<TYPE, 1>(stage, 0, unit_bytes, m.cols, x, first, units, sum);
+        if (streams.rows[1] > 0) add_part<TYPE, 2>(stage, streams.part_bytes, m.cols, x, first, units, sum);
+        else add_part<TYPE, 1>(stage, 0, m.cols, x, first, units, sum);
         streams.release();
     }
 }
@@ -290,7 +291,7 @@ __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &
     streams.ring = shared + warp * ring_bytes;
     streams.ring_address = shared_address(streams.ring), streams.barriers = shared_address(space.barriers[warp]);
     streams.units = streams.rows[1] > 0 ? args.units / 2 : args.units;
-    streams.part_bytes = min(streams.units * bytes_of_unit<TYPE>(m), m.row_bytes);
+    streams.part_bytes = min(streams.units * UNIT_BYTES<TYPE>, m.row_bytes);
     streams.parts = (m.cols + streams.units * UNIT_COLS<TYPE> - 1) / (streams.units * UNIT_COLS<TYPE>);
     streams.last_bytes = m.row_bytes - (streams.parts - 1) * streams.part_bytes;
 #if __CUDA_ARCH__ >= 900

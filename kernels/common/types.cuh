@@ -54,6 +54,20 @@ __host__ __device__ constexpr uint32_t scale_bytes(uint32_t dtype) {
     return dtype == IQ4_XS || dtype == MXFP4 ? 1 : dtype == Q4_K || dtype == Q5_K || dtype == Q6_K || dtype == Q2_K || dtype == Q3_K || dtype == NVFP4 ? 2 : 0;
 }
 
+// Bytes of a slice's blocks: for each group, or for each 8 of them.
+__host__ __device__ constexpr uint32_t float_bytes(uint32_t dtype) {
+    return dtype == BYTES ? 8 : dtype == Q4_1 || dtype == Q5_1 ? 4 : dtype == Q8_0 || dtype == Q4_0 || dtype == Q5_0 || dtype == IQ4_NL ? 2 : 0;
+}
+__host__ __device__ constexpr uint32_t shared_bytes(uint32_t dtype) {
+    return dtype == Q4_K || dtype == Q5_K || dtype == Q2_K ? 4 : dtype == Q6_K || dtype == Q3_K || dtype == IQ4_XS ? 2 : 0;
+}
+
+// Bytes of a slice of so many groups, a multiple of 8 where they share something.
+__host__ __device__ constexpr uint32_t bytes_of_slice(uint32_t dtype, uint32_t groups) {
+    const uint32_t own = code_bytes(dtype) + high_bytes(dtype) + scale_bytes(dtype) + float_bytes(dtype);
+    return (own * groups + shared_bytes(dtype) * groups / 8 + 15) / 16 * 16;
+}
+
 // What a code means: value = scale * (code - offset) - min, with a scale for each half of a group, or one for both; minimums likewise, if any.
 __host__ __device__ constexpr int offset_of(uint32_t dtype) { return dtype == Q6_K ? 32 : dtype == Q5_0 ? 16 : dtype == Q4_0 ? 8 : dtype == Q3_K ? 4 : 0; }
 __host__ __device__ constexpr bool has_halves(uint32_t dtype) {
