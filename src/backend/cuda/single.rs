@@ -27,6 +27,9 @@ const MOST_STAGES: u32 = 4;
 /// Shared memory beside a block's own that leaves room for two blocks of a processor, or for one and others' small ones.
 const SHARED_OF_TWO: u32 = 102 << 10;
 const SHARED_OF_ONE: u32 = 140 << 10;
+/// Shared memory of a processor, and what a block has beside its rings and its input.
+const SHARED_OF_PROCESSOR: u32 = 228 << 10;
+const SHARED_OF_BLOCK: u32 = 10 << 10;
 /// Pairs of rows a warp of a gated unit, and rows a warp of the head.
 const PAIRS: u32 = 4;
 const HEAD_ROWS: u32 = 16;
@@ -82,6 +85,18 @@ fn stages(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32) -> u32 {
     };
     let most = if is_alone { SHARED_OF_ONE } else { SHARED_OF_TWO };
     if WARPS * wanted * args.stage_bytes + beside > most { wanted.min(STAGES) } else { wanted }
+}
+
+/// Shared memory that keeps more of `tiles` blocks off a processor than its share. Launches meet on the processors, and some of these would
+/// otherwise get so many blocks that their instructions, not the memory, take the time. Where shares are uneven the next launch needs the room more,
+/// unless blocks are few and begin with a norm.
+fn fair_shared(tiles: u32, has_norm: bool) -> u32 {
+    let each = tiles.div_ceil(PROCESSORS);
+    let is_even = 10 * tiles >= 9 * each * PROCESSORS;
+    if !is_even && (!has_norm || each > FEW_BLOCKS) {
+        return 0;
+    }
+    (SHARED_OF_PROCESSOR / (each + 1)).saturating_sub(SHARED_OF_BLOCK)
 }
 
 /// Parts that a warp takes of its rows, two of which stand side by side in a stage, or one alone.
@@ -162,7 +177,9 @@ impl Lowering<'_> {
             () => Kind::Plain,
         };
         args.stages = stages(&args, kind, tiles, plane_bytes);
-        let shared = WARPS * args.stages * args.stage_bytes + plane_bytes;
+        let fair = if is_float { 0 } else { fair_shared(tiles, args.norm != 0) };
+        let room = self.addresses.most_shared.saturating_sub(SHARED_OF_BLOCK);
+        let shared = (WARPS * args.stages * args.stage_bytes + plane_bytes).max(fair.min(room));
         let many = if is_head { Extent::Outputs } else { ONE };
         let covered = skipped + outs.len() + usize::from(follows);
         self.push(Kernel::Matvec, [Extent::Fixed(tiles), many, ONE], 256, Args::Matvec(args), covered);
