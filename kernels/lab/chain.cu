@@ -2,7 +2,8 @@
 // and the stages of rings cost. Weights are random bytes, different ones in every layer. Prints the median time of the whole chain, and for each
 // kind of launch its blocks, what the chain loses when that kind is left out, and its share of the byte floor.
 //
-// usage: chain SHAPE [KIND=ROWS,STAGES]...     KIND is qkv, out, gate, down or head; SHAPE is 0.5b, 1b, 1.5b or 8b
+// usage: chain SHAPE[.TYPE] [KIND=ROWS,STAGES[,UNITS]]...     KIND is qkv, out, gate, down or head; SHAPE is 0.5b, 1b, 1.5b or 8b; TYPE is
+// that of all matrices, as in q4_0, in place of the mix of the shape
 #include "../matvec.cu"
 #include <algorithm>
 #include <cstdio>
@@ -14,8 +15,8 @@
 // Bytes a microsecond that one H200 reads at best.
 constexpr double READ_BYTES_A_US = 4541e3;
 constexpr int REPLAYS = 300;
-// Of a stage.
-constexpr uint32_t UNITS = 4;
+// As in the library: quantized products ask for so much shared memory that no processor takes more blocks than its share, where that pays.
+constexpr uint32_t PROCESSORS = 132, SHARED_OF_PROCESSOR = 228 << 10, SHARED_OF_BLOCK = 10 << 10;
 
 #define CHECK(call) check(call, #call)
 static void check(cudaError_t result, const char *call) {
@@ -27,9 +28,21 @@ static void check(cudaError_t result, const char *call) {
 enum Kind { QKV, OUT, GATE, DOWN, HEAD, KINDS };
 constexpr const char *NAMES[] = {"qkv", "out", "gate", "down", "head"};
 
-// Rows a warp (pairs for the gated unit), and stages of a ring.
+// Rows a warp (pairs for the gated unit), stages of a ring, and units of a stage.
 struct Tiles {
-    uint32_t rows, stages;
+    uint32_t rows, stages, units = 4;
+};
+
+struct Type {
+    const char *name;
+    DType type;
+    void (*kernel)(MatvecArgs, Shape);
+};
+constexpr Type TYPES[] = {
+    {"q4_k", Q4_K, matvec_q4_k},       {"q5_k", Q5_K, matvec_q5_k},       {"q6_k", Q6_K, matvec_q4_k},    {"f16", F16, matvec_f16},
+    {"bf16", BF16, matvec_bf16},       {"q8_0", Q8_0, matvec_q8_0},       {"q4_0", Q4_0, matvec_q4_0},    {"q4_1", Q4_1, matvec_q4_1},
+    {"q5_0", Q5_0, matvec_q5_0},       {"q5_1", Q5_1, matvec_q5_1},       {"q2_k", Q2_K, matvec_q2_k},    {"q3_k", Q3_K, matvec_q3_k},
+    {"iq4_nl", IQ4_NL, matvec_iq4_nl}, {"iq4_xs", IQ4_XS, matvec_iq4_xs}, {"mxfp4", MXFP4, matvec_mxfp4}, {"nvfp4", NVFP4, matvec_nvfp4},
 };
 
 struct Model {
@@ -66,17 +79,14 @@ static T *device(size_t count) {
     return (T *)memory;
 }
 
-// Bytes of a slice: what each group has, and what eight of them share.
-static uint32_t slice_bytes(DType type, uint32_t groups) {
-    const uint32_t own = type == Q8_0 ? 34 : type == Q6_K ? 26 : 18, shared = type == Q8_0 ? 0 : type == Q6_K ? 2 : 4;
-    return (own * groups + shared * ((groups + 7) / 8) + 15) / 16 * 16;
-}
-
 static Matrix matrix(DType type, uint32_t rows, uint32_t cols) {
-    const uint32_t whole = slice_bytes(type, SLICE_GROUPS), rest = cols % QUANT_COLS / 32;
-    const uint32_t row_bytes = cols / QUANT_COLS * whole + (rest ? slice_bytes(type, rest) : 0);
+    if (type < Q8_0) return Matrix{device<uint8_t>((size_t)rows * cols * 2), cols * 2, 512, type, rows, cols, 0};
+    const uint32_t whole = bytes_of_slice(type, SLICE_GROUPS), rest = cols % QUANT_COLS / 32;
+    const uint32_t row_bytes = cols / QUANT_COLS * whole + (rest ? bytes_of_slice(type, rest) : 0);
     return Matrix{device<uint8_t>((size_t)rows * row_bytes), row_bytes, whole, type, rows, cols, 0};
 }
+
+static uint32_t unit_bytes(const Matrix &m) { return m.dtype < Q8_0 ? 2 * m.slice_bytes : m.slice_bytes; }
 
 struct Chain {
     const Model &model;
@@ -110,19 +120,26 @@ struct Chain {
         args.norm = kind == OUT || kind == DOWN ? nullptr : norm;
         if (kind == GATE) args.gated = Activation{hidden, q, meta, nullptr};
         if (kind == HEAD) args.best = best;
-        args.rows_a_warp = tiles[kind].rows, args.stages = tiles[kind].stages, args.units = UNITS;
+        args.rows_a_warp = tiles[kind].rows, args.stages = tiles[kind].stages, args.units = tiles[kind].units;
         for (size_t i = 0; i < parts.size(); i++) {
             const Matrix m = matrix(parts[i].first, parts[i].second, cols);
             args.segments[i] = Segment{m, nullptr, hidden, step.tiles, kind == OUT || kind == DOWN};
-            args.stage_bytes = std::max(args.stage_bytes, std::min(UNITS * m.slice_bytes, 2 * m.row_bytes));
+            args.stage_bytes = std::max(args.stage_bytes, std::min(args.units * unit_bytes(m), 2 * m.row_bytes));
             step.bytes += (size_t)m.rows * m.row_bytes;
             if (kind != GATE || i == 0) step.tiles += (m.rows + WARPS * args.rows_a_warp - 1) / (WARPS * args.rows_a_warp);
         }
-        step.shared = WARPS * args.stages * args.stage_bytes + cols + cols / 4;
+        step.shared = WARPS * args.stages * args.stage_bytes + (model.most < Q8_0 ? 4 * cols : cols + cols / 4);
+        const uint32_t each = (step.tiles + PROCESSORS - 1) / PROCESSORS;
+        const bool is_even = 10 * step.tiles >= 9 * each * PROCESSORS;
+        if (model.most >= Q8_0 && (is_even || (args.norm != nullptr && each <= 2))) {
+            step.shared = std::max(step.shared, SHARED_OF_PROCESSOR / (each + 1) - SHARED_OF_BLOCK);
+        }
         steps.push_back(step);
     }
 
-    auto kernel() const { return model.most == Q8_0 ? matvec_q8_0 : matvec_q4_k; }
+    auto kernel() const {
+        return std::find_if(TYPES, std::end(TYPES), [&](const Type &type) { return type.type == model.most; })->kernel;
+    }
 
     // Median microseconds of a replay without the launches of one kind.
     double time(int without) const {
@@ -158,36 +175,41 @@ struct Chain {
         size_t all = 0;
         for (const Step &step : steps) all += step.bytes;
         const double whole = time(KINDS);
-        printf("%s: %.1f us, floor %.1f\n", model.name, whole, all / READ_BYTES_A_US);
+        const char *type = std::find_if(TYPES, std::end(TYPES), [&](const Type &type) { return type.type == model.most; })->name;
+        printf("%s.%s: %.1f us, floor %.1f\n", model.name, type, whole, all / READ_BYTES_A_US);
         for (int kind = 0; kind < KINDS; kind++) {
             const auto of_kind = [&](const Step &step) { return step.kind == kind; };
             const double count = std::count_if(steps.begin(), steps.end(), of_kind), share = (whole - time(kind)) / count;
             const Step &step = *std::find_if(steps.begin(), steps.end(), of_kind);
             size_t bytes = 0;
             for (const Step &other : steps) bytes += other.kind == kind ? other.bytes : 0;
-            printf("  %-4s %3u blocks, rows %2u, stages %u, shared %6u: %6.2f us each, floor %.2f\n", NAMES[kind], step.tiles, step.args.rows_a_warp,
-                   step.args.stages, step.shared, share, bytes / count / READ_BYTES_A_US);
+            printf("  %-4s %3u blocks, rows %2u, stages %u of %u units, shared %6u: %6.2f us each, floor %.2f\n", NAMES[kind], step.tiles,
+                   step.args.rows_a_warp, step.args.stages, step.args.units, step.shared, share, bytes / count / READ_BYTES_A_US);
         }
     }
 };
 
 int main(int count, char **words) {
-    const Model *model = nullptr;
-    for (const Model &other : MODELS) model = count > 1 && strcmp(words[1], other.name) == 0 ? &other : model;
-    bool is_right = model != nullptr;
-    Tiles tiles[KINDS];
-    if (is_right) std::copy(model->tiles, model->tiles + KINDS, tiles);
+    const std::string named = count > 1 ? words[1] : "", shape = named.substr(0, named.find('.', 2));
+    const std::string type = named.substr(std::min(named.size(), shape.size() + 1));
+    const Model *found = nullptr;
+    for (const Model &other : MODELS) found = shape == other.name ? &other : found;
+    Model model = found != nullptr ? *found : MODELS[0];
+    bool is_right = found != nullptr && type.empty();
+    for (const Type &other : TYPES) {
+        if (found != nullptr && type == other.name) model.most = model.some = other.type, is_right = true;
+    }
     for (int i = 2; i < count; i++) {
         Tiles chosen;
         char name[8];
-        is_right = is_right && sscanf(words[i], "%7[a-z]=%u,%u", name, &chosen.rows, &chosen.stages) == 3;
+        is_right = is_right && sscanf(words[i], "%7[a-z]=%u,%u,%u", name, &chosen.rows, &chosen.stages, &chosen.units) >= 3;
         const int kind = std::find(NAMES, NAMES + KINDS, std::string(name)) - NAMES;
         is_right = is_right && kind < KINDS;
-        if (is_right) tiles[kind] = chosen;
+        if (is_right) model.tiles[kind] = chosen;
     }
     if (!is_right) {
-        fprintf(stderr, "usage: chain 0.5b|1b|1.5b|8b [qkv|out|gate|down|head=ROWS,STAGES]...\n");
+        fprintf(stderr, "usage: chain 0.5b|1b|1.5b|8b[.TYPE] [qkv|out|gate|down|head=ROWS,STAGES[,UNITS]]...\n");
         return 2;
     }
-    Chain(*model, tiles).report();
+    Chain(model, model.tiles).report();
 }
