@@ -93,6 +93,17 @@ fn every_number_of_rows_gives_the_bits_of_one() {
             );
         }
     }
+    // The others, whose batches take no tensor cores: whole slices, two of them at once, and a shorter one.
+    let others = DType::ALL.into_iter().filter(|dtype| dtype.block_len() > 1);
+    for dtype in others.filter(|dtype| ![DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K].contains(dtype)) {
+        let (name, program) = (format!("{dtype} of 2048 and 3840 columns"), program(dtype, 2048, 3840, 64));
+        let (mut run, rows) = (Run::new(&device, &program), (0..8).map(|slot| row(slot, 0)).collect::<Vec<Row>>());
+        let alone: Vec<Vec<u32>> = rows.iter().map(|row| run.pass(&[*row], &[0]).remove(0)).collect();
+        for count in [2, 5, 8] {
+            let outputs: Vec<u32> = (0..count as u32).collect();
+            assert!(run.pass(&rows[..count], &outputs) == alone[..count], "{name}: {count} rows differ from one");
+        }
+    }
     // Columns of less than a whole slice, and rows that fill no tile.
     for (hidden, feed_forward, head_dim) in [(896, 4864, 14), (96, 160, 6), (32, 1056, 2)] {
         compare(
