@@ -31,11 +31,17 @@ struct Walk {
     }
 };
 
+// Shared memory of a processor of compute capability 9.0, and what a block there takes beside its own.
+constexpr uint32_t PROCESSOR_BYTES = 228 << 10, BLOCK_BYTES = 1 << 10;
+
 template <uint32_t DIM, bool ONE>
 __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &shape) {
     extern __shared__ __align__(128) uint8_t shared[];
-    __shared__ Shares shares;
+    __shared__ Shares<1> shares;
     __shared__ float totals[COLUMNS];
+    // The grid counts on two blocks of a processor: with one alone, long contexts are read a fifth slower.
+    constexpr uint32_t BYTES = Buffers<DIM>::BYTES + sizeof(shares) + sizeof(totals) + sizeof(uint32_t);
+    static_assert(DIM > 128 || 2 * (BYTES + BLOCK_BYTES) <= PROCESSOR_BYTES, "two blocks share a processor");
     const HeadsArgs &in = args.in;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.z;
     const uint32_t group = in.heads / in.kv_heads, chunks = (group + COLUMNS - 1) / COLUMNS, kv_head = blockIdx.y / chunks;

@@ -4,7 +4,7 @@
 template <uint32_t DIM>
 __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Shape &shape) {
     extern __shared__ __align__(128) uint8_t shared[];
-    __shared__ Shares shares;
+    __shared__ Shares<2> shares;
     __shared__ float totals[COLUMNS];
     const HeadsArgs &in = args.in;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, split = blockIdx.x;

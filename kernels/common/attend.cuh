@@ -26,6 +26,7 @@ constexpr uint32_t MERGED = 256;
 template <uint32_t DIM>
 struct Buffers {
     static constexpr uint32_t STRIDE = DIM + PAD, STAGE = STEP * STRIDE;
+    static constexpr uint32_t BYTES = 2 * STAGES * STAGE + 8 * (DIM / TILE + 2 * WARPS) * WARP + 4 * DIM;
     __half *stages;
     uint2 *queries;  // fragments of B, a pair of words a lane for 16 elements
     uint2 *weights;  // the same for 16 keys, of every warp and of two steps
@@ -180,14 +181,16 @@ __device__ __forceinline__ void rescale(float (&out)[TILES][4], float2 factor) {
     }
 }
 
-// What the warps tell each other in two steps.
+// What the warps tell each other in some steps.
+template <uint32_t STEPS>
 struct Shares {
-    float2 maxima[2 * WARPS][COLUMNS / 2];  // rounded up
-    float2 sums[2 * WARPS][WARP];
+    float2 maxima[STEPS * WARPS][COLUMNS / 2];  // rounded up
+    float2 sums[STEPS * WARPS][WARP];
 };
 
 // Maximum of half a step for the lane's two columns, and of what was before.
-__device__ __forceinline__ float2 half_max(const Shares &shares, uint32_t half, float2 top) {
+template <uint32_t STEPS>
+__device__ __forceinline__ float2 half_max(const Shares<STEPS> &shares, uint32_t half, float2 top) {
 #pragma unroll
     for (uint32_t w = 0; w < HALF_WARPS; w++) {
         const float2 other = shares.maxima[half * HALF_WARPS + w][threadIdx.x % 4];
@@ -196,7 +199,8 @@ __device__ __forceinline__ float2 half_max(const Shares &shares, uint32_t half, 
     return top;
 }
 
-__device__ __forceinline__ void add_half(const Shares &shares, uint32_t half, float2 factor, float2 &sum) {
+template <uint32_t STEPS>
+__device__ __forceinline__ void add_half(const Shares<STEPS> &shares, uint32_t half, float2 factor, float2 &sum) {
     float2 v = shares.sums[half * HALF_WARPS][threadIdx.x % WARP];
 #pragma unroll
     for (uint32_t w = 1; w < HALF_WARPS; w++) {
