@@ -1,7 +1,7 @@
 // Drawing tokens: bias and penalties, filters, the draw, and the end of the step. The meaning is that of src/sample, to the bit.
 //
 // The blocks of a row hold its logits in registers, a part each.
-#include "common/few.cuh"
+#include "common/quick.cuh"
 #include "common/team.cuh"
 
 // Applies the block's adjustments to its part: all of a token's by one thread, in order.
@@ -65,8 +65,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(const __grid_con
 #pragma unroll 1
     for (bool rehearses = is_few && s.ticket < REHEARSERS;; rehearses = false) {
         if (!rehearses) wait_for_producers();
-        float v[ITEMS];
         const float *logits = args.logits + (size_t)row * args.vocab;
+        uint32_t token = NONE;
+        if (is_few && is_quick(args, s.draw)) {
+            if (quick(args, s, row, part, logits, k, rehearses, token)) end_row(args, shape, row, token, serial, false, rehearses);
+            if (!rehearses) return;
+            __syncthreads();
+            continue;
+        }
+        float v[ITEMS];
 #pragma unroll
         for (int j = 0; j < ITEMS; j++) {
             const uint32_t i = part * PART + j * THREADS + threadIdx.x;
@@ -74,7 +81,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(const __grid_con
         }
         __syncthreads();
         if (!rehearses && s.draw.adjusted != 0 && s.range[0] < s.range[1]) adjust(args, s, row, part, s.range[0], s.range[1], v);
-        uint32_t token = NONE;
         const bool last = is_few ? few(args, s, row, part, v, k, rehearses, token) : whole(args, s, row, part, v, token);
         if (last) end_row(args, shape, row, token, serial, !is_few, rehearses);
         if (!rehearses) return;

@@ -219,8 +219,10 @@ fn whatever_the_options_and_logits_the_tokens_are_the_processors() {
         (4_096, 250),
         (4_097, 250),
         (20_000, 250),
+        (40_000, 120),
         (128_256, 200),
         (262_144, 60),
+        (262_145, 40),
     ] {
         let cases: Vec<(Case, Vec<f32>)> = (0..cases)
             .map(|_| {

@@ -93,7 +93,11 @@ __device__ __forceinline__ unsigned long long uniform_bits(const Draw &draw, uin
 
 __device__ __forceinline__ double gumbel(unsigned long long bits) {
     const double uniform = __dmul_rn((double)(2 * bits + 1), 1.0 / 9007199254740992.0);
-    return -logarithm(-logarithm(uniform));
+    double value = uniform;
+    // One stretch of code for both.
+#pragma unroll 1
+    for (int i = 0; i < 2; i++) value = -logarithm(value);
+    return value;
 }
 
 // Larger for a larger score; never 0.

@@ -8,9 +8,13 @@ constexpr int THREADS = 256, ITEMS = 16, PART = THREADS * ITEMS;
 constexpr uint32_t FEW = 128, SLOTS = 256, LEAST_SLOTS = 64, FIT_LEAST = 40;
 // Keys that the last block looks at closely.
 constexpr uint32_t LIST = 1024;
+// Stretches that the last block takes one by one; where there are more, it takes all.
+constexpr uint32_t LISTED = 256;
 constexpr int BINS = 256;
 // Blocks that rehearse; later ones find the code that these brought.
 constexpr uint32_t REHEARSERS = 256;
+// Logits whose maximum a block tells where the last block then looks for candidates itself, and how many of those one part has.
+constexpr uint32_t STRETCH = 128, STRETCHES = PART / STRETCH;
 typedef unsigned long long Key;
 
 // What the blocks of a row share; zero between steps.
@@ -26,6 +30,7 @@ struct SampleArgs {
     const Adjustment *host_adjustments;  // mapped; `most_adjustments` for every output, ascending by token
     Key *kept;                        // SLOTS for every part
     Group *groups;
+    uint32_t *maxima;                 // of the stretches of every part; zero between steps
     uint32_t *counters;               // blocks that began, rows that ended; zero between steps
     const uint32_t *serial;
     unsigned long long *host_tokens;  // mapped
@@ -39,7 +44,9 @@ struct Scratch {
             __align__(16) Key keys[LIST];
             __align__(16) Key best[FEW];
             Key ranks[FEW], masses[FEW];
+            Key scores[LIST];
             float logits[FEW];
+            uint16_t places[FEW], listed[LISTED];
         };
     };
     Key bins[BINS];
@@ -47,7 +54,7 @@ struct Scratch {
     Key warps[THREADS / WARP];
     Draw draw;
     Key missing;
-    uint32_t ticket, bound, count, crossing, last, range[2];
+    uint32_t ticket, bound, count, stretches, crossing, last, range[2];
 };
 
 // The order of logits alone; 0 for what cannot be drawn.

@@ -65,7 +65,7 @@ args! {
     Adjustment { token: u32, count: u32, bias: f32 }
     SampleArgs {
         logits: Address, draws: Address, host_starts: Address, host_adjustments: Address, kept: Address, groups: Address,
-        counters: Address, serial: Address, host_tokens: Address, vocab: u32, parts: u32, most_adjustments: u32, pad: u32,
+        maxima: Address, counters: Address, serial: Address, host_tokens: Address, vocab: u32, parts: u32, most_adjustments: u32, pad: u32,
     }
     RepackArgs { raw: Address, out: Matrix, first: u64, count: u64, block_bytes: u32, block_groups: u32 }
 }
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>()], [160, 32]);
         assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [56, 48, 216]);
         assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [280, 256, 192]);
-        assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 88]);
+        assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);
     }

@@ -45,6 +45,7 @@ impl Drawing {
             let args = SampleArgs {
                 kept: places.take(rows * draws::parts(vocab) * draws::SLOTS * 8),
                 groups: places.take(rows * draws::GROUP_BYTES),
+                maxima: places.take(rows * draws::parts(vocab) * draws::STRETCHES * 4),
                 counters: places.take(8),
                 serial: places.take(4),
                 vocab: vocab as u32,

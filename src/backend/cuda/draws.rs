@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub const PART: usize = 4096;
 /// Candidates that a block may leave to the last one.
 pub const SLOTS: usize = 256;
+/// Stretches of a part, of which a block tells the maxima.
+pub const STRETCHES: usize = 32;
 /// Bytes that the blocks of a row share: two counters, and three times 256 sums.
 pub const GROUP_BYTES: usize = 8 + 3 * 256 * 8;
 /// Threads of a block.

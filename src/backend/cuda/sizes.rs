@@ -139,6 +139,7 @@ pub fn arrange(
     let sample = SampleArgs {
         kept: places.named("candidates", parts.saturating_mul(draws::SLOTS * 8)),
         groups: places.named(COUNTERS, sizes.outputs * draws::GROUP_BYTES),
+        maxima: places.named(COUNTERS, parts.saturating_mul(draws::STRETCHES * 4)),
         counters: places.named(COUNTERS, 8),
         ..SampleArgs::default()
     };
