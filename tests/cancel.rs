@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::clock::ThreadClock;
 use common::{Ctx, Model, Result, Session, bundled_model, sampler};
 use segno::ffi::model::segno_model_info;
 use segno::ffi::session::segno_session_opts;
@@ -156,25 +157,6 @@ struct Latency {
     passed: Duration,
     /// By the calling thread.
     computed: Duration,
-}
-
-/// What a thread has computed so far.
-struct ThreadClock(libc::clockid_t);
-
-impl ThreadClock {
-    fn of_this_thread() -> ThreadClock {
-        let mut id = 0;
-        // SAFETY: the calling thread is alive, and the number has room.
-        assert_eq!(unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut id) }, 0);
-        ThreadClock(id)
-    }
-
-    fn now(&self) -> Duration {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the struct has room; a clock that is gone would be an error.
-        assert_eq!(unsafe { libc::clock_gettime(self.0, &mut time) }, 0);
-        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-    }
 }
 
 /// The time that half, that all but one of a hundred, and that all stay under.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // Every test binary uses another part.
 
+pub mod clock;
 pub mod distance;
 pub mod draws;
 pub mod gguf;
