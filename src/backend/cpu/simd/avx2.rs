@@ -354,11 +354,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
-        instruction!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
-    }
-
-    #[inline(always)]
-    fn prefetch_far(self, address: *const u8) {
         instruction!(_mm_prefetch::<_MM_HINT_T1>(address.cast()))
     }
 

@@ -285,11 +285,6 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
 
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
-        instruction!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
-    }
-
-    #[inline(always)]
-    fn prefetch_far(self, address: *const u8) {
         instruction!(_mm_prefetch::<_MM_HINT_T1>(address.cast()))
     }
 

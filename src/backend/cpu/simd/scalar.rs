@@ -286,9 +286,6 @@ impl Simd for Scalar {
     fn prefetch(self, _: *const u8) {}
 
     #[inline(always)]
-    fn prefetch_far(self, _: *const u8) {}
-
-    #[inline(always)]
     unsafe fn gather_blocks(self, base: *const u8, stride: usize) -> [[i32; 16]; 4] {
         let mut out = [[0; 16]; 4];
         for (i, dwords) in out.iter_mut().enumerate() {

@@ -128,10 +128,9 @@ pub(super) trait Simd: Copy {
         two_products(self, acc, a, b)
     }
 
-    /// Asks for the cache line of an address, which need not be valid.
+    /// Asks for the cache line of an address, which need not be valid, in the second-level cache. What is wanted that much later would not stay in
+    /// the first-level one, whose few outstanding requests would be all that is under way.
     fn prefetch(self, address: *const u8);
-    /// The same, into the second-level cache.
-    fn prefetch_far(self, address: *const u8);
 
     /// 16 bytes from each of 16 rows, transposed: lane r of vector c is the dword c of row r.
     ///

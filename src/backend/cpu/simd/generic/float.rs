@@ -207,7 +207,7 @@ impl Next {
     #[inline(always)]
     fn prefetch<S: Simd>(&self, s: S, token: usize, tokens: usize) {
         for line in token * self.lines / tokens..(token + TILE_TOKENS) * self.lines / tokens {
-            s.prefetch_far(self.first.wrapping_add(line / self.row_lines * self.stride + line % self.row_lines * 64));
+            s.prefetch(self.first.wrapping_add(line / self.row_lines * self.stride + line % self.row_lines * 64));
         }
     }
 }
