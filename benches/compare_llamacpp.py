@@ -6,7 +6,8 @@
 
 Needs `pip install llama-cpp-python numpy` and `make` (target/release/libsegno.so). The engines take turns, each turn a fresh process, so that
 neither profits from a quiet moment; the figures still mean something only on a machine that does nothing else. A model's storage type is what
-its name ends with (`NAME.TYPE.gguf`): Q4_K_M and Q8_0 get all rows, other types a prompt and a decode row (`--rows` chooses).
+its name ends with (`NAME.TYPE.gguf`): Q4_K_M and Q8_0 get all rows, other types a prompt and a decode row (`--rows` chooses). Beside a row of
+one sequence that decodes stands what each engine read of the file, as a share of what the same threads read from memory right after.
 """
 import argparse
 import json
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from engines import LIBRARY, ROOT, LlamaCpp, Segno, token_ids
+from engines import LIBRARY, ROOT, LlamaCpp, Segno, read_bandwidth, token_ids
 
 POSITIONS = 32
 PROMPTS = 3
@@ -24,6 +25,9 @@ STEPS, BATCH_STEPS = 32, 16
 SHORT, PROMPT, LONG = 128, 512, 2048
 FIRST_PROMPT = 16
 MEMORY_ALLOWANCE = 150e6
+BANDWIDTH = "read bandwidth, GB/s"
+# Rows of which a step reads the weights once, and little else.
+LIMITED_BY_MEMORY = "decode", "decode, context 2048"
 
 # Least ratio asked for, by row: for Q4_K_M, for Q8_0, for other types.
 BARS = {
@@ -48,13 +52,18 @@ def seconds(action, *args):
     return time.perf_counter() - start
 
 
-def measure_short(engine):
+def measure_decode(engine):
+    """The steps of `measure_short` alone."""
+    return {"decode": measure_short(engine, prompts=1)["decode"]}
+
+
+def measure_short(engine, prompts=PROMPTS):
     """A prompt of 128 tokens, and steps of the one sequence behind it."""
     engine.open_session(1, SHORT + STEPS + FIRST_PROMPT)
     engine.prompt(0, token_ids(FIRST_PROMPT))
     engine.steps(2, 1)
     times = []
-    for _ in range(PROMPTS):
+    for _ in range(prompts):
         engine.truncate(0, 0)
         times.append(seconds(engine.prompt, 0, token_ids(SHORT)))
     engine.settle(1)
@@ -122,7 +131,10 @@ def run_once(o):
         return {"load to first token, s": time.perf_counter() - start}
     if kind == "memory":
         return measure_memory(engine, path)
-    return {"short": measure_short, "long": measure_long, "batches": measure_batches}[kind](engine)
+    rates = {"decode": measure_decode, "short": measure_short, "long": measure_long, "batches": measure_batches}[kind](engine)
+    if any(row in rates for row in LIMITED_BY_MEMORY):
+        rates[BANDWIDTH] = read_bandwidth(o.threads)
+    return rates
 
 
 def child(o, kind, engine, path):
@@ -144,7 +156,7 @@ def kinds(o, path):
 
 def compare_speed(o):
     print_conditions(o)
-    print("| model | | Segno | llama.cpp | ratio | bar | |\n|---|---|---|---|---|---|---|", flush=True)
+    print("| model | | Segno | llama.cpp | ratio | bar | | of the memory's |\n|---|---|---|---|---|---|---|---|", flush=True)
     missed = 0
     for path in o.args:
         runs = {"segno": [], "llama": []}
@@ -181,7 +193,7 @@ def describe_peer(o):
 def print_rows(o, path, runs):
     """The rows of one model; how many bars are missed."""
     missed, storage = 0, storage_type(path)
-    for row in dict.fromkeys(row for run in runs["segno"] for row in run):
+    for row in dict.fromkeys(row for run in runs["segno"] for row in run if row != BANDWIDTH):
         ours, theirs = (statistics.median(run[row] for run in runs[engine] if row in run) for engine in ("segno", "llama"))
         is_time = row.endswith(", s")
         ratio, least = theirs / ours if is_time else ours / theirs, bar(row, storage, o.no_avx512)
@@ -189,8 +201,20 @@ def print_rows(o, path, runs):
         verdict = "" if not least else "met" if ratio >= least else "missed"
         figure = "{:.3f}" if is_time else "{:.1f}"
         name = os.path.basename(path).removesuffix(".gguf")
-        print(f"| {name} | {row} | {figure.format(ours)} | {figure.format(theirs)} | {ratio:.2f} | {least or ''} | {verdict} |", flush=True)
+        print(f"| {name} | {row} | {figure.format(ours)} | {figure.format(theirs)} | {ratio:.2f} | {least or ''} | {verdict} "
+              f"| {shares(row, path, runs)} |", flush=True)
     return missed
+
+
+def shares(row, path, runs):
+    """What each engine read of the file, beside the read bandwidth of the same moments."""
+    if row not in LIMITED_BY_MEMORY:
+        return ""
+    def of(engine):
+        return [run for run in runs[engine] if row in run]
+    ours, theirs = (statistics.median(run[row] * os.path.getsize(path) / 1e9 / run[BANDWIDTH] for run in of(engine)) for engine in ("segno", "llama"))
+    bandwidth = [run[BANDWIDTH] for engine in runs for run in of(engine)]
+    return f"{min(bandwidth):.0f} to {max(bandwidth):.0f} GB/s: {ours:.0%}, {theirs:.0%}"
 
 
 def print_memory(o, path):
@@ -199,7 +223,7 @@ def print_memory(o, path):
     met = ours["peak"] <= limit
     name = os.path.basename(path).removesuffix(".gguf")
     print(f"| {name} | peak memory, {LONG} tokens, MB | {ours['peak'] / 1e6:.0f} | {theirs['peak'] / 1e6:.0f} | {theirs['peak'] / ours['peak']:.2f} "
-          f"| at most {limit / 1e6:.0f} | {'met' if met else 'missed'} |", flush=True)
+          f"| at most {limit / 1e6:.0f} | {'met' if met else 'missed'} | |", flush=True)
     return not met
 
 
@@ -256,7 +280,7 @@ def main():
     parser.add_argument("args", nargs="+")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--rows", default="auto", help="some of first,short,long,batches")
+    parser.add_argument("--rows", default="auto", help="some of first,short,decode,long,batches; short has a prompt too")
     parser.add_argument("--no-avx512", action="store_true", help="Segno without 512-bit instructions; other bars")
     parser.add_argument("--peer-python", default=sys.executable, help="a Python that has another build of llama-cpp-python")
     parser.add_argument("--library", default=LIBRARY, help="libsegno.so")

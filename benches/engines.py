@@ -6,9 +6,30 @@ the engine's.
 import ctypes as C
 import os
 import sys
+import threading
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIBRARY = os.path.join(ROOT, "target/release/libsegno.so")
+
+
+def read_bandwidth(threads, size=1 << 28, passes=6):
+    """GB/s that threads read together: the best of several passes of the C library's search for a byte over memory that no cache holds."""
+    libc = C.CDLL(None)
+    libc.memchr.restype = C.c_void_p
+    buffer = (C.c_char * size)()
+    C.memset(buffer, 1, size)
+    share = size // threads
+
+    def seconds():
+        parts = [threading.Thread(target=libc.memchr, args=(C.byref(buffer, i * share), C.c_int(2), C.c_size_t(share))) for i in range(threads)]
+        start = time.perf_counter()
+        for part in parts:
+            part.start()
+        for part in parts:
+            part.join()
+        return time.perf_counter() - start
+    return share * threads / min(seconds() for _ in range(passes)) / 1e9
 
 
 def token_ids(count, first=0):
