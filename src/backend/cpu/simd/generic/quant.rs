@@ -79,10 +79,13 @@ impl Product<'_, '_, '_> {
                 row += 2 * ROWS;
             }
         }
-        let mut panels = [const { Panel::new() }; 1];
-        while row < rows {
-            self.panels::<S, F, 1>(s, row, &mut panels);
-            row += ROWS;
+        // Not even zeroed where nothing is left, as behind a lone row.
+        if row < rows {
+            let mut panels = [const { Panel::new() }; 1];
+            while row < rows {
+                self.panels::<S, F, 1>(s, row, &mut panels);
+                row += ROWS;
+            }
         }
     }
 
