@@ -67,7 +67,7 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     if (ONE) release_and_wait();
     if (now.key == NONE) return;
     const float *q = in.q + head * DIM;
-    if (ONE) turn_heads(in, b, item, kv_head, q, heads, gridDim.x == 1 || blockIdx.x == 0, in_group == 0);
+    if (ONE) turn_heads(in, b, row, item, kv_head, q, heads, gridDim.x == 1 || blockIdx.x == 0, in_group == 0);
     else load_queries(b, q, heads);
     __syncthreads();
 

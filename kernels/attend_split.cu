@@ -1,4 +1,4 @@
-// Attention of a lone row whose context has few splits, each with a block of its own: both steps of a split at once, in the order of `attend.cu`.
+// Attention of a few rows whose context has few splits, each with a block of its own: both steps of a split at once, in the order of `attend.cu`.
 #include "common/attend.cuh"
 
 template <uint32_t DIM>
@@ -7,11 +7,12 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
     __shared__ Shares<2> shares;
     __shared__ float totals[COLUMNS];
     const HeadsArgs &in = args.in;
-    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, split = blockIdx.x;
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, split = blockIdx.x, row = blockIdx.z;
     const uint32_t group = in.heads / in.kv_heads, chunks = (group + COLUMNS - 1) / COLUMNS, kv_head = blockIdx.y / chunks;
-    const uint32_t in_group = blockIdx.y % chunks * COLUMNS, heads = min(COLUMNS, group - in_group), head = kv_head * group + in_group;
+    const uint32_t in_group = blockIdx.y % chunks * COLUMNS, heads = min(COLUMNS, group - in_group);
+    const size_t head = (size_t)row * in.heads + kv_head * group + in_group;
     const Buffers<DIM> b(shared);
-    const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(in.rows));
+    const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(in.rows + row));
     const Row item{words.x, words.y, words.z, words.w};
     const uint32_t position = item.position, keys = position + 1, first = split * SHORT_SPLIT;
     const Cached cached(in, item.slot, kv_head);
@@ -23,7 +24,7 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         if (has_two) start_tile<DIM>(cached, cached.keys, far, position, b.tile(2, warp));
         start_tile<DIM>(cached, cached.values, near, position, b.tile(1, warp));
         release_and_wait();
-        turn_heads(in, b, item, kv_head, in.q + (size_t)head * DIM, heads, position - first < SHORT_SPLIT, in_group == 0);
+        turn_heads(in, b, row, item, kv_head, in.q + head * DIM, heads, position - first < SHORT_SPLIT, in_group == 0);
         __syncthreads();
 
         // The own key is one of the warp's, in one of the steps.
@@ -81,14 +82,14 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         // Without a counter another kernel merges.
         if (gridDim.x > 1 || args.ended == nullptr) {
             put_part<DIM>(args, head, heads, shape.splits, split, out, top, total);
-            if (args.ended == nullptr || !ends_last(args, 0, splits_of(keys))) return;
+            if (args.ended == nullptr || !ends_last(args, row, splits_of(keys))) return;
             merge_splits(args, b, head, heads, shape.splits, splits_of(keys), totals);
         } else {
             __syncthreads();
             if (warp == 0 && lane < 4) totals[2 * lane] = total.x, totals[2 * lane + 1] = total.y;
             put_results<DIM>(b, out);
         }
-        put_heads<false>(args, b, 0, head, heads, totals);
+        put_heads<false>(args, b, row, kv_head * group + in_group, heads, totals);
         return;
     }
     release_and_wait();

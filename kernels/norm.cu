@@ -9,6 +9,7 @@ struct NormArgs {
     Activation out;
     uint32_t width;
     float eps;
+    const uint32_t *selected;  // rows of x that are taken, null for all
 };
 
 struct SiluArgs {
@@ -63,7 +64,9 @@ __device__ __forceinline__ void norm_elements(const NormArgs &args, const float 
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(NormArgs args, Shape) {
     __shared__ float shares[NORM_THREADS / WARP];
-    const float *x = args.x + (size_t)blockIdx.x * args.width;
+    // The list is in place since the first kernel of the step.
+    const uint32_t row = args.selected != nullptr ? __ldcg(args.selected + blockIdx.x) : blockIdx.x;
+    const float *x = args.x + (size_t)row * args.width;
     if (args.width % WARP == 0) norm_quads(args, x, shares);
     else norm_elements(args, x, shares);
     __syncthreads();

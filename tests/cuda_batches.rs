@@ -75,6 +75,27 @@ fn compare(device: &Cuda, name: &str, program: &Arc<Program>) {
     }
 }
 
+/// Up to four rows go through kernels of their own, for every type; columns fill one slice and part of another.
+#[test]
+fn a_few_rows_give_the_bits_of_one_for_every_type() {
+    if cuda::count() == 0 {
+        println!("skipped: no cuda device");
+        return;
+    }
+    let device = Cuda::new(0, false).unwrap();
+    for dtype in DType::ALL {
+        let mut run = Run::new(&device, &program(dtype, 1280, 2304, 64));
+        let rows: Vec<Row> = (0..4).map(|slot| row(slot, 0)).collect();
+        let alone: Vec<Vec<u32>> = rows.iter().map(|row| run.pass(&[*row], &[0]).remove(0)).collect();
+        for count in 2..=4 {
+            let outputs: Vec<u32> = (0..count as u32).collect();
+            assert!(run.pass(&rows[..count], &outputs) == alone[..count], "{dtype}: {count} rows differ from one");
+        }
+        let turned = [2, 0, 3, 1].map(|at| alone[at as usize].clone());
+        assert!(run.pass(&rows, &[2, 0, 3, 1]) == turned, "{dtype}: outputs in another order differ");
+    }
+}
+
 #[test]
 fn every_number_of_rows_gives_the_bits_of_one() {
     if cuda::count() == 0 {

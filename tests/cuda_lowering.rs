@@ -38,7 +38,8 @@ fn every_op_is_covered_exactly_once() {
     assert!(programs.len() >= 15);
     for (path, program) in &programs {
         let (exact, fast) = (lists(program), fast_lists(program));
-        let all = [&exact, &fast].map(|lists| [&lists.single, &lists.few, &lists.narrow, &lists.batch, &lists.prompt]);
+        let all = [&exact, &fast]
+            .map(|lists| [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.prompt]);
         for list in all.as_flattened() {
             let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
             covered.sort_unstable();
@@ -54,8 +55,10 @@ fn no_type_is_refused() {
         let bytes = common::random::odd(dtype).bytes();
         let program = program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap());
         let lists = lists(&program);
-        let covered = lists.single.iter().map(|launch| launch.covers.len()).sum::<usize>();
-        assert_eq!(covered, program.ops.len(), "{dtype}");
+        for list in [&lists.single, &lists.two, &lists.four] {
+            let covered = list.iter().map(|launch| launch.covers.len()).sum::<usize>();
+            assert_eq!(covered, program.ops.len(), "{dtype}");
+        }
     }
 }
 
@@ -81,7 +84,7 @@ fn every_bucket_launches_every_kernel() {
 #[test]
 fn the_tiles_of_a_multiplication_hold_every_weight_row() {
     for (path, program) in &programs() {
-        for launch in lists(program).few.iter().filter(|launch| launch.kernel == Kernel::Matmul) {
+        for launch in lists(program).batch.iter().filter(|launch| launch.kernel == Kernel::Matmul) {
             let Args::Matmul(args) = launch.args else { panic!("a multiplication with other arguments") };
             let mut tiles = 0;
             for segment in &args.segments[..args.count as usize] {
@@ -101,14 +104,15 @@ fn attention_writes_over_nothing_that_it_reads() {
     for (dim, kv_heads, group) in [(64, 2, 1), (128, 2, 4), (128, 1, 12), (256, 1, 2)] {
         let bytes = common::random::of_heads(dim, kv_heads, group, DType::Q8_0).bytes();
         let lists = lists(&program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap()));
-        for launch in [&lists.single, &lists.narrow, &lists.batch, &lists.prompt].into_iter().flatten() {
+        let all = [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.prompt];
+        for launch in all.into_iter().flatten() {
             let Args::Attention(args) = launch.args else { continue };
             let read = [args.heads.q, args.heads.k, args.heads.v];
             assert!(!read.contains(&args.out.x), "{kv_heads} x {group} heads of {dim}: {:?}", launch.kernel);
             fused += usize::from(args.heads.k != 0);
         }
     }
-    assert_eq!(fused, 4 * 2, "two layers each");
+    assert_eq!(fused, 3 * 4 * 2, "two layers each, in the lists of one, two and four rows");
 }
 
 #[test]
@@ -127,6 +131,18 @@ fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
                 assert!(launch.function(&shape) >= Kernel::Tensor as usize);
             }
         }
+    }
+}
+
+#[test]
+fn few_rows_take_seven_launches_a_layer() {
+    let of_heads = common::random::of_heads(64, 2, 2, DType::Q8_0).bytes();
+    let program = program(&Gguf::parse(Data::copy(&of_heads, &mut |_| Ok(())).unwrap()).unwrap());
+    let layers = program.ops.iter().filter(|op| matches!(op, Op::Attention { .. })).count();
+    let lists = lists(&program);
+    for (list, of_layer, of_head) in [(&lists.single, 5, 1), (&lists.two, 7, 2), (&lists.four, 7, 2)] {
+        let launches = list.iter().filter(|launch| !launch.covers.is_empty()).count();
+        assert_eq!(launches, 1 + of_layer * layers + of_head);
     }
 }
 

@@ -2,9 +2,9 @@
 // key-value head the columns, so that each is read once.
 //
 // A block takes 128 positions at a time: each warp scores 16 of them, then each warp mixes the values of all for 16 elements of the heads. The
-// last block of a row and key-value head to end merges its splits in order. With one row in the batch, the norm and rotation of its heads and
-// its place in the cache are done here too, and keys are on their way before the block waits for its producers: all but the row's own are older
-// than the step, and what tells of the row is in place before any other kernel of the step begins.
+// last block of a row and key-value head to end merges its splits in order. With few rows in the batch, each of another sequence, the norm and
+// rotation of their heads and their places in the cache are done here too, and keys are on their way before the block waits for its producers: all
+// but a row's own are older than the step, and what tells of the rows is in place before any other kernel of the step begins.
 //
 // What a row gets depends on its own length alone: `prompt.cu` has the same sums in the same order.
 #pragma once
@@ -97,8 +97,8 @@ __device__ __forceinline__ void load_queries(const Buffers<DIM> &b, const float 
 // Norm and rotation of the row's queries and key; key and value also go to the cache, by one of the blocks of a key-value head. Columns without
 // a head are 0.
 template <uint32_t DIM>
-__device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, const Row &item, uint32_t kv_head, const float *q, uint32_t heads,
-                                           bool has_own, bool stores) {
+__device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, uint32_t row, const Row &item, uint32_t kv_head,
+                                           const float *q, uint32_t heads, bool has_own, bool stores) {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const float scale = score_scale(DIM);
     __half *queries = reinterpret_cast<__half *>(b.queries);
@@ -107,22 +107,23 @@ __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DI
     }
     if (warp < heads) {
         const auto take = [&](uint32_t i, float v) { queries[query_place(warp, i)] = __float2half_rn(__fmul_rn(v, scale)); };
-        turn_head(in, 0, q + (size_t)warp * DIM, in.q_norm, take);
+        turn_head(in, row, q + (size_t)warp * DIM, in.q_norm, take);
     }
     const bool has_key = warp == heads % WARPS, has_value = warp == (heads + 1) % WARPS;
     if (!has_own || !(has_key || has_value)) return;
     const uint32_t page = in.tables[(size_t)item.slot * in.table_stride + item.position / PAGE_TOKENS];
     const size_t to = page * in.page_elements + ((size_t)kv_head * PAGE_TOKENS + item.position % PAGE_TOKENS) * DIM;
     __half *cache = reinterpret_cast<__half *>(in.cache) + to;
+    const size_t from = ((size_t)row * in.kv_heads + kv_head) * DIM;
     const auto put = [&](__half *own, uint64_t side, uint32_t i, float v) {
         own[i] = __float2half_rn(v);
         if (stores) cache[side + i] = own[i];
     };
-    if (has_key) turn_head(in, 0, in.k + (size_t)kv_head * DIM, in.k_norm, [&](uint32_t i, float v) { put(b.own_key, in.keys, i, v); });
+    if (has_key) turn_head(in, row, in.k + from, in.k_norm, [&](uint32_t i, float v) { put(b.own_key, in.keys, i, v); });
     if (!has_value) return;
     float v[(DIM + WARP - 1) / WARP];
 #pragma unroll
-    for (uint32_t i = lane; i < DIM; i += WARP) v[i / WARP] = in.v[(size_t)kv_head * DIM + i];
+    for (uint32_t i = lane; i < DIM; i += WARP) v[i / WARP] = in.v[from + i];
 #pragma unroll
     for (uint32_t i = lane; i < DIM; i += WARP) put(b.own_value, in.values, i, v[i / WARP]);
 }

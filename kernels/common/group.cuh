@@ -287,7 +287,10 @@ __device__ __forceinline__ int add_shifted(const int (&w)[8], const int4 &x) {
 template <int TYPE, bool REUSED>
 __device__ __forceinline__ float add_group(const Group &g, const int4 &a, const int4 &b, const Meta &meta, float sum) {
     int low, high;
-    if constexpr (REUSED || code_bytes(TYPE) == 32) {
+    if constexpr (REUSED && !has_halves(TYPE)) {
+        // One sum for both halves.
+        low = add_words(g.w + 4, b, add_words(g.w, a, 0)), high = 0;
+    } else if constexpr (REUSED || code_bytes(TYPE) == 32) {
         low = add_words(g.w, a, 0), high = add_words(g.w + 4, b, 0);
     } else if constexpr (has_levels(TYPE)) {
         constexpr bool BEGINS_BELOW = levels_of(TYPE).words[0] >> 31 != 0;

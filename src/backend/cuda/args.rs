@@ -31,7 +31,8 @@ args! {
         half_dims: u32, magnitude: f32, embedding: Matrix, embedded: Address,
     }
     SelectArgs { x: Address, outputs: Address, out: Address, width: u32, pad: u32 }
-    NormArgs { x: Address, weight: Address, out: Activation, width: u32, eps: f32 }
+    /// Without `selected`, all rows of `x` are taken.
+    NormArgs { x: Address, weight: Address, out: Activation, width: u32, eps: f32, selected: Address }
     SiluArgs { gate: Activation, up: Address, width: u32, pad: u32 }
     /// One product of a multiplication.
     Segment { matrix: Matrix, bias: Address, out: Address, first_tile: u32, adds: u32 }
@@ -41,10 +42,10 @@ args! {
         x: Activation, gated: Activation, cols: u32, count: u32, on_outputs: u32, most_shared: u32, in_bulk: u32, loose: u32,
         segments: [Segment; 3],
     }
-    /// Products of one row, with what stands before and after them.
+    /// Products of one row or a few, with what stands before and after them.
     MatvecArgs {
         x: Activation, norm: Address, gated: Activation, best: Address, eps: f32, cols: u32, count: u32, rows_a_warp: u32,
-        stage_bytes: u32, stages: u32, units: u32, pad: u32, segments: [Segment; 3],
+        stage_bytes: u32, stages: u32, units: u32, batch: u32, segments: [Segment; 3],
     }
     HeadsArgs {
         q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, cos: Address, sin: Address, rows: Address,
@@ -114,7 +115,7 @@ mod tests {
     fn structs_have_the_sizes_that_the_kernels_expect() {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
         assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>()], [160, 32]);
-        assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [56, 48, 216]);
+        assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [64, 48, 216]);
         assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [280, 256, 192]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);

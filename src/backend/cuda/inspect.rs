@@ -54,7 +54,7 @@ impl Inspection {
         let primary = Arc::clone(&self.runner.primary);
         let _current = primary.enter()?;
         let lists = &mut self.runner.lists;
-        let all = [&mut lists.single, &mut lists.few, &mut lists.narrow, &mut lists.batch, &mut lists.prompt];
+        let all = lists.all_mut();
         let least = all.iter().map(|list| list.len()).min().unwrap_or(0);
         if launch >= least {
             return Err(Error::NotFound(format!(

@@ -3,8 +3,8 @@
 use super::args::Shape;
 use super::lower::Launch;
 
-/// Rows of a batch whose products are as fast without tensor cores.
-pub const FEW_ROWS: u32 = 2;
+/// Most rows of a batch that has launches for its own number of rows; each of them is of another sequence.
+pub const FEW_ROWS: u32 = 4;
 /// Rows of a batch whose products are as fast as those of 16-bit floats.
 pub const NARROW_ROWS: u32 = 8;
 
@@ -13,8 +13,10 @@ pub const NARROW_ROWS: u32 = 8;
 pub struct Lists {
     /// For steps of one row.
     pub single: Vec<Launch>,
-    /// For steps of up to [`FEW_ROWS`] rows.
-    pub few: Vec<Launch>,
+    /// For steps of two rows.
+    pub two: Vec<Launch>,
+    /// For steps of [`FEW_ROWS`] rows, which three become.
+    pub four: Vec<Launch>,
     /// For steps of up to [`NARROW_ROWS`] rows.
     pub narrow: Vec<Launch>,
     /// For all other steps.
@@ -29,18 +31,23 @@ impl Lists {
         match shape {
             Shape { splits: 0, .. } => &self.prompt,
             Shape { rows: 1, .. } => &self.single,
-            Shape { rows: 0..=FEW_ROWS, .. } => &self.few,
+            Shape { rows: 2, outputs: 2, .. } => &self.two,
+            Shape { rows: FEW_ROWS, outputs: FEW_ROWS, .. } => &self.four,
             Shape { rows: 0..=NARROW_ROWS, .. } => &self.narrow,
             _ => &self.batch,
         }
     }
+
+    /// All lists, from that of a single row on.
+    pub fn all_mut(&mut self) -> [&mut Vec<Launch>; 6] {
+        [&mut self.single, &mut self.two, &mut self.four, &mut self.narrow, &mut self.batch, &mut self.prompt]
+    }
 }
 
-/// What a list is for: steps of one row, of a few, of more or of many, or prompts.
+/// What a list is for: steps of so many rows, of more or of many, or prompts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Batches {
-    Single,
-    Few,
+    Few(u32),
     Narrow,
     Steps,
     Prompts,
@@ -49,7 +56,7 @@ pub(super) enum Batches {
 impl Batches {
     /// Whether products run on tensor cores where these take them.
     pub fn on_tensor_cores(self) -> bool {
-        !matches!(self, Batches::Single | Batches::Few)
+        !matches!(self, Batches::Few(1 | 2))
     }
 
     /// Whether products may be of 16-bit floats.

@@ -1,22 +1,19 @@
 //! From a program to the lists of launches that eager passes and graphs share.
 //!
-//! A [`Launch`] is data: kernel, grid, arguments, and the ops that it covers. Its grid is told in rows, outputs and splits, so that three lists
-//! serve every batch: one for a single row, where a launch covers as many ops as it can (`single`), one for steps of a few rows, two for other steps,
-//! and one for prompts; the products of the last three run on tensor cores (`tensor`). All give the same bits, unless the host lets those of
-//! prompts and of many rows be of 16-bit floats (`rounded`). Addresses come from outside, so that lowering needs no GPU.
+//! A [`Launch`] is data: kernel, grid, arguments, and the ops that it covers. Its grid is told in rows, outputs and splits, so that a few lists
+//! serve every batch: those for one, two and four rows, where a launch covers as many ops as it can (`few`), two for other steps, and one for prompts;
+//! the products of the last three run on tensor cores (`tensor`). All give the same bits, unless the host lets those of prompts and of many rows be of
+//! 16-bit floats (`rounded`). Addresses come from outside, so that lowering needs no GPU.
 
 use super::args::*;
 use super::attention::{SHORT_SPLITS, STAGED_DIMS};
-use super::draws;
 use super::form::is_quantized;
-use super::lists::{Batches, Lists};
+use super::lists::{Batches, FEW_ROWS, Lists};
 use crate::error::{Error, Result, reserve};
 use crate::plan::memory::Placement;
 use crate::plan::op::Rows;
-use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
+use crate::plan::{Op, Program, ValueId, VectorId};
 
-/// Blocks that look for the highest logit of a row.
-const ARGMAX_BLOCKS: u32 = 64;
 /// Weight rows of a block of a multiplication.
 const TILE_ROWS: usize = 16;
 pub(super) const ELEMENTS_A_BLOCK: usize = 256;
@@ -26,8 +23,8 @@ const SPLITS_A_BLOCK: u32 = 8;
 const MAX_HEAD_DIM: usize = 512;
 
 /// A kernel, by its place in the table of loaded functions. Each `Attend` stands for a kernel for every size of heads in
-/// `STAGED_DIMS`, `Matmul` for the widths 1, 2, 4 and 8 and `Tensor` for those of `tensor`, which the shape chooses, and `Matvec` for a kernel for
-/// each set of weight types.
+/// `STAGED_DIMS`, `Matmul` for the widths 1, 2, 4 and 8 and `Tensor` for those of `tensor`, which the shape chooses, and `Matvec` and
+/// `MatvecFew` for a kernel for each set of weight types and number of rows.
 #[allow(missing_docs)] // Named as in `kernels/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
@@ -49,6 +46,7 @@ pub enum Kernel {
     Tensor = 48,
     Sample = 69,
     AttendSplit = 70,
+    MatvecFew = 75,
 }
 
 /// Extent of a grid along one axis.
@@ -156,7 +154,7 @@ impl Launch {
             }
             (Kernel::AttendMany | Kernel::AttendOne | Kernel::AttendPrompt, _) => self.head_variant(),
             (Kernel::Tensor, _) => self.tensor_args().map_or(0, |args| args.kernel(shape) as u32),
-            (Kernel::Matvec, Args::Matvec(args)) => super::single::variant_of(args),
+            (Kernel::Matvec | Kernel::MatvecFew, Args::Matvec(args)) => super::few::variant_of(args),
             _ => 0,
         };
         self.kernel as usize + variant as usize
@@ -266,8 +264,9 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
         Ok(lowering.launches)
     };
     Ok(Lists {
-        single: list(Batches::Single)?,
-        few: list(Batches::Few)?,
+        single: list(Batches::Few(1))?,
+        two: list(Batches::Few(2))?,
+        four: list(Batches::Few(FEW_ROWS))?,
         narrow: list(Batches::Narrow)?,
         batch: list(Batches::Steps)?,
         prompt: list(Batches::Prompts)?,
@@ -288,12 +287,14 @@ pub(super) struct Lowering<'a> {
 impl Lowering<'_> {
     /// Lowers the next op, with those after it that its launch covers too.
     fn op(&mut self) -> Result<()> {
-        if self.batches == Batches::Single && self.single_row() {
+        if let Batches::Few(rows) = self.batches
+            && self.few_rows(rows)
+        {
             return Ok(());
         }
         match self.program.ops[self.next] {
             Op::Embed { table, out } if self.next == 0 => self.embed(table, out),
-            Op::Norm { x, weight, out } => self.norm(x, weight, out),
+            Op::Norm { x, weight, out } => self.norm(x, weight, out, 0, 1),
             Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.tensor_products(x) => {}
             Op::MatMul { x, .. } => self.multiply(x),
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. } => return self.heads(),
@@ -363,28 +364,17 @@ impl Lowering<'_> {
         id.map_or(0, |id| self.addresses.vectors[id.0])
     }
 
-    /// The start of a step, which decodes the embedding too.
-    fn embed(&mut self, table: MatrixId, out: ValueId) {
-        let (embedding, embedded) = (self.addresses.matrices[table.0], self.value(out));
-        let args = StepArgs { embedding, embedded, ..self.addresses.step };
-        self.push(Kernel::Step, [Extent::Rows, ONE, ONE], 256, Args::Step(args), 1);
-    }
-
-    fn select(&mut self, x: ValueId, out: ValueId) {
-        let (x, to, width) = (self.value(x), self.value(out), self.width(out) as u32);
-        let args = SelectArgs { x, outputs: self.addresses.step.outputs, out: to, width, pad: 0 };
-        self.push(Kernel::Select, [Extent::Outputs, ONE, ONE], 256, Args::Select(args), 1);
-    }
-
-    fn norm(&mut self, x: ValueId, weight: VectorId, out: ValueId) {
+    /// A norm, of the rows whose numbers are at `selected` where that is not 0.
+    pub fn norm(&mut self, x: ValueId, weight: VectorId, out: ValueId, selected: Address, covered: usize) {
         let args = NormArgs {
             x: self.value(x),
             weight: self.vector(Some(weight)),
             out: self.activation(out),
             width: self.width(x) as u32,
             eps: self.program.norm_eps,
+            selected,
         };
-        self.push(Kernel::Norm, [self.rows(out), ONE, ONE], 256, Args::Norm(args), 1);
+        self.push(Kernel::Norm, [self.rows(out), ONE, ONE], 256, Args::Norm(args), covered);
     }
 
     fn silu(&mut self, gate: ValueId, up: ValueId) {
@@ -428,33 +418,5 @@ impl Lowering<'_> {
         }
         let grid = [Extent::Tiles { tiles: args.tiles, on_outputs }, ONE, ONE];
         self.push(Kernel::Matmul, grid, 256, Args::Matmul(args), covered);
-    }
-
-    fn choose_tokens(&mut self) {
-        let args = Args::Argmax(ArgmaxArgs {
-            logits: self.value(self.program.logits),
-            best: self.addresses.step.best,
-            serial: self.addresses.step.serial,
-            host_tokens: self.addresses.host_tokens,
-            vocab: self.program.vocab() as u32,
-            pad: 0,
-        });
-        let chosen = self.launches.last().is_some_and(|last| matches!(last.args, Args::Matvec(args) if args.best != 0));
-        if !chosen {
-            self.push(Kernel::Argmax, [Extent::Fixed(ARGMAX_BLOCKS), Extent::Outputs, ONE], 256, args, 0);
-        }
-        self.push(Kernel::StepEnd, [ONE, ONE, ONE], 256, args, 0);
-        let vocab = self.program.vocab();
-        let args = SampleArgs {
-            logits: self.value(self.program.logits),
-            draws: self.addresses.step.draws,
-            serial: self.addresses.step.serial,
-            host_tokens: self.addresses.host_tokens,
-            vocab: vocab as u32,
-            parts: draws::parts(vocab) as u32,
-            ..self.addresses.sample
-        };
-        let grid = [Extent::Fixed(args.parts), Extent::Outputs, ONE];
-        self.push(Kernel::Sample, grid, draws::THREADS, Args::Sample(args), 0);
     }
 }

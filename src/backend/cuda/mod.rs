@@ -1,7 +1,7 @@
 //! NVIDIA GPUs: which are there, and why one cannot be used.
 //!
 //! The driver is opened at run time (`driver`), so the library also loads on machines without one. No call here leaves another
-//! current context behind than it found. [`lower`] turns a program into launches (`single` those of one row), `runner` replays them as graphs,
+//! current context behind than it found. [`lower`] turns a program into launches (`few` those of one to four rows), `runner` replays them as graphs,
 //! whose last kernel chooses the tokens (`draws`).
 
 #![allow(unsafe_code)]
@@ -11,6 +11,8 @@ mod attention;
 pub mod drawing;
 mod draws;
 mod driver;
+mod ends;
+mod few;
 pub mod form;
 pub mod inspect;
 pub mod lists;
@@ -20,7 +22,6 @@ mod memory;
 mod module;
 mod rounded;
 mod runner;
-mod single;
 mod sizes;
 mod tensor;
 mod timing;

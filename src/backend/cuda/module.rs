@@ -17,7 +17,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 75] = [
+const NAMES: [(&str, &str); 109] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
@@ -93,6 +93,40 @@ const NAMES: [(&str, &str); 75] = [
     ("attend_split", "attend_split_96"),
     ("attend_split", "attend_split_128"),
     ("attend_split", "attend_split_256"),
+    ("matvec_few", "matvec_2_q4_k"),
+    ("matvec_few", "matvec_2_q5_k"),
+    ("matvec_few", "matvec_2_f32"),
+    ("matvec_few", "matvec_2_f16"),
+    ("matvec_few", "matvec_2_bf16"),
+    ("matvec_few", "matvec_2_q8_0"),
+    ("matvec_few", "matvec_2_q4_0"),
+    ("matvec_few", "matvec_2_q4_1"),
+    ("matvec_few", "matvec_2_q5_0"),
+    ("matvec_few", "matvec_2_q5_1"),
+    ("matvec_few", "matvec_2_q2_k"),
+    ("matvec_few", "matvec_2_q3_k"),
+    ("matvec_few", "matvec_2_iq4_nl"),
+    ("matvec_few", "matvec_2_iq4_xs"),
+    ("matvec_few", "matvec_2_mxfp4"),
+    ("matvec_few", "matvec_2_nvfp4"),
+    ("matvec_few", "matvec_2_bytes"),
+    ("matvec_few", "matvec_4_q4_k"),
+    ("matvec_few", "matvec_4_q5_k"),
+    ("matvec_few", "matvec_4_f32"),
+    ("matvec_few", "matvec_4_f16"),
+    ("matvec_few", "matvec_4_bf16"),
+    ("matvec_few", "matvec_4_q8_0"),
+    ("matvec_few", "matvec_4_q4_0"),
+    ("matvec_few", "matvec_4_q4_1"),
+    ("matvec_few", "matvec_4_q5_0"),
+    ("matvec_few", "matvec_4_q5_1"),
+    ("matvec_few", "matvec_4_q2_k"),
+    ("matvec_few", "matvec_4_q3_k"),
+    ("matvec_few", "matvec_4_iq4_nl"),
+    ("matvec_few", "matvec_4_iq4_xs"),
+    ("matvec_few", "matvec_4_mxfp4"),
+    ("matvec_few", "matvec_4_nvfp4"),
+    ("matvec_few", "matvec_4_bytes"),
 ];
 const REPACK: usize = 47;
 /// The one file whose kernels are only in machine code for compute capability 9.0.

@@ -1,8 +1,8 @@
-//! Lowering of batches of one row: launches that cover a norm, its products and what follows them, or a whole attention.
+//! Lowering of batches of one, two or four rows: launches that cover a norm, its products and what follows them, or a whole attention.
 //!
 //! What does not fit is left to the launches of `lower`.
 
-use super::args::{Activation, Args, MatvecArgs, Segment};
+use super::args::{Args, MatvecArgs, Segment};
 use super::form::is_quantized;
 use super::lower::{Extent, Kernel, Lowering, ONE};
 use crate::plan::{Op, ValueId, VectorId};
@@ -20,6 +20,8 @@ const ENOUGH_SHORT: u32 = 96;
 const ENOUGH_LONG: u32 = 120;
 /// Units of a stage: of two rows two each, or four of one row.
 const UNITS: u32 = 4;
+/// The same of batches.
+const UNITS_OF_FEW: u32 = 8;
 /// Stages of rings: as many as short rows leave bytes on their way, or as their streams have parts.
 const STAGES: u32 = 2;
 const LONG_STAGES: u32 = 3;
@@ -30,23 +32,33 @@ const SHARED_OF_ONE: u32 = 140 << 10;
 /// Shared memory of a processor, and what a block has beside its rings and its input.
 const SHARED_OF_PROCESSOR: u32 = 228 << 10;
 const SHARED_OF_BLOCK: u32 = 10 << 10;
+/// Shared memory beside a block's own that leaves room for three blocks of a processor, which gated units of four rows have enough to compute for; and
+/// what is left to a block of a batch.
+const SHARED_OF_THREE: u32 = 65 << 10;
+const OWN_OF_FEW: u32 = 12 << 10;
 /// Pairs of rows a warp of a gated unit, and rows a warp of the head.
 const PAIRS: u32 = 4;
 const HEAD_ROWS: u32 = 16;
 /// Most shared memory that a block asks for.
 const MOST_SHARED: u32 = 200 << 10;
 
-/// Weight types of each kernel, in the order of the table of loaded functions; the kernel behind them takes all types.
+/// Weight types of each kernel, in the order of the table of loaded functions; for a lone row the kernel behind them takes all types.
 #[rustfmt::skip]
 const TYPES: [&[u32]; 17] = [
     &[4, 6], &[5, 6], &[0], &[1], &[2], &[3], &[7], &[8], &[9], &[10], &[11], &[12], &[13], &[14], &[15], &[16], &[17],
 ];
 
 /// The kernel for these products: the first that has all their types.
-pub(super) fn variant_of(args: &MatvecArgs) -> u32 {
+fn kernel_of(args: &MatvecArgs) -> Option<usize> {
     let segments = args.segments[..args.count as usize].iter();
     let takes = |types: &&[u32]| segments.clone().all(|segment| types.contains(&segment.matrix.dtype));
-    TYPES.iter().position(takes).unwrap_or(TYPES.len()) as u32
+    TYPES.iter().position(takes)
+}
+
+/// Its place among the kernels of one row, or among those of two rows and then of four.
+pub(super) fn variant_of(args: &MatvecArgs) -> u32 {
+    let index = kernel_of(args).unwrap_or(TYPES.len());
+    (if args.batch > 2 { TYPES.len() + index } else { index }) as u32
 }
 
 /// What a launch of products ends in, as far as its rings go.
@@ -72,8 +84,30 @@ fn rows_a_warp(rows: &[u32], enough: u32) -> u32 {
     candidates.min_by_key(|&each| (cost(each), u32::MAX - each)).unwrap_or(least)
 }
 
+/// The same for batches, whose rows always go in pairs; four of long rows where that leaves a tile for each processor.
+fn rows_of_few(rows: &[u32], is_short: bool) -> u32 {
+    let tiles = rows.iter().map(|rows| rows.div_ceil(WARPS * 4)).sum::<u32>();
+    if !is_short && (ENOUGH_LONG..=PROCESSORS).contains(&tiles) { 4 } else { rows_a_warp(rows, ENOUGH_SHORT).max(2) }
+}
+
+/// Stages of the rings of a batch's blocks: as many as leave enough of these for a processor, but one is enough.
+fn stages_of_few(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32, most_shared: u32) -> u32 {
+    let is_four = args.batch > 2;
+    let (wanted, most) = match kind {
+        Kind::Gated if is_four => (STAGES, SHARED_OF_THREE),
+        Kind::Gated | Kind::Head => (STAGES, SHARED_OF_TWO),
+        Kind::Plain if tiles > PROCESSORS => (parts_of_rows(args).min(STAGES), SHARED_OF_TWO),
+        Kind::Plain if is_four => (STAGES, most_shared),
+        Kind::Plain => (LONG_STAGES, most_shared),
+    };
+    (1..=wanted).rev().find(|stages| WARPS * stages * args.stage_bytes + beside <= most.min(most_shared)).unwrap_or(1)
+}
+
 /// Stages of the rings of `tiles` blocks, with as much shared memory beside the rings.
-fn stages(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32) -> u32 {
+fn stages(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32, most_shared: u32) -> u32 {
+    if args.batch > 1 {
+        return stages_of_few(args, kind, tiles, beside, most_shared);
+    }
     let parts = parts_of_rows(args);
     // A block for each processor may have more memory than it fills: the next kernel's blocks then go to others.
     let is_alone = args.rows_a_warp > 1 && tiles <= PROCESSORS;
@@ -117,30 +151,35 @@ fn unit_bytes(segment: &Segment) -> u32 {
     if matches!(segment.matrix.dtype, 1 | 2) { 2 * segment.matrix.slice_bytes } else { segment.matrix.slice_bytes }
 }
 
-/// Bytes of a stage of a segment.
-fn stage_bytes(segment: &Segment) -> u32 {
-    (UNITS * unit_bytes(segment)).min(2 * segment.matrix.row_bytes)
+/// Bytes of a stage of so many units of a segment.
+fn stage_bytes(segment: &Segment, units: u32) -> u32 {
+    (units * unit_bytes(segment)).min(2 * segment.matrix.row_bytes)
 }
 
 impl Lowering<'_> {
-    /// Lowers the next ops in the way of single rows; false leaves them as they are.
-    pub fn single_row(&mut self) -> bool {
+    /// Lowers the next ops for a batch of so many rows; false leaves them as they are.
+    pub fn few_rows(&mut self, batch: u32) -> bool {
         match self.program.ops[self.next..] {
             [Op::SelectRows { x, out: selected }, Op::Norm { x: normed, weight, out }, ..] if normed == selected => {
-                self.products(2, x, Some(weight), out)
+                if batch == 1 {
+                    return self.products(1, 2, x, Some(weight), out);
+                }
+                self.norm(x, weight, out, self.addresses.step.outputs, 2);
+                true
             }
-            [Op::Norm { x, weight, out }, ..] => self.products(1, x, Some(weight), out),
-            [Op::MatMul { x, .. }, ..] => self.products(0, x, None, x),
+            // Each block would norm all rows: a launch of its own is quicker for more than one.
+            [Op::Norm { x, weight, out }, ..] if batch == 1 => self.products(1, 1, x, Some(weight), out),
+            [Op::MatMul { x, .. }, ..] => self.products(batch, 0, x, None, x),
             [Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. }, ..] => self.whole_attention(),
             _ => false,
         }
     }
 
     /// Products of `x`, which the ops behind the next `skipped` read as `seen`.
-    fn products(&mut self, skipped: usize, x: ValueId, norm: Option<VectorId>, seen: ValueId) -> bool {
+    fn products(&mut self, batch: u32, skipped: usize, x: ValueId, norm: Option<VectorId>, seen: ValueId) -> bool {
         let program = self.program;
-        let cols = self.width(x);
-        let (mut args, mut outs) = (MatvecArgs { cols: cols as u32, ..MatvecArgs::default() }, Vec::new());
+        let (cols, mut outs) = (self.width(x), Vec::new());
+        let mut args = MatvecArgs { batch, cols: cols as u32, ..MatvecArgs::default() };
         let mut is_float = false;
         for op in &program.ops[self.next + skipped..] {
             let &Op::MatMul { x: read, matrix, bias, out } = op else { break };
@@ -153,16 +192,28 @@ impl Lowering<'_> {
             is_float |= !is_quantized(dtype);
             outs.push(out);
         }
-        (args.count, args.units) = (outs.len() as u32, UNITS);
-        args.stage_bytes = args.segments[..outs.len()].iter().map(stage_bytes).max().unwrap_or(0);
-        let plane_bytes = (if is_float { 4 * cols } else { cols + cols / 4 }) as u32;
-        let least_shared = WARPS * STAGES * args.stage_bytes + plane_bytes;
+        (args.count, args.units) = (outs.len() as u32, if batch == 1 { UNITS } else { UNITS_OF_FEW });
+        let units = args.units;
+        args.stage_bytes = args.segments[..outs.len()].iter().map(|each| stage_bytes(each, units)).max().unwrap_or(0);
+        let row_bytes = match (is_float, batch) {
+            (true, _) => 4 * cols,
+            (false, 1) => cols + cols / 4,
+            (false, _) => cols.next_multiple_of(1024) / 4 * 5,
+        };
+        let input_bytes = batch * row_bytes as u32;
+        let least_shared = WARPS * if batch == 1 { STAGES } else { 1 } * args.stage_bytes + input_bytes;
+        let most_shared = if batch == 1 {
+            MOST_SHARED
+        } else {
+            MOST_SHARED.min(self.addresses.most_shared.saturating_sub(OWN_OF_FEW))
+        };
         let readers = program.ops.iter().filter(|op| op.reads().contains(&Some(seen))).count();
         let is_whole = norm.is_none() || readers == outs.len();
-        if outs.is_empty() || !cols.is_multiple_of(32) || least_shared > MOST_SHARED || !is_whole {
+        let has_kernel = batch == 1 || kernel_of(&args).is_some();
+        if outs.is_empty() || !cols.is_multiple_of(32) || least_shared > most_shared || !is_whole || !has_kernel {
             return false;
         }
-        args.x = Activation { factors: 0, ..self.input(x) };
+        args.x = self.input(x);
         (args.norm, args.eps) = (self.vector(norm), program.norm_eps);
         let end = self.next + skipped + outs.len();
         let follows = self.join_follower(&mut args, &outs, end);
@@ -176,13 +227,14 @@ impl Lowering<'_> {
             () if is_head => Kind::Head,
             () => Kind::Plain,
         };
-        args.stages = stages(&args, kind, tiles, plane_bytes);
-        let fair = if is_float { 0 } else { fair_shared(tiles, args.norm != 0) };
+        args.stages = stages(&args, kind, tiles, input_bytes, most_shared);
+        let fair = if is_float || batch > 1 { 0 } else { fair_shared(tiles, args.norm != 0) };
         let room = self.addresses.most_shared.saturating_sub(SHARED_OF_BLOCK);
-        let shared = (WARPS * args.stages * args.stage_bytes + plane_bytes).max(fair.min(room));
-        let many = if is_head { Extent::Outputs } else { ONE };
+        let shared = (WARPS * args.stages * args.stage_bytes + input_bytes).max(fair.min(room));
+        let blocks = if is_head { Extent::Tiles { tiles, on_outputs: true } } else { Extent::Fixed(tiles) };
         let covered = skipped + outs.len() + usize::from(follows);
-        self.push(Kernel::Matvec, [Extent::Fixed(tiles), many, ONE], 256, Args::Matvec(args), covered);
+        let kernel = if batch == 1 { Kernel::Matvec } else { Kernel::MatvecFew };
+        self.push(kernel, [blocks, ONE, ONE], 256, Args::Matvec(args), covered);
         self.launches.last_mut().expect("just added").shared_bytes = shared;
         true
     }
@@ -214,8 +266,9 @@ impl Lowering<'_> {
         }
         let segments = &mut args.segments[..args.count as usize];
         let rows: Vec<u32> = segments.iter().map(|segment| segment.matrix.rows).collect();
-        let is_short = segments.iter().all(|segment| 2 * segment.matrix.row_bytes <= stage_bytes(segment));
+        let is_short = segments.iter().all(|segment| 2 * segment.matrix.row_bytes <= stage_bytes(segment, args.units));
         args.rows_a_warp = match args.best {
+            0 if args.batch > 1 => rows_of_few(&rows, is_short),
             0 => rows_a_warp(&rows, if is_short { ENOUGH_SHORT } else { ENOUGH_LONG }),
             _ => HEAD_ROWS,
         };
@@ -227,7 +280,7 @@ impl Lowering<'_> {
         tiles
     }
 
-    /// Norms, rotation, the row's place in the cache, and attention.
+    /// Norms, rotation, the rows' places in the cache, and attention.
     fn whole_attention(&mut self) -> bool {
         let Some((heads, covered)) = self.turned_heads() else { return false };
         let Some(&Op::Attention { out, .. }) = self.program.ops.get(self.next + covered) else { return false };
