@@ -1,8 +1,12 @@
 // Products of two or four rows of activations, which share what is unpacked of the weights.
 #include "common/matvec.cuh"
 
-// Blocks of a processor that registers leave room for.
+// Blocks of a processor that registers leave room for; other chips' code would spill with as few.
+#if __CUDA_ARCH__ == 900
 constexpr int RESIDENT_OF_TWO = 4, RESIDENT_OF_FOUR = 3;
+#else
+constexpr int RESIDENT_OF_TWO = 2, RESIDENT_OF_FOUR = 2;
+#endif
 
 MATVEC_OF_TWO(matvec_2_q4_k, 2, RESIDENT_OF_TWO, Q4_K, Q6_K)
 MATVEC_OF_TWO(matvec_2_q5_k, 2, RESIDENT_OF_TWO, Q5_K, Q6_K)
