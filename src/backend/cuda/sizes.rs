@@ -95,7 +95,7 @@ impl Needs {
 }
 
 impl Addresses {
-    /// Gives values of 16-bit floats their places, behind everything that [`arrange`] places.
+    /// Gives values of 16-bit floats their places, behind everything that `arrange` places.
     pub fn round(&mut self, program: &Program, sizes: &Sizes, places: &mut Places) {
         self.loose_gated = rounded::place(program, sizes.rows, true, places);
         self.loose = rounded::place(program, sizes.rows, false, places);
