@@ -40,9 +40,6 @@ struct Corner {
 
 struct Turn {
     uint32_t stage = 0, parity = 0;
-    __device__ __forceinline__ void advance(uint32_t stages) {
-        if (++stage == stages) stage = 0, parity ^= 1;
-    }
     __device__ __forceinline__ void skip(uint32_t count, uint32_t stages) {
         for (stage += count; stage >= stages; stage -= stages) parity ^= 1;
     }

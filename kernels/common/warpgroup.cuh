@@ -29,15 +29,6 @@ template <int N>
 __device__ __forceinline__ void multiply_add(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b);
 
 template <>
-__device__ __forceinline__ void multiply_add<8>(float (&d)[4], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3"
-                 "}, {%4, %5, %6, %7}, %8, 1, 1, 1, 0;"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : OPERANDS(a, b));
-}
-
-template <>
 __device__ __forceinline__ void multiply_add<16>(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7"
