@@ -2,7 +2,6 @@
 
 #![allow(dead_code)] // Every test binary uses another part.
 
-pub mod clock;
 pub mod distance;
 pub mod draws;
 pub mod gguf;
