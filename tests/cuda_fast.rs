@@ -53,7 +53,7 @@ fn mix() -> Case {
     random("random mix", &common::random::stored(&shape, mixed))
 }
 
-/// Types without such kernels among the others, and widths that are none of whole chunks.
+/// Types without such kernels among the others, and matrices whose rows no tile divides.
 fn odd_models() -> Vec<Case> {
     let among = common::random::file(|name| match name {
         name if name.contains("ffn_up") => DType::F16,
@@ -62,13 +62,13 @@ fn odd_models() -> Vec<Case> {
         name => mixed(name),
     });
     let gated = common::random::file(|name| if name.contains("ffn_down") { DType::Q4_0 } else { mixed(name) });
-    let narrow = Shape { hidden: 96, heads: 6, kv_heads: 1, head_dim: 16, feed_forward: 128, ..Shape::small() };
-    let uneven = Shape { hidden: 192, heads: 3, kv_heads: 1, head_dim: 64, feed_forward: 160, ..Shape::small() };
+    let narrow = Shape { hidden: 256, heads: 4, kv_heads: 1, head_dim: 64, feed_forward: 256, ..Shape::small() };
+    let uneven = Shape { hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, feed_forward: 160, ..Shape::small() };
     let q8_0 = |shape: &Shape| common::random::stored(&Shape { vocab: 301, context: 8192, ..*shape }, |_| DType::Q8_0);
     vec![
         random("other types among them", &among),
         random("gated units of another type", &gated),
-        random("rounded gated units alone", &q8_0(&narrow)),
+        random("exact keys and values", &q8_0(&narrow)),
         random("exact gated units", &q8_0(&uneven)),
     ]
 }
