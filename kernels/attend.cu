@@ -34,7 +34,7 @@ struct Walk {
 // Shared memory of a processor of compute capability 9.0, and what a block there takes beside its own.
 constexpr uint32_t PROCESSOR_BYTES = 228 << 10, BLOCK_BYTES = 1 << 10;
 
-template <uint32_t DIM, bool ONE>
+template <uint32_t DIM, bool ANY_FORM>
 __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &shape) {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ Shares<1> shares;
@@ -48,10 +48,9 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     const uint32_t in_group = blockIdx.y % chunks * COLUMNS, heads = min(COLUMNS, group - in_group);
     const size_t head = (size_t)row * in.heads + kv_head * group + in_group;
     const Buffers<DIM> b(shared);
-    if (!ONE) wait_for_producers();
     const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(in.rows + row));
     const Row item{words.x, words.y, words.z, words.w};
-    const uint32_t keys = item.position + 1, limit = ONE ? item.position : keys;
+    const uint32_t keys = item.position + 1, limit = item.position;
     const Cached cached(in, item.slot, kv_head);
 
     Walk now(keys), later(keys);
@@ -64,11 +63,9 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     start_tile<DIM>(cached, cached.keys, start, limit, b.tile(0, warp));
     start_tile<DIM>(cached, cached.values, start, limit, b.tile(1, warp));
     start_tile<DIM>(cached, cached.keys, next, limit, b.tile(2, warp));
-    if (ONE) release_and_wait();
+    release_and_wait();
     if (now.key == NONE) return;
-    const float *q = in.q + head * DIM;
-    if (ONE) turn_heads(in, b, row, item, kv_head, q, heads, gridDim.x == 1 || blockIdx.x == 0, in_group == 0);
-    else load_queries(b, q, heads);
+    turn_heads(in, b, row, item, kv_head, in.q + head * DIM, heads, gridDim.x == 1 || blockIdx.x == 0, in_group == 0);
     __syncthreads();
 
     // Whether the block's own result is the row's; without a counter another kernel merges.
@@ -79,7 +76,7 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     uint32_t stage = 0;
     while (now.key != NONE) {
         const uint32_t values = stage == STAGES - 1 ? 0 : stage + 1, first = now.key + warp * TILE;
-        const bool has_own = ONE && item.position - first < TILE;
+        const bool has_own = item.position - first < TILE;
         float s[4] = {};
         wait_copies<2>();
         if (has_own) put_own<DIM>(b.tile(stage, warp), b.own_key, item.position - first);
@@ -139,15 +136,15 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
         if (!ends_last(args, row, min(gridDim.x, splits_of(keys)))) return;
         merge_splits(args, b, head, heads, shape.splits, splits_of(keys), totals);
     }
-    put_heads<!ONE>(args, b, row, kv_head * group + in_group, heads, totals);
+    put_heads<ANY_FORM>(args, b, row, kv_head * group + in_group, heads, totals);
 }
 
 #define ATTEND(DIM)                                                                                                                        \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_one_##DIM(const __grid_constant__ AttentionArgs args, Shape shape) {   \
-        attend<DIM, true>(args, shape);                                                                                                    \
+        attend<DIM, false>(args, shape);                                                                                                   \
     }                                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_many_##DIM(const __grid_constant__ AttentionArgs args, Shape shape) {  \
-        attend<DIM, false>(args, shape);                                                                                                   \
+        attend<DIM, true>(args, shape);                                                                                                    \
     }
 
 ATTEND(64)

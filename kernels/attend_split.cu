@@ -1,7 +1,7 @@
-// Attention of a few rows whose context has few splits, each with a block of its own: both steps of a split at once, in the order of `attend.cu`.
+// Attention of rows whose context has few splits, each with a block of its own: both steps of a split at once, in the order of `attend.cu`.
 #include "common/attend.cuh"
 
-template <uint32_t DIM>
+template <uint32_t DIM, bool ANY_FORM>
 __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Shape &shape) {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ Shares<2> shares;
@@ -89,15 +89,18 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
             if (warp == 0 && lane < 4) totals[2 * lane] = total.x, totals[2 * lane + 1] = total.y;
             put_results<DIM>(b, out);
         }
-        put_heads<false>(args, b, row, kv_head * group + in_group, heads, totals);
+        put_heads<ANY_FORM>(args, b, row, kv_head * group + in_group, heads, totals);
         return;
     }
     release_and_wait();
 }
 
-#define ATTEND(DIM)                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_split_##DIM(const __grid_constant__ AttentionArgs args, Shape shape) {  \
-        attend_split<DIM>(args, shape);                                                                                                     \
+#define ATTEND(DIM)                                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_split_##DIM(const __grid_constant__ AttentionArgs args, Shape shape) {       \
+        attend_split<DIM, false>(args, shape);                                                                                                   \
+    }                                                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_split_many_##DIM(const __grid_constant__ AttentionArgs args, Shape shape) {  \
+        attend_split<DIM, true>(args, shape);                                                                                                    \
     }
 
 ATTEND(64)

@@ -75,6 +75,26 @@ fn compare(device: &Cuda, name: &str, program: &Arc<Program>) {
     }
 }
 
+/// Rows of one sequence may all want their logits: keys of the same pass are then among what they attend to.
+#[test]
+fn rows_of_one_sequence_give_the_bits_of_single_steps() {
+    if cuda::count() == 0 {
+        println!("skipped: no cuda device");
+        return;
+    }
+    let device = Cuda::new(0, false).unwrap();
+    let mut run = Run::new(&device, &program(DType::Q8_0, 256, 512, 64));
+    let rows: Vec<Row> = (0..SEQS).map(|position| row(0, position)).collect();
+    let alone: Vec<Vec<u32>> = rows.iter().map(|row| run.pass(&[*row], &[0]).remove(0)).collect();
+    for count in [2, 4, 6, 8, 16, SEQS] {
+        let own: Vec<Row> = rows.iter().map(|row| Row { slot: 1, ..*row }).collect();
+        let outputs: Vec<u32> = (0..count as u32).collect();
+        for (part, alone) in own.chunks_exact(count).zip(alone.chunks_exact(count)) {
+            assert!(run.pass(part, &outputs) == alone, "{count} rows of one sequence differ from single steps");
+        }
+    }
+}
+
 /// Up to four rows go through kernels of their own, for every type; columns fill one slice and part of another.
 #[test]
 fn a_few_rows_give_the_bits_of_one_for_every_type() {

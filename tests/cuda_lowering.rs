@@ -112,7 +112,7 @@ fn attention_writes_over_nothing_that_it_reads() {
             fused += usize::from(args.heads.k != 0);
         }
     }
-    assert_eq!(fused, 3 * 4 * 2, "two layers each, in the lists of one, two and four rows");
+    assert_eq!(fused, 5 * 4 * 2, "two layers each, in all lists but that of prompts");
 }
 
 #[test]
@@ -135,12 +135,13 @@ fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
 }
 
 #[test]
-fn few_rows_take_seven_launches_a_layer() {
+fn steps_take_seven_launches_a_layer_at_most() {
     let of_heads = common::random::of_heads(64, 2, 2, DType::Q8_0).bytes();
     let program = program(&Gguf::parse(Data::copy(&of_heads, &mut |_| Ok(())).unwrap()).unwrap());
     let layers = program.ops.iter().filter(|op| matches!(op, Op::Attention { .. })).count();
     let lists = lists(&program);
-    for (list, of_layer, of_head) in [(&lists.single, 5, 1), (&lists.two, 7, 2), (&lists.four, 7, 2)] {
+    let all = [(&lists.single, 5, 1), (&lists.two, 7, 2), (&lists.four, 7, 2), (&lists.narrow, 7, 3), (&lists.batch, 7, 3)];
+    for (list, of_layer, of_head) in all {
         let launches = list.iter().filter(|launch| !launch.covers.is_empty()).count();
         assert_eq!(launches, 1 + of_layer * layers + of_head);
     }

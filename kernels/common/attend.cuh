@@ -2,9 +2,9 @@
 // key-value head the columns, so that each is read once.
 //
 // A block takes 128 positions at a time: each warp scores 16 of them, then each warp mixes the values of all for 16 elements of the heads. The
-// last block of a row and key-value head to end merges its splits in order. With few rows in the batch, each of another sequence, the norm and
-// rotation of their heads and their places in the cache are done here too, and keys are on their way before the block waits for its producers: all
-// but a row's own are older than the step, and what tells of the rows is in place before any other kernel of the step begins.
+// last block of a row and key-value head to end merges its splits in order. The norm and rotation of heads and the rows' places in the cache are
+// done here too, and keys are on their way before the block waits for its producers: each row is of another sequence, so all but its own are older
+// than the step, and what tells of the rows is in place before any other kernel of the step begins.
 //
 // What a row gets depends on its own length alone: `prompt.cu` has the same sums in the same order.
 #pragma once
@@ -81,17 +81,6 @@ __device__ __forceinline__ void start_tile(const Cached &cached, const __half *r
 // Place of an element of a query among the halves of the fragments.
 __device__ __forceinline__ uint32_t query_place(uint32_t column, uint32_t i) {
     return ((i / TILE * WARP + column * 4 + i % 8 / 2) * 2 + i % TILE / 8) * 2 + i % 2;
-}
-
-template <uint32_t DIM>
-__device__ __forceinline__ void load_queries(const Buffers<DIM> &b, const float *q, uint32_t heads) {
-    const float scale = score_scale(DIM);
-    __half2 *queries = reinterpret_cast<__half2 *>(b.queries);
-#pragma unroll
-    for (uint32_t i = 2 * threadIdx.x; i < COLUMNS * DIM; i += 2 * THREADS) {
-        const float2 v = i < heads * DIM ? *reinterpret_cast<const float2 *>(q + i) : make_float2(0.0f, 0.0f);
-        queries[query_place(i / DIM, i % DIM) / 2] = __floats2half2_rn(__fmul_rn(v.x, scale), __fmul_rn(v.y, scale));
-    }
 }
 
 // Norm and rotation of the row's queries and key; key and value also go to the cache, by one of the blocks of a key-value head. Columns without

@@ -48,8 +48,20 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// Norms, rotation, the rows' places in the cache, and attention of a step; false leaves them as they are.
+    pub fn whole_attention(&mut self) -> bool {
+        let Some((heads, covered)) = self.turned_heads() else { return false };
+        let Some(&Op::Attention { out, .. }) = self.program.ops.get(self.next + covered) else { return false };
+        if !self.stages_pages() {
+            return false;
+        }
+        let kernel = if let Batches::Few(_) = self.batches { Kernel::AttendOne } else { Kernel::AttendMany };
+        self.attend(kernel, heads, out, covered + 1);
+        true
+    }
+
     /// What the next ops do with heads, and how many ops that are.
-    pub fn turned_heads(&self) -> Option<(HeadsArgs, usize)> {
+    fn turned_heads(&self) -> Option<(HeadsArgs, usize)> {
         let ops = &self.program.ops[self.next..];
         let end = ops.iter().position(|op| matches!(op, Op::StoreKv { .. }))?;
         let Op::StoreKv { layer, keys, values } = ops[end] else { return None };
@@ -72,7 +84,7 @@ impl Lowering<'_> {
         (turned == 2 && args.q != 0).then_some((args, end + 1))
     }
 
-    pub fn heads_args(&self, layer: usize) -> HeadsArgs {
+    fn heads_args(&self, layer: usize) -> HeadsArgs {
         let (program, addresses, kv) = (self.program, self.addresses, &self.program.kv);
         HeadsArgs {
             cos: addresses.step.cos,
@@ -96,12 +108,12 @@ impl Lowering<'_> {
     }
 
     /// Whether pages pass through shared memory.
-    pub fn stages_pages(&self) -> bool {
+    fn stages_pages(&self) -> bool {
         !self.addresses.cache_f32 && STAGED_DIMS.contains(&self.program.kv.head_dim)
     }
 
-    /// Attention with staged pages; the arguments of batches have only the queries of what stands in `heads`.
-    pub fn attend(&mut self, kernel: Kernel, heads: HeadsArgs, out: ValueId, covered: usize) {
+    /// Attention with staged pages; the arguments of prompts have only the queries of what stands in `heads`.
+    fn attend(&mut self, kernel: Kernel, heads: HeadsArgs, out: ValueId, covered: usize) {
         let kv = self.program.kv;
         let dim = kv.head_dim;
         // Blocks of 8-bit values must lie within a head, or another launch makes them.
@@ -144,12 +156,11 @@ impl Lowering<'_> {
         AttentionArgs { heads, mixed, states, ended, out: self.activation(out) }
     }
 
-    /// Attention of a batch, or of a row whose heads have their place already.
+    /// Attention of rows whose heads have their place already.
     pub fn attention(&mut self, layer: usize, queries: ValueId, out: ValueId) {
         let heads = HeadsArgs { q: self.value(queries), ..self.heads_args(layer) };
         if self.stages_pages() {
-            let kernel = if self.batches == Batches::Prompts { Kernel::AttendPrompt } else { Kernel::AttendMany };
-            return self.attend(kernel, heads, out, 1);
+            return self.attend(Kernel::AttendPrompt, heads, out, 1);
         }
         let (args, kv) = (self.attention_args(heads, out), self.program.kv);
         let kernel = if self.addresses.cache_f32 { Kernel::AttentionF32 } else { Kernel::AttentionF16 };

@@ -1,4 +1,4 @@
-//! Lowering of batches of one, two or four rows: launches that cover a norm, its products and what follows them, or a whole attention.
+//! Lowering of batches of one, two or four rows: launches that cover a norm, its products and what follows them.
 //!
 //! What does not fit is left to the launches of `lower`.
 
@@ -170,7 +170,6 @@ impl Lowering<'_> {
             // Each block would norm all rows: a launch of its own is quicker for more than one.
             [Op::Norm { x, weight, out }, ..] if batch == 1 => self.products(1, 1, x, Some(weight), out),
             [Op::MatMul { x, .. }, ..] => self.products(batch, 0, x, None, x),
-            [Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. }, ..] => self.whole_attention(),
             _ => false,
         }
     }
@@ -278,16 +277,5 @@ impl Lowering<'_> {
             tiles += segment.matrix.rows.div_ceil(WARPS * args.rows_a_warp);
         }
         tiles
-    }
-
-    /// Norms, rotation, the rows' places in the cache, and attention.
-    fn whole_attention(&mut self) -> bool {
-        let Some((heads, covered)) = self.turned_heads() else { return false };
-        let Some(&Op::Attention { out, .. }) = self.program.ops.get(self.next + covered) else { return false };
-        if !self.stages_pages() {
-            return false;
-        }
-        self.attend(Kernel::AttendOne, heads, out, covered + 1);
-        true
     }
 }

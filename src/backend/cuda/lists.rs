@@ -3,12 +3,12 @@
 use super::args::Shape;
 use super::lower::Launch;
 
-/// Most rows of a batch that has launches for its own number of rows; each of them is of another sequence.
+/// Most rows of a batch that has launches for its own number of rows.
 pub const FEW_ROWS: u32 = 4;
 /// Rows of a batch whose products are as fast as those of 16-bit floats.
 pub const NARROW_ROWS: u32 = 8;
 
-/// The launches of a program.
+/// The launches of a program. Each row of a step is of another sequence; what else there is counts as a prompt.
 #[derive(Clone, Debug)]
 pub struct Lists {
     /// For steps of one row.

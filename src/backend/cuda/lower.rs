@@ -46,7 +46,7 @@ pub enum Kernel {
     Tensor = 48,
     Sample = 69,
     AttendSplit = 70,
-    MatvecFew = 75,
+    MatvecFew = 80,
 }
 
 /// Extent of a grid along one axis.
@@ -149,8 +149,9 @@ impl Launch {
     pub fn function(&self, shape: &Shape) -> usize {
         let variant = match (self.kernel, &self.args) {
             (Kernel::Matmul, _) => self.width(shape).ilog2(),
-            (Kernel::AttendOne, _) if self.has_block_a_split(shape) => {
-                return Kernel::AttendSplit as usize + self.head_variant() as usize;
+            (Kernel::AttendOne | Kernel::AttendMany, _) if self.has_block_a_split(shape) => {
+                let any_form = if self.kernel == Kernel::AttendMany { STAGED_DIMS.len() } else { 0 };
+                return Kernel::AttendSplit as usize + any_form + self.head_variant() as usize;
             }
             (Kernel::AttendMany | Kernel::AttendOne | Kernel::AttendPrompt, _) => self.head_variant(),
             (Kernel::Tensor, _) => self.tensor_args().map_or(0, |args| args.kernel(shape) as u32),
@@ -290,6 +291,9 @@ impl Lowering<'_> {
         if let Batches::Few(rows) = self.batches
             && self.few_rows(rows)
         {
+            return Ok(());
+        }
+        if self.batches != Batches::Prompts && self.whole_attention() {
             return Ok(());
         }
         match self.program.ops[self.next] {

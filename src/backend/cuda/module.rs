@@ -17,7 +17,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 109] = [
+const NAMES: [(&str, &str); 114] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
@@ -93,6 +93,11 @@ const NAMES: [(&str, &str); 109] = [
     ("attend_split", "attend_split_96"),
     ("attend_split", "attend_split_128"),
     ("attend_split", "attend_split_256"),
+    ("attend_split", "attend_split_many_64"),
+    ("attend_split", "attend_split_many_80"),
+    ("attend_split", "attend_split_many_96"),
+    ("attend_split", "attend_split_many_128"),
+    ("attend_split", "attend_split_many_256"),
     ("matvec_few", "matvec_2_q4_k"),
     ("matvec_few", "matvec_2_q5_k"),
     ("matvec_few", "matvec_2_f32"),

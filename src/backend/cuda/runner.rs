@@ -7,7 +7,7 @@ use super::args::{Row, Shape, TableUpdate};
 use super::attention::splits;
 use super::draws::Draws;
 use super::driver::Primary;
-use super::lists::{FEW_ROWS, Lists};
+use super::lists::Lists;
 use super::lower::{Addresses, lower};
 use super::memory::{Block, Mapped, Part, Places, free_bytes};
 use super::module::{Graph, Kernels, Stream};
@@ -226,10 +226,10 @@ impl CudaRunner {
     pub fn choose(&self, batch: &Batch) -> (Shape, Option<usize>) {
         let (rows, outputs) = (batch.rows.len(), batch.outputs.len());
         let draws = u32::from(!batch.wants_logits && self.shared.draws.any(outputs));
-        // Attention of a few rows counts on every older key being in the cache when the step begins.
+        // Attention of steps counts on every older key being in the cache when the step begins.
         let continues = |pair: &[crate::backend::Row]| pair[0].slot == pair[1].slot;
         let is_step = rows == outputs && rows <= self.sizes.outputs;
-        if !is_step || rows <= FEW_ROWS as usize && batch.rows.windows(2).any(continues) {
+        if !is_step || batch.rows.windows(2).any(continues) {
             return (Shape { rows: rows as u32, outputs: outputs as u32, splits: 0, draws }, None);
         }
         let longest = batch.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(1);
