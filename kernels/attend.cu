@@ -31,17 +31,13 @@ struct Walk {
     }
 };
 
-// Shared memory of a processor of compute capability 9.0, and what a block there takes beside its own.
-constexpr uint32_t PROCESSOR_BYTES = 228 << 10, BLOCK_BYTES = 1 << 10;
-
 template <uint32_t DIM, bool ANY_FORM>
 __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &shape) {
     extern __shared__ __align__(128) uint8_t shared[];
-    __shared__ Shares<1> shares;
+    __shared__ Maxima maxima;
+    __shared__ Sums sums;
     __shared__ float totals[COLUMNS];
-    // The grid counts on two blocks of a processor: with one alone, long contexts are read a fifth slower.
-    constexpr uint32_t BYTES = Buffers<DIM>::BYTES + sizeof(shares) + sizeof(totals) + sizeof(uint32_t);
-    static_assert(DIM > 128 || 2 * (BYTES + BLOCK_BYTES) <= PROCESSOR_BYTES, "two blocks share a processor");
+    static_assert(fits_twice<DIM>(sizeof(maxima) + sizeof(sums) + sizeof(totals)), "two blocks share a processor");
     const HeadsArgs &in = args.in;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.z;
     const uint32_t group = in.heads / in.kv_heads, chunks = (group + COLUMNS - 1) / COLUMNS, kv_head = blockIdx.y / chunks;
@@ -63,9 +59,10 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     start_tile<DIM>(cached, cached.keys, start, limit, b.tile(0, warp));
     start_tile<DIM>(cached, cached.values, start, limit, b.tile(1, warp));
     start_tile<DIM>(cached, cached.keys, next, limit, b.tile(2, warp));
+    const Place place(cached, item.position);
     release_and_wait();
     if (now.key == NONE) return;
-    turn_heads(in, b, row, item, kv_head, in.q + head * DIM, heads, gridDim.x == 1 || blockIdx.x == 0, in_group == 0);
+    turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, gridDim.x == 1 || blockIdx.x == 0, in_group == 0);
     __syncthreads();
 
     // Whether the block's own result is the row's; without a counter another kernel merges.
@@ -84,26 +81,22 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
         if (first + lane / 4 >= keys) s[0] = s[1] = -INFINITY;
         if (first + lane / 4 + 8 >= keys) s[2] = s[3] = -INFINITY;
         const float2 own = make_float2(column_max(fmaxf(s[0], s[2])), column_max(fmaxf(s[1], s[3])));
-        if (lane < COLUMNS / 2) shares.maxima[warp][lane] = make_float2(ceilf(own.x), ceilf(own.y));
+        if (lane < COLUMNS / 2) maxima[warp][lane] = make_float2(ceilf(own.x), ceilf(own.y));
         __syncwarp();
         start_tile<DIM>(cached, cached.values, next, limit, b.tile(stage, warp));
         __syncthreads();
-        const float2 middle = half_max(shares, 0, top), end = half_max(shares, 1, middle), base = warp < HALF_WARPS ? middle : end;
+        const float2 middle = half_max(maxima, 0, top), end = half_max(maxima, 1, middle), base = warp < HALF_WARPS ? middle : end;
         s[0] = power_of(s[0] - base.x), s[1] = power_of(s[1] - base.y), s[2] = power_of(s[2] - base.x), s[3] = power_of(s[3] - base.y);
-        shares.sums[warp][lane] = make_float2(__fadd_rn(s[0], s[2]), __fadd_rn(s[1], s[3]));
+        sums[warp][lane] = make_float2(__fadd_rn(s[0], s[2]), __fadd_rn(s[1], s[3]));
         b.weights[warp * WARP + lane] = make_uint2(transpose(s[0], s[1]), transpose(s[2], s[3]));
         wait_copies<2>();
         if (has_own) put_own<DIM>(b.tile(values, warp), b.own_value, item.position - first);
         __syncthreads();
-        const float2 to_middle = make_float2(power(top.x - middle.x), power(top.y - middle.y));
-        const float2 to_end = make_float2(power(middle.x - end.x), power(middle.y - end.y));
-        rescale(out, to_middle);
-        mix(b, values, 0, b.weights, out);
-        rescale(out, to_end);
-        mix(b, values, 1, b.weights, out);
+        const float2 factors[2] = {factor_between(top, middle), factor_between(middle, end)};
+        mix<DIM, 2>(b.tile(values, 0), b.weights, factors, out);
         if (warp == 0) {
-            add_half(shares, 0, to_middle, sum);
-            add_half(shares, 1, to_end, sum);
+            add_half(sums[0], factors[0], sum);
+            add_half(sums[HALF_WARPS], factors[1], sum);
         }
         top = end;
         if (now.ends_split()) {

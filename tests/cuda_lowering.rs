@@ -116,6 +116,26 @@ fn attention_writes_over_nothing_that_it_reads() {
 }
 
 #[test]
+fn attention_fits_on_a_processor_however_few_blocks_have_more_room() {
+    let mut spread = 0;
+    for dim in [64, 80, 96, 128, 256] {
+        let bytes = common::random::of_heads(dim, 2, 2, DType::Q8_0).bytes();
+        let lists = lists(&program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap()));
+        for (rows, splits) in [1, 2, 4, 8, 16, 64].into_iter().flat_map(|rows| [1, 8, 64].map(|splits| (rows, splits)))
+        {
+            let shape = Batch { rows, outputs: rows, splits, draws: 0 };
+            for launch in lists.of(&shape).iter().filter(|launch| matches!(launch.args, Args::Attention(_))) {
+                let (bytes, blocks) = (launch.shared_bytes(&shape), launch.blocks(&shape).iter().product::<u32>());
+                assert!(bytes <= 226 << 10, "{rows} rows of heads of {dim}, {splits} splits: {bytes} bytes");
+                assert!(bytes == launch.shared_bytes || blocks <= 132, "{blocks} blocks are not few");
+                spread += usize::from(bytes > launch.shared_bytes);
+            }
+        }
+    }
+    assert!(spread > 0);
+}
+
+#[test]
 fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
     for (path, program) in &programs() {
         let types = [DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K];
@@ -140,7 +160,8 @@ fn steps_take_seven_launches_a_layer_at_most() {
     let program = program(&Gguf::parse(Data::copy(&of_heads, &mut |_| Ok(())).unwrap()).unwrap());
     let layers = program.ops.iter().filter(|op| matches!(op, Op::Attention { .. })).count();
     let lists = lists(&program);
-    let all = [(&lists.single, 5, 1), (&lists.two, 7, 2), (&lists.four, 7, 2), (&lists.narrow, 7, 3), (&lists.batch, 7, 3)];
+    let all =
+        [(&lists.single, 5, 1), (&lists.two, 7, 2), (&lists.four, 7, 2), (&lists.narrow, 7, 3), (&lists.batch, 7, 3)];
     for (list, of_layer, of_head) in all {
         let launches = list.iter().filter(|launch| !launch.covers.is_empty()).count();
         assert_eq!(launches, 1 + of_layer * layers + of_head);

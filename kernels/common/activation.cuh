@@ -66,6 +66,24 @@ __device__ __forceinline__ uint32_t encode_quad(const float4 &v, Meta &meta) {
     return codes;
 }
 
+// Four consecutive elements a lane in the forms that are wanted, of rows of whole 8-bit blocks; by whole warps, which may reach past the row, and whose
+// lanes' blocks are those of the row. The same bits as `emit`.
+template <bool ANY_FORM>
+__device__ __forceinline__ void emit_quad(const Activation &out, uint32_t row, uint32_t quad, uint32_t width, bool inside, const float4 &v) {
+    const size_t at = (size_t)row * (width / 4) + quad;
+    if (ANY_FORM && is_loose(out)) {
+        if (inside) put_loose_quad(out, row, 4 * quad, width, v);
+        return;
+    }
+    if (inside) reinterpret_cast<float4 *>(out.x)[at] = v;
+    if (out.q == nullptr) return;
+    Meta meta;
+    const uint32_t codes = encode_quad(v, meta);
+    if (!inside) return;
+    reinterpret_cast<uint32_t *>(out.q)[at] = codes;
+    if (quad % 8 == 0) out.meta[at / 8] = meta;
+}
+
 // The gated unit of the feed-forward.
 __device__ __forceinline__ float gated(float gate, float up) {
     return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.0f, expf(-gate))), up);

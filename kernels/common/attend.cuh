@@ -26,7 +26,7 @@ constexpr uint32_t MERGED = 256;
 template <uint32_t DIM>
 struct Buffers {
     static constexpr uint32_t STRIDE = DIM + PAD, STAGE = STEP * STRIDE;
-    static constexpr uint32_t BYTES = 2 * STAGES * STAGE + 8 * (DIM / TILE + 2 * WARPS) * WARP + 4 * DIM;
+    static constexpr uint32_t BYTES = 2 * STAGES * STAGE + 8 * (DIM / TILE + 2 * WARPS) * WARP + 4 * DIM, WITH_SPARE = BYTES + 2 * STAGE;
     __half *stages;
     uint2 *queries;  // fragments of B, a pair of words a lane for 16 elements
     uint2 *weights;  // the same for 16 keys, of every warp and of two steps
@@ -40,6 +40,13 @@ struct Buffers {
     }
 
     __device__ __forceinline__ __half *tile(uint32_t stage, uint32_t index) const { return stages + stage * STAGE + index * TILE * STRIDE; }
+    // Whether the block was given a stage more.
+    __device__ __forceinline__ static bool has_spare() {
+        uint32_t bytes;
+        asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+        return bytes >= WITH_SPARE;
+    }
+    __device__ __forceinline__ __half *spare_tile(uint32_t index) const { return own_value + DIM + index * TILE * STRIDE; }
     // Results of the heads, once the stages are free.
     __device__ __forceinline__ float *results() const { return reinterpret_cast<float *>(stages); }
     // For the last block: factors of the splits, and parts on their way.
@@ -47,6 +54,17 @@ struct Buffers {
     __device__ __forceinline__ float2 *factors() const { return reinterpret_cast<float2 *>(stages); }
     __device__ __forceinline__ float *parts() const { return reinterpret_cast<float *>(factors() + COLUMNS * MERGED); }
 };
+
+// Shared memory of a processor of compute capability 9.0, and what a block there takes beside its own.
+constexpr uint32_t PROCESSOR_BYTES = 228 << 10, BLOCK_BYTES = 1 << 10;
+
+// Whether a processor has room for two blocks with so much beside their buffers. Grids count on that: with one alone, long contexts are read a fifth
+// slower, and many rows half as fast.
+template <uint32_t DIM>
+__host__ __device__ constexpr bool fits_twice(uint32_t beside) {
+    // The last word tells which block ends last.
+    return DIM > 128 || 2 * (Buffers<DIM>::BYTES + beside + sizeof(uint32_t) + BLOCK_BYTES) <= PROCESSOR_BYTES;
+}
 
 // A step that is copied: the warp's first position of it, NONE where there is no such step, and the page of that.
 struct Ahead {
@@ -83,10 +101,17 @@ __device__ __forceinline__ uint32_t query_place(uint32_t column, uint32_t i) {
     return ((i / TILE * WARP + column * 4 + i % 8 / 2) * 2 + i % TILE / 8) * 2 + i % 2;
 }
 
+// Where a row's own key and value go: a page, and a slot of it.
+struct Place {
+    uint32_t page, slot;
+
+    __device__ __forceinline__ Place(const Cached &cached, uint32_t position) : page(cached.page_of(position)), slot(position % PAGE_TOKENS) {}
+};
+
 // Norm and rotation of the row's queries and key; key and value also go to the cache, by one of the blocks of a key-value head. Columns without
 // a head are 0.
 template <uint32_t DIM>
-__device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, uint32_t row, const Row &item, uint32_t kv_head,
+__device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, uint32_t row, const Place &place, uint32_t kv_head,
                                            const float *q, uint32_t heads, bool has_own, bool stores) {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const float scale = score_scale(DIM);
@@ -100,8 +125,7 @@ __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DI
     }
     const bool has_key = warp == heads % WARPS, has_value = warp == (heads + 1) % WARPS;
     if (!has_own || !(has_key || has_value)) return;
-    const uint32_t page = in.tables[(size_t)item.slot * in.table_stride + item.position / PAGE_TOKENS];
-    const size_t to = page * in.page_elements + ((size_t)kv_head * PAGE_TOKENS + item.position % PAGE_TOKENS) * DIM;
+    const size_t to = place.page * in.page_elements + ((size_t)kv_head * PAGE_TOKENS + place.slot) * DIM;
     __half *cache = reinterpret_cast<__half *>(in.cache) + to;
     const size_t from = ((size_t)row * in.kv_heads + kv_head) * DIM;
     const auto put = [&](__half *own, uint64_t side, uint32_t i, float v) {
@@ -143,58 +167,58 @@ __device__ __forceinline__ void score(const Buffers<DIM> &b, const __half *tile,
 template <uint32_t DIM>
 constexpr uint32_t MIXED = (DIM / TILE + WARPS - 1) / WARPS;
 
-// Adds the weighted values of half a step to the warp's elements.
-template <uint32_t DIM>
-__device__ __forceinline__ void mix(const Buffers<DIM> &b, uint32_t stage, uint32_t half, const uint2 *weights, float (&out)[MIXED<DIM>][4]) {
+__device__ __forceinline__ void rescale(float (&out)[4], float2 factor) {
+    out[0] = __fmul_rn(out[0], factor.x), out[1] = __fmul_rn(out[1], factor.y);
+    out[2] = __fmul_rn(out[2], factor.x), out[3] = __fmul_rn(out[3], factor.y);
+}
+
+// Adds the weighted values of a step, or of its first half, to the warp's elements, which are rescaled before each half. All that comes from shared
+// memory is on its way before the first product.
+template <uint32_t DIM, uint32_t HALVES>
+__device__ __forceinline__ void mix(const __half *values, const uint2 *weights, const float2 (&factors)[2], float (&out)[MIXED<DIM>][4]) {
+    constexpr uint32_t TILES = HALVES * HALF_WARPS;
     const uint32_t lane = threadIdx.x % WARP, first = threadIdx.x / WARP * TILE;
-    const __half *row = b.tile(stage, half * HALF_WARPS) + (lane % 8 + lane / 16 * 8) * Buffers<DIM>::STRIDE + lane / 8 % 2 * 8 + first;
-    uint2 p[HALF_WARPS];
+    const __half *row = values + (lane % 8 + lane / 16 * 8) * Buffers<DIM>::STRIDE + lane / 8 % 2 * 8 + first;
+    uint2 p[TILES];
 #pragma unroll
-    for (uint32_t t = 0; t < HALF_WARPS; t++) p[t] = weights[(half * HALF_WARPS + t) * WARP + lane];
+    for (uint32_t t = 0; t < TILES; t++) p[t] = weights[t * WARP + lane];
 #pragma unroll
     for (uint32_t e = 0; e < MIXED<DIM>; e++) {
         if (first + e * WARPS * TILE >= DIM) break;
-        uint32_t a[HALF_WARPS][4];
+        uint32_t a[TILES][4];
 #pragma unroll
-        for (uint32_t t = 0; t < HALF_WARPS; t++) load_columns(a[t], row + t * TILE * Buffers<DIM>::STRIDE + e * WARPS * TILE);
+        for (uint32_t t = 0; t < TILES; t++) load_columns(a[t], row + t * TILE * Buffers<DIM>::STRIDE + e * WARPS * TILE);
 #pragma unroll
-        for (uint32_t t = 0; t < HALF_WARPS; t++) multiply_add(out[e], a[t], p[t].x, p[t].y);
+        for (uint32_t t = 0; t < TILES; t++) {
+            if (t % HALF_WARPS == 0) rescale(out[e], factors[t / HALF_WARPS]);
+            multiply_add(out[e], a[t], p[t].x, p[t].y);
+        }
     }
 }
 
-template <uint32_t TILES>
-__device__ __forceinline__ void rescale(float (&out)[TILES][4], float2 factor) {
-#pragma unroll
-    for (uint32_t e = 0; e < TILES; e++) {
-        out[e][0] = __fmul_rn(out[e][0], factor.x), out[e][1] = __fmul_rn(out[e][1], factor.y);
-        out[e][2] = __fmul_rn(out[e][2], factor.x), out[e][3] = __fmul_rn(out[e][3], factor.y);
-    }
-}
+// What sums so far are multiplied by.
+__device__ __forceinline__ float2 factor_between(float2 before, float2 top) { return make_float2(power(before.x - top.x), power(before.y - top.y)); }
 
-// What the warps tell each other in some steps.
-template <uint32_t STEPS>
-struct Shares {
-    float2 maxima[STEPS * WARPS][COLUMNS / 2];  // rounded up
-    float2 sums[STEPS * WARPS][WARP];
-};
+// Sums of the warps in a step, and their maxima, rounded up.
+using Sums = float2[WARPS][WARP];
+using Maxima = float2[WARPS][COLUMNS / 2];
 
 // Maximum of half a step for the lane's two columns, and of what was before.
-template <uint32_t STEPS>
-__device__ __forceinline__ float2 half_max(const Shares<STEPS> &shares, uint32_t half, float2 top) {
+__device__ __forceinline__ float2 half_max(const Maxima &maxima, uint32_t half, float2 top) {
 #pragma unroll
     for (uint32_t w = 0; w < HALF_WARPS; w++) {
-        const float2 other = shares.maxima[half * HALF_WARPS + w][threadIdx.x % 4];
+        const float2 other = maxima[half * HALF_WARPS + w][threadIdx.x % 4];
         top.x = fmaxf(top.x, other.x), top.y = fmaxf(top.y, other.y);
     }
     return top;
 }
 
-template <uint32_t STEPS>
-__device__ __forceinline__ void add_half(const Shares<STEPS> &shares, uint32_t half, float2 factor, float2 &sum) {
-    float2 v = shares.sums[half * HALF_WARPS][threadIdx.x % WARP];
+// Adds the sums of half a step, of which those of the first warp are given.
+__device__ __forceinline__ void add_half(const float2 *sums, float2 factor, float2 &sum) {
+    float2 v = sums[threadIdx.x % WARP];
 #pragma unroll
     for (uint32_t w = 1; w < HALF_WARPS; w++) {
-        const float2 other = shares.sums[half * HALF_WARPS + w][threadIdx.x % WARP];
+        const float2 other = sums[w * WARP + threadIdx.x % WARP];
         v.x = __fadd_rn(v.x, other.x), v.y = __fadd_rn(v.y, other.y);
     }
     sum.x = __fmaf_rn(sum.x, factor.x, v.x), sum.y = __fmaf_rn(sum.y, factor.y, v.y);
@@ -313,12 +337,25 @@ template <bool ANY_FORM, uint32_t DIM>
 __device__ __forceinline__ void put_heads(const AttentionArgs &args, const Buffers<DIM> &b, uint32_t row, uint32_t first_head, uint32_t heads,
                                           const float *totals) {
     __syncthreads();
-    // Heads have whole warps of elements.
+    // Heads have whole blocks of 8-bit values. Those of 64 elements are often no more than a block has threads.
+    if constexpr (DIM <= 64) {
 #pragma unroll
-    for (uint32_t i = threadIdx.x; i < COLUMNS * DIM; i += THREADS) {
-        if (i >= heads * DIM) break;
-        const float v = __fdiv_rn(b.results()[i], totals[i / DIM]);
-        if constexpr (ANY_FORM) emit(args.out, row, first_head * DIM + i, args.in.heads * DIM, v);
-        else emit_blocks(args.out, row, first_head * DIM + i, args.in.heads * DIM, v);
+        for (uint32_t i = threadIdx.x; i < COLUMNS * DIM; i += THREADS) {
+            if (i >= heads * DIM) break;
+            const float v = __fdiv_rn(b.results()[i], totals[i / DIM]);
+            if constexpr (ANY_FORM) emit(args.out, row, first_head * DIM + i, args.in.heads * DIM, v);
+            else emit_blocks(args.out, row, first_head * DIM + i, args.in.heads * DIM, v);
+        }
+    } else {
+        const uint32_t quads = heads * DIM / 4;
+#pragma unroll
+        for (uint32_t i = threadIdx.x; i < COLUMNS * DIM / 4; i += THREADS) {
+            if (i / WARP * WARP >= quads) break;
+            const bool inside = i < quads;
+            const float4 v = inside ? reinterpret_cast<const float4 *>(b.results())[i] : make_float4(0, 0, 0, 0);
+            const float total = inside ? totals[4 * i / DIM] : 1.0f;
+            const float4 mixed = make_float4(__fdiv_rn(v.x, total), __fdiv_rn(v.y, total), __fdiv_rn(v.z, total), __fdiv_rn(v.w, total));
+            emit_quad<ANY_FORM>(args.out, row, first_head * DIM / 4 + i, args.in.heads * DIM, inside, mixed);
+        }
     }
 }

@@ -27,6 +27,10 @@ const MOST_NARROW: usize = 128;
 const PROCESSORS: u32 = 132;
 const PROCESSOR_BYTES: usize = 227 << 10;
 const OTHER_BYTES: usize = 4 << 10;
+/// Most blocks of short splits of which each gets a processor, of few rows and of batches. More of the latter go in pairs: the next kernel then starts
+/// early on processors that they leave alone.
+pub const MOST_SPREAD: u32 = PROCESSORS;
+pub const MOST_SPREAD_OF_BATCHES: u32 = PROCESSORS / 2;
 /// Splits of the positions, as in the kernels: short ones first, then long ones.
 const SHORT_SPLIT: usize = 256;
 pub const SHORT_SPLITS: usize = 8;
@@ -124,7 +128,9 @@ impl Lowering<'_> {
         let (grid, shared_bytes) = if is_prompt { self.prompt_grid() } else { self.step_grid() };
         let threads = if is_prompt && dim <= MOST_NARROW { ATTENTION_THREADS / 2 } else { ATTENTION_THREADS };
         self.push(kernel, grid, threads, Args::Attention(args), covered);
-        self.launches.last_mut().expect("just added").shared_bytes = shared_bytes as u32;
+        let spread_bytes = self.spread_bytes(kernel, shared_bytes);
+        let launch = self.launches.last_mut().expect("just added");
+        (launch.shared_bytes, launch.spread_bytes) = (shared_bytes as u32, spread_bytes as u32);
         if merges_later {
             self.merge(args, out);
         }
@@ -140,6 +146,18 @@ impl Lowering<'_> {
         // The kernel's registers leave room for two.
         let resident = PROCESSORS * (PROCESSOR_BYTES / (shared + OTHER_BYTES)).clamp(1, 2) as u32;
         ([Extent::SplitShares { each, resident }, Extent::Fixed(each), Extent::Rows], shared)
+    }
+
+    /// Shared memory of a block of short splits where few of them run: so much that no two share a processor, and in batches a stage more for its copies.
+    fn spread_bytes(&self, kernel: Kernel, own: usize) -> usize {
+        let stage = 2 * STEP.0 * (self.program.kv.head_dim + PAD);
+        let wanted = match kernel {
+            Kernel::AttendMany => (own + stage).max(PROCESSOR_BYTES / 2),
+            // The next kernel has blocks beside these.
+            Kernel::AttendOne => own + OTHER_BYTES,
+            _ => 0,
+        };
+        if wanted + OTHER_BYTES <= self.addresses.most_shared as usize { wanted } else { 0 }
     }
 
     /// The same of prompts: a ring of stages, and results.

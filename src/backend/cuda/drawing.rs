@@ -63,8 +63,15 @@ impl Drawing {
         args.host_tokens = tokens.device();
         let grid = [Extent::Fixed(args.parts), Extent::Outputs, Extent::Fixed(1)];
         let (block_threads, args) = (draws::THREADS as u32, Args::Sample(args));
-        let launch =
-            Launch { kernel: Kernel::Sample, grid, block: block_threads, shared_bytes: 0, args, covers: Vec::new() };
+        let launch = Launch {
+            kernel: Kernel::Sample,
+            grid,
+            block: block_threads,
+            shared_bytes: 0,
+            spread_bytes: 0,
+            args,
+            covers: Vec::new(),
+        };
         let stream = Stream::new(kernels)?;
         Ok(Drawing { stream, draws, logits, tokens, _block: block, launch, vocab })
     }

@@ -6,7 +6,7 @@
 //! 16-bit floats (`rounded`). Addresses come from outside, so that lowering needs no GPU.
 
 use super::args::*;
-use super::attention::{SHORT_SPLITS, STAGED_DIMS};
+use super::attention::{MOST_SPREAD, MOST_SPREAD_OF_BATCHES, SHORT_SPLITS, STAGED_DIMS};
 use super::form::is_quantized;
 use super::lists::{Batches, FEW_ROWS, Lists};
 use crate::error::{Error, Result, reserve};
@@ -87,6 +87,8 @@ pub struct Launch {
     pub block: u32,
     /// Dynamic shared memory of a block in bytes, where all shapes have the same.
     pub shared_bytes: u32,
+    /// The same where blocks are so few that each should get a processor; 0 where that never is so.
+    pub spread_bytes: u32,
     /// Its arguments, the shape apart.
     pub args: Args,
     /// Indices of the program's ops that it does.
@@ -149,7 +151,7 @@ impl Launch {
     pub fn function(&self, shape: &Shape) -> usize {
         let variant = match (self.kernel, &self.args) {
             (Kernel::Matmul, _) => self.width(shape).ilog2(),
-            (Kernel::AttendOne | Kernel::AttendMany, _) if self.has_block_a_split(shape) => {
+            _ if self.has_block_a_split(shape) => {
                 let any_form = if self.kernel == Kernel::AttendMany { STAGED_DIMS.len() } else { 0 };
                 return Kernel::AttendSplit as usize + any_form + self.head_variant() as usize;
             }
@@ -167,7 +169,17 @@ impl Launch {
 
     /// Dynamic shared memory of a block for a shape, in bytes.
     pub fn shared_bytes(&self, shape: &Shape) -> u32 {
-        self.tensor_args().map_or(self.shared_bytes, |args| args.shared_bytes(shape))
+        match &self.args {
+            Args::Tensor(args) => args.shared_bytes(shape),
+            _ if self.is_spread(shape) => self.spread_bytes,
+            _ => self.shared_bytes,
+        }
+    }
+
+    /// Whether each block should get a processor: those of short splits, where they are few.
+    fn is_spread(&self, shape: &Shape) -> bool {
+        let most = if self.kernel == Kernel::AttendMany { MOST_SPREAD_OF_BATCHES } else { MOST_SPREAD };
+        self.spread_bytes != 0 && self.has_block_a_split(shape) && self.blocks(shape).iter().product::<u32>() <= most
     }
 
     /// Threads of a block for a shape.
@@ -177,7 +189,8 @@ impl Launch {
 
     /// Whether each of the row's splits, all of them short, has a block.
     fn has_block_a_split(&self, shape: &Shape) -> bool {
-        shape.splits as usize <= SHORT_SPLITS && self.blocks(shape)[0] == shape.splits
+        let takes_splits = matches!(self.kernel, Kernel::AttendOne | Kernel::AttendMany);
+        takes_splits && shape.splits as usize <= SHORT_SPLITS && self.blocks(shape)[0] == shape.splits
     }
 
     fn head_variant(&self) -> u32 {
@@ -319,7 +332,15 @@ impl Lowering<'_> {
     pub fn push(&mut self, kernel: Kernel, grid: [Extent; 3], block: usize, args: Args, covered: usize) {
         let covers = (self.next..self.next + covered).collect();
         self.next += covered;
-        self.launches.push(Launch { kernel, grid, block: block as u32, shared_bytes: 0, args, covers });
+        self.launches.push(Launch {
+            kernel,
+            grid,
+            block: block as u32,
+            shared_bytes: 0,
+            spread_bytes: 0,
+            args,
+            covers,
+        });
     }
 
     pub fn value(&self, id: ValueId) -> Address {
