@@ -1,4 +1,4 @@
-// RMS norm of rows, one block a row, and the gated unit of the feed-forward (Shazeer, "GLU Variants Improve Transformer"). Both write the
+// RMS norm of rows, by one block a row or by several, and the gated unit of the feed-forward (Shazeer, "GLU Variants Improve Transformer"). Both write the
 // form that the next multiplication reads.
 #include "common/activation.cuh"
 #include "common/norm.cuh"
@@ -11,6 +11,9 @@ struct NormArgs {
     float eps;
     const uint32_t *selected;  // rows of x that are taken, null for all
 };
+
+// Threads of a block that has a part of a row.
+constexpr uint32_t PART_THREADS = 128;
 
 struct SiluArgs {
     Activation gate;
@@ -32,21 +35,8 @@ __device__ __forceinline__ float square_sum(const float *x, uint32_t width) {
 // Rows of whole 8-bit blocks, four elements a thread at a time.
 __device__ __forceinline__ void norm_quads(const NormArgs &args, const float *x, float *shares) {
     const uint32_t quads = args.width / 4;
-    const size_t first = (size_t)blockIdx.x * quads;
-    const Activation &out = args.out;
     weigh_row(reinterpret_cast<const float4 *>(x), reinterpret_cast<const float4 *>(args.weight), quads, shares, [&](uint32_t quad, const float4 &v) {
-        const bool inside = quad < quads;
-        if (is_loose(out)) {
-            if (inside) put_loose_quad(out, blockIdx.x, 4 * quad, args.width, v);
-            return;
-        }
-        if (inside) reinterpret_cast<float4 *>(out.x)[first + quad] = v;
-        if (out.q == nullptr) return;
-        Meta meta;
-        const uint32_t codes = encode_quad(v, meta);
-        if (!inside) return;
-        reinterpret_cast<uint32_t *>(out.q)[first + quad] = codes;
-        if (quad % 8 == 0) out.meta[(first + quad) / 8] = meta;
+        emit_quad<true>(args.out, blockIdx.x, quad, args.width, quad < quads, v);
     });
 }
 
@@ -62,13 +52,57 @@ __device__ __forceinline__ void norm_elements(const NormArgs &args, const float 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(NormArgs args, Shape) {
-    __shared__ float shares[NORM_THREADS / WARP];
+// The row of x that the block norms.
+__device__ __forceinline__ const float *source_of(const NormArgs &args) {
     // The list is in place since the first kernel of the step.
     const uint32_t row = args.selected != nullptr ? __ldcg(args.selected + blockIdx.x) : blockIdx.x;
-    const float *x = args.x + (size_t)row * args.width;
+    return args.x + (size_t)row * args.width;
+}
+
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(NormArgs args, Shape) {
+    __shared__ float shares[NORM_THREADS / WARP];
+    const float *x = source_of(args);
     if (args.width % WARP == 0) norm_quads(args, x, shares);
     else norm_elements(args, x, shares);
+    __syncthreads();
+    if (threadIdx.x == 0) args.out.factors[blockIdx.x] = norm_factor(shares, args.width, args.eps);
+}
+
+// The squares of the threads of `rms_norm`, by the threads of a smaller block.
+__device__ __forceinline__ void square_all(const float4 *x, uint32_t quads, float *shares) {
+#pragma unroll
+    for (uint32_t thread = threadIdx.x; thread < NORM_THREADS; thread += PART_THREADS) {
+        float sum = 0.0f;
+        for (uint32_t start = thread; start < quads; start += NORM_QUADS * NORM_THREADS) {
+            float4 values[NORM_QUADS];
+#pragma unroll
+            for (uint32_t i = 0; i < NORM_QUADS; i++) {
+                const uint32_t quad = start + i * NORM_THREADS;
+                values[i] = quad < quads ? x[quad] : make_float4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < NORM_QUADS; i++) sum = add_squares(values[i], sum);
+        }
+        sum = warp_sum(sum);
+        if (thread % WARP == 0) shares[thread / WARP] = sum;
+    }
+}
+
+// The same for rows of whole 8-bit blocks by several small blocks a row: all but the last give each thread's quad its form, and the last one finds the
+// factor. A block of products that fills a processor leaves registers enough for one of them, so that the next such block need not wait for them.
+extern "C" __global__ void __launch_bounds__(PART_THREADS, 16) rms_norm_parts(const __grid_constant__ NormArgs args, Shape) {
+    __shared__ float shares[NORM_THREADS / WARP];
+    release_successors();
+    const float4 *x = reinterpret_cast<const float4 *>(source_of(args));
+    const uint32_t quads = args.width / 4, own = blockIdx.y * PART_THREADS + threadIdx.x;
+    if (blockIdx.y + 1 < gridDim.y) {
+        const float4 none = make_float4(0, 0, 0, 0), weight = own < quads ? __ldg(reinterpret_cast<const float4 *>(args.weight) + own) : none;
+        await_producers();
+        emit_quad<true>(args.out, blockIdx.x, own, args.width, own < quads, weigh(own < quads ? x[own] : none, weight));
+        return;
+    }
+    await_producers();
+    square_all(x, quads, shares);
     __syncthreads();
     if (threadIdx.x == 0) args.out.factors[blockIdx.x] = norm_factor(shares, args.width, args.eps);
 }

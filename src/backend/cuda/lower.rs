@@ -17,6 +17,13 @@ use crate::plan::{Op, Program, ValueId, VectorId};
 /// Weight rows of a block of a multiplication.
 const TILE_ROWS: usize = 16;
 pub(super) const ELEMENTS_A_BLOCK: usize = 256;
+/// Threads of a block that norms a row, or a part of one.
+const NORM_THREADS: usize = 256;
+const PART_THREADS: usize = 128;
+/// Elements of an 8-bit block.
+const QUANTIZED: usize = 32;
+/// Widest row, nearly, that one block norms as fast as several do.
+const PARTED_WIDTH: usize = 2048;
 /// Most splits that a block of attention takes where the device is full.
 const SPLITS_A_BLOCK: u32 = 8;
 /// Most elements of a head that attention has shared memory for.
@@ -47,6 +54,7 @@ pub enum Kernel {
     Sample = 69,
     AttendSplit = 70,
     MatvecFew = 80,
+    NormParts = 114,
 }
 
 /// Extent of a grid along one axis.
@@ -399,7 +407,14 @@ impl Lowering<'_> {
             eps: self.program.norm_eps,
             selected,
         };
-        self.push(Kernel::Norm, [self.rows(out), ONE, ONE], 256, Args::Norm(args), covered);
+        let (width, rows) = (self.width(x), self.rows(out));
+        let is_few = matches!(self.batches, Batches::Few(_) | Batches::Narrow);
+        if is_few && width >= PARTED_WIDTH && width.is_multiple_of(QUANTIZED) {
+            // One block finds the factor.
+            let blocks = Extent::Fixed(width.div_ceil(4 * PART_THREADS) as u32 + 1);
+            return self.push(Kernel::NormParts, [rows, blocks, ONE], PART_THREADS, Args::Norm(args), covered);
+        }
+        self.push(Kernel::Norm, [rows, ONE, ONE], NORM_THREADS, Args::Norm(args), covered);
     }
 
     fn silu(&mut self, gate: ValueId, up: ValueId) {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 114] = [
+const NAMES: [(&str, &str); 115] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
@@ -132,6 +132,7 @@ const NAMES: [(&str, &str); 114] = [
     ("matvec_few", "matvec_4_mxfp4"),
     ("matvec_few", "matvec_4_nvfp4"),
     ("matvec_few", "matvec_4_bytes"),
+    ("norm", "rms_norm_parts"),
 ];
 const REPACK: usize = 47;
 /// The one file whose kernels are only in machine code for compute capability 9.0.
