@@ -227,7 +227,7 @@ impl Lowering<'_> {
             () => Kind::Plain,
         };
         args.stages = stages(&args, kind, tiles, input_bytes, most_shared);
-        let fair = if is_float || batch > 1 { 0 } else { fair_shared(tiles, args.norm != 0) };
+        let fair = if is_float { 0 } else { fair_shared(tiles, args.norm != 0) };
         let room = self.addresses.most_shared.saturating_sub(SHARED_OF_BLOCK);
         let shared = (WARPS * args.stages * args.stage_bytes + input_bytes).max(fair.min(room));
         let blocks = if is_head { Extent::Tiles { tiles, on_outputs: true } } else { Extent::Fixed(tiles) };
