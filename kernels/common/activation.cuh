@@ -15,12 +15,13 @@ struct BlockScale {
 
 // From the bits of the largest magnitude. Every path takes its codes from here, so the quick division rounds alike in all of them.
 __device__ __forceinline__ BlockScale block_scale(uint32_t largest_bits) {
-    const float largest = __uint_as_float(largest_bits);
-    // Magnitudes compare as integers, in which NaN is the largest.
-    if (largest_bits >= 0x7f800000u) return BlockScale{__int_as_float(0x7fc00000), 0.0f, 0};
-    if (largest < SMALLEST) return BlockScale{0.0f, 0.0f, 0xffffffffu};
-    const float scale = __fmul_rn(largest, 1.0f / 127.0f);
-    return BlockScale{scale, __fdividef(1.0f, scale), 0xffffffffu};
+    const float largest = __uint_as_float(largest_bits), scale = __fmul_rn(largest, 1.0f / 127.0f);
+    // Magnitudes compare as integers, in which NaN is the largest. Without branches, so that several blocks are on their way at once.
+    const bool is_finite = largest_bits < 0x7f800000u, is_small = largest < SMALLEST;
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(scale));
+    return BlockScale{is_finite ? (is_small ? 0.0f : scale) : __int_as_float(0x7fc00000), is_finite && !is_small ? inverse : 0.0f,
+                      is_finite ? 0xffffffffu : 0u};
 }
 
 // The code in the lowest byte; what is above it has no meaning.
@@ -49,21 +50,45 @@ __device__ __forceinline__ void emit(const Activation &out, uint32_t row, uint32
     else if (col < width) put_loose(out, row, col, width, v);
 }
 
-// Four consecutive elements a lane, so that eight lanes make a block: the lane's codes, and the block's factors. The same bits as `emit_blocks`.
-__device__ __forceinline__ uint32_t encode_quad(const float4 &v, Meta &meta) {
-    uint32_t largest = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
+// Four consecutive elements a lane, so that eight lanes make a block: the lane's codes, and the block's factors, which those of its first lane are.
+// COUNT of these at once. The same bits as `emit_blocks`.
+template <int COUNT>
+__device__ __forceinline__ void encode_quads(const float4 (&v)[COUNT], uint32_t (&codes)[COUNT], Meta (&meta)[COUNT]) {
+    uint32_t largest[COUNT];
 #pragma unroll
-    for (int step = 1; step < 8; step *= 2) largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, step));
-    const BlockScale block = block_scale(largest);
-    const uint32_t low = __byte_perm(code_of(block, v.x), code_of(block, v.y), 0x0040), high = __byte_perm(code_of(block, v.z), code_of(block, v.w), 0x0040);
-    const uint32_t codes = __byte_perm(low, high, 0x5410) & block.bits;
-    int sum = __dp4a((int)codes, 0x01010101, 0);
-    sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-    sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-    // The first lane of a block is the one whose factors are used: it has the sum of the lower half.
-    const int upper = __shfl_xor_sync(ALL_LANES, sum, 4);
-    meta = Meta{block.scale, make_short2((short)sum, (short)upper)};
-    return codes;
+    for (int i = 0; i < COUNT; i++) largest[i] = max(max(magnitude(v[i].x), magnitude(v[i].y)), max(magnitude(v[i].z), magnitude(v[i].w)));
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) largest[i] = max(largest[i], __shfl_xor_sync(ALL_LANES, largest[i], step));
+    }
+    // A half's sum has 12 bits, so two stand in one word.
+    int sums = 0;
+    static_assert(COUNT <= 2, "sums stand in one word");
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const BlockScale block = block_scale(largest[i]);
+        const uint32_t low = __byte_perm(code_of(block, v[i].x), code_of(block, v[i].y), 0x0040);
+        const uint32_t high = __byte_perm(code_of(block, v[i].z), code_of(block, v[i].w), 0x0040);
+        codes[i] = __byte_perm(low, high, 0x5410) & block.bits, meta[i].scale = block.scale;
+        sums += __dp4a((int)codes[i], 0x01010101, 0) << (16 * i);
+    }
+    sums += __shfl_xor_sync(ALL_LANES, sums, 1);
+    sums += __shfl_xor_sync(ALL_LANES, sums, 2);
+    // The first lane of a block has the sum of the lower half.
+    const int upper = __shfl_xor_sync(ALL_LANES, sums, 4);
+    const short low = (short)sums, low_upper = (short)upper;
+    meta[0].sums = make_short2(low, low_upper);
+    if (COUNT > 1) meta[COUNT - 1].sums = make_short2((short)((sums - low) >> 16), (short)((upper - low_upper) >> 16));
+}
+
+__device__ __forceinline__ uint32_t encode_quad(const float4 &v, Meta &meta) {
+    const float4 quad[1] = {v};
+    uint32_t codes[1];
+    Meta metas[1];
+    encode_quads<1>(quad, codes, metas);
+    meta = metas[0];
+    return codes[0];
 }
 
 // Four consecutive elements a lane in the forms that are wanted, of rows of whole 8-bit blocks; by whole warps, which may reach past the row, and whose

@@ -2,7 +2,8 @@
 // addition to the residual, the gated unit, the choice of the best token.
 //
 // The warps of a block take the rows of its tile in turn and stream them through rings in shared memory, whose first copies start before the
-// block waits for its producers. The sums have the order of `matmul.cu`, so both give the same bits.
+// block waits for its producers. The sums have the order of `matmul.cu`, so both give the same bits. A lone row and quantized weights have a way of
+// their own (lone.cuh), which is the shorter the more it counts.
 #pragma once
 #include "activation.cuh"
 #include "barrier.cuh"
@@ -34,7 +35,6 @@ constexpr uint32_t MOST_STAGES = 4;
 struct Input {
     uint8_t *first, *second;
     Meta *meta;
-    Heads heads;  // of the weights' levels, if they have some and the row is alone
 };
 
 // Those of several rows for quantized weights stand by units, and in a unit by rows: planes and factors have fixed places then.
@@ -117,29 +117,18 @@ __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance,
         // Lanes behind the last group add nothing: they take its weights, which stand where they may look.
         const uint32_t start = unit * SLICE_GROUPS, groups = WHOLE ? SLICE_GROUPS : min((uint32_t)SLICE_GROUPS, cols / 32 - start);
         const uint32_t index = WHOLE ? lane : min(lane, groups - 1);
-        if constexpr (BATCH == 1) {
-            const int4 a = reinterpret_cast<const int4 *>(x.first)[start + index], b = reinterpret_cast<const int4 *>(x.second)[start + index];
-            const Meta meta = x.meta[start + index];
+        Group g[COUNT];
+#pragma unroll
+        for (int r = 0; r < COUNT; r++) g[r] = load_group<TYPE, true>(rows + r * distance, groups, index);
+#pragma unroll
+        for (int n = 0; n < BATCH; n++) {
+            const uint8_t *own = x.first + (unit * BATCH + n) * ROW_OF_UNIT;
+            const int4 a = reinterpret_cast<const int4 *>(own)[index], b = reinterpret_cast<const int4 *>(own + UPPER)[index];
+            const Meta meta = reinterpret_cast<const Meta *>(own + FACTORS)[index];
 #pragma unroll
             for (int r = 0; r < COUNT; r++) {
-                const Group g = load_group<TYPE, false>(rows + r * distance, groups, index, x.heads);
-                const float added = add_group<TYPE, false>(g, a, b, meta, sum[0][r]);
-                sum[0][r] = lane < groups ? added : sum[0][r];
-            }
-        } else {
-            Group g[COUNT];
-#pragma unroll
-            for (int r = 0; r < COUNT; r++) g[r] = load_group<TYPE, true>(rows + r * distance, groups, index);
-#pragma unroll
-            for (int n = 0; n < BATCH; n++) {
-                const uint8_t *own = x.first + (unit * BATCH + n) * ROW_OF_UNIT;
-                const int4 a = reinterpret_cast<const int4 *>(own)[index], b = reinterpret_cast<const int4 *>(own + UPPER)[index];
-                const Meta meta = reinterpret_cast<const Meta *>(own + FACTORS)[index];
-#pragma unroll
-                for (int r = 0; r < COUNT; r++) {
-                    const float added = add_group<TYPE, true>(g[r], a, b, meta, sum[n][r]);
-                    sum[n][r] = lane < groups ? added : sum[n][r];
-                }
+                const float added = add_group<TYPE, true>(g[r], a, b, meta, sum[n][r]);
+                sum[n][r] = lane < groups ? added : sum[n][r];
             }
         }
     } else {
@@ -169,11 +158,11 @@ __device__ __forceinline__ void add_part(const uint8_t *rows, uint32_t distance,
     const uint32_t units = min(most, (cols - first * UNIT_COLS<TYPE> + UNIT_COLS<TYPE> - 1) / UNIT_COLS<TYPE>);
     const uint32_t whole = IS_QUANTIZED<TYPE> ? min(units, cols / UNIT_COLS<TYPE> - first) : units;
     uint32_t unit = 0;
-    // Two units of the widest type, or of several rows, at once are more than registers hold.
+    // Two units of several rows at once are more than registers hold.
     if constexpr (BATCH > 1) {
 #pragma unroll 1
         for (; unit < whole; unit++, rows += UNIT_BYTES<TYPE>) add_unit<TYPE, COUNT, BATCH, true>(rows, distance, cols, x, first + unit, sum);
-    } else if constexpr (TYPE != BYTES) {
+    } else {
 #pragma unroll 1
         for (; unit + 2 <= whole; unit += 2, rows += 2 * UNIT_BYTES<TYPE>) {
             add_unit<TYPE, COUNT, BATCH, true>(rows, distance, cols, x, first + unit, sum);
@@ -210,12 +199,6 @@ __device__ __forceinline__ float add_lanes(const float *sums) {
 }
 
 // Puts four elements, number `quad` of the row, into the planes.
-__device__ __forceinline__ void put_codes(const Input &to, uint32_t quad, uint32_t codes, const Meta &meta) {
-    const uint32_t group = quad / 8, part = quad % 8;
-    reinterpret_cast<uint32_t *>(part < 4 ? to.first : to.second)[group * 4 + part % 4] = codes;
-    if (part == 0) to.meta[group] = meta;
-}
-
 __device__ __forceinline__ void put_floats(const Input &to, uint32_t quad, const float4 &v) {
     reinterpret_cast<float4 *>(quad % 2 ? to.second : to.first)[quad / 2] = v;
 }
@@ -237,18 +220,11 @@ __device__ __forceinline__ void fetch(uint32_t count, Read read, Put put) {
 }
 
 // The values that a norm takes, times their weights.
-template <bool QUANTIZED>
 __device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Input &to, float *shares) {
     const uint32_t quads = args.cols / 4;
     const float4 *weights = reinterpret_cast<const float4 *>(args.norm), *x = reinterpret_cast<const float4 *>(args.x.x);
     weigh_row(x, weights, quads, shares, [&](uint32_t quad, const float4 &weighed) {
-        if (!QUANTIZED) {
-            if (quad < quads) put_floats(to, quad, weighed);
-            return;
-        }
-        Meta meta;
-        const uint32_t codes = encode_quad(weighed, meta);
-        if (quad < quads) put_codes(to, quad, codes, meta);
+        if (quad < quads) put_floats(to, quad, weighed);
     });
 }
 
@@ -256,14 +232,9 @@ __device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Inp
 template <int BATCH>
 __device__ __forceinline__ void put_half(const Input &to, uint32_t n, uint32_t at, const int4 &codes, const Meta &meta) {
     const uint32_t group = at / 2, index = group % SLICE_GROUPS;
-    if constexpr (BATCH == 1) {
-        reinterpret_cast<int4 *>(at % 2 ? to.second : to.first)[group] = codes;
-        if (at % 2 == 0) to.meta[group] = meta;
-    } else {
-        uint8_t *own = to.first + (group / SLICE_GROUPS * BATCH + n) * ROW_OF_UNIT;
-        reinterpret_cast<int4 *>(own + (at % 2 ? UPPER : 0))[index] = codes;
-        if (at % 2 == 0) reinterpret_cast<Meta *>(own + FACTORS)[index] = meta;
-    }
+    uint8_t *own = to.first + (group / SLICE_GROUPS * BATCH + n) * ROW_OF_UNIT;
+    reinterpret_cast<int4 *>(own + (at % 2 ? UPPER : 0))[index] = codes;
+    if (at % 2 == 0) reinterpret_cast<Meta *>(own + FACTORS)[index] = meta;
 }
 
 template <bool QUANTIZED, int BATCH>
@@ -312,19 +283,20 @@ struct Space {
     float shares[WARPS], outputs[BATCH][WARPS * MAX_PAIRS];
     unsigned long long keys[BATCH][WARPS];
     unsigned long long barriers[WARPS][MOST_STAGES];
-    Heads heads;
 };
 
-// The whole block for one type of weights: a path that goes through one stretch of code, as the kernel's whole is more than is kept at hand.
-template <uint32_t TYPE, int BATCH>
-__device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &segment, Space<BATCH> &space) {
-    extern __shared__ __align__(128) uint8_t shared[];
-    constexpr bool QUANTIZED = IS_QUANTIZED<TYPE>;
-    const uint32_t warp = warp_number(), lane = threadIdx.x % WARP;
+// The first row of a warp, and the end of the block's.
+struct Rows {
+    uint32_t first, end;
+};
+
+// Finds the warp's rows and starts the copies of their first parts, which have `pair_units` of each of two rows or `single_units` of one.
+template <uint32_t TYPE>
+__device__ __forceinline__ Rows start_streams(Streams &streams, const MatvecArgs &args, const Segment &segment, uint32_t pair_units, uint32_t single_units,
+                                              const uint8_t *shared, const unsigned long long *barriers) {
+    const uint32_t warp = warp_number();
     const bool pairs = args.gated.x != nullptr;
     const Matrix &m = segment.matrix;
-
-    Streams streams{};
     // Warps side by side read rows side by side, so that what is on its way at a time lies together in memory.
     const uint32_t tile = (blockIdx.x - segment.first_tile) * WARPS * args.rows_a_warp, first = tile + warp;
     const uint32_t end = min(tile + WARPS * args.rows_a_warp, m.rows), step = pairs ? WARPS : 2 * WARPS;
@@ -334,20 +306,62 @@ __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &
     streams.rows[0] = rows_from(first), streams.rows[1] = pairs ? streams.rows[0] : rows_from(first + WARPS);
     streams.jump = (step - 1) * m.row_bytes;
     streams.stages = args.stages, streams.stage_bytes = args.stage_bytes;
-    const uint32_t ring_bytes = args.stages * args.stage_bytes;
-    streams.ring = shared + warp * ring_bytes;
-    streams.ring_address = shared_address(streams.ring), streams.barriers = shared_address(space.barriers[warp]);
-    streams.units = BATCH > 1 || streams.rows[1] > 0 ? args.units / 2 : args.units;
+    streams.ring = shared + warp * args.stages * args.stage_bytes;
+    streams.ring_address = shared_address(streams.ring), streams.barriers = shared_address(barriers + warp * MOST_STAGES);
+    // Divided for each number of units, as both may be constants.
+    const auto parts_of = [&](uint32_t units) { return (m.cols + units * UNIT_COLS<TYPE> - 1) / (units * UNIT_COLS<TYPE>); };
+    const bool is_single = streams.rows[1] == 0;
+    streams.units = is_single ? single_units : pair_units;
+    streams.parts = is_single ? parts_of(single_units) : parts_of(pair_units);
     streams.part_bytes = min(streams.units * UNIT_BYTES<TYPE>, m.row_bytes);
-    streams.parts = (m.cols + streams.units * UNIT_COLS<TYPE> - 1) / (streams.units * UNIT_COLS<TYPE>);
     streams.last_bytes = m.row_bytes - (streams.parts - 1) * streams.part_bytes;
 #if __CUDA_ARCH__ >= 900
-    if (lane < MOST_STAGES) make_barrier(streams.barriers + lane * 8, 1);
+    if (threadIdx.x % WARP < MOST_STAGES) make_barrier(streams.barriers + threadIdx.x % WARP * 8, 1);
     publish_barriers();
     __syncwarp();
 #endif
 #pragma unroll 1
     for (uint32_t i = 0; i < args.stages; i++) streams.start();
+    return Rows{first, end};
+}
+
+// What the warps of a block have together: the blocks of the gated unit, or its best token.
+template <int BATCH>
+__device__ __forceinline__ void finish_block(const MatvecArgs &args, uint32_t rows, Space<BATCH> &space, unsigned long long key) {
+    const uint32_t warp = warp_number(), lane = threadIdx.x % WARP;
+    const bool pairs = args.gated.x != nullptr;
+    if (!pairs && args.best == nullptr) return;
+    if (!pairs) {
+        // Of the lanes that have the same row of the batch.
+#pragma unroll
+        for (int step = WARP / 2; step > 0; step /= 2) {
+            if (step < 8 || step >= 8 * BATCH) key = max(key, __shfl_xor_sync(ALL_LANES, key, step));
+        }
+        if (lane / 8 < BATCH && lane % 8 == 0) space.keys[lane / 8][warp] = key;
+    }
+    __syncthreads();
+    if (pairs) {
+        const uint32_t blocks = WARPS * args.rows_a_warp / WARP, of = BATCH == 1 ? 0 : warp / blocks;
+        if (warp >= BATCH * blocks) return;
+        const uint32_t at = threadIdx.x - of * blocks * WARP;
+        emit_blocks(args.gated, of, blockIdx.x * WARPS * args.rows_a_warp + at, rows, space.outputs[of][at]);
+    } else if (warp < BATCH) {
+        key = warp_largest(lane < WARPS ? space.keys[warp][lane] : 0);
+        if (lane == 0) atomicMax(args.best + warp, key);
+    }
+}
+
+// The whole block for one type of weights: a path that goes through one stretch of code, as the kernel's whole is more than is kept at hand.
+template <uint32_t TYPE, int BATCH>
+__device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &segment, Space<BATCH> &space) {
+    extern __shared__ __align__(128) uint8_t shared[];
+    constexpr bool QUANTIZED = IS_QUANTIZED<TYPE>;
+    const uint32_t warp = warp_number(), lane = threadIdx.x % WARP;
+    const bool pairs = args.gated.x != nullptr;
+    const Matrix &m = segment.matrix;
+    Streams streams{};
+    const Rows rows = start_streams<TYPE>(streams, args, segment, args.units / 2, BATCH > 1 ? args.units / 2 : args.units, shared, space.barriers[0]);
+    const uint32_t first = rows.first, end = rows.end;
 
     // Eight sums are finished at a time, every four lanes one: of some rounds of the loop, each row of the batch, and the two rows of weights. What
     // is added to the first ones is read long before it is needed.
@@ -359,18 +373,14 @@ __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &
     float bias = has_columns && column < end && segment.bias != nullptr ? __ldg(segment.bias + column) : 0.0f;
 
     Input x;
-    x.first = shared + WARPS * ring_bytes;
+    x.first = shared + WARPS * args.stages * args.stage_bytes;
     const uint32_t plane = BATCH * (QUANTIZED ? args.cols / 2 : args.cols * 2);
     x.second = x.first + plane, x.meta = reinterpret_cast<Meta *>(x.second + plane);
-    if constexpr (BATCH == 1 && has_levels(TYPE)) {
-        if (threadIdx.x == 0) space.heads = Heads{magnitudes_of(TYPE).words[0], magnitudes_of(TYPE).words[2]};
-    }
     const bool norms = BATCH == 1 && args.norm != nullptr;
-    if (norms) prepare_normed<QUANTIZED>(args, x, space.shares);
+    if (norms) prepare_normed(args, x, space.shares);
     else prepare_plain<QUANTIZED, BATCH>(args, x);
     float residual = has_columns && column < end && segment.adds ? out[column] : 0.0f;
     __syncthreads();
-    if constexpr (BATCH == 1 && has_levels(TYPE)) x.heads = space.heads;
     float factor = 1.0f;
     if (norms) factor = norm_factor(space.shares, args.cols, args.eps);
     else if (args.x.factors != nullptr) factor = args.x.factors[n];
@@ -401,25 +411,7 @@ __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &
         }
         __syncwarp();
     }
-    if (!pairs && args.best == nullptr) return;
-    if (!pairs) {
-        // Of the lanes that have the same row of the batch.
-#pragma unroll
-        for (int step = WARP / 2; step > 0; step /= 2) {
-            if (step < 8 || step >= 8 * BATCH) key = max(key, __shfl_xor_sync(ALL_LANES, key, step));
-        }
-        if (lane / 8 < BATCH && lane % 8 == 0) space.keys[n][warp] = key;
-    }
-    __syncthreads();
-    if (pairs) {
-        const uint32_t blocks = WARPS * args.rows_a_warp / WARP, of = BATCH == 1 ? 0 : warp / blocks;
-        if (warp >= BATCH * blocks) return;
-        const uint32_t at = threadIdx.x - of * blocks * WARP;
-        emit_blocks(args.gated, of, blockIdx.x * WARPS * args.rows_a_warp + at, m.rows, space.outputs[of][at]);
-    } else if (warp < BATCH) {
-        key = warp_largest(lane < WARPS ? space.keys[warp][lane] : 0);
-        if (lane == 0) atomicMax(args.best + warp, key);
-    }
+    finish_block<BATCH>(args, m.rows, space, key);
 }
 
 // The matrix that the block has rows of.

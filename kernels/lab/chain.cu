@@ -128,7 +128,7 @@ struct Chain {
             step.bytes += (size_t)m.rows * m.row_bytes;
             if (kind != GATE || i == 0) step.tiles += (m.rows + WARPS * args.rows_a_warp - 1) / (WARPS * args.rows_a_warp);
         }
-        step.shared = WARPS * args.stages * args.stage_bytes + (model.most < Q8_0 ? 4 * cols : cols + cols / 4);
+        step.shared = WARPS * args.stages * args.stage_bytes + (model.most < Q8_0 ? 4 * cols : (cols + QUANT_COLS - 1) / QUANT_COLS * ROW_OF_UNIT);
         const uint32_t each = (step.tiles + PROCESSORS - 1) / PROCESSORS;
         const bool is_even = 10 * step.tiles >= 9 * each * PROCESSORS;
         if (model.most >= Q8_0 && (is_even || (args.norm != nullptr && each <= 2))) {

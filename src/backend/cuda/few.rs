@@ -18,7 +18,7 @@ const MANY_ROWS: u32 = 4096;
 /// Tiles of two rows a warp that are enough for the processors, of matrices with short rows and with long ones.
 const ENOUGH_SHORT: u32 = 96;
 const ENOUGH_LONG: u32 = 120;
-/// Units of a stage: of two rows two each, or four of one row.
+/// Units of a stage: of two rows two each, or four of one row, as the kernels of quantized types take them.
 const UNITS: u32 = 4;
 /// The same of batches.
 const UNITS_OF_FEW: u32 = 8;
@@ -194,11 +194,9 @@ impl Lowering<'_> {
         (args.count, args.units) = (outs.len() as u32, if batch == 1 { UNITS } else { UNITS_OF_FEW });
         let units = args.units;
         args.stage_bytes = args.segments[..outs.len()].iter().map(|each| stage_bytes(each, units)).max().unwrap_or(0);
-        let row_bytes = match (is_float, batch) {
-            (true, _) => 4 * cols,
-            (false, 1) => cols + cols / 4,
-            (false, _) => cols.next_multiple_of(1024) / 4 * 5,
-        };
+        // Blocks of 8-bit values stand by whole units; beside floats there may be some too.
+        let row_bytes = cols.next_multiple_of(1024) / 4 * 5;
+        let row_bytes = if is_float { row_bytes.max(4 * cols) } else { row_bytes };
         let input_bytes = batch * row_bytes as u32;
         let least_shared = WARPS * if batch == 1 { STAGES } else { 1 } * args.stage_bytes + input_bytes;
         let most_shared = if batch == 1 {
