@@ -62,7 +62,7 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     const Place place(cached, item.position);
     release_and_wait();
     if (now.key == NONE) return;
-    turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, gridDim.x == 1 || blockIdx.x == 0, in_group == 0);
+    turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, gridDim.x == 1 || blockIdx.x == 0, in_group == 0, [] {});
     __syncthreads();
 
     // Whether the block's own result is the row's; without a counter another kernel merges.
@@ -124,12 +124,12 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     if (args.ended == nullptr) return;
     if (is_whole) {
         if (warp == 0 && lane < 4) totals[2 * lane] = run[0].sum, totals[2 * lane + 1] = run[1].sum;
-        put_results<DIM>(b, all);
+        put_results<DIM>(b.results(), all);
     } else {
         if (!ends_last(args, row, min(gridDim.x, splits_of(keys)))) return;
         merge_splits(args, b, head, heads, shape.splits, splits_of(keys), totals);
     }
-    put_heads<ANY_FORM>(args, b, row, kv_head * group + in_group, heads, totals);
+    put_heads<ANY_FORM, DIM>(args, b.results(), row, kv_head * group + in_group, heads, totals);
 }
 
 #define ATTEND(DIM)                                                                                                                        \

@@ -33,8 +33,7 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         start_tile<DIM>(cached, cached.values, near, position, b.tile(1, warp));
         if (has_room) start_far(cached.values, far_own);
         const Place place(cached, position);
-        release_and_wait();
-        turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, position - first < SHORT_SPLIT, in_group == 0);
+        turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, position - first < SHORT_SPLIT, in_group == 0, [] { release_and_wait(); });
         __syncthreads();
 
         // The own key is one of the warp's, in one of the steps.
@@ -97,16 +96,18 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         }
         const float2 total = make_float2(column_sum(sum.x), column_sum(sum.y));
         // Without a counter another kernel merges.
-        if (gridDim.x > 1 || args.ended == nullptr) {
-            put_part<DIM>(args, head, heads, shape.splits, split, out, top, total);
-            if (args.ended == nullptr || !ends_last(args, row, splits_of(keys))) return;
-            merge_splits(args, b, head, heads, shape.splits, splits_of(keys), totals);
-        } else {
-            __syncthreads();
+        if (gridDim.x == 1 && args.ended != nullptr) {
+            // Behind the sums nobody reads any more.
+            float *results = reinterpret_cast<float *>(sums + 2 * WARPS * WARP);
             if (warp == 0 && lane < 4) totals[2 * lane] = total.x, totals[2 * lane + 1] = total.y;
-            put_results<DIM>(b, out);
+            put_results<DIM>(results, out);
+            put_heads<ANY_FORM, DIM>(args, results, row, kv_head * group + in_group, heads, totals);
+            return;
         }
-        put_heads<ANY_FORM>(args, b, row, kv_head * group + in_group, heads, totals);
+        put_part<DIM>(args, head, heads, shape.splits, split, out, top, total);
+        if (args.ended == nullptr || !ends_last(args, row, splits_of(keys))) return;
+        merge_splits(args, b, head, heads, shape.splits, splits_of(keys), totals);
+        put_heads<ANY_FORM, DIM>(args, b.results(), row, kv_head * group + in_group, heads, totals);
         return;
     }
     release_and_wait();

@@ -109,36 +109,61 @@ struct Place {
 };
 
 // Norm and rotation of the row's queries and key; key and value also go to the cache, by one of the blocks of a key-value head. Columns without
-// a head are 0.
-template <uint32_t DIM>
+// a head are 0. A warp has one head, key or value at a time, of which a lane has pairs of elements: those that rotate together, behind them neighbours.
+// `wait` is called once everything is known that producers do not tell.
+template <uint32_t DIM, typename Wait>
 __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, uint32_t row, const Place &place, uint32_t kv_head,
-                                           const float *q, uint32_t heads, bool has_own, bool stores) {
-    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+                                           const float *q, uint32_t heads, bool has_own, bool stores, const Wait &wait) {
+    constexpr uint32_t PAIRS = (DIM / 2 + WARP - 1) / WARP;
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, half = in.half_dims, tasks = heads + (has_own ? 2 : 0);
     const float scale = score_scale(DIM);
     __half *queries = reinterpret_cast<__half *>(b.queries);
     for (uint32_t i = threadIdx.x; i < DIM / TILE * WARP; i += THREADS) {
         if (i % WARP / 4 >= heads) b.queries[i] = make_uint2(0, 0);
     }
-    if (warp < heads) {
-        const auto take = [&](uint32_t i, float v) { queries[query_place(warp, i)] = __float2half_rn(__fmul_rn(v, scale)); };
-        turn_head(in, row, q + (size_t)warp * DIM, in.q_norm, take);
+    uint32_t first[PAIRS], second[PAIRS];
+#pragma unroll
+    for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {
+        first[j] = i >= half || in.pairs ? 2 * i : i, second[j] = i >= half || in.pairs ? 2 * i + 1 : i + half;
     }
-    const bool has_key = warp == heads % WARPS, has_value = warp == (heads + 1) % WARPS;
-    if (!has_own || !(has_key || has_value)) return;
-    const size_t to = place.page * in.page_elements + ((size_t)kv_head * PAGE_TOKENS + place.slot) * DIM;
-    __half *cache = reinterpret_cast<__half *>(in.cache) + to;
+    __half *cache = reinterpret_cast<__half *>(in.cache) + (place.page * in.page_elements + ((size_t)kv_head * PAGE_TOKENS + place.slot) * DIM);
     const size_t from = ((size_t)row * in.kv_heads + kv_head) * DIM;
-    const auto put = [&](__half *own, uint64_t side, uint32_t i, float v) {
-        own[i] = __float2half_rn(v);
-        if (stores) cache[side + i] = own[i];
-    };
-    if (has_key) turn_head(in, row, in.k + from, in.k_norm, [&](uint32_t i, float v) { put(b.own_key, in.keys, i, v); });
-    if (!has_value) return;
-    float v[(DIM + WARP - 1) / WARP];
+    wait();
+#pragma unroll 1
+    for (uint32_t task = warp; task < tasks; task += WARPS) {
+        const bool is_query = task < heads, is_key = task == heads;
+        const float *x = is_query ? q + (size_t)task * DIM : (is_key ? in.k : in.v) + from, *weight = is_query ? in.q_norm : is_key ? in.k_norm : nullptr;
+        float a[PAIRS], c[PAIRS], cos[PAIRS], sin[PAIRS];
 #pragma unroll
-    for (uint32_t i = lane; i < DIM; i += WARP) v[i / WARP] = in.v[from + i];
+        for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {
+            if (i < DIM / 2) a[j] = x[first[j]], c[j] = x[second[j]];
+            if (i < half) cos[j] = in.cos[row * half + i], sin[j] = in.sin[row * half + i];
+        }
+        if (weight != nullptr) {
+            const float factor = head_factor(in, x, weight, lane);
 #pragma unroll
-    for (uint32_t i = lane; i < DIM; i += WARP) put(b.own_value, in.values, i, v[i / WARP]);
+            for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {
+                if (i >= DIM / 2) break;
+                a[j] = __fmul_rn(__fmul_rn(a[j], factor), weight[first[j]]), c[j] = __fmul_rn(__fmul_rn(c[j], factor), weight[second[j]]);
+            }
+        }
+#pragma unroll
+        for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {
+            if (i >= DIM / 2) break;
+            if (i < half && (is_query || is_key)) {
+                const float turned = __fmaf_rn(a[j], cos[j], -__fmul_rn(c[j], sin[j]));
+                c[j] = __fmaf_rn(a[j], sin[j], __fmul_rn(c[j], cos[j])), a[j] = turned;
+            }
+            if (is_query) {
+                queries[query_place(task, first[j])] = __float2half_rn(__fmul_rn(a[j], scale));
+                queries[query_place(task, second[j])] = __float2half_rn(__fmul_rn(c[j], scale));
+                continue;
+            }
+            __half *own = is_key ? b.own_key : b.own_value, *to = cache + (is_key ? in.keys : in.values);
+            own[first[j]] = __float2half_rn(a[j]), own[second[j]] = __float2half_rn(c[j]);
+            if (stores) to[first[j]] = own[first[j]], to[second[j]] = own[second[j]];
+        }
+    }
 }
 
 // Puts the row's own key or value in its place of the warp's tile.
@@ -302,7 +327,7 @@ __device__ __forceinline__ void put_part(const AttentionArgs &args, size_t head,
 
 // The same for a block that has the whole row.
 template <uint32_t DIM>
-__device__ __forceinline__ void put_results(const Buffers<DIM> &b, const float (&out)[MIXED<DIM>][4]) {
+__device__ __forceinline__ void put_results(float *results, const float (&out)[MIXED<DIM>][4]) {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 #pragma unroll
     for (uint32_t e = 0; e < MIXED<DIM>; e++) {
@@ -311,7 +336,7 @@ __device__ __forceinline__ void put_results(const Buffers<DIM> &b, const float (
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             // Merging adds to zero, which has no sign then.
-            b.results()[(lane % 4 * 2 + i % 2) * DIM + element + i / 2 * 8] = __fadd_rn(out[e][i], 0.0f);
+            results[(lane % 4 * 2 + i % 2) * DIM + element + i / 2 * 8] = __fadd_rn(out[e][i], 0.0f);
         }
     }
 }
@@ -334,7 +359,7 @@ __device__ __forceinline__ bool ends_last(const AttentionArgs &args, uint32_t ro
 
 // Writes the heads, once results and totals are there; rows of a batch may want them in any form.
 template <bool ANY_FORM, uint32_t DIM>
-__device__ __forceinline__ void put_heads(const AttentionArgs &args, const Buffers<DIM> &b, uint32_t row, uint32_t first_head, uint32_t heads,
+__device__ __forceinline__ void put_heads(const AttentionArgs &args, const float *results, uint32_t row, uint32_t first_head, uint32_t heads,
                                           const float *totals) {
     __syncthreads();
     // Heads have whole blocks of 8-bit values. Those of 64 elements are often no more than a block has threads.
@@ -342,7 +367,7 @@ __device__ __forceinline__ void put_heads(const AttentionArgs &args, const Buffe
 #pragma unroll
         for (uint32_t i = threadIdx.x; i < COLUMNS * DIM; i += THREADS) {
             if (i >= heads * DIM) break;
-            const float v = __fdiv_rn(b.results()[i], totals[i / DIM]);
+            const float v = __fdiv_rn(results[i], totals[i / DIM]);
             if constexpr (ANY_FORM) emit(args.out, row, first_head * DIM + i, args.in.heads * DIM, v);
             else emit_blocks(args.out, row, first_head * DIM + i, args.in.heads * DIM, v);
         }
@@ -352,7 +377,7 @@ __device__ __forceinline__ void put_heads(const AttentionArgs &args, const Buffe
         for (uint32_t i = threadIdx.x; i < COLUMNS * DIM / 4; i += THREADS) {
             if (i / WARP * WARP >= quads) break;
             const bool inside = i < quads;
-            const float4 v = inside ? reinterpret_cast<const float4 *>(b.results())[i] : make_float4(0, 0, 0, 0);
+            const float4 v = inside ? reinterpret_cast<const float4 *>(results)[i] : make_float4(0, 0, 0, 0);
             const float total = inside ? totals[4 * i / DIM] : 1.0f;
             const float4 mixed = make_float4(__fdiv_rn(v.x, total), __fdiv_rn(v.y, total), __fdiv_rn(v.z, total), __fdiv_rn(v.w, total));
             emit_quad<ANY_FORM>(args.out, row, first_head * DIM / 4 + i, args.in.heads * DIM, inside, mixed);
