@@ -59,7 +59,7 @@
 #define SEGNO_CTX_TIMING 4
 
 /**
- * Let products of prompts, and of batches of more than 8 rows, on a GPU multiply weights and activations as 16-bit floats, with sums in f32. They are
+ * Let products of prompts, and of batches of more than 4 rows, on a GPU multiply weights and activations as 16-bit floats, with sums in f32. They are
  * faster by far (README.md has figures), and mostly closer to the precise result than with 8-bit activations, but a sequence's tokens may depend on
  * whether it ran alone, in a batch, and in which. Without this flag they never do. Smaller batches stay as they are. No effect on the processor, on
  * GPUs of another compute capability than 9.0, on weights of other types than Q8_0, Q4_K, Q5_K and Q6_K, and on matrices whose rows or columns are no

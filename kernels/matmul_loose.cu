@@ -89,17 +89,6 @@ struct Plan {
     }
 };
 
-// Calls `f` with the type of a segment's weights.
-template <typename F>
-__device__ __forceinline__ void by_loose_type(uint32_t dtype, const F &f) {
-    switch (dtype) {
-        case Q8_0: return f(Known<Q8_0>());
-        case Q4_K: return f(Known<Q4_K>());
-        case Q5_K: return f(Known<Q5_K>());
-        default: return f(Known<Q6_K>());
-    }
-}
-
 // A warp that fills every COPIERS-th stage of all tiles. Four lanes copy the codes of a row, eight rows at a time, and each lane what else some
 // rows have.
 template <class T>

@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 const SEQS: usize = 64;
 const POSITIONS: usize = 512;
 const PROMPTS: [usize; 5] = [1, 7, 64, 300, 512];
-const BATCHES: [usize; 7] = [2, 3, 5, 8, 17, 33, 64];
+const BATCHES: [usize; 9] = [2, 3, 5, 8, 13, 16, 17, 33, 64];
 
 /// The GPU with fast batches, opened once for all tests, for replayed or for eager steps.
 fn fast(eager: bool) -> &'static Cuda {

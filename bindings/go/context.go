@@ -42,7 +42,7 @@ type ContextOptions struct {
 	NoAVX512    bool
 	HostArgmax  bool // a GPU chooses no tokens: they are taken from the logits on the host, for exact comparison
 	Timing      bool // steps on a GPU run as single launches, each measured; the log hears a table when a session is closed
-	// FastBatches lets prompts, and batches of more than 8 sequences, on a GPU of compute capability 9.0 multiply 16-bit floats: they are faster,
+	// FastBatches lets prompts, and batches of more than 4 sequences, on a GPU of compute capability 9.0 multiply 16-bit floats: they are faster,
 	// but a sequence's tokens may depend on its company.
 	FastBatches bool
 	// CUDAContext is a CUcontext of the host's own, in which all work on the GPU is then done; it must outlive the context and all made from it.

@@ -5,7 +5,7 @@ use super::lower::Launch;
 
 /// Most rows of a batch that has launches for its own number of rows.
 pub const FEW_ROWS: u32 = 4;
-/// Rows of a batch whose products are as fast as those of 16-bit floats.
+/// Most rows of a batch whose products, where they are exact, have a kernel of their own.
 pub const NARROW_ROWS: u32 = 8;
 
 /// The launches of a program. Each row of a step is of another sequence; what else there is counts as a prompt.
@@ -17,7 +17,7 @@ pub struct Lists {
     pub two: Vec<Launch>,
     /// For steps of [`FEW_ROWS`] rows, which three become.
     pub four: Vec<Launch>,
-    /// For steps of up to [`NARROW_ROWS`] rows.
+    /// For all other steps of up to [`NARROW_ROWS`] rows.
     pub narrow: Vec<Launch>,
     /// For all other steps.
     pub batch: Vec<Launch>,
@@ -61,6 +61,6 @@ impl Batches {
 
     /// Whether products may be of 16-bit floats.
     pub fn may_round(self) -> bool {
-        matches!(self, Batches::Steps | Batches::Prompts)
+        !matches!(self, Batches::Few(_))
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A [`Launch`] is data: kernel, grid, arguments, and the ops that it covers. Its grid is told in rows, outputs and splits, so that a few lists
 //! serve every batch: those for one, two and four rows, where a launch covers as many ops as it can (`few`), two for other steps, and one for prompts;
-//! the products of the last three run on tensor cores (`tensor`). All give the same bits, unless the host lets those of prompts and of many rows be of
-//! 16-bit floats (`rounded`). Addresses come from outside, so that lowering needs no GPU.
+//! the products of the last three run on tensor cores (`tensor`). All give the same bits, unless the host lets those of prompts and of more than four rows
+//! be of 16-bit floats (`rounded`). Addresses come from outside, so that lowering needs no GPU.
 
 use super::args::*;
 use super::attention::{MOST_SPREAD, MOST_SPREAD_OF_BATCHES, SHORT_SPLITS, STAGED_DIMS};
@@ -51,10 +51,10 @@ pub enum Kernel {
     Matmul = 25,
     Matvec = 29,
     Tensor = 48,
-    Sample = 69,
-    AttendSplit = 70,
-    MatvecFew = 80,
-    NormParts = 114,
+    Sample = 77,
+    AttendSplit = 78,
+    MatvecFew = 88,
+    NormParts = 122,
 }
 
 /// Extent of a grid along one axis.

@@ -23,6 +23,7 @@ mod module;
 mod rounded;
 mod runner;
 mod sizes;
+mod skinny;
 mod tensor;
 mod timing;
 mod weights;

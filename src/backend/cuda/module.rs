@@ -17,7 +17,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 115] = [
+const NAMES: [(&str, &str); 123] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
@@ -87,6 +87,14 @@ const NAMES: [(&str, &str); 115] = [
     (LOOSE_FILE, "loose_128_128_1"),
     (LOOSE_FILE, "loose_128_128_2"),
     (LOOSE_FILE, "loose_256_128_1"),
+    (SKINNY_FILE, "skinny_8_1_1"),
+    (SKINNY_FILE, "skinny_8_1_2"),
+    (SKINNY_FILE, "skinny_8_2_1"),
+    (SKINNY_FILE, "skinny_8_2_2"),
+    (SKINNY_FILE, "skinny_16_1_1"),
+    (SKINNY_FILE, "skinny_16_1_2"),
+    (SKINNY_FILE, "skinny_16_2_1"),
+    (SKINNY_FILE, "skinny_16_2_2"),
     ("sample", "sample"),
     ("attend_split", "attend_split_64"),
     ("attend_split", "attend_split_80"),
@@ -135,8 +143,9 @@ const NAMES: [(&str, &str); 115] = [
     ("norm", "rms_norm_parts"),
 ];
 const REPACK: usize = 47;
-/// The one file whose kernels are only in machine code for compute capability 9.0.
+/// The files whose kernels are only in machine code for compute capability 9.0.
 const LOOSE_FILE: &str = "matmul_loose";
+const SKINNY_FILE: &str = "matmul_skinny";
 
 /// Whether kernels were compiled into this library.
 pub fn is_built() -> bool {
@@ -199,7 +208,7 @@ impl Kernels {
         self.loose
     }
 
-    /// A kernel; none where its file was compiled without it, as that of 16-bit floats may be.
+    /// A kernel; none where its file was compiled without it, as those of 16-bit floats may be.
     fn find(&self, file: &str, name: &'static str) -> Result<Option<CUfunction>> {
         let index = MODULES.iter().position(|(module, _)| *module == file);
         let module = index.ok_or_else(|| Error::Device(format!("kernel file {file} is not in this library")))?;
@@ -207,7 +216,7 @@ impl Kernels {
         let mut function: CUfunction = null_mut();
         // SAFETY: the module is loaded; the name ends with NUL.
         let result = unsafe { sys::cuModuleGetFunction(&mut function, self.modules[module], text.as_ptr()) };
-        if file == LOOSE_FILE && result == CUresult::CUDA_ERROR_NOT_FOUND {
+        if [LOOSE_FILE, SKINNY_FILE].contains(&file) && result == CUresult::CUDA_ERROR_NOT_FOUND {
             hear(name);
             return Ok(None);
         }

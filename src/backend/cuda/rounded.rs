@@ -1,4 +1,4 @@
-//! Values that products of many rows read as 16-bit floats, where the host allows that: which these are, and the memory that they take.
+//! Values that products of several rows read as 16-bit floats, where the host allows that: which these are, and the memory that they take.
 //!
 //! They stand in blocks of rows, tiled as `kernels/common/loose.cuh` tells.
 

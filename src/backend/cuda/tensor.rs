@@ -5,6 +5,7 @@
 use super::args::{Args, Segment, Shape, TensorArgs};
 use super::loose::{LOOSE, Loose};
 use super::lower::{Extent, Kernel, Lowering, ONE};
+use super::skinny::{SKINNY, Skinny};
 use super::wide::{WIDE, Wide};
 use crate::plan::{Op, ValueId};
 use crate::quant::DType;
@@ -40,10 +41,11 @@ const fn tile(rows: u32, columns: u32, groups: u32) -> Tile {
 /// In the order of the kernels, which the one for narrow batches, the wide ones and those of 16-bit floats follow.
 const TILES: [Tile; 5] = [tile(32, 8, 32), tile(32, 16, 32), tile(32, 32, 32), tile(32, 64, 16), tile(64, 64, 8)];
 
-/// The kernel for narrow batches, the first of the wide ones, and the first of those of 16-bit floats, in the order of kernels.
+/// The kernel for narrow batches, the first of the wide ones, and the first of those of 16-bit floats, for all rows and for few, in the order of kernels.
 const NARROW: usize = TILES.len();
 const FIRST_WIDE: usize = NARROW + 1;
 const FIRST_LOOSE: usize = FIRST_WIDE + WIDE.len();
+const FIRST_SKINNY: usize = FIRST_LOOSE + LOOSE.len();
 /// Batches of so many rows at most take no wide kernel.
 const FEWEST_WIDE: u32 = 17;
 
@@ -80,7 +82,10 @@ impl TensorArgs {
     pub fn kernel(&self, shape: &Shape) -> usize {
         let batch = self.batch(shape);
         if self.loose != 0 {
-            return FIRST_LOOSE + Loose::quickest(self, batch);
+            return match Skinny::quickest(self, batch) {
+                Some(index) => FIRST_SKINNY + index,
+                None => FIRST_LOOSE + Loose::quickest(self, batch),
+            };
         }
         if self.narrow_bytes(batch).is_some() {
             return NARROW;
@@ -117,6 +122,7 @@ impl TensorArgs {
     /// Threads of a block.
     pub fn threads(&self, shape: &Shape) -> u32 {
         match self.kernel(shape) {
+            kernel @ FIRST_SKINNY.. => SKINNY[kernel - FIRST_SKINNY].threads(),
             kernel @ FIRST_LOOSE.. => LOOSE[kernel - FIRST_LOOSE].threads,
             kernel @ FIRST_WIDE.. => WIDE[kernel - FIRST_WIDE].threads,
             NARROW => NARROW_THREADS,
@@ -127,6 +133,9 @@ impl TensorArgs {
     /// Blocks of a launch.
     pub fn blocks(&self, shape: &Shape) -> u32 {
         let (kernel, batch) = (self.kernel(shape), self.batch(shape));
+        if kernel >= FIRST_SKINNY {
+            return SKINNY[kernel - FIRST_SKINNY].grid(self);
+        }
         if kernel >= FIRST_LOOSE {
             return LOOSE[kernel - FIRST_LOOSE].grid(self, batch);
         }
@@ -141,6 +150,9 @@ impl TensorArgs {
     /// Shared memory of a block: the sums, and a ring of as many stages as fit.
     pub fn shared_bytes(&self, shape: &Shape) -> u32 {
         let kernel = self.kernel(shape);
+        if kernel >= FIRST_SKINNY {
+            return SKINNY[kernel - FIRST_SKINNY].shared_bytes(self);
+        }
         if kernel >= FIRST_LOOSE {
             return LOOSE[kernel - FIRST_LOOSE].shared_bytes(self);
         }

@@ -1,0 +1,162 @@
+// How products of few rows are divided, and a lane's weights on their way from a stage to operands: what matmul_skinny.cu is made of.
+#pragma once
+#include "loose_weights.cuh"
+#include "matmul.cuh"
+
+// Warps of a team, which divide the columns of a slice, and all that multiply; those that copy weights, beside one that copies x.
+constexpr uint32_t TEAM_WARPS = 8, TEAMS = 2, MATH_WARPS = TEAMS * TEAM_WARPS;
+constexpr uint32_t COPY_WARPS = 2;
+constexpr uint32_t REGISTERS = 104, COPY_REGISTERS = 40;
+constexpr uint32_t STAGE_ROWS = 32, SLICE_CHUNKS = 16, MOST_STAGES = 16, MOST_SLOTS = 8;
+// Shared memory for slices of x, of which there are always two or all.
+constexpr uint32_t X_ROOM = 64 << 10;
+
+// N rows of x by 32 * PARTS weight rows; SPLIT blocks a tile.
+template <int N, int PARTS_, int SPLIT_>
+struct Tile {
+    static constexpr uint32_t COLS = N, PARTS = PARTS_, SPLIT = SPLIT_, ROWS = STAGE_ROWS * PARTS;
+    // Whether those that multiply take registers from those that copy, which are a whole warpgroup then.
+    static constexpr bool DEALS = N > 8;
+    static constexpr uint32_t THREADS = (MATH_WARPS + COPY_WARPS + (DEALS ? 2 : 1)) * WARP;
+    // Pieces of 16 x 8 sums, of which a lane has two columns, and most such columns that a warp adds up.
+    static constexpr uint32_t PIECES = ROWS / 16 * N / 8, OWN = (2 * PIECES + MATH_WARPS - 1) / MATH_WARPS;
+    // Warps that have sums of a piece: of one team where each has its own half of the tile.
+    static constexpr uint32_t SHARERS = MATH_WARPS / PARTS, SUM_BYTES = SHARERS * PIECES * 512;
+    // What comes from the other block: of two tiles, half of the sums.
+    static constexpr uint32_t SENT_BYTES = SPLIT == 1 ? 0 : PIECES * 256;
+    static constexpr uint32_t X_BYTES = N * SLICE_CHUNKS * LOOSE_LINE, SLOTS = X_ROOM / X_BYTES < 2 ? 2 : X_ROOM / X_BYTES;
+};
+
+// The distance of rows in a stage: an odd number of 16 bytes, five more than a multiple of eight, so that rows r and r + 4 have other banks.
+__host__ __device__ constexpr uint32_t stage_stride(uint32_t dtype) { return (bytes_of_slice(dtype, SLICE_GROUPS) / 16 + 2) / 8 * 128 + 80; }
+// The same where the type is only known when the kernel runs.
+__device__ __forceinline__ uint32_t stride_of(uint32_t dtype) { return dtype == Q8_0 ? 1104 : 592 + 128 * (dtype - Q4_K); }
+static_assert(stage_stride(Q4_K) == 592 && stage_stride(Q5_K) == 720 && stage_stride(Q6_K) == 848 && stage_stride(Q8_0) == 1104, "");
+
+struct Corner {
+    uint32_t segment, row;
+};
+
+// A place in a ring, and the parity of its round.
+struct Turn {
+    uint32_t stage = 0, parity = 0;
+    __device__ __forceinline__ void skip(uint32_t count, uint32_t stages) {
+        stage += count;
+        if (stage >= stages) stage -= stages, parity ^= 1;
+    }
+};
+
+// How a launch is divided, and shared addresses.
+template <class T>
+struct Plan {
+    const TensorArgs &args;
+    uint32_t batch, tiles, slices, first_slice, end_slice, stage_bytes, stages, slots;
+    uint32_t sums, sent, x, ring, full, empty, x_full, x_empty, ready, taken, met;
+
+    __device__ __forceinline__ Plan(const TensorArgs &args, const Shape &shape, uint32_t shared, uint32_t barriers) : args(args) {
+        batch = args.on_outputs ? shape.outputs : shape.rows;
+        tiles = 0;
+        uint32_t most = 0;
+        for (uint32_t i = 0; i < args.count; i++) {
+            tiles += args.segments[i].matrix.rows / T::ROWS;
+            most = max(most, stride_of(args.segments[i].matrix.dtype));
+        }
+        slices = (args.cols + 1023) / 1024;
+        first_slice = slices * rank() / T::SPLIT, end_slice = slices * (rank() + 1) / T::SPLIT;
+        slots = min(T::SLOTS, (slices + T::SPLIT - 1) / T::SPLIT);
+        stage_bytes = STAGE_ROWS * most;
+        uint32_t bytes;
+        asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+        sums = shared, sent = sums + T::SUM_BYTES, x = sent + 2 * T::SENT_BYTES, ring = x + slots * T::X_BYTES;
+        stages = min(MOST_STAGES, (bytes - (ring - shared)) / stage_bytes) / TEAMS * TEAMS;
+        full = barriers, empty = full + 8 * MOST_STAGES, x_full = empty + 8 * MOST_STAGES, x_empty = x_full + 8 * MOST_SLOTS;
+        ready = x_empty + 8 * MOST_SLOTS, taken = ready + 8, met = taken + 8;
+    }
+    __device__ __forceinline__ static uint32_t rank() { return T::SPLIT == 1 ? 0 : blockIdx.x % T::SPLIT; }
+    __device__ __forceinline__ static uint32_t begin() { return blockIdx.x / T::SPLIT; }
+    __device__ __forceinline__ static uint32_t step() { return gridDim.x / T::SPLIT; }
+    __device__ __forceinline__ bool is_gated() const { return args.gated.x != nullptr; }
+    // Whether all slices of x that the block needs stay where they are.
+    __device__ __forceinline__ bool is_resident() const { return slots >= end_slice - first_slice; }
+    __device__ __forceinline__ uint32_t groups_of(uint32_t slice) const { return min((uint32_t)SLICE_GROUPS, args.cols / 32 - slice * SLICE_GROUPS); }
+    // Gated tiles have as many rows of either matrix, eight of the first and eight of the second in turn.
+    __device__ __forceinline__ Corner corner_of(uint32_t tile) const {
+        if (is_gated()) return Corner{0, tile * (T::ROWS / 2)};
+        Corner corner{0, tile};
+        while (corner.segment + 1 < args.count && corner.row >= args.segments[corner.segment].matrix.rows / T::ROWS)
+            corner.row -= args.segments[corner.segment++].matrix.rows / T::ROWS;
+        corner.row *= T::ROWS;
+        return corner;
+    }
+};
+
+// The scales of a group from its own two bytes and those of its block, without conversions of whole numbers.
+template <int TYPE>
+__device__ __forceinline__ LooseScales quick_scales(uint32_t own, uint32_t block) {
+    LooseScales out;
+    if constexpr (TYPE == Q8_0) {
+        out.scale[0] = out.scale[1] = __half2half2(__ushort_as_half((unsigned short)own));
+    } else if constexpr (TYPE == Q6_K) {
+        const __half2 whole = __hsub2(as_halves(pick_bytes(own ^ 0x8080, HALF_1024, 0x5150)), __float2half2_rn(1024.0f + 128.0f));
+        const __half2 both = __hmul2(whole, as_halves(pick_bytes(block, 0, 0x1010)));
+        out.scale[0] = __low2half2(both), out.scale[1] = __high2half2(both);
+    } else {
+        const __half2 whole = __hsub2(as_halves(pick_bytes(own, HALF_1024, 0x5150)), __float2half2_rn(1024.0f));
+        const __half2 both = __hmul2(whole, as_halves(block)), scale = __low2half2(both);
+        out.scale[0] = scale, out.scale[1] = TYPE == Q4_K ? __hmul2(scale, __float2half2_rn(0.0625f)) : scale;
+        out.shift = __hfma2(scale, __float2half2_rn((float)CENTER<TYPE>), __hneg2(__high2half2(both)));
+    }
+    return out;
+}
+
+// What a lane reads of a row before it computes anything: its group's codes, high bits, scales, and its block's.
+template <int TYPE>
+struct Raw {
+    uint32_t words[TYPE == Q8_0 ? 8 : 4], high[TYPE == Q6_K ? 2 : 1], own, block;
+};
+
+// Where a lane finds its group in the first row of a stage.
+struct Places {
+    uint32_t codes, upper, high, scales, blocks;
+};
+
+template <int TYPE>
+__device__ __forceinline__ Places places_of(uint32_t groups) {
+    constexpr uint32_t STRIDE = stage_stride(TYPE);
+    const uint32_t lane = threadIdx.x % WARP, row = lane / 8 + lane / 4 % 2 * 4, group = threadIdx.x / WARP % TEAM_WARPS * 4 + lane % 4;
+    Places p;
+    p.codes = row * STRIDE + group * 16, p.upper = p.codes + groups * 16;
+    p.high = row * STRIDE + code_bytes(TYPE) * groups + group * high_bytes(TYPE);
+    p.scales = row * STRIDE + (code_bytes(TYPE) + high_bytes(TYPE)) * groups + group * 2;
+    p.blocks = row * STRIDE + (code_bytes(TYPE) + high_bytes(TYPE) + 2) * groups + group / 8 * (TYPE == Q6_K ? 2 : 4);
+    return p;
+}
+
+template <int TYPE>
+__device__ __forceinline__ void load_raw(Raw<TYPE> &to, const Places &p, uint32_t at) {
+    const uint4 c = load_shared_as<uint4>(at + p.codes);
+    to.words[0] = c.x, to.words[1] = c.y, to.words[2] = c.z, to.words[3] = c.w;
+    if constexpr (TYPE == Q8_0) {
+        const uint4 d = load_shared_as<uint4>(at + p.upper);
+        to.words[4] = d.x, to.words[5] = d.y, to.words[6] = d.z, to.words[7] = d.w;
+    }
+    if constexpr (TYPE == Q5_K) to.high[0] = load_shared_as<uint32_t>(at + p.high);
+    if constexpr (TYPE == Q6_K) {
+        const uint2 bits = load_shared_as<uint2>(at + p.high);
+        to.high[0] = bits.x, to.high[1] = bits.y;
+    }
+    to.own = load_shared_as<uint16_t>(at + p.scales), to.block = 0;
+    if constexpr (TYPE == Q6_K) to.block = load_shared_as<uint16_t>(at + p.blocks);
+    else if constexpr (TYPE != Q8_0) to.block = load_shared_as<uint32_t>(at + p.blocks);
+}
+
+template <int TYPE>
+__device__ __forceinline__ LooseGroup<TYPE> group_of(const Raw<TYPE> &raw) {
+    LooseGroup<TYPE> g;
+#pragma unroll
+    for (uint32_t i = 0; i < sizeof(g.words) / 4; i++) g.words[i] = raw.words[i];
+#pragma unroll
+    for (uint32_t i = 0; i < sizeof(g.high) / 4; i++) g.high[i] = raw.high[i];
+    g.scales = quick_scales<TYPE>(raw.own, raw.block);
+    return g;
+}
