@@ -20,6 +20,9 @@ const CONTEXTS: [usize; 2] = [128, 2048];
 const STEPS: usize = 32;
 const FIRST_PROMPT: usize = 16;
 const BANDWIDTH_BYTES: usize = 1 << 30;
+/// Places that a thread reads from at once, and words of a cache line.
+const STREAMS: usize = 8;
+const LINE_WORDS: usize = 8;
 
 struct Options {
     threads: usize,
@@ -56,7 +59,8 @@ fn processor() -> String {
     segno::engine::device::info(segno::engine::device::Kind::Cpu, 0).map_or_else(|_| "cpu".into(), |info| info.name)
 }
 
-/// Bytes a second that `threads` threads read together, the best of several passes over memory that no cache holds.
+/// Bytes a second that `threads` threads read together, the best of several passes over memory that no cache holds. Each thread reads several streams,
+/// as decoding does: one alone keeps too few lines on their way.
 fn read_bandwidth(threads: usize) -> f64 {
     let words = vec![1u64; BANDWIDTH_BYTES / 8];
     let share = words.len() / threads;
@@ -64,12 +68,19 @@ fn read_bandwidth(threads: usize) -> f64 {
         let start = Instant::now();
         std::thread::scope(|scope| {
             for part in words.chunks(share) {
-                scope.spawn(move || std::hint::black_box(part.iter().fold(0u64, |sum, word| sum.wrapping_add(*word))));
+                scope.spawn(move || std::hint::black_box(sum_streams(part)));
             }
         });
         BANDWIDTH_BYTES as f64 / start.elapsed().as_secs_f64()
     };
     (0..8).map(|_| pass()).fold(0.0, f64::max)
+}
+
+fn sum_streams(words: &[u64]) -> u64 {
+    let streams: Vec<&[u64]> = words.chunks_exact(words.len() / STREAMS).collect();
+    let lines = streams[0].len() / LINE_WORDS;
+    let line_sum = |stream: &[u64], line: usize| stream[line * LINE_WORDS..][..LINE_WORDS].iter().sum::<u64>();
+    (0..lines).map(|line| streams.iter().map(|stream| line_sum(stream, line)).sum::<u64>()).sum()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
