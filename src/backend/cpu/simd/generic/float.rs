@@ -58,7 +58,7 @@ struct Stored<'a, 'w, 'o> {
 
 /// Activation rows that are taken together; a chunk of a weight row is decoded once for all of them.
 const TOKENS: usize = 64;
-/// The same for panels.
+/// The same for panels, at most.
 const PANEL_TOKENS: usize = 128;
 /// Values in a chunk: whole blocks of every type.
 const CHUNK: usize = 256;
@@ -72,29 +72,40 @@ const PANEL_ROWS: usize = 13;
 const TILE_TOKENS: usize = 2;
 /// What is left of the weight rows.
 const LAST_ROWS: usize = 4;
+/// The same for 16 registers, of which 16 values take two.
+const SMALL_STEPS: usize = 128;
+const SMALL_PANEL_ROWS: usize = 3;
 
 impl Stored<'_, '_, '_> {
     #[inline(always)]
-    fn multiply<S: Simd, T: Terms>(mut self, s: S) {
-        let (tokens, rows) = (self.out.rows(), self.out.cols());
-        if !S::LARGE_TILES {
-            // So many activation rows stay in the second-level cache while all weights pass by.
-            for first in (0..tokens).step_by(TOKENS) {
-                self.tiles::<S, T, 2, 2>(s, 0, first..tokens.min(first + TOKENS));
-            }
-            return;
+    fn multiply<S: Simd, T: Terms>(self, s: S) {
+        if S::LARGE_TILES {
+            self.multiply_in::<S, T, PANEL_ROWS, LAST_ROWS, STEPS, 4>(s, PANEL_TOKENS);
+        } else {
+            self.multiply_in::<S, T, SMALL_PANEL_ROWS, 1, SMALL_STEPS, 2>(s, TOKENS);
         }
-        for first in (0..tokens).step_by(PANEL_TOKENS) {
-            let tokens = first..tokens.min(first + PANEL_TOKENS);
+    }
+
+    /// In panels of `R` weight rows and of `LAST` where less is left, and what they leave in tiles of `N` x `N`. `together` activation rows stay in
+    /// the second-level cache while all weights pass by.
+    #[inline(always)]
+    fn multiply_in<S: Simd, T: Terms, const R: usize, const LAST: usize, const STEPS: usize, const N: usize>(
+        mut self,
+        s: S,
+        together: usize,
+    ) {
+        let (tokens, rows) = (self.out.rows(), self.out.cols());
+        for first in (0..tokens).step_by(together) {
+            let tokens = first..tokens.min(first + together);
             let mut done = 0;
             if tokens.len() >= PROMPT_TOKENS && (self.w.cols() * T::X_BYTES).is_multiple_of(64) {
-                let most = rows / PANEL_ROWS * PANEL_ROWS;
-                let all = most + (rows - most) / LAST_ROWS * LAST_ROWS;
-                self.panels::<S, T, PANEL_ROWS>(s, 0..most, tokens.clone());
-                self.panels::<S, T, LAST_ROWS>(s, most..all, tokens.clone());
+                let most = rows / R * R;
+                let all = most + (rows - most) / LAST * LAST;
+                self.panels::<S, T, R, STEPS>(s, 0..most, tokens.clone());
+                self.panels::<S, T, LAST, STEPS>(s, most..all, tokens.clone());
                 done = all;
             }
-            self.tiles::<S, T, 4, 4>(s, done, tokens);
+            self.tiles::<S, T, N, N>(s, done, tokens);
         }
     }
 
@@ -140,7 +151,12 @@ impl Stored<'_, '_, '_> {
     /// The outputs of some weight rows (a multiple of `R`) and activation rows, at most [`PANEL_TOKENS`]. A panel of weights is filled once for
     /// all activations, and sums wait in memory between two panels.
     #[inline(always)]
-    fn panels<S: Simd, T: Terms, const R: usize>(&mut self, s: S, rows: Range<usize>, tokens: Range<usize>) {
+    fn panels<S: Simd, T: Terms, const R: usize, const STEPS: usize>(
+        &mut self,
+        s: S,
+        rows: Range<usize>,
+        tokens: Range<usize>,
+    ) {
         let (x_bytes, row_bytes) = (self.w.cols() * T::X_BYTES, self.w.row_bytes());
         let (steps, full) = (x_bytes / 64, tokens.len() / TILE_TOKENS * TILE_TOKENS);
         let mut panel = [const { [Lanes::ZERO; R] }; STEPS];
@@ -153,7 +169,7 @@ impl Stored<'_, '_, '_> {
                 for (r, bytes) in bytes.chunks_exact(row_bytes.max(1)).enumerate() {
                     fill::<S, T, R>(s, &T::chunks(bytes).0[first..], r, panel);
                 }
-                let next = Next::new::<T, R>(bytes, first, steps);
+                let next = Next::new::<T, R, STEPS>(bytes, first, steps);
                 let x = |token: usize| &self.x[(tokens.start + token) * x_bytes + 64 * first..][..64 * panel.len()];
                 for token in (0..full).step_by(TILE_TOKENS) {
                     next.prefetch(s, token, full);
@@ -196,7 +212,7 @@ struct Next {
 impl Next {
     /// Behind the panel from step `first` of `steps` on, of `R` rows.
     #[inline(always)]
-    fn new<T: Terms, const R: usize>(rows: &[u8], first: usize, steps: usize) -> Next {
+    fn new<T: Terms, const R: usize, const STEPS: usize>(rows: &[u8], first: usize, steps: usize) -> Next {
         let bytes = STEPS * size_of::<T::Chunk>();
         let behind = if first + STEPS < steps { first * size_of::<T::Chunk>() + bytes } else { rows.len() };
         let row_lines = bytes / 64;
