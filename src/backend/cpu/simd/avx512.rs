@@ -41,6 +41,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     type Dots = __m512i;
     const LARGE_TILES: bool = true;
     const Q8_BIAS: i16 = 128;
+    const HAS_PAIRS: bool = BF16;
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {

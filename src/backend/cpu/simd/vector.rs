@@ -31,6 +31,8 @@ pub(super) trait Simd: Copy {
     const LARGE_TILES: bool;
     /// What [`Simd::recode_q8`] adds to each signed byte.
     const Q8_BIAS: i16;
+    /// Whether [`Simd::dot_pairs`] is an instruction.
+    const HAS_PAIRS: bool = false;
 
     /// Runs a kernel compiled for this instruction set.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;

@@ -1,7 +1,7 @@
 //! Products with float weights, and with weights of any other type decoded to floats a chunk at a time.
 
 use super::panel::Lanes;
-use super::terms::{BF16, F16, F32, Floats, Pairs, Terms};
+use super::terms::{BF16, F16, F32, Floats, Pairs, SplitPairs, Terms};
 use crate::backend::cpu::pool::TileMut;
 use crate::backend::cpu::simd::operand::Matrix;
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
@@ -45,7 +45,8 @@ impl Kernel for PairProduct<'_, '_, '_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        Stored { w: self.w, x: self.x, out: self.out }.multiply::<S, Pairs>(s);
+        let stored = Stored { w: self.w, x: self.x, out: self.out };
+        if S::HAS_PAIRS { stored.multiply::<S, Pairs>(s) } else { stored.multiply::<S, SplitPairs>(s) }
     }
 }
 
@@ -164,13 +165,14 @@ impl Stored<'_, '_, '_> {
         for row in rows.step_by(R) {
             let bytes = self.w.bytes_of_rows(self.out.first_col() + row, R);
             // Without columns there is still one panel, which gives zeros.
-            for first in (0..steps.max(1)).step_by(STEPS) {
-                let panel = &mut panel[..STEPS.min(steps - first)];
+            for first in (0..steps.max(1)).step_by(STEPS / T::HALVES) {
+                let count = (STEPS / T::HALVES).min(steps - first);
+                let panel = &mut panel[..T::HALVES * count];
                 for (r, bytes) in bytes.chunks_exact(row_bytes.max(1)).enumerate() {
                     fill::<S, T, R>(s, &T::chunks(bytes).0[first..], r, panel);
                 }
                 let next = Next::new::<T, R, STEPS>(bytes, first, steps);
-                let x = |token: usize| &self.x[(tokens.start + token) * x_bytes + 64 * first..][..64 * panel.len()];
+                let x = |token: usize| &self.x[(tokens.start + token) * x_bytes + 64 * first..][..64 * count];
                 for token in (0..full).step_by(TILE_TOKENS) {
                     next.prefetch(s, token, full);
                     let x: [&[u8]; TILE_TOKENS] = std::array::from_fn(|t| x(token + t));
@@ -195,8 +197,10 @@ impl Stored<'_, '_, '_> {
 /// Row `r` of a panel.
 #[inline(always)]
 fn fill<S: Simd, T: Terms, const R: usize>(s: S, chunks: &[T::Chunk], r: usize, panel: &mut [[Lanes; R]]) {
-    for (chunk, lanes) in chunks.iter().zip(panel) {
-        s.store_bytes(T::load(s, chunk), &mut lanes[r].0);
+    for (chunk, step) in chunks.iter().zip(panel.chunks_exact_mut(T::HALVES)) {
+        for (half, lanes) in step.iter_mut().enumerate() {
+            s.store_bytes(T::load(s, chunk, half), &mut lanes[r].0);
+        }
     }
 }
 
@@ -213,8 +217,8 @@ impl Next {
     /// Behind the panel from step `first` of `steps` on, of `R` rows.
     #[inline(always)]
     fn new<T: Terms, const R: usize, const STEPS: usize>(rows: &[u8], first: usize, steps: usize) -> Next {
-        let bytes = STEPS * size_of::<T::Chunk>();
-        let behind = if first + STEPS < steps { first * size_of::<T::Chunk>() + bytes } else { rows.len() };
+        let bytes = STEPS / T::HALVES * size_of::<T::Chunk>();
+        let behind = if first + STEPS / T::HALVES < steps { first * size_of::<T::Chunk>() + bytes } else { rows.len() };
         let row_lines = bytes / 64;
         Next { first: rows.as_ptr().wrapping_add(behind), stride: rows.len() / R, row_lines, lines: R * row_lines }
     }
@@ -240,22 +244,24 @@ fn add_panel<S: Simd, T: Terms, const R: usize, const C: usize>(
     let mut acc = [[s.splat(0.0); R]; C];
     let mut steps: [&[[u8; 64]]; C] = [&[]; C];
     for t in 0..C {
-        steps[t] = &x[t].as_chunks().0[..panel.len()];
+        steps[t] = &x[t].as_chunks().0[..panel.len() / T::HALVES];
         for r in 0..R {
             if !begin {
                 acc[t][r] = s.as_float(s.load_bytes(&sums[t][r].0));
             }
         }
     }
-    for (i, weights) in panel.iter().enumerate() {
-        let mut x = [s.splat_int(0); C];
-        for t in 0..C {
-            x[t] = T::load_x(s, &steps[t][i]);
-        }
-        for r in 0..R {
-            let w = s.load_bytes(&weights[r].0);
+    for (i, step) in panel.chunks_exact(T::HALVES).enumerate() {
+        for (half, weights) in step.iter().enumerate() {
+            let mut x = [s.splat_int(0); C];
             for t in 0..C {
-                acc[t][r] = T::add(s, acc[t][r], w, x[t]);
+                x[t] = T::load_x(s, &steps[t][i], half);
+            }
+            for r in 0..R {
+                let w = s.load_bytes(&weights[r].0);
+                for t in 0..C {
+                    acc[t][r] = T::add(s, acc[t][r], w, x[t]);
+                }
             }
         }
     }
@@ -286,24 +292,26 @@ fn dot_lanes<S: Simd, T: Terms, const R: usize, const C: usize>(
                 s.prefetch(ahead.wrapping_add(i * bytes + line));
             }
         }
-        let mut x = [s.splat_int(0); C];
-        for t in 0..C {
-            x[t] = T::load_x(s, &x_steps[t][i]);
-        }
-        for r in 0..R {
-            let w = T::load(s, &w_steps[r][i]);
+        for half in 0..T::HALVES {
+            let mut x = [s.splat_int(0); C];
             for t in 0..C {
-                lanes[r][t] = T::add(s, lanes[r][t], w, x[t]);
+                x[t] = T::load_x(s, &x_steps[t][i], half);
+            }
+            for r in 0..R {
+                let w = T::load(s, &w_steps[r][i], half);
+                for t in 0..C {
+                    lanes[r][t] = T::add(s, lanes[r][t], w, x[t]);
+                }
             }
         }
     }
     if x[0].len().is_multiple_of(64) {
         return lanes;
     }
-    for r in 0..R {
-        let w = T::load_part(s, T::chunks(w[r]).1);
+    for (r, half) in (0..R).flat_map(|r| (0..T::HALVES).map(move |half| (r, half))) {
+        let w = T::load_part(s, T::chunks(w[r]).1, half);
         for t in 0..C {
-            let x = T::load_x_part(s, x[t].as_chunks::<64>().1);
+            let x = T::load_x_part(s, x[t].as_chunks::<64>().1, half);
             lanes[r][t] = T::add(s, lanes[r][t], w, x);
         }
     }

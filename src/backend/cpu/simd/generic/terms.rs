@@ -83,31 +83,32 @@ fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     out
 }
 
-/// A pair of forms, of weights and of activations. A step is a vector of activations, and the weights that meet it.
+/// A pair of forms, of weights and of activations. A step is a vector of activations, and the weights that meet it; it is added in `HALVES` parts.
 pub(super) trait Terms {
     /// Stored weights of a step.
     type Chunk;
     /// Bytes of an activation.
     const X_BYTES: usize;
+    const HALVES: usize = 1;
     /// Whole steps of weights, and the bytes left.
     fn chunks(bytes: &[u8]) -> (&[Self::Chunk], &[u8]);
-    /// The weights of a step, as [`Terms::add`] takes them.
-    fn load<S: Simd>(s: S, chunk: &Self::Chunk) -> S::I;
+    /// The weights of a part of a step, as [`Terms::add`] takes them.
+    fn load<S: Simd>(s: S, chunk: &Self::Chunk, half: usize) -> S::I;
     /// Those of less than a step, filled with zeros.
-    fn load_part<S: Simd>(s: S, bytes: &[u8]) -> S::I;
-    /// `acc` plus the products of a step.
+    fn load_part<S: Simd>(s: S, bytes: &[u8], half: usize) -> S::I;
+    /// `acc` plus the products of a part of a step.
     fn add<S: Simd>(s: S, acc: S::F, w: S::I, x: S::I) -> S::F;
 
-    /// The activations of a step.
+    /// The activations of a part of a step.
     #[inline(always)]
-    fn load_x<S: Simd>(s: S, x: &[u8; 64]) -> S::I {
+    fn load_x<S: Simd>(s: S, x: &[u8; 64], _half: usize) -> S::I {
         s.load_bytes(x)
     }
 
     /// Those of less than a step, filled with zeros.
     #[inline(always)]
-    fn load_x_part<S: Simd>(s: S, x: &[u8]) -> S::I {
-        s.load_bytes(&padded(x))
+    fn load_x_part<S: Simd>(s: S, x: &[u8], half: usize) -> S::I {
+        Self::load_x(s, &padded(x), half)
     }
 }
 
@@ -124,12 +125,12 @@ impl<E: Element> Terms for Floats<E> {
     }
 
     #[inline(always)]
-    fn load<S: Simd>(s: S, chunk: &E::Chunk) -> S::I {
+    fn load<S: Simd>(s: S, chunk: &E::Chunk, _half: usize) -> S::I {
         s.as_int(E::load(s, chunk))
     }
 
     #[inline(always)]
-    fn load_part<S: Simd>(s: S, bytes: &[u8]) -> S::I {
+    fn load_part<S: Simd>(s: S, bytes: &[u8], _half: usize) -> S::I {
         s.as_int(E::load_part(s, bytes))
     }
 
@@ -152,17 +153,52 @@ impl Terms for Pairs {
     }
 
     #[inline(always)]
-    fn load<S: Simd>(s: S, chunk: &[u8; 64]) -> S::I {
+    fn load<S: Simd>(s: S, chunk: &[u8; 64], _half: usize) -> S::I {
         s.load_bytes(chunk)
     }
 
     #[inline(always)]
-    fn load_part<S: Simd>(s: S, bytes: &[u8]) -> S::I {
+    fn load_part<S: Simd>(s: S, bytes: &[u8], _half: usize) -> S::I {
         s.load_bytes(&padded(bytes))
     }
 
     #[inline(always)]
     fn add<S: Simd>(s: S, acc: S::F, w: S::I, x: S::I) -> S::F {
         s.dot_pairs(acc, w, x)
+    }
+}
+
+/// The same in the order of [`Simd::dot_pairs`] without its instruction: the second of each pair as an f32, then the first.
+pub(super) struct SplitPairs;
+
+impl Terms for SplitPairs {
+    type Chunk = [u8; 64];
+    const X_BYTES: usize = 2;
+    const HALVES: usize = 2;
+
+    #[inline(always)]
+    fn chunks(bytes: &[u8]) -> (&[[u8; 64]], &[u8]) {
+        bytes.as_chunks()
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, chunk: &[u8; 64], half: usize) -> S::I {
+        let pairs = s.load_bytes(chunk);
+        if half == 0 { s.and(pairs, s.splat_int(0xffff_0000_u32 as i32)) } else { s.shl(pairs, 16) }
+    }
+
+    #[inline(always)]
+    fn load_part<S: Simd>(s: S, bytes: &[u8], half: usize) -> S::I {
+        Self::load(s, &padded(bytes), half)
+    }
+
+    #[inline(always)]
+    fn load_x<S: Simd>(s: S, x: &[u8; 64], half: usize) -> S::I {
+        Self::load(s, x, half)
+    }
+
+    #[inline(always)]
+    fn add<S: Simd>(s: S, acc: S::F, w: S::I, x: S::I) -> S::F {
+        s.fma(s.as_float(w), s.as_float(x), acc)
     }
 }
