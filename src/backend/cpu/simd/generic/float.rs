@@ -46,7 +46,14 @@ impl Kernel for PairProduct<'_, '_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let stored = Stored { w: self.w, x: self.x, out: self.out };
-        if S::HAS_PAIRS { stored.multiply::<S, Pairs>(s) } else { stored.multiply::<S, SplitPairs>(s) }
+        if S::HAS_PAIRS {
+            stored.multiply::<S, Pairs>(s);
+        } else if S::LARGE_TILES {
+            stored.multiply::<S, SplitPairs>(s);
+        } else {
+            // Registers that hold a step in parts are none for sums of another activation row.
+            stored.multiply_in::<S, SplitPairs, SPLIT_PANEL_ROWS, 1, 1, SPLIT_STEPS, 2>(s, TOKENS);
+        }
     }
 }
 
@@ -76,21 +83,31 @@ const LAST_ROWS: usize = 4;
 /// The same for 16 registers, of which 16 values take two.
 const SMALL_STEPS: usize = 128;
 const SMALL_PANEL_ROWS: usize = 3;
+const SPLIT_STEPS: usize = 64;
+const SPLIT_PANEL_ROWS: usize = 4;
 
 impl Stored<'_, '_, '_> {
     #[inline(always)]
     fn multiply<S: Simd, T: Terms>(self, s: S) {
         if S::LARGE_TILES {
-            self.multiply_in::<S, T, PANEL_ROWS, LAST_ROWS, STEPS, 4>(s, PANEL_TOKENS);
+            self.multiply_in::<S, T, PANEL_ROWS, LAST_ROWS, TILE_TOKENS, STEPS, 4>(s, PANEL_TOKENS);
         } else {
-            self.multiply_in::<S, T, SMALL_PANEL_ROWS, 1, SMALL_STEPS, 2>(s, TOKENS);
+            self.multiply_in::<S, T, SMALL_PANEL_ROWS, 1, TILE_TOKENS, SMALL_STEPS, 2>(s, TOKENS);
         }
     }
 
-    /// In panels of `R` weight rows and of `LAST` where less is left, and what they leave in tiles of `N` x `N`. `together` activation rows stay in
-    /// the second-level cache while all weights pass by.
+    /// In panels of `R` weight rows, and of `LAST` where less is left, for tiles of `C` activation rows, and what they leave in tiles of `N` x `N`.
+    /// `together` activation rows stay in the second-level cache while all weights pass by.
     #[inline(always)]
-    fn multiply_in<S: Simd, T: Terms, const R: usize, const LAST: usize, const STEPS: usize, const N: usize>(
+    fn multiply_in<
+        S: Simd,
+        T: Terms,
+        const R: usize,
+        const LAST: usize,
+        const C: usize,
+        const STEPS: usize,
+        const N: usize,
+    >(
         mut self,
         s: S,
         together: usize,
@@ -102,8 +119,8 @@ impl Stored<'_, '_, '_> {
             if tokens.len() >= PROMPT_TOKENS && (self.w.cols() * T::X_BYTES).is_multiple_of(64) {
                 let most = rows / R * R;
                 let all = most + (rows - most) / LAST * LAST;
-                self.panels::<S, T, R, STEPS>(s, 0..most, tokens.clone());
-                self.panels::<S, T, LAST, STEPS>(s, most..all, tokens.clone());
+                self.panels::<S, T, R, C, STEPS>(s, 0..most, tokens.clone());
+                self.panels::<S, T, LAST, C, STEPS>(s, most..all, tokens.clone());
                 done = all;
             }
             self.tiles::<S, T, N, N>(s, done, tokens);
@@ -152,14 +169,14 @@ impl Stored<'_, '_, '_> {
     /// The outputs of some weight rows (a multiple of `R`) and activation rows, at most [`PANEL_TOKENS`]. A panel of weights is filled once for
     /// all activations, and sums wait in memory between two panels.
     #[inline(always)]
-    fn panels<S: Simd, T: Terms, const R: usize, const STEPS: usize>(
+    fn panels<S: Simd, T: Terms, const R: usize, const C: usize, const STEPS: usize>(
         &mut self,
         s: S,
         rows: Range<usize>,
         tokens: Range<usize>,
     ) {
         let (x_bytes, row_bytes) = (self.w.cols() * T::X_BYTES, self.w.row_bytes());
-        let (steps, full) = (x_bytes / 64, tokens.len() / TILE_TOKENS * TILE_TOKENS);
+        let (steps, full) = (x_bytes / 64, tokens.len() / C * C);
         let mut panel = [const { [Lanes::ZERO; R] }; STEPS];
         let mut sums = [const { [Lanes::ZERO; R] }; PANEL_TOKENS];
         for row in rows.step_by(R) {
@@ -173,11 +190,11 @@ impl Stored<'_, '_, '_> {
                 }
                 let next = Next::new::<T, R, STEPS>(bytes, first, steps);
                 let x = |token: usize| &self.x[(tokens.start + token) * x_bytes + 64 * first..][..64 * count];
-                for token in (0..full).step_by(TILE_TOKENS) {
-                    next.prefetch(s, token, full);
-                    let x: [&[u8]; TILE_TOKENS] = std::array::from_fn(|t| x(token + t));
+                for token in (0..full).step_by(C) {
+                    next.prefetch(s, token..token + C, full);
+                    let x: [&[u8]; C] = std::array::from_fn(|t| x(token + t));
                     let sums = sums[token..].first_chunk_mut().expect("so many tokens are left");
-                    add_panel::<S, T, R, TILE_TOKENS>(s, panel, x, sums, first == 0);
+                    add_panel::<S, T, R, C>(s, panel, x, sums, first == 0);
                 }
                 for token in full..tokens.len() {
                     let sums = sums[token..].first_chunk_mut().expect("a token is left");
@@ -223,10 +240,10 @@ impl Next {
         Next { first: rows.as_ptr().wrapping_add(behind), stride: rows.len() / R, row_lines, lines: R * row_lines }
     }
 
-    /// The share of the tile of activation rows from `token` on, of `tokens`.
+    /// The share of a tile of activation rows, of `tokens`.
     #[inline(always)]
-    fn prefetch<S: Simd>(&self, s: S, token: usize, tokens: usize) {
-        for line in token * self.lines / tokens..(token + TILE_TOKENS) * self.lines / tokens {
+    fn prefetch<S: Simd>(&self, s: S, tile: Range<usize>, tokens: usize) {
+        for line in tile.start * self.lines / tokens..tile.end * self.lines / tokens {
             s.prefetch(self.first.wrapping_add(line / self.row_lines * self.stride + line % self.row_lines * 64));
         }
     }
