@@ -175,8 +175,8 @@ __device__ __forceinline__ void add_stage(Sums<T> &sum, const Columns<T> &b, con
     }
 }
 
-// The warp's products of a tile, and `between` after the first slice. Where it has one part, teams take slices in turn. A place in the ring is always read by the same team, so none takes
-// a round of it for another.
+// The warp's products of a tile, and `between` after the first slice. Where it has one part, teams take slices in turn. A place in the ring is always
+// read by the same team, so none takes a round of it for another.
 template <int TYPE, class T, typename F>
 __device__ __forceinline__ void sum_tile(const Plan<T> &plan, Turn &turn, Turn &x_turn, Sums<T> &sum, const F &between) {
     const uint32_t warp = warp_number() % TEAM_WARPS, team = warp_number() / TEAM_WARPS;
