@@ -37,3 +37,13 @@ __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
     __syncwarp();
 }
+
+template <typename V>
+__device__ __forceinline__ V load_shared_as(uint32_t at) {
+    V v;
+    if constexpr (sizeof(V) == 2) asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+    if constexpr (sizeof(V) == 4) asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at));
+    if constexpr (sizeof(V) == 8) asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    if constexpr (sizeof(V) == 16) asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+    return v;
+}

@@ -1,6 +1,7 @@
 // Weights as 16-bit floats, as operands of a warpgroup's matrix instructions: a thread (g, t), with g = lane / 4 and t = lane % 4, makes those of group
 // t of four from 32 codes of row g, or g + 8. Eight steps of 16 columns have four values of a group each, in the order of loose.cuh.
 #pragma once
+#include "async.cuh"
 #include "group.cuh"
 #include "loose.cuh"
 
@@ -83,16 +84,6 @@ __device__ __forceinline__ void bytes_to_halves(uint32_t bytes, const __half2 &s
 template <int BY>
 __device__ __forceinline__ uint32_t moved(uint32_t bits) {
     return BY < 0 ? bits >> -BY : bits << (BY < 0 ? 0 : BY);
-}
-
-template <typename V>
-__device__ __forceinline__ V load_shared_as(uint32_t at) {
-    V v;
-    if constexpr (sizeof(V) == 2) asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
-    if constexpr (sizeof(V) == 4) asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at));
-    if constexpr (sizeof(V) == 8) asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-    if constexpr (sizeof(V) == 16) asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
-    return v;
 }
 
 // Where a thread's first row has its group: codes, high bits, scales, and scales of blocks, as shared addresses.
