@@ -24,9 +24,14 @@ const PAGE: usize = 32;
 fn program(dtype: DType, hidden: usize, feed_forward: usize, head_dim: usize) -> Arc<Program> {
     let shape = Shape { layers: 1, hidden, heads: hidden / 64, kv_heads: 1, head_dim, feed_forward, ..Shape::small() };
     let shape = Shape { heads: hidden / head_dim, vocab: 301, context: 512, ..shape };
-    let bytes = common::random::stored(&shape, |_| dtype).bytes();
+    program_of("llama", &shape, dtype, dtype)
+}
+
+fn program_of(arch: &'static str, shape: &Shape, dtype: DType, value_type: DType) -> Arc<Program> {
+    let dtype_of = |name: &str| if name.contains("attn_v") { value_type } else { dtype };
+    let bytes = common::random::stored(&Shape { arch, ..*shape }, dtype_of).bytes();
     let gguf = Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap();
-    let arch = Arch::find("llama").unwrap();
+    let arch = Arch::find(arch).unwrap();
     let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
     Arc::new(build(&gguf, &arch, &hparams).unwrap())
 }
@@ -113,6 +118,30 @@ fn a_few_rows_give_the_bits_of_one_for_every_type() {
         }
         let turned = [2, 0, 3, 1].map(|at| alone[at as usize].clone());
         assert!(run.pass(&rows, &[2, 0, 3, 1]) == turned, "{dtype}: outputs in another order differ");
+    }
+}
+
+/// Those of large matrices go through others: rows of many slices, of which the last is shorter, and three matrices of different types.
+#[test]
+fn a_few_rows_of_large_matrices_give_the_bits_of_one() {
+    if cuda::count() == 0 {
+        println!("skipped: no cuda device");
+        return;
+    }
+    let device = Cuda::new(0, false).unwrap();
+    let shape =
+        Shape { layers: 1, hidden: 4096, heads: 32, kv_heads: 2, head_dim: 128, feed_forward: 8448, ..Shape::small() };
+    let shape = Shape { vocab: 301, context: 512, ..shape };
+    for (arch, dtype) in
+        [("qwen2", DType::Q8_0), ("llama", DType::Q4_K), ("qwen2", DType::Q5_K), ("llama", DType::Q6_K)]
+    {
+        let mut run = Run::new(&device, &program_of(arch, &shape, dtype, DType::Q6_K));
+        let rows: Vec<Row> = (0..4).map(|slot| row(slot, 0)).collect();
+        let alone: Vec<Vec<u32>> = rows.iter().map(|row| run.pass(&[*row], &[0]).remove(0)).collect();
+        for count in 2..=4 {
+            let outputs: Vec<u32> = (0..count as u32).collect();
+            assert!(run.pass(&rows[..count], &outputs) == alone[..count], "{dtype}: {count} rows differ from one");
+        }
     }
 }
 

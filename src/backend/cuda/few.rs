@@ -5,6 +5,7 @@
 use super::args::{Args, MatvecArgs, Segment};
 use super::form::is_quantized;
 use super::lower::{Extent, Kernel, Lowering, ONE};
+use super::slim::Slim;
 use crate::plan::{Op, ValueId, VectorId};
 
 /// Multiprocessors that rows are spread over. Other chips get the same tiles: the number changes speed alone.
@@ -169,9 +170,23 @@ impl Lowering<'_> {
             }
             // Each block would norm all rows: a launch of its own is quicker for more than one.
             [Op::Norm { x, weight, out }, ..] if batch == 1 => self.products(1, 1, x, Some(weight), out),
+            [Op::MatMul { x, .. }, ..] if batch > 1 && self.slim_products(batch, x) => true,
             [Op::MatMul { x, .. }, ..] => self.products(batch, 0, x, None, x),
             _ => false,
         }
+    }
+
+    /// The same on tensor cores, where that is quicker; the head has its tokens chosen by the kernels of few rows.
+    fn slim_products(&mut self, batch: u32, x: ValueId) -> bool {
+        if matches!(self.program.ops[self.next], Op::MatMul { out, .. } if out == self.program.logits) {
+            return false;
+        }
+        let Some((args, covered)) = self.tensor_args(x) else { return false };
+        if Slim::of(&args, batch).is_none() {
+            return false;
+        }
+        self.push_tensor(args, covered);
+        true
     }
 
     /// Products of `x`, which the ops behind the next `skipped` read as `seen`.

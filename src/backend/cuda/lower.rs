@@ -51,10 +51,10 @@ pub enum Kernel {
     Matmul = 25,
     Matvec = 29,
     Tensor = 48,
-    Sample = 77,
-    AttendSplit = 78,
-    MatvecFew = 88,
-    NormParts = 122,
+    Sample = 81,
+    AttendSplit = 82,
+    MatvecFew = 92,
+    NormParts = 126,
 }
 
 /// Extent of a grid along one axis.

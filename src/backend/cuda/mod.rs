@@ -24,6 +24,7 @@ mod rounded;
 mod runner;
 mod sizes;
 mod skinny;
+mod slim;
 mod tensor;
 mod timing;
 mod weights;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// File and name of each kernel, in the order of `Kernel` and of [`Launch::function`].
-const NAMES: [(&str, &str); 123] = [
+const NAMES: [(&str, &str); 127] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
@@ -95,6 +95,10 @@ const NAMES: [(&str, &str); 123] = [
     (SKINNY_FILE, "skinny_16_1_2"),
     (SKINNY_FILE, "skinny_16_2_1"),
     (SKINNY_FILE, "skinny_16_2_2"),
+    ("matmul_slim", "slim_2_1"),
+    ("matmul_slim", "slim_2_2"),
+    ("matmul_slim", "slim_4_1"),
+    ("matmul_slim", "slim_4_2"),
     ("sample", "sample"),
     ("attend_split", "attend_split_64"),
     ("attend_split", "attend_split_80"),

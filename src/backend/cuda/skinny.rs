@@ -108,7 +108,7 @@ impl Skinny {
 }
 
 /// Bytes from a row of a stage to the next, which keep banks apart.
-fn row_stride(dtype: u32) -> u32 {
+pub(super) fn row_stride(dtype: u32) -> u32 {
     match dtype {
         3 => 1104,
         4 => 592,

@@ -6,6 +6,7 @@ use super::args::{Args, Segment, Shape, TensorArgs};
 use super::loose::{LOOSE, Loose};
 use super::lower::{Extent, Kernel, Lowering, ONE};
 use super::skinny::{SKINNY, Skinny};
+use super::slim::{self, SLIM, Slim};
 use super::wide::{WIDE, Wide};
 use crate::plan::{Op, ValueId};
 use crate::quant::DType;
@@ -41,11 +42,13 @@ const fn tile(rows: u32, columns: u32, groups: u32) -> Tile {
 /// In the order of the kernels, which the one for narrow batches, the wide ones and those of 16-bit floats follow.
 const TILES: [Tile; 5] = [tile(32, 8, 32), tile(32, 16, 32), tile(32, 32, 32), tile(32, 64, 16), tile(64, 64, 8)];
 
-/// The kernel for narrow batches, the first of the wide ones, and the first of those of 16-bit floats, for all rows and for few, in the order of kernels.
+/// The kernel for narrow batches, the first of the wide ones, and the first of those of 16-bit floats, for all rows and for few, and of those for fewest
+/// rows, in the order of kernels.
 const NARROW: usize = TILES.len();
 const FIRST_WIDE: usize = NARROW + 1;
 const FIRST_LOOSE: usize = FIRST_WIDE + WIDE.len();
 const FIRST_SKINNY: usize = FIRST_LOOSE + LOOSE.len();
+const FIRST_SLIM: usize = FIRST_SKINNY + SKINNY.len();
 /// Batches of so many rows at most take no wide kernel.
 const FEWEST_WIDE: u32 = 17;
 
@@ -87,6 +90,9 @@ impl TensorArgs {
                 None => FIRST_LOOSE + Loose::quickest(self, batch),
             };
         }
+        if let Some(index) = Slim::of(self, batch) {
+            return FIRST_SLIM + index;
+        }
         if self.narrow_bytes(batch).is_some() {
             return NARROW;
         }
@@ -122,6 +128,7 @@ impl TensorArgs {
     /// Threads of a block.
     pub fn threads(&self, shape: &Shape) -> u32 {
         match self.kernel(shape) {
+            FIRST_SLIM.. => slim::THREADS,
             kernel @ FIRST_SKINNY.. => SKINNY[kernel - FIRST_SKINNY].threads(),
             kernel @ FIRST_LOOSE.. => LOOSE[kernel - FIRST_LOOSE].threads,
             kernel @ FIRST_WIDE.. => WIDE[kernel - FIRST_WIDE].threads,
@@ -133,6 +140,9 @@ impl TensorArgs {
     /// Blocks of a launch.
     pub fn blocks(&self, shape: &Shape) -> u32 {
         let (kernel, batch) = (self.kernel(shape), self.batch(shape));
+        if kernel >= FIRST_SLIM {
+            return SLIM[kernel - FIRST_SLIM].grid(self);
+        }
         if kernel >= FIRST_SKINNY {
             return SKINNY[kernel - FIRST_SKINNY].grid(self);
         }
@@ -150,6 +160,9 @@ impl TensorArgs {
     /// Shared memory of a block: the sums, and a ring of as many stages as fit.
     pub fn shared_bytes(&self, shape: &Shape) -> u32 {
         let kernel = self.kernel(shape);
+        if kernel >= FIRST_SLIM {
+            return SLIM[kernel - FIRST_SLIM].shared_bytes(self);
+        }
         if kernel >= FIRST_SKINNY {
             return SKINNY[kernel - FIRST_SKINNY].shared_bytes(self);
         }
@@ -213,6 +226,17 @@ fn row_bytes(dtype: u32, groups: u32) -> u32 {
 impl Lowering<'_> {
     /// Products of `x` on tensor cores, with the gated unit or the addition that follows them; false leaves them as they are.
     pub fn tensor_products(&mut self, x: ValueId) -> bool {
+        let Some((args, covered)) = self.tensor_args(x) else { return false };
+        self.push_tensor(args, covered);
+        true
+    }
+
+    pub fn push_tensor(&mut self, args: TensorArgs, covered: usize) {
+        self.push(Kernel::Tensor, [Extent::Tensor, ONE, ONE], THREADS as usize, Args::Tensor(args), covered);
+    }
+
+    /// What the kernels take for that, if they can, and how many ops it covers.
+    pub fn tensor_args(&self, x: ValueId) -> Option<(TensorArgs, usize)> {
         let program = self.program;
         let (cols, is_loose) = (self.width(x) as u32, self.is_loose(x));
         let mut args = TensorArgs { cols, loose: is_loose.into(), ..TensorArgs::default() };
@@ -223,7 +247,7 @@ impl Lowering<'_> {
                 break;
             }
             if !is_loose && !takes(program.matrices[matrix.0].dtype) {
-                return false;
+                return None;
             }
             let matrix = self.addresses.matrices[matrix.0];
             args.segments[outs.len()] =
@@ -231,25 +255,18 @@ impl Lowering<'_> {
             outs.push(out);
         }
         if !args.cols.is_multiple_of(32) {
-            return false;
+            return None;
         }
         (args.count, args.most_shared) = (outs.len() as u32, self.addresses.most_shared);
         args.in_bulk = self.addresses.copies_in_bulk.into();
         let narrow = Shape { rows: 8, outputs: 8, ..Shape::default() };
         if !is_loose && args.shared_bytes(&narrow) > args.most_shared {
-            return false;
+            return None;
         }
         args.on_outputs = self.is_on_outputs(x).into();
         args.x = self.input(x);
         let follows = self.join_tensor_follower(&mut args, &outs);
-        self.push(
-            Kernel::Tensor,
-            [Extent::Tensor, ONE, ONE],
-            THREADS as usize,
-            Args::Tensor(args),
-            outs.len() + usize::from(follows),
-        );
-        true
+        Some((args, outs.len() + usize::from(follows)))
     }
 
     fn join_tensor_follower(&self, args: &mut TensorArgs, outs: &[ValueId]) -> bool {
