@@ -3,8 +3,13 @@
 //!
 //! `cargo run --release --example synth_gguf -- llama-3.2-1b Q4_K_M model.gguf`
 //!
-//! The type is a mix (Q4_K_M, Q5_K_M) or any storage type. `llama-3.2-1b-short` has the layers of the whole model, but fewer of them and
+//! The type is a mix or any storage type. Mixes are those that llama-quantize makes: Q4_K_M, Q5_K_M, Q2_K_S, and Q2_K_MIX, which it calls Q2_K.
+//! A storage type, Q2_K among them, is that of every matrix, as llama-quantize makes files only with `--pure`. Rows that are no whole number of
+//! blocks become Q8_0, where llama-quantize takes fewer bits. `llama-3.2-1b-short` has the layers of the whole model, but fewer of them and
 //! fewer tokens, for comparing many types.
+
+#[cfg(test)]
+mod tests;
 
 use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
@@ -113,21 +118,55 @@ const SHAPES: [Shape; 7] = [
     },
 ];
 
-/// Storage types of a file: one for most matrices, one for those that a mixed file keeps finer.
+/// Which matrices of a file are finer than most.
+#[derive(Clone, Copy, PartialEq)]
+enum Rule {
+    /// None.
+    Pure,
+    /// llama-quantize's Q2_K.
+    TwoBits,
+    /// llama-quantize's Q2_K_S.
+    TwoBitsSmall,
+    /// llama-quantize's Q4_K_M and Q5_K_M.
+    Medium,
+}
+
+/// Storage types of a file, after `llama_tensor_get_type` of llama.cpp.
 struct Mix {
+    rule: Rule,
+    /// The type of most matrices.
     base: DType,
-    fine: DType,
     file_type: u32,
 }
 
-fn mix(name: &str) -> Option<Mix> {
-    let (base, fine) = match name {
-        "Q4_K_M" => (DType::Q4_K, DType::Q6_K),
-        "Q5_K_M" => (DType::Q5_K, DType::Q6_K),
-        _ => {
-            let dtype = DType::ALL.into_iter().find(|dtype| dtype.name() == name)?;
-            (dtype, dtype)
+impl Mix {
+    /// The type of the head, and of the embedding where that is the head too.
+    fn head(&self) -> DType {
+        if self.rule == Rule::Pure { self.base } else { DType::Q6_K }
+    }
+
+    /// The type of a matrix of a layer.
+    fn part(&self, part: &str, layer: usize, shape: &Shape) -> DType {
+        let (first, last) = (shape.layers / 8, 7 * shape.layers / 8);
+        let keeps_more = layer < first || layer >= last || (layer - first) % 3 == 2;
+        let many_heads_share = shape.heads / shape.kv_heads >= 4;
+        match (self.rule, part) {
+            (Rule::TwoBits | Rule::TwoBitsSmall, "attn_v") if many_heads_share => DType::Q4_K,
+            (Rule::TwoBits, "attn_v" | "attn_output" | "ffn_down") => DType::Q3_K,
+            (Rule::TwoBitsSmall, "ffn_down") if layer < first => DType::Q4_K,
+            (Rule::Medium, "attn_v" | "ffn_down") if keeps_more => DType::Q6_K,
+            _ => self.base,
         }
+    }
+}
+
+fn mix(name: &str) -> Option<Mix> {
+    let (rule, base) = match name {
+        "Q2_K_MIX" => (Rule::TwoBits, DType::Q2_K),
+        "Q2_K_S" => (Rule::TwoBitsSmall, DType::Q2_K),
+        "Q4_K_M" => (Rule::Medium, DType::Q4_K),
+        "Q5_K_M" => (Rule::Medium, DType::Q5_K),
+        _ => (Rule::Pure, DType::ALL.into_iter().find(|dtype| dtype.name() == name)?),
     };
     // ggml's numbers of file types; readers only show them.
     let file_type = match name {
@@ -138,15 +177,17 @@ fn mix(name: &str) -> Option<Mix> {
         "Q8_0" => 7,
         "Q5_0" => 8,
         "Q5_1" => 9,
+        "Q2_K_MIX" => 10,
         "Q4_K_M" => 15,
         "Q5_K_M" => 17,
         "Q6_K" => 18,
+        "Q2_K_S" => 21,
         "IQ4_NL" => 25,
         "IQ4_XS" => 30,
         "BF16" => 32,
         _ => 1024,
     };
-    Some(Mix { base, fine, file_type })
+    Some(Mix { rule, base, file_type })
 }
 
 /// A tensor to be written: matrices have a type and a spread, vectors lie around a mean.
@@ -182,22 +223,21 @@ impl Model<'_> {
         self.tensors.push(Tensor { name, dims: vec![len], dtype: DType::F32, mean, spread });
     }
 
-    /// Mixed files keep attn_v and ffn_down of the outer layers and every third one in between finer.
-    fn keeps_fine(&self, layer: usize) -> bool {
-        let layers = self.shape.layers;
-        layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
+    /// A matrix of a layer, of the type that the mix gives it.
+    fn part(&mut self, layer: usize, part: &str, rows: usize, cols: usize, spread: f32) {
+        let dtype = self.mix.part(part, layer, self.shape);
+        self.matrix(format!("blk.{layer}.{part}.weight"), rows, cols, dtype, spread);
     }
 
     fn layer(&mut self, index: usize) {
         let Shape { hidden, heads, kv_heads, head_dim, feed_forward, arch, .. } = *self.shape;
-        let (base, fine) = (self.mix.base, if self.keeps_fine(index) { self.mix.fine } else { self.mix.base });
         let named = |part: &str| format!("blk.{index}.{part}");
         let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
         let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
         self.vector(named("attn_norm.weight"), hidden, 1.0, 0.05);
-        self.matrix(named("attn_q.weight"), queries, hidden, base, spread(hidden));
-        self.matrix(named("attn_k.weight"), keys, hidden, base, spread(hidden));
-        self.matrix(named("attn_v.weight"), keys, hidden, fine, spread(hidden));
+        self.part(index, "attn_q", queries, hidden, spread(hidden));
+        self.part(index, "attn_k", keys, hidden, spread(hidden));
+        self.part(index, "attn_v", keys, hidden, spread(hidden));
         if arch == "qwen2" {
             for (part, len) in [("q", queries), ("k", keys), ("v", keys)] {
                 self.vector(named(&format!("attn_{part}.bias")), len, 0.0, 0.1);
@@ -208,21 +248,21 @@ impl Model<'_> {
                 self.vector(named(&format!("attn_{part}_norm.weight")), head_dim, 1.0, 0.05);
             }
         }
-        self.matrix(named("attn_output.weight"), hidden, queries, base, 0.3 * spread(queries));
+        self.part(index, "attn_output", hidden, queries, 0.3 * spread(queries));
         self.vector(named("ffn_norm.weight"), hidden, 1.0, 0.05);
-        self.matrix(named("ffn_gate.weight"), feed_forward, hidden, base, spread(hidden));
-        self.matrix(named("ffn_up.weight"), feed_forward, hidden, base, spread(hidden));
-        self.matrix(named("ffn_down.weight"), hidden, feed_forward, fine, 0.5 * spread(feed_forward));
+        self.part(index, "ffn_gate", feed_forward, hidden, spread(hidden));
+        self.part(index, "ffn_up", feed_forward, hidden, spread(hidden));
+        self.part(index, "ffn_down", hidden, feed_forward, 0.5 * spread(feed_forward));
     }
 
     fn collect(&mut self) {
         let Shape { hidden, vocab, tied, layers, .. } = *self.shape;
-        let embedding = if tied { self.mix.fine } else { self.mix.base };
+        let embedding = if tied { self.mix.head() } else { self.mix.base };
         self.matrix("token_embd.weight".into(), vocab, hidden, embedding, 0.05);
         (0..layers).for_each(|index| self.layer(index));
         self.vector("output_norm.weight".into(), hidden, 1.0, 0.05);
         if !tied {
-            self.matrix("output.weight".into(), vocab, hidden, self.mix.fine, 1.0 / (hidden as f32).sqrt());
+            self.matrix("output.weight".into(), vocab, hidden, self.mix.head(), 1.0 / (hidden as f32).sqrt());
         }
     }
 
@@ -394,10 +434,10 @@ fn main() -> Result<()> {
     };
     let Some((shape, mix, path)) = found else {
         let shapes: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
-        eprintln!(
-            "usage: synth_gguf SHAPE TYPE OUT.gguf\nshapes: {}\ntypes: Q4_K_M, Q5_K_M, or a storage type",
-            shapes.join(", ")
-        );
+        let types: Vec<_> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
+        eprintln!("usage: synth_gguf SHAPE TYPE OUT.gguf\nshapes: {}", shapes.join(", "));
+        eprintln!("types, mixed as llama-quantize does: Q4_K_M, Q5_K_M, Q2_K_S, Q2_K_MIX (which it calls Q2_K)");
+        eprintln!("types, one for every matrix, as with --pure: {}", types.join(", "));
         std::process::exit(2);
     };
     let mut model = Model { shape, mix, tensors: Vec::new() };

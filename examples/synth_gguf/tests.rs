@@ -1,0 +1,79 @@
+//! Which matrix of which shape and mix has which type, and that a file says so; the rules are llama-quantize's.
+
+use super::*;
+use DType::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0};
+use segno::format::{Data, Gguf};
+use std::sync::Arc;
+
+fn model(shape: &str, types: &str) -> Model<'static> {
+    let shape = SHAPES.iter().find(|known| known.name == shape).unwrap();
+    let mut model = Model { shape, mix: mix(types).unwrap(), tensors: Vec::new() };
+    model.collect();
+    model
+}
+
+/// Every matrix is of type `most`, but for those that `others` names by a part of theirs, the first match counting.
+fn assert_types(shape: &str, types: &str, most: DType, others: &[(&str, DType)]) {
+    let model = model(shape, types);
+    let matrices: Vec<&Tensor> = model.tensors.iter().filter(|tensor| tensor.dims.len() == 2).collect();
+    assert_eq!(matrices.len(), 7 * model.shape.layers + if model.shape.tied { 1 } else { 2 });
+    let other = |tensor: &Tensor| others.iter().position(|(part, _)| tensor.name.contains(part));
+    for tensor in &matrices {
+        let expected = other(tensor).map_or(most, |at| others[at].1);
+        assert_eq!(tensor.dtype, expected, "{} of {shape} in {types}", tensor.name);
+    }
+    let all_named = (0..others.len()).all(|at| matrices.iter().any(|tensor| other(tensor) == Some(at)));
+    assert!(all_named, "{shape} in {types}");
+}
+
+#[test]
+fn mixes_are_those_of_llama_quantize() {
+    let fine = ["blk.0.", "blk.1.", "blk.4.", "blk.7.", "blk.10.", "blk.13.", "blk.14.", "blk.15."];
+    let fine = fine.map(|layer| ["attn_v", "ffn_down"].map(|part| format!("{layer}{part}")));
+    let mut others: Vec<_> = fine.as_flattened().iter().map(|name| (name.as_str(), Q6_K)).collect();
+    others.push(("token_embd", Q6_K));
+    assert_types("llama-3.2-1b", "Q4_K_M", Q4_K, &others);
+    assert_types("llama-3.2-1b", "Q5_K_M", Q5_K, &others);
+
+    let fine = [("token_embd", Q6_K), ("attn_v", Q4_K), ("attn_output", Q3_K), ("ffn_down", Q3_K)];
+    assert_types("llama-3.2-1b", "Q2_K_MIX", Q2_K, &fine);
+    let fine = [("token_embd", Q6_K), ("attn_v", Q4_K), ("blk.0.ffn_down", Q4_K), ("blk.1.ffn_down", Q4_K)];
+    assert_types("llama-3.2-1b", "Q2_K_S", Q2_K, &fine);
+}
+
+#[test]
+fn two_bit_mixes_know_heads_that_share_little_and_embeddings_that_are_no_head() {
+    let fine = [("token_embd", Q6_K), ("attn_v", Q3_K), ("attn_output", Q3_K), ("ffn_down", Q3_K)];
+    assert_types("qwen3-0.6b", "Q2_K_MIX", Q2_K, &fine);
+    let fine = [("token_embd", Q6_K), ("blk.0.ffn_down", Q4_K), ("blk.1.ffn_down", Q4_K), ("blk.2.ffn_down", Q4_K)];
+    assert_types("qwen3-0.6b", "Q2_K_S", Q2_K, &fine);
+
+    let fine = [("attn_v", Q4_K), ("attn_output", Q3_K), ("ffn_down", Q3_K), ("output.weight", Q6_K)];
+    assert_types("llama-3.1-8b", "Q2_K_MIX", Q2_K, &fine);
+}
+
+#[test]
+fn rows_of_no_whole_blocks_are_q8_0() {
+    assert_types("qwen2.5-0.5b", "Q2_K_MIX", Q8_0, &[("ffn_down", Q3_K)]);
+    let others = [("blk.0.ffn_down", Q4_K), ("blk.1.ffn_down", Q4_K), ("blk.2.ffn_down", Q4_K), ("ffn_down", Q2_K)];
+    assert_types("qwen2.5-0.5b", "Q2_K_S", Q8_0, &others);
+}
+
+#[test]
+fn a_storage_type_is_that_of_every_matrix() {
+    assert_types("llama-3.1-8b", "Q2_K", Q2_K, &[]);
+}
+
+#[test]
+fn files_say_what_they_hold() {
+    for (types, file_type) in [("Q2_K_MIX", 10), ("Q4_K_M", 15), ("Q5_K_M", 17), ("Q2_K_S", 21)] {
+        let model = model("tiny", types);
+        let mut bytes = Vec::new();
+        model.write(&mut bytes).unwrap();
+        let gguf = Gguf::parse(Arc::new(Data::Owned(bytes))).unwrap();
+        assert_eq!(gguf.metadata().u32("general.file_type").unwrap(), Some(file_type));
+        let held: Vec<_> = gguf.tensors().iter().map(|tensor| (&tensor.name, tensor.type_id)).collect();
+        let wanted: Vec<_> = model.tensors.iter().map(|tensor| (&tensor.name, tensor.dtype.ggml_id())).collect();
+        assert_eq!(held, wanted, "{types}");
+    }
+}
