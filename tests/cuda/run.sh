@@ -4,6 +4,8 @@
 #
 # usage: run.sh LOGS [PART...]     parts: tests jit diverge sanitizers speed; all by default
 #   SPEED   models to measure, "SHAPE.TYPE" as synth_gguf names them
+#   TYPES   models of which only one sequence is measured, for how fast a storage type is; Q2_K, every matrix of that type, and the mixes that
+#           llama-quantize calls Q2_K and Q2_K_S by default
 #   SYNTH   folder of such models that are there already
 set -uo pipefail
 logs=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -13,6 +15,7 @@ cd "$(dirname "$0")"
 export SEGNO_TEST_ROOT=$PWD/root SEGNO_TEST_DATA=$PWD/data
 synth=${SYNTH:-$(mktemp -d)}
 speed=${SPEED:-qwen2.5-0.5b.Q8_0 llama-3.2-1b.Q4_K_M qwen2.5-1.5b.Q4_K_M llama-3.1-8b.Q4_K_M}
+types=${TYPES:-llama-3.2-1b.Q2_K llama-3.2-1b.Q2_K_MIX llama-3.2-1b.Q2_K_S}
 failures=0
 began=$SECONDS
 chmod +x bin/*
@@ -43,7 +46,7 @@ done
 
 # Written meanwhile: the large models take the processor a while.
 if wants speed; then
-    for model in $speed; do
+    for model in $(printf '%s\n' $speed $types | sort -u); do
         [ -f "$synth/$model.gguf" ] || { bin/synth_gguf "${model%.*}" "${model##*.}" "$synth/$model.part" > /dev/null &&
             mv "$synth/$model.part" "$synth/$model.gguf"; } &
     done
@@ -82,13 +85,15 @@ if wants sanitizers; then
 fi
 if wants speed; then
     wait
-    for model in $speed; do
+    for model in $speed $types; do
         [ -f "$synth/$model.gguf" ] || { echo "FAILED: $model was not written" | tee -a "$logs/summary.txt"; failures=$((failures + 1)); }
     done
-    files=()
+    files=() typed=()
     for model in $speed; do files+=("$synth/$model.gguf"); done
+    for model in $types; do typed+=("$synth/$model.gguf"); done
     step speed 240 "speed" bin/bench_cuda "${files[@]}"
     step speed 120 "speed of fast batches" bin/bench_cuda --fast --contexts "" --no-sampler "${files[@]}"
+    step speed 120 "speed of storage types" bin/bench_cuda --prompts "" --batches "" --beside "" --no-sampler "${typed[@]}"
     step tests 150 "accuracy at full depth" env SEGNO_CUDA_MODELS="$synth/${speed%% *}.gguf" bin/cuda_models logits_are --show-output
 fi
 echo "$failures steps failed, $((SECONDS - began)) s" | tee -a "$logs/summary.txt"
