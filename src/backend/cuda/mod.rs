@@ -20,6 +20,7 @@ mod loose;
 pub mod lower;
 mod memory;
 mod module;
+mod names;
 mod rounded;
 mod runner;
 mod sizes;
