@@ -19,11 +19,12 @@ use std::sync::atomic::AtomicBool;
 const SEQS: usize = 70;
 const PROMPT: usize = 300;
 const PAGE: usize = 32;
+const VOCAB: usize = 301;
 
 /// One layer: columns of the first products and of the last one, and keys of so many elements.
 fn program(dtype: DType, hidden: usize, feed_forward: usize, head_dim: usize) -> Arc<Program> {
     let shape = Shape { layers: 1, hidden, heads: hidden / 64, kv_heads: 1, head_dim, feed_forward, ..Shape::small() };
-    let shape = Shape { heads: hidden / head_dim, vocab: 301, context: 512, ..shape };
+    let shape = Shape { heads: hidden / head_dim, vocab: VOCAB, context: 512, ..shape };
     program_of("llama", &shape, dtype, dtype)
 }
 
@@ -60,7 +61,7 @@ impl Run {
 }
 
 fn row(slot: usize, position: usize) -> Row {
-    Row { token: ((slot + position) * 7919 % 301) as u32, position: position as u32, slot: slot as u32 }
+    Row { token: ((slot + position) * 7919 % VOCAB) as u32, position: position as u32, slot: slot as u32 }
 }
 
 fn compare(device: &Cuda, name: &str, program: &Arc<Program>) {
@@ -141,6 +142,35 @@ fn a_few_rows_of_large_matrices_give_the_bits_of_one() {
         for count in 2..=4 {
             let outputs: Vec<u32> = (0..count as u32).collect();
             assert!(run.pass(&rows[..count], &outputs) == alone[..count], "{dtype}: {count} rows differ from one");
+        }
+    }
+}
+
+/// The head of a lone row in Q2_K is a kernel of its own, whose blocks take many rounds of rows: more of them than are on their way at once.
+#[test]
+fn a_long_head_gives_the_bits_of_batches() {
+    if cuda::count() == 0 {
+        println!("skipped: no cuda device");
+        return;
+    }
+    let device = Cuda::new(0, false).unwrap();
+    for vocab in [304, 60_000] {
+        let shape = Shape {
+            layers: 1,
+            hidden: 2048,
+            heads: 32,
+            kv_heads: 1,
+            head_dim: 64,
+            feed_forward: 1024,
+            ..Shape::small()
+        };
+        let shape = Shape { vocab, context: 512, ..shape };
+        let mut run = Run::new(&device, &program_of("llama", &shape, DType::Q2_K, DType::Q2_K));
+        let rows: Vec<Row> = (0..3).map(|slot| row(slot, 0)).collect();
+        let together = run.pass(&rows, &[0, 1, 2]);
+        assert!(together[0] != together[1] && together[0].len() == vocab, "two tokens have the same logits");
+        for (row, own) in rows.iter().zip(&together) {
+            assert!(run.pass(&[*row], &[0])[0] == *own, "{vocab} tokens: a lone row differs");
         }
     }
 }

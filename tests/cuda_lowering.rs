@@ -168,6 +168,38 @@ fn steps_take_seven_launches_a_layer_at_most() {
     }
 }
 
+/// A layer with the sizes of Llama 3.2 1B, and a head.
+fn of_1b(dtype: DType, vocab: usize) -> Program {
+    let shape =
+        Shape { layers: 1, hidden: 2048, heads: 32, kv_heads: 8, head_dim: 64, feed_forward: 8192, ..Shape::small() };
+    let bytes = common::random::stored(&Shape { vocab, ..shape }, |_| dtype).bytes();
+    program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap())
+}
+
+#[test]
+fn lone_rows_of_whole_tiles_take_kernels_without_rings() {
+    use Kernel::{Matvec, MatvecColumns, MatvecWhole};
+    let kernels = |program: &Program| -> Vec<Kernel> {
+        let products = lists(program).single.into_iter().filter(|launch| matches!(launch.args, Args::Matvec(_)));
+        products.map(|launch| launch.kernel).collect()
+    };
+    // Queries, keys and values; attention's output; gate and up; down; head.
+    let all = [MatvecColumns, MatvecWhole, MatvecColumns, MatvecWhole, MatvecColumns];
+    assert_eq!(kernels(&of_1b(DType::Q2_K, 304)), all);
+    assert_eq!(kernels(&of_1b(DType::Q2_K, 301)), [&all[..4], &[Matvec]].concat());
+    assert_eq!(kernels(&of_1b(DType::Q3_K, 304)), [Matvec, MatvecWhole, Matvec, MatvecWhole, Matvec]);
+    assert_eq!(kernels(&of_1b(DType::Q4_K, 304)), [Matvec, Matvec, Matvec, MatvecWhole, Matvec]);
+    // Sixteen rows of down are more than a block may have.
+    assert_eq!(kernels(&of_1b(DType::Q8_0, 304)), [Matvec; 5]);
+    assert_eq!(kernels(&of_1b(DType::BF16, 304)), [Matvec; 5]);
+    for dtype in [DType::Q2_K, DType::Q4_K] {
+        for launch in lists(&of_1b(dtype, 304)).single {
+            let shape = Batch { rows: 1, outputs: 1, splits: 1, draws: 0 };
+            assert!(launch.shared_bytes(&shape) <= (227 << 10) - 9728, "{:?}", launch.kernel);
+        }
+    }
+}
+
 #[test]
 fn an_empty_set_of_outputs_runs_no_head() {
     let (_, program) = &programs()[0];

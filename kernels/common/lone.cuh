@@ -34,13 +34,26 @@ __device__ __forceinline__ void store_shared(uint32_t at, const Meta &v) {
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(__float_as_uint(v.scale)), "r"(reinterpret_cast<const uint32_t &>(v.sums)) : "memory");
 }
 
+// Where the activations of a unit stand; SPREAD with room behind each quarter of a plane, so that lanes a quarter apart take different banks.
+template <bool SPREAD>
+struct UnitLayout {
+    static constexpr uint32_t ROOM = SPREAD ? 1 : 0, GROUPS = SLICE_GROUPS + 4 * ROOM;
+    static constexpr uint32_t HIGH = GROUPS * 16, META = 2 * HIGH, BYTES = META + GROUPS * sizeof(Meta);
+    static __device__ __forceinline__ uint32_t place(uint32_t group) { return group + ROOM * (group / (SLICE_GROUPS / 4)); }
+    static __device__ __forceinline__ uint32_t codes(uint32_t group) { return place(group) * 16; }
+    static __device__ __forceinline__ uint32_t meta(uint32_t group) { return META + place(group) * sizeof(Meta); }
+};
+static_assert(UnitLayout<false>::HIGH == UPPER && UnitLayout<false>::BYTES == ROW_OF_UNIT, "the same without room");
+
 // Makes blocks of the values that a norm takes, times their weights, behind the block's wait; the warps' shares of the squares have the order of
 // `weigh_row`. Reads what `add` names, if anything, meanwhile.
+template <bool SPREAD = false>
 __device__ __forceinline__ void put_normed(const MatvecArgs &args, uint32_t units, float *shares, const float *add, float &added) {
     const float4 none = make_float4(0, 0, 0, 0);
     const uint32_t quads = args.cols / 4, own = threadIdx.x % 8;
     const float4 *x = reinterpret_cast<const float4 *>(args.x.x) + threadIdx.x, *weights = reinterpret_cast<const float4 *>(args.norm) + threadIdx.x;
-    uint32_t to = units + (own < 4 ? 0 : UPPER) + threadIdx.x / 8 * 16 + own % 4 * 4, meta_to = units + FACTORS + threadIdx.x / 8 * sizeof(Meta);
+    using Layout = UnitLayout<SPREAD>;
+    uint32_t to = units + (own < 4 ? 0 : Layout::HIGH) + Layout::codes(threadIdx.x / 8) + own % 4 * 4, meta_to = units + Layout::meta(threadIdx.x / 8);
     float4 early[NORM_QUADS], values[NORM_QUADS];
 #pragma unroll
     for (int i = 0; i < NORM_QUADS; i++) early[i] = threadIdx.x + i * UNIT_QUADS < quads ? __ldg(weights + i * UNIT_QUADS) : none;
@@ -58,8 +71,8 @@ __device__ __forceinline__ void put_normed(const MatvecArgs &args, uint32_t unit
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             if (threadIdx.x + (first + i) * UNIT_QUADS >= quads) continue;
-            store_shared(to + (first + i) * ROW_OF_UNIT, codes[i]);
-            if (own == 0) store_shared(meta_to + (first + i) * ROW_OF_UNIT, meta[i]);
+            store_shared(to + (first + i) * Layout::BYTES, codes[i]);
+            if (own == 0) store_shared(meta_to + (first + i) * Layout::BYTES, meta[i]);
         }
     };
 #pragma unroll

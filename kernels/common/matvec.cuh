@@ -326,8 +326,8 @@ __device__ __forceinline__ Rows start_streams(Streams &streams, const MatvecArgs
 }
 
 // What the warps of a block have together: the blocks of the gated unit, or its best token.
-template <int BATCH>
-__device__ __forceinline__ void finish_block(const MatvecArgs &args, uint32_t rows, Space<BATCH> &space, unsigned long long key) {
+template <int BATCH, typename BlockSpace>
+__device__ __forceinline__ void finish_block(const MatvecArgs &args, uint32_t rows, BlockSpace &space, unsigned long long key) {
     const uint32_t warp = warp_number(), lane = threadIdx.x % WARP;
     const bool pairs = args.gated.x != nullptr;
     if (!pairs && args.best == nullptr) return;

@@ -1,6 +1,7 @@
 //! The launches of a program without a GPU: lowered with addresses that stand for the device's.
 
 use segno::backend::cuda::args::{Matrix, StepArgs};
+use segno::backend::cuda::form::Form;
 use segno::backend::cuda::lists::Lists;
 use segno::backend::cuda::lower::{Addresses, lower};
 use segno::plan::{Program, Weight, memory::place};
@@ -18,11 +19,17 @@ pub fn fast_lists(program: &Program) -> Lists {
 fn listed(program: &Program, fast: bool) -> Lists {
     let placement = place(program).unwrap();
     let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
-    let matrix = |weight: &Weight| Matrix {
-        data: 1 << 40,
-        rows: weight.rows as u32,
-        cols: weight.cols as u32,
-        ..Matrix::default()
+    let matrix = |weight: &Weight| {
+        let form = Form::of(weight.dtype);
+        Matrix {
+            data: 1 << 40,
+            row_bytes: form.row_bytes(weight.cols) as u32,
+            slice_bytes: form.slice_bytes() as u32,
+            dtype: form.code,
+            rows: weight.rows as u32,
+            cols: weight.cols as u32,
+            ..Matrix::default()
+        }
     };
     let addresses = Addresses {
         buffers: numbers(placement.buffers.len(), 1 << 32),

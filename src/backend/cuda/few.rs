@@ -2,7 +2,7 @@
 //!
 //! What does not fit is left to the launches of `lower`.
 
-use super::args::{Args, MatvecArgs, Segment};
+use super::args::{Args, Matrix, MatvecArgs, Segment};
 use super::form::is_quantized;
 use super::lower::{Extent, Kernel, Lowering, ONE};
 use super::slim::Slim;
@@ -37,6 +37,23 @@ const SHARED_OF_BLOCK: u32 = 10 << 10;
 /// what is left to a block of a batch.
 const SHARED_OF_THREE: u32 = 65 << 10;
 const OWN_OF_FEW: u32 = 12 << 10;
+/// What blocks of the kernels without rings have beside it, of whole rows and of columns, the latter for plain products and for gated units.
+const OWN_OF_WHOLE: u32 = 1 << 10;
+const OWN_OF_COLUMNS: u32 = 2 << 10;
+const OWN_OF_GATED: u32 = 5 << 10;
+/// Columns and type of the kernels that keep columns in registers, rows of a block of plain products, rows that a warp takes at once, and blocks of
+/// the head with the rows that each has on their way.
+const COLUMNS: u32 = 2048;
+const TYPE_OF_COLUMNS: u32 = 11;
+/// Columns of rows that are long enough for a kernel of whole rows, and the types with less than four bits, of which shorter ones are too.
+const LONG_COLUMNS: u32 = 4096;
+const SMALL_TYPES: [u32; 2] = [11, 12];
+const TILE_ROWS: u32 = 16;
+const OCTET: u32 = 8;
+const HEAD_BLOCKS: u32 = 2 * PROCESSORS;
+const ROWS_OF_HEAD: u32 = 128;
+/// Activations in shared memory of those.
+const BYTES_OF_COLUMNS: u32 = COLUMNS / 1024 * 1440;
 /// Pairs of rows a warp of a gated unit, and rows a warp of the head.
 const PAIRS: u32 = 4;
 const HEAD_ROWS: u32 = 16;
@@ -60,6 +77,21 @@ fn kernel_of(args: &MatvecArgs) -> Option<usize> {
 pub(super) fn variant_of(args: &MatvecArgs) -> u32 {
     let index = kernel_of(args).unwrap_or(TYPES.len());
     (if args.batch > 2 { TYPES.len() + index } else { index }) as u32
+}
+
+/// The place of a kernel of whole rows, which have no floats, among those.
+pub(super) fn whole_variant_of(args: &MatvecArgs) -> u32 {
+    let index = kernel_of(args).unwrap_or(0) as u32;
+    if index < 2 { index } else { index - 3 }
+}
+
+/// The place of a kernel of columns among those: of gated units, of plain products, of the head.
+pub(super) fn columns_variant_of(args: &MatvecArgs) -> u32 {
+    match args {
+        _ if args.gated.x != 0 => 0,
+        _ if args.best == 0 => 1,
+        _ => 2,
+    }
 }
 
 /// What a launch of products ends in, as far as its rings go.
@@ -122,16 +154,39 @@ fn stages(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32, most_shared: u
     if WARPS * wanted * args.stage_bytes + beside > most { wanted.min(STAGES) } else { wanted }
 }
 
-/// Shared memory that keeps more of `tiles` blocks off a processor than its share. Launches meet on the processors, and some of these would
+/// Shared memory that keeps more of `tiles` blocks, which have `own` bytes of it beside, off a processor than its share. Launches meet on the processors, and some of these would
 /// otherwise get so many blocks that their instructions, not the memory, take the time. Where shares are uneven the next launch needs the room more,
 /// unless blocks are few and begin with a norm.
-fn fair_shared(tiles: u32, has_norm: bool) -> u32 {
+fn fair_shared(tiles: u32, has_norm: bool, own: u32) -> u32 {
     let each = tiles.div_ceil(PROCESSORS);
-    let is_even = 10 * tiles >= 9 * each * PROCESSORS;
-    if !is_even && (!has_norm || each > FEW_BLOCKS) {
+    if !has_even_shares(tiles) && (!has_norm || each > FEW_BLOCKS) {
         return 0;
     }
-    (SHARED_OF_PROCESSOR / (each + 1)).saturating_sub(SHARED_OF_BLOCK)
+    (SHARED_OF_PROCESSOR / (each + 1)).saturating_sub(own)
+}
+
+/// Whether blocks are about as many as a whole number for each processor.
+fn has_even_shares(tiles: u32) -> bool {
+    10 * tiles >= 9 * tiles.div_ceil(PROCESSORS) * PROCESSORS
+}
+
+/// Whether a kernel without rings takes the products of a lone row, all of whose weights are on their way at once then: those of sixteen rows for about
+/// each processor.
+fn has_whole_rows(args: &MatvecArgs, tiles: u32, beside: u32) -> bool {
+    let Matrix { rows, row_bytes, dtype, cols, .. } = args.segments[0].matrix;
+    let is_plain = args.count == 1 && args.norm == 0 && args.best == 0 && args.rows_a_warp == 2;
+    let is_long = cols >= LONG_COLUMNS || SMALL_TYPES.contains(&dtype);
+    let fits = TILE_ROWS * row_bytes + beside <= SHARED_OF_ONE && rows.is_multiple_of(TILE_ROWS);
+    is_plain && is_long && fits && tiles <= PROCESSORS && has_even_shares(tiles) && kernel_of(args).is_some()
+}
+
+/// Whether a kernel that keeps columns in registers takes the products of a lone row.
+fn has_columns(args: &MatvecArgs) -> bool {
+    let segments = &args.segments[..args.count as usize];
+    let is_own = |matrix: &Matrix| matrix.dtype == TYPE_OF_COLUMNS && matrix.cols == COLUMNS;
+    let of_tile = if args.best == 0 { TILE_ROWS } else { OCTET };
+    let fits = |each: &Segment| is_own(&each.matrix) && each.matrix.rows.is_multiple_of(of_tile) && each.adds == 0;
+    args.norm != 0 && segments.iter().all(fits) && (args.best == 0 || args.count == 1)
 }
 
 /// Parts that a warp takes of its rows, two of which stand side by side in a stage, or one alone.
@@ -155,6 +210,16 @@ fn unit_bytes(segment: &Segment) -> u32 {
 /// Bytes of a stage of so many units of a segment.
 fn stage_bytes(segment: &Segment, units: u32) -> u32 {
     (units * unit_bytes(segment)).min(2 * segment.matrix.row_bytes)
+}
+
+/// Gives segments their tiles of so many rows; their number.
+fn cut_tiles(segments: &mut [Segment], rows: u32) -> u32 {
+    let mut tiles = 0;
+    for segment in segments {
+        segment.first_tile = tiles;
+        tiles += segment.matrix.rows.div_ceil(rows);
+    }
+    tiles
 }
 
 impl Lowering<'_> {
@@ -214,11 +279,7 @@ impl Lowering<'_> {
         let row_bytes = if is_float { row_bytes.max(4 * cols) } else { row_bytes };
         let input_bytes = batch * row_bytes as u32;
         let least_shared = WARPS * if batch == 1 { STAGES } else { 1 } * args.stage_bytes + input_bytes;
-        let most_shared = if batch == 1 {
-            MOST_SHARED
-        } else {
-            MOST_SHARED.min(self.addresses.most_shared.saturating_sub(OWN_OF_FEW))
-        };
+        let most_shared = self.most_shared_of(batch);
         let readers = program.ops.iter().filter(|op| op.reads().contains(&Some(seen))).count();
         let is_whole = norm.is_none() || readers == outs.len();
         let has_kernel = batch == 1 || kernel_of(&args).is_some();
@@ -239,16 +300,59 @@ impl Lowering<'_> {
             () if is_head => Kind::Head,
             () => Kind::Plain,
         };
-        args.stages = stages(&args, kind, tiles, input_bytes, most_shared);
-        let fair = if is_float { 0 } else { fair_shared(tiles, args.norm != 0) };
-        let room = self.addresses.most_shared.saturating_sub(SHARED_OF_BLOCK);
-        let shared = (WARPS * args.stages * args.stage_bytes + input_bytes).max(fair.min(room));
+        let (kernel, tiles, shared) = self.kernel_and_shared(&mut args, kind, tiles, input_bytes, is_float);
         let blocks = if is_head { Extent::Tiles { tiles, on_outputs: true } } else { Extent::Fixed(tiles) };
         let covered = skipped + outs.len() + usize::from(follows);
-        let kernel = if batch == 1 { Kernel::Matvec } else { Kernel::MatvecFew };
         self.push(kernel, [blocks, ONE, ONE], 256, Args::Matvec(args), covered);
         self.launches.last_mut().expect("just added").shared_bytes = shared;
         true
+    }
+
+    /// The kernel for products of `tiles` tiles, with `beside` bytes of activations: also how many blocks it has, and their shared memory.
+    fn kernel_and_shared(
+        &self,
+        args: &mut MatvecArgs,
+        kind: Kind,
+        tiles: u32,
+        beside: u32,
+        is_float: bool,
+    ) -> (Kernel, u32, u32) {
+        let (most_shared, row_bytes) = (self.addresses.most_shared, args.segments[0].matrix.row_bytes);
+        let may_lack_rings =
+            args.batch == 1 && !is_float && self.addresses.copies_in_bulk && most_shared >= MOST_SHARED;
+        // Shared memory of a block that has `own` bytes of it beside.
+        let has_norm = args.norm != 0;
+        let shared_of = |shared: u32, tiles: u32, own: u32| {
+            let fair = if is_float { 0 } else { fair_shared(tiles, has_norm, own) };
+            shared.max(fair.min(most_shared.saturating_sub(SHARED_OF_BLOCK)))
+        };
+        if may_lack_rings && has_columns(args) {
+            let (tiles, shared) = match kind {
+                Kind::Gated => {
+                    (tiles, shared_of(2 * WARPS * PAIRS * row_bytes + BYTES_OF_COLUMNS, tiles, OWN_OF_GATED))
+                }
+                Kind::Plain => {
+                    let tiles = cut_tiles(&mut args.segments[..args.count as usize], TILE_ROWS);
+                    (tiles, shared_of(TILE_ROWS * row_bytes + BYTES_OF_COLUMNS, tiles, OWN_OF_COLUMNS))
+                }
+                Kind::Head => (HEAD_BLOCKS, ROWS_OF_HEAD * row_bytes + BYTES_OF_COLUMNS),
+            };
+            return (Kernel::MatvecColumns, tiles, shared);
+        }
+        if may_lack_rings && has_whole_rows(args, tiles, beside) {
+            return (Kernel::MatvecWhole, tiles, shared_of(TILE_ROWS * row_bytes + beside, tiles, OWN_OF_WHOLE));
+        }
+        args.stages = stages(args, kind, tiles, beside, self.most_shared_of(args.batch));
+        let kernel = if args.batch == 1 { Kernel::Matvec } else { Kernel::MatvecFew };
+        (kernel, tiles, shared_of(WARPS * args.stages * args.stage_bytes + beside, tiles, SHARED_OF_BLOCK))
+    }
+
+    /// Shared memory that rings and activations may have.
+    fn most_shared_of(&self, batch: u32) -> u32 {
+        match batch {
+            1 => MOST_SHARED,
+            _ => MOST_SHARED.min(self.addresses.most_shared.saturating_sub(OWN_OF_FEW)),
+        }
     }
 
     /// Takes the op at `end` in, if it is the gated unit or the addition that belongs to these products.
@@ -284,11 +388,6 @@ impl Lowering<'_> {
             0 => rows_a_warp(&rows, if is_short { ENOUGH_SHORT } else { ENOUGH_LONG }),
             _ => HEAD_ROWS,
         };
-        let mut tiles = 0;
-        for segment in segments {
-            segment.first_tile = tiles;
-            tiles += segment.matrix.rows.div_ceil(WARPS * args.rows_a_warp);
-        }
-        tiles
+        cut_tiles(segments, WARPS * args.rows_a_warp)
     }
 }

@@ -1,7 +1,7 @@
 //! The names of the embedded kernels.
 
 /// File and name of each kernel, in the order of `Kernel` and of [`super::lower::Launch::function`].
-pub(super) const NAMES: [(&str, &str); 127] = [
+pub(super) const NAMES: [(&str, &str); 144] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
@@ -129,6 +129,23 @@ pub(super) const NAMES: [(&str, &str); 127] = [
     ("matvec_few", "matvec_4_nvfp4"),
     ("matvec_few", "matvec_4_bytes"),
     ("norm", "rms_norm_parts"),
+    ("matvec_whole", "whole_q4_k"),
+    ("matvec_whole", "whole_q5_k"),
+    ("matvec_whole", "whole_q8_0"),
+    ("matvec_whole", "whole_q4_0"),
+    ("matvec_whole", "whole_q4_1"),
+    ("matvec_whole", "whole_q5_0"),
+    ("matvec_whole", "whole_q5_1"),
+    ("matvec_q2_k", "whole_q2_k"),
+    ("matvec_whole", "whole_q3_k"),
+    ("matvec_whole", "whole_iq4_nl"),
+    ("matvec_whole", "whole_iq4_xs"),
+    ("matvec_whole", "whole_mxfp4"),
+    ("matvec_whole", "whole_nvfp4"),
+    ("matvec_whole", "whole_bytes"),
+    ("matvec_q2_k", "columns_gated"),
+    ("matvec_q2_k", "columns_plain"),
+    ("matvec_q2_k", "columns_head"),
 ];
 /// Place of the kernel that repacks.
 pub(super) const REPACK: usize = 47;
