@@ -73,6 +73,10 @@ __device__ __forceinline__ void release_and_wait() {
     await_producers();
 }
 
+// Keeps a value in its register, which would otherwise be made again behind the wait.
+__device__ __forceinline__ void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
+__device__ __forceinline__ void keep(uint64_t &v) { asm volatile("" : "+l"(v)); }
+
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
     for (int step = WARP / 2; step > 0; step /= 2) v += __shfl_xor_sync(ALL_LANES, v, step);

@@ -4,20 +4,24 @@
 #include "async.cuh"
 
 // A from 16 rows in shared memory; lane l gives the address of 8 elements of row l % 16, the first ones or, from lane 16 on, the last.
-__device__ __forceinline__ void load_rows(uint32_t (&a)[4], const __half *row) {
+__device__ __forceinline__ void load_rows(uint32_t (&a)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(shared_address(row))
+                 : "r"(row)
                  : "memory");
 }
 
+__device__ __forceinline__ void load_rows(uint32_t (&a)[4], const __half *row) { load_rows(a, shared_address(row)); }
+
 // A from its transpose: lane l gives the address of 8 elements of row l % 8 + l / 16 * 8, the first ones or, where l / 8 is odd, the last.
-__device__ __forceinline__ void load_columns(uint32_t (&a)[4], const __half *row) {
+__device__ __forceinline__ void load_columns(uint32_t (&a)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(shared_address(row))
+                 : "r"(row)
                  : "memory");
 }
+
+__device__ __forceinline__ void load_columns(uint32_t (&a)[4], const __half *row) { load_columns(a, shared_address(row)); }
 
 // Eight rows of D as rows of B: what stood in row l / 4 and two columns then stands in column l / 4 and two rows.
 __device__ __forceinline__ uint32_t transpose(float first, float second) {

@@ -25,9 +25,6 @@ struct LoneSpace {
     Heads heads;
 };
 
-// Keeps a value in its register, which would otherwise be made again behind the wait.
-__device__ __forceinline__ void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
-
 __device__ __forceinline__ void store_shared(uint32_t at, uint32_t v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
 
 __device__ __forceinline__ void store_shared(uint32_t at, const Meta &v) {
