@@ -122,7 +122,40 @@ fn a_few_rows_give_the_bits_of_one_for_every_type() {
     }
 }
 
-/// Those of large matrices go through others: rows of many slices, of which the last is shorter, and three matrices of different types.
+/// Files mix types in the products of one value: those of most have kernels of their own for a lone row.
+#[test]
+fn types_that_files_mix_give_the_bits_of_batches() {
+    if cuda::count() == 0 {
+        println!("skipped: no cuda device");
+        return;
+    }
+    let device = Cuda::new(0, false).unwrap();
+    let shape =
+        Shape { layers: 1, hidden: 1280, heads: 20, kv_heads: 2, head_dim: 64, feed_forward: 2304, ..Shape::small() };
+    let shape = Shape { vocab: 301, context: 512, ..shape };
+    for (dtype, value_type) in [
+        (DType::Q4_K, DType::Q5_K),
+        (DType::Q2_K, DType::Q4_K),
+        (DType::Q3_K, DType::Q4_K),
+        (DType::Q3_K, DType::Q5_K),
+        (DType::IQ4_NL, DType::Q5_K),
+        (DType::IQ4_XS, DType::Q5_K),
+        (DType::Q2_K, DType::Q8_0),
+    ] {
+        let mut run = Run::new(&device, &program_of("llama", &shape, dtype, value_type));
+        let rows: Vec<Row> = (0..5).map(|slot| row(slot, 0)).collect();
+        let alone: Vec<Vec<u32>> = rows.iter().map(|row| run.pass(&[*row], &[0]).remove(0)).collect();
+        for count in [2, 4, 5] {
+            let outputs: Vec<u32> = (0..count as u32).collect();
+            assert!(
+                run.pass(&rows[..count], &outputs) == alone[..count],
+                "{dtype} and {value_type}: {count} rows differ"
+            );
+        }
+    }
+}
+
+/// A few rows of large matrices go through kernels of their own: rows of many slices, of which the last is shorter, and three matrices of different types.
 #[test]
 fn a_few_rows_of_large_matrices_give_the_bits_of_one() {
     if cuda::count() == 0 {

@@ -172,13 +172,17 @@ fn steps_take_seven_launches_a_layer_at_most() {
 fn of_1b(dtype: DType, vocab: usize) -> Program {
     let shape =
         Shape { layers: 1, hidden: 2048, heads: 32, kv_heads: 8, head_dim: 64, feed_forward: 8192, ..Shape::small() };
-    let bytes = common::random::stored(&Shape { vocab, ..shape }, |_| dtype).bytes();
+    stored(&Shape { vocab, ..shape }, |_| dtype)
+}
+
+fn stored(shape: &Shape, dtype_of: impl Fn(&str) -> DType) -> Program {
+    let bytes = common::random::stored(shape, dtype_of).bytes();
     program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap())
 }
 
 #[test]
 fn lone_rows_of_whole_tiles_take_kernels_without_rings() {
-    use Kernel::{Matvec, MatvecColumns, MatvecWhole};
+    use Kernel::{Matvec, MatvecColumns, MatvecMixed, MatvecWhole};
     let kernels = |program: &Program| -> Vec<Kernel> {
         let products = lists(program).single.into_iter().filter(|launch| matches!(launch.args, Args::Matvec(_)));
         products.map(|launch| launch.kernel).collect()
@@ -192,6 +196,16 @@ fn lone_rows_of_whole_tiles_take_kernels_without_rings() {
     // Sixteen rows of down are more than a block may have.
     assert_eq!(kernels(&of_1b(DType::Q8_0, 304)), [Matvec; 5]);
     assert_eq!(kernels(&of_1b(DType::BF16, 304)), [Matvec; 5]);
+    let small =
+        Shape { layers: 1, hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, feed_forward: 256, ..Shape::small() };
+    for (dtype, value_type, kernel) in [
+        (DType::Q2_K, DType::Q4_K, MatvecMixed),
+        (DType::Q4_K, DType::Q6_K, Matvec),
+        (DType::Q2_K, DType::Q6_K, Matvec),
+    ] {
+        let program = stored(&small, |name| if name.contains("attn_v") { value_type } else { dtype });
+        assert_eq!(kernels(&program)[0], kernel, "{dtype} and {value_type}");
+    }
     for dtype in [DType::Q2_K, DType::Q4_K] {
         for launch in lists(&of_1b(dtype, 304)).single {
             let shape = Batch { rows: 1, outputs: 1, splits: 1, draws: 0 };

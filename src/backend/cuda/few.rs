@@ -66,6 +66,9 @@ const TYPES: [&[u32]; 17] = [
     &[4, 6], &[5, 6], &[0], &[1], &[2], &[3], &[7], &[8], &[9], &[10], &[11], &[12], &[13], &[14], &[15], &[16], &[17],
 ];
 
+/// Types that files mix in the products of one value, of which a lone row has kernels too, in the order of these.
+const MIXED: [[u32; 2]; 6] = [[4, 5], [11, 4], [12, 4], [12, 5], [13, 5], [14, 5]];
+
 /// The kernel for these products: the first that has all their types.
 fn kernel_of(args: &MatvecArgs) -> Option<usize> {
     let segments = args.segments[..args.count as usize].iter();
@@ -77,6 +80,17 @@ fn kernel_of(args: &MatvecArgs) -> Option<usize> {
 pub(super) fn variant_of(args: &MatvecArgs) -> u32 {
     let index = kernel_of(args).unwrap_or(TYPES.len());
     (if args.batch > 2 { TYPES.len() + index } else { index }) as u32
+}
+
+/// The kernel of a pair of types for these products.
+fn mixed_kernel_of(args: &MatvecArgs) -> Option<usize> {
+    let segments = &args.segments[..args.count as usize];
+    MIXED.iter().position(|types| segments.iter().all(|segment| types.contains(&segment.matrix.dtype)))
+}
+
+/// Its place among those.
+pub(super) fn mixed_variant_of(args: &MatvecArgs) -> u32 {
+    mixed_kernel_of(args).unwrap_or(0) as u32
 }
 
 /// The place of a kernel of whole rows, which have no floats, among those.
@@ -154,9 +168,9 @@ fn stages(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32, most_shared: u
     if WARPS * wanted * args.stage_bytes + beside > most { wanted.min(STAGES) } else { wanted }
 }
 
-/// Shared memory that keeps more of `tiles` blocks, which have `own` bytes of it beside, off a processor than its share. Launches meet on the processors, and some of these would
-/// otherwise get so many blocks that their instructions, not the memory, take the time. Where shares are uneven the next launch needs the room more,
-/// unless blocks are few and begin with a norm.
+/// Shared memory that keeps more of `tiles` blocks, which have `own` bytes of it beside, off a processor than its share. Launches meet on the processors,
+/// and some of these would otherwise get so many blocks that their instructions, not the memory, take the time. Where shares are uneven the next launch
+/// needs the room more, unless blocks are few and begin with a norm.
 fn fair_shared(tiles: u32, has_norm: bool, own: u32) -> u32 {
     let each = tiles.div_ceil(PROCESSORS);
     if !has_even_shares(tiles) && (!has_norm || each > FEW_BLOCKS) {
@@ -343,7 +357,11 @@ impl Lowering<'_> {
             return (Kernel::MatvecWhole, tiles, shared_of(TILE_ROWS * row_bytes + beside, tiles, OWN_OF_WHOLE));
         }
         args.stages = stages(args, kind, tiles, beside, self.most_shared_of(args.batch));
-        let kernel = if args.batch == 1 { Kernel::Matvec } else { Kernel::MatvecFew };
+        let kernel = match args.batch {
+            1 if kernel_of(args).is_none() && mixed_kernel_of(args).is_some() => Kernel::MatvecMixed,
+            1 => Kernel::Matvec,
+            _ => Kernel::MatvecFew,
+        };
         (kernel, tiles, shared_of(WARPS * args.stages * args.stage_bytes + beside, tiles, SHARED_OF_BLOCK))
     }
 

@@ -31,7 +31,8 @@ const MAX_HEAD_DIM: usize = 512;
 
 /// A kernel, by its place in the table of loaded functions. Each `Attend` stands for a kernel for every size of heads in
 /// `STAGED_DIMS`, `Matmul` for the widths 1, 2, 4 and 8 and `Tensor` for those of `tensor`, which the shape chooses, `Matvec`, `MatvecFew` and
-/// `MatvecWhole` for a kernel for each set of weight types and number of rows, and `MatvecColumns` for one for each end of products.
+/// `MatvecWhole` for a kernel for each set of weight types and number of rows, `MatvecMixed` for one for each pair of types that only a lone row has, and
+/// `MatvecColumns` for one for each end of products.
 #[allow(missing_docs)] // Named as in `kernels/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
@@ -57,6 +58,7 @@ pub enum Kernel {
     NormParts = 126,
     MatvecWhole = 127,
     MatvecColumns = 141,
+    MatvecMixed = 144,
 }
 
 /// Extent of a grid along one axis.
@@ -168,6 +170,7 @@ impl Launch {
             (Kernel::AttendMany | Kernel::AttendOne | Kernel::AttendPrompt, _) => self.head_variant(),
             (Kernel::Tensor, _) => self.tensor_args().map_or(0, |args| args.kernel(shape) as u32),
             (Kernel::Matvec | Kernel::MatvecFew, Args::Matvec(args)) => super::few::variant_of(args),
+            (Kernel::MatvecMixed, Args::Matvec(args)) => super::few::mixed_variant_of(args),
             (Kernel::MatvecWhole, Args::Matvec(args)) => super::few::whole_variant_of(args),
             (Kernel::MatvecColumns, Args::Matvec(args)) => super::few::columns_variant_of(args),
             _ => 0,

@@ -1,7 +1,7 @@
 //! The names of the embedded kernels.
 
 /// File and name of each kernel, in the order of `Kernel` and of [`super::lower::Launch::function`].
-pub(super) const NAMES: [(&str, &str); 144] = [
+pub(super) const NAMES: [(&str, &str); 150] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
@@ -146,6 +146,12 @@ pub(super) const NAMES: [(&str, &str); 144] = [
     ("matvec_q2_k", "columns_gated"),
     ("matvec_q2_k", "columns_plain"),
     ("matvec_q2_k", "columns_head"),
+    ("matvec_mixed", "matvec_q4_k_q5_k"),
+    ("matvec_mixed", "matvec_q2_k_q4_k"),
+    ("matvec_mixed", "matvec_q3_k_q4_k"),
+    ("matvec_mixed", "matvec_q3_k_q5_k"),
+    ("matvec_mixed", "matvec_iq4_nl_q5_k"),
+    ("matvec_mixed", "matvec_iq4_xs_q5_k"),
 ];
 /// Place of the kernel that repacks.
 pub(super) const REPACK: usize = 47;
