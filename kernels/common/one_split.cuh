@@ -163,6 +163,130 @@ __device__ __forceinline__ void put_codes(const float (&v)[2][4], uint32_t at, u
     }
 }
 
+// Puts the warp's maxima of both steps, rounded up, from its first key `key` of the lane on; what stands behind `position` has no score.
+__device__ __forceinline__ void put_maxima(float (&s)[2][4], uint32_t key, uint32_t position, uint32_t lane, uint32_t maxima_to) {
+    float2 most[2];
+#pragma unroll
+    for (uint32_t step = 0; step < 2; step++) {
+        if (key + step * STEP > position) s[step][0] = s[step][1] = -INFINITY;
+        if (key + step * STEP + 8 > position) s[step][2] = s[step][3] = -INFINITY;
+        most[step] = make_float2(fmaxf(s[step][0], s[step][2]), fmaxf(s[step][1], s[step][3]));
+    }
+#pragma unroll
+    for (int distance = 4; distance < WARP; distance *= 2) {
+#pragma unroll
+        for (uint32_t step = 0; step < 2; step++) {
+            most[step].x = fmaxf(most[step].x, __shfl_xor_sync(ALL_LANES, most[step].x, distance));
+            most[step].y = fmaxf(most[step].y, __shfl_xor_sync(ALL_LANES, most[step].y, distance));
+        }
+    }
+    if (lane < COLUMNS / 2) {
+#pragma unroll
+        for (uint32_t step = 0; step < 2; step++) {
+            store_shared(maxima_to + step * (uint32_t)sizeof(Maxima), make_float2(ceilf(most[step].x), ceilf(most[step].y)));
+        }
+    }
+}
+
+// Bytes of a warp's maxima.
+constexpr uint32_t TOPS_BYTES = sizeof(Maxima) / WARPS;
+
+// Puts the weights of the warp's keys, their sums, and what sums so far are multiplied by before each half of a step.
+__device__ __forceinline__ void put_weights(float (&s)[2][4], uint32_t warp, uint32_t tops_at, uint32_t weights_to, uint32_t own_sums,
+                                            float2 (&factors)[4]) {
+    float2 tops[4];
+#pragma unroll
+    for (uint32_t h = 0; h < 4; h++) {
+        const uint32_t at = tops_at + h * HALF_WARPS * TOPS_BYTES;
+        const float2 m[4] = {load_pair(at), load_pair(at + 32), load_pair(at + 64), load_pair(at + 96)};
+        tops[h].x = fmaxf(fmaxf(m[0].x, m[1].x), fmaxf(m[2].x, m[3].x));
+        tops[h].y = fmaxf(fmaxf(m[0].y, m[1].y), fmaxf(m[2].y, m[3].y));
+    }
+#pragma unroll
+    for (uint32_t h = 1; h < 4; h++) tops[h].x = fmaxf(tops[h].x, tops[h - 1].x), tops[h].y = fmaxf(tops[h].y, tops[h - 1].y);
+    // Weights stand by keys, 16 bytes each.
+#pragma unroll
+    for (uint32_t step = 0; step < 2; step++) {
+        const float2 top = warp < HALF_WARPS ? tops[2 * step] : tops[2 * step + 1];
+        float (&w)[4] = s[step];
+        w[0] = power_of(w[0] - top.x), w[1] = power_of(w[1] - top.y), w[2] = power_of(w[2] - top.x), w[3] = power_of(w[3] - top.y);
+        store_shared(weights_to + step * STEP * 16, __floats2half2_rn(w[0], w[1]));
+        store_shared(weights_to + step * STEP * 16 + 8 * 16, __floats2half2_rn(w[2], w[3]));
+        store_shared(own_sums + step * THREADS * 8, make_float2(__fadd_rn(w[0], w[2]), __fadd_rn(w[1], w[3])));
+    }
+    // What sums so far are multiplied by.
+    factors[0] = factor_between(make_float2(-INFINITY, -INFINITY), tops[0]);
+#pragma unroll
+    for (uint32_t h = 1; h < 4; h++) factors[h] = factor_between(tops[h - 1], tops[h]);
+}
+
+// Mixes 32 elements, whose values for the first half are there already, and sums the weights as `add_half` does. A lane gets four elements of
+// two heads.
+template <typename Load>
+__device__ __forceinline__ void mix_whole(uint32_t (&values)[HALF_WARPS][2][4], const Load &load_values, const float2 (&factors)[4], uint32_t halves,
+                                          uint32_t own_weights, uint32_t sums_from, float (&v)[2][4]) {
+    float out[2][4] = {};
+    float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (uint32_t h = 0; h < 4; h++) {
+        // Halves without a key add nothing.
+        if (h < halves) {
+            uint32_t p[HALF_WARPS / 2][4];
+#pragma unroll
+            for (uint32_t t = 0; t < HALF_WARPS / 2; t++) load_columns(p[t], own_weights + (h * HALF_WARPS / 2 + t) * 2 * TILE * 16);
+#pragma unroll
+            for (uint32_t e = 0; e < 2; e++) rescale(out[e], factors[h]);
+#pragma unroll
+            for (uint32_t t = 0; t < HALF_WARPS; t++) {
+#pragma unroll
+                for (uint32_t e = 0; e < 2; e++) multiply_add(out[e], values[t][e], p[t / 2][t % 2 * 2], p[t / 2][t % 2 * 2 + 1]);
+            }
+            if (h + 1 < halves) load_values(h + 1);
+        }
+        const uint32_t at = sums_from + h * HALF_WARPS * WARP * 8;
+        float2 total = load_pair(at);
+#pragma unroll
+        for (uint32_t w = 1; w < HALF_WARPS; w++) {
+            const float2 more = load_pair(at + w * WARP * 8);
+            total.x = __fadd_rn(total.x, more.x), total.y = __fadd_rn(total.y, more.y);
+        }
+        sum.x = __fmaf_rn(sum.x, factors[h].x, total.x), sum.y = __fmaf_rn(sum.y, factors[h].y, total.y);
+    }
+    const float totals[2] = {column_sum(sum.x), column_sum(sum.y)};
+#pragma unroll
+    for (uint32_t n = 0; n < 2; n++) {
+        // Merging adds to zero, which has no sign then.
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) v[n][i] = __fadd_rn(out[i / 2][i % 2 * 2 + n], 0.0f);
+    }
+    divide(v, totals);
+
+}
+
+// Writes 32 elements of each head, of which `block` is the first one's number; a place for codes is given.
+template <uint32_t DIM>
+__device__ __forceinline__ void put_row(const AttentionArgs &args, const float (&v)[2][4], size_t block, uint32_t heads, uint32_t lane,
+                                        uint32_t codes) {
+    if (args.out.q == nullptr) {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            const uint32_t head = lane % 4 * 2 + i / 4;
+            if (head < heads) args.out.x[block + head * DIM + lane / 4 + i % 4 * 8] = v[i / 4][i % 4];
+        }
+        return;
+    }
+    // Whole blocks are written at once: parts of a sector would be read and merged. The floats of them nobody reads.
+    Meta meta[2];
+    put_codes(v, codes, lane, meta);
+    __syncwarp();
+    if (lane / 4 < heads) *reinterpret_cast<uint2 *>(args.out.q + block + lane / 4 * DIM + lane % 4 * 8) = load_words(codes + lane * 8);
+    Meta *to = args.out.meta + (block + lane * 2 * DIM) / 32;
+#pragma unroll
+    for (uint32_t n = 0; n < 2; n++) {
+        if (lane < 4 && 2 * lane + n < heads) to[n * DIM / 32] = meta[n];
+    }
+}
+
 // So many blocks release the next kernel at once; fewer are quicker where it comes behind their copies.
 constexpr uint32_t MANY_BLOCKS = 8;
 
@@ -231,7 +355,7 @@ __device__ __forceinline__ void attend_whole(const AttentionArgs &args) {
     keep(head_from), keep(kv_from), keep(kv_cache), keep(angles), keep(kv_to);
     uint32_t own_keys = base + warp * OWN_TILE + lane % TILE * ROW + lane / TILE * 16, key = first_key + lane / 4;
     uint32_t own_queries = base + QUERIES + lane * 8, own_sums = base + SUMS + thread * 8;
-    uint32_t tops_at = shared_address(maxima) + lane % 4 * 8, maxima_to = shared_address(maxima) + warp * (uint32_t)sizeof(maxima[0][0]) + lane * 8;
+    uint32_t tops_at = shared_address(maxima) + lane % 4 * 8, maxima_to = shared_address(maxima) + warp * TOPS_BYTES + lane * 8;
     uint32_t weights_to = base + WEIGHTS + key * 16 + lane % 4 * 4;
     uint32_t corner = base + STAGE + (lane % 8 + lane / 16 * 8) * ROW + lane / 8 % 2 * 16 + warp * 64;
     keep(own_keys), keep(own_queries), keep(own_sums), keep(tops_at), keep(maxima_to), keep(weights_to), keep(corner), keep(key);
@@ -280,39 +404,19 @@ __device__ __forceinline__ void attend_whole(const AttentionArgs &args) {
     wait_copies<0>();
     __syncthreads();
 
+    float s[2][4] = {};
     uint2 q[CHUNKS];
 #pragma unroll
     for (uint32_t i = 0; i < CHUNKS; i++) q[i] = load_words(own_queries + i * WARP * 8);
     // The own key has come to its place.
     if (own_near < TILE) load_keys(near_keys, own_keys);
     if (own_near - STEP < TILE) load_keys(far_keys, own_keys + 2 * STAGE);
-    float s[2][4] = {};
 #pragma unroll
     for (uint32_t i = 0; i < CHUNKS; i++) {
         multiply_add(s[0], near_keys[i], q[i].x, q[i].y);
         multiply_add(s[1], far_keys[i], q[i].x, q[i].y);
     }
-    float2 most[2];
-#pragma unroll
-    for (uint32_t step = 0; step < 2; step++) {
-        if (key + step * STEP > position) s[step][0] = s[step][1] = -INFINITY;
-        if (key + step * STEP + 8 > position) s[step][2] = s[step][3] = -INFINITY;
-        most[step] = make_float2(fmaxf(s[step][0], s[step][2]), fmaxf(s[step][1], s[step][3]));
-    }
-#pragma unroll
-    for (int distance = 4; distance < WARP; distance *= 2) {
-#pragma unroll
-        for (uint32_t step = 0; step < 2; step++) {
-            most[step].x = fmaxf(most[step].x, __shfl_xor_sync(ALL_LANES, most[step].x, distance));
-            most[step].y = fmaxf(most[step].y, __shfl_xor_sync(ALL_LANES, most[step].y, distance));
-        }
-    }
-    if (lane < COLUMNS / 2) {
-#pragma unroll
-        for (uint32_t step = 0; step < 2; step++) {
-            store_shared(maxima_to + step * (uint32_t)sizeof(Maxima), make_float2(ceilf(most[step].x), ceilf(most[step].y)));
-        }
-    }
+    put_maxima(s, key, position, lane, maxima_to);
     // Values of half a step, on their way to registers early; those of the second step stand in the first stage.
     uint32_t values[HALF_WARPS][2][4];
     const auto load_values = [&](uint32_t h) {
@@ -326,90 +430,12 @@ __device__ __forceinline__ void attend_whole(const AttentionArgs &args) {
     if (mixes) load_values(0);
     __syncthreads();
 
-    float2 tops[4];
-#pragma unroll
-    for (uint32_t h = 0; h < 4; h++) {
-        const uint32_t at = tops_at + h * HALF_WARPS * (uint32_t)sizeof(maxima[0][0]);
-        const float2 m[4] = {load_pair(at), load_pair(at + 32), load_pair(at + 64), load_pair(at + 96)};
-        tops[h].x = fmaxf(fmaxf(m[0].x, m[1].x), fmaxf(m[2].x, m[3].x));
-        tops[h].y = fmaxf(fmaxf(m[0].y, m[1].y), fmaxf(m[2].y, m[3].y));
-    }
-#pragma unroll
-    for (uint32_t h = 1; h < 4; h++) tops[h].x = fmaxf(tops[h].x, tops[h - 1].x), tops[h].y = fmaxf(tops[h].y, tops[h - 1].y);
-    // Weights stand by keys, 16 bytes each.
-#pragma unroll
-    for (uint32_t step = 0; step < 2; step++) {
-        const float2 top = warp < HALF_WARPS ? tops[2 * step] : tops[2 * step + 1];
-        float (&w)[4] = s[step];
-        w[0] = power_of(w[0] - top.x), w[1] = power_of(w[1] - top.y), w[2] = power_of(w[2] - top.x), w[3] = power_of(w[3] - top.y);
-        store_shared(weights_to + step * STEP * 16, __floats2half2_rn(w[0], w[1]));
-        store_shared(weights_to + step * STEP * 16 + 8 * 16, __floats2half2_rn(w[2], w[3]));
-        store_shared(own_sums + step * THREADS * 8, make_float2(__fadd_rn(w[0], w[2]), __fadd_rn(w[1], w[3])));
-    }
-    // What sums so far are multiplied by.
-    float2 factors[4] = {factor_between(make_float2(-INFINITY, -INFINITY), tops[0])};
-#pragma unroll
-    for (uint32_t h = 1; h < 4; h++) factors[h] = factor_between(tops[h - 1], tops[h]);
+    float2 factors[4];
+    put_weights(s, warp, tops_at, weights_to, own_sums, factors);
     __syncthreads();
     if (!mixes) return;
 
-    // A warp mixes 32 elements, and sums the weights as `add_half` does.
-    const uint32_t own_weights = base + WEIGHTS + lane * 16, sums_from = base + SUMS + lane * 8;
-    float out[2][4] = {};
-    float2 sum = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (uint32_t h = 0; h < 4; h++) {
-        // Halves without a key add nothing.
-        if (h < halves) {
-            uint32_t p[HALF_WARPS / 2][4];
-#pragma unroll
-            for (uint32_t t = 0; t < HALF_WARPS / 2; t++) load_columns(p[t], own_weights + (h * HALF_WARPS / 2 + t) * 2 * TILE * 16);
-#pragma unroll
-            for (uint32_t e = 0; e < 2; e++) rescale(out[e], factors[h]);
-#pragma unroll
-            for (uint32_t t = 0; t < HALF_WARPS; t++) {
-#pragma unroll
-                for (uint32_t e = 0; e < 2; e++) multiply_add(out[e], values[t][e], p[t / 2][t % 2 * 2], p[t / 2][t % 2 * 2 + 1]);
-            }
-            if (h + 1 < halves) load_values(h + 1);
-        }
-        const uint32_t at = sums_from + h * HALF_WARPS * WARP * 8;
-        float2 total = load_pair(at);
-#pragma unroll
-        for (uint32_t w = 1; w < HALF_WARPS; w++) {
-            const float2 more = load_pair(at + w * WARP * 8);
-            total.x = __fadd_rn(total.x, more.x), total.y = __fadd_rn(total.y, more.y);
-        }
-        sum.x = __fmaf_rn(sum.x, factors[h].x, total.x), sum.y = __fmaf_rn(sum.y, factors[h].y, total.y);
-    }
-    const float totals[2] = {column_sum(sum.x), column_sum(sum.y)};
     float v[2][4];
-#pragma unroll
-    for (uint32_t n = 0; n < 2; n++) {
-        // Merging adds to zero, which has no sign then.
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) v[n][i] = __fadd_rn(out[i / 2][i % 2 * 2 + n], 0.0f);
-    }
-    divide(v, totals);
-
-    const size_t block = ((size_t)row * in.heads + kv_head * heads) * DIM + warp * 32;
-    if (args.out.q == nullptr) {
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
-            const uint32_t head = lane % 4 * 2 + i / 4;
-            if (head < heads) args.out.x[block + head * DIM + lane / 4 + i % 4 * 8] = v[i / 4][i % 4];
-        }
-        return;
-    }
-    // Whole blocks are written at once: parts of a sector would be read and merged. The floats of them nobody reads.
-    const uint32_t codes = base + CODES + warp * 32 * COLUMNS;
-    Meta meta[2];
-    put_codes(v, codes, lane, meta);
-    __syncwarp();
-    if (lane / 4 < heads) *reinterpret_cast<uint2 *>(args.out.q + block + lane / 4 * DIM + lane % 4 * 8) = load_words(codes + lane * 8);
-    Meta *to = args.out.meta + (block + lane * 2 * DIM) / 32;
-#pragma unroll
-    for (uint32_t n = 0; n < 2; n++) {
-        if (lane < 4 && 2 * lane + n < heads) to[n * DIM / 32] = meta[n];
-    }
+    mix_whole(values, load_values, factors, halves, base + WEIGHTS + lane * 16, base + SUMS + lane * 8, v);
+    put_row<DIM>(args, v, ((size_t)row * in.heads + kv_head * heads) * DIM + warp * 32, heads, lane, base + CODES + warp * 32 * COLUMNS);
 }
