@@ -1,5 +1,5 @@
 // Attention of rows whose context has few splits, each with a block of its own: both steps of a split at once, in the order of `attend.cu`.
-// Where rows have but one, a shorter way is gone (one_split.cuh).
+// Where rows have but one, and become 8-bit blocks, a shorter way is gone (one_split.cuh).
 #include "common/one_split.cuh"
 
 template <uint32_t DIM, bool ANY_FORM>
@@ -117,7 +117,7 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
 #define ATTEND(DIM)                                                                                                                              \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_split_##DIM(const __grid_constant__ AttentionArgs args, Shape shape) {       \
         if constexpr (DIM == 64 || DIM == 128) {                                                                                                 \
-            if (gridDim.x == 1 && gridDim.y == args.in.kv_heads) return attend_whole<DIM>(args);                                                 \
+            if (gridDim.x == 1 && gridDim.y == args.in.kv_heads && args.out.q != nullptr) return attend_whole<DIM>(args);                        \
         }                                                                                                                                        \
         attend_split<DIM, false>(args, shape);                                                                                                   \
     }                                                                                                                                            \

@@ -323,7 +323,7 @@ __device__ __forceinline__ void sum_tile(const Plan<T> &plan, Turn &turn, Turn &
         wait_phase(plan.full + 8 * turn.stage, turn.parity);
         if (has_columns) add_stage<TYPE, T>(sum, columns, places, plan.ring + turn.stage * plan.stage_bytes, x, x + factors);
         __syncwarp();
-        if (elect_lane()) {
+        if (threadIdx.x % WARP == 0) {
             arrive(plan.empty + 8 * turn.stage);
             if (!is_resident) arrive(plan.x_empty + 8 * slot);
         }
@@ -367,7 +367,7 @@ __device__ __forceinline__ void leave(const Plan<T> &plan, const Sums<T> &sum, u
         }
     }
     __syncwarp();
-    if (elect_lane()) arrive(plan.ready);
+    if (threadIdx.x % WARP == 0) arrive(plan.ready);
 }
 
 // The sum of all warps, of a row of the tile.
@@ -423,7 +423,7 @@ __device__ __forceinline__ void finish_tiles(const Plan<T> &plan) {
             if (is_row) segment.out[(size_t)column * rows + row] = v;
         }
         __syncwarp();
-        if (elect_lane()) arrive(plan.taken);
+        if (threadIdx.x % WARP == 0) arrive(plan.taken);
         count++;
     });
 }

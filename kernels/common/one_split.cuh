@@ -1,4 +1,4 @@
-// Attention of a row whose context is one split, by a block for each key-value head: the sums of `attend_split.cu` in the same order.
+// Attention of a row whose context is one split, as 8-bit blocks, by a block for each key-value head: the sums of `attend_split.cu` in the same order.
 //
 // What counts is the way from the end of the block's wait to its own end, and on it the number of different instructions, which come from far. So
 // all places are known before the wait, keys are in registers, and the warps that mix values finish their 8-bit blocks by themselves.
@@ -267,14 +267,6 @@ __device__ __forceinline__ void mix_whole(uint32_t (&values)[HALF_WARPS][2][4], 
 template <uint32_t DIM>
 __device__ __forceinline__ void put_row(const AttentionArgs &args, const float (&v)[2][4], size_t block, uint32_t heads, uint32_t lane,
                                         uint32_t codes) {
-    if (args.out.q == nullptr) {
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
-            const uint32_t head = lane % 4 * 2 + i / 4;
-            if (head < heads) args.out.x[block + head * DIM + lane / 4 + i % 4 * 8] = v[i / 4][i % 4];
-        }
-        return;
-    }
     // Whole blocks are written at once: parts of a sector would be read and merged. The floats of them nobody reads.
     Meta meta[2];
     put_codes(v, codes, lane, meta);

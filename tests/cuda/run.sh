@@ -35,6 +35,20 @@ step() {
     echo "$verdict: $name, $((SECONDS - start)) s" | tee -a "$log" "$logs/summary.txt"
 }
 
+# Races in any kernel but one: racecheck does not know meetings at barriers in shared memory (kernels/lab/meeting.cu), which wide_few has, and fails itself
+# where it is to leave out a kernel of clusters.
+races() {
+    local report status
+    report=$(mktemp)
+    compute-sanitizer --tool racecheck "$@" > "$report" 2>&1
+    cat "$report"
+    grep -q "RACECHECK SUMMARY" "$report" && grep -q "test result: ok" "$report" && ! grep " reported between " "$report" | grep -qv "wide_few"
+    status=$?
+    rm -f "$report"
+    return $status
+}
+export -f races
+
 {
     echo "commit $(cat commit)"
     nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader
@@ -74,13 +88,12 @@ if wants diverge; then
     expected=0
 fi
 if wants sanitizers; then
-    few="cuda_batches a_few_rows_of_large"
-    for tool in memcheck racecheck; do
-        # racecheck does not know meetings at barriers in shared memory (kernels/lab/meeting.cu), and sees races in the one kernel that has them.
-        unknown=(); [ $tool = memcheck ] || unknown=(--kernel-name-exclude kernel_substring=wide_few)
-        step sanitizers 200 "$tool" compute-sanitizer --tool $tool "${unknown[@]}" --error-exitcode 9 bin/cuda_models a_little_of_everything --show-output
-        step sanitizers 100 "$tool of few rows" compute-sanitizer --tool $tool --kernel-name kernel_substring=slim --error-exitcode 9 bin/$few --show-output
-    done
+    tiny=(bin/cuda_models a_little_of_everything --show-output) few=(bin/cuda_batches a_few_rows_of_large --show-output)
+    only_slim=(--kernel-name kernel_substring=slim)
+    step sanitizers 150 memcheck compute-sanitizer --tool memcheck --error-exitcode 9 "${tiny[@]}"
+    step sanitizers 100 "memcheck of few rows" compute-sanitizer --tool memcheck "${only_slim[@]}" --error-exitcode 9 "${few[@]}"
+    step sanitizers 100 "racecheck of few rows" compute-sanitizer --tool racecheck "${only_slim[@]}" --error-exitcode 9 "${few[@]}"
+    step sanitizers 300 racecheck bash -c 'races "$@"' races "${tiny[@]}"
     step sanitizers 150 "memcheck of fast batches" compute-sanitizer --tool memcheck --error-exitcode 9 bin/cuda_fast padding --show-output
 fi
 if wants speed; then
