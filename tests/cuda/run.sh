@@ -36,7 +36,7 @@ step() {
 }
 
 # Races in any kernel but one: racecheck does not know meetings at barriers in shared memory (kernels/lab/meeting.cu), which wide_few has, and fails itself
-# where it is to leave out a kernel of clusters.
+# where it is to leave out a kernel of clusters. Nor does it know who may fill a ring again by bulk copies, so kernels of large matrices are not tried.
 races() {
     local report status
     report=$(mktemp)
@@ -89,10 +89,8 @@ if wants diverge; then
 fi
 if wants sanitizers; then
     tiny=(bin/cuda_models a_little_of_everything --show-output) few=(bin/cuda_batches a_few_rows_of_large --show-output)
-    only_slim=(--kernel-name kernel_substring=slim)
     step sanitizers 150 memcheck compute-sanitizer --tool memcheck --error-exitcode 9 "${tiny[@]}"
-    step sanitizers 100 "memcheck of few rows" compute-sanitizer --tool memcheck "${only_slim[@]}" --error-exitcode 9 "${few[@]}"
-    step sanitizers 100 "racecheck of few rows" compute-sanitizer --tool racecheck "${only_slim[@]}" --error-exitcode 9 "${few[@]}"
+    step sanitizers 100 "memcheck of few rows" compute-sanitizer --tool memcheck --kernel-name kernel_substring=slim --error-exitcode 9 "${few[@]}"
     step sanitizers 300 racecheck bash -c 'races "$@"' races "${tiny[@]}"
     step sanitizers 150 "memcheck of fast batches" compute-sanitizer --tool memcheck --error-exitcode 9 bin/cuda_fast padding --show-output
 fi
