@@ -191,9 +191,7 @@ __device__ __forceinline__ void bring_columns(const Plan<T> &plan) {
 // of all others are 0, and stay so.
 template <class T>
 struct Columns {
-    // Pairs whose words are there at a time.
-    static constexpr uint32_t HELD = T::PAIRS < 2 ? T::PAIRS : 2;
-    uint32_t words[HELD][8] = {};
+    uint32_t words[T::PAIRS][8] = {};
     uint32_t is_mine, place;
 
     __device__ __forceinline__ Columns() {
@@ -202,19 +200,17 @@ struct Columns {
         place = column % 2 * CODE_STRIDE + (threadIdx.x / WARP * 4 + column / 2) * 32;
     }
 
-    __device__ __forceinline__ void load(uint32_t slot, uint32_t pair) {
+    __device__ __forceinline__ void load(uint32_t slot) {
 #pragma unroll
-        for (uint32_t h = 0; h < 2; h++) {
-            uint32_t(&w)[8] = words[pair % HELD];
-            asm volatile("{\n.reg .pred mine;\nsetp.ne.u32 mine, %4, 0;\n@mine ld.shared.v4.b32 {%0, %1, %2, %3}, [%5];\n}"
-                         : "+r"(w[4 * h]), "+r"(w[4 * h + 1]), "+r"(w[4 * h + 2]), "+r"(w[4 * h + 3])
-                         : "r"(is_mine), "r"(slot + place + 2 * pair * CODE_STRIDE + 16 * h));
+        for (uint32_t pair = 0; pair < T::PAIRS; pair++) {
+#pragma unroll
+            for (uint32_t h = 0; h < 2; h++) {
+                uint32_t(&w)[8] = words[pair];
+                asm volatile("{\n.reg .pred mine;\nsetp.ne.u32 mine, %4, 0;\n@mine ld.shared.v4.b32 {%0, %1, %2, %3}, [%5];\n}"
+                             : "+r"(w[4 * h]), "+r"(w[4 * h + 1]), "+r"(w[4 * h + 2]), "+r"(w[4 * h + 3])
+                             : "r"(is_mine), "r"(slot + place + 2 * pair * CODE_STRIDE + 16 * h));
+            }
         }
-    }
-    // Those that the first tile of a stage begins with.
-    __device__ __forceinline__ void begin(uint32_t slot) {
-#pragma unroll
-        for (uint32_t p = 0; p < HELD; p++) load(slot, p);
     }
 };
 
@@ -256,7 +252,7 @@ __device__ __forceinline__ void multiply_add(int (&c)[4], const uint32_t (&first
 
 // The products of a stage. `factors` is where those of the lane's group of x are.
 template <int TYPE, class T>
-__device__ __forceinline__ void add_stage(Sums<T> &sum, Columns<T> &columns, const Places &p, uint32_t at, uint32_t x, uint32_t factors) {
+__device__ __forceinline__ void add_stage(Sums<T> &sum, const Columns<T> &columns, const Places &p, uint32_t at, uint32_t factors) {
 #pragma unroll
     for (uint32_t m = 0; m < T::MINE; m++) {
         uint32_t first[8], second[8];
@@ -282,14 +278,13 @@ __device__ __forceinline__ void add_stage(Sums<T> &sum, Columns<T> &columns, con
                     if constexpr (has_min(TYPE)) total[i] = __fsub_rn(__int_as_float(__dp2a_lo((int)meta.y, 0x0101, INTEGER_BITS)), INTEGER_BASE);
                 }
             }
-            const uint32_t(&own)[8] = columns.words[pair % Columns<T>::HELD];
+            const uint32_t(&own)[8] = columns.words[pair];
             multiply_add(low, first, second, own, 0), multiply_add(low, first, second, own, 2);
             if constexpr (has_halves(TYPE)) {
                 multiply_add(high, first, second, own, 4), multiply_add(high, first, second, own, 6);
             } else {
                 multiply_add(low, first, second, own, 4), multiply_add(low, first, second, own, 6);
             }
-            if (T::PAIRS > Columns<T>::HELD && (m + 1 < T::MINE || pair + Columns<T>::HELD < T::PAIRS)) columns.load(x, (pair + Columns<T>::HELD) % T::PAIRS);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const RowFactors &row = rows[i / 2];
@@ -319,9 +314,9 @@ __device__ __forceinline__ void sum_tile(const Plan<T> &plan, Turn &turn, Turn &
         const bool has_columns = 4 * warp < groups;
         const Places places = places_of<TYPE>(groups);
         wait_phase(plan.x_full + 8 * slot, is_resident ? 0 : x_turn.parity);
-        if (has_columns) columns.begin(x);
+        if (has_columns) columns.load(x);
         wait_phase(plan.full + 8 * turn.stage, turn.parity);
-        if (has_columns) add_stage<TYPE, T>(sum, columns, places, plan.ring + turn.stage * plan.stage_bytes, x, x + factors);
+        if (has_columns) add_stage<TYPE, T>(sum, columns, places, plan.ring + turn.stage * plan.stage_bytes, x + factors);
         __syncwarp();
         if (threadIdx.x % WARP == 0) {
             arrive(plan.empty + 8 * turn.stage);
