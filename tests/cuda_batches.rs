@@ -81,6 +81,18 @@ fn compare(device: &Cuda, name: &str, program: &Arc<Program>) {
     }
 }
 
+/// Checks that the first rows of different sequences together, so many at a time, have the bits of each alone.
+fn compare_counts(device: &Cuda, name: &str, program: &Arc<Program>, counts: &[usize]) {
+    let mut run = Run::new(device, program);
+    let rows: Vec<Row> = (0..counts.iter().copied().max().unwrap_or(0)).map(|slot| row(slot, 0)).collect();
+    let alone: Vec<Vec<u32>> = rows.iter().map(|row| run.pass(&[*row], &[0]).remove(0)).collect();
+    assert!(alone[0] != alone[1], "{name}: two tokens have the same logits");
+    for &count in counts {
+        let outputs: Vec<u32> = (0..count as u32).collect();
+        assert!(run.pass(&rows[..count], &outputs) == alone[..count], "{name}: {count} rows differ from one");
+    }
+}
+
 /// Rows of one sequence may all want their logits: keys of the same pass are then among what they attend to.
 #[test]
 fn rows_of_one_sequence_give_the_bits_of_single_steps() {
@@ -132,7 +144,7 @@ fn types_that_files_mix_give_the_bits_of_batches() {
     let device = Cuda::new(0, false).unwrap();
     let shape =
         Shape { layers: 1, hidden: 1280, heads: 20, kv_heads: 2, head_dim: 64, feed_forward: 2304, ..Shape::small() };
-    let shape = Shape { vocab: 301, context: 512, ..shape };
+    let shape = Shape { vocab: VOCAB, context: 512, ..shape };
     for (dtype, value_type) in [
         (DType::Q4_K, DType::Q5_K),
         (DType::Q2_K, DType::Q4_K),
@@ -142,16 +154,8 @@ fn types_that_files_mix_give_the_bits_of_batches() {
         (DType::IQ4_XS, DType::Q5_K),
         (DType::Q2_K, DType::Q8_0),
     ] {
-        let mut run = Run::new(&device, &program_of("llama", &shape, dtype, value_type));
-        let rows: Vec<Row> = (0..5).map(|slot| row(slot, 0)).collect();
-        let alone: Vec<Vec<u32>> = rows.iter().map(|row| run.pass(&[*row], &[0]).remove(0)).collect();
-        for count in [2, 4, 5] {
-            let outputs: Vec<u32> = (0..count as u32).collect();
-            assert!(
-                run.pass(&rows[..count], &outputs) == alone[..count],
-                "{dtype} and {value_type}: {count} rows differ"
-            );
-        }
+        let program = program_of("llama", &shape, dtype, value_type);
+        compare_counts(&device, &format!("{dtype} and {value_type}"), &program, &[2, 4, 5]);
     }
 }
 
@@ -165,17 +169,11 @@ fn a_few_rows_of_large_matrices_give_the_bits_of_one() {
     let device = Cuda::new(0, false).unwrap();
     let shape =
         Shape { layers: 1, hidden: 4096, heads: 32, kv_heads: 2, head_dim: 128, feed_forward: 8448, ..Shape::small() };
-    let shape = Shape { vocab: 301, context: 512, ..shape };
+    let shape = Shape { vocab: VOCAB, context: 512, ..shape };
     for (arch, dtype) in
         [("qwen2", DType::Q8_0), ("llama", DType::Q4_K), ("qwen2", DType::Q5_K), ("llama", DType::Q6_K)]
     {
-        let mut run = Run::new(&device, &program_of(arch, &shape, dtype, DType::Q6_K));
-        let rows: Vec<Row> = (0..4).map(|slot| row(slot, 0)).collect();
-        let alone: Vec<Vec<u32>> = rows.iter().map(|row| run.pass(&[*row], &[0]).remove(0)).collect();
-        for count in 2..=4 {
-            let outputs: Vec<u32> = (0..count as u32).collect();
-            assert!(run.pass(&rows[..count], &outputs) == alone[..count], "{dtype}: {count} rows differ from one");
-        }
+        compare_counts(&device, dtype.name(), &program_of(arch, &shape, dtype, DType::Q6_K), &[2, 3, 4]);
     }
 }
 
@@ -230,12 +228,7 @@ fn every_number_of_rows_gives_the_bits_of_one() {
     let others = DType::ALL.into_iter().filter(|dtype| dtype.block_len() > 1);
     for dtype in others.filter(|dtype| ![DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K].contains(dtype)) {
         let (name, program) = (format!("{dtype} of 2048 and 3840 columns"), program(dtype, 2048, 3840, 64));
-        let (mut run, rows) = (Run::new(&device, &program), (0..8).map(|slot| row(slot, 0)).collect::<Vec<Row>>());
-        let alone: Vec<Vec<u32>> = rows.iter().map(|row| run.pass(&[*row], &[0]).remove(0)).collect();
-        for count in [2, 5, 8] {
-            let outputs: Vec<u32> = (0..count as u32).collect();
-            assert!(run.pass(&rows[..count], &outputs) == alone[..count], "{name}: {count} rows differ from one");
-        }
+        compare_counts(&device, &name, &program, &[2, 5, 8]);
     }
     // Columns of less than a whole slice, and rows that fill no tile.
     for (hidden, feed_forward, head_dim) in [(896, 4864, 14), (96, 160, 6), (32, 1056, 2)] {

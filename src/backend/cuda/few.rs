@@ -41,19 +41,19 @@ const OWN_OF_FEW: u32 = 12 << 10;
 const OWN_OF_WHOLE: u32 = 1 << 10;
 const OWN_OF_COLUMNS: u32 = 2 << 10;
 const OWN_OF_GATED: u32 = 5 << 10;
-/// Columns and type of the kernels that keep columns in registers, rows of a block of plain products, rows that a warp takes at once, and blocks of
-/// the head with the rows that each has on their way.
-const COLUMNS: u32 = 2048;
-const TYPE_OF_COLUMNS: u32 = 11;
+/// Weight rows of a block of either, but for gated units and the head.
+const TILE_ROWS: u32 = 16;
 /// Columns of rows that are long enough for a kernel of whole rows, and the types with less than four bits, of which shorter ones are too.
 const LONG_COLUMNS: u32 = 4096;
 const SMALL_TYPES: [u32; 2] = [11, 12];
-const TILE_ROWS: u32 = 16;
+/// Columns and type of the kernels that keep columns in registers, what rows are a multiple of, and their activations in shared memory.
+const COLUMNS: u32 = 2048;
+const TYPE_OF_COLUMNS: u32 = 11;
 const OCTET: u32 = 8;
+const BYTES_OF_COLUMNS: u32 = COLUMNS / 1024 * 1440;
+/// Blocks of their head, and the rows that each has on their way.
 const HEAD_BLOCKS: u32 = 2 * PROCESSORS;
 const ROWS_OF_HEAD: u32 = 128;
-/// Activations in shared memory of those.
-const BYTES_OF_COLUMNS: u32 = COLUMNS / 1024 * 1440;
 /// Pairs of rows a warp of a gated unit, and rows a warp of the head.
 const PAIRS: u32 = 4;
 const HEAD_ROWS: u32 = 16;
@@ -255,7 +255,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The same on tensor cores, where that is quicker; the head has its tokens chosen by the kernels of few rows.
+    /// Lowers products of `x` to launches on tensor cores, where these are quicker; false leaves them. Tokens of the head are chosen by the kernels of few
+    /// rows.
     fn slim_products(&mut self, batch: u32, x: ValueId) -> bool {
         if matches!(self.program.ops[self.next], Op::MatMul { out, .. } if out == self.program.logits) {
             return false;
