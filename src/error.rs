@@ -1,7 +1,10 @@
 //! The one error type of the library.
 //!
 //! Every layer returns `Result<T>`; the C boundary turns an [`Error`] into a stable status code and a message. Messages are
-//! one lower-case line that a user can act on, with the numbers. Nothing here depends on any other module.
+//! one lower-case line that a user can act on, with the numbers. The functions below ask for memory in the way that can fail, and are
+//! where a call that was refused memory elsewhere finds out (`memory`).
+
+use crate::memory::{self, Backing};
 
 /// Result of every fallible operation inside the library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -26,6 +29,17 @@ pub enum Error {
     /// Another thread is inside a call on the same object.
     #[error("another call on this {0} is running")]
     Busy(&'static str),
+    /// A callback of the host's called the context that it belongs to.
+    #[error("a callback of this context is running on this thread: return from it first")]
+    InCallback,
+    /// The calling process is a fork of the one that the library's objects belong to.
+    #[error(
+        "this process is a fork of process {owner}, which uses the library: only that one can; call exec here, or fork before the first context is made"
+    )]
+    Forked {
+        /// Id of the process that made the first context.
+        owner: u32,
+    },
     /// An earlier call on this object panicked; only freeing it is allowed.
     #[error("an earlier call on this {0} failed inside the library; free it")]
     Poisoned(&'static str),
@@ -36,16 +50,36 @@ pub enum Error {
     #[error("{0}")]
     Unsupported(String),
     /// Host memory could not be allocated.
-    #[error("out of memory: {bytes} bytes for {what}")]
+    #[error("out of memory: {} for {what}", Bytes(*bytes))]
     OutOfMemory {
         /// What the memory was for.
         what: &'static str,
         /// Size of the allocation that failed, in bytes.
         bytes: u64,
     },
+    /// The system, or a limit of the process, does not have as much memory.
+    #[error(
+        "out of memory: {needed} bytes needed for {what}, {free} can be taken; ask for less, free other memory, or insist with SEGNO_CTX_OVERCOMMIT"
+    )]
+    HostMemory {
+        /// What the memory is for.
+        what: &'static str,
+        /// Bytes that the call needs.
+        needed: u64,
+        /// Bytes that can be taken now.
+        free: u64,
+    },
     /// The operating system refused a file operation.
     #[error("cannot read {path}: {source}")]
     Io {
+        /// The file concerned.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The operating system refused to write a file.
+    #[error("cannot write {path}: {source}")]
+    Write {
         /// The file concerned.
         path: String,
         /// What the system said.
@@ -73,7 +107,7 @@ pub enum Error {
         found: Vec<u64>,
     },
     /// The sequence has reached the model's own context length.
-    #[error("sequence of {length} tokens cannot grow by {more}: the model's context holds {limit}")]
+    #[error("sequence of {} cannot grow by {more}: the model's context holds {limit}", Count(*length, "token"))]
     ContextFull {
         /// Tokens of the sequence now.
         length: usize,
@@ -84,7 +118,8 @@ pub enum Error {
     },
     /// The KV pool has too few free pages.
     #[error(
-        "kv pool is full: {needed} more pages needed, {free} of {total} free; close or truncate a sequence, or raise kv_tokens"
+        "kv pool is full: {} needed, {free} of {total} free; close or truncate a sequence, or raise kv_tokens",
+        Count(*needed, "more page")
     )]
     KvFull {
         /// Pages that the call needs.
@@ -95,7 +130,7 @@ pub enum Error {
         total: usize,
     },
     /// The session has no free sequence slot.
-    #[error("all {limit} sequences of this session are open; close one, or raise max_seqs")]
+    #[error("this session has its {} open; close one, or raise max_seqs", Count(*limit, "sequence"))]
     SeqFull {
         /// The session's `max_seqs`.
         limit: usize,
@@ -115,7 +150,7 @@ pub enum Error {
         library: u32,
     },
     /// The device's memory does not suffice.
-    #[error("out of device memory: {needed} bytes needed, {free} free")]
+    #[error("out of device memory: {} needed, {free} free", Bytes(*needed))]
     DeviceMemory {
         /// Bytes that the call needs.
         needed: u64,
@@ -137,10 +172,27 @@ impl Error {
     }
 }
 
+/// An error if this call was refused memory that had no way to fail, and came from the reserve: the call must end now.
+pub fn checked(what: &'static str) -> Result<()> {
+    memory::refused().map_or(Ok(()), |bytes| Err(Error::out_of_memory(what, bytes)))
+}
+
+/// Memory for `bytes` that code takes which has no way to fail, set aside until it is dropped.
+pub fn backed(bytes: usize, what: &'static str) -> Result<Backing> {
+    checked(what)?;
+    Backing::new(bytes).ok_or_else(|| Error::out_of_memory(what, bytes))
+}
+
+/// Lets a container of any kind grow to `bytes`, by `ask`, which can fail.
+pub fn room<E>(bytes: usize, what: &'static str, ask: impl FnOnce() -> Result<(), E>) -> Result<()> {
+    checked(what)?;
+    memory::fallible(ask).map_err(|_| Error::out_of_memory(what, bytes))
+}
+
 /// An empty vector with room for `len` elements, or the error that names what the memory was for.
 pub fn reserve<T>(len: usize, what: &'static str) -> Result<Vec<T>> {
     let mut values = Vec::new();
-    values.try_reserve_exact(len).map_err(|_| Error::out_of_memory(what, len.saturating_mul(size_of::<T>())))?;
+    room(len.saturating_mul(size_of::<T>()), what, || values.try_reserve_exact(len))?;
     Ok(values)
 }
 
@@ -152,12 +204,17 @@ pub fn filled<T: Clone>(len: usize, value: T, what: &'static str) -> Result<Vec<
 }
 
 /// Makes room for `more` elements behind those of `values`.
+#[inline]
 pub fn grow<T>(values: &mut Vec<T>, more: usize, what: &'static str) -> Result<()> {
+    if values.capacity() - values.len() >= more {
+        return checked(what);
+    }
     let bytes = values.len().saturating_add(more).saturating_mul(size_of::<T>());
-    values.try_reserve(more).map_err(|_| Error::out_of_memory(what, bytes))
+    room(bytes, what, || values.try_reserve(more))
 }
 
 /// Appends `value`.
+#[inline]
 pub fn push<T>(values: &mut Vec<T>, value: T, what: &'static str) -> Result<()> {
     grow(values, 1, what)?;
     values.push(value);
@@ -188,16 +245,45 @@ pub fn collected<T>(values: impl IntoIterator<Item = T>, what: &'static str) -> 
 
 /// Makes room for `more` bytes behind those of `text`.
 pub fn grow_text(text: &mut String, more: usize, what: &'static str) -> Result<()> {
-    let bytes = text.len().saturating_add(more);
-    text.try_reserve(more).map_err(|_| Error::out_of_memory(what, bytes))
+    room(text.len().saturating_add(more), what, || text.try_reserve(more))
 }
 
 /// A copy of `text`.
 pub fn copied_text(text: &str, what: &'static str) -> Result<String> {
     let mut copy = String::new();
-    copy.try_reserve_exact(text.len()).map_err(|_| Error::out_of_memory(what, text.len()))?;
+    room(text.len(), what, || copy.try_reserve_exact(text.len()))?;
     copy.push_str(text);
     Ok(copy)
+}
+
+/// A number of things as a message tells it: "1 thread", "2 threads".
+pub struct Count(pub usize, pub &'static str);
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
+/// Bytes as a message tells them; the highest number stands for what cannot be counted.
+struct Bytes(u64);
+
+impl std::fmt::Display for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self.0 {
+            u64::MAX => f.write_str("more bytes than there are addresses"),
+            bytes => write!(f, "{bytes} byte{}", if bytes == 1 { "" } else { "s" }),
+        }
+    }
+}
+
+/// Hears how far something has come, 0 to 1; an error ends it.
+pub type Progress<'a> = dyn FnMut(f32) -> Result<()> + 'a;
+
+/// The progress of a part that leads from `from` to `to` of the whole.
+pub fn share<'a>(progress: &'a mut Progress<'_>, from: f32, to: f32) -> impl FnMut(f32) -> Result<()> + 'a {
+    // Rounding must not lead beyond the end, where the next part begins.
+    move |done| progress(if done < 1.0 { (from + done * (to - from)).min(to) } else { to })
 }
 
 /// What a file or a host has written, as a message shows it: its beginning if it is long.

@@ -7,7 +7,7 @@
 //! file bytes -> format -> weights + sizes -> arch -> plan::Program -> backend -> [ batch -> run -> sample -> token ]*
 //! ```
 //!
-//! Imports point down this list only: `ffi -> engine -> {text, sample, arch, plan, kv, backend} -> {quant, format} -> {error, sync}`.
+//! Imports point down this list only: `ffi -> engine -> {text, sample, arch, convert, plan, kv, backend} -> {quant, format} -> {error, sync, elementary} -> memory -> os`.
 
 #![deny(unsafe_code)]
 
@@ -16,12 +16,18 @@ compile_error!("the C boundary catches panics: build with panic = \"unwind\"");
 
 pub mod arch;
 pub mod backend;
+pub mod convert;
+pub mod elementary;
 pub mod engine;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod ffi;
 pub mod format;
 pub mod kv;
+#[allow(unsafe_code)]
+pub mod memory;
+#[allow(unsafe_code)]
+pub mod os;
 pub mod plan;
 pub mod quant;
 pub mod sample;

@@ -3,6 +3,9 @@
 //! The worker pool and the lock of one-call-at-a-time objects import from here alone. `tests/models` compiles the same
 //! files against `loom`, which tries the interleavings and memory orders that the ones of the machine only may show.
 
+#[allow(unsafe_code)]
+pub mod threads;
+
 pub use std::sync::atomic;
 pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 pub use std::thread;
@@ -28,6 +31,11 @@ impl<T> Cell<T> {
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
     }
+}
+
+/// Whether a thread has panicked while it held `lock`; without waiting for it.
+pub fn is_poisoned<T>(lock: &Mutex<T>) -> bool {
+    lock.is_poisoned()
 }
 
 /// Looks again and again whether `done`, for `most` at the longest; whether it became true.

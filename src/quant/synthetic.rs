@@ -12,6 +12,7 @@ use super::blocks::{IQ1_M, MXFP4, NVFP4, Q2_K, Q3_K, Q4_1, Q4_K, Q5_1, Q5_K, Q6_
 use super::{DType, reference};
 
 /// A stream of random numbers: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators").
+#[derive(Clone)]
 pub struct Random(u64);
 
 impl Random {

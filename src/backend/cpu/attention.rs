@@ -9,7 +9,9 @@ use super::cache::Cache;
 use super::pool::TileMut;
 use super::simd::Kernels;
 use crate::backend::Row;
+use crate::elementary;
 use crate::kv::PAGE_TOKENS;
+use std::ops::Range;
 
 /// Positions of a split; a multiple of the page.
 pub const SPLIT_TOKENS: usize = 256;
@@ -43,9 +45,24 @@ pub struct Queries<'a> {
     pub stride: usize,
     /// Elements of a head.
     pub head_dim: usize,
+    /// How scores follow from products with keys.
+    pub scores: Scores<'a>,
 }
 
-/// `out = softmax(queries * keys^T / sqrt(head_dim)) * values` for every head of every row; the rows of `queries` are those of `out` from
+/// What becomes of the dot products of queries and keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores<'a> {
+    /// Factor on them.
+    pub scale: f32,
+    /// Keys that a row sees, its own the last of them; `usize::MAX` for all.
+    pub window: usize,
+    /// A scaled product `s` becomes `cap * tanh(s / cap)`.
+    pub softcap: Option<f32>,
+    /// One more score for each head of a row, without a value.
+    pub sinks: Option<&'a [f32]>,
+}
+
+/// `out = softmax(scores) * values` for every head of every row; the rows of `queries` are those of `out` from
 /// `first` on, and a row of `out` holds as many heads as a row of `queries`.
 pub fn attend(kernels: &Kernels, source: &Source, queries: &Queries, out: &mut TileMut<f32>, first: usize) {
     let keys = queries.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(0);
@@ -58,7 +75,8 @@ pub fn attend(kernels: &Kernels, source: &Source, queries: &Queries, out: &mut T
     for index in 0..count {
         block.out(index).fill(0.0);
     }
-    for split in 0..keys.div_ceil(SPLIT_TOKENS) {
+    let first_key = (0..count).map(|index| block.visible(index).start).min().unwrap_or(0);
+    for split in first_key / SPLIT_TOKENS..keys.div_ceil(SPLIT_TOKENS) {
         for (set, states) in states.chunks_mut(SET).enumerate() {
             let index = set * SET;
             match states.len() {
@@ -69,8 +87,8 @@ pub fn attend(kernels: &Kernels, source: &Source, queries: &Queries, out: &mut T
             }
         }
     }
-    for (index, state) in states.iter().enumerate() {
-        block.out(index).iter_mut().for_each(|v| *v /= state.sum);
+    for (index, state) in states.iter_mut().enumerate() {
+        block.finish(index, state);
     }
 }
 
@@ -86,7 +104,8 @@ impl State {
 
     fn merge(&mut self, kernels: &Kernels, max: f32, sum: f32, mixed: &[f32], out: &mut [f32]) {
         let top = self.max.max(max);
-        let (old, new) = ((self.max - top).exp(), (max - top).exp());
+        let weight = |max: f32| elementary::exp(f64::from(max - top)) as f32;
+        let (old, new) = (weight(self.max), weight(max));
         kernels.scale_add(out, old, mixed, new);
         self.sum = self.sum * old + sum * new;
         self.max = top;
@@ -125,10 +144,29 @@ impl<'a> Block<'a, '_> {
         &mut self.out.row_mut(self.first + row)[start..start + len]
     }
 
-    /// How many keys of a split a query sees.
-    fn keys(&self, index: usize, split: usize) -> usize {
-        let keys = self.queries.rows[self.place(index).0].position as usize + 1;
-        keys.saturating_sub(split * SPLIT_TOKENS).min(SPLIT_TOKENS)
+    /// Positions that a query sees.
+    fn visible(&self, index: usize) -> Range<usize> {
+        let end = self.queries.rows[self.place(index).0].position as usize + 1;
+        end.saturating_sub(self.queries.scores.window)..end
+    }
+
+    /// Which keys of a split these are, as numbers within the split.
+    fn keys(&self, index: usize, split: usize) -> Range<usize> {
+        let within = |position: usize| position.saturating_sub(split * SPLIT_TOKENS).min(SPLIT_TOKENS);
+        let visible = self.visible(index);
+        within(visible.start)..within(visible.end)
+    }
+
+    /// Adds the head's sink and divides by the sum of the softmax.
+    fn finish(&mut self, index: usize, state: &mut State) {
+        let (kernels, scores) = (self.kernels, self.queries.scores);
+        let head = self.place(index).1 / self.queries.head_dim;
+        let out = self.out(index);
+        if let Some(sinks) = scores.sinks {
+            let nothing = [0.0; MAX_HEAD_DIM];
+            state.merge(kernels, sinks[head], 1.0, &nothing[..out.len()], out);
+        }
+        out.iter_mut().for_each(|v| *v /= state.sum);
     }
 
     /// Adds one split to the `T` queries from `index` on, of which `states` are the states.
@@ -136,17 +174,22 @@ impl<'a> Block<'a, '_> {
         let Scratch { scores, mixed } = scratch;
         let (Some(scores), Some(mixed)) = (scores.first_chunk_mut::<T>(), mixed.first_chunk_mut::<T>()) else { return };
         let len = self.queries.head_dim;
-        let keys: [usize; T] = std::array::from_fn(|t| self.keys(index + t, split));
-        self.score(split, index, keys.into_iter().max().unwrap_or(0), scores);
+        let keys: [Range<usize>; T] = std::array::from_fn(|t| self.keys(index + t, split));
+        let first = keys.iter().map(|keys| keys.start).min().unwrap_or(0);
+        let end = keys.iter().map(|keys| keys.end).max().unwrap_or(0);
+        self.score(split, index, first..end, scores);
         let mut softmax = [(0.0, 0.0); T];
         for t in 0..T {
-            let scores = &mut scores[t][..keys[t]];
+            let scores = &mut scores[t][keys[t].clone()];
+            if let Some(cap) = self.queries.scores.softcap {
+                self.kernels.softcap(scores, cap);
+            }
             let max = self.kernels.max(scores);
             softmax[t] = (max, self.kernels.exp_sum(scores, max));
             mixed[t][..len].fill(0.0);
         }
         self.mix(split, &keys, scores, mixed);
-        for t in (0..T).filter(|&t| keys[t] > 0) {
+        for t in (0..T).filter(|&t| !keys[t].is_empty()) {
             let ((max, sum), kernels) = (softmax[t], self.kernels);
             states[t].merge(kernels, max, sum, &mixed[t][..len], self.out(index + t));
         }
@@ -158,11 +201,18 @@ impl<'a> Block<'a, '_> {
     }
 
     /// Scores of whole pages, so of some keys that no query sees as well.
-    fn score<const T: usize>(&self, split: usize, index: usize, keys: usize, scores: &mut [[f32; SPLIT_TOKENS]; T]) {
+    fn score<const T: usize>(
+        &self,
+        split: usize,
+        index: usize,
+        keys: Range<usize>,
+        scores: &mut [[f32; SPLIT_TOKENS]; T],
+    ) {
         let queries: [&[f32]; T] = std::array::from_fn(|t| self.query(index + t));
-        let scale = 1.0 / (self.queries.head_dim as f32).sqrt();
+        let scale = self.queries.scores.scale;
         let Source { cache, layer, head, .. } = *self.source;
-        for (number, &page) in self.pages(split)[..keys.div_ceil(PAGE_TOKENS)].iter().enumerate() {
+        let pages = self.pages(split)[..keys.end.div_ceil(PAGE_TOKENS)].iter().enumerate();
+        for (number, &page) in pages.skip(keys.start / PAGE_TOKENS) {
             let run = cache.keys(page, layer, head);
             let out = scores.each_mut().map(|scores| &mut scores[number * PAGE_TOKENS..][..PAGE_TOKENS]);
             self.kernels.score(queries, run, scale, out);
@@ -173,27 +223,158 @@ impl<'a> Block<'a, '_> {
     fn mix<const T: usize>(
         &self,
         split: usize,
-        keys: &[usize; T],
+        keys: &[Range<usize>; T],
         scores: &[[f32; SPLIT_TOKENS]; T],
         mixed: &mut [[f32; MAX_HEAD_DIM]; T],
     ) {
         let len = self.queries.head_dim;
         let Source { cache, layer, head, .. } = *self.source;
-        let common = keys.iter().copied().min().unwrap_or(0);
+        let first_common = keys.iter().map(|keys| keys.start).max().unwrap_or(0);
+        let end_common = keys.iter().map(|keys| keys.end).min().unwrap_or(0);
         for (number, &page) in self.pages(split).iter().enumerate() {
             let start = number * PAGE_TOKENS;
-            let seen = |keys: usize| keys.clamp(start, start + PAGE_TOKENS);
-            let together = start..seen(common);
+            let seen = |key: usize| key.clamp(start, start + PAGE_TOKENS);
+            let together = seen(first_common)..seen(end_common).max(seen(first_common));
+            // In ascending order for each query, however many take part.
+            for t in 0..T {
+                self.mix_alone(
+                    page,
+                    start,
+                    seen(keys[t].start)..together.start.min(seen(keys[t].end)),
+                    &scores[t],
+                    &mut mixed[t],
+                );
+            }
             if !together.is_empty() {
-                let run = cache.values(page, layer, head, 0..together.len());
+                let run = cache.values(page, layer, head, together.start - start..together.end - start);
                 let weights = scores.each_ref().map(|scores| &scores[together.clone()]);
                 self.kernels.mix(weights, run, mixed.each_mut().map(|mixed| &mut mixed[..len]));
             }
             for t in 0..T {
-                let alone = together.end..seen(keys[t]);
-                if !alone.is_empty() {
-                    let run = cache.values(page, layer, head, alone.start - start..alone.end - start);
-                    self.kernels.mix([&scores[t][alone]], run, [&mut mixed[t][..len]]);
+                self.mix_alone(
+                    page,
+                    start,
+                    together.end.max(seen(keys[t].start))..seen(keys[t].end),
+                    &scores[t],
+                    &mut mixed[t],
+                );
+            }
+        }
+    }
+
+    /// Adds the values of the keys `keys` of a split, all on a page that begins with the key `start`, to one query's sum.
+    fn mix_alone(
+        &self,
+        page: u32,
+        start: usize,
+        keys: Range<usize>,
+        scores: &[f32; SPLIT_TOKENS],
+        mixed: &mut [f32; MAX_HEAD_DIM],
+    ) {
+        if keys.is_empty() {
+            return;
+        }
+        let Source { cache, layer, head, .. } = *self.source;
+        let run = cache.values(page, layer, head, keys.start - start..keys.end - start);
+        self.kernels.mix([&scores[keys]], run, [&mut mixed[..self.queries.head_dim]]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::simd::available;
+    use crate::backend::{KvType, Limits};
+    use crate::kv::{Layout, Reach, Side};
+    use crate::quant::synthetic::Random;
+
+    const HEADS: usize = 3;
+    const DIM: usize = 24;
+    const KEYS: usize = 600;
+
+    /// One sequence of [`KEYS`] positions with one key-value head, in pages out of order.
+    struct Sequence {
+        cache: Cache,
+        pages: Vec<u32>,
+        keys: Vec<f32>,
+        values: Vec<f32>,
+        queries: Vec<f32>,
+    }
+
+    impl Sequence {
+        fn new() -> Sequence {
+            let pages: Vec<u32> = (0..KEYS.div_ceil(PAGE_TOKENS) as u32).rev().collect();
+            let (kv_type, pages_of_all) = (KvType::F32, pages.len());
+            let limits = Limits { rows: 1, outputs: 1, pages: pages_of_all, context: 4096, kv_type, windows: None };
+            let mut cache = Cache::of_layers(Layout::new(1, HEADS, 1, DIM), &[Reach::Whole], &limits).unwrap();
+            let (keys, values) = (Random::new(1).uniforms(KEYS * DIM), Random::new(2).uniforms(KEYS * DIM));
+            for (position, (key, value)) in keys.chunks(DIM).zip(values.chunks(DIM)).enumerate() {
+                let (page, slot) = (pages[position / PAGE_TOKENS], position % PAGE_TOKENS);
+                cache.store(page, 0, Side::Keys, slot, key, available()[0]);
+                cache.store(page, 0, Side::Values, slot, value, available()[0]);
+            }
+            let queries = Random::new(3).uniforms(KEYS * HEADS * DIM).iter().map(|q| 3.0 * q).collect();
+            Sequence { cache, pages, keys, values, queries }
+        }
+
+        /// Attention of the rows at `positions`, neighbours, in one call.
+        fn attend(&self, kernels: &Kernels, positions: Range<usize>, scores: Scores) -> Vec<f32> {
+            let row = |position| Row { token: 0, position: position as u32, slot: 0 };
+            let rows: Vec<Row> = positions.clone().map(row).collect();
+            let source = Source { cache: &self.cache, pages: &self.pages, layer: 0, head: 0 };
+            let (stride, first) = (HEADS * DIM, positions.start);
+            let queries =
+                Queries { rows: &rows, values: &self.queries[first * stride..], stride, head_dim: DIM, scores };
+            let mut out = vec![f32::NAN; rows.len() * stride];
+            attend(kernels, &source, &queries, &mut TileMut::whole(&mut out, stride), 0);
+            out
+        }
+
+        /// The definition, in double precision.
+        fn expected(&self, position: usize, head: usize, scores: Scores) -> Vec<f64> {
+            let query = &self.queries[(position * HEADS + head) * DIM..][..DIM];
+            let first = (position + 1).saturating_sub(scores.window);
+            let score = |key: &[f32]| {
+                let dot: f64 = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+                let scaled = f64::from(scores.scale) * dot;
+                let capped = scores.softcap.map_or(scaled, |cap| f64::from(cap) * (scaled / f64::from(cap)).tanh());
+                capped.exp()
+            };
+            let weights: Vec<f64> = self.keys.chunks(DIM).take(position + 1).skip(first).map(score).collect();
+            let sink = scores.sinks.map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+            let sum = weights.iter().sum::<f64>() + sink;
+            let value = |d: usize| {
+                let values = self.values.chunks(DIM).skip(first);
+                values.zip(&weights).map(|(value, weight)| f64::from(value[d]) * weight).sum::<f64>() / sum
+            };
+            (0..DIM).map(value).collect()
+        }
+    }
+
+    #[test]
+    fn windows_caps_and_sinks_do_what_they_say_however_rows_are_shared_out() {
+        let sequence = Sequence::new();
+        let sinks = [1.5, -3.0, 4.0];
+        for window in [usize::MAX, 1, 31, 32, 33, 255, 256, 257, 1000] {
+            for (softcap, sinks) in
+                [(None, None), (Some(2.0), None), (None, Some(&sinks[..])), (Some(1.0), Some(&sinks[..]))]
+            {
+                let scores = Scores { scale: 0.3, window, softcap, sinks };
+                for positions in [0..5, 28..36, 250..262, 287..291, 509..521, 592..600] {
+                    let together = sequence.attend(available()[0], positions.clone(), scores);
+                    for (row, position) in positions.clone().enumerate() {
+                        let found = &together[row * HEADS * DIM..][..HEADS * DIM];
+                        let alone = sequence.attend(available()[0], position..position + 1, scores);
+                        assert_eq!(found, alone, "position {position} of {positions:?}, window {window}");
+                        let expected = (0..HEADS).flat_map(|head| sequence.expected(position, head, scores));
+                        for (found, expected) in found.iter().zip(expected) {
+                            let error = (f64::from(*found) - expected).abs();
+                            assert!(error < 2e-6, "{found} for {expected}: position {position}, {scores:?}");
+                        }
+                    }
+                    for kernels in available() {
+                        assert!(sequence.attend(kernels, positions.clone(), scores) == together, "{}", kernels.name);
+                    }
                 }
             }
         }

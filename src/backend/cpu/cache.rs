@@ -1,16 +1,26 @@
-//! The memory behind the pages of one session. Values lie as [`Layout`] says; the keys of a head's run lie across, element 0 of every
+//! The memory behind the pages of one session: a store for the layers that see everything, and one for those that see a window where that is
+//! smaller. Values lie as [`Layout`] says; the keys of a head's run lie across, element 0 of every
 //! position first, so that attention has a key in each lane and adds no lanes up.
 
 use super::attention::MAX_HEAD_DIM;
 use super::simd::{Kernels, KvRun};
 use crate::backend::{KvType, Limits};
 use crate::error::{Error, Result, filled};
-use crate::kv::{Layout, PAGE_TOKENS, Side};
+use crate::kv::{Layout, PAGE_TOKENS, Reach, Side};
+use crate::plan::Program;
 use half::f16;
 use std::ops::Range;
 
-/// Keys and values of all pages.
+/// Keys and values of all layers.
 pub struct Cache {
+    whole: Store,
+    windows: Store,
+    /// Of each layer its store, and its number there.
+    places: Vec<(Reach, usize)>,
+}
+
+/// Keys and values of some layers, of all pages.
+struct Store {
     elements: Elements,
     layout: Layout,
     page_elements: usize,
@@ -21,9 +31,26 @@ enum Elements {
     F32(Vec<f32>),
 }
 
-/// Bytes of a cache for `limits`.
-pub fn bytes(layout: &Layout, limits: &Limits) -> Result<u64> {
-    Ok((elements(layout, limits)? as u64).saturating_mul(element_bytes(limits.kv_type)))
+/// Bytes of a cache of `program` for `limits`.
+pub fn bytes(program: &Program, limits: &Limits) -> Result<u64> {
+    let (whole, windows) = layouts(program.kv, &reaches(program, limits)?);
+    let elements = elements(&whole, limits.pages)? as u64 + elements(&windows, limits.window_pages())? as u64;
+    Ok(elements.saturating_mul(element_bytes(limits.kv_type)))
+}
+
+/// How far back the pages of each layer reach.
+fn reaches(program: &Program, limits: &Limits) -> Result<Vec<Reach>> {
+    let mut reaches = filled(program.kv.layers, Reach::Whole, "the kv cache")?;
+    for kind in program.attentions().filter(|kind| limits.windows.is_some() && kind.window.is_some()) {
+        reaches[kind.layer] = Reach::Window;
+    }
+    Ok(reaches)
+}
+
+/// Shapes of the two stores.
+fn layouts(kv: Layout, reaches: &[Reach]) -> (Layout, Layout) {
+    let windows = reaches.iter().filter(|&&reach| reach == Reach::Window).count();
+    (kv.with_layers(kv.layers - windows), kv.with_layers(windows))
 }
 
 fn element_bytes(kv_type: KvType) -> u64 {
@@ -33,32 +60,89 @@ fn element_bytes(kv_type: KvType) -> u64 {
     }
 }
 
-fn elements(layout: &Layout, limits: &Limits) -> Result<usize> {
-    let count = layout.page_elements().and_then(|page| page.checked_mul(limits.pages));
+fn elements(layout: &Layout, pages: usize) -> Result<usize> {
+    let count = layout.page_elements().and_then(|page| page.checked_mul(pages));
     count.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))
 }
 
 impl Cache {
-    /// A zeroed cache. Every page is touched, so that no step waits for the system to provide memory.
-    pub fn new(layout: Layout, limits: &Limits) -> Result<Cache> {
-        let count = elements(&layout, limits)?;
-        let elements = match limits.kv_type {
-            KvType::F16 => Elements::F16(filled(count, f16::ZERO, "the kv cache")?),
-            KvType::F32 => Elements::F32(filled(count, 0.0, "the kv cache")?),
-        };
-        Ok(Cache { elements, layout, page_elements: count / limits.pages.max(1) })
+    /// A zeroed cache for `program`. Every page is touched, so that no step waits for the system to provide memory.
+    pub fn new(program: &Program, limits: &Limits) -> Result<Cache> {
+        Cache::of_layers(program.kv, &reaches(program, limits)?, limits)
+    }
+
+    /// The same for the layers of `kv`, of which `reaches` says how far back each sees.
+    pub fn of_layers(kv: Layout, reaches: &[Reach], limits: &Limits) -> Result<Cache> {
+        let (whole, windows) = layouts(kv, reaches);
+        let mut places = filled(reaches.len(), (Reach::Whole, 0), "the kv cache")?;
+        let mut counts = (0, 0);
+        for (place, &reach) in places.iter_mut().zip(reaches) {
+            let count = if reach == Reach::Whole { &mut counts.0 } else { &mut counts.1 };
+            *place = (reach, *count);
+            *count += 1;
+        }
+        Ok(Cache {
+            whole: Store::new(whole, limits.pages, limits.kv_type)?,
+            windows: Store::new(windows, limits.window_pages(), limits.kv_type)?,
+            places,
+        })
+    }
+
+    /// How far back the pages of `layer` reach.
+    pub fn reach(&self, layer: usize) -> Reach {
+        self.places[layer].0
+    }
+
+    /// The store of a layer, and its number there.
+    fn place(&self, layer: usize) -> (&Store, usize) {
+        let (reach, number) = self.places[layer];
+        match reach {
+            Reach::Whole => (&self.whole, number),
+            Reach::Window => (&self.windows, number),
+        }
+    }
+
+    fn store_mut(&mut self, reach: Reach) -> &mut Store {
+        match reach {
+            Reach::Whole => &mut self.whole,
+            Reach::Window => &mut self.windows,
+        }
     }
 
     /// All keys of a head's run in `page`: element 0 of every position, then element 1.
     pub fn keys(&self, page: u32, layer: usize, head: usize) -> KvRun<'_> {
-        self.run(self.start(page, layer, Side::Keys, head), PAGE_TOKENS)
+        let (store, layer) = self.place(layer);
+        store.run(store.start(page, layer, Side::Keys, head), PAGE_TOKENS)
     }
 
     /// The values of a head at some positions of `page`, one after the other.
     pub fn values(&self, page: u32, layer: usize, head: usize, slots: Range<usize>) -> KvRun<'_> {
         debug_assert!(slots.end <= PAGE_TOKENS);
-        let start = self.start(page, layer, Side::Values, head) + slots.start * self.layout.head_dim;
-        self.run(start, slots.len())
+        let (store, layer) = self.place(layer);
+        let start = store.start(page, layer, Side::Values, head) + slots.start * store.layout.head_dim;
+        store.run(start, slots.len())
+    }
+
+    /// Writes one token's keys or values, all heads one after the other, at `slot` of `page`.
+    pub fn store(&mut self, page: u32, layer: usize, side: Side, slot: usize, heads: &[f32], kernels: &Kernels) {
+        let (reach, number) = self.places[layer];
+        self.store_mut(reach).write(page, number, side, slot, heads, kernels);
+    }
+
+    /// Copies one page of a store over another.
+    pub fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {
+        self.store_mut(reach).copy_page(from, to);
+    }
+}
+
+impl Store {
+    fn new(layout: Layout, pages: usize, kv_type: KvType) -> Result<Store> {
+        let count = elements(&layout, pages)?;
+        let elements = match kv_type {
+            KvType::F16 => Elements::F16(filled(count, f16::ZERO, "the kv cache")?),
+            KvType::F32 => Elements::F32(filled(count, 0.0, "the kv cache")?),
+        };
+        Ok(Store { elements, layout, page_elements: count / pages.max(1) })
     }
 
     fn start(&self, page: u32, layer: usize, side: Side, head: usize) -> usize {
@@ -73,8 +157,7 @@ impl Cache {
         }
     }
 
-    /// Writes one token's keys or values, all heads one after the other, at `slot` of `page`.
-    pub fn store(&mut self, page: u32, layer: usize, side: Side, slot: usize, heads: &[f32], kernels: &Kernels) {
+    fn write(&mut self, page: u32, layer: usize, side: Side, slot: usize, heads: &[f32], kernels: &Kernels) {
         let head_dim = self.layout.head_dim;
         for (head, values) in heads.chunks_exact(head_dim).enumerate() {
             let start = self.start(page, layer, side, head);
@@ -90,8 +173,7 @@ impl Cache {
         }
     }
 
-    /// Copies one page over another.
-    pub fn copy_page(&mut self, from: u32, to: u32) {
+    fn copy_page(&mut self, from: u32, to: u32) {
         let source = from as usize * self.page_elements..(from as usize + 1) * self.page_elements;
         let target = to as usize * self.page_elements;
         match &mut self.elements {
@@ -108,5 +190,32 @@ fn place<T: Copy>(values: &[T], side: Side, slot: usize, run: &mut [T]) {
             run[slot..].iter_mut().step_by(PAGE_TOKENS).zip(values).for_each(|(place, value)| *place = *value)
         }
         Side::Values => run[slot * values.len()..][..values.len()].copy_from_slice(values),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_copied_whole_and_no_other_is_touched() {
+        let layout = Layout::new(2, 2, 1, 4);
+        for kv_type in [KvType::F16, KvType::F32] {
+            let mut cache = Store::new(layout, 4, kv_type).unwrap();
+            // Small whole numbers, which 16 bits hold exactly.
+            let number = |index: usize| (index % 2039) as f32;
+            match &mut cache.elements {
+                Elements::F16(all) => all.iter_mut().enumerate().for_each(|(i, x)| *x = f16::from_f32(number(i))),
+                Elements::F32(all) => all.iter_mut().enumerate().for_each(|(i, x)| *x = number(i)),
+            }
+            cache.copy_page(3, 1);
+            let found: Vec<f32> = match &cache.elements {
+                Elements::F16(all) => all.iter().map(|x| x.to_f32()).collect(),
+                Elements::F32(all) => all.clone(),
+            };
+            let page = cache.page_elements;
+            let expected = |index: usize| number(if index / page == 1 { index + 2 * page } else { index });
+            assert!(found.iter().enumerate().all(|(index, &value)| value == expected(index)), "{kv_type:?}");
+        }
     }
 }

@@ -89,17 +89,14 @@ pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowe
 /// The last op in which rows of a batch meet, unless it cannot be told.
 fn last_mix(program: &Program) -> Option<usize> {
     let index = program.ops.iter().rposition(|op| matches!(op, Op::Attention { .. }))?;
-    let apart = |op: &Op| {
-        matches!(op, Op::Norm { .. } | Op::MatMul { .. } | Op::SiluMul { .. } | Op::Add { .. } | Op::SelectRows { .. })
-    };
-    program.ops[index + 1..].iter().all(apart).then_some(index)
+    program.ops[index + 1..].iter().all(Op::is_row_wise).then_some(index)
 }
 
 /// The values of all rows of a batch that `ops` read and did not write before.
 fn read_before_written(program: &Program, ops: &[Op]) -> Result<Vec<ValueId>> {
     let mut found = Vec::new();
     for (index, op) in ops.iter().enumerate() {
-        for value in op.reads().into_iter().flatten() {
+        for value in op.reads() {
             let is_written = ops[..index].iter().any(|op| op.writes() == Some(value));
             if !is_written && !found.contains(&value) && program.values[value.0].rows == Rows::Batch {
                 push(&mut found, value, STEPS)?;

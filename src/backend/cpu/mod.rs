@@ -14,7 +14,8 @@ mod runner;
 pub mod simd;
 
 use super::{Backend, Limits, Memory, Prepared, Runner};
-use crate::error::Result;
+use crate::error::{Progress, Result};
+use crate::os;
 use crate::plan::Program;
 use lower::Lowered;
 use pool::Pool;
@@ -42,7 +43,7 @@ pub struct Options {
 impl Cpu {
     /// Starts the worker threads.
     pub fn new(options: &Options) -> Result<Cpu> {
-        let threads = if options.threads == 0 { pool::usable_cores() } else { options.threads };
+        let threads = if options.threads == 0 { os::usable_cores() } else { options.threads };
         let pool = Arc::new(Pool::new(threads)?);
         Ok(Cpu { pool, kernels: simd::detect(options.allow_avx512), precise: options.precise })
     }
@@ -63,13 +64,13 @@ impl Backend for Cpu {
         let lowered = lower::lower(program, self.kernels, self.precise)?;
         Ok(Memory {
             weights: program.weight_bytes(),
-            kv: cache::bytes(&program.kv, limits)?,
+            kv: cache::bytes(program, limits)?,
             arena: runner::arena_bytes(program, &lowered, limits),
             ..Memory::default()
         })
     }
 
-    fn prepare(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
+    fn prepare(&self, program: Arc<Program>, _progress: &mut Progress) -> Result<Arc<dyn Prepared>> {
         let lowered = Arc::new(lower::lower(&program, self.kernels, self.precise)?);
         Ok(Arc::new(Loaded { program, lowered, kernels: self.kernels, pool: Arc::clone(&self.pool) }))
     }

@@ -4,16 +4,17 @@
 //! calling thread; the others are shared out as tiles.
 
 use super::aligned::Aligned;
-use super::attention::{MAX_HEAD_DIM, MAX_QUERIES, Queries, Source, attend};
+use super::attention::{MAX_HEAD_DIM, MAX_QUERIES, Queries, Scores, Source, attend};
 use super::cache::Cache;
 use super::lower::{Lowered, MAX_GROUP, Product, Step};
 use super::pool::{Grid, Pool, Turn};
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
 use crate::backend::{Batch, Limits, Runner};
-use crate::error::{Error, Result, filled};
-use crate::kv::{Layout, PAGE_TOKENS, Side};
-use crate::plan::op::{RopeLayout, Rows};
-use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
+use crate::elementary;
+use crate::error::{Error, Result, filled, push};
+use crate::kv::{Layout, PAGE_TOKENS, Reach, Side};
+use crate::plan::op::{AttentionKind, Norm, NormKind, RopeLayout, Rows};
+use crate::plan::{MatrixId, Op, Program, RopeId, ValueId};
 use crate::quant::reference;
 use half::bf16;
 use std::sync::Arc;
@@ -41,15 +42,22 @@ pub struct CpuRunner {
     buffers: Vec<Aligned<f32>>,
     quantized: Vec<Q8Block>,
     rounded: Aligned<bf16>,
+    angles: Vec<Angles>,
+    cache: Cache,
+}
+
+/// Cosines and sines of the rows of a batch for one rotation, `dims / 2` of each a row.
+struct Angles {
+    /// Tokens of the longest sequence, which may decide the frequencies.
+    context: usize,
     cos: Vec<f32>,
     sin: Vec<f32>,
-    cache: Cache,
 }
 
 /// Bytes of a runner's buffers, the cache not counted.
 pub fn arena_bytes(program: &Program, lowered: &Lowered, limits: &Limits) -> u64 {
     let floats: usize = lowered.placement.buffers.iter().map(|b| b.width * row_limit(b.rows, limits)).sum();
-    let angles = limits.rows * program.rope.dims();
+    let angles: usize = program.ropes.iter().map(|rope| limits.rows * rope.dims()).sum();
     let blocks = limits.rows * lowered.quantized_width / Q8_LEN;
     let rounded = limits.rows * lowered.rounded_width;
     ((floats + angles) * size_of::<f32>() + blocks * size_of::<Q8Block>() + rounded * size_of::<bf16>()) as u64
@@ -76,14 +84,18 @@ impl CpuRunner {
         for buffer in &lowered.placement.buffers {
             buffers.push(Aligned::filled(buffer.width.saturating_mul(row_limit(buffer.rows, limits)), 0.0, what)?);
         }
-        let angles = limits.rows.saturating_mul(program.rope.dims() / 2);
+        let mut angles = Vec::new();
+        for rope in &program.ropes {
+            let count = limits.rows.saturating_mul(rope.dims() / 2);
+            let (cos, sin) = (filled(count, 0.0, what)?, filled(count, 0.0, what)?);
+            push(&mut angles, Angles { context: limits.context, cos, sin }, what)?;
+        }
         let blocks = limits.rows.saturating_mul(lowered.quantized_width / Q8_LEN);
         Ok(CpuRunner {
             quantized: filled(blocks, Q8Block::default(), what)?,
             rounded: Aligned::filled(limits.rows.saturating_mul(lowered.rounded_width), bf16::ZERO, what)?,
-            cos: filled(angles, 0.0, what)?,
-            sin: filled(angles, 0.0, what)?,
-            cache: Cache::new(program.kv, limits)?,
+            angles,
+            cache: Cache::new(&program, limits)?,
             program,
             lowered,
             kernels,
@@ -138,8 +150,8 @@ impl Runner for CpuRunner {
         self.row(self.program.logits, index)
     }
 
-    fn copy_page(&mut self, from: u32, to: u32) {
-        self.cache.copy_page(from, to);
+    fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {
+        self.cache.copy_page(reach, from, to);
     }
 }
 
@@ -155,11 +167,12 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn compute_angles(&mut self) {
-        let rope = &self.runner.program.rope;
-        let half = rope.dims() / 2;
-        let angles = self.runner.cos.chunks_exact_mut(half).zip(self.runner.sin.chunks_exact_mut(half));
-        for (row, (cos, sin)) in self.batch.rows.iter().zip(angles) {
-            rope.angles(row.position, cos, sin);
+        for (rope, Angles { context, cos, sin }) in self.runner.program.ropes.iter().zip(&mut self.runner.angles) {
+            let half = rope.dims() / 2;
+            let angles = cos.chunks_exact_mut(half).zip(sin.chunks_exact_mut(half));
+            for (row, (cos, sin)) in self.batch.rows.iter().zip(angles) {
+                rope.angles(row.position, *context, cos, sin);
+            }
         }
     }
 
@@ -182,18 +195,22 @@ impl Pass<'_> {
     fn run_op(&mut self, op: &Op) -> Result<()> {
         match *op {
             Op::Embed { table, out } => self.embed(table, out),
-            Op::Norm { x, weight, out } => self.write_rows(out, |runner, row, out| {
-                let program = &runner.program;
-                runner.kernels.rms_norm(runner.row(x, row), &program.vectors[weight.0], program.norm_eps, out);
-            }),
-            Op::HeadNorm { x, weight } => self.write_rows(x, |runner, _, heads| norm_heads(runner, weight, heads)),
-            Op::Rope { x } => self.write_rows(x, rotate_heads),
-            Op::StoreKv { layer, keys, values } => self.store(layer, keys, values),
-            Op::Attention { layer, queries, out } => self.attention(layer, queries, out),
-            Op::SiluMul { gate, up } => {
-                self.write_rows(gate, |runner, row, gate| runner.kernels.silu_mul(gate, runner.row(up, row)))
+            Op::Scale { x, factor } => self.write_rows(x, |runner, _, x| runner.kernels.scale(x, factor)),
+            Op::Norm { x, norm, out } => {
+                self.write_rows(out, |runner, row, out| normalize(runner, norm, runner.row(x, row), out))
             }
+            Op::HeadNorm { x, norm } => self.write_rows(x, |runner, _, heads| norm_heads(runner, norm, heads)),
+            Op::Rope { x, table } => self.write_rows(x, |runner, row, heads| rotate_heads(runner, table, row, heads)),
+            Op::Temperature { x, factor, period } => self.scale_by_position(x, factor, period),
+            Op::StoreKv { layer, keys, values } => self.store(layer, keys, values),
+            Op::Attention { kind, queries, out } => self.attention(kind, queries, out),
+            Op::Gate { kind, gate, up } => {
+                self.write_rows(gate, |runner, row, gate| runner.kernels.gate(kind, gate, runner.row(up, row)))
+            }
+            Op::Activate { kind, x } => self.write_rows(x, |runner, _, x| runner.kernels.activate(kind, x)),
             Op::Add { x, y } => self.write_rows(x, |runner, row, x| runner.kernels.add(x, runner.row(y, row))),
+            Op::Mul { x, y } => self.write_rows(x, |runner, row, x| runner.kernels.mul(x, runner.row(y, row))),
+            Op::Softcap { x, cap } => self.write_rows(x, |runner, _, x| runner.kernels.softcap(x, cap)),
             Op::SelectRows { x, out } => {
                 let (outputs, selected) = (self.batch.outputs, self.selected);
                 let from = |row: usize| if selected { row } else { outputs[row] as usize };
@@ -245,13 +262,23 @@ impl Pass<'_> {
         })
     }
 
+    fn scale_by_position(&mut self, x: ValueId, factor: f32, period: u32) -> Result<()> {
+        let rows = self.batch.rows;
+        self.write_rows(x, |runner, row, x| {
+            let passed = f64::from(rows[row].position / period);
+            let scale = 1.0 + f64::from(factor) * elementary::ln(1.0 + passed);
+            runner.kernels.scale(x, scale as f32);
+        })
+    }
+
     fn store(&mut self, layer: usize, keys: ValueId, values: ValueId) -> Result<()> {
+        let tables = self.batch.tables_of(self.runner.cache.reach(layer));
         for (side, id) in [(Side::Keys, keys), (Side::Values, values)] {
             let buffer = self.runner.take(id);
             let heads = buffer.chunks_exact(self.runner.program.values[id.0].width);
             for (row, heads) in self.batch.rows.iter().zip(heads) {
                 let position = row.position as usize;
-                let page = self.batch.tables.of(row.slot as usize)[position / PAGE_TOKENS];
+                let page = tables.of(row.slot as usize)[position / PAGE_TOKENS];
                 self.runner.cache.store(page, layer, side, position % PAGE_TOKENS, heads, self.runner.kernels);
             }
             self.runner.give_back(id, buffer);
@@ -259,21 +286,27 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn attention(&mut self, layer: usize, queries: ValueId, out: ValueId) -> Result<()> {
+    fn attention(&mut self, kind: AttentionKind, queries: ValueId, out: ValueId) -> Result<()> {
         let (rows, width, layout) =
             (self.rows_of(out), self.runner.program.values[out.0].width, self.runner.program.kv);
         let tile_width = layout.group() * layout.head_dim;
         let mut buffer = self.runner.take(out);
         let (runner, batch) = (&*self.runner, self.batch);
+        let tables = batch.tables_of(runner.cache.reach(kind.layer));
         let tile_rows = attention_rows(rows, &layout);
         let grid = Grid::new(&mut buffer[..rows * width], width, tile_rows, tile_width);
         let result = self.turn.for_each_tile(&[grid], self.cancel, |_, mut tile| {
             let (mut row, col) = (tile.first_row(), tile.first_col());
             for rows in batch.rows[row..row + tile.rows()].chunk_by(|a, b| a.slot == b.slot) {
-                let pages = batch.tables.of(rows[0].slot as usize);
-                let source = Source { cache: &runner.cache, pages, layer, head: col / tile_width };
+                let pages = tables.of(rows[0].slot as usize);
+                let head = col / tile_width;
+                let source = Source { cache: &runner.cache, pages, layer: kind.layer, head };
                 let values = &runner.rows(queries, row, rows.len())[col..];
-                let queries = Queries { rows, values, stride: width, head_dim: layout.head_dim };
+                let sinks =
+                    kind.sinks.map(|id| &runner.program.vectors[id.0][head * layout.group()..][..layout.group()]);
+                let window = kind.window.unwrap_or(usize::MAX);
+                let scores = Scores { scale: kind.scale, window, softcap: kind.softcap, sinks };
+                let queries = Queries { rows, values, stride: width, head_dim: layout.head_dim, scores };
                 let first = row - tile.first_row();
                 attend(runner.kernels, &source, &queries, &mut tile, first);
                 row += rows.len();
@@ -334,20 +367,32 @@ impl Pass<'_> {
     }
 }
 
-fn norm_heads(runner: &CpuRunner, weight: VectorId, heads: &mut [f32]) {
-    let weight = &runner.program.vectors[weight.0];
-    let mut copy = [0.0; MAX_HEAD_DIM];
-    let copy = &mut copy[..weight.len()];
-    for head in heads.chunks_exact_mut(weight.len()) {
-        copy.copy_from_slice(head);
-        runner.kernels.rms_norm(copy, weight, runner.program.norm_eps, head);
+fn normalize(runner: &CpuRunner, norm: Norm, x: &[f32], out: &mut [f32]) {
+    let vectors = &runner.program.vectors;
+    let weight = &vectors[norm.weight.0];
+    match norm.kind {
+        NormKind::Rms => runner.kernels.rms_norm(x, weight, norm.eps, out),
+        NormKind::Layer => runner.kernels.layer_norm(x, weight, norm.eps, out),
+    }
+    if let Some(bias) = norm.bias {
+        runner.kernels.add(out, &vectors[bias.0]);
     }
 }
 
-fn rotate_heads(runner: &CpuRunner, row: usize, heads: &mut [f32]) {
-    let rope = &runner.program.rope;
+fn norm_heads(runner: &CpuRunner, norm: Norm, heads: &mut [f32]) {
+    let dim = runner.program.kv.head_dim;
+    let mut copy = [0.0; MAX_HEAD_DIM];
+    let copy = &mut copy[..dim];
+    for head in heads.chunks_exact_mut(dim) {
+        copy.copy_from_slice(head);
+        normalize(runner, norm, copy, head);
+    }
+}
+
+fn rotate_heads(runner: &CpuRunner, table: RopeId, row: usize, heads: &mut [f32]) {
+    let (rope, Angles { cos, sin, .. }) = (&runner.program.ropes[table.0], &runner.angles[table.0]);
     let half = rope.dims() / 2;
-    let (cos, sin) = (&runner.cos[row * half..][..half], &runner.sin[row * half..][..half]);
+    let (cos, sin) = (&cos[row * half..][..half], &sin[row * half..][..half]);
     for head in heads.chunks_exact_mut(runner.program.kv.head_dim) {
         match rope.layout {
             RopeLayout::Pairs => runner.kernels.rope_pairs(head, cos, sin),

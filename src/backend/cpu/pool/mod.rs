@@ -5,16 +5,14 @@
 //! then takes from the runs of the others. A worker that the system has put aside is not waited for unless it has joined,
 //! so a busy machine costs no more than the share that others take. Workers spin briefly for the next stage, then park.
 
-mod cores;
 mod tile;
 
-pub use cores::usable_cores;
 pub use tile::{Grid, TileMut};
 
 use crate::error::{Error, Result, reserve};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Arc, Cell, Condvar, Mutex, PoisonError, spin_until};
+use crate::sync::threads::{self, Thread};
+use crate::sync::{Arc, Cell, Condvar, Mutex, PoisonError, spin_until, thread};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
@@ -23,13 +21,16 @@ use std::time::Duration;
 /// within some ten microseconds; waking a parked thread costs about fifty.
 const SPIN: Duration = Duration::from_micros(60);
 
+/// Stack of a worker: a tile has its buffers there, and no recursion.
+const STACK_BYTES: usize = 2 << 20;
+
 /// How often a session that waits for its turn looks at its cancel flag.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A set of worker threads. Shared by all sessions of a context, which take turns.
 pub struct Pool {
     shared: Arc<Shared>,
-    workers: Vec<JoinHandle<()>>,
+    workers: Vec<Thread>,
     /// Whether a session has its turn.
     taken: Mutex<bool>,
     turn_over: Condvar,
@@ -46,7 +47,7 @@ impl Pool {
         };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
-            let worker = thread::Builder::new().name(format!("segno-{index}")).spawn(move || shared.work(index));
+            let worker = threads::spawn(&format!("segno-{index}"), STACK_BYTES, move || shared.work(index));
             pool.workers
                 .push(worker.map_err(|error| Error::Device(format!("cannot start worker thread {index}: {error}")))?);
         }
@@ -80,10 +81,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.wake_workers();
-        for worker in self.workers.drain(..) {
-            // A worker catches every panic, so there is no result to look at.
-            let _ = worker.join();
-        }
+        self.workers.drain(..).for_each(Thread::join);
     }
 }
 

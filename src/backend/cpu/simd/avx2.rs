@@ -122,6 +122,14 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn pick(self, a: Pair<__m256>, b: Pair<__m256>, x: Pair<__m256>, y: Pair<__m256>) -> Pair<__m256> {
+        instruction!([
+            _mm256_blendv_ps(y[0], x[0], _mm256_cmp_ps::<_CMP_GT_OQ>(a[0], b[0])),
+            _mm256_blendv_ps(y[1], x[1], _mm256_cmp_ps::<_CMP_GT_OQ>(a[1], b[1])),
+        ])
+    }
+
+    #[inline(always)]
     fn sum(self, x: Pair<__m256>) -> f32 {
         instruction!({
             let x8 = _mm256_add_ps(x[0], x[1]);

@@ -115,6 +115,11 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     }
 
     #[inline(always)]
+    fn pick(self, a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 {
+        instruction!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), y, x))
+    }
+
+    #[inline(always)]
     fn sum(self, x: __m512) -> f32 {
         instruction!({
             let x8 = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));

@@ -23,10 +23,14 @@
 //!   second before the first. The processor's instruction for that knows no number below 2^-126; with weights of at least 2^-62 there are
 //!   none, as activations below 2^-50 are rounded to zero.
 
+#[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[allow(clippy::needless_range_loop)] // Arrays of registers are walked in lockstep, by indices that vanish.
 mod generic;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod operand;
 #[allow(clippy::needless_range_loop)] // As above: lanes.
 mod scalar;
@@ -38,15 +42,17 @@ mod tests;
 pub use operand::{Form, Input, KvRun, Matrix, Q8_LEN, Q8Block};
 
 use crate::backend::cpu::pool::TileMut;
+use crate::plan::op::Activation;
 use crate::quant::DType;
-use generic::{attention, float, map, norm, quantize};
+use crate::quant::encode::{self, kquant};
+use generic::{activation, attention, float, map, norm, quantize};
 use half::{bf16, f16};
 use operand::bytes;
 use vector::{Kernel, Simd};
 
 /// The kernels of one instruction set.
 pub struct Kernels {
-    /// `"scalar"`, `"avx2"`, `"avxvnni"`, `"avx512"` or `"avx512bf16"`.
+    /// `"scalar"`; on x86-64 `"avx2"`, `"avxvnni"`, `"avx512"` or `"avx512bf16"`; on AArch64 `"neon"`, `"neondot"` or `"neoni8mm"`.
     pub name: &'static str,
     isa: Isa,
     detected: fn() -> bool,
@@ -54,38 +60,73 @@ pub struct Kernels {
 
 enum Isa {
     Scalar(scalar::Scalar),
+    #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Avx2<false>),
+    #[cfg(target_arch = "x86_64")]
     AvxVnni(avx2::Avx2<true>),
+    #[cfg(target_arch = "x86_64")]
     Avx512(avx512::Avx512<false>),
+    #[cfg(target_arch = "x86_64")]
     Avx512Bf16(avx512::Avx512<true>),
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon<false, false>),
+    #[cfg(target_arch = "aarch64")]
+    NeonDot(neon::Neon<true, false>),
+    #[cfg(target_arch = "aarch64")]
+    NeonI8mm(neon::Neon<true, true>),
 }
 
 /// Slowest first. Entries leave this module only through functions that have asked the processor.
-static TABLE: [Kernels; 5] = [
+static TABLE: &[Kernels] = &[
     Kernels { name: "scalar", isa: Isa::Scalar(scalar::Scalar), detected: || true },
+    #[cfg(target_arch = "x86_64")]
     Kernels {
         name: "avx2",
         // SAFETY: the entry is handed out only where `detected` holds.
         isa: Isa::Avx2(unsafe { avx2::Avx2::new() }),
         detected: avx2::Avx2::<false>::detected,
     },
+    #[cfg(target_arch = "x86_64")]
     Kernels {
         name: "avxvnni",
         // SAFETY: the entry is handed out only where `detected` holds.
         isa: Isa::AvxVnni(unsafe { avx2::Avx2::new() }),
         detected: avx2::Avx2::<true>::detected,
     },
+    #[cfg(target_arch = "x86_64")]
     Kernels {
         name: "avx512",
         // SAFETY: the entry is handed out only where `detected` holds.
         isa: Isa::Avx512(unsafe { avx512::Avx512::new() }),
         detected: avx512::Avx512::<false>::detected,
     },
+    #[cfg(target_arch = "x86_64")]
     Kernels {
         name: "avx512bf16",
         // SAFETY: the entry is handed out only where `detected` holds.
         isa: Isa::Avx512Bf16(unsafe { avx512::Avx512::new() }),
         detected: avx512::Avx512::<true>::detected,
+    },
+    #[cfg(target_arch = "aarch64")]
+    Kernels {
+        name: "neon",
+        // SAFETY: the entry is handed out only where `detected` holds.
+        isa: Isa::Neon(unsafe { neon::Neon::new() }),
+        detected: neon::Neon::<false, false>::detected,
+    },
+    #[cfg(target_arch = "aarch64")]
+    Kernels {
+        name: "neondot",
+        // SAFETY: the entry is handed out only where `detected` holds.
+        isa: Isa::NeonDot(unsafe { neon::Neon::new() }),
+        detected: neon::Neon::<true, false>::detected,
+    },
+    #[cfg(target_arch = "aarch64")]
+    Kernels {
+        name: "neoni8mm",
+        // SAFETY: the entry is handed out only where `detected` holds.
+        isa: Isa::NeonI8mm(unsafe { neon::Neon::new() }),
+        detected: neon::Neon::<true, true>::detected,
     },
 ];
 
@@ -104,10 +145,20 @@ impl Kernels {
     fn run<K: Kernel>(&self, kernel: K) -> K::Output {
         match self.isa {
             Isa::Scalar(s) => s.run(kernel),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx2(s) => s.run(kernel),
+            #[cfg(target_arch = "x86_64")]
             Isa::AvxVnni(s) => s.run(kernel),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512(s) => s.run(kernel),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16(s) => s.run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon(s) => s.run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDot(s) => s.run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm(s) => s.run(kernel),
         }
     }
 
@@ -153,6 +204,26 @@ impl Kernels {
         self.run(quantize::Quantize { x, out });
     }
 
+    /// Encodes whole blocks of weights as `dtype`: the blocks of [`encode::encode`], bit for bit where the values are numbers.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn encode(&self, dtype: DType, values: &[f32], out: &mut [u8]) {
+        if !matches!(dtype, DType::Q4_K | DType::Q5_K | DType::Q6_K) {
+            return encode::encode(dtype, values, out);
+        }
+        encode::check(dtype, values, out);
+        match dtype {
+            DType::Q4_K => {
+                self.run(generic::encode::Groups { values, out, search: kquant::Q4_K, pack: kquant::Steps::q4_k })
+            }
+            DType::Q5_K => {
+                self.run(generic::encode::Groups { values, out, search: kquant::Q5_K, pack: kquant::Steps::q5_k })
+            }
+            _ => self.run(generic::encode::SignedGroups { values, out }),
+        }
+    }
+
     /// `out = x * s * weight`, in this order, with `s = 1 / sqrt(mean of squares + eps)`.
     ///
     /// # Panics
@@ -162,13 +233,46 @@ impl Kernels {
         self.run(norm::RmsNorm { x, weight, eps, out });
     }
 
-    /// `gate = gate / (1 + exp(-gate)) * up`, in this order.
+    /// `out = (x - mean) * s * weight`, in this order, with `s = 1 / sqrt(mean of (x - mean)^2 + eps)`.
     ///
     /// # Panics
     /// If lengths differ.
-    pub fn silu_mul(&self, gate: &mut [f32], up: &[f32]) {
+    pub fn layer_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        assert!(x.len() == weight.len() && x.len() == out.len());
+        self.run(norm::LayerNorm { x, weight, eps, out });
+    }
+
+    /// `gate = activation(gate) * up`, in this order.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn gate(&self, kind: Activation, gate: &mut [f32], up: &[f32]) {
         assert_eq!(gate.len(), up.len());
-        self.run(map::SiluMul { gate, up });
+        self.run(activation::Gate { kind, gate, up });
+    }
+
+    /// `x = activation(x)`, for an activation of one value.
+    pub fn activate(&self, kind: Activation, x: &mut [f32]) {
+        self.run(activation::Activate { kind, x });
+    }
+
+    /// `x = cap * tanh(x / cap)`
+    pub fn softcap(&self, x: &mut [f32], cap: f32) {
+        self.run(activation::Softcap { x, cap });
+    }
+
+    /// `x *= factor`
+    pub fn scale(&self, x: &mut [f32], factor: f32) {
+        self.run(map::Scale { x, factor });
+    }
+
+    /// `x *= y`
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn mul(&self, x: &mut [f32], y: &[f32]) {
+        assert_eq!(x.len(), y.len());
+        self.run(map::Mul { x, y });
     }
 
     /// `x += y`

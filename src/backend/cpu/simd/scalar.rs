@@ -1,6 +1,7 @@
 //! 16 lanes in a plain array, for processors without AVX2: the meaning of every operation, spelled out.
 
 use super::vector::{Kernel, Simd};
+use crate::elementary::fma;
 use half::f16;
 
 /// The instruction set that every processor has.
@@ -92,9 +93,14 @@ impl Simd for Scalar {
     fn fma(self, a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
         let mut out = c;
         for i in 0..16 {
-            out[i] = a[i].mul_add(b[i], c[i]);
+            out[i] = fma(a[i], b[i], c[i]);
         }
         out
+    }
+
+    #[inline(always)]
+    fn fma_one(self, a: f32, b: f32, c: f32) -> f32 {
+        fma(a, b, c)
     }
 
     #[inline(always)]
@@ -105,6 +111,15 @@ impl Simd for Scalar {
     #[inline(always)]
     fn min(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
         zip(a, b, |a, b| if a < b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn pick(self, a: [f32; 16], b: [f32; 16], x: [f32; 16], y: [f32; 16]) -> [f32; 16] {
+        let mut out = y;
+        for i in 0..16 {
+            out[i] = if a[i] > b[i] { x[i] } else { y[i] };
+        }
+        out
     }
 
     #[inline(always)]

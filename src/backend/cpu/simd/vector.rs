@@ -33,6 +33,10 @@ pub(super) trait Simd: Copy {
     const Q8_BIAS: i16;
     /// Whether [`Simd::dot_pairs`] is an instruction.
     const HAS_PAIRS: bool = false;
+    /// Whether a lone activation row meets weights by [`Simd::dot_rows`], which then needs no transposing, or by [`Simd::dot4`].
+    const BY_ROW: bool = false;
+    /// Whether panels are multiplied with pairs of activation rows by [`Simd::dot_pair`], or with each row by [`Simd::dot4`].
+    const BY_PAIR: bool = false;
 
     /// Runs a kernel compiled for this instruction set.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
@@ -55,10 +59,17 @@ pub(super) trait Simd: Copy {
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`, rounded once.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The same of one number each.
+    #[inline(always)]
+    fn fma_one(self, a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
     /// `if a > b { a } else { b }`: `b` if either is NaN.
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
     /// `if a < b { a } else { b }`: `b` if either is NaN.
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `if a > b { x } else { y }`: `y` if `a` or `b` is NaN.
+    fn pick(self, a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
     /// Sum of the lanes: lane i and i + 8, then i and i + 4, i and i + 2, the two left.
     fn sum(self, x: Self::F) -> f32;
     /// Nearest integers, ties to even. Out of range: any value.
@@ -102,6 +113,11 @@ pub(super) trait Simd: Copy {
     fn shr(self, a: Self::I, bits: u32) -> Self::I;
     /// Arithmetic shift to the right by `bits` < 32.
     fn sar(self, a: Self::I, bits: u32) -> Self::I;
+    /// The bits `mask` of each byte shifted to the right by `bits`; none of them comes from another byte.
+    #[inline(always)]
+    fn byte_bits(self, a: Self::I, bits: u32, mask: u8) -> Self::I {
+        self.and(self.shr(a, bits), self.splat_int(i32::from_le_bytes([mask; 4])))
+    }
     /// Each byte replaced by the byte of that number, below 16, of a table that stands in every quarter of `table`.
     fn lookup(self, table: Self::I, index: Self::I) -> Self::I;
     /// Per lane: `acc` plus the dot product of two pairs of signed 16-bit integers.
@@ -124,6 +140,40 @@ pub(super) trait Simd: Copy {
     /// Per lane: `acc` plus the dot product of four recoded bytes and four signed bytes, none of these -128. Exact.
     fn dot4_q8(self, acc: Self::I, recoded: Self::I, signed: Self::I) -> Self::I;
 
+    /// Adds the products of 16 bytes of each of 16 rows, arranged as [`Simd::gather_rows`] has them, and the same 16 signed bytes. The rows' are
+    /// recoded, or unsigned and at most 127; none of the others is -128. Exact.
+    #[inline(always)]
+    fn dot_rows(self, acc: [Self::I; 4], rows: [Self::I; 4], signed: &[i8; 16]) -> [Self::I; 4] {
+        let mut out = acc;
+        for (quad, x) in signed.as_chunks().0.iter().enumerate() {
+            out[quad] = self.dot4_q8(acc[quad], rows[quad], self.splat_bytes(x));
+        }
+        out
+    }
+    /// The sums that [`Simd::dot_rows`] has begun, a row in each lane.
+    #[inline(always)]
+    fn sum_rows(self, dots: [Self::I; 4]) -> Self::I {
+        self.add_int(self.add_int(dots[0], dots[1]), self.add_int(dots[2], dots[3]))
+    }
+
+    /// Adds the products of 16 bytes of each of 16 rows, arranged as [`Simd::gather_pairs`] has them, and the same 16 signed bytes of two activation
+    /// rows. Bytes are as for [`Simd::dot_rows`]. Exact.
+    #[inline(always)]
+    fn dot_pair(self, acc: [Self::I; 2], rows: [Self::I; 4], signed: [&[i8; 16]; 2]) -> [Self::I; 2] {
+        let mut out = acc;
+        for t in 0..2 {
+            for (quad, x) in signed[t].as_chunks().0.iter().enumerate() {
+                out[t] = self.dot4_q8(out[t], rows[quad], self.splat_bytes(x));
+            }
+        }
+        out
+    }
+    /// The sums that [`Simd::dot_pair`] has begun, of each activation row, a weight row in each lane.
+    #[inline(always)]
+    fn sum_pair(self, dots: [Self::I; 2]) -> [Self::I; 2] {
+        dots
+    }
+
     /// Per lane: `acc` plus the products of two pairs of BF16 numbers: first of the upper halves of a lane, then of the lower ones, each rounded.
     #[inline(always)]
     fn dot_pairs(self, acc: Self::F, a: Self::I, b: Self::I) -> Self::F {
@@ -139,6 +189,34 @@ pub(super) trait Simd: Copy {
     /// # Safety
     /// `base + r * stride` must be readable for 16 bytes for every r < 16.
     unsafe fn gather_blocks(self, base: *const u8, stride: usize) -> [Self::I; 4];
+    /// 16 bytes from each of 16 rows, as [`Simd::dot_rows`] takes them.
+    ///
+    /// # Safety
+    /// `base + r * stride` must be readable for 16 bytes for every r < 16.
+    #[inline(always)]
+    unsafe fn gather_rows(self, base: *const u8, stride: usize) -> [Self::I; 4] {
+        // SAFETY: as this function demands.
+        self.arrange_rows(unsafe { self.gather_blocks(base, stride) })
+    }
+    /// Such bytes from their transposed form, as [`Simd::gather_blocks`] has it.
+    #[inline(always)]
+    fn arrange_rows(self, transposed: [Self::I; 4]) -> [Self::I; 4] {
+        transposed
+    }
+    /// 16 bytes from each of 16 rows, as [`Simd::dot_pair`] takes them.
+    ///
+    /// # Safety
+    /// `base + r * stride` must be readable for 16 bytes for every r < 16.
+    #[inline(always)]
+    unsafe fn gather_pairs(self, base: *const u8, stride: usize) -> [Self::I; 4] {
+        // SAFETY: as this function demands.
+        self.arrange_pairs(unsafe { self.gather_blocks(base, stride) })
+    }
+    /// Such bytes from their transposed form.
+    #[inline(always)]
+    fn arrange_pairs(self, transposed: [Self::I; 4]) -> [Self::I; 4] {
+        transposed
+    }
     /// 4 bytes from each of 16 rows.
     ///
     /// # Safety

@@ -76,7 +76,8 @@ fn set_grid_weights<S: Simd, G: Grid>(s: S, rows: &Rows, at: usize, sink: &mut i
     }
     let bytes = Rows::new(bytes.as_flattened(), VALUES, VALUES);
     for i in 0..VALUES / 16 {
-        sink.set_half(s, block + i / 2, i % 2, bytes.blocks(s, 16 * i));
+        let weights = sink.weights(s, &bytes, 16 * i, 16 * i);
+        sink.set_half(s, block + i / 2, i % 2, weights);
     }
 }
 

@@ -24,26 +24,35 @@ fn signed_byte<S: Simd>(s: S, x: S::I, index: usize) -> S::I {
     s.sar(s.shl(x, 24 - 8 * index as u32), 24)
 }
 
-/// The bits of `mask` in each byte, after a shift to the right.
-#[inline(always)]
-fn bits<S: Simd>(s: S, x: S::I, shift: u32, mask: u8) -> S::I {
-    s.and(s.shr(x, shift), s.splat_int(i32::from_le_bytes([mask; 4])))
-}
-
-/// The same of four vectors.
+/// [`Simd::byte_bits`] of four vectors.
 #[inline(always)]
 pub(super) fn bits_of_four<S: Simd>(s: S, x: [S::I; 4], shift: u32, mask: u8) -> [S::I; 4] {
-    [bits(s, x[0], shift, mask), bits(s, x[1], shift, mask), bits(s, x[2], shift, mask), bits(s, x[3], shift, mask)]
-}
-
-/// `low`, and above its bits those of `mask` of `high` after a shift to the right.
-#[inline(always)]
-fn with_high_bits<S: Simd>(s: S, low: [S::I; 4], high: [S::I; 4], shift: usize, mask: u8, to: u32) -> [S::I; 4] {
-    let mut out = bits_of_four(s, high, shift as u32, mask);
+    let mut out = x;
     for quad in 0..4 {
-        out[quad] = s.or(low[quad], s.shl(out[quad], to));
+        out[quad] = s.byte_bits(x[quad], shift, mask);
     }
     out
+}
+
+/// `a | b` of four vectors.
+#[inline(always)]
+pub(super) fn or_of_four<S: Simd>(s: S, a: [S::I; 4], b: [S::I; 4]) -> [S::I; 4] {
+    [s.or(a[0], b[0]), s.or(a[1], b[1]), s.or(a[2], b[2]), s.or(a[3], b[3])]
+}
+
+/// `low`, and from bit `to` on those bits of `high` that `mask` has after a shift to the right.
+#[inline(always)]
+fn with_high_bits<S: Simd>(s: S, low: [S::I; 4], high: [S::I; 4], shift: usize, mask: u8, to: usize) -> [S::I; 4] {
+    let mut out = high;
+    if shift < to {
+        let wanted = s.splat_int(i32::from_le_bytes([mask << to; 4]));
+        for quad in 0..4 {
+            out[quad] = s.and(s.shl(high[quad], (to - shift) as u32), wanted);
+        }
+    } else {
+        out = bits_of_four(s, high, (shift - to) as u32, mask << to);
+    }
+    or_of_four(s, low, out)
 }
 
 /// Q4_K and Q5_K: their first 16 bytes are two half-precision factors and 6-bit scales and minimums of 8 blocks.
@@ -53,8 +62,8 @@ fn set_scales_and_mins<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Si
     let d = s.half_to_float(factors);
     let minus_dmin = s.mul(s.half_to_float(s.shr(factors, 16)), s.splat(-1.0));
     // Blocks 0 to 3 have six bits in a byte; blocks 4 to 7 four bits, and two left over in the former's bytes.
-    let scales = [bits(s, a, 0, 63), s.or(bits(s, c, 0, 15), bits(s, a, 2, 0x30))];
-    let mins = [bits(s, b, 0, 63), s.or(bits(s, c, 4, 15), bits(s, b, 2, 0x30))];
+    let scales = [s.byte_bits(a, 0, 63), s.or(s.byte_bits(c, 0, 15), s.byte_bits(a, 2, 0x30))];
+    let mins = [s.byte_bits(b, 0, 63), s.or(s.byte_bits(c, 4, 15), s.byte_bits(b, 2, 0x30))];
     for i in 0..8 {
         let scale = s.to_float(byte(s, scales[i / 4], i % 4));
         sink.set_scale(s, block + i, s.mul(d, scale));
@@ -74,7 +83,7 @@ impl Format for Q4K {
         set_scales_and_mins(s, rows, at, sink, block);
         for i in 0..8 {
             let (two, half) = (i / 2, i % 2);
-            let bytes = rows.blocks(s, at + 16 + 16 * i);
+            let bytes = sink.weights(s, rows, at + 16 + 16 * i, at + 16 + 16 * i);
             sink.set_half(s, block + 2 * two, half, bits_of_four(s, bytes, 0, 15));
             sink.set_half(s, block + 2 * two + 1, half, bits_of_four(s, bytes, 4, 15));
         }
@@ -91,9 +100,10 @@ impl Format for Q5K {
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         set_scales_and_mins(s, rows, at, sink, block);
         for half in 0..2 {
-            let fifth = rows.blocks(s, at + 16 + 16 * half);
+            let fifth = sink.weights(s, rows, at + 16 + 16 * half, at + 16 + 16 * half);
             for two in 0..4 {
-                let bytes = rows.blocks(s, at + 48 + 32 * two + 16 * half);
+                let at = at + 48 + 32 * two + 16 * half;
+                let bytes = sink.weights(s, rows, at, at);
                 for i in 0..2 {
                     let low = bits_of_four(s, bytes, 4 * i as u32, 15);
                     sink.set_half(s, block + 2 * two + i, half, with_high_bits(s, low, fifth, 2 * two + i, 1, 4));
@@ -132,9 +142,10 @@ impl Format for Q6K {
         for four in 0..2 {
             for half in 0..2 {
                 let fetched = at + 16 + 96 * four + 48 * half;
-                let high = rows.blocks_fetching(s, at + 128 + 32 * four + 16 * half, fetched);
+                let high = sink.weights(s, rows, at + 128 + 32 * four + 16 * half, fetched);
                 for i in 0..2 {
-                    let bytes = rows.blocks_fetching(s, at + 64 * four + 32 * i + 16 * half, fetched + 16 + 16 * i);
+                    let low_at = at + 64 * four + 32 * i + 16 * half;
+                    let bytes = sink.weights(s, rows, low_at, fetched + 16 + 16 * i);
                     let low = bits_of_four(s, bytes, 0, 15);
                     sink.set_half(s, block + 4 * four + i, half, with_high_bits(s, low, high, 2 * i, 3, 4));
                     let low = bits_of_four(s, bytes, 4, 15);
@@ -172,8 +183,8 @@ impl Format for Q3K {
         // Four low bits from the nibbles of a and b, two high bits from c.
         let mut scales = [a; 4];
         for i in 0..4 {
-            let low = bits(s, if i % 2 == 0 { a } else { b }, i as u32 / 2 * 4, 15);
-            scales[i] = s.or(low, s.shl(bits(s, c, 2 * i as u32, 3), 4));
+            let low = s.byte_bits(if i % 2 == 0 { a } else { b }, i as u32 / 2 * 4, 15);
+            scales[i] = s.or(low, s.shl(s.byte_bits(c, 2 * i as u32, 3), 4));
         }
         for i in 0..8 {
             let (x, first) = (scales[i / 2], i % 2 * 2);
@@ -182,9 +193,10 @@ impl Format for Q3K {
             sink.set_scale(s, block + i, d);
         }
         for half in 0..2 {
-            let third = rows.blocks(s, at + 16 * half);
+            let third = sink.weights(s, rows, at + 16 * half, at + 16 * half);
             for four in 0..2 {
-                let bytes = rows.blocks(s, at + 32 + 32 * four + 16 * half);
+                let at = at + 32 + 32 * four + 16 * half;
+                let bytes = sink.weights(s, rows, at, at);
                 for i in 0..4 {
                     let low = bits_of_four(s, bytes, 2 * i as u32, 3);
                     sink.set_half(s, block + 4 * four + i, half, with_high_bits(s, low, third, 4 * four + i, 1, 2));
@@ -211,15 +223,16 @@ impl Format for Q2K {
             let (x, first) = (scales[i / 2], i % 2 * 2);
             sink.set_scale(s, block + i, d);
             sink.set_min(s, block + i, minus_dmin);
-            let low = bits(s, x, 0, 15);
+            let low = s.byte_bits(x, 0, 15);
             sink.set_halves(s, block + i, [byte(s, low, first), byte(s, low, first + 1)]);
-            let high = bits(s, x, 4, 15);
+            let high = s.byte_bits(x, 4, 15);
             let second = s.shl(byte(s, high, first + 1), 16);
             sink.set_pair(s, block + i, s.or(byte(s, high, first), second));
         }
         for four in 0..2 {
             for half in 0..2 {
-                let bytes = rows.blocks(s, at + 16 + 32 * four + 16 * half);
+                let at = at + 16 + 32 * four + 16 * half;
+                let bytes = sink.weights(s, rows, at, at);
                 for i in 0..4 {
                     sink.set_half(s, block + 4 * four + i, half, bits_of_four(s, bytes, 2 * i as u32, 3));
                 }

@@ -39,6 +39,8 @@ impl<F: Format> Kernel for MultiplyLone<'_, F> {
 struct Sums<S: Simd, F> {
     /// Products of 8 bits, where those of a whole block may wait for their sum.
     dots: [S::Dots; BLOCKS],
+    /// Those of rows, where the second half of a block comes next.
+    rows: [S::I; 4],
     sums: [S::I; BLOCKS],
     factors: [Factors<S>; BLOCKS],
     halves: [[S::I; 2]; BLOCKS],
@@ -51,7 +53,7 @@ impl<S: Simd, F: Format> Sums<S, F> {
         let zero = s.splat_int(0);
         let factors = [Factors { scale: s.splat(0.0), min: s.splat(0.0), pair: zero }; BLOCKS];
         let (dots, halves) = ([s.no_dots(); BLOCKS], [[zero; 2]; BLOCKS]);
-        Sums { dots, sums: [zero; BLOCKS], factors, halves, format: PhantomData }
+        Sums { dots, rows: [zero; 4], sums: [zero; BLOCKS], factors, halves, format: PhantomData }
     }
 }
 
@@ -64,7 +66,7 @@ struct Part<'a, S: Simd, F> {
 /// Whether the products of a whole block fit before they are summed.
 #[inline(always)]
 fn sums_once<S: Simd, F: Format>() -> bool {
-    F::LARGEST <= 127 && !F::HALVES && S::dots_in_a_row(F::LARGEST) >= QUADS
+    !S::BY_ROW && F::LARGEST <= 127 && !F::HALVES && S::dots_in_a_row(F::LARGEST) >= QUADS
 }
 
 impl<S: Simd, F: Format> Part<'_, S, F> {
@@ -77,11 +79,42 @@ impl<S: Simd, F: Format> Part<'_, S, F> {
         }
         acc
     }
+
+    /// [`Sink::set_half`] of rows.
+    #[inline(always)]
+    fn set_half_of_rows(&mut self, s: S, block: usize, half: usize, weights: [S::I; 4]) {
+        // Adding up the sums of each half would cost as much as its products.
+        let in_turn = F::BLOCK_SPAN == 1 && !F::HALVES;
+        let begun = if in_turn && half == 1 { self.sums.rows } else { [s.splat_int(0); 4] };
+        let rows = s.dot_rows(begun, weights, &self.x[block].q.as_chunks().0[half]);
+        if in_turn && half == 0 {
+            self.sums.rows = rows;
+            return;
+        }
+        let mut sum = s.sum_rows(rows);
+        if F::HALVES {
+            sum = s.mul_int(sum, self.sums.halves[block][half]);
+        }
+        self.sums.sums[block] = if in_turn || half == 0 { sum } else { s.add_int(self.sums.sums[block], sum) };
+    }
 }
 
 impl<S: Simd, F: Format> Sink<S> for Part<'_, S, F> {
     #[inline(always)]
+    fn weights(&self, s: S, rows: &Rows, at: usize, fetched: usize) -> [S::I; 4] {
+        rows.in_rows(s, at, fetched)
+    }
+
+    #[inline(always)]
+    fn arrange(&self, s: S, transposed: [S::I; 4]) -> [S::I; 4] {
+        s.arrange_rows(transposed)
+    }
+
+    #[inline(always)]
     fn set_half(&mut self, s: S, block: usize, half: usize, weights: [S::I; 4]) {
+        if S::BY_ROW {
+            return self.set_half_of_rows(s, block, half, weights);
+        }
         let x = &self.x[block].q.as_chunks::<4>().0[4 * half..4 * half + 4];
         let mut dots = if half == 1 && sums_once::<S, F>() { self.sums.dots[block] } else { s.no_dots() };
         let mut sum = if half == 1 && !sums_once::<S, F>() { self.sums.sums[block] } else { s.splat_int(0) };
@@ -124,6 +157,7 @@ impl<S: Simd, F: Format> Sink<S> for Part<'_, S, F> {
 
     #[inline(always)]
     fn set_halves(&mut self, s: S, block: usize, halves: [S::I; 2]) {
-        self.sums.halves[block] = [s.recode_scale(halves[0]), s.recode_scale(halves[1])];
+        let recoded = [s.recode_scale(halves[0]), s.recode_scale(halves[1])];
+        self.sums.halves[block] = if S::BY_ROW { halves } else { recoded };
     }
 }

@@ -1,8 +1,7 @@
 //! Element-wise kernels. Where no vector operation is named, the compiler finds the vectors; each element is computed
 //! on its own, so they cannot change its value.
 
-use super::exp::exp;
-use super::{load_part, store_part};
+use super::load_part;
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -23,6 +22,38 @@ impl Kernel for Add<'_> {
     }
 }
 
+pub(in super::super) struct Mul<'a> {
+    pub x: &'a mut [f32],
+    pub y: &'a [f32],
+}
+
+impl Kernel for Mul<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        for (x, y) in self.x.iter_mut().zip(self.y) {
+            *x *= y;
+        }
+    }
+}
+
+pub(in super::super) struct Scale<'a> {
+    pub x: &'a mut [f32],
+    pub factor: f32,
+}
+
+impl Kernel for Scale<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        for x in self.x {
+            *x *= self.factor;
+        }
+    }
+}
+
 pub(in super::super) struct ScaleAdd<'a> {
     pub acc: &'a mut [f32],
     pub a: f32,
@@ -34,9 +65,9 @@ impl Kernel for ScaleAdd<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         for (acc, other) in self.acc.iter_mut().zip(self.other) {
-            *acc = acc.mul_add(self.a, other * self.b);
+            *acc = s.fma_one(*acc, self.a, other * self.b);
         }
     }
 }
@@ -51,10 +82,10 @@ impl Kernel for RopePairs<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         let pairs = self.head.as_chunks_mut::<2>().0;
         for ((pair, cos), sin) in pairs.iter_mut().zip(self.cos).zip(self.sin) {
-            *pair = rotate(*pair, *cos, *sin);
+            *pair = rotate(s, *pair, *cos, *sin);
         }
     }
 }
@@ -69,44 +100,17 @@ impl Kernel for RopeHalves<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         let (first, second) = self.head.split_at_mut(self.cos.len());
         for (((x, y), cos), sin) in first.iter_mut().zip(second).zip(self.cos).zip(self.sin) {
-            [*x, *y] = rotate([*x, *y], *cos, *sin);
+            [*x, *y] = rotate(s, [*x, *y], *cos, *sin);
         }
     }
 }
 
 #[inline(always)]
-fn rotate([x, y]: [f32; 2], cos: f32, sin: f32) -> [f32; 2] {
-    [x.mul_add(cos, -(y * sin)), x.mul_add(sin, y * cos)]
-}
-
-pub(in super::super) struct SiluMul<'a> {
-    pub gate: &'a mut [f32],
-    pub up: &'a [f32],
-}
-
-impl Kernel for SiluMul<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let (gate, gate_tail) = self.gate.as_chunks_mut::<16>();
-        let (up, up_tail) = self.up.as_chunks::<16>();
-        for (gate, up) in gate.iter_mut().zip(up) {
-            s.store(silu_mul(s, s.load(gate), s.load(up)), gate);
-        }
-        let tail = silu_mul(s, load_part(s, gate_tail), load_part(s, up_tail));
-        store_part(s, tail, gate_tail);
-    }
-}
-
-#[inline(always)]
-fn silu_mul<S: Simd>(s: S, gate: S::F, up: S::F) -> S::F {
-    let negative = s.mul(gate, s.splat(-1.0));
-    let silu = s.div(gate, s.add(s.splat(1.0), exp(s, negative)));
-    s.mul(silu, up)
+fn rotate<S: Simd>(s: S, [x, y]: [f32; 2], cos: f32, sin: f32) -> [f32; 2] {
+    [s.fma_one(x, cos, -(y * sin)), s.fma_one(x, sin, y * cos)]
 }
 
 pub(in super::super) struct ToF16<'a> {

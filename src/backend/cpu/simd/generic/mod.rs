@@ -1,6 +1,8 @@
 //! The kernels, each written once over the vector type. Callers have checked the lengths.
 
+pub(super) mod activation;
 pub(super) mod attention;
+pub(super) mod encode;
 pub(super) mod exp;
 pub(super) mod float;
 mod grid;

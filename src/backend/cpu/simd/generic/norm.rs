@@ -1,4 +1,4 @@
-//! Root-mean-square normalization.
+//! Normalization of a row: by its root mean square, or by mean and variance.
 
 use super::{load_part, store_part};
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
@@ -39,4 +39,39 @@ fn sum_of_squares<S: Simd>(s: S, x: &[f32]) -> f32 {
     }
     let tail = load_part(s, tail);
     s.sum(s.fma(tail, tail, lanes))
+}
+
+pub(in super::super) struct LayerNorm<'a> {
+    pub x: &'a [f32],
+    pub weight: &'a [f32],
+    pub eps: f32,
+    pub out: &'a mut [f32],
+}
+
+impl Kernel for LayerNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let LayerNorm { x, weight, eps, out } = self;
+        let count = x.len().max(1) as f32;
+        let mean = sum(s, x) / count;
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = x - mean;
+        }
+        let factor = 1.0 / (sum_of_squares(s, out) / count + eps).sqrt();
+        for (out, weight) in out.iter_mut().zip(weight) {
+            *out = *out * factor * weight;
+        }
+    }
+}
+
+#[inline(always)]
+fn sum<S: Simd>(s: S, x: &[f32]) -> f32 {
+    let mut lanes = s.splat(0.0);
+    let (chunks, tail) = x.as_chunks::<16>();
+    for x in chunks {
+        lanes = s.add(lanes, s.load(x));
+    }
+    s.sum(s.add(lanes, load_part(s, tail)))
 }

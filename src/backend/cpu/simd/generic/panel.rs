@@ -51,6 +51,11 @@ impl Panel {
 
 /// What takes the weights of 16 rows as they are unpacked: 32 columns are a block, in halves of four times four columns.
 pub(super) trait Sink<S: Simd> {
+    /// 16 bytes of each row as this sink takes them in [`Sink::set_half`]; what is unpacked of them stays in its byte. `fetched` is as in
+    /// [`Rows::blocks_fetching`].
+    fn weights(&self, s: S, rows: &Rows, at: usize, fetched: usize) -> [S::I; 4];
+    /// The same from their transposed form, as of [`Rows::blocks`].
+    fn arrange(&self, s: S, transposed: [S::I; 4]) -> [S::I; 4];
     /// Four times four columns of a block: the first half before the second, and the scales of both before either.
     fn set_half(&mut self, s: S, block: usize, half: usize, weights: [S::I; 4]);
     /// `d`
@@ -71,6 +76,16 @@ pub(super) trait Sink<S: Simd> {
 }
 
 impl<S: Simd> Sink<S> for Panel {
+    #[inline(always)]
+    fn weights(&self, s: S, rows: &Rows, at: usize, fetched: usize) -> [S::I; 4] {
+        if S::BY_PAIR { rows.in_pairs(s, at, fetched) } else { rows.blocks_fetching(s, at, fetched) }
+    }
+
+    #[inline(always)]
+    fn arrange(&self, s: S, transposed: [S::I; 4]) -> [S::I; 4] {
+        if S::BY_PAIR { s.arrange_pairs(transposed) } else { transposed }
+    }
+
     #[inline(always)]
     fn set_half(&mut self, s: S, block: usize, half: usize, weights: [S::I; 4]) {
         for quad in 0..4 {
@@ -95,8 +110,10 @@ impl<S: Simd> Sink<S> for Panel {
 
     #[inline(always)]
     fn set_halves(&mut self, s: S, block: usize, halves: [S::I; 2]) {
-        s.store_bytes(s.recode_scale(halves[0]), &mut self.halves[block][0].0);
-        s.store_bytes(s.recode_scale(halves[1]), &mut self.halves[block][1].0);
+        for half in 0..2 {
+            let scale = if S::BY_PAIR { halves[half] } else { s.recode_scale(halves[half]) };
+            s.store_bytes(scale, &mut self.halves[block][half].0);
+        }
     }
 }
 
@@ -228,7 +245,11 @@ fn dot_block<S: Simd, F: Format, const G: usize, const T: usize>(
     block: usize,
 ) -> [[S::I; G]; T] {
     let mut sums = [[s.splat_int(0); G]; T];
-    if F::HALVES {
+    if S::BY_PAIR {
+        for t in (0..T).step_by(2) {
+            dot_pairs::<S, F, G, T>(s, panels, x, block, t, &mut sums);
+        }
+    } else if F::HALVES {
         dot_quads::<S, F, G, T, { QUADS / 2 }>(s, panels, x, block, 0, &mut sums);
         dot_quads::<S, F, G, T, { QUADS / 2 }>(s, panels, x, block, QUADS / 2, &mut sums);
     } else {
@@ -270,6 +291,39 @@ fn dot_quads<S: Simd, F: Format, const G: usize, const T: usize, const N: usize>
             drain::<S, F, G, T>(s, panels, block, first / N, sums, dots);
             dots = [[s.no_dots(); G]; T];
         }
+    }
+}
+
+/// The products of the activation rows `t` and `t + 1`, or of the last alone.
+#[inline(always)]
+fn dot_pairs<S: Simd, F: Format, const G: usize, const T: usize>(
+    s: S,
+    panels: &[Panel; G],
+    x: [&[Q8Block]; T],
+    block: usize,
+    t: usize,
+    sums: &mut [[S::I; G]; T],
+) {
+    let second = (t + 1).min(T - 1);
+    for g in 0..G {
+        let (mut dots, mut scaled) = ([s.splat_int(0); 2], [s.splat_int(0); 2]);
+        for half in 0..2 {
+            let mut weights = [s.splat_int(0); QUADS / 2];
+            for quad in 0..QUADS / 2 {
+                weights[quad] = s.load_bytes(&panels[g].weights[block][half * QUADS / 2 + quad].0);
+            }
+            let x = [&x[t][block].q.as_chunks().0[half], &x[second][block].q.as_chunks().0[half]];
+            dots = s.dot_pair(dots, weights, x);
+            if F::HALVES {
+                let (scale, sum) = (s.load_bytes(&panels[g].halves[block][half].0), s.sum_pair(dots));
+                scaled =
+                    [s.add_int(scaled[0], s.mul_int(sum[0], scale)), s.add_int(scaled[1], s.mul_int(sum[1], scale))];
+                dots = [s.splat_int(0); 2];
+            }
+        }
+        let both = if F::HALVES { scaled } else { s.sum_pair(dots) };
+        sums[second][g] = both[1];
+        sums[t][g] = both[0];
     }
 }
 
@@ -321,7 +375,10 @@ impl<S: Simd> XSums<S> {
 #[inline(always)]
 pub(super) fn value<S: Simd, F: Format>(s: S, factors: &Factors<S>, sum: S::I, x: &XSums<S>) -> S::F {
     if !F::MINS {
-        return s.mul(factors.scale, s.to_float(s.dot2(sum, factors.pair, x.halves)));
+        // Bytes that are signed as they stand are centred.
+        let centred = F::LARGEST > 127 && S::Q8_BIAS == 0;
+        let sum = if centred { sum } else { s.dot2(sum, factors.pair, x.halves) };
+        return s.mul(factors.scale, s.to_float(sum));
     }
     let x_sum = if F::HALVES { s.to_float(s.dot2(s.splat_int(0), factors.pair, x.halves)) } else { x.all };
     s.fma(factors.min, x_sum, s.mul(factors.scale, s.to_float(sum)))

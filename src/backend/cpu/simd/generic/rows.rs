@@ -47,12 +47,34 @@ impl<'a> Rows<'a> {
     /// The same, for a type that is not read in ascending order; of what is wanted next, the bytes that stand for those from `fetched` on.
     #[inline(always)]
     pub(super) fn blocks_fetching<S: Simd>(&self, s: S, at: usize, fetched: usize) -> [S::I; 4] {
+        self.fetch_blocks(s, at, fetched);
+        // SAFETY: every row has `len` readable bytes, and the range lies inside them.
+        unsafe { s.gather_blocks(self.bytes.as_ptr().add(at), self.stride) }
+    }
+
+    /// The same as [`Simd::dot_rows`] takes them.
+    #[inline(always)]
+    pub(super) fn in_rows<S: Simd>(&self, s: S, at: usize, fetched: usize) -> [S::I; 4] {
+        self.fetch_blocks(s, at, fetched);
+        // SAFETY: every row has `len` readable bytes, and the range lies inside them.
+        unsafe { s.gather_rows(self.bytes.as_ptr().add(at), self.stride) }
+    }
+
+    /// The same as [`Simd::dot_pair`] takes them.
+    #[inline(always)]
+    pub(super) fn in_pairs<S: Simd>(&self, s: S, at: usize, fetched: usize) -> [S::I; 4] {
+        self.fetch_blocks(s, at, fetched);
+        // SAFETY: every row has `len` readable bytes, and the range lies inside them.
+        unsafe { s.gather_pairs(self.bytes.as_ptr().add(at), self.stride) }
+    }
+
+    /// Checks that 16 bytes of each row can be read at `at`, and fetches.
+    #[inline(always)]
+    fn fetch_blocks<S: Simd>(&self, s: S, at: usize, fetched: usize) {
         assert!(at + 16 <= self.len);
         for line in 0..4 {
             s.prefetch(self.ahead.wrapping_add(ROWS * fetched + 64 * line));
         }
-        // SAFETY: every row has `len` readable bytes, and the range lies inside them.
-        unsafe { s.gather_blocks(self.bytes.as_ptr().add(at), self.stride) }
     }
 
     /// The storage block at byte `at` of row `row`.

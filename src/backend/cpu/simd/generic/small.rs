@@ -1,6 +1,6 @@
 //! Panels of the types with blocks of 32 values. Layouts are those of GGUF; `quant::reference` is the definition.
 
-use super::kquant::bits_of_four;
+use super::kquant::{bits_of_four, or_of_four};
 use super::panel::{Format, Sink};
 use super::rows::Rows;
 use crate::backend::cpu::simd::vector::Simd;
@@ -35,15 +35,15 @@ pub(super) fn iq4_levels<S: Simd>(s: S) -> S::I {
 
 /// 16 bytes hold values 0 to 15 in their low and 16 to 31 in their high nibbles.
 #[inline(always)]
-fn nibbles<S: Simd>(s: S, rows: &Rows, at: usize) -> [[S::I; 4]; 2] {
-    let bytes = rows.blocks(s, at);
+fn nibbles<S: Simd>(s: S, rows: &Rows, at: usize, sink: &impl Sink<S>) -> [[S::I; 4]; 2] {
+    let bytes = sink.weights(s, rows, at, at);
     [bits_of_four(s, bytes, 0, 15), bits_of_four(s, bytes, 4, 15)]
 }
 
 /// The weights of a block from 16 bytes of indices into a table.
 #[inline(always)]
 pub(super) fn set_levels<S: Simd>(s: S, levels: S::I, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
-    let mut weights = nibbles(s, rows, at);
+    let mut weights = nibbles(s, rows, at, sink);
     for half in 0..2 {
         for quad in 0..4 {
             weights[half][quad] = s.lookup(levels, weights[half][quad]);
@@ -52,15 +52,14 @@ pub(super) fn set_levels<S: Simd>(s: S, levels: S::I, rows: &Rows, at: usize, si
     }
 }
 
-/// The low bits of 16 values, with their fifth ones: bit i of `fifth` is that of value i.
+/// The fifth bits of 16 values in their places, transposed: bit i of `fifth` is that of value i.
 #[inline(always)]
-fn with_fifth_bits<S: Simd>(s: S, low: [S::I; 4], fifth: S::I, half: usize) -> [S::I; 4] {
-    let mut out = low;
+fn fifth_bits<S: Simd>(s: S, fifth: S::I, half: usize) -> [S::I; 4] {
+    let mut out = [fifth; 4];
     for quad in 0..4 {
         let four = s.and(s.shr(fifth, (16 * half + 4 * quad) as u32), s.splat_int(15));
         // The product holds the four bits at distances of 7, one of each at bit 4 of its byte.
-        let high = s.and(s.mul_int(four, s.splat_int(0x0204_0810)), s.splat_int(0x1010_1010));
-        out[quad] = s.or(low[quad], high);
+        out[quad] = s.and(s.mul_int(four, s.splat_int(0x0204_0810)), s.splat_int(0x1010_1010));
     }
     out
 }
@@ -82,7 +81,7 @@ impl Format for Q4_0 {
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         sink.set_scale(s, block, rows.halves(s, at));
         sink.set_centre(s, block, 8);
-        let [low, high] = nibbles(s, rows, at + 2);
+        let [low, high] = nibbles(s, rows, at + 2, sink);
         sink.set_half(s, block, 0, low);
         sink.set_half(s, block, 1, high);
     }
@@ -97,7 +96,7 @@ impl Format for Q4_1 {
     #[inline(always)]
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         set_scale_and_min(s, rows, at, sink, block);
-        let [low, high] = nibbles(s, rows, at + 4);
+        let [low, high] = nibbles(s, rows, at + 4, sink);
         sink.set_half(s, block, 0, low);
         sink.set_half(s, block, 1, high);
     }
@@ -112,9 +111,10 @@ impl Format for Q5_0 {
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         sink.set_scale(s, block, rows.halves(s, at));
         sink.set_centre(s, block, 16);
-        let (low, fifth) = (nibbles(s, rows, at + 6), rows.dwords(s, at + 2));
+        let (low, fifth) = (nibbles(s, rows, at + 6, sink), rows.dwords(s, at + 2));
         for half in 0..2 {
-            sink.set_half(s, block, half, with_fifth_bits(s, low[half], fifth, half));
+            let high = sink.arrange(s, fifth_bits(s, fifth, half));
+            sink.set_half(s, block, half, or_of_four(s, low[half], high));
         }
     }
 }
@@ -128,9 +128,10 @@ impl Format for Q5_1 {
     #[inline(always)]
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         set_scale_and_min(s, rows, at, sink, block);
-        let (low, fifth) = (nibbles(s, rows, at + 8), rows.dwords(s, at + 4));
+        let (low, fifth) = (nibbles(s, rows, at + 8, sink), rows.dwords(s, at + 4));
         for half in 0..2 {
-            sink.set_half(s, block, half, with_fifth_bits(s, low[half], fifth, half));
+            let high = sink.arrange(s, fifth_bits(s, fifth, half));
+            sink.set_half(s, block, half, or_of_four(s, low[half], high));
         }
     }
 }
@@ -145,7 +146,7 @@ impl Format for Q8_0 {
         sink.set_scale(s, block, rows.halves(s, at));
         sink.set_centre(s, block, S::Q8_BIAS);
         for half in 0..2 {
-            let mut weights = rows.blocks(s, at + 2 + 16 * half);
+            let mut weights = sink.weights(s, rows, at + 2 + 16 * half, at + 2 + 16 * half);
             for quad in 0..4 {
                 weights[quad] = s.recode_q8(weights[quad]);
             }

@@ -1,5 +1,8 @@
 //! Every entry of the table against plain arithmetic, and against every other entry bit for bit.
 
+mod encode;
+#[cfg(target_arch = "x86_64")]
+mod fma;
 mod matmul;
 mod ops;
 

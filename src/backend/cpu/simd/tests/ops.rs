@@ -1,6 +1,8 @@
 //! Everything but products of weights.
 
 use super::*;
+use crate::elementary::fma;
+use crate::plan::op::Activation;
 use half::bf16;
 
 const LENGTHS: [usize; 15] = [0, 1, 7, 8, 15, 16, 17, 31, 64, 80, 96, 128, 256, 300, 1001];
@@ -88,28 +90,151 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
 }
 
 #[test]
-fn silu_mul_gates() {
+fn layer_norm_subtracts_the_mean_and_divides_by_the_deviation() {
     for n in LENGTHS {
-        let gate: Vec<f32> = uniforms(4, n).iter().map(|x| x * 30.0).collect();
-        let up = uniforms(5, n);
-        let found = same_everywhere("silu_mul", |kernels| {
-            let mut gate = gate.clone();
-            kernels.silu_mul(&mut gate, &up);
-            gate
+        let x: Vec<f32> = uniforms(2, n).iter().map(|x| x + 3.0).collect();
+        let weight = uniforms(3, n);
+        let found = same_everywhere("layer_norm", |kernels| {
+            let mut out = vec![f32::NAN; n];
+            kernels.layer_norm(&x, &weight, 1e-5, &mut out);
+            out
         });
-        let value = |(g, u): (&f32, &f32)| f64::from(*g) / (1.0 + (-f64::from(*g)).exp()) * f64::from(*u);
-        let expected: Vec<f64> = gate.iter().zip(&up).map(value).collect();
-        let tolerance: Vec<f64> = expected.iter().map(|x| x.abs() * 4e-7 + 1e-30).collect();
-        assert_close("silu_mul", &found, &expected, &tolerance);
+        let count = n.max(1) as f64;
+        let mean = doubles(&x).iter().sum::<f64>() / count;
+        let variance = doubles(&x).iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
+        let factor = 1.0 / (variance + 1e-5).sqrt();
+        let value = |(x, w): (&f32, &f32)| (f64::from(*x) - mean) * factor * f64::from(*w);
+        let expected: Vec<f64> = x.iter().zip(&weight).map(value).collect();
+        // One element has no deviation: what is left of its difference is divided by the root of eps.
+        assert_close("layer_norm", &found, &expected, &vec![if n == 1 { 2e-4 } else { 6e-6 }; n]);
+    }
+}
+
+/// The activation in double precision; erf by its series and its continued fraction.
+fn activation(kind: Activation, x: f64) -> f64 {
+    match kind {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            x / (1.0 + (-2.0 * inner).exp())
+        }
+        Activation::GeluErf => x * normal_distribution(x),
+        Activation::SquaredRelu => x.max(0.0).powi(2),
+        Activation::ClampedSilu { limit, slope } => {
+            let x = x.min(f64::from(limit));
+            x / (1.0 + (-f64::from(slope) * x).exp())
+        }
+    }
+}
+
+fn normal_distribution(x: f64) -> f64 {
+    let density = (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    if x.abs() < 4.0 {
+        let (mut term, mut sum, mut k) = (x, x, 1.0);
+        while term.abs() > 1e-18 * sum.abs() {
+            k += 2.0;
+            term *= x * x / k;
+            sum += term;
+        }
+        return 0.5 + density * sum;
+    }
+    let tail = density / (1..60).rev().fold(x.abs(), |rest, k| x.abs() + f64::from(k) / rest);
+    if x < 0.0 { tail } else { 1.0 - tail }
+}
+
+#[test]
+fn gates_multiply_with_their_activation() {
+    let clamped = Activation::ClampedSilu { limit: 7.0, slope: 1.702 };
+    for kind in [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::SquaredRelu, clamped] {
+        for n in LENGTHS {
+            let gate: Vec<f32> = uniforms(4, n).iter().map(|x| x * 12.0).collect();
+            let up: Vec<f32> = uniforms(5, n).iter().map(|x| x * 9.0).collect();
+            let found = same_everywhere("gate", |kernels| {
+                let mut gate = gate.clone();
+                kernels.gate(kind, &mut gate, &up);
+                gate
+            });
+            let other = |up: f64| match kind {
+                Activation::ClampedSilu { limit, .. } => up.clamp(f64::from(-limit), f64::from(limit)) + 1.0,
+                _ => up,
+            };
+            let value = |(g, u): (&f32, &f32)| activation(kind, f64::from(*g)) * other(f64::from(*u));
+            let expected: Vec<f64> = gate.iter().zip(&up).map(value).collect();
+            // The argument of the exponential function is rounded: more so the larger it is.
+            let relative = if kind == Activation::Silu { 4e-7 } else { 1e-5 };
+            let tolerance: Vec<f64> = expected.iter().map(|x| x.abs() * relative + 1e-7 * relative).collect();
+            assert_close("gate", &found, &expected, &tolerance);
+        }
+    }
+}
+
+#[test]
+fn an_activation_alone_is_a_gate_of_ones() {
+    for kind in [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::SquaredRelu] {
+        for n in LENGTHS.into_iter().chain([255, 256, 257, 1000]) {
+            let x: Vec<f32> = uniforms(4, n).iter().map(|x| x * 12.0).collect();
+            let found = same_everywhere("activate", |kernels| {
+                let mut x = x.clone();
+                kernels.activate(kind, &mut x);
+                x
+            });
+            let expected: Vec<f64> = x.iter().map(|x| activation(kind, f64::from(*x))).collect();
+            let tolerance: Vec<f64> = expected.iter().map(|x| x.abs() * 1e-5 + 1e-12).collect();
+            assert_close("activate", &found, &expected, &tolerance);
+        }
+    }
+}
+
+#[test]
+fn softcap_is_a_scaled_hyperbolic_tangent() {
+    for n in LENGTHS {
+        for (size, cap) in [(1e-3, 50.0), (40.0, 30.0), (300.0, 50.0), (1e6, 5.0)] {
+            let x: Vec<f32> = uniforms(6, n).iter().map(|x| x * size).collect();
+            let found = same_everywhere("softcap", |kernels| {
+                let mut x = x.clone();
+                kernels.softcap(&mut x, cap);
+                x
+            });
+            let cap = f64::from(cap);
+            let expected: Vec<f64> = doubles(&x).iter().map(|x| cap * (x / cap).tanh()).collect();
+            let tolerance: Vec<f64> = expected.iter().map(|x| x.abs() * 3e-7).collect();
+            assert_close("softcap", &found, &expected, &tolerance);
+        }
+    }
+    let found = same_everywhere("softcap", |kernels| {
+        let mut x = [f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, f32::NAN];
+        kernels.softcap(&mut x, 50.0);
+        x.to_vec()
+    });
+    assert_eq!(found[..4], [50.0, -50.0, 0.0, 0.0]);
+    assert!(found[4].is_nan());
+}
+
+#[test]
+fn rows_are_scaled_and_multiplied() {
+    for n in LENGTHS {
+        let (x, y) = (uniforms(7, n), uniforms(8, n));
+        let scaled = same_everywhere("scale", |kernels| {
+            let mut x = x.clone();
+            kernels.scale(&mut x, 0.22);
+            x
+        });
+        let multiplied = same_everywhere("mul", |kernels| {
+            let mut x = x.clone();
+            kernels.mul(&mut x, &y);
+            x
+        });
+        assert!(x.iter().zip(&scaled).all(|(x, found)| x * 0.22 == *found));
+        assert!(x.iter().zip(&y).zip(&multiplied).all(|((x, y), found)| x * y == *found));
     }
 }
 
 #[test]
 fn silu_of_large_gates_does_not_overflow() {
     let gate = [1e38, -1e38, 100.0, -100.0, 0.0, f32::NAN];
-    let found = same_everywhere("silu_mul", |kernels| {
+    let found = same_everywhere("silu", |kernels| {
         let mut gate = gate;
-        kernels.silu_mul(&mut gate, &[1.0; 6]);
+        kernels.gate(Activation::Silu, &mut gate, &[1.0; 6]);
         gate.to_vec()
     });
     assert_eq!(found[..5], [1e38, 0.0, 100.0, 0.0, 0.0]);
@@ -132,7 +257,7 @@ fn sums_of_vectors_round_once() {
         });
         for i in 0..n {
             assert_eq!(added[i], x[i] + y[i]);
-            assert_eq!(scaled[i], x[i].mul_add(0.3, y[i] * 0.7));
+            assert_eq!(scaled[i], fma(x[i], 0.3, y[i] * 0.7));
         }
     }
 }
@@ -211,7 +336,7 @@ fn the_order_of_a_dot_product_is_the_canonical_one() {
     for (found, k) in found.iter().zip(k.chunks(75)) {
         let mut lanes = [0.0f32; 16];
         for i in 0..75 {
-            lanes[i % 16] = k[i].mul_add(q[i], lanes[i % 16]);
+            lanes[i % 16] = fma(k[i], q[i], lanes[i % 16]);
         }
         for width in [8, 4, 2, 1] {
             for i in 0..width {
@@ -245,7 +370,7 @@ fn values_are_mixed_in_order() {
                 for (t, expected) in expected.chunks_mut(head).enumerate() {
                     for (p, v) in p[t * rows..][..rows].iter().zip(values.chunks(head)) {
                         for (acc, v) in expected.iter_mut().zip(v) {
-                            *acc = p.mul_add(*v as f32, *acc);
+                            *acc = fma(*p, *v as f32, *acc);
                         }
                     }
                 }
