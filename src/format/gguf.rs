@@ -1,25 +1,40 @@
-//! GGUF, versions 1 to 3, little-endian: header, metadata, tensor directory.
+//! GGUF, versions 1 to 3, little-endian: a file, or all parts of a split model, and where each tensor lies.
 //!
 //! Layout (ggml's `docs/gguf.md`): magic, version, tensor count, metadata count, key-value pairs, tensor infos, padding to
-//! `general.alignment`, tensor data. Version 1 has 32-bit counts and lengths. Every count and length is checked against
-//! the bytes that are left before anything is reserved for it.
+//! `general.alignment`, tensor data. Version 1 has 32-bit counts and lengths. The header is read by `header`, which checks every count and
+//! length against the bytes that are left before anything is reserved for it.
 
-use super::metadata::{Array, Metadata, ScalarKind, Value};
-use super::mmap::{Bytes, Data, Progress};
+use super::header::{self, Entry, Header};
+use super::metadata::Metadata;
+use super::mmap::{Bytes, Data};
 use super::split;
-use crate::error::{Error, Excerpt, Result, copied_text, grow, push, reserve};
+use crate::error::{
+    Error, Excerpt, Progress, Result, collected, copied, copied_text, grow, push, reserve, room, share,
+};
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A parsed file, or all parts of a split one: metadata, and where each tensor lies.
+/// A parsed file, or all parts of a split one: metadata, and where each tensor lies. What other files hold is told in the same way, as the
+/// file that a converter would write of them.
 #[derive(Debug)]
 pub struct Gguf {
-    parts: Vec<Arc<Data>>,
+    parts: Vec<Arc<Part>>,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
+}
+
+/// What memory is for.
+const PARTS: &str = "the parts of the model";
+const DIRECTORY: &str = "the tensor directory";
+
+/// One file.
+#[derive(Debug)]
+struct Part {
+    data: Arc<Data>,
+    /// Its name without folders; empty for bytes that have none.
+    name: String,
 }
 
 /// One entry of the tensor directory.
@@ -31,7 +46,7 @@ pub struct TensorInfo {
     pub type_id: u32,
     /// One to four sizes, the contiguous dimension first; none is zero and their product fits `u64`.
     pub dims: Vec<u64>,
-    data: Arc<Data>,
+    part: Arc<Part>,
     start: usize,
 }
 
@@ -41,37 +56,83 @@ impl Gguf {
     pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Gguf> {
         let names = split::count_by_name(path) as f32;
         let mut open = |index: usize, path: &Path| {
-            let mut part_progress = |done: f32| progress((index as f32 + done) / names);
-            Gguf::parse_part(Data::open(path, map, &mut part_progress)?)
+            let mut part = share(progress, index as f32 / names, (index + 1) as f32 / names);
+            let data = Data::open(path, map, &mut share(&mut part, 0.0, 0.9))?;
+            let name = path.file_name().unwrap_or_default().display().to_string();
+            Gguf::parse_part(data, &name, &mut share(&mut part, 0.9, 1.0)).map_err(|error| in_file(error, &name))
         };
         let mut whole = open(0, path)?;
-        let further = split::Parts::of(path, whole.metadata())?;
+        let further = split::Parts::of(path, whole.metadata()).map_err(|error| whole.blamed(error))?;
         for index in 1..further.count {
             let path = further.path(index);
-            let part = open(index, &path).and_then(|part| whole.join(part, index, further.count));
-            part.map_err(|error| split::in_part(error, &path, further.count))?;
+            let name = path.file_name().unwrap_or_default().display().to_string();
+            let part = open(index, &path).map_err(|error| split::if_missing(error, further.count))?;
+            whole.join(part, index, further.count).map_err(|error| in_file(error, &name))?;
         }
-        split::check_total(&whole.metadata, whole.tensors.len())?;
+        split::check_total(&whole.metadata, whole.tensors.len()).map_err(|error| whole.blamed(error))?;
         Ok(whole)
+    }
+
+    /// Bytes of the file at `path`, and of the other parts where its name is that of the first one. Files that cannot be looked at count nothing:
+    /// opening them tells why.
+    pub fn bytes_on_disk(path: &Path) -> u64 {
+        let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
+        bytes(path).saturating_add(split::further_by_name(path).map(|path| bytes(&path)).sum())
     }
 
     /// Parses a whole model from one file's bytes.
     pub fn parse(data: Arc<Data>) -> Result<Gguf> {
-        let gguf = Gguf::parse_part(data)?;
+        Gguf::parse_with(data, &mut |_| Ok(()))
+    }
+
+    /// Parses a whole model from one file's bytes; `progress` hears of it.
+    pub fn parse_with(data: Arc<Data>, progress: &mut Progress) -> Result<Gguf> {
+        let gguf = Gguf::parse_part(data, "", progress)?;
         match split::count(gguf.metadata())? {
             1 => Ok(gguf),
             parts => Err(Error::Unsupported(format!("a model split into {parts} parts is loaded from its files"))),
         }
     }
 
+    /// The file called `name` that has this metadata and no tensors yet.
+    pub fn of(metadata: Metadata, name: &str) -> Result<Gguf> {
+        let mut gguf = Gguf { parts: Vec::new(), metadata, tensors: Vec::new(), by_name: HashMap::new() };
+        gguf.add_part(Arc::new(Data::Owned(Vec::new())), name)?;
+        Ok(gguf)
+    }
+
+    /// Adds bytes in which tensors lie; messages call their file `name`. Returns its number.
+    pub fn add_part(&mut self, data: Arc<Data>, name: &str) -> Result<usize> {
+        let part = Arc::new(Part { data, name: copied_text(name, PARTS)? });
+        push(&mut self.parts, part, PARTS)?;
+        Ok(self.parts.len() - 1)
+    }
+
+    /// Adds a tensor that begins at byte `start` of a part; type and sizes are as in [`TensorInfo`].
+    pub fn add_tensor(&mut self, name: &str, type_id: u32, dims: Vec<u64>, part: usize, start: usize) -> Result<()> {
+        let part = Arc::clone(&self.parts[part]);
+        room(name.len(), DIRECTORY, || self.by_name.try_reserve(1))?;
+        grow(&mut self.tensors, 1, DIRECTORY)?;
+        self.add(TensorInfo { name: copied_text(name, "tensor names")?, type_id, dims, part, start })
+    }
+
+    /// Gives tensor `index` another type and other bytes, which messages say are of the same file.
+    pub fn replace(&mut self, index: usize, type_id: u32, data: Arc<Data>) -> Result<()> {
+        let name = copied_text(&self.tensors[index].part.name, PARTS)?;
+        let part = self.add_part(data, &name)?;
+        let tensor = &mut self.tensors[index];
+        (tensor.type_id, tensor.start, tensor.part) = (type_id, 0, Arc::clone(&self.parts[part]));
+        Ok(())
+    }
+
     /// Brings mapped files into memory; does nothing for those that were read.
     pub fn populate(&self, progress: &mut Progress) -> Result<()> {
-        let total: usize = self.parts.iter().map(|part| part.len()).sum();
+        let total: usize = self.parts.iter().map(|part| part.data.len()).sum();
         let mut before = 0;
-        for part in &self.parts {
-            let len = part.len() as f64;
-            part.populate(&mut |done| progress(((before as f64 + f64::from(done) * len) / total as f64) as f32))?;
-            before += part.len();
+        let share_of = |bytes: usize| (bytes as f64 / total.max(1) as f64) as f32;
+        for Part { data, .. } in self.parts.iter().map(|part| &**part) {
+            data.populate(&mut share(progress, share_of(before), share_of(before + data.len())))?;
+            before += data.len();
         }
         Ok(())
     }
@@ -80,10 +141,9 @@ impl Gguf {
     fn join(&mut self, part: Gguf, index: usize, count: usize) -> Result<()> {
         split::check_part(part.metadata(), index, count)?;
         let more = part.tensors.len();
-        let out_of_memory = |_| Error::out_of_memory("the tensor directory", more);
-        self.by_name.try_reserve(more).map_err(out_of_memory)?;
-        grow(&mut self.tensors, more, "the tensor directory")?;
-        part.parts.into_iter().try_for_each(|data| push(&mut self.parts, data, "the parts of the model"))?;
+        room(more, DIRECTORY, || self.by_name.try_reserve(more))?;
+        grow(&mut self.tensors, more, DIRECTORY)?;
+        part.parts.into_iter().try_for_each(|data| push(&mut self.parts, data, PARTS))?;
         part.tensors.into_iter().try_for_each(|tensor| self.add(tensor))
     }
 
@@ -96,23 +156,53 @@ impl Gguf {
         Ok(())
     }
 
-    fn parse_part(data: Arc<Data>) -> Result<Gguf> {
-        let mut reader = Reader::new(&data)?;
-        let tensor_count = reader.count("tensor count")?;
-        let entry_count = reader.count("metadata count")?;
-        let metadata = Metadata::new(Arc::clone(&data), reader.entries(entry_count)?);
-        let tensors = reader.tensors(tensor_count, &data)?;
+    fn parse_part(data: Arc<Data>, name: &str, progress: &mut Progress) -> Result<Gguf> {
+        let Header { metadata, tensors, end } = header::read(&data, progress)?;
         let alignment = alignment(&metadata)?;
-        let base = data_start(reader.at, alignment)?;
+        let base = data_start(end, alignment)?;
         let mut by_name = HashMap::new();
-        by_name.try_reserve(tensors.len()).map_err(|_| Error::out_of_memory("tensor names", tensors.len()))?;
-        let room = reserve(tensors.len(), "the tensor directory")?;
-        let mut gguf = Gguf { parts: vec![data], metadata, tensors: room, by_name };
-        for mut tensor in tensors {
-            tensor.locate(base, alignment)?;
-            gguf.add(tensor)?;
+        room(tensors.len(), "tensor names", || by_name.try_reserve(tensors.len()))?;
+        let directory = reserve(tensors.len(), DIRECTORY)?;
+        let part = Arc::new(Part { data, name: copied_text(name, PARTS)? });
+        let mut gguf = Gguf { parts: collected([Arc::clone(&part)], PARTS)?, metadata, tensors: directory, by_name };
+        for entry in tensors {
+            gguf.add(TensorInfo::locate(entry, &part, base, alignment)?)?;
         }
+        progress(1.0)?;
         Ok(gguf)
+    }
+
+    /// Refuses tensors that overlap: a file could declare a model that is far larger than itself. `len_of` tells the bytes of those whose
+    /// type is known.
+    pub fn check_apart(&self, len_of: impl Fn(&TensorInfo) -> Option<u64>) -> Result<()> {
+        let mut order: Vec<&TensorInfo> = collected(&self.tensors, DIRECTORY)?;
+        order.sort_unstable_by_key(|tensor| (Arc::as_ptr(&tensor.part) as usize, tensor.start));
+        let mut reached: Option<(&TensorInfo, u64)> = None;
+        for tensor in order {
+            let (start, before) =
+                (tensor.start as u64, reached.filter(|(other, _)| Arc::ptr_eq(&other.part, &tensor.part)));
+            if let Some((other, end)) = before.filter(|&(_, end)| end > start) {
+                let (first, second) = (&other.name, &tensor.name);
+                let problem = format!(
+                    "tensor `{first}` ends at byte {end}, tensor `{second}` begins at byte {start}: they overlap"
+                );
+                return Err(in_file(Error::Format(problem), &tensor.part.name));
+            }
+            let end = len_of(tensor).map(|len| start.saturating_add(len));
+            reached = end.map_or(before, |end| Some((tensor, end)));
+        }
+        Ok(())
+    }
+
+    /// `error` with the name of the file at fault, if it has one and the error is not told with it yet: the file that holds the tensor, or
+    /// else the first one, which holds the metadata.
+    pub fn blamed(&self, error: Error) -> Error {
+        let is_told = |problem: &str| self.parts.iter().any(|part| problem.starts_with(&begins(&part.name)));
+        if matches!(&error, Error::Format(problem) if is_told(problem)) {
+            return error;
+        }
+        let tensor = if let Error::Tensor { name, .. } = &error { self.tensor(name) } else { None };
+        in_file(error, &tensor.map_or(&self.parts[0], |tensor| &tensor.part).name)
     }
 
     /// The key-value pairs.
@@ -120,9 +210,9 @@ impl Gguf {
         &self.metadata
     }
 
-    /// The key-value pairs alone: what tensors need of the file, they hold themselves.
-    pub fn into_metadata(self) -> Metadata {
-        self.metadata
+    /// The key-value pairs, and the tensors in file order: what they need of the file, they hold themselves.
+    pub fn into_contents(self) -> (Metadata, Vec<TensorInfo>) {
+        (self.metadata, self.tensors)
     }
 
     /// The tensor called `name`.
@@ -144,40 +234,58 @@ impl TensorInfo {
 
     /// The tensor's bytes, when the caller knows from its type that there are `len`.
     pub fn bytes(&self, len: usize) -> Result<Bytes> {
-        let end = self.start.checked_add(len);
-        end.and_then(|end| Bytes::new(&self.data, self.start..end)).ok_or_else(|| {
-            let left = self.data.len().saturating_sub(self.start);
-            Error::Format(format!("tensor `{}` needs {len} bytes, the file has {left} at its place", self.name))
+        let (end, data) = (self.start.checked_add(len), &self.part.data);
+        end.and_then(|end| Bytes::new(data, self.start..end)).ok_or_else(|| {
+            let left = data.len().saturating_sub(self.start);
+            let problem = format!("tensor `{}` needs {len} bytes, the file has {left} at its place", self.name);
+            in_file(Error::Format(problem), &self.part.name)
         })
     }
 
+    /// Keeps `len` bytes of its own, if it lies in a file that was read: else a small tensor would keep all of that in memory.
+    pub fn detach(&mut self, len: usize) -> Result<()> {
+        if matches!(*self.part.data, Data::Owned(_)) && len < self.part.data.len() {
+            let bytes = Data::Owned(copied(&self.bytes(len)?, PARTS)?);
+            let name = copied_text(&self.part.name, PARTS)?;
+            (self.part, self.start) = (Arc::new(Part { data: Arc::new(bytes), name }), 0);
+        }
+        Ok(())
+    }
+
     /// Turns the offset in the data section into one in the file.
-    fn locate(&mut self, base: usize, alignment: usize) -> Result<()> {
-        let offset = self.start;
+    fn locate(entry: Entry, part: &Arc<Part>, base: usize, alignment: usize) -> Result<TensorInfo> {
+        let Entry { name, type_id, dims, offset } = entry;
         if !offset.is_multiple_of(alignment) {
-            let name = &self.name;
             return Err(Error::Format(format!("tensor `{name}` lies at offset {offset}, no multiple of {alignment}")));
         }
-        self.start = base
-            .checked_add(offset)
-            .filter(|&start| start <= self.data.len())
-            .ok_or_else(|| Error::Format(format!("tensor `{}` lies beyond the end of the file", self.name)))?;
-        Ok(())
+        match base.checked_add(offset).filter(|&start| start <= part.data.len()) {
+            Some(start) => Ok(TensorInfo { name, type_id, dims, part: Arc::clone(part), start }),
+            None => Err(Error::Format(format!("tensor `{name}` lies beyond the end of the file"))),
+        }
     }
 }
 
-const DEFAULT_ALIGNMENT: u64 = 32;
-const MAX_KEY_BYTES: usize = 65_535;
-/// Longest tensor name. The format allows 64 bytes; older writers did not look.
-const MAX_NAME_BYTES: usize = 1024;
-const MAX_DIMS: usize = 4;
-const MAX_ARRAY_DEPTH: usize = 4;
-/// Fewest bytes of a metadata entry: key length, type, one byte of value (version 1).
-const MIN_ENTRY_BYTES: usize = 9;
-/// Fewest bytes of a tensor info: name length, dimension count, one dimension, type, offset (version 1).
-const MIN_TENSOR_BYTES: usize = 24;
+/// `error`, if it says that a file breaks its format, with the file's name in front.
+fn in_file(error: Error, name: &str) -> Error {
+    match error {
+        Error::Format(_) | Error::Metadata { .. } | Error::Tensor { .. } if !name.is_empty() => {
+            let text = error.to_string();
+            let problem = text.strip_prefix("bad model file: ").unwrap_or(&text);
+            Error::Format(format!("{}{problem}", begins(name)))
+        }
+        other => other,
+    }
+}
 
-fn alignment(metadata: &Metadata) -> Result<usize> {
+/// What the problem of a file begins with.
+fn begins(name: &str) -> String {
+    format!("{}: ", Excerpt(name.as_bytes()))
+}
+
+const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// To what the offsets of tensors are multiples of.
+pub(super) fn alignment(metadata: &Metadata) -> Result<usize> {
     let key = "general.alignment";
     let value = metadata.unsigned(key)?.unwrap_or(DEFAULT_ALIGNMENT);
     match usize::try_from(value) {
@@ -188,196 +296,4 @@ fn alignment(metadata: &Metadata) -> Result<usize> {
 
 fn data_start(end: usize, alignment: usize) -> Result<usize> {
     end.checked_next_multiple_of(alignment).ok_or_else(|| Error::Format("header is too long".into()))
-}
-
-/// A cursor over the header.
-struct Reader<'a> {
-    data: &'a [u8],
-    at: usize,
-    version: u32,
-}
-
-impl<'a> Reader<'a> {
-    fn new(data: &'a [u8]) -> Result<Self> {
-        let mut reader = Reader { data, at: 0, version: 0 };
-        if reader.take(4, "magic")? != b"GGUF" {
-            return Err(Error::Format("it does not begin with the GGUF magic".into()));
-        }
-        reader.version = reader.u32("version")?;
-        match reader.version {
-            1..=3 => Ok(reader),
-            v if (1..=3).contains(&v.swap_bytes()) => Err(Error::Unsupported("big-endian gguf files".into())),
-            v => Err(Error::Unsupported(format!("gguf version {v}; versions 1 to 3 are supported"))),
-        }
-    }
-
-    fn take(&mut self, len: usize, what: &str) -> Result<&'a [u8]> {
-        let end = self.at.checked_add(len).filter(|&end| end <= self.data.len());
-        let Some(end) = end else {
-            let (what, left) = (Excerpt(what.as_bytes()), self.data.len() - self.at);
-            return Err(Error::Format(format!("truncated at byte {}: {what} needs {len} bytes, {left} left", self.at)));
-        };
-        let bytes = &self.data[self.at..end];
-        self.at = end;
-        Ok(bytes)
-    }
-
-    fn u32(&mut self, what: &str) -> Result<u32> {
-        let mut raw = [0; 4];
-        raw.copy_from_slice(self.take(4, what)?);
-        Ok(u32::from_le_bytes(raw))
-    }
-
-    fn u64(&mut self, what: &str) -> Result<u64> {
-        let mut raw = [0; 8];
-        raw.copy_from_slice(self.take(8, what)?);
-        Ok(u64::from_le_bytes(raw))
-    }
-
-    /// A count or length, 32 bits wide in version 1.
-    fn count(&mut self, what: &str) -> Result<usize> {
-        let value = if self.version == 1 { self.u32(what)?.into() } else { self.u64(what)? };
-        let too_large = |_| Error::Format(format!("{} {value} is too large", Excerpt(what.as_bytes())));
-        usize::try_from(value).map_err(too_large)
-    }
-
-    /// A number of items of at least `min_bytes` each, checked against the bytes that are left.
-    fn plausible(&self, count: usize, min_bytes: usize, what: &str) -> Result<usize> {
-        let left = self.data.len() - self.at;
-        if count > left / min_bytes {
-            return Err(Error::Format(format!("{count} {what} cannot fit into the {left} bytes left")));
-        }
-        Ok(count)
-    }
-
-    fn span(&mut self, what: &str) -> Result<Range<usize>> {
-        let len = self.count(what)?;
-        self.take(len, what)?;
-        Ok(self.at - len..self.at)
-    }
-
-    fn name(&mut self, what: &str, most: usize) -> Result<&'a str> {
-        let span = self.span(what)?;
-        if span.len() > most {
-            return Err(Error::Format(format!("{what} of {} bytes, at most {most} are allowed", span.len())));
-        }
-        let start = span.start;
-        std::str::from_utf8(&self.data[span]).map_err(|_| Error::Format(format!("{what} at byte {start} is not utf-8")))
-    }
-
-    fn entries(&mut self, count: usize) -> Result<HashMap<String, Value>> {
-        self.plausible(count, MIN_ENTRY_BYTES, "metadata entries")?;
-        let mut entries = HashMap::new();
-        entries.try_reserve(count).map_err(|_| Error::out_of_memory("metadata", count))?;
-        for _ in 0..count {
-            let key = self.name("metadata key", MAX_KEY_BYTES)?;
-            let type_id = self.u32("metadata type")?;
-            let value = self.value(type_id, key)?;
-            if entries.insert(copied_text(key, "metadata")?, value).is_some() {
-                return Err(bad(key, "appears twice".into()));
-            }
-        }
-        Ok(entries)
-    }
-
-    fn value(&mut self, type_id: u32, key: &str) -> Result<Value> {
-        match type_id {
-            TYPE_STRING => Ok(Value::String(self.span(key)?)),
-            TYPE_ARRAY => Ok(Value::Array(self.array(key, 1)?)),
-            _ => {
-                let kind = scalar_kind(type_id, key)?;
-                Ok(kind.decode(self.take(kind.size(), key)?))
-            }
-        }
-    }
-
-    fn array(&mut self, key: &str, depth: usize) -> Result<Array> {
-        if depth > MAX_ARRAY_DEPTH {
-            return Err(bad(key, format!("nests arrays more than {MAX_ARRAY_DEPTH} deep")));
-        }
-        let type_id = self.u32(key)?;
-        let count = self.count(key)?;
-        let length_bytes = if self.version == 1 { 4 } else { 8 };
-        match type_id {
-            TYPE_STRING => {
-                let mut spans = reserve(self.plausible(count, length_bytes, "strings")?, "metadata strings")?;
-                for _ in 0..count {
-                    spans.push(self.span(key)?);
-                }
-                Ok(Array::Strings(spans))
-            }
-            TYPE_ARRAY => {
-                let mut arrays = reserve(self.plausible(count, 4 + length_bytes, "arrays")?, "metadata arrays")?;
-                for _ in 0..count {
-                    arrays.push(self.array(key, depth + 1)?);
-                }
-                Ok(Array::Arrays(arrays))
-            }
-            _ => {
-                let kind = scalar_kind(type_id, key)?;
-                let len = self.plausible(count, kind.size(), "array elements")? * kind.size();
-                self.take(len, key)?;
-                Ok(Array::Scalars { kind, bytes: self.at - len..self.at })
-            }
-        }
-    }
-
-    /// The tensor directory; `start` holds the offset in the data section until [`TensorInfo::locate`].
-    fn tensors(&mut self, count: usize, data: &Arc<Data>) -> Result<Vec<TensorInfo>> {
-        let mut tensors = reserve(self.plausible(count, MIN_TENSOR_BYTES, "tensors")?, "the tensor directory")?;
-        for _ in 0..count {
-            let name = copied_text(self.name("tensor name", MAX_NAME_BYTES)?, "tensor names")?;
-            let dims = self.dims(&name)?;
-            let type_id = self.u32("tensor type")?;
-            let offset = self.u64("tensor offset")?;
-            let start = usize::try_from(offset)
-                .map_err(|_| Error::Format(format!("tensor `{name}` lies at offset {offset}, beyond any file")))?;
-            tensors.push(TensorInfo { name, type_id, dims, data: Arc::clone(data), start });
-        }
-        Ok(tensors)
-    }
-
-    fn dims(&mut self, name: &str) -> Result<Vec<u64>> {
-        let count = self.u32("dimension count")? as usize;
-        if !(1..=MAX_DIMS).contains(&count) {
-            return Err(Error::Format(format!(
-                "tensor `{name}` has {count} dimensions, 1 to {MAX_DIMS} are supported"
-            )));
-        }
-        let mut dims = Vec::with_capacity(count);
-        for _ in 0..count {
-            let dim = if self.version == 1 { self.u32(name)?.into() } else { self.u64(name)? };
-            dims.push(dim);
-        }
-        let elements = dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim));
-        match elements {
-            Some(n) if n > 0 => Ok(dims),
-            _ => Err(Error::Format(format!("tensor `{name}` has the impossible shape {dims:?}"))),
-        }
-    }
-}
-
-/// The error for an entry of the file's.
-fn bad(key: &str, problem: String) -> Error {
-    Error::Metadata { key: Excerpt(key.as_bytes()).to_string(), problem }
-}
-
-const TYPE_STRING: u32 = 8;
-const TYPE_ARRAY: u32 = 9;
-
-fn scalar_kind(type_id: u32, key: &str) -> Result<ScalarKind> {
-    Ok(match type_id {
-        0 => ScalarKind::U8,
-        1 => ScalarKind::I8,
-        2 => ScalarKind::U16,
-        3 => ScalarKind::I16,
-        4 => ScalarKind::U32,
-        5 => ScalarKind::I32,
-        6 => ScalarKind::F32,
-        7 => ScalarKind::Bool,
-        10 => ScalarKind::U64,
-        11 => ScalarKind::I64,
-        12 => ScalarKind::F64,
-        _ => return Err(bad(key, format!("has the unknown type {type_id}"))),
-    })
 }

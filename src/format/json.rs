@@ -3,7 +3,7 @@
 //! The text grows by fallible reservations alone, since a file decides how long it becomes.
 
 use super::metadata::{Array, Metadata, Value};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, extend};
 use std::fmt::{self, Write};
 
 impl Metadata {
@@ -35,9 +35,7 @@ impl Write for Text {
 
 impl Text {
     fn push(&mut self, bytes: &[u8]) -> fmt::Result {
-        self.0.try_reserve(bytes.len()).map_err(|_| fmt::Error)?;
-        self.0.extend_from_slice(bytes);
-        Ok(())
+        extend(&mut self.0, bytes, "metadata text").map_err(|_| fmt::Error)
     }
 
     fn value(&mut self, meta: &Metadata, value: &Value) -> fmt::Result {

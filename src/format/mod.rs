@@ -1,12 +1,21 @@
-//! Model files: GGUF into named tensors and metadata. Knows no model, no quantization and no device.
+//! Model files: GGUF and safetensors into named tensors, GGUF and JSON into metadata. Knows no model, no quantization and no device.
 
+pub mod document;
 pub mod gguf;
+mod header;
 mod json;
+mod kind;
+pub mod limits;
 pub mod metadata;
-#[allow(unsafe_code)]
 mod mmap;
+pub mod safetensors;
 mod split;
+mod writer;
 
+pub use document::{Document, Item};
 pub use gguf::{Gguf, TensorInfo};
-pub use metadata::{Array, Metadata, Value};
-pub use mmap::{Bytes, Data, Progress};
+pub use kind::check_is_model;
+pub use metadata::{Array, Builder, Metadata, ScalarKind, Span, Value};
+pub use mmap::{Bytes, Data, Parts, read_small};
+pub use safetensors::Safetensors;
+pub use writer::{Draft, save};

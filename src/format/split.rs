@@ -30,6 +30,13 @@ pub(super) fn count_by_name(path: &Path) -> usize {
     count.filter(|&count| count > 0).unwrap_or(1)
 }
 
+/// Paths of the parts after the first, as its name tells them.
+pub(super) fn further_by_name(first: &Path) -> impl Iterator<Item = PathBuf> {
+    let count = count_by_name(first).min(MAX_PARTS as usize);
+    let name = first.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    (2..=count).map(move |part| first.with_file_name(name.replacen("-00001-of-", &format!("-{part:05}-of-"), 1)))
+}
+
 /// The files of a model.
 pub(super) struct Parts<'a> {
     first: &'a Path,
@@ -88,16 +95,13 @@ pub(super) fn check_part(meta: &Metadata, index: usize, parts: usize) -> Result<
     Ok(())
 }
 
-/// An error of a part after the first, told with the part's name.
-pub(super) fn in_part(error: Error, path: &Path, count: usize) -> Error {
-    let name = path.file_name().unwrap_or_default().display();
+/// The error of opening one of `count` parts; that it is not there is told with where it should be.
+pub(super) fn if_missing(error: Error, count: usize) -> Error {
     match error {
         Error::Io { path, source } if source.kind() == ErrorKind::NotFound => {
             let message = format!("not found; all {count} parts of the model must lie in one folder");
             Error::Io { path, source: std::io::Error::new(ErrorKind::NotFound, message) }
         }
-        Error::Format(problem) => Error::Format(format!("{name}: {problem}")),
-        Error::Metadata { key, problem } => Error::Metadata { key, problem: format!("{problem}, in {name}") },
         other => other,
     }
 }

@@ -1,0 +1,321 @@
+//! `config.json` as the metadata that a converter writes into a GGUF file. A setting that would change the result and is not understood
+//! is refused by name.
+
+use super::family::{Family, PARTIAL};
+use super::names::Heads;
+use super::rope;
+use crate::arch::rope::Divisors;
+use crate::arch::spec::{Activation, RopeRule, WindowRule};
+use crate::error::{Error, Excerpt, Result, filled};
+use crate::format::{Builder, Item, ScalarKind, limits};
+
+/// The file.
+pub const CONFIG: &str = "config.json";
+
+/// A configuration whose family is known.
+pub struct Config<'a> {
+    /// The whole file.
+    whole: Item<'a>,
+    /// The map with the sizes of the language model, which may be the same.
+    text: Item<'a>,
+    /// Its family.
+    pub family: Family,
+}
+
+/// What the rest of a folder needs of its configuration.
+pub struct Sizes {
+    /// Query heads of a layer.
+    heads: u64,
+    /// Key-value heads of a layer.
+    kv_heads: u64,
+    /// Whether the file says that the output head is the embedding, or that it is not.
+    pub is_tied: Option<bool>,
+    /// Divisors of the rope frequencies.
+    pub divisors: Divisors,
+    /// Rows and columns of a block of 8-bit floats that have a scale.
+    pub scaled: Option<[u64; 2]>,
+}
+
+impl Sizes {
+    /// Heads of a projection.
+    pub fn heads(&self, heads: Heads) -> u64 {
+        match heads {
+            Heads::Query => self.heads,
+            Heads::Key => self.kv_heads,
+        }
+    }
+}
+
+/// Sizes and their metadata keys, without the family's name.
+const SIZES: [(&str, &str); 4] = [
+    ("max_position_embeddings", "context_length"),
+    ("hidden_size", "embedding_length"),
+    ("num_hidden_layers", "block_count"),
+    ("intermediate_size", "feed_forward_length"),
+];
+
+/// Settings that change the result in a way no family here knows, with what changes nothing.
+const NEUTRAL: [(&str, f64); 16] = [
+    ("attn_logit_softcapping", 0.0),
+    ("final_logit_softcapping", 0.0),
+    ("embedding_multiplier", 1.0),
+    ("residual_multiplier", 1.0),
+    ("attention_multiplier", 0.0),
+    ("logits_scaling", 1.0),
+    ("logit_scale", 1.0),
+    ("clip_qkv", 0.0),
+    ("num_experts", 0.0),
+    ("num_local_experts", 0.0),
+    ("n_routed_experts", 0.0),
+    ("num_nextn_predict_layers", 0.0),
+    ("use_bidirectional_attention", 0.0),
+    ("is_encoder_decoder", 0.0),
+    ("add_cross_attention", 0.0),
+    ("use_mrope", 0.0),
+];
+
+impl<'a> Config<'a> {
+    /// Finds the family that `config.json` names.
+    pub fn new(whole: Item<'a>) -> Result<Config<'a>> {
+        let kind = whole.get("model_type").and_then(Item::text);
+        let kind = kind.ok_or_else(|| Error::Format("config.json: `model_type` is missing or no text".into()))?;
+        let family = Family::find(kind)?;
+        // A model that also sees images keeps the sizes of its language model apart.
+        let text = whole.get("text_config");
+        Ok(Config { whole, text: text.unwrap_or(whole), family })
+    }
+
+    /// Writes all metadata of the architecture.
+    pub fn convert(&self, out: &mut Builder) -> Result<Sizes> {
+        self.refuse_unknown()?;
+        out.set_text("general.architecture", self.family.arch.name)?;
+        for (name, key) in SIZES {
+            out.set_unsigned(&self.key(key), self.size(name)?)?;
+        }
+        let (hidden, heads) = (self.size("hidden_size")?, self.size("num_attention_heads")?);
+        let kv_heads = if self.has("num_key_value_heads") { self.size("num_key_value_heads")? } else { heads };
+        let head_dim = match self.has("head_dim") {
+            true => self.size("head_dim")?,
+            false if hidden.is_multiple_of(heads) => hidden / heads,
+            false => {
+                return Err(self.bad("num_attention_heads", &format!("is {heads}, which does not divide {hidden}")));
+            }
+        };
+        out.set_unsigned(&self.key("attention.head_count"), heads)?;
+        out.set_unsigned(&self.key("attention.head_count_kv"), kv_heads)?;
+        for key in ["attention.key_length", "attention.value_length"] {
+            out.set_unsigned(&self.key(key), head_dim)?;
+        }
+        let rotated = self.rotated(head_dim)?;
+        out.set_unsigned(&self.key("rope.dimension_count"), rotated)?;
+        let eps = self.required(self.family.norm_eps())? as f32;
+        out.set_f32(&self.key(self.family.arch.norm.eps_key()), eps)?;
+        for (name, key) in self.family.settings {
+            if let Some(value) = self.number(name)? {
+                out.set_f32(&self.key(key), value as f32)?;
+            }
+        }
+        self.check_attention(head_dim, hidden / heads)?;
+        self.window(out)?;
+        let dims = usize::try_from(rotated).ok().filter(|&dims| dims <= limits::HIDDEN);
+        let dims = dims.ok_or_else(|| self.bad("head_dim", &format!("is {head_dim}, which no model has")))?;
+        Ok(Sizes {
+            heads,
+            kv_heads,
+            is_tied: self.get("tie_word_embeddings").and_then(Item::flag),
+            divisors: rope::read(self, dims, out)?,
+            scaled: self.scaled()?,
+        })
+    }
+
+    /// How many leading elements of a head rotate.
+    fn rotated(&self, head_dim: u64) -> Result<u64> {
+        let parameters = self.get("rope_parameters").or_else(|| self.get("rope_scaling"));
+        let share = match parameters.and_then(|parameters| parameters.get(PARTIAL)) {
+            Some(share) => self.positive(PARTIAL, share)?,
+            None => self.required(PARTIAL)?,
+        };
+        let is_known = share == 1.0 || matches!(self.family.arch.name, "phi3" | "glm4");
+        if !is_known || share > 1.0 {
+            return Err(Error::Unsupported(format!("`{PARTIAL}` of config.json is {share}, which is not supported")));
+        }
+        Ok((head_dim as f64 * share) as u64)
+    }
+
+    /// The metadata key of `name`.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.family.arch.name)
+    }
+
+    /// A setting that is there and not null.
+    pub fn get(&self, name: &str) -> Option<Item<'a>> {
+        self.member(name).filter(|value| !value.is_null())
+    }
+
+    fn member(&self, name: &str) -> Option<Item<'a>> {
+        self.text.member(name).or_else(|| self.whole.member(name))
+    }
+
+    /// A positive number, by the family's default where the file leaves it out; none where it is null or 0.
+    pub fn number(&self, name: &str) -> Result<Option<f64>> {
+        match self.member(name) {
+            None => Ok(self.family.default_of(name)),
+            Some(value) if value.is_null() || value.number() == Some(0.0) => Ok(None),
+            Some(value) => self.positive(name, value).map(Some),
+        }
+    }
+
+    /// A positive number that must be there.
+    pub fn required(&self, name: &str) -> Result<f64> {
+        self.number(name)?.ok_or_else(|| self.bad(name, "is missing"))
+    }
+
+    /// The number `value`, which `name` has.
+    pub fn positive(&self, name: &str, value: Item) -> Result<f64> {
+        let number = value.number().filter(|number| *number > 0.0 && *number <= f64::from(f32::MAX));
+        number.ok_or_else(|| self.bad(name, &format!("is {value}, it must be a positive number")))
+    }
+
+    /// The error for a setting that is there but unusable.
+    pub fn bad(&self, name: &str, problem: &str) -> Error {
+        Error::Format(format!("config.json: `{name}` {problem}"))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.get(name).is_some() || self.family.default_of(name).is_some()
+    }
+
+    fn size(&self, name: &str) -> Result<u64> {
+        let number = self.required(name)?;
+        let size = Some(number as u64).filter(|&size| size as f64 == number && u32::try_from(size).is_ok());
+        size.ok_or_else(|| self.bad(name, &format!("is {number}, it must be a whole number below 2^32")))
+    }
+
+    fn refuse_unknown(&self) -> Result<()> {
+        let used = |name: &str| self.family.settings.iter().any(|(used, _)| *used == name);
+        for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !used(name)) {
+            let Some(value) = self.get(name) else { continue };
+            if value.flag() != Some(false) && value.number() != Some(neutral) {
+                return Err(Error::Unsupported(format!("`{name}` of config.json is {value}, which is not supported")));
+            }
+        }
+        let gate = match self.get("hidden_activation").or_else(|| self.get("hidden_act")).map(|name| name.text()) {
+            None => Some(self.family.arch.activation),
+            Some(Some("silu" | "swish")) => Some(Activation::Silu),
+            Some(Some("gelu_pytorch_tanh" | "gelu_new")) => Some(Activation::GeluTanh),
+            Some(Some("gelu")) => Some(Activation::GeluErf),
+            Some(_) => None,
+        };
+        if gate != Some(self.family.arch.activation) {
+            let kind = self.family.model_type;
+            return Err(Error::Unsupported(format!("`hidden_act` of config.json is not the one of `{kind}` models")));
+        }
+        self.check_rotating_layers()
+    }
+
+    /// Which layers rotate follows from the family; a file may say the same in its own words.
+    fn check_rotating_layers(&self) -> Result<()> {
+        let period = match self.family.arch.rope_rule {
+            RopeRule::SkipEvery(period) => period,
+            _ => usize::MAX,
+        };
+        let said = self.get("no_rope_layer_interval").map(|said| said.unsigned() == Some(period as u64));
+        let layers = self.get("no_rope_layers").and_then(Item::elements);
+        let as_expected = |(index, rotates): (usize, Item)| {
+            rotates.unsigned() == Some(u64::from(!(index + 1).is_multiple_of(period)))
+        };
+        // A list beats the interval.
+        let agrees = layers.map(|layers| layers.enumerate().all(as_expected)).or(said).unwrap_or(true);
+        if agrees { Ok(()) } else { Err(Error::Unsupported("`no_rope_layers` of config.json is not supported".into())) }
+    }
+
+    /// The scale of attention follows from the sizes; Gemma names the size that it follows from.
+    fn check_attention(&self, head_dim: u64, wide: u64) -> Result<()> {
+        let Some(named) = self.number("query_pre_attn_scalar")? else { return Ok(()) };
+        let is_wide =
+            self.family.arch.wide_scale_layers.map(|layers| layers as u64) == Some(self.size("num_hidden_layers")?);
+        let expected = if is_wide { wide } else { head_dim };
+        if named == expected as f64 {
+            return Ok(());
+        }
+        let problem = format!("`query_pre_attn_scalar` of config.json is {named}, only {expected} is supported");
+        Err(Error::Unsupported(problem))
+    }
+
+    /// Writes the sliding window, and which layers have it.
+    fn window(&self, out: &mut Builder) -> Result<()> {
+        let Some(_) = self.number("sliding_window")? else { return Ok(()) };
+        if self.get("use_sliding_window").and_then(Item::flag) == Some(false) {
+            return Ok(());
+        }
+        let local = self.local_layers()?;
+        if !local.contains(&1) {
+            return Ok(());
+        }
+        out.set_unsigned(&self.key("attention.sliding_window"), self.size("sliding_window")?)?;
+        match self.family.arch.window {
+            WindowRule::EndsContext => Ok(()),
+            WindowRule::LocalLayers { .. } => {
+                out.set_scalars(&self.key("attention.sliding_window_pattern"), ScalarKind::Bool, &local)
+            }
+        }
+    }
+
+    /// 1 for each layer that has the window: by the file's list or pattern, or else by the family's.
+    fn local_layers(&self) -> Result<Vec<u8>> {
+        let name = "num_hidden_layers";
+        let layers = self.size(name)?;
+        let count = usize::try_from(layers).ok().filter(|&count| count <= limits::LAYERS);
+        let count =
+            count.ok_or_else(|| self.bad(name, &format!("is {layers}, at most {} are supported", limits::LAYERS)))?;
+        let mut local = filled(count, 1, "sizes of the layers")?;
+        if let Some(listed) = self.get("layer_types") {
+            let bad = || self.bad("layer_types", &format!("does not list the kinds of {count} layers"));
+            let mut listed = listed.elements().ok_or_else(bad)?;
+            for is_local in &mut local {
+                *is_local = match listed.next().and_then(Item::text) {
+                    Some("sliding_attention") => 1,
+                    Some("full_attention") => 0,
+                    _ => return Err(bad()),
+                };
+            }
+            return if listed.next().is_none() { Ok(local) } else { Err(bad()) };
+        }
+        let WindowRule::LocalLayers { period } = self.family.arch.window else { return Ok(local) };
+        let pattern = self.get("sliding_window_pattern");
+        let letters = pattern.and_then(Item::text).filter(|letters| !letters.is_empty()).map(str::as_bytes);
+        let period = match pattern {
+            Some(pattern) if letters.is_none() => pattern.unsigned().filter(|&period| period > 0).ok_or_else(|| {
+                self.bad("sliding_window_pattern", &format!("is {pattern}, it must be a positive number or letters"))
+            })?,
+            _ => period as u64,
+        };
+        for (index, is_local) in local.iter_mut().enumerate() {
+            *is_local = match letters {
+                Some(letters) => letters[index % letters.len()] == b'L',
+                None => !(index as u64 + 1).is_multiple_of(period),
+            }
+            .into();
+        }
+        Ok(local)
+    }
+
+    /// The blocks of 8-bit floats that have a scale, if the weights are such.
+    fn scaled(&self) -> Result<Option<[u64; 2]>> {
+        let Some(config) = self.get("quantization_config") else { return Ok(None) };
+        let method = config.get("quant_method").and_then(Item::text).unwrap_or("unknown");
+        let mut sizes = config.get("weight_block_size").and_then(Item::elements).into_iter().flatten();
+        let mut size = || sizes.next().and_then(Item::unsigned).filter(|size| (1..=1 << 20).contains(size));
+        match (method, size(), size()) {
+            ("fp8", Some(rows), Some(cols)) => Ok(Some([rows, cols])),
+            ("fp8", ..) => {
+                Err(Error::Unsupported("fp8 weights without blocks (`weight_block_size`) are not supported".into()))
+            }
+            (other, ..) => {
+                let other = Excerpt(other.as_bytes());
+                let advice = "load the folder of the unquantized model, or a gguf file";
+                Err(Error::Unsupported(format!("weights quantized by `{other}` are not supported: {advice}")))
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Kinds of Hugging Face folders: which family of [`crate::arch`] a `model_type` is, and what its files have another way.
+
+use crate::arch::spec::{
+    Arch, COHERE2, ERNIE4_5, EXAONE4, GEMMA2, GEMMA3, GLM4, GRANITE, HUNYUAN_DENSE, LLAMA, MISTRAL3, NormKind, OLMO2,
+    PHI3, QWEN2, QWEN3, QWEN3VL, SEED_OSS, SMOLLM3, STARCODER2,
+};
+use crate::error::{Error, Excerpt, Result};
+
+/// One `model_type`.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// Its name in `config.json`.
+    pub model_type: &'static str,
+    /// The layers that it has.
+    pub arch: Arch,
+    /// Whether rows of queries and keys stand as halves that rotate together, where GGUF files have neighbours.
+    pub has_halves: bool,
+    /// Whether weights of norms are stored less one.
+    pub norms_less_one: bool,
+    /// Settings that files of the family leave out, with what they are then.
+    pub defaults: &'static [(&'static str, f64)],
+    /// Further settings that change what a model computes, and their metadata keys without the family's name.
+    pub settings: &'static [(&'static str, &'static str)],
+}
+
+const PLAIN: Family =
+    Family { model_type: "llama", arch: LLAMA, has_halves: true, norms_less_one: false, defaults: &[], settings: &[] };
+const HALVES: Family = Family { has_halves: false, ..PLAIN };
+
+/// What some settings are called.
+const WINDOW: &str = "sliding_window";
+/// Share of a head that rotates.
+pub const PARTIAL: &str = "partial_rotary_factor";
+
+const FAMILIES: [Family; 22] = [
+    PLAIN,
+    Family { model_type: "mistral", defaults: &[(WINDOW, 4096.0)], ..PLAIN },
+    Family { model_type: "qwen2", arch: QWEN2, ..HALVES },
+    Family { model_type: "qwen3", arch: QWEN3, defaults: &[("head_dim", 128.0)], ..HALVES },
+    Family {
+        model_type: "gemma2",
+        arch: GEMMA2,
+        norms_less_one: true,
+        defaults: &[(WINDOW, 4096.0), ("head_dim", 256.0), ("query_pre_attn_scalar", 256.0)],
+        settings: &[
+            ("attn_logit_softcapping", "attn_logit_softcapping"),
+            ("final_logit_softcapping", "final_logit_softcapping"),
+        ],
+        ..HALVES
+    },
+    GEMMA3_TEXT,
+    Family { model_type: "gemma3", ..GEMMA3_TEXT },
+    Family { model_type: "olmo2", arch: OLMO2, defaults: &[("rms_norm_eps", 1e-5)], ..HALVES },
+    Family {
+        model_type: "olmo3",
+        arch: OLMO2,
+        defaults: &[(WINDOW, 4096.0), ("rms_norm_eps", 1e-5), ("rope_theta", 500_000.0)],
+        ..HALVES
+    },
+    Family { model_type: "exaone4", arch: EXAONE4, defaults: &[(WINDOW, 4096.0), ("rms_norm_eps", 1e-5)], ..HALVES },
+    Family {
+        model_type: "granite",
+        arch: GRANITE,
+        defaults: &[("attention_multiplier", 1.0)],
+        settings: &[
+            ("embedding_multiplier", "embedding_scale"),
+            ("residual_multiplier", "residual_scale"),
+            ("attention_multiplier", "attention.scale"),
+            ("logits_scaling", "logit_scale"),
+        ],
+        ..PLAIN
+    },
+    Family { model_type: "smollm3", arch: SMOLLM3, defaults: &[("rope_theta", 2_000_000.0)], ..PLAIN },
+    Family { model_type: "seed_oss", arch: SEED_OSS, defaults: &[("head_dim", 128.0)], ..HALVES },
+    Family {
+        model_type: "ernie4_5",
+        arch: ERNIE4_5,
+        defaults: &[("head_dim", 128.0), ("rms_norm_eps", 1e-5), ("rope_theta", 500_000.0)],
+        ..HALVES
+    },
+    MINISTRAL3,
+    Family { model_type: "mistral3", ..MINISTRAL3 },
+    Family { model_type: "phi3", arch: PHI3, defaults: &[("rms_norm_eps", 1e-5)], ..HALVES },
+    Family {
+        model_type: "glm4",
+        arch: GLM4,
+        defaults: &[("head_dim", 128.0), ("rms_norm_eps", 1.5625e-7), (PARTIAL, 0.5)],
+        ..HALVES
+    },
+    Family {
+        model_type: "cohere2",
+        arch: COHERE2,
+        defaults: &[(WINDOW, 4096.0), ("layer_norm_eps", 1e-5), ("logit_scale", 0.0625)],
+        settings: &[("logit_scale", "logit_scale")],
+        ..HALVES
+    },
+    Family { model_type: "hunyuan_v1_dense", arch: HUNYUAN_DENSE, defaults: &[("rms_norm_eps", 1e-5)], ..HALVES },
+    Family {
+        model_type: "qwen3_vl",
+        arch: QWEN3VL,
+        defaults: &[("head_dim", 128.0), ("rope_theta", 5_000_000.0)],
+        ..HALVES
+    },
+    Family { model_type: "starcoder2", arch: STARCODER2, defaults: &[("norm_epsilon", 1e-5)], ..HALVES },
+];
+
+/// Ministral and later models, alone or as the text part of a model that sees.
+const MINISTRAL3: Family =
+    Family { model_type: "ministral3", arch: MISTRAL3, defaults: &[("rms_norm_eps", 1e-5)], ..PLAIN };
+
+/// Its first files leave out most of what the class has by default.
+const GEMMA3_TEXT: Family = Family {
+    model_type: "gemma3_text",
+    arch: GEMMA3,
+    norms_less_one: true,
+    defaults: &[
+        (WINDOW, 4096.0),
+        ("head_dim", 256.0),
+        ("query_pre_attn_scalar", 256.0),
+        ("num_attention_heads", 8.0),
+        ("num_key_value_heads", 4.0),
+        ("max_position_embeddings", 131_072.0),
+        ("rope_theta", 1_000_000.0),
+        ("rope_local_base_freq", 10_000.0),
+    ],
+    settings: &[("final_logit_softcapping", "final_logit_softcapping")],
+    ..HALVES
+};
+
+/// Settings that all families have when nothing is said.
+const DEFAULTS: [(&str, f64); 3] = [("rms_norm_eps", 1e-6), ("rope_theta", 10_000.0), (PARTIAL, 1.0)];
+
+impl Family {
+    /// The family that a configuration names.
+    pub fn find(model_type: &str) -> Result<Family> {
+        FAMILIES.into_iter().find(|family| family.model_type == model_type).ok_or_else(|| {
+            let known: Vec<_> = FAMILIES.iter().map(|family| family.model_type).collect();
+            let (name, known) = (Excerpt(model_type.as_bytes()), known.join(", "));
+            Error::Unsupported(format!("model_type `{name}` of config.json is not supported; supported: {known}"))
+        })
+    }
+
+    /// Whether what is called `post_attention_layernorm` is the norm of the attention's result.
+    pub fn names_result(&self) -> bool {
+        self.arch.norms.has_after() && self.model_type != "glm4"
+    }
+
+    /// The setting that is added to the mean square or the variance in every norm.
+    pub fn norm_eps(&self) -> &'static str {
+        match (self.arch.norm, self.model_type) {
+            (NormKind::Rms, _) => "rms_norm_eps",
+            (NormKind::Layer, "starcoder2") => "norm_epsilon",
+            (NormKind::Layer, _) => "layer_norm_eps",
+        }
+    }
+
+    /// What a setting is where a configuration leaves it out.
+    pub fn default_of(&self, name: &str) -> Option<f64> {
+        self.defaults.iter().chain(&DEFAULTS).find(|(other, _)| *other == name).map(|(_, value)| *value)
+    }
+}

@@ -1,0 +1,390 @@
+//! Tensors that do not stand in a folder as the engine reads them, and how they are made: rows put into another order, 8-bit floats
+//! multiplied by their scales, values encoded as another type.
+
+use super::config::Sizes;
+use super::names::Role;
+use crate::error::{Error, Excerpt, Progress, Result, copied_text, filled, share};
+use crate::format::safetensors::Stored;
+use crate::format::{Bytes, Data, TensorInfo};
+use crate::quant::{DType, fp8, reference};
+use crate::sync::threads;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most elements of a tensor of one dimension; those are made while a folder is opened.
+const VECTOR_ELEMENTS: u64 = 1 << 22;
+/// Bytes between two reports of progress.
+const STEP_BYTES: usize = 4 << 20;
+/// Stack of a thread that encodes: it has no recursion.
+const STACK_BYTES: usize = 256 << 10;
+/// What memory is for.
+const WEIGHTS: &str = "the weights of the model";
+
+/// How the elements of a tensor are stored.
+#[derive(Clone, Debug)]
+pub enum Elements {
+    /// As a type that the engine knows.
+    Plain(DType),
+    /// Floats of 8 bits.
+    Scaled(Scales),
+}
+
+/// Factors of 8-bit floats, one for each block.
+#[derive(Clone, Debug)]
+pub struct Scales {
+    /// The tensor of factors.
+    stored: Stored,
+    /// Its type.
+    dtype: DType,
+    /// Rows and columns of a block.
+    block: [u64; 2],
+}
+
+impl Elements {
+    /// How the tensor `stored` is; `factors` is the tensor of its scales, if there is one.
+    pub fn of(stored: &Stored, factors: Option<&Stored>, sizes: &Sizes) -> Result<Elements> {
+        let name = &stored.name;
+        let dtype = plain_type(stored.type_name);
+        match (stored.type_name, dtype, factors, sizes.scaled) {
+            (_, Some(dtype), None, _) => Ok(Elements::Plain(dtype)),
+            ("F8_E4M3", _, Some(factors), Some(block)) => Scales::of(stored, factors, block).map(Elements::Scaled),
+            ("F8_E4M3", ..) => {
+                let missing = "without `weight_block_size` in config.json or without `weight_scale_inv`";
+                Err(Error::Unsupported(format!("tensor `{name}` holds 8-bit floats {missing}, which is not supported")))
+            }
+            (other, ..) => Err(Error::Unsupported(format!(
+                "tensor `{name}` is stored as {other}, which is not supported for weights"
+            ))),
+        }
+    }
+
+    /// The type in which the engine gets the elements. Products of 8-bit floats and their scales are rounded, as converters do.
+    pub fn dtype(&self) -> DType {
+        if let Elements::Plain(dtype) = self { *dtype } else { DType::BF16 }
+    }
+}
+
+fn plain_type(name: &str) -> Option<DType> {
+    match name {
+        "F32" => Some(DType::F32),
+        "F16" => Some(DType::F16),
+        "BF16" => Some(DType::BF16),
+        _ => None,
+    }
+}
+
+impl Scales {
+    fn of(stored: &Stored, factors: &Stored, block: [u64; 2]) -> Result<Scales> {
+        let expected: Vec<u64> = stored.shape.iter().zip(block).map(|(size, block)| size.div_ceil(block)).collect();
+        let dtype = plain_type(factors.type_name).filter(|_| stored.shape.len() == 2 && factors.shape == expected);
+        let dtype = dtype.ok_or_else(|| {
+            let (name, kind, shape) = (&factors.name, factors.type_name, &factors.shape);
+            Error::Format(format!(
+                "tensor `{name}` has shape {shape:?} in {kind}, expected floats of shape {expected:?}"
+            ))
+        })?;
+        Ok(Scales { stored: factors.clone(), dtype, block })
+    }
+
+    /// The factor of every block.
+    fn read(&self) -> Result<Vec<f32>> {
+        decoded(&self.stored, self.dtype)
+    }
+}
+
+/// All elements of a tensor of a plain type.
+fn decoded(stored: &Stored, dtype: DType) -> Result<Vec<f32>> {
+    let mut raw = filled(bytes_of(stored)?, 0, WEIGHTS)?;
+    stored.shard.parts.read(stored.start, &mut raw)?;
+    let mut values = filled(raw.len() / dtype.block_bytes(), 0.0, WEIGHTS)?;
+    reference::decode(dtype, &raw, &mut values);
+    Ok(values)
+}
+
+fn bytes_of(stored: &Stored) -> Result<usize> {
+    usize::try_from(stored.len).map_err(|_| Error::out_of_memory(WEIGHTS, usize::MAX))
+}
+
+/// Where the rows of a projection stand: GGUF files of some families have neighbours where these folders have halves.
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    /// Rows of a head, an even number; none for rows that stay where they are.
+    head: Option<u64>,
+}
+
+impl Order {
+    /// The order of `rows` rows of the tensor `name`.
+    pub fn of(role: &Role, sizes: &Sizes, rows: u64, name: &str) -> Result<Order> {
+        let Some(heads) = role.halves.map(|heads| sizes.heads(heads)) else { return Ok(Order { head: None }) };
+        match rows / heads {
+            head if rows.is_multiple_of(heads) && head > 0 && head.is_multiple_of(2) => Ok(Order { head: Some(head) }),
+            _ => Err(Error::Format(format!("tensor `{name}` has {rows} rows, which are no pairs of {heads} heads"))),
+        }
+    }
+
+    /// Whether every row stays where it is.
+    pub fn is_plain(&self) -> bool {
+        self.head.is_none()
+    }
+
+    /// The row of the folder that becomes row `row`.
+    fn source(&self, row: u64) -> u64 {
+        let Some(head) = self.head else { return row };
+        let within = row % head;
+        row - within + within % 2 * (head / 2) + within / 2
+    }
+}
+
+/// The elements of a tensor of one dimension as singles, as converters write them.
+pub fn vector(stored: &Stored, elements: &Elements, order: Order, is_less_one: bool) -> Result<Vec<u8>> {
+    let (Elements::Plain(dtype), [count]) = (elements, stored.shape.as_slice()) else {
+        let name = &stored.name;
+        return Err(Error::Unsupported(format!(
+            "tensor `{name}` of one dimension holds 8-bit floats, which is not supported"
+        )));
+    };
+    if *count > VECTOR_ELEMENTS {
+        let name = &stored.name;
+        return Err(Error::Format(format!(
+            "tensor `{name}` has {count} elements, at most {VECTOR_ELEMENTS} are allowed"
+        )));
+    }
+    let values = decoded(stored, *dtype)?;
+    let placed = (0..*count).map(|index| values[order.source(index) as usize] + if is_less_one { 1.0 } else { 0.0 });
+    let mut bytes = filled(values.len() * size_of::<f32>(), 0, WEIGHTS)?;
+    bytes
+        .chunks_exact_mut(size_of::<f32>())
+        .zip(placed)
+        .for_each(|(to, value)| to.copy_from_slice(&value.to_le_bytes()));
+    Ok(bytes)
+}
+
+/// A matrix that is to be made.
+#[derive(Debug)]
+pub struct Making {
+    /// Its name in a GGUF file.
+    name: String,
+    /// Where its bytes go.
+    to: Arc<Data>,
+    source: Source,
+    order: Order,
+    rows: u64,
+    cols: u64,
+    /// The type that it gets.
+    dtype: DType,
+}
+
+/// Where the rows of a matrix come from.
+#[derive(Debug)]
+enum Source {
+    /// A folder's file.
+    Stored(Stored, Elements),
+    /// A file in which it stands as the engine reads it.
+    Bytes(Bytes, DType),
+}
+
+impl Source {
+    /// The type in which rows come without being encoded.
+    fn dtype(&self) -> DType {
+        match self {
+            Source::Stored(_, elements) => elements.dtype(),
+            Source::Bytes(_, dtype) => *dtype,
+        }
+    }
+}
+
+impl Making {
+    /// The matrix `stored` in the order `order`, which is called `name` in a GGUF file.
+    pub fn new(name: &str, stored: &Stored, elements: Elements, order: Order) -> Result<Making> {
+        let &[rows, cols] = stored.shape.as_slice() else {
+            let (name, shape) = (&stored.name, &stored.shape);
+            return Err(Error::Format(format!("tensor `{name}` has shape {shape:?}, expected rows and columns")));
+        };
+        let dtype = elements.dtype();
+        let to = place(name, dtype, rows, cols)?;
+        let name = copied_text(name, WEIGHTS)?;
+        Ok(Making { name, to, source: Source::Stored(stored.clone(), elements), order, rows, cols, dtype })
+    }
+
+    /// The matrix `tensor`, whose elements are of type `from`, encoded as `dtype`.
+    pub fn encoding(tensor: &TensorInfo, from: DType, dtype: DType) -> Result<Making> {
+        let [cols, rows] = tensor.dims[..] else { return Err(Error::Format("a tensor is no matrix".into())) };
+        let to = place(&tensor.name, dtype, rows, cols)?;
+        let len = from.row_bytes(cols).and_then(|row| usize::try_from(row.checked_mul(rows)?).ok());
+        let bytes = tensor.bytes(len.ok_or_else(|| Error::out_of_memory(WEIGHTS, usize::MAX))?)?;
+        let (name, order) = (copied_text(&tensor.name, WEIGHTS)?, Order { head: None });
+        Ok(Making { name, to, source: Source::Bytes(bytes, from), order, rows, cols, dtype })
+    }
+
+    /// Its name in a GGUF file.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where its bytes go.
+    pub fn place(&self) -> &Arc<Data> {
+        &self.to
+    }
+
+    /// Asks for another type.
+    pub fn encode(&mut self, dtype: DType) -> Result<()> {
+        self.to = place(&self.name, dtype, self.rows, self.cols)?;
+        self.dtype = dtype;
+        Ok(())
+    }
+
+    /// Bytes that it will take.
+    pub fn bytes(&self) -> u64 {
+        self.to.len() as u64
+    }
+
+    /// Makes the matrix.
+    fn run(&self, by: &Workshop, progress: &mut Progress) -> Result<()> {
+        let mut bytes = filled(self.to.len(), 0, WEIGHTS)?;
+        let rows = usize::try_from(self.rows).map_err(|_| Error::out_of_memory(WEIGHTS, usize::MAX))?;
+        let row_bytes = bytes.len() / rows;
+        let factors = match &self.source {
+            Source::Stored(_, Elements::Scaled(scales)) => scales.read()?,
+            _ => Vec::new(),
+        };
+        let step = (STEP_BYTES / row_bytes.max(1)).max(1);
+        // Rows that are copied wait for memory alone.
+        let threads = if self.dtype == self.source.dtype() && factors.is_empty() { 1 } else { by.threads };
+        let by = Workshop { threads, ..*by };
+        for (number, chunk) in bytes.chunks_mut(step * row_bytes).enumerate() {
+            progress((number * step) as f32 / rows as f32)?;
+            self.fill((number * step) as u64, row_bytes, chunk, &by, &factors)?;
+        }
+        self.to.fill(bytes);
+        Ok(())
+    }
+
+    /// Writes the rows from `first` on to `out`, a stretch of them by each thread.
+    fn fill(&self, first: u64, row_bytes: usize, out: &mut [u8], by: &Workshop, factors: &[f32]) -> Result<()> {
+        let rows = out.len() / row_bytes;
+        let part = rows.div_ceil(by.threads.clamp(1, rows.max(1)));
+        let write = |first: u64, out: &mut [u8]| {
+            let mut reader = Reader::new(self, by.encode, factors)?;
+            (first..).zip(out.chunks_exact_mut(row_bytes)).try_for_each(|(row, out)| reader.row(row, out))
+        };
+        if rows <= part {
+            return write(first, out);
+        }
+        let failed = Mutex::new(None);
+        let note = |result: Result<()>| {
+            if let Err(error) = result {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        };
+        std::thread::scope(|scope| {
+            let mut parts = out.chunks_mut(part * row_bytes).zip((first..).step_by(part));
+            let own = parts.next();
+            for (out, first) in parts {
+                let (write, note) = (&write, &note);
+                let started = threads::spawn_scoped(scope, "segno-load", STACK_BYTES, move || note(write(first, out)));
+                if let Err(error) = started {
+                    note(Err(Error::Device(format!("cannot start a thread that encodes weights: {error}"))));
+                }
+            }
+            own.into_iter().for_each(|(out, first)| note(write(first, out)));
+        });
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+}
+
+/// Room for a matrix.
+fn place(name: &str, dtype: DType, rows: u64, cols: u64) -> Result<Arc<Data>> {
+    let row = dtype.row_bytes(cols).ok_or_else(|| {
+        let len = dtype.block_len();
+        let name = Excerpt(name.as_bytes());
+        Error::Unsupported(format!(
+            "tensor `{name}` has {cols} columns, {dtype} stores blocks of {len}: choose another type"
+        ))
+    })?;
+    let bytes = row.checked_mul(rows).and_then(|bytes| usize::try_from(bytes).ok());
+    Ok(Data::later(bytes.ok_or_else(|| Error::out_of_memory(WEIGHTS, usize::MAX))?))
+}
+
+/// Reads rows in the order in which the engine wants them.
+struct Reader<'a> {
+    making: &'a Making,
+    encode: Encode<'a>,
+    /// Factors of 8-bit floats; empty for plain types.
+    factors: &'a [f32],
+    /// A row as it is stored.
+    raw: Vec<u8>,
+    /// Its values; empty where none are needed.
+    values: Vec<f32>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(making: &'a Making, encode: Encode<'a>, factors: &'a [f32]) -> Result<Reader<'a>> {
+        let is_copy = factors.is_empty() && making.dtype == making.source.dtype();
+        let size = |bytes: u64| usize::try_from(bytes).map_err(|_| Error::out_of_memory(WEIGHTS, usize::MAX));
+        let stored = match &making.source {
+            Source::Stored(stored, _) => stored.len / making.rows,
+            Source::Bytes(bytes, _) => bytes.len() as u64 / making.rows,
+        };
+        let raw = if is_copy { Vec::new() } else { filled(size(stored)?, 0, WEIGHTS)? };
+        let values = if is_copy { Vec::new() } else { filled(size(making.cols)?, 0.0, WEIGHTS)? };
+        Ok(Reader { making, encode, factors, raw, values })
+    }
+
+    /// Writes row `row` to `out`.
+    fn row(&mut self, row: u64, out: &mut [u8]) -> Result<()> {
+        if self.raw.is_empty() {
+            return self.making.read(row, out);
+        }
+        self.making.read(row, &mut self.raw)?;
+        match &self.making.source {
+            Source::Stored(_, Elements::Scaled(scales)) => {
+                let [block_rows, block_cols] = scales.block;
+                let first = self.making.order.source(row) / block_rows * self.making.cols.div_ceil(block_cols);
+                let blocks = self.raw.chunks(block_cols as usize).zip(&self.factors[first as usize..]);
+                let values = blocks.flat_map(|(codes, factor)| codes.iter().map(move |&code| fp8::e4m3(code) * factor));
+                self.values.iter_mut().zip(values).for_each(|(to, value)| *to = value);
+            }
+            source => reference::decode(source.dtype(), &self.raw, &mut self.values),
+        }
+        (self.encode)(self.making.dtype, &self.values, out);
+        Ok(())
+    }
+}
+
+impl Making {
+    /// Reads row `row` as it is stored.
+    fn read(&self, row: u64, out: &mut [u8]) -> Result<()> {
+        let row = self.order.source(row);
+        match &self.source {
+            Source::Stored(stored, _) => stored.shard.parts.read(stored.start + row * (stored.len / self.rows), out),
+            Source::Bytes(bytes, _) => {
+                out.copy_from_slice(&bytes[row as usize * out.len()..][..out.len()]);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Encodes whole blocks of values, as [`crate::quant::encode::encode`] does.
+pub type Encode<'a> = &'a (dyn Fn(DType, &[f32], &mut [u8]) + Sync);
+
+/// What makes tensors.
+#[derive(Clone, Copy)]
+pub struct Workshop<'a> {
+    /// Most threads at work.
+    pub threads: usize,
+    /// The encoder.
+    pub encode: Encode<'a>,
+}
+
+/// Makes all of `makings`; `progress` hears of it.
+pub fn run(makings: &[Making], by: &Workshop, progress: &mut Progress) -> Result<()> {
+    let total = makings.iter().map(Making::bytes).sum::<u64>().max(1) as f64;
+    let mut done = 0;
+    for making in makings {
+        let end = done + making.bytes();
+        let (from, to) = ((done as f64 / total) as f32, (end as f64 / total) as f32);
+        making.run(by, &mut share(progress, from, to))?;
+        done = end;
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Hugging Face folders: the GGUF file that llama.cpp's converter would write of one, without writing it.
+//!
+//! The rest of the engine sees one kind of model file. `family` and `names` are tables of what folders call things, `config` and
+//! `rope` turn `config.json` into metadata, `making` makes the tensors that do not stand in the folder as the engine reads them.
+//! All others are used where they lie. `tokenizer` finds the files of the tokenizer, which [`crate::text`] reads.
+
+mod config;
+mod family;
+mod making;
+mod names;
+mod rope;
+mod tokenizer;
+
+pub use making::{Making, Workshop, run};
+pub use tokenizer::TokenizerFiles;
+
+use crate::arch::names::global;
+use crate::arch::rope::Divisors;
+use crate::arch::spec::Presence;
+use crate::error::{Error, Progress, Result, copied_text, push, reserve, room};
+use crate::format::safetensors::{Shard, Stored};
+use crate::format::{Builder, Data, Document, Gguf, Parts, Safetensors, limits, read_small};
+use crate::quant::DType;
+use config::{CONFIG, Config, Sizes};
+use family::Family;
+use making::{Elements, Order, vector};
+use names::Role;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What the memory of tensors' places is for.
+const DIRECTORY: &str = "the tensor directory";
+
+/// A folder as a model file.
+#[derive(Debug)]
+pub struct Folder {
+    /// Its metadata and tensors.
+    pub gguf: Gguf,
+    /// The tensors whose bytes are not there yet.
+    pub makings: Vec<Making>,
+    /// What tells of the tokenizer, where it is not the metadata.
+    pub tokenizer: Option<TokenizerFiles>,
+    /// How many tensors belong to encoders of images or sound, which are left out.
+    pub media: usize,
+}
+
+impl Folder {
+    /// A file that needs nothing done to it.
+    pub fn whole(gguf: Gguf) -> Folder {
+        Folder { gguf, makings: Vec::new(), tokenizer: None, media: 0 }
+    }
+
+    /// Lets every matrix of floats become one of type `dtype`, which is one of [`crate::quant::encode::ENCODABLE`]. Nothing is encoded yet.
+    pub fn quantize(&mut self, dtype: DType) -> Result<()> {
+        let mut by_name = HashMap::new();
+        room(self.makings.len() * size_of::<(String, usize)>(), DIRECTORY, || by_name.try_reserve(self.makings.len()))?;
+        for (index, making) in self.makings.iter().enumerate() {
+            by_name.insert(copied_text(making.name(), DIRECTORY)?, index);
+        }
+        for index in 0..self.gguf.tensors().len() {
+            let tensor = &self.gguf.tensors()[index];
+            let from = DType::from_ggml(tensor.type_id).filter(|from| from.block_len() == 1 && tensor.dims.len() == 2);
+            let Some(from) = from.filter(|&from| from != dtype) else { continue };
+            let place = match by_name.get(&tensor.name) {
+                Some(&made) => {
+                    self.makings[made].encode(dtype)?;
+                    Arc::clone(self.makings[made].place())
+                }
+                None => {
+                    let making = Making::encoding(tensor, from, dtype)?;
+                    let place = Arc::clone(making.place());
+                    push(&mut self.makings, making, DIRECTORY)?;
+                    place
+                }
+            };
+            self.gguf.replace(index, dtype.ggml_id(), place)?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens the folder at `path`: its files mapped, or, when `map` is false, read tensor by tensor.
+pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Folder> {
+    let file = path.join(CONFIG);
+    if !file.exists() {
+        let path = path.display();
+        let problem = format!(
+            "{path} is a folder without {CONFIG}; name a .gguf file, or a folder with {CONFIG} and safetensors"
+        );
+        return Err(Error::InvalidArgument(problem));
+    }
+    let document = Document::read(&read_small(&file, limits::CONFIG_BYTES)?, CONFIG)?;
+    let config = Config::new(document.root())?;
+    let mut metadata = Builder::default();
+    let sizes = config.convert(&mut metadata)?;
+    let name = path.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    metadata.set_text("general.name", name.as_deref().unwrap_or_default())?;
+    let tokenizer = tokenizer::read(path, &document, &mut metadata)?;
+    let weights = Safetensors::open(path, map, progress)?;
+    let mut assembly = Assembly {
+        family: config.family,
+        sizes: &sizes,
+        weights: &weights,
+        folder: Folder { tokenizer, ..Folder::whole(Gguf::of(metadata.build(), CONFIG)?) },
+        parts: HashMap::new(),
+    };
+    weights.tensors().iter().try_for_each(|stored| assembly.tensor(stored))?;
+    assembly.finish()
+}
+
+struct Assembly<'a> {
+    family: Family,
+    sizes: &'a Sizes,
+    weights: &'a Safetensors,
+    folder: Folder,
+    /// Numbers of the files whose bytes are used where they lie, by their addresses.
+    parts: HashMap<*const Shard, usize>,
+}
+
+impl Assembly<'_> {
+    fn tensor(&mut self, stored: &Stored) -> Result<()> {
+        if names::is_media(&stored.name) {
+            self.folder.media += 1;
+            return Ok(());
+        }
+        if names::is_redundant(&stored.name) || self.is_scale(stored) {
+            return Ok(());
+        }
+        let role =
+            if names::is_head(&stored.name) { self.head() } else { names::role(&stored.name, &self.family).map(Some) };
+        match role {
+            Some(Some(role)) => self.add(stored, &role),
+            Some(None) => Ok(()),
+            None => {
+                let (name, family) = (&stored.name, self.family.model_type);
+                Err(Error::Unsupported(format!("tensor `{name}` is not part of the supported `{family}` models")))
+            }
+        }
+    }
+
+    /// Whether a tensor scales another one.
+    fn is_scale(&self, stored: &Stored) -> bool {
+        stored.name.strip_suffix("_scale_inv").is_some_and(|name| self.weights.tensor(name).is_some())
+    }
+
+    /// What the output head is; it may be nothing beside the embedding, or stored in its place.
+    fn head(&self) -> Option<Option<Role>> {
+        let role = |name: &str| Role { name: name.into(), halves: None, is_less_one: false };
+        let is_embedding = |stored: &Stored| {
+            names::role(&stored.name, &self.family).is_some_and(|role| role.name == global::EMBEDDING)
+        };
+        let has_embedding = self.weights.tensors().iter().any(is_embedding);
+        let is_tied = self.sizes.is_tied == Some(true) || self.family.arch.head == Presence::Absent;
+        match (has_embedding, is_tied, self.sizes.is_tied) {
+            (true, true, _) => Some(None),
+            (true, false, _) => Some(Some(role(global::HEAD))),
+            (false, _, Some(false)) => None,
+            (false, ..) => Some(Some(role(global::EMBEDDING))),
+        }
+    }
+
+    fn add(&mut self, stored: &Stored, role: &Role) -> Result<()> {
+        let factors = self.weights.tensor(&format!("{}_scale_inv", stored.name));
+        let elements = Elements::of(stored, factors, self.sizes)?;
+        let (&[rows] | &[rows, _]) = stored.shape.as_slice() else { return Err(impossible(stored)) };
+        if stored.shape.contains(&0) {
+            return Err(impossible(stored));
+        }
+        let order = Order::of(role, self.sizes, rows, &stored.name)?;
+        let dims = stored.shape.iter().rev().copied().collect();
+        if stored.shape.len() == 1 {
+            let bytes = vector(stored, &elements, order, role.is_less_one)?;
+            let part = self.folder.gguf.add_part(Arc::new(Data::Owned(bytes)), &stored.shard.name)?;
+            return self.folder.gguf.add_tensor(&role.name, DType::F32.ggml_id(), dims, part, 0);
+        }
+        let type_id = elements.dtype().ggml_id();
+        if let (Elements::Plain(_), true, Parts::Mapped(data)) = (&elements, order.is_plain(), &stored.shard.parts) {
+            let (part, start) = (self.part(&stored.shard, data)?, stored.start as usize);
+            return self.folder.gguf.add_tensor(&role.name, type_id, dims, part, start);
+        }
+        let making = Making::new(&role.name, stored, elements, order)?;
+        let to = Arc::clone(making.place());
+        push(&mut self.folder.makings, making, DIRECTORY)?;
+        let part = self.folder.gguf.add_part(to, &stored.shard.name)?;
+        self.folder.gguf.add_tensor(&role.name, type_id, dims, part, 0)
+    }
+
+    /// The number of a mapped file.
+    fn part(&mut self, shard: &Arc<Shard>, data: &Arc<Data>) -> Result<usize> {
+        let key = Arc::as_ptr(shard);
+        if let Some(&part) = self.parts.get(&key) {
+            return Ok(part);
+        }
+        room(size_of::<(*const Shard, usize)>(), DIRECTORY, || self.parts.try_reserve(1))?;
+        let part = self.folder.gguf.add_part(Arc::clone(data), &shard.name)?;
+        self.parts.insert(key, part);
+        Ok(part)
+    }
+
+    /// Adds what follows from the configuration alone.
+    fn finish(mut self) -> Result<Folder> {
+        let gguf = &mut self.folder.gguf;
+        if self.sizes.is_tied == Some(false) && gguf.tensor(global::HEAD).is_none() {
+            return Err(Error::Format(
+                "tensor `lm_head.weight` is missing, though config.json says that it is not tied".into(),
+            ));
+        }
+        let Divisors { all, long } = &self.sizes.divisors;
+        let name = if long.is_some() { global::SHORT_DIVISORS } else { global::ROPE_DIVISORS };
+        self.divisors(name, all)?;
+        self.divisors(global::LONG_DIVISORS, long)?;
+        Ok(self.folder)
+    }
+
+    /// Adds a tensor of divisors of the rope frequencies, if there are any.
+    fn divisors(&mut self, name: &str, divisors: &Option<Vec<f32>>) -> Result<()> {
+        let Some(divisors) = divisors else { return Ok(()) };
+        let mut bytes = reserve(divisors.len() * size_of::<f32>(), DIRECTORY)?;
+        divisors.iter().for_each(|divisor| bytes.extend(divisor.to_le_bytes()));
+        let part = self.folder.gguf.add_part(Arc::new(Data::Owned(bytes)), CONFIG)?;
+        self.folder.gguf.add_tensor(name, DType::F32.ggml_id(), vec![divisors.len() as u64], part, 0)
+    }
+}
+
+fn impossible(stored: &Stored) -> Error {
+    Error::Format(format!("tensor `{}` has shape {:?}, which no weight has", stored.name, stored.shape))
+}
