@@ -7,7 +7,7 @@
 //! of integers come out the same in any order, so a vectorised or parallel implementation needs no fixed order of sums to
 //! agree with this one, and no probability is ever divided out.
 
-use super::elementary;
+use crate::elementary;
 
 /// A token that may still be drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -375,6 +375,24 @@ mod tests {
         let mut kept = candidates(std::iter::once(0.4f32.ln()).chain([0.01f32.ln(); 60]));
         typical_p(&mut kept, 0.195, &mut vec![0; BINS]);
         assert_eq!(ids(&kept), (1..=20).collect::<Vec<i32>>());
+    }
+
+    #[test]
+    fn a_share_that_whole_bins_reach_takes_nothing_further() {
+        let logits: Vec<f32> = (0..700).map(|id| if id % 2 == 0 { 1.0 } else { -200.0 }).collect();
+        let mut kept = Vec::with_capacity(logits.len());
+        top_k(&logits, 0, &mut kept);
+        top_p(&mut kept, 1.0, &mut [0; BINS]);
+        assert!(kept.len() == 350 && kept.iter().all(|candidate| candidate.id % 2 == 0), "{}", kept.len());
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_equals_in_any_tile() {
+        for (first, second) in [(3, 4), (3, 70), (63, 64), (0, 299), (130, 256)] {
+            let mut logits = vec![-1.0; 300];
+            (logits[first], logits[second]) = (2.5, 2.5);
+            assert_eq!(greedy(&logits), Some(first as i32), "{first} and {second}");
+        }
     }
 
     #[test]

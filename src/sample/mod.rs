@@ -5,11 +5,10 @@
 //! the engine's to decide: [`Options::stop_tokens`] and [`Options::ignore_eog`] are only carried here.
 //!
 //! Order and meaning are those of the C API: bias, penalties, top_k, typical_p, top_p, min_p, temperature, draw. All arithmetic
-//! is defined to the bit (see [`elementary`], [`filters`], [`penalties`] and [`rng`]), so that backends agree where their logits
+//! is defined to the bit (see [`crate::elementary`], [`filters`], [`penalties`] and [`rng`]), so that backends agree where their logits
 //! do. Logits that are not finite: NaN and minus infinity are never drawn, plus infinity wins over every finite logit.
 
 pub mod chain;
-pub mod elementary;
 pub mod filters;
 pub mod penalties;
 pub mod rng;

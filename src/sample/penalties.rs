@@ -102,6 +102,12 @@ mod tests {
     }
 
     #[test]
+    fn the_sign_of_a_logit_decides_however_small_it_is() {
+        let tiny = f32::MIN_POSITIVE;
+        assert_eq!(applied(&penalties(2.0, 0.0, 0.0, 64), &[0, 1], &[-tiny, 2.0 * tiny]), [-2.0 * tiny, tiny]);
+    }
+
+    #[test]
     fn frequency_counts_occurrences_and_presence_does_not() {
         assert_eq!(applied(&penalties(1.0, 0.5, 0.0, 64), &[0, 1, 0, 0], &[2.0, 2.0, 2.0]), [0.5, 1.5, 2.0]);
         assert_eq!(applied(&penalties(1.0, 0.0, 0.5, 64), &[0, 1, 0, 0], &[2.0, 2.0, 2.0]), [1.5, 1.5, 2.0]);

@@ -19,8 +19,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use super::elementary;
 use super::filters::Candidate;
+use crate::elementary;
 
 /// The seed that asks for another one in every sequence; see [`resolve_seed`].
 pub const SEED_RANDOM: u64 = u64::MAX;

@@ -2,7 +2,8 @@
 //!
 //! A push is two steps, so that a caller whose buffer is too small loses nothing: [`TextStream::push`] computes the text
 //! that the next token releases, [`Pending::commit`] makes it final; a pending text that is dropped was never asked for.
-//! Bytes that are not UTF-8 become U+FFFD exactly as `String::from_utf8_lossy` does for the whole stream.
+//! Before the commit nothing changes that an earlier commit has left: the step works on a copy of the state and only adds
+//! to the text. Bytes that are not UTF-8 become U+FFFD exactly as `String::from_utf8_lossy` does for the whole stream.
 
 use super::tokenizer::Tokenizer;
 use crate::error::{Error, Result, filled, grow, reserve};
@@ -23,8 +24,9 @@ pub struct TextStream {
     special: bool,
     stops: Vec<Stop>,
     committed: State,
+    /// Scratch of the step that is pending.
     next: State,
-    /// Text not given out yet; what lies beyond `committed.held` belongs to a pending step.
+    /// Text not given out yet: first the `committed.held` bytes that are held back, then those of the step that is pending.
     text: Vec<u8>,
 }
 
@@ -33,7 +35,7 @@ pub struct TextStream {
 struct State {
     /// Bytes of a character that is not whole yet.
     partial: Partial,
-    /// Bytes of `text` that are held back.
+    /// Bytes of text that are held back.
     held: usize,
     /// For each stop string, how many of its bytes the text ends with.
     matched: Vec<usize>,
@@ -44,8 +46,9 @@ struct State {
 #[must_use = "nothing has happened before `commit`"]
 pub struct Pending<'a> {
     stream: &'a mut TextStream,
+    /// Bytes of the stream's text that go out; the `next.held` behind them are kept, the rest is dropped.
     ready: usize,
-    ends: bool,
+    done: bool,
 }
 
 impl TextStream {
@@ -78,40 +81,42 @@ impl TextStream {
         for &byte in piece {
             self.next.partial.push(byte, &mut self.text);
         }
-        Ok(self.finish_step(false))
+        let ready = self.find_ready(false);
+        let done = self.next.done;
+        Ok(Pending { stream: self, ready, done })
     }
 
     /// The text that is left, with which the stream ends; after the commit it is at the beginning of another.
     pub fn flush(&mut self) -> Pending<'_> {
         self.begin_step();
         self.next.partial.finish(&mut self.text);
-        self.finish_step(true)
+        let ready = self.find_ready(true);
+        let done = std::mem::take(&mut self.next.done);
+        self.next.matched.fill(0);
+        Pending { stream: self, ready, done }
     }
 
+    /// Forgets a step that was not committed.
     fn begin_step(&mut self) {
         self.text.truncate(self.committed.held);
         self.next.copy_from(&self.committed);
     }
 
-    /// Looks for stop strings in the new text and decides how much of all the text can go out.
-    fn finish_step(&mut self, ends: bool) -> Pending<'_> {
-        if self.committed.done {
-            self.text.truncate(self.committed.held);
-            return Pending { stream: self, ready: 0, ends };
-        }
+    /// Looks for stop strings in the new text; the number of bytes of all the text that can go out.
+    fn find_ready(&mut self, ends: bool) -> usize {
         let state = &mut self.next;
+        if state.done {
+            return 0;
+        }
         for at in self.committed.held..self.text.len() {
             if let Some(stop) = advance(&self.stops, &mut state.matched, self.text[at]) {
-                state.done = true;
-                self.text.truncate(at + 1 - stop);
-                break;
+                (state.done, state.held) = (true, 0);
+                return at + 1 - stop;
             }
         }
-        let held = if state.done || ends { 0 } else { state.matched.iter().copied().max().unwrap_or(0) };
         // Text and stop strings are UTF-8, so a held-back beginning of one begins with a whole character.
-        let ready = self.text.len() - held;
-        state.held = held;
-        Pending { stream: self, ready, ends }
+        state.held = if ends { 0 } else { state.matched.iter().copied().max().unwrap_or(0) };
+        self.text.len() - state.held
     }
 }
 
@@ -123,18 +128,14 @@ impl Pending<'_> {
 
     /// Whether a stop string is complete: nothing follows this text.
     pub fn done(&self) -> bool {
-        self.stream.next.done
+        self.done
     }
 
     /// Takes the step.
     pub fn commit(self) {
         let TextStream { committed, next, text, .. } = self.stream;
         text.drain(..self.ready);
-        if self.ends {
-            text.clear();
-            next.matched.fill(0);
-            (next.held, next.done) = (0, false);
-        }
+        text.truncate(next.held);
         std::mem::swap(committed, next);
     }
 }

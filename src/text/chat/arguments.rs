@@ -1,19 +1,37 @@
 //! Arguments of calls: by position, then by name.
 
-use super::budget::failure;
+use super::budget::{Budget, failure};
+use super::heap::{Buffer, Str};
 use super::value::Value;
 use crate::error::Result;
 
 /// The arguments of one call.
-#[derive(Default)]
 pub(super) struct Arguments {
     /// In the order given.
-    pub(super) positional: Vec<Value>,
+    pub(super) positional: Buffer<Value>,
     /// Given with a name.
-    pub(super) named: Vec<(String, Value)>,
+    pub(super) named: Buffer<(Str, Value)>,
+    /// Whether the call is made where texts are escaped: what joins them counts as HTML there.
+    pub(super) escapes: bool,
 }
 
 impl Arguments {
+    /// No arguments.
+    pub(super) fn new(budget: &Budget) -> Arguments {
+        Arguments { positional: Buffer::new(budget), named: Buffer::new(budget), escapes: false }
+    }
+
+    /// A copy.
+    pub(super) fn copy(&self, budget: &Budget) -> Result<Arguments> {
+        let positional = Buffer::of(budget, self.positional.iter().cloned())?;
+        Ok(Arguments { positional, named: Buffer::of(budget, self.named.iter().cloned())?, escapes: self.escapes })
+    }
+
+    /// All values, in no order that matters.
+    pub(super) fn values(&self) -> impl Iterator<Item = &Value> {
+        self.positional.iter().chain(self.named.iter().map(|(_, value)| value))
+    }
+
     /// The argument at `index`, or called `name`.
     pub(super) fn get(&self, index: usize, name: &str) -> Option<&Value> {
         self.positional.get(index).or_else(|| self.named(name))
@@ -21,7 +39,7 @@ impl Arguments {
 
     /// The argument called `name`.
     pub(super) fn named(&self, name: &str) -> Option<&Value> {
-        self.named.iter().find(|(other, _)| other == name).map(|(_, value)| value)
+        self.named.iter().find(|(other, _)| **other == *name).map(|(_, value)| value)
     }
 
     /// The argument, which must be there.
@@ -49,7 +67,7 @@ impl Arguments {
     pub(super) fn optional_int(&self, index: usize, name: &str) -> Result<Option<i128>> {
         match self.get(index, name) {
             None | Some(Value::None) => Ok(None),
-            Some(value) => match value.as_int() {
+            Some(value) => match value.as_position() {
                 Some(number) => Ok(Some(number)),
                 None => failure(format!("argument '{name}' must be int, not {}", value.type_name())),
             },

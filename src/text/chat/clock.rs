@@ -1,6 +1,8 @@
 //! A moment in UTC as text: `strftime` for `strftime_now`.
 
-use super::budget::failure;
+use super::budget::{Budget, failure};
+use super::heap::Text;
+use super::value::Value;
 use crate::error::Result;
 
 const MONTHS: [&str; 12] = [
@@ -33,33 +35,65 @@ struct Moment {
 }
 
 /// The moment `now`, in seconds since 1970, as `format` says.
-pub(super) fn strftime(now: i64, format: &str) -> Result<String> {
+pub(super) fn strftime(budget: &Budget, now: i64, format: &str) -> Result<Value> {
     if format.len() > MAX_FORMAT {
         return failure(format!("time format of {} bytes, at most {MAX_FORMAT} are supported", format.len()));
     }
     let moment = Moment::of(now);
-    let mut out = String::new();
-    let mut characters = format.chars();
-    while let Some(c) = characters.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
+    let mut out = Text::new(budget);
+    let mut rest = format;
+    while let Some((before, directive)) = rest.split_once('%') {
+        budget.spend(1)?;
+        out.push(before)?;
+        let flags = directive.len() - directive.trim_start_matches(['-', '_', '0', '^', '#']).len();
+        let after_flags = &directive[flags..];
+        let digits = after_flags.len() - after_flags.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let width = if digits == 0 { Some(0) } else { after_flags[..digits].parse().ok() };
+        let Some(width) = width.filter(|&width| width <= MAX_FORMAT) else {
+            return failure(format!("width of a time format is too large, at most {MAX_FORMAT}"));
+        };
+        let letters = after_flags[digits..].strip_prefix(['E', 'O']).unwrap_or(&after_flags[digits..]);
+        let part = letters.chars().next().and_then(|letter| Some((letter, moment.part(letter, now)?)));
+        match part {
+            Some((letter, part)) => {
+                push_part(&mut out, part, &directive[..flags], width)?;
+                rest = &letters[letter.len_utf8()..];
+            }
+            // What is no directive is text.
+            None => {
+                out.push("%")?;
+                rest = directive;
+            }
         }
-        let mut directive = characters.next();
-        let unpadded = directive == Some('-');
-        if unpadded {
-            directive = characters.next();
-        }
-        let Some(directive) = directive else { return failure("time format ends with %") };
-        let part = moment.part(directive, now)?;
-        let bare = part.trim_start_matches(['0', ' ']);
-        out.push_str(match (unpadded, bare) {
-            (false, _) => &part,
-            (true, "") => "0",
-            (true, bare) => bare,
-        });
     }
-    Ok(out)
+    out.push(rest)?;
+    Ok(out.value())
+}
+
+/// A part of a moment: a number with its usual width and what fills it, or text.
+enum Part {
+    Number(i64, usize, char),
+    Text(String),
+}
+
+/// Appends a part as the flags have it: `-` fills nothing, `_` and `0` fill with themselves, `^` and `#` change the case.
+fn push_part(out: &mut Text, part: Part, flags: &str, width: usize) -> Result<()> {
+    let filling = flags.chars().rev().find(|c| matches!(c, '-' | '_' | '0'));
+    let (text, usual, usual_fill) = match part {
+        Part::Number(number, usual, fill) => (number.to_string(), usual, fill),
+        Part::Text(text) if flags.contains('#') && matches!(&*text, "AM" | "PM") => (text.to_lowercase(), 0, ' '),
+        Part::Text(text) if flags.contains(['^', '#']) => (text.to_uppercase(), 0, ' '),
+        Part::Text(text) => (text, 0, ' '),
+    };
+    let (fill, usual) = match filling {
+        Some('-') => (usual_fill, 0),
+        Some('_') => (' ', usual),
+        Some(_) => ('0', usual),
+        None => (usual_fill, usual),
+    };
+    let missing = if width > 0 { width } else { usual }.saturating_sub(text.len());
+    out.repeat(fill.encode_utf8(&mut [0; 4]), missing)?;
+    out.push(&text)
 }
 
 impl Moment {
@@ -86,57 +120,81 @@ impl Moment {
         }
     }
 
-    fn part(&self, directive: char, now: i64) -> Result<String> {
+    /// The part that a letter stands for, as of a clock without a time zone; nothing for other letters.
+    fn part(&self, letter: char, now: i64) -> Option<Part> {
         let (hour, minute, second) = (self.second_of_day / 3600, self.second_of_day / 60 % 60, self.second_of_day % 60);
         let hour_of_half = if hour % 12 == 0 { 12 } else { hour % 12 };
-        let (month, weekday) = (MONTHS[self.month], DAYS[self.weekday]);
-        Ok(match directive {
-            'Y' => self.year.to_string(),
-            'y' => format!("{:02}", self.year.rem_euclid(100)),
-            'm' => format!("{:02}", self.month + 1),
-            'B' => month.to_owned(),
-            'b' | 'h' => month[..3].to_owned(),
-            'd' => format!("{:02}", self.day),
-            'e' => format!("{:2}", self.day),
-            'j' => format!("{:03}", self.day_of_year),
-            'A' => weekday.to_owned(),
-            'a' => weekday[..3].to_owned(),
-            'w' => ((self.weekday + 1) % 7).to_string(),
-            'u' => (self.weekday + 1).to_string(),
-            'H' => format!("{hour:02}"),
-            'I' => format!("{hour_of_half:02}"),
-            'M' => format!("{minute:02}"),
-            'S' => format!("{second:02}"),
-            'f' => "000000".to_owned(),
-            'p' => if hour < 12 { "AM" } else { "PM" }.to_owned(),
-            'F' => format!("{}-{:02}-{:02}", self.year, self.month + 1, self.day),
-            'D' | 'x' => format!("{:02}/{:02}/{:02}", self.month + 1, self.day, self.year.rem_euclid(100)),
-            'T' | 'X' => format!("{hour:02}:{minute:02}:{second:02}"),
-            'R' => format!("{hour:02}:{minute:02}"),
-            'c' => format!(
-                "{} {} {:2} {hour:02}:{minute:02}:{second:02} {}",
-                &weekday[..3],
-                &month[..3],
-                self.day,
-                self.year
-            ),
-            's' => now.to_string(),
-            'z' => "+0000".to_owned(),
-            'Z' => "UTC".to_owned(),
-            'n' => "\n".to_owned(),
-            't' => "\t".to_owned(),
-            '%' => "%".to_owned(),
-            other => return failure(format!("unknown time directive %{other}")),
+        let (year, month, day) = (self.year, self.month as i64 + 1, self.day);
+        let half = if hour < 12 { "AM" } else { "PM" };
+        let clock = format!("{hour:02}:{minute:02}:{second:02}");
+        let (month_name, weekday) = (MONTHS[self.month], DAYS[self.weekday]);
+        Some(match letter {
+            'd' => Part::Number(day, 2, '0'),
+            'e' => Part::Number(day, 2, ' '),
+            'm' => Part::Number(month, 2, '0'),
+            'y' => Part::Number(year.rem_euclid(100), 2, '0'),
+            'Y' => Part::Number(year, 0, '0'),
+            'C' => Part::Number(year.div_euclid(100), 2, '0'),
+            'G' => Part::Number(self.week().0, 0, '0'),
+            'g' => Part::Number(self.week().0.rem_euclid(100), 2, '0'),
+            'V' => Part::Number(self.week().1, 2, '0'),
+            'U' => Part::Number((self.day_of_year + 6 - (self.weekday as i64 + 1) % 7) / 7, 2, '0'),
+            'W' => Part::Number((self.day_of_year + 6 - self.weekday as i64) / 7, 2, '0'),
+            'j' => Part::Number(self.day_of_year, 3, '0'),
+            'u' => Part::Number(self.weekday as i64 + 1, 1, '0'),
+            'w' => Part::Number((self.weekday as i64 + 1) % 7, 1, '0'),
+            'H' => Part::Number(hour, 2, '0'),
+            'I' => Part::Number(hour_of_half, 2, '0'),
+            'k' => Part::Number(hour, 2, ' '),
+            'l' => Part::Number(hour_of_half, 2, ' '),
+            'M' => Part::Number(minute, 2, '0'),
+            'S' => Part::Number(second, 2, '0'),
+            'f' => Part::Number(0, 6, '0'),
+            's' => Part::Number(now, 1, '0'),
+            _ => Part::Text(match letter {
+                'B' => month_name.to_owned(),
+                'b' | 'h' => month_name[..3].to_owned(),
+                'A' => weekday.to_owned(),
+                'a' => weekday[..3].to_owned(),
+                'p' => half.to_owned(),
+                'P' => half.to_lowercase(),
+                'F' => format!("{year}-{month:02}-{day:02}"),
+                'D' | 'x' => format!("{month:02}/{day:02}/{:02}", year.rem_euclid(100)),
+                'T' | 'X' => clock,
+                'R' => format!("{hour:02}:{minute:02}"),
+                'r' => format!("{hour_of_half:02}:{minute:02}:{second:02} {half}"),
+                'c' => format!("{} {} {day:2} {clock} {year}", &weekday[..3], &month_name[..3]),
+                'z' | 'Z' => String::new(),
+                'n' => "\n".to_owned(),
+                't' => "\t".to_owned(),
+                '%' => "%".to_owned(),
+                _ => return None,
+            }),
         })
+    }
+
+    /// The year and week by ISO 8601: weeks begin on Monday and belong to the year that has their Thursday.
+    fn week(&self) -> (i64, i64) {
+        let weeks_of = |year: i64| {
+            let last_weekday =
+                |year: i64| (year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400)).rem_euclid(7);
+            if last_weekday(year) == 4 || last_weekday(year - 1) == 3 { 53 } else { 52 }
+        };
+        match (self.day_of_year - self.weekday as i64 + 9) / 7 {
+            0 => (self.year - 1, weeks_of(self.year - 1)),
+            53 if weeks_of(self.year) == 52 => (self.year + 1, 1),
+            week => (self.year, week),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::strftime;
+    use super::{Budget, strftime};
 
     #[test]
     fn moments_are_written_by_their_format() {
+        let budget = Budget::of_input();
         let cases = [
             (1_721_995_200, "%d %b %Y", "26 Jul 2024"),
             (1_721_995_200, "%A, %-d %B %Y %H:%M:%S %j", "Friday, 26 July 2024 12:00:00 208"),
@@ -147,8 +205,12 @@ mod tests {
             (1_104_537_600, "%-m/%-d %-H", "1/1 0"),
         ];
         for (now, format, text) in cases {
-            assert_eq!(strftime(now, format).unwrap(), text, "{format}");
+            assert_eq!(strftime(&budget, now, format).unwrap().as_str(), Some(text), "{format}");
         }
-        assert!(strftime(0, "%").is_err() && strftime(0, "%Q").is_err());
+        for (now, week) in
+            [(1_104_537_600, "2004 53 00 00"), (1_230_768_000, "2009 01 00 00"), (1_704_067_200, "2024 01 00 01")]
+        {
+            assert_eq!(strftime(&budget, now, "%G %V %U %W").unwrap().as_str(), Some(week));
+        }
     }
 }

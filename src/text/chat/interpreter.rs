@@ -1,41 +1,58 @@
 //! Runs the statements of a template.
 //!
-//! The parser is minijinja's; the evaluator is ours because nothing bounds the memory of theirs: one `~` doubles a text,
-//! forty fill any machine, and a failed allocation aborts the host. Expressions are in the sibling module.
+//! Expressions are in the sibling module. An error says the line of what failed, and which message was being written.
 
 use super::arguments::Arguments;
-use super::budget::{Budget, OUTPUT_BYTES, Text, exceeded, failure};
+use super::budget::{ARGUMENT_UNITS, Budget, OUTPUT_BYTES, exceeded, failure};
+use super::heap::{Buffer, Entries, Str, Text};
+use super::key::Key;
+use super::markup::{escaped, marked};
+use super::references::MacroValue;
 use super::scope::Scope;
-use super::show::push_display;
-use super::value::{Items, Key, Loop, VALUES, Value, insert};
-use crate::error::{Error, Excerpt, Result, collected, push};
-use hashbrown::HashMap;
-use indexmap::IndexMap;
-use minijinja::machinery::ast::{CallBlock, Const, Expr, ForLoop, Macro, SetBlock, Stmt, WithBlock};
-use std::cell::{Cell, RefCell};
+use super::show::{display, push_display};
+use super::tree::{Action, Body, ExpressionId, ForLoop, Form, Macro, StatementId, Tree};
+use super::value::{Items, Loop, Namespace, VALUES, Value};
+use crate::error::{Error, Excerpt, Result, grow_text};
 use std::rc::Rc;
 
 /// The state of one rendering.
 pub(super) struct Interpreter<'t> {
+    pub(super) tree: &'t Tree<'t>,
     pub(super) budget: &'t Budget,
-    pub(super) context: &'t IndexMap<Key, Value>,
+    pub(super) context: &'t Entries,
     pub(super) now: i64,
-    pub(super) constants: HashMap<*const Const, Value>,
-    pub(super) namespaces: Vec<Rc<RefCell<IndexMap<Key, Value>>>>,
-    pub(super) macros: Vec<MacroDefinition<'t>>,
-    recursive_loops: Vec<(&'t ForLoop<'t>, Rc<Scope<'t>>)>,
+    pub(super) namespaces: Buffer<Rc<Namespace>>,
+    pub(super) macros: Buffer<MacroDefinition<'t>>,
+    /// Whether `raise_exception` was called, whose text stays as it is.
+    pub(super) raised: bool,
+    /// Where the error came about.
+    pub(super) failed_line: Option<u32>,
+    failed_message: Option<usize>,
+    root: Rc<Scope<'t>>,
+    recursive_loops: Buffer<(&'t ForLoop, Rc<Scope<'t>>, Escaping)>,
     output: String,
-    captures: Vec<Text<'t>>,
+    captures: Buffer<Text>,
+    /// Whether filters and macros that run now make HTML.
+    pub(super) escapes: bool,
+    /// Whether what stands here is escaped when it is written.
+    pub(super) escaping: Escaping,
+}
+
+/// Whether texts are escaped where they are written in the source.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Escaping {
+    Never,
+    Always,
+    /// As [`Interpreter::escapes`] says.
+    AsItRuns,
 }
 
 /// A macro with the scope it was made in.
 pub(super) struct MacroDefinition<'t> {
     declaration: &'t Macro<'t>,
     scope: Rc<Scope<'t>>,
+    escaping: Escaping,
 }
-
-/// What a scope that is kept is counted as.
-const SCOPE_BYTES: usize = 1_024;
 
 /// Where to go on after a statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,33 +65,57 @@ enum Flow {
 impl Drop for Interpreter<'_> {
     /// Namespaces may hold each other, in circles or in long chains.
     fn drop(&mut self) {
-        for namespace in &self.namespaces {
-            let entries = std::mem::take(&mut *namespace.borrow_mut());
-            drop(entries);
+        for namespace in self.namespaces.iter() {
+            drop(namespace.entries.replace(Entries::new(self.budget)));
         }
     }
 }
 
 impl<'t> Interpreter<'t> {
-    /// A rendering with the variables of `context` at the moment `now`.
-    pub(super) fn new(budget: &'t Budget, context: &'t IndexMap<Key, Value>, now: i64) -> Interpreter<'t> {
-        Interpreter {
+    /// A rendering of `tree` with the variables of `context` at the moment `now`.
+    pub(super) fn new(
+        tree: &'t Tree<'t>,
+        budget: &'t Budget,
+        context: &'t Entries,
+        now: i64,
+    ) -> Result<Interpreter<'t>> {
+        Ok(Interpreter {
+            tree,
             budget,
             context,
             now,
-            constants: HashMap::new(),
-            namespaces: Vec::new(),
-            macros: Vec::new(),
-            recursive_loops: Vec::new(),
+            namespaces: Buffer::new(budget),
+            macros: Buffer::new(budget),
+            raised: false,
+            failed_line: None,
+            failed_message: None,
+            root: Scope::root(budget)?,
+            recursive_loops: Buffer::new(budget),
             output: String::new(),
-            captures: Vec::new(),
+            captures: Buffer::new(budget),
+            escapes: false,
+            escaping: Escaping::Never,
+        })
+    }
+
+    /// Renders the template.
+    pub(super) fn render(mut self) -> Result<String> {
+        let root = Rc::clone(&self.root);
+        match self.block(&self.tree.body, &root) {
+            Ok(_) => Ok(std::mem::take(&mut self.output)),
+            Err(Error::Template(message)) if !self.raised => failure(self.located(&message)),
+            Err(error) => Err(error),
         }
     }
 
-    /// Renders `template`.
-    pub(super) fn render(mut self, template: &'t Stmt<'t>) -> Result<String> {
-        self.statement(template, &Scope::root())?;
-        Ok(std::mem::take(&mut self.output))
+    /// An error's text with its place before it.
+    fn located(&self, message: &str) -> String {
+        let message = message.replace('\n', " ");
+        match (self.failed_line, self.failed_message) {
+            (Some(line), Some(index)) => format!("line {line}, at messages[{index}]: {message}"),
+            (Some(line), None) => format!("line {line}: {message}"),
+            (None, _) => message,
+        }
     }
 
     fn emit(&mut self, text: &str) -> Result<()> {
@@ -84,8 +125,8 @@ impl<'t> Interpreter<'t> {
                 exceeded("output", format_args!("{OUTPUT_BYTES} bytes"))
             }
             None => {
-                self.budget.scan(text.len())?;
-                self.output.try_reserve(text.len()).map_err(|_| Error::out_of_memory(VALUES, text.len()))?;
+                self.budget.work(text.len())?;
+                grow_text(&mut self.output, text.len(), VALUES)?;
                 self.output.push_str(text);
                 Ok(())
             }
@@ -103,14 +144,14 @@ impl<'t> Interpreter<'t> {
 
     /// What `body` writes.
     fn captured(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<Value> {
-        push(&mut self.captures, Text::new(self.budget), VALUES)?;
+        self.captures.push(Text::new(self.budget))?;
         let result = body(self);
         let text = self.captures.pop().map(Text::finish).unwrap_or_default();
-        result.map(|()| Value::Text(text.into()))
+        result.map(|()| Value::Text(text))
     }
 
-    fn block(&mut self, body: &'t [Stmt<'t>], scope: &Rc<Scope<'t>>) -> Result<Flow> {
-        for statement in body {
+    fn block(&mut self, body: &'t Body, scope: &Rc<Scope<'t>>) -> Result<Flow> {
+        for &statement in body {
             let flow = self.statement(statement, scope)?;
             if flow != Flow::Next {
                 return Ok(flow);
@@ -119,98 +160,160 @@ impl<'t> Interpreter<'t> {
         Ok(Flow::Next)
     }
 
-    fn statement(&mut self, statement: &'t Stmt<'t>, scope: &Rc<Scope<'t>>) -> Result<Flow> {
-        self.budget.enter()?;
-        let flow = self.run(statement, scope);
-        self.budget.leave();
+    fn statement(&mut self, id: StatementId, scope: &Rc<Scope<'t>>) -> Result<Flow> {
+        let statement = self.tree.statement(id);
+        let _level = self.budget.enter()?;
+        let flow = self.run(&statement.action, scope);
+        if flow.is_err() {
+            self.failed_line.get_or_insert(statement.line);
+        }
         flow
     }
 
-    fn run(&mut self, statement: &'t Stmt<'t>, scope: &Rc<Scope<'t>>) -> Result<Flow> {
-        match statement {
-            Stmt::Template(template) => return self.block(&template.children, scope),
-            Stmt::EmitRaw(raw) => self.emit(raw.raw)?,
-            Stmt::EmitExpr(emit) => {
-                let value = self.evaluate(&emit.expr, scope)?;
+    fn run(&mut self, action: &'t Action<'t>, scope: &Rc<Scope<'t>>) -> Result<Flow> {
+        match action {
+            Action::Text(text) => self.emit(text)?,
+            Action::Print(expression) => {
+                let value = self.evaluate(*expression, scope)?;
+                let value = if self.writes_html() { Value::Text(escaped(self.budget, &value)?) } else { value };
                 self.emit_value(&value)?;
             }
-            Stmt::IfCond(condition) => {
-                let holds = self.evaluate(&condition.expr, scope)?.is_true();
-                return self.block(if holds { &condition.true_body } else { &condition.false_body }, scope);
+            Action::If { branches, otherwise } => {
+                for (condition, body) in branches {
+                    if self.evaluate(*condition, scope)?.is_true() {
+                        return self.block(body, scope);
+                    }
+                }
+                return self.block(otherwise, scope);
             }
-            Stmt::ForLoop(statement) => self.for_loop(statement, scope)?,
-            Stmt::Set(set) => {
-                let value = self.evaluate(&set.expr, scope)?;
-                self.assign(&set.target, value, scope)?;
+            Action::For(statement) => self.for_loop(statement, scope)?,
+            Action::Set(target, expression) => {
+                let value = self.evaluate(*expression, scope)?;
+                self.assign(*target, value, scope)?;
             }
-            Stmt::SetBlock(set) => self.set_block(set, scope)?,
-            Stmt::WithBlock(with) => return self.with_block(with, scope),
-            Stmt::AutoEscape(inner) => return self.block(&inner.body, scope),
-            Stmt::FilterBlock(inner) => {
-                let text = self.captured(|this| this.block(&inner.body, &Scope::inside(scope)).map(drop))?;
-                let filtered = self.filtered(&inner.filter, Some(text), scope)?;
+            Action::SetBlock(target, filter, body) => {
+                let text = self.captured(|this| this.block(body, &Scope::inside(scope)?).map(drop))?;
+                let value = match filter {
+                    Some(filter) => self.filtered(*filter, Some(text), scope)?,
+                    None => text,
+                };
+                let value = if self.escapes { Value::Text(display(self.budget, &value)?.marked()) } else { value };
+                self.assign(*target, value, scope)?;
+            }
+            Action::With(assignments, body) => return self.with_block(assignments, body, scope),
+            Action::Filter(filter, body) => {
+                let text = self.captured(|this| this.block(body, &Scope::inside(scope)?).map(drop))?;
+                let text = if self.writes_html() { marked(self.budget, text)? } else { text };
+                let filtered = self.filtered(*filter, Some(text), scope)?;
                 self.emit_value(&filtered)?;
             }
-            Stmt::Macro(declaration) => {
+            Action::Macro(declaration) => {
                 let value = self.define(declaration, scope)?;
-                scope.set(declaration.name, value)?;
+                scope.set(declaration.name.unwrap_or_default(), value)?;
             }
-            Stmt::CallBlock(call) => self.call_block(call, scope)?,
-            Stmt::Do(statement) => drop(self.call(&statement.call, None, scope)?),
-            Stmt::Continue(_) => return Ok(Flow::Continue),
-            Stmt::Break(_) => return Ok(Flow::Break),
+            Action::CallBlock(call, body) => self.call_block(*call, body, scope)?,
+            Action::Block { scoped, required, body } => {
+                let outer = if *scoped { Rc::clone(scope) } else { Rc::clone(&self.root) };
+                self.named_block(*required, body, &outer)?;
+            }
+            Action::Autoescape(value, body) => return self.autoescape(*value, body, scope),
+            Action::Generation(body) => drop(self.block(body, &Scope::inside(scope)?)?),
+            Action::Continue => return Ok(Flow::Continue),
+            Action::Break => return Ok(Flow::Break),
+            Action::OtherTemplate => return failure("there are no other templates to extend, include or import"),
         }
         Ok(Flow::Next)
     }
 
-    fn set_block(&mut self, set: &'t SetBlock<'t>, scope: &Rc<Scope<'t>>) -> Result<()> {
-        let text = self.captured(|this| this.block(&set.body, &Scope::inside(scope)).map(drop))?;
-        let value = match &set.filter {
-            Some(filter) => self.filtered(filter, Some(text), scope)?,
-            None => text,
-        };
-        self.assign(&set.target, value, scope)
+    /// Writes a block, which is compiled apart from what is around it.
+    fn named_block(&mut self, required: bool, body: &'t Body, outer: &Rc<Scope<'t>>) -> Result<()> {
+        if required {
+            return failure("a required block is not filled");
+        }
+        let inner = Scope::inside(outer)?;
+        self.written_as(Escaping::Never, |this| this.block(body, &inner).map(drop))
     }
 
-    fn with_block(&mut self, with: &'t WithBlock<'t>, scope: &Rc<Scope<'t>>) -> Result<Flow> {
-        let inner = Scope::inside(scope);
-        for (target, expression) in &with.assignments {
+    /// What the block at `place` writes, as `self.name()` gives it.
+    pub(super) fn call_block_reference(&mut self, place: usize) -> Result<Value> {
+        let Action::Block { required, body, .. } = &self.tree.statement(self.tree.blocks[place].1).action else {
+            return failure("there is no such block");
+        };
+        let root = Rc::clone(&self.root);
+        let text = self.captured(|this| this.named_block(*required, body, &root))?;
+        if self.escapes { marked(self.budget, text) } else { Ok(text) }
+    }
+
+    fn autoescape(&mut self, value: ExpressionId, body: &'t Body, scope: &Rc<Scope<'t>>) -> Result<Flow> {
+        let escapes = self.evaluate(value, scope)?.is_true();
+        let escaping = match (&self.tree.expression(value).form, escapes) {
+            (Form::Constant(_), true) => Escaping::Always,
+            (Form::Constant(_), false) => Escaping::Never,
+            _ => Escaping::AsItRuns,
+        };
+        let inner = Scope::inside(scope)?;
+        let before = std::mem::replace(&mut self.escapes, escapes);
+        let flow = self.written_as(escaping, |this| this.block(body, &inner));
+        self.escapes = before;
+        flow
+    }
+
+    /// Runs what stands where texts are escaped so.
+    fn written_as<T>(&mut self, escaping: Escaping, run: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.escaping, escaping);
+        let result = run(self);
+        self.escaping = before;
+        result
+    }
+
+    fn writes_html(&self) -> bool {
+        match self.escaping {
+            Escaping::Never => false,
+            Escaping::Always => true,
+            Escaping::AsItRuns => self.escapes,
+        }
+    }
+
+    fn with_block(
+        &mut self,
+        assignments: &'t [(ExpressionId, ExpressionId)],
+        body: &'t Body,
+        scope: &Rc<Scope<'t>>,
+    ) -> Result<Flow> {
+        let inner = Scope::inside(scope)?;
+        for &(target, expression) in assignments {
             let value = self.evaluate(expression, scope)?;
             self.assign(target, value, &inner)?;
         }
-        self.block(&with.body, &inner)
+        self.block(body, &inner)
     }
 
     /// Assigns to a name, to several at once, or to an attribute of a namespace.
-    fn assign(&mut self, target: &'t Expr<'t>, value: Value, scope: &Rc<Scope<'t>>) -> Result<()> {
-        let targets = match target {
-            Expr::Var(name) => {
-                return scope.set(name.id, value);
-            }
-            Expr::GetAttr(attribute) => {
-                let Value::Namespace(namespace) = self.evaluate(&attribute.expr, scope)? else {
+    fn assign(&mut self, target: ExpressionId, value: Value, scope: &Rc<Scope<'t>>) -> Result<()> {
+        let targets = match &self.tree.expression(target).form {
+            Form::Name(name) => return scope.set(name, value),
+            Form::NamespaceItem(name, attribute) => {
+                let Value::Namespace(namespace) = self.look_up(name, scope)? else {
                     return failure("cannot assign attribute on non-namespace object");
                 };
-                return insert(&mut namespace.borrow_mut(), Key::text(attribute.name)?, value);
+                return namespace.entries.borrow_mut().insert(Key::text(self.budget, attribute)?, value);
             }
-            Expr::Tuple(tuple) => &tuple.items,
-            Expr::List(list) => &list.items,
+            Form::Tuple(targets) => targets,
             _ => return failure("cannot assign to this expression"),
         };
         let values = value.iterate(self.budget)?;
         if values.len() != targets.len() {
             return failure(format!("cannot unpack {} values into {} names", values.len(), targets.len()));
         }
-        targets.iter().zip(values.iter()).try_for_each(|(target, value)| self.assign(target, value.clone(), scope))
+        targets.iter().zip(values.iter()).try_for_each(|(&target, value)| self.assign(target, value.clone(), scope))
     }
 
-    fn for_loop(&mut self, statement: &'t ForLoop<'t>, scope: &Rc<Scope<'t>>) -> Result<()> {
-        let values = self.evaluate(&statement.iter, scope)?;
+    fn for_loop(&mut self, statement: &'t ForLoop, scope: &Rc<Scope<'t>>) -> Result<()> {
+        let values = self.evaluate(statement.values, scope)?;
         let mut recursive = None;
         if statement.recursive {
-            self.budget.take(SCOPE_BYTES)?;
             recursive = Some(self.recursive_loops.len());
-            push(&mut self.recursive_loops, (statement, Rc::clone(scope)), VALUES)?;
+            self.recursive_loops.push((statement, Rc::clone(scope), self.escaping))?;
         }
         self.go_through(statement, &values, scope, recursive, 0)
     }
@@ -218,102 +321,149 @@ impl<'t> Interpreter<'t> {
     /// One more level of a recursive loop; what it writes is the value.
     pub(super) fn recurse(&mut self, current: &Loop, values: &Value) -> Result<Value> {
         let Some(number) = current.recursive else { return failure("the loop is not recursive") };
-        let (statement, scope) = (self.recursive_loops[number].0, Rc::clone(&self.recursive_loops[number].1));
-        self.captured(|this| this.go_through(statement, values, &scope, Some(number), current.depth + 1))
+        let (statement, scope, escaping) = &self.recursive_loops[number];
+        let (statement, scope, escaping) = (*statement, Rc::clone(scope), *escaping);
+        self.written_as(escaping, |this| {
+            let depth = current.depth + 1;
+            let text = this.captured(|this| this.go_through(statement, values, &scope, Some(number), depth))?;
+            if this.writes_html() { marked(this.budget, text) } else { Ok(text) }
+        })
     }
 
     fn go_through(
         &mut self,
-        statement: &'t ForLoop<'t>,
+        statement: &'t ForLoop,
         values: &Value,
         scope: &Rc<Scope<'t>>,
         recursive: Option<usize>,
         depth: usize,
     ) -> Result<()> {
         let mut items = values.iterate(self.budget)?;
-        if let Some(condition) = &statement.filter_expr {
-            items = self.filter_items(&items, &statement.target, condition, scope)?;
+        if let Some(condition) = statement.condition {
+            items = self.filter_items(&items, statement.target, condition, scope)?;
         }
         if items.is_empty() {
-            return self.block(&statement.else_body, &Scope::inside(scope)).map(drop);
+            return self.block(&statement.otherwise, &Scope::inside(scope)?).map(drop);
         }
-        let current =
-            Loop { items: Rc::clone(&items), index: Cell::new(0), depth, recursive, last_changed: RefCell::new(None) };
-        let current = Rc::new(current);
+        let current = Loop::new(self.budget, Rc::clone(&items), recursive, depth)?;
         for (index, item) in items.iter().enumerate() {
             self.budget.spend(1)?;
             current.index.set(index);
-            let inner = Scope::inside(scope);
-            self.assign(&statement.target, item.clone(), &inner)?;
+            let inner = Scope::inside(scope)?;
+            self.assign(statement.target, item.clone(), &inner)?;
             inner.set("loop", Value::Loop(Rc::clone(&current)))?;
-            if self.block(&statement.body, &inner)? == Flow::Break {
-                break;
+            match self.block(&statement.body, &inner) {
+                Ok(Flow::Break) => {
+                    if let (Value::Generator(generator), None) = (values, statement.condition) {
+                        generator.put_back(&items, index + 1);
+                    }
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    self.note_message(item);
+                    return Err(error);
+                }
             }
         }
         Ok(())
     }
 
+    /// Notes which message an error is about, when `item` is one.
+    fn note_message(&mut self, item: &Value) {
+        let (Value::Map(item), Some(Value::List(messages))) = (item, self.context.get("messages")) else { return };
+        let index = messages.iter().position(|other| matches!(other, Value::Map(other) if Rc::ptr_eq(item, other)));
+        self.failed_message = self.failed_message.or(index);
+    }
+
     fn filter_items(
         &mut self,
         items: &Items,
-        target: &'t Expr<'t>,
-        condition: &'t Expr<'t>,
+        target: ExpressionId,
+        condition: ExpressionId,
         scope: &Rc<Scope<'t>>,
     ) -> Result<Rc<Items>> {
-        let mut kept = Vec::new();
+        let mut kept = Buffer::new(self.budget);
         for item in items.iter() {
-            let inner = Scope::inside(scope);
+            let inner = Scope::inside(scope)?;
             self.assign(target, item.clone(), &inner)?;
             if self.evaluate(condition, &inner)?.is_true() {
-                push(&mut kept, item.clone(), VALUES)?;
+                kept.push(item.clone())?;
             }
         }
-        Items::new(self.budget, kept)
+        Items::new(kept)
     }
 
     fn define(&mut self, declaration: &'t Macro<'t>, scope: &Rc<Scope<'t>>) -> Result<Value> {
-        self.budget.take(SCOPE_BYTES)?;
-        push(&mut self.macros, MacroDefinition { declaration, scope: Rc::clone(scope) }, VALUES)?;
-        Ok(Value::Macro(self.macros.len() - 1))
+        self.macros.push(MacroDefinition { declaration, scope: Rc::clone(scope), escaping: self.escaping })?;
+        MacroValue::value(self.budget, self.macros.len() - 1, declaration)
     }
 
-    fn call_block(&mut self, call: &'t CallBlock<'t>, scope: &Rc<Scope<'t>>) -> Result<()> {
-        let caller = self.define(&call.macro_decl, scope)?;
-        let value = self.call(&call.call, Some(caller), scope)?;
+    fn call_block(&mut self, call: ExpressionId, body: &'t Macro<'t>, scope: &Rc<Scope<'t>>) -> Result<()> {
+        let Form::Call(callee, arguments) = &self.tree.expression(call).form else {
+            return failure("a call block needs a call");
+        };
+        let caller = self.define(body, scope)?;
+        let value = self.call(*callee, arguments, Some(caller), scope)?;
         self.emit_value(&value)
     }
 
     /// Calls the macro `number`; what it writes is the value.
     pub(super) fn call_macro(&mut self, number: usize, mut arguments: Arguments) -> Result<Value> {
-        let declaration = self.macros[number].declaration;
-        let scope = Scope::inside(&self.macros[number].scope);
-        self.budget.take_items(declaration.args.len())?;
-        let mut positional = std::mem::take(&mut arguments.positional).into_iter();
-        let without_default = declaration.args.len() - declaration.defaults.len();
-        for (index, parameter) in declaration.args.iter().enumerate() {
-            let Expr::Var(name) = parameter else { return failure("the parameters of a macro must be names") };
-            let by_name = arguments.named.iter().position(|(given, _)| given == name.id);
+        let (declaration, escaping) = (self.macros[number].declaration, self.macros[number].escaping);
+        let scope = Scope::inside(&self.macros[number].scope)?;
+        let mut positional = std::mem::replace(&mut arguments.positional, Buffer::new(self.budget)).into_iter();
+        for &(name, default) in &declaration.parameters {
+            self.budget.work(arguments.named.len().saturating_mul(ARGUMENT_UNITS))?;
+            let by_name = arguments.named.iter().position(|(given, _)| **given == *name);
             let given = positional.next().or_else(|| by_name.map(|at| arguments.named.remove(at).1));
-            let default = index.checked_sub(without_default).and_then(|index| declaration.defaults.get(index));
             let value = match (given, default) {
                 (Some(value), _) => value,
                 (None, Some(default)) => self.evaluate(default, &scope)?,
                 (None, None) => {
-                    let name = Excerpt(name.id.as_bytes());
-                    Value::Undefined(format!("parameter '{name}' was not provided").into())
+                    let name = Excerpt(name.as_bytes());
+                    Value::undefined(self.budget, format_args!("parameter '{name}' was not provided"))?
                 }
             };
-            scope.set(name.id, value)?;
+            scope.set(name, value)?;
         }
-        if let Some(at) = arguments.named.iter().position(|(name, _)| name == "caller") {
-            scope.set("caller", arguments.named.remove(at).1)?;
+        self.bind_rest(declaration, Buffer::of(self.budget, positional)?, arguments.named, &scope)?;
+        let text =
+            self.written_as(escaping, |this| this.captured(|this| this.block(&declaration.body, &scope).map(drop)))?;
+        if self.escapes { marked(self.budget, text) } else { Ok(text) }
+    }
+
+    /// Binds what a call gives beyond the parameters of a macro, which must use the names that stand for that.
+    fn bind_rest(
+        &mut self,
+        declaration: &'t Macro<'t>,
+        positional: Buffer<Value>,
+        mut named: Buffer<(Str, Value)>,
+        scope: &Rc<Scope<'t>>,
+    ) -> Result<()> {
+        let name = Excerpt(declaration.name.unwrap_or("caller").as_bytes());
+        if declaration.uses.caller && !declaration.has_parameter("caller") {
+            let caller = named.iter().position(|(name, _)| &**name == "caller").map(|at| named.remove(at).1);
+            let missing = || Value::undefined(self.budget, format_args!("no caller defined"));
+            scope.set("caller", caller.map_or_else(missing, Ok)?)?;
         }
-        scope.set("varargs", Value::tuple(self.budget, collected(positional, VALUES)?)?)?;
-        let mut rest = IndexMap::new();
-        for (name, value) in arguments.named {
-            insert(&mut rest, Key(Value::Text(name.into())), value)?;
+        if declaration.uses.kwargs {
+            let mut rest = Entries::new(self.budget);
+            for (name, value) in std::mem::replace(&mut named, Buffer::new(self.budget)) {
+                rest.insert(Key::new(self.budget, Value::Text(name))?, value)?;
+            }
+            scope.set("kwargs", Value::map(rest)?)?;
         }
-        scope.set("kwargs", Value::map(self.budget, rest)?)?;
-        self.captured(|this| this.block(&declaration.body, &scope).map(drop))
+        if let Some((other, _)) = named.first() {
+            let other = Excerpt(other.as_bytes());
+            return failure(format!("macro '{name}' takes no keyword argument '{other}'"));
+        }
+        if declaration.uses.varargs {
+            scope.set("varargs", Value::tuple(positional)?)?;
+        } else if !positional.is_empty() {
+            let most = declaration.parameters.len();
+            return failure(format!("macro '{name}' takes not more than {most} argument(s)"));
+        }
+        Ok(())
     }
 }

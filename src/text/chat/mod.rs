@@ -3,41 +3,62 @@
 //! A template is a Jinja program that came with a model file, so it is a stranger's: it runs on a thread of its own with
 //! a large stack, and within the limits of `budget`. Its language is that of Hugging Face's sandbox: Jinja2 with
 //! `trim_blocks` and `lstrip_blocks`, loop controls, `raise_exception`, `strftime_now`, a `tojson` that writes as Python's
-//! `json.dumps` does, and `{% generation %}` ignored.
+//! `json.dumps` does, and `{% generation %}`, whose body is written as it is.
 
 mod arguments;
+mod arithmetic;
+mod attributes;
 mod budget;
 mod case;
+mod characters;
+mod check;
 mod clock;
 mod expression;
+mod field;
 mod filters;
 mod format;
+mod grammar;
+mod heap;
+mod integer;
 mod interpreter;
+mod json;
+mod key;
+mod lazy;
+mod lexer;
+mod links;
+mod markup;
 mod methods;
+mod numbers;
+mod operations;
 mod operators;
+mod parser;
 mod predicates;
+mod pretty;
+mod references;
 mod scope;
 mod sequences;
 mod show;
+mod translation;
+mod tree;
 mod value;
+mod wrap;
 
-use crate::error::{Error, Result, reserve};
-use budget::{Budget, SOURCE_BYTES, exceeded, failure};
-use indexmap::IndexMap;
+use crate::error::{Error, Result};
+use crate::sync::threads;
+pub use budget::Limits;
+use budget::{Budget, SOURCE_BYTES, exceeded};
+use check::check;
+use heap::Entries;
 use interpreter::Interpreter;
-use minijinja::machinery::parse;
-use minijinja::syntax::SyntaxConfig;
-use regex::Regex;
-use std::borrow::Cow;
+use key::Key;
+use lexer::with_plain_line_ends;
+pub use operations::{Kind, operations};
+use parser::parse;
 use std::time::SystemTime;
-use value::{Key, VALUES, Value, gathered, insert};
+use value::Value;
 
 /// Stack of the thread that a template runs on: deep expressions recurse in the parser and the evaluator.
 const STACK_BYTES: usize = 64 << 20;
-
-/// What a byte of JSON or of a template's source may become in their parsers, in bytes.
-const JSON_BYTES_A_BYTE: usize = 4;
-const TREE_BYTES_A_BYTE: usize = 64;
 
 /// What a template sees beside the messages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,6 +75,8 @@ pub struct ChatOptions<'a> {
     pub bos: &'a str,
     /// Text of the model's end token, for `eos_token`.
     pub eos: &'a str,
+    /// What the template may use up.
+    pub limits: Limits,
 }
 
 /// Renders `template` for `messages_json`, an array of messages.
@@ -64,97 +87,54 @@ pub fn render(template: &str, messages_json: &[u8], options: &ChatOptions) -> Re
     if template.len() > SOURCE_BYTES {
         return exceeded("source", format_args!("{SOURCE_BYTES} bytes"));
     }
-    let builder = std::thread::Builder::new().name("segno-chat".into()).stack_size(STACK_BYTES);
-    std::thread::scope(|threads| {
-        let thread = builder
-            .spawn_scoped(threads, || render_here(template, messages_json, options))
-            .map_err(|_| Error::out_of_memory("the stack of a chat template", STACK_BYTES))?;
-        thread.join().unwrap_or_else(|_| Err(Error::Panic("rendering a chat template".into())))
-    })
+    let rendered = threads::run("segno-chat", STACK_BYTES, || render_here(template, messages_json, options));
+    let rendered = rendered.map_err(|_| Error::out_of_memory("the stack of a chat template", STACK_BYTES))?;
+    rendered.unwrap_or_else(|_| Err(Error::Panic("rendering a chat template".into())))
 }
 
 fn render_here(template: &str, messages_json: &[u8], options: &ChatOptions) -> Result<String> {
     let context = context(messages_json, options)?;
     let now = if options.now == 0 { system_clock() } else { options.now };
-    let source = without_generation_tags(template)?;
-    drop(reserve::<u8>(source.len().saturating_mul(TREE_BYTES_A_BYTE), VALUES)?);
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    let syntax = syntax.map_err(|error| Error::Template(format!("chat template: {error}")))?;
-    let parsed = match parse(&source, "chat template", syntax) {
-        Ok(parsed) => parsed,
-        Err(error) => return failure(format!("chat template: {error}").replace('\n', " ")),
-    };
-    let budget = Budget::new();
-    Interpreter::new(&budget, &context, now).render(&parsed)
+    let source = with_plain_line_ends(template)?;
+    let budget = Budget::new(options.limits);
+    let tree = parse(&budget, &source)?;
+    check(&tree)?;
+    Interpreter::new(&tree, &budget, &context, now)?.render()
 }
 
 fn system_clock() -> i64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
-/// Makes comments of the tags that only training looks at; a comment treats the space around it as a tag does.
-fn without_generation_tags(template: &str) -> Result<Cow<'_, str>> {
-    let tag = Regex::new(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}");
-    let tag = tag.map_err(|error| Error::Template(format!("chat template: {error}")))?;
-    Ok(tag.replace_all(template, "{#${1}${2}#}"))
-}
-
 /// The variables of a template.
-fn context(messages_json: &[u8], options: &ChatOptions) -> Result<IndexMap<Key, Value>> {
+fn context(messages_json: &[u8], options: &ChatOptions) -> Result<Entries> {
     let budget = Budget::of_input();
-    let mut context = IndexMap::new();
-    let messages = read_json(&budget, messages_json, "messages")?;
+    let mut context = Entries::new(&budget);
+    let mut set = |name: &str, value: Value| context.insert(Key::text(&budget, name)?, value);
+    let messages = json::read(&budget, messages_json, "messages")?;
     if !matches!(messages, Value::List(_)) {
         return Err(Error::InvalidArgument("messages are not a json array".into()));
     }
-    insert(&mut context, Key::text("messages")?, messages)?;
+    set("messages", messages)?;
     if let Some(tools) = options.tools_json {
-        insert(&mut context, Key::text("tools")?, read_json(&budget, tools, "tools")?)?;
+        let tools = json::read(&budget, tools, "tools_json")?;
+        if !matches!(tools, Value::List(_)) {
+            let found = tools.type_name();
+            return Err(Error::InvalidArgument(format!("tools_json must be a json array of tools, it is a {found}")));
+        }
+        set("tools", tools)?;
     }
-    insert(&mut context, Key::text("add_generation_prompt")?, Value::Bool(options.add_generation_prompt))?;
+    set("add_generation_prompt", Value::Bool(options.add_generation_prompt))?;
     for (name, text) in [("bos_token", options.bos), ("eos_token", options.eos)] {
-        insert(&mut context, Key::text(name)?, Value::text(&budget, text)?)?;
+        set(name, Value::text(&budget, text)?)?;
     }
     if let Some(variables) = options.vars_json {
-        let Value::Map(variables) = read_json(&budget, variables, "variables")? else {
+        let Value::Map(variables) = json::read(&budget, variables, "variables")? else {
             return Err(Error::InvalidArgument("variables are not a json object".into()));
         };
         for (name, value) in variables.iter() {
-            insert(&mut context, name.clone(), value.clone())?;
+            context.insert(name.clone(), value.clone())?;
         }
     }
     Ok(context)
-}
-
-fn read_json(budget: &Budget, json: &[u8], what: &str) -> Result<Value> {
-    // The parsers of others end the process when memory runs out, so what they may take is asked for before.
-    drop(reserve::<u8>(json.len().saturating_mul(JSON_BYTES_A_BYTE), VALUES)?);
-    let parsed = serde_json::from_slice(json);
-    let parsed = parsed.map_err(|error| Error::InvalidArgument(format!("{what} are not json: {error}")))?;
-    from_json(budget, parsed)
-}
-
-fn from_json(budget: &Budget, json: serde_json::Value) -> Result<Value> {
-    use serde_json::Value as Json;
-    Ok(match json {
-        Json::Null => Value::None,
-        Json::Bool(value) => Value::Bool(value),
-        Json::Number(number) => match (number.as_i128(), number.as_f64()) {
-            (Some(integer), _) => Value::Int(integer),
-            (None, float) => Value::Float(float.unwrap_or(f64::NAN)),
-        },
-        Json::String(text) => Value::Text(text.into()),
-        Json::Array(values) => {
-            let values = gathered(values.into_iter().map(|value| from_json(budget, value)))?;
-            Value::list(budget, values)?
-        }
-        Json::Object(entries) => {
-            let mut map = IndexMap::new();
-            map.try_reserve(entries.len()).map_err(|_| Error::out_of_memory(VALUES, entries.len()))?;
-            for (name, value) in entries {
-                map.insert(Key(Value::Text(name.into())), from_json(budget, value)?);
-            }
-            Value::map(budget, map)?
-        }
-    })
 }

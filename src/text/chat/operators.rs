@@ -1,145 +1,109 @@
 //! Operators of expressions: arithmetic, comparison, membership, subscripts, as Python defines them.
 
-use super::budget::{Budget, Text, failure};
+use super::arithmetic::{arithmetic, unsupported};
+use super::attributes;
+use super::budget::{Budget, failure};
 use super::format;
+use super::heap::{Buffer, Text};
+use super::key::Key;
+use super::lazy::{Part, Range};
+use super::markup::{escaped, marked};
 use super::methods;
+use super::numbers;
 use super::show::push_display;
-use super::value::{Items, Key, VALUES, Value};
-use crate::error::{Excerpt, Result, collected};
-use minijinja::machinery::ast::{BinOpKind, CompareOpKind};
+use super::tree::{BinOpKind, CompareOpKind};
+use super::value::{Items, Value};
+use crate::error::{Excerpt, Result};
 use std::cmp::Ordering;
-use std::rc::Rc;
+
+/// Units of work for a byte that is searched, or searched for.
+pub(super) const SEARCH_UNITS: usize = 2;
+
+/// Operators between two values, in groups that bind alike, the loosest first.
+pub(super) const SUMS: [(&str, BinOpKind); 2] = [("+", BinOpKind::Add), ("-", BinOpKind::Sub)];
+pub(super) const PRODUCTS: [(&str, BinOpKind); 4] =
+    [("*", BinOpKind::Mul), ("/", BinOpKind::Div), ("//", BinOpKind::FloorDiv), ("%", BinOpKind::Rem)];
+pub(super) const POWERS: [(&str, BinOpKind); 1] = [("**", BinOpKind::Pow)];
+/// Operators between two values that are neither arithmetic nor comparisons.
+pub(super) const OTHERS: [&str; 5] = ["and", "in", "not in", "or", "~"];
+/// Operators before a value.
+pub(super) const PREFIXES: [&str; 2] = ["-", "not"];
 
 /// `left op right` for every operator that evaluates both sides.
 pub(super) fn binary(budget: &Budget, op: BinOpKind, left: &Value, right: &Value) -> Result<Value> {
     match op {
         BinOpKind::Add => add(budget, left, right),
         BinOpKind::Mul => multiply(budget, left, right),
-        BinOpKind::Concat => concat(budget, left, right),
-        BinOpKind::Rem if left.as_str().is_some() => format::percent(budget, left.as_str().unwrap_or(""), right),
-        BinOpKind::Eq => compare(budget, CompareOpKind::Eq, left, right).map(Value::Bool),
-        BinOpKind::Ne => compare(budget, CompareOpKind::Ne, left, right).map(Value::Bool),
-        BinOpKind::Lt => compare(budget, CompareOpKind::Lt, left, right).map(Value::Bool),
-        BinOpKind::Lte => compare(budget, CompareOpKind::Lte, left, right).map(Value::Bool),
-        BinOpKind::Gt => compare(budget, CompareOpKind::Gt, left, right).map(Value::Bool),
-        BinOpKind::Gte => compare(budget, CompareOpKind::Gte, left, right).map(Value::Bool),
-        BinOpKind::In => contains(budget, right, left).map(Value::Bool),
-        _ => arithmetic(op, left, right),
+        BinOpKind::Rem if left.as_str().is_some() => format::percent(budget, left, right),
+        _ => arithmetic(budget, op, left, right),
     }
-}
-
-fn sign(op: BinOpKind) -> &'static str {
-    match op {
-        BinOpKind::Add => "+",
-        BinOpKind::Sub => "-",
-        BinOpKind::Mul => "*",
-        BinOpKind::Div => "/",
-        BinOpKind::FloorDiv => "//",
-        BinOpKind::Rem => "%",
-        _ => "**",
-    }
-}
-
-fn unsupported(op: BinOpKind, left: &Value, right: &Value) -> Result<Value> {
-    left.defined()?;
-    right.defined()?;
-    let (left, right) = (left.type_name(), right.type_name());
-    failure(format!("unsupported operand type(s) for {}: '{left}' and '{right}'", sign(op)))
 }
 
 fn add(budget: &Budget, left: &Value, right: &Value) -> Result<Value> {
     match (left, right) {
-        (Value::Text(_), Value::Text(_)) => concat(budget, left, right),
-        (Value::List(a), Value::List(b)) => Value::list(budget, joined(budget, a, b)?),
-        (Value::Tuple(a), Value::Tuple(b)) => Value::tuple(budget, joined(budget, a, b)?),
-        _ => arithmetic(BinOpKind::Add, left, right),
+        (Value::Text(a), Value::Text(b)) => {
+            if a.is_markup() || b.is_markup() {
+                let mut text = Text::new(budget);
+                text.push(&escaped(budget, left)?)?;
+                text.push(&escaped(budget, right)?)?;
+                return Ok(Value::Text(text.finish().marked()));
+            }
+            let mut text = Text::with_room(budget, a.len() + b.len())?;
+            text.push(a)?;
+            text.push(b)?;
+            Ok(text.value())
+        }
+        (Value::List(a), Value::List(b)) => Value::list(joined(budget, a, b)?),
+        (Value::Tuple(a), Value::Tuple(b)) => Value::tuple(joined(budget, a, b)?),
+        _ => arithmetic(budget, BinOpKind::Add, left, right),
     }
 }
 
-fn joined(budget: &Budget, a: &Items, b: &Items) -> Result<Vec<Value>> {
-    budget.take_items(a.len() + b.len())?;
-    collected(a.iter().chain(b.iter()).cloned(), VALUES)
+fn joined(budget: &Budget, a: &Items, b: &Items) -> Result<Buffer<Value>> {
+    Buffer::of(budget, a.iter().chain(b.iter()).cloned())
 }
 
-fn concat(budget: &Budget, left: &Value, right: &Value) -> Result<Value> {
-    let mut text = Text::new(budget);
-    push_display(&mut text, left)?;
-    push_display(&mut text, right)?;
-    Ok(Value::Text(text.finish().into()))
+/// `a ~ b ~ c`; `html`: what does not count as HTML is escaped.
+pub(super) fn concat(budget: &Budget, parts: &[Value], html: bool) -> Result<Value> {
+    let bytes = parts.iter().filter_map(Value::as_str).map(str::len).sum();
+    let mut text = Text::with_room(budget, bytes)?;
+    if html {
+        parts.iter().try_for_each(|part| text.push(&escaped(budget, part)?))?;
+        return Ok(Value::Text(text.finish().marked()));
+    }
+    parts.iter().try_for_each(|part| push_display(&mut text, part))?;
+    Ok(text.value())
 }
 
 fn multiply(budget: &Budget, left: &Value, right: &Value) -> Result<Value> {
     let (sequence, count) = match (left, right) {
-        (Value::Text(_) | Value::List(_) | Value::Tuple(_), count) => (left, count.as_int()),
-        (count, Value::Text(_) | Value::List(_) | Value::Tuple(_)) => (right, count.as_int()),
-        _ => return arithmetic(BinOpKind::Mul, left, right),
+        (Value::Text(_) | Value::List(_) | Value::Tuple(_), count) => (left, count.as_position()),
+        (count, Value::Text(_) | Value::List(_) | Value::Tuple(_)) => (right, count.as_position()),
+        _ => return arithmetic(budget, BinOpKind::Mul, left, right),
     };
     let Some(count) = count else { return unsupported(BinOpKind::Mul, left, right) };
     let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
     let repeated = |items: &Items| {
-        budget.take_items(items.len().saturating_mul(count))?;
-        collected((0..count).flat_map(|_| items.iter().cloned()), VALUES)
+        // Nothing repeated is nothing, however often.
+        let len = items.len().saturating_mul(count);
+        Buffer::of(budget, items.iter().cycle().take(len).cloned())
     };
     match sequence {
-        Value::List(items) => Value::list(budget, repeated(items)?),
-        Value::Tuple(items) => Value::tuple(budget, repeated(items)?),
+        Value::List(items) => Value::list(repeated(items)?),
+        Value::Tuple(items) => Value::tuple(repeated(items)?),
         text => {
             let mut out = Text::new(budget);
             out.repeat(text.as_str().unwrap_or(""), count)?;
-            Ok(Value::Text(out.finish().into()))
+            as_text(budget, text, out.value())
         }
     }
 }
 
-fn arithmetic(op: BinOpKind, left: &Value, right: &Value) -> Result<Value> {
-    if let (Some(a), Some(b)) = (left.as_int(), right.as_int())
-        && !matches!(op, BinOpKind::Div)
-    {
-        return integers(op, a, b);
-    }
-    let (Some(a), Some(b)) = (left.as_float(), right.as_float()) else { return unsupported(op, left, right) };
-    if b == 0.0 && matches!(op, BinOpKind::Div | BinOpKind::FloorDiv | BinOpKind::Rem) {
-        return failure("division by zero");
-    }
-    Ok(Value::Float(match op {
-        BinOpKind::Add => a + b,
-        BinOpKind::Sub => a - b,
-        BinOpKind::Mul => a * b,
-        BinOpKind::Div => a / b,
-        BinOpKind::FloorDiv => (a / b).floor(),
-        BinOpKind::Rem => a - b * (a / b).floor(),
-        _ => a.powf(b),
-    }))
-}
-
-fn integers(op: BinOpKind, a: i128, b: i128) -> Result<Value> {
-    if b == 0 && matches!(op, BinOpKind::FloorDiv | BinOpKind::Rem) {
-        return failure("integer division or modulo by zero");
-    }
-    let floored = |quotient: i128| if a % b != 0 && (a < 0) != (b < 0) { quotient - 1 } else { quotient };
-    let result = match op {
-        BinOpKind::Add => a.checked_add(b),
-        BinOpKind::Sub => a.checked_sub(b),
-        BinOpKind::Mul => a.checked_mul(b),
-        BinOpKind::FloorDiv => a.checked_div(b).map(floored),
-        BinOpKind::Rem => a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }),
-        _ if b < 0 => return Ok(Value::Float((a as f64).powf(b as f64))),
-        _ => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)),
-    };
-    result.map(Value::Int).map_or_else(|| failure(format!("the result of {a} {} {b} is too large", sign(op))), Ok)
-}
-
-/// `-value`
-pub(super) fn negate(value: &Value) -> Result<Value> {
-    match (value.as_int(), value) {
-        (Some(number), _) => {
-            number.checked_neg().map(Value::Int).map_or_else(|| failure("the number is too large"), Ok)
-        }
-        (None, Value::Float(number)) => Ok(Value::Float(-number)),
-        _ => {
-            value.defined()?;
-            failure(format!("bad operand type for unary -: '{}'", value.type_name()))
-        }
+/// `value`, made of the text `of`: it counts as HTML if that does.
+pub(super) fn as_text(budget: &Budget, of: &Value, value: Value) -> Result<Value> {
+    match of {
+        of if of.is_markup() => marked(budget, value),
+        _ => Ok(value),
     }
 }
 
@@ -163,7 +127,8 @@ pub(super) fn equal(budget: &Budget, left: &Value, right: &Value) -> Result<bool
     Ok(match (left, right) {
         (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
         (Value::Text(a), Value::Text(b)) => {
-            budget.scan(a.len().min(b.len()))?;
+            // Texts of different lengths are told apart by them.
+            budget.work(if a.len() == b.len() { a.len() } else { 0 })?;
             a == b
         }
         (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
@@ -172,20 +137,25 @@ pub(super) fn equal(budget: &Budget, left: &Value, right: &Value) -> Result<bool
         (Value::Map(a), Value::Map(b)) => {
             a.len() == b.len()
                 && all_pairs(a.iter(), |(key, value)| {
-                    b.get(key).map_or(Ok(false), |other| equal(budget, value, other))
+                    let key = Key::new(budget, key.0.clone())?;
+                    b.get(&key).map_or(Ok(false), |other| equal(budget, value, other))
                 })?
         }
-        (Value::Namespace(a), Value::Namespace(b)) => Rc::ptr_eq(a, b),
-        (Value::Macro(a), Value::Macro(b)) => a == b,
-        (a, b) => number_order(a, b) == Some(Ordering::Equal),
+        (Value::Range(a), Value::Range(b)) => {
+            a.len() == b.len() && (a.len() == 0 || a.start == b.start) && (a.len() < 2 || a.step == b.step)
+        }
+        (Value::View(a), Value::View(b)) if a.part == b.part && a.part != Part::Values => {
+            a.map.len() == b.map.len()
+                && all_pairs(a.map.iter(), |(key, value)| {
+                    let other = b.map.get(&Key::new(budget, key.0.clone())?);
+                    match other {
+                        Some(other) if a.part == Part::Items => equal(budget, value, other),
+                        other => Ok(other.is_some()),
+                    }
+                })?
+        }
+        (a, b) => a.is_same(b) || a.number_order(b) == Some(Ordering::Equal),
     })
-}
-
-/// How two numbers compare, exactly; `None` for other values and what is no number.
-fn number_order(left: &Value, right: &Value) -> Option<Ordering> {
-    let (a, b) = (left.as_float()?, right.as_float()?);
-    let whole = |value: &Value, float: f64| value.as_int().unwrap_or(float as i128);
-    Some(a.partial_cmp(&b)?.then_with(|| whole(left, a).cmp(&whole(right, b))))
 }
 
 fn all_pairs<T>(mut pairs: impl Iterator<Item = T>, same: impl Fn(T) -> Result<bool>) -> Result<bool> {
@@ -197,7 +167,7 @@ pub(super) fn order(budget: &Budget, left: &Value, right: &Value) -> Result<Opti
     budget.spend(1)?;
     match (left, right) {
         (Value::Text(a), Value::Text(b)) => {
-            budget.scan(a.len().min(b.len()))?;
+            budget.work(a.len().min(b.len()))?;
             Ok(Some(a.cmp(b)))
         }
         (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
@@ -208,7 +178,7 @@ pub(super) fn order(budget: &Budget, left: &Value, right: &Value) -> Result<Opti
             }
             Ok(Some(a.len().cmp(&b.len())))
         }
-        (a, b) if a.as_float().is_some() && b.as_float().is_some() => Ok(number_order(a, b)),
+        (a, b) if a.as_float().is_some() && b.as_float().is_some() => Ok(a.number_order(b)),
         _ => {
             left.defined()?;
             right.defined()?;
@@ -240,12 +210,12 @@ pub(super) fn contains(budget: &Budget, container: &Value, item: &Value) -> Resu
     match container {
         Value::Text(text) => match item {
             Value::Text(part) => {
-                budget.scan(text.len() + part.len())?;
+                budget.work((text.len() + part.len()).saturating_mul(SEARCH_UNITS))?;
                 Ok(text.contains(&**part))
             }
             other => failure(format!("'in <string>' requires string as left operand, not {}", other.type_name())),
         },
-        Value::Map(map) => Ok(map.contains_key(&Key::new(item.clone())?)),
+        Value::Map(map) => Ok(map.contains_key(&Key::new(budget, item.clone())?)),
         Value::List(items) | Value::Tuple(items) => {
             for other in items.iter() {
                 if equal(budget, item, other)? {
@@ -255,53 +225,85 @@ pub(super) fn contains(budget: &Budget, container: &Value, item: &Value) -> Resu
             Ok(false)
         }
         Value::Undefined(_) => Ok(false),
+        Value::Range(range) if item.as_int().is_some() => Ok(range.contains(item.as_int().unwrap_or(0))),
+        Value::View(view) if view.part == Part::Keys => Ok(view.map.contains_key(&Key::new(budget, item.clone())?)),
+        Value::Range(_) | Value::View(_) => {
+            let items = container.iterate(budget)?;
+            contains(budget, &Value::List(items), item)
+        }
+        Value::Generator(generator) => {
+            while let Some(other) = generator.next(budget)? {
+                if equal(budget, item, &other)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
         other => failure(format!("argument of type '{}' is not iterable", other.type_name())),
     }
 }
 
 /// `value.name`: an attribute, else the item of that name.
-pub(super) fn attribute(value: &Value, name: &str) -> Result<Value> {
-    value.defined()?;
-    if methods::is_unsafe(value, name) {
+pub(super) fn attribute(budget: &Budget, value: &Value, name: &str) -> Result<Value> {
+    // Of what is undefined only its class is there, and that is unsafe.
+    if name != "__class__" {
+        value.defined()?;
+    }
+    budget.work(name.len())?;
+    if attributes::is_unsafe(value, name) {
         let (name, kind) = (Excerpt(name.as_bytes()), value.type_name());
-        let message = format!("access to attribute '{name}' of '{kind}' object is unsafe.");
-        return Ok(Value::Undefined(message.into()));
+        return Value::undefined(budget, format_args!("access to attribute '{name}' of '{kind}' object is unsafe."));
     }
-    if methods::has(value, name) {
-        return Ok(Value::Method(Rc::new((value.clone(), name.to_owned()))));
+    if let Some(name) = attributes::find(value, name) {
+        return value.method(budget, name);
     }
-    Ok(match value {
+    let found = match value {
         Value::Map(map) => map.get(name).cloned(),
-        Value::Namespace(namespace) => namespace.borrow().get(name).cloned(),
-        Value::Loop(current) => methods::loop_attribute(current, name),
+        Value::Namespace(namespace) => namespace.entries.borrow().get(name).cloned(),
+        Value::Loop(current) => methods::loop_attribute(budget, current, name)?,
+        Value::Tuple(items) => items.named(name),
+        Value::Macro(declared) => declared.attribute(name),
+        Value::Cycler(cycler) => cycler.attribute(name),
+        Value::Joiner(joiner) => joiner.attribute(name),
+        number if number.as_float().is_some() => numbers::attribute(budget, number, name)?,
+        Value::Range(range) => match name {
+            "start" => Some(Value::Int(range.start)),
+            "stop" => Some(Value::Int(range.stop)),
+            "step" => Some(Value::Int(range.step)),
+            _ => None,
+        },
         _ => None,
-    }
-    .unwrap_or_else(|| value.missing(name)))
+    };
+    found.map_or_else(|| value.missing(budget, name), Ok)
 }
 
 /// `value[subscript]`: an item, else the attribute of that name.
 pub(super) fn item(budget: &Budget, value: &Value, subscript: &Value) -> Result<Value> {
     value.defined()?;
     let found = match (value, subscript) {
-        (Value::Map(map), key) => map.get(&Key::new(key.clone())?).cloned(),
+        (Value::Map(map), key) => Key::of(budget, key)?.and_then(|key| map.get(&key).cloned()),
+        (Value::Range(range), index) => {
+            let index = index.as_int().and_then(|index| position(index, range.len()));
+            index.map(|index| Value::Int(range.at(index)))
+        }
         (Value::List(items) | Value::Tuple(items), index) => {
             index.as_int().and_then(|index| position(index, items.len())).map(|index| items[index].clone())
         }
         (Value::Text(text), index) if index.as_int().is_some() => {
-            budget.scan(text.len())?;
+            budget.work(text.len().saturating_mul(2))?;
             let index = position(index.as_int().unwrap_or(0), text.chars().count());
             let c = index.and_then(|index| text.chars().nth(index));
-            c.map(Value::character)
+            c.map(|c| as_text(budget, value, Value::character(budget, c)?)).transpose()?
         }
         _ => None,
     };
     match (found, subscript) {
         (Some(found), _) => Ok(found),
-        (None, Value::Text(name)) => attribute(value, name),
+        (None, Value::Text(name)) => attribute(budget, value, name),
         (None, other) => {
             let shown = super::show::display(budget, other)?;
             let shown = Excerpt(shown.as_bytes());
-            Ok(Value::Undefined(format!("{} object has no element {shown}", value.type_name()).into()))
+            Value::undefined(budget, format_args!("{} object has no element {shown}", value.type_name()))
         }
     }
 }
@@ -314,19 +316,25 @@ fn position(index: i128, len: usize) -> Option<usize> {
 /// `value[start:stop:step]`
 pub(super) fn slice(budget: &Budget, value: &Value, bounds: [&Value; 3]) -> Result<Value> {
     match value {
-        Value::List(items) => Value::list(budget, sliced(budget, items, bounds)?),
-        Value::Tuple(items) => Value::tuple(budget, sliced(budget, items, bounds)?),
+        Value::List(items) => Value::list(sliced(budget, items, bounds)?),
+        Value::Tuple(items) => Value::tuple(sliced(budget, items, bounds)?),
         Value::Text(text) => {
             let span = Span::of(bounds, value.length(budget)?)?;
             if span.step == 1 {
+                budget.work(text.len().saturating_mul(2))?;
                 let at = |index: i128| text.char_indices().nth(index as usize).map_or(text.len(), |(at, _)| at);
-                return Value::text(budget, &text[at(span.start)..at(span.end.max(span.start))]);
+                let part = Value::text(budget, &text[at(span.start)..at(span.end.max(span.start))])?;
+                return as_text(budget, value, part);
             }
-            budget.take(text.len().saturating_mul(size_of::<char>()))?;
-            let characters: Vec<char> = collected(text.chars(), VALUES)?;
+            let characters = Buffer::of(budget, text.chars())?;
             let mut out = Text::new(budget);
-            span.positions().try_for_each(|at| out.push(characters[at].encode_utf8(&mut [0; 4])))?;
-            Ok(Value::Text(out.finish().into()))
+            span.positions().try_for_each(|at| out.push_char(characters[at]))?;
+            as_text(budget, value, out.value())
+        }
+        Value::Range(range) => {
+            let span = Span::of(bounds, range.len())?;
+            let number = |index: i128| range.start.saturating_add(range.step.saturating_mul(index));
+            Range::value(budget, number(span.start), number(span.end), range.step.saturating_mul(span.step))
         }
         other => {
             other.defined()?;
@@ -335,10 +343,9 @@ pub(super) fn slice(budget: &Budget, value: &Value, bounds: [&Value; 3]) -> Resu
     }
 }
 
-fn sliced(budget: &Budget, items: &Items, bounds: [&Value; 3]) -> Result<Vec<Value>> {
+fn sliced(budget: &Budget, items: &Items, bounds: [&Value; 3]) -> Result<Buffer<Value>> {
     let span = Span::of(bounds, items.len())?;
-    budget.spend(span.positions().size_hint().0 as u64)?;
-    collected(span.positions().map(|at| items[at].clone()), VALUES)
+    Buffer::of(budget, span.positions().map(|at| items[at].clone()))
 }
 
 /// The positions of a slice: from `start` to before `end`.
@@ -352,7 +359,7 @@ struct Span {
 impl Span {
     /// Python's rules for a sequence of `len` items.
     fn of([start, stop, step]: [&Value; 3], len: usize) -> Result<Span> {
-        let bound = |value: &Value| match (value.as_int(), value) {
+        let bound = |value: &Value| match (value.as_position(), value) {
             (Some(number), _) => Ok(Some(number)),
             (None, Value::None) => Ok(None),
             (None, other) => failure(format!("slice indices must be integers or None, not {}", other.type_name())),

@@ -1,110 +1,133 @@
 //! What may stand behind `is`.
 
 use super::arguments::Arguments;
-use super::budget::{Budget, failure};
+use super::budget::{Budget, Cost, failure};
+use super::characters;
 use super::filters;
-use super::operators::{compare, contains};
+use super::operators::{binary, compare, contains, equal};
+use super::show::display;
+use super::tree::{BinOpKind, CompareOpKind};
 use super::value::Value;
-use crate::error::Result;
-use minijinja::machinery::ast::CompareOpKind;
-use std::rc::Rc;
+use crate::error::{Excerpt, Result};
+
+/// Units of work for each byte of a text whose characters are asked for their case.
+const CASE_UNITS: usize = 6;
+
+type Test = fn(&Budget, &Value, &Arguments) -> Result<bool>;
+
+/// All tests that are no comparisons in the order of their names, with what one pays for its operands.
+pub(super) const TESTS: [(&str, Cost, Test); 24] = [
+    ("boolean", Cost::Constant, |_, value, _| Ok(matches!(value, Value::Bool(_)))),
+    ("callable", Cost::Constant, |_, value, _| {
+        let functions = matches!(value, Value::Macro(_) | Value::Block(_) | Value::Function(_) | Value::Method(_));
+        Ok(functions || matches!(value, Value::Joiner(_) | Value::Loop(_) | Value::Undefined(_)))
+    }),
+    ("defined", Cost::Constant, |_, value, _| Ok(!matches!(value, Value::Undefined(_)))),
+    ("divisibleby", Cost::Constant, divisible),
+    ("escaped", Cost::Constant, |_, value, _| Ok(matches!(value, Value::Text(text) if text.is_markup()))),
+    ("even", Cost::Constant, |budget, value, _| leaves(budget, value, &Value::Int(2), 0)),
+    ("false", Cost::Constant, |_, value, _| Ok(matches!(value, Value::Bool(false)))),
+    ("filter", Cost::Constant, |_, value, _| Ok(value.as_str().is_some_and(filters::exists))),
+    ("float", Cost::Constant, |_, value, _| Ok(matches!(value, Value::Float(_)))),
+    ("in", Cost::Constant, |budget, value, arguments| contains(budget, arguments.required(0, "other")?, value)),
+    ("integer", Cost::Constant, |_, value, _| Ok(matches!(value, Value::Int(_) | Value::Large(_)))),
+    ("iterable", Cost::Constant, |_, value, _| Ok(value.is_iterable())),
+    ("lower", Cost::Operands, |budget, value, _| is_of_case(budget, value, "islower")),
+    ("mapping", Cost::Constant, |_, value, _| Ok(matches!(value, Value::Map(_)))),
+    ("none", Cost::Constant, |_, value, _| Ok(matches!(value, Value::None))),
+    ("number", Cost::Constant, |_, value, _| Ok(value.as_float().is_some())),
+    ("odd", Cost::Constant, |budget, value, _| leaves(budget, value, &Value::Int(2), 1)),
+    ("sameas", Cost::Constant, |budget, value, arguments| same(budget, value, arguments.required(0, "other")?)),
+    ("sequence", Cost::Constant, |_, value, _| {
+        let lazy = matches!(value, Value::View(_) | Value::Generator(_) | Value::Loop(_));
+        Ok(value.is_iterable() && !lazy)
+    }),
+    ("string", Cost::Constant, |_, value, _| Ok(matches!(value, Value::Text(_)))),
+    ("test", Cost::Constant, |_, value, _| Ok(value.as_str().is_some_and(exists))),
+    ("true", Cost::Constant, |_, value, _| Ok(matches!(value, Value::Bool(true)))),
+    ("undefined", Cost::Constant, |_, value, _| Ok(matches!(value, Value::Undefined(_)))),
+    ("upper", Cost::Operands, |budget, value, _| is_of_case(budget, value, "isupper")),
+];
+
+/// The comparisons, which are tests too.
+pub(super) const COMPARISONS: [(&str, CompareOpKind); 15] = [
+    ("!=", CompareOpKind::Ne),
+    ("<", CompareOpKind::Lt),
+    ("<=", CompareOpKind::Lte),
+    ("==", CompareOpKind::Eq),
+    (">", CompareOpKind::Gt),
+    (">=", CompareOpKind::Gte),
+    ("eq", CompareOpKind::Eq),
+    ("equalto", CompareOpKind::Eq),
+    ("ge", CompareOpKind::Gte),
+    ("greaterthan", CompareOpKind::Gt),
+    ("gt", CompareOpKind::Gt),
+    ("le", CompareOpKind::Lte),
+    ("lessthan", CompareOpKind::Lt),
+    ("lt", CompareOpKind::Lt),
+    ("ne", CompareOpKind::Ne),
+];
 
 /// Whether `value is name(arguments)`.
 pub(super) fn holds(budget: &Budget, name: &str, value: &Value, arguments: &Arguments) -> Result<bool> {
-    let other = || arguments.required(0, "other");
-    let integer = || match value.as_int() {
-        Some(number) => Ok(number),
-        None => failure(format!("'{}' object is no integer", value.type_name())),
-    };
-    Ok(match name {
-        "defined" => !matches!(value, Value::Undefined(_)),
-        "undefined" => matches!(value, Value::Undefined(_)),
-        "none" => matches!(value, Value::None),
-        "boolean" => matches!(value, Value::Bool(_)),
-        "true" => matches!(value, Value::Bool(true)),
-        "false" => matches!(value, Value::Bool(false)),
-        "integer" => matches!(value, Value::Int(_)),
-        "float" => matches!(value, Value::Float(_)),
-        "number" => value.as_float().is_some(),
-        "string" => matches!(value, Value::Text(_)),
-        "mapping" => matches!(value, Value::Map(_)),
-        "iterable" => value.iterate(budget).is_ok(),
-        "sequence" => {
-            matches!(value, Value::Text(_) | Value::List(_) | Value::Tuple(_) | Value::Map(_) | Value::Undefined(_))
+    if let Ok(index) = TESTS.binary_search_by_key(&name, |(name, ..)| name) {
+        let (_, cost, test) = TESTS[index];
+        budget.call(cost, value, arguments)?;
+        return test(budget, value, arguments);
+    }
+    match comparison(name) {
+        Some(op) => {
+            budget.call(Cost::Constant, value, arguments)?;
+            compare(budget, op, value, arguments.required(0, "other")?)
         }
-        "callable" => matches!(value, Value::Macro(_) | Value::Function(_) | Value::Method(_)),
-        "escaped" => false,
-        "lower" => value.as_str().is_some_and(|text| !text.chars().any(char::is_uppercase)),
-        "upper" => value.as_str().is_some_and(|text| !text.chars().any(char::is_lowercase)),
-        "odd" => integer()?.rem_euclid(2) == 1,
-        "even" => integer()?.rem_euclid(2) == 0,
-        "divisibleby" => match other()?.as_int() {
-            Some(divisor) if divisor != 0 => integer()?.rem_euclid(divisor) == 0,
-            _ => return failure("divisibleby needs a number that is not zero"),
-        },
-        "sameas" => same(value, other()?),
-        "in" => contains(budget, other()?, value)?,
-        "filter" => value.as_str().is_some_and(filters::exists),
-        "test" => value.as_str().is_some_and(exists),
-        _ => match comparison(name) {
-            Some(op) => compare(budget, op, value, other()?)?,
-            None => return failure(format!("no test named '{name}' found")),
-        },
-    })
+        None => failure(format!("no test named '{}' found", Excerpt(name.as_bytes()))),
+    }
 }
 
-const PLAIN: [&str; 24] = [
-    "defined",
-    "undefined",
-    "none",
-    "boolean",
-    "true",
-    "false",
-    "integer",
-    "float",
-    "number",
-    "string",
-    "mapping",
-    "iterable",
-    "sequence",
-    "callable",
-    "escaped",
-    "lower",
-    "upper",
-    "odd",
-    "even",
-    "divisibleby",
-    "sameas",
-    "in",
-    "filter",
-    "test",
-];
+/// Whether there is a test called `name`.
+pub(super) fn exists(name: &str) -> bool {
+    TESTS.binary_search_by_key(&name, |(name, ..)| name).is_ok() || comparison(name).is_some()
+}
 
-fn exists(name: &str) -> bool {
-    PLAIN.contains(&name) || comparison(name).is_some()
+/// What the method `name` says of the text of a value.
+fn is_of_case(budget: &Budget, value: &Value, name: &str) -> Result<bool> {
+    let text = display(budget, value)?;
+    budget.work(text.len().saturating_mul(CASE_UNITS))?;
+    Ok(characters::classify(&text, name))
 }
 
 fn comparison(name: &str) -> Option<CompareOpKind> {
-    Some(match name {
-        "eq" | "equalto" | "==" => CompareOpKind::Eq,
-        "ne" | "!=" => CompareOpKind::Ne,
-        "lt" | "lessthan" | "<" => CompareOpKind::Lt,
-        "le" | "<=" => CompareOpKind::Lte,
-        "gt" | "greaterthan" | ">" => CompareOpKind::Gt,
-        "ge" | ">=" => CompareOpKind::Gte,
-        _ => return None,
+    COMPARISONS.iter().find(|(other, _)| *other == name).map(|&(_, op)| op)
+}
+
+fn divisible(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<bool> {
+    leaves(budget, value, arguments.required(0, "num")?, 0)
+}
+
+/// Whether `rest` is left over when a number is divided.
+fn leaves(budget: &Budget, value: &Value, divisor: &Value, rest: i128) -> Result<bool> {
+    if value.as_float().is_none() {
+        return failure(format!("'{}' object is no number", value.type_name()));
+    }
+    let left = binary(budget, BinOpKind::Rem, value, divisor)?;
+    equal(budget, &left, &Value::Int(rest))
+}
+
+fn same(budget: &Budget, left: &Value, right: &Value) -> Result<bool> {
+    Ok(match (left, right) {
+        (Value::Bool(a), Value::Bool(b)) => a == b,
+        (Value::Int(a), Value::Int(b)) => a == b,
+        (Value::Text(_), Value::Text(_)) => equal(budget, left, right)?,
+        _ => left.is_same(right),
     })
 }
 
-fn same(left: &Value, right: &Value) -> bool {
-    match (left, right) {
-        (Value::None, Value::None) => true,
-        (Value::Bool(a), Value::Bool(b)) => a == b,
-        (Value::Int(a), Value::Int(b)) => a == b,
-        (Value::Text(a), Value::Text(b)) => a == b,
-        (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => Rc::ptr_eq(a, b),
-        (Value::Map(a), Value::Map(b)) => Rc::ptr_eq(a, b),
-        (Value::Namespace(a), Value::Namespace(b)) => Rc::ptr_eq(a, b),
-        _ => false,
+#[cfg(test)]
+mod tests {
+    use super::TESTS;
+
+    #[test]
+    fn tests_are_sorted_for_their_search() {
+        assert!(TESTS.windows(2).all(|pair| pair[0].0 < pair[1].0));
     }
 }

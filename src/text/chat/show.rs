@@ -1,11 +1,21 @@
 //! Values as text: Python's `str` and `repr`, and JSON as `json.dumps` writes it.
 
-use super::budget::{Budget, INDENT_COLUMNS, Text, exceeded, failure};
-use super::value::{Key, VALUES, Value};
-use crate::error::{Result, collected};
+use super::budget::{Budget, INDENT_COLUMNS, exceeded, failure};
+use super::heap::{Buffer, Str, Text};
+use super::integer;
+use super::key::Key;
+use super::value::Value;
+use crate::error::Result;
+use indexmap::IndexMap;
+
+/// Units of work for each byte of a text that is quoted.
+const QUOTED_UNITS: usize = 8;
 
 /// `str(value)`.
-pub(super) fn display(budget: &Budget, value: &Value) -> Result<String> {
+pub(super) fn display(budget: &Budget, value: &Value) -> Result<Str> {
+    if let Value::Text(text) = value {
+        return Ok(text.clone());
+    }
     let mut text = Text::new(budget);
     push_display(&mut text, value)?;
     Ok(text.finish())
@@ -28,27 +38,63 @@ pub(super) fn push_repr(out: &mut Text, value: &Value) -> Result<()> {
         Value::None => out.push("None"),
         Value::Bool(true) => out.push("True"),
         Value::Bool(false) => out.push("False"),
-        Value::Int(number) => out.push(&number.to_string()),
+        Value::Int(_) | Value::Large(_) => push_integer(out, value),
         Value::Float(number) => out.push(&float(*number)),
+        Value::Text(text) if text.is_markup() => {
+            out.push("Markup(")?;
+            push_quoted(out, text)?;
+            out.push(")")
+        }
         Value::Text(text) => push_quoted(out, text),
         Value::List(items) => push_items(out, "[", items, "]"),
         Value::Tuple(items) => push_items(out, "(", items, if items.len() == 1 { ",)" } else { ")" }),
-        Value::Map(map) => {
-            out.push("{")?;
-            for (index, (key, value)) in map.iter().enumerate() {
-                out.push(if index > 0 { ", " } else { "" })?;
-                push_repr(out, &key.0)?;
-                out.push(": ")?;
-                push_repr(out, value)?;
-            }
-            out.push("}")
+        Value::Map(map) => push_entries(out, map),
+        Value::Namespace(namespace) => {
+            // Namespaces may hold each other.
+            let _level = out.budget().enter()?;
+            out.push("<Namespace ")?;
+            push_entries(out, &namespace.entries.borrow())?;
+            out.push(">")
         }
+        Value::Range(range) => {
+            let step = if range.step == 1 { String::new() } else { format!(", {}", range.step) };
+            out.push(&format!("range({}, {}{step})", range.start, range.stop))
+        }
+        Value::View(view) => {
+            out.push(value.type_name())?;
+            push_items(out, "([", &view.items(out.budget())?, "])")
+        }
+        Value::Macro(declared) => {
+            let Some(name) = &declared.name else { return out.push("<Macro anonymous>") };
+            out.push("<Macro ")?;
+            push_quoted(out, name)?;
+            out.push(">")
+        }
+        Value::Template => out.push("<TemplateReference None>"),
+        Value::Loop(current) => out.push(&format!("<LoopContext {}/{}>", current.index.get() + 1, current.items.len())),
         other => {
             out.push("<")?;
             out.push(other.type_name())?;
             out.push(">")
         }
     }
+}
+
+fn push_integer(out: &mut Text, value: &Value) -> Result<()> {
+    let (negative, digits) = integer::digits(out.budget(), value, 10)?;
+    out.push(if negative { "-" } else { "" })?;
+    out.push(&digits)
+}
+
+fn push_entries(out: &mut Text, entries: &IndexMap<Key, Value>) -> Result<()> {
+    out.push("{")?;
+    for (index, (key, value)) in entries.iter().enumerate() {
+        out.push(if index > 0 { ", " } else { "" })?;
+        push_repr(out, &key.0)?;
+        out.push(": ")?;
+        push_repr(out, value)?;
+    }
+    out.push("}")
 }
 
 fn push_items(out: &mut Text, open: &str, items: &[Value], close: &str) -> Result<()> {
@@ -62,31 +108,45 @@ fn push_items(out: &mut Text, open: &str, items: &[Value], close: &str) -> Resul
 
 fn push_quoted(out: &mut Text, text: &str) -> Result<()> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut quoted = String::from(quote);
-    for c in text.chars() {
+    out.push_char(quote)?;
+    out.budget().work(text.len().saturating_mul(QUOTED_UNITS))?;
+    let mut rest = text;
+    let stays = |c: char| is_printable(c) && c != '\\' && c != quote;
+    while let Some((at, c)) = rest.char_indices().find(|&(_, c)| !stays(c)) {
+        out.push(&rest[..at])?;
+        rest = &rest[at + c.len_utf8()..];
         match c {
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            '\\' => quoted.push_str("\\\\"),
-            c if c == quote => quoted.extend(['\\', c]),
-            c if is_printable(c) => quoted.push(c),
-            c => quoted.push_str(&match c as u32 {
-                code @ ..=0xff => format!("\\x{code:02x}"),
-                code @ ..=0xffff => format!("\\u{code:04x}"),
-                code => format!("\\U{code:08x}"),
-            }),
-        }
-        if quoted.len() >= 1024 {
-            out.push(&std::mem::take(&mut quoted))?;
+            '\n' => out.push("\\n")?,
+            '\r' => out.push("\\r")?,
+            '\t' => out.push("\\t")?,
+            '\\' => out.push("\\\\")?,
+            c if c == quote => out.push(if quote == '"' { "\\\"" } else { "\\'" })?,
+            c => {
+                let code = c as u32;
+                let (prefix, digits) = match code {
+                    ..=0xff => ("\\x", 2),
+                    0x100..=0xffff => ("\\u", 4),
+                    _ => ("\\U", 8),
+                };
+                out.push(prefix)?;
+                push_hex(out, code, digits, false)?;
+            }
         }
     }
-    quoted.push(quote);
-    out.push(&quoted)
+    out.push(rest)?;
+    out.push_char(quote)
+}
+
+/// Appends the last `digits` hexadecimal digits of `number`.
+pub(super) fn push_hex(out: &mut Text, number: u32, digits: u32, large: bool) -> Result<()> {
+    (0..digits).rev().try_for_each(|place| {
+        let digit = char::from_digit(number >> (4 * place) & 15, 16).unwrap_or('0');
+        out.push_char(if large { digit.to_ascii_uppercase() } else { digit })
+    })
 }
 
 /// Whether `repr` shows the character as it is: all but controls, formats, separators and private use.
-fn is_printable(c: char) -> bool {
+pub(super) fn is_printable(c: char) -> bool {
     !matches!(c,
         '\0'..='\x1f' | '\x7f'..='\u{a0}' | '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{1680}'
         | '\u{180e}' | '\u{2000}'..='\u{200f}' | '\u{2028}'..='\u{202f}' | '\u{205f}'..='\u{206f}' | '\u{3000}'
@@ -114,9 +174,9 @@ pub(super) fn float(number: f64) -> String {
 /// How JSON is laid out.
 pub(super) struct JsonStyle {
     /// Between items.
-    pub(super) comma: String,
+    pub(super) comma: Str,
     /// Between key and value.
-    pub(super) colon: String,
+    pub(super) colon: Str,
     /// What each level of an indented layout begins with.
     pub(super) indent: Option<String>,
     /// Whether keys are sorted.
@@ -131,7 +191,7 @@ impl JsonStyle {
         let unit = match value {
             Value::None => return Ok(None),
             Value::Text(text) if text.len() <= INDENT_COLUMNS => text.to_string(),
-            other => match other.as_int() {
+            other => match other.as_position() {
                 Some(columns) if columns <= INDENT_COLUMNS as i128 => " ".repeat(columns.max(0) as usize),
                 Some(_) => return exceeded("indent", format_args!("{INDENT_COLUMNS} columns")),
                 None if other.as_str().is_some() => {
@@ -151,7 +211,7 @@ pub(super) fn push_json(out: &mut Text, value: &Value, style: &JsonStyle, level:
         Value::None => out.push("null"),
         Value::Bool(true) => out.push("true"),
         Value::Bool(false) => out.push("false"),
-        Value::Int(number) => out.push(&number.to_string()),
+        Value::Int(_) | Value::Large(_) => push_integer(out, value),
         Value::Float(number) => out.push(&json_float(*number)),
         Value::Text(text) => push_json_text(out, text, style.ascii),
         Value::List(items) | Value::Tuple(items) => {
@@ -159,8 +219,11 @@ pub(super) fn push_json(out: &mut Text, value: &Value, style: &JsonStyle, level:
             push_json_container(out, ["[", "]"], items.iter(), style, level, push)
         }
         Value::Map(map) => {
-            let mut entries: Vec<(&Key, &Value)> = collected(map.iter(), VALUES)?;
+            let mut entries: Buffer<(&Key, &Value)> = Buffer::of(out.budget(), map.iter())?;
             if style.sorted {
+                // Each key is compared about as often as the number of keys has bits.
+                let bytes: usize = map.keys().map(|key| key.0.size()).sum();
+                out.budget().work(bytes.saturating_mul(map.len().max(1).ilog2() as usize + 1))?;
                 entries.sort_unstable_by(|a, b| a.0.0.as_str().cmp(&b.0.0.as_str()));
             }
             let push = |out: &mut Text, (key, value): (&Key, &Value)| {
@@ -208,7 +271,11 @@ fn push_json_key(out: &mut Text, key: &Key, ascii: bool) -> Result<()> {
         Value::Text(text) => push_json_text(out, text, ascii),
         Value::None => out.push("\"null\""),
         Value::Bool(value) => out.push(if *value { "\"true\"" } else { "\"false\"" }),
-        Value::Int(number) => out.push(&format!("\"{number}\"")),
+        Value::Int(_) | Value::Large(_) => {
+            out.push("\"")?;
+            push_integer(out, &key.0)?;
+            out.push("\"")
+        }
         Value::Float(number) => out.push(&format!("\"{}\"", json_float(*number))),
         other => failure(format!("keys must be str, int, float, bool or None, not {}", other.type_name())),
     }
@@ -223,29 +290,26 @@ fn json_float(number: f64) -> String {
 }
 
 fn push_json_text(out: &mut Text, text: &str, ascii: bool) -> Result<()> {
-    let mut quoted = String::from('"');
+    out.push_char('"')?;
     for c in text.chars() {
         match c {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            '\u{8}' => quoted.push_str("\\b"),
-            '\u{c}' => quoted.push_str("\\f"),
+            '"' => out.push("\\\"")?,
+            '\\' => out.push("\\\\")?,
+            '\n' => out.push("\\n")?,
+            '\r' => out.push("\\r")?,
+            '\t' => out.push("\\t")?,
+            '\u{8}' => out.push("\\b")?,
+            '\u{c}' => out.push("\\f")?,
             c if (c as u32) < 0x20 || (ascii && !c.is_ascii()) => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
-                    quoted.push_str(&format!("\\u{unit:04x}"));
+                    out.push("\\u")?;
+                    push_hex(out, (*unit).into(), 4, false)?;
                 }
             }
-            c => quoted.push(c),
-        }
-        if quoted.len() >= 1024 {
-            out.push(&std::mem::take(&mut quoted))?;
+            c => out.push_char(c)?,
         }
     }
-    quoted.push('"');
-    out.push(&quoted)
+    out.push_char('"')
 }
 
 #[cfg(test)]

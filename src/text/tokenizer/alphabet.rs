@@ -3,19 +3,11 @@
 //! Byte-level vocabularies (GPT-2) give every byte one printable character; SentencePiece ones write a space as U+2581
 //! and a single byte as `<0x0A>`.
 
+use super::parts::Alphabet;
 use crate::error::{Result, reserve};
 
-/// The spelling of a vocabulary's normal tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Alphabet {
-    /// One character a byte, after GPT-2's `bytes_to_unicode`.
-    ByteLevel,
-    /// Plain UTF-8 with U+2581 in the place of spaces.
-    Escaped,
-}
-
 /// U+2581, which stands for a space.
-pub(super) const ESCAPED_SPACE: &str = "\u{2581}";
+pub(super) const ESCAPED_SPACE: char = '\u{2581}';
 
 impl Alphabet {
     /// Appends the bytes that the token text `raw` stands for. Text outside the alphabet stands for itself.

@@ -5,27 +5,12 @@
 //! file is read, so that encoding touches no strings.
 
 use super::TOKENS_OF_TEXT;
-use super::alphabet::Alphabet;
 use super::index::Index;
 use super::merge::{Chain, Merge, NONE, Symbol};
-use super::vocabulary::{Kind, TOKENS, Vocabulary};
-use crate::error::{Error, Excerpt, Result, extend, push};
-use crate::format::Metadata;
+use super::parts::{Alphabet, BytePair, Kind, Parts, PrefixSpace, WholeWords};
+use super::vocabulary::{STEP_TOKENS, Vocabulary};
+use crate::error::{Excerpt, Progress, Result, extend, push, room};
 use hashbrown::HashMap;
-use std::ops::Range;
-
-const MERGES: &str = "tokenizer.ggml.merges";
-
-/// Which tokens a whole word may become without merging.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WholeWords {
-    /// None.
-    Never,
-    /// Only runs of line feeds.
-    LineFeeds,
-    /// Every word that is a token.
-    Always,
-}
 
 /// Merges and the tokens of single bytes.
 pub(super) struct Bpe {
@@ -35,25 +20,38 @@ pub(super) struct Bpe {
     by_bytes: Index,
     bytes: [u32; 256],
     unknown: Option<u32>,
+    prefix_space: PrefixSpace,
 }
 
 impl Bpe {
-    /// Reads the merges of a file. `unknown` is the token for bytes that no token spells; without one they are dropped, as
-    /// the models' own tokenizers do (Falcon's has no token for the bytes of the private planes).
-    pub(super) fn read(
-        meta: &Metadata,
+    /// Resolves the merges of `model`, which is that of `parts`. The unknown token stands for bytes that no token spells; without one they
+    /// are dropped, as the models' own tokenizers do (Falcon's has no token for the bytes of the private planes).
+    pub(super) fn build(
+        parts: &Parts,
+        model: &BytePair,
         vocabulary: &Vocabulary,
-        alphabet: Alphabet,
-        whole_words: WholeWords,
-        unknown: Option<u32>,
+        progress: &mut Progress,
     ) -> Result<Bpe> {
+        let BytePair { alphabet, whole_words, prefix_space, .. } = *model;
         let normal = vocabulary.kinds().filter(|&(_, kind)| kind == Kind::Normal).map(|(token, _)| token);
         let by_bytes = match (alphabet, whole_words) {
             (Alphabet::ByteLevel, WholeWords::Never) => Index::default(),
             _ => Index::build(normal, |token| vocabulary.bytes(token))?,
         };
         let bytes = byte_tokens(vocabulary, alphabet);
-        Ok(Bpe { alphabet, whole_words, merges: read_merges(meta)?, by_bytes, bytes, unknown })
+        let merges = resolve(parts, &model.merges, progress)?;
+        let unknown = parts.named.unknown;
+        Ok(Bpe { alphabet, whole_words, merges, by_bytes, bytes, unknown, prefix_space })
+    }
+
+    /// The spelling of the normal tokens.
+    pub(super) fn alphabet(&self) -> Alphabet {
+        self.alphabet
+    }
+
+    /// Which words skip merging.
+    pub(super) fn whole_words(&self) -> WholeWords {
+        self.whole_words
     }
 
     /// Appends the tokens of `word`.
@@ -75,13 +73,19 @@ impl Bpe {
                 }
             }
         }
+        let mut after_unknown = false;
         for symbol in chain.merge(|left, right| self.merges.get(&(left.token, right.token)).copied()) {
-            match symbol.token {
-                NONE => self.encode_bytes(word, symbol, out)?,
-                token => push(out, token as i32, TOKENS_OF_TEXT)?,
-            }
+            after_unknown = match symbol.token {
+                NONE => self.encode_unspelt(word, symbol, after_unknown, out)?,
+                token => push(out, token as i32, TOKENS_OF_TEXT).map(|()| false)?,
+            };
         }
         Ok(())
+    }
+
+    /// Where a space is put in front of text.
+    pub(super) fn prefix_space(&self) -> PrefixSpace {
+        self.prefix_space
     }
 
     fn is_whole(&self, word: &str) -> bool {
@@ -92,15 +96,16 @@ impl Bpe {
         }
     }
 
-    fn encode_bytes(&self, word: &str, symbol: &Symbol, out: &mut Vec<i32>) -> Result<()> {
-        let (start, end) = (symbol.start as usize, (symbol.start + symbol.len) as usize);
-        for &byte in &word.as_bytes()[start..end] {
-            let token = Some(self.bytes[byte as usize]).filter(|&token| token != NONE);
-            if let Some(token) = token.or(self.unknown) {
-                push(out, token as i32, TOKENS_OF_TEXT)?;
-            }
+    /// Appends the bytes of a symbol that no token spells. Where there are no tokens for all of them, a run of such symbols is one unknown
+    /// token, or of no token at all for bytes that have none in a byte-level vocabulary; returns whether it was.
+    fn encode_unspelt(&self, word: &str, symbol: &Symbol, after_unknown: bool, out: &mut Vec<i32>) -> Result<bool> {
+        let piece = &word.as_bytes()[symbol.start as usize..][..symbol.len as usize];
+        let tokens = || piece.iter().map(|&byte| self.bytes[byte as usize]).filter(|&token| token != NONE);
+        if self.unknown.is_some() && tokens().count() < piece.len() {
+            let unknown = self.unknown.filter(|_| !after_unknown);
+            return unknown.map_or(Ok(()), |token| push(out, token as i32, TOKENS_OF_TEXT)).map(|()| true);
         }
-        Ok(())
+        tokens().try_for_each(|token| push(out, token as i32, TOKENS_OF_TEXT)).map(|()| false)
     }
 }
 
@@ -122,22 +127,23 @@ pub(super) fn byte_tokens(vocabulary: &Vocabulary, alphabet: Alphabet) -> [u32; 
 }
 
 /// Resolves the merges by the texts as they stand in the file, which are unique where decoded bytes may not be.
-fn read_merges(meta: &Metadata) -> Result<HashMap<(u32, u32), Merge>> {
-    let spans = meta.required(MERGES, meta.strings(MERGES)?)?;
-    let tokens: &[Range<usize>] = meta.required(TOKENS, meta.strings(TOKENS)?)?;
-    let text = |token: u32| meta.bytes(&tokens[token as usize]);
+fn resolve(parts: &Parts, pairs: &[(&[u8], &[u8])], progress: &mut Progress) -> Result<HashMap<(u32, u32), Merge>> {
+    let tokens = &parts.tokens;
+    let text = |token: u32| tokens[token as usize];
     let index = Index::build(0..tokens.len() as u32, text)?;
     let mut merges = HashMap::new();
-    let bytes = spans.len().saturating_mul(size_of::<((u32, u32), Merge)>());
-    merges.try_reserve(spans.len()).map_err(|_| Error::out_of_memory("merges", bytes))?;
+    let bytes = pairs.len().saturating_mul(size_of::<((u32, u32), Merge)>());
+    room(bytes, "merges", || merges.try_reserve(pairs.len()))?;
     let (mut joined, mut product) = (Vec::new(), 0);
-    for (rank, span) in (0u32..).zip(spans) {
-        let merge = meta.bytes(span);
+    for (rank, &(left, right)) in (0u32..).zip(pairs) {
+        if (rank as usize).is_multiple_of(STEP_TOKENS) {
+            progress(rank as f32 / pairs.len() as f32)?;
+        }
         let find = |wanted: &[u8]| {
-            let absent = || format!("needs the absent token `{}`", Excerpt(wanted));
-            index.find(wanted, text).ok_or_else(|| bad_merge(meta, rank, merge, &absent()))
+            let pair = format_args!("`{} {}`", Excerpt(left), Excerpt(right));
+            let absent = || format!("entry {rank} ({pair}) needs the absent token `{}`", Excerpt(wanted));
+            index.find(wanted, text).ok_or_else(|| parts.bad("merges", &absent()))
         };
-        let (left, right) = split_merge(merge).ok_or_else(|| bad_merge(meta, rank, merge, "is not two tokens"))?;
         joined.clear();
         extend(&mut joined, left, "merges")?;
         extend(&mut joined, right, "merges")?;
@@ -147,14 +153,4 @@ fn read_merges(meta: &Metadata) -> Result<HashMap<(u32, u32), Merge>> {
         merges.entry((find(left)?, find(right)?)).or_insert(Merge { rank, token: product });
     }
     Ok(merges)
-}
-
-/// The two sides of a merge: the first space that is not its first byte parts them.
-fn split_merge(merge: &[u8]) -> Option<(&[u8], &[u8])> {
-    let space = 1 + merge.get(1..)?.iter().position(|&byte| byte == b' ')?;
-    Some((&merge[..space], &merge[space + 1..]))
-}
-
-fn bad_merge(meta: &Metadata, rank: u32, merge: &[u8], problem: &str) -> Error {
-    meta.bad(MERGES, &format!("entry {rank} (`{}`) {problem}", Excerpt(merge)))
 }

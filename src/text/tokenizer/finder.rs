@@ -4,8 +4,11 @@
 //! at most two nodes a token. A text costs a step a byte, and at each place where a token begins as many as the longest has bytes.
 
 use super::vocabulary::Vocabulary;
-use crate::error::{Result, push};
+use crate::error::{Error, Result, collected, push};
 use std::ops::Range;
+
+/// Longest token: at every place of a text as many bytes may be read before another, shorter one is found to win.
+const MAX_TOKEN_BYTES: usize = 1024;
 
 /// A set of tokens.
 pub(super) struct Finder {
@@ -30,8 +33,23 @@ struct Node {
 }
 
 impl Finder {
-    /// Collects `tokens`, none of which is empty. Of tokens with equal bytes the lowest is found.
-    pub(super) fn build(vocabulary: &Vocabulary, mut tokens: Vec<u32>) -> Result<Finder> {
+    /// Collects those of `tokens`, called `name` in errors, that a text can hold. Of tokens with equal bytes the lowest is found.
+    pub(super) fn of(vocabulary: &Vocabulary, tokens: impl Iterator<Item = u32>, name: &'static str) -> Result<Finder> {
+        // Text is UTF-8, so a token that is not could only match inside a character.
+        let possible = |&token: &u32| {
+            let bytes = vocabulary.bytes(token);
+            !bytes.is_empty() && std::str::from_utf8(bytes).is_ok()
+        };
+        let tokens = collected(tokens.filter(possible), name)?;
+        let longest = tokens.iter().map(|&token| vocabulary.bytes(token).len()).max().unwrap_or(0);
+        if longest > MAX_TOKEN_BYTES {
+            let message = format!("{name} of {longest} bytes, at most {MAX_TOKEN_BYTES} are supported");
+            return Err(Error::Unsupported(message));
+        }
+        Finder::build(vocabulary, tokens)
+    }
+
+    fn build(vocabulary: &Vocabulary, mut tokens: Vec<u32>) -> Result<Finder> {
         let bytes = |token: u32| vocabulary.bytes(token);
         tokens.sort_unstable_by(|&a, &b| bytes(a).cmp(bytes(b)).then(a.cmp(&b)));
         tokens.dedup_by(|&mut later, &mut kept| bytes(later) == bytes(kept));
@@ -92,7 +110,7 @@ impl Finder {
         std::iter::from_fn(move || {
             loop {
                 at += text[at..].iter().position(|&byte| self.first[byte as usize])?;
-                if let Some((end, token)) = self.longest_at(text, at, vocabulary) {
+                if let Some((end, token)) = self.prefixes(text, at, vocabulary).last() {
                     let start = std::mem::replace(&mut at, end);
                     return Some((start, end, token));
                 }
@@ -101,24 +119,31 @@ impl Finder {
         })
     }
 
-    /// The end of the longest token that begins at `start`, and the token.
-    fn longest_at(&self, text: &[u8], start: usize, vocabulary: &Vocabulary) -> Option<(usize, u32)> {
-        let mut longest = None;
-        let mut next = self.nodes.first();
-        let mut at = start;
-        while let Some(node) = next {
-            let label = &vocabulary.bytes(node.sample)[node.label.start as usize..node.label.end as usize];
-            if !text[at..].starts_with(label) {
-                break;
+    /// The tokens that `text` has at `start`, from the shortest to the longest, and where each ends.
+    pub(super) fn prefixes<'a>(
+        &'a self,
+        text: &'a [u8],
+        start: usize,
+        vocabulary: &'a Vocabulary,
+    ) -> impl Iterator<Item = (usize, u32)> + 'a {
+        let (mut next, mut at) = (self.nodes.first(), start);
+        std::iter::from_fn(move || {
+            loop {
+                let node = next?;
+                let label = &vocabulary.bytes(node.sample)[node.label.start as usize..node.label.end as usize];
+                if !text[at..].starts_with(label) {
+                    return None;
+                }
+                at += label.len();
+                let children = &self.nodes[node.children.start as usize..node.children.end as usize];
+                next = text.get(at).and_then(|&byte| {
+                    let child = children.binary_search_by_key(&byte, |child| child.byte).ok()?;
+                    Some(&children[child])
+                });
+                if let Some(token) = node.token {
+                    return Some((at, token));
+                }
             }
-            at += label.len();
-            longest = node.token.map(|token| (at, token)).or(longest);
-            let children = &self.nodes[node.children.start as usize..node.children.end as usize];
-            next = text.get(at).and_then(|&byte| {
-                let child = children.binary_search_by_key(&byte, |child| child.byte).ok()?;
-                Some(&children[child])
-            });
-        }
-        longest
+        })
     }
 }

@@ -1,9 +1,9 @@
 //! Which tokens end generation: those that the file names, and those with a name known to mean it.
 
 use super::index::Index;
-use super::vocabulary::{Kind, Vocabulary, token_id};
+use super::parts::{Kind, Named};
+use super::vocabulary::Vocabulary;
 use crate::error::{Result, collected};
-use crate::format::Metadata;
 
 /// Names that no text has by chance: they end generation, and are control tokens, whatever the file says of their kind.
 const UNMISTAKABLE: [&str; 19] = [
@@ -32,12 +32,9 @@ const UNMISTAKABLE: [&str; 19] = [
 const PLAIN: [&str; 6] = ["</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]"];
 
 /// The tokens that end generation, in ascending order. Unmistakable ones become control tokens.
-pub(super) fn find(meta: &Metadata, vocabulary: &mut Vocabulary, eos: Option<u32>) -> Result<Vec<i32>> {
+pub(super) fn find(vocabulary: &mut Vocabulary, Named { eos, eot, eom, .. }: Named) -> Result<Vec<i32>> {
     let named = Names::of(vocabulary)?;
-    let mut tokens: Vec<u32> = eos.into_iter().collect();
-    for name in ["eot", "eom"] {
-        tokens.extend(token_id(meta, &format!("tokenizer.ggml.{name}_token_id"), vocabulary.len())?);
-    }
+    let mut tokens: Vec<u32> = [eos, eot, eom].into_iter().flatten().collect();
     for name in UNMISTAKABLE {
         if let Some(token) = named.find(vocabulary, name) {
             vocabulary.set_control(token);

@@ -1,6 +1,6 @@
 //! Look-up of tokens by their bytes. Holds ids only; the bytes stay with their owner.
 
-use crate::error::{Error, Result};
+use crate::error::{Result, room};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
@@ -16,12 +16,10 @@ impl Index {
     pub(super) fn build<'a>(tokens: impl Iterator<Item = u32>, bytes: impl Fn(u32) -> &'a [u8]) -> Result<Index> {
         let mut index = Index::default();
         let (low, high) = tokens.size_hint();
-        let room = high.unwrap_or(low);
+        let count = high.unwrap_or(low);
         let hash_of = |hasher: &DefaultHashBuilder, token: &u32| hasher.hash_one(bytes(*token));
-        index
-            .table
-            .try_reserve(room, |token| hash_of(&index.hasher, token))
-            .map_err(|_| Error::out_of_memory("the token index", room.saturating_mul(size_of::<u32>())))?;
+        let hash = |token: &u32| hash_of(&index.hasher, token);
+        room(count.saturating_mul(size_of::<u32>()), "the token index", || index.table.try_reserve(count, hash))?;
         for token in tokens {
             let hash = hash_of(&index.hasher, &token);
             let same = |&other: &u32| bytes(other) == bytes(token);

@@ -3,7 +3,7 @@
 //! A word is a chain of symbols; the best mergeable pair of neighbours becomes one symbol until none is left. A heap of
 //! candidates keeps that at O(n log n) for a word of any length (the method of SentencePiece's `bpe_model.cc`).
 
-use crate::error::{Error, Result};
+use crate::error::{Result, room};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -56,9 +56,9 @@ impl Chain {
 
     /// Makes room for a word of `symbols`: each merge takes one candidate and proposes at most two.
     pub(super) fn reserve(&mut self, symbols: usize) -> Result<()> {
-        let error = |_| Error::out_of_memory("text", symbols.saturating_mul(size_of::<Symbol>()));
-        self.symbols.try_reserve(symbols).map_err(error)?;
-        self.queue.try_reserve(symbols.saturating_mul(2)).map_err(error)
+        let bytes = symbols.saturating_mul(size_of::<Symbol>());
+        room(bytes, "text", || self.symbols.try_reserve(symbols))?;
+        room(bytes, "text", || self.queue.try_reserve(symbols.saturating_mul(2)))
     }
 
     /// Appends `len` bytes, of token `token` or [`NONE`], to the word.

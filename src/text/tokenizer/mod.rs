@@ -1,31 +1,47 @@
-//! Text to tokens and back, as the model file's metadata says.
+//! Text to tokens and back, as the model's files say.
 //!
-//! [`Tokenizer::from_metadata`] reads byte-pair (`gpt2`, `gemma4`) and SentencePiece (`llama`) vocabularies; other kinds are
-//! refused by name. A tokenizer never changes and is shared between threads. Streaming is
+//! [`Tokenizer::new`] takes the parts of byte-pair, SentencePiece, unigram and WordPiece vocabularies as plain data ([`parts`]);
+//! [`Tokenizer::from_metadata`] takes them from a GGUF file (`gpt2`, `gemma4`, `llama`, `t5`, `bert`) and refuses other kinds by name. A tokenizer never changes and is shared between threads. Streaming is
 //! [`TextStream`](super::TextStream)'s business.
 
 mod alphabet;
+mod bert;
+mod bert_characters;
 mod bpe;
+mod charsmap;
+mod export;
+mod fallback;
 mod finder;
 mod generation_end;
+mod gguf;
 mod index;
+pub mod json;
 mod merge;
+mod normal;
+mod normalizers;
+pub mod parts;
 mod patterns;
 mod pretokenizer;
 mod sentencepiece;
+mod spaces;
 mod special;
+mod unigram;
 mod vocabulary;
+mod wordpiece;
 
-use crate::error::{Error, Excerpt, Result, extend, push, reserve};
+use crate::error::{Error, Progress, Result, copied, extend, grow_text, push, reserve, share};
 use crate::format::Metadata;
-use alphabet::Alphabet;
 use bpe::Bpe;
+use charsmap::Charsmap;
 use merge::Chain;
-use patterns::Family;
+use parts::{Alphabet, BertRules, Kind, Model, Normalizer, Parts, PrefixScope, PrefixSpace};
+pub use patterns::{Groups, Rule, Spaces};
 use pretokenizer::Pretokenizer;
 use sentencepiece::SentencePiece;
 use special::{Fragment, Specials};
-use vocabulary::{Kind, Vocabulary, checked, token_id};
+use unigram::Unigram;
+use vocabulary::{Vocabulary, checked};
+use wordpiece::WordPiece;
 
 /// Longest text in bytes that one call encodes: more than any context holds, and few enough for 32-bit positions.
 const MAX_TEXT: usize = 64 << 20;
@@ -37,74 +53,125 @@ const TOKENS_OF_TEXT: &str = "the tokens of a text";
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     algorithm: Algorithm,
+    normal: Normal,
     specials: Specials,
     bos: Option<u32>,
     eos: Option<u32>,
-    add_bos: bool,
-    add_eos: bool,
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
     generation_ends: Vec<i32>,
+    names_words: bool,
 }
 
 enum Algorithm {
-    BytePair { alphabet: Alphabet, words: Pretokenizer, bpe: Bpe },
+    BytePair { words: Pretokenizer, bpe: Bpe },
     SentencePiece(SentencePiece),
+    Unigram(Unigram),
+    WordPiece(WordPiece),
+}
+
+impl Algorithm {
+    fn build(parts: &Parts, vocabulary: &Vocabulary, progress: &mut Progress) -> Result<Algorithm> {
+        Ok(match &parts.model {
+            Model::BytePair(model) => Algorithm::BytePair {
+                bpe: Bpe::build(parts, model, vocabulary, progress)?,
+                words: Pretokenizer::new(&model.words)?,
+            },
+            Model::SentencePiece { scores, spaces } => {
+                Algorithm::SentencePiece(SentencePiece::build(parts, scores, *spaces, vocabulary)?)
+            }
+            Model::Unigram { scores, spaces } => {
+                Algorithm::Unigram(Unigram::build(parts, scores, *spaces, vocabulary)?)
+            }
+            Model::WordPiece => Algorithm::WordPiece(WordPiece::build(parts, vocabulary)?),
+        })
+    }
+
+    /// Where text has a space in front that was not in it. Those of WordPiece have one before each word, so that the first tells nothing.
+    fn prefix_scope(&self) -> PrefixScope {
+        let of_every_text = |prefix: bool| if prefix { PrefixScope::EveryText } else { PrefixScope::Never };
+        match self {
+            Algorithm::BytePair { bpe, .. } => bpe.prefix_space().scope,
+            Algorithm::SentencePiece(model) => of_every_text(model.spaces().prefix),
+            Algorithm::Unigram(model) => of_every_text(model.spaces().prefix),
+            Algorithm::WordPiece(_) => PrefixScope::Beginning,
+        }
+    }
+}
+
+/// What is done to text first, ready to do it.
+enum Normal {
+    None,
+    Nfc,
+    Charsmap(Charsmap),
+    Bert(BertRules),
+}
+
+impl Normal {
+    fn build(parts: &Parts) -> Result<Normal> {
+        Ok(match parts.normalizer {
+            Normalizer::None => Normal::None,
+            Normalizer::Nfc => Normal::Nfc,
+            Normalizer::Charsmap(map) => Normal::Charsmap(Charsmap::parse(parts, map)?),
+            Normalizer::Bert(rules) => Normal::Bert(rules),
+        })
+    }
+
+    /// What becomes of `text`; `None` if it stays as it is.
+    fn apply(&self, text: &str) -> Result<Option<String>> {
+        match self {
+            Normal::None => Ok(None),
+            Normal::Nfc => normal::composed(text),
+            Normal::Charsmap(map) => map.apply(text),
+            Normal::Bert(rules) => bert::normalized(text, *rules).map(Some),
+        }
+    }
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of a file; `None` for a file without one.
+    /// Reads the tokenizer of a GGUF file; `None` for a file without one.
     ///
-    /// Unknown kinds of vocabularies and pre-tokenizers are [`Error::Unsupported`] with their name.
+    /// Unknown kinds of vocabularies and pre-tokenizers are [`Error::Unsupported`] with their name. A byte-pair file that names no
+    /// pre-tokenizer has the one called `default`, as in llama.cpp.
     pub fn from_metadata(meta: &Metadata) -> Result<Option<Tokenizer>> {
-        match meta.text("tokenizer.ggml.model")? {
-            None | Some("no_vocab" | "none") => Ok(None),
-            Some("llama") => Tokenizer::sentencepiece(meta).map(Some),
-            Some("gpt2") => Tokenizer::byte_pair(meta, pretokenizer_name(meta)?).map(Some),
-            Some("gemma4") => Tokenizer::byte_pair(meta, "gemma4").map(Some),
-            Some(other) => {
-                let other = Excerpt(other.as_bytes());
-                Err(Error::Unsupported(format!("tokenizer model `{other}`; gpt2, llama and gemma4 are supported")))
-            }
-        }
+        Tokenizer::read(meta, &mut |_| Ok(()))
     }
 
-    fn sentencepiece(meta: &Metadata) -> Result<Tokenizer> {
-        let vocabulary = Vocabulary::read(meta, Alphabet::Escaped)?;
-        let ids = Ids::read(meta, vocabulary.len(), Some(0), Some(1), Some(2))?;
-        let model = SentencePiece::read(meta, &vocabulary, ids.unknown)?;
-        Tokenizer::assemble(meta, vocabulary, Algorithm::SentencePiece(model), ids, true)
+    /// The same; `progress` hears how far it has come.
+    pub fn read(meta: &Metadata, progress: &mut Progress) -> Result<Option<Tokenizer>> {
+        let Some((parts, names_words)) = gguf::read(meta)? else { return Ok(None) };
+        let tokenizer = Tokenizer::new(&parts, progress)?;
+        Ok(Some(Tokenizer { names_words, ..tokenizer }))
     }
 
-    fn byte_pair(meta: &Metadata, name: &str) -> Result<Tokenizer> {
-        let unknown = || Error::Unsupported(format!("pre-tokenizer `{}` is not known", Excerpt(name.as_bytes())));
-        let family = Family::named(name).ok_or_else(unknown)?;
-        let alphabet = family.alphabet;
-        let vocabulary = Vocabulary::read(meta, alphabet)?;
-        let ids = Ids::read(meta, vocabulary.len(), None, None, None)?;
-        // Byte-level files often name the end token as the unknown one; their tokenizers never produce it.
-        let unknown = ids.unknown.filter(|_| alphabet == Alphabet::Escaped);
-        let bpe = Bpe::read(meta, &vocabulary, alphabet, family.whole_words, unknown)?;
-        let words = Pretokenizer::new(family.rules)?;
-        Tokenizer::assemble(meta, vocabulary, Algorithm::BytePair { alphabet, words, bpe }, ids, family.add_bos)
-    }
-
-    fn assemble(
-        meta: &Metadata,
-        mut vocabulary: Vocabulary,
-        algorithm: Algorithm,
-        ids: Ids,
-        add_bos: bool,
-    ) -> Result<Tokenizer> {
-        let generation_ends = generation_end::find(meta, &mut vocabulary, ids.eos)?;
+    /// A tokenizer of `parts`, whatever they come from; `progress` hears how far it has come.
+    ///
+    /// Parts that contradict each other are [`Error::Metadata`] with the name of one, what a tokenizer cannot do [`Error::Unsupported`].
+    pub fn new(parts: &Parts, progress: &mut Progress) -> Result<Tokenizer> {
+        let alphabet = match &parts.model {
+            Model::BytePair(model) => model.alphabet,
+            _ => Alphabet::Escaped,
+        };
+        let mut vocabulary = Vocabulary::build(parts, alphabet, &mut share(progress, 0.0, 0.3))?;
+        let algorithm = Algorithm::build(parts, &vocabulary, &mut share(progress, 0.3, 0.8))?;
+        progress(0.8)?;
         Ok(Tokenizer {
-            specials: Specials::build(meta, &vocabulary)?,
-            add_bos: adds(meta, "bos", add_bos, ids.bos)?,
-            add_eos: adds(meta, "eos", false, ids.eos)?,
-            bos: ids.bos,
-            eos: ids.eos,
+            generation_ends: generation_end::find(&mut vocabulary, parts.named)?,
+            specials: Specials::build(parts, &vocabulary)?,
             vocabulary,
             algorithm,
-            generation_ends,
+            normal: Normal::build(parts)?,
+            bos: parts.named.bos,
+            eos: parts.named.eos,
+            prefix: copied(&parts.prefix, TOKENS_OF_TEXT)?,
+            suffix: copied(&parts.suffix, TOKENS_OF_TEXT)?,
+            names_words: true,
         })
+    }
+
+    /// Whether the file says how text is cut into words, if its kind of vocabulary needs to know.
+    pub fn names_words(&self) -> bool {
+        self.names_words
     }
 
     /// Number of tokens.
@@ -147,7 +214,7 @@ impl Tokenizer {
 
     /// The tokens of `text`.
     ///
-    /// `add_special` adds the begin and end tokens that the file asks for; `parse_special` makes control tokens of their
+    /// `add_special` adds the tokens that the model has around a text; `parse_special` makes control tokens of their
     /// names in the text. Text that is not UTF-8 is [`Error::InvalidArgument`] with the offset of the first such byte.
     pub fn encode(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<i32>> {
         if text.len() > MAX_TEXT {
@@ -156,32 +223,36 @@ impl Tokenizer {
         let text = std::str::from_utf8(text)
             .map_err(|error| Error::InvalidArgument(format!("text is not utf-8 at byte {}", error.valid_up_to())))?;
         let mut out = Vec::new();
-        if add_special && self.add_bos {
-            out.extend(self.bos());
-        }
-        let mut first = true;
+        let [prefix, suffix] = [&self.prefix, &self.suffix].map(|added| if add_special { &added[..] } else { &[] });
+        prefix.iter().try_for_each(|&token| push(&mut out, token as i32, TOKENS_OF_TEXT))?;
+        let mut before = Before::Nothing;
         self.specials.split(&self.vocabulary, text, parse_special, |fragment| {
             match fragment {
                 Fragment::Token(token) => push(&mut out, token as i32, TOKENS_OF_TEXT)?,
-                Fragment::Text(text) => self.encode_text(text, first, &mut out)?,
+                Fragment::Text(text) => self.encode_text(text, before, &mut out)?,
             }
-            first = matches!(fragment, Fragment::Token(_));
+            before = if matches!(fragment, Fragment::Token(_)) { Before::Special } else { Before::Text };
             Ok(())
         })?;
-        if add_special && self.add_eos {
-            self.eos().map_or(Ok(()), |token| push(&mut out, token, TOKENS_OF_TEXT))?;
-        }
+        suffix.iter().try_for_each(|&token| push(&mut out, token as i32, TOKENS_OF_TEXT))?;
         Ok(out)
     }
 
-    fn encode_text(&self, text: &str, first: bool, out: &mut Vec<i32>) -> Result<()> {
-        let (alphabet, words, bpe) = match &self.algorithm {
+    fn encode_text(&self, text: &str, before: Before, out: &mut Vec<i32>) -> Result<()> {
+        let first = before != Before::Text;
+        let normalized = self.normal.apply(text)?;
+        let text = normalized.as_deref().unwrap_or(text);
+        let (words, bpe) = match &self.algorithm {
             Algorithm::SentencePiece(model) => return model.encode(text, first, &self.vocabulary, out),
-            Algorithm::BytePair { alphabet, words, bpe } => (*alphabet, words, bpe),
+            Algorithm::Unigram(model) => return model.encode(text, first, &self.vocabulary, out),
+            Algorithm::WordPiece(model) => return model.encode(text, &self.vocabulary, out),
+            Algorithm::BytePair { words, bpe } => (words, bpe),
         };
-        let unescaped = match alphabet {
+        let unescaped = match bpe.alphabet() {
+            Alphabet::Escaped => {
+                Some(alphabet::unescape(text)?).map(|text| bpe.prefix_space().put(text, before)).transpose()?
+            }
             Alphabet::ByteLevel => None,
-            Alphabet::Escaped => Some(alphabet::unescape(text)?),
         };
         let text = unescaped.as_deref().unwrap_or(text);
         let mut chain = Chain::default();
@@ -194,19 +265,45 @@ impl Tokenizer {
     /// The text of `tokens`, always UTF-8: bytes that are not become U+FFFD.
     ///
     /// Special tokens are written only if `special`. Every space that [`Tokenizer::encode`] puts in front of text is
-    /// removed, at the beginning and after special tokens.
+    /// removed, at the beginning and after special tokens; of a WordPiece text the one at the beginning is.
     pub fn decode(&self, tokens: &[i32], special: bool) -> Result<Vec<u8>> {
-        let adds_space = matches!(&self.algorithm, Algorithm::SentencePiece(model) if model.adds_space());
+        let scope = self.algorithm.prefix_scope();
         let mut out = Vec::new();
-        let mut first = true;
+        let mut first = scope != PrefixScope::Never;
         for &token in tokens {
             let piece = self.piece(token, special)?;
             let text = matches!(self.vocabulary.kind(token as u32), Kind::Normal | Kind::Byte);
-            let added = adds_space && first && text;
-            extend(&mut out, if added { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece }, "text")?;
-            first = !text;
+            extend(&mut out, if first && text { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece }, "text")?;
+            first = !text && (first || scope == PrefixScope::EveryText);
         }
         if std::str::from_utf8(&out).is_ok() { Ok(out) } else { with_replacements(&out) }
+    }
+}
+
+/// What stands before a stretch of text.
+#[derive(Clone, Copy, PartialEq)]
+enum Before {
+    Nothing,
+    Special,
+    Text,
+}
+
+impl PrefixSpace {
+    /// `text` with a space in front, where it gets one.
+    fn put(self, text: String, before: Before) -> Result<String> {
+        let is_meant = match self.scope {
+            PrefixScope::Never => false,
+            PrefixScope::Beginning => before == Before::Nothing,
+            PrefixScope::EveryText => before != Before::Text,
+        };
+        if !is_meant || self.unless_there && text.starts_with(' ') {
+            return Ok(text);
+        }
+        let mut prefixed = String::new();
+        grow_text(&mut prefixed, text.len() + 1, TOKENS_OF_TEXT)?;
+        prefixed.push(' ');
+        prefixed.push_str(&text);
+        Ok(prefixed)
     }
 }
 
@@ -220,38 +317,4 @@ fn with_replacements(bytes: &[u8]) -> Result<Vec<u8>> {
         }
     }
     Ok(out)
-}
-
-/// The ids that the file gives to the tokens with a part of their own.
-struct Ids {
-    unknown: Option<u32>,
-    bos: Option<u32>,
-    eos: Option<u32>,
-}
-
-impl Ids {
-    /// Reads the ids; one that the file does not mention is the default given, if the vocabulary reaches so far.
-    fn read(meta: &Metadata, count: usize, unknown: Option<u32>, bos: Option<u32>, eos: Option<u32>) -> Result<Ids> {
-        let read = |name: &str, default: Option<u32>| {
-            let key = format!("tokenizer.ggml.{name}_token_id");
-            let default = default.filter(|&token| (token as usize) < count && meta.get(&key).is_none());
-            Ok(token_id(meta, &key, count)?.or(default))
-        };
-        Ok(Ids { unknown: read("unknown", unknown)?, bos: read("bos", bos)?, eos: read("eos", eos)? })
-    }
-}
-
-fn pretokenizer_name(meta: &Metadata) -> Result<&str> {
-    let key = "tokenizer.ggml.pre";
-    meta.required(key, meta.text(key)?)
-}
-
-/// Whether a begin or end token is added: as the file says, else `default` if there is such a token.
-fn adds(meta: &Metadata, name: &str, default: bool, token: Option<u32>) -> Result<bool> {
-    let key = format!("tokenizer.ggml.add_{name}_token");
-    match (meta.bool(&key)?, token) {
-        (Some(true), None) => Err(meta.bad(&key, &format!("is true, but tokenizer.ggml.{name}_token_id is missing"))),
-        (Some(wanted), _) => Ok(wanted),
-        (None, token) => Ok(default && token.is_some()),
-    }
 }

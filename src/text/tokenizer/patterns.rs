@@ -3,21 +3,32 @@
 //! The patterns are those that the models' own tokenizer files publish. Where these end in `\s+(?!\S)|\s+`, the table has
 //! `\s+` and a [`Spaces`]; where they count digits from the right by look-ahead, a [`Rule::DigitGroups`].
 
-use super::alphabet::Alphabet;
-use super::bpe::WholeWords;
+use super::parts::{Alphabet, WholeWords};
 
 /// One step of a pre-tokenizer.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Rule {
+pub enum Rule<'a> {
     /// Cuts out every match.
-    Pattern(&'static str, Spaces),
+    Pattern(&'a str, Spaces),
     /// Cuts every match, a run of digits, into groups of three counted from its right end.
-    DigitGroups(&'static str),
+    DigitGroups(&'a str, Groups),
+}
+
+/// Which of the groups of a run of digits are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Groups {
+    /// All, so that what is beside the run is cut off too.
+    All,
+    /// As `All`, but a run that a word goes on behind stays as it is.
+    AllAtWordEnd,
+    /// A cut before each group of three and no other: a shorter one stays with what is before the run, the last with what
+    /// follows.
+    BeforeThrees,
 }
 
 /// What becomes of a match that is white space alone and stands before other text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spaces {
+pub enum Spaces {
     /// It stays whole.
     Whole,
     /// Its last character goes to what follows.
@@ -33,24 +44,53 @@ pub(super) enum Spaces {
 pub(super) struct Family {
     names: &'static [&'static str],
     /// How words are cut.
-    pub(super) rules: &'static [Rule],
+    pub(super) rules: &'static [Rule<'static>],
     /// Which words skip merging.
     pub(super) whole_words: WholeWords,
     /// Spelling of the normal tokens.
     pub(super) alphabet: Alphabet,
     /// Whether a begin token is added where the file does not say.
     pub(super) add_bos: bool,
+    /// Whether `<mask>` swallows the white space before it.
+    pub(super) mask_strips: bool,
 }
 
 impl Family {
+    /// The family of files that name none.
+    pub(super) fn of_old_files() -> &'static Family {
+        &FAMILIES[0]
+    }
+
+    /// All of them.
+    pub(super) fn all() -> &'static [Family] {
+        FAMILIES
+    }
+
+    /// Its names.
+    pub(super) fn own_names(&self) -> &'static [&'static str] {
+        self.names
+    }
+
+    /// All names.
+    #[cfg(test)]
+    pub(super) fn names() -> impl Iterator<Item = &'static str> {
+        FAMILIES.iter().flat_map(|family| family.names.iter().copied())
+    }
+
     /// The family that `name` belongs to.
     pub(super) fn named(name: &str) -> Option<&'static Family> {
         FAMILIES.iter().find(|family| family.names.contains(&name))
     }
 }
 
-const PLAIN: Family =
-    Family { names: &[], rules: &[], whole_words: WholeWords::Never, alphabet: Alphabet::ByteLevel, add_bos: false };
+const PLAIN: Family = Family {
+    names: &[],
+    rules: &[],
+    whole_words: WholeWords::Never,
+    alphabet: Alphabet::ByteLevel,
+    add_bos: false,
+    mask_strips: false,
+};
 
 static FAMILIES: &[Family] = &[
     Family { names: &["default"], rules: DEFAULT, ..PLAIN },
@@ -58,8 +98,6 @@ static FAMILIES: &[Family] = &[
         names: &[
             "gpt-2",
             "phi-2",
-            "mpt",
-            "olmo",
             "jais",
             "trillion",
             "granite-docling",
@@ -69,11 +107,17 @@ static FAMILIES: &[Family] = &[
             "exaone4",
             "jina-es",
             "jina-de",
-            "jina-v2-es",
-            "jina-v2-de",
+            "mpt",
+            "olmo",
             "modern-bert",
         ],
         rules: GPT2,
+        ..PLAIN
+    },
+    Family {
+        names: &["roberta-bpe", "jina-v1-en", "jina-v2-code", "jina-v2-es", "jina-v2-de"],
+        rules: GPT2,
+        mask_strips: true,
         ..PLAIN
     },
     Family {
@@ -98,12 +142,12 @@ static FAMILIES: &[Family] = &[
     Family {
         names: &[
             "qwen2",
-            "deepseek-r1-qwen",
-            "kormo",
             "f2llmv2",
-            "megrez",
             "stablelm2",
             "hunyuan",
+            "deepseek-r1-qwen",
+            "kormo",
+            "megrez",
             "solar-open",
             "grok-2",
         ],
@@ -121,7 +165,7 @@ static FAMILIES: &[Family] = &[
     Family { names: &["youtu"], rules: YOUTU, whole_words: WholeWords::Always, ..PLAIN },
     Family { names: &["falcon"], rules: FALCON, ..PLAIN },
     Family {
-        names: &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        names: &["starcoder", "command-r", "refact", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
         rules: STARCODER,
         ..PLAIN
     },
@@ -144,28 +188,29 @@ static FAMILIES: &[Family] = &[
         whole_words: WholeWords::LineFeeds,
         alphabet: Alphabet::Escaped,
         add_bos: true,
+        ..PLAIN
     },
     Family { names: &["sarvam-moe"], rules: LINES, alphabet: Alphabet::Escaped, ..PLAIN },
 ];
 
-const GPT2_WORDS: Rule =
+const GPT2_WORDS: Rule<'static> =
     Rule::Pattern(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+", Spaces::Ahead);
-const QWEN2_WORDS: Rule = Rule::Pattern(
+const QWEN2_WORDS: Rule<'static> = Rule::Pattern(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
     Spaces::AheadInLine,
 );
-const LINE_WORDS: Rule = Rule::Pattern(r"[^\n]+|[\n]+", Spaces::Whole);
-const DIGIT: Rule = Rule::Pattern(r"\p{N}", Spaces::Whole);
-const THREE_DIGITS: Rule = Rule::Pattern(r"\p{N}{1,3}", Spaces::Whole);
-const THREE_ASCII_DIGITS: Rule = Rule::Pattern("[0-9][0-9][0-9]", Spaces::Whole);
-const CHINESE_AND_KANA: Rule = Rule::Pattern(r"[一-龥\x{3040}-ヿ]+", Spaces::Whole);
-const CHINESE_AND_HANGUL: Rule = Rule::Pattern(r"[\x{800}-龥가-\x{d7ff}]+", Spaces::Whole);
-const LINE_END: Rule = Rule::Pattern(r"[\r\n]", Spaces::Whole);
-const DEEPSEEK_V3_WORDS: Rule = Rule::Pattern(
+const LINE_WORDS: Rule<'static> = Rule::Pattern(r"[^\n]+|[\n]+", Spaces::Whole);
+const DIGIT: Rule<'static> = Rule::Pattern(r"\p{N}", Spaces::Whole);
+const THREE_DIGITS: Rule<'static> = Rule::Pattern(r"\p{N}{1,3}", Spaces::Whole);
+const THREE_ASCII_DIGITS: Rule<'static> = Rule::Pattern("[0-9][0-9][0-9]", Spaces::Whole);
+const CHINESE_AND_KANA: Rule<'static> = Rule::Pattern(r"[一-龥\x{3040}-ヿ]+", Spaces::Whole);
+const CHINESE_AND_HANGUL: Rule<'static> = Rule::Pattern(r"[\x{800}-龥가-\x{d7ff}]+", Spaces::Whole);
+const LINE_END: Rule<'static> = Rule::Pattern(r"[\r\n]", Spaces::Whole);
+const DEEPSEEK_V3_WORDS: Rule<'static> = Rule::Pattern(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"##,
     Spaces::AheadInLine,
 );
-const GPT4O_WORDS: Rule = Rule::Pattern(
+const GPT4O_WORDS: Rule<'static> = Rule::Pattern(
     concat!(
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
@@ -174,37 +219,37 @@ const GPT4O_WORDS: Rule = Rule::Pattern(
     Spaces::AheadInLine,
 );
 
-const DEFAULT: &[Rule] = &[
+const DEFAULT: &[Rule<'static>] = &[
     Rule::Pattern(r"[\p{P}\$\+<=>\^~\|]+", Spaces::Whole),
     GPT2_WORDS,
     Rule::Pattern(r"\p{N}+", Spaces::Whole),
     THREE_ASCII_DIGITS,
 ];
-const GPT2: &[Rule] = &[GPT2_WORDS];
-const LLAMA3: &[Rule] = &[Rule::Pattern(
+const GPT2: &[Rule<'static>] = &[GPT2_WORDS];
+const LLAMA3: &[Rule<'static>] = &[Rule::Pattern(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
     Spaces::AheadInLine,
 )];
-const MINICPM5: &[Rule] = &[
+const MINICPM5: &[Rule<'static>] = &[
     THREE_DIGITS,
     Rule::Pattern(
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
         Spaces::AheadInLine,
     ),
 ];
-const QWEN2: &[Rule] = &[QWEN2_WORDS];
-const QWEN35: &[Rule] = &[Rule::Pattern(
+const QWEN2: &[Rule<'static>] = &[QWEN2_WORDS];
+const QWEN35: &[Rule<'static>] = &[Rule::Pattern(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
     Spaces::AheadInLine,
 )];
-const UFAKZEKA: &[Rule] =
+const UFAKZEKA: &[Rule<'static>] =
     &[Rule::Pattern(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+", Spaces::AheadInLine)];
-const LAGUNA: &[Rule] = &[LINE_WORDS, QWEN2_WORDS];
-const JAIS2: &[Rule] = &[Rule::Pattern(
+const LAGUNA: &[Rule<'static>] = &[LINE_WORDS, QWEN2_WORDS];
+const JAIS2: &[Rule<'static>] = &[Rule::Pattern(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
     Spaces::Doubling,
 )];
-const DEEPSEEK_LLM: &[Rule] = &[
+const DEEPSEEK_LLM: &[Rule<'static>] = &[
     LINE_END,
     Rule::Pattern(
         concat!(
@@ -219,15 +264,15 @@ const DEEPSEEK_LLM: &[Rule] = &[
     CHINESE_AND_HANGUL,
     Rule::Pattern(r"\p{N}+", Spaces::Whole),
 ];
-const DEEPSEEK_CODER: &[Rule] = &[
+const DEEPSEEK_CODER: &[Rule<'static>] = &[
     LINE_END,
     Rule::Pattern(r"\s?\p{L}+", Spaces::Whole),
     Rule::Pattern(r"\s?\p{P}+", Spaces::Whole),
     CHINESE_AND_HANGUL,
     DIGIT,
 ];
-const DEEPSEEK_V3: &[Rule] = &[THREE_DIGITS, CHINESE_AND_KANA, DEEPSEEK_V3_WORDS];
-const SPARK: &[Rule] = &[
+const DEEPSEEK_V3: &[Rule<'static>] = &[THREE_DIGITS, CHINESE_AND_KANA, DEEPSEEK_V3_WORDS];
+const SPARK: &[Rule<'static>] = &[
     THREE_DIGITS,
     CHINESE_AND_KANA,
     Rule::Pattern(
@@ -236,7 +281,7 @@ const SPARK: &[Rule] = &[
     ),
     DIGIT,
 ];
-const YOUTU: &[Rule] = &[
+const YOUTU: &[Rule<'static>] = &[
     Rule::Pattern(
         r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，\x{3001}-\x{303f}\x{fe30}-\x{fe4f}]+|[ㄅ-ㄯ]+|[一-龥\x{3040}-ヿ]+",
         Spaces::Whole,
@@ -250,12 +295,13 @@ const YOUTU: &[Rule] = &[
         Spaces::AheadInLine,
     ),
 ];
-const FALCON: &[Rule] = &[Rule::Pattern(r"[\p{P}\$\+<=>\^~\|`]+", Spaces::Whole), GPT2_WORDS, THREE_ASCII_DIGITS];
-const STARCODER: &[Rule] = &[DIGIT, GPT2_WORDS];
-const BLOOM_WORDS: Rule = Rule::Pattern(r" ?[^(\s|.,!?…。，、।۔،)]+", Spaces::Whole);
-const BLOOM: &[Rule] = &[BLOOM_WORDS];
-const VIKING: &[Rule] = &[BLOOM_WORDS, DIGIT];
-const TEKKEN: &[Rule] = &[Rule::Pattern(
+const FALCON: &[Rule<'static>] =
+    &[Rule::Pattern(r"[\p{P}\$\+<=>\^~\|`]+", Spaces::Whole), GPT2_WORDS, THREE_ASCII_DIGITS];
+const STARCODER: &[Rule<'static>] = &[DIGIT, GPT2_WORDS];
+const BLOOM_WORDS: Rule<'static> = Rule::Pattern(r" ?[^(\s|.,!?…。，、।۔،)]+", Spaces::Whole);
+const BLOOM: &[Rule<'static>] = &[BLOOM_WORDS];
+const VIKING: &[Rule<'static>] = &[BLOOM_WORDS, DIGIT];
+const TEKKEN: &[Rule<'static>] = &[Rule::Pattern(
     concat!(
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
@@ -263,7 +309,7 @@ const TEKKEN: &[Rule] = &[Rule::Pattern(
     ),
     Spaces::AheadInLine,
 )];
-const CHAMELEON: &[Rule] = &[
+const CHAMELEON: &[Rule<'static>] = &[
     Rule::Pattern("<sentinel:[0-9]+>", Spaces::Whole),
     Rule::Pattern("IMGIMG[A-I]{1,4}Z", Spaces::Whole),
     Rule::Pattern(r"[\t\n]|    |  ", Spaces::Whole),
@@ -271,9 +317,9 @@ const CHAMELEON: &[Rule] = &[
     Rule::Pattern(r"[\p{P}!-/:-@\[-`{-~]", Spaces::Whole),
     GPT2_WORDS,
 ];
-const GPT4O: &[Rule] = &[GPT4O_WORDS];
-const TINY_AYA: &[Rule] = &[Rule::DigitGroups(r"\d+\b"), GPT4O_WORDS];
-const KIMI_K2: &[Rule] = &[Rule::Pattern(
+const GPT4O: &[Rule<'static>] = &[GPT4O_WORDS];
+const TINY_AYA: &[Rule<'static>] = &[Rule::DigitGroups(r"\d+", Groups::AllAtWordEnd), GPT4O_WORDS];
+const KIMI_K2: &[Rule<'static>] = &[Rule::Pattern(
     concat!(
         r"\p{Han}+",
         r"|[^\r\n\p{L}\p{N}]?[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]*[[\p{Ll}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]+",
@@ -284,17 +330,18 @@ const KIMI_K2: &[Rule] = &[Rule::Pattern(
     ),
     Spaces::AheadInLine,
 )];
-const SUPERBPE: &[Rule] = &[Rule::Pattern(r"\p{N}+", Spaces::Whole), Rule::DigitGroups(r"\d+")];
-const BAILING: &[Rule] = &[Rule::Pattern(
+const SUPERBPE: &[Rule<'static>] =
+    &[Rule::Pattern(r"\p{N}+", Spaces::Whole), Rule::DigitGroups(r"\d+", Groups::BeforeThrees)];
+const BAILING: &[Rule<'static>] = &[Rule::Pattern(
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+",
     Spaces::AheadInLine,
 )];
-const SEED_CODER: &[Rule] = &[Rule::Pattern(
+const SEED_CODER: &[Rule<'static>] = &[Rule::Pattern(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+",
     Spaces::AheadInLine,
 )];
-const AFMOE: &[Rule] = &[
-    Rule::DigitGroups(r"\p{N}+"),
+const AFMOE: &[Rule<'static>] = &[
+    Rule::DigitGroups(r"\p{N}+", Groups::All),
     Rule::Pattern(
         concat!(
             r"[一-\x{9fff}㐀-䶿\x{f900}-\x{faff}\x{3040}-ヿ･-ﾟ\x{2f00}-\x{2fdf}\x{e00}-\x{eff}\x{1780}-\x{17ff}\x{1000}-\x{109f}",
@@ -304,14 +351,14 @@ const AFMOE: &[Rule] = &[
     ),
     DEEPSEEK_V3_WORDS,
 ];
-const EXAONE_MOE: &[Rule] = &[Rule::Pattern(
+const EXAONE_MOE: &[Rule<'static>] = &[Rule::Pattern(
     concat!(
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+",
         r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+"
     ),
     Spaces::AheadInLine,
 )];
-const LINES: &[Rule] = &[LINE_WORDS];
+const LINES: &[Rule<'static>] = &[LINE_WORDS];
 
 #[cfg(test)]
 mod tests {

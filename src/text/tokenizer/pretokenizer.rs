@@ -4,48 +4,81 @@
 //! between them both become pieces. Patterns are regular expressions without look-around, so that every text takes
 //! linear time; the look-ahead for white space that all of them share is [`Spaces`].
 
-use super::patterns::{Rule, Spaces};
-use crate::error::{Error, Result, push, reserve};
-use regex::{Regex, RegexBuilder};
+use super::patterns::{Groups, Rule, Spaces};
+use crate::error::{Error, Result, backed, checked, push, reserve};
+use regex_automata::Input;
+use regex_automata::meta::{Builder, Cache, Config, Regex};
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use unicode_normalization::char::is_combining_mark;
 
 /// Most memory that a pattern's automaton grows to. With the default of 2 MiB a text of many scripts rebuilds it over and
 /// over: ten times slower for 1 MB of random characters.
 const DFA_BYTES: usize = 16 << 20;
 
+/// The automata of a search grow with the text and have no way to fail: what they may take is set aside meanwhile. What one takes from the
+/// start, and then all of them: 64 KiB for the first character, 0.3 KiB a byte from 25 KB of text on, 17 MiB in the end, for the
+/// patterns that take most and text of all scripts, and we set aside half as much again and more.
+const FIRST_AUTOMATON_BYTES: usize = 512 << 10;
+const AUTOMATON_BYTES_A_BYTE: usize = 2 << 10;
+const MOST_AUTOMATON_BYTES: usize = 26 << 20;
+/// Compiling a pattern takes at most 1.8 MiB.
+const COMPILING_BYTES: usize = 4 << 20;
+
 /// The compiled rules of one pre-tokenizer.
 pub(super) struct Pretokenizer {
     rules: Vec<Compiled>,
+    /// What searches have found out of each rule's automaton, as many sets as calls have run at once.
+    caches: Mutex<Vec<Vec<Cache>>>,
 }
 
 enum Compiled {
     Pattern(Regex, Spaces),
-    DigitGroups(Regex),
+    DigitGroups(Regex, Groups),
 }
 
 impl Pretokenizer {
     /// Compiles `rules`.
     pub(super) fn new(rules: &[Rule]) -> Result<Pretokenizer> {
-        let regex = |pattern| {
-            let built = RegexBuilder::new(pattern).dfa_size_limit(DFA_BYTES).build();
+        let _backing = backed(COMPILING_BYTES, "a pre-tokenizer")?;
+        let regex = |pattern: &str| {
+            let built = Builder::new().configure(Config::new().hybrid_cache_capacity(DFA_BYTES)).build(pattern);
+            checked("a pre-tokenizer")?;
             built.map_err(|error| Error::Unsupported(format!("pre-tokenizer pattern `{pattern}`: {error}")))
         };
         let compile = |rule: &Rule| match *rule {
             Rule::Pattern(pattern, spaces) => Ok(Compiled::Pattern(regex(pattern)?, spaces)),
-            Rule::DigitGroups(pattern) => Ok(Compiled::DigitGroups(regex(pattern)?)),
+            Rule::DigitGroups(pattern, groups) => Ok(Compiled::DigitGroups(regex(pattern)?, groups)),
         };
-        Ok(Pretokenizer { rules: rules.iter().map(compile).collect::<Result<_>>()? })
+        let rules = rules.iter().map(compile).collect::<Result<_>>()?;
+        Ok(Pretokenizer { rules, caches: Mutex::new(Vec::new()) })
     }
 
     /// The words of `text`, in order and without gaps.
     pub(super) fn split(&self, text: &str) -> Result<Vec<Range<usize>>> {
+        let growth = text.len().saturating_mul(AUTOMATON_BYTES_A_BYTE).min(MOST_AUTOMATON_BYTES);
+        let _backing = backed(self.rules.len() * FIRST_AUTOMATON_BYTES + growth, "text")?;
+        let kept = self.caches.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut caches =
+            kept.unwrap_or_else(|| self.rules.iter().map(|rule| rule.regex().create_cache()).collect::<Vec<Cache>>());
+        let pieces = self.cut(text, &mut caches);
+        // What lies in memory that was set aside must not outlive it.
+        if checked("text").is_ok() {
+            // Without room for them the next call begins anew.
+            _ = push(&mut self.caches.lock().unwrap_or_else(PoisonError::into_inner), caches, "text");
+        }
+        pieces
+    }
+
+    fn cut(&self, text: &str, caches: &mut [Cache]) -> Result<Vec<Range<usize>>> {
         let whole = 0..text.len();
-        let mut pieces = vec![whole];
-        for rule in &self.rules {
+        let mut pieces = reserve(1, "text")?;
+        pieces.push(whole);
+        for (rule, cache) in self.rules.iter().zip(caches) {
             let mut finer = reserve(pieces.len(), "text")?;
             for piece in pieces {
                 let mut cuts = Cuts { base: piece.start, at: 0, pieces: &mut finer };
-                rule.apply(&text[piece.clone()], &mut cuts)?;
+                rule.apply(&text[piece.clone()], cache, &mut cuts)?;
                 cuts.until(piece.len())?;
             }
             pieces = finer;
@@ -73,26 +106,39 @@ impl Cuts<'_> {
 }
 
 impl Compiled {
-    fn apply(&self, text: &str, cuts: &mut Cuts) -> Result<()> {
+    fn regex(&self) -> &Regex {
+        let (Compiled::Pattern(regex, _) | Compiled::DigitGroups(regex, _)) = self;
+        regex
+    }
+
+    fn apply(&self, text: &str, cache: &mut Cache, cuts: &mut Cuts) -> Result<()> {
+        let mut find = |from: usize| {
+            let found = self.regex().search_with(cache, &Input::new(text).range(from..));
+            checked("text").map(|()| found.map(|found| found.range()))
+        };
         match self {
-            Compiled::Pattern(regex, spaces) => cut_matches(regex, *spaces, text, cuts),
-            Compiled::DigitGroups(regex) => cut_digits(regex, text, cuts),
+            Compiled::Pattern(_, spaces) => cut_matches(&mut find, *spaces, text, cuts),
+            Compiled::DigitGroups(_, groups) => cut_digits(&mut find, *groups, text, cuts),
         }
     }
 }
 
-fn cut_matches(regex: &Regex, spaces: Spaces, text: &str, cuts: &mut Cuts) -> Result<()> {
+/// The first match from a place on.
+type Find<'a> = &'a mut dyn FnMut(usize) -> Result<Option<Range<usize>>>;
+
+fn cut_matches(find: Find, spaces: Spaces, text: &str, cuts: &mut Cuts) -> Result<()> {
     let mut from = 0;
-    while let Some(found) = regex.find_at(text, from) {
-        cuts.until(found.start())?;
-        let run = spaces.divides(found.as_str());
-        let followed = text[found.end()..].starts_with(|c: char| !c.is_whitespace());
-        from = match found.as_str().char_indices().next_back() {
-            Some((last, _)) if run && followed && last > 0 => found.start() + last,
-            _ => found.end(),
+    while let Some(found) = find(from)? {
+        cuts.until(found.start)?;
+        let word = &text[found.clone()];
+        let run = spaces.divides(word);
+        let followed = text[found.end..].starts_with(|c: char| !c.is_whitespace());
+        from = match word.char_indices().next_back() {
+            Some((last, _)) if run && followed && last > 0 => found.start + last,
+            _ => found.end,
         };
         if run && spaces == Spaces::Doubling {
-            cut_doubling(&text[..from], found.start(), cuts)?;
+            cut_doubling(&text[..from], found.start, cuts)?;
         }
         cuts.until(from)?;
     }
@@ -127,18 +173,32 @@ fn cut_doubling(text: &str, start: usize, cuts: &mut Cuts) -> Result<()> {
     Ok(())
 }
 
-fn cut_digits(regex: &Regex, text: &str, cuts: &mut Cuts) -> Result<()> {
-    for run in regex.find_iter(text) {
-        cuts.until(run.start())?;
-        let digits = run.as_str().chars().count();
-        for (index, (at, _)) in run.as_str().char_indices().enumerate() {
-            if (digits - index).is_multiple_of(3) {
-                cuts.until(run.start() + at)?;
+fn cut_digits(find: Find, groups: Groups, text: &str, cuts: &mut Cuts) -> Result<()> {
+    let mut from = 0;
+    while let Some(run) = find(from)? {
+        from = run.end;
+        if groups == Groups::AllAtWordEnd && text[run.end..].starts_with(goes_on_word) {
+            continue;
+        }
+        let beside = groups != Groups::BeforeThrees;
+        let digits = text[run.clone()].chars().count();
+        for (index, (at, _)) in text[run.clone()].char_indices().enumerate() {
+            if (digits - index).is_multiple_of(3) || (beside && index == 0) {
+                cuts.until(run.start + at)?;
             }
         }
-        cuts.until(run.end())?;
+        if beside {
+            cuts.until(run.end)?;
+        }
     }
     Ok(())
+}
+
+/// Whether `c`, which is no digit, goes on a word for Oniguruma, which runs the models' own patterns.
+fn goes_on_word(c: char) -> bool {
+    let joins = matches!(c, '_' | '‿' | '⁀' | '⁔' | '\u{fe33}' | '\u{fe34}' | '\u{fe4d}'..='\u{fe4f}' | '＿');
+    let counts = matches!(c, '²' | '³' | '¹' | '¼'..='¾');
+    c.is_alphabetic() || is_combining_mark(c) || joins || counts
 }
 
 #[cfg(test)]

@@ -1,33 +1,12 @@
 //! The tokens of a model file: what each one stands for, and of which kind it is.
 //!
 //! All texts lie in one block of memory. The bytes held are those that a token adds to a text: byte-level and escaped
-//! spellings are undone when the file is read. Which tokens a text becomes is the business of the sibling modules.
+//! spellings are undone when the vocabulary is built. Which tokens a text becomes is the business of the sibling modules.
 
-use super::alphabet::{Alphabet, byte_named};
-use crate::error::{Error, Result, filled, reserve};
-use crate::format::{Metadata, Value};
-use std::ops::Range;
-
-/// Key of the token texts.
-pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
-const KINDS: &str = "tokenizer.ggml.token_type";
-
-/// What a token is for; the numbers of `tokenizer.ggml.token_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A piece of text that the model's algorithm builds.
-    Normal,
-    /// Stands for text that the vocabulary cannot spell.
-    Unknown,
-    /// Structure, not text: begin, end, roles.
-    Control,
-    /// Text that is always cut out whole before the algorithm runs.
-    UserDefined,
-    /// A hole: never produced from text.
-    Unused,
-    /// One byte, for text that no other token spells.
-    Byte,
-}
+use super::alphabet::byte_named;
+use super::parts::{Alphabet, Kind, Named, Parts};
+use crate::error::{Error, Progress, Result, copied, filled, reserve};
+use crate::format::limits::{TOKEN_BYTES, VOCAB};
 
 /// Texts and kinds of all tokens.
 pub(super) struct Vocabulary {
@@ -38,23 +17,20 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Reads the tokens of a file whose normal tokens are spelt in `alphabet`.
-    pub(super) fn read(meta: &Metadata, alphabet: Alphabet) -> Result<Vocabulary> {
-        let spans = meta.required(TOKENS, meta.strings(TOKENS)?)?;
-        let bytes: usize = spans.iter().map(Range::len).sum();
-        if spans.is_empty() || i32::try_from(spans.len()).is_err() || u32::try_from(bytes).is_err() {
-            return Err(meta.bad(TOKENS, &format!("has {} tokens of {bytes} bytes", spans.len())));
-        }
-        let declared = read_kinds(meta, spans.len())?;
-        let typed = declared.is_some();
-        let kinds = match declared {
-            Some(kinds) => kinds,
-            None => guess_kinds(meta, spans, alphabet)?,
+    /// Takes the tokens of `parts`, whose normal ones are spelt in `alphabet`; `progress` hears how many are read.
+    pub(super) fn build(parts: &Parts, alphabet: Alphabet, progress: &mut Progress) -> Result<Vocabulary> {
+        let tokens = &parts.tokens;
+        check_sizes(parts)?;
+        let kinds = match &parts.kinds {
+            Some(kinds) => copied(kinds, "token kinds")?,
+            None => guess_kinds(parts, alphabet)?,
         };
-        let mut text = reserve(bytes, "token texts")?;
-        let mut ends = reserve(spans.len(), "token texts")?;
-        for (span, &kind) in spans.iter().zip(&kinds) {
-            let raw = meta.bytes(span);
+        let mut text = reserve(tokens.iter().map(|token| token.len()).sum(), "token texts")?;
+        let mut ends = reserve(tokens.len(), "token texts")?;
+        for (token, (raw, &kind)) in tokens.iter().zip(&kinds).enumerate() {
+            if token.is_multiple_of(STEP_TOKENS) {
+                progress(token as f32 / tokens.len() as f32)?;
+            }
             match (kind, byte_named(raw)) {
                 (Kind::Normal, _) => alphabet.decode(raw, &mut text),
                 (Kind::Byte, Some(byte)) => text.push(byte),
@@ -62,7 +38,7 @@ impl Vocabulary {
             }
             ends.push(text.len() as u32);
         }
-        Ok(Vocabulary { text, ends, kinds, typed })
+        Ok(Vocabulary { text, ends, kinds, typed: parts.kinds.is_some() })
     }
 
     /// Number of tokens, holes included.
@@ -97,62 +73,58 @@ impl Vocabulary {
     }
 }
 
-fn read_kinds(meta: &Metadata, count: usize) -> Result<Option<Vec<Kind>>> {
-    let Some(numbers) = meta.scalars(KINDS)? else { return Ok(None) };
-    if numbers.len() != count {
-        return Err(meta.bad(KINDS, &format!("has {} entries for {count} tokens", numbers.len())));
+/// Tokens between two reports of progress.
+pub(super) const STEP_TOKENS: usize = 1 << 14;
+
+/// What everything else relies on: how many tokens there are and how long, and that each id is one of them.
+fn check_sizes(parts: &Parts) -> Result<()> {
+    let count = parts.tokens.len();
+    if count == 0 || count > VOCAB {
+        return Err(parts.bad("tokens", &format!("has {count} tokens, 1 to {VOCAB} are supported")));
     }
-    let mut kinds = reserve(count, "token kinds")?;
-    for number in numbers {
-        kinds.push(match integer(&number) {
-            Some(1) => Kind::Normal,
-            Some(2) => Kind::Unknown,
-            Some(3) => Kind::Control,
-            Some(4) => Kind::UserDefined,
-            Some(0 | 5) => Kind::Unused,
-            Some(6) => Kind::Byte,
-            _ => return Err(meta.bad(KINDS, &format!("has the unknown kind {number:?}"))),
-        });
+    let longest = parts.tokens.iter().map(|token| token.len()).max().unwrap_or(0);
+    if longest > TOKEN_BYTES {
+        let problem = format!("has a token of {longest} bytes, at most {TOKEN_BYTES} are supported");
+        return Err(parts.bad("tokens", &problem));
     }
-    Ok(Some(kinds))
+    if let Some(kinds) = &parts.kinds {
+        check_entries(parts, "token_type", kinds.len())?;
+    }
+    let named = parts.named.all().into_iter().filter_map(|(name, id)| Some((name, id?)));
+    let added = parts.prefix.iter().chain(&parts.suffix).map(|&id| ("added", id));
+    match named.chain(added).find(|&(_, id)| id as usize >= count) {
+        Some((name, id)) => {
+            Err(parts.bad(&format!("{name}_token_id"), &format!("is {id}, the vocabulary has {count} tokens")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// An error unless the part called `name` has an entry for each token.
+pub(super) fn check_entries(parts: &Parts, name: &str, entries: usize) -> Result<()> {
+    match parts.tokens.len() {
+        count if count == entries => Ok(()),
+        count => Err(parts.bad(name, &format!("has {entries} entries for {count} tokens"))),
+    }
 }
 
 /// Kinds for a file that has none: bytes by their names, the begin, end and unknown tokens by their ids.
-fn guess_kinds(meta: &Metadata, spans: &[Range<usize>], alphabet: Alphabet) -> Result<Vec<Kind>> {
-    let mut kinds = filled(spans.len(), Kind::Normal, "token kinds")?;
+fn guess_kinds(parts: &Parts, alphabet: Alphabet) -> Result<Vec<Kind>> {
+    let mut kinds = filled(parts.tokens.len(), Kind::Normal, "token kinds")?;
     if alphabet == Alphabet::Escaped {
-        for (kind, span) in kinds.iter_mut().zip(spans) {
-            if byte_named(meta.bytes(span)).is_some() {
+        for (kind, token) in kinds.iter_mut().zip(&parts.tokens) {
+            if byte_named(token).is_some() {
                 *kind = Kind::Byte;
             }
         }
     }
-    for (name, kind) in [("bos", Kind::Control), ("eos", Kind::Control), ("unknown", Kind::Unknown)] {
-        if let Some(token) = token_id(meta, &format!("tokenizer.ggml.{name}_token_id"), spans.len())? {
+    let Named { unknown, bos, eos, .. } = parts.named;
+    for (token, kind) in [(bos, Kind::Control), (eos, Kind::Control), (unknown, Kind::Unknown)] {
+        if let Some(token) = token {
             kinds[token as usize] = kind;
         }
     }
     Ok(kinds)
-}
-
-/// The token that `key` names in a vocabulary of `count`; `None` when absent or written as -1.
-pub(super) fn token_id(meta: &Metadata, key: &str, count: usize) -> Result<Option<u32>> {
-    let Some(value) = meta.get(key) else { return Ok(None) };
-    match integer(value) {
-        Some(-1) => Ok(None),
-        Some(id) if id == i64::from(u32::MAX) => Ok(None),
-        Some(id) if (0..count as i64).contains(&id) => Ok(Some(id as u32)),
-        Some(id) => Err(meta.bad(key, &format!("is {id}, the vocabulary has {count} tokens"))),
-        None => Err(meta.bad(key, "is not an integer")),
-    }
-}
-
-fn integer(value: &Value) -> Option<i64> {
-    match *value {
-        Value::Unsigned(v) => i64::try_from(v).ok(),
-        Value::Signed(v) => Some(v),
-        _ => None,
-    }
 }
 
 /// The id of `token` as an index, or the error that the vocabulary has no such token.
