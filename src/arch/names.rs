@@ -1,23 +1,29 @@
 //! Tensor names of GGUF files, by role.
 
-/// Parts of a file's tensors outside the layers.
+/// Names outside the layers; the last norm has `.weight` and `.bias`.
 pub mod global {
     /// Token embedding, `[hidden, vocab]`; also the output head where that is absent.
     pub const EMBEDDING: &str = "token_embd.weight";
-    /// Weights of the last norm.
-    pub const OUTPUT_NORM: &str = "output_norm.weight";
+    /// The last norm.
+    pub const OUTPUT_NORM: &str = "output_norm";
     /// Output head, `[hidden, vocab]`.
     pub const HEAD: &str = "output.weight";
-    /// Bias of the output head.
-    pub const HEAD_BIAS: &str = "output.bias";
+    /// The output head without `.weight` and `.bias`.
+    pub const HEAD_PROJECTION: &str = "output";
     /// Divisors of the rope frequencies.
     pub const ROPE_DIVISORS: &str = "rope_freqs.weight";
+    /// The same for sequences that stay within the trained context, where they differ.
+    pub const SHORT_DIVISORS: &str = "rope_factors_short.weight";
+    /// The same for longer ones.
+    pub const LONG_DIVISORS: &str = "rope_factors_long.weight";
 }
 
-/// Roles within a layer; the text is the part of the name after `blk.N.`.
+/// Roles within a layer; the text is the part of the name after `blk.N.`, without `.weight` and `.bias`.
 pub mod layer {
-    /// Weights of the norm before attention.
-    pub const ATTENTION_NORM: &str = "attn_norm.weight";
+    /// The norm before attention.
+    pub const ATTENTION_NORM: &str = "attn_norm";
+    /// Query, key and value projections as one: their rows, in this order.
+    pub const QKV: &str = "attn_qkv";
     /// Query projection.
     pub const Q: &str = "attn_q";
     /// Key projection.
@@ -27,11 +33,13 @@ pub mod layer {
     /// Output projection of the attention.
     pub const ATTENTION_OUTPUT: &str = "attn_output";
     /// Norm over each query head.
-    pub const Q_NORM: &str = "attn_q_norm.weight";
+    pub const Q_NORM: &str = "attn_q_norm";
     /// Norm over each key head.
-    pub const K_NORM: &str = "attn_k_norm.weight";
-    /// Weights of the norm before the feed-forward block.
-    pub const FEED_FORWARD_NORM: &str = "ffn_norm.weight";
+    pub const K_NORM: &str = "attn_k_norm";
+    /// The norm of the attention's result.
+    pub const POST_ATTENTION_NORM: &str = "post_attention_norm";
+    /// The norm of the feed-forward block's result.
+    pub const POST_FEED_FORWARD_NORM: &str = "post_ffw_norm";
     /// Gate projection.
     pub const GATE: &str = "ffn_gate";
     /// Up projection.
@@ -45,7 +53,43 @@ pub fn in_layer(index: usize, part: &str) -> String {
     format!("blk.{index}.{part}")
 }
 
-/// Whether a tensor may be left unused: old converters wrote the rope frequencies of every layer, which follow from metadata.
-pub fn is_redundant(name: &str) -> bool {
-    name.starts_with("blk.") && (name.ends_with(".attn_rot_embd") || name.ends_with(".attn_rot_embd.weight"))
+/// Tensors that a model file may hold and that are not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// Rope frequencies of a layer, which old converters wrote: they follow from metadata.
+    Frequencies,
+    /// Blocks behind the layers that predict further tokens (`nextn_predict_layers`).
+    Prediction,
+    /// Encoders of images and sound, and what leads from them to the text.
+    Media,
 }
+
+impl Idle {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Idle; 3] = [Idle::Frequencies, Idle::Prediction, Idle::Media];
+
+    /// What the tensor `name` is in a model of so many `layers`, the blocks `predicting` behind them not counted; none where it has a part in the
+    /// forward pass, or is not known.
+    pub fn of(name: &str, layers: usize, predicting: usize) -> Option<Idle> {
+        if MEDIA.iter().any(|part| name.starts_with(part)) {
+            return Some(Idle::Media);
+        }
+        let (index, part) = name.strip_prefix("blk.")?.split_once('.')?;
+        if index.parse::<usize>().is_ok_and(|index| (layers..layers + predicting).contains(&index)) {
+            return Some(Idle::Prediction);
+        }
+        matches!(part, "attn_rot_embd" | "attn_rot_embd.weight").then_some(Idle::Frequencies)
+    }
+
+    /// What they are, in the plural.
+    pub fn description(self) -> &'static str {
+        match self {
+            Idle::Frequencies => "rope frequencies that follow from metadata",
+            Idle::Prediction => "blocks that predict further tokens",
+            Idle::Media => "encoders of images or sound",
+        }
+    }
+}
+
+/// What names of encoders and their projections begin with.
+const MEDIA: [&str; 3] = ["v.", "a.", "mm."];

@@ -4,6 +4,7 @@
 //! a tensor of divisors, one a frequency.
 
 use super::hparams::Keys;
+use crate::elementary;
 use crate::error::{Error, Excerpt, Result};
 use crate::format::Metadata;
 
@@ -25,7 +26,33 @@ pub struct Rope {
     pub frequencies: Vec<f32>,
     /// Factor on cosine and sine (YaRN's attention factor); 1 otherwise.
     pub magnitude: f32,
+    /// Other frequencies for long sequences.
+    pub long: Option<Long>,
 }
+
+/// Frequencies of sequences beyond the context that a model was first trained for (Ding et al., "LongRoPE", 2024).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Long {
+    /// Longest sequence, in tokens, to which they do not apply.
+    pub beyond: usize,
+    /// As many as the others.
+    pub frequencies: Vec<f32>,
+}
+
+/// A file's factors by which frequencies are divided, `dims / 2` of each.
+#[derive(Clone, Debug, Default)]
+pub struct Divisors {
+    /// For all sequences, or for short ones where `long` is there.
+    pub all: Option<Vec<f32>>,
+    /// For long sequences.
+    pub long: Option<Vec<f32>>,
+}
+
+/// Keys of the base of all layers, and of local ones where theirs differs.
+const BASE: &str = "rope.freq_base";
+const LOCAL_BASE: &str = "rope.freq_base_swa";
+/// Key of a factor on cosine and sine, beside what the scaling gives.
+const ATTENTION_FACTOR: &str = "rope.scaling.attn_factor";
 
 /// Scaling of the positions beyond the trained context.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,41 +66,36 @@ enum Scaling {
 struct Yarn {
     factor: f32,
     original_context: f32,
-    attention_factor: f32,
+    /// How much of the usual factor on cosine and sine the weights have taken in.
+    log_multiplier: f32,
     beta_fast: f32,
     beta_slow: f32,
 }
 
 impl Rope {
-    /// Reads base, scaling and rotated dimensions of a head of `head_dim` elements; `divisors` is the file's tensor of
-    /// per-frequency factors, if any.
-    pub fn read(
-        meta: &Metadata,
-        keys: &Keys,
-        layout: RopeLayout,
-        dims: usize,
-        divisors: Option<&[f32]>,
-    ) -> Result<Rope> {
-        let base_key = keys.of("rope.freq_base");
-        let base = meta.f32(&base_key)?.unwrap_or(10_000.0);
-        if base <= 0.0 {
-            return Err(meta.bad(&base_key, &format!("is {base}, it must be positive")));
-        }
+    /// Reads base and scaling of heads of which `dims` elements rotate; `divisors` are the file's tensors of factors, if any.
+    pub fn read(meta: &Metadata, keys: &Keys, layout: RopeLayout, dims: usize, divisors: &Divisors) -> Result<Rope> {
+        let base = base(meta, keys, BASE, dims)?;
         let mut frequencies = plain_frequencies(base, dims);
-        let mut magnitude = 1.0;
-        match Scaling::read(meta, keys)? {
+        let mut magnitude = meta.f32(&keys.of(ATTENTION_FACTOR))?.filter(|&factor| factor != 0.0).unwrap_or(1.0);
+        match Scaling::read(meta, keys, divisors.long.is_some())? {
             Scaling::None => {}
             Scaling::Linear { factor } => frequencies.iter_mut().for_each(|f| *f /= f64::from(factor)),
             Scaling::Yarn(yarn) => {
                 yarn.scale(&mut frequencies, base, dims);
-                magnitude = yarn.magnitude();
+                magnitude *= yarn.magnitude();
             }
         }
-        if let Some(divisors) = divisors {
-            divide(&mut frequencies, divisors)?;
-        }
-        let frequencies = frequencies.into_iter().map(|f| f as f32).collect();
-        Ok(Rope { layout, frequencies, magnitude })
+        let long = divisors.long.as_ref().map(|divisors| Long::read(meta, keys, &frequencies, divisors)).transpose()?;
+        let frequencies = divided(&frequencies, divisors.all.as_deref())?;
+        Ok(Rope { layout, frequencies, magnitude, long })
+    }
+
+    /// The rotation of local layers: without scaling, by the base under their own key or by the common one.
+    pub fn read_local(meta: &Metadata, keys: &Keys, layout: RopeLayout, dims: usize, own_base: bool) -> Result<Rope> {
+        let base = base(meta, keys, if own_base { LOCAL_BASE } else { BASE }, dims)?;
+        let frequencies = plain_frequencies(base, dims).into_iter().map(|f| f as f32).collect();
+        Ok(Rope { layout, frequencies, magnitude: 1.0, long: None })
     }
 
     /// Number of leading elements of a head that rotate.
@@ -81,32 +103,75 @@ impl Rope {
         2 * self.frequencies.len()
     }
 
-    /// Writes cosine and sine of every rotated pair at `position`; both slices have `dims / 2` elements.
-    pub fn angles(&self, position: u32, cos: &mut [f32], sin: &mut [f32]) {
-        for ((frequency, cos), sin) in self.frequencies.iter().zip(cos).zip(sin) {
+    /// Writes cosine and sine of every rotated pair at `position`, where sequences may grow to `context` tokens; both slices have
+    /// `dims / 2` elements.
+    pub fn angles(&self, position: u32, context: usize, cos: &mut [f32], sin: &mut [f32]) {
+        let long = self.long.as_ref().filter(|long| context > long.beyond);
+        let frequencies = long.map_or(&self.frequencies, |long| &long.frequencies);
+        for ((frequency, cos), sin) in frequencies.iter().zip(cos).zip(sin) {
             // Products of a large position and a small frequency lose too much in 32 bits.
-            let (s, c) = (f64::from(position) * f64::from(*frequency)).sin_cos();
+            let (s, c) = elementary::sin_cos(f64::from(position) * f64::from(*frequency));
             *cos = c as f32 * self.magnitude;
             *sin = s as f32 * self.magnitude;
         }
     }
 }
 
-fn plain_frequencies(base: f32, dims: usize) -> Vec<f64> {
-    (0..dims / 2).map(|i| f64::from(base).powf(-2.0 * i as f64 / dims as f64)).collect()
+impl Long {
+    fn read(meta: &Metadata, keys: &Keys, frequencies: &[f64], divisors: &[f32]) -> Result<Long> {
+        let beyond = original_context(meta, keys)? as usize;
+        Ok(Long { beyond, frequencies: divided(frequencies, Some(divisors))? })
+    }
 }
 
-fn divide(frequencies: &mut [f64], divisors: &[f32]) -> Result<()> {
+/// The base of a file, raised for longer contexts where it has a factor for that (dynamic NTK scaling with a fixed `alpha`).
+fn base(meta: &Metadata, keys: &Keys, name: &str, dims: usize) -> Result<f32> {
+    let key = keys.of(name);
+    let base = meta.f32(&key)?.unwrap_or(10_000.0);
+    if base <= 0.0 || base.is_nan() {
+        return Err(meta.bad(&key, &format!("is {base}, it must be positive")));
+    }
+    let key = keys.of("rope.scaling.alpha");
+    match meta.f32(&key)?.filter(|&alpha| alpha != 0.0) {
+        Some(alpha) if alpha > 0.0 && dims > 2 => {
+            Ok((f64::from(base) * elementary::pow(f64::from(alpha), dims as f64 / (dims - 2) as f64)) as f32)
+        }
+        Some(alpha) => Err(meta.bad(&key, &format!("is {alpha} for {dims} rotated elements"))),
+        None => Ok(base),
+    }
+}
+
+/// Tokens of the context that a model was first trained for.
+pub(super) fn original_context(meta: &Metadata, keys: &Keys) -> Result<u32> {
+    let key = keys.of("rope.scaling.original_context_length");
+    meta.required(&key, meta.u32(&key)?.filter(|&tokens| tokens > 0))
+}
+
+fn plain_frequencies(base: f32, dims: usize) -> Vec<f64> {
+    (0..dims / 2).map(|i| elementary::pow(f64::from(base), -2.0 * i as f64 / dims as f64)).collect()
+}
+
+/// The logarithm of whatever a file's numbers give: [`elementary::ln`] is for positive normal ones.
+fn ln(x: f64) -> f64 {
+    match x {
+        x if x.is_normal() && x > 0.0 => elementary::ln(x),
+        f64::INFINITY => x,
+        x if x.abs() < f64::MIN_POSITIVE => f64::NEG_INFINITY,
+        _ => f64::NAN,
+    }
+}
+
+fn divided(frequencies: &[f64], divisors: Option<&[f32]>) -> Result<Vec<f32>> {
+    let Some(divisors) = divisors else { return Ok(frequencies.iter().map(|&f| f as f32).collect()) };
     if divisors.len() != frequencies.len() || divisors.iter().any(|d| !d.is_finite() || *d <= 0.0) {
-        let problem = format!("tensor `rope_freqs.weight` must hold {} positive numbers", frequencies.len());
+        let problem = format!("the tensor of rope factors must hold {} positive numbers", frequencies.len());
         return Err(Error::Format(problem));
     }
-    frequencies.iter_mut().zip(divisors).for_each(|(f, d)| *f /= f64::from(*d));
-    Ok(())
+    Ok(frequencies.iter().zip(divisors).map(|(f, d)| (f / f64::from(*d)) as f32).collect())
 }
 
 impl Scaling {
-    fn read(meta: &Metadata, keys: &Keys) -> Result<Scaling> {
+    fn read(meta: &Metadata, keys: &Keys, has_long: bool) -> Result<Scaling> {
         let type_key = keys.of("rope.scaling.type");
         let factor = scale_factor(meta, keys)?;
         match meta.text(&type_key)? {
@@ -114,6 +179,11 @@ impl Scaling {
                 Ok(factor.filter(|&f| f != 1.0).map_or(Scaling::None, |factor| Scaling::Linear { factor }))
             }
             Some("none") => Ok(Scaling::None),
+            // All of it is in the file's factors.
+            Some("longrope") if has_long => Ok(Scaling::None),
+            Some("longrope") => {
+                Err(Error::Unsupported("rope scaling `longrope` needs the tensor `rope_factors_long.weight`".into()))
+            }
             Some("yarn") => Ok(Scaling::Yarn(Yarn::read(meta, keys, factor)?)),
             Some(other) => {
                 let other = Excerpt(other.as_bytes());
@@ -139,13 +209,11 @@ fn scale_factor(meta: &Metadata, keys: &Keys) -> Result<Option<f32>> {
 impl Yarn {
     fn read(meta: &Metadata, keys: &Keys, factor: Option<f32>) -> Result<Yarn> {
         let factor = meta.required(&keys.of("rope.scaling.factor"), factor)?;
-        let context_key = keys.of("rope.scaling.original_context_length");
-        let original_context = meta.required(&context_key, meta.u32(&context_key)?.filter(|&v| v > 0))? as f32;
         let read = |name: &str, default: f32| Ok::<_, Error>(meta.f32(&keys.of(name))?.unwrap_or(default));
         Ok(Yarn {
             factor,
-            original_context,
-            attention_factor: read("rope.scaling.attn_factor", 1.0)?,
+            original_context: original_context(meta, keys)? as f32,
+            log_multiplier: read("rope.scaling.yarn_log_multiplier", 0.0)?,
             beta_fast: read("rope.scaling.yarn_beta_fast", 32.0)?,
             beta_slow: read("rope.scaling.yarn_beta_slow", 1.0)?,
         })
@@ -155,7 +223,7 @@ impl Yarn {
     fn scale(&self, frequencies: &mut [f64], base: f32, dims: usize) {
         let turns_at = |beta: f32| {
             let wavelength = f64::from(self.original_context) / (f64::from(beta) * 2.0 * std::f64::consts::PI);
-            dims as f64 * wavelength.ln() / (2.0 * f64::from(base).ln())
+            dims as f64 * ln(wavelength) / (2.0 * ln(f64::from(base)))
         };
         let low = turns_at(self.beta_fast).floor().max(0.0);
         let high = turns_at(self.beta_slow).ceil().min(dims as f64 - 1.0);
@@ -166,6 +234,7 @@ impl Yarn {
     }
 
     fn magnitude(&self) -> f32 {
-        self.attention_factor * if self.factor > 1.0 { 1.0 + 0.1 * self.factor.ln() } else { 1.0 }
+        let growth = if self.factor > 1.0 { 0.1 * ln(f64::from(self.factor)) as f32 } else { 0.0 };
+        (1.0 + growth) / (1.0 + self.log_multiplier * growth)
     }
 }

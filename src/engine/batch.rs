@@ -10,6 +10,7 @@ use crate::error::{Error, Result, filled, reserve};
 use crate::kv::layout::pages_for;
 use crate::sample;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Lists of one pass, reserved once.
 pub struct Work {
@@ -20,6 +21,9 @@ pub struct Work {
     planned: Vec<Planned>,
     /// The token of each planned item, `None` while its prompt is not evaluated.
     chosen: Vec<Result<Option<i32>>>,
+    /// Rows of prompts, and those of a single token each.
+    prompt_rows: usize,
+    decode_rows: usize,
     /// Number of the call that last listed each slot.
     seen: Vec<u64>,
     call: u64,
@@ -33,6 +37,8 @@ struct Planned {
     slot: usize,
     /// Tokens of the history that are evaluated afterwards.
     evaluated: usize,
+    /// Rows of a prompt among what the pass evaluates for it.
+    prompt_rows: usize,
     /// Pages before the pass.
     pages: usize,
     /// Whether a token can be sampled afterwards.
@@ -50,6 +56,8 @@ impl Work {
             wants_logits: false,
             planned: reserve(limits.outputs, "a batch")?,
             chosen: reserve(limits.outputs, "a batch")?,
+            prompt_rows: 0,
+            decode_rows: 0,
             seen: filled(limits.outputs, 0, "a batch")?,
             call: 0,
         })
@@ -61,6 +69,7 @@ impl Work {
         self.wants_logits = false;
         self.planned.clear();
         self.chosen.clear();
+        (self.prompt_rows, self.decode_rows) = (0, 0);
         self.call += 1;
     }
 
@@ -87,6 +96,7 @@ impl Session {
         cancel: &AtomicBool,
         mut report: impl FnMut(usize, Result<Step, &Error>),
     ) -> Result<(), Failure> {
+        let start = Instant::now();
         self.work.clear();
         let mut first = None;
         let mut budget = self.max_prefill();
@@ -110,6 +120,7 @@ impl Session {
             }
         }
         self.work.chosen = chosen;
+        self.count_pass(start);
         first.map_or(Ok(()), Err)
     }
 
@@ -144,36 +155,49 @@ impl Session {
 
     /// Evaluates whatever one sequence lacks, in as many passes as it takes, and keeps the logits.
     fn evaluate(&mut self, slot: usize, cancel: &AtomicBool) -> Result<()> {
-        let pages = self.tables.of(slot).len();
+        let pages = self.paging.count(slot);
         self.take_pages(slot, self.sequence(slot).tokens.len())?;
         let result = self.evaluate_in_passes(slot, cancel);
         if result.is_err() {
             let kept = pages.max(pages_for(self.sequence(slot).evaluated));
-            self.tables.shrink(slot, kept, &mut self.pages);
+            self.paging.shrink(slot, kept);
         }
         result
     }
 
     fn evaluate_in_passes(&mut self, slot: usize, cancel: &AtomicBool) -> Result<()> {
         loop {
+            let begin = Instant::now();
             let Pending { start, count } = self.sequence(slot).pending();
             let taken = count.min(self.max_prefill());
+            self.paging.slide(slot, start, start + taken);
             self.work.clear();
+            self.work.prompt_rows = taken;
             let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
             let output = self.work.add_rows(slot, &sequence.tokens[start..start + taken], start, taken == count);
             self.work.wants_logits = output.is_some();
             self.run(cancel)?;
             let sequence = self.sequence_mut(slot);
             sequence.evaluated = sequence.evaluated.max(start + taken);
+            sequence.prompt_tokens += taken as u64;
             if let Some(output) = output {
                 let vocab = self.model.vocab();
                 self.logits[slot * vocab..(slot + 1) * vocab].copy_from_slice(self.runner.logits(output));
                 self.sequence_mut(slot).has_logits = true;
             }
+            self.count_pass(begin);
             if taken == count {
                 return Ok(());
             }
+            self.show();
         }
+    }
+
+    /// Counts a pass that began at `start` and has ended well.
+    fn count_pass(&mut self, start: Instant) {
+        let Work { rows, prompt_rows, decode_rows, .. } = &self.work;
+        let passes = u64::from(!rows.is_empty());
+        self.done.count(passes, *prompt_rows, *decode_rows, start.elapsed());
     }
 
     /// Plans one item's part in a pass, within the budget of prompt tokens.
@@ -192,10 +216,14 @@ impl Session {
         let Pending { start, count } = self.sequence(slot).pending();
         let is_prompt = count > 1;
         let taken = if is_prompt { count.min(*budget) } else { count };
-        let pages = self.tables.of(slot).len();
+        let pages = self.paging.count(slot);
         self.take_pages(slot, start + taken)?;
+        self.paging.slide(slot, start, start + taken);
         if is_prompt {
             *budget -= taken;
+            self.work.prompt_rows += taken;
+        } else {
+            self.work.decode_rows += taken;
         }
         let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
         let ready = taken == count;
@@ -206,16 +234,14 @@ impl Session {
             self.work.wants_logits |= by_host || !self.runner.draw(output, &sequence.sampler, history, position);
         }
         let evaluated = sequence.evaluated.max(start + taken);
-        self.work.planned.push(Planned { item, slot, evaluated, pages, ready, output });
+        let prompt_rows = if is_prompt { taken } else { 0 };
+        self.work.planned.push(Planned { item, slot, evaluated, prompt_rows, pages, ready, output });
         Ok(())
     }
 
-    /// Grows a slot's table to hold `tokens` positions.
+    /// Makes room for `tokens` positions of a slot.
     fn take_pages(&mut self, slot: usize, tokens: usize) -> Result<()> {
-        if self.tables.grow(slot, pages_for(tokens), &mut self.pages) {
-            return Ok(());
-        }
-        Err(self.kv_full(pages_for(tokens) - self.tables.of(slot).len()))
+        self.paging.grow(slot, tokens).map_err(|needed| self.kv_full(needed))
     }
 
     fn run(&mut self, cancel: &AtomicBool) -> Result<()> {
@@ -226,7 +252,8 @@ impl Session {
             return Ok(());
         }
         let Work { rows, outputs, wants_logits, .. } = &self.work;
-        let batch = Batch { rows, outputs, wants_logits: *wants_logits, tables: &self.tables };
+        let (tables, window_tables) = (self.paging.tables(), self.paging.window_tables());
+        let batch = Batch { rows, outputs, wants_logits: *wants_logits, tables, window_tables };
         self.runner.run(&batch, cancel)
     }
 
@@ -237,7 +264,7 @@ impl Session {
         }
         for index in 0..self.work.planned.len() {
             let Planned { item, slot, pages, .. } = self.work.planned[index];
-            self.tables.shrink(slot, pages, &mut self.pages);
+            self.paging.shrink(slot, pages);
             report(item, Err(error));
         }
     }
@@ -275,12 +302,16 @@ impl Session {
 
     /// Notes what a pass evaluated for one item, and appends its token.
     fn finish(&mut self, planned: &Planned, token: Result<Option<i32>>) -> Result<Step> {
-        let Planned { slot, evaluated, .. } = *planned;
-        self.sequence_mut(slot).evaluated = evaluated;
+        let Planned { slot, evaluated, prompt_rows, .. } = *planned;
+        let sequence = self.sequence_mut(slot);
+        sequence.evaluated = evaluated;
+        sequence.prompt_tokens += prompt_rows as u64;
         let Some(token) = token? else { return Ok(Step::Pending) };
         let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         sequence.tokens.push(token);
         sequence.has_logits = false;
+        sequence.decoded_tokens += 1;
+        self.done.decoded_tokens += 1;
         let ends =
             sequence.sampler.stop_tokens.contains(&token) || (!sequence.sampler.ignore_eog && self.model.is_eog(token));
         Ok(if ends { Step::Done(token) } else { Step::Token(token) })

@@ -1,9 +1,11 @@
 //! A context: one device with its threads, and the sink for diagnostics.
 
+use super::callback;
 use super::device::Kind;
-use crate::backend::cpu::{self, Cpu};
+use crate::backend::cpu::{self, Cpu, simd};
 use crate::backend::{Backend, GpuOptions, cuda};
-use crate::error::{Error, Result};
+use crate::error::{Count, Error, Result};
+use crate::os::usable_threads;
 use std::sync::{Mutex, PoisonError};
 
 /// How serious a diagnostic is.
@@ -33,12 +35,21 @@ pub struct Options {
     pub gpu: GpuOptions,
     /// Whether greedy tokens come from logits on the host, even where the device has found them.
     pub host_argmax: bool,
+    /// Tells how many bytes of host memory can be taken now; none where nobody knows.
+    pub free_memory: fn() -> Option<u64>,
+    /// Whether memory is taken although there is not as much.
+    pub overcommits: bool,
 }
 
 /// One device, ready for models.
 pub struct Context {
     backend: Box<dyn Backend>,
     host_argmax: bool,
+    free_memory: fn() -> Option<u64>,
+    overcommits: bool,
+    load_threads: usize,
+    /// Vector kernels of the host, whatever the device is.
+    kernels: &'static simd::Kernels,
     log: Mutex<Option<LogSink>>,
 }
 
@@ -49,12 +60,17 @@ impl Context {
             Kind::Cuda if options.cpu.precise => {
                 return Err(Error::Unsupported("precise mode runs on the cpu only".into()));
             }
-            Kind::Cuda => open_cuda(&options.gpu)?,
+            Kind::Cuda => open_cuda(&options.gpu).map_err(advise)?,
             Kind::Cpu => open_cpu(options, Vec::new())?,
             Kind::Auto => open_best(options)?,
         };
-        let context = Context { backend, host_argmax: options.host_argmax, log: Mutex::new(log) };
-        lines.iter().for_each(|line| context.log(LogLevel::Info, format_args!("{line}")));
+        let Options { host_argmax, free_memory, overcommits, .. } = *options;
+        let usable = usable_threads();
+        let load_threads = if options.cpu.threads == 0 { usable } else { options.cpu.threads.min(usable) };
+        let (kernels, log) = (simd::detect(options.cpu.allow_avx512), Mutex::new(log));
+        let context = Context { backend, host_argmax, free_memory, overcommits, load_threads, kernels, log };
+        let tell = || lines.iter().for_each(|(level, line)| context.log(*level, format_args!("{line}")));
+        callback::run(callback::MAKING, tell);
         Ok(context)
     }
 
@@ -68,25 +84,71 @@ impl Context {
         self.host_argmax
     }
 
-    /// Hands a message to the host's sink, if there is one.
+    /// Most threads that work while a model is loaded, the caller's included.
+    pub(super) fn load_threads(&self) -> usize {
+        self.load_threads
+    }
+
+    /// Vector kernels of the host.
+    pub(super) fn kernels(&self) -> &'static simd::Kernels {
+        self.kernels
+    }
+
+    /// Bytes of host memory that can be taken now; none where nobody knows.
+    pub fn free_memory(&self) -> Option<u64> {
+        (self.free_memory)()
+    }
+
+    /// Refuses what needs more host memory than can be taken, unless the host insists.
+    pub fn require_memory(&self, needed: u64, what: &'static str) -> Result<()> {
+        match self.free_memory() {
+            Some(free) if needed > free && !self.overcommits => Err(Error::HostMemory { what, needed, free }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Hands a message to the host's sink, if there is one. What the sink itself causes is not logged.
     pub fn log(&self, level: LogLevel, message: std::fmt::Arguments) {
+        if self.is_calling() {
+            return;
+        }
         let mut sink = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sink) = sink.as_mut() {
-            sink(level, &message.to_string());
+            self.calling(|| sink(level, &message.to_string()));
         }
+    }
+
+    /// Runs a callback of the host's.
+    pub fn calling<T>(&self, f: impl FnOnce() -> T) -> T {
+        callback::run(std::ptr::from_ref(self).addr(), f)
+    }
+
+    /// Whether the calling thread is inside a callback of this context.
+    pub fn is_calling(&self) -> bool {
+        callback::is_running(std::ptr::from_ref(self).addr())
     }
 }
 
 /// A device, and what to log about it.
-type Opened = (Box<dyn Backend>, Vec<String>);
+type Opened = (Box<dyn Backend>, Vec<(LogLevel, String)>);
 
 fn open_cuda(options: &GpuOptions) -> Result<Opened> {
     let place = if options.context == 0 { "" } else { ", in the host's context" };
     let backend = cuda::open(options)?;
     let lines = [format!("cuda: device {}{place}", options.index)].into_iter();
-    let lines = lines.chain(backend.note().map(String::from)).collect();
+    let lines = lines.chain(backend.note().map(String::from)).map(|line| (LogLevel::Info, line)).collect();
     Ok((backend, lines))
 }
+
+/// Adds what who asked for a GPU can do without one. Who left the choice to the library has got it.
+fn advise(error: Error) -> Error {
+    match error {
+        Error::Unsupported(reason) => Error::Unsupported(format!("{reason}{ADVICE}")),
+        other => other,
+    }
+}
+
+const ADVICE: &str = "; the cpu can be used instead";
 
 fn open_best(options: &Options) -> Result<Opened> {
     if options.cpu.precise {
@@ -96,18 +158,25 @@ fn open_best(options: &Options) -> Result<Opened> {
         Ok(opened) => Ok(opened),
         // A mistake in the options is no lack of a device.
         Err(error @ Error::InvalidArgument(_)) => Err(error),
-        Err(error) => open_cpu(options, vec![format!("cpu chosen: {error}")]),
+        Err(error) => open_cpu(options, vec![(LogLevel::Info, format!("cpu chosen: {error}"))]),
     }
 }
 
-fn open_cpu(options: &Options, mut lines: Vec<String>) -> Result<Opened> {
+fn open_cpu(options: &Options, mut lines: Vec<(LogLevel, String)>) -> Result<Opened> {
     if options.gpu.index != 0 {
         return Err(Error::NotFound(format!("there is no cpu device {}; there is 1", options.gpu.index)));
     }
-    let cpu = Cpu::new(&options.cpu)?;
-    lines.push(format!("cpu: {}, {} threads", cpu.instruction_set(), cpu.threads()));
+    // Threads beyond the processors would only take turns, and wait for each other at every stage.
+    let (wanted, usable) = (options.cpu.threads, usable_threads());
+    if wanted > usable {
+        let processors = Count(usable, "processor");
+        let line = format!("n_threads is {wanted}, the process may use {processors}: as many threads compute");
+        lines.push((LogLevel::Warn, line));
+    }
+    let cpu = Cpu::new(&cpu::Options { threads: wanted.min(usable), ..options.cpu })?;
+    lines.push((LogLevel::Info, format!("cpu: {}, {}", cpu.instruction_set(), Count(cpu.threads(), "thread"))));
     if options.gpu.fast_batches {
-        lines.push("fast batches are not in use: they need a gpu".into());
+        lines.push((LogLevel::Info, "fast batches are not in use: they need a gpu".into()));
     }
     Ok((Box::new(cpu), lines))
 }
@@ -117,6 +186,10 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
+    fn options(device: Kind, cpu: cpu::Options, gpu: GpuOptions) -> Options {
+        Options { device, cpu, gpu, host_argmax: false, free_memory: || None, overcommits: false }
+    }
+
     /// Opens `device` and returns what was logged.
     fn open(device: Kind, device_index: usize) -> (Result<Context>, String) {
         let cpu = cpu::Options { threads: 1, precise: false, allow_avx512: true };
@@ -124,7 +197,7 @@ mod tests {
         let copy = Arc::clone(&lines);
         let sink: LogSink = Box::new(move |_, line| *copy.lock().unwrap() += &format!("{line}\n"));
         let gpu = GpuOptions { index: device_index, ..GpuOptions::default() };
-        let context = Context::new(&Options { device, cpu, gpu, host_argmax: false }, Some(sink));
+        let context = Context::new(&options(device, cpu, gpu), Some(sink));
         let lines = lines.lock().unwrap().clone();
         (context, lines)
     }
@@ -136,6 +209,12 @@ mod tests {
         match cuda::open(&GpuOptions::default()) {
             Ok(_) => assert!(lines.starts_with("cuda: "), "{lines}"),
             Err(reason) => assert!(lines.starts_with(&format!("cpu chosen: {reason}\n")), "{lines}"),
+        }
+        // Advice is for those whose wish was refused.
+        assert!(!lines.contains("the cpu can be used") && !lines.contains("use the cpu"), "{lines}");
+        assert!(!lines.contains("1 threads"), "{lines}");
+        if let (Err(Error::Unsupported(refused)), _) = open(Kind::Cuda, 0) {
+            assert!(refused.ends_with(ADVICE), "{refused}");
         }
     }
 
@@ -151,6 +230,28 @@ mod tests {
             let (context, lines) = open(Kind::Cuda, index);
             let refused = matches!(context.err(), Some(Error::Unsupported(_) | Error::NotFound(_)));
             assert!(if refused { lines.is_empty() } else { lines.starts_with("cuda: ") }, "{lines}");
+        }
+    }
+
+    #[test]
+    fn there_are_never_more_threads_than_processors() {
+        let usable = usable_threads();
+        for (wanted, computing) in [(usable, usable), (usable + 1, usable), (1000, usable)] {
+            let cpu = cpu::Options { threads: wanted, precise: false, allow_avx512: true };
+            let lines = Arc::new(Mutex::new(Vec::new()));
+            let copy = Arc::clone(&lines);
+            let sink: LogSink = Box::new(move |level, line| copy.lock().unwrap().push((level, line.to_owned())));
+            let gpu = GpuOptions::default();
+            assert!(Context::new(&options(Kind::Cpu, cpu, gpu), Some(sink)).is_ok());
+            let lines = lines.lock().unwrap();
+            let (_, chosen) = lines.last().unwrap();
+            assert!(chosen.ends_with(&format!(", {}", Count(computing, "thread"))), "{chosen}");
+            let warned = lines.iter().any(|(level, line)| {
+                *level == LogLevel::Warn
+                    && line.contains(&format!("n_threads is {wanted}"))
+                    && line.contains(&Count(usable, "processor").to_string())
+            });
+            assert_eq!(warned, wanted > usable, "{lines:?}");
         }
     }
 }

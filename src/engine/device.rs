@@ -2,6 +2,7 @@
 
 use crate::backend::{cpu, cuda};
 use crate::error::{Error, Result};
+use crate::os;
 
 /// Kinds of device that a host can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,27 +72,14 @@ fn gpu_info(index: usize) -> Result<Info> {
 }
 
 fn cpu_info() -> Info {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let name = field(&read("/proc/cpuinfo"), "model name").unwrap_or("x86-64 processor").to_owned();
-    let memory = read("/proc/meminfo");
     Info {
         kind: Kind::Cpu,
-        name,
-        memory_total: kibibytes(&memory, "MemTotal"),
-        memory_free: kibibytes(&memory, "MemAvailable"),
+        name: os::processor_name().unwrap_or_else(|| format!("{} processor", std::env::consts::ARCH)),
+        memory_total: os::memory_total().unwrap_or(0),
+        memory_free: os::memory_free().unwrap_or(0),
         compute: 0,
         driver: 0,
     }
-}
-
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let line = text.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
-    Some(line.split_once(':')?.1.trim())
-}
-
-fn kibibytes(text: &str, name: &str) -> u64 {
-    let number = field(text, name).and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
-    number.unwrap_or(0) * 1024
 }
 
 #[cfg(test)]

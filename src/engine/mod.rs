@@ -1,12 +1,16 @@
 //! The nouns of the C API: context, model, session, sequence, batch.
 
 mod batch;
+pub mod board;
+pub mod callback;
 pub mod context;
 pub mod device;
 pub mod model;
 pub mod plan;
+mod save;
 pub mod sequence;
 pub mod session;
+pub mod stats;
 
 pub use context::{Context, LogLevel};
 pub use model::Model;

@@ -1,11 +1,14 @@
 //! A model: immutable weights on a device, with tokenizer and metadata.
 
 use super::context::{Context, LogLevel};
-use crate::arch::{Arch, Hparams};
+use crate::arch::{Arch, Hparams, names::Idle};
 use crate::backend::Prepared;
-use crate::error::{Error, Result};
-use crate::format::{Data, Gguf, Metadata, Progress};
-use crate::plan::{Program, build::build};
+use crate::convert::{self, Folder, Making, TokenizerFiles, Workshop};
+use crate::error::{Count, Error, Progress, Result, share};
+use crate::format::limits::VOCAB;
+use crate::format::{Data, Gguf, Metadata, TensorInfo, check_is_model};
+use crate::plan::{Program, build::build, validate};
+use crate::quant::DType;
 use crate::text::chat::ChatOptions;
 use crate::text::{self, Tokenizer};
 use std::path::Path;
@@ -32,9 +35,61 @@ pub struct Model {
     arch: Arch,
     hparams: Hparams,
     metadata: Metadata,
+    /// What the metadata lacks of the tokenizer, where that comes from the files of a folder.
+    described: Option<Metadata>,
+    /// The tensors of the file, or of the file that a folder is presented as.
+    tensors: Vec<TensorInfo>,
+    /// How it was loaded.
+    origin: Origin,
     tokenizer: Option<Arc<Tokenizer>>,
     program: Arc<Program>,
     prepared: Arc<dyn Prepared>,
+    /// Bytes of weights that lie in a mapped file and are read there.
+    mapped: u64,
+}
+
+/// Where a model comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    /// Whether it is a folder.
+    pub(super) is_folder: bool,
+    /// Whether its files are mapped.
+    is_mapped: bool,
+    /// The type that matrices of floats have become.
+    pub(super) quantized: Option<DType>,
+}
+
+/// What the memory of weights is for, in messages.
+const WEIGHTS: &str = "the weights of the model";
+
+/// How a model is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Whether files are mapped, or read.
+    pub map: bool,
+    /// The type that matrices of floats become, if they become another one.
+    pub quantize: Option<DType>,
+}
+
+/// Opens the file or folder at `path`. A file that is not mapped is read at once, if there is room for it.
+pub(super) fn open(context: &Context, path: &Path, options: &Options, progress: &mut Progress) -> Result<Folder> {
+    if path.is_dir() {
+        return quantized(convert::open(path, options.map, progress)?, options);
+    }
+    if !options.map {
+        context.require_memory(Gguf::bytes_on_disk(path), WEIGHTS)?;
+    }
+    quantized(Folder::whole(Gguf::open(path, options.map, progress)?), options)
+}
+
+/// What is to be made of a file or folder that was opened.
+fn quantized(mut folder: Folder, options: &Options) -> Result<Folder> {
+    let Some(dtype) = options.quantize else { return Ok(folder) };
+    folder.gguf.check_apart(stored_bytes)?;
+    match folder.quantize(dtype) {
+        Ok(()) => Ok(folder),
+        Err(error) => Err(folder.gguf.blamed(error)),
+    }
 }
 
 /// What a file's header says: everything about a model but its weights on a device.
@@ -45,45 +100,130 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads the family, the sizes and the forward pass; refuses what the library lacks.
+    /// Reads the family, the sizes and the forward pass; refuses what the library lacks. Errors name the file.
     pub(super) fn read(gguf: &Gguf) -> Result<Header> {
+        Header::parse(gguf).map_err(|error| gguf.blamed(error))
+    }
+
+    fn parse(gguf: &Gguf) -> Result<Header> {
+        check_is_model(gguf)?;
         let (metadata, key) = (gguf.metadata(), "general.architecture");
         let arch = Arch::find(metadata.required(key, metadata.text(key)?)?)?;
         let hparams = Hparams::read(metadata, &arch)?;
         let program = build(gguf, &arch, &hparams)?;
+        validate::check(&program)?;
+        let vocab = program.vocab();
+        if vocab > VOCAB {
+            return Err(Error::Format(format!("the embedding has {vocab} rows, at most {VOCAB} are supported")));
+        }
+        gguf.check_apart(stored_bytes)?;
         Ok(Header { arch, hparams, program })
     }
 }
 
+/// How far a load has come when a part of it ends: the files are open or read, the tokenizer is built, all pages are in memory. What is
+/// left is the device's.
+struct Phases {
+    files: f32,
+    tokenizer: f32,
+    pages: f32,
+}
+
+const MAPPED: Phases = Phases { files: 0.05, tokenizer: 0.2, pages: 0.7 };
+const READ: Phases = Phases { files: 0.6, tokenizer: 0.7, pages: 0.7 };
+/// Only the end of a load is 1.
+const UPLOADED: f32 = 0.99;
+/// The same when the bytes of a file are copied.
+const COPIED: f32 = 0.55;
+
+/// Bytes of a tensor of a known type in its file.
+pub(super) fn stored_bytes(tensor: &TensorInfo) -> Option<u64> {
+    let cols = tensor.dims[0];
+    DType::from_ggml(tensor.type_id)?.row_bytes(cols)?.checked_mul(tensor.elements() / cols)
+}
+
 impl Model {
-    /// Loads the GGUF file at `path`: mapped, or read when `map` is false. `progress` runs on this thread, and hears 1 at the end.
-    pub fn load(context: &Arc<Context>, path: &Path, map: bool, progress: &mut Progress) -> Result<Model> {
-        Model::from_gguf(context, Gguf::open(path, map, progress)?, progress)
+    /// Loads the GGUF file or folder at `path`. `progress` runs on this thread, and hears 1 once, at the end.
+    pub fn load(context: &Arc<Context>, path: &Path, options: &Options, progress: &mut Progress) -> Result<Model> {
+        let phases = if options.map { MAPPED } else { READ };
+        let folder = open(context, path, options, &mut share(progress, 0.0, phases.files))?;
+        let origin = Origin { is_folder: path.is_dir(), is_mapped: options.map, quantized: options.quantize };
+        Model::from_folder(context, folder, origin, &phases, progress)
     }
 
-    /// Loads a GGUF file from a copy of its bytes, with progress as above.
-    pub fn load_buffer(context: &Arc<Context>, bytes: &[u8], progress: &mut Progress) -> Result<Model> {
-        Model::from_gguf(context, Gguf::parse(Data::copy(bytes, progress)?)?, progress)
+    /// Loads a GGUF file from a copy of its bytes, with progress as above; whether files are mapped does not matter.
+    pub fn load_buffer(
+        context: &Arc<Context>,
+        bytes: &[u8],
+        options: &Options,
+        progress: &mut Progress,
+    ) -> Result<Model> {
+        context.require_memory(bytes.len() as u64, WEIGHTS)?;
+        let data = Data::copy(bytes, &mut share(progress, 0.0, COPIED))?;
+        let gguf = Gguf::parse_with(data, &mut share(progress, COPIED, READ.files))?;
+        let origin = Origin { is_folder: false, is_mapped: false, quantized: options.quantize };
+        Model::from_folder(context, quantized(Folder::whole(gguf), options)?, origin, &READ, progress)
     }
 
-    fn from_gguf(context: &Arc<Context>, gguf: Gguf, progress: &mut Progress) -> Result<Model> {
-        let Header { arch, hparams, program } = Header::read(&gguf)?;
+    fn from_folder(
+        context: &Arc<Context>,
+        folder: Folder,
+        origin: Origin,
+        phases: &Phases,
+        progress: &mut Progress,
+    ) -> Result<Model> {
+        let Folder { gguf, makings, tokenizer, media } = folder;
+        let Header { arch, hparams, mut program } = Header::read(&gguf)?;
+        program.idle[Idle::Media as usize] += media;
         let program = Arc::new(program);
-        let tokenizer = Tokenizer::from_metadata(gguf.metadata())?;
-        check_vocabulary(tokenizer.as_ref(), program.vocab())?;
-        gguf.populate(progress)?;
-        let prepared = context.backend().prepare(Arc::clone(&program))?;
-        let (context, metadata) = (Arc::clone(context), gguf.into_metadata());
-        let model = Model { context, arch, hparams, metadata, tokenizer: tokenizer.map(Arc::new), program, prepared };
+        let rows = program.vocab();
+        let (tokenizer, described) =
+            read_tokenizer(&gguf, tokenizer, rows, &mut share(progress, phases.files, phases.tokenizer))?;
+        check_vocabulary(tokenizer.as_ref(), program.vocab()).map_err(|error| gguf.blamed(error))?;
+        let made: u64 = makings.iter().map(Making::bytes).sum();
+        let in_place = program.weight_bytes().saturating_sub(made);
+        let mapped = if origin.is_mapped && !context.backend().keeps_weights() { in_place } else { 0 };
+        context.require_memory(mapped.saturating_add(made), WEIGHTS)?;
+        let populated = phases.tokenizer + (phases.pages - phases.tokenizer) * if made == 0 { 1.0 } else { 0.4 };
+        gguf.populate(&mut share(progress, phases.tokenizer, populated))?;
+        let encode = |dtype, values: &[f32], out: &mut [u8]| context.kernels().encode(dtype, values, out);
+        let workshop = Workshop { threads: context.load_threads(), encode: &encode };
+        convert::run(&makings, &workshop, &mut share(progress, populated, phases.pages))?;
+        let prepared = context.backend().prepare(Arc::clone(&program), &mut share(progress, phases.pages, UPLOADED))?;
+        let (metadata, tensors) = kept(gguf)?;
+        let (context, tokenizer) = (Arc::clone(context), tokenizer.map(Arc::new));
+        let model = Model {
+            context,
+            arch,
+            hparams,
+            metadata,
+            described,
+            tensors,
+            origin,
+            tokenizer,
+            program,
+            prepared,
+            mapped,
+        };
         progress(1.0)?;
         model.log_summary();
         Ok(model)
     }
 
     fn log_summary(&self) {
-        let (arch, layers, vocab) = (self.arch.name, self.hparams.layers, self.program.vocab());
+        let (arch, layers) = (self.arch.name, Count(self.hparams.layers, "layer"));
+        let vocab = self.program.vocab();
         let mib = self.program.weight_bytes() >> 20;
-        self.context.log(LogLevel::Info, format_args!("model: {arch}, {layers} layers, vocabulary {vocab}, {mib} MiB"));
+        self.context.log(LogLevel::Info, format_args!("model: {arch}, {layers}, vocabulary {vocab}, {mib} MiB"));
+        for kind in Idle::ALL.into_iter().filter(|&kind| self.program.idle[kind as usize] > 0) {
+            let (count, what) = (Count(self.program.idle[kind as usize], "tensor"), kind.description());
+            self.context.log(LogLevel::Info, format_args!("{count} of the file not used: {what}"));
+        }
+        if self.tokenizer.as_ref().is_some_and(|tokenizer| !tokenizer.names_words()) {
+            let warning = "the file has no tokenizer.ggml.pre: text is cut into words by the pre-tokenizer `default`, which may not be \
+                           the model's; convert the model anew if its answers are poor";
+            self.context.log(LogLevel::Warn, format_args!("{warning}"));
+        }
     }
 
     /// The context that it was loaded in.
@@ -106,6 +246,21 @@ impl Model {
         &self.metadata
     }
 
+    /// What the metadata lacks of the tokenizer, where that comes from the files of a folder.
+    pub(super) fn described(&self) -> Option<&Metadata> {
+        self.described.as_ref()
+    }
+
+    /// The tensors of its file.
+    pub(super) fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// Where it comes from.
+    pub(super) fn origin(&self) -> Origin {
+        self.origin
+    }
+
     /// Its forward pass.
     pub fn program(&self) -> &Program {
         &self.program
@@ -114,6 +269,11 @@ impl Model {
     /// The program on its device.
     pub fn prepared(&self) -> &Arc<dyn Prepared> {
         &self.prepared
+    }
+
+    /// Bytes of its weights that lie in a mapped file and are read there: memory that its sessions need, and that others may have used meanwhile.
+    pub(super) fn mapped(&self) -> u64 {
+        self.mapped
     }
 
     /// Number of tokens.
@@ -142,6 +302,7 @@ impl Model {
             now: chat.now,
             bos: &bos,
             eos: &eos,
+            ..ChatOptions::default()
         };
         let key = "tokenizer.chat_template";
         let template = match chat.template {
@@ -161,6 +322,31 @@ impl Model {
     pub fn is_eog(&self, token: i32) -> bool {
         self.tokenizer.as_ref().is_some_and(|tokenizer| tokenizer.is_eog(token))
     }
+}
+
+/// What a model keeps of its file: tensors that are used as copies must not keep all of a file in memory that was read.
+fn kept(gguf: Gguf) -> Result<(Metadata, Vec<TensorInfo>)> {
+    let (metadata, mut tensors) = gguf.into_contents();
+    for tensor in tensors.iter_mut().filter(|tensor| tensor.dims.len() == 1) {
+        if let Some(len) = stored_bytes(tensor).and_then(|len| usize::try_from(len).ok()) {
+            tensor.detach(len)?;
+        }
+    }
+    Ok((metadata, tensors))
+}
+
+/// A tokenizer, and what is known of it that stands in no metadata.
+type Read = (Option<Tokenizer>, Option<Metadata>);
+
+/// The tokenizer by the files of a folder, or by the metadata of a file. The embedding has `rows` rows.
+fn read_tokenizer(gguf: &Gguf, files: Option<TokenizerFiles>, rows: usize, progress: &mut Progress) -> Result<Read> {
+    let Some(TokenizerFiles { tokenizer, config, ends }) = files else {
+        let tokenizer = Tokenizer::read(gguf.metadata(), progress).map_err(|error| gguf.blamed(error))?;
+        return Ok((tokenizer, None));
+    };
+    let files = text::tokenizer::json::Files { tokenizer: &tokenizer, config: config.as_ref(), ends: &ends };
+    let (tokenizer, described) = Tokenizer::from_json(&files, rows, progress)?;
+    Ok((Some(tokenizer), Some(described)))
 }
 
 /// A tokenizer that knows more tokens than the embedding has rows could name tokens that cannot be evaluated.

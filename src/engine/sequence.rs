@@ -1,6 +1,6 @@
 //! One sequence of a session: its history, how far it is evaluated, its sampler.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, room};
 use crate::sample;
 
 /// A sequence. Its pages are in the session's tables, under its slot.
@@ -16,6 +16,12 @@ pub struct Sequence {
     pub has_logits: bool,
     /// How tokens are drawn.
     pub sampler: sample::Options,
+    /// Whether the seed was taken at random.
+    random_seed: bool,
+    /// Tokens evaluated as parts of its prompts.
+    pub prompt_tokens: u64,
+    /// Tokens sampled.
+    pub decoded_tokens: u64,
 }
 
 /// Tokens that an evaluation takes next.
@@ -30,13 +36,34 @@ pub struct Pending {
 impl Sequence {
     /// An empty sequence with room for `capacity` tokens.
     pub fn new(id: i32, capacity: usize, sampler: sample::Options) -> Result<Sequence> {
-        Ok(Sequence {
+        let mut sequence = Sequence {
             id,
             tokens: crate::error::reserve(capacity, "a sequence")?,
             evaluated: 0,
             has_logits: false,
-            sampler,
-        })
+            sampler: sample::Options::defaults(),
+            random_seed: false,
+            prompt_tokens: 0,
+            decoded_tokens: 0,
+        };
+        sequence.set_sampler(sampler);
+        Ok(sequence)
+    }
+
+    /// Draws by `sampler` from now on; a seed that is to be random is taken here.
+    pub fn set_sampler(&mut self, mut sampler: sample::Options) {
+        self.random_seed = sampler.seed == sample::SEED_RANDOM;
+        sampler.seed = sample::resolve_seed(sampler.seed);
+        self.sampler = sampler;
+    }
+
+    /// The sampler of a fork: the same, but a random seed is taken anew, or all forks would draw the same words.
+    pub fn sampler_of_fork(&self) -> Result<sample::Options> {
+        let mut sampler = self.sampler.copied()?;
+        if self.random_seed {
+            sampler.seed = sample::SEED_RANDOM;
+        }
+        Ok(sampler)
     }
 
     /// What is missing before a token can be sampled. When everything is in the cache but the logits are gone, the last token is
@@ -55,9 +82,8 @@ impl Sequence {
         if tokens.len() > context - length.min(context) {
             return Err(Error::ContextFull { length, more: tokens.len(), limit: context });
         }
-        self.tokens
-            .try_reserve(tokens.len())
-            .map_err(|_| Error::out_of_memory("a prompt", tokens.len().saturating_mul(size_of::<i32>())))?;
+        let bytes = tokens.len().saturating_mul(size_of::<i32>());
+        room(bytes, "a prompt", || self.tokens.try_reserve(tokens.len()))?;
         self.tokens.extend_from_slice(tokens);
         self.has_logits &= tokens.is_empty();
         Ok(())
@@ -99,6 +125,17 @@ mod tests {
         assert_eq!(sequence.pending().count, 0);
         sequence.append(&[1], 100).unwrap();
         assert_eq!(sequence.pending(), Pending { start: 5, count: 1 });
+    }
+
+    #[test]
+    fn a_fork_keeps_a_given_seed_and_takes_another_random_one() {
+        let mut parent = sequence(1, 0);
+        parent.set_sampler(sample::Options { seed: 7, top_k: 3, ..sample::Options::defaults() });
+        let fork = parent.sampler_of_fork().unwrap();
+        assert_eq!((fork.seed, fork.top_k), (7, 3));
+        parent.set_sampler(sample::Options { seed: sample::SEED_RANDOM, ..sample::Options::defaults() });
+        assert_ne!(parent.sampler.seed, sample::SEED_RANDOM);
+        assert_eq!(parent.sampler_of_fork().unwrap().seed, sample::SEED_RANDOM);
     }
 
     #[test]

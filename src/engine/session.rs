@@ -6,9 +6,11 @@
 use super::context::{Context, LogLevel};
 use super::model::Model;
 use super::sequence::Sequence;
+use super::stats::{self, Done, Shown};
 use crate::backend::{KvType, Limits, Memory, Row, Runner};
-use crate::error::{Error, Result, filled, reserve};
-use crate::kv::{Pages, Tables, layout::pages_for};
+use crate::error::{Count, Error, Result, filled, reserve, room};
+use crate::kv::layout::{PAGE_TOKENS, WindowLimits, pages_for, pages_of_window};
+use crate::kv::paging::{Copies, Paging};
 use crate::plan::Program;
 use crate::sample;
 use std::collections::HashMap;
@@ -57,8 +59,7 @@ pub enum Step {
 pub struct Session {
     pub(super) model: Arc<Model>,
     pub(super) runner: Box<dyn Runner>,
-    pub(super) pages: Pages,
-    pub(super) tables: Tables,
+    pub(super) paging: Paging,
     pub(super) slots: Vec<Option<Sequence>>,
     slot_of: HashMap<i32, usize>,
     next_id: i32,
@@ -70,6 +71,9 @@ pub struct Session {
     pub(super) logits: Vec<f32>,
     pub(super) scratch: sample::Scratch,
     pub(super) work: super::batch::Work,
+    /// What the passes have done.
+    pub(super) done: Done,
+    shown: Shown,
 }
 
 const MAX_SEQS: usize = 256;
@@ -80,31 +84,48 @@ impl Session {
     /// Reserves everything.
     pub fn create(model: &Arc<Model>, options: &Options) -> Result<Session> {
         let context = model.hparams().context;
-        let limits = limits(context, options)?;
+        let limits = limits(context, model.program().window(), options)?;
         let vocab = model.vocab();
+        let memory = memory(model.context(), model.program(), &limits)?;
+        model.context().require_memory(memory.on_host(model.mapped()), "a session and its model")?;
         let mut slots = reserve(options.max_seqs, "sequences")?;
         slots.resize_with(options.max_seqs, || None);
         let mut slot_of = HashMap::new();
-        slot_of.try_reserve(options.max_seqs).map_err(|_| Error::out_of_memory("sequences", options.max_seqs))?;
+        room(options.max_seqs, "sequences", || slot_of.try_reserve(options.max_seqs))?;
         let runner = model.prepared().open(&limits)?;
         if let Some(warning) = runner.warning() {
             model.context().log(LogLevel::Warn, format_args!("{warning}"));
         }
-        Ok(Session {
+        let session = Session {
             runner,
-            pages: Pages::new(limits.pages)?,
-            tables: Tables::new(options.max_seqs, limits.pages.min(pages_for(context)))?,
+            paging: Paging::new(options.max_seqs, limits.pages, limits.pages.min(pages_for(context)), limits.windows)?,
             slots,
             slot_of,
             next_id: 0,
             max_prefill: options.max_prefill,
             limits,
-            history: context.min(limits.pages * crate::kv::PAGE_TOKENS + 1),
+            history: context.min(limits.pages * PAGE_TOKENS + 1),
             logits: filled(logits_len(options.max_seqs, vocab)?, 0.0, "logits")?,
             scratch: sample::Scratch::new(vocab)?,
             work: super::batch::Work::new(&limits)?,
+            done: Done::default(),
+            shown: Shown::new(options.max_seqs)?,
             model: Arc::clone(model),
-        })
+        };
+        session.show();
+        Ok(session)
+    }
+
+    /// Where the figures of this session are read, beside a running call too.
+    pub fn shown(&self) -> &Shown {
+        &self.shown
+    }
+
+    /// Shows the figures of now. For the end of every call, whatever came of it, and of every pass of a long one.
+    pub fn show(&self) {
+        let slots = self.slots.iter().enumerate();
+        let slots = slots.map(|(slot, sequence)| (sequence.as_ref(), self.paging.count(slot)));
+        self.shown.write(self.paging.pages(), &self.done, slots);
     }
 
     /// The model that it runs.
@@ -126,28 +147,25 @@ impl Session {
     pub fn open(&mut self, sampler: sample::Options) -> Result<i32> {
         let slot = self.free_slot()?;
         let id = self.next_id()?;
-        let sampler = self.checked(sampler)?;
+        sampler.validate(self.model.vocab())?;
         self.occupy(slot, Sequence::new(id, self.history, sampler)?);
         Ok(id)
     }
 
-    /// Opens a sequence with the history of another; its sampler too unless `sampler` gives a new one.
+    /// Opens a sequence with the history of another; its sampler too unless `sampler` gives a new one, but for a seed taken at random.
     pub fn fork(&mut self, id: i32, sampler: Option<sample::Options>) -> Result<i32> {
         let source = self.slot(id)?;
         let slot = self.free_slot()?;
         let new_id = self.next_id()?;
         let parent = self.sequence(source);
-        let sampler = sampler.map_or_else(|| parent.sampler.copied(), Ok)?;
-        let sampler = self.checked(sampler)?;
-        let parent = self.sequence(source);
+        let sampler = sampler.map_or_else(|| parent.sampler_of_fork(), Ok)?;
+        sampler.validate(self.model.vocab())?;
         let capacity = self.history.max(parent.tokens.len() + 1);
         let mut sequence = Sequence::new(new_id, capacity, sampler)?;
         sequence.tokens.extend_from_slice(&parent.tokens);
         sequence.evaluated = parent.evaluated;
-        let copy = self.tables.fork(source, slot, &mut self.pages);
-        if let Some(copy) = copy.map_err(|needed| self.kv_full(needed))? {
-            self.runner.copy_page(copy.from, copy.to);
-        }
+        let copies = self.paging.fork(source, slot).map_err(|needed| self.kv_full(needed))?;
+        self.copy_pages(copies);
         self.occupy(slot, sequence);
         Ok(new_id)
     }
@@ -155,8 +173,8 @@ impl Session {
     /// Gives a sequence another sampler, from its next token on.
     pub fn set_sampler(&mut self, id: i32, sampler: sample::Options) -> Result<()> {
         let slot = self.slot(id)?;
-        let sampler = self.checked(sampler)?;
-        self.sequence_mut(slot).sampler = sampler;
+        sampler.validate(self.model.vocab())?;
+        self.sequence_mut(slot).set_sampler(sampler);
         Ok(())
     }
 
@@ -165,7 +183,7 @@ impl Session {
         let slot = self.slot(id)?;
         let sequence = self.sequence(slot);
         if length > sequence.tokens.len() {
-            let message = format!("cannot keep {length} tokens of a sequence of {}", sequence.tokens.len());
+            let message = format!("cannot keep {} of a sequence of {}", Count(length, "token"), sequence.tokens.len());
             return Err(Error::InvalidArgument(message));
         }
         self.cut(slot, length);
@@ -175,7 +193,7 @@ impl Session {
     /// Gives up a sequence and its pages.
     pub fn close(&mut self, id: i32) -> Result<()> {
         let slot = self.slot(id)?;
-        self.tables.shrink(slot, 0, &mut self.pages);
+        self.paging.shrink(slot, 0);
         self.slots[slot] = None;
         self.slot_of.remove(&id);
         Ok(())
@@ -200,8 +218,7 @@ impl Session {
 
     /// Slot of the sequence `id`.
     pub(super) fn slot(&self, id: i32) -> Result<usize> {
-        let slot = self.slot_of.get(&id).copied();
-        slot.ok_or_else(|| Error::NotFound(format!("this session has no open sequence {id}")))
+        self.slot_of.get(&id).copied().ok_or_else(|| stats::not_open(id))
     }
 
     pub(super) fn sequence(&self, slot: usize) -> &Sequence {
@@ -212,18 +229,23 @@ impl Session {
         self.slots[slot].as_mut().expect("only occupied slots have ids")
     }
 
-    /// Cuts a sequence, and gives up the pages behind what stays evaluated.
+    /// Cuts a sequence, and gives up the pages behind what stays evaluated: nothing where layers with a window lack what the next token sees.
     pub(super) fn cut(&mut self, slot: usize, length: usize) {
-        let sequence = self.sequence_mut(slot);
+        let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         sequence.truncate(length);
-        let pages = pages_for(sequence.evaluated);
-        if let Some(copy) = self.tables.truncate(slot, pages, &mut self.pages) {
-            self.runner.copy_page(copy.from, copy.to);
+        if !self.paging.reaches(slot, sequence.pending().start) {
+            sequence.evaluated = 0;
         }
+        let copies = self.paging.truncate(slot, pages_for(sequence.evaluated));
+        self.copy_pages(copies);
+    }
+
+    fn copy_pages(&mut self, copies: Copies) {
+        copies.into_iter().flatten().for_each(|(reach, copy)| self.runner.copy_page(reach, copy.from, copy.to));
     }
 
     pub(super) fn kv_full(&self, needed: usize) -> Error {
-        Error::KvFull { needed, free: self.pages.free(), total: self.pages.total() }
+        Error::KvFull { needed, free: self.paging.pages().free(), total: self.paging.pages().total() }
     }
 
     fn free_slot(&self) -> Result<usize> {
@@ -235,12 +257,6 @@ impl Session {
     fn next_id(&self) -> Result<i32> {
         let exhausted = || Error::Unsupported("this session has used up its sequence ids; create a new one".into());
         self.next_id.checked_add(1).ok_or_else(exhausted)
-    }
-
-    fn checked(&self, mut sampler: sample::Options) -> Result<sample::Options> {
-        sampler.validate(self.model.vocab())?;
-        sampler.seed = sample::resolve_seed(sampler.seed);
-        Ok(sampler)
     }
 
     fn occupy(&mut self, slot: usize, sequence: Sequence) {
@@ -263,13 +279,14 @@ impl Drop for Session {
 pub(super) fn memory(context: &Context, program: &Program, limits: &Limits) -> Result<Memory> {
     let mut memory = context.backend().memory(program, limits)?;
     let kept_logits = limits.outputs * program.vocab() * size_of::<f32>();
-    let lists = limits.rows * size_of::<Row>() + limits.pages * 2 * size_of::<u32>();
+    let pages = limits.pages + limits.window_pages();
+    let lists = limits.rows * size_of::<Row>() + pages * 2 * size_of::<u32>();
     memory.arena += (kept_logits + lists) as u64 + sample::Scratch::bytes(program.vocab());
     Ok(memory)
 }
 
-/// What a runner must be able to do for a session of a model with this context length.
-pub(super) fn limits(context: usize, options: &Options) -> Result<Limits> {
+/// What a runner must be able to do for a session of a model with this context length, some layers of which see `window` positions.
+pub(super) fn limits(context: usize, window: Option<usize>, options: &Options) -> Result<Limits> {
     let in_range = |name: &str, value: usize, max: usize| {
         if (1..=max).contains(&value) {
             return Ok(value);
@@ -284,7 +301,11 @@ pub(super) fn limits(context: usize, options: &Options) -> Result<Limits> {
     };
     let pages = pages_for(kv_tokens).checked_add(outputs).filter(|&pages| pages <= u32::MAX as usize);
     let pages = pages.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))?;
-    Ok(Limits { rows: prefill + outputs, outputs, pages, kv_type: options.kv_type })
+    let context = context.min(kv_tokens);
+    let windows = window.map(|window| WindowLimits { window, pages_each: pages_of_window(window, prefill) });
+    // A cache of their own only where that takes less.
+    let windows = windows.filter(|windows| outputs.saturating_mul(windows.pages_each) < pages);
+    Ok(Limits { rows: prefill + outputs, outputs, pages, context, kv_type: options.kv_type, windows })
 }
 
 fn logits_len(max_seqs: usize, vocab: usize) -> Result<usize> {

@@ -40,6 +40,11 @@ impl Layout {
         self.heads / self.kv_heads
     }
 
+    /// The same for another number of layers.
+    pub fn with_layers(self, layers: usize) -> Layout {
+        Layout { layers, ..self }
+    }
+
     /// Elements of one page, or `None` on overflow.
     pub fn page_elements(&self) -> Option<usize> {
         self.layers.checked_mul(2)?.checked_mul(self.kv_heads)?.checked_mul(self.head_dim * PAGE_TOKENS)
@@ -59,4 +64,34 @@ impl Layout {
 /// Pages that `tokens` positions need.
 pub fn pages_for(tokens: usize) -> usize {
     tokens.div_ceil(PAGE_TOKENS)
+}
+
+/// How far back a layer sees, which is the cache that its keys and values are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// To the beginning.
+    Whole,
+    /// As far as a window.
+    Window,
+}
+
+/// Bounds on what the layers with a window keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowLimits {
+    /// Positions that a token sees, its own the last of them.
+    pub window: usize,
+    /// Pages of each sequence, enough for every pass: [`pages_of_window`].
+    pub pages_each: usize,
+}
+
+impl WindowLimits {
+    /// The first position that a token at `position` sees.
+    pub fn first_seen(&self, position: usize) -> usize {
+        (position + 1).saturating_sub(self.window)
+    }
+}
+
+/// Pages that hold a `window` and the positions of a pass of at most `rows` rows of a sequence, wherever in a page they begin.
+pub fn pages_of_window(window: usize, rows: usize) -> usize {
+    pages_for(window.saturating_add(rows)) + 1
 }

@@ -1,7 +1,9 @@
-//! The KV cache: pages, their sharing and copying, and where a key lies inside one.
+//! The KV cache: pages, their sharing and copying, what of a sequence is kept, and where a key lies inside a page.
 
 pub mod layout;
 pub mod pages;
+pub mod paging;
 
-pub use layout::{Layout, PAGE_TOKENS, Side};
-pub use pages::{Pages, Tables};
+pub use layout::{Layout, PAGE_TOKENS, Reach, Side, WindowLimits};
+pub use pages::{PageCopy, Pages, Tables};
+pub use paging::Paging;

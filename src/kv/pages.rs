@@ -52,7 +52,7 @@ impl Pages {
 
 /// A page that must be copied before its new holder writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copy {
+pub struct PageCopy {
     /// Page to read.
     pub from: u32,
     /// Page to overwrite.
@@ -60,10 +60,12 @@ pub struct Copy {
 }
 
 /// The page tables of all sequence slots. The last page of a table is never shared, so that writing the positions that follow,
-/// or the last one again, touches nobody else.
+/// or the last one again, touches nobody else. A table may lack its first pages, whose entries mean nothing then.
 #[derive(Debug)]
 pub struct Tables {
     entries: Vec<u32>,
+    /// Pages before which a slot holds none.
+    firsts: Vec<usize>,
     lengths: Vec<usize>,
     stride: usize,
 }
@@ -71,8 +73,14 @@ pub struct Tables {
 impl Tables {
     /// Empty tables for `slots` sequences of at most `pages_each` pages.
     pub fn new(slots: usize, pages_each: usize) -> Result<Tables> {
-        let entries = filled(slots.saturating_mul(pages_each), 0, "page tables")?;
-        Ok(Tables { entries, lengths: filled(slots, 0, "page tables")?, stride: pages_each })
+        let what = "page tables";
+        let entries = filled(slots.saturating_mul(pages_each), 0, what)?;
+        Ok(Tables { entries, firsts: filled(slots, 0, what)?, lengths: filled(slots, 0, what)?, stride: pages_each })
+    }
+
+    /// Index of the first page that a slot holds.
+    pub fn first(&self, slot: usize) -> usize {
+        self.firsts[slot]
     }
 
     /// Pages of a slot, in order of position.
@@ -98,14 +106,25 @@ impl Tables {
     pub fn shrink(&mut self, slot: usize, count: usize, pages: &mut Pages) {
         while self.lengths[slot] > count {
             self.lengths[slot] -= 1;
-            pages.release(self.entries[slot * self.stride + self.lengths[slot]]);
+            if self.lengths[slot] >= self.firsts[slot] {
+                pages.release(self.entries[slot * self.stride + self.lengths[slot]]);
+            }
+        }
+        self.firsts[slot] = self.firsts[slot].min(self.lengths[slot]);
+    }
+
+    /// Gives up the pages of a slot before the one at `first`.
+    pub fn drop_front(&mut self, slot: usize, first: usize, pages: &mut Pages) {
+        while self.firsts[slot] < first.min(self.lengths[slot]) {
+            pages.release(self.entries[slot * self.stride + self.firsts[slot]]);
+            self.firsts[slot] += 1;
         }
     }
 
     /// Cuts a slot to `count` pages; the copy to make when the new last page was shared.
-    pub fn truncate(&mut self, slot: usize, count: usize, pages: &mut Pages) -> Option<Copy> {
+    pub fn truncate(&mut self, slot: usize, count: usize, pages: &mut Pages) -> Option<PageCopy> {
         self.shrink(slot, count, pages);
-        let last = self.lengths[slot].checked_sub(1)?;
+        let last = self.lengths[slot].checked_sub(1).filter(|&last| last >= self.firsts[slot])?;
         let entry = slot * self.stride + last;
         let from = self.entries[entry];
         if pages.holders[from as usize] == 1 {
@@ -115,24 +134,26 @@ impl Tables {
         let to = pages.take().expect("a page was freed");
         pages.release(from);
         self.entries[entry] = to;
-        Some(Copy { from, to })
+        Some(PageCopy { from, to })
     }
 
     /// Gives the empty slot `to` the pages of `from`, all shared but the last, which must be copied. `Err` holds the number of
     /// missing pages.
-    pub fn fork(&mut self, from: usize, to: usize, pages: &mut Pages) -> Result<Option<Copy>, usize> {
+    pub fn fork(&mut self, from: usize, to: usize, pages: &mut Pages) -> Result<Option<PageCopy>, usize> {
         debug_assert_eq!(self.lengths[to], 0);
-        let Some(last) = self.lengths[from].checked_sub(1) else { return Ok(None) };
+        let first = self.firsts[from];
+        let Some(last) = self.lengths[from].checked_sub(1).filter(|&last| last >= first) else { return Ok(None) };
         let fresh = pages.take().ok_or(1usize)?;
         let (source, target) = (from * self.stride, to * self.stride);
-        for index in 0..last {
+        self.firsts[to] = first;
+        for index in first..last {
             let page = self.entries[source + index];
             pages.share(page);
             self.entries[target + index] = page;
         }
         self.entries[target + last] = fresh;
         self.lengths[to] = last + 1;
-        Ok(Some(Copy { from: self.entries[source + last], to: fresh }))
+        Ok(Some(PageCopy { from: self.entries[source + last], to: fresh }))
     }
 }
 
@@ -153,6 +174,16 @@ mod tests {
     }
 
     #[test]
+    fn a_table_never_grows_into_the_next() {
+        let (mut pages, mut tables) = (Pages::new(8).unwrap(), Tables::new(2, 2).unwrap());
+        assert!(tables.grow(1, 2, &mut pages));
+        let of_second = tables.of(1).to_vec();
+        assert!(!tables.grow(0, 3, &mut pages));
+        assert!(tables.grow(0, 2, &mut pages) && !tables.grow(0, 3, &mut pages));
+        assert_eq!((tables.of(0).len(), tables.of(1), pages.free()), (2, &of_second[..], 4));
+    }
+
+    #[test]
     fn a_fork_shares_all_but_the_last_page() {
         let (mut pages, mut tables) = pool(4, 2);
         assert!(tables.grow(0, 3, &mut pages));
@@ -165,6 +196,25 @@ mod tests {
         assert_eq!(pages.free(), 1);
         tables.shrink(1, 0, &mut pages);
         assert_eq!(pages.free(), 4);
+    }
+
+    #[test]
+    fn a_table_without_its_first_pages_gives_back_and_shares_what_it_holds() {
+        let (mut pages, mut tables) = pool(6, 2);
+        assert!(tables.grow(0, 4, &mut pages));
+        tables.drop_front(0, 2, &mut pages);
+        tables.drop_front(0, 1, &mut pages);
+        assert_eq!((tables.first(0), tables.of(0).len(), pages.free()), (2, 4, 4));
+        tables.fork(0, 1, &mut pages).unwrap().unwrap();
+        assert_eq!((tables.first(1), tables.of(1)[2], pages.free()), (2, tables.of(0)[2], 3));
+        assert_eq!(tables.truncate(0, 3, &mut pages).unwrap().from, tables.of(1)[2]);
+        tables.drop_front(1, 9, &mut pages);
+        assert_eq!((tables.first(1), pages.free()), (4, 5));
+        assert_eq!(tables.truncate(1, 4, &mut pages), None, "no page is held that could be shared");
+        tables.shrink(0, 0, &mut pages);
+        tables.shrink(1, 0, &mut pages);
+        assert_eq!((tables.first(0), tables.first(1), pages.free()), (0, 0, 6));
+        assert!(tables.grow(1, 6, &mut pages));
     }
 
     #[test]

@@ -1,18 +1,14 @@
 //! From a file and its family to a [`Program`]: the one description of a forward pass.
 
-use super::op::{MatrixId, Op, Program, Rows, Value, ValueId, VectorId, Weight};
-use crate::arch::names::{global, in_layer, is_redundant, layer};
-use crate::arch::rope::Rope;
-use crate::arch::spec::Presence;
+use super::op::{AttentionKind, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows, Value, ValueId, VectorId};
+use super::tensors::{PLAN, Part, Tensors, Weights};
+use crate::arch::names::{global, in_layer, layer};
+use crate::arch::rope::{Divisors, Rope};
+use crate::arch::spec::{FeedForward, NormOrder, NormSpan, Presence, RopeRule};
 use crate::arch::{Arch, Hparams, hparams::Keys};
-use crate::error::{Error, Result, copied_text, filled, push};
-use crate::format::{Gguf, TensorInfo};
+use crate::error::{Error, Result, push};
+use crate::format::Gguf;
 use crate::kv::Layout;
-use crate::quant::{DType, reference};
-use std::collections::{HashMap, HashSet};
-
-/// What the memory of a program is for.
-const OPS: &str = "the plan of a pass";
 
 /// Builds the program of the model in `gguf`. Tensors that the family does not use are refused: the model would run wrongly
 /// without them.
@@ -20,93 +16,132 @@ pub fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams) -> Result<Program> {
     let mut builder = Builder::new(gguf, arch, hparams)?;
     let hidden = builder.embed()?;
     for index in 0..hparams.layers {
-        builder.attention(index, hidden)?;
-        builder.feed_forward(index, hidden)?;
+        builder.layer(index, hidden)?;
     }
     let logits = builder.head(hidden)?;
     builder.finish(logits)
 }
 
 struct Builder<'a> {
-    gguf: &'a Gguf,
     arch: &'a Arch,
     hparams: &'a Hparams,
-    program: Program,
-    matrices: HashMap<String, MatrixId>,
-    vectors: HashSet<String>,
+    tensors: Tensors<'a>,
+    ops: Vec<Op>,
+    values: Vec<Value>,
+    ropes: Vec<Rope>,
 }
 
 impl<'a> Builder<'a> {
     fn new(gguf: &'a Gguf, arch: &'a Arch, hparams: &'a Hparams) -> Result<Self> {
-        let divisors = match gguf.tensor(global::ROPE_DIVISORS) {
-            Some(info) => Some(decode_vector(info, hparams.rope_dims / 2)?),
-            None => None,
-        };
-        let keys = Keys::new(arch);
-        let rope = Rope::read(gguf.metadata(), &keys, arch.rope, hparams.rope_dims, divisors.as_deref())?;
-        let program = Program {
-            ops: Vec::new(),
-            values: Vec::new(),
-            matrices: Vec::new(),
-            vectors: Vec::new(),
-            rope,
-            kv: Layout::new(hparams.layers, hparams.heads, hparams.kv_heads, hparams.head_dim),
-            norm_eps: hparams.norm_eps,
-            logits: ValueId(0),
-        };
-        // No tensor is used under two names, so the file says how many there can be.
-        let tensors = gguf.tensors().len();
-        let out_of_memory = |_| Error::out_of_memory(OPS, tensors.saturating_mul(size_of::<(String, MatrixId)>()));
-        let (mut matrices, mut vectors) = (HashMap::new(), HashSet::new());
-        matrices.try_reserve(tensors).map_err(out_of_memory)?;
-        vectors.try_reserve(tensors).map_err(out_of_memory)?;
-        Ok(Builder { gguf, arch, hparams, program, matrices, vectors })
+        let mut tensors = Tensors::new(gguf)?;
+        let ropes = ropes(gguf, arch, hparams, &mut tensors)?;
+        Ok(Builder { arch, hparams, tensors, ops: Vec::new(), values: Vec::new(), ropes })
     }
 
     fn embed(&mut self) -> Result<ValueId> {
-        let info = self.info(global::EMBEDDING)?;
+        let (hidden, info) = (self.hparams.hidden, self.tensors.info(global::EMBEDDING)?);
         let vocab = match info.dims.as_slice() {
             [_, vocab] => usize::try_from(*vocab).ok().filter(|&v| v <= i32::MAX as usize),
             _ => None,
         };
         let vocab = vocab.ok_or_else(|| {
-            let (name, dims, hidden) = (global::EMBEDDING, &info.dims, self.hparams.hidden);
+            let (name, dims) = (global::EMBEDDING, &info.dims);
             Error::Format(format!("tensor `{name}` has shape {dims:?}, expected {hidden} columns and a row a token"))
         })?;
-        let table = self.matrix(global::EMBEDDING, vocab, self.hparams.hidden)?;
-        let out = self.value(self.hparams.hidden, Rows::Batch)?;
+        let table = self.tensors.matrix(global::EMBEDDING, vocab, hidden)?;
+        let out = self.value(hidden, Rows::Batch)?;
         self.push(Op::Embed { table, out })?;
+        self.scale(out, self.hparams.embedding_scale)?;
         Ok(out)
     }
 
-    fn attention(&mut self, index: usize, hidden: ValueId) -> Result<()> {
-        let Hparams { hidden: width, heads, kv_heads, head_dim, .. } = *self.hparams;
-        let bias = self.arch.qkv_bias;
-        let normed = self.norm(&in_layer(index, layer::ATTENTION_NORM), hidden)?;
-        let queries = self.project(&in_layer(index, layer::Q), normed, heads * head_dim, bias)?;
-        let keys = self.project(&in_layer(index, layer::K), normed, kv_heads * head_dim, bias)?;
-        let values = self.project(&in_layer(index, layer::V), normed, kv_heads * head_dim, bias)?;
-        self.head_norm(&in_layer(index, layer::Q_NORM), queries)?;
-        self.head_norm(&in_layer(index, layer::K_NORM), keys)?;
-        self.push(Op::Rope { x: queries })?;
-        self.push(Op::Rope { x: keys })?;
-        self.push(Op::StoreKv { layer: index, keys, values })?;
-        let mixed = self.value(heads * head_dim, Rows::Batch)?;
-        self.push(Op::Attention { layer: index, queries, out: mixed })?;
-        let output = self.project(&in_layer(index, layer::ATTENTION_OUTPUT), mixed, width, self.arch.output_bias)?;
-        self.push(Op::Add { x: hidden, y: output })?;
-        Ok(())
+    fn layer(&mut self, index: usize, hidden: ValueId) -> Result<()> {
+        let attention_norm = in_layer(index, layer::ATTENTION_NORM);
+        if self.arch.norms == NormOrder::Parallel {
+            let input = self.norm(&attention_norm, hidden)?;
+            let (attended, fed) = (self.attention(index, input)?, self.feed_forward(index, input)?);
+            self.push(Op::Add { x: hidden, y: attended })?;
+            return self.push(Op::Add { x: hidden, y: fed });
+        }
+        let input = self.block_input(&attention_norm, hidden)?;
+        let output = self.attention(index, input)?;
+        self.add_block(hidden, output, &in_layer(index, layer::POST_ATTENTION_NORM))?;
+        let input = self.block_input(&in_layer(index, self.arch.feed_forward_norm), hidden)?;
+        let output = self.feed_forward(index, input)?;
+        self.add_block(hidden, output, &in_layer(index, layer::POST_FEED_FORWARD_NORM))
     }
 
-    fn feed_forward(&mut self, index: usize, hidden: ValueId) -> Result<()> {
-        let Hparams { hidden: width, feed_forward, .. } = *self.hparams;
-        let normed = self.norm(&in_layer(index, layer::FEED_FORWARD_NORM), hidden)?;
-        let gate = self.project(&in_layer(index, layer::GATE), normed, feed_forward, Presence::Absent)?;
-        let up = self.project(&in_layer(index, layer::UP), normed, feed_forward, Presence::Absent)?;
-        self.push(Op::SiluMul { gate, up })?;
-        let down = self.project(&in_layer(index, layer::DOWN), gate, width, Presence::Absent)?;
-        self.push(Op::Add { x: hidden, y: down })?;
-        Ok(())
+    fn attention(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
+        let Hparams { hidden, heads, head_dim, temperature, .. } = *self.hparams;
+        let [queries, keys, values] = self.queries_keys_values(index, input)?;
+        let (queries, keys) = self.position(index, queries, keys)?;
+        if let Some((factor, period)) = temperature {
+            self.push(Op::Temperature { x: queries, factor, period })?;
+        }
+        self.push(Op::StoreKv { layer: index, keys, values })?;
+        let mixed = self.value(heads * head_dim, Rows::Batch)?;
+        self.push(Op::Attention { kind: self.attention_kind(index), queries, out: mixed })?;
+        self.project(&in_layer(index, layer::ATTENTION_OUTPUT), mixed, hidden, self.arch.output_bias)
+    }
+
+    /// The three projections of a layer, which some files store as one.
+    fn queries_keys_values(&mut self, index: usize, input: ValueId) -> Result<[ValueId; 3]> {
+        let Hparams { heads, kv_heads, head_dim, .. } = *self.hparams;
+        let (q, kv, bias) = (heads * head_dim, kv_heads * head_dim, self.arch.qkv_bias);
+        let fused = in_layer(index, layer::QKV);
+        if self.tensors.has(&format!("{fused}.weight"), Presence::Optional)? {
+            let of = q + 2 * kv;
+            let mut part = |taken| self.project_part(&fused, input, &Part { taken, of }, bias);
+            return Ok([part(0..q)?, part(q..q + kv)?, part(q + kv..of)?]);
+        }
+        let mut project = |name, width| self.project(&in_layer(index, name), input, width, bias);
+        Ok([project(layer::Q, q)?, project(layer::K, kv)?, project(layer::V, kv)?])
+    }
+
+    /// Normalizes and rotates queries and keys, in the family's order.
+    fn position(&mut self, index: usize, queries: ValueId, keys: ValueId) -> Result<(ValueId, ValueId)> {
+        let names = [layer::Q_NORM, layer::K_NORM].map(|name| in_layer(index, name));
+        if self.arch.qk_norm_after_rope {
+            self.rotate(index, [queries, keys])?;
+        }
+        let (queries, keys) = (self.qk_norm(&names[0], queries)?, self.qk_norm(&names[1], keys)?);
+        if !self.arch.qk_norm_after_rope {
+            self.rotate(index, [queries, keys])?;
+        }
+        Ok((queries, keys))
+    }
+
+    fn rotate(&mut self, index: usize, values: [ValueId; 2]) -> Result<()> {
+        let Some(table) = self.rope_of(index) else { return Ok(()) };
+        values.into_iter().try_for_each(|x| self.push(Op::Rope { x, table }))
+    }
+
+    fn feed_forward(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
+        let Hparams { hidden, feed_forward: width, .. } = *self.hparams;
+        let (kind, bias) = (self.arch.activation, self.arch.feed_forward_bias);
+        let [gate, up, down] = [layer::GATE, layer::UP, layer::DOWN].map(|name| in_layer(index, name));
+        let inner = match self.arch.feed_forward {
+            FeedForward::Plain => {
+                let x = self.project(&up, input, width, bias)?;
+                self.push(Op::Activate { kind, x })?;
+                x
+            }
+            FeedForward::Gated => {
+                let (gate, up) = (self.project(&gate, input, width, bias)?, self.project(&up, input, width, bias)?);
+                self.push(Op::Gate { kind, gate, up })?;
+                gate
+            }
+            FeedForward::FusedGate => {
+                let mut half = |first: usize| {
+                    let part = Part { taken: first..first + width, of: 2 * width };
+                    self.project_part(&up, input, &part, bias)
+                };
+                let (gate, up) = (half(0)?, half(width)?);
+                self.push(Op::Gate { kind, gate, up })?;
+                gate
+            }
+        };
+        self.project(&down, inner, hidden, bias)
     }
 
     /// Last norm and output head; a file without a head of its own uses the embedding.
@@ -115,139 +150,150 @@ impl<'a> Builder<'a> {
         let selected = self.value(width, Rows::Outputs)?;
         self.push(Op::SelectRows { x: hidden, out: selected })?;
         let normed = self.norm(global::OUTPUT_NORM, selected)?;
-        let vocab = self.program.matrices[0].rows;
-        let name = if self.gguf.tensor(global::HEAD).is_some() { global::HEAD } else { global::EMBEDDING };
-        let matrix = self.matrix(name, vocab, width)?;
-        let bias = self.bias(global::HEAD_BIAS, vocab, Presence::Optional)?;
+        let vocab = self.tensors.weight(MatrixId(0)).rows;
+        let name = if self.tensors.has(global::HEAD, self.arch.head)? { global::HEAD } else { global::EMBEDDING };
+        let matrix = self.tensors.matrix(name, vocab, width)?;
+        let bias = self.bias(global::HEAD_PROJECTION, &Part::all(vocab), Presence::Optional)?;
         let out = self.value(vocab, Rows::Outputs)?;
         self.push(Op::MatMul { x: normed, matrix, bias, out })?;
+        self.scale_projection(global::HEAD_PROJECTION, bias, out)?;
+        self.scale(out, self.hparams.logit_scale)?;
+        if let Some(cap) = self.hparams.final_softcap {
+            self.push(Op::Softcap { x: out, cap })?;
+        }
         Ok(out)
     }
 
-    fn finish(mut self, logits: ValueId) -> Result<Program> {
-        self.program.logits = logits;
-        let unused = self.gguf.tensors().iter().find(|tensor| !self.is_used(&tensor.name));
-        match unused {
-            None => Ok(self.program),
-            Some(tensor) => {
-                let (name, arch) = (&tensor.name, self.arch.name);
-                Err(Error::Unsupported(format!("tensor `{name}` is not part of the supported `{arch}` models")))
+    fn finish(self, logits: ValueId) -> Result<Program> {
+        let Builder { arch, hparams, tensors, ops, values, ropes } = self;
+        let Weights { matrices, vectors, idle } = tensors.finish(arch.name, hparams)?;
+        let kv = Layout::new(hparams.layers, hparams.heads, hparams.kv_heads, hparams.head_dim);
+        Ok(Program { ops, values, matrices, vectors, ropes, kv, logits, idle })
+    }
+
+    fn attention_kind(&self, index: usize) -> AttentionKind {
+        let Hparams { attention_scale, attention_softcap, window, .. } = *self.hparams;
+        let window = window.filter(|_| self.hparams.is_local(index));
+        AttentionKind { layer: index, scale: attention_scale, window, softcap: attention_softcap, sinks: None }
+    }
+
+    /// By which table a layer rotates.
+    fn rope_of(&self, index: usize) -> Option<RopeId> {
+        let is_local = self.hparams.is_local(index);
+        let rotates = match self.arch.rope_rule {
+            RopeRule::SkipEvery(period) => !(index + 1).is_multiple_of(period),
+            RopeRule::LocalOnly => is_local || self.hparams.window.is_none(),
+            _ => true,
+        };
+        let table = if is_local { self.ropes.len().saturating_sub(1) } else { 0 };
+        (rotates && !self.ropes.is_empty()).then_some(RopeId(table))
+    }
+
+    /// What a block reads.
+    fn block_input(&mut self, norm: &str, hidden: ValueId) -> Result<ValueId> {
+        if self.arch.norms.has_before() { self.norm(norm, hidden) } else { Ok(hidden) }
+    }
+
+    /// Adds what a block gives to its input.
+    fn add_block(&mut self, hidden: ValueId, output: ValueId, norm: &str) -> Result<()> {
+        let output = if self.arch.norms.has_after() { self.norm(norm, output)? } else { output };
+        self.scale(output, self.hparams.residual_scale)?;
+        self.push(Op::Add { x: hidden, y: output })
+    }
+
+    fn push(&mut self, op: Op) -> Result<()> {
+        push(&mut self.ops, op, PLAN)
+    }
+
+    fn value(&mut self, width: usize, rows: Rows) -> Result<ValueId> {
+        push(&mut self.values, Value { width, rows }, PLAN)?;
+        Ok(ValueId(self.values.len() - 1))
+    }
+
+    fn scale(&mut self, x: ValueId, factor: f32) -> Result<()> {
+        if factor == 1.0 { Ok(()) } else { self.push(Op::Scale { x, factor }) }
+    }
+
+    /// Normalizes rows.
+    fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+        let Value { width, rows } = self.values[x.0];
+        let norm = self.norm_of(name, width, self.arch.norm, self.arch.norm_bias)?;
+        let out = self.value(width, rows)?;
+        self.push(Op::Norm { x, norm, out })?;
+        Ok(out)
+    }
+
+    fn norm_of(&mut self, name: &str, width: usize, kind: NormKind, bias: Presence) -> Result<Norm> {
+        let weight = self.tensors.vector(&format!("{name}.weight"), width)?;
+        let bias = self.bias(name, &Part::all(width), bias)?;
+        Ok(Norm { kind, weight, bias, eps: self.hparams.norm_eps })
+    }
+
+    /// Normalizes queries or keys, where the model does.
+    fn qk_norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+        if !self.tensors.has(&format!("{name}.weight"), self.arch.qk_norm)? {
+            return Ok(x);
+        }
+        match self.arch.qk_norm_span {
+            NormSpan::Row => self.norm(name, x),
+            NormSpan::Head => {
+                let norm = self.norm_of(name, self.hparams.head_dim, NormKind::Rms, Presence::Absent)?;
+                self.push(Op::HeadNorm { x, norm })?;
+                Ok(x)
             }
         }
     }
 
-    fn is_used(&self, name: &str) -> bool {
-        self.matrices.contains_key(name)
-            || self.vectors.contains(name)
-            || name == global::ROPE_DIVISORS
-            || is_redundant(name)
-    }
-
-    fn push(&mut self, op: Op) -> Result<()> {
-        push(&mut self.program.ops, op, OPS)
-    }
-
-    fn value(&mut self, width: usize, rows: Rows) -> Result<ValueId> {
-        push(&mut self.program.values, Value { width, rows }, OPS)?;
-        Ok(ValueId(self.program.values.len() - 1))
-    }
-
-    fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
-        let Value { width, rows } = self.program.values[x.0];
-        let weight = self.vector(name, width)?;
-        let out = self.value(width, rows)?;
-        self.push(Op::Norm { x, weight, out })?;
-        Ok(out)
-    }
-
-    fn head_norm(&mut self, name: &str, x: ValueId) -> Result<()> {
-        if self.has(name, self.arch.qk_norm)? {
-            let weight = self.vector(name, self.hparams.head_dim)?;
-            self.push(Op::HeadNorm { x, weight })?;
-        }
-        Ok(())
-    }
-
     fn project(&mut self, name: &str, x: ValueId, width: usize, bias: Presence) -> Result<ValueId> {
-        let Value { width: cols, rows } = self.program.values[x.0];
-        let matrix = self.matrix(&format!("{name}.weight"), width, cols)?;
-        let bias = self.bias(&format!("{name}.bias"), width, bias)?;
-        let out = self.value(width, rows)?;
+        self.project_part(name, x, &Part::all(width), bias)
+    }
+
+    /// Multiplies by some rows of a tensor that holds several projections.
+    fn project_part(&mut self, name: &str, x: ValueId, part: &Part, bias: Presence) -> Result<ValueId> {
+        let Value { width: cols, rows } = self.values[x.0];
+        let matrix = self.tensors.rows(&format!("{name}.weight"), part, cols)?;
+        let bias = self.bias(name, part, bias)?;
+        let out = self.value(part.taken.len(), rows)?;
         self.push(Op::MatMul { x, matrix, bias, out })?;
+        self.scale_projection(name, bias, out)?;
         Ok(out)
     }
 
-    fn bias(&mut self, name: &str, width: usize, presence: Presence) -> Result<Option<VectorId>> {
-        if self.has(name, presence)? { self.vector(name, width).map(Some) } else { Ok(None) }
-    }
-
-    fn has(&self, name: &str, presence: Presence) -> Result<bool> {
-        match presence {
-            Presence::Absent => Ok(false),
-            Presence::Optional => Ok(self.gguf.tensor(name).is_some()),
-            Presence::Required => self.info(name).map(|_| true),
+    /// Multiplies a product by the scale that files beside 4-bit floats (NVFP4) have for the whole tensor, before any bias.
+    fn scale_projection(&mut self, name: &str, bias: Option<VectorId>, out: ValueId) -> Result<()> {
+        let Some(factor) = self.tensors.scale(name)? else { return Ok(()) };
+        if bias.is_some() {
+            let problem = format!("tensor `{name}.scale` beside `{name}.bias` is not supported");
+            return Err(Error::Unsupported(problem));
         }
+        self.scale(out, factor)
     }
 
-    fn info(&self, name: &str) -> Result<&'a TensorInfo> {
-        self.gguf.tensor(name).ok_or_else(|| Error::Format(format!("tensor `{name}` is missing")))
-    }
-
-    fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixId> {
-        if let Some(&id) = self.matrices.get(name) {
-            return Ok(id);
-        }
-        let info = self.info(name)?;
-        let dtype = dtype(info)?;
-        if info.dims != [cols as u64, rows as u64] {
-            return Err(wrong_shape(info, vec![cols as u64, rows as u64]));
-        }
-        let row_bytes = dtype.row_bytes(cols as u64).ok_or_else(|| {
-            Error::Format(format!(
-                "tensor `{name}` has {cols} columns, {} stores blocks of {}",
-                dtype.name(),
-                dtype.block_len()
-            ))
-        })?;
-        let len = row_bytes.checked_mul(rows as u64).and_then(|len| usize::try_from(len).ok());
-        let len = len.ok_or_else(|| Error::Format(format!("tensor `{name}` is too large")))?;
-        let weight = Weight { name: copied_text(name, OPS)?, dtype, rows, cols, bytes: info.bytes(len)? };
-        push(&mut self.program.matrices, weight, OPS)?;
-        let id = MatrixId(self.program.matrices.len() - 1);
-        self.matrices.insert(copied_text(name, OPS)?, id);
-        Ok(id)
-    }
-
-    fn vector(&mut self, name: &str, width: usize) -> Result<VectorId> {
-        let vector = decode_vector(self.info(name)?, width)?;
-        push(&mut self.program.vectors, vector, OPS)?;
-        self.vectors.insert(copied_text(name, OPS)?);
-        Ok(VectorId(self.program.vectors.len() - 1))
+    fn bias(&mut self, name: &str, part: &Part, presence: Presence) -> Result<Option<VectorId>> {
+        let name = format!("{name}.bias");
+        if self.tensors.has(&name, presence)? { self.tensors.elements(&name, part).map(Some) } else { Ok(None) }
     }
 }
 
-fn dtype(info: &TensorInfo) -> Result<DType> {
-    DType::from_ggml(info.type_id).ok_or_else(|| {
-        Error::Unsupported(format!(
-            "tensor `{}` is stored as ggml type {}, which is not supported",
-            info.name, info.type_id
-        ))
-    })
-}
-
-fn wrong_shape(info: &TensorInfo, expected: Vec<u64>) -> Error {
-    Error::Tensor { name: info.name.clone(), expected, found: info.dims.clone() }
-}
-
-/// A one-dimensional tensor of `width` elements as f32.
-fn decode_vector(info: &TensorInfo, width: usize) -> Result<Vec<f32>> {
-    if info.elements() != width as u64 || info.dims[0] != width as u64 {
-        return Err(wrong_shape(info, vec![width as u64]));
+/// The rotation of all layers, and after it that of local ones where theirs differs; none for a model without positions.
+fn ropes(gguf: &Gguf, arch: &Arch, hparams: &Hparams, tensors: &mut Tensors) -> Result<Vec<Rope>> {
+    let mut divisors = |name| {
+        let is_there = tensors.has(name, Presence::Optional)?;
+        if is_there { tensors.decode(name, hparams.rope_dims / 2).map(Some) } else { Ok(None) }
+    };
+    let long = divisors(global::LONG_DIVISORS)?;
+    let all = divisors(if long.is_some() { global::SHORT_DIVISORS } else { global::ROPE_DIVISORS })?;
+    let divisors = Divisors { all, long };
+    let mut ropes = Vec::new();
+    if !hparams.rotates {
+        return Ok(ropes);
     }
-    let dtype = dtype(info)?;
-    let len = dtype.row_bytes(width as u64).and_then(|len| usize::try_from(len).ok());
-    let len = len.ok_or_else(|| Error::Format(format!("tensor `{}` is not whole blocks", info.name)))?;
-    let mut values = filled(width, 0.0, "norm weights and biases")?;
-    reference::decode(dtype, &info.bytes(len)?, &mut values);
-    Ok(values)
+    let (meta, keys, dims) = (gguf.metadata(), Keys::new(arch), hparams.rope_dims);
+    push(&mut ropes, Rope::read(meta, &keys, arch.rope, dims, &divisors)?, PLAN)?;
+    let differs = matches!(arch.rope_rule, RopeRule::LocalBase | RopeRule::LocalUnscaled);
+    if differs && hparams.local_layers.contains(&true) {
+        let own_base = arch.rope_rule == RopeRule::LocalBase;
+        push(&mut ropes, Rope::read_local(meta, &keys, arch.rope, dims, own_base)?, PLAN)?;
+    }
+    Ok(ropes)
 }

@@ -5,7 +5,7 @@
 //! out in op order, the free one closest in width first, so that the plan depends on the program alone.
 
 use super::op::{Op, Program, Rows};
-use crate::error::{Result, filled};
+use crate::error::{Result, collected, filled, push};
 
 const WHAT: &str = "the plan of a pass";
 
@@ -30,24 +30,29 @@ pub struct Buffer {
 /// Places the values of `program`.
 pub fn place(program: &Program) -> Result<Placement> {
     let last_use = last_uses(program)?;
+    // In the order in which lives end, so that each op meets only the values that end with it.
+    let mut ending = collected(0..program.values.len(), WHAT)?;
+    ending.sort_unstable_by_key(|&id| last_use[id]);
+    let mut ending = ending.into_iter().peekable();
     let mut placement = Placement { buffer_of: filled(program.values.len(), usize::MAX, WHAT)?, buffers: Vec::new() };
     let mut free: Vec<usize> = Vec::new();
     for (at, op) in program.ops.iter().enumerate() {
         if let Some(id) = op.writes().filter(|id| placement.buffer_of[id.0] == usize::MAX) {
             placement.buffer_of[id.0] =
-                take(&mut placement.buffers, &mut free, program.values[id.0].width, program.values[id.0].rows);
+                take(&mut placement.buffers, &mut free, program.values[id.0].width, program.values[id.0].rows)?;
         }
-        for (&buffer, _) in placement.buffer_of.iter().zip(&last_use).filter(|(_, last)| **last == at) {
+        while let Some(id) = ending.next_if(|&id| last_use[id] == at) {
+            let buffer = placement.buffer_of[id];
             if buffer != usize::MAX && !free.contains(&buffer) {
-                free.push(buffer);
+                push(&mut free, buffer, WHAT)?;
             }
         }
     }
     Ok(placement)
 }
 
-fn touched(op: &Op) -> impl Iterator<Item = usize> + '_ {
-    op.reads().into_iter().flatten().chain(op.writes()).map(|id| id.0)
+fn touched(op: &Op) -> impl Iterator<Item = usize> {
+    op.reads().chain(op.writes()).map(|id| id.0)
 }
 
 fn last_uses(program: &Program) -> Result<Vec<usize>> {
@@ -66,18 +71,18 @@ fn last_uses(program: &Program) -> Result<Vec<usize>> {
 }
 
 /// A free buffer for `width` elements a row, widened if need be, or a new one.
-fn take(buffers: &mut Vec<Buffer>, free: &mut Vec<usize>, width: usize, rows: Rows) -> usize {
+fn take(buffers: &mut Vec<Buffer>, free: &mut Vec<usize>, width: usize, rows: Rows) -> Result<usize> {
     let distance = |index: &usize| (buffers[*index].width.abs_diff(width), *index);
     let best = free.iter().copied().filter(|&index| buffers[index].rows == rows).min_by_key(distance);
     match best {
         Some(index) => {
             free.retain(|&other| other != index);
             buffers[index].width = buffers[index].width.max(width);
-            index
+            Ok(index)
         }
         None => {
-            buffers.push(Buffer { width, rows });
-            buffers.len() - 1
+            push(buffers, Buffer { width, rows }, WHAT)?;
+            Ok(buffers.len() - 1)
         }
     }
 }

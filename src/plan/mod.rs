@@ -1,9 +1,12 @@
 //! One forward pass as a device-free list of ops.
 //!
-//! [`build`] is the only place that knows the order of a layer; [`memory`] gives every value a buffer by its lifetime.
+//! [`build`] is the only place that knows the order of a layer; [`memory`] gives every value a buffer by its lifetime;
+//! [`validate`] checks a program and what a device says of it.
 
 pub mod build;
 pub mod memory;
 pub mod op;
+mod tensors;
+pub mod validate;
 
-pub use op::{MatrixId, Op, Program, Value, ValueId, VectorId, Weight};
+pub use op::{MatrixId, Op, Program, RopeId, Value, ValueId, VectorId, Weight};

@@ -1,0 +1,204 @@
+//! From the tensors of a file to the weights of a program: looks them up by name, checks shape and type, and tells in the end which
+//! ones nothing used. It does not know the order of a layer.
+
+use super::op::{MatrixId, VectorId, Weight};
+use crate::arch::Hparams;
+use crate::arch::names::Idle;
+use crate::arch::spec::Presence;
+use crate::error::{Error, Result, copied_text, filled, push, room};
+use crate::format::{Gguf, TensorInfo};
+use crate::quant::{DType, reference};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+/// What the memory of a program is for.
+pub(super) const PLAN: &str = "the plan of a pass";
+
+/// Rows of a tensor: all, or those of one of several weights that a file stores as one.
+pub(super) struct Part {
+    /// Those that are meant, within `of`.
+    pub taken: Range<usize>,
+    /// How many the tensor must have.
+    pub of: usize,
+}
+
+impl Part {
+    /// All rows of a tensor.
+    pub fn all(count: usize) -> Part {
+        Part { taken: 0..count, of: count }
+    }
+}
+
+/// What was made of the tensors of a file.
+pub(super) struct Weights {
+    /// Matrices, in file format.
+    pub matrices: Vec<Weight>,
+    /// Decoded vectors.
+    pub vectors: Vec<Vec<f32>>,
+    /// How many tensors of each kind of [`Idle::ALL`] nothing used.
+    pub idle: [usize; Idle::ALL.len()],
+}
+
+/// The tensors of a file, and the weights made of them so far.
+pub(super) struct Tensors<'a> {
+    gguf: &'a Gguf,
+    matrices: Vec<Weight>,
+    vectors: Vec<Vec<f32>>,
+    matrix_ids: HashMap<String, MatrixId>,
+    used: HashSet<String>,
+}
+
+impl<'a> Tensors<'a> {
+    /// Nothing used yet.
+    pub fn new(gguf: &'a Gguf) -> Result<Self> {
+        // No tensor is used under two names, so the file says how many there can be.
+        let count = gguf.tensors().len();
+        let bytes = count.saturating_mul(size_of::<(String, MatrixId)>());
+        let (mut matrix_ids, mut used) = (HashMap::new(), HashSet::new());
+        room(bytes, PLAN, || matrix_ids.try_reserve(count))?;
+        room(bytes, PLAN, || used.try_reserve(count))?;
+        Ok(Tensors { gguf, matrices: Vec::new(), vectors: Vec::new(), matrix_ids, used })
+    }
+
+    /// Whether the file has a tensor that a family has under this name; an error where it must.
+    pub fn has(&self, name: &str, presence: Presence) -> Result<bool> {
+        match presence {
+            Presence::Absent => Ok(false),
+            Presence::Optional => Ok(self.gguf.tensor(name).is_some()),
+            Presence::Required => self.info(name).map(|_| true),
+        }
+    }
+
+    /// A tensor that must be there.
+    pub fn info(&self, name: &str) -> Result<&'a TensorInfo> {
+        self.gguf.tensor(name).ok_or_else(|| Error::Format(format!("tensor `{name}` is missing")))
+    }
+
+    /// A matrix that was made before.
+    pub fn weight(&self, id: MatrixId) -> &Weight {
+        &self.matrices[id.0]
+    }
+
+    /// The matrix `name`, which stays as it is in the file.
+    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixId> {
+        if let Some(&id) = self.matrix_ids.get(name) {
+            return Ok(id);
+        }
+        let id = self.rows(name, &Part::all(rows), cols)?;
+        self.matrix_ids.insert(copied_text(name, PLAN)?, id);
+        Ok(id)
+    }
+
+    /// Part of the matrix `name` as a matrix, which stay as they are in the file.
+    pub fn rows(&mut self, name: &str, part: &Part, cols: usize) -> Result<MatrixId> {
+        let info = self.info(name)?;
+        let dtype = dtype(info)?;
+        if info.dims != [cols as u64, part.of as u64] {
+            return Err(wrong_shape(info, vec![cols as u64, part.of as u64]));
+        }
+        let row_bytes = dtype.row_bytes(cols as u64).ok_or_else(|| {
+            Error::Format(format!(
+                "tensor `{name}` has {cols} columns, {} stores blocks of {}",
+                dtype.name(),
+                dtype.block_len()
+            ))
+        })?;
+        let bytes_of = |rows: usize| row_bytes.checked_mul(rows as u64).and_then(|len| usize::try_from(len).ok());
+        let len = bytes_of(part.of).ok_or_else(|| Error::Format(format!("tensor `{name}` is too large")))?;
+        let [start, end] = [part.taken.start, part.taken.end].map(|row| bytes_of(row).filter(|&byte| byte <= len));
+        let bytes = info.bytes(len)?;
+        let bytes = start.zip(end).and_then(|(start, end)| bytes.part(start..end));
+        let bytes =
+            bytes.ok_or_else(|| Error::Format(format!("tensor `{name}` has fewer than {:?} rows", part.taken)))?;
+        let weight = Weight { name: copied_text(name, PLAN)?, dtype, rows: part.taken.len(), cols, bytes };
+        push(&mut self.matrices, weight, PLAN)?;
+        self.mark(name)?;
+        Ok(MatrixId(self.matrices.len() - 1))
+    }
+
+    /// The one-dimensional tensor `name`, decoded to f32.
+    pub fn vector(&mut self, name: &str, width: usize) -> Result<VectorId> {
+        self.elements(name, &Part::all(width))
+    }
+
+    /// Elements of the one-dimensional tensor `name`, decoded to f32.
+    pub fn elements(&mut self, name: &str, part: &Part) -> Result<VectorId> {
+        let mut values = self.decode(name, part.of)?;
+        values.truncate(part.taken.end);
+        values.drain(..part.taken.start);
+        push(&mut self.vectors, values, PLAN)?;
+        Ok(VectorId(self.vectors.len() - 1))
+    }
+
+    /// The factor that a file has for all elements of the projection `name`, if any. The one for what it multiplies is for devices that
+    /// round activations to 4 bits: nothing here does.
+    pub fn scale(&mut self, name: &str) -> Result<Option<f32>> {
+        let input = format!("{name}.input_scale");
+        if self.has(&input, Presence::Optional)? {
+            self.decode(&input, 1)?;
+        }
+        let own = format!("{name}.scale");
+        if !self.has(&own, Presence::Optional)? {
+            return Ok(None);
+        }
+        match self.decode(&own, 1)?[0] {
+            factor if factor.is_finite() => Ok(Some(factor)),
+            factor => Err(Error::Format(format!("tensor `{own}` holds {factor}"))),
+        }
+    }
+
+    /// The elements of the one-dimensional tensor `name`, which need not become weights of the program.
+    pub fn decode(&mut self, name: &str, width: usize) -> Result<Vec<f32>> {
+        let values = decode_vector(self.info(name)?, width)?;
+        self.mark(name)?;
+        Ok(values)
+    }
+
+    /// Ends the use of the file of a model with `hparams`: the tensors of each kind that nothing used because it is not run. Others that nothing
+    /// used are refused.
+    pub fn finish(self, family: &str, hparams: &Hparams) -> Result<Weights> {
+        let mut idle = [0; Idle::ALL.len()];
+        for tensor in self.gguf.tensors().iter().filter(|tensor| !self.used.contains(tensor.name.as_str())) {
+            let name = &tensor.name;
+            match Idle::of(name, hparams.layers, hparams.predicting_blocks) {
+                Some(kind) => idle[kind as usize] += 1,
+                None => {
+                    let problem = format!("tensor `{name}` is not part of the supported `{family}` models");
+                    return Err(Error::Unsupported(problem));
+                }
+            }
+        }
+        Ok(Weights { matrices: self.matrices, vectors: self.vectors, idle })
+    }
+
+    fn mark(&mut self, name: &str) -> Result<()> {
+        self.used.insert(copied_text(name, PLAN)?);
+        Ok(())
+    }
+}
+
+fn dtype(info: &TensorInfo) -> Result<DType> {
+    DType::from_ggml(info.type_id).ok_or_else(|| {
+        Error::Unsupported(format!(
+            "tensor `{}` is stored as ggml type {}, which is not supported",
+            info.name, info.type_id
+        ))
+    })
+}
+
+fn wrong_shape(info: &TensorInfo, expected: Vec<u64>) -> Error {
+    Error::Tensor { name: info.name.clone(), expected, found: info.dims.clone() }
+}
+
+/// A one-dimensional tensor of `width` elements as f32.
+fn decode_vector(info: &TensorInfo, width: usize) -> Result<Vec<f32>> {
+    if info.elements() != width as u64 || info.dims[0] != width as u64 {
+        return Err(wrong_shape(info, vec![width as u64]));
+    }
+    let dtype = dtype(info)?;
+    let len = dtype.row_bytes(width as u64).and_then(|len| usize::try_from(len).ok());
+    let len = len.ok_or_else(|| Error::Format(format!("tensor `{}` is not whole blocks", info.name)))?;
+    let mut values = filled(width, 0.0, "norm weights and biases")?;
+    reference::decode(dtype, &info.bytes(len)?, &mut values);
+    Ok(values)
+}

@@ -1,0 +1,245 @@
+//! Whether a program makes sense, and whether a device can run it: the one place where both are asked, once when a model is loaded.
+//!
+//! A program that [`super::build`] makes always makes sense, so a refusal here is a bug of ours or a program made by hand; the checks
+//! spare the backends theirs.
+
+use super::op::{Activation, Norm, Op, Program, Rows, Value, ValueId, VectorId};
+use crate::error::{Error, Result, filled};
+
+/// Checks `program`: every id exists, shapes agree, values are written before they are read and have one op that makes them.
+pub fn check(program: &Program) -> Result<()> {
+    let mut checker = Checker { program, at: 0, written: filled(program.values.len(), false, "the plan of a pass")? };
+    for (at, op) in program.ops.iter().enumerate() {
+        checker.at = at;
+        checker.op(op)?;
+    }
+    let is_made = checker.written.get(program.logits.0).copied().unwrap_or(false);
+    checker.require(is_made, "the logits are never written")
+}
+
+/// Refuses the first op of `program` for whose number `refusal` gives a reason why a device cannot run it.
+pub fn check_device(program: &Program, device: &str, refusal: impl Fn(usize) -> Option<&'static str>) -> Result<()> {
+    let refused = (0..program.ops.len()).find_map(|at| refusal(at).map(|reason| (at, reason)));
+    match refused {
+        None => Ok(()),
+        Some((at, reason)) => {
+            let name = program.ops[at].name();
+            Err(Error::Unsupported(format!("the {device} backend cannot run op {at} ({name}): {reason}; use the cpu")))
+        }
+    }
+}
+
+struct Checker<'a> {
+    program: &'a Program,
+    at: usize,
+    written: Vec<bool>,
+}
+
+impl Checker<'_> {
+    fn op(&mut self, op: &Op) -> Result<()> {
+        for id in op.reads() {
+            self.value(id)?;
+            self.require(self.written[id.0], "a value is read before it is written")?;
+        }
+        if let Some(out) = op.writes() {
+            self.value(out)?;
+            let in_place = op.reads().any(|id| id == out);
+            self.require(in_place || !self.written[out.0], "a value is written by two ops")?;
+            self.written[out.0] = true;
+        }
+        self.shapes(op)
+    }
+
+    fn shapes(&self, op: &Op) -> Result<()> {
+        let kv = &self.program.kv;
+        match *op {
+            Op::Embed { table, out } => {
+                let table = self.matrix(table.0)?;
+                self.same(self.value(out)?, Value { width: table.1, rows: Rows::Batch })
+            }
+            Op::Scale { factor, .. } => self.require(factor.is_finite(), "a factor is not finite"),
+            Op::Softcap { cap, .. } => self.require(cap > 0.0, "a cap must be positive"),
+            Op::Norm { x, norm, out } => {
+                self.same(self.value(x)?, self.value(out)?)?;
+                self.norm(norm, self.value(x)?.width)
+            }
+            Op::MatMul { x, matrix, bias, out } => {
+                let ((rows, cols), from, to) = (self.matrix(matrix.0)?, self.value(x)?, self.value(out)?);
+                self.require(from.width == cols && to.width == rows && from.rows == to.rows, "shapes differ")?;
+                bias.map_or(Ok(()), |bias| self.vector(bias, rows))
+            }
+            Op::HeadNorm { x, norm } => {
+                self.heads(x)?;
+                self.norm(norm, kv.head_dim)
+            }
+            Op::Rope { x, table } => {
+                let rope = self.program.ropes.get(table.0);
+                self.require(rope.is_some_and(|rope| rope.dims() <= kv.head_dim), "no such rotation of a head")?;
+                self.heads(x)
+            }
+            Op::StoreKv { layer, keys, values } => {
+                let width = kv.kv_heads * kv.head_dim;
+                let fits =
+                    [keys, values].iter().all(|id| self.program.values[id.0] == Value { width, rows: Rows::Batch });
+                self.require(fits && layer < kv.layers, "keys or values do not fit the cache")
+            }
+            Op::Attention { kind, queries, out } => {
+                self.same(self.value(queries)?, self.value(out)?)?;
+                let fits = self.value(queries)? == Value { width: kv.heads * kv.head_dim, rows: Rows::Batch };
+                self.require(fits && kind.layer < kv.layers, "queries do not fit the cache")?;
+                self.require(
+                    kind.window != Some(0) && kind.softcap.is_none_or(|cap| cap > 0.0),
+                    "a limit must be positive",
+                )?;
+                kind.sinks.map_or(Ok(()), |sinks| self.vector(sinks, kv.heads))
+            }
+            Op::Temperature { x, factor, period } => {
+                self.require(factor.is_finite() && period > 0, "its factor is not finite or its period 0")?;
+                self.same(self.value(x)?, Value { rows: Rows::Batch, ..self.value(x)? })
+            }
+            Op::Activate { kind, .. } => {
+                self.require(!matches!(kind, Activation::ClampedSilu { .. }), "this activation needs two values")
+            }
+            Op::Gate { gate: x, up: y, .. } | Op::Add { x, y } | Op::Mul { x, y } => {
+                self.same(self.value(x)?, self.value(y)?)
+            }
+            Op::SelectRows { x, out } => {
+                let (from, to) = (self.value(x)?, self.value(out)?);
+                self.require(
+                    from.width == to.width && (from.rows, to.rows) == (Rows::Batch, Rows::Outputs),
+                    "shapes differ",
+                )
+            }
+        }
+    }
+
+    fn value(&self, id: ValueId) -> Result<Value> {
+        self.program.values.get(id.0).copied().ok_or_else(|| self.error("no such value"))
+    }
+
+    /// Rows and columns of a matrix.
+    fn matrix(&self, id: usize) -> Result<(usize, usize)> {
+        let matrix = self.program.matrices.get(id);
+        matrix.map(|matrix| (matrix.rows, matrix.cols)).ok_or_else(|| self.error("no such matrix"))
+    }
+
+    fn vector(&self, id: VectorId, width: usize) -> Result<()> {
+        let fits = self.program.vectors.get(id.0).is_some_and(|vector| vector.len() == width);
+        self.require(fits, "a vector of weights has another length")
+    }
+
+    fn norm(&self, norm: Norm, width: usize) -> Result<()> {
+        self.vector(norm.weight, width)?;
+        norm.bias.map_or(Ok(()), |bias| self.vector(bias, width))?;
+        self.require(norm.eps >= 0.0, "eps is negative")
+    }
+
+    fn heads(&self, id: ValueId) -> Result<()> {
+        let (value, dim) = (self.value(id)?, self.program.kv.head_dim);
+        self.require(value.rows == Rows::Batch && value.width.is_multiple_of(dim), "a value does not hold whole heads")
+    }
+
+    fn same(&self, a: Value, b: Value) -> Result<()> {
+        self.require(a == b, "shapes differ")
+    }
+
+    fn require(&self, holds: bool, problem: &str) -> Result<()> {
+        if holds { Ok(()) } else { Err(self.error(problem)) }
+    }
+
+    fn error(&self, problem: &str) -> Error {
+        let name = self.program.ops.get(self.at).map_or("end", Op::name);
+        Error::Unsupported(format!("op {} ({name}) of the program: {problem}", self.at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::op::{AttentionKind, NormKind, Rope, RopeId, RopeLayout};
+    use super::*;
+    use crate::kv::Layout;
+
+    const X: ValueId = ValueId(0);
+    const Y: ValueId = ValueId(1);
+    const WIDE: ValueId = ValueId(2);
+    const SAME: ValueId = ValueId(3);
+
+    /// No matrices; a vector of 4 and one of 8; values 4, 4, 8 and 4 wide, of which the first is written.
+    fn program(op: Op) -> Program {
+        let value = |width| Value { width, rows: Rows::Batch };
+        let norm = Norm { kind: NormKind::Rms, weight: VectorId(0), bias: None, eps: 1e-5 };
+        Program {
+            // The first value stands for one that an op made before.
+            ops: vec![Op::Norm { x: X, norm, out: Y }, op],
+            values: vec![value(4), value(4), value(8), value(4)],
+            matrices: Vec::new(),
+            vectors: vec![vec![1.0; 4], vec![1.0; 8]],
+            ropes: vec![Rope { layout: RopeLayout::Halves, frequencies: vec![1.0], magnitude: 1.0, long: None }],
+            kv: Layout::new(1, 2, 1, 2),
+            logits: X,
+            idle: [0; 3],
+        }
+    }
+
+    fn problem(op: Op) -> Option<String> {
+        let program = program(op);
+        let mut checker = Checker { program: &program, at: 0, written: vec![true, false, false, false] };
+        let outcome = program.ops.iter().enumerate().try_for_each(|(at, op)| {
+            checker.at = at;
+            checker.op(op)
+        });
+        outcome.err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_fits_passes() {
+        let kind = AttentionKind { layer: 0, scale: 0.5, window: Some(3), softcap: Some(5.0), sinks: None };
+        let norm = Norm { kind: NormKind::Layer, weight: VectorId(0), bias: Some(VectorId(0)), eps: 0.0 };
+        for op in [
+            Op::Add { x: X, y: Y },
+            Op::Mul { x: X, y: Y },
+            Op::Gate { kind: Activation::GeluErf, gate: X, up: Y },
+            Op::Activate { kind: Activation::GeluErf, x: Y },
+            Op::Temperature { x: X, factor: 0.1, period: 16 },
+            Op::Scale { x: X, factor: 2.0 },
+            Op::Softcap { x: X, cap: 2.0 },
+            Op::Rope { x: Y, table: RopeId(0) },
+            Op::Norm { x: X, norm, out: SAME },
+            Op::Attention { kind, queries: X, out: SAME },
+        ] {
+            assert_eq!(problem(op), None);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let norm = Norm { kind: NormKind::Layer, weight: VectorId(1), bias: None, eps: 1e-5 };
+        let kind = AttentionKind { layer: 1, scale: 0.5, window: None, softcap: None, sinks: None };
+        for (op, wanted) in [
+            (Op::Add { x: X, y: WIDE }, "op 1 (add) of the program: a value is read before it is written"),
+            (Op::Add { x: X, y: ValueId(7) }, "op 1 (add) of the program: no such value"),
+            (Op::Norm { x: X, norm, out: WIDE }, "op 1 (norm) of the program: shapes differ"),
+            (Op::HeadNorm { x: X, norm }, "op 1 (head norm) of the program: a vector of weights has another length"),
+            (Op::Norm { x: X, norm, out: Y }, "op 1 (norm) of the program: a value is written by two ops"),
+            (Op::Rope { x: X, table: RopeId(1) }, "op 1 (rope) of the program: no such rotation of a head"),
+            (Op::Softcap { x: X, cap: 0.0 }, "op 1 (softcap) of the program: a cap must be positive"),
+            (Op::Scale { x: X, factor: f32::NAN }, "op 1 (scale) of the program: a factor is not finite"),
+            (
+                Op::StoreKv { layer: 0, keys: X, values: Y },
+                "op 1 (store kv) of the program: keys or values do not fit the cache",
+            ),
+            (Op::Attention { kind, queries: X, out: WIDE }, "op 1 (attention) of the program: shapes differ"),
+            (
+                Op::Activate { kind: Activation::ClampedSilu { limit: 7.0, slope: 1.7 }, x: X },
+                "op 1 (activate) of the program: this activation needs two values",
+            ),
+            (
+                Op::Temperature { x: X, factor: 0.1, period: 0 },
+                "op 1 (temperature) of the program: its factor is not finite or its period 0",
+            ),
+            (Op::SelectRows { x: X, out: WIDE }, "op 1 (select rows) of the program: shapes differ"),
+        ] {
+            assert_eq!(problem(op).as_deref(), Some(wanted));
+        }
+    }
+}
