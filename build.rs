@@ -1,6 +1,6 @@
 //! Link settings of the shared library, and the CUDA kernels: `kernels/*.cu` become compressed fatbins that the library embeds.
 //!
-//! The shared library's SONAME follows the ABI number, and it stays mapped until the process ends. nvcc is looked for in `NVCC`, `CUDA_HOME`,
+//! On Linux the shared library's SONAME follows the ABI number, and it stays mapped until the process ends. nvcc is looked for in `NVCC`, `CUDA_HOME`,
 //! `.cuda/` (filled by `make cuda`) and `PATH`; without one the library is built without kernels. `SEGNO_CUDA_ARCH` lists the targets, as in
 //! the default `sm_90a,compute_80`: machine code for `sm_`, code that the driver compiles when it loads for `compute_`. A kernel that spills
 //! registers or keeps arrays in local memory fails the build; `registers.txt` in the output folder tells what each one uses. Fatbins are kept
@@ -18,12 +18,21 @@ const DEFAULT_ARCH: &str = "sm_90a,compute_80";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libsegno.so.0");
-    // Worker threads may still be leaving when a host closes the library.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    link(&env::var("CARGO_CFG_TARGET_OS").expect("cargo tells the system"));
     if env::var_os("CARGO_FEATURE_CUDA").is_some() {
         embed_kernels();
     }
+}
+
+/// How the shared library is linked for a system.
+fn link(system: &str) {
+    let arguments: &[&str] = match system {
+        // Worker threads may still be leaving when a host closes the library. On Windows it pins itself (src/os/windows.rs).
+        "linux" | "android" => &["-Wl,-soname,libsegno.so.0", "-Wl,-z,nodelete"],
+        "macos" => &["-Wl,-install_name,@rpath/libsegno.0.dylib"],
+        _ => &[],
+    };
+    arguments.iter().for_each(|argument| println!("cargo::rustc-cdylib-link-arg={argument}"));
 }
 
 fn embed_kernels() {

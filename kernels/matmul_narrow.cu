@@ -246,8 +246,6 @@ __device__ __forceinline__ void add_tile_of(const Layout &l, uint32_t slice_byte
     }
 }
 
-__device__ __forceinline__ float add_four(float a, float b, float c, float d) { return __fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d)); }
-
 // Puts the sums of the warp's groups where those of all warps are added.
 __device__ __forceinline__ void put_parts(const float (&sum)[GROUPS][4], float *parts) {
     const uint32_t warp = threadIdx.x / WARP % WARPS, lane = threadIdx.x % WARP;

@@ -55,10 +55,7 @@ __device__ __forceinline__ void bring_weights(const Plan<T> &plan) {
 template <class T>
 __device__ __forceinline__ void copy_chunk(const Plan<T> &plan, uint32_t slot, uint32_t slice, uint32_t chunk) {
     const int8_t *from = plan.args.x.q + loose_line(0, slice * SLICE_CHUNKS + chunk, plan.args.cols / LOOSE_COLUMNS);
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     plan.x + slot * T::X_BYTES + chunk * T::COLS * LOOSE_LINE),
-                 "l"(__cvta_generic_to_global(from)), "r"(T::COLS * LOOSE_LINE), "r"(plan.x_full + 8 * slot)
-                 : "memory");
+    copy_written(plan.x + slot * T::X_BYTES + chunk * T::COLS * LOOSE_LINE, from, T::COLS * LOOSE_LINE, plan.x_full + 8 * slot);
 }
 
 // The first slices of x, of which each warp that multiplies copies a chunk.

@@ -72,15 +72,7 @@ struct Plan {
     // Whether all slices of x stay where they are.
     __device__ __forceinline__ bool is_resident() const { return slots >= slices; }
     __device__ __forceinline__ uint32_t groups_of(uint32_t slice) const { return min((uint32_t)SLICE_GROUPS, args.cols / 32 - slice * SLICE_GROUPS); }
-    // Gated tiles have as many rows of either matrix, eight of the first and eight of the second in turn.
-    __device__ __forceinline__ Corner corner_of(uint32_t unit, uint32_t tile) const {
-        if (is_gated()) return Corner{0, (2 * unit + tile) * (T::ROWS / 2)};
-        Corner corner{0, unit};
-        while (corner.segment + 1 < args.count && corner.row >= args.segments[corner.segment].matrix.rows / T::ROWS)
-            corner.row -= args.segments[corner.segment++].matrix.rows / T::ROWS;
-        corner.row *= T::ROWS;
-        return corner;
-    }
+    __device__ __forceinline__ Corner corner_of(uint32_t unit, uint32_t tile) const { return corner_of_tile<T::ROWS>(args, tiles * unit + tile); }
     // Calls `f` with every tile of the block.
     template <typename F>
     __device__ __forceinline__ void each_tile(const F &f) const {
@@ -126,13 +118,6 @@ __device__ __forceinline__ void bring_weights(const Plan<T> &plan) {
             turn.skip(1, plan.stages);
         }
     });
-}
-
-// A run of what producers wrote.
-__device__ __forceinline__ void copy_written(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(__cvta_generic_to_global(from)),
-                 "r"(bytes), "r"(barrier)
-                 : "memory");
 }
 
 // Copies a slice of a row of x, by one lane.
@@ -265,17 +250,17 @@ __device__ __forceinline__ void add_stage(Sums<T> &sum, const Columns<T> &column
         }
 #pragma unroll
         for (uint32_t pair = 0; pair < T::PAIRS; pair++) {
-            float scale[2], total[2];
+            ColumnFactors columns_of[2];
             int low[4], high[4];
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const uint2 meta = load_shared_as<uint2>(factors + (2 * pair + i) * FACTOR_STRIDE);
-                scale[i] = __uint_as_float(meta.x);
+                columns_of[i].scale = __uint_as_float(meta.x);
                 if constexpr (TYPE == Q6_K) {
                     low[i] = low[2 + i] = INTEGER_BITS - 32 * (short)meta.y, high[i] = high[2 + i] = INTEGER_BITS - 32 * ((int)meta.y >> 16);
                 } else {
                     low[i] = low[2 + i] = INTEGER_BITS;
-                    if constexpr (has_min(TYPE)) total[i] = __fsub_rn(__int_as_float(__dp2a_lo((int)meta.y, 0x0101, INTEGER_BITS)), INTEGER_BASE);
+                    if constexpr (has_min(TYPE)) columns_of[i].sum = __fsub_rn(__int_as_float(__dp2a_lo((int)meta.y, 0x0101, INTEGER_BITS)), INTEGER_BASE);
                 }
             }
             const uint32_t(&own)[8] = columns.words[pair];
@@ -287,16 +272,7 @@ __device__ __forceinline__ void add_stage(Sums<T> &sum, const Columns<T> &column
             }
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const RowFactors &row = rows[i / 2];
-                float part;
-                if constexpr (has_halves(TYPE)) {
-                    part = __fmaf_rn(row.scale[1], __int_as_float(high[i]), row.base[1]);
-                    part = __fmaf_rn(row.scale[0], __fsub_rn(__int_as_float(low[i]), INTEGER_BASE), part);
-                } else {
-                    part = __fmaf_rn(row.scale[0], __int_as_float(low[i]), row.base[0]);
-                }
-                if constexpr (has_min(TYPE)) part = __fmaf_rn(row.min, total[i % 2], part);
-                sum[m][pair][i] = __fmaf_rn(scale[i % 2], part, sum[m][pair][i]);
+                sum[m][pair][i] = add_sums<TYPE>(rows[i / 2], low[i], high[i], columns_of[i % 2], sum[m][pair][i]);
             }
         }
     }
@@ -336,8 +312,6 @@ __device__ __forceinline__ float share(float first, float second) {
 }
 
 __device__ __forceinline__ void store_shared(uint32_t at, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory"); }
-
-__device__ __forceinline__ float add_four(float a, float b, float c, float d) { return __fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d)); }
 
 // Leaves the warp's sums where those that finish tiles find them, once those of the tile before have been taken.
 template <class T>

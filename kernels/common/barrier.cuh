@@ -58,6 +58,13 @@ __device__ __forceinline__ void copy_rows(uint32_t to, uint32_t stride, uint32_t
     __syncwarp();
 }
 
+// By one lane: copies a run of what producers wrote, likewise.
+__device__ __forceinline__ void copy_written(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(__cvta_generic_to_global(from)),
+                 "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
 // A barrier of so many threads of the block, one of sixteen by number.
 template <uint32_t NUMBER, uint32_t THREADS>
 __device__ __forceinline__ void sync_threads() {

@@ -9,9 +9,6 @@
 #include "lone.cuh"
 
 constexpr uint32_t OCTET = 8, OCTET_WARPS = 4;
-// 3 * 2^22: a float of this size has an integer for its lowest bits, so sums that start from its bits are floats already.
-constexpr int SUM_BITS = 0x4b400000;
-constexpr float SUM_BASE = 12582912.0f;
 
 // sum + the products of the first or the last two of four bytes and two whole numbers of 16 bits.
 template <bool LAST>
@@ -51,12 +48,12 @@ __device__ __forceinline__ int add_half(uint32_t codes, const int4 &x) {
 }
 
 // Adds the products of a group: the LAST one of two that share `scales`, a byte for each half. A factor of a half is four bits of it, the minimum's
-// stand above those of the scale. With `scale` comes what takes SUM_BASE away from the sum that it scales.
+// stand above those of the scale. With `scale` comes what takes INTEGER_BASE away from the sum that it scales.
 template <bool LAST>
 __device__ __forceinline__ float add_columns(uint32_t low, uint32_t high, uint32_t scales, float scale, float base, float min, const TwoGroups &x, float sum) {
     const int halves = __byte_perm(add_half(low, x.low[LAST]), add_half(high, x.high[LAST]), 0x5410);
     const Meta &meta = x.meta[LAST];
-    const int scaled = add_two<LAST>(halves, scales & 0x0f0f0f0f, SUM_BITS);
+    const int scaled = add_two<LAST>(halves, scales & 0x0f0f0f0f, INTEGER_BITS);
     const int least = add_two<LAST>(reinterpret_cast<const int &>(meta.sums), scales & 0xf0f0f0f0, 0);
     const float part = __fmaf_rn(min, (float)least, __fmaf_rn(scale, __int_as_float(scaled), base));
     return __fmaf_rn(meta.scale, part, sum);
@@ -73,7 +70,7 @@ __device__ __forceinline__ float multiply_columns(const uint8_t *row, uint32_t a
         const uint32_t scales = *reinterpret_cast<const uint32_t *>(row + SCALES + scale_bytes(Q2_K) * at);
         const float2 d = __half22float2(reinterpret_cast<const __half2 *>(row + BLOCKS)[threadIdx.x % 4]);
         // The sums of codes are four times too large, those of minimums sixteen times. All of this is exact.
-        const float scale = 0.25f * d.x, base = -SUM_BASE * scale, min = -0.0625f * d.y;
+        const float scale = 0.25f * d.x, base = -INTEGER_BASE * scale, min = -0.0625f * d.y;
         sum[0] = add_columns<false>(codes.x, codes.y, scales, scale, base, min, x[s], sum[0]);
         sum[1] = add_columns<true>(codes.z, codes.w, scales, scale, base, min, x[s], sum[1]);
     }

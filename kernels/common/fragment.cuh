@@ -5,9 +5,6 @@
 #pragma once
 #include "group.cuh"
 
-// 3 * 2^22: a float of this size has an integer for its lowest bits, so integers that start here are floats already.
-constexpr int INTEGER_BITS = 0x4b400000;
-constexpr float INTEGER_BASE = 12582912.0f;
 // 2^23, as the upper byte of a float whose lowest byte is a number, and as that float.
 constexpr uint32_t BYTE_BITS = 0x4b000000;
 constexpr float BYTE_BASE = 8388608.0f;
@@ -156,6 +153,20 @@ __device__ __forceinline__ void multiply_halves(int (&c)[4], uint32_t a0, uint32
         : "r"(a0), "r"(a1), "r"(b), "r"(INTEGER_BITS));
 }
 
+// `sum` and the sums of a group's products, of both halves where these have scales of their own, each on top of INTEGER_BITS.
+template <int TYPE>
+__device__ __forceinline__ float add_sums(const RowFactors &row, int low, int high, const ColumnFactors &column, float sum) {
+    float part;
+    if constexpr (has_halves(TYPE)) {
+        part = __fmaf_rn(row.scale[1], __int_as_float(high), row.base[1]);
+        part = __fmaf_rn(row.scale[0], __fsub_rn(__int_as_float(low), INTEGER_BASE), part);
+    } else {
+        part = __fmaf_rn(row.scale[0], __int_as_float(low), row.base[0]);
+    }
+    if constexpr (has_min(TYPE)) part = __fmaf_rn(row.min, column.sum, part);
+    return __fmaf_rn(column.scale, part, sum);
+}
+
 // Adds the products of a group: rows g and g + 8 times columns 2t and 2t + 1.
 template <int TYPE>
 __device__ __forceinline__ void add_tile(float (&sum)[4], const uint32_t (&a)[4], const RowFactors (&rows)[2], const uint32_t (&b)[2],
@@ -169,16 +180,9 @@ __device__ __forceinline__ void add_tile(float (&sum)[4], const uint32_t (&a)[4]
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const RowFactors &row = rows[i / 2];
-        const ColumnFactors &column = columns[i % 2];
-        float part;
-        if constexpr (has_halves(TYPE)) {
-            part = __fmaf_rn(row.scale[1], __int_as_float(high[i]), row.base[1]);
-            part = __fmaf_rn(row.scale[0], __fsub_rn(__int_as_float(low[i]), INTEGER_BASE), part);
-        } else {
-            part = __fmaf_rn(row.scale[0], __int_as_float(low[i]), row.base[0]);
-        }
-        if constexpr (has_min(TYPE)) part = __fmaf_rn(row.min, column.sum, part);
-        sum[i] = __fmaf_rn(column.scale, part, sum[i]);
+        sum[i] = add_sums<TYPE>(rows[i / 2], low[i], high[i], columns[i % 2], sum[i]);
     }
 }
+
+// Neighbours first, then both of their sums.
+__device__ __forceinline__ float add_four(float a, float b, float c, float d) { return __fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d)); }

@@ -2,6 +2,10 @@
 #pragma once
 #include "device.cuh"
 
+// 3 * 2^22: a float of this size has an integer for its lowest bits, so integers that start here are floats already.
+constexpr int INTEGER_BITS = 0x4b400000;
+constexpr float INTEGER_BASE = 12582912.0f;
+
 // 32 weights as bytes: value i is scale[i / 16] * (byte i of w - offset_of(TYPE)) - min[i / 16]. Types without has_halves have only the first
 // scale and the first minimum, types without has_min no minimum; nothing reads the others. Types with has_factors have one scale and one
 // minimum, to be multiplied with whole numbers for each half, the two lowest bytes of a word. Only levels that are not REUSED have `v`: theirs are

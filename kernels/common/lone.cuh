@@ -19,6 +19,13 @@ template <uint32_t TYPE>
 constexpr bool HOLDS_TWO = code_bytes(TYPE) < 32;
 #endif
 
+// Blocks of a processor that registers leave room for; other chips' code would spill with as few.
+#if __CUDA_ARCH__ == 900
+constexpr int LONE_BLOCKS = 4;
+#else
+constexpr int LONE_BLOCKS = 3;
+#endif
+
 // Shared memory of a block beside its rings and its input.
 struct LoneSpace {
     Space<1> space;

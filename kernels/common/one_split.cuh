@@ -260,7 +260,6 @@ __device__ __forceinline__ void mix_whole(uint32_t (&values)[HALF_WARPS][2][4], 
         for (uint32_t i = 0; i < 4; i++) v[n][i] = __fadd_rn(out[i / 2][i % 2 * 2 + n], 0.0f);
     }
     divide(v, totals);
-
 }
 
 // Writes 32 elements of each head, of which `block` is the first one's number; a place for codes is given.

@@ -60,15 +60,7 @@ struct Plan {
     // Whether all slices of x that the block needs stay where they are.
     __device__ __forceinline__ bool is_resident() const { return slots >= end_slice - first_slice; }
     __device__ __forceinline__ uint32_t groups_of(uint32_t slice) const { return min((uint32_t)SLICE_GROUPS, args.cols / 32 - slice * SLICE_GROUPS); }
-    // Gated tiles have as many rows of either matrix, eight of the first and eight of the second in turn.
-    __device__ __forceinline__ Corner corner_of(uint32_t tile) const {
-        if (is_gated()) return Corner{0, tile * (T::ROWS / 2)};
-        Corner corner{0, tile};
-        while (corner.segment + 1 < args.count && corner.row >= args.segments[corner.segment].matrix.rows / T::ROWS)
-            corner.row -= args.segments[corner.segment++].matrix.rows / T::ROWS;
-        corner.row *= T::ROWS;
-        return corner;
-    }
+    __device__ __forceinline__ Corner corner_of(uint32_t tile) const { return corner_of_tile<T::ROWS>(args, tile); }
 };
 
 // The scales of a group from its own two bytes and those of its block, without conversions of whole numbers.

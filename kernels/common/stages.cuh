@@ -16,6 +16,17 @@ struct Corner {
     uint32_t segment, row;
 };
 
+// Of a tile of so many rows; gated ones have as many of either matrix, eight of the first and eight of the second in turn.
+template <uint32_t ROWS>
+__device__ __forceinline__ Corner corner_of_tile(const TensorArgs &args, uint32_t tile) {
+    if (args.gated.x != nullptr) return Corner{0, tile * (ROWS / 2)};
+    Corner corner{0, tile};
+    while (corner.segment + 1 < args.count && corner.row >= args.segments[corner.segment].matrix.rows / ROWS)
+        corner.row -= args.segments[corner.segment++].matrix.rows / ROWS;
+    corner.row *= ROWS;
+    return corner;
+}
+
 // A place in a ring, and the parity of its round.
 struct Turn {
     uint32_t stage = 0, parity = 0;

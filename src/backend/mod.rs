@@ -10,12 +10,13 @@ pub mod cuda;
 #[path = "no_cuda.rs"]
 pub mod cuda;
 
-use crate::error::Result;
-use crate::kv::Tables;
+use crate::error::{Progress, Result};
+use crate::kv::{Reach, Tables, WindowLimits};
 use crate::plan::Program;
 use crate::sample;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// One GPU of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub struct GpuOptions {
     pub fast_batches: bool,
     /// Most threads that work while a model is loaded, the caller's included; 0 for as many as the process may use.
     pub threads: usize,
+    /// How long a call waits for the device before it is given up; zero for the time that suits every machine. The rows of a pass add to it.
+    pub longest_wait: Duration,
 }
 
 /// One device.
@@ -61,8 +64,12 @@ pub trait Backend: Send + Sync {
     fn memory_free(&self) -> Result<u64> {
         Ok(0)
     }
-    /// Makes `program` ready to run on this device.
-    fn prepare(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>>;
+    /// Whether a prepared program's weights are in the device's own memory, so that nobody reads the file's again.
+    fn keeps_weights(&self) -> bool {
+        false
+    }
+    /// Makes `program` ready to run on this device; `progress` hears of weights that are brought there.
+    fn prepare(&self, program: Arc<Program>, progress: &mut Progress) -> Result<Arc<dyn Prepared>>;
 }
 
 /// A program on a device.
@@ -90,8 +97,8 @@ pub trait Runner: Send {
     fn best_token(&self, _index: usize) -> Option<u32> {
         None
     }
-    /// Copies one page of the cache over another.
-    fn copy_page(&mut self, from: u32, to: u32);
+    /// Copies one page over another, in the cache of the layers that see so far.
+    fn copy_page(&mut self, reach: Reach, from: u32, to: u32);
     /// What was measured, as lines for the host's log; none where nobody asked.
     fn report(&self) -> Option<String> {
         None
@@ -111,8 +118,19 @@ pub struct Limits {
     pub outputs: usize,
     /// Pages of the cache.
     pub pages: usize,
+    /// Tokens of the longest sequence that was asked for: it decides between the rotations of models that have two.
+    pub context: usize,
     /// Element type of the cache.
     pub kv_type: KvType,
+    /// What layers that see a window keep in a cache of their own; `None` where they keep all positions beside the other layers.
+    pub windows: Option<WindowLimits>,
+}
+
+impl Limits {
+    /// Pages of the cache of layers that see a window.
+    pub fn window_pages(&self) -> usize {
+        self.windows.map_or(0, |windows| self.outputs.saturating_mul(windows.pages_each))
+    }
 }
 
 /// Element type of the cache.
@@ -143,6 +161,13 @@ pub struct Memory {
     pub device_graphs: u64,
 }
 
+impl Memory {
+    /// What a session takes of the host's memory, beside so many bytes of weights.
+    pub fn on_host(&self, weights: u64) -> u64 {
+        self.kv.saturating_add(self.arena).saturating_add(weights)
+    }
+}
+
 /// One token to evaluate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -166,4 +191,16 @@ pub struct Batch<'a> {
     pub wants_logits: bool,
     /// Pages of every slot, enough for the rows' positions.
     pub tables: &'a Tables,
+    /// The same in the cache of layers that see a window, from the first position that a row sees on; where [`Limits::windows`] says so.
+    pub window_tables: Option<&'a Tables>,
+}
+
+impl Batch<'_> {
+    /// The tables for layers that see so far.
+    pub fn tables_of(&self, reach: Reach) -> &Tables {
+        match reach {
+            Reach::Whole => self.tables,
+            Reach::Window => self.window_tables.unwrap_or(self.tables),
+        }
+    }
 }

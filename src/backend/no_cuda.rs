@@ -15,7 +15,7 @@ pub fn info(index: usize) -> Result<Gpu> {
 
 /// Opens no GPU, and says why.
 pub fn open(_options: &GpuOptions) -> Result<Box<dyn Backend>> {
-    Err(Error::Unsupported("this library is built without cuda; use the cpu".into()))
+    Err(Error::Unsupported("this library is built without cuda".into()))
 }
 
 /// Whether GPUs can run models: never.

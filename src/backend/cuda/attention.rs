@@ -5,7 +5,7 @@ use super::lists::Batches;
 use super::lower::{Addresses, ELEMENTS_A_BLOCK, Extent, Kernel, Lowering, ONE};
 use crate::error::Result;
 use crate::kv::Side;
-use crate::plan::op::RopeLayout;
+use crate::plan::op::{Rope, RopeLayout};
 use crate::plan::{Op, ValueId};
 
 const HEADS_A_BLOCK: usize = 4;
@@ -74,9 +74,12 @@ impl Lowering<'_> {
         let mut turned = 0;
         for op in &ops[..end] {
             match *op {
-                Op::HeadNorm { x, weight } if x == keys => args.k_norm = self.vector(Some(weight)),
-                Op::HeadNorm { weight, .. } => args.q_norm = self.vector(Some(weight)),
-                Op::Rope { x } => {
+                Op::HeadNorm { x, norm } => {
+                    let weight = self.vector(Some(norm.weight));
+                    *(if x == keys { &mut args.k_norm } else { &mut args.q_norm }) = weight;
+                    args.eps = norm.eps;
+                }
+                Op::Rope { x, .. } => {
                     turned += 1;
                     if x != keys {
                         args.q = self.value(x);
@@ -88,8 +91,13 @@ impl Lowering<'_> {
         (turned == 2 && args.q != 0).then_some((args, end + 1))
     }
 
+    /// The rotation of all layers.
+    fn rope(&self) -> &Rope {
+        &self.program.ropes[0]
+    }
+
     fn heads_args(&self, layer: usize) -> HeadsArgs {
-        let (program, addresses, kv) = (self.program, self.addresses, &self.program.kv);
+        let (addresses, kv) = (self.addresses, &self.program.kv);
         HeadsArgs {
             cos: addresses.step.cos,
             sin: addresses.step.sin,
@@ -103,10 +111,9 @@ impl Lowering<'_> {
             heads: kv.heads as u32,
             kv_heads: kv.kv_heads as u32,
             head_dim: kv.head_dim as u32,
-            half_dims: program.rope.dims() as u32 / 2,
-            pairs: (program.rope.layout == RopeLayout::Pairs).into(),
+            half_dims: self.rope().dims() as u32 / 2,
+            pairs: (self.rope().layout == RopeLayout::Pairs).into(),
             cache_f32: addresses.cache_f32.into(),
-            eps: program.norm_eps,
             ..HeadsArgs::default()
         }
     }

@@ -5,8 +5,9 @@
 use super::args::{Adjustment, Draw, SampleArgs};
 use super::driver::Primary;
 use super::memory::Mapped;
+use crate::elementary;
 use crate::error::{Result, filled, reserve};
-use crate::sample::{self, Options, elementary, penalties};
+use crate::sample::{self, Options, penalties};
 use std::sync::Arc;
 
 /// Logits of a block of the kernel.

@@ -4,16 +4,23 @@
 //! its version before any other call. A [`Driver`] is proof that both are there.
 
 use crate::error::{Error, Result};
-use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult, CUstream};
 use std::cell::RefCell;
 use std::ffi::{CStr, c_int};
+use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Oldest CUDA version of a driver that this library uses: that of the compiler of its kernels.
 const OLDEST: u32 = 13_000;
 /// The driver release that brought it, which users know better.
 const OLDEST_RELEASE: &str = "580";
+/// How long a call waits for the device when nobody says: longer than any other process may keep a device that works.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Times that a waiting thread spins between two questions to the driver, so that it does not keep the driver's locks from other threads.
+const PAUSE: usize = 32;
 
 /// A driver that is there, new enough and initialised.
 #[derive(Clone, Copy, Debug)]
@@ -38,14 +45,16 @@ pub struct DeviceMemory {
 
 thread_local! {
     /// Names of this thread's driver calls, while somebody listens.
-    static HEARD: RefCell<Option<Vec<&'static str>>> = const { RefCell::new(None) };
+    // Without a destructor, for which the first call of a thread would take memory that has no way to fail.
+    static HEARD: RefCell<Option<ManuallyDrop<Vec<&'static str>>>> = const { RefCell::new(None) };
 }
 
 /// Runs `f`, and tells which calls of the driver this thread made meanwhile, in order.
 pub fn calls_of<T>(f: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
-    let before = HEARD.replace(Some(Vec::new()));
+    let before = HEARD.replace(Some(ManuallyDrop::new(Vec::new())));
     let value = f();
-    (value, HEARD.replace(before).unwrap_or_default())
+    let heard = HEARD.replace(before).map(ManuallyDrop::into_inner);
+    (value, heard.unwrap_or_default())
 }
 
 /// Opens the driver. Looks again after a failure, so that a driver installed meanwhile is found.
@@ -61,7 +70,7 @@ pub fn open() -> Result<Driver> {
 fn find() -> Result<Driver> {
     // SAFETY: opens the shared library by its well-known names and closes it again.
     if !unsafe { sys::is_culib_present() } {
-        return Err(Error::Unsupported("there is no nvidia driver: libcuda.so.1 was not found; use the cpu".into()));
+        return Err(Error::Unsupported("there is no nvidia driver: libcuda.so.1 was not found".into()));
     }
     let mut version: c_int = 0;
     // SAFETY: the library is present; every version of it has this call, which needs no initialisation.
@@ -202,6 +211,18 @@ pub struct Primary {
     /// Whether `context` is a share that must be given back; the host keeps its own.
     shared: bool,
     stream_priority: c_int,
+    longest_wait: Duration,
+    /// Whether the device did not answer in time: no call may be made any more, as each might wait for ever.
+    lost: AtomicBool,
+}
+
+/// What a wait came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// The work has ended.
+    Ended,
+    /// The host gave it up; the device may still be at work.
+    Cancelled,
 }
 
 impl Primary {
@@ -210,18 +231,18 @@ impl Primary {
         let mut context: CUcontext = null_mut();
         // SAFETY: the handle comes from the driver; the share is given back when the value drops.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device.handle) })?;
-        Ok(Primary { context, device, shared: true, stream_priority: 0 })
+        Ok(Primary::new(context, device, true))
+    }
+
+    fn new(context: CUcontext, device: Device, shared: bool) -> Primary {
+        let lost = AtomicBool::new(false);
+        Primary { context, device, shared, stream_priority: 0, longest_wait: LONGEST_WAIT, lost }
     }
 
     /// Works in a context of the host's own, the address of a `CUcontext` that must outlive the result.
     pub fn adopt(context: usize) -> Result<Primary> {
-        let device = Device { handle: 0 };
-        let mut adopted = Primary {
-            context: std::ptr::with_exposed_provenance_mut(context),
-            device,
-            shared: false,
-            stream_priority: 0,
-        };
+        let context = std::ptr::with_exposed_provenance_mut(context);
+        let mut adopted = Primary::new(context, Device { handle: 0 }, false);
         let current = adopted.enter()?;
         let mut handle: CUdevice = 0;
         // SAFETY: the host's context is current on this thread.
@@ -257,8 +278,57 @@ impl Primary {
         self.device
     }
 
-    /// Makes the context current on this thread until the result drops; the host's own is current again afterwards.
+    /// Lets calls wait so long for the device; zero for as long as they do when nobody says.
+    pub fn set_longest_wait(&mut self, longest: Duration) {
+        self.longest_wait = if longest.is_zero() { LONGEST_WAIT } else { longest };
+    }
+
+    /// How long a call waits for the device.
+    pub fn longest_wait(&self) -> Duration {
+        self.longest_wait
+    }
+
+    /// Gives the device up, as it has not answered within `limit`; the error to report.
+    pub fn give_up(&self, limit: Duration) -> Error {
+        self.lost.store(true, Ordering::Relaxed);
+        let seconds = limit.as_secs_f64();
+        Error::Device(format!(
+            "the gpu has not answered for {seconds:.1} s: free what was made from this context; its memory on the gpu comes back when the process ends"
+        ))
+    }
+
+    /// Whether the device was given up.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything started in `stream` has ended: for `limit` at the longest, which gives the device up, or until `cancel` is raised.
+    pub fn wait(&self, stream: CUstream, limit: Duration, cancel: &AtomicBool) -> Result<Waited> {
+        let start = Instant::now();
+        loop {
+            // Looked at before the device is asked, so that a process which was stopped for a while asks once more.
+            let is_late = start.elapsed() > limit;
+            if is_idle(stream)? {
+                return Ok(Waited::Ended);
+            }
+            if is_late {
+                return Err(self.give_up(limit));
+            }
+            if cancel.load(Ordering::Relaxed) {
+                return Ok(Waited::Cancelled);
+            }
+            (0..PAUSE).for_each(|_| std::hint::spin_loop());
+        }
+    }
+
+    /// Makes the context current on this thread until the result drops; the host's own is current again afterwards. Fails when the device was
+    /// given up, so that what it may still be using is never freed.
     pub fn enter(&self) -> Result<Current<'_>> {
+        if self.is_lost() {
+            let message =
+                "the gpu has stopped answering: free what was made from this context, and restart the process";
+            return Err(Error::Device(message.into()));
+        }
         // SAFETY: the context lives as long as `self`, which the result borrows.
         check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.context) })?;
         Ok(Current { _primary: self })
@@ -272,11 +342,22 @@ unsafe impl Sync for Primary {}
 
 impl Drop for Primary {
     fn drop(&mut self) {
-        if self.shared {
+        if self.shared && !self.is_lost() {
             // SAFETY: gives back the one share that `retain` took.
             _ = check("cuDevicePrimaryCtxRelease", unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device.handle) });
         }
     }
+}
+
+/// Whether everything started in a living stream has ended; a failed kernel is an error.
+pub fn is_idle(stream: CUstream) -> Result<bool> {
+    // SAFETY: the stream lives, as the caller says.
+    let result = unsafe { sys::cuStreamQuery(stream) };
+    if result == CUresult::CUDA_ERROR_NOT_READY {
+        hear("cuStreamQuery");
+        return Ok(false);
+    }
+    check("cuStreamQuery", result).map(|()| true)
 }
 
 /// While it lives, a context of ours is current on this thread.

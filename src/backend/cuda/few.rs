@@ -6,7 +6,8 @@ use super::args::{Args, Matrix, MatvecArgs, Segment};
 use super::form::is_quantized;
 use super::lower::{Extent, Kernel, Lowering, ONE};
 use super::slim::Slim;
-use crate::plan::{Op, ValueId, VectorId};
+use crate::plan::op::Norm;
+use crate::plan::{Op, ValueId};
 
 /// Multiprocessors that rows are spread over. Other chips get the same tiles: the number changes speed alone.
 const PROCESSORS: u32 = 132;
@@ -240,15 +241,15 @@ impl Lowering<'_> {
     /// Lowers the next ops for a batch of so many rows; false leaves them as they are.
     pub fn few_rows(&mut self, batch: u32) -> bool {
         match self.program.ops[self.next..] {
-            [Op::SelectRows { x, out: selected }, Op::Norm { x: normed, weight, out }, ..] if normed == selected => {
+            [Op::SelectRows { x, out: selected }, Op::Norm { x: normed, norm, out }, ..] if normed == selected => {
                 if batch == 1 {
-                    return self.products(1, 2, x, Some(weight), out);
+                    return self.products(1, 2, x, Some(norm), out);
                 }
-                self.norm(x, weight, out, self.addresses.step.outputs, 2);
+                self.norm(x, norm, out, self.addresses.step.outputs, 2);
                 true
             }
             // Each block would norm all rows: a launch of its own is quicker for more than one.
-            [Op::Norm { x, weight, out }, ..] if batch == 1 => self.products(1, 1, x, Some(weight), out),
+            [Op::Norm { x, norm, out }, ..] if batch == 1 => self.products(1, 1, x, Some(norm), out),
             [Op::MatMul { x, .. }, ..] if batch > 1 && self.slim_products(batch, x) => true,
             [Op::MatMul { x, .. }, ..] => self.products(batch, 0, x, None, x),
             _ => false,
@@ -270,7 +271,7 @@ impl Lowering<'_> {
     }
 
     /// Products of `x`, which the ops behind the next `skipped` read as `seen`.
-    fn products(&mut self, batch: u32, skipped: usize, x: ValueId, norm: Option<VectorId>, seen: ValueId) -> bool {
+    fn products(&mut self, batch: u32, skipped: usize, x: ValueId, norm: Option<Norm>, seen: ValueId) -> bool {
         let program = self.program;
         let (cols, mut outs) = (self.width(x), Vec::new());
         let mut args = MatvecArgs { batch, cols: cols as u32, ..MatvecArgs::default() };
@@ -295,14 +296,13 @@ impl Lowering<'_> {
         let input_bytes = batch * row_bytes as u32;
         let least_shared = WARPS * if batch == 1 { STAGES } else { 1 } * args.stage_bytes + input_bytes;
         let most_shared = self.most_shared_of(batch);
-        let readers = program.ops.iter().filter(|op| op.reads().contains(&Some(seen))).count();
-        let is_whole = norm.is_none() || readers == outs.len();
+        let is_whole = norm.is_none() || self.uses.of_value(seen).readers == outs.len();
         let has_kernel = batch == 1 || kernel_of(&args).is_some();
         if outs.is_empty() || !cols.is_multiple_of(32) || least_shared > most_shared || !is_whole || !has_kernel {
             return false;
         }
         args.x = self.input(x);
-        (args.norm, args.eps) = (self.vector(norm), program.norm_eps);
+        (args.norm, args.eps) = (self.vector(norm.map(|norm| norm.weight)), norm.map_or(0.0, |norm| norm.eps));
         let end = self.next + skipped + outs.len();
         let follows = self.join_follower(&mut args, &outs, end);
         let is_head = outs[0] == program.logits;
@@ -377,7 +377,7 @@ impl Lowering<'_> {
     /// Takes the op at `end` in, if it is the gated unit or the addition that belongs to these products.
     fn join_follower(&self, args: &mut MatvecArgs, outs: &[ValueId], end: usize) -> bool {
         match (self.program.ops.get(end), outs) {
-            (Some(&Op::SiluMul { gate, up }), &[first, second]) if (first, second) == (gate, up) => {
+            (Some(&Op::Gate { gate, up, .. }), &[first, second]) if (first, second) == (gate, up) => {
                 let [a, b, _] = &args.segments;
                 let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(WARPS * PAIRS);
                 if !fits || a.bias != 0 || b.bias != 0 {

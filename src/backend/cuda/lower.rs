@@ -9,9 +9,11 @@ use super::args::*;
 use super::attention::{MOST_SPREAD, MOST_SPREAD_OF_BATCHES, SHORT_SPLITS, STAGED_DIMS};
 use super::form::is_quantized;
 use super::lists::{Batches, FEW_ROWS, Lists};
+use super::supported;
+use super::uses::Uses;
 use crate::error::{Error, Result, reserve};
 use crate::plan::memory::Placement;
-use crate::plan::op::Rows;
+use crate::plan::op::{Norm, Rows};
 use crate::plan::{Op, Program, ValueId, VectorId};
 
 /// Weight rows of a block of a multiplication.
@@ -27,7 +29,7 @@ const PARTED_WIDTH: usize = 2048;
 /// Most splits that a block of attention takes where the device is full.
 const SPLITS_A_BLOCK: u32 = 8;
 /// Most elements of a head that attention has shared memory for.
-const MAX_HEAD_DIM: usize = 512;
+pub const MAX_HEAD_DIM: usize = 512;
 
 /// A kernel, by its place in the table of loaded functions. Each `Attend` stands for a kernel for every size of heads in
 /// `STAGED_DIMS`, `Matmul` for the widths 1, 2, 4 and 8 and `Tensor` for those of `tensor`, which the shape chooses, `Matvec`, `MatvecFew` and
@@ -257,17 +259,6 @@ pub struct Addresses {
     pub table_stride: u32,
 }
 
-/// Refuses what the kernels lack, by name.
-pub fn check(program: &Program) -> Result<()> {
-    let dim = program.kv.head_dim;
-    if !dim.is_multiple_of(2) || dim > MAX_HEAD_DIM {
-        return Err(Error::Unsupported(format!(
-            "heads of {dim} elements: the cuda kernels take even sizes to {MAX_HEAD_DIM}"
-        )));
-    }
-    Ok(())
-}
-
 /// Widest value that is quantized, in elements.
 pub fn quantized_width(program: &Program) -> usize {
     let widths = program.ops.iter().filter_map(|op| match op {
@@ -281,11 +272,12 @@ pub fn quantized_width(program: &Program) -> usize {
 
 /// Lowers `program`.
 pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
-    check(program)?;
+    supported::check(program)?;
+    let uses = Uses::of(program)?;
     let list = |batches| {
         // An op adds at most two launches, and the ends of a list four.
         let launches = reserve(2 * program.ops.len() + 4, "a list of launches")?;
-        let mut lowering = Lowering { program, placement, addresses, batches, launches, next: 0 };
+        let mut lowering = Lowering { program, uses: &uses, placement, addresses, batches, launches, next: 0 };
         while lowering.next < program.ops.len() {
             lowering.op()?;
         }
@@ -306,6 +298,7 @@ pub(super) const ONE: Extent = Extent::Fixed(1);
 
 pub(super) struct Lowering<'a> {
     pub program: &'a Program,
+    pub uses: &'a Uses,
     placement: &'a Placement,
     pub addresses: &'a Addresses,
     pub batches: Batches,
@@ -326,13 +319,21 @@ impl Lowering<'_> {
         }
         match self.program.ops[self.next] {
             Op::Embed { table, out } if self.next == 0 => self.embed(table, out),
-            Op::Norm { x, weight, out } => self.norm(x, weight, out, 0, 1),
+            Op::Norm { x, norm, out } => self.norm(x, norm, out, 0, 1),
             Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.tensor_products(x) => {}
             Op::MatMul { x, .. } => self.multiply(x),
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. } => return self.heads(),
-            Op::Attention { layer, queries, out } => self.attention(layer, queries, out),
-            Op::SiluMul { gate, up } => self.silu(gate, up),
-            Op::Embed { .. } | Op::Add { .. } => return Err(self.out_of_place()),
+            Op::Attention { kind, queries, out } => self.attention(kind.layer, queries, out),
+            Op::Gate { gate, up, .. } => self.silu(gate, up),
+            Op::Embed { .. }
+            | Op::Add { .. }
+            | Op::Scale { .. }
+            | Op::Mul { .. }
+            | Op::Softcap { .. }
+            | Op::Temperature { .. }
+            | Op::Activate { .. } => {
+                return Err(self.out_of_place());
+            }
             Op::SelectRows { x, out } => self.select(x, out),
         }
         Ok(())
@@ -379,11 +380,9 @@ impl Lowering<'_> {
 
     /// A value that is read; what a norm wrote has factors.
     pub fn input(&self, id: ValueId) -> Activation {
-        let normed = self.program.ops.iter().any(|op| matches!(op, Op::Norm { out, .. } if *out == id));
-        let factors = if normed { self.addresses.factors } else { 0 };
-        let gated = self.program.ops.iter().any(|op| matches!(op, Op::SiluMul { gate, .. } if *gate == id));
-        let all = self.addresses;
-        let (q, meta) = match (self.is_loose(id), gated) {
+        let (all, uses) = (self.addresses, self.uses.of_value(id));
+        let factors = if uses.is_normed { all.factors } else { 0 };
+        let (q, meta) = match (self.is_loose(id), uses.is_gated) {
             (true, true) => (all.loose_gated, 0),
             (true, false) => (all.loose, 0),
             (false, true) => (all.gated_q, all.gated_meta),
@@ -394,10 +393,8 @@ impl Lowering<'_> {
 
     /// A value that is written, with the form of it that products read if a later multiplication reads that.
     pub fn activation(&self, id: ValueId) -> Activation {
-        let reads = |op: &Op| matches!(op, Op::MatMul { x, matrix, .. } if *x == id && is_quantized(self.program.matrices[matrix.0].dtype));
-        let quantized = self.program.ops[self.next..].iter().any(reads);
         let input = self.input(id);
-        if quantized { input } else { Activation { q: 0, meta: 0, ..input } }
+        if self.uses.of_value(id).is_quantized_from(self.next) { input } else { Activation { q: 0, meta: 0, ..input } }
     }
 
     pub fn vector(&self, id: Option<VectorId>) -> Address {
@@ -405,13 +402,13 @@ impl Lowering<'_> {
     }
 
     /// A norm, of the rows whose numbers are at `selected` where that is not 0.
-    pub fn norm(&mut self, x: ValueId, weight: VectorId, out: ValueId, selected: Address, covered: usize) {
+    pub fn norm(&mut self, x: ValueId, norm: Norm, out: ValueId, selected: Address, covered: usize) {
         let args = NormArgs {
             x: self.value(x),
-            weight: self.vector(Some(weight)),
+            weight: self.vector(Some(norm.weight)),
             out: self.activation(out),
             width: self.width(x) as u32,
-            eps: self.program.norm_eps,
+            eps: norm.eps,
             selected,
         };
         let (width, rows) = (self.width(x), self.rows(out));

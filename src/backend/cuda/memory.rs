@@ -6,6 +6,7 @@ use cudarc::driver::sys::{self, CUresult, CUstream};
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Alignment of everything placed in a block: that of the widest loads, and of cache lines.
 const ALIGNMENT: usize = 256;
@@ -28,7 +29,7 @@ impl Block {
         }
         check("cuMemAlloc", result)?;
         let block = Block { address, primary: Arc::clone(primary) };
-        zero(address, bytes.max(1))?;
+        zero(primary, address, bytes.max(1))?;
         Ok(block)
     }
 
@@ -49,18 +50,19 @@ impl Drop for Block {
 
 /// Fills memory with zeros, and waits for that. The default stream would not do: our streams do not wait for it, so it might still be
 /// at work when they write there, and it waits for the host's own.
-fn zero(address: u64, bytes: usize) -> Result<()> {
+fn zero(primary: &Primary, address: u64, bytes: usize) -> Result<()> {
     let mut stream: CUstream = null_mut();
     let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
     // SAFETY: a context is current.
     check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, flags) })?;
     // SAFETY: the caller's memory has that many bytes; the stream lives.
     let filled = check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(address, 0, bytes, stream) });
-    // SAFETY: the stream lives.
-    let ended = filled.and_then(|()| check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(stream) }));
-    // SAFETY: destroyed once.
-    _ = check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(stream) });
-    ended
+    let ended = filled.and_then(|()| primary.wait(stream, primary.longest_wait(), &AtomicBool::new(false)));
+    if !primary.is_lost() {
+        // SAFETY: destroyed once.
+        _ = check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(stream) });
+    }
+    ended.map(|_| ())
 }
 
 /// Bytes free on the device whose context is current.

@@ -26,13 +26,15 @@ mod runner;
 mod sizes;
 mod skinny;
 mod slim;
+pub mod supported;
 mod tensor;
 mod timing;
+mod uses;
 mod weights;
 mod wide;
 
 use super::{Backend, Gpu, GpuOptions, Limits, Memory, Prepared, Runner};
-use crate::error::{Error, Result};
+use crate::error::{Error, Progress, Result};
 use crate::plan::Program;
 use driver::Primary;
 pub use driver::calls_of;
@@ -84,7 +86,7 @@ impl Cuda {
     pub fn open(options: &GpuOptions) -> Result<Cuda> {
         // Asked first: without kernels there is no use for the driver, nor for the time that opening it takes.
         if !module::is_built() {
-            return Err(Error::Unsupported("this library is built without cuda kernels; use the cpu".into()));
+            return Err(Error::Unsupported("this library is built without cuda kernels".into()));
         }
         let primary = Arc::new(work_place(options)?);
         let current = primary.enter()?;
@@ -98,12 +100,12 @@ impl Cuda {
         self.options.fast_batches && self.kernels.has_loose()
     }
 
-    /// Brings a program's weights to the device.
-    pub fn upload(&self, program: Arc<Program>) -> Result<Loaded> {
-        lower::check(&program)?;
+    /// Brings a program's weights to the device; `progress` hears how many are sent.
+    pub fn upload(&self, program: Arc<Program>, progress: &mut Progress) -> Result<Loaded> {
+        supported::check(&program)?;
         let _current = self.primary.enter()?;
-        let weights = Arc::new(Weights::upload(&program, &self.primary, &self.kernels, self.options.threads)?);
         let (primary, kernels) = (Arc::clone(&self.primary), Arc::clone(&self.kernels));
+        let weights = Arc::new(Weights::upload(&program, &primary, &kernels, self.options.threads, progress)?);
         let (eager, timed, fast) = (self.eager, self.options.timed, self.rounds());
         Ok(Loaded { program, weights, kernels, primary, eager, timed, fast })
     }
@@ -123,6 +125,7 @@ fn work_place(options: &GpuOptions) -> Result<Primary> {
             "cuda_context belongs to device {own}, device_index is {index}; leave device_index 0"
         )));
     }
+    primary.set_longest_wait(options.longest_wait);
     if options.stream_priority != 0 {
         primary.set_stream_priority(options.stream_priority)?;
     }
@@ -151,7 +154,7 @@ impl Backend for Cuda {
     }
 
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
-        lower::check(program)?;
+        supported::check(program)?;
         let Needs { cache, arena, graphs } = Needs::new(program, limits, self.rounds())?;
         let (outputs, vocab) = (limits.outputs.next_power_of_two(), program.vocab());
         let host = outputs * vocab * size_of::<f32>() + draws::bytes(outputs, vocab);
@@ -166,13 +169,17 @@ impl Backend for Cuda {
         })
     }
 
+    fn keeps_weights(&self) -> bool {
+        true
+    }
+
     fn memory_free(&self) -> Result<u64> {
         let _current = self.primary.enter()?;
         memory::free_bytes()
     }
 
-    fn prepare(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
-        Ok(Arc::new(self.upload(program)?))
+    fn prepare(&self, program: Arc<Program>, progress: &mut Progress) -> Result<Arc<dyn Prepared>> {
+        Ok(Arc::new(self.upload(program, progress)?))
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::args::Shape;
 use super::draws;
-use super::driver::{Primary, check, hear};
+use super::driver::{Primary, Waited, check, hear, is_idle};
 use super::lower::{Kernel, Launch};
 use super::names::{LOOSE_FILE, NAMES, REPACK, SKINNY_FILE};
 use crate::error::{Error, Result};
@@ -14,6 +14,8 @@ use cudarc::driver::sys::{
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
@@ -229,30 +231,32 @@ impl Stream {
         check("cuStreamWaitValue32", unsafe { sys::cuStreamWaitValue32_v2(self.raw, gate, 1, equal) })
     }
 
-    /// Waits until everything started here has ended.
+    /// Waits until everything started here has ended, for as long as any call does.
     pub fn wait(&self) -> Result<()> {
-        // SAFETY: the stream lives.
-        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.raw) })
+        let primary = &self.kernels.primary;
+        primary.wait(self.raw, primary.longest_wait(), &AtomicBool::new(false)).map(|_| ())
+    }
+
+    /// The same for `limit`, or until `cancel` is raised.
+    pub fn wait_for(&self, limit: Duration, cancel: &AtomicBool) -> Result<Waited> {
+        self.kernels.primary.wait(self.raw, limit, cancel)
     }
 
     /// Whether everything started here has ended; a failed kernel is an error.
     pub fn is_idle(&self) -> Result<bool> {
-        // SAFETY: the stream lives.
-        let result = unsafe { sys::cuStreamQuery(self.raw) };
-        if result == CUresult::CUDA_ERROR_NOT_READY {
-            hear("cuStreamQuery");
-            return Ok(false);
-        }
-        check("cuStreamQuery", result).map(|()| true)
+        is_idle(self.raw)
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(_current) = self.kernels.primary.enter() {
+            // After a fault the work has ended too; a device that never answers keeps its stream.
             _ = self.wait();
-            // SAFETY: its work has ended; destroyed once.
-            _ = check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(self.raw) });
+            if !self.kernels.primary.is_lost() {
+                // SAFETY: its work has ended; destroyed once.
+                _ = check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(self.raw) });
+            }
         }
     }
 }

@@ -6,7 +6,7 @@
 use super::args::{Row, Shape, TableUpdate};
 use super::attention::splits;
 use super::draws::Draws;
-use super::driver::Primary;
+use super::driver::{Primary, Waited};
 use super::lists::Lists;
 use super::lower::{Addresses, lower};
 use super::memory::{Block, Mapped, Part, Places, free_bytes};
@@ -16,14 +16,18 @@ use super::timing::Timing;
 use super::weights::Weights;
 use crate::backend::{Batch, Limits, Runner};
 use crate::error::{Error, Result, filled};
+use crate::kv::Reach;
 use crate::plan::Program;
 use crate::plan::memory::place;
 use crate::sample::Options;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Times that the host looks for the end of a step before it asks the driver whether something failed.
 const SPINS: usize = 20_000;
+/// What each row of a pass adds to the time that its call waits for the device: far more than the largest models take on the smallest.
+const ROW_WAIT: Duration = Duration::from_millis(50);
 
 /// Memory that host and device share.
 struct Shared {
@@ -60,6 +64,8 @@ pub struct CudaRunner {
     /// Why they do so although nobody asked.
     warning: Option<String>,
     failed: Option<String>,
+    /// The device may be at work on a pass that was cancelled: until it has ended, nothing may be written that a pass reads.
+    at_work: bool,
     /// Whether the logits of the last run are on the host.
     outputs: usize,
     /// Measures steps, where the host wants that.
@@ -91,7 +97,7 @@ impl CudaRunner {
         let mut places = Places::new(block.address());
         let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
         if fast {
-            addresses.round(program, &sizes, &mut places);
+            addresses.round(program, &sizes, &mut places)?;
         }
         let resident = kernels.resident_draws()?;
         let shared = Shared::new(primary, &sizes, limits, program.vocab(), resident)?;
@@ -121,6 +127,7 @@ impl CudaRunner {
             eager,
             warning: None,
             failed: None,
+            at_work: false,
             outputs: 0,
             timing: None,
             primary: Arc::clone(primary),
@@ -175,7 +182,7 @@ impl CudaRunner {
     fn call_everything_once(&mut self, from: u64, to: u64) -> Result<()> {
         self.pad_rows(0, 1);
         self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, 0, Some(0), &AtomicBool::new(false))?;
-        self.wait(1)?;
+        self.wait(1, 1, &AtomicBool::new(false))?;
         self.stream.is_idle()?;
         self.stream.copy(to, from, size_of::<f32>())?;
         self.stream.download(self.shared.logits.host().cast(), self.logits, size_of::<f32>())?;
@@ -257,7 +264,6 @@ impl CudaRunner {
         }
         for launch in self.lists.of(shape) {
             if cancel.load(Ordering::Relaxed) {
-                self.stream.wait()?;
                 return Err(Error::Cancelled);
             }
             self.stream.launch(launch, shape)?;
@@ -273,9 +279,16 @@ impl CudaRunner {
         timing.run(&self.stream, self.lists.of(shape), shape, positions)
     }
 
-    /// Waits for the tokens of so many outputs; a failed kernel never writes them, so the driver is asked now and then.
-    fn wait(&self, outputs: usize) -> Result<()> {
+    /// How long a call waits for a pass of so many rows.
+    fn longest_wait(&self, rows: usize) -> Duration {
+        self.primary.longest_wait() + ROW_WAIT * rows as u32
+    }
+
+    /// Waits for the tokens of so many outputs. A failed kernel never writes them, so the driver is asked now and then, and so are the host's
+    /// flag and the clock.
+    fn wait(&self, rows: usize, outputs: usize, cancel: &AtomicBool) -> Result<()> {
         let are_there = || (0..outputs).all(|output| (self.shared.tokens.read(output) >> 32) as u32 == self.serial);
+        let mut start = None;
         loop {
             for _ in 0..SPINS {
                 if are_there() {
@@ -283,10 +296,30 @@ impl CudaRunner {
                 }
                 std::hint::spin_loop();
             }
-            if self.stream.is_idle()? && !are_there() {
-                return Err(Error::Device("a step ended without its tokens".into()));
+            // As in `Primary::wait`, the clock is looked at first.
+            let (start, limit) = (*start.get_or_insert_with(Instant::now), self.longest_wait(rows));
+            let is_late = start.elapsed() > limit;
+            if self.stream.is_idle()? {
+                return if are_there() { Ok(()) } else { Err(Error::Device("a step ended without its tokens".into())) };
+            }
+            if is_late {
+                return Err(self.primary.give_up(limit));
+            }
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
             }
         }
+    }
+
+    /// Waits until the device has done with a cancelled pass.
+    fn settle(&mut self, cancel: &AtomicBool) -> Result<()> {
+        if self.at_work {
+            match self.stream.wait_for(self.longest_wait(self.sizes.rows), cancel)? {
+                Waited::Ended => self.at_work = false,
+                Waited::Cancelled => return Err(Error::Cancelled),
+            }
+        }
+        Ok(())
     }
 
     fn step(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
@@ -307,17 +340,30 @@ impl CudaRunner {
         started?;
         self.outputs = batch.outputs.len();
         if batch.wants_logits || self.outputs == 0 {
-            return self.fetch_logits();
+            return self.fetch_logits(batch.rows.len(), cancel);
         }
-        self.wait(self.outputs)?;
+        self.wait(batch.rows.len(), self.outputs, cancel)?;
         // Where no token could be chosen, the logits tell why.
-        if (0..self.outputs).any(|output| self.best_token(output).is_none()) { self.fetch_logits() } else { Ok(()) }
+        let is_complete = (0..self.outputs).all(|output| self.best_token(output).is_some());
+        if is_complete { Ok(()) } else { self.fetch_logits(batch.rows.len(), cancel) }
     }
 
-    fn fetch_logits(&self) -> Result<()> {
+    fn fetch_logits(&self, rows: usize, cancel: &AtomicBool) -> Result<()> {
         let bytes = self.outputs * self.vocab * size_of::<f32>();
         self.stream.download(self.shared.logits.host().cast(), self.logits, bytes)?;
-        self.stream.wait()
+        match self.stream.wait_for(self.longest_wait(rows), cancel)? {
+            Waited::Ended => Ok(()),
+            Waited::Cancelled => Err(Error::Cancelled),
+        }
+    }
+}
+
+impl Drop for CudaRunner {
+    fn drop(&mut self) {
+        if let Ok(_current) = Arc::clone(&self.primary).enter() {
+            // Graphs go first, and none may be in use. A device that does not answer is given up, and keeps them.
+            _ = self.settle(&AtomicBool::new(false));
+        }
     }
 }
 
@@ -353,14 +399,20 @@ impl Runner for CudaRunner {
         }
         let primary = Arc::clone(&self.primary);
         let _current = primary.enter()?;
-        let result = self.step(batch, cancel);
-        if let Err(Error::Device(reason)) = &result {
-            self.failed = Some(reason.clone());
+        let result = self.settle(cancel).and_then(|()| self.step(batch, cancel));
+        match &result {
+            Err(Error::Device(reason)) => self.failed = Some(reason.clone()),
+            Err(Error::Cancelled) => self.at_work = true,
+            _ => {}
         }
         result
     }
 
     fn draw(&mut self, index: usize, options: &Options, history: &[i32], position: u64) -> bool {
+        // What a cancelled pass may still be reading stays as it is: the host chooses this token.
+        if self.at_work {
+            return false;
+        }
         self.shared.draws.set(index, options, history, position)
     }
 
@@ -374,7 +426,8 @@ impl Runner for CudaRunner {
         Some(self.shared.tokens.read(index) as u32).filter(|&token| token != u32::MAX)
     }
 
-    fn copy_page(&mut self, from: u32, to: u32) {
+    fn copy_page(&mut self, _reach: Reach, from: u32, to: u32) {
+        // All layers see everything: programs with windows are refused.
         let bytes = self.sizes.page_bytes;
         let at = |page: u32| self.cache.address() + page as u64 * bytes as u64;
         let copied = self.primary.enter().and_then(|_current| self.stream.copy(at(to), at(from), bytes));

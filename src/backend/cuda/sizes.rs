@@ -6,6 +6,7 @@ use super::draws;
 use super::lower::{Addresses, lower, quantized_width};
 use super::memory::Places;
 use super::rounded;
+use super::uses::Uses;
 use super::weights;
 use crate::backend::{KvType, Limits};
 use crate::error::{Error, Result};
@@ -78,7 +79,7 @@ impl Needs {
         let mut places = Places::new(1 << 20);
         let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
         if fast {
-            addresses.round(program, &sizes, &mut places);
+            addresses.round(program, &sizes, &mut places)?;
         }
         (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
         (addresses.most_shared, addresses.copies_in_bulk) = (u32::MAX, true);
@@ -96,9 +97,11 @@ impl Needs {
 
 impl Addresses {
     /// Gives values of 16-bit floats their places, behind everything that `arrange` places.
-    pub fn round(&mut self, program: &Program, sizes: &Sizes, places: &mut Places) {
-        self.loose_gated = rounded::place(program, sizes.rows, true, places);
-        self.loose = rounded::place(program, sizes.rows, false, places);
+    pub fn round(&mut self, program: &Program, sizes: &Sizes, places: &mut Places) -> Result<()> {
+        let uses = Uses::of(program)?;
+        self.loose_gated = rounded::place(program, &uses, sizes.rows, true, places);
+        self.loose = rounded::place(program, &uses, sizes.rows, false, places);
+        Ok(())
     }
 }
 
@@ -120,7 +123,7 @@ pub fn arrange(
     let quantized = quantized_width(program).saturating_mul(rows);
     let most = sizes.tiers.last().copied().unwrap_or(1);
     let heads = rows.max(sizes.outputs.saturating_mul(most)).saturating_mul(kv.heads);
-    let half_dims = program.rope.dims() / 2;
+    let half_dims = program.ropes[0].dims() / 2;
     let slots = (sizes.outputs + 1).saturating_mul(limits.pages + 1);
     let step = StepArgs {
         rows: places.named("rows", rows * size_of::<Row>()),
@@ -132,7 +135,7 @@ pub fn arrange(
         cos: places.named("cosines", rows * half_dims * 4),
         sin: places.named("sines", rows * half_dims * 4),
         half_dims: half_dims as u32,
-        magnitude: program.rope.magnitude,
+        magnitude: program.ropes[0].magnitude,
         ..StepArgs::default()
     };
     let parts = sizes.outputs.saturating_mul(draws::parts(program.vocab()));

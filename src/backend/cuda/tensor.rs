@@ -271,7 +271,7 @@ impl Lowering<'_> {
 
     fn join_tensor_follower(&self, args: &mut TensorArgs, outs: &[ValueId]) -> bool {
         match (self.program.ops.get(self.next + outs.len()), outs) {
-            (Some(&Op::SiluMul { gate, up }), &[first, second]) if (first, second) == (gate, up) => {
+            (Some(&Op::Gate { gate, up, .. }), &[first, second]) if (first, second) == (gate, up) => {
                 let [a, b, _] = &args.segments;
                 let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(UNIT);
                 // The kernels of 16-bit floats write such alone, and others none.

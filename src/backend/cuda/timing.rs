@@ -11,6 +11,7 @@ use super::memory::Mapped;
 use super::module::{Event, Stream};
 use crate::error::{Error, Result, collected, filled, reserve};
 use crate::plan::{Op, Program};
+use crate::sync::threads;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,6 +24,8 @@ const TOGETHER: usize = 64;
 const LONGEST_HOLD: Duration = Duration::from_millis(20);
 /// The medians are those of so many latest steps.
 const STEPS: usize = 64;
+/// Stack of the thread that lets the stream go on.
+const STACK_BYTES: usize = 128 << 10;
 
 /// Measures a session's steps.
 pub struct Timing {
@@ -128,7 +131,7 @@ impl Timing {
                 std::thread::park_timeout(LONGEST_HOLD);
                 gate.store(1, Ordering::SeqCst);
             };
-            let opener = std::thread::Builder::new().spawn_scoped(scope, open).map_err(|error| {
+            let opener = threads::spawn_scoped(scope, "segno-timing", STACK_BYTES, open).map_err(|error| {
                 Error::Device(format!("cannot start the thread that lets a measured stream go on: {error}"))
             })?;
             let queued = stream.hold(self.gate.device()).and_then(|()| self.queue(stream, launches, shape));
@@ -180,7 +183,7 @@ fn weight_bytes(program: &Program, matrices: &[Matrix], op: &Op, shape: &Shape) 
     let vector = |id: usize| size_of_val(program.vectors[id].as_slice()) as u64;
     match *op {
         Op::Embed { table, .. } => matrix(table.0) * u64::from(shape.rows),
-        Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } => vector(weight.0),
+        Op::Norm { norm, .. } | Op::HeadNorm { norm, .. } => vector(norm.weight.0),
         Op::MatMul { matrix: id, bias, .. } => {
             matrix(id.0) * u64::from(matrices[id.0].rows) + bias.map_or(0, |bias| vector(bias.0))
         }

@@ -6,9 +6,10 @@ use super::driver::Primary;
 use super::form::Form;
 use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Kernels, Stream};
-use crate::error::{Error, Result, collected};
+use crate::error::{Error, Progress, Result, collected};
 use crate::plan::{Program, Weight};
 use crate::quant::{DType, bytes as groups};
+use crate::sync::threads;
 use std::sync::Arc;
 
 /// Bytes of a staging buffer; a whole number of blocks of every type fits nearly all of it.
@@ -39,7 +40,7 @@ pub fn place(program: &Program, places: &mut Places) -> Result<(Vec<Matrix>, Vec
     let matrices = collected(program.matrices.iter().map(|weight| place_matrix(weight, places)), WEIGHTS)?;
     let vectors = program.vectors.iter().map(|vector| places.take(size_of_val(vector.as_slice())));
     let vectors = collected(vectors, WEIGHTS)?;
-    let frequencies = places.take(size_of_val(program.rope.frequencies.as_slice()));
+    let frequencies = places.take(size_of_val(program.ropes[0].frequencies.as_slice()));
     Ok((matrices, vectors, frequencies))
 }
 
@@ -59,11 +60,13 @@ fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
 
 impl Weights {
     /// Uploads everything, with so many threads where values must be decoded (0 for as many as there can be); the context must be current.
+    /// `progress` hears of every buffer that is sent.
     pub fn upload(
         program: &Program,
         primary: &Arc<Primary>,
         kernels: &Arc<Kernels>,
         threads: usize,
+        progress: &mut Progress,
     ) -> Result<Weights> {
         let (needed, free) = (bytes(program)? as u64, free_bytes()?);
         if needed > free {
@@ -72,13 +75,18 @@ impl Weights {
         let block = Block::new(primary, bytes(program)?)?;
         let (matrices, vectors, frequencies) = place(program, &mut Places::new(block.address()))?;
         let mut upload = Upload::new(primary, kernels, threads)?;
+        let (all, mut sent) = (program.weight_bytes() as f32, 0);
+        let mut report = |bytes: usize| {
+            sent += bytes;
+            progress((sent as f32 / all).min(1.0))
+        };
         for (weight, matrix) in program.matrices.iter().zip(&matrices) {
-            upload.matrix(weight, matrix)?;
+            upload.matrix(weight, matrix, &mut report)?;
         }
         for (vector, &to) in program.vectors.iter().zip(&vectors) {
             upload.floats(vector, to)?;
         }
-        upload.floats(&program.rope.frequencies, frequencies)?;
+        upload.floats(&program.ropes[0].frequencies, frequencies)?;
         upload.streams.iter().try_for_each(Stream::wait)?;
         Ok(Weights { matrices, vectors, frequencies, _block: block })
     }
@@ -95,23 +103,25 @@ struct Upload {
 
 impl Upload {
     fn new(primary: &Arc<Primary>, kernels: &Arc<Kernels>, threads: usize) -> Result<Upload> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let usable = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
         Ok(Upload {
             streams: [Stream::new(kernels)?, Stream::new(kernels)?],
             pinned: [Mapped::new(primary, STAGING_BYTES)?, Mapped::new(primary, STAGING_BYTES)?],
             raw: [Block::new(primary, STAGING_BYTES)?, Block::new(primary, STAGING_BYTES)?],
             lane: 0,
-            threads: if threads == 0 { processors } else { threads.min(MOST_THREADS) },
+            threads: if threads == 0 { usable } else { threads.min(usable) },
         })
     }
 
-    fn matrix(&mut self, weight: &Weight, matrix: &Matrix) -> Result<()> {
+    /// Sends a matrix; `report` hears of every part of its bytes.
+    fn matrix(&mut self, weight: &Weight, matrix: &Matrix, report: &mut impl FnMut(usize) -> Result<()>) -> Result<()> {
         let form = Form::of(weight.dtype);
         if !form.is_quantized() {
             let mut to = matrix.data;
             for bytes in weight.bytes.chunks(STAGING_BYTES) {
                 self.send(to, bytes.len(), |staging| copy(bytes, staging))?;
                 to += bytes.len() as u64;
+                report(bytes.len())?;
             }
             return Ok(());
         }
@@ -133,6 +143,7 @@ impl Upload {
             let (block_bytes, block_groups) = (block_bytes as u32, block_groups as u32);
             self.streams[lane].repack(&RepackArgs { raw, out: *matrix, first, count, block_bytes, block_groups })?;
             first += count;
+            report(blocks.len())?;
         }
         Ok(())
     }
@@ -168,6 +179,8 @@ fn copy(from: &[u8], to: &mut [u8]) -> Result<()> {
 
 /// Most threads that decode.
 const MOST_THREADS: usize = 16;
+/// Stack of such a thread.
+const STACK_BYTES: usize = 512 << 10;
 /// Blocks that are worth a thread.
 const LEAST_BLOCKS: usize = 1024;
 
@@ -179,8 +192,7 @@ fn write_groups(dtype: DType, blocks: &[u8], to: &mut [u8], threads: usize) -> R
     std::thread::scope(|scope| {
         let own = parts.next();
         for (blocks, to) in parts {
-            std::thread::Builder::new()
-                .spawn_scoped(scope, move || groups::write(dtype, blocks, to))
+            threads::spawn_scoped(scope, "segno-load", STACK_BYTES, move || groups::write(dtype, blocks, to))
                 .map_err(|error| Error::Device(format!("cannot start a thread that decodes weights: {error}")))?;
         }
         own.into_iter().for_each(|(blocks, to)| groups::write(dtype, blocks, to));
