@@ -55,10 +55,17 @@ impl Scan {
         let program = program(Path::new(&request.model))?;
         let each = (request.from + request.count).div_ceil(PAGE_TOKENS).max(1);
         let (seqs, vocab) = (request.seqs, program.vocab());
-        let limits = Limits { rows: CHUNK + seqs, outputs: seqs, pages: seqs * each, kv_type: KvType::F16 };
+        let limits = Limits {
+            rows: CHUNK + seqs,
+            outputs: seqs,
+            pages: seqs * each,
+            context: 4096,
+            kv_type: KvType::F16,
+            windows: None,
+        };
         let (mut pages, mut tables) = (Pages::new(limits.pages)?, Tables::new(seqs, each)?);
         (0..seqs).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
-        let loaded = Cuda::new(0, false)?.upload(program)?;
+        let loaded = Cuda::new(0, false)?.upload(program, &mut |_| Ok(()))?;
         let (eager, mut replay) = (loaded.inspect(&limits, true)?, loaded.inspect(&limits, false)?);
         if let Some(launch) = request.without {
             replay.leave_out(launch)?;
@@ -77,7 +84,13 @@ impl Scan {
             for start in (0..end).step_by(CHUNK) {
                 let rows: Vec<Row> = (start..end.min(start + CHUNK)).map(|at| self.row(slot, at)).collect();
                 let outputs = [rows.len() as u32 - 1];
-                let batch = Batch { rows: &rows, outputs: &outputs, wants_logits: true, tables: &self.tables };
+                let batch = Batch {
+                    rows: &rows,
+                    outputs: &outputs,
+                    wants_logits: true,
+                    tables: &self.tables,
+                    window_tables: None,
+                };
                 self.eager.run(&batch)?;
                 self.replay.run(&batch)?;
             }
@@ -89,7 +102,8 @@ impl Scan {
     fn step(&mut self, position: usize) -> Result<bool> {
         let rows: Vec<Row> = (0..self.seqs).map(|slot| self.row(slot, position)).collect();
         let outputs: Vec<u32> = (0..self.seqs as u32).collect();
-        let batch = Batch { rows: &rows, outputs: &outputs, wants_logits: true, tables: &self.tables };
+        let batch =
+            Batch { rows: &rows, outputs: &outputs, wants_logits: true, tables: &self.tables, window_tables: None };
         let before = self.eager.read()?.pop().expect("a session has a cache");
         for session in [&mut self.eager, &mut self.replay] {
             session.poison()?;

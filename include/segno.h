@@ -5,15 +5,18 @@
  *
  * - Every call answers a segno_status: SEGNO_OK, a positive outcome, or a negative error. SEGNO_FAILED(status) tests for errors.
  * - `err` may be NULL. Otherwise it is set to NULL on success and to an object on failure, which the caller frees with
- *   segno_error_free. What it held before is overwritten, never freed.
+ *   segno_error_free. What it held before is overwritten, never freed. Look at it after the call only: in `report(call(.., &err), err)`, C may
+ *   read `err` before the call. SEGNO_TRY keeps the order, and so does a function that takes `&err`.
  * - Outputs are written only on success, except sizes needed, `*out = NULL` on a failed create or load, and the items of a batch.
  * - Results of unknown size go into the caller's buffer: `buf` with room for `cap` elements. `*len` always receives the size needed, no
  *   NUL is added, `buf` NULL with `cap` 0 asks for the size, and a buffer that is too small receives nothing.
  * - Text is a pointer and a length in bytes, UTF-8. Paths and keys are NUL-terminated UTF-8.
- * - Option structs are filled by their init function with `sizeof` the struct; NULL options are the defaults.
- * - Objects may be freed in any order: each keeps alive what it was made from. NULL may be freed.
+ * - Option structs are filled by their init function with `sizeof` the struct; NULL options are the defaults. No version of a struct that
+ *   tells its size has more than 1024 bytes; a larger size is refused.
+ * - Objects may be freed in any order: each keeps alive what it was made from. NULL may be freed. A pointer to an object of another kind, to a
+ *   freed one, or to no object is INVALID_ARGUMENT as far as it can be told; freeing one does nothing.
  * - segno_ctx and segno_model take calls from any number of threads at once. segno_session and segno_text take one at a time: a second one
- *   gets SEGNO_E_BUSY. Freeing an object while a call on it runs is a bug of the caller.
+ *   gets SEGNO_E_BUSY, but for cancel and the calls that tell figures. Freeing an object while a call on it runs is a bug of the caller.
  */
 
 
@@ -26,38 +29,170 @@
 /** Whether a status is an error; positive outcomes are not. */
 #define SEGNO_FAILED(status) ((status) < 0)
 
+/**
+ * Makes `call`, and when it failed, then executes `on_error`, a statement such as a `return` or a `goto`:
+ *
+ *     SEGNO_TRY(segno_model_load(ctx, path, NULL, &model, &err), goto failed);
+ *
+ * `err` is then what this call has left. A positive outcome, such as SEGNO_CANCELLED, goes on behind the macro. `break` and `continue` in
+ * `on_error` end the macro alone.
+ */
+#define SEGNO_TRY(call, on_error) \
+    do { \
+        if (SEGNO_FAILED(call)) { \
+            on_error; \
+        } \
+    } while (0)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Library -------------------------------------------------------------------------------------------------------
+ *
+ * Every call answers a segno_status. The numbers of the library and of its ABI tell a host what it runs with:
+ * segno_ctx_create compares the ABI.
+ */
+
+/** Success. */
+#define SEGNO_OK 0
+/** The sampled token ended generation, or a stop string is complete. */
+#define SEGNO_DONE 1
+/** The host cancelled the call; every sequence is at its length before it. */
+#define SEGNO_CANCELLED 2
+/** The sequence's prompt is not fully evaluated yet; call again. */
+#define SEGNO_PENDING 3
+/** A parameter has a value that the call does not accept. */
+#define SEGNO_E_INVALID_ARGUMENT -1
+/** A pointer that must not be NULL is NULL. */
+#define SEGNO_E_NULL_POINTER -2
+/** An output buffer is too small; the size needed has been written. */
+#define SEGNO_E_BUFFER_TOO_SMALL -3
+/** Another call on the same object is running, or a callback of its context on this thread. */
+#define SEGNO_E_BUSY -4
+/** An earlier call on this object answered `SEGNO_E_PANIC`; only freeing it is allowed. */
+#define SEGNO_E_POISONED -5
+/** A bug of the library was caught at its boundary; the process is unharmed. */
+#define SEGNO_E_PANIC -6
+/** This build, machine, or kind of file cannot do what was asked, or the process is a fork of one that uses the library. */
+#define SEGNO_E_UNSUPPORTED -7
+/** Host memory could not be allocated. */
+#define SEGNO_E_OUT_OF_MEMORY -8
+/** The device's memory does not suffice. */
+#define SEGNO_E_DEVICE_MEMORY -9
+/** The device failed. */
+#define SEGNO_E_DEVICE -10
+/** The operating system refused a file operation. */
+#define SEGNO_E_IO -11
+/** The model file breaks its format. */
+#define SEGNO_E_FORMAT -12
+/** The sequence has reached the model's context length. */
+#define SEGNO_E_CONTEXT_FULL -13
+/** The session's KV pool has no page left; close or truncate another sequence. */
+#define SEGNO_E_KV_FULL -14
+/** `max_seqs` sequences are open. */
+#define SEGNO_E_SEQ_FULL -15
+/** There is nothing of that name, id or index. */
+#define SEGNO_E_NOT_FOUND -16
+/** A chat template could not be compiled or rendered. */
+#define SEGNO_E_TEMPLATE -17
+/** The host was compiled against a header of another ABI number. */
+#define SEGNO_E_ABI -18
+/** Version of the header, packed as MAJOR << 16 | MINOR << 8 | PATCH. */
+#define SEGNO_VERSION_NUMBER 256
+/** Number of the ABI that the header describes; pass it to `segno_ctx_create`. */
+#define SEGNO_ABI_VERSION 0
+
+/** Outcome of a call: `SEGNO_OK`, a positive outcome, or a negative error. Test errors with `SEGNO_FAILED(status)`. */
+typedef int32_t segno_status;
 
 /**
- * End the text with the beginning of the assistant's next turn.
+ * The name of a status code, for example "SEGNO_E_KV_FULL".
+ *
+ * Returns a static string, "unknown status" for a number that this library does not use; never NULL. Any thread. Since 0.1.
  */
-#define SEGNO_CHAT_ADD_GENERATION_PROMPT 1
+const char *segno_status_str(segno_status code);
 
 /**
- * Quantized weights meet 8-bit activations.
+ * Version of the library at run time, packed as `SEGNO_VERSION_NUMBER`.
+ *
+ * Any thread. Since 0.1.
  */
+uint32_t segno_version_number(void);
+
+/**
+ * Version of the library at run time, for example "0.1.0"; a static string.
+ *
+ * Any thread. Since 0.1.
+ */
+const char *segno_version_string(void);
+
+/**
+ * Number of the ABI that the library has at run time.
+ *
+ * Any thread. Since 0.1.
+ */
+uint32_t segno_abi_version(void);
+
+/**
+ * Whether a capability is compiled in and usable on this machine now: 1 or 0.
+ *
+ * `name` is "cuda", "avx2", "avx512", "neon", "neondot" or "neoni8mm"; NULL and unknown names give 0. Any thread. Since 0.1.
+ */
+int32_t segno_has_feature(const char *name);
+
+/* ---- Errors --------------------------------------------------------------------------------------------------------
+ *
+ * A segno_error is what a failed call leaves behind: the status, a message of one line for people, and the item of a list
+ * that it concerns. The caller frees it.
+ */
+
+/** Detail of a failed call: code, message, and the item at fault. Owned by the host, immutable, any thread. */
+typedef struct segno_error segno_error;
+
+/**
+ * The status code of an error; `SEGNO_OK` for NULL, INVALID_ARGUMENT for what is no error, or one that was freed.
+ *
+ * Any thread. Since 0.1.
+ */
+segno_status segno_error_code(const struct segno_error *error);
+
+/**
+ * One line that a user can act on, NUL-terminated UTF-8; "" for NULL and for what is no error, never NULL.
+ *
+ * Valid until the error is freed. Any thread. Since 0.1.
+ */
+const char *segno_error_message(const struct segno_error *error);
+
+/**
+ * Index of the item of a list (a token, a sequence of a batch) that the error concerns; -1 when it concerns none, or for NULL.
+ *
+ * Any thread. Since 0.1.
+ */
+int64_t segno_error_item(const struct segno_error *error);
+
+/** Frees an error; NULL is allowed. Since 0.1. */
+void segno_error_free(struct segno_error *error);
+
+/* ---- Contexts ------------------------------------------------------------------------------------------------------
+ *
+ * A segno_ctx is one device in use: the threads that compute, or a GPU with its streams, and the log. A process has one for
+ * each device that it uses. Models are loaded into it, and keep it alive.
+ */
+
+/** Quantized weights meet 8-bit activations. */
 #define SEGNO_PRECISION_DEFAULT 0
-
-/**
- * f32 weights and activations: slow, for comparison.
- */
+/** f32 weights and activations: slow, for comparison. */
 #define SEGNO_PRECISION_PRECISE 1
-
-/**
- * Do not use 512-bit instructions.
- */
+/** Do not use 512-bit instructions. */
 #define SEGNO_CTX_NO_AVX512 1
-
-/**
- * Do not let a GPU choose tokens: greedy ones too are taken from the logits on the host, for exact comparison. No effect on the processor.
- */
+/** Do not let a GPU choose tokens: greedy ones too are taken from the logits on the host, for exact comparison. No effect on the processor. */
 #define SEGNO_CTX_HOST_ARGMAX 2
-
 /**
  * Run every decode step on a GPU as single launches and measure each: when a session is freed, the log hears a table at level INFO, with bytes,
  * microseconds, GB/s and share of the memory's peak for every launch. Steps are slower meanwhile. No effect on the processor.
  */
 #define SEGNO_CTX_TIMING 4
-
 /**
  * Let products of prompts, and of batches of more than 4 rows, on a GPU multiply weights and activations as 16-bit floats, with sums in f32. They are
  * faster by far (README.md has figures), and mostly closer to the precise result than with 8-bit activations, but a sequence's tokens may depend on
@@ -66,323 +201,51 @@
  * multiple of 128; the log says at level INFO whether fast batches are in use.
  */
 #define SEGNO_CTX_FAST_BATCHES 8
-
 /**
- * Something failed.
+ * Take memory although there is not as much. Without this flag loading a model and creating a session answer OUT_OF_MEMORY, before anything is taken,
+ * where they need more host memory than the system, the limits of the process's cgroups and of its address space leave. Pages of files that the
+ * system keeps count as memory that can be taken, and a mapped model as memory that is needed.
  */
+#define SEGNO_CTX_OVERCOMMIT 16
+/** Something failed. */
 #define SEGNO_LOG_ERROR 0
-
-/**
- * Something works worse than it could.
- */
+/** Something works worse than it could. */
 #define SEGNO_LOG_WARN 1
-
-/**
- * What was chosen and loaded.
- */
+/** What was chosen and loaded. */
 #define SEGNO_LOG_INFO 2
-
-/**
- * Details for finding a fault.
- */
+/** Details for finding a fault. */
 #define SEGNO_LOG_DEBUG 3
 
-/**
- * The best device of this machine: a GPU where the library can use one, otherwise the processor.
- */
-#define SEGNO_DEVICE_AUTO 0
-
-/**
- * The processor.
- */
-#define SEGNO_DEVICE_CPU 1
-
-/**
- * An NVIDIA GPU.
- */
-#define SEGNO_DEVICE_CUDA 2
-
-/**
- * Read the file into memory instead of mapping it: for files that somebody may truncate while they are in use, which raises a
- * signal in a process that has them mapped.
- */
-#define SEGNO_MODEL_NO_MMAP 1
-
-/**
- * Tokens that end generation by the rules of the vocabulary do not end it; `stop_tokens` still do.
- */
-#define SEGNO_SAMPLER_IGNORE_EOG 1
-
-/**
- * A seed taken at random.
- */
-#define SEGNO_SEED_RANDOM 18446744073709551615ull
-
-/**
- * KV cache in 16-bit floats.
- */
-#define SEGNO_KV_F16 0
-
-/**
- * KV cache in 32-bit floats.
- */
-#define SEGNO_KV_F32 1
-
-/**
- * Success.
- */
-#define SEGNO_OK 0
-
-/**
- * The sampled token ended generation, or a stop string is complete.
- */
-#define SEGNO_DONE 1
-
-/**
- * The host cancelled the call; every sequence is at its length before it.
- */
-#define SEGNO_CANCELLED 2
-
-/**
- * The sequence's prompt is not fully evaluated yet; call again.
- */
-#define SEGNO_PENDING 3
-
-/**
- * A parameter has a value that the call does not accept.
- */
-#define SEGNO_E_INVALID_ARGUMENT -1
-
-/**
- * A pointer that must not be NULL is NULL.
- */
-#define SEGNO_E_NULL_POINTER -2
-
-/**
- * An output buffer is too small; the size needed has been written.
- */
-#define SEGNO_E_BUFFER_TOO_SMALL -3
-
-/**
- * Another thread is inside a call on the same object.
- */
-#define SEGNO_E_BUSY -4
-
-/**
- * An earlier call on this object answered `SEGNO_E_PANIC`; only freeing it is allowed.
- */
-#define SEGNO_E_POISONED -5
-
-/**
- * A bug of the library was caught at its boundary; the process is unharmed.
- */
-#define SEGNO_E_PANIC -6
-
-/**
- * This build, machine, or kind of file cannot do what was asked.
- */
-#define SEGNO_E_UNSUPPORTED -7
-
-/**
- * Host memory could not be allocated.
- */
-#define SEGNO_E_OUT_OF_MEMORY -8
-
-/**
- * The device's memory does not suffice.
- */
-#define SEGNO_E_DEVICE_MEMORY -9
-
-/**
- * The device failed.
- */
-#define SEGNO_E_DEVICE -10
-
-/**
- * The operating system refused a file operation.
- */
-#define SEGNO_E_IO -11
-
-/**
- * The model file breaks its format.
- */
-#define SEGNO_E_FORMAT -12
-
-/**
- * The sequence has reached the model's context length.
- */
-#define SEGNO_E_CONTEXT_FULL -13
-
-/**
- * The session's KV pool has no page left; close or truncate another sequence.
- */
-#define SEGNO_E_KV_FULL -14
-
-/**
- * `max_seqs` sequences are open.
- */
-#define SEGNO_E_SEQ_FULL -15
-
-/**
- * There is nothing of that name, id or index.
- */
-#define SEGNO_E_NOT_FOUND -16
-
-/**
- * A chat template could not be compiled or rendered.
- */
-#define SEGNO_E_TEMPLATE -17
-
-/**
- * The host was compiled against a header of another ABI number.
- */
-#define SEGNO_E_ABI -18
-
-/**
- * Add the begin and end tokens that the model asks for.
- */
-#define SEGNO_TOKENIZE_ADD_SPECIAL 1
-
-/**
- * Names of special tokens in the text become those tokens; otherwise they are plain text.
- */
-#define SEGNO_TOKENIZE_PARSE_SPECIAL 2
-
-/**
- * Write special tokens by their names.
- */
-#define SEGNO_DETOKENIZE_SPECIAL 1
-
-/**
- * Show special tokens by their names.
- */
-#define SEGNO_TEXT_SPECIAL 1
-
-/**
- * Version of the header, packed as MAJOR << 16 | MINOR << 8 | PATCH.
- */
-#define SEGNO_VERSION_NUMBER 256
-
-/**
- * Number of the ABI that the header describes; pass it to `segno_ctx_create`.
- */
-#define SEGNO_ABI_VERSION 0
-
-/**
- * One device with its worker threads and its log. Owned by the host, shareable between threads.
- */
+/** One device with its worker threads and its log. Owned by the host, shareable between threads. */
 typedef struct segno_ctx segno_ctx;
 
 /**
- * Detail of a failed call: code, message, and the item at fault. Owned by the host, immutable, any thread.
- */
-typedef struct segno_error segno_error;
-
-/**
- * An immutable model on a device. Owned by the host, shareable between threads, keeps its context alive.
- */
-typedef struct segno_model segno_model;
-
-/**
- * Everything that changes while a model runs: sequences, KV cache, buffers. Owned by the host; takes one call at a time, a second
- * one gets BUSY; `segno_session_cancel` alone may run beside a call. Keeps its model alive.
- */
-typedef struct segno_session segno_session;
-
-/**
- * A text stream: tokens in, whole UTF-8 characters out, stop strings held back. Owned by the host, one call at a time; keeps what it
- * needs of its model alive.
- */
-typedef struct segno_text segno_text;
-
-/**
- * Options of a rendered conversation; fill with `segno_chat_opts_init`. Texts are UTF-8, not NUL-terminated.
- */
-typedef struct segno_chat_opts {
-  /**
-   * `sizeof` this struct, set by the init function.
-   */
-  uint32_t struct_size;
-  /**
-   * `SEGNO_CHAT_...`, combined with `|`; 0 by default.
-   */
-  uint32_t flags;
-  /**
-   * The time that the template sees, in Unix seconds, UTC; 0 (default): the clock.
-   */
-  int64_t now;
-  /**
-   * A template in place of the model's own, at most 128 KiB; NULL (default) for the model's.
-   */
-  const char *template_text;
-  /**
-   * Bytes at `template_text`.
-   */
-  size_t template_len;
-  /**
-   * A JSON array of tools; NULL (default) for none.
-   */
-  const char *tools_json;
-  /**
-   * Bytes at `tools_json`.
-   */
-  size_t tools_len;
-  /**
-   * A JSON object whose entries become variables of the template and win over all others; NULL (default) for none.
-   */
-  const char *vars_json;
-  /**
-   * Bytes at `vars_json`.
-   */
-  size_t vars_len;
-} segno_chat_opts;
-
-/**
- * Outcome of a call: `SEGNO_OK`, a positive outcome, or a negative error. Test errors with `SEGNO_FAILED(status)`.
- */
-typedef int32_t segno_status;
-
-/**
  * Receives diagnostics: `user` as given in the options, a level (`SEGNO_LOG_...`), a NUL-terminated UTF-8 line valid during the call. Called
- * from any thread, one call at a time. Must not unwind, nor call back into the context or what was made from it.
+ * from any thread, one call at a time. Must not unwind. Calls from inside it on the context or what was made from it answer BUSY, and so does
+ * making a context while one is being made; freeing them inside it is not allowed.
  */
 typedef void (*segno_log_fn)(void *user, int32_t level, const char *message);
 
-/**
- * Options of a context; fill with `segno_ctx_opts_init`.
- */
+/** Options of a context; fill with `segno_ctx_opts_init`. */
 typedef struct segno_ctx_opts {
-  /**
-   * `sizeof` this struct, set by the init function.
-   */
+  /** `sizeof` this struct, set by the init function. */
   uint32_t struct_size;
-  /**
-   * `SEGNO_DEVICE_AUTO` (default), `SEGNO_DEVICE_CPU` or `SEGNO_DEVICE_CUDA`.
-   */
+  /** `SEGNO_DEVICE_AUTO` (default), `SEGNO_DEVICE_CPU` or `SEGNO_DEVICE_CUDA`. */
   int32_t device;
-  /**
-   * Which device of that kind, 0 by default.
-   */
+  /** Which device of that kind, 0 by default. */
   int32_t device_index;
   /**
-   * Threads that compute, the calling thread included; 0 (default): the physical cores that the process may use.
+   * Threads that compute, the calling thread included, at most 1024; 0 (default): the physical cores that the process may use. Never more than
+   * the processors that it may use by its affinity and its cgroup's quota: the log says at level WARN that there are fewer.
    */
   uint32_t n_threads;
-  /**
-   * `SEGNO_PRECISION_DEFAULT` or `SEGNO_PRECISION_PRECISE`.
-   */
+  /** `SEGNO_PRECISION_DEFAULT` or `SEGNO_PRECISION_PRECISE`. */
   int32_t precision;
-  /**
-   * `SEGNO_CTX_...`, combined with `|`.
-   */
+  /** `SEGNO_CTX_...`, combined with `|`. */
   uint32_t flags;
-  /**
-   * Receives diagnostics; NULL (default) for none.
-   */
+  /** Receives diagnostics; NULL (default) for none. */
   segno_log_fn log;
-  /**
-   * First argument of `log`; must stay valid until the context and all made from it are freed.
-   */
+  /** First argument of `log`; must stay valid until the context and all made from it are freed. */
   void *log_user;
   /**
    * A `CUcontext` of the host's own, in which all work on the GPU is then done; NULL (default): the device's primary context. It is never
@@ -395,410 +258,11 @@ typedef struct segno_ctx_opts {
    * first. No effect on the processor.
    */
   int32_t stream_priority;
-  /**
-   * Must be 0.
-   */
+  /** Must be 0. */
   uint32_t reserved;
 } segno_ctx_opts;
 
-/**
- * One device.
- */
-typedef struct segno_device_info {
-  /**
-   * Bytes of this struct that the library knows.
-   */
-  uint32_t struct_size;
-  /**
-   * `SEGNO_DEVICE_CPU` or `SEGNO_DEVICE_CUDA`.
-   */
-  int32_t kind;
-  /**
-   * All memory of the device, in bytes.
-   */
-  uint64_t memory_total;
-  /**
-   * Memory that can be taken now, in bytes.
-   */
-  uint64_t memory_free;
-  /**
-   * What the maker calls it.
-   */
-  char name[128];
-  /**
-   * Compute capability of a GPU, ten times the major number plus the minor one, as in 90 for 9.0; 0 for the processor.
-   */
-  uint32_t compute_capability;
-  /**
-   * CUDA version that a GPU's driver knows, as in 13000 for 13.0; 0 for the processor.
-   */
-  uint32_t driver_version;
-} segno_device_info;
-
-/**
- * Hears how far a load has come, from 0 to 1; a non-zero result cancels it. Called on the loading thread. Must not unwind, nor use the
- * context.
- */
-typedef int32_t (*segno_progress_fn)(void *user, float done);
-
-/**
- * Options of a model; fill with `segno_model_opts_init`.
- */
-typedef struct segno_model_opts {
-  /**
-   * `sizeof` this struct, set by the init function.
-   */
-  uint32_t struct_size;
-  /**
-   * `SEGNO_MODEL_...`, combined with `|`; 0 by default.
-   */
-  uint32_t flags;
-  /**
-   * Hears of progress; NULL (default) for nobody.
-   */
-  segno_progress_fn progress;
-  /**
-   * First argument of `progress`.
-   */
-  void *progress_user;
-} segno_model_opts;
-
-/**
- * Sizes and names of a model.
- */
-typedef struct segno_model_info {
-  /**
-   * Bytes of this struct that the library knows.
-   */
-  uint32_t struct_size;
-  /**
-   * Number of tokens, and of logits.
-   */
-  uint32_t vocab;
-  /**
-   * Longest sequence, in tokens.
-   */
-  uint32_t context;
-  /**
-   * Transformer layers.
-   */
-  uint32_t layers;
-  /**
-   * Elements of a token's vector.
-   */
-  uint32_t hidden;
-  /**
-   * Query heads of a layer.
-   */
-  uint32_t heads;
-  /**
-   * Key-value heads of a layer.
-   */
-  uint32_t kv_heads;
-  /**
-   * Elements of a head.
-   */
-  uint32_t head_dim;
-  /**
-   * Token that begins a text, -1 when there is none.
-   */
-  int32_t bos;
-  /**
-   * Token that ends a text, -1 when there is none.
-   */
-  int32_t eos;
-  /**
-   * Number of weights.
-   */
-  uint64_t parameters;
-  /**
-   * Bytes of the weights as they are stored.
-   */
-  uint64_t weight_bytes;
-  /**
-   * Family, for example "llama".
-   */
-  char arch[32];
-  /**
-   * Name that the file gives itself, "" when there is none.
-   */
-  char name[128];
-} segno_model_info;
-
-/**
- * Options of a session; fill with `segno_session_opts_init`.
- */
-typedef struct segno_session_opts {
-  /**
-   * `sizeof` this struct, set by the init function.
-   */
-  uint32_t struct_size;
-  /**
-   * Most sequences open at once, 1 to 256, 8 by default.
-   */
-  uint32_t max_seqs;
-  /**
-   * Tokens that the KV cache holds for all sequences together; 0 (default): the model's context, at most 8192.
-   */
-  uint64_t kv_tokens;
-  /**
-   * Most prompt tokens of one pass, 1 to 16384, 512 by default: what a running stream may have to wait for.
-   */
-  uint32_t max_prefill;
-  /**
-   * `SEGNO_KV_F16` (default) or `SEGNO_KV_F32`.
-   */
-  int32_t kv_type;
-} segno_session_opts;
-
-/**
- * Memory that a model and one session would take, in bytes, and whether there is as much.
- */
-typedef struct segno_plan {
-  /**
-   * Bytes of this struct that the library knows.
-   */
-  uint32_t struct_size;
-  /**
-   * 1 when everything fits into the free memory, otherwise 0.
-   */
-  uint32_t fits;
-  /**
-   * Weights in host memory, a mapped file included.
-   */
-  uint64_t host_weights;
-  /**
-   * KV cache in host memory.
-   */
-  uint64_t host_kv;
-  /**
-   * Buffers of the forward pass in host memory, logits included.
-   */
-  uint64_t host_arena;
-  /**
-   * Host memory that can be taken now.
-   */
-  uint64_t host_free;
-  /**
-   * Weights in the GPU's memory.
-   */
-  uint64_t device_weights;
-  /**
-   * KV cache in the GPU's memory.
-   */
-  uint64_t device_kv;
-  /**
-   * Buffers of the forward pass in the GPU's memory.
-   */
-  uint64_t device_arena;
-  /**
-   * Memory of the GPU that can be taken now.
-   */
-  uint64_t device_free;
-  /**
-   * Graphs in the GPU's memory.
-   */
-  uint64_t device_graphs;
-} segno_plan;
-
-/**
- * A number added to a token's logit.
- */
-typedef struct segno_logit_bias {
-  /**
-   * The token.
-   */
-  int32_t token;
-  /**
-   * Added to its logit; negative infinity bans it.
-   */
-  float bias;
-} segno_logit_bias;
-
-/**
- * How tokens are drawn; fill with `segno_sampler_opts_init`. Applied in this order: bias, penalties over the last tokens of the history
- * (prompt included), top_k, typical_p, top_p, min_p, temperature. The draw depends on the seed, the position and the logits alone.
- */
-typedef struct segno_sampler_opts {
-  /**
-   * `sizeof` this struct, set by the init function.
-   */
-  uint32_t struct_size;
-  /**
-   * `SEGNO_SAMPLER_...`, combined with `|`; 0 by default.
-   */
-  uint32_t flags;
-  /**
-   * 0 to 100, 0.8 by default; 0 takes the highest logit after bias and penalties.
-   */
-  float temperature;
-  /**
-   * Keeps the most probable tokens that sum to this, above 0 to 1, 0.95 by default; 1 is off.
-   */
-  float top_p;
-  /**
-   * Keeps tokens at least this probable relative to the best, 0 to 1, 0.05 by default; 0 is off.
-   */
-  float min_p;
-  /**
-   * Keeps the tokens whose information is closest to the expected, above 0 to 1; 1 (default) is off.
-   */
-  float typical_p;
-  /**
-   * Divides positive and multiplies negative logits of repeated tokens, above 0 to 10; 1 (default) is off.
-   */
-  float repeat_penalty;
-  /**
-   * Subtracted for every occurrence of a token, -10 to 10; 0 (default) is off.
-   */
-  float frequency_penalty;
-  /**
-   * Subtracted once from tokens that have occurred, -10 to 10; 0 (default) is off.
-   */
-  float presence_penalty;
-  /**
-   * Keeps this many of the highest logits, 40 by default; 0 is off.
-   */
-  int32_t top_k;
-  /**
-   * Tokens of the history that penalties look at, 64 by default; 0 is none, -1 is all.
-   */
-  int32_t penalty_last_n;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-  /**
-   * Seed of the draw, `SEGNO_SEED_RANDOM` by default.
-   */
-  uint64_t seed;
-  /**
-   * `bias_count` entries, copied; NULL when there are none.
-   */
-  const struct segno_logit_bias *bias;
-  /**
-   * Number of entries at `bias`.
-   */
-  size_t bias_count;
-  /**
-   * `stop_token_count` tokens that end generation too, copied; NULL when there are none.
-   */
-  const int32_t *stop_tokens;
-  /**
-   * Number of tokens at `stop_tokens`.
-   */
-  size_t stop_token_count;
-} segno_sampler_opts;
-
-/**
- * Memory that a session takes, in bytes, the weights that it shares with others included.
- */
-typedef struct segno_memory {
-  /**
-   * Bytes of this struct that the library knows.
-   */
-  uint32_t struct_size;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-  /**
-   * Weights in host memory, a mapped file included.
-   */
-  uint64_t host_weights;
-  /**
-   * KV cache in host memory.
-   */
-  uint64_t host_kv;
-  /**
-   * Buffers of the forward pass in host memory, logits included.
-   */
-  uint64_t host_arena;
-  /**
-   * Weights in the GPU's memory.
-   */
-  uint64_t device_weights;
-  /**
-   * KV cache in the GPU's memory.
-   */
-  uint64_t device_kv;
-  /**
-   * Buffers of the forward pass in the GPU's memory.
-   */
-  uint64_t device_arena;
-  /**
-   * Graphs in the GPU's memory.
-   */
-  uint64_t device_graphs;
-} segno_memory;
-
-/**
- * Bytes of a text, not NUL-terminated.
- */
-typedef struct segno_string {
-  /**
-   * `len` bytes of UTF-8.
-   */
-  const char *data;
-  /**
-   * Number of bytes.
-   */
-  size_t len;
-} segno_string;
-
-/**
- * Options of a text stream; fill with `segno_text_opts_init`.
- */
-typedef struct segno_text_opts {
-  /**
-   * `sizeof` this struct, set by the init function.
-   */
-  uint32_t struct_size;
-  /**
-   * `SEGNO_TEXT_...`, combined with `|`; 0 by default.
-   */
-  uint32_t flags;
-  /**
-   * `stop_count` texts that end the stream, copied; NULL when there are none.
-   */
-  const struct segno_string *stops;
-  /**
-   * Number of texts at `stops`.
-   */
-  size_t stop_count;
-} segno_text_opts;
-
-#ifdef __cplusplus
-extern "C" {
-#endif // __cplusplus
-
-/**
- * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
- */
-void segno_chat_opts_init(struct segno_chat_opts *opts, size_t size);
-
-/**
- * Renders a conversation with the model's chat template, or with one of the caller's. Tokenize the result with
- * `SEGNO_TOKENIZE_PARSE_SPECIAL` alone: templates write the begin token themselves.
- *
- * `messages_json`: `json_len` bytes, the array of messages that chat services take: objects with "role", "content" (text or parts),
- * "tool_calls" and so on. `opts`: NULL for defaults. `buf`: room for `cap` bytes; `len` receives how many there are. A template runs on a
- * thread of the library, bounded in source, steps, memory and output. Codes: NULL_POINTER, INVALID_ARGUMENT (JSON that is none),
- * NOT_FOUND (the model has no template), TEMPLATE (it does not compile, raises an error, or exceeds a limit, by name),
- * BUFFER_TOO_SMALL, OUT_OF_MEMORY. Any thread. Since 0.1.
- */
-segno_status segno_chat_render(const struct segno_model *model,
-                               const char *messages_json,
-                               size_t json_len,
-                               const struct segno_chat_opts *opts,
-                               char *buf,
-                               size_t cap,
-                               size_t *len,
-                               struct segno_error **err);
-
-/**
- * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
- */
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
 void segno_ctx_opts_init(struct segno_ctx_opts *opts, size_t size);
 
 /**
@@ -806,47 +270,49 @@ void segno_ctx_opts_init(struct segno_ctx_opts *opts, size_t size);
  *
  * `abi_version`: pass `SEGNO_ABI_VERSION`; checked first. `opts`: NULL for defaults. `out` receives the context, NULL on failure; free it with
  * `segno_ctx_free`. The thread's current CUDA context is as before. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build
- * without it, or a driver that is missing or too old), NOT_FOUND (no such device), DEVICE (a thread cannot be started, or the driver
- * failed). Any thread. Since 0.1.
+ * without it, a driver that is missing or too old, or the process is a fork), NOT_FOUND (no such device), DEVICE (a thread cannot be started, or
+ * the driver failed), BUSY (from inside the log callback of a context in the making). Any thread.
+ *
+ * A process that was forked from one that had made a context cannot use the library: every call answers UNSUPPORTED, and frees do nothing. It may
+ * call exec; or fork before the first context is made. Since 0.1.
  */
 segno_status segno_ctx_create(uint32_t abi_version,
                               const struct segno_ctx_opts *opts,
                               struct segno_ctx **out,
                               struct segno_error **err);
 
-/**
- * Gives up a context; NULL is allowed. Models and sessions made from it keep working; its threads end with the last of them. Since 0.1.
- */
+/** Gives up a context; NULL is allowed. Models and sessions made from it keep working; its threads end with the last of them. Since 0.1. */
 void segno_ctx_free(struct segno_ctx *ctx);
 
-/**
- * Advances one sequence: evaluates what it lacks, at most `max_prefill` tokens, then samples a token and appends it.
+/* ---- Devices -------------------------------------------------------------------------------------------------------
  *
- * `token` receives the sampled token; it is written with `SEGNO_OK` and `SEGNO_DONE` (the token ended generation; it is in the history, and a
- * further call goes on from it). Other outcomes: `SEGNO_PENDING` (the prompt is longer than one pass: call again), `SEGNO_CANCELLED`.
- * Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (an empty sequence), CONTEXT_FULL, KV_FULL, DEVICE, BUSY, POISONED; the sequence is then as it
- * was. Allocates nothing. Since 0.1.
+ * What this machine has, before a context is made on one: device 0 is the processor, those behind it are GPUs.
  */
-segno_status segno_decode_step(struct segno_session *session,
-                               int32_t seq,
-                               int32_t *token,
-                               struct segno_error **err);
 
-/**
- * Advances every listed sequence by one step, in one pass: running streams always, prompts within a budget of `max_prefill` tokens in
- * list order.
- *
- * `seqs`: `count` ids, each once. `tokens` and `statuses`: room for `count` results, all written once the call has begun; `tokens[i]` is -1
- * unless `statuses[i]` is `SEGNO_OK` or `SEGNO_DONE`. `statuses[i]` is what `segno_decode_step` would answer for item i. Returns `SEGNO_OK`, or the
- * code of the first failed item (`segno_error_item` is its index): its sequence is as it was, the others have advanced; or
- * `SEGNO_CANCELLED`: no item has advanced. Also: NULL_POINTER, BUSY, POISONED. Allocates nothing. Since 0.1.
- */
-segno_status segno_decode_batch(struct segno_session *session,
-                                const int32_t *seqs,
-                                size_t count,
-                                int32_t *tokens,
-                                segno_status *statuses,
-                                struct segno_error **err);
+/** The best device of this machine: a GPU where the library can use one, otherwise the processor. */
+#define SEGNO_DEVICE_AUTO 0
+/** The processor. */
+#define SEGNO_DEVICE_CPU 1
+/** An NVIDIA GPU. */
+#define SEGNO_DEVICE_CUDA 2
+
+/** One device. */
+typedef struct segno_device_info {
+  /** Bytes of this struct that the library knows. */
+  uint32_t struct_size;
+  /** `SEGNO_DEVICE_CPU` or `SEGNO_DEVICE_CUDA`. */
+  int32_t kind;
+  /** All memory of the device, in bytes. */
+  uint64_t memory_total;
+  /** Memory that can be taken now, in bytes. */
+  uint64_t memory_free;
+  /** What the maker calls it. */
+  char name[128];
+  /** Compute capability of a GPU, ten times the major number plus the minor one, as in 90 for 9.0; 0 for the processor. */
+  uint32_t compute_capability;
+  /** CUDA version that a GPU's driver knows, as in 13000 for 13.0; 0 for the processor. */
+  uint32_t driver_version;
+} segno_device_info;
 
 /**
  * Number of devices of a kind (`SEGNO_DEVICE_...`); for `SEGNO_DEVICE_CUDA` those that the driver shows, 0 without a
@@ -869,43 +335,133 @@ segno_status segno_device_info_get(int32_t kind,
                                    size_t size,
                                    struct segno_error **err);
 
-/**
- * The status code of an error; `SEGNO_OK` for NULL.
+/* ---- Models --------------------------------------------------------------------------------------------------------
  *
- * Any thread. Since 0.1.
+ * A segno_model is what a file or folder holds, on the device of its context: weights, tokenizer, chat template, metadata. It
+ * never changes once it is loaded, so any number of threads and sessions share it.
  */
-segno_status segno_error_code(const struct segno_error *error);
 
 /**
- * One line that a user can act on, NUL-terminated UTF-8; "" for NULL, never NULL.
- *
- * Valid until the error is freed. Any thread. Since 0.1.
+ * Read the file into memory instead of mapping it: for files that somebody may truncate while they are in use, which raises a
+ * signal in a process that has them mapped.
  */
-const char *segno_error_message(const struct segno_error *error);
+#define SEGNO_MODEL_NO_MMAP 1
+/** Weights stay as they are stored. */
+#define SEGNO_TYPE_KEEP 0
+/** IEEE half precision. */
+#define SEGNO_TYPE_F16 1
+/** The upper half of a single. */
+#define SEGNO_TYPE_BF16 2
+/** 8 bits, a scale for 32 values. */
+#define SEGNO_TYPE_Q8_0 3
+/** 4 bits, a scale for 32 values. */
+#define SEGNO_TYPE_Q4_0 4
+/** 4 bits, a scale and a minimum for 32 values. */
+#define SEGNO_TYPE_Q4_1 5
+/** 5 bits, a scale for 32 values. */
+#define SEGNO_TYPE_Q5_0 6
+/** 5 bits, a scale and a minimum for 32 values. */
+#define SEGNO_TYPE_Q5_1 7
+/** 4 bits, 6-bit scales and minimums for 32 values each; columns must be a multiple of 256. */
+#define SEGNO_TYPE_Q4_K 8
+/** 5 bits, 6-bit scales and minimums for 32 values each; columns must be a multiple of 256. */
+#define SEGNO_TYPE_Q5_K 9
+/** 6 bits, 8-bit scales for 16 values each; columns must be a multiple of 256. */
+#define SEGNO_TYPE_Q6_K 10
+
+/** An immutable model on a device. Owned by the host, shareable between threads, keeps its context alive. */
+typedef struct segno_model segno_model;
 
 /**
- * Index of the item of a list (a token, a sequence of a batch) that the error concerns; -1 when it concerns none, or for NULL.
- *
- * Any thread. Since 0.1.
+ * Hears how far a load has come, from 0 to 1, which is heard once, at the end; a non-zero result cancels it. Called on the loading thread,
+ * in every phase of the load: at least once for every 16 MiB of weights, 256 KiB of metadata and 16,384 tokens or merges. Must not unwind.
+ * Calls from inside it on the context or what was made from it answer BUSY.
  */
-int64_t segno_error_item(const struct segno_error *error);
+typedef int32_t (*segno_progress_fn)(void *user, float done);
 
-/**
- * Frees an error; NULL is allowed. Since 0.1.
- */
-void segno_error_free(struct segno_error *error);
+/** Options of a model; fill with `segno_model_opts_init`. */
+typedef struct segno_model_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** `SEGNO_MODEL_...`, combined with `|`; 0 by default. */
+  uint32_t flags;
+  /** Hears of progress; NULL (default) for nobody. */
+  segno_progress_fn progress;
+  /** First argument of `progress`. */
+  void *progress_user;
+  /**
+   * `SEGNO_TYPE_...`: what matrices of floats become while they are loaded; `SEGNO_TYPE_KEEP` by default. Those that are quantized already
+   * stay as they are, vectors too. The blocks are those of ggml's reference quantization, bit for bit.
+   */
+  int32_t quantize;
+  /** Must be 0. */
+  uint32_t reserved;
+} segno_model_opts;
 
-/**
- * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
- */
+/** Options of saving; fill with `segno_save_opts_init`. */
+typedef struct segno_save_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** Must be 0. */
+  uint32_t reserved;
+  /** Hears how far it has come, at least once for every 16 MiB; NULL (default) for nobody. */
+  segno_progress_fn progress;
+  /** First argument of `progress`. */
+  void *progress_user;
+} segno_save_opts;
+
+/** Sizes and names of a model. */
+typedef struct segno_model_info {
+  /** Bytes of this struct that the library knows. */
+  uint32_t struct_size;
+  /** Number of tokens, and of logits. */
+  uint32_t vocab;
+  /** Longest sequence, in tokens. */
+  uint32_t context;
+  /** Transformer layers. */
+  uint32_t layers;
+  /** Elements of a token's vector. */
+  uint32_t hidden;
+  /** Query heads of a layer. */
+  uint32_t heads;
+  /** Key-value heads of a layer. */
+  uint32_t kv_heads;
+  /** Elements of a head. */
+  uint32_t head_dim;
+  /** Token that begins a text, -1 when there is none. */
+  int32_t bos;
+  /** Token that ends a text, -1 when there is none. */
+  int32_t eos;
+  /** Number of weights. */
+  uint64_t parameters;
+  /** Bytes of the weights as they are stored. */
+  uint64_t weight_bytes;
+  /** Family, for example "llama". */
+  char arch[32];
+  /** Name that the file gives itself, "" when there is none. */
+  char name[128];
+} segno_model_info;
+
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
 void segno_model_opts_init(struct segno_model_opts *opts, size_t size);
 
 /**
- * Loads a GGUF file.
+ * Loads a GGUF file, or a Hugging Face folder: `config.json` and weights as safetensors (`model.safetensors`, or the shards of
+ * `model.safetensors.index.json`) in F32, F16, BF16 or F8_E4M3 with scales by block, which become BF16. A folder is the model that its
+ * GGUF file would be, bit for bit. Weights are used in the mapped files, but for those that GGUF files hold in another order or type:
+ * these are made, in memory of their own. `tokenizer.json`, `tokenizer_config.json`, `generation_config.json` and `chat_template.jinja` are read
+ * where they are there; of the tokenizers byte-pair models.
  *
- * `path`: NUL-terminated UTF-8. `opts`: NULL for defaults. `out` receives the model, NULL on failure; free it with `segno_model_free`. A
- * mapped file (the default) must not be truncated while the model lives. Codes: NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT,
- * UNSUPPORTED (an architecture, storage type or tokenizer that the library lacks, by name), OUT_OF_MEMORY, and the outcome
+ * What a file may declare has limits, beyond which it is FORMAT: 128 MiB of metadata and tensor directory, 65,536 metadata entries and as many
+ * tensors, 2,097,152 tokens of at most 4,096 bytes (special ones: 1,024, UNSUPPORTED), 1,024 layers, 1,024 heads of at most 512 elements
+ * (UNSUPPORTED), 131,072 elements of a token's vector, 1,048,576 of a feed-forward block, a context of 16,777,216 tokens; in a folder 4,096 files of
+ * weights with headers of at most 16 MiB, 4 MiB of configuration and 64 MiB of
+ * `tokenizer.json`.
+ *
+ * `path`: of the file or folder, NUL-terminated UTF-8. `opts`: NULL for defaults. `out` receives the model, NULL on failure; free it with
+ * `segno_model_free`. A mapped file (the default) must not be truncated while the model lives. Codes: NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (the
+ * message names the file, of a split model the part), UNSUPPORTED (an architecture, storage type or tokenizer that the library lacks, by name,
+ * or a file that is no model: an adapter, an importance matrix, a projector, a vocabulary), OUT_OF_MEMORY, and the outcome
  * `SEGNO_CANCELLED`. Any thread. Since 0.1.
  */
 segno_status segno_model_load(const struct segno_ctx *ctx,
@@ -940,6 +496,26 @@ segno_status segno_model_meta(const struct segno_model *model,
                               size_t *len,
                               struct segno_error **err);
 
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
+void segno_save_opts_init(struct segno_save_opts *opts, size_t size);
+
+/**
+ * Writes a model as one GGUF file (version 3) that this library and llama.cpp load: of a GGUF file its metadata as it is, of a folder what a
+ * converter would write, tokenizer included; the tensors as they were loaded, quantized if they were. Loading it gives the same logits, bit for
+ * bit, and saving that again the same file; what a model of several parts was is one file then. Of the space that a folder's tokenizer may put in
+ * front of text, files tell only whether there is one, and nothing of white space that added tokens swallow, as those of llama.cpp's converter.
+ *
+ * `path`: of the file, NUL-terminated UTF-8, in a folder that exists. The bytes are written under another name beside it (`NAME.N.part`) and renamed
+ * when all are on the disk: a file that is there is replaced then, and what fails or is cancelled leaves nothing behind. The file that the model is
+ * loaded from may be named. `opts`: NULL for defaults. Needs the files that the model is mapped from, and memory for the header alone. Codes:
+ * NULL_POINTER, INVALID_ARGUMENT (also where `path` is a folder), IO (the disk is full, the folder cannot be written to), UNSUPPORTED (a tokenizer of
+ * a folder that GGUF files cannot tell), OUT_OF_MEMORY, and the outcome `SEGNO_CANCELLED`. Any thread, several at once. Since 0.1.
+ */
+segno_status segno_model_save(const struct segno_model *model,
+                              const char *path,
+                              const struct segno_save_opts *opts,
+                              struct segno_error **err);
+
 /**
  * Describes a model.
  *
@@ -950,180 +526,59 @@ segno_status segno_model_info_get(const struct segno_model *model,
                                   size_t size,
                                   struct segno_error **err);
 
-/**
- * Gives up a model; NULL is allowed. Sessions and texts made from it keep working. Since 0.1.
- */
+/** Gives up a model; NULL is allowed. Sessions and texts made from it keep working. Since 0.1. */
 void segno_model_free(struct segno_model *model);
 
-/**
- * Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded. The file
- * is mapped meanwhile and must not be truncated; with `SEGNO_MODEL_NO_MMAP` all of it is read into memory instead, and given back.
+/* ---- Text ----------------------------------------------------------------------------------------------------------
  *
- * `path`: NUL-terminated UTF-8. `model_opts`, `session_opts`: NULL for defaults. `out` points to a struct of `size` bytes; pass `sizeof *out`.
- * Codes: those of `segno_model_load` and `segno_session_create`. Any thread. Since 0.1.
+ * Tokens of a text and text of tokens. A segno_text turns a stream of tokens into text that may be shown: whole characters
+ * only, and nothing that may be the beginning of a stop string.
  */
-segno_status segno_plan_get(const struct segno_ctx *ctx,
-                            const char *path,
-                            const struct segno_model_opts *model_opts,
-                            const struct segno_session_opts *session_opts,
-                            struct segno_plan *out,
-                            size_t size,
-                            struct segno_error **err);
+
+/** Add the begin and end tokens that the model asks for. */
+#define SEGNO_TOKENIZE_ADD_SPECIAL 1
+/** Names of special tokens in the text become those tokens; otherwise they are plain text. */
+#define SEGNO_TOKENIZE_PARSE_SPECIAL 2
+/** Write special tokens by their names. */
+#define SEGNO_DETOKENIZE_SPECIAL 1
+/** Show special tokens by their names. */
+#define SEGNO_TEXT_SPECIAL 1
 
 /**
- * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+ * A text stream: tokens in, whole UTF-8 characters out, stop strings held back. Owned by the host, one call at a time; keeps what it
+ * needs of its model alive.
  */
-void segno_sampler_opts_init(struct segno_sampler_opts *opts, size_t size);
+typedef struct segno_text segno_text;
 
-/**
- * Opens an empty sequence.
- *
- * `opts`: NULL for defaults; arrays are copied. `seq` receives the id, which the session never uses again. Codes: NULL_POINTER,
- * INVALID_ARGUMENT (an option out of range), SEQ_FULL, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
- */
-segno_status segno_seq_open(struct segno_session *session,
-                            const struct segno_sampler_opts *opts,
-                            int32_t *seq,
-                            struct segno_error **err);
+/** Bytes of a text, not NUL-terminated. */
+typedef struct segno_string {
+  /** `len` bytes of UTF-8. */
+  const char *data;
+  /** Number of bytes. */
+  size_t len;
+} segno_string;
 
-/**
- * Queues prompt tokens behind a sequence's history without evaluating them; the next decode or prefill calls do.
- *
- * `tokens`: `count` ids. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (a token outside the vocabulary; `segno_error_item` is its
- * index), CONTEXT_FULL (nothing is queued), OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
- */
-segno_status segno_seq_append(struct segno_session *session,
-                              int32_t seq,
-                              const int32_t *tokens,
-                              size_t count,
-                              struct segno_error **err);
-
-/**
- * Queues prompt tokens and evaluates the whole queue, in as many passes as it takes. A failed or cancelled call leaves the sequence
- * at its length before it.
- *
- * `tokens`: `count` ids. Codes: those of `segno_seq_append`, KV_FULL, DEVICE, and the outcome `SEGNO_CANCELLED`. Since 0.1.
- */
-segno_status segno_seq_prefill(struct segno_session *session,
-                               int32_t seq,
-                               const int32_t *tokens,
-                               size_t count,
-                               struct segno_error **err);
-
-/**
- * Number of tokens of a sequence: evaluated, queued and sampled.
- *
- * `tokens` receives it. Codes: NULL_POINTER, NOT_FOUND, BUSY, POISONED. Since 0.1.
- */
-segno_status segno_seq_length(const struct segno_session *session,
-                              int32_t seq,
-                              size_t *tokens,
-                              struct segno_error **err);
-
-/**
- * Raw logits after the last token of a sequence, evaluating its queue first.
- *
- * `buf`: room for `cap` floats; `count` receives the number of logits, the vocabulary's size. `buf` NULL with `cap` 0 asks for that number
- * and evaluates nothing. Codes: NULL_POINTER, NOT_FOUND, BUFFER_TOO_SMALL (before any evaluation), INVALID_ARGUMENT (an empty sequence),
- * KV_FULL, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
- */
-segno_status segno_seq_logits(struct segno_session *session,
-                              int32_t seq,
-                              float *buf,
-                              size_t cap,
-                              size_t *count,
-                              struct segno_error **err);
-
-/**
- * Gives a sequence another sampler, from its next token on.
- *
- * `opts`: NULL for defaults; arrays are copied. Codes: NOT_FOUND, INVALID_ARGUMENT (an option out of range), NULL_POINTER, OUT_OF_MEMORY, BUSY,
- * POISONED; a failed call keeps the old sampler. Since 0.1.
- */
-segno_status segno_seq_sampler_set(struct segno_session *session,
-                                   int32_t seq,
-                                   const struct segno_sampler_opts *opts,
-                                   struct segno_error **err);
-
-/**
- * Opens a sequence with the history of another, queue included; evaluated tokens are shared, not copied.
- *
- * `opts`: NULL keeps the parent's options and seed. `out` receives the new id. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT,
- * SEQ_FULL, KV_FULL, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
- */
-segno_status segno_seq_fork(struct segno_session *session,
-                            int32_t seq,
-                            const struct segno_sampler_opts *opts,
-                            int32_t *out,
-                            struct segno_error **err);
-
-/**
- * Keeps the first `tokens` tokens of a sequence; 0 empties it.
- *
- * Codes: NOT_FOUND, INVALID_ARGUMENT (more than its length), BUSY, POISONED, NULL_POINTER. Since 0.1.
- */
-segno_status segno_seq_truncate(struct segno_session *session, int32_t seq, size_t tokens, struct segno_error **err);
-
-/**
- * Closes a sequence and gives its pages back to the pool.
- *
- * Codes: NOT_FOUND, BUSY, POISONED, NULL_POINTER. Since 0.1.
- */
-segno_status segno_seq_close(struct segno_session *session, int32_t seq, struct segno_error **err);
-
-/**
- * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
- */
-void segno_session_opts_init(struct segno_session_opts *opts, size_t size);
-
-/**
- * Makes a session and reserves all its memory: no later call but opening, forking and appending to a sequence takes more.
- *
- * `opts`: NULL for defaults. `out` receives the session, NULL on failure; free it with `segno_session_free`. Codes: NULL_POINTER,
- * INVALID_ARGUMENT, OUT_OF_MEMORY. Any thread. Since 0.1.
- */
-segno_status segno_session_create(const struct segno_model *model,
-                                  const struct segno_session_opts *opts,
-                                  struct segno_session **out,
-                                  struct segno_error **err);
-
-/**
- * Frees a session and its sequences; NULL is allowed. No call on it may be running. Since 0.1.
- */
-void segno_session_free(struct segno_session *session);
-
-/**
- * Tells the memory of a session.
- *
- * `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: NULL_POINTER, INVALID_ARGUMENT, BUSY, POISONED. Since 0.1.
- */
-segno_status segno_session_memory(const struct segno_session *session,
-                                  struct segno_memory *out,
-                                  size_t size,
-                                  struct segno_error **err);
-
-/**
- * Raises (`on` non-zero) or lowers (0) the session's cancel flag. While it is raised, prefill, logits and decode calls return
- * `SEGNO_CANCELLED`, the running one too, within a fraction of a pass; every sequence is at its length before the call.
- *
- * The one call that may run beside another on the same session. Codes: NULL_POINTER. Any thread. Since 0.1.
- */
-segno_status segno_session_cancel(const struct segno_session *session,
-                                  int32_t on);
-
-/**
- * The name of a status code, for example "SEGNO_E_KV_FULL".
- *
- * Returns a static string, "unknown status" for a number that this library does not use; never NULL. Any thread. Since 0.1.
- */
-const char *segno_status_str(segno_status code);
+/** Options of a text stream; fill with `segno_text_opts_init`. */
+typedef struct segno_text_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** `SEGNO_TEXT_...`, combined with `|`; 0 by default. */
+  uint32_t flags;
+  /** `stop_count` texts that end the stream, copied; NULL when there are none. */
+  const struct segno_string *stops;
+  /** Number of texts at `stops`. */
+  size_t stop_count;
+} segno_text_opts;
 
 /**
  * Turns text into tokens.
  *
  * `text`: `text_len` bytes of UTF-8, NULL when there are none. `flags`: `SEGNO_TOKENIZE_...`. `tokens`: room for `cap` ids; `count` receives
- * how many there are. Codes: NULL_POINTER, INVALID_ARGUMENT (not UTF-8, with the offset; unknown flags), BUFFER_TOO_SMALL, UNSUPPORTED (the
- * file has no tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
+ * how many there are. Text is brought to Unicode's form C first where the model's own library does so (Qwen 2 and 3, GPT-NeoX, Command R and
+ * their kin), and is not changed otherwise. The call can't be cancelled, so it is bounded: at most 64 MiB of text, and a time and memory in
+ * proportion to its length, whatever it holds: about a second and at most 200 MiB a MiB of text, commonly a tenth. Codes: NULL_POINTER,
+ * INVALID_ARGUMENT (not UTF-8, with the offset; more than 64 MiB; unknown flags), BUFFER_TOO_SMALL, UNSUPPORTED (the file has no
+ * tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
  */
 segno_status segno_tokenize(const struct segno_model *model,
                             const char *text,
@@ -1150,9 +605,7 @@ segno_status segno_detokenize(const struct segno_model *model,
                               size_t *len,
                               struct segno_error **err);
 
-/**
- * Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
- */
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
 void segno_text_opts_init(struct segno_text_opts *opts, size_t size);
 
 /**
@@ -1194,41 +647,480 @@ segno_status segno_text_flush(struct segno_text *text,
                               size_t *len,
                               struct segno_error **err);
 
-/**
- * Frees a text stream; NULL is allowed. No call on it may be running. Since 0.1.
- */
+/** Frees a text stream; NULL is allowed. No call on it may be running. Since 0.1. */
 void segno_text_free(struct segno_text *text);
 
-/**
- * Version of the library at run time, packed as `SEGNO_VERSION_NUMBER`.
+/* ---- Chat ----------------------------------------------------------------------------------------------------------
  *
- * Any thread. Since 0.1.
+ * A conversation as JSON becomes the text that a model was trained on, by the model's template or another one.
  */
-uint32_t segno_version_number(void);
+
+/** End the text with the beginning of the assistant's next turn. */
+#define SEGNO_CHAT_ADD_GENERATION_PROMPT 1
+
+/** Options of a rendered conversation; fill with `segno_chat_opts_init`. Texts are UTF-8, not NUL-terminated. */
+typedef struct segno_chat_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** `SEGNO_CHAT_...`, combined with `|`; 0 by default. */
+  uint32_t flags;
+  /** The time that the template sees, in Unix seconds, UTC; 0 (default): the clock. */
+  int64_t now;
+  /** A template in place of the model's own, at most 128 KiB; NULL (default) for the model's. */
+  const char *template_text;
+  /** Bytes at `template_text`. */
+  size_t template_len;
+  /** A JSON array of tools, anything else is INVALID_ARGUMENT; NULL (default) for none. */
+  const char *tools_json;
+  /** Bytes at `tools_json`. */
+  size_t tools_len;
+  /** A JSON object whose entries become variables of the template and win over all others; NULL (default) for none. */
+  const char *vars_json;
+  /** Bytes at `vars_json`. */
+  size_t vars_len;
+} segno_chat_opts;
+
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
+void segno_chat_opts_init(struct segno_chat_opts *opts, size_t size);
 
 /**
- * Version of the library at run time, for example "0.1.0"; a static string.
+ * Renders a conversation with the model's chat template, or with one of the caller's. Tokenize the result with
+ * `SEGNO_TOKENIZE_PARSE_SPECIAL` alone: templates write the begin token themselves.
  *
- * Any thread. Since 0.1.
+ * `messages_json`: `json_len` bytes, the array of messages that chat services take: objects with "role", "content" (text or parts),
+ * "tool_calls" and so on. `opts`: NULL for defaults. `buf`: room for `cap` bytes; `len` receives how many there are. A template runs on a
+ * thread of the library and may use up to 128 KiB of source, 4,000,000 steps, 96 MiB for its values at one time, 4 MiB of output and
+ * 2,000 levels of nesting. Every operation pays steps for the size of its operands, so that they end within about two seconds of a slow
+ * processor; there is no way to cancel a rendering. Codes: NULL_POINTER, INVALID_ARGUMENT (JSON that is none),
+ * NOT_FOUND (the model has no template), TEMPLATE (it does not compile or exceeds a limit, by name, with the line and, where an error is about
+ * one message, that message's index; what the template raises itself is the message as it is),
+ * BUFFER_TOO_SMALL, OUT_OF_MEMORY. Any thread. Since 0.1.
  */
-const char *segno_version_string(void);
+segno_status segno_chat_render(const struct segno_model *model,
+                               const char *messages_json,
+                               size_t json_len,
+                               const struct segno_chat_opts *opts,
+                               char *buf,
+                               size_t cap,
+                               size_t *len,
+                               struct segno_error **err);
+
+/* ---- Sessions ------------------------------------------------------------------------------------------------------
+ *
+ * A segno_session is everything that changes while a model runs: the cache of keys and values, and the buffers of a pass. All of
+ * its memory is taken when it is created; steps take none.
+ */
+
+/** KV cache in 16-bit floats. */
+#define SEGNO_KV_F16 0
+/** KV cache in 32-bit floats. */
+#define SEGNO_KV_F32 1
 
 /**
- * Number of the ABI that the library has at run time.
- *
- * Any thread. Since 0.1.
+ * Everything that changes while a model runs: sequences, KV cache, buffers. Owned by the host; takes one call at a time, a second
+ * one gets BUSY. Beside a call may run `segno_session_cancel`, `segno_session_stats_get`, `segno_seq_stats_get` and `segno_seq_length`. Keeps
+ * its model alive.
  */
-uint32_t segno_abi_version(void);
+typedef struct segno_session segno_session;
+
+/** Options of a session; fill with `segno_session_opts_init`. */
+typedef struct segno_session_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** Most sequences open at once, 1 to 256, 8 by default. */
+  uint32_t max_seqs;
+  /**
+   * Tokens that the KV cache holds for all sequences together; 0 (default): the model's context, at most 8192. Models with two rotations
+   * (LongRoPE) use the long one in all sequences where this is more than the context that they were first trained for. Layers that see a
+   * window (Gemma, OLMo 3 and others) keep no more than it and `max_prefill` tokens of each sequence, where that is less.
+   */
+  uint64_t kv_tokens;
+  /** Most prompt tokens of one pass, 1 to 16384, 512 by default: what a running stream may have to wait for. */
+  uint32_t max_prefill;
+  /** `SEGNO_KV_F16` (default) or `SEGNO_KV_F32`. */
+  int32_t kv_type;
+} segno_session_opts;
+
+/** Memory that a session takes, in bytes, the weights that it shares with others included. */
+typedef struct segno_memory {
+  /** Bytes of this struct that the library knows. */
+  uint32_t struct_size;
+  /** Zero. */
+  uint32_t reserved;
+  /** Weights in host memory, a mapped file included. */
+  uint64_t host_weights;
+  /** KV cache in host memory. */
+  uint64_t host_kv;
+  /** Buffers of the forward pass in host memory, logits included. */
+  uint64_t host_arena;
+  /** Weights in the GPU's memory. */
+  uint64_t device_weights;
+  /** KV cache in the GPU's memory. */
+  uint64_t device_kv;
+  /** Buffers of the forward pass in the GPU's memory. */
+  uint64_t device_arena;
+  /** Graphs in the GPU's memory. */
+  uint64_t device_graphs;
+} segno_memory;
+
+/** Figures of a session. Of a running call they are those that its last finished pass has left; together they are of one moment. */
+typedef struct segno_session_stats {
+  /** Bytes of this struct that the library knows. */
+  uint32_t struct_size;
+  /** Tokens of a page of the KV cache. */
+  uint32_t page_tokens;
+  /** Most sequences open at once. */
+  uint32_t max_seqs;
+  /** Sequences that are open. */
+  uint32_t seqs;
+  /** Tokens of all open sequences: evaluated, queued and sampled. */
+  uint64_t tokens;
+  /** Pages of the KV cache that sequences hold; one that several share counts once. */
+  uint64_t pages_used;
+  /** Pages that nobody holds. A sequence takes one when its last is full, and a fork takes one at once. */
+  uint64_t pages_free;
+  /** Passes over the model that ended well. */
+  uint64_t passes;
+  /** Tokens that were evaluated as prompts: by prefill and logits calls, and by decode calls for a sequence that lacked more than one. */
+  uint64_t prompt_tokens;
+  /** Tokens that were sampled. */
+  uint64_t decoded_tokens;
+  /** Microseconds of passes for prompts. A pass that also served other sequences is divided by the number of tokens that it evaluated. */
+  uint64_t prompt_us;
+  /** Microseconds of passes for sampled tokens, divided likewise, and of sampling. */
+  uint64_t decode_us;
+} segno_session_stats;
+
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
+void segno_session_opts_init(struct segno_session_opts *opts, size_t size);
 
 /**
- * Whether a capability is compiled in and usable on this machine now: 1 or 0.
+ * Makes a session and reserves all its memory: no later call but opening, forking and appending to a sequence takes more.
  *
- * `name` is "cuda", "avx2" or "avx512"; NULL and unknown names give 0. Any thread. Since 0.1.
+ * `opts`: NULL for defaults. `out` receives the session, NULL on failure; free it with `segno_session_free`. Codes: NULL_POINTER,
+ * INVALID_ARGUMENT, OUT_OF_MEMORY. Any thread. Since 0.1.
  */
-int32_t segno_has_feature(const char *name);
+segno_status segno_session_create(const struct segno_model *model,
+                                  const struct segno_session_opts *opts,
+                                  struct segno_session **out,
+                                  struct segno_error **err);
+
+/** Frees a session and its sequences; NULL is allowed. No call on it may be running. Since 0.1. */
+void segno_session_free(struct segno_session *session);
+
+/**
+ * Tells the memory of a session.
+ *
+ * `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: NULL_POINTER, INVALID_ARGUMENT, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_session_memory(const struct segno_session *session,
+                                  struct segno_memory *out,
+                                  size_t size,
+                                  struct segno_error **err);
+
+/**
+ * Tells the figures of a session: how full it is, and what it has done since it was created.
+ *
+ * `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: NULL_POINTER, INVALID_ARGUMENT, POISONED. Any thread, beside a running call
+ * too, which it does not delay, and for which it does not wait. Since 0.1.
+ */
+segno_status segno_session_stats_get(const struct segno_session *session,
+                                     struct segno_session_stats *out,
+                                     size_t size,
+                                     struct segno_error **err);
+
+/**
+ * Raises (`on` non-zero) or lowers (0) the session's cancel flag. While it is raised, prefill, logits and decode calls return
+ * `SEGNO_CANCELLED`, the running one too, within a fraction of a pass; every sequence is at its length before the call. A wait for a GPU ends
+ * too, though the GPU may be at work a little longer: the session's next call waits for that. A GPU that answers nobody for 60 seconds, and 50
+ * milliseconds more for each token of the pass, fails the call with DEVICE, and every later one of the context.
+ *
+ * May run beside another call on the same session. Codes: NULL_POINTER, INVALID_ARGUMENT. Any thread. Since 0.1.
+ */
+segno_status segno_session_cancel(const struct segno_session *session,
+                                  int32_t on);
+
+/* ---- Sequences -----------------------------------------------------------------------------------------------------
+ *
+ * A sequence is one text of a session, named by a number: the tokens so far, what is cached of them, and how the next one is
+ * chosen. It is opened, fed, forked, cut back and closed; forks share what they have in common.
+ */
+
+/** Tokens that end generation by the rules of the vocabulary do not end it; `stop_tokens` still do. */
+#define SEGNO_SAMPLER_IGNORE_EOG 1
+/** A seed taken at random. */
+#define SEGNO_SEED_RANDOM 18446744073709551615ull
+
+/** A number added to a token's logit. */
+typedef struct segno_logit_bias {
+  /** The token. */
+  int32_t token;
+  /** Added to its logit; negative infinity bans it. */
+  float bias;
+} segno_logit_bias;
+
+/**
+ * How tokens are drawn; fill with `segno_sampler_opts_init`. Applied in this order: bias, penalties over the last tokens of the history
+ * (prompt included), top_k, typical_p, top_p, min_p, temperature. The draw depends on the seed, the position and the logits alone.
+ */
+typedef struct segno_sampler_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** `SEGNO_SAMPLER_...`, combined with `|`; 0 by default. */
+  uint32_t flags;
+  /** 0 to 100, 0.8 by default; 0 takes the highest logit after bias and penalties. */
+  float temperature;
+  /** Keeps the most probable tokens that sum to this, above 0 to 1, 0.95 by default; 1 is off. */
+  float top_p;
+  /** Keeps tokens at least this probable relative to the best, 0 to 1, 0.05 by default; 0 is off. */
+  float min_p;
+  /** Keeps the tokens whose information is closest to the expected, above 0 to 1; 1 (default) is off. */
+  float typical_p;
+  /** Divides positive and multiplies negative logits of repeated tokens, above 0 to 10; 1 (default) is off. */
+  float repeat_penalty;
+  /** Subtracted for every occurrence of a token, -10 to 10; 0 (default) is off. */
+  float frequency_penalty;
+  /** Subtracted once from tokens that have occurred, -10 to 10; 0 (default) is off. */
+  float presence_penalty;
+  /** Keeps this many of the highest logits, 40 by default; 0 is off. */
+  int32_t top_k;
+  /** Tokens of the history that penalties look at, 64 by default; 0 is none, -1 is all. */
+  int32_t penalty_last_n;
+  /** Zero. */
+  uint32_t reserved;
+  /** Seed of the draw, `SEGNO_SEED_RANDOM` by default. */
+  uint64_t seed;
+  /** `bias_count` entries, copied; NULL when there are none. */
+  const struct segno_logit_bias *bias;
+  /** Number of entries at `bias`. */
+  size_t bias_count;
+  /** `stop_token_count` tokens that end generation too, copied; NULL when there are none. */
+  const int32_t *stop_tokens;
+  /** Number of tokens at `stop_tokens`. */
+  size_t stop_token_count;
+} segno_sampler_opts;
+
+/** Figures of a sequence. Of a running call they are those that its last finished pass has left; together they are of one moment. */
+typedef struct segno_seq_stats {
+  /** Bytes of this struct that the library knows. */
+  uint32_t struct_size;
+  /** Zero. */
+  uint32_t reserved;
+  /** Its tokens: evaluated, queued and sampled. */
+  uint64_t tokens;
+  /** Those whose keys and values are in the KV cache; the others are evaluated by the calls that need them. */
+  uint64_t evaluated;
+  /** Pages of the KV cache that it holds, those that it shares with others included; of the layers that see everything. */
+  uint64_t pages;
+  /** Tokens that were evaluated for it as prompts; a fork begins at 0. */
+  uint64_t prompt_tokens;
+  /** Tokens that it has sampled; a fork begins at 0. */
+  uint64_t decoded_tokens;
+  /** Seed of its draw; of a random one what it came to, so that the same words can be had again. */
+  uint64_t seed;
+} segno_seq_stats;
+
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
+void segno_sampler_opts_init(struct segno_sampler_opts *opts, size_t size);
+
+/**
+ * Opens an empty sequence.
+ *
+ * `opts`: NULL for defaults; arrays are copied. `seq` receives the id, which the session never uses again. Codes: NULL_POINTER,
+ * INVALID_ARGUMENT (an option out of range), SEQ_FULL, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_seq_open(struct segno_session *session,
+                            const struct segno_sampler_opts *opts,
+                            int32_t *seq,
+                            struct segno_error **err);
+
+/**
+ * Queues prompt tokens behind a sequence's history without evaluating them; the next decode or prefill calls do.
+ *
+ * `tokens`: `count` ids. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (a token outside the vocabulary; `segno_error_item` is its
+ * index), CONTEXT_FULL (nothing is queued), OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_seq_append(struct segno_session *session,
+                              int32_t seq,
+                              const int32_t *tokens,
+                              size_t count,
+                              struct segno_error **err);
+
+/**
+ * Queues prompt tokens and evaluates the whole queue, in as many passes as it takes. A failed or cancelled call leaves the sequence
+ * at its length before it.
+ *
+ * `tokens`: `count` ids. Codes: those of `segno_seq_append`, KV_FULL, DEVICE, and the outcome `SEGNO_CANCELLED`. Since 0.1.
+ */
+segno_status segno_seq_prefill(struct segno_session *session,
+                               int32_t seq,
+                               const int32_t *tokens,
+                               size_t count,
+                               struct segno_error **err);
+
+/**
+ * Number of tokens of a sequence: evaluated, queued and sampled.
+ *
+ * `tokens` receives it; beside a running call, what the last finished pass has left. Codes: NULL_POINTER, NOT_FOUND, POISONED. Any thread, beside
+ * a running call too, for which it does not wait. Since 0.1.
+ */
+segno_status segno_seq_length(const struct segno_session *session,
+                              int32_t seq,
+                              size_t *tokens,
+                              struct segno_error **err);
+
+/**
+ * Tells the figures of a sequence.
+ *
+ * `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT, POISONED. Any thread, beside a
+ * running call too, which it does not delay, and for which it does not wait. Since 0.1.
+ */
+segno_status segno_seq_stats_get(const struct segno_session *session,
+                                 int32_t seq,
+                                 struct segno_seq_stats *out,
+                                 size_t size,
+                                 struct segno_error **err);
+
+/**
+ * Raw logits after the last token of a sequence, evaluating its queue first.
+ *
+ * `buf`: room for `cap` floats; `count` receives the number of logits, the vocabulary's size. `buf` NULL with `cap` 0 asks for that number
+ * and evaluates nothing. Codes: NULL_POINTER, NOT_FOUND, BUFFER_TOO_SMALL (before any evaluation), INVALID_ARGUMENT (an empty sequence),
+ * KV_FULL, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
+ */
+segno_status segno_seq_logits(struct segno_session *session,
+                              int32_t seq,
+                              float *buf,
+                              size_t cap,
+                              size_t *count,
+                              struct segno_error **err);
+
+/**
+ * Gives a sequence another sampler, from its next token on.
+ *
+ * `opts`: NULL for defaults; arrays are copied. Codes: NOT_FOUND, INVALID_ARGUMENT (an option out of range), NULL_POINTER, OUT_OF_MEMORY, BUSY,
+ * POISONED; a failed call keeps the old sampler. Since 0.1.
+ */
+segno_status segno_seq_sampler_set(struct segno_session *session,
+                                   int32_t seq,
+                                   const struct segno_sampler_opts *opts,
+                                   struct segno_error **err);
+
+/**
+ * Opens a sequence with the history of another, queue included; evaluated tokens are shared, not copied.
+ *
+ * `opts`: NULL keeps the parent's options, and its seed if one was given; the fork of a sequence with a random seed gets another one. `out` receives the new id. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT,
+ * SEQ_FULL, KV_FULL, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_seq_fork(struct segno_session *session,
+                            int32_t seq,
+                            const struct segno_sampler_opts *opts,
+                            int32_t *out,
+                            struct segno_error **err);
+
+/**
+ * Keeps the first `tokens` tokens of a sequence; 0 empties it.
+ *
+ * Of most models this costs one token, which the next call evaluates again where it needs logits. Layers that see a window keep the last
+ * tokens alone: a model with such layers is cut by up to about `max_prefill` tokens at that price, further back it gives its pages up and evaluates
+ * what is kept anew in the calls that follow, `segno_decode_step` with PENDING until it is done.
+ *
+ * Codes: NOT_FOUND, INVALID_ARGUMENT (more than its length), BUSY, POISONED, NULL_POINTER. Since 0.1.
+ */
+segno_status segno_seq_truncate(struct segno_session *session,
+                                int32_t seq,
+                                size_t tokens,
+                                struct segno_error **err);
+
+/**
+ * Closes a sequence and gives its pages back to the pool.
+ *
+ * Codes: NOT_FOUND, BUSY, POISONED, NULL_POINTER. Since 0.1.
+ */
+segno_status segno_seq_close(struct segno_session *session, int32_t seq, struct segno_error **err);
+
+/* ---- Decoding ------------------------------------------------------------------------------------------------------
+ *
+ * One token a call for one sequence, or for many in one pass. Queued prompts are evaluated on the way.
+ */
+
+/**
+ * Advances one sequence: evaluates what it lacks, at most `max_prefill` tokens, then samples a token and appends it.
+ *
+ * `token` receives the sampled token; it is written with `SEGNO_OK` and `SEGNO_DONE` (the token ended generation; it is in the history, and a
+ * further call goes on from it). Other outcomes: `SEGNO_PENDING` (the prompt is longer than one pass: call again), `SEGNO_CANCELLED`.
+ * Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (an empty sequence), CONTEXT_FULL, KV_FULL, DEVICE, BUSY, POISONED; the sequence is then as it
+ * was. Allocates nothing. Since 0.1.
+ */
+segno_status segno_decode_step(struct segno_session *session,
+                               int32_t seq,
+                               int32_t *token,
+                               struct segno_error **err);
+
+/**
+ * Advances every listed sequence by one step, in one pass: running streams always, prompts within a budget of `max_prefill` tokens in
+ * list order.
+ *
+ * `seqs`: `count` ids, each once. `tokens` and `statuses`: room for `count` results, all written once the call has begun; `tokens[i]` is -1
+ * unless `statuses[i]` is `SEGNO_OK` or `SEGNO_DONE`. `statuses[i]` is what `segno_decode_step` would answer for item i. Returns `SEGNO_OK`, or the
+ * code of the first failed item (`segno_error_item` is its index): its sequence is as it was, the others have advanced; or
+ * `SEGNO_CANCELLED`: no item has advanced. Also: NULL_POINTER, BUSY, POISONED. Allocates nothing. Since 0.1.
+ */
+segno_status segno_decode_batch(struct segno_session *session,
+                                const int32_t *seqs,
+                                size_t count,
+                                int32_t *tokens,
+                                segno_status *statuses,
+                                struct segno_error **err);
+
+/* ---- Plans ---------------------------------------------------------------------------------------------------------
+ *
+ * What a model and a session would take, from the header of a file or the configuration of a folder alone.
+ */
+
+/** Memory that a model and one session would take, in bytes, and whether there is as much. */
+typedef struct segno_plan {
+  /** Bytes of this struct that the library knows. */
+  uint32_t struct_size;
+  /** 1 when everything fits into the free memory, otherwise 0. */
+  uint32_t fits;
+  /** Weights in host memory, a mapped file included. */
+  uint64_t host_weights;
+  /** KV cache in host memory. */
+  uint64_t host_kv;
+  /** Buffers of the forward pass in host memory, logits included. */
+  uint64_t host_arena;
+  /** Host memory that can be taken now, within the limits of the process's cgroups and address space. */
+  uint64_t host_free;
+  /** Weights in the GPU's memory. */
+  uint64_t device_weights;
+  /** KV cache in the GPU's memory. */
+  uint64_t device_kv;
+  /** Buffers of the forward pass in the GPU's memory. */
+  uint64_t device_arena;
+  /** Memory of the GPU that can be taken now. */
+  uint64_t device_free;
+  /** Graphs in the GPU's memory. */
+  uint64_t device_graphs;
+} segno_plan;
+
+/**
+ * Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded. The file
+ * is mapped meanwhile and must not be truncated; with `SEGNO_MODEL_NO_MMAP` all of it is read into memory instead, and given back.
+ *
+ * `path`: NUL-terminated UTF-8. `model_opts`, `session_opts`: NULL for defaults. `out` points to a struct of `size` bytes; pass `sizeof *out`.
+ * Codes: those of `segno_model_load` and `segno_session_create`. Any thread. Since 0.1.
+ */
+segno_status segno_plan_get(const struct segno_ctx *ctx,
+                            const char *path,
+                            const struct segno_model_opts *model_opts,
+                            const struct segno_session_opts *session_opts,
+                            struct segno_plan *out,
+                            size_t size,
+                            struct segno_error **err);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+}
+#endif
 
-#endif  /* SEGNO_H */
+#endif /* SEGNO_H */

@@ -5,7 +5,8 @@
  * the value or the segno::failure, and throws nothing but what memory allocation throws. Under -fno-exceptions, or when
  * SEGNO_NO_EXCEPTIONS is defined (in every file of a program or in none), only the second form exists.
  *
- * Objects may be destroyed in any order. Threads: as segno.h says. A sequence, a batch and a generation count as calls on their session.
+ * Objects may be destroyed in any order. Threads: as segno.h says. What is called on a sequence, a batch or a generation is a call on the
+ * session, but for `stats` and `length`, which run beside others.
  */
 #ifndef SEGNO_HPP
 #define SEGNO_HPP
@@ -134,6 +135,12 @@ struct context_options : segno_ctx_opts {
 /// the load has come, on the loading thread, and returns whether to go on. What it throws leaves the call that loads.
 struct model_options : segno_model_opts {
     model_options() { segno_model_opts_init(this, sizeof(segno_model_opts)); }
+    std::function<bool(float done)> on_progress;
+};
+
+/// Options of saving: the fields of segno_save_opts with their defaults.
+struct save_options : segno_save_opts {
+    save_options() { segno_save_opts_init(this, sizeof(segno_save_opts)); }
     std::function<bool(float done)> on_progress;
 };
 
@@ -332,6 +339,24 @@ public:
             return segno_model_meta(get(), key.c_str(), buf, cap, len, err);
         });
     }
+    /// Writes one GGUF file, which takes the place of another once it is whole. What `on_progress` ends fails with SEGNO_CANCELLED.
+    result<segno_status> try_save(const std::string &path, const save_options &options = {}) const
+    {
+        segno_save_opts opts = options;
+        detail::progress progress{options.on_progress};
+        if (options.on_progress) {
+            opts.progress = detail::progress::forward;
+            opts.progress_user = &progress;
+        }
+        auto f = detail::fails([&](segno_error **err) { return segno_model_save(get(), path.c_str(), &opts, err); });
+#if SEGNO_EXCEPTIONS
+        if (progress.thrown)
+            std::rethrow_exception(progress.thrown);
+#endif
+        if (f)
+            return std::move(*f);
+        return segno_status{SEGNO_OK};
+    }
     /// Text to tokens; `flags` are SEGNO_TOKENIZE_...
     result<std::vector<token>> try_tokenize(std::string_view text, std::uint32_t flags = SEGNO_TOKENIZE_ADD_SPECIAL) const
     {
@@ -388,6 +413,7 @@ public:
     }
     segno_model_info info() const { return try_info().value(); }
     std::string meta(const std::string &key) const { return try_meta(key).value(); }
+    void save(const std::string &path, const save_options &options = {}) const { (void)try_save(path, options).value(); }
     std::vector<token> tokenize(std::string_view text, std::uint32_t flags = SEGNO_TOKENIZE_ADD_SPECIAL) const
     {
         return try_tokenize(text, flags).value();
@@ -434,6 +460,21 @@ private:
     std::shared_ptr<const detail::log_sink> log_;
     std::unique_ptr<segno_model, detail::release> handle_;
 };
+
+/// Number of devices of a kind (SEGNO_DEVICE_...).
+inline result<std::int32_t> try_device_count(std::int32_t kind)
+{
+    std::int32_t count = 0;
+    if (auto f = detail::fails([&](segno_error **err) { return segno_device_count(kind, &count, err); }))
+        return std::move(*f);
+    return count;
+}
+
+/// Device number `index` of a kind.
+inline result<segno_device_info> try_device(std::int32_t kind, std::int32_t index = 0)
+{
+    return detail::read<segno_device_info>([&](auto *out, auto **err) { return segno_device_info_get(kind, index, out, sizeof *out, err); });
+}
 
 /// What loading a model and creating a session would take, from the file's header alone.
 inline result<segno_plan> try_plan(const context &ctx, const std::string &path, const model_options &model = {},
@@ -510,7 +551,7 @@ private:
     std::unique_ptr<segno_text, detail::release> handle_;
 };
 
-/// Everything that changes while a model runs. Takes one call at a time; only `cancel` may run beside another.
+/// Everything that changes while a model runs. Takes one call at a time; `cancel` and `stats` may run beside another.
 class session {
 public:
     session(session &&) noexcept = default;
@@ -532,12 +573,18 @@ public:
     {
         return detail::read<segno_memory>([&](auto *out, auto **err) { return segno_session_memory(get(), out, sizeof *out, err); });
     }
+    /// How full the session is and what it has done. Any thread, beside a running call too.
+    result<segno_session_stats> try_stats() const
+    {
+        return detail::read<segno_session_stats>([&](auto *out, auto **err) { return segno_session_stats_get(get(), out, sizeof *out, err); });
+    }
     /// Raises or lowers the cancel flag: while it is raised, calls that evaluate end with SEGNO_CANCELLED. Any thread.
     void cancel(bool on) const { segno_session_cancel(get(), on ? 1 : 0); }
 #if SEGNO_EXCEPTIONS
     static session create(const model &m, const session_options &options = {}) { return try_create(m, options).value(); }
     sequence open(const sampler_options &options = {});
     segno_memory memory() const { return try_memory().value(); }
+    segno_session_stats stats() const { return try_stats().value(); }
 #endif
     segno_session *get() const { return handle_.get(); }
 
@@ -584,10 +631,15 @@ public:
     {
         return detail::call([&](segno_error **e) { return segno_seq_prefill(get(), id_, tokens.data(), tokens.size(), e); });
     }
-    /// Number of tokens: evaluated, queued and sampled.
+    /// Number of tokens: evaluated, queued and sampled. Any thread, beside a running call too.
     result<std::size_t> try_length() const
     {
         return detail::read<std::size_t>([&](auto *out, auto **err) { return segno_seq_length(get(), id_, out, err); });
+    }
+    /// Its tokens, pages and seed, and what has been done for it. Any thread, beside a running call too.
+    result<segno_seq_stats> try_stats() const
+    {
+        return detail::read<segno_seq_stats>([&](auto *out, auto **err) { return segno_seq_stats_get(get(), id_, out, sizeof *out, err); });
     }
     /// Raw logits after the last token.
     result<std::vector<float>> try_logits()
@@ -600,7 +652,7 @@ public:
     {
         return detail::call([&](segno_error **err) { return segno_seq_sampler_set(get(), id_, &options, err); });
     }
-    /// Opens a sequence with this one's history, options and seed.
+    /// Opens a sequence with this one's history and options, and its seed if one was given; instead of a random seed it gets another.
     result<sequence> try_fork() const { return fork_with(nullptr); }
     result<sequence> try_fork(const sampler_options &options) const { return fork_with(&options); }
     /// Keeps the first `tokens` tokens.
@@ -618,11 +670,12 @@ public:
         return step{*status, *status == SEGNO_OK || *status == SEGNO_DONE ? t : -1};
     }
     /// A range over at most `limit` further tokens and their text. Its loop never throws: ask the range afterwards how it ended.
-    generation try_generate(text &stream, std::size_t limit = std::numeric_limits<std::size_t>::max());
+    generation try_generate(text &stream, std::size_t limit = (std::numeric_limits<std::size_t>::max)());
 #if SEGNO_EXCEPTIONS
     segno_status append(token_view tokens) { return try_append(tokens).value(); }
     segno_status prefill(token_view tokens) { return try_prefill(tokens).value(); }
     std::size_t length() const { return try_length().value(); }
+    segno_seq_stats stats() const { return try_stats().value(); }
     std::vector<float> logits() { return try_logits().value(); }
     void set_sampler(const sampler_options &options) { (void)try_set_sampler(options).value(); }
     sequence fork() const { return try_fork().value(); }
@@ -631,7 +684,7 @@ public:
     step decode() { return try_decode().value(); }
     /// A range over at most `limit` further tokens and their text, for one loop:
     /// `for (auto piece : seq.generate(stream)) std::cout << piece.text;`
-    generation generate(text &stream, std::size_t limit = std::numeric_limits<std::size_t>::max());
+    generation generate(text &stream, std::size_t limit = (std::numeric_limits<std::size_t>::max)());
 #endif
 
 private:
@@ -799,7 +852,7 @@ public:
 #endif
 
 private:
-    static constexpr segno_status untouched = std::numeric_limits<segno_status>::min();
+    static constexpr segno_status untouched = (std::numeric_limits<segno_status>::min)();
     std::shared_ptr<segno_session> session_;
     std::vector<std::int32_t> seqs_;
     std::vector<token> tokens_;
@@ -807,6 +860,8 @@ private:
 };
 
 #if SEGNO_EXCEPTIONS
+inline std::int32_t device_count(std::int32_t kind) { return try_device_count(kind).value(); }
+inline segno_device_info device(std::int32_t kind, std::int32_t index = 0) { return try_device(kind, index).value(); }
 inline segno_plan plan(const context &ctx, const std::string &path, const model_options &model = {}, const session_options &session = {})
 {
     return try_plan(ctx, path, model, session).value();

@@ -45,11 +45,13 @@ type ContextOptions struct {
 	// FastBatches lets prompts, and batches of more than 4 sequences, on a GPU of compute capability 9.0 multiply 16-bit floats: they are faster,
 	// but a sequence's tokens may depend on its company.
 	FastBatches bool
+	// Overcommit takes memory although there is not as much; otherwise loading a model and creating a session fail before they take any.
+	Overcommit bool
 	// CUDAContext is a CUcontext of the host's own, in which all work on the GPU is then done; it must outlive the context and all made from it.
 	CUDAContext unsafe.Pointer
 	// StreamPriority is that of the work on a GPU: 0 to the lowest number that the device takes, which runs first.
 	StreamPriority int
-	// Log receives diagnostics, from any goroutine, one call at a time. It must not call into the context or what was made from it.
+	// Log receives diagnostics, from any goroutine, one call at a time. Calls from it into the context or what was made from it fail with Busy.
 	Log func(level LogLevel, line string)
 }
 
@@ -88,6 +90,9 @@ func NewContext(opts *ContextOptions) (*Context, error) {
 	}
 	if opts.FastBatches {
 		c.flags |= C.SEGNO_CTX_FAST_BATCHES
+	}
+	if opts.Overcommit {
+		c.flags |= C.SEGNO_CTX_OVERCOMMIT
 	}
 	c.cuda_context = opts.CUDAContext
 	c.stream_priority = C.int32_t(opts.StreamPriority)

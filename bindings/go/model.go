@@ -11,6 +11,12 @@ static void segno_go_set_progress(segno_model_opts *opts, uintptr_t user)
 	opts->progress = segnoGoProgress;
 	opts->progress_user = (void *)user;
 }
+
+static void segno_go_set_save_progress(segno_save_opts *opts, uintptr_t user)
+{
+	opts->progress = segnoGoProgress;
+	opts->progress_user = (void *)user;
+}
 */
 import "C"
 
@@ -27,7 +33,27 @@ type ModelOptions struct {
 	NoMmap bool // read the file instead of mapping it: for files that somebody may truncate while they are in use
 	// Progress hears from 0 to 1 how far the load has come, on the loading goroutine, and returns whether to go on.
 	Progress func(done float32) bool
+	// Quantize is what matrices of floats become while they are loaded. Those that are quantized already stay as they are.
+	Quantize WeightType
 }
+
+// WeightType is how weights are stored.
+type WeightType int32
+
+// Types that weights can be brought to; WeightKeep leaves them as they are.
+const (
+	WeightKeep WeightType = C.SEGNO_TYPE_KEEP
+	WeightF16  WeightType = C.SEGNO_TYPE_F16
+	WeightBF16 WeightType = C.SEGNO_TYPE_BF16
+	WeightQ8_0 WeightType = C.SEGNO_TYPE_Q8_0
+	WeightQ4_0 WeightType = C.SEGNO_TYPE_Q4_0
+	WeightQ4_1 WeightType = C.SEGNO_TYPE_Q4_1
+	WeightQ5_0 WeightType = C.SEGNO_TYPE_Q5_0
+	WeightQ5_1 WeightType = C.SEGNO_TYPE_Q5_1
+	WeightQ4_K WeightType = C.SEGNO_TYPE_Q4_K
+	WeightQ5_K WeightType = C.SEGNO_TYPE_Q5_K
+	WeightQ6_K WeightType = C.SEGNO_TYPE_Q6_K
+)
 
 // ModelInfo holds sizes and names of a model. BOS and EOS are -1 when there are none.
 type ModelInfo struct {
@@ -49,7 +75,7 @@ type modelState struct {
 	sink   *logSink
 }
 
-// LoadModel loads a GGUF file. A cancelled ctx ends the load. opts may be nil.
+// LoadModel loads a GGUF file or a Hugging Face folder. A cancelled ctx ends the load. opts may be nil.
 func (c *Context) LoadModel(ctx context.Context, path string, opts *ModelOptions) (*Model, error) {
 	cPath := C.CString(path)
 	defer C.free(unsafe.Pointer(cPath))
@@ -109,9 +135,13 @@ func (c *Context) load(ctx context.Context, opts *ModelOptions,
 func (o *ModelOptions) c() C.segno_model_opts {
 	var c C.segno_model_opts
 	C.segno_model_opts_init(&c, C.sizeof_segno_model_opts)
-	if o != nil && o.NoMmap {
+	if o == nil {
+		return c
+	}
+	if o.NoMmap {
 		c.flags |= C.SEGNO_MODEL_NO_MMAP
 	}
+	c.quantize = C.int32_t(o.Quantize)
 	return c
 }
 
@@ -167,6 +197,48 @@ func (m *Model) Info() (ModelInfo, error) {
 	}, nil
 }
 
+// SaveOptions are the options of saving; the zero value is the default.
+type SaveOptions struct {
+	// Progress hears from 0 to 1 how far it has come, on the saving goroutine, and returns whether to go on.
+	Progress func(done float32) bool
+}
+
+// Save writes the model to one GGUF file, which takes the place of another once it is whole. A cancelled ctx ends it, and leaves nothing behind. opts
+// may be nil.
+func (m *Model) Save(ctx context.Context, path string, opts *SaveOptions) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	handle, err := m.enter()
+	if err != nil {
+		return err
+	}
+	defer m.leave()
+	cPath := C.CString(path)
+	defer C.free(unsafe.Pointer(cPath))
+	p := &progress{function: func(done float32) bool {
+		return ctx.Err() == nil && (opts == nil || opts.Progress == nil || opts.Progress(done))
+	}}
+	user := cgo.NewHandle(p)
+	defer user.Delete()
+	var o C.segno_save_opts
+	C.segno_save_opts_init(&o, C.sizeof_segno_save_opts)
+	C.segno_go_set_save_progress(&o, C.uintptr_t(user))
+	var detail *C.segno_error
+	status := C.segno_model_save(handle, cPath, &o, &detail)
+	if err = take(status, detail); err == nil && status == C.SEGNO_CANCELLED {
+		if err = ctx.Err(); err == nil {
+			err = Cancelled
+		}
+	}
+	for _, panicked := range []error{m.state.sink.caught(), p.caught()} {
+		if panicked != nil {
+			err = panicked
+		}
+	}
+	return err
+}
+
 // Meta returns one entry of the metadata as text; an absent key is NotFound.
 func (m *Model) Meta(key string) (string, error) {
 	handle, err := m.enter()
@@ -187,6 +259,7 @@ type Plan struct {
 	Fits                                             bool
 	HostWeights, HostKV, HostArena, HostFree         uint64
 	DeviceWeights, DeviceKV, DeviceArena, DeviceFree uint64
+	DeviceGraphs                                     uint64 // an estimate
 }
 
 // Plan tells what LoadModel and NewSession would take, from the file's header alone. Both options may be nil.
@@ -205,5 +278,5 @@ func (c *Context) Plan(path string, model *ModelOptions, session *SessionOptions
 		return Plan{}, err
 	}
 	return Plan{p.fits == 1, uint64(p.host_weights), uint64(p.host_kv), uint64(p.host_arena), uint64(p.host_free),
-		uint64(p.device_weights), uint64(p.device_kv), uint64(p.device_arena), uint64(p.device_free)}, nil
+		uint64(p.device_weights), uint64(p.device_kv), uint64(p.device_arena), uint64(p.device_free), uint64(p.device_graphs)}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -28,6 +29,47 @@ func TestLibraryDescribesItself(t *testing.T) {
 func TestGoTypesHaveTheLayoutOfC(t *testing.T) {
 	if unsafe.Sizeof(LogitBias{}) != 8 || unsafe.Offsetof(LogitBias{}.Bias) != 4 {
 		t.Fatal("LogitBias differs from segno_logit_bias")
+	}
+}
+
+func TestFloatsAreQuantizedWhileTheyAreLoaded(t *testing.T) {
+	ctx := must(NewContext(nil))(t)
+	defer ctx.Close()
+	kept := must(load(t, nil).Info())(t)
+	m := must(ctx.LoadModel(context.Background(), modelPath, &ModelOptions{Quantize: WeightQ4_0}))(t)
+	defer m.Close()
+	if info := must(m.Info())(t); info.Parameters != kept.Parameters || info.WeightBytes > kept.WeightBytes {
+		t.Fatal(info, kept)
+	}
+	if _, err := ctx.LoadModel(context.Background(), modelPath, &ModelOptions{Quantize: 99}); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
+}
+
+func TestModelsAreSaved(t *testing.T) {
+	ctx := must(NewContext(nil))(t)
+	defer ctx.Close()
+	path := filepath.Join(t.TempDir(), "saved.gguf")
+	m := must(ctx.LoadModel(context.Background(), modelPath, &ModelOptions{Quantize: WeightQ4_0}))(t)
+	defer m.Close()
+	heard := float32(-1)
+	if err := m.Save(context.Background(), path, &SaveOptions{Progress: func(done float32) bool { heard = done; return true }}); err != nil || heard != 1 {
+		t.Fatal(err, heard)
+	}
+	saved := must(ctx.LoadModel(context.Background(), path, nil))(t)
+	defer saved.Close()
+	if before, after := must(m.Info())(t), must(saved.Info())(t); before != after {
+		t.Fatal(before, after)
+	}
+	if err := m.Save(context.Background(), t.TempDir(), nil); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
+	other := filepath.Join(t.TempDir(), "cancelled.gguf")
+	if err := m.Save(context.Background(), other, &SaveOptions{Progress: func(float32) bool { return false }}); !errors.Is(err, Cancelled) {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(other); !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
 	}
 }
 

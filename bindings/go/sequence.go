@@ -30,7 +30,8 @@ func (s *Session) Open(opts *SamplerOptions) (*Sequence, error) {
 	})
 }
 
-// Fork opens a sequence with the history of this one; evaluated tokens are shared, not copied. Nil opts keep the sampler and its seed.
+// Fork opens a sequence with the history of this one; evaluated tokens are shared, not copied. Nil opts keep the sampler, and its
+// seed if one was given; instead of a random seed the fork gets another.
 func (q *Sequence) Fork(opts *SamplerOptions) (*Sequence, error) {
 	if q.closed.Load() {
 		return nil, ErrClosed
@@ -97,13 +98,41 @@ func (q *Sequence) Prefill(ctx context.Context, tokens []int32) error {
 	return err
 }
 
-// Len returns the number of tokens: evaluated, queued and sampled.
+// SequenceStats are the figures of a sequence, all of one moment. Beside a running call they are what its last finished pass has left.
+type SequenceStats struct {
+	Tokens        uint64 // evaluated, queued and sampled
+	Evaluated     uint64 // those whose keys and values are in the KV cache
+	Pages         uint64 // pages of the KV cache that it holds, shared ones included
+	PromptTokens  uint64 // evaluated for it as prompts
+	DecodedTokens uint64 // sampled
+	Seed          uint64 // of the draw; of a random one what it came to
+}
+
+// Stats tells the figures of the sequence. It waits for no running call.
+func (q *Sequence) Stats() (SequenceStats, error) {
+	var c C.segno_seq_stats
+	err := q.beside(func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_seq_stats_get(handle, q.id, &c, C.sizeof_segno_seq_stats, err)
+	})
+	return SequenceStats{uint64(c.tokens), uint64(c.evaluated), uint64(c.pages), uint64(c.prompt_tokens), uint64(c.decoded_tokens),
+		uint64(c.seed)}, err
+}
+
+// Len returns the number of tokens: evaluated, queued and sampled. It waits for no running call.
 func (q *Sequence) Len() (int, error) {
 	var tokens C.size_t
-	_, err := q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+	err := q.beside(func(handle *C.segno_session, err **C.segno_error) C.segno_status {
 		return C.segno_seq_length(handle, q.id, &tokens, err)
 	})
 	return int(tokens), err
+}
+
+func (q *Sequence) beside(function func(*C.segno_session, **C.segno_error) C.segno_status) error {
+	if q.closed.Load() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(q)
+	return q.session.beside(function)
 }
 
 // Logits returns the raw logits after the last token, evaluating the queue first.

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // KVType says in which numbers keys and values are kept.
@@ -31,9 +32,10 @@ type SessionOptions struct {
 type Memory struct {
 	HostWeights, HostKV, HostArena       uint64
 	DeviceWeights, DeviceKV, DeviceArena uint64
+	DeviceGraphs                         uint64 // an estimate
 }
 
-// Session is everything that changes while a model runs. Calls on it and on its sequences wait for each other.
+// Session is everything that changes while a model runs. Calls on it and on its sequences wait for each other, but for those that tell figures.
 type Session struct {
 	core  *sessionCore
 	model *Model
@@ -47,7 +49,7 @@ type sessionCore struct {
 	sink   *logSink
 	// Set before Close waits for its turn, so that calls queued behind it give up.
 	closing atomic.Bool
-	// Guards the handle against Close while a cancel is under way outside a turn.
+	// Guards the handle against Close while a call is under way outside a turn.
 	closeMu sync.Mutex
 
 	mu        sync.Mutex
@@ -128,7 +130,47 @@ func (s *Session) Memory() (Memory, error) {
 		return C.segno_session_memory(handle, &c, C.sizeof_segno_memory, err)
 	})
 	return Memory{uint64(c.host_weights), uint64(c.host_kv), uint64(c.host_arena),
-		uint64(c.device_weights), uint64(c.device_kv), uint64(c.device_arena)}, err
+		uint64(c.device_weights), uint64(c.device_kv), uint64(c.device_arena), uint64(c.device_graphs)}, err
+}
+
+// SessionStats are the figures of a session, all of one moment. Beside a running call they are what its last finished pass has left.
+type SessionStats struct {
+	PageTokens    int           // tokens of a page of the KV cache
+	MaxSeqs, Seqs int           // most sequences open at once, and those that are
+	Tokens        uint64        // of all open sequences: evaluated, queued and sampled
+	PagesUsed     uint64        // pages that sequences hold; one that several share counts once
+	PagesFree     uint64        // pages that nobody holds
+	Passes        uint64        // passes over the model
+	PromptTokens  uint64        // evaluated as prompts
+	DecodedTokens uint64        // sampled
+	PromptTime    time.Duration // of passes for prompts; one that served both is divided by the tokens that it evaluated
+	DecodeTime    time.Duration // of passes for sampled tokens, and of sampling
+}
+
+// Stats tells how full the session is and what it has done. It waits for no running call.
+func (s *Session) Stats() (SessionStats, error) {
+	var c C.segno_session_stats
+	err := s.beside(func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_session_stats_get(handle, &c, C.sizeof_segno_session_stats, err)
+	})
+	return SessionStats{
+		PageTokens: int(c.page_tokens), MaxSeqs: int(c.max_seqs), Seqs: int(c.seqs), Tokens: uint64(c.tokens),
+		PagesUsed: uint64(c.pages_used), PagesFree: uint64(c.pages_free), Passes: uint64(c.passes),
+		PromptTokens: uint64(c.prompt_tokens), DecodedTokens: uint64(c.decoded_tokens),
+		PromptTime: time.Duration(c.prompt_us) * time.Microsecond, DecodeTime: time.Duration(c.decode_us) * time.Microsecond,
+	}, err
+}
+
+// beside makes a call that the library allows beside others. Only Close holds it up.
+func (s *Session) beside(function func(*C.segno_session, **C.segno_error) C.segno_status) error {
+	defer runtime.KeepAlive(s)
+	s.core.closeMu.Lock()
+	defer s.core.closeMu.Unlock()
+	if s.core.handle == nil {
+		return ErrClosed
+	}
+	var detail *C.segno_error
+	return take(function(s.core.handle, &detail), detail)
 }
 
 // call makes one call on the session when its turn has come. A cancelled ctx ends the waiting and the call, and is the error.

@@ -292,3 +292,53 @@ func startOn(t *testing.T, seq *Sequence) *Sequence {
 	}
 	return seq
 }
+
+func TestFiguresAreToldBesideARunningCall(t *testing.T) {
+	s := open(t, load(t, nil), &SessionOptions{MaxSeqs: 3, MaxPrefill: 16})
+	seq := start(t, s, "ROMEO:", 5)
+	before := must(seq.Stats())(t)
+	if before.Seed != 5 || before.DecodedTokens != 0 || before.Tokens == 0 {
+		t.Fatalf("%+v", before)
+	}
+	// The turn is taken, as it is while a call runs.
+	s.core.turn <- struct{}{}
+	length := must(seq.Len())(t)
+	stats := must(s.Stats())(t)
+	<-s.core.turn
+	if length != int(before.Tokens) || stats.Seqs != 1 || stats.MaxSeqs != 3 || stats.Tokens != before.Tokens || stats.PagesFree == 0 {
+		t.Fatalf("%d, %+v", length, stats)
+	}
+	run(t, seq, 10)
+	after, told := must(seq.Stats())(t), must(s.Stats())(t)
+	if after.DecodedTokens != 10 || after.Tokens != before.Tokens+10 || after.PromptTokens == 0 || after.Evaluated == 0 || after.Pages == 0 {
+		t.Fatalf("%+v", after)
+	}
+	if told.DecodedTokens != 10 || told.Passes < 10 || told.DecodeTime <= 0 || told.PromptTime <= 0 || told.PageTokens == 0 || told.PagesUsed == 0 {
+		t.Fatalf("%+v", told)
+	}
+	seq.Close()
+	if _, err := seq.Stats(); err != ErrClosed {
+		t.Fatal(err)
+	}
+	s.Close()
+	if _, err := s.Stats(); err != ErrClosed {
+		t.Fatal(err)
+	}
+}
+
+func TestForksOfARandomSeedGoTheirOwnWays(t *testing.T) {
+	s := open(t, load(t, nil), nil)
+	for _, seed := range []uint64{SeedRandom, 7} {
+		opts := DefaultSampler()
+		opts.Seed = seed
+		parent := must(s.Open(opts))(t)
+		a, b := must(parent.Fork(nil))(t), must(parent.Fork(nil))(t)
+		same := must(a.Stats())(t).Seed == must(b.Stats())(t).Seed
+		if same != (seed != SeedRandom) {
+			t.Fatal(seed, same)
+		}
+		for _, q := range []*Sequence{parent, a, b} {
+			q.Close()
+		}
+	}
+}

@@ -12,7 +12,7 @@ func Version() string { return C.GoString(C.segno_version_string()) }
 // ABIVersion returns the ABI number of the library at run time.
 func ABIVersion() int { return int(C.segno_abi_version()) }
 
-// HasFeature tells whether a capability ("cuda", "avx2", "avx512") is compiled in and usable on this machine now.
+// HasFeature tells whether a capability ("cuda", "avx2", "avx512", "neon" and others of segno.h) is compiled in and usable on this machine now.
 func HasFeature(name string) bool {
 	cName := C.CString(name)
 	defer C.free(unsafe.Pointer(cName))

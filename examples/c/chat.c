@@ -1,7 +1,7 @@
 /* A conversation on the terminal: turns from standard input go through the model's chat template (or, without one, through plain
  * "User:" and "Assistant:" lines), replies stream out. /reset forgets everything.
  *
- *   chat MODEL.gguf [-s SEED] [-n TOKENS OF A REPLY] [SYSTEM PROMPT]
+ *   chat MODEL.gguf [-s SEED] [-n TOKENS OF A REPLY] [-t TEMPERATURE] [SYSTEM PROMPT]
  *
  * The conversation is rendered anew for every turn; what the sequence already holds of it is kept. When the context runs full, the
  * oldest turns are forgotten: the sequence is cut at the end of the system turn, and the newest turns are appended again. */
@@ -14,15 +14,13 @@
 enum { MAX_TURNS = 256, MAX_TEXT = 1 << 16, MAX_TOKENS = 1 << 16, ROOM_FOR_REPLY = 128 };
 
 static struct { const char *role; char *text; } turns[MAX_TURNS];
-static int has_template;
-static int turn_count, first_kept;      /* turn 0 is the system's, if there is one; others before first_kept are forgotten */
-static int32_t held[MAX_TOKENS];        /* tokens of the sequence */
+static int has_template, turn_count, first_kept;  /* turn 0 is the system's, if there is one; others before first_kept are forgotten */
+static int32_t seq, held[MAX_TOKENS];   /* tokens of the sequence */
 static size_t held_count;
 static char text[MAX_TEXT];
 static segno_model *model;
 static segno_session *session;
 static segno_text *stream;
-static int32_t seq;
 
 static void check(const char *what, segno_status status, segno_error **err)
 {
@@ -100,8 +98,7 @@ static void evaluate(size_t capacity)
         check("tokenize", segno_tokenize(model, text, len, flags, tokens, MAX_TOKENS, &count, &err), &err);
         if (count + ROOM_FOR_REPLY <= capacity || first_kept + 1 >= turn_count)
             break;
-        first_kept++;
-        forgotten++;
+        first_kept++, forgotten++;
     }
     while (same < held_count && same < count && held[same] == tokens[same])
         same++;
@@ -144,7 +141,7 @@ static void reply(uint64_t limit)
 }
 
 /* Loads the model; the tokens that a conversation may have. */
-static size_t make(const char *path, uint64_t seed)
+static size_t make(const char *path, uint64_t seed, float temperature)
 {
     segno_error *err = NULL;
     segno_ctx *ctx;
@@ -169,6 +166,7 @@ static size_t make(const char *path, uint64_t seed)
     check("text", segno_text_create(model, &text_opts, &stream, &err), &err);
     segno_sampler_opts_init(&sampler, sizeof sampler);
     sampler.seed = seed;
+    sampler.temperature = temperature >= 0 ? temperature : sampler.temperature;
     check("sequence", segno_seq_open(session, &sampler, &seq, &err), &err);
     return (size_t)opts.kv_tokens;
 }
@@ -177,14 +175,16 @@ int main(int argc, char **argv)
 {
     static char line[4096];
     uint64_t seed = SEGNO_SEED_RANDOM, limit = MAX_TOKENS;
+    float temperature = -1;
     int system = 2;
     for (; system + 1 < argc && argv[system][0] == '-'; system += 2)
-        *(argv[system][1] == 's' ? &seed : &limit) = strtoull(argv[system + 1], NULL, 10);
+        if (argv[system][1] == 't') temperature = strtof(argv[system + 1], NULL);
+        else *(argv[system][1] == 's' ? &seed : &limit) = strtoull(argv[system + 1], NULL, 10);
     if (argc < 2 || argc > system + 1) {
-        fprintf(stderr, "usage: chat MODEL.gguf [-s SEED] [-n TOKENS OF A REPLY] [SYSTEM PROMPT]\n");
+        fprintf(stderr, "usage: chat MODEL.gguf [-s SEED] [-n TOKENS OF A REPLY] [-t TEMPERATURE] [SYSTEM PROMPT]\n");
         return 2;
     }
-    size_t capacity = make(argv[1], seed);
+    size_t capacity = make(argv[1], seed, temperature);
     if (argc > system)
         add_turn("system", argv[system], strlen(argv[system]));
     first_kept = turn_count;

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define MOST 8
 static const char *const cues[MOST] = {"ROMEO:\n",     "JULIET:\n", "KING RICHARD:\n",  "MENENIUS:\n",
@@ -113,7 +112,7 @@ int main(int argc, char **argv)
     segno_session_opts opts;
     segno_sampler_opts sampler;
     segno_text_opts text;
-    struct timespec start, end;
+    segno_session_stats stats;
     int32_t stage;
     check("context", segno_ctx_create(SEGNO_ABI_VERSION, NULL, &ctx, &err));
     check("load", segno_model_load(ctx, argv[1], NULL, &p.model, &err));
@@ -136,12 +135,11 @@ int main(int argc, char **argv)
         check("text", segno_text_create(p.model, &text, &c->text, &err));
         check("cue", tell(&p, c->seq, c->cue, 0));
     }
-    timespec_get(&start, TIME_UTC);
     while (p.active > 0)
         step(&p);
-    timespec_get(&end, TIME_UTC);
-    double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9;
-    printf("\n%ld characters, %ld tokens, %.1f tokens/s\n", characters, p.tokens, (double)p.tokens / seconds);
+    check("figures", segno_session_stats_get(p.session, &stats, sizeof stats, &err));
+    printf("\n%ld characters, %ld tokens, %.1f tokens/s\n", characters, p.tokens,
+           (double)stats.decoded_tokens * 1e6 / (double)(stats.decode_us + 1));
     segno_session_free(p.session);
     segno_model_free(p.model);
     segno_ctx_free(ctx);

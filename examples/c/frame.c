@@ -34,10 +34,10 @@ struct speaker {
 };
 
 /* Ends the program with the library's message when a call has failed. */
-static void check(const char *what, segno_status status, segno_error *err)
+static void check(const char *what, segno_status status, segno_error **err)
 {
     if (SEGNO_FAILED(status)) {
-        fprintf(stderr, "%s: %s (%s)\n", what, segno_error_message(err), segno_status_str(status));
+        fprintf(stderr, "%s: %s (%s)\n", what, segno_error_message(*err), segno_status_str(status));
         exit(1);
     }
 }
@@ -66,9 +66,9 @@ static void begin_speech(struct speaker *s, const char *cue)
     int32_t tokens[32];
     size_t count;
     segno_error *err = NULL;
-    check("truncate", segno_seq_truncate(s->session, s->seq, 0, &err), err);
-    check("cue", segno_tokenize(s->model, cue, strlen(cue), SEGNO_TOKENIZE_ADD_SPECIAL, tokens, 32, &count, &err), err);
-    check("cue", segno_seq_append(s->session, s->seq, tokens, count, &err), err);
+    check("truncate", segno_seq_truncate(s->session, s->seq, 0, &err), &err);
+    check("cue", segno_tokenize(s->model, cue, strlen(cue), SEGNO_TOKENIZE_ADD_SPECIAL, tokens, 32, &count, &err), &err);
+    check("cue", segno_seq_append(s->session, s->seq, tokens, count, &err), &err);
     say(s, cue, strlen(cue));
 }
 
@@ -90,15 +90,15 @@ static void *speak(void *user)
         }
         int32_t token;
         segno_status status = segno_decode_step(s->session, s->seq, &token, &err), shown = SEGNO_OK;
-        check("decode", status, err);
+        check("decode", status, &err);
         if (token < 0)
             continue; /* cancelled: the same step is made again when the characters may speak */
         s->tokens++;
-        check("text", shown = segno_text_push(s->text, token, words, sizeof words, &len, &err), err);
+        check("text", shown = segno_text_push(s->text, token, words, sizeof words, &len, &err), &err);
         say(s, words, len);
         if (--left == 0 || status == SEGNO_DONE || shown == SEGNO_DONE) {
             left = 0;
-            check("text", segno_text_flush(s->text, words, sizeof words, &len, &err), err);
+            check("text", segno_text_flush(s->text, words, sizeof words, &len, &err), &err);
             say(s, "\n\n", 2);
         }
     }
@@ -128,12 +128,12 @@ static void open_speaker(struct speaker *s, const char *path, uint64_t seed)
     text.stop_count = 1;
     segno_sampler_opts_init(&sampler, sizeof sampler);
     sampler.seed = seed;
-    check("context", segno_ctx_create(SEGNO_ABI_VERSION, &opts, &ctx, &err), err);
-    check("load", segno_model_load(ctx, path, NULL, &s->model, &err), err);
+    check("context", segno_ctx_create(SEGNO_ABI_VERSION, &opts, &ctx, &err), &err);
+    check("load", segno_model_load(ctx, path, NULL, &s->model, &err), &err);
     segno_ctx_free(ctx);
-    check("session", segno_session_create(s->model, NULL, &s->session, &err), err);
-    check("text", segno_text_create(s->model, &text, &s->text, &err), err);
-    check("sequence", segno_seq_open(s->session, &sampler, &s->seq, &err), err);
+    check("session", segno_session_create(s->model, NULL, &s->session, &err), &err);
+    check("text", segno_text_create(s->model, &text, &s->text, &err), &err);
+    check("sequence", segno_seq_open(s->session, &sampler, &s->seq, &err), &err);
     if (sem_init(&s->mode_changed, 0, 0) != 0 || pthread_create(&s->thread, NULL, speak, s) != 0)
         exit(1);
 }

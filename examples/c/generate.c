@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct options {
     const char *model;
@@ -28,11 +27,9 @@ static void check(const char *what, segno_status status, segno_error **err)
     }
 }
 
-static double now(void)
+static double per_second(uint64_t count, uint64_t microseconds)
 {
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return microseconds == 0 ? 0 : (double)count * 1e6 / (double)microseconds;
 }
 
 static struct options parse(int argc, char **argv)
@@ -131,14 +128,13 @@ int main(int argc, char **argv)
 
     size_t prompt_count;
     int32_t *prompt = tokenize(model, o.prompt, &prompt_count);
-    double start = now();
     check("prompt", segno_seq_prefill(session, seq, prompt, prompt_count, &err), &err);
-    double prompted = now();
     printf("%s", o.prompt);
     long count = stream(session, seq, text, o.tokens);
-    double decode = now() - prompted, prefill = prompted - start;
+    segno_session_stats stats;
+    check("figures", segno_session_stats_get(session, &stats, sizeof stats, &err), &err);
     printf("\n\nprompt: %zu tokens, %.1f tokens/s; decode: %ld tokens, %.1f tokens/s\n", prompt_count,
-           (double)prompt_count / prefill, count, (double)count / decode);
+           per_second(stats.prompt_tokens, stats.prompt_us), count, per_second(stats.decoded_tokens, stats.decode_us));
 
     free(prompt);
     segno_text_free(text);

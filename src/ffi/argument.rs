@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::ptr::NonNull;
 
 /// A place for one result; written only on success.
@@ -30,12 +31,12 @@ pub(super) struct Buffer<T> {
 }
 
 impl<T: Copy> Buffer<T> {
-    /// The buffer of `capacity` elements at `start`; NULL is a buffer of none.
-    pub(super) fn new(start: *mut T, capacity: usize, len: *mut usize, name: &'static str) -> Result<Buffer<T>> {
+    /// The buffer of `capacity` elements at `start`; NULL is a buffer of none. `names` are those of `start` and `len`.
+    pub(super) fn new(start: *mut T, capacity: usize, len: *mut usize, names: [&'static str; 2]) -> Result<Buffer<T>> {
         if start.is_null() && capacity > 0 {
-            return Err(Error::NullPointer(name));
+            return Err(Error::NullPointer(names[0]));
         }
-        Ok(Buffer { start, capacity, len: Out::new(len, "len")? })
+        Ok(Buffer { start, capacity, len: Out::new(len, names[1])? })
     }
 
     /// Whether the host asks for the size only.
@@ -112,23 +113,42 @@ pub(super) fn text<'a>(pointer: *const c_char, name: &'static str) -> Result<&'a
         .map_err(|error| Error::InvalidArgument(format!("`{name}` is not valid utf-8 at byte {}", error.valid_up_to())))
 }
 
+/// The path of a file.
+pub(super) fn path<'a>(pointer: *const c_char, name: &'static str) -> Result<&'a Path> {
+    match text(pointer, name)? {
+        "" => Err(Error::InvalidArgument(format!("`{name}` is empty; pass the path of a file"))),
+        path => Ok(Path::new(path)),
+    }
+}
+
+/// Refuses `flags` that hold others than `known`; `what` they are of is for the message.
+pub(super) fn known_flags(flags: u32, known: u32, what: &str) -> Result<()> {
+    match flags & !known {
+        0 => Ok(()),
+        unknown => Err(Error::InvalidArgument(format!("unknown {what} flags {unknown:#x}"))),
+    }
+}
+
 /// A struct of plain numbers and pointers that begins with its own size, so that it can grow at its end.
 ///
 /// # Safety
 /// `repr(C)`, first field `u32 struct_size`, no padding, and every bit pattern of zeros valid.
-pub(super) unsafe trait Sized_: Copy {}
+pub(super) unsafe trait SizedStruct: Copy {}
 
 const SIZE_BYTES: usize = size_of::<u32>();
+/// No version of a sized struct is larger, as the header says: a size beyond comes from memory that nobody has filled, and reading so many
+/// bytes, or writing them, would leave the host's struct by far. The largest of today has 216 bytes, and fields come singly.
+const MAX_SIZE: usize = 1024;
 
 /// Options that the host passes: defaults where `pointer` is NULL, and for every field behind the end of the host's struct. A
 /// larger struct must have zeros where this library knows no field; one that ends within a field would leave half a pointer.
-pub(super) fn options<T: Sized_>(pointer: *const T, defaults: T, name: &'static str) -> Result<T> {
+pub(super) fn options<T: SizedStruct>(pointer: *const T, defaults: T, name: &'static str) -> Result<T> {
     if pointer.is_null() {
         return Ok(defaults);
     }
     // SAFETY: every sized struct begins with its size.
     let size = unsafe { pointer.cast::<u32>().read() } as usize;
-    if size == 0 || !size.is_multiple_of(align_of::<T>()) {
+    if size == 0 || size > MAX_SIZE || !size.is_multiple_of(align_of::<T>()) {
         return Err(Error::InvalidArgument(format!("`{name}` has struct_size {size}; fill it with its init function")));
     }
     let bytes = slice(pointer.cast::<u8>(), size, name)?;
@@ -144,12 +164,16 @@ pub(super) fn options<T: Sized_>(pointer: *const T, defaults: T, name: &'static 
 }
 
 /// Writes `value` into the host's struct of `size` bytes: what fits of it, zeros behind it.
-pub(super) fn write_sized<T: Sized_>(pointer: *mut T, size: usize, value: &T, name: &'static str) -> Result<()> {
-    let out = slice_mut(pointer.cast::<u8>(), size, name)?;
-    if size < SIZE_BYTES {
-        return Err(Error::InvalidArgument(format!("`{name}` has {size} bytes, at least {SIZE_BYTES} are needed")));
+pub(super) fn write_sized<T: SizedStruct>(pointer: *mut T, size: usize, value: &T, name: &'static str) -> Result<()> {
+    if pointer.is_null() {
+        return Err(Error::NullPointer(name));
     }
-    let struct_size = u32::try_from(size).unwrap_or(u32::MAX);
+    if !(SIZE_BYTES..=MAX_SIZE).contains(&size) {
+        let message = format!("`size` of `{name}` is {size}, {SIZE_BYTES} to {MAX_SIZE} are possible; pass its sizeof");
+        return Err(Error::InvalidArgument(message));
+    }
+    let out = slice_mut(pointer.cast::<u8>(), size, name)?;
+    let struct_size = size as u32;
     // SAFETY: a sized struct has no padding, so all its bytes are initialised.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<T>()) };
     for (index, place) in out.iter_mut().enumerate() {

@@ -1,6 +1,6 @@
 //! Chat: a conversation as JSON, turned into the text that the model was trained on.
 
-use super::argument::{Buffer, Sized_, options, slice, write_sized};
+use super::argument::{Buffer, SizedStruct, known_flags, options, slice, write_sized};
 use super::error::segno_error;
 use super::guard::{guard, guard_value};
 use super::handle::borrow;
@@ -28,7 +28,7 @@ pub struct segno_chat_opts {
     pub template_text: *const c_char,
     /// Bytes at `template_text`.
     pub template_len: usize,
-    /// A JSON array of tools; NULL (default) for none.
+    /// A JSON array of tools, anything else is INVALID_ARGUMENT; NULL (default) for none.
     pub tools_json: *const c_char,
     /// Bytes at `tools_json`.
     pub tools_len: usize,
@@ -39,7 +39,7 @@ pub struct segno_chat_opts {
 }
 
 // SAFETY: repr(C), size first, 4 + 4 + 8 bytes and six 8-byte fields without padding; NULL pointers are valid.
-unsafe impl Sized_ for segno_chat_opts {}
+unsafe impl SizedStruct for segno_chat_opts {}
 
 fn defaults() -> segno_chat_opts {
     segno_chat_opts {
@@ -55,7 +55,7 @@ fn defaults() -> segno_chat_opts {
     }
 }
 
-/// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+/// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_chat_opts_init(opts: *mut segno_chat_opts, size: usize) {
     guard_value((), || drop(write_sized(opts, size, &defaults(), "opts")))
@@ -66,8 +66,11 @@ pub extern "C" fn segno_chat_opts_init(opts: *mut segno_chat_opts, size: usize) 
 ///
 /// `messages_json`: `json_len` bytes, the array of messages that chat services take: objects with "role", "content" (text or parts),
 /// "tool_calls" and so on. `opts`: NULL for defaults. `buf`: room for `cap` bytes; `len` receives how many there are. A template runs on a
-/// thread of the library, bounded in source, steps, memory and output. Codes: NULL_POINTER, INVALID_ARGUMENT (JSON that is none),
-/// NOT_FOUND (the model has no template), TEMPLATE (it does not compile, raises an error, or exceeds a limit, by name),
+/// thread of the library and may use up to 128 KiB of source, 4,000,000 steps, 96 MiB for its values at one time, 4 MiB of output and
+/// 2,000 levels of nesting. Every operation pays steps for the size of its operands, so that they end within about two seconds of a slow
+/// processor; there is no way to cancel a rendering. Codes: NULL_POINTER, INVALID_ARGUMENT (JSON that is none),
+/// NOT_FOUND (the model has no template), TEMPLATE (it does not compile or exceeds a limit, by name, with the line and, where an error is about
+/// one message, that message's index; what the template raises itself is the message as it is),
 /// BUFFER_TOO_SMALL, OUT_OF_MEMORY. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_chat_render(
@@ -82,12 +85,10 @@ pub extern "C" fn segno_chat_render(
 ) -> segno_status {
     let context = borrow(model).ok().map(|model| &**model.context());
     guard(context, err, || {
-        let buffer = Buffer::new(buf.cast::<u8>(), cap, len, "buf")?;
+        let buffer = Buffer::new(buf.cast::<u8>(), cap, len, ["buf", "len"])?;
         let messages = slice(messages_json.cast::<u8>(), json_len, "messages_json")?;
         let opts = options(opts, defaults(), "opts")?;
-        if opts.flags & !SEGNO_CHAT_ADD_GENERATION_PROMPT != 0 {
-            return Err(Error::InvalidArgument(format!("unknown chat flags {:#x}", opts.flags)).into());
-        }
+        known_flags(opts.flags, SEGNO_CHAT_ADD_GENERATION_PROMPT, "chat")?;
         let text = borrow(model)?.render_chat(messages, &chat(&opts)?)?;
         buffer.fill(text.as_bytes())?;
         Ok(SEGNO_OK)

@@ -1,17 +1,19 @@
 //! The noun `segno_ctx`: one device with its threads and its log.
 
-use super::argument::{Out, Sized_, options, write_sized};
+use super::argument::{Out, SizedStruct, known_flags, options, write_sized};
 use super::device::{SEGNO_DEVICE_AUTO, kind_of};
 use super::error::{one_line, segno_error};
-use super::guard::{guard, guard_value, silence_panics};
-use super::handle::{Handle, share, unshare};
+use super::guard::{guard, guard_free, guard_value, silence_panics};
+use super::handle::{Handle, Object, share, unshare};
+use super::process;
 use super::status::{SEGNO_OK, segno_status};
 use super::version::SEGNO_ABI_VERSION;
 use crate::backend::{GpuOptions, cpu};
 use crate::engine::context::{LogSink, Options};
 use crate::engine::device::Kind;
-use crate::engine::{Context, LogLevel};
+use crate::engine::{Context, LogLevel, callback};
 use crate::error::{Error, Result};
+use crate::os;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
@@ -23,7 +25,7 @@ pub struct segno_ctx {
 
 impl Handle for segno_ctx {
     type Target = Context;
-    const NAME: &'static str = "ctx";
+    const KIND: Object = Object::Ctx;
 }
 
 /// Quantized weights meet 8-bit activations.
@@ -43,6 +45,10 @@ pub const SEGNO_CTX_TIMING: u32 = 4;
 /// GPUs of another compute capability than 9.0, on weights of other types than Q8_0, Q4_K, Q5_K and Q6_K, and on matrices whose rows or columns are no
 /// multiple of 128; the log says at level INFO whether fast batches are in use.
 pub const SEGNO_CTX_FAST_BATCHES: u32 = 8;
+/// Take memory although there is not as much. Without this flag loading a model and creating a session answer OUT_OF_MEMORY, before anything is taken,
+/// where they need more host memory than the system, the limits of the process's cgroups and of its address space leave. Pages of files that the
+/// system keeps count as memory that can be taken, and a mapped model as memory that is needed.
+pub const SEGNO_CTX_OVERCOMMIT: u32 = 16;
 /// Something failed.
 pub const SEGNO_LOG_ERROR: i32 = 0;
 /// Something works worse than it could.
@@ -53,7 +59,8 @@ pub const SEGNO_LOG_INFO: i32 = 2;
 pub const SEGNO_LOG_DEBUG: i32 = 3;
 
 /// Receives diagnostics: `user` as given in the options, a level (`SEGNO_LOG_...`), a NUL-terminated UTF-8 line valid during the call. Called
-/// from any thread, one call at a time. Must not unwind, nor call back into the context or what was made from it.
+/// from any thread, one call at a time. Must not unwind. Calls from inside it on the context or what was made from it answer BUSY, and so does
+/// making a context while one is being made; freeing them inside it is not allowed.
 #[allow(non_camel_case_types)]
 pub type segno_log_fn = Option<unsafe extern "C" fn(user: *mut c_void, level: i32, message: *const c_char)>;
 
@@ -68,7 +75,8 @@ pub struct segno_ctx_opts {
     pub device: i32,
     /// Which device of that kind, 0 by default.
     pub device_index: i32,
-    /// Threads that compute, the calling thread included; 0 (default): the physical cores that the process may use.
+    /// Threads that compute, the calling thread included, at most 1024; 0 (default): the physical cores that the process may use. Never more than
+    /// the processors that it may use by its affinity and its cgroup's quota: the log says at level WARN that there are fewer.
     pub n_threads: u32,
     /// `SEGNO_PRECISION_DEFAULT` or `SEGNO_PRECISION_PRECISE`.
     pub precision: i32,
@@ -90,10 +98,11 @@ pub struct segno_ctx_opts {
 }
 
 // SAFETY: repr(C), size first, six 4-byte, three 8-byte and two 4-byte fields without padding; NULL is a valid callback.
-unsafe impl Sized_ for segno_ctx_opts {}
+unsafe impl SizedStruct for segno_ctx_opts {}
 
 const MAX_THREADS: u32 = 1024;
-const FLAGS: u32 = SEGNO_CTX_NO_AVX512 | SEGNO_CTX_HOST_ARGMAX | SEGNO_CTX_TIMING | SEGNO_CTX_FAST_BATCHES;
+const FLAGS: u32 =
+    SEGNO_CTX_NO_AVX512 | SEGNO_CTX_HOST_ARGMAX | SEGNO_CTX_TIMING | SEGNO_CTX_FAST_BATCHES | SEGNO_CTX_OVERCOMMIT;
 
 fn defaults() -> segno_ctx_opts {
     segno_ctx_opts {
@@ -111,7 +120,7 @@ fn defaults() -> segno_ctx_opts {
     }
 }
 
-/// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+/// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_ctx_opts_init(opts: *mut segno_ctx_opts, size: usize) {
     // The function has no way to report a NULL pointer; the next call does.
@@ -122,8 +131,11 @@ pub extern "C" fn segno_ctx_opts_init(opts: *mut segno_ctx_opts, size: usize) {
 ///
 /// `abi_version`: pass `SEGNO_ABI_VERSION`; checked first. `opts`: NULL for defaults. `out` receives the context, NULL on failure; free it with
 /// `segno_ctx_free`. The thread's current CUDA context is as before. Codes: ABI, NULL_POINTER, INVALID_ARGUMENT, UNSUPPORTED (CUDA in a build
-/// without it, or a driver that is missing or too old), NOT_FOUND (no such device), DEVICE (a thread cannot be started, or the driver
-/// failed). Any thread. Since 0.1.
+/// without it, a driver that is missing or too old, or the process is a fork), NOT_FOUND (no such device), DEVICE (a thread cannot be started, or
+/// the driver failed), BUSY (from inside the log callback of a context in the making). Any thread.
+///
+/// A process that was forked from one that had made a context cannot use the library: every call answers UNSUPPORTED, and frees do nothing. It may
+/// call exec; or fork before the first context is made. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_ctx_create(
     abi_version: u32,
@@ -140,10 +152,15 @@ pub extern "C" fn segno_ctx_create(
             return Err(Error::Abi { header: abi_version, library: SEGNO_ABI_VERSION }.into());
         }
         let out = out?;
+        if callback::is_running(callback::MAKING) {
+            return Err(Error::InCallback.into());
+        }
         silence_panics();
         let opts = options(opts, defaults(), "opts")?;
-        let context = Context::new(&engine_options(&opts)?, log_sink(&opts))?;
-        out.set(share(Arc::new(context)));
+        let engine_options = engine_options(&opts)?;
+        process::settle();
+        let context = Context::new(&engine_options, log_sink(&opts))?;
+        out.set(share(Arc::new(context))?);
         Ok(SEGNO_OK)
     })
 }
@@ -151,7 +168,7 @@ pub extern "C" fn segno_ctx_create(
 /// Gives up a context; NULL is allowed. Models and sessions made from it keep working; its threads end with the last of them. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_ctx_free(ctx: *mut segno_ctx) {
-    guard_value((), || drop(unshare(ctx)))
+    guard_free(|| drop(unshare(ctx)))
 }
 
 fn engine_options(opts: &segno_ctx_opts) -> Result<Options> {
@@ -163,9 +180,7 @@ fn engine_options(opts: &segno_ctx_opts) -> Result<Options> {
         SEGNO_PRECISION_PRECISE => true,
         other => return Err(Error::InvalidArgument(format!("there is no precision {other}"))),
     };
-    if opts.flags & !FLAGS != 0 {
-        return Err(Error::InvalidArgument(format!("unknown context flags {:#x}", opts.flags & !FLAGS)));
-    }
+    known_flags(opts.flags, FLAGS, "context")?;
     if opts.n_threads > MAX_THREADS {
         return Err(Error::InvalidArgument(format!(
             "n_threads is {}, at most {MAX_THREADS} are possible",
@@ -188,8 +203,10 @@ fn engine_options(opts: &segno_ctx_opts) -> Result<Options> {
         device => device,
     };
     let (stream_priority, fast_batches) = (opts.stream_priority, opts.flags & SEGNO_CTX_FAST_BATCHES != 0);
-    let gpu = GpuOptions { index, context, stream_priority, timed, fast_batches, threads: cpu.threads };
-    Ok(Options { device, cpu, gpu, host_argmax })
+    let threads = cpu.threads;
+    let gpu = GpuOptions { index, context, stream_priority, timed, fast_batches, threads, ..GpuOptions::default() };
+    let overcommits = opts.flags & SEGNO_CTX_OVERCOMMIT != 0;
+    Ok(Options { device, cpu, gpu, host_argmax, free_memory: os::memory_free, overcommits })
 }
 
 /// The host's callback and its argument.

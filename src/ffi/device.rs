@@ -1,6 +1,6 @@
 //! Devices of this machine, before a context is made on one.
 
-use super::argument::{Out, Sized_, chars, write_sized};
+use super::argument::{Out, SizedStruct, chars, write_sized};
 use super::error::segno_error;
 use super::guard::guard;
 use super::status::{SEGNO_OK, segno_status};
@@ -37,7 +37,7 @@ pub struct segno_device_info {
 }
 
 // SAFETY: repr(C), size first, 4 + 4 + 8 + 8 + 128 + 4 + 4 bytes without padding, numbers only.
-unsafe impl Sized_ for segno_device_info {}
+unsafe impl SizedStruct for segno_device_info {}
 
 pub(super) fn kind_of(kind: i32) -> Result<Kind> {
     match kind {

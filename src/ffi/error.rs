@@ -1,10 +1,12 @@
 //! The noun `segno_error`: what a failed call leaves behind.
 
 use super::guard::guard_value;
-use super::handle::{Handle, borrow, disown, own};
-use super::status::{SEGNO_OK, segno_status, status_of};
+use super::handle::{Handle, Head, Object, borrow, disown, own};
+use super::status::{ERROR_CODES, SEGNO_E_INVALID_ARGUMENT, SEGNO_OK, segno_status, status_of};
 use crate::engine::Failure;
-use std::ffi::{CString, c_char};
+use crate::memory;
+use std::borrow::Cow;
+use std::ffi::{CStr, CString, c_char};
 use std::fmt::{self, Display, Write};
 
 /// Detail of a failed call: code, message, and the item at fault. Owned by the host, immutable, any thread.
@@ -16,24 +18,56 @@ pub struct segno_error {
 /// What lies behind a `segno_error`.
 pub(super) struct Detail {
     code: segno_status,
-    message: CString,
+    message: Cow<'static, CStr>,
     item: i64,
 }
 
+/// What is left to say where there is no memory for an error, of every code; they are there before any call, and are never freed.
+static BARE: [Detail; ERROR_CODES] = {
+    let mut all = [const { Detail { code: 0, message: Cow::Borrowed(NO_DETAILS), item: -1 } }; ERROR_CODES];
+    let mut index = 0;
+    while index < ERROR_CODES {
+        all[index].code = -1 - index as segno_status;
+        index += 1;
+    }
+    all
+};
+const NO_DETAILS: &CStr = c"out of memory: none is left for the details of this error, its code tells what failed";
+
+static BARE_HEADS: [Head; ERROR_CODES] = {
+    let mut all = [const { Head::of::<segno_error>(&BARE[0]) }; ERROR_CODES];
+    let mut index = 0;
+    while index < ERROR_CODES {
+        all[index] = Head::of::<segno_error>(&BARE[index]);
+        index += 1;
+    }
+    all
+};
+
 impl Handle for segno_error {
     type Target = Detail;
-    const NAME: &'static str = "error";
+    const KIND: Object = Object::Error;
 }
 
 impl segno_error {
     pub(super) fn allocate(failure: Failure) -> *mut segno_error {
-        let message = one_line(&failure.error);
+        let code = status_of(&failure.error);
+        memory::forget();
+        let message = Cow::Owned(one_line(&failure.error));
         let item = failure.item.and_then(|item| i64::try_from(item).ok()).unwrap_or(-1);
-        own(Detail { code: status_of(&failure.error), message, item })
+        own(Detail { code, message, item }).unwrap_or_else(|_| segno_error::bare(code))
+    }
+
+    /// The error of `code` without details.
+    fn bare(code: segno_status) -> *mut segno_error {
+        let head = BARE_HEADS.iter().zip(&BARE).find(|(_, detail)| detail.code == code);
+        head.map_or(std::ptr::null_mut(), |(head, _)| (&raw const *head).cast_mut().cast())
     }
 
     pub(super) fn release(pointer: *mut segno_error) {
-        drop(disown(pointer));
+        if !BARE_HEADS.as_ptr_range().contains(&pointer.cast_const().cast()) {
+            drop(disown(pointer));
+        }
     }
 }
 
@@ -94,15 +128,17 @@ impl Line {
     }
 }
 
-/// The status code of an error; `SEGNO_OK` for NULL.
+/// The status code of an error; `SEGNO_OK` for NULL, INVALID_ARGUMENT for what is no error, or one that was freed.
 ///
 /// Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_error_code(error: *const segno_error) -> segno_status {
-    guard_value(SEGNO_OK, || borrow(error).map_or(SEGNO_OK, |detail| detail.code))
+    guard_value(SEGNO_OK, || {
+        if error.is_null() { SEGNO_OK } else { borrow(error).map_or(SEGNO_E_INVALID_ARGUMENT, |detail| detail.code) }
+    })
 }
 
-/// One line that a user can act on, NUL-terminated UTF-8; "" for NULL, never NULL.
+/// One line that a user can act on, NUL-terminated UTF-8; "" for NULL and for what is no error, never NULL.
 ///
 /// Valid until the error is freed. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
@@ -133,6 +169,20 @@ mod tests {
         let line = one_line("a\nb\0c\u{1b}[2Jd\u{2028}e\u{85}f");
         assert_eq!(line.to_str().unwrap(), "a\\nb\\u{0}c\\u{1b}[2Jd\\u{2028}e\\u{85}f");
         assert_eq!(one_line("größe \u{1f600}").to_str().unwrap(), "größe \u{1f600}");
+    }
+
+    #[test]
+    fn an_error_for_which_there_is_no_memory_tells_its_code_and_outlives_its_free() {
+        for code in 1..=ERROR_CODES as segno_status {
+            let error = segno_error::bare(-code);
+            for _ in 0..2 {
+                assert_eq!((segno_error_code(error), segno_error_item(error)), (-code, -1));
+                // SAFETY: the message is NUL-terminated and lives as long as the library.
+                let message = unsafe { CStr::from_ptr(segno_error_message(error)) };
+                assert_eq!(message, NO_DETAILS);
+                segno_error_free(error);
+            }
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! The one way into the library: catches panics, and turns results into status codes and error objects.
 
 use super::error::segno_error;
+use super::process;
 use super::status::{SEGNO_CANCELLED, segno_status, status_of};
 use crate::engine::{Context, Failure, LogLevel};
 use crate::error::Error;
+use crate::memory;
+use crate::sync::threads;
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,13 +16,14 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs the body of an exported function. `err`, unless NULL, receives NULL, or the error object of a negative status. The text
+/// Runs the body of an exported function, unless the process is a fork, or the call comes from a callback of `context`. `err`, unless NULL, receives NULL, or the error object of a negative status. The text
 /// of a panic also goes to the log of `context`.
 pub(super) fn guard(
     context: Option<&Context>,
     err: *mut *mut segno_error,
     body: impl FnOnce() -> Result<segno_status, Failure>,
 ) -> segno_status {
+    let body = || permit(context).and_then(|()| body());
     let result = catch(body).unwrap_or_else(|text| {
         if let Some(context) = context {
             context.log(LogLevel::Error, format_args!("internal failure: {text}"));
@@ -45,8 +49,29 @@ pub(super) fn guard_value<T>(default: T, body: impl FnOnce() -> T) -> T {
     catch(body).unwrap_or(default)
 }
 
+/// Frees what an exported function was given; does nothing in a forked process, whose threads to wait for do not exist.
+pub(super) fn guard_free(body: impl FnOnce()) {
+    guard_value((), || {
+        if process::check().is_ok() {
+            body()
+        }
+    })
+}
+
+/// Whether a call may begin.
+fn permit(context: Option<&Context>) -> Result<(), Failure> {
+    process::check()?;
+    if memory::is_low() {
+        return Err(Error::out_of_memory("what calls need when memory runs out", memory::RESERVE_BYTES).into());
+    }
+    if context.is_some_and(Context::is_calling) { Err(Error::InCallback.into()) } else { Ok(()) }
+}
+
 fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
     let outer = INSIDE.replace(true);
+    if !outer {
+        memory::forget();
+    }
     // What the body holds is dropped while it unwinds; locks are poisoned, and every shared state is behind one.
     let result = catch_unwind(AssertUnwindSafe(body));
     INSIDE.set(outer);
@@ -64,8 +89,7 @@ pub(super) fn silence_panics() {
     ONCE.call_once(|| {
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let worker = std::thread::current().name().is_some_and(|name| name.starts_with("segno-"));
-            if !worker && !INSIDE.get() {
+            if !threads::is_ours() && !INSIDE.get() {
                 previous(info);
             }
         }));

@@ -16,6 +16,7 @@ mod guard;
 mod handle;
 pub mod model;
 pub mod plan;
+mod process;
 pub mod seq;
 pub mod session;
 pub mod status;

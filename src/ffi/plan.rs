@@ -1,16 +1,15 @@
 //! The plan of a load: what a model and a session would take, before anything is loaded.
 
-use super::argument::{Sized_, options, text, write_sized};
+use super::argument::{self, SizedStruct, options, write_sized};
 use super::ctx::segno_ctx;
 use super::error::segno_error;
 use super::guard::guard;
 use super::handle::borrow;
-use super::model::{SEGNO_MODEL_NO_MMAP, model_options, segno_model_opts};
+use super::model::{engine_options, model_options, segno_model_opts};
 use super::session::{self, segno_session_opts};
 use super::status::{SEGNO_OK, segno_status};
 use crate::engine::Plan;
 use std::ffi::c_char;
-use std::path::Path;
 
 /// Memory that a model and one session would take, in bytes, and whether there is as much.
 #[repr(C)]
@@ -27,7 +26,7 @@ pub struct segno_plan {
     pub host_kv: u64,
     /// Buffers of the forward pass in host memory, logits included.
     pub host_arena: u64,
-    /// Host memory that can be taken now.
+    /// Host memory that can be taken now, within the limits of the process's cgroups and address space.
     pub host_free: u64,
     /// Weights in the GPU's memory.
     pub device_weights: u64,
@@ -42,7 +41,7 @@ pub struct segno_plan {
 }
 
 // SAFETY: repr(C), size first, 4 + 4 + 9 * 8 bytes without padding, numbers only.
-unsafe impl Sized_ for segno_plan {}
+unsafe impl SizedStruct for segno_plan {}
 
 /// Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded. The file
 /// is mapped meanwhile and must not be truncated; with `SEGNO_MODEL_NO_MMAP` all of it is read into memory instead, and given back.
@@ -61,10 +60,10 @@ pub extern "C" fn segno_plan_get(
 ) -> segno_status {
     guard(borrow(ctx).ok(), err, || {
         let context = borrow(ctx)?;
-        let path = Path::new(text(path, "path")?);
-        let map = model_options(model_opts)?.flags & SEGNO_MODEL_NO_MMAP == 0;
+        let path = argument::path(path, "path")?;
+        let loading = engine_options(&model_options(model_opts, "model_opts")?)?;
         let options = session::engine_options(&options(session_opts, session::defaults(), "session_opts")?)?;
-        let plan = Plan::new(context, path, map, &options)?;
+        let plan = Plan::new(context, path, &loading, &options)?;
         let value = segno_plan {
             struct_size: 0,
             fits: plan.fits().into(),

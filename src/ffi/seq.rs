@@ -1,11 +1,11 @@
 //! Sequences of a session: opening, feeding, forking, cutting, closing.
 
-use super::argument::{Buffer, Out, Sized_, options, slice, write_sized};
+use super::argument::{Buffer, Out, SizedStruct, known_flags, options, slice, write_sized};
 use super::error::segno_error;
 use super::guard::guard_value;
-use super::session::{segno_session, with_session};
+use super::session::{beside_session, segno_session, with_session};
 use super::status::{SEGNO_OK, segno_status};
-use crate::error::{Error, Result, reserve};
+use crate::error::{Result, reserve};
 use crate::sample;
 
 /// A number added to a token's logit.
@@ -67,7 +67,7 @@ pub struct segno_sampler_opts {
 }
 
 // SAFETY: repr(C), size first, twelve 4-byte and five 8-byte fields without padding; NULL pointers are valid.
-unsafe impl Sized_ for segno_sampler_opts {}
+unsafe impl SizedStruct for segno_sampler_opts {}
 
 fn defaults() -> segno_sampler_opts {
     let options = sample::Options::defaults();
@@ -92,7 +92,7 @@ fn defaults() -> segno_sampler_opts {
     }
 }
 
-/// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+/// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_sampler_opts_init(opts: *mut segno_sampler_opts, size: usize) {
     guard_value((), || drop(write_sized(opts, size, &defaults(), "opts")))
@@ -100,9 +100,7 @@ pub extern "C" fn segno_sampler_opts_init(opts: *mut segno_sampler_opts, size: u
 
 fn sampler(opts: *const segno_sampler_opts) -> Result<sample::Options> {
     let opts = options(opts, defaults(), "opts")?;
-    if opts.flags & !SEGNO_SAMPLER_IGNORE_EOG != 0 {
-        return Err(Error::InvalidArgument(format!("unknown sampler flags {:#x}", opts.flags)));
-    }
+    known_flags(opts.flags, SEGNO_SAMPLER_IGNORE_EOG, "sampler")?;
     let given = slice(opts.bias, opts.bias_count, "bias")?;
     let mut bias = reserve(given.len(), "bias")?;
     bias.extend(given.iter().map(|entry| (entry.token, entry.bias)));
@@ -182,7 +180,8 @@ pub extern "C" fn segno_seq_prefill(
 
 /// Number of tokens of a sequence: evaluated, queued and sampled.
 ///
-/// `tokens` receives it. Codes: NULL_POINTER, NOT_FOUND, BUSY, POISONED. Since 0.1.
+/// `tokens` receives it; beside a running call, what the last finished pass has left. Codes: NULL_POINTER, NOT_FOUND, POISONED. Any thread, beside
+/// a running call too, for which it does not wait. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_seq_length(
     session: *const segno_session,
@@ -190,10 +189,64 @@ pub extern "C" fn segno_seq_length(
     tokens: *mut usize,
     err: *mut *mut segno_error,
 ) -> segno_status {
-    with_session(session, err, |session, _| {
+    beside_session(session, err, |shown| {
         let out = Out::new(tokens, "tokens")?;
-        out.set(session.length(seq)?);
-        Ok(SEGNO_OK)
+        out.set(shown.sequence(seq)?.tokens as usize);
+        Ok(())
+    })
+}
+
+/// Figures of a sequence. Of a running call they are those that its last finished pass has left; together they are of one moment.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types)]
+pub struct segno_seq_stats {
+    /// Bytes of this struct that the library knows.
+    pub struct_size: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Its tokens: evaluated, queued and sampled.
+    pub tokens: u64,
+    /// Those whose keys and values are in the KV cache; the others are evaluated by the calls that need them.
+    pub evaluated: u64,
+    /// Pages of the KV cache that it holds, those that it shares with others included; of the layers that see everything.
+    pub pages: u64,
+    /// Tokens that were evaluated for it as prompts; a fork begins at 0.
+    pub prompt_tokens: u64,
+    /// Tokens that it has sampled; a fork begins at 0.
+    pub decoded_tokens: u64,
+    /// Seed of its draw; of a random one what it came to, so that the same words can be had again.
+    pub seed: u64,
+}
+
+// SAFETY: repr(C), size first, 4 + 4 + 6 * 8 bytes without padding, numbers only.
+unsafe impl SizedStruct for segno_seq_stats {}
+
+/// Tells the figures of a sequence.
+///
+/// `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT, POISONED. Any thread, beside a
+/// running call too, which it does not delay, and for which it does not wait. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_seq_stats_get(
+    session: *const segno_session,
+    seq: i32,
+    out: *mut segno_seq_stats,
+    size: usize,
+    err: *mut *mut segno_error,
+) -> segno_status {
+    beside_session(session, err, |shown| {
+        let stats = shown.sequence(seq)?;
+        let value = segno_seq_stats {
+            struct_size: 0,
+            reserved: 0,
+            tokens: stats.tokens,
+            evaluated: stats.evaluated,
+            pages: stats.pages,
+            prompt_tokens: stats.prompt_tokens,
+            decoded_tokens: stats.decoded_tokens,
+            seed: stats.seed,
+        };
+        Ok(write_sized(out, size, &value, "out")?)
     })
 }
 
@@ -212,7 +265,7 @@ pub extern "C" fn segno_seq_logits(
     err: *mut *mut segno_error,
 ) -> segno_status {
     with_session(session, err, |session, cancel| {
-        let buffer = Buffer::new(buf, cap, count, "buf")?;
+        let buffer = Buffer::new(buf, cap, count, ["buf", "count"])?;
         session.length(seq)?;
         if !buffer.is_query() {
             buffer.require(session.model().vocab())?;
@@ -248,7 +301,7 @@ pub extern "C" fn segno_seq_sampler_set(
 
 /// Opens a sequence with the history of another, queue included; evaluated tokens are shared, not copied.
 ///
-/// `opts`: NULL keeps the parent's options and seed. `out` receives the new id. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT,
+/// `opts`: NULL keeps the parent's options, and its seed if one was given; the fork of a sequence with a random seed gets another one. `out` receives the new id. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT,
 /// SEQ_FULL, KV_FULL, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_seq_fork(
@@ -267,6 +320,10 @@ pub extern "C" fn segno_seq_fork(
 }
 
 /// Keeps the first `tokens` tokens of a sequence; 0 empties it.
+///
+/// Of most models this costs one token, which the next call evaluates again where it needs logits. Layers that see a window keep the last
+/// tokens alone: a model with such layers is cut by up to about `max_prefill` tokens at that price, further back it gives its pages up and evaluates
+/// what is kept anew in the calls that follow, `segno_decode_step` with PENDING until it is done.
 ///
 /// Codes: NOT_FOUND, INVALID_ARGUMENT (more than its length), BUSY, POISONED, NULL_POINTER. Since 0.1.
 #[unsafe(no_mangle)]

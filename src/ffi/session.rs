@@ -1,21 +1,25 @@
 //! The noun `segno_session`: sequences of one model, their cache and buffers.
 
-use super::argument::{Out, Sized_, options, write_sized};
+use super::argument::{Out, SizedStruct, options, write_sized};
 use super::error::segno_error;
 use super::exclusive::Exclusive;
-use super::guard::{guard, guard_value};
-use super::handle::{Handle, borrow, disown, own, share_of};
+use super::guard::{guard, guard_free, guard_value};
+use super::handle::{Handle, Object, borrow, disown, own, share_of};
 use super::model::segno_model;
-use super::status::{SEGNO_E_NULL_POINTER, SEGNO_E_PANIC, SEGNO_OK, segno_status};
+use super::process;
+use super::status::{SEGNO_E_PANIC, SEGNO_OK, segno_status, status_of};
 use crate::backend::KvType;
 use crate::engine::session::Options;
+use crate::engine::stats::{SessionStats, Shown};
 use crate::engine::{Context, Failure, Session};
 use crate::error::{Error, Result};
+use crate::kv::PAGE_TOKENS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Everything that changes while a model runs: sequences, KV cache, buffers. Owned by the host; takes one call at a time, a second
-/// one gets BUSY; `segno_session_cancel` alone may run beside a call. Keeps its model alive.
+/// one gets BUSY. Beside a call may run `segno_session_cancel`, `segno_session_stats_get`, `segno_seq_stats_get` and `segno_seq_length`. Keeps
+/// its model alive.
 #[allow(non_camel_case_types)]
 pub struct segno_session {
     _private: [u8; 0],
@@ -26,11 +30,12 @@ pub(super) struct Shared {
     context: Arc<Context>,
     cancel: AtomicBool,
     session: Exclusive<Session>,
+    shown: Shown,
 }
 
 impl Handle for segno_session {
     type Target = Shared;
-    const NAME: &'static str = "session";
+    const KIND: Object = Object::Session;
 }
 
 /// KV cache in 16-bit floats.
@@ -47,7 +52,9 @@ pub struct segno_session_opts {
     pub struct_size: u32,
     /// Most sequences open at once, 1 to 256, 8 by default.
     pub max_seqs: u32,
-    /// Tokens that the KV cache holds for all sequences together; 0 (default): the model's context, at most 8192.
+    /// Tokens that the KV cache holds for all sequences together; 0 (default): the model's context, at most 8192. Models with two rotations
+    /// (LongRoPE) use the long one in all sequences where this is more than the context that they were first trained for. Layers that see a
+    /// window (Gemma, OLMo 3 and others) keep no more than it and `max_prefill` tokens of each sequence, where that is less.
     pub kv_tokens: u64,
     /// Most prompt tokens of one pass, 1 to 16384, 512 by default: what a running stream may have to wait for.
     pub max_prefill: u32,
@@ -56,7 +63,7 @@ pub struct segno_session_opts {
 }
 
 // SAFETY: repr(C), size first, 4 + 4 + 8 + 4 + 4 bytes without padding, numbers only.
-unsafe impl Sized_ for segno_session_opts {}
+unsafe impl SizedStruct for segno_session_opts {}
 
 /// Memory that a session takes, in bytes, the weights that it shares with others included.
 #[repr(C)]
@@ -84,7 +91,41 @@ pub struct segno_memory {
 }
 
 // SAFETY: repr(C), size first, 4 + 4 + 7 * 8 bytes without padding, numbers only.
-unsafe impl Sized_ for segno_memory {}
+unsafe impl SizedStruct for segno_memory {}
+
+/// Figures of a session. Of a running call they are those that its last finished pass has left; together they are of one moment.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types)]
+pub struct segno_session_stats {
+    /// Bytes of this struct that the library knows.
+    pub struct_size: u32,
+    /// Tokens of a page of the KV cache.
+    pub page_tokens: u32,
+    /// Most sequences open at once.
+    pub max_seqs: u32,
+    /// Sequences that are open.
+    pub seqs: u32,
+    /// Tokens of all open sequences: evaluated, queued and sampled.
+    pub tokens: u64,
+    /// Pages of the KV cache that sequences hold; one that several share counts once.
+    pub pages_used: u64,
+    /// Pages that nobody holds. A sequence takes one when its last is full, and a fork takes one at once.
+    pub pages_free: u64,
+    /// Passes over the model that ended well.
+    pub passes: u64,
+    /// Tokens that were evaluated as prompts: by prefill and logits calls, and by decode calls for a sequence that lacked more than one.
+    pub prompt_tokens: u64,
+    /// Tokens that were sampled.
+    pub decoded_tokens: u64,
+    /// Microseconds of passes for prompts. A pass that also served other sequences is divided by the number of tokens that it evaluated.
+    pub prompt_us: u64,
+    /// Microseconds of passes for sampled tokens, divided likewise, and of sampling.
+    pub decode_us: u64,
+}
+
+// SAFETY: repr(C), size first, 4 * 4 + 8 * 8 bytes without padding, numbers only.
+unsafe impl SizedStruct for segno_session_stats {}
 
 pub(super) fn defaults() -> segno_session_opts {
     segno_session_opts {
@@ -105,11 +146,28 @@ pub(super) fn with_session(
     let context = borrow(session).ok().map(|shared| &*shared.context);
     guard(context, err, || {
         let shared = borrow(session)?;
-        body(&mut *shared.session.enter(segno_session::NAME)?, &shared.cancel)
+        let mut session = shared.session.enter(segno_session::NAME)?;
+        let result = body(&mut session, &shared.cancel);
+        session.show();
+        result
     })
 }
 
-/// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+/// Runs the body of a call that waits for nobody, on what the session shows of itself.
+pub(super) fn beside_session(
+    session: *const segno_session,
+    err: *mut *mut segno_error,
+    body: impl FnOnce(&Shown) -> Result<(), Failure>,
+) -> segno_status {
+    let context = borrow(session).ok().map(|shared| &*shared.context);
+    guard(context, err, || {
+        let shared = borrow(session)?;
+        shared.session.healthy(segno_session::NAME)?;
+        body(&shared.shown).map(|()| SEGNO_OK)
+    })
+}
+
+/// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_session_opts_init(opts: *mut segno_session_opts, size: usize) {
     guard_value((), || drop(write_sized(opts, size, &defaults(), "opts")))
@@ -132,8 +190,9 @@ pub extern "C" fn segno_session_create(
         out.set(std::ptr::null_mut());
         let model = share_of(model)?;
         let opts = options(opts, defaults(), "opts")?;
-        let session = Exclusive::new(Session::create(&model, &engine_options(&opts)?)?);
-        out.set(own(Shared { context: Arc::clone(model.context()), cancel: AtomicBool::new(false), session }));
+        let session = Session::create(&model, &engine_options(&opts)?)?;
+        let (shown, session) = (session.shown().clone(), Exclusive::new(session));
+        out.set(own(Shared { context: Arc::clone(model.context()), cancel: AtomicBool::new(false), session, shown })?);
         Ok(SEGNO_OK)
     })
 }
@@ -151,7 +210,7 @@ pub(super) fn engine_options(opts: &segno_session_opts) -> Result<Options> {
 /// Frees a session and its sequences; NULL is allowed. No call on it may be running. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_session_free(session: *mut segno_session) {
-    guard_value((), || drop(disown(session)))
+    guard_free(|| drop(disown(session)))
 }
 
 /// Tells the memory of a session.
@@ -182,17 +241,50 @@ pub extern "C" fn segno_session_memory(
     })
 }
 
-/// Raises (`on` non-zero) or lowers (0) the session's cancel flag. While it is raised, prefill, logits and decode calls return
-/// `SEGNO_CANCELLED`, the running one too, within a fraction of a pass; every sequence is at its length before the call.
+/// Tells the figures of a session: how full it is, and what it has done since it was created.
 ///
-/// The one call that may run beside another on the same session. Codes: NULL_POINTER. Any thread. Since 0.1.
+/// `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: NULL_POINTER, INVALID_ARGUMENT, POISONED. Any thread, beside a running call
+/// too, which it does not delay, and for which it does not wait. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_session_stats_get(
+    session: *const segno_session,
+    out: *mut segno_session_stats,
+    size: usize,
+    err: *mut *mut segno_error,
+) -> segno_status {
+    beside_session(session, err, |shown| {
+        let SessionStats { seqs, tokens, pages, pages_free, done } = shown.session();
+        let value = segno_session_stats {
+            struct_size: 0,
+            page_tokens: PAGE_TOKENS as u32,
+            max_seqs: shown.max_seqs() as u32,
+            seqs: seqs as u32,
+            tokens,
+            pages_used: pages - pages_free,
+            pages_free,
+            passes: done.passes,
+            prompt_tokens: done.prompt_tokens,
+            decoded_tokens: done.decoded_tokens,
+            prompt_us: done.prompt_ns / 1000,
+            decode_us: done.decode_ns / 1000,
+        };
+        Ok(write_sized(out, size, &value, "out")?)
+    })
+}
+
+/// Raises (`on` non-zero) or lowers (0) the session's cancel flag. While it is raised, prefill, logits and decode calls return
+/// `SEGNO_CANCELLED`, the running one too, within a fraction of a pass; every sequence is at its length before the call. A wait for a GPU ends
+/// too, though the GPU may be at work a little longer: the session's next call waits for that. A GPU that answers nobody for 60 seconds, and 50
+/// milliseconds more for each token of the pass, fails the call with DEVICE, and every later one of the context.
+///
+/// May run beside another call on the same session. Codes: NULL_POINTER, INVALID_ARGUMENT. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_session_cancel(session: *const segno_session, on: i32) -> segno_status {
-    guard_value(SEGNO_E_PANIC, || match borrow(session) {
+    guard_value(SEGNO_E_PANIC, || match process::check().and_then(|()| borrow(session)) {
         Ok(shared) => {
             shared.cancel.store(on != 0, Ordering::Release);
             SEGNO_OK
         }
-        Err(_) => SEGNO_E_NULL_POINTER,
+        Err(error) => status_of(&error),
     })
 }

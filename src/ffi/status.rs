@@ -22,13 +22,13 @@ pub const SEGNO_E_INVALID_ARGUMENT: i32 = -1;
 pub const SEGNO_E_NULL_POINTER: i32 = -2;
 /// An output buffer is too small; the size needed has been written.
 pub const SEGNO_E_BUFFER_TOO_SMALL: i32 = -3;
-/// Another thread is inside a call on the same object.
+/// Another call on the same object is running, or a callback of its context on this thread.
 pub const SEGNO_E_BUSY: i32 = -4;
 /// An earlier call on this object answered `SEGNO_E_PANIC`; only freeing it is allowed.
 pub const SEGNO_E_POISONED: i32 = -5;
 /// A bug of the library was caught at its boundary; the process is unharmed.
 pub const SEGNO_E_PANIC: i32 = -6;
-/// This build, machine, or kind of file cannot do what was asked.
+/// This build, machine, or kind of file cannot do what was asked, or the process is a fork of one that uses the library.
 pub const SEGNO_E_UNSUPPORTED: i32 = -7;
 /// Host memory could not be allocated.
 pub const SEGNO_E_OUT_OF_MEMORY: i32 = -8;
@@ -53,20 +53,24 @@ pub const SEGNO_E_TEMPLATE: i32 = -17;
 /// The host was compiled against a header of another ABI number.
 pub const SEGNO_E_ABI: i32 = -18;
 
+/// How many error codes there are: they are -1, -2 and so on.
+pub(super) const ERROR_CODES: usize = -SEGNO_E_ABI as usize;
+
 /// The code that stands for `error`.
 pub(super) fn status_of(error: &Error) -> segno_status {
     match error {
         Error::InvalidArgument(_) => SEGNO_E_INVALID_ARGUMENT,
         Error::NullPointer(_) => SEGNO_E_NULL_POINTER,
         Error::BufferTooSmall { .. } => SEGNO_E_BUFFER_TOO_SMALL,
-        Error::Busy(_) => SEGNO_E_BUSY,
+        Error::Busy(_) | Error::InCallback => SEGNO_E_BUSY,
         Error::Poisoned(_) => SEGNO_E_POISONED,
         Error::Panic(_) => SEGNO_E_PANIC,
-        Error::Unsupported(_) => SEGNO_E_UNSUPPORTED,
-        Error::OutOfMemory { .. } => SEGNO_E_OUT_OF_MEMORY,
+        Error::Unsupported(_) | Error::Forked { .. } => SEGNO_E_UNSUPPORTED,
+        Error::OutOfMemory { .. } | Error::HostMemory { .. } => SEGNO_E_OUT_OF_MEMORY,
         Error::DeviceMemory { .. } => SEGNO_E_DEVICE_MEMORY,
         Error::Device(_) => SEGNO_E_DEVICE,
-        Error::Io { .. } => SEGNO_E_IO,
+        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::OutOfMemory => SEGNO_E_OUT_OF_MEMORY,
+        Error::Io { .. } | Error::Write { .. } => SEGNO_E_IO,
         Error::Format(_) | Error::Metadata { .. } | Error::Tensor { .. } => SEGNO_E_FORMAT,
         Error::ContextFull { .. } => SEGNO_E_CONTEXT_FULL,
         Error::KvFull { .. } => SEGNO_E_KV_FULL,

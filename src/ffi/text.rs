@@ -1,14 +1,14 @@
 //! Text: tokenizing, detokenizing, and the noun `segno_text`.
 
-use super::argument::{Buffer, Out, Sized_, options, slice, write_sized};
+use super::argument::{Buffer, Out, SizedStruct, known_flags, options, slice, write_sized};
 use super::error::segno_error;
 use super::exclusive::Exclusive;
-use super::guard::{guard, guard_value};
-use super::handle::{Handle, borrow, disown, own};
+use super::guard::{guard, guard_free, guard_value};
+use super::handle::{Handle, Object, borrow, disown, own};
 use super::model::segno_model;
 use super::status::{SEGNO_DONE, SEGNO_OK, segno_status};
 use crate::engine::{Context, Failure};
-use crate::error::{Error, Result, copied, reserve};
+use crate::error::{Result, copied, reserve};
 use crate::text::stream::Pending;
 use crate::text::{StreamOptions, TextStream};
 use std::ffi::c_char;
@@ -38,7 +38,7 @@ pub(super) struct Shared {
 
 impl Handle for segno_text {
     type Target = Shared;
-    const NAME: &'static str = "text";
+    const KIND: Object = Object::Text;
 }
 
 /// Bytes of a text, not NUL-terminated.
@@ -68,25 +68,21 @@ pub struct segno_text_opts {
 }
 
 // SAFETY: repr(C), size first, two 4-byte and two 8-byte fields without padding; a NULL pointer is valid.
-unsafe impl Sized_ for segno_text_opts {}
+unsafe impl SizedStruct for segno_text_opts {}
 
 fn defaults() -> segno_text_opts {
     let struct_size = size_of::<segno_text_opts>() as u32;
     segno_text_opts { struct_size, flags: 0, stops: std::ptr::null(), stop_count: 0 }
 }
 
-fn refuse_unknown(flags: u32, known: u32) -> Result<()> {
-    match flags & !known {
-        0 => Ok(()),
-        unknown => Err(Error::InvalidArgument(format!("unknown flags {unknown:#x}"))),
-    }
-}
-
 /// Turns text into tokens.
 ///
 /// `text`: `text_len` bytes of UTF-8, NULL when there are none. `flags`: `SEGNO_TOKENIZE_...`. `tokens`: room for `cap` ids; `count` receives
-/// how many there are. Codes: NULL_POINTER, INVALID_ARGUMENT (not UTF-8, with the offset; unknown flags), BUFFER_TOO_SMALL, UNSUPPORTED (the
-/// file has no tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
+/// how many there are. Text is brought to Unicode's form C first where the model's own library does so (Qwen 2 and 3, GPT-NeoX, Command R and
+/// their kin), and is not changed otherwise. The call can't be cancelled, so it is bounded: at most 64 MiB of text, and a time and memory in
+/// proportion to its length, whatever it holds: about a second and at most 200 MiB a MiB of text, commonly a tenth. Codes: NULL_POINTER,
+/// INVALID_ARGUMENT (not UTF-8, with the offset; more than 64 MiB; unknown flags), BUFFER_TOO_SMALL, UNSUPPORTED (the file has no
+/// tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_tokenize(
     model: *const segno_model,
@@ -99,8 +95,8 @@ pub extern "C" fn segno_tokenize(
     err: *mut *mut segno_error,
 ) -> segno_status {
     guard(None, err, || {
-        let buffer = Buffer::new(tokens, cap, count, "tokens")?;
-        refuse_unknown(flags, SEGNO_TOKENIZE_ADD_SPECIAL | SEGNO_TOKENIZE_PARSE_SPECIAL)?;
+        let buffer = Buffer::new(tokens, cap, count, ["tokens", "count"])?;
+        known_flags(flags, SEGNO_TOKENIZE_ADD_SPECIAL | SEGNO_TOKENIZE_PARSE_SPECIAL, "tokenize")?;
         let text = slice(text.cast::<u8>(), text_len, "text")?;
         let (add, parse) = (flags & SEGNO_TOKENIZE_ADD_SPECIAL != 0, flags & SEGNO_TOKENIZE_PARSE_SPECIAL != 0);
         buffer.fill(&borrow(model)?.tokenizer()?.encode(text, add, parse)?)?;
@@ -125,8 +121,8 @@ pub extern "C" fn segno_detokenize(
     err: *mut *mut segno_error,
 ) -> segno_status {
     guard(None, err, || {
-        let buffer = Buffer::new(buf.cast::<u8>(), cap, len, "buf")?;
-        refuse_unknown(flags, SEGNO_DETOKENIZE_SPECIAL)?;
+        let buffer = Buffer::new(buf.cast::<u8>(), cap, len, ["buf", "len"])?;
+        known_flags(flags, SEGNO_DETOKENIZE_SPECIAL, "detokenize")?;
         let tokens = slice(tokens, count, "tokens")?;
         let text = borrow(model)?.tokenizer()?.decode(tokens, flags & SEGNO_DETOKENIZE_SPECIAL != 0)?;
         buffer.fill(&text)?;
@@ -134,7 +130,7 @@ pub extern "C" fn segno_detokenize(
     })
 }
 
-/// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL or a size under 4 does nothing. Since 0.1.
+/// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_text_opts_init(opts: *mut segno_text_opts, size: usize) {
     guard_value((), || drop(write_sized(opts, size, &defaults(), "opts")))
@@ -158,13 +154,13 @@ pub extern "C" fn segno_text_create(
         let model = borrow(model)?;
         let options = stream_options(&options(opts, defaults(), "opts")?)?;
         let stream = Exclusive::new(TextStream::new(Arc::clone(model.tokenizer()?), options)?);
-        out.set(own(Shared { context: Arc::clone(model.context()), stream }));
+        out.set(own(Shared { context: Arc::clone(model.context()), stream })?);
         Ok(SEGNO_OK)
     })
 }
 
 fn stream_options(opts: &segno_text_opts) -> Result<StreamOptions> {
-    refuse_unknown(opts.flags, SEGNO_TEXT_SPECIAL)?;
+    known_flags(opts.flags, SEGNO_TEXT_SPECIAL, "text")?;
     let given = slice(opts.stops, opts.stop_count, "stops")?;
     let mut stops = reserve(given.len(), "stop strings")?;
     for stop in given {
@@ -184,7 +180,7 @@ pub(super) fn with_text(
 ) -> segno_status {
     let context = borrow(text.cast_const()).ok().map(|shared| &*shared.context);
     guard(context, err, || {
-        let buffer = Buffer::new(buf.cast::<u8>(), cap, len, "buf")?;
+        let buffer = Buffer::new(buf.cast::<u8>(), cap, len, ["buf", "len"])?;
         let mut stream = borrow(text.cast_const())?.stream.enter(segno_text::NAME)?;
         let pending = body(&mut stream)?;
         buffer.require(pending.text().len())?;
@@ -231,5 +227,5 @@ pub extern "C" fn segno_text_flush(
 /// Frees a text stream; NULL is allowed. No call on it may be running. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_text_free(text: *mut segno_text) {
-    guard_value((), || drop(disown(text)))
+    guard_free(|| drop(disown(text)))
 }

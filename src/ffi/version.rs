@@ -36,7 +36,7 @@ pub extern "C" fn segno_abi_version() -> u32 {
 
 /// Whether a capability is compiled in and usable on this machine now: 1 or 0.
 ///
-/// `name` is "cuda", "avx2" or "avx512"; NULL and unknown names give 0. Any thread. Since 0.1.
+/// `name` is "cuda", "avx2", "avx512", "neon", "neondot" or "neoni8mm"; NULL and unknown names give 0. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_has_feature(name: *const c_char) -> i32 {
     guard_value(0, || match text(name, "name") {
