@@ -4,7 +4,7 @@
     compare_llamacpp.py speed MODEL.gguf...     every row of the table in benches/results/cpu.md, medians, ratios, and whether the bar is met
     compare_llamacpp.py logits MODEL.gguf...    how far the engines' logits are from each other and from Segno's precise mode
 
-Needs `pip install llama-cpp-python numpy` and `make` (target/release/libsegno.so). The engines take turns, each turn a fresh process, so that
+Needs `pip install llama-cpp-python numpy` and `make` (SEGNO_LIBRARY names a library other than target/release/libsegno.so). The engines take turns, each turn a fresh process, so that
 neither profits from a quiet moment; the figures still mean something only on a machine that does nothing else. A model's storage type is what
 its name ends with (`NAME.TYPE.gguf`): Q4_K_M and Q8_0 get all rows, other types a prompt and a decode row (`--rows` chooses). Beside a row of
 one sequence that decodes stands what each engine read of the file, as a share of what the same threads read from memory right after.

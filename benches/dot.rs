@@ -3,14 +3,16 @@
 //! `cargo bench --bench dot` measures all; a filter such as `Q4_K/avx512` some. Up to 8 activation rows the weights
 //! come from memory (96 MiB, more than a cache) and the throughput is theirs in bytes: compare it with the machine's
 //! bandwidth. From 64 rows on the weights are small and the throughput is multiplications and additions. The pieces of
-//! attention and the element-wise kernels are in `ops`.
+//! attention and the element-wise kernels are in `ops`,
+//! encoders of weights in `encode`.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::{bf16, f16};
 use segno::backend::cpu::pool::TileMut;
 use segno::backend::cpu::simd::{Form, Input, Kernels, KvRun, Matrix, Q8_LEN, Q8Block, available};
-use segno::quant::DType;
+use segno::plan::op::Activation;
 use segno::quant::synthetic::{self, Random};
+use segno::quant::{DType, encode};
 use std::cell::LazyCell;
 use std::hint::black_box;
 use std::time::Duration;
@@ -101,7 +103,7 @@ fn ops(c: &mut Criterion) {
         group.throughput(Throughput::Elements(LEN as u64));
         group.bench_function("quantize", |b| b.iter(|| kernels.quantize(&x, &mut blocks)));
         group.bench_function("rms_norm", |b| b.iter(|| kernels.rms_norm(&x, &y, 1e-5, &mut out)));
-        group.bench_function("silu_mul", |b| b.iter(|| kernels.silu_mul(&mut out, &y)));
+        group.bench_function("silu_mul", |b| b.iter(|| kernels.gate(Activation::Silu, &mut out, &y)));
         group.bench_function("exp_sum", |b| b.iter(|| black_box(kernels.exp_sum(&mut out, 1.0))));
         group.throughput(Throughput::Elements(KEYS as u64));
         for head in [64, 128] {
@@ -121,5 +123,20 @@ fn ops(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, products, ops);
+/// Encoding of weights: those of a million elements, plain and by every instruction set.
+fn encoders(c: &mut Criterion) {
+    let values: Vec<f32> = Random::new(3).uniforms(1 << 20).iter().map(|x| x * 0.02).collect();
+    for dtype in encode::ENCODABLE {
+        let mut out = vec![0; dtype.row_bytes(values.len() as u64).unwrap() as usize];
+        let mut group = c.benchmark_group(format!("encode/{dtype}"));
+        group.sample_size(10).warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_millis(500));
+        group.throughput(Throughput::Elements(values.len() as u64));
+        group.bench_function("plain", |b| b.iter(|| encode::encode(dtype, &values, &mut out)));
+        for kernels in available() {
+            group.bench_function(kernels.name, |b| b.iter(|| kernels.encode(dtype, &values, &mut out)));
+        }
+    }
+}
+
+criterion_group!(benches, products, ops, encoders);
 criterion_main!(benches);

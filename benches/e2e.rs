@@ -40,7 +40,7 @@ fn main() {
 }
 
 fn parse() -> Options {
-    let mut options = Options { threads: segno::backend::cpu::pool::usable_cores(), runs: 5, models: Vec::new() };
+    let mut options = Options { threads: segno::os::usable_cores(), runs: 5, models: Vec::new() };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|text| text.parse().ok()).expect("a number follows the option");

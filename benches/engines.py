@@ -10,7 +10,7 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LIBRARY = os.path.join(ROOT, "target/release/libsegno.so")
+LIBRARY = os.environ.get("SEGNO_LIBRARY", os.path.join(ROOT, "target/release/libsegno.so"))
 
 
 def read_bandwidth(threads, size=1 << 28, passes=6):

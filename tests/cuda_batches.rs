@@ -7,7 +7,7 @@ mod common;
 
 use common::gguf::Shape;
 use segno::arch::{Arch, Hparams};
-use segno::backend::cuda::{self, Cuda};
+use segno::backend::cuda::Cuda;
 use segno::backend::{Backend, Batch, KvType, Limits, Row, Runner};
 use segno::format::{Data, Gguf};
 use segno::kv::{Pages, Tables};
@@ -45,15 +45,16 @@ struct Run {
 impl Run {
     fn new(device: &Cuda, program: &Arc<Program>) -> Run {
         let each = PROMPT.div_ceil(PAGE);
-        let limits = Limits { rows: 512, outputs: SEQS, pages: SEQS * each, kv_type: KvType::F16 };
+        let limits =
+            Limits { rows: 512, outputs: SEQS, pages: SEQS * each, context: 4096, kv_type: KvType::F16, windows: None };
         let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, each).unwrap());
         (0..SEQS).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
-        Run { runner: device.prepare(Arc::clone(program)).unwrap().open(&limits).unwrap(), tables }
+        Run { runner: device.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap(), tables }
     }
 
     /// Bits of the logits of the wanted rows.
     fn pass(&mut self, rows: &[Row], outputs: &[u32]) -> Vec<Vec<u32>> {
-        let batch = Batch { rows, outputs, wants_logits: true, tables: &self.tables };
+        let batch = Batch { rows, outputs, wants_logits: true, tables: &self.tables, window_tables: None };
         self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
         let bits = |index| self.runner.logits(index).iter().map(|logit| logit.to_bits()).collect();
         (0..outputs.len()).map(bits).collect()
@@ -96,8 +97,7 @@ fn compare_counts(device: &Cuda, name: &str, program: &Arc<Program>, counts: &[u
 /// Rows of one sequence may all want their logits: keys of the same pass are then among what they attend to.
 #[test]
 fn rows_of_one_sequence_give_the_bits_of_single_steps() {
-    if cuda::count() == 0 {
-        println!("skipped: no cuda device");
+    if !common::gpu() {
         return;
     }
     let device = Cuda::new(0, false).unwrap();
@@ -116,8 +116,7 @@ fn rows_of_one_sequence_give_the_bits_of_single_steps() {
 /// Up to four rows go through kernels of their own, for every type; columns fill one slice and part of another.
 #[test]
 fn a_few_rows_give_the_bits_of_one_for_every_type() {
-    if cuda::count() == 0 {
-        println!("skipped: no cuda device");
+    if !common::gpu() {
         return;
     }
     let device = Cuda::new(0, false).unwrap();
@@ -137,8 +136,7 @@ fn a_few_rows_give_the_bits_of_one_for_every_type() {
 /// Files mix types in the products of one value: those of most have kernels of their own for a lone row.
 #[test]
 fn types_that_files_mix_give_the_bits_of_batches() {
-    if cuda::count() == 0 {
-        println!("skipped: no cuda device");
+    if !common::gpu() {
         return;
     }
     let device = Cuda::new(0, false).unwrap();
@@ -162,8 +160,7 @@ fn types_that_files_mix_give_the_bits_of_batches() {
 /// A few rows of large matrices go through kernels of their own: rows of many slices, of which the last is shorter, and three matrices of different types.
 #[test]
 fn a_few_rows_of_large_matrices_give_the_bits_of_one() {
-    if cuda::count() == 0 {
-        println!("skipped: no cuda device");
+    if !common::gpu() {
         return;
     }
     let device = Cuda::new(0, false).unwrap();
@@ -180,8 +177,7 @@ fn a_few_rows_of_large_matrices_give_the_bits_of_one() {
 /// The head of a lone row in Q2_K is a kernel of its own, whose blocks take many rounds of rows: more of them than are on their way at once.
 #[test]
 fn a_long_head_gives_the_bits_of_batches() {
-    if cuda::count() == 0 {
-        println!("skipped: no cuda device");
+    if !common::gpu() {
         return;
     }
     let device = Cuda::new(0, false).unwrap();
@@ -208,8 +204,7 @@ fn a_long_head_gives_the_bits_of_batches() {
 
 #[test]
 fn every_number_of_rows_gives_the_bits_of_one() {
-    if cuda::count() == 0 {
-        println!("skipped: no cuda device");
+    if !common::gpu() {
         return;
     }
     let device = Cuda::new(0, false).unwrap();

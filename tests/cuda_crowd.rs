@@ -126,8 +126,7 @@ fn assert_alone(model: &Model, crowd: &Crowd) {
 
 #[test]
 fn a_crowd_that_comes_and_goes_has_the_tokens_of_each_alone() {
-    if !cuda::is_usable() {
-        println!("skipped: no cuda device, or no kernels");
+    if !common::gpu() {
         return;
     }
     let file = common::random::file(|name| match name {

@@ -16,14 +16,6 @@ fn count() -> i32 {
     count
 }
 
-/// Whether there is a GPU, or a line that says what is skipped.
-fn gpu() -> bool {
-    if count() == 0 {
-        println!("skipped: no cuda device");
-    }
-    count() > 0
-}
-
 fn info(index: i32) -> common::Result<segno_device_info> {
     // SAFETY: numbers only, so zeros are a value.
     let mut info: segno_device_info = unsafe { std::mem::zeroed() };
@@ -46,7 +38,7 @@ fn a_gpu_beyond_the_last_is_not_found() {
 
 #[test]
 fn a_gpu_tells_its_name_memory_and_versions() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let info = info(0).unwrap();
@@ -57,7 +49,7 @@ fn a_gpu_tells_its_name_memory_and_versions() {
 
 #[test]
 fn asking_a_gpu_leaves_a_thread_without_a_context_as_it_was() {
-    if gpu() {
+    if common::gpu() {
         info(0).unwrap();
         assert!(current().is_null());
     }
@@ -65,7 +57,7 @@ fn asking_a_gpu_leaves_a_thread_without_a_context_as_it_was() {
 
 #[test]
 fn asking_a_gpu_leaves_the_host_its_own_context() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let mut host = null_mut();

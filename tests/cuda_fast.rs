@@ -32,7 +32,7 @@ fn exact() -> &'static Cuda {
 fn is_possible() -> bool {
     let possible = cuda::count() > 0 && fast(false).rounds();
     if !possible {
-        println!("skipped: no cuda device with kernels for fast batches");
+        common::skip::skip(common::skip::Lack::Gpu, "no cuda device with kernels for fast batches");
     }
     possible
 }
@@ -87,9 +87,9 @@ fn models() -> Vec<Case> {
         let name = "TinyStories-656K-Q8_0.gguf";
         cases.push(file(&data.join("models").join(name), true));
     }
-    let goldens = std::fs::read_dir(common::root().join("tests/golden/hf")).unwrap().map(|entry| entry.unwrap().path());
-    let goldens = goldens.filter(|path| path.extension().is_some_and(|ext| ext == "gguf"));
-    cases.extend(goldens.map(|path| file(&path, false)).chain(odd_models()).chain(heads_models()));
+    cases.extend(
+        common::launches::cuda_goldens().map(|path| file(&path, false)).chain(odd_models()).chain(heads_models()),
+    );
     cases
 }
 
@@ -218,10 +218,11 @@ fn batches_round_where_they_may() {
 
 /// The cache after a batch of three rows, which a graph pads to four; with what `poisoned` puts into everything that a step computes.
 fn cache_of(case: &Case, slots: [usize; 3], poisoned: bool) -> (Contents, Contents, Tables) {
-    let limits = Limits { rows: 512 + SEQS, outputs: SEQS, pages: SEQS, kv_type: KvType::F16 };
+    let limits =
+        Limits { rows: 512 + SEQS, outputs: SEQS, pages: SEQS, context: 4096, kv_type: KvType::F16, windows: None };
     let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, 1).unwrap());
     (0..SEQS).for_each(|slot| assert!(tables.grow(slot, 1, &mut pages)));
-    let loaded = fast(false).upload(Arc::clone(&case.program)).unwrap();
+    let loaded = fast(false).upload(Arc::clone(&case.program), &mut |_| Ok(())).unwrap();
     let mut inspection = loaded.inspect(&limits, false).unwrap();
     let rows = |slots: &[usize], position: u32| -> Vec<Row> {
         slots.iter().map(|&slot| Row { token: 7 + slot as u32 + position, position, slot: slot as u32 }).collect()
@@ -232,7 +233,9 @@ fn cache_of(case: &Case, slots: [usize; 3], poisoned: bool) -> (Contents, Conten
         if poisoned {
             inspection.poison().unwrap();
         }
-        inspection.run(&Batch { rows, outputs: &outputs, wants_logits: true, tables: &tables }).unwrap();
+        inspection
+            .run(&Batch { rows, outputs: &outputs, wants_logits: true, tables: &tables, window_tables: None })
+            .unwrap();
         inspection.read().unwrap().pop().unwrap()
     };
     let before = run(&rows(&all, 0), false);

@@ -7,7 +7,6 @@ mod common;
 
 use common::{Ctx, Session, bundled_model, greedy};
 use cudarc::driver::sys;
-use segno::backend::cuda;
 use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
 use segno::ffi::status::{SEGNO_E_DEVICE, SEGNO_OK};
 use std::ptr::null_mut;
@@ -72,8 +71,7 @@ fn step_until_failure(session: &Session, seq: i32) -> (common::Failed, usize) {
 
 #[test]
 fn a_fault_on_the_device_is_an_error_of_the_call() {
-    if !cuda::is_usable() {
-        println!("skipped: no cuda device, or no kernels");
+    if !common::gpu() {
         return;
     }
     let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();

@@ -5,31 +5,51 @@
 mod common;
 
 use common::gguf::Shape;
-use common::launches::{fast_lists, lists};
-use segno::arch::{Arch, Hparams};
+use common::launches::{fast_lists, goldens, lists, program};
 use segno::backend::cuda::args::{Activation, Args, Shape as Batch};
 use segno::backend::cuda::lower::{Extent, Kernel, Launch};
 use segno::format::{Data, Gguf};
-use segno::plan::{Op, Program, build::build};
+use segno::plan::{Op, Program};
 use segno::quant::DType;
 use std::path::PathBuf;
 
 fn programs() -> Vec<(PathBuf, Program)> {
-    let root = std::env::var_os("SEGNO_TEST_ROOT").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-    let folder = std::fs::read_dir(root.join("tests/golden/hf")).unwrap().map(|entry| entry.unwrap().path());
-    let goldens = folder.filter(|path| path.extension().is_some_and(|ext| ext == "gguf"));
-    let paths = goldens.chain([root.join("examples/models/shakespeare.gguf")]);
-    let read = |path: PathBuf| {
-        let program = program(&Gguf::open(&path, true, &mut |_| Ok(())).unwrap());
-        (path, program)
-    };
-    paths.map(read).collect()
+    let bundled = common::bundled_model();
+    let program = program(&Gguf::open(&bundled, true, &mut |_| Ok(())).unwrap());
+    let runnable = goldens().into_iter().filter(|(_, _, runs)| runs.is_ok());
+    runnable.map(|(path, program, _)| (path, program)).chain([(bundled, program)]).collect()
 }
 
-fn program(gguf: &Gguf) -> Program {
-    let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
-    let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
-    build(gguf, &arch, &hparams).unwrap()
+#[test]
+fn what_the_kernels_lack_is_refused_by_name() {
+    let refused: Vec<(String, String)> = goldens()
+        .into_iter()
+        .filter_map(|(path, _, runs)| Some((path.file_stem()?.to_str()?.to_owned(), runs.err()?.to_string())))
+        .collect();
+    let products = "only products read a normalized value";
+    let (norms, ropes) = ("norms have no mean and no bias", "queries and keys are rotated by one table");
+    let expected = [
+        ("cohere2-plain", 1, "norm", norms),
+        ("exaone4-plain", 11, "norm", products),
+        ("exaone4-window", 9, "attention", "attention has no window"),
+        ("gemma2-plain", 1, "scale", "it has no kernel"),
+        ("gemma3-listed", 1, "scale", "it has no kernel"),
+        ("gemma3-plain", 1, "scale", "it has no kernel"),
+        ("glm4-plain", 10, "norm", products),
+        ("granite-plain", 1, "scale", "it has no kernel"),
+        ("hunyuan-plain", 7, "head norm", "heads are normalized before they are rotated"),
+        ("mistral3-plain", 7, "temperature", "it has no kernel"),
+        ("olmo2-plain", 4, "norm", products),
+        ("olmo3-yarn", 4, "norm", products),
+        ("phi3-long", 7, "store kv", ropes),
+        ("phi3-short", 7, "store kv", ropes),
+        ("smollm3-plain", 53, "store kv", ropes),
+        ("starcoder2-plain", 1, "norm", norms),
+    ]
+    .map(|(name, at, op, reason)| {
+        (name.to_owned(), format!("the cuda backend cannot run op {at} ({op}): {reason}; use the cpu"))
+    });
+    assert_eq!(refused, expected);
 }
 
 #[test]

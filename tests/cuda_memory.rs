@@ -7,7 +7,6 @@ mod common;
 
 use common::{Ctx, bundled_model, call, greedy, sampler};
 use cudarc::driver::sys;
-use segno::backend::cuda;
 use segno::ffi::ctx::SEGNO_CTX_FAST_BATCHES;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::plan::{segno_plan, segno_plan_get};
@@ -148,8 +147,7 @@ fn too_much_is_refused_with_figures(ctx: &Ctx) {
 
 #[test]
 fn memory_is_planned_refused_and_given_back() {
-    if !cuda::is_usable() {
-        println!("skipped: no cuda device, or no kernels");
+    if !common::gpu() {
         return;
     }
     let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();

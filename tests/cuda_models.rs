@@ -9,7 +9,7 @@ mod common;
 
 use common::passes::{Case, Run, assert_near, bits, file, precise, random};
 use segno::backend::KvType;
-use segno::backend::cuda::{self, Cuda};
+use segno::backend::cuda::Cuda;
 use segno::quant::DType;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -46,14 +46,6 @@ fn random_models() -> Vec<Case> {
     cases
 }
 
-/// Whether there is a GPU, or a line that says what is skipped.
-fn gpu() -> bool {
-    if cuda::count() == 0 {
-        println!("skipped: no cuda device");
-    }
-    cuda::count() > 0
-}
-
 /// The GPU, opened once for all tests, for replayed or for eager steps.
 fn device(eager: bool) -> &'static Cuda {
     static DEVICES: [OnceLock<Cuda>; 2] = [const { OnceLock::new() }; 2];
@@ -61,7 +53,7 @@ fn device(eager: bool) -> &'static Cuda {
 }
 
 fn models() -> Vec<Case> {
-    if !gpu() {
+    if !common::gpu() {
         return Vec::new();
     }
     if let Ok(list) = std::env::var("SEGNO_CUDA_MODELS") {
@@ -73,10 +65,7 @@ fn models() -> Vec<Case> {
             cases.push(file(&data.join("models").join(name), true));
         }
     }
-    let goldens = std::fs::read_dir(common::root().join("tests/golden/hf")).unwrap().map(|entry| entry.unwrap().path());
-    cases.extend(
-        goldens.filter(|path| path.extension().is_some_and(|ext| ext == "gguf")).map(|path| file(&path, false)),
-    );
+    cases.extend(common::launches::cuda_goldens().map(|path| file(&path, false)));
     cases.extend(random_models());
     cases
 }
@@ -117,7 +106,7 @@ fn graphs_buckets_and_chunks_change_no_bit() {
 
 #[test]
 fn long_contexts_are_right_however_they_came_about() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     for case in random_models().iter().filter(|case| ["random F16", "random mix"].contains(&&*case.name)) {
@@ -145,7 +134,7 @@ const HEADS: [(usize, usize, usize); 9] =
     [(64, 2, 1), (64, 1, 7), (80, 2, 3), (96, 1, 4), (128, 2, 4), (128, 1, 8), (128, 1, 12), (256, 1, 2), (48, 2, 2)];
 
 fn heads_models() -> Vec<Case> {
-    if !gpu() {
+    if !common::gpu() {
         return Vec::new();
     }
     let model = |&(dim, kv_heads, group): &(usize, usize, usize)| {

@@ -4,23 +4,13 @@
 
 mod common;
 
+use common::log::{listen, texts};
 use common::{Ctx, bundled_model, greedy};
 use cudarc::driver::sys;
-use segno::backend::cuda;
 use segno::ffi::ctx::{SEGNO_CTX_FAST_BATCHES, SEGNO_CTX_TIMING, segno_ctx_opts};
 use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
 use segno::ffi::status::SEGNO_E_INVALID_ARGUMENT;
-use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
-use std::sync::Mutex;
-
-/// Whether there is a GPU, or a line that says what is skipped.
-fn gpu() -> bool {
-    if !cuda::is_usable() {
-        println!("skipped: no cuda device, or no kernels");
-    }
-    cuda::is_usable()
-}
 
 fn check(result: sys::CUresult) {
     assert_eq!(result, sys::CUresult::CUDA_SUCCESS);
@@ -59,7 +49,7 @@ fn current() -> sys::CUcontext {
 
 #[test]
 fn a_context_of_the_hosts_own_gives_the_same_tokens_and_survives() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let expected = tokens(&context(|_| ()).unwrap());
@@ -89,7 +79,7 @@ fn a_context_of_the_hosts_own_gives_the_same_tokens_and_survives() {
 
 #[test]
 fn a_priority_within_the_range_changes_no_token() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let expected = tokens(&context(|_| ()).unwrap());
@@ -101,29 +91,19 @@ fn a_priority_within_the_range_changes_no_token() {
     assert_eq!(tokens(&context(|opts| opts.stream_priority = first).unwrap()), expected);
 }
 
-type Lines = Mutex<Vec<String>>;
-type Hear = unsafe extern "C" fn(*mut c_void, i32, *const c_char);
-
-// SAFETY: called by a context with the list that came with it, and a line that ends with NUL.
-unsafe extern "C" fn hear(user: *mut c_void, _level: i32, line: *const c_char) {
-    // SAFETY: as above; the list outlives the context.
-    let (lines, line) = unsafe { (&*user.cast::<Lines>(), CStr::from_ptr(line)) };
-    lines.lock().unwrap().push(line.to_str().unwrap().to_owned());
-}
-
 #[test]
 fn timed_steps_give_the_same_tokens_and_a_table() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let expected = tokens(&context(|_| ()).unwrap());
-    let lines = Lines::default();
+    let mut lines = None;
     let timed = context(|opts| {
         opts.flags = SEGNO_CTX_TIMING;
-        (opts.log, opts.log_user) = (Some(hear as Hear), (&raw const lines).cast_mut().cast());
+        lines = Some(listen(opts));
     });
     assert_eq!(tokens(&timed.unwrap()), expected);
-    let lines = lines.into_inner().unwrap();
+    let lines = texts(lines.unwrap());
     lines.iter().for_each(|line| println!("{line}"));
     let tables = lines.iter().filter(|line| line.contains("launches of a step of")).count();
     assert_eq!(tables, 2, "steps of one row, and of three in a bucket of four");
@@ -137,13 +117,13 @@ fn timed_steps_give_the_same_tokens_and_a_table() {
 
 /// What the log says of fast batches on a device.
 fn told(device: i32, flags: u32) -> Vec<String> {
-    let lines = Lines::default();
+    let mut lines = None;
     let ctx = Ctx::new(|opts| {
         (opts.device, opts.flags) = (device, flags);
-        (opts.log, opts.log_user) = (Some(hear as Hear), (&raw const lines).cast_mut().cast());
+        lines = Some(listen(opts));
     });
     drop(ctx.unwrap());
-    let mut lines = lines.into_inner().unwrap();
+    let mut lines = texts(lines.unwrap());
     lines.retain(|line| line.starts_with("fast batches"));
     lines
 }
@@ -152,9 +132,9 @@ fn told(device: i32, flags: u32) -> Vec<String> {
 fn the_log_says_whether_fast_batches_are_in_use() {
     assert_eq!(told(SEGNO_DEVICE_CPU, SEGNO_CTX_FAST_BATCHES), ["fast batches are not in use: they need a gpu"]);
     assert!(told(SEGNO_DEVICE_CPU, 0).is_empty());
-    let unknown = Ctx::new(|opts| opts.flags = 2 * SEGNO_CTX_FAST_BATCHES).err().unwrap();
-    assert_eq!((unknown.status, &*unknown.message), (SEGNO_E_INVALID_ARGUMENT, "unknown context flags 0x10"));
-    if gpu() {
+    let unknown = Ctx::new(|opts| opts.flags = 1 << 31).err().unwrap();
+    assert_eq!((unknown.status, &*unknown.message), (SEGNO_E_INVALID_ARGUMENT, "unknown context flags 0x80000000"));
+    if common::gpu() {
         let lines = told(SEGNO_DEVICE_CUDA, SEGNO_CTX_FAST_BATCHES);
         assert!(lines.len() == 1 && told(SEGNO_DEVICE_CUDA, 0).is_empty(), "{lines:?}");
         println!("{}", lines[0]);

@@ -7,8 +7,8 @@ mod common;
 
 use common::draws::{Golden, history, int, off, options};
 use common::{Ctx, Model, bundled_model};
+use segno::backend::cuda::Cuda;
 use segno::backend::cuda::drawing::{Drawing, Request};
-use segno::backend::cuda::{self, Cuda};
 use segno::ffi::ctx::SEGNO_CTX_HOST_ARGMAX;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::seq::{SEGNO_SAMPLER_IGNORE_EOG, segno_logit_bias, segno_sampler_opts};
@@ -20,14 +20,6 @@ use std::time::Instant;
 
 /// One test at a time: each has memory for many rows.
 static ALONE: Mutex<()> = Mutex::new(());
-
-/// Whether there is a GPU, or a line that says what is skipped.
-fn gpu() -> bool {
-    if !cuda::is_usable() {
-        println!("skipped: no cuda device, or no kernels");
-    }
-    cuda::is_usable()
-}
 
 /// Rows of a launch.
 const ROWS: usize = 48;
@@ -66,7 +58,7 @@ impl Case {
 
 #[test]
 fn every_recorded_case_is_drawn_as_on_the_processor() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let _alone = ALONE.lock().unwrap();
@@ -204,7 +196,7 @@ impl Dice {
 
 #[test]
 fn whatever_the_options_and_logits_the_tokens_are_the_processors() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let _alone = ALONE.lock().unwrap();
@@ -292,7 +284,7 @@ fn story(model: &Model, crowded: bool) -> Vec<Vec<i32>> {
 
 #[test]
 fn sequences_say_the_same_whoever_draws() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let _alone = ALONE.lock().unwrap();
@@ -305,7 +297,7 @@ fn sequences_say_the_same_whoever_draws() {
 
 #[test]
 fn a_ban_of_every_token_is_an_error_and_the_session_goes_on() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let _alone = ALONE.lock().unwrap();

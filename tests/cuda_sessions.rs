@@ -17,14 +17,6 @@ use std::path::PathBuf;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Whether there is a GPU, or a line that says what is skipped.
-fn gpu() -> bool {
-    if !cuda::is_usable() {
-        println!("skipped: no cuda device, or no kernels");
-    }
-    cuda::is_usable()
-}
-
 fn context() -> Ctx {
     Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap()
 }
@@ -58,11 +50,10 @@ fn fresh(model: &Model, tokens: &[i32]) -> Vec<u32> {
 
 #[test]
 fn models_of_floats_continue_as_on_the_processor() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
-    let goldens = std::fs::read_dir(common::root().join("tests/golden/hf")).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> = goldens.filter(|path| path.extension().is_some_and(|ext| ext == "gguf")).collect();
+    let mut files: Vec<PathBuf> = common::launches::cuda_goldens().collect();
     files.extend(shared_data().map(|data| data.join("models/stories260K.gguf")));
     let (device, processor) = (context(), Ctx::new(|opts| opts.device = SEGNO_DEVICE_CPU).unwrap());
     for path in files {
@@ -82,7 +73,7 @@ fn models_of_floats_continue_as_on_the_processor() {
 
 #[test]
 fn forked_and_cut_sequences_equal_fresh_ones() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let bytes = mixed();
@@ -114,7 +105,7 @@ fn forked_and_cut_sequences_equal_fresh_ones() {
 
 #[test]
 fn tokens_chosen_by_the_host_are_those_of_the_device() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let tokens = |flags| {
@@ -146,7 +137,7 @@ fn story(model: &Model, length: usize) -> Vec<i32> {
 
 #[test]
 fn sessions_and_models_share_a_device() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let ctx = context();
@@ -188,7 +179,7 @@ fn disturb(stop: &AtomicBool, rounds: &AtomicU64) {
 
 #[test]
 fn a_host_that_uses_the_device_all_the_time_disturbs_nothing() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let (ctx, bytes) = (context(), mixed());
@@ -267,7 +258,7 @@ fn use_session(session: &Session) {
 
 #[test]
 fn no_call_changes_the_current_context() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     kept("without a context", use_everything);

@@ -19,14 +19,6 @@ use std::time::Instant;
 /// One test at a time, so that timings have the device to themselves.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Whether there is a GPU, or a line that says what is skipped.
-fn gpu() -> bool {
-    if !cuda::is_usable() {
-        println!("skipped: no cuda device, or no kernels");
-    }
-    cuda::is_usable()
-}
-
 fn model() -> Model {
     Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap().load(&bundled_model()).unwrap()
 }
@@ -42,7 +34,7 @@ const REPLAY: [&str; 3] = ["cuCtxPushCurrent", "cuGraphLaunch", "cuCtxPopCurrent
 
 #[test]
 fn a_step_is_one_graph_launch() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let _alone = ALONE.lock().unwrap();
@@ -68,7 +60,7 @@ fn a_step_is_one_graph_launch() {
 
 #[test]
 fn a_step_that_draws_is_one_graph_launch_too() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let _alone = ALONE.lock().unwrap();
@@ -102,7 +94,7 @@ fn a_step_that_draws_is_one_graph_launch_too() {
 
 #[test]
 fn a_step_whose_tokens_the_host_draws_reads_its_logits_and_nothing_else() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let _alone = ALONE.lock().unwrap();
@@ -115,7 +107,7 @@ fn a_step_whose_tokens_the_host_draws_reads_its_logits_and_nothing_else() {
     session.prefill(seq, &[5, 6, 7]).unwrap();
     session.step(seq).unwrap();
     let [push, launch, pop] = REPLAY;
-    let expected = [push, launch, "cuMemcpyDtoHAsync", "cuStreamSynchronize", pop];
+    let expected = [push, launch, "cuMemcpyDtoHAsync", pop];
     for _ in 0..40 {
         assert_eq!(calls_of(|| _ = session.step(seq).unwrap()), expected);
     }
@@ -140,18 +132,19 @@ fn graph_time() -> f64 {
     let gguf = Gguf::open(&bundled_model(), true, &mut |_| Ok(())).unwrap();
     let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
     let program = Arc::new(build(&gguf, &arch, &Hparams::read(gguf.metadata(), &arch).unwrap()).unwrap());
-    let limits = Limits { rows: 16, outputs: 8, pages: 24, kv_type: KvType::F16 };
-    let mut inspection = Cuda::new(0, false).unwrap().upload(program).unwrap().inspect(&limits, false).unwrap();
+    let limits = Limits { rows: 16, outputs: 8, pages: 24, context: 4096, kv_type: KvType::F16, windows: None };
+    let mut inspection =
+        Cuda::new(0, false).unwrap().upload(program, &mut |_| Ok(())).unwrap().inspect(&limits, false).unwrap();
     let (mut tables, mut pages) = (Tables::new(1, 8).unwrap(), Pages::new(24).unwrap());
     assert!(tables.grow(0, 8, &mut pages));
     let rows = [Row { token: 5, position: 120, slot: 0 }];
-    let batch = Batch { rows: &rows, outputs: &[0], wants_logits: false, tables: &tables };
+    let batch = Batch { rows: &rows, outputs: &[0], wants_logits: false, tables: &tables, window_tables: None };
     (0..10).map(|_| inspection.replay_seconds(&batch, 100).unwrap() * 1e6).fold(f64::MAX, f64::min)
 }
 
 #[test]
 fn the_host_adds_little_to_a_step() {
-    if !gpu() {
+    if !common::gpu() {
         return;
     }
     let _alone = ALONE.lock().unwrap();

@@ -7,7 +7,7 @@ mod common;
 
 use common::gguf::{Content, File, Shape};
 use segno::arch::{Arch, Hparams};
-use segno::backend::cuda::{self, Cuda, inspect::Inspection};
+use segno::backend::cuda::{Cuda, inspect::Inspection};
 use segno::backend::{Batch, KvType, Limits, Row};
 use segno::format::{Data, Gguf};
 use segno::kv::{Pages, Tables};
@@ -41,7 +41,7 @@ fn embedded(inspection: &mut Inspection, tokens: &[u32]) -> Vec<Vec<f32>> {
     let row = |(position, &token): (usize, &u32)| Row { token, position: position as u32, slot: 0 };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
     let outputs = [rows.len() as u32 - 1];
-    let batch = Batch { rows: &rows, outputs: &outputs, wants_logits: true, tables: &tables };
+    let batch = Batch { rows: &rows, outputs: &outputs, wants_logits: true, tables: &tables, window_tables: None };
     inspection.poison().unwrap();
     inspection.run_first(&batch, 2).unwrap();
     let parts = inspection.read().unwrap();
@@ -65,15 +65,16 @@ fn widths(dtype: DType) -> Vec<usize> {
 
 #[test]
 fn embedded_rows_are_those_of_the_decoder() {
-    if !cuda::is_usable() {
-        return println!("skipped: no cuda device, or no kernels");
+    if !common::gpu() {
+        return;
     }
     let device = Cuda::new(0, true).unwrap();
-    let limits = Limits { rows: 128, outputs: 1, pages: 4, kv_type: KvType::F16 };
+    let limits = Limits { rows: 128, outputs: 1, pages: 4, context: 4096, kv_type: KvType::F16, windows: None };
     for dtype in DType::ALL {
         for cols in widths(dtype) {
             let (program, expected) = model(dtype, cols);
-            let mut inspection = device.upload(Arc::new(program)).unwrap().inspect(&limits, true).unwrap();
+            let mut inspection =
+                device.upload(Arc::new(program), &mut |_| Ok(())).unwrap().inspect(&limits, true).unwrap();
             for tokens in [vec![100], (0..VOCAB as u32).rev().collect()] {
                 let rows: Vec<f32> =
                     tokens.iter().flat_map(|&token| expected[token as usize * cols..][..cols].to_vec()).collect();

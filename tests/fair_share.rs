@@ -4,7 +4,7 @@ mod common;
 
 use common::gguf::Shape;
 use common::{Ctx, Session, greedy};
-use segno::backend::cpu::pool::usable_cores;
+use segno::os::usable_cores;
 use segno::quant::DType;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -74,7 +74,7 @@ fn rate(session: &Session, seq: i32) -> f64 {
 fn a_decode_beside_spinning_threads_makes_at_least_half_of_its_fair_share() {
     let threads = usable_cores();
     if threads < 2 {
-        println!("skipped: one core");
+        common::skip::skip(common::skip::Lack::Machine, "one core");
         return;
     }
     // Steps of a millisecond or so, with stages for all threads.

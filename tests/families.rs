@@ -36,7 +36,7 @@ fn cases() -> Vec<Case> {
         Case { file: folder.join(format!("{name}.gguf")), name, prompt: prompt.clone(), expected }
     });
     let cases: Vec<Case> = cases.collect();
-    assert_eq!((prompt.len(), cases.len()), (40, 15));
+    assert_eq!((prompt.len(), cases.len()), (40, 35));
     cases
 }
 
@@ -86,13 +86,17 @@ fn distance(rows: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
 
 #[test]
 fn every_family_gives_the_logits_of_transformers() {
+    let mut wrong = Vec::new();
     for case in cases() {
         let model = load(&case, SEGNO_PRECISION_PRECISE, 0);
         let rows = token_by_token(&model.session_f32(), &case.prompt);
         let worst = distance(&rows, &case.expected);
         println!("{}: relative distance {worst:.1e}", case.name);
-        assert!(worst <= PRECISE, "{}: {worst:.1e}", case.name);
+        if worst > PRECISE {
+            wrong.push(case.name);
+        }
     }
+    assert!(wrong.is_empty(), "{wrong:?} differ by more than {PRECISE:.0e}");
 }
 
 #[test]

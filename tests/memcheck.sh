@@ -7,16 +7,14 @@ set -euo pipefail
 
 target=$1 build=$2 model=$3
 if ! command -v valgrind > /dev/null; then
-    echo "skipped: valgrind absent"
-    [ "${CI:-}" != true ]
-    exit
+    exec "$(dirname "$0")/skip.sh" tool "memcheck: valgrind not found"
 fi
 
 check() {
     local name=$1
     shift
     echo "memcheck: $name"
-    LD_LIBRARY_PATH=$target valgrind --quiet --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,indirect \
+    LD_LIBRARY_PATH=$target "$(dirname "$0")/watchdog.sh" valgrind --quiet --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,indirect \
         --errors-for-leak-kinds=definite,indirect --fair-sched=yes "$@" > "$build/memcheck.out" ||
         { echo "memcheck: $name failed"; cat "$build/memcheck.out"; exit 1; }
 }
@@ -37,9 +35,10 @@ for fault in "" read; do
 done
 
 check boundary "$build/test_boundary" "$model"
+check errors "$build/test_errors" "$model"
 check host "$build/test_host" "$model"
 check generate "$build/generate" "$model" -p "ROMEO:" -n 8 -s 1
 check crowd "$build/crowd" "$model" -c 3 -n 8
-check chat "$build/chat" "$model" -n 16 "The duke speaks." < <(printf 'Who art thou?\n')
+check chat "$build/chat" "$model" -s 7 -n 16 "The duke speaks." < <(printf 'Who art thou?\n')
 check readme "$build/readme" "$model"
 echo "memcheck: passed"

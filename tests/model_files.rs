@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::gguf::{File, Shape, Storage, write_parts};
+use common::gguf::{Content, File, Shape, Storage, write_parts};
+use common::log::{listen, texts};
 use common::{Ctx, Failed, Folder, Model, Watch, greedy, model_opts};
 use segno::ffi::model::*;
 use segno::ffi::status::*;
@@ -49,6 +50,32 @@ fn path_of(model: &File, folder: &Folder) -> PathBuf {
     let path = folder.join("whole.gguf");
     model.write(&path);
     path
+}
+
+#[test]
+fn parts_that_are_not_run_are_left_out_and_told() {
+    let folder = Folder::new("idle");
+    let mut model = Shape::small().file();
+    let expected = logits(&load(&path_of(&model, &folder), 0));
+    model.set("llama.block_count", 4u32).set("llama.nextn_predict_layers", 2u32);
+    model.add_zeros("blk.2.nextn.eh_proj.weight", &[64, 64]).add_zeros("blk.3.attn_norm.weight", &[64]);
+    model.add_zeros("v.blk.0.attn_q.weight", &[64, 64]).add_zeros("mm.0.weight", &[64]).add_zeros("a.x", &[1]);
+    model.add_zeros("blk.1.attn_rot_embd", &[8]);
+    let mut lines = None;
+    let ctx = Ctx::new(|opts| lines = Some(listen(opts))).unwrap();
+    let loaded = ctx.load(&path_of(&model, &folder)).unwrap();
+    assert_eq!((logits(&loaded), loaded.info().layers), (expected, 2));
+    let told = texts(lines.unwrap()).join("\n");
+    for (count, what) in [("1 tensor", "rope frequencies"), ("2 tensors", "blocks"), ("3 tensors", "encoders")] {
+        assert!(told.contains(&format!("{count} of the file not used: {what}")), "{told}");
+    }
+    model.add_zeros("blk.4.attn_norm.weight", &[64]);
+    assert_says(&refusal(&path_of(&model, &folder)), SEGNO_E_UNSUPPORTED, &["`blk.4.attn_norm.weight`"]);
+    for predicting in [4u32, 5, u32::MAX] {
+        model.set("llama.nextn_predict_layers", predicting);
+        let failed = refusal(&path_of(&model, &folder));
+        assert_says(&failed, SEGNO_E_FORMAT, &["`llama.nextn_predict_layers`", &format!("{predicting} of 4 blocks")]);
+    }
 }
 
 #[test]
@@ -292,7 +319,7 @@ fn a_file_that_is_no_model_is_refused() {
         }
     }
     assert_says(&refusal(&folder.join("absent.gguf")), SEGNO_E_IO, &["absent.gguf", "No such file"]);
-    assert_says(&refusal(folder.path()), SEGNO_E_INVALID_ARGUMENT, &["not a regular file"]);
+    assert_says(&refusal(folder.path()), SEGNO_E_INVALID_ARGUMENT, &["is a folder"]);
     let failed = ctx().load_with(&path, &model_opts(2, &mut Watch::default())).err().unwrap();
     assert_says(&failed, SEGNO_E_INVALID_ARGUMENT, &["flags 0x2"]);
 }
@@ -361,12 +388,68 @@ fn what_the_library_lacks_is_refused_by_name() {
 }
 
 #[test]
+fn heads_have_a_longest_size_and_a_largest_group() {
+    let small = Shape { hidden: 8, feed_forward: 8, ..Shape::small() };
+    let of_heads = |heads, kv_heads, head_dim| Shape { heads, kv_heads, head_dim, ..small };
+    for (shape, fits) in [
+        (of_heads(2, 1, 512), true),
+        (of_heads(1, 1, 514), false),
+        (of_heads(2, 2, 1024), false),
+        (of_heads(128, 1, 4), true),
+        (of_heads(129, 1, 4), false),
+        (of_heads(512, 2, 2), false),
+    ] {
+        let model = ctx().load_buffer(&shape.file().bytes());
+        if fits {
+            assert!(logits(&model.unwrap()).len() == 2 * shape.vocab);
+            continue;
+        }
+        let words = [format!("{} elements", shape.head_dim), format!("{} a key", shape.heads / shape.kv_heads)];
+        let words = [words[0].as_str(), &words[1], "limits 512 and 128"];
+        assert_says(&model.err().expect("refused"), SEGNO_E_UNSUPPORTED, &words);
+    }
+}
+
+#[test]
 fn features_at_the_value_that_changes_nothing_are_accepted() {
     let mut file = Shape::small().file();
     file.set("llama.logit_scale", 0f32).set("llama.residual_scale", 1f32).set("llama.attention.scale", 0f32);
     file.set("llama.attention.causal", true).set("llama.expert_count", 0u32).set("llama.rope.scaling.factor", 0f32);
     let plain = ctx().load_buffer(&Shape::small().file().bytes()).unwrap();
     assert_eq!(logits(&ctx().load_buffer(&file.bytes()).unwrap()), logits(&plain));
+}
+
+/// Multiplies a matrix of a small model by a power of two and gives the file the factor that undoes it.
+fn halved(file: &mut File, name: &str) {
+    let tensor = file.tensor(&format!("{name}.weight"));
+    let Content::Bytes(bytes) = &mut tensor.content else { panic!("{name} has no values") };
+    for raw in bytes.chunks_exact_mut(4) {
+        let value = f32::from_le_bytes((&*raw).try_into().unwrap());
+        raw.copy_from_slice(&(value * 4.0).to_le_bytes());
+    }
+    file.add_f32(&format!("{name}.scale"), &[0.25]).add_f32(&format!("{name}.input_scale"), &[0.01]);
+}
+
+#[test]
+fn a_projection_may_have_one_scale_for_all_its_elements() {
+    let plain = logits(&ctx().load_buffer(&Shape::small().file().bytes()).unwrap());
+    let mut file = Shape::small().file();
+    let parts = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+    parts.iter().for_each(|part| halved(&mut file, &format!("blk.1.{part}")));
+    assert_eq!(logits(&ctx().load_buffer(&file.bytes()).unwrap()), plain);
+    let failed = refusal_after(|file| {
+        file.add_f32("blk.0.attn_q.scale", &[f32::NAN]);
+    });
+    assert_says(&failed, SEGNO_E_FORMAT, &["`blk.0.attn_q.scale` holds NaN"]);
+    let failed = refusal_after(|file| {
+        file.add_f32("blk.0.attn_q.scale", &[1.0, 2.0]);
+    });
+    assert_says(&failed, SEGNO_E_FORMAT, &["`blk.0.attn_q.scale`", "[1]"]);
+    let failed = refusal_after(|file| {
+        file.add_f32("blk.0.ffn_up.scale", &[2.0])
+            .add_zeros("blk.0.ffn_up.bias", &[Shape::small().feed_forward as u64]);
+    });
+    assert_says(&failed, SEGNO_E_UNSUPPORTED, &["`blk.0.ffn_up.scale` beside `blk.0.ffn_up.bias`"]);
 }
 
 #[test]

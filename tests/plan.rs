@@ -9,6 +9,7 @@ use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::plan::{segno_plan, segno_plan_get};
 use segno::ffi::session::*;
 use segno::ffi::status::*;
+use segno::memory::{Source, draw_from};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ffi::CString;
@@ -39,11 +40,11 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static COUNTING: Source = Source(&Counting);
 
 /// What `f` makes, and the bytes that it holds on to.
 fn held<T>(f: impl FnOnce() -> T) -> (T, u64) {
+    draw_from(&COUNTING);
     let before = LIVE.get();
     let value = f();
     (value, u64::try_from(LIVE.get() - before).unwrap())
@@ -190,6 +191,29 @@ fn the_cache_grows_with_its_tokens_and_elements() {
     assert_eq!(kv(Choice { kv_tokens: 3201, max_seqs: 64, ..DEFAULTS }), (3232 + 64 * 32) * token);
     assert_eq!(kv(Choice { kv_tokens: 3200, max_seqs: 1, kv_type: SEGNO_KV_F32, ..DEFAULTS }), 2 * (3200 + 32) * token);
     assert_eq!(kv(Choice { max_seqs: 1, ..DEFAULTS }), (256 + 32) * token, "the model's context by default");
+}
+
+#[test]
+fn layers_with_a_window_take_the_pages_of_their_window_and_a_pass() {
+    // Six of its seven layers see 7 positions.
+    let path = common::root().join("tests/golden/hf/gemma3-plain.gguf");
+    let ctx = Ctx::new(|_| ()).unwrap();
+    let (model, choice) = (ctx.load(&path).unwrap(), Choice { max_seqs: 1, max_prefill: 16, ..DEFAULTS });
+    // Keys and values, two heads of 16 elements of two bytes.
+    let page = 32 * 2 * 2 * 16 * 2;
+    let all_layers = |pages: u64| (pages, pages);
+    for (choice, (pages, window_pages)) in [
+        (Choice { kv_tokens: 32_768, ..choice }, (1025, 2)),
+        (Choice { kv_tokens: 32_768, max_prefill: 512, ..choice }, (1025, 18)),
+        (Choice { kv_tokens: 200, max_seqs: 4, ..choice }, (7 + 4, 4 * 2)),
+        // No less than what all layers take together.
+        (Choice { kv_tokens: 200, max_prefill: 512, ..choice }, all_layers(7 + 1)),
+        (Choice { kv_tokens: 30, max_seqs: 256, ..choice }, all_layers(1 + 256)),
+    ] {
+        let planned = plan(&ctx, &path, &choice).unwrap().host_kv;
+        assert_eq!(planned, page * (pages + 6 * window_pages), "{choice:?}");
+        assert_eq!(memory(&model.session(|opts| choice.apply(opts)).unwrap()).host_kv, planned, "{choice:?}");
+    }
 }
 
 #[test]

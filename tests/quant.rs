@@ -1,9 +1,14 @@
 //! Every decoder gives, bit for bit, the values that others computed from the same blocks.
 
+#[path = "common/skip.rs"]
+mod skip;
+
+use skip::{Lack, skip};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use segno::quant::{DType, grids, reference};
+use segno::backend::cpu::simd;
+use segno::quant::{DType, encode, grids, reference};
 
 #[test]
 fn decoders_equal_the_own_goldens() {
@@ -16,7 +21,7 @@ fn decoders_equal_the_own_goldens() {
 #[test]
 fn decoders_equal_ggml() {
     let Some(dir) = shared_goldens() else {
-        println!("skipped: shared test data absent");
+        skip(Lack::Data, "shared test data absent");
         return;
     };
     let index: serde_json::Value = serde_json::from_slice(&read(&dir.join("index.json"))).unwrap();
@@ -91,4 +96,43 @@ fn shared_goldens() -> Option<PathBuf> {
 
 fn read(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Compares each encoder with the blocks in `dir`.
+fn assert_encodes(dir: &Path) {
+    let values: Vec<f32> =
+        read(&dir.join("values.f32")).chunks_exact(4).map(|raw| f32::from_le_bytes(raw.try_into().unwrap())).collect();
+    let whole = |dtype: &DType| dtype.block_len() > 1;
+    for dtype in encode::ENCODABLE.into_iter().filter(whole) {
+        let expected = read(&dir.join(format!("{dtype}.raw")));
+        let assert_same = |encoder: &str, encode: &dyn Fn(&mut [u8])| {
+            let (mut found, bytes) = (vec![0; expected.len()], dtype.block_bytes());
+            encode(&mut found);
+            let differing = found.chunks(bytes).zip(expected.chunks(bytes)).filter(|(a, b)| a != b).count();
+            assert_eq!(differing, 0, "{dtype}, {encoder}: of {} blocks", expected.len() / bytes);
+        };
+        assert_same("plain", &|out| encode::encode(dtype, &values, out));
+        for kernels in simd::available() {
+            assert_same(kernels.name, &|out| kernels.encode(dtype, &values, out));
+        }
+    }
+}
+
+#[test]
+fn encoders_give_the_blocks_of_ggml() {
+    assert_encodes(&own_goldens().with_file_name("encode"));
+    // More rows, made by the same script.
+    if let Some(dir) = std::env::var_os("SEGNO_ENCODE_GOLDENS") {
+        assert_encodes(Path::new(&dir));
+    }
+}
+
+#[test]
+fn floats_are_rounded_to_even() {
+    let mut bytes = [0; 4];
+    // Halfway between two of each type.
+    encode::encode(DType::BF16, &[f32::from_bits(0x3f80_8000), f32::from_bits(0x3f81_8000)], &mut bytes);
+    assert_eq!(bytes, [0x80, 0x3f, 0x82, 0x3f]);
+    encode::encode(DType::F16, &[1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0], &mut bytes);
+    assert_eq!(bytes, [0x00, 0x3c, 0x02, 0x3c]);
 }

@@ -5,8 +5,9 @@
 mod common;
 
 use common::draws::{Golden, float, history, int, off, options};
+use segno::elementary;
 use segno::error::Error;
-use segno::sample::{Options, SEED_RANDOM, Scratch, chain, elementary, sample};
+use segno::sample::{Options, SEED_RANDOM, Scratch, chain, sample};
 use serde_json::Value;
 
 #[test]

@@ -3,6 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use segno::memory::{Source, draw_from};
 use segno::sample::{Options, Scratch, sample};
 
 thread_local! {
@@ -28,12 +29,12 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static COUNTING: Source = Source(&Counting);
 
 #[test]
 fn a_draw_allocates_nothing() {
     const VOCAB: usize = 40_000;
+    draw_from(&COUNTING);
     let logits: Vec<f32> = (0..VOCAB as u32).map(|id| (id.wrapping_mul(2_654_435_769) >> 8) as f32 * 1e-6).collect();
     let history: Vec<i32> = (0..3_000).map(|index| index * 7 % 1_000).collect();
     let defaults = Options::defaults();

@@ -98,17 +98,28 @@ fn a_new_sampler_takes_over_at_the_next_token() {
 }
 
 #[test]
-fn a_fork_keeps_the_seed_and_draws_what_its_parent_draws() {
+fn a_fork_keeps_a_given_seed_and_draws_what_its_parent_draws() {
     let model = model();
     let session = model.session(|_| ()).unwrap();
     let mut opts = sampler();
-    opts.flags = SEGNO_SAMPLER_IGNORE_EOG;
+    (opts.flags, opts.seed) = (SEGNO_SAMPLER_IGNORE_EOG, 7);
     let parent = start(&session, &opts);
     let child = session.fork(parent, None).unwrap();
-    assert_eq!(session.generate(parent, 25), session.generate(child, 25), "a random seed is shared too");
+    assert_eq!(session.generate(parent, 25), session.generate(child, 25));
     session.truncate(child, 10).unwrap();
     session.truncate(parent, 10).unwrap();
     assert_eq!(session.generate(parent, 5), session.generate(child, 5));
+}
+
+#[test]
+fn a_fork_of_a_random_seed_draws_by_another() {
+    let model = model();
+    let session = model.session(|_| ()).unwrap();
+    let mut opts = sampler();
+    (opts.flags, opts.temperature, opts.top_k) = (SEGNO_SAMPLER_IGNORE_EOG, 1.5, 0);
+    let parent = start(&session, &opts);
+    let child = session.fork(parent, None).unwrap();
+    assert_ne!(session.generate(parent, 30).unwrap(), session.generate(child, 30).unwrap());
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 mod common;
 
+use common::gguf::Shape;
 use common::{Ctx, Model, Session, bundled_model, greedy, sampler};
 use segno::ffi::seq::segno_sampler_opts;
+use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32};
 use segno::ffi::status::*;
 
 const LENGTHS: [usize; 8] = [1, 2, 7, 31, 32, 33, 100, 150];
@@ -112,28 +114,78 @@ fn a_prompt_appended_beside_running_streams_changes_neither() {
 #[test]
 fn forks_and_truncations_equal_fresh_evaluation() {
     let model = load(2);
-    let vocab = model.info().vocab;
-    let history = prompt(150, vocab);
+    for kv_type in [SEGNO_KV_F16, SEGNO_KV_F32] {
+        for keep in [1, 31, 32, 33, 64, 100, 150] {
+            assert_forks_equal_fresh_evaluation(&model, kv_type, keep);
+        }
+    }
+}
+
+fn assert_forks_equal_fresh_evaluation(model: &Model, kv_type: i32, keep: usize) {
+    let history = prompt(150, model.info().vocab);
+    let session = || model.session(|opts| (opts.kv_tokens, opts.kv_type) = (2048, kv_type)).unwrap();
     let fresh = |tokens: &[i32], opts: &segno_sampler_opts| {
-        let session = model.session(|_| ()).unwrap();
+        let session = session();
         let seq = session.open(opts).unwrap();
         session.prefill(seq, tokens).unwrap();
-        session.generate(seq, TOKENS).unwrap()
+        let logits = session.logits(seq).unwrap();
+        (logits, session.generate(seq, TOKENS).unwrap())
     };
-    for keep in [1, 31, 32, 33, 64, 100, 150] {
-        let session = model.session(|opts| opts.kv_tokens = 2048).unwrap();
-        let parent = session.open(&options(1)).unwrap();
-        session.prefill(parent, &history).unwrap();
-        let child = session.fork(parent, None).unwrap();
-        let other = session.fork(parent, Some(&options(3))).unwrap();
-        session.truncate(child, keep).unwrap();
-        assert_eq!(session.length(child), Ok(keep));
-        let (outputs, _) = run_batch(&session, &[parent, child, other]);
-        assert_eq!(outputs[0], fresh(&history, &options(1)), "parent beside forks");
-        assert_eq!(outputs[1], fresh(&history[..keep], &options(1)), "fork cut to {keep}");
-        assert_eq!(outputs[2], fresh(&history, &options(3)), "fork with options of its own");
-        session.truncate(parent, keep).unwrap();
-        assert_eq!(session.generate(parent, TOKENS).unwrap(), outputs[1], "parent cut to {keep}");
+    let session = session();
+    let parent = session.open(&options(1)).unwrap();
+    session.prefill(parent, &history).unwrap();
+    let child = session.fork(parent, None).unwrap();
+    let other = session.fork(parent, Some(&options(3))).unwrap();
+    session.truncate(child, keep).unwrap();
+    assert_eq!(session.length(child), Ok(keep));
+    let (outputs, _) = run_batch(&session, &[parent, child, other]);
+    let (_, whole) = fresh(&history, &options(1));
+    let (logits, cut) = fresh(&history[..keep], &options(1));
+    assert_eq!(outputs[0], whole, "parent beside forks");
+    assert_eq!(outputs[1], cut, "fork cut to {keep}");
+    assert_eq!(outputs[2], fresh(&history, &options(3)).1, "fork with options of its own");
+    session.truncate(parent, keep).unwrap();
+    assert_eq!(session.logits(parent).unwrap(), logits, "parent cut to {keep}");
+    assert_eq!(session.generate(parent, TOKENS).unwrap(), cut, "parent cut to {keep}");
+}
+
+/// The longest prompt, in whole pages, for which the pool has room now.
+fn longest_prompt(session: &Session) -> usize {
+    let seq = session.open(&greedy()).unwrap();
+    let fits = |pages: &usize| session.prefill(seq, &vec![3; 32 * pages]).is_ok();
+    let pages = (1..=8).rev().find(fits).unwrap();
+    session.close(seq).unwrap();
+    32 * pages
+}
+
+#[test]
+fn a_pass_that_fails_gives_its_pages_back() {
+    type Call = fn(&Session, [i32; 2]) -> common::Result<segno_status>;
+    let calls: [(&str, Call); 5] = [
+        ("step", |session, seqs| session.step(seqs[0]).map(|(_, status)| status)),
+        ("batch", |session, seqs| session.batch(&seqs).2),
+        ("prefill", |session, seqs| session.prefill(seqs[0], &[5; 40])),
+        // A cancelled call leaves the buffer as it was.
+        ("logits", |session, seqs| {
+            let logits = session.logits(seqs[0])?;
+            Ok(if logits[0].is_nan() { SEGNO_CANCELLED } else { SEGNO_OK })
+        }),
+        ("prefill of a long queue", |session, seqs| session.prefill(seqs[1], &[7; 70])),
+    ];
+    let model = Ctx::new(|opts| opts.n_threads = 1).unwrap().load_buffer(&Shape::small().file().bytes()).unwrap();
+    for (name, call) in calls {
+        let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (3, 64, 50)).unwrap();
+        let room = longest_prompt(&session);
+        let seqs = [(); 2].map(|()| session.open(&greedy()).unwrap());
+        seqs.iter().for_each(|&seq| _ = session.append(seq, &[9; 33]).unwrap());
+        session.cancel(true);
+        match call(&session, seqs) {
+            Ok(status) => assert_eq!(status, SEGNO_CANCELLED, "{name}"),
+            Err(failed) => panic!("{name}: {}", failed.message),
+        }
+        session.cancel(false);
+        assert_eq!(longest_prompt(&session), room, "{name}: pages of the cancelled pass are still taken");
+        seqs.iter().for_each(|&seq| assert_eq!(session.length(seq), Ok(33), "{name}"));
     }
 }
 

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Ctx, Model, Session, bundled_model, greedy, sampler};
+use segno::ffi::seq::{SEGNO_SAMPLER_IGNORE_EOG, SEGNO_SEED_RANDOM};
 use segno::ffi::status::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -206,12 +207,108 @@ fn a_second_call_on_a_session_is_busy_and_harms_nothing() {
             }
         });
         while !met.load(Ordering::Relaxed) && Instant::now() < deadline {
-            met.fetch_or(status_of(session.length(seq)) == SEGNO_E_BUSY, Ordering::Relaxed);
+            met.fetch_or(status_of(session.append(seq, &[])) == SEGNO_E_BUSY, Ordering::Relaxed);
         }
     });
     assert!(met.into_inner(), "the calls never met");
     session.prefill(seq, &tokens(context - 1)).unwrap();
     assert_eq!(session.length(seq), Ok(context - 1));
+}
+
+#[test]
+fn forks_of_a_random_seed_draw_their_own_words_and_those_of_a_given_seed_the_same() {
+    let model = model();
+    let session = model.session(|_| ()).unwrap();
+    for given in [None, Some(7)] {
+        let mut opts = sampler();
+        (opts.temperature, opts.top_k, opts.top_p, opts.min_p) = (5.0, 0, 1.0, 0.0);
+        // Whatever the seed, 24 tokens come.
+        opts.flags = SEGNO_SAMPLER_IGNORE_EOG;
+        opts.seed = given.unwrap_or(SEGNO_SEED_RANDOM);
+        let parent = session.open(&opts).unwrap();
+        session.prefill(parent, &tokens(8)).unwrap();
+        let forks = [session.fork(parent, None).unwrap(), session.fork(parent, None).unwrap()];
+        let words = [parent, forks[0], forks[1]].map(|seq| session.generate(seq, 24).unwrap());
+        let seeds = [parent, forks[0], forks[1]].map(|seq| session.seq_stats(seq).unwrap().seed);
+        let differ = words[0] != words[1] && words[1] != words[2] && words[0] != words[2];
+        match given {
+            None => assert!(differ, "{words:?}"),
+            Some(seed) => assert!(words.iter().all(|w| *w == words[0]) && seeds == [seed; 3], "{words:?}, {seeds:?}"),
+        }
+        // The seed that is told gives the same words again, a random one too.
+        opts.seed = seeds[1];
+        let again = session.open(&opts).unwrap();
+        session.prefill(again, &tokens(8)).unwrap();
+        assert_eq!(session.generate(again, 24).unwrap(), words[1]);
+        [parent, forks[0], forks[1], again].iter().for_each(|&seq| assert_eq!(session.close(seq), Ok(SEGNO_OK)));
+    }
+}
+
+#[test]
+fn figures_add_up() {
+    let model = model();
+    let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (4, 256, 16)).unwrap();
+    let empty = session.stats().unwrap();
+    assert_eq!((empty.max_seqs, empty.seqs, empty.tokens, empty.pages_used, empty.passes), (4, 0, 0, 0, 0));
+    let (page, pages) = (u64::from(empty.page_tokens), empty.pages_free);
+    assert_eq!(pages, 256 / page + 4);
+    let (first, second) = (session.open(&greedy()).unwrap(), session.open(&greedy()).unwrap());
+    session.prefill(first, &tokens(40)).unwrap();
+    session.append(second, &tokens(20)).unwrap();
+    let queued = session.stats().unwrap();
+    assert_eq!((queued.seqs, queued.tokens, queued.prompt_tokens, queued.passes), (2, 60, 40, 3));
+    assert_eq!((queued.pages_used, queued.pages_used + queued.pages_free), (40u64.div_ceil(page), pages));
+    assert!(queued.prompt_us > 0 && queued.decoded_tokens == 0);
+    // The first step of `first` samples from kept logits; `second` takes two passes for its prompt, and samples in the second.
+    for _ in 0..3 {
+        session.batch(&[first, second]).2.unwrap();
+    }
+    let (one, two) = (session.seq_stats(first).unwrap(), session.seq_stats(second).unwrap());
+    assert_eq!((one.tokens, one.evaluated, one.prompt_tokens, one.decoded_tokens), (43, 42, 40, 3));
+    assert_eq!((two.tokens, two.evaluated, two.prompt_tokens, two.decoded_tokens), (22, 21, 16 + 4, 2));
+    let all = session.stats().unwrap();
+    assert_eq!((all.tokens, all.prompt_tokens, all.decoded_tokens, all.passes), (65, 60, 5, 6));
+    assert_eq!(all.pages_used, one.pages + two.pages);
+    assert!(all.decode_us > 0);
+    // A shared page counts once for the session, and for each that holds it.
+    let fork = session.fork(first, None).unwrap();
+    let forked = session.seq_stats(fork).unwrap();
+    assert_eq!((forked.tokens, forked.pages, forked.prompt_tokens, forked.decoded_tokens), (43, one.pages, 0, 0));
+    assert_eq!(session.stats().unwrap().pages_used, all.pages_used + 1);
+    [first, second, fork].iter().for_each(|&seq| assert_eq!(session.close(seq), Ok(SEGNO_OK)));
+    let closed = session.stats().unwrap();
+    assert_eq!((closed.seqs, closed.tokens, closed.pages_free), (0, 0, pages));
+    for seq in [first, 0, -1, i32::MAX, i32::MIN] {
+        assert_eq!(status_of(session.seq_stats(seq)), SEGNO_E_NOT_FOUND);
+        assert_eq!(status_of(session.length(seq)), SEGNO_E_NOT_FOUND);
+    }
+}
+
+#[test]
+fn figures_are_told_beside_a_running_call_and_belong_together() {
+    let model = model();
+    let context = model.info().context as usize;
+    let session = model.session(|opts| (opts.max_prefill, opts.kv_tokens) = (8, context as u64)).unwrap();
+    let seq = session.open(&greedy()).unwrap();
+    let pages = session.stats().unwrap().pages_free;
+    let (running, deadline) = (AtomicBool::new(true), Instant::now() + Duration::from_secs(60));
+    let mut seen = std::collections::BTreeSet::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            session.prefill(seq, &tokens(context / 2)).unwrap();
+            running.store(false, Ordering::Release);
+        });
+        while running.load(Ordering::Acquire) && Instant::now() < deadline {
+            let (all, one) = (session.stats().unwrap(), session.seq_stats(seq).unwrap());
+            assert_eq!(all.pages_used + all.pages_free, pages);
+            assert_eq!(one.evaluated, one.prompt_tokens, "figures of one moment");
+            assert!(one.prompt_tokens >= all.prompt_tokens && session.length(seq).unwrap() as u64 >= one.tokens);
+            seen.insert(one.evaluated);
+        }
+    });
+    println!("seen: {seen:?}");
+    assert!(seen.len() > 3, "the passes of a running call are seen: {seen:?}");
+    assert_eq!(session.seq_stats(seq).unwrap().evaluated, context as u64 / 2);
 }
 
 #[test]

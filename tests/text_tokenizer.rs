@@ -36,7 +36,7 @@ fn refusal(meta: &MetadataWriter) -> Error {
 }
 
 /// The vocabulary of `byte_pair.json` under the pre-tokenizer `pre`.
-fn byte_pair_file(golden: &Value, pre: &str) -> MetadataWriter {
+fn byte_pair_file(golden: &Value, pre: Option<&str>) -> MetadataWriter {
     let mut tokens = strings(&golden["tokens"]);
     let mut kinds = vec![NORMAL; tokens.len()];
     for (key, kind) in [("special_tokens", CONTROL), ("user_defined", USER_DEFINED)] {
@@ -44,12 +44,15 @@ fn byte_pair_file(golden: &Value, pre: &str) -> MetadataWriter {
         kinds.extend(vec![kind; more.len()]);
         tokens.extend(more);
     }
-    MetadataWriter::default()
+    let file = MetadataWriter::default()
         .text("tokenizer.ggml.model", "gpt2")
-        .text("tokenizer.ggml.pre", pre)
         .strings("tokenizer.ggml.tokens", &tokens)
         .integers("tokenizer.ggml.token_type", &kinds)
-        .strings("tokenizer.ggml.merges", &strings(&golden["merges"]))
+        .strings("tokenizer.ggml.merges", &strings(&golden["merges"]));
+    match pre {
+        Some(pre) => file.text("tokenizer.ggml.pre", pre),
+        None => file,
+    }
 }
 
 #[test]
@@ -58,31 +61,33 @@ fn byte_pairs_equal_the_public_tokenizer_for_every_pre_tokenizer() {
     // The user-defined tokens are recognised in any text, so the texts without them come from a file without them.
     let user_defined = golden["user_defined"].take();
     golden["user_defined"] = Value::Array(Vec::new());
+    let composing = strings(&golden["composing"]);
     for (pre, wanted) in golden["ids"].as_object().unwrap() {
-        let tokenizer = load(&byte_pair_file(&golden, pre).finish());
-        for (text, wanted) in strings(&golden["texts"]).iter().zip(wanted.as_array().unwrap()) {
+        let tokenizer = load(&byte_pair_file(&golden, Some(pre)).finish());
+        let shown = strings(&golden[if composing.contains(pre) { "texts_composed" } else { "texts" }]);
+        for ((text, shown), wanted) in strings(&golden["texts"]).iter().zip(shown).zip(wanted.as_array().unwrap()) {
             let tokens = tokenizer.encode(text.as_bytes(), false, false).unwrap();
             assert_eq!(tokens, ids(wanted), "{pre}: {text:?}");
-            assert_eq!(tokenizer.decode(&tokens, false).unwrap(), text.as_bytes(), "{pre}");
+            assert_eq!(tokenizer.decode(&tokens, false).unwrap(), shown.as_bytes(), "{pre}");
         }
     }
     golden["user_defined"] = user_defined;
     for (pre, wanted) in golden["ids_with_specials"].as_object().unwrap() {
-        let tokenizer = load(&byte_pair_file(&golden, pre).finish());
+        let tokenizer = load(&byte_pair_file(&golden, Some(pre)).finish());
         for (text, wanted) in strings(&golden["texts_with_specials"]).iter().zip(wanted.as_array().unwrap()) {
             let tokens = tokenizer.encode(text.as_bytes(), false, true).unwrap();
             assert_eq!(tokens, ids(wanted), "{pre}: {text:?}");
-            assert_eq!(tokenizer.decode(&tokens, true).unwrap(), text.as_bytes(), "{pre}");
         }
     }
 }
 
-fn sentencepiece_file(model: &Value) -> MetadataWriter {
+/// A model of `sentencepiece.json` or `unigram.json` as the kind `name`.
+fn sentencepiece_file(model: &Value, name: &str) -> MetadataWriter {
     let scores: Vec<f32> =
         model["scores"].as_array().unwrap().iter().map(|score| score.as_f64().unwrap() as f32).collect();
     let flag = |key: &str| model[key].as_bool().unwrap();
     MetadataWriter::default()
-        .text("tokenizer.ggml.model", "llama")
+        .text("tokenizer.ggml.model", name)
         .strings("tokenizer.ggml.tokens", &strings(&model["tokens"]))
         .floats("tokenizer.ggml.scores", &scores)
         .integers("tokenizer.ggml.token_type", &ids(&model["kinds"]))
@@ -95,7 +100,7 @@ fn sentencepiece_models_equal_the_public_library_with_all_flags() {
     let golden = golden(include_str!("golden/text/sentencepiece.json"));
     let texts = strings(&golden["texts"]);
     for (name, model) in golden["models"].as_object().unwrap() {
-        let tokenizer = load(&sentencepiece_file(model).finish());
+        let tokenizer = load(&sentencepiece_file(model, "llama").finish());
         for (text, wanted) in texts.iter().zip(model["ids"].as_array().unwrap()) {
             let tokens = tokenizer.encode(text.as_bytes(), false, false).unwrap();
             assert_eq!(tokens, ids(wanted), "{name}: {text:?}");
@@ -104,6 +109,104 @@ fn sentencepiece_models_equal_the_public_library_with_all_flags() {
             }
         }
     }
+}
+
+/// A model of `unigram.json`.
+fn unigram_file(model: &Value) -> MetadataWriter {
+    let file = sentencepiece_file(model, "t5").u32("tokenizer.ggml.unknown_token_id", 0);
+    match model["charsmap"].as_str() {
+        Some("rules") => file.byte_array(CHARSMAP, include_bytes!("golden/text/rules.charsmap")),
+        Some("nmt_nfkc") => file.byte_array(CHARSMAP, include_bytes!("golden/text/nmt_nfkc.charsmap")),
+        _ => file,
+    }
+}
+
+const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
+
+#[test]
+fn unigram_models_equal_the_public_library_with_all_flags_and_maps() {
+    let golden = golden(include_str!("golden/text/unigram.json"));
+    let texts = strings(&golden["texts"]);
+    let mut wrong = Vec::new();
+    for (name, model) in golden["models"].as_object().unwrap() {
+        let tokenizer = load(&unigram_file(model).finish());
+        let keeps = ["plain", "no_prefix", "across_words", "user_defined"].contains(&name.as_str());
+        for (text, wanted) in texts.iter().zip(model["ids"].as_array().unwrap()) {
+            let tokens = tokenizer.encode(text.as_bytes(), false, false).unwrap();
+            if tokens != ids(wanted) {
+                wrong.push(format!("{name}: {text:?}: {tokens:?}, wanted {wanted}"));
+            }
+            let shown = tokenizer.decode(&tokens, false).unwrap();
+            // U+2581 is a space to the library.
+            assert!(!keeps || shown == text.replace('\u{2581}', " ").as_bytes(), "{name}: {text:?}");
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn t5_ends_a_text_with_the_tokens_that_its_files_leave_unsaid() {
+    let file = MetadataWriter::default()
+        .text("tokenizer.ggml.model", "t5")
+        .strings("tokenizer.ggml.tokens", &["<pad>", "</s>", "<unk>", "\u{2581}a", "b"])
+        .integers("tokenizer.ggml.token_type", &[CONTROL, CONTROL, 2, NORMAL, NORMAL])
+        .floats("tokenizer.ggml.scores", &[0.0, 0.0, 0.0, -1.0, -2.0]);
+    let without_prefix = file.clone();
+    let tokenizer = load(&file.bool("tokenizer.ggml.add_space_prefix", true).finish());
+    let encode = |text: &str, special| tokenizer.encode(text.as_bytes(), special, true).unwrap();
+    assert_eq!(encode("ab", true), [3, 4, 1]);
+    assert_eq!(encode("ab", false), [3, 4]);
+    assert_eq!(encode("axyb</s>a", false), [3, 2, 4, 1, 3], "a run of unknown characters is one token");
+    assert!(tokenizer.is_eog(1) && tokenizer.bos().is_none());
+    let squeezing = |prefix: bool| {
+        let file = without_prefix.clone().bool("tokenizer.ggml.add_space_prefix", prefix);
+        load(&file.bool("tokenizer.ggml.remove_extra_whitespaces", true).finish())
+    };
+    for tokenizer in [true, false].map(squeezing) {
+        assert_eq!(
+            tokenizer.encode(b"  a  a", false, false).unwrap(),
+            [3, 3],
+            "the first word begins with a space too"
+        );
+    }
+    assert_eq!(tokenizer.decode(&[3, 4, 1, 3], false).unwrap(), b"aba");
+}
+
+/// A vocabulary of `wordpiece.json`.
+fn wordpiece_file(vocabulary: &Value) -> MetadataWriter {
+    let tokens = strings(&vocabulary["tokens"]);
+    let id = |name: &str| tokens.iter().position(|token| token == name).unwrap() as u32;
+    let mut file = MetadataWriter::default()
+        .text("tokenizer.ggml.model", "bert")
+        .strings("tokenizer.ggml.tokens", &tokens)
+        .integers("tokenizer.ggml.token_type", &ids(&vocabulary["kinds"]))
+        .u32("tokenizer.ggml.bos_token_id", id("[CLS]"))
+        .u32("tokenizer.ggml.seperator_token_id", id("[SEP]"))
+        .u32("tokenizer.ggml.unknown_token_id", id("[UNK]"));
+    for (rule, value) in vocabulary["rules"].as_object().unwrap() {
+        file = file.bool(&format!("tokenizer.ggml.normalizer.{rule}"), value.as_bool().unwrap());
+    }
+    file
+}
+
+#[test]
+fn wordpiece_vocabularies_equal_the_public_library_under_all_rules() {
+    let golden = golden(include_str!("golden/text/wordpiece.json"));
+    let texts = strings(&golden["texts"]);
+    let mut wrong = Vec::new();
+    for (name, vocabulary) in golden["vocabularies"].as_object().unwrap() {
+        let tokenizer = load(&wordpiece_file(vocabulary).finish());
+        let decoded = strings(&vocabulary["decoded"]);
+        for ((text, shown), wanted) in texts.iter().zip(decoded).zip(vocabulary["ids"].as_array().unwrap()) {
+            let tokens = tokenizer.encode(text.as_bytes(), true, true).unwrap();
+            if tokens != ids(wanted) {
+                wrong.push(format!("{name}: {text:?}: {tokens:?}, wanted {wanted}"));
+            }
+            // The vocabulary's U+2581 is shown as the space that it is in a file.
+            assert_eq!(tokenizer.decode(&tokens, false).unwrap(), shown.replace('\u{2581}', " ").as_bytes(), "{name}");
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// A byte-level file with all bytes as tokens 0 to 255, two merges, and `more` tokens with their kinds.
@@ -162,6 +265,40 @@ fn special_tokens_are_parsed_and_shown_by_flag() {
 }
 
 #[test]
+fn special_tokens_of_phi_3_swallow_the_space_behind_them_but_for_three() {
+    let names = ["<unk>", "<s>", "</s>", "<|endoftext|>", "<|user|>", "▁", "▁a", "a"];
+    let kinds = [2, CONTROL, USER_DEFINED, CONTROL, CONTROL, NORMAL, NORMAL, NORMAL];
+    let file = MetadataWriter::default()
+        .text("tokenizer.ggml.model", "llama")
+        .strings("tokenizer.ggml.tokens", &names)
+        .integers("tokenizer.ggml.token_type", &kinds)
+        .floats("tokenizer.ggml.scores", &[0.0, 0.0, 0.0, 0.0, 0.0, -2.0, -1.0, -3.0]);
+    let encode = |file: &MetadataWriter, text: &str| load(&file.finish()).encode(text.as_bytes(), false, true).unwrap();
+    let (space, word) = (5, 6);
+    for (name, keeps) in [("Another Model", true), ("Phi-3 Mini 4k", false), ("phi3.5", false)] {
+        let file = file.clone().text("general.name", name);
+        for (token, text) in (0..).zip(&names[..5]) {
+            let kept = keeps || ["<unk>", "<s>", "<|endoftext|>"].contains(text);
+            let wanted = if kept { vec![token, space, word] } else { vec![token, word] };
+            assert_eq!(encode(&file, &format!("{text} a")), wanted, "{name}: {text}");
+            let wanted = if kept { vec![token] } else { vec![token, word] };
+            assert!(encode(&file, &format!("{text}\n\u{b}\u{3000}a")).starts_with(&wanted), "{name}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_names_no_pre_tokenizer_has_the_default_one() {
+    let golden = golden(include_str!("golden/text/byte_pair.json"));
+    let [old, named] = [None, Some("default")].map(|pre| load(&byte_pair_file(&golden, pre).finish()));
+    assert!(!old.names_words() && named.names_words());
+    for text in strings(&golden["texts"]) {
+        let encode = |tokenizer: &Tokenizer| tokenizer.encode(text.as_bytes(), false, false).unwrap();
+        assert_eq!(encode(&old), encode(&named), "{text:?}");
+    }
+}
+
+#[test]
 fn generation_ends_at_the_files_tokens_and_at_known_names() {
     let ends = |file: MetadataWriter| load(&file.finish()).eog_tokens().to_vec();
     let names = [("<|im_end|>", NORMAL), ("</s>", NORMAL), ("<eos>", CONTROL), ("stop", NORMAL), ("pause", CONTROL)];
@@ -205,7 +342,7 @@ fn every_token_can_be_shown_and_no_other_number_is_a_token() {
 #[test]
 fn vocabularies_of_other_kinds_are_refused_by_name() {
     let model = |name: &str| MetadataWriter::default().text("tokenizer.ggml.model", name);
-    for name in ["bert", "t5", "rwkv", "plamo2", "something-new"] {
+    for name in ["rwkv", "plamo2", "hybriddna", "whitespace", "something-new"] {
         let error = refusal(&model(name));
         assert!(matches!(error, Error::Unsupported(_)) && error.to_string().contains(name), "{error}");
     }

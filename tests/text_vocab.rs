@@ -37,3 +37,15 @@ fn every_case_of_the_real_vocabularies_gives_its_ids_and_comes_back() {
         check_vocabulary(&data.join("vocab"), name);
     }
 }
+
+#[test]
+fn phi_3_keeps_the_space_behind_its_begin_token() {
+    let Some(data) = text::shared_data() else { return };
+    let tokenizer = text::tokenizer(&data.join("vocab/ggml-vocab-phi-3.gguf"));
+    let encode = |text: &str| tokenizer.encode(text.as_bytes(), false, true).unwrap();
+    assert_eq!(encode("<s> a"), [1, 29871, 263]);
+    assert_eq!(encode("<unk> a"), [0, 29871, 263]);
+    assert_eq!(encode("<|endoftext|> a"), [32000, 29871, 263]);
+    assert_eq!(encode("</s> a"), [2, 263]);
+    assert_eq!(encode("<|user|>\n a<|end|>\n"), [32010, 263, 32007]);
+}

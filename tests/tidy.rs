@@ -7,13 +7,14 @@ mod tidy {
     pub mod layers;
     pub mod safety;
     pub mod source;
+    pub mod systems;
 }
 
 use std::fs;
 use std::path::Path;
 
 use tidy::source::Source;
-use tidy::{form, layers, safety};
+use tidy::{form, layers, safety, systems};
 
 const EXTENSIONS: [&str; 12] = ["rs", "c", "h", "cpp", "hpp", "cu", "cuh", "go", "py", "sh", "toml", "md"];
 const GENERATED: [&str; 3] = ["target", "build", "__pycache__"];
@@ -35,6 +36,11 @@ fn modules_name_only_what_lies_below() {
 }
 
 #[test]
+fn systems_have_one_place() {
+    assert_clean(systems::check);
+}
+
+#[test]
 fn unsafe_code_is_allowed_only_where_it_is_needed() {
     assert_clean(safety::check_permission);
 }
@@ -52,6 +58,17 @@ fn no_crate_switches_a_lint_off() {
 #[test]
 fn nothing_is_marked_unfinished() {
     assert_clean(form::check_words);
+}
+
+#[test]
+fn skipped_tests_are_counted() {
+    assert_clean(form::check_skips);
+}
+
+#[test]
+fn tests_run_under_the_watchdog() {
+    let limit = std::env::var("SEGNO_TEST_SECONDS");
+    assert!(limit.is_ok(), "a runner of your own replaces tests/watchdog.sh, which .cargo/config.toml names");
 }
 
 #[test]
@@ -92,7 +109,9 @@ fn read_folder(folder: &Path, prefix: &str, sources: &mut Vec<Source>) {
         let name = entry.file_name().into_string().unwrap();
         let path = format!("{prefix}{name}");
         let kind = entry.file_type().unwrap();
-        if name.starts_with('.') || (kind.is_dir() && GENERATED.contains(&name.as_str())) {
+        // cargo marks the folder that it builds in, which may have any name.
+        let built = kind.is_dir() && entry.path().join("CACHEDIR.TAG").exists();
+        if name.starts_with('.') || built || (kind.is_dir() && GENERATED.contains(&name.as_str())) {
             continue;
         }
         if kind.is_dir() {

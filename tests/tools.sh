@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes sure that the tools of the host tests are there. What is missing is installed where that is possible (root, apt-get); otherwise the
-# tests that need it say that they are skipped, which continuous integration (CI=true) does not accept.
+# tests that need it say that they are skipped (skip.sh), which continuous integration (CI=true) does not accept.
 #
 # usage: tests/tools.sh
 set -euo pipefail

@@ -41,11 +41,18 @@ struct Run {
 impl Run {
     fn new(program: &Arc<Program>, threads: usize, precise: bool) -> Run {
         let each = LENGTH.div_ceil(PAGE_TOKENS);
-        let limits = Limits { rows: SEQS * LENGTH, outputs: SEQS * LENGTH, pages: SEQS * each, kv_type: KvType::F16 };
+        let limits = Limits {
+            rows: SEQS * LENGTH,
+            outputs: SEQS * LENGTH,
+            pages: SEQS * each,
+            context: 4096,
+            kv_type: KvType::F16,
+            windows: None,
+        };
         let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, each).unwrap());
         (0..SEQS).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
         let cpu = Cpu::new(&Options { threads, precise, allow_avx512: true }).unwrap();
-        Run { runner: cpu.prepare(Arc::clone(program)).unwrap().open(&limits).unwrap(), tables }
+        Run { runner: cpu.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap(), tables }
     }
 
     /// Bits of the logits of the wanted ones of all rows.
@@ -57,7 +64,7 @@ impl Run {
             slot: slot as u32,
         };
         let rows: Vec<Row> = (0..SEQS * LENGTH).map(|index| row(place(index))).collect();
-        let batch = Batch { rows: &rows, outputs, wants_logits: true, tables: &self.tables };
+        let batch = Batch { rows: &rows, outputs, wants_logits: true, tables: &self.tables, window_tables: None };
         self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
         let bits = |index| self.runner.logits(index).iter().map(|logit| logit.to_bits()).collect();
         (0..outputs.len()).map(bits).collect()

@@ -37,7 +37,7 @@ fi
 
 flags=(-Wall -Wextra -Wpedantic -Werror -fsyntax-only -I../../include)
 for compiler in gcc clang; do
-    command -v "$compiler" > /dev/null || { echo "abi: golden.c: skipped $compiler: not found"; continue; }
+    command -v "$compiler" > /dev/null || { ../skip.sh tool "abi: golden.c: $compiler not found"; continue; }
     "$compiler" -x c -std=c11 "${flags[@]}" golden.c || fail "golden.c does not hold in C with $compiler"
     "$compiler" -x c++ -std=c++11 "${flags[@]}" golden.c || fail "golden.c does not hold in C++ with $compiler"
 done

@@ -24,12 +24,14 @@ one_test() {
         fail "$program does not compile or link"
     if readelf -d "$program" | grep -q 'NEEDED.*libsegno'; then [ "$way" = shared ]; else [ "$way" = static ]; fi ||
         fail "$program is not linked with the $way library"
-    "./$program" "$model" > "$program.log" 2>&1 || { cat "$program.log" >&2; fail "$program fails"; }
+    "$root/tests/watchdog.sh" "./$program" "$model" > "$program.log" 2>&1 || { cat "$program.log" >&2; fail "$program fails"; }
     tests=$((tests + 1))
 }
 
 tests=0
 for source in "$root"/tests/capi/*.c; do
+    # It replaces the C library's allocator, for which C++ has no words; make c-test runs it.
+    [ "$source" != "$root/tests/capi/refused.c" ] || continue
     for language in c cpp; do
         for way in shared static; do one_test "$source" $language $way; done
     done
@@ -41,7 +43,7 @@ rm -f v0-*
 for source in "$frozen"/*.c; do
     program=v0-$(basename "$source" .c)
     gcc -std=c99 -O1 "$source" ${link[shared]} -o "$program" || fail "$program no longer compiles and links"
-    "./$program" "$model" || fail "$program no longer runs with this library"
+    "$root/tests/watchdog.sh" "./$program" "$model" || fail "$program no longer runs with this library"
 done
 nm -D -u v0-* | sed -n 's/^ *U \(segno_[a-z_]*\)$/\1/p' | sort -u > called
 "$root/tests/abi/pins.sh" "$frozen/segno.h" | sed -nE 's/^FUNCTION\(.*[ *](segno_[a-z_]+)\(.*/\1/p' | sort | diff - called > missing ||

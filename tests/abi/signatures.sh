@@ -14,9 +14,9 @@ trap 'rm -rf "$work"' EXIT
 fail() { echo "abi: $*" >&2; exit 1; }
 
 for tool in abidw abidiff; do
-    command -v $tool > /dev/null || { echo "abi: types of functions: skipped: $tool not found"; exit 0; }
+    command -v $tool > /dev/null || exec ../skip.sh tool "abi: types of functions: $tool not found"
 done
-[ "$(uname -m)" = x86_64 ] || { echo "abi: types of functions: skipped: the baseline is one for x86-64"; exit 0; }
+[ "$(uname -m)" = x86_64 ] || exec ../skip.sh machine "abi: types of functions: the baseline is one for x86-64"
 
 {
     printf '#include <segno.h>\n#define FUNCTION(...) __VA_ARGS__ { __builtin_trap(); }\n'

@@ -15,6 +15,7 @@ typedef enum {
     TEXT,
     ERROR,
     PATH,    /* texts and lists in: NULL is refused while their length is not 0 */
+    TARGET,  /* the path of a file to write */
     KEY,
     BYTES,
     JSON,
@@ -59,6 +60,7 @@ typedef struct {
     const char *name;
     segno_status (*call)(args *a);
     kind kinds[6];
+    const char *names; /* of the pointers, as in the header, with blanks between them */
     number numbers[4];
     size_t opts_size; /* of the options, and what fills them */
     void (*init)(void *opts, size_t size);
@@ -89,6 +91,8 @@ VOID(segno_error_free, segno_error_free(P(0)))
 VOID(segno_model_opts_init, segno_model_opts_init(P(0), N(0)))
 THUNK(segno_model_load, segno_model_load(P(0), P(1), P(2), P(3), a->err))
 THUNK(segno_model_load_buffer, segno_model_load_buffer(P(0), P(1), N(0), P(2), P(3), a->err))
+VOID(segno_save_opts_init, segno_save_opts_init(P(0), N(0)))
+THUNK(segno_model_save, segno_model_save(P(0), P(1), P(2), a->err))
 THUNK(segno_model_meta, segno_model_meta(P(0), P(1), P(2), N(0), P(3), a->err))
 THUNK(segno_model_info_get, segno_model_info_get(P(0), P(1), N(0), a->err))
 VOID(segno_model_free, segno_model_free(P(0)))
@@ -98,6 +102,7 @@ THUNK(segno_seq_open, segno_seq_open(P(0), P(1), P(2), a->err))
 THUNK(segno_seq_append, segno_seq_append(P(0), N(0), P(1), N(1), a->err))
 THUNK(segno_seq_prefill, segno_seq_prefill(P(0), N(0), P(1), N(1), a->err))
 THUNK(segno_seq_length, segno_seq_length(P(0), N(0), P(1), a->err))
+THUNK(segno_seq_stats_get, segno_seq_stats_get(P(0), N(0), P(1), N(1), a->err))
 THUNK(segno_seq_logits, segno_seq_logits(P(0), N(0), P(1), N(1), P(2), a->err))
 THUNK(segno_seq_sampler_set, segno_seq_sampler_set(P(0), N(0), P(1), a->err))
 THUNK(segno_seq_fork, segno_seq_fork(P(0), N(0), P(1), P(2), a->err))
@@ -107,6 +112,7 @@ VOID(segno_session_opts_init, segno_session_opts_init(P(0), N(0)))
 THUNK(segno_session_create, segno_session_create(P(0), P(1), P(2), a->err))
 VOID(segno_session_free, segno_session_free(P(0)))
 THUNK(segno_session_memory, segno_session_memory(P(0), P(1), N(0), a->err))
+THUNK(segno_session_stats_get, segno_session_stats_get(P(0), P(1), N(0), a->err))
 THUNK(segno_session_cancel, segno_session_cancel(P(0), N(0)))
 VOID(segno_status_str, CHECK(segno_status_str(N(0)) != NULL))
 THUNK(segno_tokenize, segno_tokenize(P(0), P(1), N(0), N(1), P(2), N(2), P(3), a->err))
@@ -125,6 +131,7 @@ static void init_chat(void *p, size_t size) { segno_chat_opts_init(UNTYPED(p), s
 static void init_ctx(void *p, size_t size) { segno_ctx_opts_init(UNTYPED(p), size); }
 static void init_model(void *p, size_t size) { segno_model_opts_init(UNTYPED(p), size); }
 static void init_session(void *p, size_t size) { segno_session_opts_init(UNTYPED(p), size); }
+static void init_save(void *p, size_t size) { segno_save_opts_init(UNTYPED(p), size); }
 static void init_sampler(void *p, size_t size) { segno_sampler_opts_init(UNTYPED(p), size); }
 static void init_text(void *p, size_t size) { segno_text_opts_init(UNTYPED(p), size); }
 static void free_ctx(void *p) { segno_ctx_free(UNTYPED(p)); }
@@ -137,56 +144,64 @@ static void free_text(void *p) { segno_text_free(UNTYPED(p)); }
 #define STRUCT(type) .info_size = sizeof(type)
 
 static const function functions[] = {
-    {F(segno_chat_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(chat)},
+    {F(segno_chat_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(chat)},
     /* The model of the tests has no template. */
-    {F(segno_chat_render), .kinds = {MODEL, JSON, OPTS, BUFFER, LEN}, .numbers = {COUNT, CAP}, OPTIONS(chat), .element = 1, .has_err = 1,
-     .good = SEGNO_E_NOT_FOUND},
-    {F(segno_ctx_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(ctx)},
-    {F(segno_ctx_create), .kinds = {OPTS, VALUE}, .numbers = {ABI}, OPTIONS(ctx), .release = free_ctx, .has_err = 1},
-    {F(segno_ctx_free), .kinds = {CTX}, .is_free = 1},
-    {F(segno_decode_step), .kinds = {SESSION, VALUE}, .numbers = {ID}, .has_err = 1},
-    {F(segno_decode_batch), .kinds = {SESSION, SEQS, ROOM, ROOM}, .numbers = {COUNT}, .has_err = 1},
-    {F(segno_device_count), .kinds = {VALUE}, .numbers = {DEVICE}, .has_err = 1},
-    {F(segno_device_info_get), .kinds = {INFO}, .numbers = {DEVICE, INDEX, SIZE}, STRUCT(segno_device_info), .has_err = 1},
-    {F(segno_error_code), .kinds = {ERROR}, .is_free = 1},
-    {F(segno_error_message), .kinds = {ERROR}, .is_free = 1},
-    {F(segno_error_item), .kinds = {ERROR}, .is_free = 1},
-    {F(segno_error_free), .kinds = {ERROR}, .is_free = 1},
-    {F(segno_model_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(model)},
-    {F(segno_model_load), .kinds = {CTX, PATH, OPTS, VALUE}, OPTIONS(model), .release = free_model, .has_err = 1},
-    {F(segno_model_load_buffer), .kinds = {CTX, BYTES, OPTS, VALUE}, .numbers = {COUNT}, OPTIONS(model), .release = free_model,
+    {F(segno_chat_render), .kinds = {MODEL, JSON, OPTS, BUFFER, LEN}, .names = "model messages_json opts buf len",
+     .numbers = {COUNT, CAP}, OPTIONS(chat), .element = 1, .has_err = 1, .good = SEGNO_E_NOT_FOUND},
+    {F(segno_ctx_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(ctx)},
+    {F(segno_ctx_create), .kinds = {OPTS, VALUE}, .names = "opts out", .numbers = {ABI}, OPTIONS(ctx), .release = free_ctx, .has_err = 1},
+    {F(segno_ctx_free), .kinds = {CTX}, .names = "ctx", .is_free = 1},
+    {F(segno_decode_step), .kinds = {SESSION, VALUE}, .names = "session token", .numbers = {ID}, .has_err = 1},
+    {F(segno_decode_batch), .kinds = {SESSION, SEQS, ROOM, ROOM}, .names = "session seqs tokens statuses", .numbers = {COUNT}, .has_err = 1},
+    {F(segno_device_count), .kinds = {VALUE}, .names = "out", .numbers = {DEVICE}, .has_err = 1},
+    {F(segno_device_info_get), .kinds = {INFO}, .names = "out", .numbers = {DEVICE, INDEX, SIZE}, STRUCT(segno_device_info), .has_err = 1},
+    {F(segno_error_code), .kinds = {ERROR}, .names = "error", .is_free = 1},
+    {F(segno_error_message), .kinds = {ERROR}, .names = "error", .is_free = 1},
+    {F(segno_error_item), .kinds = {ERROR}, .names = "error", .is_free = 1},
+    {F(segno_error_free), .kinds = {ERROR}, .names = "error", .is_free = 1},
+    {F(segno_model_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(model)},
+    {F(segno_model_load), .kinds = {CTX, PATH, OPTS, VALUE}, .names = "ctx path opts out", OPTIONS(model), .release = free_model, .has_err = 1},
+    {F(segno_model_load_buffer), .kinds = {CTX, BYTES, OPTS, VALUE}, .names = "ctx data opts out", .numbers = {COUNT}, OPTIONS(model), .release = free_model,
      .has_err = 1, .good = SEGNO_E_FORMAT},
-    {F(segno_model_meta), .kinds = {MODEL, KEY, BUFFER, LEN}, .numbers = {CAP}, .element = 1, .has_err = 1},
-    {F(segno_model_info_get), .kinds = {MODEL, INFO}, .numbers = {SIZE}, STRUCT(segno_model_info), .has_err = 1},
-    {F(segno_model_free), .kinds = {MODEL}, .is_free = 1},
-    {F(segno_plan_get), .kinds = {CTX, PATH, OPTS, SECOND, INFO}, .numbers = {SIZE}, OPTIONS(model), STRUCT(segno_plan), .has_err = 1},
-    {F(segno_sampler_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(sampler)},
-    {F(segno_seq_open), .kinds = {SESSION, OPTS, VALUE}, OPTIONS(sampler), .has_err = 1},
-    {F(segno_seq_append), .kinds = {SESSION, TOKENS}, .numbers = {ID, COUNT}, .has_err = 1},
-    {F(segno_seq_prefill), .kinds = {SESSION, TOKENS}, .numbers = {ID, COUNT}, .has_err = 1},
-    {F(segno_seq_length), .kinds = {SESSION, VALUE}, .numbers = {ID}, .has_err = 1},
-    {F(segno_seq_logits), .kinds = {SESSION, BUFFER, LEN}, .numbers = {ID, CAP}, .element = sizeof(float), .has_err = 1},
-    {F(segno_seq_sampler_set), .kinds = {SESSION, OPTS}, .numbers = {ID}, OPTIONS(sampler), .has_err = 1},
-    {F(segno_seq_fork), .kinds = {SESSION, OPTS, VALUE}, .numbers = {ID}, OPTIONS(sampler), .has_err = 1},
-    {F(segno_seq_truncate), .kinds = {SESSION}, .numbers = {ID, KEPT}, .has_err = 1},
-    {F(segno_seq_close), .kinds = {SESSION}, .numbers = {ID}, .has_err = 1},
-    {F(segno_session_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(session)},
-    {F(segno_session_create), .kinds = {MODEL, OPTS, VALUE}, OPTIONS(session), .release = free_session, .has_err = 1},
-    {F(segno_session_free), .kinds = {SESSION}, .is_free = 1},
-    {F(segno_session_memory), .kinds = {SESSION, INFO}, .numbers = {SIZE}, STRUCT(segno_memory), .has_err = 1},
-    {F(segno_session_cancel), .kinds = {SESSION}, .numbers = {SWITCH}},
+    {F(segno_save_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(save)},
+    {F(segno_model_save), .kinds = {MODEL, TARGET, OPTS}, .names = "model path opts", OPTIONS(save), .has_err = 1},
+    {F(segno_model_meta), .kinds = {MODEL, KEY, BUFFER, LEN}, .names = "model key buf len", .numbers = {CAP}, .element = 1, .has_err = 1},
+    {F(segno_model_info_get), .kinds = {MODEL, INFO}, .names = "model out", .numbers = {SIZE}, STRUCT(segno_model_info), .has_err = 1},
+    {F(segno_model_free), .kinds = {MODEL}, .names = "model", .is_free = 1},
+    {F(segno_plan_get), .kinds = {CTX, PATH, OPTS, SECOND, INFO}, .names = "ctx path model_opts session_opts out", .numbers = {SIZE},
+     OPTIONS(model), STRUCT(segno_plan), .has_err = 1},
+    {F(segno_sampler_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(sampler)},
+    {F(segno_seq_open), .kinds = {SESSION, OPTS, VALUE}, .names = "session opts seq", OPTIONS(sampler), .has_err = 1},
+    {F(segno_seq_append), .kinds = {SESSION, TOKENS}, .names = "session tokens", .numbers = {ID, COUNT}, .has_err = 1},
+    {F(segno_seq_prefill), .kinds = {SESSION, TOKENS}, .names = "session tokens", .numbers = {ID, COUNT}, .has_err = 1},
+    {F(segno_seq_length), .kinds = {SESSION, VALUE}, .names = "session tokens", .numbers = {ID}, .has_err = 1},
+    {F(segno_seq_stats_get), .kinds = {SESSION, INFO}, .names = "session out", .numbers = {ID, SIZE}, STRUCT(segno_seq_stats), .has_err = 1},
+    {F(segno_seq_logits), .kinds = {SESSION, BUFFER, LEN}, .names = "session buf count", .numbers = {ID, CAP}, .element = sizeof(float),
+     .has_err = 1},
+    {F(segno_seq_sampler_set), .kinds = {SESSION, OPTS}, .names = "session opts", .numbers = {ID}, OPTIONS(sampler), .has_err = 1},
+    {F(segno_seq_fork), .kinds = {SESSION, OPTS, VALUE}, .names = "session opts out", .numbers = {ID}, OPTIONS(sampler), .has_err = 1},
+    {F(segno_seq_truncate), .kinds = {SESSION}, .names = "session", .numbers = {ID, KEPT}, .has_err = 1},
+    {F(segno_seq_close), .kinds = {SESSION}, .names = "session", .numbers = {ID}, .has_err = 1},
+    {F(segno_session_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(session)},
+    {F(segno_session_create), .kinds = {MODEL, OPTS, VALUE}, .names = "model opts out", OPTIONS(session), .release = free_session, .has_err = 1},
+    {F(segno_session_free), .kinds = {SESSION}, .names = "session", .is_free = 1},
+    {F(segno_session_memory), .kinds = {SESSION, INFO}, .names = "session out", .numbers = {SIZE}, STRUCT(segno_memory), .has_err = 1},
+    {F(segno_session_stats_get), .kinds = {SESSION, INFO}, .names = "session out", .numbers = {SIZE}, STRUCT(segno_session_stats), .has_err = 1},
+    {F(segno_session_cancel), .kinds = {SESSION}, .names = "session", .numbers = {SWITCH}},
     {F(segno_status_str), .numbers = {CODE}},
-    {F(segno_tokenize), .kinds = {MODEL, BYTES, BUFFER, LEN}, .numbers = {COUNT, FLAGS, CAP}, .element = sizeof(int32_t), .has_err = 1},
-    {F(segno_detokenize), .kinds = {MODEL, TOKENS, BUFFER, LEN}, .numbers = {COUNT, FLAGS, CAP}, .element = 1, .has_err = 1},
-    {F(segno_text_opts_init), .kinds = {FILL}, .numbers = {SIZE}, OPTIONS(text)},
-    {F(segno_text_create), .kinds = {MODEL, OPTS, VALUE}, OPTIONS(text), .release = free_text, .has_err = 1},
-    {F(segno_text_push), .kinds = {TEXT, BUFFER, LEN}, .numbers = {TOKEN, CAP}, .element = 1, .has_err = 1},
-    {F(segno_text_flush), .kinds = {TEXT, BUFFER, LEN}, .numbers = {CAP}, .element = 1, .has_err = 1},
-    {F(segno_text_free), .kinds = {TEXT}, .is_free = 1},
+    {F(segno_tokenize), .kinds = {MODEL, BYTES, BUFFER, LEN}, .names = "model text tokens count", .numbers = {COUNT, FLAGS, CAP},
+     .element = sizeof(int32_t), .has_err = 1},
+    {F(segno_detokenize), .kinds = {MODEL, TOKENS, BUFFER, LEN}, .names = "model tokens buf len", .numbers = {COUNT, FLAGS, CAP},
+     .element = 1, .has_err = 1},
+    {F(segno_text_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(text)},
+    {F(segno_text_create), .kinds = {MODEL, OPTS, VALUE}, .names = "model opts out", OPTIONS(text), .release = free_text, .has_err = 1},
+    {F(segno_text_push), .kinds = {TEXT, BUFFER, LEN}, .names = "text buf len", .numbers = {TOKEN, CAP}, .element = 1, .has_err = 1},
+    {F(segno_text_flush), .kinds = {TEXT, BUFFER, LEN}, .names = "text buf len", .numbers = {CAP}, .element = 1, .has_err = 1},
+    {F(segno_text_free), .kinds = {TEXT}, .names = "text", .is_free = 1},
     {F(segno_version_number)},
     {F(segno_version_string)},
     {F(segno_abi_version)},
-    {F(segno_has_feature), .kinds = {NAME}},
+    {F(segno_has_feature), .kinds = {NAME}, .names = "name"},
 };
 #define FUNCTIONS (sizeof functions / sizeof *functions)
 

@@ -3,110 +3,13 @@
  * freed in every order. functions.h has the table of functions and parameters.
  *
  * usage: test_hostile MODEL.gguf [no-avx512] */
-#include "functions.h"
+#include "world.h"
 
 #include <pthread.h>
 #include <stddef.h>
 #include <time.h>
 
-/* The world of a call, made anew for each. */
-static const char *path;
-static segno_ctx *ctx;
-static segno_model *model;
-static segno_session *session;
-static segno_text *text;
-static int32_t seq, closed;
-static size_t len;
-static int32_t tokens[4] = {40, 41, 42, 43};
-static void *value, *opts[256], *info[256], *buffer[4096], *rooms[2];
-static struct {
-    segno_session_opts opts;
-    unsigned char later[80];
-} second;
-static segno_error *error;
-
-static void make_world(void)
-{
-    segno_session_opts small;
-    segno_session_opts_init(&small, sizeof small);
-    small.max_seqs = 4;
-    small.kv_tokens = 64;
-    small.max_prefill = 16;
-    EXPECT(SEGNO_OK, segno_session_create(model, &small, &session, &err));
-    EXPECT(SEGNO_OK, segno_text_create(model, NULL, &text, &err));
-    EXPECT(SEGNO_OK, segno_seq_open(session, NULL, &closed, &err));
-    EXPECT(SEGNO_OK, segno_seq_close(session, closed, &err));
-    EXPECT(SEGNO_OK, segno_seq_open(session, NULL, &seq, &err));
-    EXPECT(SEGNO_OK, segno_seq_prefill(session, seq, tokens, 4, &err));
-}
-
-static void end_world(void)
-{
-    segno_session_free(session);
-    segno_text_free(text);
-}
-
-static void *good(kind k, int index)
-{
-    switch (k) {
-    case CTX: return ctx;
-    case MODEL: return model;
-    case SESSION: return session;
-    case TEXT: return text;
-    case PATH: return (void *)path;
-    case KEY: return (void *)"general.architecture";
-    case NAME: return (void *)"avx2";
-    case JSON: return (void *)"[{}]";
-    case BYTES:
-    case TOKENS: return tokens;
-    case SEQS: return &seq;
-    case OPTS:
-    case FILL: return opts;
-    case SECOND: return &second.opts;
-    case INFO: return info;
-    case VALUE: return &value;
-    case BUFFER: return buffer;
-    case ROOM: return &rooms[index % 2];
-    case LEN: return &len;
-    case NONE:
-    case ERROR: break;
-    }
-    return NULL;
-}
-
-static int64_t good_number(const function *f, number k)
-{
-    switch (k) {
-    case ABI: return SEGNO_ABI_VERSION;
-    case SIZE: return (int64_t)(f->info_size > 0 ? f->info_size : f->opts_size);
-    case CAP: return (int64_t)(sizeof buffer / f->element);
-    case COUNT: return strcmp(f->name, "segno_decode_batch") == 0 ? 1 : 4;
-    case ID: return seq;
-    case TOKEN: return 40;
-    case KEPT: return 2;
-    case DEVICE: return SEGNO_DEVICE_CPU;
-    case FLAGS:
-    case INDEX:
-    case SWITCH:
-    case CODE:
-    case NO_NUMBER: break;
-    }
-    return 0;
-}
-
-static args good_args(const function *f)
-{
-    args a = {.err = &error};
-    for (int i = 0; i < 6; i++)
-        a.p[i] = good(f->kinds[i], i);
-    for (int i = 0; i < 4; i++)
-        a.n[i] = good_number(f, f->numbers[i]);
-    memset(opts, 0xAA, sizeof opts);
-    segno_session_opts_init(&second.opts, sizeof second.opts);
-    if (f->init != NULL)
-        f->init(opts, f->opts_size);
-    return a;
-}
+static char said[2048]; /* the message of the last error */
 
 /* Where a parameter of this kind stands, -1 for nowhere. */
 static int place_of(const function *f, kind k)
@@ -135,6 +38,7 @@ static segno_status attempt(const function *f, args *a, int with_error)
     if (f->has_err && with_error) {
         CHECK((error != NULL) == SEGNO_FAILED(status));
         CHECK(segno_error_code(error) == (error != NULL ? status : SEGNO_OK));
+        snprintf(said, sizeof said, "%s", segno_error_message(error));
         segno_error_free(error);
     }
     if (f->release != NULL) {
@@ -159,6 +63,19 @@ static segno_status meaning_of_null(const function *f, kind k)
     return SEGNO_E_NULL_POINTER;
 }
 
+/* Whether the last message names pointer `index` as the header does. */
+static int names(const function *f, int index)
+{
+    char quoted[64];
+    const char *name = f->names;
+    for (int i = 0; i < index; i++)
+        name = strchr(name, ' ') + 1;
+    snprintf(quoted, sizeof quoted, "`%.*s`", (int)strcspn(name, " "), name);
+    if (strstr(said, quoted) == NULL)
+        fprintf(stderr, "%s, %s: the message is: %s\n", f->name, quoted, said);
+    return strstr(said, quoted) != NULL;
+}
+
 static void each_pointer_null(const function *f)
 {
     for (int i = 0; i < 6 && f->kinds[i] != NONE; i++) {
@@ -166,7 +83,9 @@ static void each_pointer_null(const function *f)
             make_world();
             args a = good_args(f);
             a.p[i] = NULL;
-            expect(f, meaning_of_null(f, f->kinds[i]), attempt(f, &a, with_error), "NULL");
+            segno_status status = attempt(f, &a, with_error);
+            expect(f, meaning_of_null(f, f->kinds[i]), status, "NULL");
+            CHECK(status != SEGNO_E_NULL_POINTER || !f->has_err || !with_error || names(f, i));
             end_world();
         }
     }
@@ -176,6 +95,70 @@ static void each_pointer_null(const function *f)
     make_world();
     args a = good_args(f);
     expect(f, f->good, attempt(f, &a, 1), "good arguments");
+    end_world();
+}
+
+/* An object of the kind that has been freed. */
+static void *freed_object(kind k)
+{
+    segno_ctx *dead_ctx;
+    segno_model *dead_model;
+    segno_session *dead_session;
+    segno_text *dead_text;
+    segno_error *dead_error;
+    switch (k) {
+    case CTX:
+        EXPECT(SEGNO_OK, segno_ctx_create(SEGNO_ABI_VERSION, NULL, &dead_ctx, &err));
+        segno_ctx_free(dead_ctx);
+        return dead_ctx;
+    case MODEL:
+        EXPECT(SEGNO_OK, segno_model_load(ctx, path, NULL, &dead_model, &err));
+        segno_model_free(dead_model);
+        return dead_model;
+    case SESSION:
+        EXPECT(SEGNO_OK, segno_session_create(model, &second.opts, &dead_session, &err));
+        segno_session_free(dead_session);
+        return dead_session;
+    case TEXT:
+        EXPECT(SEGNO_OK, segno_text_create(model, NULL, &dead_text, &err));
+        segno_text_free(dead_text);
+        return dead_text;
+    default:
+        CHECK(segno_seq_close(session, closed, &dead_error) == SEGNO_E_NOT_FOUND);
+        segno_error_free(dead_error);
+        return dead_error;
+    }
+}
+
+/* Objects of every other kind, a freed one, pointers into an object and to none: a refusal, and frees do nothing. */
+static void wrong_objects(const function *f)
+{
+    static unsigned char foreign[128];
+    const kind k = f->kinds[0];
+    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != ERROR)
+        return;
+    make_world();
+    segno_error *live = NULL;
+    CHECK(segno_seq_close(session, closed, &live) == SEGNO_E_NOT_FOUND);
+    void *of_kind[5] = {ctx, model, session, text, live};
+    char *own = (char *)of_kind[k - CTX];
+    void *wrong[10] = {ctx, model, session, text, live, freed_object(k), own + 1, own + 8, own + 32,
+                       foreign + (64 - (size_t)foreign % 64) % 64};
+    for (int i = 0; i < 10; i++) {
+        args a = good_args(f);
+        a.p[0] = wrong[i];
+        if (wrong[i] == own)
+            continue;
+        const int answers = f->has_err || strcmp(f->name, "segno_session_cancel") == 0;
+        expect(f, answers ? SEGNO_E_INVALID_ARGUMENT : SEGNO_OK, attempt(f, &a, 1), "a wrong object");
+        CHECK(!f->has_err || names(f, 0));
+        CHECK(k != ERROR || segno_error_code((segno_error *)wrong[i]) == SEGNO_E_INVALID_ARGUMENT);
+    }
+    /* Whatever was to be freed is still there. */
+    CHECK(segno_error_code(live) == SEGNO_E_NOT_FOUND);
+    segno_error_free(live);
+    EXPECT(SEGNO_OK, segno_text_flush(text, NULL, 0, &len, &err));
+    EXPECT(SEGNO_OK, segno_seq_prefill(session, seq, tokens, 4, &err));
     end_world();
 }
 
@@ -220,6 +203,15 @@ static void structs_out(const function *f)
     if (f->info_size == 0)
         return;
     make_world();
+    /* Of memory that nobody has filled, and of a struct that no library has. */
+    const int64_t absurd[3] = {1025, 0xAAAAAAAA, -1};
+    for (int i = 0; i < 3; i++) {
+        args a = good_args(f);
+        set(f, &a, SIZE, absurd[i]);
+        memset(info, 0x55, sizeof info);
+        expect(f, SEGNO_E_INVALID_ARGUMENT, attempt(f, &a, 1), "a struct of an absurd size");
+        CHECK(((unsigned char *)info)[0] == 0x55 && strstr(said, "`out`") != NULL);
+    }
     for (size_t size = 0; size <= f->info_size + 64; size++) {
         args a = good_args(f);
         set(f, &a, SIZE, (int64_t)size);
@@ -243,6 +235,27 @@ static void structs_to_be_filled(const function *f)
         f->call(&a);
         CHECK(bytes[size] == 0x55 && (size < 4 || first_number(opts) == size));
     }
+}
+
+/* A size that memory nobody has filled may tell: what lies behind the struct is not looked at, let alone written. */
+static void structs_of_absurd_sizes(const function *f, kind k, void *options)
+{
+    const uint32_t absurd[4] = {1032, 65536, 0xAAAAAAA8, UINT32_MAX - 7};
+    args a = good_args(f);
+    make_world();
+    for (int i = 0; i < 4 && place_of(f, k) >= 0 && f->has_err; i++) {
+        a = good_args(f);
+        memcpy(options, &absurd[i], sizeof absurd[i]);
+        expect(f, SEGNO_E_INVALID_ARGUMENT, attempt(f, &a, 1), "options of an absurd size");
+        CHECK(names(f, place_of(f, k)) && strstr(said, "struct_size") != NULL);
+    }
+    for (int i = 0; i < 4 && f->kinds[0] == FILL; i++) {
+        memset(opts, 0x55, sizeof opts);
+        set(f, &a, SIZE, absurd[i]);
+        f->call(&a);
+        CHECK(((unsigned char *)opts)[0] == 0x55);
+    }
+    end_world();
 }
 
 /* Options of every size: one that ends within a field is refused, for what is left of a pointer leads nowhere. */
@@ -419,7 +432,16 @@ static void *use_session(void *unused)
     return unused;
 }
 
-/* Every function of a session answers BUSY beside a running call, sooner or later; cancel never does. */
+static int runs_beside_others(const function *f)
+{
+    const char *const all[4] = {"segno_session_cancel", "segno_session_stats_get", "segno_seq_stats_get", "segno_seq_length"};
+    int found = 0;
+    for (int i = 0; i < 4; i++)
+        found = found || strcmp(f->name, all[i]) == 0;
+    return found;
+}
+
+/* Every function of a session answers BUSY beside a running call, sooner or later, but for those that run beside others. */
 static void calls_beside_a_running_one(void)
 {
     pthread_t user;
@@ -428,8 +450,14 @@ static void calls_beside_a_running_one(void)
     CHECK(pthread_create(&user, NULL, use_session, NULL) == 0);
     for (size_t i = 0; i < FUNCTIONS; i++) {
         const function *f = &functions[i];
-        if (f->kinds[0] != SESSION || f->is_free || strcmp(f->name, "segno_session_cancel") == 0)
+        if (f->kinds[0] != SESSION || f->is_free)
             continue;
+        if (runs_beside_others(f)) {
+            args a = good_args(f);
+            expect(f, SEGNO_OK, attempt(f, &a, 1), "beside a running call");
+            CHECK(segno_session_cancel(session, 0) == SEGNO_OK);
+            continue;
+        }
         segno_status status = SEGNO_OK;
         for (long tries = 0; status != SEGNO_E_BUSY && tries < 10000000; tries++) {
             args a = good_args(f);
@@ -605,10 +633,13 @@ int main(int argc, char **argv)
     EXPECT(SEGNO_OK, segno_model_load(ctx, path, NULL, &model, &err));
     for (size_t i = 0; i < FUNCTIONS; i++) {
         each_pointer_null(&functions[i]);
+        wrong_objects(&functions[i]);
         short_buffers(&functions[i]);
         each_number_wrong(&functions[i]);
         structs_out(&functions[i]);
         structs_to_be_filled(&functions[i]);
+        structs_of_absurd_sizes(&functions[i], OPTS, opts);
+        structs_of_absurd_sizes(&functions[i], SECOND, &second.opts);
         structs_in(&functions[i], OPTS, opts, functions[i].opts_size);
         structs_in(&functions[i], SECOND, &second.opts, sizeof second.opts);
     }

@@ -180,6 +180,13 @@ impl File {
         self
     }
 
+    /// Adds a vector.
+    pub fn add_f32(&mut self, name: &str, values: &[f32]) -> &mut Self {
+        let content = Content::Bytes(values.iter().flat_map(|value| value.to_le_bytes()).collect());
+        self.tensors.push(Tensor { name: name.to_owned(), dims: vec![values.len() as u64], type_id: 0, content });
+        self
+    }
+
     /// Adds an F32 tensor of zeros.
     pub fn add_zeros(&mut self, name: &str, dims: &[u64]) -> &mut Self {
         let content = Content::Hole(4 * dims.iter().product::<u64>());

@@ -1,10 +1,41 @@
-//! The launches of a program without a GPU: lowered with addresses that stand for the device's.
+//! The launches of a program without a GPU: lowered with addresses that stand for the device's. And which of the small models of all families
+//! the CUDA backend runs.
 
+use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::args::{Matrix, StepArgs};
 use segno::backend::cuda::form::Form;
 use segno::backend::cuda::lists::Lists;
 use segno::backend::cuda::lower::{Addresses, lower};
-use segno::plan::{Program, Weight, memory::place};
+use segno::backend::cuda::supported;
+use segno::error::Result;
+use segno::format::Gguf;
+use segno::plan::{Program, Weight, build::build, memory::place};
+use std::path::PathBuf;
+
+/// The small models of all families with their programs, and whether the CUDA backend runs them.
+pub fn goldens() -> Vec<(PathBuf, Program, Result<()>)> {
+    let folder = std::fs::read_dir(super::root().join("tests/golden/hf")).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> = folder.filter(|path| path.extension().is_some_and(|ext| ext == "gguf")).collect();
+    paths.sort();
+    let read = |path: PathBuf| {
+        let program = program(&Gguf::open(&path, true, &mut |_| Ok(())).unwrap());
+        let runs = supported::check(&program);
+        (path, program, runs)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// Those that it runs.
+pub fn cuda_goldens() -> impl Iterator<Item = PathBuf> {
+    goldens().into_iter().filter(|(_, _, runs)| runs.is_ok()).map(|(path, ..)| path)
+}
+
+/// The program of a model.
+pub fn program(gguf: &Gguf) -> Program {
+    let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
+    let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
+    build(gguf, &arch, &hparams).unwrap()
+}
 
 /// The lists of a program.
 pub fn lists(program: &Program) -> Lists {

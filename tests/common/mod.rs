@@ -4,16 +4,22 @@
 
 pub mod distance;
 pub mod draws;
+pub mod folders;
 pub mod gguf;
 #[cfg(feature = "cuda")]
 pub mod launches;
+#[allow(dead_code)] // Few tests listen.
+pub mod log;
 pub mod passes;
 pub mod random;
+pub mod skip;
 
 use segno::ffi::{ctx::*, decode::*, error::*, model::*, seq::*, session::*, status::*, text::*, version::*};
+use skip::{Lack, skip};
 use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A failed call.
 #[derive(Debug, PartialEq)]
@@ -55,8 +61,18 @@ pub fn shared_data() -> Option<PathBuf> {
     if path.is_dir() {
         return Some(path);
     }
-    println!("skipped: shared test data absent");
+    skip(Lack::Data, "shared test data absent");
     None
+}
+
+/// Whether there is a GPU for the kernels of this library; the test is skipped otherwise.
+#[cfg(feature = "cuda")]
+pub fn gpu() -> bool {
+    let usable = segno::backend::cuda::is_usable();
+    if !usable {
+        skip(Lack::Gpu, "no cuda device, or no kernels");
+    }
+    usable
 }
 
 /// Folder of this repository; `SEGNO_TEST_ROOT` names it for test programs that were built elsewhere.
@@ -74,7 +90,10 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        // Tests beside each other, of this process or of others, may use one name.
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{process}-{number}"));
         std::fs::create_dir_all(&path).unwrap();
         Folder(path)
     }
@@ -248,11 +267,12 @@ pub fn greedy() -> segno_sampler_opts {
     opts
 }
 
-/// The default sampler options.
+/// The default sampler options with a given seed: a test that draws says the same whenever it runs.
 pub fn sampler() -> segno_sampler_opts {
     // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
     let mut opts = unsafe { std::mem::zeroed() };
     segno_sampler_opts_init(&mut opts, size_of::<segno_sampler_opts>());
+    opts.seed = 42;
     opts
 }
 
@@ -280,6 +300,18 @@ impl Session {
     pub fn length(&self, seq: i32) -> Result<usize> {
         let mut length = 0;
         call(|err| segno_seq_length(self.0, seq, &mut length, err)).map(|_| length)
+    }
+
+    pub fn stats(&self) -> Result<segno_session_stats> {
+        // SAFETY: the struct holds numbers, for which zero is a value.
+        let mut stats = unsafe { std::mem::zeroed() };
+        call(|err| segno_session_stats_get(self.0, &mut stats, size_of::<segno_session_stats>(), err)).map(|_| stats)
+    }
+
+    pub fn seq_stats(&self, seq: i32) -> Result<segno_seq_stats> {
+        // SAFETY: as above.
+        let mut stats = unsafe { std::mem::zeroed() };
+        call(|err| segno_seq_stats_get(self.0, seq, &mut stats, size_of::<segno_seq_stats>(), err)).map(|_| stats)
     }
 
     pub fn logits(&self, seq: i32) -> Result<Vec<f32>> {

@@ -66,17 +66,18 @@ impl Run {
     /// For `seqs` sequences of `positions` each; tokens follow a fixed pattern.
     pub fn new(backend: &dyn Backend, program: &Arc<Program>, kv_type: KvType, positions: usize, seqs: usize) -> Run {
         let each = positions.div_ceil(32);
-        let limits = Limits { rows: 512 + seqs, outputs: seqs, pages: seqs * each, kv_type };
+        let limits =
+            Limits { rows: 512 + seqs, outputs: seqs, pages: seqs * each, context: 4096, kv_type, windows: None };
         let mut pages = Pages::new(limits.pages).unwrap();
         let mut tables = Tables::new(seqs, each).unwrap();
         (0..seqs).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
-        let runner = backend.prepare(Arc::clone(program)).unwrap().open(&limits).unwrap();
+        let runner = backend.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap();
         let tokens = (0..positions).map(|position| ((position * 7919 + 13) % program.vocab()) as u32).collect();
         Run { runner, tables, tokens }
     }
 
     pub fn pass(&mut self, rows: &[Row], outputs: &[u32], wants_logits: bool) -> Vec<Vec<f32>> {
-        let batch = Batch { rows, outputs, wants_logits, tables: &self.tables };
+        let batch = Batch { rows, outputs, wants_logits, tables: &self.tables, window_tables: None };
         self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
         if !wants_logits {
             return Vec::new();

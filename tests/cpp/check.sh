@@ -12,14 +12,17 @@ flags=(-Wall -Wextra -Wpedantic -Wshadow -Werror -O1 -g -Iinclude -Ibindings/cpp
 libraries=(-L"$release" -lsegno -lpthread)
 
 for compiler in g++ clang++; do
-    command -v "$compiler" > /dev/null || { echo "cpp: skipped $compiler: not found"; continue; }
+    command -v "$compiler" > /dev/null || { tests/skip.sh tool "cpp: $compiler not found"; continue; }
+    echo "cpp: $compiler c++11, segno.h alone"
+    "$compiler" -x c++ -std=c++11 "${flags[@]}" tests/capi/errors.c "${libraries[@]}" -o "$build/cpp/errors"
+    tests/watchdog.sh "$build/cpp/errors" "$model"
     for standard in c++17 c++20; do
         sanitize=()
         [ $standard = c++20 ] || sanitize=(-fsanitize=address,undefined -fno-sanitize-recover=all)
         echo "cpp: $compiler $standard ${sanitize[*]}"
         "$compiler" -std=$standard "${flags[@]}" "${sanitize[@]}" tests/cpp/objects.cpp "${libraries[@]}" -o "$build/cpp/objects"
-        "$build/cpp/objects" "$model"
+        tests/watchdog.sh "$build/cpp/objects" "$model"
         "$compiler" -std=$standard -fno-exceptions "${flags[@]}" "${sanitize[@]}" tests/cpp/status.cpp "${libraries[@]}" -o "$build/cpp/status"
-        "$build/cpp/status" "$model"
+        tests/watchdog.sh "$build/cpp/status" "$model"
     done
 done

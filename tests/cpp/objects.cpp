@@ -3,8 +3,10 @@
 #include "check.hpp"
 
 #include <atomic>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -53,6 +55,9 @@ static void errors_are_thrown(const segno::context &context, const segno::model 
 {
     CHECK(thrown_by([&] { segno::model::load(context, "/no/such/file"); }) == SEGNO_E_IO);
     CHECK(thrown_by([&] { model.meta("no.such.key"); }) == SEGNO_E_NOT_FOUND);
+    segno::model_options strange;
+    strange.quantize = 99;
+    CHECK(thrown_by([&] { segno::model::load(context, "/no/such/file", strange); }) == SEGNO_E_INVALID_ARGUMENT);
     CHECK(thrown_by([&] { model.tokenize("\xff"); }) == SEGNO_E_INVALID_ARGUMENT);
     auto session = segno::session::create(model);
     auto seq = session.open();
@@ -146,6 +151,28 @@ static void sequences_branch(const segno::model &model)
     CHECK(fork.length() > length && fork.decode().token >= 0);
 }
 
+static void figures_are_told(const segno::model &model)
+{
+    segno::session_options options;
+    options.max_seqs = 4;
+    auto session = segno::session::create(model, options);
+    auto seq = session.open(seeded(5));
+    CHECK(seq.prefill(model.tokenize("JULIET:")) == SEGNO_OK);
+    const std::size_t length = seq.length();
+    seq.decode();
+    seq.decode();
+    const segno_seq_stats told = seq.stats();
+    CHECK(told.tokens == length + 2 && told.decoded_tokens == 2 && told.prompt_tokens == length && told.seed == 5 && told.pages == 1);
+    const segno_session_stats all = session.stats();
+    CHECK(all.seqs == 1 && all.max_seqs == 4 && all.tokens == told.tokens && all.pages_used == 1 && all.passes == 2);
+    CHECK(all.prompt_tokens == length && all.decoded_tokens == 2 && all.page_tokens > 0);
+    CHECK(seq.fork().stats().seed == 5);
+    auto random = session.open();
+    CHECK(random.fork().stats().seed != random.stats().seed);
+    seq.close();
+    CHECK(thrown_by([&] { seq.stats(); }) == SEGNO_E_NULL_POINTER);
+}
+
 static void any_order_of_destruction(const std::string &path, const std::string &expected)
 {
     std::optional<segno::sequence> seq;
@@ -197,6 +224,30 @@ static void loads_report_progress(const segno::context &context, const std::stri
     auto session = segno::session::create(copy);
     CHECK(first_words(copy, session, 12) == expected);
     CHECK(segno::plan(context, path).host_kv == session.memory().host_kv);
+    CHECK(segno::device_count(SEGNO_DEVICE_CPU) == 1 && segno::device(SEGNO_DEVICE_CPU).memory_total > 0);
+}
+
+static void models_are_saved(const segno::context &context, const segno::model &model, const std::string &expected)
+{
+    const std::string path = "/tmp/segno-cpp-" + std::to_string(std::random_device()()) + ".gguf";
+    segno::save_options options;
+    options.on_progress = [](float) { return false; };
+    CHECK(thrown_by([&] { model.save(path, options); }) == SEGNO_CANCELLED);
+    CHECK(!std::ifstream(path));
+    float last = 0;
+    options.on_progress = [&](float done) {
+        last = done;
+        return true;
+    };
+    model.save(path, options);
+    CHECK(last == 1.0f);
+    {
+        const auto saved = segno::model::load(context, path);
+        auto session = segno::session::create(saved);
+        CHECK(first_words(saved, session, 12) == expected);
+    }
+    CHECK(std::remove(path.c_str()) == 0);
+    CHECK(thrown_by([&] { model.save("/no/such/folder/file"); }) == SEGNO_E_IO);
 }
 
 static void streams_end_for_a_reason(const segno::model &model)
@@ -244,8 +295,10 @@ int main(int argc, char **argv)
     text_goes_both_ways(model);
     conversations_are_rendered(model);
     sequences_branch(model);
+    figures_are_told(model);
     any_order_of_destruction(argv[1], expected);
     loads_report_progress(context, argv[1], expected);
+    models_are_saved(context, model, expected);
     streams_end_for_a_reason(model);
     std::puts("objects: passed");
     return 0;

@@ -66,6 +66,7 @@ int main(int argc, char **argv)
     auto twice = batch.try_decode();
     CHECK(twice && *twice == SEGNO_E_INVALID_ARGUMENT && batch[1].status == SEGNO_E_INVALID_ARGUMENT);
     CHECK(fork->try_logits() && fork->try_logits()->size() == model->try_info()->vocab);
+    CHECK(*segno::try_device_count(SEGNO_DEVICE_CPU) == 1 && segno::try_device(SEGNO_DEVICE_CPU) && !segno::try_device(SEGNO_DEVICE_CPU, 1));
     CHECK(segno::try_plan(*context, argv[1]) && !segno::try_plan(*context, "/no/such/file"));
     std::puts("status: passed");
     return 0;

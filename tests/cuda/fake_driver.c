@@ -1,5 +1,5 @@
 /* A CUDA driver without a device, for tests on machines that have none. Its memory is the host's, its streams end at once, and what its kernels
- * do is up to the test. It counts what lives, and fails when it is told to. The environment describes it: FAKE_VERSION, FAKE_INIT (what cuInit
+ * do is up to the test. It counts what lives, and fails or hangs when it is told to. The environment describes it: FAKE_VERSION, FAKE_INIT (what cuInit
  * answers), FAKE_DEVICES. For one thread at a time. */
 #include <stdint.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef int Result;
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, FUNCTIONS = 256, DEPTH = 16 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, NOT_READY = 600, FUNCTIONS = 256, DEPTH = 16, ASIDE = 4096 };
 
 /* Captures a launch of a kernel with its arguments, runs what was captured, and gives it up. */
 typedef struct {
@@ -19,6 +19,7 @@ typedef struct {
 static Kernels kernels;
 static long live, calls, failing_call = -1, used, total = 1L << 40;
 static Result failure, broken;
+static int hanging;
 static const char *failing_name;
 static void *stack[DEPTH];
 static int depth;
@@ -52,7 +53,15 @@ static Result answer(const char *name)
 
 #define CALL(...) do { Result result = answer(__func__); if (result != SUCCESS) return result; __VA_ARGS__; return SUCCESS; } while (0)
 /* What gives something up does so even when it reports an earlier fault. */
-#define RELEASE(...) do { __VA_ARGS__; return answer(__func__); } while (0)
+#define RELEASE(...) do { wait_for_device(__func__); __VA_ARGS__; return answer(__func__); } while (0)
+
+/* What a real driver would wait in for ever ends the program. */
+static void wait_for_device(const char *name)
+{
+    if (!hanging) return;
+    fprintf(stderr, "%s waits for a device that hangs\n", name);
+    abort();
+}
 
 static long number(const char *name, long otherwise)
 {
@@ -189,8 +198,8 @@ Result cuStreamWaitValue32_v2(void *stream, uint64_t gate, unsigned value, unsig
     CALL();
 }
 Result cuStreamDestroy_v2(void *stream) { RELEASE(give_back(stream)); }
-Result cuStreamSynchronize(void *stream) { (void)stream; CALL(); }
-Result cuStreamQuery(void *stream) { (void)stream; CALL(); }
+Result cuStreamSynchronize(void *stream) { (void)stream; wait_for_device(__func__); CALL(); }
+Result cuStreamQuery(void *stream) { (void)stream; CALL(if (hanging) return NOT_READY); }
 
 /* Events count the moments at which they were recorded, two microseconds apart. */
 static long moment;
@@ -208,6 +217,29 @@ Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, void *function, int
     CALL(*out = 1);
 }
 
+/* Launches that were started while the device hangs, and whether each is given up once it has run. */
+static struct { void *launch; int once; } aside[ASIDE];
+static int put_aside;
+
+static void start(void *launch, int once)
+{
+    if (hanging && put_aside < ASIDE) {
+        aside[put_aside].launch = launch, aside[put_aside++].once = once;
+        return;
+    }
+    kernels.run(launch);
+    if (once) kernels.drop(launch);
+}
+
+/* From now on no stream ends, until the device goes on and does what it was given meanwhile. */
+void fake_hang(int on)
+{
+    hanging = on;
+    if (on) return;
+    for (int i = 0; i < put_aside; i++) start(aside[i].launch, aside[i].once);
+    put_aside = 0;
+}
+
 Result cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y, unsigned block_z,
                       unsigned shared, void *stream, void **arguments, void **extra)
 {
@@ -215,9 +247,7 @@ Result cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsign
     Result result = answer(__func__);
     if (result != SUCCESS) return result;
     if (x == 0 || y == 0 || z == 0 || block_x == 0) return INVALID_VALUE;
-    void *launch = kernels.capture(function, arguments);
-    kernels.run(launch);
-    kernels.drop(launch);
+    start(kernels.capture(function, arguments), 1);
     return SUCCESS;
 }
 
@@ -262,7 +292,7 @@ Result cuGraphUpload(void *graph, void *stream) { (void)graph, (void)stream; CAL
 Result cuGraphLaunch(void *graph, void *stream)
 {
     (void)stream;
-    CALL(Graph *list = graph; for (int i = 0; i < list->count; i++) kernels.run(list->launches[i]));
+    CALL(Graph *list = graph; for (int i = 0; i < list->count; i++) start(list->launches[i], 0));
 }
 Result cuGraphDestroy(void *graph) { RELEASE(release_graph(graph)); }
 Result cuGraphExecDestroy(void *graph) { RELEASE(release_graph(graph)); }

@@ -3,6 +3,9 @@
 
 #![allow(dead_code)] // Every test binary uses another part.
 
+pub use crate::common::log::Lines;
+use crate::common::log::listen;
+use crate::common::skip::{Lack, skip};
 use crate::common::{self, Ctx, Failed};
 use segno::backend::cuda::args::{ArgmaxArgs, SampleArgs, Shape, StepArgs};
 use segno::backend::cuda::{self, Cuda};
@@ -43,16 +46,6 @@ pub fn under_a_driver(name: &str, settings: &[(&str, &str)]) {
     assert!(output.status.success() && text.contains("test result: ok. 1 passed"), "{text}\n{errors}");
 }
 
-pub type Lines = Mutex<Vec<String>>;
-type Hear = unsafe extern "C" fn(*mut c_void, i32, *const c_char);
-
-// SAFETY: called by a context with the list that came with it, and a line that ends with NUL.
-unsafe extern "C" fn hear(user: *mut c_void, level: i32, line: *const c_char) {
-    // SAFETY: as above; the list is never freed.
-    let (lines, line) = unsafe { (&*user.cast::<Lines>(), CStr::from_ptr(line)) };
-    lines.lock().unwrap().push(format!("{level} {}", line.to_str().unwrap()));
-}
-
 /// What a context of a kind logs, or how it fails; lines begin with their level.
 pub fn open(device: i32) -> (Result<Ctx, Failed>, &'static Lines) {
     open_with(|opts| opts.device = device)
@@ -60,14 +53,13 @@ pub fn open(device: i32) -> (Result<Ctx, Failed>, &'static Lines) {
 
 /// The same for a context with further options.
 pub fn open_with(change: impl FnOnce(&mut segno_ctx_opts)) -> (Result<Ctx, Failed>, &'static Lines) {
-    // Contexts that live on may log later, so the list is never freed.
-    let lines: &Lines = Box::leak(Box::default());
+    let mut lines = None;
     let ctx = Ctx::new(|opts| {
         opts.n_threads = 1;
         change(opts);
-        (opts.log, opts.log_user) = (Some(hear as Hear), (&raw const *lines).cast_mut().cast());
+        lines = Some(listen(opts));
     });
-    (ctx, lines)
+    (ctx, lines.unwrap())
 }
 
 /// Whether the library has kernels, or a line that says what is skipped: without them the driver is never asked.
@@ -76,7 +68,7 @@ pub fn built() -> bool {
     let message = opened.0.as_ref().map(ToString::to_string).unwrap_or_default();
     if message.contains("built without cuda kernels") {
         assert!(opened.1.is_empty(), "{:?}", opened.1);
-        println!("skipped: this library has no kernels");
+        skip(Lack::Machine, "this library has no kernels");
         return false;
     }
     true
@@ -90,6 +82,7 @@ pub struct Fake {
     memory: unsafe extern "C" fn(c_long),
     host_context: unsafe extern "C" fn() -> *mut c_void,
     priority: unsafe extern "C" fn() -> i32,
+    hang: unsafe extern "C" fn(i32),
 }
 
 /// What a launch does: the beginning of a step hands on its number, the ends write it above a token of each output; others do nothing.
@@ -170,6 +163,7 @@ impl Fake {
                     c"fake_host_context",
                 )),
                 priority: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> i32>(find(c"fake_priority")),
+                hang: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(i32)>(find(c"fake_hang")),
             }
         }
     }
@@ -200,6 +194,12 @@ impl Fake {
     pub fn heal(&self) {
         // SAFETY: as above.
         unsafe { (self.fail)(-1, null(), 0) };
+    }
+
+    /// Lets the device hang, or go on with what it was given meanwhile.
+    pub fn hang(&self, on: bool) {
+        // SAFETY: as above.
+        unsafe { (self.hang)(on.into()) };
     }
 
     pub fn set_memory(&self, bytes: u64) {

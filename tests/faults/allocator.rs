@@ -1,14 +1,12 @@
-//! An allocator that refuses: the allocation of a number, or all above a size. Only what the library itself asks for is refused; what
-//! libraries that it uses ask for has no way to fail, and is told apart by the place in the source.
+//! An allocator that refuses: the allocation of a number, or all from there on, of those that have at least so many bytes.
 
+use segno::memory::{self, Source};
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::backtrace::Backtrace;
-use std::cell::Cell;
-use std::collections::BTreeSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 
-pub struct Refusing;
+struct Refusing;
+
+pub static REFUSING: Source = Source(&Refusing);
 
 /// Smallest allocation that counts; no allocation does while nothing is to be refused.
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -17,99 +15,58 @@ static PASSING: AtomicIsize = AtomicIsize::new(0);
 /// Whether all that follow are refused too.
 static ALL: AtomicBool = AtomicBool::new(false);
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
-static SPARED: AtomicUsize = AtomicUsize::new(0);
 static LIVE: AtomicIsize = AtomicIsize::new(0);
-/// Crates whose allocations were spared.
-static OTHERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-thread_local! {
-    /// Set while this thread finds out who asks.
-    static ASKING: Cell<bool> = const { Cell::new(false) };
+/// Which allocations are refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Bytes of the smallest that counts.
+    pub least: usize,
+    /// Its number, from 0.
+    pub number: usize,
+    /// Whether those behind it are refused too.
+    pub all: bool,
 }
 
-/// What happened while allocations were refused.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
-    /// Allocations of the library that were refused.
-    pub refused: usize,
-    /// Allocations of others that would have been.
-    pub spared: usize,
-}
-
-/// Calls `f` and refuses the library's allocation number `number` (from 0) of at least `least` bytes, or it and `all` that follow.
-pub fn refusing<T>(least: usize, number: usize, all: bool, f: impl FnOnce() -> T) -> (T, Outcome) {
-    PASSING.store(number as isize, Ordering::SeqCst);
-    ALL.store(all, Ordering::SeqCst);
+/// Calls `f` by the rule; how many allocations were refused.
+pub fn refusing<T>(rule: Rule, f: impl FnOnce() -> T) -> (T, usize) {
+    PASSING.store(rule.number as isize, Ordering::SeqCst);
+    ALL.store(rule.all, Ordering::SeqCst);
     REFUSED.store(0, Ordering::SeqCst);
-    SPARED.store(0, Ordering::SeqCst);
-    LEAST.store(least, Ordering::SeqCst);
+    LEAST.store(rule.least, Ordering::SeqCst);
     let value = f();
     LEAST.store(usize::MAX, Ordering::SeqCst);
-    (value, Outcome { refused: REFUSED.load(Ordering::SeqCst), spared: SPARED.load(Ordering::SeqCst) })
+    (value, REFUSED.load(Ordering::SeqCst))
 }
 
-/// Bytes that are allocated now.
+/// Allocations of at least `least` bytes that `f` makes.
+pub fn counted<T>(least: usize, f: impl FnOnce() -> T) -> (T, usize) {
+    let (value, _) = refusing(Rule { least, number: isize::MAX as usize, all: false }, f);
+    (value, (isize::MAX - PASSING.load(Ordering::SeqCst)) as usize)
+}
+
+/// Bytes that are allocated now, beside those that were before anything was counted.
 pub fn live() -> isize {
     LIVE.load(Ordering::SeqCst)
 }
 
-/// Names of the crates whose allocations were spared so far.
-pub fn others() -> Vec<String> {
-    OTHERS.lock().unwrap().iter().cloned().collect()
+/// Whether nothing is left in the reserve, and what was is little beside it.
+pub fn reserve_is_whole() -> bool {
+    memory::refused().is_none() && memory::reserve_peak() < memory::RESERVE_BYTES / 4
 }
 
 fn is_refused(size: usize) -> bool {
-    if size < LEAST.load(Ordering::SeqCst) || ASKING.get() {
+    if size < LEAST.load(Ordering::SeqCst) {
         return false;
     }
     let passing = PASSING.fetch_sub(1, Ordering::SeqCst);
-    if passing > 0 || (passing < 0 && !ALL.load(Ordering::SeqCst)) {
-        return false;
-    }
-    ASKING.set(true);
-    let other = asking_crate();
-    let refused = other.is_none();
-    OTHERS.lock().unwrap().extend(other);
-    ASKING.set(false);
-    (if refused { &REFUSED } else { &SPARED }).fetch_add(1, Ordering::SeqCst);
+    let refused = passing == 0 || (passing < 0 && ALL.load(Ordering::SeqCst));
+    REFUSED.fetch_add(usize::from(refused), Ordering::SeqCst);
     refused
 }
 
-/// Containers of others that the library fills itself, with allocations that can fail.
-const CONTAINERS: [&str; 2] = ["hashbrown-", "indexmap-"];
-
-/// The crate whose code asks for memory, unless it is the library.
-fn asking_crate() -> Option<String> {
-    let trace = Backtrace::force_capture().to_string();
-    let mut function = "";
-    for line in trace.lines() {
-        let Some(place) = line.trim().strip_prefix("at ") else {
-            function = line;
-            continue;
-        };
-        let package = place.split_once("/registry/src/").and_then(|(_, rest)| rest.split('/').nth(1));
-        match package {
-            Some(package) if CONTAINERS.iter().any(|name| package.starts_with(name)) => {}
-            Some(package) => return Some(package.to_owned()),
-            // The standard library, and the way to the allocator.
-            None if place.contains("/rustc/") || function.contains("__rust_") || place.contains("allocator.rs") => {}
-            None if place.contains("tests/") => return Some(format!("the test: {place}")),
-            None if place.contains("src/") => {
-                if std::env::var_os("SEGNO_SHOW_REFUSED").is_some() {
-                    eprintln!("refused at {place}");
-                }
-                return None;
-            }
-            None => {}
-        }
-    }
-    panic!("nobody asks:\n{trace}")
-}
-
 fn count(change: isize) {
-    if !ASKING.get() {
-        LIVE.fetch_add(change, Ordering::SeqCst);
-    }
+    LIVE.fetch_add(change, Ordering::SeqCst);
 }
 
 // SAFETY: memory comes from the system's allocator, or not at all.

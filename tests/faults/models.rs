@@ -40,8 +40,8 @@ fn with_vocabulary(kind: &str, normal: &[String], byte_kind: i32) -> File {
     kinds.iter_mut().step_by(2).for_each(|kind| *kind = 4);
     tokens.extend_from_slice(normal);
     kinds.resize(tokens.len(), 1);
-    // A piece of text that is longer than any buffer is from the start, and the line feed.
-    tokens.extend(["z".repeat(100_000), "<0x0A>".to_owned()]);
+    // A piece of text that is longer than any buffer is from the start, and as long as it may be, and the line feed.
+    tokens.extend(["z".repeat(segno::format::limits::TOKEN_BYTES), "<0x0A>".to_owned()]);
     kinds.extend([1, byte_kind]);
     let mut file = shape(tokens.len()).file();
     file.set("tokenizer.ggml.model", kind).set("tokenizer.ggml.token_type", kinds);
@@ -97,4 +97,11 @@ pub fn wide() -> File {
 pub fn text(bytes: usize) -> Vec<u8> {
     let mut random = Random::new(5);
     (0..bytes).map(|_| b"abcdefghijklmnopqrstuvwxyz   \n"[(random.bits() % 30) as usize]).collect()
+}
+
+/// Characters of all scripts, which make the automata of patterns grow most.
+pub fn scripts(characters: usize) -> Vec<u8> {
+    let mut random = Random::new(6);
+    let any = std::iter::repeat_with(|| char::from_u32((random.bits() % 0x30000) as u32)).flatten();
+    any.take(characters).collect::<String>().into_bytes()
 }

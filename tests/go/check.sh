@@ -5,8 +5,8 @@
 # usage: tests/go/check.sh BUILD_DIR
 set -euo pipefail
 export LC_ALL=C
-command -v go > /dev/null || { echo "go: skipped: go not found"; exit 0; }
 cd "$(dirname "$0")/../.."
+command -v go > /dev/null || exec tests/skip.sh tool "go: not found"
 build=$(cd "$1" && pwd)
 export PKG_CONFIG_PATH=$build/prefix/lib/pkgconfig
 # A library of the same name and a new content is a new input, which the cache of test results does not see.

@@ -2,14 +2,18 @@
 
 NAME.gguf is a model in F32, named and laid out as llama.cpp's converter does it; NAME.f32 holds its logits after each
 token of the prompt, little-endian singles, one row a token (float32, eager attention). index.json holds the prompt and
-the cases. Weights are drawn wide enough that attention is far from uniform, and each rope setting is seen to matter.
+the cases, configs.json the config.json of each. Weights are drawn wide enough that attention is far from uniform, and each setting is
+seen to matter. folders/NAME is the model as transformers saves it, for the cases in FOLDERS; with a path as argument nothing but the folders
+of all cases is written, there.
 
-Usage: python3 tests/golden/make_hf_models.py   (on a CPU; needs torch 2.11.0, transformers 5.17.0, gguf 0.19.0, numpy 2.4.6)
+Usage: python3 tests/golden/make_hf_models.py [FOLDERS]   (on a CPU; needs torch 2.15.0, transformers 5.17.0, gguf 0.19.0, numpy 2.4.6)
 """
 
 import dataclasses
 import json
 import math
+import shutil
+import sys
 from pathlib import Path
 
 import gguf
@@ -20,8 +24,10 @@ import transformers
 OUT = Path(__file__).resolve().parent / "hf"
 TOKENS = 40
 CONTEXT = 256
-MOST_BYTES = 3_000_000
-# Largest change of a logit that a rope setting must cause, or the case shows nothing.
+MOST_BYTES = 6_000_000
+# Cases whose folders are kept, and the largest size of their files; a smaller one means several.
+FOLDERS = {"llama-llama3": "1GB", "gemma2-plain": "60KB"}
+# Largest change of a logit that a setting must cause, or the case shows nothing.
 LEAST_EFFECT = 0.1
 
 LINEAR = {"rope_type": "linear", "factor": 4.0}
@@ -51,9 +57,18 @@ class Case:
     vocab: int = 131
     tied: bool = False
     bias: bool = False
+    # Share of a head that rotates.
+    rotary: float = 1.0
     theta: float = 10000.0
     eps: float = 1e-5
     scaling: dict = dataclasses.field(default_factory=dict)
+    # What stands for the scaling in a model without it.
+    unscaled: dict = dataclasses.field(default_factory=dict)
+    # Further settings of the configuration in transformers, and what they are called in the file, without the family's name.
+    settings: dict = dataclasses.field(default_factory=dict)
+    keys: dict = dataclasses.field(default_factory=dict)
+    # For each thing that must matter, the settings of a model without it.
+    without: tuple = ()
 
     @property
     def family(self):
@@ -62,7 +77,13 @@ class Case:
     @property
     def arch(self):
         """Name of the family in GGUF files."""
-        return "llama" if self.family == "mistral" else self.family
+        return {"mistral": "llama", "olmo3": "olmo2", "ernie": "ernie4_5", "seed": "seed_oss", "hunyuan": "hunyuan-dense"}.get(
+            self.family, self.family)
+
+    @property
+    def rotated(self):
+        """Elements of a head that rotate."""
+        return int(self.head_dim * self.rotary)
 
 
 CASES = [
@@ -81,8 +102,68 @@ CASES = [
     Case("qwen3-tied", "norms of query and key; heads wider than the hidden size", heads=8, head_dim=16, theta=1e6, tied=True),
     Case("qwen3-yarn", "one key-value head of 64; three layers", heads=2, kv_heads=1, head_dim=64, layers=3, scaling=YARN),
     Case("qwen3-linear", "odd feed-forward size; untied", head_dim=16, kv_heads=4, feed_forward=172, eps=1e-6, scaling=LINEAR),
+    Case("gemma2-plain", "norms before and after blocks, both caps, every other layer sees 9 tokens", head_dim=16, layers=3, tied=True,
+         settings={"sliding_window": 9, "attn_logit_softcapping": 6.0, "final_logit_softcapping": 11.0, "query_pre_attn_scalar": 16},
+         keys={"attention.sliding_window": 9, "attn_logit_softcapping": 6.0, "final_logit_softcapping": 11.0},
+         without=({"sliding_window": 40}, {"attn_logit_softcapping": None}, {"final_logit_softcapping": None})),
+    Case("gemma3-plain", "five local layers to a global one, each kind with its rope base", head_dim=16, layers=7, tied=True, theta=1e6,
+         settings={"sliding_window": 7, "query_pre_attn_scalar": 16}, keys={"attention.sliding_window": 7},
+         without=({"sliding_window": 40},)),
+    Case("gemma3-listed", "local layers by a list; linear scaling of global ones; untied; local base 500", head_dim=16, layers=3, theta=1e6,
+         scaling=LINEAR,
+         settings={"sliding_window": 12, "query_pre_attn_scalar": 16, "final_logit_softcapping": 9.0, "local_theta": 500.0,
+                   "layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+         keys={"attention.sliding_window": 12, "attention.sliding_window_pattern": [False, True, False], "rope.freq_base_swa": 500.0,
+               "final_logit_softcapping": 9.0},
+         without=({"sliding_window": 40}, {"local_theta": 10000.0}, {"final_logit_softcapping": None})),
+    Case("olmo2-plain", "norms after blocks alone; queries and keys normalized over whole rows", head_dim=8, theta=5e5),
+    Case("olmo3-yarn", "three local layers of four, which are not scaled", head_dim=8, layers=4, theta=5e5, scaling=YARN,
+         settings={"sliding_window": 8}, keys={"attention.sliding_window": 8}, without=({"sliding_window": 40},)),
+    Case("exaone4-plain", "without a window: all layers rotate", head_dim=8, theta=1e6, tied=True, settings={"sliding_window": None,
+         "layer_types": ["full_attention"] * 2}),
+    Case("exaone4-window", "three local layers of four; the global one does not rotate", head_dim=8, layers=4, theta=1e6,
+         settings={"sliding_window": 8}, keys={"attention.sliding_window": 8, "attention.sliding_window_pattern": 4},
+         without=({"sliding_window": 40},)),
+    Case("granite-plain", "its four factors", head_dim=8, tied=True, theta=1e4,
+         settings={"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.2, "logits_scaling": 4.0},
+         keys={"embedding_scale": 3.0, "residual_scale": 0.22, "attention.scale": 0.2, "logit_scale": 4.0},
+         without=({"embedding_multiplier": 1.0}, {"residual_multiplier": 1.0}, {"attention_multiplier": 8 ** -0.5},
+                  {"logits_scaling": 1.0})),
+    Case("smollm3-plain", "every fourth layer does not rotate", head_dim=8, layers=5, tied=True, theta=5e4,
+         without=({"no_rope_layers": [1] * 5},)),
+    Case("seed-plain", "biases of projections; the norm before the feed-forward block has another name", head_dim=16, theta=1e6),
+    Case("ernie-plain", "neighbours rotate in transformers too", head_dim=16, kv_heads=1, tied=True, theta=5e5),
+    Case("mistral3-plain", "YaRN whose factor the weights hold; queries grow every 16 positions", head_dim=16, theta=1e6,
+         scaling={"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0,
+                  "llama_4_scaling_beta": 0.4},
+         unscaled={"original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.0},
+         keys={"attention.temperature_scale": 0.4, "rope.scaling.yarn_log_multiplier": 1.0}),
+    Case("phi3-long", "fused projections; three quarters of a head rotate, by the long factors", heads=2, head_dim=16, rotary=0.75,
+         settings={"sliding_window": None, "original_max_position_embeddings": 32},
+         scaling={"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 32,
+         "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 2.4], "long_factor": [1.2, 2.0, 3.5, 6.0, 9.0, 12.0]}),
+    Case("phi3-short", "the short factors, as no sequence is longer", heads=2, head_dim=16, rotary=0.75, tied=True,
+         settings={"sliding_window": None, "original_max_position_embeddings": 256},
+         scaling={"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 256,
+         "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 2.4], "long_factor": [1.2, 2.0, 3.5, 6.0, 9.0, 12.0]}),
+    Case("glm4-plain", "norms before and after blocks; half a head rotates; a fused gate; biases of queries, keys and values", head_dim=16,
+         rotary=0.5, settings={"attention_bias": True}, without=({"attention_bias": False},)),
+    Case("cohere2-plain", "both blocks read one layer norm; three local layers of four, which alone rotate; logits are scaled", head_dim=8,
+         layers=4, tied=True, theta=5e4, settings={"sliding_window": 8, "logit_scale": 0.25},
+         keys={"attention.sliding_window": 8, "logit_scale": 0.25}, without=({"sliding_window": 40}, {"logit_scale": 1.0})),
+    Case("hunyuan-plain", "queries and keys are normalized after they were rotated", head_dim=16, tied=True,
+         scaling={"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}, keys={"rope.scaling.alpha": 50.0}),
+    Case("qwen3vl-text", "text of a model that sees: three equal positions a token", heads=8, head_dim=16, theta=1e6, tied=True,
+         keys={"rope.dimension_sections": [3, 3, 2, 0], "n_deepstack_layers": 1}),
+    Case("starcoder2-plain", "layer norms, biases everywhere, no gate", theta=1e5, tied=True,
+         settings={"sliding_window": None, "use_bias": True}, without=({"use_bias": False},)),
+    Case("llama-fedbias", "biases on the three projections of the feed-forward block", settings={"mlp_bias": True},
+         without=({"mlp_bias": False},)),
 ]
 
+
+# Families whose heads are as wide as the hidden size leaves for each.
+FIXED_HEADS = ("qwen2", "phi3", "cohere2", "starcoder2")
 
 # The model in transformers.
 
@@ -91,18 +172,24 @@ def rope_parameters(case):
     scaling = dict(case.scaling)
     if (attn_factor := scaling.pop("attn_factor", None)) is not None:
         scaling["attention_factor"] = attn_factor * (0.1 * math.log(scaling["factor"]) + 1.0)
-    return {"rope_type": "default", **scaling, "rope_theta": case.theta}
+    partial = {"partial_rotary_factor": case.rotary} if case.rotary != 1.0 else {}
+    return {"rope_type": "default", **scaling, **partial, "rope_theta": case.theta}
 
 
 def config_of(case):
     """The configuration, and the class of the model."""
-    prefix = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}[case.family]
+    prefix = {
+        "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "gemma3": "Gemma3",
+        "olmo2": "Olmo2", "olmo3": "Olmo3", "exaone4": "Exaone4", "granite": "Granite", "smollm3": "SmolLM3", "seed": "SeedOss",
+        "ernie": "Ernie4_5", "mistral3": "Ministral3", "phi3": "Phi3", "glm4": "Glm4", "cohere2": "Cohere2",
+        "hunyuan": "HunYuanDenseV1", "qwen3vl": "Qwen3VL", "starcoder2": "Starcoder2"}[case.family]
     settings = {
         "vocab_size": case.vocab, "hidden_size": case.hidden, "intermediate_size": case.feed_forward,
         "num_hidden_layers": case.layers, "num_attention_heads": case.heads, "num_key_value_heads": case.kv_heads,
-        "max_position_embeddings": CONTEXT, "rms_norm_eps": case.eps, "tie_word_embeddings": case.tied,
-        "rope_parameters": rope_parameters(case), "attn_implementation": "eager"}
-    if case.family == "qwen2":
+        "max_position_embeddings": CONTEXT, "tie_word_embeddings": case.tied,
+        "rope_parameters": rope_parameters(case), "attn_implementation": "eager", "pad_token_id": None}
+    settings[{"cohere2": "layer_norm_eps", "starcoder2": "norm_epsilon"}.get(case.family, "rms_norm_eps")] = case.eps
+    if case.family in FIXED_HEADS:
         assert case.head_dim == case.hidden // case.heads
     else:
         settings["head_dim"] = case.head_dim
@@ -110,7 +197,18 @@ def config_of(case):
         settings["attention_bias"] = case.bias
     if case.family == "mistral":
         settings["sliding_window"] = None
-    config = getattr(transformers, prefix + "Config")(**settings)
+    settings.update(case.settings)
+    if case.family in ("gemma3", "olmo3"):
+        local = {"rope_type": "default", "rope_theta": settings.pop("local_theta", 10000.0 if case.family == "gemma3" else case.theta)}
+        settings["rope_parameters"] = {"full_attention": settings["rope_parameters"], "sliding_attention": local}
+    if case.family == "qwen3vl":
+        settings["rope_parameters"]["mrope_section"] = case.keys["rope.dimension_sections"][:3]
+        vision = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 1, "out_hidden_size": case.hidden,
+                  "deepstack_visual_indexes": [0], "num_position_embeddings": 4}
+        tied = settings.pop("tie_word_embeddings")
+        config = transformers.Qwen3VLConfig(text_config=settings, vision_config=vision, tie_word_embeddings=tied)
+        return config, transformers.Qwen3VLForConditionalGeneration
+    config = getattr(transformers, prefix + ("TextConfig" if case.family == "gemma3" else "Config"))(**settings)
     return config, getattr(transformers, prefix + "ForCausalLM")
 
 
@@ -123,7 +221,7 @@ def draw(rng, name, shape):
         return 0.5 * values
     if "embed_tokens" in name:
         return 0.7 * values
-    gain = 2.0 if "lm_head" in name or "q_proj" in name or "k_proj" in name else 1.0
+    gain = 2.0 if "lm_head" in name or "q_proj" in name or "k_proj" in name or "qkv_proj" in name else 1.0
     return gain / math.sqrt(shape[-1]) * values
 
 
@@ -146,22 +244,30 @@ def logits_of(model, prompt):
 # The model as a file.
 
 GLOBAL_NAMES = {
-    "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+    "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "model.norm.bias": "output_norm.bias",
     "lm_head.weight": "output.weight"}
 LAYER_NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
+    "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm", "self_attn.qkv_proj": "attn_qkv",
+    "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+# Where the norm that follows the attention keeps its own name.
+KEEPS_NAME = ("gemma2", "gemma3", "olmo2", "exaone4", "seed_oss")
+# Whose rows of queries and keys the converter reorders.
+REORDERED = ("llama", "granite", "smollm3", "mistral3")
 
 
-def file_name(name):
+def file_name(case, name):
     """GGUF name of a parameter."""
     if name in GLOBAL_NAMES:
         return GLOBAL_NAMES[name]
     _, _, index, rest = name.split(".", 3)
     part, kind = rest.rsplit(".", 1)
-    return f"blk.{index}.{LAYER_NAMES[part]}.{kind}"
+    own = part == "post_attention_layernorm" and case.arch in KEEPS_NAME
+    return f"blk.{index}.{'post_attention_norm' if own else LAYER_NAMES[part]}.{kind}"
 
 
 def interleave_halves(rows, heads):
@@ -173,14 +279,21 @@ def interleave_halves(rows, heads):
 def tensors_of(case, model):
     """GGUF names and values in the file's row order."""
     for name, weight in model.named_parameters():
-        values = weight.detach().numpy()
-        if case.arch == "llama" and "q_proj" in name:
+        if ".visual." in name:
+            continue
+        name, values = name.replace(".language_model.", "."), weight.detach().numpy()
+        if case.arch in REORDERED and "q_proj" in name:
             values = interleave_halves(values, case.heads)
-        if case.arch == "llama" and "k_proj" in name:
+        if case.arch in REORDERED and "k_proj" in name:
             values = interleave_halves(values, case.kv_heads)
-        yield file_name(name), values
+        if case.arch in ("gemma2", "gemma3") and name.endswith("norm.weight"):
+            values = values + 1.0
+        yield file_name(case, name), values
     if case.scaling.get("rope_type") == "llama3":
         yield "rope_freqs.weight", llama3_divisors(case)
+    if case.scaling.get("rope_type") == "longrope":
+        for kind in ("short", "long"):
+            yield f"rope_factors_{kind}.weight", np.array(case.scaling[f"{kind}_factor"], np.float32)
 
 
 def llama3_divisors(case):
@@ -193,9 +306,12 @@ def llama3_divisors(case):
     return (1 / ((1 - share) / s["factor"] + share)).astype(np.float32)
 
 
-def add_rope(writer, case):
+def add_rope(writer, case, model):
     writer.add_rope_freq_base(case.theta)
     s = case.scaling
+    if s.get("rope_type") == "longrope":
+        writer.add_rope_scaling_orig_ctx_len(s["original_max_position_embeddings"])
+        writer.add_rope_scaling_attn_factors(model.model.rotary_emb.attention_scaling)
     if s.get("rope_type") not in ("linear", "yarn"):
         return
     writer.add_rope_scaling_type(gguf.RopeScalingType(s["rope_type"]))
@@ -206,6 +322,15 @@ def add_rope(writer, case):
         writer.add_rope_scaling_attn_factors(s["attn_factor"])
         writer.add_rope_scaling_yarn_beta_fast(s["beta_fast"])
         writer.add_rope_scaling_yarn_beta_slow(s["beta_slow"])
+
+
+def add_keys(writer, case):
+    for key, value in case.keys.items():
+        key = f"{case.arch}.{key}"
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        else:
+            (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(key, value)
 
 
 def write(case, model):
@@ -219,13 +344,14 @@ def write(case, model):
     writer.add_feed_forward_length(case.feed_forward)
     writer.add_head_count(case.heads)
     writer.add_head_count_kv(case.kv_heads)
-    writer.add_layer_norm_rms_eps(case.eps)
-    if case.family != "qwen2":
+    (writer.add_layer_norm_eps if case.family in ("cohere2", "starcoder2") else writer.add_layer_norm_rms_eps)(case.eps)
+    if case.family not in FIXED_HEADS:
         writer.add_key_length(case.head_dim)
         writer.add_value_length(case.head_dim)
-    if case.arch == "llama":
-        writer.add_rope_dimension_count(case.head_dim)
-    add_rope(writer, case)
+    if case.arch == "llama" or case.rotary != 1.0:
+        writer.add_rope_dimension_count(case.rotated)
+    add_rope(writer, case, model)
+    add_keys(writer, case)
     writer.add_tokenizer_model("no_vocab")
     for name, values in tensors_of(case, model):
         writer.add_tensor(name, values)
@@ -236,9 +362,11 @@ def write(case, model):
 
 
 def variants(case):
-    """The case without its rope settings: all of the scaling, each optional part of it, or another base."""
+    """The case without each of its settings: all of the scaling, each optional part of it, another base, or what it names itself."""
+    for settings in case.without:
+        yield dataclasses.replace(case, settings={**case.settings, **settings})
     if case.scaling:
-        yield dataclasses.replace(case, scaling={})
+        yield dataclasses.replace(case, scaling=case.unscaled)
     elif case.theta != 10000.0:
         yield dataclasses.replace(case, theta=10000.0)
     for key in (key for key in OPTIONAL if key in case.scaling):
@@ -254,11 +382,36 @@ def make(case, seed, prompt):
     assert all(effect > LEAST_EFFECT for effect in effects), (case.name, effects)
     write(case, model)
     logits.astype("<f4").tofile(OUT / f"{case.name}.f32")
-    print(f"{case.name}: logits up to {np.abs(logits).max():.1f}, {[round(float(e), 2) for e in effects]} without a rope setting")
+    print(f"{case.name}: logits up to {np.abs(logits).max():.1f}, {[round(float(e), 2) for e in effects]} without a setting")
     return {"name": case.name, "arch": case.arch, "vocab": case.vocab, "note": case.note}
 
 
+def save_folder(case, model, folder, file_size="1GB"):
+    """Writes the model as transformers does; returns its config.json."""
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder, max_shard_size=file_size)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    return json.loads((folder / "config.json").read_text())
+
+
+def save_folders(out):
+    for seed, case in enumerate(CASES, 1):
+        save_folder(case, model_of(case, seed), out / case.name)
+
+
+def save_configs():
+    configs = {}
+    for seed, case in enumerate(CASES, 1):
+        folder = OUT / "folders" / case.name
+        configs[case.name] = save_folder(case, model_of(case, seed), folder, FOLDERS.get(case.name, "1GB"))
+        if case.name not in FOLDERS:
+            shutil.rmtree(folder)
+    (OUT / "configs.json").write_text(json.dumps(configs, indent=1) + "\n")
+
+
 def main():
+    if len(sys.argv) > 1:
+        return save_folders(Path(sys.argv[1]))
     torch.use_deterministic_algorithms(True)
     OUT.mkdir(exist_ok=True)
     prompt = np.random.default_rng(0).integers(0, 97, TOKENS).tolist()
@@ -266,7 +419,8 @@ def main():
     made_with = {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
     index = {"made_with": made_with, "prompt": prompt, "cases": cases}
     (OUT / "index.json").write_text(json.dumps(index, indent=1) + "\n")
-    size = sum(path.stat().st_size for path in OUT.iterdir())
+    save_configs()
+    size = sum(path.stat().st_size for path in OUT.rglob("*") if path.is_file())
     assert size < MOST_BYTES, size
     print(f"{len(cases)} cases, {size} bytes")
 

@@ -6,15 +6,24 @@
 splits.json         how each pre-tokenizer cuts each text, by its published definition in `tokenizers`
 byte_pair.json      a small byte-level vocabulary with merges across words, and the ids of each text by pre-tokenizer
 sentencepiece.json  small SentencePiece models with their flags, and the ids of each text
+unigram.json        the same for unigram models, with ties as the library `tokenizers` has them; their character maps are in nmt_nfkc.charsmap and rules.charsmap
+wordpiece.json      a small WordPiece vocabulary in GGUF's spelling under several rules, the ids of each text and what they decode to
+bert.json           for each 1024 characters the hash of what BERT's rules make of them
 """
 
 import io
 import json
 import pathlib
+import random
+import sys
+import tempfile
+import unicodedata
 
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from tokenizers.pre_tokenizers import ByteLevel, Digits, Punctuation, Sequence, Split
+from tokenizers.normalizers import NFC, BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Digits, Punctuation, Sequence, Split
+from tokenizers.processors import BertProcessing
 
 OUT = pathlib.Path(__file__).parent / "text"
 
@@ -57,7 +66,30 @@ TEXTS = [
     "a.b,c;d:e!f?g/h\\i|j",
     "\n \n  \n\n x\n\ny \n z",
     "//comment\n/* block */\n#!/bin/sh\n\techo \"$1\"/\n",
+    "1½ 10² 100³ 1000¹ ½1 ²10 1234½5678 12²34 x1½ 1½x 3¾km 12Ⅳ 123Ⅳ 1234①",
+    "1234_ 1234a 1234é 1234e\u0301 12345漢 1234\u200d5678 1234\u200c 123456\u0301 1234. 1234, 1234\n1234",
+    "٣٤٥٦½ १२३४² １２３４５a ٣٤٥٦ १२३४५६\u093c",
+    "e\u0301 é a\u0323\u0302 a\u0302\u0323 \u212b \u2126 \u1100\u1161\u11a8 가\u11a8 \u0958 क\u093c \ufb1d ệ\u0301\u0323 \u0301x",
 ]
+
+SCRIPTS = [(0x20, 0x7F), (0, 0x20), (0x80, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700), (0x900, 0x1200)]
+SCRIPTS += [(0x1E00, 0x2100), (0x2000, 0x2070), (0x2500, 0x2600), (0x3000, 0x3400), (0x4E00, 0x5000), (0xAC00, 0xAD00)]
+SCRIPTS += [(0xFB00, 0xFE00), (0xFE20, 0xFFF0), (0x1D400, 0x1D500), (0x1F300, 0x1F700), (0x20000, 0x20100)]
+
+
+def make_random_texts(count, seed):
+    """Texts of characters from all scripts, most of them with spaces and ASCII between."""
+    source = random.Random(seed)
+
+    def character():
+        if source.random() < 0.4:
+            return source.choice("  \u2581ae.'\u0301\u0323-ntT1")
+        return chr(source.randrange(*source.choice(SCRIPTS)))
+
+    return ["".join(character() for _ in range(source.randrange(1, 30))) for _ in range(count)]
+
+
+RANDOM_TEXTS = make_random_texts(150, 1)
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -88,8 +120,14 @@ def gpt2():
     return ByteLevel(add_prefix_space=False, use_regex=True)
 
 
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+TINY_AYA = [r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O]
+
 PRE_TOKENIZERS = {
+    "default": split(r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
     "gpt-2": [gpt2()],
+    "mpt": [gpt2()],
+    "roberta-bpe": [gpt2()],
     "llama-bpe": split(LLAMA3),
     "dbrx": split(LLAMA3),
     "minicpm5": split(r"\p{N}{1,3}", LLAMA3.replace("{1,3}", "+")),
@@ -118,6 +156,7 @@ PRE_TOKENIZERS = {
     ),
     "falcon": [Punctuation("contiguous"), gpt2()] + split("[0-9][0-9][0-9]"),
     "starcoder": [Digits(individual_digits=True), gpt2()],
+    "command-r": [Digits(individual_digits=True), gpt2()],
     "bloom": split(r" ?[^(\s|.,!?…。，、।۔،)]+"),
     "viking": split(r" ?[^(\s|.,!?…。，、।۔،)]+") + [Digits(individual_digits=True)],
     "tekken": split(cased(suffix="") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + SPACES),
@@ -130,7 +169,8 @@ PRE_TOKENIZERS = {
     )
     + [gpt2()],
     "gpt-4o": split(GPT4O),
-    "tiny_aya": split(r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O),
+    "tiny_aya": split(*TINY_AYA),
+    "cohere2moe": split(*TINY_AYA),
     "kimi-k2": split(
         r"[\p{Han}]+|"
         + cased(UPPER.replace("]", NOT_HAN), LOWER.replace("]", NOT_HAN))
@@ -156,6 +196,8 @@ PRE_TOKENIZERS = {
     ),
 }
 IGNORING_MERGES = {"llama-bpe", "minicpm5", "youtu", "tekken"}
+COMPOSING = {"mpt", "qwen2", "qwen35", "command-r", "tiny_aya", "cohere2moe"}
+STRIPPING_MASK = {"roberta-bpe"}
 
 
 def write(name, value):
@@ -197,13 +239,15 @@ def train_byte_pairs():
     return json.loads(tokenizer.to_str())["model"]
 
 
-SPECIALS = ["<|begin|>", "<|end_of_text|>", "<|end_of_text|>x"]
+SPECIALS = ["<|begin|>", "<|end_of_text|>", "<|end_of_text|>x", "<mask>"]
 USER_DEFINED = ["   ", "<tool>"]
 WITH_SPECIALS = [
     "<|begin|>Hello<|end_of_text|>",
     "a<|end_of_text|>xy<|end_of_text|> z",
     "<tool>   <|begin|>    <tool",
     "<|begin|><|begin|>",
+    "a <mask> b \n\u3000<mask><mask> c<|begin|>  <mask>",
+    "e\u0301<|begin|>\u0301e<tool>a\u030a",
 ]
 
 
@@ -217,8 +261,12 @@ def make_byte_pairs():
         bpe = models.BPE(model["vocab"], merges, ignore_merges=name in IGNORING_MERGES)
         tokenizer = Tokenizer(bpe)
         tokenizer.pre_tokenizer = byte_level(steps)
+        if name in COMPOSING:
+            tokenizer.normalizer = NFC()
         ids[name] = [tokenizer.encode(text).ids for text in TEXTS]
-        tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIALS])
+        strips = {"<mask>"} if name in STRIPPING_MASK else {}
+        specials = [AddedToken(text, special=True, normalized=False, lstrip=text in strips) for text in SPECIALS]
+        tokenizer.add_special_tokens(specials)
         tokenizer.add_tokens([AddedToken(text, normalized=False) for text in USER_DEFINED])
         with_specials[name] = [tokenizer.encode(text).ids for text in WITH_SPECIALS]
     write(
@@ -229,6 +277,8 @@ def make_byte_pairs():
             "special_tokens": SPECIALS,
             "user_defined": USER_DEFINED,
             "texts": TEXTS,
+            "composing": sorted(COMPOSING),
+            "texts_composed": [unicodedata.normalize("NFC", text) for text in TEXTS],
             "ids": ids,
             "texts_with_specials": WITH_SPECIALS,
             "ids_with_specials": with_specials,
@@ -260,10 +310,13 @@ def train_sentencepiece(options):
         "hard_vocab_limit": False,
         "minloglevel": 2,
     } | options
+    if "normalization_rule_tsv" in settings:
+        del settings["normalization_rule_name"]
     buffer = io.BytesIO()
-    sentences = iter(line for text in TEXTS for line in text.splitlines() if line.isascii() and line.strip())
+    is_taken = str.isascii if settings["model_type"] == "bpe" else bool
+    sentences = iter(line for text in TEXTS for line in text.splitlines() if is_taken(line) and line.strip())
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=sentences, model_writer=buffer, **settings)
-    return settings, sentencepiece.SentencePieceProcessor(model_proto=buffer.getvalue())
+    return settings, buffer.getvalue(), sentencepiece.SentencePieceProcessor(model_proto=buffer.getvalue())
 
 
 def kind(model, token):
@@ -277,26 +330,216 @@ def kind(model, token):
     return 5 if model.is_unused(token) else 1
 
 
+def describe(settings, model, texts):
+    """A model as a GGUF file has it, and the ids of `texts`."""
+    symbols = settings.get("user_defined_symbols", [])
+    size = model.get_piece_size()
+    pieces = [model.id_to_piece(token) for token in range(size)]
+    return {
+        "tokens": [piece.replace("▁", " ") if piece in symbols else piece for piece in pieces],
+        "scores": [model.get_score(token) for token in range(size)],
+        "kinds": [4 if pieces[token] in symbols else kind(model, token) for token in range(size)],
+        "add_space_prefix": settings["add_dummy_prefix"],
+        "remove_extra_whitespaces": settings["remove_extra_whitespaces"],
+        "ids": [model.encode(text) for text in texts],
+    }
+
+
 def make_sentencepiece():
     cases = {}
     for name, options in SENTENCEPIECE_MODELS.items():
-        settings, model = train_sentencepiece(options)
-        symbols = settings.get("user_defined_symbols", [])
-        size = model.get_piece_size()
-        pieces = [model.id_to_piece(token) for token in range(size)]
-        cases[name] = {
-            "tokens": [piece.replace("▁", " ") if piece in symbols else piece for piece in pieces],
-            "scores": [model.get_score(token) for token in range(size)],
-            "kinds": [4 if pieces[token] in symbols else kind(model, token) for token in range(size)],
-            "add_space_prefix": settings["add_dummy_prefix"],
-            "remove_extra_whitespaces": settings["remove_extra_whitespaces"],
-            "ids": [model.encode(text) for text in TEXTS],
-        }
+        settings, _, model = train_sentencepiece(options)
+        cases[name] = describe(settings, model, TEXTS)
     write("sentencepiece.json", {"texts": TEXTS, "models": cases})
 
 
+NMT = {"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": True, "byte_fallback": False}
+UNIGRAM_MODELS = {
+    "plain": {},
+    "no_prefix": {"add_dummy_prefix": False},
+    "squeezing": {"remove_extra_whitespaces": True},
+    "no_bytes": {"byte_fallback": False, "vocab_size": 600},
+    "across_words": {"split_by_whitespace": False},
+    "user_defined": {"user_defined_symbols": ["<tool>", "wait"], "add_dummy_prefix": False},
+    "nmt_nfkc": NMT,
+    "nmt_nfkc_bytes": NMT | {"byte_fallback": True},
+    "rules": NMT | {"normalization_rule_tsv": True},
+}
+# What each text becomes under "rules"; longer ones go first, and texts of the map may be the beginnings of others.
+RULES = {"\u3000": " ", "\t": " ", "\u0001": "", "\ufb01": "fi", "½": "1\u20442", "e": "ë", "e\u0301": "é", "e\u0301\u0301": "E"}
+RULES |= {"１": "1", "\u0301": "", "ﷺ": "صلى الله", "ab": "b a", "🦙": "llama"}
+
+
+def precompiled_charsmap(model):
+    """The field of that name, 2 in the normalizer's message, which is field 3 of the model's."""
+
+    def fields(message):
+        at = 0
+        while at < len(message):
+            tag, at = varint(message, at)
+            if tag & 7 == 5:
+                at += 4
+                continue
+            size, at = varint(message, at)
+            if tag & 7 == 2:
+                yield tag >> 3, message[at : at + size]
+                at += size
+
+    def varint(message, at):
+        value, shift = 0, 0
+        while True:
+            value |= (message[at] & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if message[at - 1] < 0x80:
+                return value, at
+
+    normalizer = dict(fields(model))[3]
+    return dict(fields(normalizer)).get(2, b"")
+
+
+def settle_ties(settings, model, case, texts):
+    """Replaces ids by those of the library `tokenizers`, which sums scores in 64 bits, where both add up to the same."""
+    scores = case["scores"]
+    unknown = min(score for score, kind in zip(scores, case["kinds"]) if kind == 1) - 10
+    # That library would find control pieces in any text.
+    name = lambda token: f"\0{token}" if case["kinds"][token] == 3 else model.id_to_piece(token)
+    pieces = [name(token) for token in range(len(scores))]
+    unigram = Tokenizer(models.Unigram(list(zip(pieces, scores)), unk_id=0, byte_fallback=settings["byte_fallback"]))
+    if settings.get("split_by_whitespace", True):
+        unigram.pre_tokenizer = Split(Regex("▁+[^▁]*"), "isolated")
+    value = lambda ids: sum(unknown if token == 0 else scores[token] for token in ids)
+    for index, text in enumerate(texts):
+        ids = unigram.encode(model.normalize(text)).ids
+        if ids != case["ids"][index] and not any(symbol in text for symbol in settings.get("user_defined_symbols", [])):
+            assert abs(value(ids) - value(case["ids"][index])) < 1e-3, (text, ids, case["ids"][index])
+            case["ids"][index] = ids
+
+
+def make_unigram():
+    cases = {}
+    texts = TEXTS + RANDOM_TEXTS
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as table:
+        codes = lambda text: " ".join(f"{ord(c):X}" for c in text)
+        table.writelines(f"{codes(source)}\t{codes(target)}\n" for source, target in RULES.items())
+        table.flush()
+        for name, options in UNIGRAM_MODELS.items():
+            options = {"vocab_size": 900} | options | {"model_type": "unigram"}
+            if "normalization_rule_tsv" in options:
+                options["normalization_rule_tsv"] = table.name
+            settings, proto, model = train_sentencepiece(options)
+            charsmap = precompiled_charsmap(proto)
+            cases[name] = describe(settings, model, texts)
+            settle_ties(settings, model, cases[name], texts)
+            if charsmap:
+                cases[name]["charsmap"] = "rules" if name == "rules" else "nmt_nfkc"
+                (OUT / (cases[name]["charsmap"] + ".charsmap")).write_bytes(charsmap)
+    write("unigram.json", {"texts": texts, "models": cases})
+
+
+BERT_RULES = {
+    "uncased": {"lowercase": True},
+    "cased": {"lowercase": False},
+    "accented": {"lowercase": True, "strip_accents": False},
+    "stripped": {"lowercase": False, "strip_accents": True},
+}
+BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def phantom_space(token):
+    """The spelling of a GGUF file: a word's beginning is marked, not what goes on."""
+    if token in BERT_SPECIALS:
+        return token
+    return token[2:] if token.startswith("##") else "▁" + token
+
+
+def make_wordpiece():
+    texts = TEXTS + RANDOM_TEXTS + ["x" * 100, "x" * 101, "a▁▁b ▁ ▁a", "don't [CLS] stop[MASK]ping [SEP]x"]
+    cases = {}
+    for name, rules in BERT_RULES.items():
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = BertNormalizer(**rules)
+        tokenizer.pre_tokenizer = BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=900, min_frequency=1, limit_alphabet=300, special_tokens=BERT_SPECIALS, show_progress=False
+        )
+        tokenizer.train_from_iterator(TEXTS * 2 + ["▁ a▁▁b"], trainer)
+        vocab = tokenizer.get_vocab()
+        tokenizer.post_processor = BertProcessing(("[SEP]", vocab["[SEP]"]), ("[CLS]", vocab["[CLS]"]))
+        tokenizer.decoder = decoders.WordPiece(cleanup=False)
+        tokens = sorted(vocab, key=vocab.get)
+        ids = [tokenizer.encode(text).ids for text in texts]
+        cases[name] = {
+            "rules": rules,
+            "tokens": [phantom_space(token) for token in tokens],
+            "kinds": [2 if token == "[UNK]" else 3 if token in BERT_SPECIALS else 1 for token in tokens],
+            "ids": ids,
+            "decoded": [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in ids],
+        }
+    write("wordpiece.json", {"texts": texts, "vocabularies": cases})
+
+
+def fnv(data):
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 % (1 << 64)
+    return f"{value:016x}"
+
+
+# Unicode has decompositions for these since version 13; the library's tables are older.
+NEWLY_DECOMPOSED = [0x105C9, 0x105E4, 0x11383, 0x11385, 0x1138E, 0x11391, 0x113C5, 0x113C7, 0x113C8, 0x11938]
+NEWLY_DECOMPOSED += [*range(0x16121, 0x16129), *range(0x16D68, 0x16D6B)]
+
+
+def ranges(codes):
+    spans = []
+    for code in codes:
+        if spans and spans[-1][1] == code - 1:
+            spans[-1][1] = code
+        else:
+            spans.append([code, code])
+    return spans
+
+
+def print_characters():
+    """The tables of src/text/tokenizer/bert_characters.rs, as BERT's rules have them."""
+    off = {"clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": False}
+    becomes = lambda rule, text: BertNormalizer(**(off | {rule: True})).normalize_str(text)
+    words = lambda text: [word for word, _ in BertPreTokenizer().pre_tokenize_str(text)]
+    tests = {
+        "REMOVED": lambda c: becomes("clean_text", f"a{c}b") == "ab",
+        "MARKS": lambda c: becomes("strip_accents", f"a{c}b") == "ab",
+        "PUNCTUATION": lambda c: words(f"a{c}b") == ["a", c, "b"],
+        "IDEOGRAPHS": lambda c: becomes("handle_chinese_chars", f"a{c}b") != f"a{c}b",
+    }
+    for name, test in tests.items():
+        codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and test(chr(code))]
+        print(name, ", ".join(f"(0x{first:x}, 0x{last:x})" for first, last in ranges(codes)))
+
+
+def make_bert():
+    normalizers = [BertNormalizer(**BERT_RULES[name]) for name in ("uncased", "cased")]
+    words = BertPreTokenizer()
+    hashes = []
+    for start in range(0, 0x110000, 1024):
+        characters = [chr(code) for code in range(start, start + 1024) if not 0xD800 <= code < 0xE000]
+        characters = [character for character in characters if ord(character) not in NEWLY_DECOMPOSED]
+        parts = []
+        for character in characters:
+            for normalizer in normalizers:
+                text = normalizer.normalize_str(f"a{character}b")
+                parts += [piece for piece, _ in words.pre_tokenize_str(text)]
+        hashes.append(fnv("|".join(parts).encode()))
+    write("bert.json", {"left_out": NEWLY_DECOMPOSED, "hashes": hashes})
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["characters"]:
+        print_characters()
+        sys.exit()
     OUT.mkdir(exist_ok=True)
     make_splits()
     make_byte_pairs()
     make_sentencepiece()
+    make_unigram()
+    make_wordpiece()
+    make_bert()

@@ -60,6 +60,7 @@ const FLOATS: [f32; 16] = [
 ];
 
 /// A stream of choices.
+#[derive(Clone)]
 pub struct Dice(Random);
 
 impl Dice {

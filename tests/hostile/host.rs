@@ -39,6 +39,14 @@ pub fn use_bytes(ctx: &Ctx, bytes: &[u8], dice: &mut Dice) -> Reached {
     orderly(load_bytes(ctx, bytes)).map_or(Reached::Refusal, |model| use_model(&model, dice))
 }
 
+/// Plans and loads what lies at `path`, a file or a folder, and uses the model.
+#[allow(dead_code)] // Files are loaded from memory too, by another function.
+pub fn use_path(ctx: &Ctx, path: &Path, dice: &mut Dice) -> Reached {
+    let model = load_file(ctx, path, dice.one_in(3));
+    plan(ctx, path, model.is_ok());
+    orderly(model).map_or(Reached::Refusal, |model| use_model(&model, dice))
+}
+
 /// Why a file is refused, loaded as a file and from its bytes.
 pub fn refusals(ctx: &Ctx, bytes: &[u8], path: &Path) -> (Option<String>, Option<String>) {
     let message = |result: Result<Model>| result.err().map(|failed| failed.message);

@@ -1,18 +1,19 @@
-//! An allocator with a ceiling: what would go beyond it fails, so an allocation that cannot fail ends the process, and one that can is
-//! counted. A case keeps its bound when nothing was refused meanwhile.
+//! An allocator with a ceiling: what would go beyond it fails and is counted. A case keeps its bound when nothing was refused meanwhile.
 
+use segno::memory::Source;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 /// Most bytes in use at once.
-pub const CEILING: usize = 1 << 30;
+pub const CEILING: isize = 1 << 30;
 
-static USED: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// Less than is in use by what was there before anything was counted.
+static USED: AtomicIsize = AtomicIsize::new(0);
+static PEAK: AtomicIsize = AtomicIsize::new(0);
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
 
 /// Most bytes that were in use at once so far.
-pub fn peak() -> usize {
+pub fn peak() -> isize {
     PEAK.load(Ordering::Relaxed)
 }
 
@@ -21,10 +22,13 @@ pub fn refused() -> usize {
     REFUSED.load(Ordering::Relaxed)
 }
 
-pub struct Capped;
+struct Capped;
+
+pub static CAPPED: Source = Source(&Capped);
 
 fn take(size: usize) -> bool {
-    let used = USED.fetch_add(size, Ordering::Relaxed).saturating_add(size);
+    // No layout has more bytes than the type holds.
+    let used = USED.fetch_add(size as isize, Ordering::Relaxed) + size as isize;
     if used > CEILING {
         give(size);
         REFUSED.fetch_add(1, Ordering::Relaxed);
@@ -35,7 +39,7 @@ fn take(size: usize) -> bool {
 }
 
 fn give(size: usize) {
-    USED.fetch_sub(size, Ordering::Relaxed);
+    USED.fetch_sub(size as isize, Ordering::Relaxed);
 }
 
 // SAFETY: memory comes from the system's allocator, or not at all.

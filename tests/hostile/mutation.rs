@@ -66,10 +66,11 @@ const OTHERS: [&str; 6] = [
 ];
 
 /// Keys that name no family.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "general.alignment",
     "general.architecture",
     "general.name",
+    "general.type",
     "split.count",
     "split.no",
     "split.tensors.count",
@@ -89,8 +90,10 @@ const KEYS: [&str; 19] = [
 ];
 
 /// Texts that mean something somewhere in a header, or that no parser likes.
-const TEXTS: [&[u8]; 27] = [
+const TEXTS: [&[u8]; 29] = [
     b"",
+    b"model",
+    b"adapter",
     b" ",
     b"\0",
     b"\xff\xfe",

@@ -16,7 +16,7 @@ cd "$work"
 fail() { echo "install: $*" >&2; exit 1; }
 
 # What the program at the end of the arguments writes, without its line of speeds.
-text_of() { "$@" "$model" -p "ROMEO:" -n 40 -s 1 -j 1 | head -n -1; }
+text_of() { "$root/tests/watchdog.sh" "$@" "$model" -p "ROMEO:" -n 40 -s 1 -j 1 | head -n -1; }
 
 same_text() {
     local name=$1
@@ -84,7 +84,7 @@ with_pkg_config() {
 }
 
 with_go() {
-    command -v go > /dev/null || { echo "install: skipped Go: not found"; return; }
+    command -v go > /dev/null || { "$root/tests/skip.sh" tool "install: go not found"; return; }
     # Go's build cache does not see what pkg-config answers, so each prefix has a module in a place of its own.
     local host
     host=$(mktemp -d "$work/go.XXXXXX")
@@ -101,7 +101,7 @@ with_go() {
 
 with_cmake() {
     local prefix=$1 static
-    command -v cmake > /dev/null || { echo "install: skipped CMake: not found"; return; }
+    command -v cmake > /dev/null || { "$root/tests/skip.sh" tool "install: cmake not found"; return; }
     for static in OFF ON; do
         rm -rf cmake-build
         cmake -S "$root/examples" -B cmake-build -DCMAKE_PREFIX_PATH="$prefix" -DSEGNO_STATIC=$static -DCMAKE_BUILD_TYPE=Release > log ||
@@ -137,7 +137,7 @@ contents() {
     (cd "$prefix" && find . ! -type d | sort) > found
     printf './%s\n' include/segno.h include/segno.hpp lib/cmake/Segno/SegnoConfig.cmake lib/cmake/Segno/SegnoConfigVersion.cmake \
         lib/libsegno.a lib/libsegno.so lib/libsegno.so.0 "lib/libsegno.so.$version" lib/pkgconfig/segno-static.pc \
-        lib/pkgconfig/segno.pc | sort > wanted
+        lib/pkgconfig/segno.pc share/doc/segno/LICENSE-APACHE share/doc/segno/LICENSE-MIT share/doc/segno/THIRD-PARTY-NOTICES.txt | sort > wanted
     diff wanted found || fail "the prefix holds other files"
     if grep -rlF -e "$work" -e "$root" "$prefix/include" "$prefix/lib/cmake" "$prefix/lib/pkgconfig"; then fail "these files name a path"; fi
     nm -g --defined-only "$prefix/lib/libsegno.a" | awk 'NF == 3 {print $3}' | sort > visible

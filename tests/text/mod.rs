@@ -1,6 +1,9 @@
 //! What the text tests share: where real data lies, and model files made in memory.
 #![allow(dead_code, reason = "every test crate uses its part")]
 
+#[path = "../common/skip.rs"]
+pub mod skip;
+
 use segno::format::{Data, Gguf, Metadata};
 use segno::text::Tokenizer;
 use std::path::{Path, PathBuf};
@@ -13,7 +16,7 @@ pub fn shared_data() -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    println!("skipped: shared test data absent");
+    skip::skip(skip::Lack::Data, "shared test data absent");
     None
 }
 
@@ -24,7 +27,7 @@ pub fn tokenizer(path: &Path) -> Tokenizer {
 }
 
 /// Writes the metadata of a GGUF file.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct MetadataWriter {
     entries: Vec<u8>,
     count: u64,
@@ -77,6 +80,13 @@ impl MetadataWriter {
     pub fn floats(self, key: &str, values: &[f32]) -> Self {
         let mut writer = self.array(key, 6, values.len());
         values.iter().for_each(|value| writer.entries.extend(value.to_le_bytes()));
+        writer
+    }
+
+    /// Adds an array of bytes.
+    pub fn byte_array(self, key: &str, values: &[u8]) -> Self {
+        let mut writer = self.array(key, 0, values.len());
+        writer.entries.extend(values);
         writer
     }
 

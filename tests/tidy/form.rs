@@ -122,6 +122,18 @@ pub fn check_words(source: &Source) -> Vec<String> {
         .collect()
 }
 
+/// Tests say in one way that they are skipped, so that all of them are counted.
+pub fn check_skips(source: &Source) -> Vec<String> {
+    let counted = ["tests/skip.sh", "tests/common/skip.rs", "tests/make/check.sh"].contains(&source.path.as_str());
+    let test = source.path.starts_with("tests/") && source.has_extension(&["rs", "sh", "go", "c", "cpp"]);
+    if !test || counted {
+        return Vec::new();
+    }
+    let said = concat!("\"skip", "ped: ");
+    let lines = source.text.lines().enumerate().filter(|(_, line)| line.contains(said));
+    lines.map(|(index, _)| source.finding(index + 1, "a skip that nobody counts: see tests/common/skip.rs")).collect()
+}
+
 /// Code that no finished library has: placeholders, debug prints, and in `src` any print or look at the environment.
 pub fn check_calls(source: &Source) -> Vec<String> {
     if !source.has_extension(&["rs"]) {
@@ -202,6 +214,14 @@ mod tests {
         assert_eq!(found(check_header, "kernels/x.cu", "__global__ void f() {}"), 1);
         assert_eq!(found(check_header, "kernels/x.cu", "// What.\n__global__ void f() {}"), 0);
         assert_eq!(found(check_header, "README.md", "# Title"), 0);
+    }
+
+    #[test]
+    fn a_skip_that_is_not_counted_is_found() {
+        let said = concat!("println!(\"skip", "ped: no moon\");");
+        assert_eq!(found(check_skips, "tests/x.rs", said), 1);
+        assert_eq!(found(check_skips, "tests/common/skip.rs", said), 0);
+        assert_eq!(found(check_skips, "tests/x.rs", "skip(Lack::Gpu, \"no moon\")"), 0);
     }
 
     #[test]

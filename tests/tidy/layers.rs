@@ -9,18 +9,22 @@ use std::collections::HashMap;
 use super::source::{Block, Kind, Source, Token, blocks, is_name};
 
 /// The layers, from top to bottom; a module may name those of every lower one.
-const LAYERS: [&[&str]; 5] = [
+const LAYERS: [&[&str]; 7] = [
     &["ffi"],
     &["engine"],
-    &["text", "sample", "arch", "plan", "kv", "backend"],
+    &["text", "sample", "arch", "convert", "plan", "kv", "backend"],
     &["quant", "format"],
-    &["error", "sync"],
+    &["error", "sync", "elementary"],
+    &["memory"],
+    &["os"],
 ];
 
 /// What may be named beside that: the module that names, and the path below which it may.
-const EXCEPTIONS: [(&str, &[&str]); 7] = [
+const EXCEPTIONS: [(&str, &[&str]); 9] = [
+    ("convert", &["arch"]),
     ("backend", &["plan", "op"]),
     ("backend", &["plan", "memory"]),
+    ("backend", &["plan", "validate"]),
     ("backend", &["kv", "layout"]),
     ("backend", &["kv", "pages"]),
     ("backend", &["sample"]),

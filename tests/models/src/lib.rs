@@ -1,4 +1,4 @@
-//! The worker pool and the lock of one-call-at-a-time objects under loom: every interleaving of a few threads, with at most so many
+//! The worker pool, the lock of one-call-at-a-time objects, and the board of a session's figures under loom: every interleaving of a few threads, with at most so many
 //! preemptions, in every order that the memory model allows.
 //!
 //! The files of the library are compiled a second time here, against loom's primitives; nothing is copied. A data race, a deadlock, a
@@ -14,6 +14,10 @@ mod sync;
 mod error;
 
 #[allow(dead_code, unused_imports)] // As above.
+#[path = "../../../src/memory/mod.rs"]
+mod memory;
+
+#[allow(dead_code, unused_imports)] // As above.
 #[path = "../../../src/backend"]
 mod backend {
     pub mod cpu {
@@ -21,12 +25,19 @@ mod backend {
     }
 }
 
+#[path = "../../../src/engine"]
+mod engine {
+    pub mod board;
+}
+
+#[allow(dead_code)] // As above.
 #[path = "../../../src/ffi"]
 mod ffi {
     pub mod exclusive;
 }
 
 use backend::cpu::pool::{Grid, Pool};
+use engine::board::Board;
 use error::{Error, Result};
 use ffi::exclusive::Exclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -193,5 +204,22 @@ fn one_call_at_a_time_is_inside_and_the_others_are_told() {
         assert!(done >= 1, "whoever comes first enters");
         // SAFETY: as above.
         object.enter("object").unwrap().with(|count| assert_eq!(unsafe { *count }, done));
+    });
+}
+
+#[test]
+fn readers_of_a_board_see_numbers_of_one_write() {
+    explore(3, || {
+        let board = Arc::new(Board::new(2).unwrap());
+        let reader = {
+            let board = Arc::clone(&board);
+            thread::spawn(move || board.read(|number| [number(0), number(1)]))
+        };
+        for round in 1..4 {
+            board.write([round, 10 * round]);
+        }
+        let [one, ten] = reader.join().unwrap();
+        assert!(ten == 10 * one && one < 4, "{one} {ten}");
+        assert_eq!(board.read(|number| [number(0), number(1)]), [3, 30]);
     });
 }

@@ -7,6 +7,21 @@ pub use std::sync::{PoisonError, TryLockError};
 
 use std::time::Duration;
 
+/// The library's threads; in a model they are loom's.
+pub mod threads {
+    pub struct Thread(loom::thread::JoinHandle<()>);
+
+    pub fn spawn(_name: &str, _stack_bytes: usize, body: impl FnOnce() + 'static) -> std::io::Result<Thread> {
+        Ok(Thread(loom::thread::spawn(body)))
+    }
+
+    impl Thread {
+        pub fn join(self) {
+            self.0.join().expect("a worker catches every panic");
+        }
+    }
+}
+
 /// Loom's cell: an access that another thread's may meet ends the model.
 pub struct Cell<T>(loom::cell::UnsafeCell<T>);
 
@@ -22,6 +37,11 @@ impl<T> Cell<T> {
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         self.0.with_mut(f)
     }
+}
+
+/// Loom's locks cannot be poisoned.
+pub fn is_poisoned<T>(_lock: &Mutex<T>) -> bool {
+    false
 }
 
 /// Models have no clock: one look stands for all, and whether it succeeds is for the interleaving to say.

@@ -1,0 +1,68 @@
+//! The sections of `include/segno.h`, in the order in which a host uses them.
+
+/// One section.
+pub struct Section {
+    pub title: &'static str,
+    /// What its nouns are; lines of plain text.
+    pub text: &'static str,
+    /// Files of `src/ffi` whose declarations it holds.
+    pub files: &'static [&'static str],
+}
+
+pub const SECTIONS: [Section; 11] = [
+    Section {
+        title: "Library",
+        text: "Every call answers a segno_status. The numbers of the library and of its ABI tell a host what it runs with:\nsegno_ctx_create compares the ABI.",
+        files: &["status", "version"],
+    },
+    Section {
+        title: "Errors",
+        text: "A segno_error is what a failed call leaves behind: the status, a message of one line for people, and the item of a list\nthat it concerns. The caller frees it.",
+        files: &["error"],
+    },
+    Section {
+        title: "Contexts",
+        text: "A segno_ctx is one device in use: the threads that compute, or a GPU with its streams, and the log. A process has one for\neach device that it uses. Models are loaded into it, and keep it alive.",
+        files: &["ctx"],
+    },
+    Section {
+        title: "Devices",
+        text: "What this machine has, before a context is made on one: device 0 is the processor, those behind it are GPUs.",
+        files: &["device"],
+    },
+    Section {
+        title: "Models",
+        text: "A segno_model is what a file or folder holds, on the device of its context: weights, tokenizer, chat template, metadata. It\nnever changes once it is loaded, so any number of threads and sessions share it.",
+        files: &["model"],
+    },
+    Section {
+        title: "Text",
+        text: "Tokens of a text and text of tokens. A segno_text turns a stream of tokens into text that may be shown: whole characters\nonly, and nothing that may be the beginning of a stop string.",
+        files: &["text"],
+    },
+    Section {
+        title: "Chat",
+        text: "A conversation as JSON becomes the text that a model was trained on, by the model's template or another one.",
+        files: &["chat"],
+    },
+    Section {
+        title: "Sessions",
+        text: "A segno_session is everything that changes while a model runs: the cache of keys and values, and the buffers of a pass. All of\nits memory is taken when it is created; steps take none.",
+        files: &["session"],
+    },
+    Section {
+        title: "Sequences",
+        text: "A sequence is one text of a session, named by a number: the tokens so far, what is cached of them, and how the next one is\nchosen. It is opened, fed, forked, cut back and closed; forks share what they have in common.",
+        files: &["seq"],
+    },
+    Section {
+        title: "Decoding",
+        text: "One token a call for one sequence, or for many in one pass. Queued prompts are evaluated on the way.",
+        files: &["decode"],
+    },
+    Section {
+        title: "Plans",
+        text: "What a model and a session would take, from the header of a file or the configuration of a folder alone.",
+        files: &["plan"],
+    },
+];

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# What the Makefile and the scripts of the tests promise: the library is built and found where cargo is told to build, a test that waits for ever
+# is ended, skipped tests are counted, a missing tool fails in continuous integration, and no build changes Cargo.lock.
+#
+# usage: tests/make/check.sh RELEASE_DIR BUILD_DIR MODEL.gguf
+set -euo pipefail
+export LC_ALL=C
+unset MAKEFLAGS MAKELEVEL MFLAGS
+cd "$(dirname "$0")/../.."
+mkdir -p "$2/make"
+release=$(cd "$1" && pwd) work=$(cd "$2/make" && pwd) model=$3
+rm -rf "${work:?}"/*
+
+fail() { echo "make: $*" >&2; exit 1; }
+
+# Where make expects the library, with the settings of the arguments.
+place_with() { env "$@" make --silent --eval='place: ; @echo $(LIB)' place; }
+
+places() {
+    local elsewhere=$work/elsewhere
+    [ "$(place_with CARGO_TARGET_DIR="$elsewhere")" = "$elsewhere/release/libsegno.so" ] || fail "CARGO_TARGET_DIR is not heeded"
+    [ "$(place_with CARGO_TARGET_DIR=build/make/x)" = "$PWD/build/make/x/release/libsegno.so" ] || fail "a relative CARGO_TARGET_DIR is not heeded"
+    [ "$(place_with -u CARGO_TARGET_DIR CARGO="cargo --config 'build.target-dir=\"$elsewhere\"'")" = "$elsewhere/release/libsegno.so" ] ||
+        fail "build.target-dir of a cargo configuration is not heeded"
+    [ "$(place_with CARGO_TARGET_DIR="$elsewhere" CARGO_BUILD_TARGET=triple)" = "$elsewhere/triple/release/libsegno.so" ] ||
+        fail "CARGO_BUILD_TARGET is not heeded"
+}
+
+# `make demo` and `make install` where cargo builds elsewhere: what was compiled is taken along, so that little is compiled here.
+elsewhere() {
+    local target=$work/target before
+    mkdir -p "$target"
+    cp -a "$release" "$target/release"
+    rm "$target"/release/libsegno.*
+    before=$(stat -c '%y %s' "$release/libsegno.so")
+    CARGO_TARGET_DIR=$target make --silent BUILD="$work/build" demo > "$work/demo" 2> "$work/log" || { cat "$work/log"; fail "make demo fails elsewhere"; }
+    grep -q "First Citizen:" "$work/demo" || fail "make demo writes nothing elsewhere"
+    CARGO_TARGET_DIR=$target make --silent BUILD="$work/build" install PREFIX="$work/prefix" > "$work/log" 2>&1 ||
+        { cat "$work/log"; fail "make install fails elsewhere"; }
+    for library in "$target/release/libsegno.so" "$work/prefix/lib/libsegno.so" "$work/prefix/lib/libsegno.a"; do
+        [ -s "$library" ] || fail "$library is missing"
+    done
+    [ "$(stat -c '%y %s' "$release/libsegno.so")" = "$before" ] || fail "the library of the usual folder was touched"
+    rm -rf "$target"
+}
+
+watchdog() {
+    local status=0
+    SEGNO_TEST_SECONDS=1 tests/watchdog.sh sleep 60 2> "$work/log" < /dev/null || status=$?
+    [ $status = 124 ] && grep -q "sleep 60 was ended after 1 s" "$work/log" || fail "the watchdog lets a program wait for ever"
+    status=0
+    SEGNO_TEST_SECONDS=9 tests/watchdog.sh sh -c 'exit 7' || status=$?
+    [ $status = 7 ] || fail "the watchdog hides the status of a program"
+    SEGNO_TEST_SECONDS=1 tests/watchdog.sh sh -c 'sleep 2' --bench || fail "the watchdog ends benchmarks"
+}
+
+skips() {
+    local list=$work/skips
+    SEGNO_SKIPS=$list tests/skip.sh gpu "one: no gpu" > "$work/log"
+    SEGNO_SKIPS=$list tests/skip.sh gpu "two: no gpu" > "$work/log"
+    SEGNO_SKIPS=$list CI=false tests/skip.sh tool "three: no tool" > "$work/log"
+    if SEGNO_SKIPS=$list CI=true tests/skip.sh tool "three: no tool" > "$work/log" 2>&1; then fail "continuous integration skips for want of a tool"; fi
+    SEGNO_SKIPS=$list CI=true tests/skip.sh gpu "two: no gpu" > "$work/log" || fail "continuous integration wants a gpu"
+    [ "$(SEGNO_SKIPS=$list tests/skip.sh report)" = "skipped: 2 tests for want of a GPU, 1 for other reasons
+    tool: three: no tool" ] || fail "skips are not counted"
+    [ "$(SEGNO_SKIPS=$work/none tests/skip.sh report)" = "skipped: 0 tests for want of a GPU, 0 for other reasons" ] || fail "no skip is one"
+    grep -qx "export CI=true" .ci/run || fail ".ci/run does not set CI"
+}
+
+locked() {
+    local loose
+    loose=$(grep -nE '(CARGO\)|cargo\}"?|cargo) (build|test|rustc|clippy|doc|bench|run)\b' Makefile tests/*.sh tests/*/*.sh packaging/*.sh | grep -v -- --locked |
+        grep -v '^[^:]*:[0-9]*:#' || true)
+    [ -z "$loose" ] || fail "these builds may change Cargo.lock: give them --locked
+$loose"
+}
+
+places
+watchdog
+skips
+locked
+elsewhere
+echo "make: cargo's folder is followed, tests are watched, skips are counted, builds are locked"

@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# The library on Windows: built by MinGW's linker, run under Wine. The DLL exports what is declared and imports system libraries alone; C and C++
+# hosts link with it, those of another compiler through an import library of their own; C tests, examples and the frozen programs of ABI 0 pass;
+# and what the library writes is what it writes here. Rust tests run where they are asked for.
+#
+# usage: tests/windows/check.sh RELEASE_DIR BUILD_DIR MODEL.gguf
+#   RELEASE_DIR   has the library of this system, BUILD_DIR the examples `generate` and `crowd`, for comparison
+#   SEGNO_WINDOWS_TESTS   Rust tests to run too: `lib` for those of the library's own files, or names of integration tests
+set -euo pipefail
+# Wine takes the names of files for what the locale says.
+export LC_ALL=C.UTF-8
+cd "$(dirname "$0")/../.."
+mkdir -p "$2/windows/bin"
+release=$(cd "$1" && pwd) build=$(cd "$2" && pwd) work=$(cd "$2/windows" && pwd) model=$(realpath "$3")
+triple=x86_64-pc-windows-gnu
+cc=x86_64-w64-mingw32-gcc-posix cxx=x86_64-w64-mingw32-g++-posix objdump=x86_64-w64-mingw32-objdump
+
+fail() { echo "windows: $*" >&2; exit 1; }
+
+missing=$(tests/windows/tools.sh)
+if [ -n "$missing" ]; then
+    tests/skip.sh tool "windows: missing $(paste -sd, <<< "$missing" | sed 's/,/, /g')"
+    exit 0
+fi
+
+export CARGO_TARGET_DIR=$work/target CARGO_PROFILE_DEV_DEBUG=false CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$cc
+export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER="$PWD/tests/watchdog.sh wine"
+export WINEPREFIX=$work/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml="
+bin=$work/target/$triple/debug
+run() { tests/watchdog.sh wine "$@"; }
+
+# Fatbins do not depend on the host: those that were compiled for this system serve.
+build_library() {
+    mkdir -p "$release/../kernels" "$work/target/$triple"
+    ln -sfn "$release/../kernels" "$work/target/$triple/kernels"
+    cargo build --locked --lib --target $triple
+}
+
+look_inside() {
+    $objdump -p "$bin/segno.dll" > "$work/headers"
+    awk '/^\[Ordinal\/Name Pointer\] Table/ {names = 1; next} /^$/ {names = 0} names {print $NF}' "$work/headers" | sort > "$work/exports"
+    diff tests/abi/symbols.txt "$work/exports" || fail "the DLL exports (>) something else than tests/abi/symbols.txt (<)"
+    sed -n 's/^\tDLL Name: //p' "$work/headers" | tr 'A-Z' 'a-z' | sort -u > "$work/imports"
+    local system='^(kernel32|ntdll|advapi32|msvcrt|userenv|ws2_32|bcrypt|bcryptprimitives|api-ms-win-[a-z0-9-]*)\.dll$'
+    if grep -vE "$system" "$work/imports"; then fail "the DLL imports a library that is no part of Windows"; fi
+    echo "windows: $(wc -l < "$work/exports") exports; imports $(paste -sd' ' "$work/imports")"
+}
+
+# A fresh Wine, and what Debian 12's lacks: the library of random numbers that Rust's needs.
+start_wine() {
+    trap 'wineserver -k || true' EXIT
+    [ -d "$WINEPREFIX/drive_c" ] || tests/watchdog.sh wine wineboot -i > "$work/wineboot" 2>&1 || { cat "$work/wineboot"; fail "wine does not start"; }
+    local system=$WINEPREFIX/drive_c/windows/system32
+    [ -e "$system/bcryptprimitives.dll" ] || $cc -shared tests/windows/prng.c -ladvapi32 -o "$system/bcryptprimitives.dll"
+}
+
+# C and C++ hosts that MinGW compiles: PROGRAM SOURCE [FLAG...].
+host() {
+    local program=$work/bin/$1.exe source=$2 compiler=($cc -std=c11)
+    shift 2
+    [ "${source##*.}" != cpp ] || compiler=($cxx -std=c++17 -Ibindings/cpp)
+    "${compiler[@]}" -Wall -Wextra -Wpedantic -Werror -O1 -Iinclude "$@" "$source" -static "$bin/libsegno.dll.a" -lpthread -o "$program"
+}
+
+hosts() {
+    cp "$bin/segno.dll" "$work/bin/"
+    local name programs=0
+    # Those left out fork, and replace the allocator of the GNU C library.
+    for name in $(basename -s .c tests/capi/*.c | grep -vxE 'fork|refused'); do
+        # With <windows.h> before all else, as many a host has it; one has names of its own that are macros there.
+        local first=(-include windows.h)
+        [ "$name" != hostile ] || first=()
+        host "test_$name" "tests/capi/$name.c" "${first[@]}"
+        run "$work/bin/test_$name.exe" "$model" > "$work/log" 2>&1 || { cat "$work/log"; fail "tests/capi/$name.c fails"; }
+        programs=$((programs + 1))
+    done
+    host objects tests/cpp/objects.cpp -include windows.h
+    host status tests/cpp/status.cpp -include windows.h -fno-exceptions
+    host host tests/windows/host.c
+    (cd "$work" && rm -f segno-*.gguf)
+    for name in objects status host; do
+        (cd "$work" && "$OLDPWD/tests/watchdog.sh" wine "bin/$name.exe" "$model") > "$work/log" 2>&1 || { cat "$work/log"; fail "$name fails"; }
+        programs=$((programs + 1))
+    done
+    for name in tests/abi/v0/*.c; do
+        host "v0_$(basename "$name" .c)" "$name" -std=c99 -Itests/abi/v0 -Wno-error
+        run "$work/bin/v0_$(basename "$name" .c).exe" "$model" > "$work/log" 2>&1 || { cat "$work/log"; fail "$name fails"; }
+        programs=$((programs + 1))
+    done
+    echo "windows: $programs programs of C and C++ tests pass"
+}
+
+# The same text as here, from the C and the C++ example, and from more characters in one batch.
+text() { tr -d '\r' | grep -v 'tokens/s'; }
+
+examples() {
+    local name prompt
+    for name in generate crowd chat frame; do host "$name" "examples/c/$name.c"; done
+    for name in generate crowd chat; do host "cpp_$name" "examples/cpp/$name.cpp"; done
+    for prompt in "ROMEO:" "First Citizen: we are"; do
+        local arguments=("$model" -p "$prompt" -n 100 -s 7)
+        LD_LIBRARY_PATH=$release "$build/generate" "${arguments[@]}" | text > "$work/here"
+        [ "$(wc -c < "$work/here")" -gt 100 ] || fail "the example writes nothing here"
+        for name in generate cpp_generate; do
+            run "$work/bin/$name.exe" "${arguments[@]}" | text | diff "$work/here" - || fail "$name writes (>) something else than here (<)"
+        done
+    done
+    LD_LIBRARY_PATH=$release "$build/crowd" "$model" -c 3 -n 40 | text > "$work/here"
+    run "$work/bin/crowd.exe" "$model" -c 3 -n 40 | text | diff "$work/here" - || fail "crowd writes (>) something else than here (<)"
+    printf 'Who art thou?\nSpeak more.\n' | run "$work/bin/chat.exe" "$model" "The duke speaks." > "$work/log" || fail "chat fails"
+    echo "windows: the examples write the text that they write here"
+}
+
+# A host of the linkers of Microsoft's kind.
+other_compilers() {
+    packaging/import-library.sh "$work/segno.lib"
+    clang --target=x86_64-pc-windows-msvc -std=c11 -ffreestanding -Wall -Wextra -Wpedantic -Werror -Iinclude -c tests/windows/msvc.c -o "$work/msvc.obj"
+    lld-link /nologo /machine:x64 /subsystem:console /entry:start /nodefaultlib "$work/msvc.obj" "$work/segno.lib" "/out:$work/bin/msvc.exe"
+    local code=0
+    run "$work/bin/msvc.exe" || code=$?
+    [ $code = 42 ] || fail "a program that lld-link joined with segno.lib ends with $code, not 42"
+    echo "windows: segno.lib of $(stat -c %s "$work/segno.lib") bytes serves lld-link"
+}
+
+# Rust tests under Wine, with fewer hostile files than elsewhere.
+rust_tests() {
+    local wanted=() name
+    for name in ${SEGNO_WINDOWS_TESTS:-}; do
+        if [ "$name" = lib ]; then wanted+=(--lib); else wanted+=(--test "$name"); fi
+    done
+    [ ${#wanted[@]} -gt 0 ] || return 0
+    SEGNO_HOSTILE_CASES=${SEGNO_HOSTILE_CASES:-2000} cargo test --locked --no-fail-fast "${wanted[@]}" --target $triple > "$work/rust.log" 2>&1 ||
+        { grep -E '^test .*FAILED|^error|panicked|test result|watchdog' "$work/rust.log"; fail "Rust tests fail under Wine; see $work/rust.log"; }
+    awk '/^test result: ok/ {passed += $4} END {printf "windows: %d Rust tests pass\n", passed}' "$work/rust.log"
+}
+
+build_library
+look_inside
+start_wine
+hosts
+examples
+other_compilers
+rust_tests
