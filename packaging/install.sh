@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a host compiles and links against: shared and static library, headers, pkg-config files, CMake package. Nothing in
+# Installs what a host compiles and links against: shared and static library, headers, pkg-config files, CMake package, licences. Nothing in
 # the installed files names the prefix, so the folder may be moved.
 #
 # usage: packaging/install.sh RELEASE_DIR PREFIX [LIBDIR]
@@ -26,8 +26,9 @@ fill() {
     chmod 644 "$2"
 }
 
-install -d "$to/include" "$to/$libdir/pkgconfig" "$to/$libdir/cmake/Segno"
+install -d "$to/include" "$to/$libdir/pkgconfig" "$to/$libdir/cmake/Segno" "$to/share/doc/segno"
 install -m 644 "$root/include/segno.h" "$root/bindings/cpp/segno.hpp" "$to/include/"
+install -m 644 "$root/LICENSE-MIT" "$root/LICENSE-APACHE" "$root/packaging/THIRD-PARTY-NOTICES.txt" "$to/share/doc/segno/"
 
 # Written under another name first: a process that has the old library mapped keeps it.
 install -m 755 "$release/libsegno.so" "$to/$libdir/.libsegno.so.partial"
