@@ -116,7 +116,7 @@ fn a_fork_of_a_random_seed_draws_by_another() {
     let model = model();
     let session = model.session(|_| ()).unwrap();
     let mut opts = sampler();
-    (opts.flags, opts.temperature, opts.top_k) = (SEGNO_SAMPLER_IGNORE_EOG, 1.5, 0);
+    (opts.flags, opts.temperature, opts.top_k, opts.seed) = (SEGNO_SAMPLER_IGNORE_EOG, 1.5, 0, SEGNO_SEED_RANDOM);
     let parent = start(&session, &opts);
     let child = session.fork(parent, None).unwrap();
     assert_ne!(session.generate(parent, 30).unwrap(), session.generate(child, 30).unwrap());
@@ -127,7 +127,7 @@ fn random_seeds_differ() {
     let model = model();
     let session = model.session(|_| ()).unwrap();
     let mut opts = sampler();
-    (opts.flags, opts.temperature, opts.top_k) = (SEGNO_SAMPLER_IGNORE_EOG, 1.5, 0);
+    (opts.flags, opts.temperature, opts.top_k, opts.seed) = (SEGNO_SAMPLER_IGNORE_EOG, 1.5, 0, SEGNO_SEED_RANDOM);
     let outputs: Vec<_> = (0..4).map(|_| session.generate(start(&session, &opts), 30).unwrap()).collect();
     assert!(outputs.windows(2).all(|pair| pair[0] != pair[1]));
 }
