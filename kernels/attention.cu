@@ -86,19 +86,25 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     if (thread < GROUP) state[thread] = State{-INFINITY, 0.0f};
     const T *cache = reinterpret_cast<const T *>(in.cache);
     const size_t run = (size_t)kv_head * PAGE_TOKENS * dim;
-    const float scale = score_scale(dim);
+    const uint32_t seen = first_seen(args, item.position), first_split = split_of(seen);
     for (uint32_t split = blockIdx.x; split < splits; split += gridDim.x) {
-        const uint32_t start = split_start(split), count = min(keys, split_start(split + 1)) - start;
+        if (split < first_split) continue;
+        const uint32_t start = split_start(split), count = min(keys, split_start(split + 1)) - start, hidden = seen - min(seen, start);
         if (thread < (count + PAGE_TOKENS - 1) / PAGE_TOKENS) {
             pages[thread] = in.tables[(size_t)item.slot * in.table_stride + start / PAGE_TOKENS + thread];
         }
         __syncthreads();
         for (uint32_t k = thread; k < count; k += THREADS) {
+            if (k < hidden) {
+#pragma unroll
+                for (int g = 0; g < GROUP; g++) p[g][k] = -INFINITY;
+                continue;
+            }
             float score[GROUP] = {};
             const size_t page = pages[k / PAGE_TOKENS] * in.page_elements;
             score_key(cache + page + in.keys + run + (k % PAGE_TOKENS) * dim, q, dim, score);
 #pragma unroll
-            for (int g = 0; g < GROUP; g++) p[g][k] = score[g] * scale;
+            for (int g = 0; g < GROUP; g++) p[g][k] = args.cap == 0.0f ? score[g] * args.scale : args.cap * tanhf(score[g] * args.scale);
         }
         __syncthreads();
         if (thread / WARP < GROUP) exponentiate(p[thread / WARP], count, split_state[thread / WARP]);
@@ -107,6 +113,7 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
             const uint32_t pair = thread % pairs, part = thread / pairs;
             float2 sum[GROUP] = {};
             for (uint32_t k = part; k < count; k += parts) {
+                if (k < hidden) continue;
                 const size_t page = pages[k / PAGE_TOKENS] * in.page_elements;
                 const float2 v = pair_at(cache + page + in.values + run + (k % PAGE_TOKENS) * dim + 2 * pair);
 #pragma unroll
@@ -151,13 +158,18 @@ extern "C" __global__ void __launch_bounds__(256) attention_merge(const __grid_c
     const uint32_t dim = in.head_dim, width = in.heads * dim, row = blockIdx.y, col = blockIdx.x * blockDim.x + threadIdx.x;
     float v = 0.0f;
     if (col < width) {
-        const uint32_t stride = part_stride(shape), splits = stride == 1 ? 1 : splits_of(in.rows[row].position + 1);
+        const uint32_t stride = part_stride(shape), position = in.rows[row].position;
+        const uint32_t splits = stride == 1 ? 1 : splits_of(position + 1), first_split = stride == 1 ? 0 : split_of(first_seen(args, position));
         const size_t first = ((size_t)row * in.heads + col / dim) * stride;
         State state{-INFINITY, 0.0f};
-        for (uint32_t split = 0; split < splits; split++) {
+        for (uint32_t split = first_split; split < splits; split++) {
             const float2 other = args.states[first + split];
             const float2 factor = merge_state(state, other.x, other.y);
             v = merge_value(v, args.mixed[(first + split) * dim + col % dim], factor);
+        }
+        if (args.sinks != nullptr) {
+            const float score = args.sinks[col / dim] * LOG2_E, top = ceilf(score);
+            v = v * merge_state(state, top, exp2f(score - top)).x;
         }
         v = __fdiv_rn(v, state.sum);
     }

@@ -1,5 +1,5 @@
-// RMS norm of rows, by one block a row or by several, and the gated unit of the feed-forward (Shazeer, "GLU Variants Improve Transformer"). Both write the
-// form that the next multiplication reads.
+// RMS norm of rows, by one block a row or by several, for products alone: it writes weighted values in the form that the next multiplication reads, and
+// the factors of the rows, by which that multiplies its results.
 #include "common/activation.cuh"
 #include "common/norm.cuh"
 
@@ -14,12 +14,6 @@ struct NormArgs {
 
 // Threads of a block that has a part of a row.
 constexpr uint32_t PART_THREADS = 128;
-
-struct SiluArgs {
-    Activation gate;
-    const float *up;
-    uint32_t width, pad;
-};
 
 __device__ __forceinline__ float square_sum(const float *x, uint32_t width) {
     float sum = 0.0f;
@@ -105,16 +99,4 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 16) rms_norm_parts(co
     square_all(x, quads, shares);
     __syncthreads();
     if (threadIdx.x == 0) args.out.factors[blockIdx.x] = norm_factor(shares, args.width, args.eps);
-}
-
-extern "C" __global__ void __launch_bounds__(256) silu_mul(SiluArgs args, Shape) {
-    wait_for_producers();
-    const uint32_t col = blockIdx.x * blockDim.x + threadIdx.x;
-    const size_t at = (size_t)blockIdx.y * args.width + col;
-    float v = 0.0f;
-    if (col < args.width) {
-        const float gate = args.gate.x[at];
-        v = gated(gate, args.up[at]);
-    }
-    emit(args.gate, blockIdx.y, col, args.width, v);
 }

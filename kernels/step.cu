@@ -7,6 +7,16 @@ struct __align__(8) TableUpdate {
     uint32_t index, page;
 };
 
+// The rotations of a program: layers may differ in theirs.
+constexpr int MOST_ROPES = 4;
+
+struct Angles {
+    const float *frequencies;  // radians a position
+    float *cos, *sin;          // of each row, `half_dims` of them
+    uint32_t half_dims;        // 0 where there is no such rotation
+    float magnitude;
+};
+
 struct StepArgs {
     const Row *host_rows;
     const uint32_t *host_outputs;
@@ -19,10 +29,7 @@ struct StepArgs {
     uint32_t *serial;
     unsigned long long *best;  // cleared for the kernels that choose tokens
     Draw *draws;
-    const float *frequencies;
-    float *cos, *sin;
-    uint32_t half_dims;
-    float magnitude;
+    Angles angles[MOST_ROPES];
     Matrix embedding;
     float *embedded;
 };
@@ -101,7 +108,7 @@ __device__ __forceinline__ void put_lists(const StepArgs &args, const Shape &sha
     }
 }
 
-__device__ __forceinline__ void put_angles(const StepArgs &args, uint32_t row, uint32_t first, uint32_t position) {
+__device__ __forceinline__ void put_angles(const Angles &args, uint32_t row, uint32_t first, uint32_t position) {
     for (uint32_t i = first; i < args.half_dims; i += ANGLE_THREADS) {
         // In turns, so that the reduction is exact; single precision would lose the fraction of a large position.
         const double turns = (double)position * (double)args.frequencies[i] * 0.15915494309189533577;
@@ -146,7 +153,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) step_begin(const __grid_co
                 release_successors();
             }
         } else if (lane < LIST_THREADS + ANGLE_THREADS) {
-            put_angles(args, row, lane - LIST_THREADS, from.y);
+#pragma unroll 1
+            for (const Angles &angles : args.angles) put_angles(angles, row, lane - LIST_THREADS, from.y);
         } else {
             put_embedding(args, row, lane - LIST_THREADS - ANGLE_THREADS, from.x);
         }

@@ -7,17 +7,29 @@
 #include "activation.cuh"
 #include "heads.cuh"
 
+// Splits of the positions: short ones first, so that a short context has work for many blocks, then longer ones, so that a long one has few parts.
+constexpr uint32_t SHORT_SPLIT = 256, SHORT_SPLITS = 8, LONG_SPLIT = 512;
+constexpr uint32_t SHORT_TOKENS = SHORT_SPLITS * SHORT_SPLIT;
+
 struct AttentionArgs {
     HeadsArgs in;
     float *mixed;     // [row][head][split][head_dim], relative to the split's maximum
     float2 *states;   // [row][head][split]: maximum, sum
     uint32_t *ended;  // [row][blocks of a row]: blocks that have ended; left at 0
     Activation out;
+    const float *sinks;  // a score of each head that adds to the sum alone, null for none
+    float scale;         // of products of queries and keys; scores are powers of two
+    float cap;           // times the hyperbolic tangent of that product; 0 for the product itself
+    uint32_t window;     // positions that a row sees, its own the last of them
+    uint32_t pad;
 };
 
-// Splits of the positions: short ones first, so that a short context has work for many blocks, then longer ones, so that a long one has few parts.
-constexpr uint32_t SHORT_SPLIT = 256, SHORT_SPLITS = 8, LONG_SPLIT = 512;
-constexpr uint32_t SHORT_TOKENS = SHORT_SPLITS * SHORT_SPLIT;
+// The first position that a row sees.
+__device__ __forceinline__ uint32_t first_seen(const AttentionArgs &args, uint32_t position) { return position + 1 - min(position + 1, args.window); }
+
+__device__ __forceinline__ uint32_t split_of(uint32_t position) {
+    return position < SHORT_TOKENS ? position / SHORT_SPLIT : SHORT_SPLITS + (position - SHORT_TOKENS) / LONG_SPLIT;
+}
 
 __device__ __forceinline__ uint32_t splits_of(uint32_t keys) {
     return keys <= SHORT_TOKENS ? (keys + SHORT_SPLIT - 1) / SHORT_SPLIT : SHORT_SPLITS + (keys - SHORT_TOKENS + LONG_SPLIT - 1) / LONG_SPLIT;
@@ -31,7 +43,8 @@ __device__ __forceinline__ uint32_t split_start(uint32_t split) {
 __device__ __forceinline__ uint32_t part_stride(const Shape &shape) { return max(shape.splits, 1u); }
 
 // What a query is multiplied by, so that scores are powers of two.
-__device__ __forceinline__ float score_scale(uint32_t dim) { return __fmul_rn(1.4426950408889634f, __frcp_rn(__fsqrt_rn((float)dim))); }
+constexpr float LOG2_E = 1.4426950408889634f;
+__device__ __forceinline__ float score_scale(uint32_t dim) { return __fmul_rn(LOG2_E, __frcp_rn(__fsqrt_rn((float)dim))); }
 
 // 2^e for a whole number that is not positive, or minus infinity. The difference of two minus infinities gives 1: their sums are 0.
 __device__ __forceinline__ float power(float e) { return e < -126.0f ? 0.0f : __int_as_float(((int)e + 127) << 23); }

@@ -103,10 +103,15 @@ impl Rope {
         2 * self.frequencies.len()
     }
 
+    /// Whether sequences that may grow to `context` tokens take the other frequencies.
+    pub fn is_long(&self, context: usize) -> bool {
+        self.long.as_ref().is_some_and(|long| context > long.beyond)
+    }
+
     /// Writes cosine and sine of every rotated pair at `position`, where sequences may grow to `context` tokens; both slices have
     /// `dims / 2` elements.
     pub fn angles(&self, position: u32, context: usize, cos: &mut [f32], sin: &mut [f32]) {
-        let long = self.long.as_ref().filter(|long| context > long.beyond);
+        let long = self.long.as_ref().filter(|_| self.is_long(context));
         let frequencies = long.map_or(&self.frequencies, |long| &long.frequencies);
         for ((frequency, cos), sin) in frequencies.iter().zip(cos).zip(sin) {
             // Products of a large position and a small frequency lose too much in 32 bits.

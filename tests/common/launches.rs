@@ -5,7 +5,7 @@ use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::args::{Matrix, StepArgs};
 use segno::backend::cuda::form::Form;
 use segno::backend::cuda::lists::Lists;
-use segno::backend::cuda::lower::{Addresses, lower};
+use segno::backend::cuda::lower::{Addresses, FormPlace, lower};
 use segno::backend::cuda::supported;
 use segno::error::Result;
 use segno::format::Gguf;
@@ -67,12 +67,13 @@ fn listed(program: &Program, fast: bool) -> Lists {
         matrices: program.matrices.iter().map(matrix).collect(),
         vectors: numbers(program.vectors.len(), 1 << 36),
         step: StepArgs { best: 1 << 44, ..StepArgs::default() },
-        gated_q: 1 << 45,
-        gated_meta: 1 << 46,
-        q: 1 << 47,
-        meta: 1 << 48,
-        loose_gated: if fast { 1 << 49 } else { 0 },
-        loose: if fast { 1 << 50 } else { 0 },
+        forms: (0..8)
+            .map(|place| FormPlace {
+                q: place + (1 << 45),
+                meta: place + (1 << 46),
+                loose: if fast { place + (1 << 49) } else { 0 },
+            })
+            .collect(),
         most_shared: 227 << 10,
         copies_in_bulk: true,
         ..Addresses::default()

@@ -87,7 +87,7 @@ pub struct Fake {
 
 /// What a launch does: the beginning of a step hands on its number, the ends write it above a token of each output; others do nothing.
 enum Work {
-    Begin(StepArgs),
+    Begin { serial: u64, host_header: u64 },
     End { serial: u64, host_tokens: u64, outputs: usize, token: u64 },
     Nothing,
 }
@@ -99,8 +99,11 @@ unsafe extern "C" fn capture(name: *const c_char, arguments: *mut *mut c_void) -
     // SAFETY: as above; called where there is a shape.
     let outputs = || unsafe { (**second.cast::<*const Shape>()).outputs as usize };
     let work = match name.to_str().unwrap() {
-        // SAFETY: the struct of this kernel.
-        "step_begin" => Work::Begin(unsafe { *first.cast::<StepArgs>() }),
+        "step_begin" => {
+            // SAFETY: the struct of this kernel.
+            let StepArgs { serial, host_header, .. } = unsafe { *first.cast::<StepArgs>() };
+            Work::Begin { serial, host_header }
+        }
         "step_end" => {
             // SAFETY: the struct of this kernel.
             let args = unsafe { *first.cast::<ArgmaxArgs>() };
@@ -121,7 +124,7 @@ unsafe extern "C" fn run(work: *mut c_void) {
     // SAFETY: as above; addresses of the stand-in's device are addresses of this process, of memory that lives as long as the launch.
     unsafe {
         match &*work.cast::<Work>() {
-            Work::Begin(args) => *(args.serial as *mut u32) = *(args.host_header as *const u32),
+            &Work::Begin { serial, host_header } => *(serial as *mut u32) = *(host_header as *const u32),
             &Work::End { serial, host_tokens, outputs, token } => {
                 let serial = u64::from(*(serial as *const u32)) << 32;
                 (0..outputs).for_each(|output| *(host_tokens as *mut u64).add(output) = serial | token);

@@ -3,6 +3,9 @@
 /// A device address; 0 where a kernel expects NULL.
 pub type Address = u64;
 
+/// Most rotations of a program.
+pub const MOST_ROPES: usize = 4;
+
 macro_rules! args {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty),* $(,)? })*) => {$(
         $(#[$doc])*
@@ -25,15 +28,23 @@ args! {
     /// Activations, with the 8-bit form where one is wanted, or without `meta` 16-bit floats in place of both, and factors of the rows
     /// where a norm left some.
     Activation { x: Address, q: Address, meta: Address, factors: Address }
+    /// The angles of a rotation: those of a position, and cosines and sines of every row. Without `half_dims` there is no such rotation.
+    Angles { frequencies: Address, cos: Address, sin: Address, half_dims: u32, magnitude: f32 }
     StepArgs {
         host_rows: Address, host_outputs: Address, host_updates: Address, host_header: Address, host_draws: Address, rows: Address,
-        outputs: Address, tables: Address, serial: Address, best: Address, draws: Address, frequencies: Address, cos: Address, sin: Address,
-        half_dims: u32, magnitude: f32, embedding: Matrix, embedded: Address,
+        outputs: Address, tables: Address, serial: Address, best: Address, draws: Address, angles: [Angles; MOST_ROPES],
+        embedding: Matrix, embedded: Address,
     }
     SelectArgs { x: Address, outputs: Address, out: Address, width: u32, pad: u32 }
     /// Without `selected`, all rows of `x` are taken.
     NormArgs { x: Address, weight: Address, out: Activation, width: u32, eps: f32, selected: Address }
-    SiluArgs { gate: Activation, up: Address, width: u32, pad: u32 }
+    /// A norm whose result is there as such, added to `sum` where that is not 0.
+    NormalizeArgs {
+        x: Address, weight: Address, bias: Address, sum: Address, out: Activation, width: u32, eps: f32, centered: u32, pad: u32,
+    }
+    /// What is done element by element with `x`, in place; `y`, `a` and `b` are the operation's.
+    ElementwiseArgs { x: Activation, y: Address, rows: Address, width: u32, a: f32, b: f32, period: u32 }
+    RopeArgs { x: Address, cos: Address, sin: Address, heads: u32, head_dim: u32, half_dims: u32, pairs: u32 }
     /// One product of a multiplication.
     Segment { matrix: Matrix, bias: Address, out: Address, first_tile: u32, adds: u32 }
     MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; 3] }
@@ -52,8 +63,11 @@ args! {
         tables: Address, cache: Address, page_elements: u64, keys: u64, values: u64, table_stride: u32, heads: u32,
         kv_heads: u32, head_dim: u32, half_dims: u32, pairs: u32, cache_f32: u32, eps: f32,
     }
-    /// Without `ended`, another launch merges the parts.
-    AttentionArgs { heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation }
+    /// Without `ended`, another launch merges the parts. Scores are powers of two: products of queries and keys times `scale`, or with a `cap` that many
+    /// times the hyperbolic tangent of that.
+    AttentionArgs {
+        heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation, sinks: Address, scale: f32, cap: f32, window: u32, pad: u32,
+    }
     ArgmaxArgs {
         logits: Address, best: Address, serial: Address, host_tokens: Address, vocab: u32, pad: u32,
     }
@@ -78,7 +92,9 @@ pub enum Args {
     Step(StepArgs),
     Select(SelectArgs),
     Norm(NormArgs),
-    Silu(SiluArgs),
+    Normalize(NormalizeArgs),
+    Elementwise(ElementwiseArgs),
+    Rope(RopeArgs),
     Matmul(MatmulArgs),
     Tensor(TensorArgs),
     Matvec(MatvecArgs),
@@ -89,13 +105,29 @@ pub enum Args {
 }
 
 impl Args {
+    /// The activations that the launch writes in a form for products, if it writes any that may have one.
+    pub fn written(&self) -> Option<&Activation> {
+        let written = match self {
+            Args::Norm(args) => &args.out,
+            Args::Normalize(args) => &args.out,
+            Args::Elementwise(args) => &args.x,
+            Args::Tensor(args) => &args.gated,
+            Args::Matvec(args) => &args.gated,
+            Args::Attention(args) => &args.out,
+            _ => return None,
+        };
+        Some(written).filter(|written| written.x != 0)
+    }
+
     /// Address of the struct, for the driver to copy.
     pub fn pointer(&self) -> *const std::ffi::c_void {
         match self {
             Args::Step(args) => std::ptr::from_ref(args).cast(),
             Args::Select(args) => std::ptr::from_ref(args).cast(),
             Args::Norm(args) => std::ptr::from_ref(args).cast(),
-            Args::Silu(args) => std::ptr::from_ref(args).cast(),
+            Args::Normalize(args) => std::ptr::from_ref(args).cast(),
+            Args::Elementwise(args) => std::ptr::from_ref(args).cast(),
+            Args::Rope(args) => std::ptr::from_ref(args).cast(),
             Args::Matmul(args) => std::ptr::from_ref(args).cast(),
             Args::Tensor(args) => std::ptr::from_ref(args).cast(),
             Args::Matvec(args) => std::ptr::from_ref(args).cast(),
@@ -114,9 +146,10 @@ mod tests {
     #[test]
     fn structs_have_the_sizes_that_the_kernels_expect() {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
-        assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>()], [160, 32]);
-        assert_eq!([size_of::<NormArgs>(), size_of::<SiluArgs>(), size_of::<MatmulArgs>()], [64, 48, 216]);
-        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [280, 256, 192]);
+        assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>()], [256, 32]);
+        assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 80, 216]);
+        assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [64, 40]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [280, 256, 216]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);

@@ -3,11 +3,13 @@
 use super::args::{Args, AttentionArgs, HeadsArgs};
 use super::lists::Batches;
 use super::lower::{Addresses, ELEMENTS_A_BLOCK, Extent, Kernel, Lowering, ONE};
-use crate::error::Result;
 use crate::kv::Side;
-use crate::plan::op::{Rope, RopeLayout};
+use crate::plan::op::{AttentionKind, NormKind, RopeId, RopeLayout};
 use crate::plan::{Op, ValueId};
+use std::f32::consts::LOG2_E;
 
+/// Most elements of a head that attention has shared memory for.
+pub const MAX_HEAD_DIM: usize = 512;
 const HEADS_A_BLOCK: usize = 4;
 const ATTENTION_THREADS: usize = 256;
 /// Sizes of heads that have matrix instructions and staged pages; all others take the plain kernel.
@@ -43,64 +45,82 @@ pub fn splits(keys: usize) -> usize {
 }
 
 impl Lowering<'_> {
-    /// Norms and rotations of queries and keys, up to the store that ends them.
-    pub fn heads(&mut self) -> Result<()> {
-        let Some((args, covered)) = self.turned_heads() else { return Err(self.out_of_place()) };
+    /// Norms and rotations of queries and keys, up to the store that ends them; false leaves them as they are.
+    pub fn heads(&mut self) -> bool {
+        let Some((args, covered)) = self.turned_heads() else { return false };
         let heads = self.program.kv.heads + 2 * self.program.kv.kv_heads;
         let blocks = Extent::Fixed(heads.div_ceil(HEADS_A_BLOCK) as u32);
         self.push(Kernel::Heads, [blocks, Extent::Rows, ONE], 32 * HEADS_A_BLOCK, Args::Heads(args), covered);
-        Ok(())
+        true
     }
 
     /// Norms, rotation, the rows' places in the cache, and attention of a step; false leaves them as they are.
     pub fn whole_attention(&mut self) -> bool {
         let Some((heads, covered)) = self.turned_heads() else { return false };
-        let Some(&Op::Attention { out, .. }) = self.program.ops.get(self.next + covered) else { return false };
-        if !self.stages_pages() {
+        let Some(&Op::Attention { kind, out, .. }) = self.program.ops.get(self.next + covered) else { return false };
+        if !self.stages_pages(&kind) {
             return false;
         }
         let kernel = if let Batches::Few(_) = self.batches { Kernel::AttendOne } else { Kernel::AttendMany };
-        self.attend(kernel, heads, out, covered + 1);
+        self.attend(kernel, heads, &kind, out, covered + 1);
         true
     }
 
-    /// What the next ops do with heads, and how many ops that are.
+    /// Keys and values to their places as they are.
+    pub fn store(&mut self, layer: usize, keys: ValueId, values: ValueId) {
+        let args = HeadsArgs { k: self.value(keys), v: self.value(values), heads: 0, ..self.heads_args(layer) };
+        let blocks = Extent::Fixed((2 * self.program.kv.kv_heads).div_ceil(HEADS_A_BLOCK) as u32);
+        self.push(Kernel::Heads, [blocks, Extent::Rows, ONE], 32 * HEADS_A_BLOCK, Args::Heads(args), 1);
+    }
+
+    /// What the next ops do with queries and keys in one launch, and how many ops that are: norms of heads first, then rotation of both by one table or of
+    /// none, then the store.
     fn turned_heads(&self) -> Option<(HeadsArgs, usize)> {
         let ops = &self.program.ops[self.next..];
-        let end = ops.iter().position(|op| matches!(op, Op::StoreKv { .. }))?;
-        let Op::StoreKv { layer, keys, values } = ops[end] else { return None };
+        let is_of_heads = |op: &&Op| matches!(op, Op::HeadNorm { .. } | Op::Rope { .. });
+        let end = ops.iter().take_while(is_of_heads).count();
+        let Op::StoreKv { layer, keys, values } = *ops.get(end)? else { return None };
+        let Op::Attention { queries, .. } = *ops.get(end + 1)? else { return None };
         let mut args = self.heads_args(layer);
-        (args.k, args.v) = (self.value(keys), self.value(values));
-        let mut turned = 0;
+        (args.q, args.k, args.v) = (self.value(queries), self.value(keys), self.value(values));
+        let (mut turned, mut eps) = ([None; 2], None);
         for op in &ops[..end] {
             match *op {
-                Op::HeadNorm { x, norm } => {
-                    let weight = self.vector(Some(norm.weight));
-                    *(if x == keys { &mut args.k_norm } else { &mut args.q_norm }) = weight;
-                    args.eps = norm.eps;
+                Op::HeadNorm { x, norm } if [queries, keys].contains(&x) && turned == [None; 2] => {
+                    let weight = if x == keys { &mut args.k_norm } else { &mut args.q_norm };
+                    let fits = norm.kind == NormKind::Rms && norm.bias.is_none() && *weight == 0;
+                    if !fits || *eps.get_or_insert(norm.eps) != norm.eps {
+                        return None;
+                    }
+                    *weight = self.vector(Some(norm.weight));
                 }
-                Op::Rope { x, .. } => {
-                    turned += 1;
-                    if x != keys {
-                        args.q = self.value(x);
+                Op::Rope { x, table } if [queries, keys].contains(&x) => {
+                    if turned[usize::from(x == keys)].replace(table).is_some() {
+                        return None;
                     }
                 }
                 _ => return None,
             }
         }
-        (turned == 2 && args.q != 0).then_some((args, end + 1))
+        args.eps = eps.unwrap_or(0.0);
+        match turned {
+            [None, None] => {}
+            [Some(table), Some(other)] if table == other => self.turn(&mut args, table),
+            _ => return None,
+        }
+        Some((args, end + 1))
     }
 
-    /// The rotation of all layers.
-    fn rope(&self) -> &Rope {
-        &self.program.ropes[0]
+    /// The rotation by a table.
+    fn turn(&self, args: &mut HeadsArgs, table: RopeId) {
+        let angles = self.addresses.step.angles[table.0];
+        (args.cos, args.sin, args.half_dims) = (angles.cos, angles.sin, angles.half_dims);
+        args.pairs = (self.program.ropes[table.0].layout == RopeLayout::Pairs).into();
     }
 
     fn heads_args(&self, layer: usize) -> HeadsArgs {
         let (addresses, kv) = (self.addresses, &self.program.kv);
         HeadsArgs {
-            cos: addresses.step.cos,
-            sin: addresses.step.sin,
             rows: addresses.step.rows,
             tables: addresses.step.tables,
             cache: addresses.cache,
@@ -111,25 +131,26 @@ impl Lowering<'_> {
             heads: kv.heads as u32,
             kv_heads: kv.kv_heads as u32,
             head_dim: kv.head_dim as u32,
-            half_dims: self.rope().dims() as u32 / 2,
-            pairs: (self.rope().layout == RopeLayout::Pairs).into(),
             cache_f32: addresses.cache_f32.into(),
             ..HeadsArgs::default()
         }
     }
 
-    /// Whether pages pass through shared memory.
-    fn stages_pages(&self) -> bool {
-        !self.addresses.cache_f32 && STAGED_DIMS.contains(&self.program.kv.head_dim)
+    /// Whether pages pass through shared memory, and matrix instructions multiply them.
+    fn stages_pages(&self, kind: &AttentionKind) -> bool {
+        let dim = self.program.kv.head_dim;
+        let is_plain = kind.window.is_none() && kind.softcap.is_none() && kind.sinks.is_none();
+        let is_usual = kind.scale == 1.0 / (dim as f32).sqrt();
+        is_plain && is_usual && !self.addresses.cache_f32 && STAGED_DIMS.contains(&dim)
     }
 
     /// Attention with staged pages; the arguments of prompts have only the queries of what stands in `heads`.
-    fn attend(&mut self, kernel: Kernel, heads: HeadsArgs, out: ValueId, covered: usize) {
+    fn attend(&mut self, kernel: Kernel, heads: HeadsArgs, kind: &AttentionKind, out: ValueId, covered: usize) {
         let kv = self.program.kv;
         let dim = kv.head_dim;
         // Blocks of 8-bit values must lie within a head, or another launch makes them.
         let merges_later = !dim.is_multiple_of(32);
-        let args = self.attention_args(heads, out);
+        let args = self.attention_args(heads, kind, out);
         let args = AttentionArgs { ended: if merges_later { 0 } else { args.ended }, ..args };
         let is_prompt = kernel == Kernel::AttendPrompt;
         let (grid, shared_bytes) = if is_prompt { self.prompt_grid() } else { self.step_grid() };
@@ -176,18 +197,24 @@ impl Lowering<'_> {
         ([Extent::Stretches { each, width: PROMPT_QUERIES as u32 }, Extent::Fixed(kv.kv_heads as u32), ONE], shared)
     }
 
-    fn attention_args(&self, heads: HeadsArgs, out: ValueId) -> AttentionArgs {
+    fn attention_args(&self, heads: HeadsArgs, kind: &AttentionKind, out: ValueId) -> AttentionArgs {
         let Addresses { mixed, states, ended, .. } = *self.addresses;
-        AttentionArgs { heads, mixed, states, ended, out: self.activation(out) }
+        let (scale, cap) = match kind.softcap {
+            Some(cap) => (kind.scale / cap, cap * LOG2_E),
+            None => (kind.scale * LOG2_E, 0.0),
+        };
+        let window = kind.window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX));
+        let (out, sinks) = (self.activation(out), self.vector(kind.sinks));
+        AttentionArgs { heads, mixed, states, ended, out, sinks, scale, cap, window, pad: 0 }
     }
 
     /// Attention of rows whose heads have their place already.
-    pub fn attention(&mut self, layer: usize, queries: ValueId, out: ValueId) {
-        let heads = HeadsArgs { q: self.value(queries), ..self.heads_args(layer) };
-        if self.stages_pages() {
-            return self.attend(Kernel::AttendPrompt, heads, out, 1);
+    pub fn attention(&mut self, kind: AttentionKind, queries: ValueId, out: ValueId) {
+        let heads = HeadsArgs { q: self.value(queries), ..self.heads_args(kind.layer) };
+        if self.stages_pages(&kind) {
+            return self.attend(Kernel::AttendPrompt, heads, &kind, out, 1);
         }
-        let (args, kv) = (self.attention_args(heads, out), self.program.kv);
+        let (args, kv) = (self.attention_args(heads, &kind, out), self.program.kv);
         let kernel = if self.addresses.cache_f32 { Kernel::AttentionF32 } else { Kernel::AttentionF16 };
         let blocks = Extent::Fixed((kv.kv_heads * kv.group().div_ceil(PLAIN_HEADS)) as u32);
         self.push(kernel, [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, Args::Attention(args), 1);

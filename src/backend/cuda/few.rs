@@ -6,7 +6,7 @@ use super::args::{Args, Matrix, MatvecArgs, Segment};
 use super::form::is_quantized;
 use super::lower::{Extent, Kernel, Lowering, ONE};
 use super::slim::Slim;
-use crate::plan::op::Norm;
+use crate::plan::op::{Activation, Norm};
 use crate::plan::{Op, ValueId};
 
 /// Multiprocessors that rows are spread over. Other chips get the same tiles: the number changes speed alone.
@@ -241,7 +241,9 @@ impl Lowering<'_> {
     /// Lowers the next ops for a batch of so many rows; false leaves them as they are.
     pub fn few_rows(&mut self, batch: u32) -> bool {
         match self.program.ops[self.next..] {
-            [Op::SelectRows { x, out: selected }, Op::Norm { x: normed, norm, out }, ..] if normed == selected => {
+            [Op::SelectRows { x, out: selected }, Op::Norm { x: normed, norm, out }, ..]
+                if normed == selected && self.uses.is_deferred(out) && self.uses.of_value(selected).readers == 1 =>
+            {
                 if batch == 1 {
                     return self.products(1, 2, x, Some(norm), out);
                 }
@@ -249,7 +251,9 @@ impl Lowering<'_> {
                 true
             }
             // Each block would norm all rows: a launch of its own is quicker for more than one.
-            [Op::Norm { x, norm, out }, ..] if batch == 1 => self.products(1, 1, x, Some(norm), out),
+            [Op::Norm { x, norm, out }, ..] if batch == 1 && self.uses.is_deferred(out) => {
+                self.products(1, 1, x, Some(norm), out)
+            }
             [Op::MatMul { x, .. }, ..] if batch > 1 && self.slim_products(batch, x) => true,
             [Op::MatMul { x, .. }, ..] => self.products(batch, 0, x, None, x),
             _ => false,
@@ -305,7 +309,8 @@ impl Lowering<'_> {
         (args.norm, args.eps) = (self.vector(norm.map(|norm| norm.weight)), norm.map_or(0.0, |norm| norm.eps));
         let end = self.next + skipped + outs.len();
         let follows = self.join_follower(&mut args, &outs, end);
-        let is_head = outs[0] == program.logits;
+        // Tokens are chosen from logits as they are at the end.
+        let is_head = outs[0] == program.logits && end == program.ops.len();
         if is_head {
             args.best = self.addresses.step.best;
         }
@@ -377,7 +382,9 @@ impl Lowering<'_> {
     /// Takes the op at `end` in, if it is the gated unit or the addition that belongs to these products.
     fn join_follower(&self, args: &mut MatvecArgs, outs: &[ValueId], end: usize) -> bool {
         match (self.program.ops.get(end), outs) {
-            (Some(&Op::Gate { gate, up, .. }), &[first, second]) if (first, second) == (gate, up) => {
+            (Some(&Op::Gate { kind: Activation::Silu, gate, up }), &[first, second])
+                if (first, second) == (gate, up) && self.uses.of_value(up).readers == 1 =>
+            {
                 let [a, b, _] = &args.segments;
                 let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(WARPS * PAIRS);
                 if !fits || a.bias != 0 || b.bias != 0 {
@@ -385,7 +392,7 @@ impl Lowering<'_> {
                 }
                 args.gated = self.activation(gate);
             }
-            (Some(&Op::Add { x, y }), &[only]) if y == only => {
+            (Some(&Op::Add { x, y }), &[only]) if y == only && self.uses.of_value(y).readers == 1 => {
                 (args.segments[0].out, args.segments[0].adds) = (self.value(x), 1);
             }
             _ => return false,

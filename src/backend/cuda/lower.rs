@@ -7,11 +7,10 @@
 
 use super::args::*;
 use super::attention::{MOST_SPREAD, MOST_SPREAD_OF_BATCHES, SHORT_SPLITS, STAGED_DIMS};
-use super::form::is_quantized;
 use super::lists::{Batches, FEW_ROWS, Lists};
 use super::supported;
 use super::uses::Uses;
-use crate::error::{Error, Result, reserve};
+use crate::error::{Error, Result, filled, reserve};
 use crate::plan::memory::Placement;
 use crate::plan::op::{Norm, Rows};
 use crate::plan::{Op, Program, ValueId, VectorId};
@@ -20,7 +19,7 @@ use crate::plan::{Op, Program, ValueId, VectorId};
 const TILE_ROWS: usize = 16;
 pub(super) const ELEMENTS_A_BLOCK: usize = 256;
 /// Threads of a block that norms a row, or a part of one.
-const NORM_THREADS: usize = 256;
+pub(super) const NORM_THREADS: usize = 256;
 const PART_THREADS: usize = 128;
 /// Elements of an 8-bit block.
 const QUANTIZED: usize = 32;
@@ -28,8 +27,6 @@ const QUANTIZED: usize = 32;
 const PARTED_WIDTH: usize = 2048;
 /// Most splits that a block of attention takes where the device is full.
 const SPLITS_A_BLOCK: u32 = 8;
-/// Most elements of a head that attention has shared memory for.
-pub const MAX_HEAD_DIM: usize = 512;
 
 /// A kernel, by its place in the table of loaded functions. Each `Attend` stands for a kernel for every size of heads in
 /// `STAGED_DIMS`, `Matmul` for the widths 1, 2, 4 and 8 and `Tensor` for those of `tensor`, which the shape chooses, `Matvec`, `MatvecFew` and
@@ -41,7 +38,7 @@ pub enum Kernel {
     Step,
     Select,
     Norm,
-    Silu,
+    Normalize,
     Heads,
     AttentionF16,
     AttentionF32,
@@ -61,6 +58,23 @@ pub enum Kernel {
     MatvecWhole = 127,
     MatvecColumns = 141,
     MatvecMixed = 144,
+    Rope = 150,
+    CopyRows,
+    Add,
+    AddScaled,
+    Mul,
+    Scale,
+    Softcap,
+    Temperature,
+    Silu,
+    SiluMul,
+    GeluTanh,
+    GeluTanhMul,
+    GeluErf,
+    GeluErfMul,
+    SquaredRelu,
+    SquaredReluMul,
+    ClampedSiluMul,
 }
 
 /// Extent of a grid along one axis.
@@ -232,14 +246,8 @@ pub struct Addresses {
     pub buffers: Vec<Address>,
     pub matrices: Vec<Matrix>,
     pub vectors: Vec<Address>,
-    /// 8-bit forms: of gated units, whose kernels read another one meanwhile, and of all else.
-    pub gated_q: Address,
-    pub gated_meta: Address,
-    pub q: Address,
-    pub meta: Address,
-    /// The same as 16-bit floats; 0 where the host does not allow it.
-    pub loose_gated: Address,
-    pub loose: Address,
+    /// The forms of values that products read, by [`Uses::places`].
+    pub forms: Vec<FormPlace>,
     pub factors: Address,
     pub mixed: Address,
     pub states: Address,
@@ -259,15 +267,15 @@ pub struct Addresses {
     pub table_stride: u32,
 }
 
-/// Widest value that is quantized, in elements.
-pub fn quantized_width(program: &Program) -> usize {
-    let widths = program.ops.iter().filter_map(|op| match op {
-        Op::MatMul { x, matrix, .. } if is_quantized(program.matrices[matrix.0].dtype) => {
-            Some(program.values[x.0].width)
-        }
-        _ => None,
-    });
-    widths.max().unwrap_or(0)
+/// Where the form of a value stands that products read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FormPlace {
+    /// 8-bit codes.
+    pub q: Address,
+    /// Their scales and sums.
+    pub meta: Address,
+    /// 16-bit floats; 0 where the host does not allow them.
+    pub loose: Address,
 }
 
 /// Lowers `program`.
@@ -277,7 +285,8 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
     let list = |batches| {
         // An op adds at most two launches, and the ends of a list four.
         let launches = reserve(2 * program.ops.len() + 4, "a list of launches")?;
-        let mut lowering = Lowering { program, uses: &uses, placement, addresses, batches, launches, next: 0 };
+        let formed = filled(program.values.len(), false, "a list of launches")?;
+        let mut lowering = Lowering { program, uses: &uses, placement, addresses, batches, launches, formed, next: 0 };
         while lowering.next < program.ops.len() {
             lowering.op()?;
         }
@@ -303,12 +312,18 @@ pub(super) struct Lowering<'a> {
     pub addresses: &'a Addresses,
     pub batches: Batches,
     pub launches: Vec<Launch>,
+    /// Whether the form of a value that products read is there, as the launches so far leave it.
+    formed: Vec<bool>,
     pub next: usize,
 }
 
 impl Lowering<'_> {
     /// Lowers the next op, with those after it that its launch covers too.
     fn op(&mut self) -> Result<()> {
+        let op = &self.program.ops[self.next];
+        if let Op::MatMul { x, .. } = *op {
+            self.form(x);
+        }
         if let Batches::Few(rows) = self.batches
             && self.few_rows(rows)
         {
@@ -317,24 +332,26 @@ impl Lowering<'_> {
         if self.batches != Batches::Prompts && self.whole_attention() {
             return Ok(());
         }
-        match self.program.ops[self.next] {
+        match *op {
             Op::Embed { table, out } if self.next == 0 => self.embed(table, out),
-            Op::Norm { x, norm, out } => self.norm(x, norm, out, 0, 1),
+            Op::Embed { .. } => return Err(self.out_of_place()),
+            Op::Norm { x, norm, out } if self.uses.is_deferred(out) => self.norm(x, norm, out, 0, 1),
+            Op::Norm { x, norm, out } => self.normalize(x, norm, out),
             Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.tensor_products(x) => {}
             Op::MatMul { x, .. } => self.multiply(x),
-            Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. } => return self.heads(),
-            Op::Attention { kind, queries, out } => self.attention(kind.layer, queries, out),
-            Op::Gate { gate, up, .. } => self.silu(gate, up),
-            Op::Embed { .. }
-            | Op::Add { .. }
-            | Op::Scale { .. }
-            | Op::Mul { .. }
-            | Op::Softcap { .. }
-            | Op::Temperature { .. }
-            | Op::Activate { .. } => {
-                return Err(self.out_of_place());
-            }
+            Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. } if self.heads() => {}
+            Op::HeadNorm { x, norm } => self.normalize_heads(x, norm),
+            Op::Rope { x, table } => self.rotate(x, table),
+            Op::StoreKv { layer, keys, values } => self.store(layer, keys, values),
+            Op::Attention { kind, queries, out } => self.attention(kind, queries, out),
             Op::SelectRows { x, out } => self.select(x, out),
+            Op::Scale { .. }
+            | Op::Temperature { .. }
+            | Op::Gate { .. }
+            | Op::Activate { .. }
+            | Op::Add { .. }
+            | Op::Mul { .. }
+            | Op::Softcap { .. } => self.elementwise(),
         }
         Ok(())
     }
@@ -346,7 +363,11 @@ impl Lowering<'_> {
 
     /// Adds a launch that covers the next `covered` ops.
     pub fn push(&mut self, kernel: Kernel, grid: [Extent; 3], block: usize, args: Args, covered: usize) {
-        let covers = (self.next..self.next + covered).collect();
+        let covers: Vec<usize> = (self.next..self.next + covered).collect();
+        for id in covers.iter().filter_map(|&op| self.program.ops[op].writes()) {
+            let written = args.written().filter(|written| written.x == self.value(id));
+            self.formed[id.0] = written.is_some_and(|written| written.q != 0);
+        }
         self.next += covered;
         self.launches.push(Launch {
             kernel,
@@ -367,7 +388,7 @@ impl Lowering<'_> {
         self.program.values[id.0].width
     }
 
-    fn rows(&self, id: ValueId) -> Extent {
+    pub fn rows(&self, id: ValueId) -> Extent {
         match self.program.values[id.0].rows {
             Rows::Batch => Extent::Rows,
             Rows::Outputs => Extent::Outputs,
@@ -378,16 +399,11 @@ impl Lowering<'_> {
         self.rows(id) == Extent::Outputs
     }
 
-    /// A value that is read; what a norm wrote has factors.
+    /// A value that is read; what a deferred norm wrote has factors.
     pub fn input(&self, id: ValueId) -> Activation {
-        let (all, uses) = (self.addresses, self.uses.of_value(id));
-        let factors = if uses.is_normed { all.factors } else { 0 };
-        let (q, meta) = match (self.is_loose(id), uses.is_gated) {
-            (true, true) => (all.loose_gated, 0),
-            (true, false) => (all.loose, 0),
-            (false, true) => (all.gated_q, all.gated_meta),
-            (false, false) => (all.q, all.meta),
-        };
+        let factors = if self.uses.is_deferred(id) { self.addresses.factors } else { 0 };
+        let place = self.uses.of_value(id).place.map_or_else(FormPlace::default, |place| self.addresses.forms[place]);
+        let (q, meta) = if self.is_loose(id) { (place.loose, 0) } else { (place.q, place.meta) };
         Activation { x: self.value(id), q, meta, factors }
     }
 
@@ -395,6 +411,16 @@ impl Lowering<'_> {
     pub fn activation(&self, id: ValueId) -> Activation {
         let input = self.input(id);
         if self.uses.of_value(id).is_quantized_from(self.next) { input } else { Activation { q: 0, meta: 0, ..input } }
+    }
+
+    /// Makes the form of `x` that a product reads, where no kernel has left it.
+    fn form(&mut self, x: ValueId) {
+        let is_wanted = self.uses.of_value(x).is_quantized_from(self.next);
+        if is_wanted && !self.formed[x.0] {
+            let args = ElementwiseArgs { x: self.activation(x), width: self.width(x) as u32, ..Default::default() };
+            self.push_elementwise(Kernel::CopyRows, x, args, 0);
+            self.formed[x.0] = true;
+        }
     }
 
     pub fn vector(&self, id: Option<VectorId>) -> Address {
@@ -419,13 +445,6 @@ impl Lowering<'_> {
             return self.push(Kernel::NormParts, [rows, blocks, ONE], PART_THREADS, Args::Norm(args), covered);
         }
         self.push(Kernel::Norm, [rows, ONE, ONE], NORM_THREADS, Args::Norm(args), covered);
-    }
-
-    fn silu(&mut self, gate: ValueId, up: ValueId) {
-        let width = self.width(gate);
-        let args = SiluArgs { gate: self.activation(gate), up: self.value(up), width: width as u32, pad: 0 };
-        let blocks = Extent::Fixed(width.div_ceil(ELEMENTS_A_BLOCK) as u32);
-        self.push(Kernel::Silu, [blocks, self.rows(gate), ONE], ELEMENTS_A_BLOCK, Args::Silu(args), 1);
     }
 
     /// Up to three products of one value in a launch; a lone product also takes the addition that follows it.
@@ -456,6 +475,7 @@ impl Lowering<'_> {
         if let Some(&Op::Add { x: sum, y }) = self.program.ops.get(self.next + covered)
             && args.count == 1
             && y == product
+            && self.uses.of_value(y).readers == 1
         {
             (args.segments[0].out, args.segments[0].adds) = (self.value(sum), 1);
             covered += 1;

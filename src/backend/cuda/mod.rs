@@ -21,6 +21,7 @@ pub mod lower;
 mod memory;
 mod module;
 mod names;
+mod plain;
 mod rounded;
 mod runner;
 mod sizes;

@@ -1,11 +1,11 @@
 //! The names of the embedded kernels.
 
 /// File and name of each kernel, in the order of `Kernel` and of [`super::lower::Launch::function`].
-pub(super) const NAMES: [(&str, &str); 150] = [
+pub(super) const NAMES: [(&str, &str); 167] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
-    ("norm", "silu_mul"),
+    ("normalize", "normalize"),
     ("heads", "heads"),
     ("attention", "attention_f16"),
     ("attention", "attention_f32"),
@@ -152,6 +152,23 @@ pub(super) const NAMES: [(&str, &str); 150] = [
     ("matvec_mixed", "matvec_q3_k_q5_k"),
     ("matvec_mixed", "matvec_iq4_nl_q5_k"),
     ("matvec_mixed", "matvec_iq4_xs_q5_k"),
+    ("rope", "rope"),
+    ("elementwise", "copy_rows"),
+    ("elementwise", "add"),
+    ("elementwise", "add_scaled"),
+    ("elementwise", "mul"),
+    ("elementwise", "scale"),
+    ("elementwise", "softcap"),
+    ("elementwise", "temperature"),
+    ("elementwise", "silu"),
+    ("elementwise", "silu_mul"),
+    ("elementwise", "gelu_tanh"),
+    ("elementwise", "gelu_tanh_mul"),
+    ("elementwise", "gelu_erf"),
+    ("elementwise", "gelu_erf_mul"),
+    ("elementwise", "squared_relu"),
+    ("elementwise", "squared_relu_mul"),
+    ("elementwise", "clamped_silu_mul"),
 ];
 /// Place of the kernel that repacks.
 pub(super) const REPACK: usize = 47;

@@ -13,11 +13,12 @@ const ROWS: usize = 512;
 /// What the first byte is aligned to.
 const ALIGNMENT: usize = 1024;
 
-/// Where the values of a pass of so many rows stand, those of gated units or all others; 0 where there is none.
-pub fn place(program: &Program, uses: &Uses, rows: usize, gated: bool, places: &mut Places) -> Address {
-    let ids = (0..program.values.len()).map(ValueId);
-    let fits = |&id: &ValueId| uses.of_value(id).is_gated == gated && uses.is_roundable(program, id);
-    let Some(width) = ids.filter(fits).map(|id| program.values[id.0].width).max() else { return 0 };
+/// Where the values of a pass of so many rows stand that have place `index`; 0 where there is none.
+pub fn place(program: &Program, uses: &Uses, rows: usize, index: usize, places: &mut Places) -> Address {
+    let width = uses.widest(program, index, |id| uses.is_roundable(program, id));
+    if width == 0 {
+        return 0;
+    }
     let bytes = width.saturating_mul(rows.next_multiple_of(ROWS)).saturating_mul(2);
     places.named("rounded values", bytes.saturating_add(ALIGNMENT)).next_multiple_of(ALIGNMENT as u64)
 }
@@ -25,8 +26,7 @@ pub fn place(program: &Program, uses: &Uses, rows: usize, gated: bool, places: &
 impl Lowering<'_> {
     /// Whether the list reads and writes this value as 16-bit floats.
     pub fn is_loose(&self, id: ValueId) -> bool {
-        let all = self.addresses;
-        let place = if self.uses.of_value(id).is_gated { all.loose_gated } else { all.loose };
+        let place = self.uses.of_value(id).place.map_or(0, |place| self.addresses.forms[place].loose);
         place != 0 && self.batches.may_round() && self.uses.is_roundable(self.program, id)
     }
 }

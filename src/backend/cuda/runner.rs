@@ -95,14 +95,16 @@ impl CudaRunner {
         let block = Block::new(primary, needs.arena as usize)?;
         let placement = place(program)?;
         let mut places = Places::new(block.address());
-        let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
-        if fast {
-            addresses.round(program, &sizes, &mut places)?;
-        }
+        let mut addresses = arrange(program, &placement, limits, &sizes, fast, &mut places)?;
         let resident = kernels.resident_draws()?;
         let shared = Shared::new(primary, &sizes, limits, program.vocab(), resident)?;
         shared.tell(&mut addresses);
-        (addresses.cache, addresses.step.frequencies) = (cache.address(), weights.frequencies);
+        addresses.cache = cache.address();
+        for ((angles, rope), frequencies) in
+            addresses.step.angles.iter_mut().zip(&program.ropes).zip(&weights.frequencies)
+        {
+            angles.frequencies = frequencies[usize::from(rope.is_long(limits.context))];
+        }
         (addresses.matrices, addresses.vectors) = (weights.matrices.clone(), weights.vectors.clone());
         (addresses.most_shared, addresses.copies_in_bulk) =
             (primary.device().shared_memory()?, kernels.is_programmatic());
@@ -135,7 +137,7 @@ impl CudaRunner {
         };
         runner.build_graphs(kernels);
         runner.send_scratch_page(limits.pages as u32)?;
-        runner.call_everything_once(addresses.step.cos, addresses.step.sin)?;
+        runner.call_everything_once(addresses.step.serial, addresses.step.best)?;
         Ok(runner)
     }
 
@@ -426,8 +428,11 @@ impl Runner for CudaRunner {
         Some(self.shared.tokens.read(index) as u32).filter(|&token| token != u32::MAX)
     }
 
-    fn copy_page(&mut self, _reach: Reach, from: u32, to: u32) {
-        // All layers see everything: programs with windows are refused.
+    fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {
+        // All layers keep all positions here.
+        if reach == Reach::Window {
+            return;
+        }
         let bytes = self.sizes.page_bytes;
         let at = |page: u32| self.cache.address() + page as u64 * bytes as u64;
         let copied = self.primary.enter().and_then(|_current| self.stream.copy(at(to), at(from), bytes));

@@ -1,15 +1,15 @@
 //! What a session on a GPU reserves: buckets and tiers of its graphs, bytes, and the place of everything in its arena.
 
-use super::args::{Draw, Row, SampleArgs, Shape, StepArgs};
+use super::args::{Angles, Draw, MOST_ROPES, Row, SampleArgs, Shape, StepArgs};
 use super::attention::splits;
 use super::draws;
-use super::lower::{Addresses, lower, quantized_width};
+use super::lower::{Addresses, FormPlace, lower};
 use super::memory::Places;
 use super::rounded;
 use super::uses::Uses;
 use super::weights;
 use crate::backend::{KvType, Limits};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, filled};
 use crate::kv::PAGE_TOKENS;
 use crate::plan::Program;
 use crate::plan::memory::{Placement, place};
@@ -77,10 +77,7 @@ impl Needs {
         let (sizes, placement) = (Sizes::new(program, limits)?, place(program)?);
         // No address is 0, so that nothing counts as absent.
         let mut places = Places::new(1 << 20);
-        let mut addresses = arrange(program, &placement, limits, &sizes, &mut places);
-        if fast {
-            addresses.round(program, &sizes, &mut places)?;
-        }
+        let mut addresses = arrange(program, &placement, limits, &sizes, fast, &mut places)?;
         (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
         (addresses.most_shared, addresses.copies_in_bulk) = (u32::MAX, true);
         let lists = lower(program, &placement, &addresses)?;
@@ -95,14 +92,36 @@ impl Needs {
     }
 }
 
-impl Addresses {
-    /// Gives values of 16-bit floats their places, behind everything that `arrange` places.
-    pub fn round(&mut self, program: &Program, sizes: &Sizes, places: &mut Places) -> Result<()> {
-        let uses = Uses::of(program)?;
-        self.loose_gated = rounded::place(program, &uses, sizes.rows, true, places);
-        self.loose = rounded::place(program, &uses, sizes.rows, false, places);
-        Ok(())
+/// Places for the forms of values that products read: 8-bit ones, and where `fast` says so those of 16-bit floats.
+fn forms(program: &Program, rows: usize, fast: bool, places: &mut Places) -> Result<Vec<FormPlace>> {
+    let uses = Uses::of(program)?;
+    let mut forms = filled(uses.places(), FormPlace::default(), "a list of launches")?;
+    for (index, form) in forms.iter_mut().enumerate() {
+        let width = uses.widest(program, index, |id| uses.of_value(id).is_quantized());
+        let quantized = width.saturating_mul(rows);
+        form.q = places.named("8-bit values", quantized);
+        form.meta = places.named("scales of 8-bit values", quantized / 32 * 8);
+        if fast {
+            form.loose = rounded::place(program, &uses, rows, index, places);
+        }
     }
+    Ok(forms)
+}
+
+/// Cosines and sines of every rotation of the program.
+fn angles(program: &Program, rows: usize, places: &mut Places) -> [Angles; MOST_ROPES] {
+    let mut all = [Angles::default(); MOST_ROPES];
+    for (rope, angles) in program.ropes.iter().zip(&mut all) {
+        let half_dims = rope.dims() / 2;
+        *angles = Angles {
+            frequencies: 0,
+            cos: places.named("cosines", rows * half_dims * 4),
+            sin: places.named("sines", rows * half_dims * 4),
+            half_dims: half_dims as u32,
+            magnitude: rope.magnitude,
+        };
+    }
+    all
 }
 
 /// Gives everything in the arena its place.
@@ -111,8 +130,9 @@ pub fn arrange(
     placement: &Placement,
     limits: &Limits,
     sizes: &Sizes,
+    fast: bool,
     places: &mut Places,
-) -> Addresses {
+) -> Result<Addresses> {
     let (rows, kv) = (sizes.rows, &program.kv);
     let count = |kind| if kind == Rows::Batch { rows } else { sizes.outputs };
     let buffers = placement
@@ -120,10 +140,8 @@ pub fn arrange(
         .iter()
         .map(|b| places.named("values", b.width.saturating_mul(count(b.rows)).saturating_mul(4)))
         .collect();
-    let quantized = quantized_width(program).saturating_mul(rows);
     let most = sizes.tiers.last().copied().unwrap_or(1);
     let heads = rows.max(sizes.outputs.saturating_mul(most)).saturating_mul(kv.heads);
-    let half_dims = program.ropes[0].dims() / 2;
     let slots = (sizes.outputs + 1).saturating_mul(limits.pages + 1);
     let step = StepArgs {
         rows: places.named("rows", rows * size_of::<Row>()),
@@ -132,10 +150,7 @@ pub fn arrange(
         serial: places.named("serial", 4),
         best: places.named("highest logits", sizes.outputs * 8),
         draws: places.named("sampler options", sizes.outputs * size_of::<Draw>()),
-        cos: places.named("cosines", rows * half_dims * 4),
-        sin: places.named("sines", rows * half_dims * 4),
-        half_dims: half_dims as u32,
-        magnitude: program.ropes[0].magnitude,
+        angles: angles(program, rows, places),
         ..StepArgs::default()
     };
     let parts = sizes.outputs.saturating_mul(draws::parts(program.vocab()));
@@ -146,13 +161,10 @@ pub fn arrange(
         counters: places.named(COUNTERS, 8),
         ..SampleArgs::default()
     };
-    Addresses {
+    Ok(Addresses {
         sample,
         buffers,
-        gated_q: places.named("8-bit values of gated units", quantized),
-        gated_meta: places.named("scales of 8-bit values", quantized / 32 * 8),
-        q: places.named("8-bit values", quantized),
-        meta: places.named("scales of 8-bit values", quantized / 32 * 8),
+        forms: forms(program, rows, fast, places)?,
         factors: places.named("factors of norms", rows * 4),
         mixed: places.named("parts of attention", heads.saturating_mul(kv.head_dim * 4)),
         states: places.named("sums of attention", heads.saturating_mul(8)),
@@ -161,5 +173,5 @@ pub fn arrange(
         step,
         table_stride: limits.pages as u32 + 1,
         ..Addresses::default()
-    }
+    })
 }

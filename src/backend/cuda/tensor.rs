@@ -8,6 +8,7 @@ use super::lower::{Extent, Kernel, Lowering, ONE};
 use super::skinny::{SKINNY, Skinny};
 use super::slim::{self, SLIM, Slim};
 use super::wide::{WIDE, Wide};
+use crate::plan::op::Activation;
 use crate::plan::{Op, ValueId};
 use crate::quant::DType;
 
@@ -271,7 +272,9 @@ impl Lowering<'_> {
 
     fn join_tensor_follower(&self, args: &mut TensorArgs, outs: &[ValueId]) -> bool {
         match (self.program.ops.get(self.next + outs.len()), outs) {
-            (Some(&Op::Gate { gate, up, .. }), &[first, second]) if (first, second) == (gate, up) => {
+            (Some(&Op::Gate { kind: Activation::Silu, gate, up }), &[first, second])
+                if (first, second) == (gate, up) && self.uses.of_value(up).readers == 1 =>
+            {
                 let [a, b, _] = &args.segments;
                 let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(UNIT);
                 // The kernels of 16-bit floats write such alone, and others none.
@@ -281,7 +284,7 @@ impl Lowering<'_> {
                 }
                 args.gated = self.activation(gate);
             }
-            (Some(&Op::Add { x, y }), &[only]) if y == only => {
+            (Some(&Op::Add { x, y }), &[only]) if y == only && self.uses.of_value(y).readers == 1 => {
                 (args.segments[0].out, args.segments[0].adds) = (self.value(x), 1);
             }
             _ => return false,

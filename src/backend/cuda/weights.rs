@@ -7,6 +7,7 @@ use super::form::Form;
 use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Kernels, Stream};
 use crate::error::{Error, Progress, Result, collected};
+use crate::plan::op::Rope;
 use crate::plan::{Program, Weight};
 use crate::quant::{DType, bytes as groups};
 use crate::sync::threads;
@@ -19,8 +20,8 @@ const STAGING_BYTES: usize = 16 << 20;
 pub struct Weights {
     pub matrices: Vec<Matrix>,
     pub vectors: Vec<u64>,
-    /// Angle a position of every rotated pair.
-    pub frequencies: u64,
+    /// Of every rotation: the angle a position of each rotated pair, and the same for long sequences.
+    pub frequencies: Vec<[u64; 2]>,
     /// Owns what the addresses point to.
     _block: Block,
 }
@@ -35,13 +36,23 @@ pub fn bytes(program: &Program) -> Result<usize> {
     Ok(places.bytes())
 }
 
-/// Gives every weight its place: matrices, vectors, and the angles.
-pub fn place(program: &Program, places: &mut Places) -> Result<(Vec<Matrix>, Vec<u64>, u64)> {
+/// Matrices, vectors and angles of a program on the device.
+type Placed = (Vec<Matrix>, Vec<u64>, Vec<[u64; 2]>);
+
+/// Gives every weight its place.
+pub fn place(program: &Program, places: &mut Places) -> Result<Placed> {
     let matrices = collected(program.matrices.iter().map(|weight| place_matrix(weight, places)), WEIGHTS)?;
     let vectors = program.vectors.iter().map(|vector| places.take(size_of_val(vector.as_slice())));
     let vectors = collected(vectors, WEIGHTS)?;
-    let frequencies = places.take(size_of_val(program.ropes[0].frequencies.as_slice()));
+    let frequencies =
+        program.ropes.iter().map(|rope| frequencies_of(rope).map(|values| places.take(size_of_val(values))));
+    let frequencies = collected(frequencies, WEIGHTS)?;
     Ok((matrices, vectors, frequencies))
+}
+
+/// Of short sequences and of long ones; the same where a model has but one.
+fn frequencies_of(rope: &Rope) -> [&[f32]; 2] {
+    [&rope.frequencies, rope.long.as_ref().map_or(&rope.frequencies, |long| &long.frequencies)]
 }
 
 fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
@@ -86,7 +97,9 @@ impl Weights {
         for (vector, &to) in program.vectors.iter().zip(&vectors) {
             upload.floats(vector, to)?;
         }
-        upload.floats(&program.ropes[0].frequencies, frequencies)?;
+        for (rope, to) in program.ropes.iter().zip(&frequencies) {
+            frequencies_of(rope).iter().zip(to).try_for_each(|(values, &to)| upload.floats(values, to))?;
+        }
         upload.streams.iter().try_for_each(Stream::wait)?;
         Ok(Weights { matrices, vectors, frequencies, _block: block })
     }

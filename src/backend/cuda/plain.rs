@@ -1,0 +1,148 @@
+//! Launches of single ops that run in any program, beside those that `few`, `tensor` and `attention` make of several: norms whose result is there as such,
+//! rotation of heads, and what is done element by element.
+
+use super::args::{Args, ElementwiseArgs, NormalizeArgs, RopeArgs};
+use super::lower::{ELEMENTS_A_BLOCK, Extent, Kernel, Lowering, NORM_THREADS, ONE};
+use crate::plan::op::{Activation, Norm, NormKind, RopeId, RopeLayout};
+use crate::plan::{Op, ValueId};
+
+/// Heads that a block rotates, a warp each.
+const HEADS_A_BLOCK: usize = 4;
+
+impl Lowering<'_> {
+    /// A norm of rows, with the addition of its result where that follows.
+    pub fn normalize(&mut self, x: ValueId, norm: Norm, out: ValueId) {
+        let args = self.normalize_args(x, norm, self.width(x));
+        let (args, covered) = match self.program.ops.get(self.next + 1) {
+            Some(&Op::Add { x: sum, y }) if y == out && sum != out && self.uses.of_value(out).readers == 1 => {
+                (NormalizeArgs { sum: self.value(sum), out: self.activation(sum), ..args }, 2)
+            }
+            _ => (NormalizeArgs { out: self.activation(out), ..args }, 1),
+        };
+        self.push(Kernel::Normalize, [self.rows(out), ONE, ONE], NORM_THREADS, Args::Normalize(args), covered);
+    }
+
+    /// A norm of every head by itself.
+    pub fn normalize_heads(&mut self, x: ValueId, norm: Norm) {
+        let dim = self.program.kv.head_dim;
+        let heads = Extent::Fixed((self.width(x) / dim) as u32);
+        let args = self.normalize_args(x, norm, dim);
+        let args = NormalizeArgs { out: super::args::Activation { x: args.x, ..Default::default() }, ..args };
+        self.push(Kernel::Normalize, [self.rows(x), heads, ONE], NORM_THREADS, Args::Normalize(args), 1);
+    }
+
+    fn normalize_args(&self, x: ValueId, norm: Norm, width: usize) -> NormalizeArgs {
+        NormalizeArgs {
+            x: self.value(x),
+            weight: self.vector(Some(norm.weight)),
+            bias: self.vector(norm.bias),
+            width: width as u32,
+            eps: norm.eps,
+            centered: (norm.kind == NormKind::Layer).into(),
+            ..NormalizeArgs::default()
+        }
+    }
+
+    /// A rotation of heads by itself.
+    pub fn rotate(&mut self, x: ValueId, table: RopeId) {
+        let (angles, dim) = (self.addresses.step.angles[table.0], self.program.kv.head_dim);
+        let heads = self.width(x) / dim;
+        let args = RopeArgs {
+            x: self.value(x),
+            cos: angles.cos,
+            sin: angles.sin,
+            heads: heads as u32,
+            head_dim: dim as u32,
+            half_dims: angles.half_dims,
+            pairs: (self.program.ropes[table.0].layout == RopeLayout::Pairs).into(),
+        };
+        let blocks = Extent::Fixed(heads.div_ceil(HEADS_A_BLOCK) as u32);
+        self.push(Kernel::Rope, [blocks, self.rows(x), ONE], 32 * HEADS_A_BLOCK, Args::Rope(args), 1);
+    }
+
+    /// The next op, which changes a value element by element; a scale that an addition follows becomes one with it.
+    pub fn elementwise(&mut self) {
+        let (mut y, mut a, mut b, mut period, mut covered) = (None, 0.0, 0.0, 0, 1);
+        let (x, kernel) = match self.program.ops[self.next] {
+            Op::Scale { x: scaled, factor } => {
+                a = factor;
+                match self.program.ops.get(self.next + 1) {
+                    Some(&Op::Add { x, y: added })
+                        if added == scaled && x != scaled && self.uses.of_value(scaled).readers == 2 =>
+                    {
+                        (y, covered) = (Some(scaled), 2);
+                        (x, Kernel::AddScaled)
+                    }
+                    _ => (scaled, Kernel::Scale),
+                }
+            }
+            Op::Softcap { x, cap } => {
+                a = cap;
+                (x, Kernel::Softcap)
+            }
+            Op::Temperature { x, factor, period: each } => {
+                (a, period) = (factor, each);
+                (x, Kernel::Temperature)
+            }
+            Op::Add { x, y: other } => {
+                y = Some(other);
+                (x, Kernel::Add)
+            }
+            Op::Mul { x, y: other } => {
+                y = Some(other);
+                (x, Kernel::Mul)
+            }
+            Op::Activate { kind, x } => {
+                (a, b) = parameters(kind);
+                (x, activation(kind))
+            }
+            Op::Gate { kind, gate, up } => {
+                ((a, b), y) = (parameters(kind), Some(up));
+                (gate, gated(kind))
+            }
+            _ => unreachable!("only ops of single elements come here"),
+        };
+        let args = ElementwiseArgs {
+            x: self.activation(x),
+            y: y.map_or(0, |y| self.value(y)),
+            rows: self.addresses.step.rows,
+            width: self.width(x) as u32,
+            a,
+            b,
+            period,
+        };
+        self.push_elementwise(kernel, x, args, covered);
+    }
+
+    pub fn push_elementwise(&mut self, kernel: Kernel, x: ValueId, args: ElementwiseArgs, covered: usize) {
+        let blocks = Extent::Fixed(self.width(x).div_ceil(ELEMENTS_A_BLOCK) as u32);
+        self.push(kernel, [blocks, self.rows(x), ONE], ELEMENTS_A_BLOCK, Args::Elementwise(args), covered);
+    }
+}
+
+fn activation(kind: Activation) -> Kernel {
+    match kind {
+        Activation::Silu => Kernel::Silu,
+        Activation::GeluTanh => Kernel::GeluTanh,
+        Activation::GeluErf => Kernel::GeluErf,
+        Activation::SquaredRelu => Kernel::SquaredRelu,
+        Activation::ClampedSilu { .. } => unreachable!("validated: it takes two values"),
+    }
+}
+
+fn gated(kind: Activation) -> Kernel {
+    match kind {
+        Activation::Silu => Kernel::SiluMul,
+        Activation::GeluTanh => Kernel::GeluTanhMul,
+        Activation::GeluErf => Kernel::GeluErfMul,
+        Activation::SquaredRelu => Kernel::SquaredReluMul,
+        Activation::ClampedSilu { .. } => Kernel::ClampedSiluMul,
+    }
+}
+
+fn parameters(kind: Activation) -> (f32, f32) {
+    match kind {
+        Activation::ClampedSilu { limit, slope } => (limit, slope),
+        _ => (0.0, 0.0),
+    }
+}
