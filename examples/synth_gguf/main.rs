@@ -8,115 +8,15 @@
 //! blocks become Q8_0, where llama-quantize takes fewer bits. `llama-3.2-1b-short` has the layers of the whole model, but fewer of them and
 //! fewer tokens, for comparing many types.
 
+mod shapes;
 #[cfg(test)]
 mod tests;
 
 use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
+use shapes::{SHAPES, Shape};
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
-
-/// Sizes of a model.
-struct Shape {
-    name: &'static str,
-    arch: &'static str,
-    layers: usize,
-    hidden: usize,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    feed_forward: usize,
-    vocab: usize,
-    tied: bool,
-    rope_base: f32,
-    norm_eps: f32,
-    context: u32,
-}
-
-const LLAMA_1B: Shape = Shape {
-    name: "llama-3.2-1b",
-    arch: "llama",
-    layers: 16,
-    hidden: 2048,
-    heads: 32,
-    kv_heads: 8,
-    head_dim: 64,
-    feed_forward: 8192,
-    vocab: 128_256,
-    tied: true,
-    rope_base: 500_000.0,
-    norm_eps: 1e-5,
-    context: 131_072,
-};
-
-const SHAPES: [Shape; 7] = [
-    LLAMA_1B,
-    Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
-    Shape {
-        name: "llama-3.1-8b",
-        layers: 32,
-        hidden: 4096,
-        head_dim: 128,
-        feed_forward: 14_336,
-        tied: false,
-        ..LLAMA_1B
-    },
-    Shape {
-        name: "qwen2.5-0.5b",
-        arch: "qwen2",
-        layers: 24,
-        hidden: 896,
-        heads: 14,
-        kv_heads: 2,
-        feed_forward: 4864,
-        vocab: 151_936,
-        rope_base: 1e6,
-        norm_eps: 1e-6,
-        context: 32_768,
-        ..LLAMA_1B
-    },
-    Shape {
-        name: "qwen2.5-1.5b",
-        arch: "qwen2",
-        layers: 28,
-        hidden: 1536,
-        heads: 12,
-        kv_heads: 2,
-        head_dim: 128,
-        feed_forward: 8960,
-        vocab: 151_936,
-        rope_base: 1e6,
-        norm_eps: 1e-6,
-        context: 32_768,
-        ..LLAMA_1B
-    },
-    Shape {
-        name: "qwen3-0.6b",
-        arch: "qwen3",
-        layers: 28,
-        hidden: 1024,
-        heads: 16,
-        head_dim: 128,
-        feed_forward: 3072,
-        vocab: 151_936,
-        rope_base: 1e6,
-        norm_eps: 1e-6,
-        context: 40_960,
-        ..LLAMA_1B
-    },
-    Shape {
-        name: "tiny",
-        layers: 2,
-        hidden: 256,
-        heads: 4,
-        kv_heads: 2,
-        feed_forward: 512,
-        vocab: 4096,
-        rope_base: 10_000.0,
-        context: 4096,
-        ..LLAMA_1B
-    },
-];
 
 /// Which matrices of a file are finer than most.
 #[derive(Clone, Copy, PartialEq)]
@@ -230,28 +130,39 @@ impl Model<'_> {
     }
 
     fn layer(&mut self, index: usize) {
-        let Shape { hidden, heads, kv_heads, head_dim, feed_forward, arch, .. } = *self.shape;
+        let Shape { hidden, heads, kv_heads, head_dim, feed_forward, arch, head_norms, post_norms, fused, .. } =
+            *self.shape;
         let named = |part: &str| format!("blk.{index}.{part}");
         let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
         let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
         self.vector(named("attn_norm.weight"), hidden, 1.0, 0.05);
-        self.part(index, "attn_q", queries, hidden, spread(hidden));
-        self.part(index, "attn_k", keys, hidden, spread(hidden));
-        self.part(index, "attn_v", keys, hidden, spread(hidden));
+        if fused {
+            self.part(index, "attn_qkv", queries + 2 * keys, hidden, spread(hidden));
+        } else {
+            self.part(index, "attn_q", queries, hidden, spread(hidden));
+            self.part(index, "attn_k", keys, hidden, spread(hidden));
+            self.part(index, "attn_v", keys, hidden, spread(hidden));
+        }
         if arch == "qwen2" {
             for (part, len) in [("q", queries), ("k", keys), ("v", keys)] {
                 self.vector(named(&format!("attn_{part}.bias")), len, 0.0, 0.1);
             }
         }
-        if arch == "qwen3" {
+        if head_norms {
             for part in ["q", "k"] {
                 self.vector(named(&format!("attn_{part}_norm.weight")), head_dim, 1.0, 0.05);
             }
         }
         self.part(index, "attn_output", hidden, queries, 0.3 * spread(queries));
-        self.vector(named("ffn_norm.weight"), hidden, 1.0, 0.05);
-        self.part(index, "ffn_gate", feed_forward, hidden, spread(hidden));
-        self.part(index, "ffn_up", feed_forward, hidden, spread(hidden));
+        let norms: &[&str] =
+            if post_norms { &["post_attention_norm", "ffn_norm", "post_ffw_norm"] } else { &["ffn_norm"] };
+        norms.iter().for_each(|norm| self.vector(named(&format!("{norm}.weight")), hidden, 1.0, 0.05));
+        if fused {
+            self.part(index, "ffn_up", 2 * feed_forward, hidden, spread(hidden));
+        } else {
+            self.part(index, "ffn_gate", feed_forward, hidden, spread(hidden));
+            self.part(index, "ffn_up", feed_forward, hidden, spread(hidden));
+        }
         self.part(index, "ffn_down", hidden, feed_forward, 0.5 * spread(feed_forward));
     }
 
@@ -302,7 +213,7 @@ impl Model<'_> {
             ("attention.head_count_kv", shape.kv_heads),
             ("attention.key_length", shape.head_dim),
             ("attention.value_length", shape.head_dim),
-            ("rope.dimension_count", shape.head_dim),
+            ("rope.dimension_count", shape.rope_dims),
             ("vocab_size", shape.vocab),
         ] {
             header.number(&key(name), value as u32);
@@ -310,7 +221,13 @@ impl Model<'_> {
         header.number(&key("context_length"), shape.context);
         header.float(&key("rope.freq_base"), shape.rope_base);
         header.float(&key("attention.layer_norm_rms_epsilon"), shape.norm_eps);
-        write_vocabulary(if shape.arch == "llama" { "llama-bpe" } else { "qwen2" }, shape.vocab, header);
+        shape.numbers.iter().for_each(|&(name, value)| _ = header.number(&key(name), value));
+        shape.floats.iter().for_each(|&(name, value)| _ = header.float(&key(name), value));
+        write_vocabulary(
+            if shape.arch != "qwen2" && shape.arch != "qwen3" { "llama-bpe" } else { "qwen2" },
+            shape.vocab,
+            header,
+        );
     }
 }
 

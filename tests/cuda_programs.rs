@@ -1,0 +1,355 @@
+//! Programs of all ops in random order on a GPU, against the processor's precise mode and against themselves over graphs, batches and chunks: no op
+//! counts on what stands beside it. On a machine without a GPU the lists of launches alone are made.
+
+#![cfg(feature = "cuda")]
+
+mod common;
+
+use common::passes::{Bar, Case, Run, assert_near, bits, precise};
+use segno::arch::names::Idle;
+use segno::arch::rope::{Rope, RopeLayout};
+use segno::backend::KvType;
+use segno::backend::cuda::{Cuda, supported};
+use segno::format::{Bytes, Data};
+use segno::kv::Layout;
+use segno::plan::op::{Activation, AttentionKind, Norm, NormKind, RopeId, Rows, Value};
+use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, Weight, validate};
+use segno::quant::DType;
+use segno::quant::synthetic::{Random, scaled_blocks};
+use std::sync::Arc;
+
+const VOCAB: usize = 160;
+const POSITIONS: usize = 290;
+
+/// A program on its way.
+struct Builder {
+    random: Random,
+    program: Program,
+    dtypes: Vec<DType>,
+    /// Values with a row for each of the batch that later ops may read.
+    live: Vec<ValueId>,
+}
+
+impl Builder {
+    fn new(seed: u64) -> Builder {
+        let mut random = Random::new(seed);
+        let mut pick = |all: &[usize]| all[random.bits() as usize % all.len()];
+        let (head_dim, kv_heads, group) = (pick(&[16, 48, 64, 80, 128, 256]), pick(&[1, 2]), pick(&[1, 2, 3]));
+        let layers = pick(&[1, 2, 3]);
+        let dtypes = match pick(&[0, 1, 2]) {
+            0 => vec![DType::F32],
+            1 => vec![DType::Q8_0, DType::Q4_0],
+            _ => vec![DType::Q8_0, DType::F16, DType::Q5_1, DType::BF16],
+        };
+        let program = Program {
+            ops: Vec::new(),
+            values: Vec::new(),
+            matrices: Vec::new(),
+            vectors: Vec::new(),
+            ropes: Vec::new(),
+            kv: Layout::new(layers, kv_heads * group, kv_heads, head_dim),
+            logits: ValueId(0),
+            idle: [0; Idle::ALL.len()],
+        };
+        Builder { random, program, dtypes, live: Vec::new() }
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.random.bits() as usize % end
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    fn value(&mut self, width: usize, rows: Rows) -> ValueId {
+        self.program.values.push(Value { width, rows });
+        ValueId(self.program.values.len() - 1)
+    }
+
+    fn width(&self, id: ValueId) -> usize {
+        self.program.values[id.0].width
+    }
+
+    fn matrix(&mut self, rows: usize, cols: usize, spread: f32) -> MatrixId {
+        let at = self.below(self.dtypes.len());
+        let dtype = self.dtypes[at];
+        let bytes = scaled_blocks(dtype, rows * cols / dtype.block_len(), spread, &mut self.random);
+        let data = Data::copy(&bytes, &mut |_| Ok(())).unwrap();
+        let bytes = Bytes::new(&data, 0..bytes.len()).unwrap();
+        self.program.matrices.push(Weight {
+            name: format!("matrix {}", self.program.matrices.len()),
+            dtype,
+            rows,
+            cols,
+            bytes,
+        });
+        MatrixId(self.program.matrices.len() - 1)
+    }
+
+    fn vector(&mut self, len: usize, mean: f32, spread: f32) -> VectorId {
+        let values = self.random.uniforms(len).into_iter().map(|v| mean + spread * v).collect();
+        self.program.vectors.push(values);
+        VectorId(self.program.vectors.len() - 1)
+    }
+
+    fn norm(&mut self, width: usize) -> Norm {
+        let kind = if self.chance(70) { NormKind::Rms } else { NormKind::Layer };
+        let weight = self.vector(width, 1.0, 0.3);
+        let bias = if self.chance(25) { Some(self.vector(width, 0.0, 0.2)) } else { None };
+        Norm { kind, weight, bias, eps: 1e-5 }
+    }
+
+    fn push(&mut self, op: Op) {
+        self.program.ops.push(op);
+    }
+
+    fn project(&mut self, x: ValueId, width: usize) -> ValueId {
+        let (cols, rows) = (self.width(x), self.program.values[x.0].rows);
+        let matrix = self.matrix(width, cols, 1.0 / (cols as f32).sqrt());
+        let bias = if self.chance(25) { Some(self.vector(width, 0.0, 0.2)) } else { None };
+        let out = self.value(width, rows);
+        self.push(Op::MatMul { x, matrix, bias, out });
+        out
+    }
+
+    fn normed(&mut self, x: ValueId) -> ValueId {
+        let out = self.value(self.width(x), self.program.values[x.0].rows);
+        let norm = self.norm(self.width(x));
+        self.push(Op::Norm { x, norm, out });
+        out
+    }
+
+    fn rope(&mut self) -> RopeId {
+        if self.program.ropes.len() < 3 {
+            let half = self.program.kv.head_dim / 2;
+            let dims = [half, half / 2][self.below(2)].max(1);
+            let layout = [RopeLayout::Pairs, RopeLayout::Halves][self.below(2)];
+            let frequencies = (0..dims).map(|i| 500f32.powf(-(i as f32) / dims as f32)).collect();
+            self.program.ropes.push(Rope { layout, frequencies, magnitude: 1.0, long: None });
+        }
+        RopeId(self.below(self.program.ropes.len()))
+    }
+
+    /// A few changes of heads in place, in any order.
+    fn change_heads(&mut self, values: &[ValueId]) {
+        for _ in 0..self.below(4) {
+            let same = self.chance(60);
+            let table = self.rope();
+            let norm = self.norm(self.program.kv.head_dim);
+            let kind = self.below(3);
+            for &x in values.iter().take(if same { 2 } else { 1 }) {
+                self.push(match kind {
+                    0 => Op::HeadNorm { x, norm },
+                    1 => Op::Rope { x, table },
+                    _ => Op::Temperature { x, factor: 0.2, period: 37 },
+                });
+            }
+        }
+    }
+
+    fn attention(&mut self, layer: usize, x: ValueId) -> ValueId {
+        let kv = self.program.kv;
+        let (all, shared) = (kv.heads * kv.head_dim, kv.kv_heads * kv.head_dim);
+        let (queries, keys, values) = (self.project(x, all), self.project(x, shared), self.project(x, shared));
+        let (queries, keys) = if self.chance(80) {
+            // Scores of random weights stay within what exponentials tell apart.
+            let norm = |builder: &mut Builder| {
+                let weight = builder.vector(kv.head_dim, 1.0, 0.2);
+                Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 }
+            };
+            let (of_queries, of_keys) = (norm(self), norm(self));
+            self.push(Op::HeadNorm { x: queries, norm: of_queries });
+            self.push(Op::HeadNorm { x: keys, norm: of_keys });
+            (queries, keys)
+        } else {
+            (self.normed(queries), self.normed(keys))
+        };
+        self.change_heads(&[queries, keys]);
+        self.push(Op::StoreKv { layer, keys, values });
+        let out = self.value(all, Rows::Batch);
+        let window = [None, Some(7), Some(64), Some(150)][self.below(4)];
+        let softcap = if self.chance(20) { Some(3.0) } else { None };
+        let sinks = if self.chance(20) { Some(self.vector(kv.heads, 0.0, 2.0)) } else { None };
+        let scale = [1.0, 0.7][self.below(2)] / (kv.head_dim as f32).sqrt();
+        let kind = AttentionKind { layer, scale, window, softcap, sinks };
+        self.push(Op::Attention { kind, queries, out });
+        out
+    }
+
+    fn activation(&mut self, gates: bool) -> Activation {
+        match self.below(if gates { 5 } else { 4 }) {
+            0 => Activation::Silu,
+            1 => Activation::GeluTanh,
+            2 => Activation::GeluErf,
+            3 => Activation::SquaredRelu,
+            _ => Activation::ClampedSilu { limit: 1.5, slope: 1.7 },
+        }
+    }
+
+    /// A unit of two products, or of one.
+    fn unit(&mut self, x: ValueId) -> ValueId {
+        let width = [32, 96, 256, 320][self.below(4)];
+        let gate = self.project(x, width);
+        if self.chance(30) {
+            let kind = self.activation(false);
+            self.push(Op::Activate { kind, x: gate });
+            return gate;
+        }
+        let up = if self.chance(80) {
+            self.project(x, width)
+        } else {
+            let up = self.project(x, width);
+            self.normed(up)
+        };
+        let kind = self.activation(true);
+        self.push(Op::Gate { kind, gate, up });
+        if self.chance(15) {
+            // Somebody else reads it too.
+            let other = self.project(up, 32);
+            self.live.push(other);
+        }
+        gate
+    }
+
+    /// Changes `x` by another value of its width.
+    fn combine(&mut self, x: ValueId, y: ValueId) {
+        let y = if self.width(x) == self.width(y) { y } else { self.project(y, self.width(x)) };
+        let y = if self.chance(30) { self.normed(y) } else { y };
+        if self.chance(30) {
+            self.push(Op::Scale { x: y, factor: 0.4 });
+        }
+        if self.chance(15) {
+            self.push(Op::Softcap { x: y, cap: 1.5 });
+        }
+        let op = if self.chance(85) { Op::Add { x, y } } else { Op::Mul { x, y } };
+        self.push(op);
+        if self.chance(10) {
+            self.live.push(y);
+        }
+    }
+
+    /// A value to read, as it is or normalized.
+    fn any(&mut self, hidden: ValueId) -> ValueId {
+        let mut id = hidden;
+        if !self.live.is_empty() && self.chance(15) {
+            let at = self.below(self.live.len());
+            id = self.live[at];
+        }
+        if self.chance(80) { self.normed(id) } else { id }
+    }
+
+    fn build(mut self) -> Program {
+        let hidden_width = [32, 64, 160, 256][self.below(4)];
+        let table = self.matrix(VOCAB, hidden_width, 1.0);
+        let hidden = self.value(hidden_width, Rows::Batch);
+        self.push(Op::Embed { table, out: hidden });
+        if self.chance(40) {
+            self.push(Op::Scale { x: hidden, factor: 1.7 });
+        }
+        for layer in 0..self.program.kv.layers {
+            let input = self.any(hidden);
+            let attended = self.attention(layer, input);
+            // Parallel blocks read the same.
+            let input = if self.chance(20) {
+                let fed = self.unit(input);
+                self.combine(hidden, attended);
+                self.combine(hidden, fed);
+                continue;
+            } else {
+                self.combine(hidden, attended);
+                self.any(hidden)
+            };
+            let fed = self.unit(input);
+            self.combine(hidden, fed);
+            // Products of random signs would grow or vanish.
+            let norm = self.norm(hidden_width);
+            let out = self.value(hidden_width, Rows::Batch);
+            self.push(Op::Norm { x: hidden, norm, out });
+            self.push(Op::Add { x: hidden, y: out });
+        }
+        let selected = self.value(hidden_width, Rows::Outputs);
+        self.push(Op::SelectRows { x: hidden, out: selected });
+        let normed = if self.chance(80) { self.normed(selected) } else { selected };
+        let logits = self.project(normed, VOCAB);
+        if self.chance(30) {
+            self.push(Op::Scale { x: logits, factor: 0.5 });
+        }
+        if self.chance(30) {
+            self.push(Op::Softcap { x: logits, cap: 4.0 });
+        }
+        self.program.logits = logits;
+        validate::check(&self.program).unwrap();
+        self.program
+    }
+}
+
+fn program(seed: u64) -> (Arc<Program>, bool) {
+    let builder = Builder::new(seed);
+    let is_float = builder.dtypes == [DType::F32];
+    (Arc::new(builder.build()), is_float)
+}
+
+const SEEDS: std::ops::Range<u64> = 0..60;
+
+#[test]
+fn every_op_of_any_program_is_covered_once() {
+    for seed in 0..400 {
+        let (program, _) = program(seed);
+        supported::check(&program).unwrap();
+        for lists in [common::launches::lists(&program), common::launches::fast_lists(&program)] {
+            for list in [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.prompt] {
+                let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
+                covered.sort_unstable();
+                assert_eq!(covered, (0..program.ops.len()).collect::<Vec<usize>>(), "program {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn random_programs_compute_what_the_processor_computes() {
+    if !common::gpu() {
+        return;
+    }
+    let cuda = Cuda::new(0, false).unwrap();
+    for seed in SEEDS {
+        let (program, is_float) = program(seed);
+        let distance = if is_float { 2e-4 } else { 8e-2 };
+        let bar =
+            Bar { distance, divergence: if is_float { 1e-6 } else { 2e-2 }, margin: if is_float { 0.01 } else { 1.0 } };
+        let case = Case { name: format!("program {seed}"), program, bar };
+        let mut reference = Run::new(&precise(), &case.program, KvType::F32, POSITIONS, 1);
+        let expected = reference.steps(0..POSITIONS, 1);
+        let mut run = Run::new(&cuda, &case.program, KvType::F32, POSITIONS, 1);
+        assert_near(&case, "with an exact cache", &run.steps(0..POSITIONS, 1), &expected);
+        let bar = Bar { distance: 8e-2, divergence: 2e-2, margin: 1.0 };
+        let case = Case { bar, ..case };
+        let mut run = Run::new(&cuda, &case.program, KvType::F16, POSITIONS, 1);
+        assert_near(&case, "as usual", &run.steps(0..POSITIONS, 1), &expected);
+    }
+}
+
+#[test]
+fn random_programs_change_no_bit_however_they_are_run() {
+    if !common::gpu() {
+        return;
+    }
+    let (graphs, eager) = (Cuda::new(0, false).unwrap(), Cuda::new(0, true).unwrap());
+    for seed in SEEDS {
+        let (program, _) = program(seed);
+        for kv_type in [KvType::F16, KvType::F32] {
+            let mut run = Run::new(&graphs, &program, kv_type, POSITIONS, 9);
+            let alone = run.steps(0..POSITIONS, 1);
+            let listed = Run::new(&eager, &program, kv_type, POSITIONS, 1).steps(0..POSITIONS, 1);
+            assert!(bits(&alone) == bits(&listed), "program {seed}: eager differs from replay");
+            for seqs in [2, 3, 5, 9] {
+                assert!(bits(&alone) == bits(&run.steps(0..POSITIONS, seqs)), "program {seed}: {seqs} at once differ");
+            }
+            for chunk in [1, 50, POSITIONS] {
+                let last = run.chunks(1, POSITIONS, chunk);
+                assert!(bits(&[last]) == bits(&alone[POSITIONS - 1..]), "program {seed}: chunks of {chunk} differ");
+            }
+        }
+    }
+}
