@@ -4,9 +4,13 @@
 
 // The block's way through its splits: a lone block takes them in order; several take the longest first, and turn at the ends.
 struct Walk {
-    uint32_t keys, splits, turn, split, key, end;
+    uint32_t seen, keys, begin, splits, turn, split, key, end;
 
-    __device__ __forceinline__ Walk(uint32_t all) : keys(all), splits(splits_of(all)), turn(0) { enter(); }
+    // From the first position that the row sees.
+    __device__ __forceinline__ Walk(uint32_t first, uint32_t all)
+        : seen(first), keys(all), begin(split_of(first)), splits(splits_of(all) - begin), turn(0) {
+        enter();
+    }
 
     __device__ __forceinline__ void enter() {
         const uint32_t blocks = gridDim.x, at = turn % 2 == 0 ? blockIdx.x : blocks - 1 - blockIdx.x, index = turn * blocks + at;
@@ -14,8 +18,8 @@ struct Walk {
             key = NONE;
             return;
         }
-        split = blocks == 1 ? index : splits - 1 - index;
-        key = split_start(split), end = min(split_start(split + 1), keys);
+        split = begin + (blocks == 1 ? index : splits - 1 - index);
+        key = max(split_start(split), seen / STEP * STEP), end = min(split_start(split + 1), keys);
     }
 
     __device__ __forceinline__ bool ends_split() const { return key + STEP >= end; }
@@ -46,23 +50,23 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     const Buffers<DIM> b(shared);
     const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(in.rows + row));
     const Row item{words.x, words.y, words.z, words.w};
-    const uint32_t keys = item.position + 1, limit = item.position;
+    const uint32_t keys = item.position + 1, limit = item.position, seen = first_seen(args, item.position);
     const Cached cached(in, item.slot, kv_head);
 
-    Walk now(keys), later(keys);
+    Walk now(seen, keys), later(seen, keys);
     // The first step, and the two after the one that is computed.
-    const Ahead start(later.key, keys, cached);
+    const Ahead start(later.key, seen, keys, cached);
     later.advance();
-    Ahead next(later.key, keys, cached);
+    Ahead next(later.key, seen, keys, cached);
     later.advance();
-    Ahead second(later.key, keys, cached);
+    Ahead second(later.key, seen, keys, cached);
     start_tile<DIM>(cached, cached.keys, start, limit, b.tile(0, warp));
     start_tile<DIM>(cached, cached.values, start, limit, b.tile(1, warp));
     start_tile<DIM>(cached, cached.keys, next, limit, b.tile(2, warp));
     const Place place(cached, item.position);
     release_and_wait();
     if (now.key == NONE) return;
-    turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, gridDim.x == 1 || blockIdx.x == 0, in_group == 0, [] {});
+    turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, args.scale, gridDim.x == 1 || blockIdx.x == 0, in_group == 0, [] {});
     __syncthreads();
 
     // Whether the block's own result is the row's; without a counter another kernel merges.
@@ -78,14 +82,15 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
         wait_copies<2>();
         if (has_own) put_own<DIM>(b.tile(stage, warp), b.own_key, item.position - first);
         score(b, b.tile(stage, warp), s);
-        if (first + lane / 4 >= keys) s[0] = s[1] = -INFINITY;
-        if (first + lane / 4 + 8 >= keys) s[2] = s[3] = -INFINITY;
+        // Those that the row does not see wrap around.
+        if (first + lane / 4 - seen >= keys - seen) s[0] = s[1] = -INFINITY;
+        if (first + lane / 4 + 8 - seen >= keys - seen) s[2] = s[3] = -INFINITY;
         const float2 own = make_float2(column_max(fmaxf(s[0], s[2])), column_max(fmaxf(s[1], s[3])));
         if (lane < COLUMNS / 2) maxima[warp][lane] = make_float2(ceilf(own.x), ceilf(own.y));
         __syncwarp();
         start_tile<DIM>(cached, cached.values, next, limit, b.tile(stage, warp));
         __syncthreads();
-        const float2 middle = half_max(maxima, 0, top), end = half_max(maxima, 1, middle), base = warp < HALF_WARPS ? middle : end;
+        const float2 middle = half_max(maxima, 0, top), end = half_max(maxima, 1, middle), base = base_of(warp < HALF_WARPS ? middle : end);
         s[0] = power_of(s[0] - base.x), s[1] = power_of(s[1] - base.y), s[2] = power_of(s[2] - base.x), s[3] = power_of(s[3] - base.y);
         sums[warp][lane] = make_float2(__fadd_rn(s[0], s[2]), __fadd_rn(s[1], s[3]));
         b.weights[warp * WARP + lane] = make_uint2(transpose(s[0], s[1]), transpose(s[2], s[3]));
@@ -117,7 +122,7 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
         start_tile<DIM>(cached, cached.keys, second, limit, b.tile(values, warp));
         next = second;
         later.advance();
-        second = Ahead(later.key, keys, cached);
+        second = Ahead(later.key, seen, keys, cached);
         now.advance();
         stage = stage == 0 ? STAGES - 1 : stage - 1;
     }
@@ -126,8 +131,8 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
         if (warp == 0 && lane < 4) totals[2 * lane] = run[0].sum, totals[2 * lane + 1] = run[1].sum;
         put_results<DIM>(b.results(), all);
     } else {
-        if (!ends_last(args, row, min(gridDim.x, splits_of(keys)))) return;
-        merge_splits(args, b, head, heads, shape.splits, splits_of(keys), totals);
+        if (!ends_last(args, row, min(gridDim.x, now.splits))) return;
+        merge_splits(args, b, head, heads, shape.splits, now.begin, splits_of(keys), totals);
     }
     put_heads<ANY_FORM, DIM>(args, b.results(), row, kv_head * group + in_group, heads, totals);
 }

@@ -16,13 +16,14 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
     const Buffers<DIM> b(shared);
     const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(in.rows + row));
     const Row item{words.x, words.y, words.z, words.w};
-    const uint32_t position = item.position, keys = position + 1, first = split * SHORT_SPLIT;
+    const uint32_t position = item.position, keys = position + 1, first = split * SHORT_SPLIT, own_first = first + warp * TILE;
+    const uint32_t seen = first_seen(args, position);
     const Cached cached(in, item.slot, kv_head);
     // Stages: keys of the first step, later values of the second, unless these have a stage of their own; values of the first; keys of the second.
     const bool has_two = first + STEP < keys, has_room = Buffers<DIM>::has_spare();
     __half *far_values = has_room ? b.spare_tile(0) : b.tile(0, 0), *far_own = far_values + warp * TILE * Buffers<DIM>::STRIDE;
-    if (first < keys) {
-        const Ahead near(first, keys, cached), far(first + STEP, keys, cached);
+    if (first < keys && first + SHORT_SPLIT > seen) {
+        const Ahead near(first, seen, keys, cached), far(first + STEP, seen, keys, cached);
         // Half of the second step may have no key: its tiles are then neither copied nor read.
         const bool has_half = first + STEP + STEP / 2 < keys, has_far = warp < HALF_WARPS ? has_two : has_half;
         const auto start_far = [&](const __half *run, __half *to) {
@@ -34,11 +35,11 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         start_tile<DIM>(cached, cached.values, near, position, b.tile(1, warp));
         if (has_room) start_far(cached.values, far_own);
         const Place place(cached, position);
-        turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, position - first < SHORT_SPLIT, in_group == 0, [] { release_and_wait(); });
+        turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, args.scale, position - first < SHORT_SPLIT, in_group == 0, [] { release_and_wait(); });
         __syncthreads();
 
         // The own key is one of the warp's, in one of the steps.
-        const uint32_t own = position - near.key, own_far = position - far.key;
+        const uint32_t own = position - own_first, own_far = own - STEP;
         if (has_room) wait_copies<2>();
         else wait_copies<1>();
         if (own < TILE) put_own<DIM>(b.tile(0, warp), b.own_key, own);
@@ -48,9 +49,10 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         if (has_far) score(b, b.tile(2, warp), s[1]);
 #pragma unroll
         for (uint32_t step = 0; step < 2; step++) {
-            const uint32_t key = near.key + step * STEP + lane / 4;
-            if (key >= keys) s[step][0] = s[step][1] = -INFINITY;
-            if (key + 8 >= keys) s[step][2] = s[step][3] = -INFINITY;
+            const uint32_t key = own_first + step * STEP + lane / 4;
+            // Those that the row does not see wrap around.
+            if (key - seen >= keys - seen) s[step][0] = s[step][1] = -INFINITY;
+            if (key + 8 - seen >= keys - seen) s[step][2] = s[step][3] = -INFINITY;
             const float2 most = make_float2(column_max(fmaxf(s[step][0], s[step][2])), column_max(fmaxf(s[step][1], s[step][3])));
             if (lane < COLUMNS / 2) maxima[step][warp][lane] = make_float2(ceilf(most.x), ceilf(most.y));
         }
@@ -65,7 +67,7 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         for (uint32_t half = 0; half < 4; half++) tops[half] = top = half_max(maxima[half / 2], half % 2, top);
 #pragma unroll
         for (uint32_t step = 0; step < 2; step++) {
-            const float2 base = warp < HALF_WARPS ? tops[2 * step] : tops[2 * step + 1];
+            const float2 base = base_of(warp < HALF_WARPS ? tops[2 * step] : tops[2 * step + 1]);
             float (&v)[4] = s[step];
             v[0] = power_of(v[0] - base.x), v[1] = power_of(v[1] - base.y), v[2] = power_of(v[2] - base.x), v[3] = power_of(v[3] - base.y);
             sums[(step * WARPS + warp) * WARP + lane] = make_float2(__fadd_rn(v[0], v[2]), __fadd_rn(v[1], v[3]));
@@ -106,8 +108,8 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
             return;
         }
         put_part<DIM>(args, head, heads, shape.splits, split, out, top, total);
-        if (args.ended == nullptr || !ends_last(args, row, splits_of(keys))) return;
-        merge_splits(args, b, head, heads, shape.splits, splits_of(keys), totals);
+        if (args.ended == nullptr || !ends_last(args, row, splits_of(keys) - split_of(seen))) return;
+        merge_splits(args, b, head, heads, shape.splits, split_of(seen), splits_of(keys), totals);
         put_heads<ANY_FORM, DIM>(args, b.results(), row, kv_head * group + in_group, heads, totals);
         return;
     }
@@ -117,7 +119,7 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
 #define ATTEND(DIM)                                                                                                                              \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_split_##DIM(const __grid_constant__ AttentionArgs args, Shape shape) {       \
         if constexpr (DIM == 64 || DIM == 128) {                                                                                                 \
-            if (gridDim.x == 1 && gridDim.y == args.in.kv_heads && args.out.q != nullptr) return attend_whole<DIM>(args);                        \
+            if (gridDim.x == 1 && gridDim.y == args.in.kv_heads && args.out.q != nullptr && args.window >= SHORT_SPLIT) return attend_whole<DIM>(args);                        \
         }                                                                                                                                        \
         attend_split<DIM, false>(args, shape);                                                                                                   \
     }                                                                                                                                            \

@@ -1,5 +1,5 @@
-// What is done element by element: additions, scales, caps, and the activations of the feed-forward, alone (`gelu_tanh`) and as gated units
-// (`gelu_tanh_mul`; Shazeer, "GLU Variants Improve Transformer"). A thread an element; each kernel writes the form that the next multiplication reads.
+// What is done element by element: additions, scales, caps, and the activations of the feed-forward, alone (`gelu_erf`) and as gated units
+// (`gelu_erf_mul`; Shazeer, "GLU Variants Improve Transformer"). A thread an element; each kernel writes the form that the next multiplication reads.
 #include "common/activation.cuh"
 
 struct ElementwiseArgs {
@@ -22,15 +22,6 @@ __device__ __forceinline__ void map_elements(const ElementwiseArgs &args, F f) {
 
 __device__ __forceinline__ float cap_of(float x, float cap) { return __fmul_rn(cap, tanhf(__fdiv_rn(x, cap))); }
 
-__device__ __forceinline__ float sigmoid_of(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x))); }
-
-__device__ __forceinline__ float silu_of(float x) { return __fdiv_rn(x, __fadd_rn(1.0f, expf(-x))); }
-
-__device__ __forceinline__ float gelu_tanh_of(float x) {
-    const float inner = __fmul_rn(0.79788456080286535588f, __fmaf_rn(__fmul_rn(0.044715f, __fmul_rn(x, x)), x, x));
-    return __fmul_rn(__fmul_rn(0.5f, x), __fadd_rn(1.0f, tanhf(inner)));
-}
-
 __device__ __forceinline__ float gelu_erf_of(float x) { return __fmul_rn(__fmul_rn(0.5f, x), __fadd_rn(1.0f, erff(__fmul_rn(x, 0.70710678118654752440f)))); }
 
 __device__ __forceinline__ float squared_relu_of(float x) {
@@ -41,7 +32,7 @@ __device__ __forceinline__ float squared_relu_of(float x) {
 // `a` is the limit, `b` the slope of the sigmoid.
 __device__ __forceinline__ float clamped_silu_of(const ElementwiseArgs &args, float gate, float up) {
     const float g = fminf(gate, args.a), u = fminf(fmaxf(up, -args.a), args.a);
-    return __fmul_rn(__fmul_rn(g, sigmoid_of(__fmul_rn(args.b, g))), __fadd_rn(u, 1.0f));
+    return __fmul_rn(activate(Sigmoid{args.b, 0.0f}, g), __fadd_rn(u, 1.0f));
 }
 
 #define ELEMENTWISE(name, expression)                                                                          \
@@ -51,16 +42,15 @@ __device__ __forceinline__ float clamped_silu_of(const ElementwiseArgs &args, fl
 
 ELEMENTWISE(copy_rows, x)  // only the form of it
 ELEMENTWISE(add, __fadd_rn(x, args.y[at]))
-ELEMENTWISE(add_scaled, __fadd_rn(x, __fmul_rn(args.y[at], args.a)))
+ELEMENTWISE(add_scaled, __fmaf_rn(args.a, args.y[at], x))
 ELEMENTWISE(mul, __fmul_rn(x, args.y[at]))
 ELEMENTWISE(scale, __fmul_rn(x, args.a))
 ELEMENTWISE(softcap, cap_of(x, args.a))
 // `a` is the factor of the logarithm of how often the position has passed the trained context.
 ELEMENTWISE(temperature, __fmul_rn(x, __fmaf_rn(args.a, logf((float)(1 + args.rows[blockIdx.y].position / args.period)), 1.0f)))
-ELEMENTWISE(silu, silu_of(x))
-ELEMENTWISE(silu_mul, __fmul_rn(silu_of(x), args.y[at]))
-ELEMENTWISE(gelu_tanh, gelu_tanh_of(x))
-ELEMENTWISE(gelu_tanh_mul, __fmul_rn(gelu_tanh_of(x), args.y[at]))
+// SiLU, and GELU by the hyperbolic tangent.
+ELEMENTWISE(sigmoid, activate(Sigmoid{args.a, args.b}, x))
+ELEMENTWISE(sigmoid_mul, gated(Sigmoid{args.a, args.b}, x, args.y[at]))
 ELEMENTWISE(gelu_erf, gelu_erf_of(x))
 ELEMENTWISE(gelu_erf_mul, __fmul_rn(gelu_erf_of(x), args.y[at]))
 ELEMENTWISE(squared_relu, squared_relu_of(x))

@@ -117,7 +117,7 @@ __device__ __forceinline__ void multiply(const MatmulArgs &args, const Shape &sh
     if (args.x.factors != nullptr) mine = __fmul_rn(mine, args.x.factors[out_row]);
     float *out = segment.out + (size_t)out_row * m.rows + out_col;
     if (segment.bias != nullptr) mine = __fadd_rn(mine, segment.bias[out_col]);
-    *out = segment.adds ? __fadd_rn(*out, mine) : mine;
+    *out = segment.adds ? __fmaf_rn(segment.adds, mine, *out) : mine;
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS *WARP, 2) matmul_1(const __grid_constant__ MatmulArgs args, Shape shape) {

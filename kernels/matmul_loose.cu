@@ -278,7 +278,7 @@ __device__ __forceinline__ void put_outputs(const Segment &segment, Place place,
         if (at.x >= rows) continue;
         float v = sum(i);
         if (segment.bias != nullptr) v = __fadd_rn(v, segment.bias[at.x]);
-        segment.out[(size_t)at.y * rows + at.x] = segment.adds ? __fadd_rn(before[i], v) : v;
+        segment.out[(size_t)at.y * rows + at.x] = segment.adds ? __fmaf_rn(segment.adds, v, before[i]) : v;
     }
 }
 
@@ -313,7 +313,7 @@ __device__ __forceinline__ void put_gated(const Plan<T> &plan, const Corner &at,
         float v[4];
 #pragma unroll
         for (uint32_t k = 0; k < 4; k++) v[k] = __fmul_rn(sum[4 * i + k], factor_of(args, column + k % 2, plan.batch));
-        const float units[2] = {gated(v[0], v[2]), gated(v[1], v[3])};
+        const float units[2] = {gated(args.unit, v[0], v[2]), gated(args.unit, v[1], v[3])};
         // A thread and the one of the unit two further have two neighbours in memory each.
         const float other = __shfl_xor_sync(ALL_LANES, upper ? units[0] : units[1], 8);
         const uint32_t pair = upper ? loose_pair(other, units[1]) : loose_pair(units[0], other);
@@ -368,7 +368,7 @@ __device__ __forceinline__ void put_parts(const Plan<T> &plan, const Corner &at,
             if (at.column + column >= plan.batch) continue;
             float v[4];
 #pragma unroll
-            for (uint32_t k = 0; k < 4; k++) v[k] = gated(total(column, row + k), total(column, row + k + 8));
+            for (uint32_t k = 0; k < 4; k++) v[k] = gated(args.unit, total(column, row + k), total(column, row + k + 8));
             put_loose_quad(args.gated, at.column + column, unit, args.segments[0].matrix.rows, make_float4(v[0], v[1], v[2], v[3]));
         }
     }

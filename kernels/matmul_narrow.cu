@@ -311,7 +311,7 @@ struct Output {
         const uint32_t rows = segment.matrix.rows, at = tile.row + row();
         if (column() >= batch || at >= rows) return;
         if (segment.bias != nullptr) v = __fadd_rn(v, segment.bias[at]);
-        segment.out[(size_t)column() * rows + at] = segment.adds ? __fadd_rn(first, v) : v;
+        segment.out[(size_t)column() * rows + at] = segment.adds ? __fmaf_rn(segment.adds, v, first) : v;
     }
 
     __device__ __forceinline__ void end_gated(const TensorArgs &args, uint32_t unit, uint32_t tile, uint32_t batch, float v) {
@@ -319,7 +319,7 @@ struct Output {
             first = v;
             return;
         }
-        v = gated(first, v);
+        v = gated(args.unit, first, v);
         if (tile == 1) second = v;
         else put_gated(args, batch, column(), unit, row(), second, v);
     }

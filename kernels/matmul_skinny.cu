@@ -318,7 +318,7 @@ struct Finisher {
             if (plan.is_gated()) {
                 // Lanes of units two apart have two neighbours in memory.
                 const uint32_t unit = out.at.row + row_of(i) / 16 * 8 + g;
-                const float own = gated(v[0], v[1]), other = __shfl_xor_sync(ALL_LANES, own, 16);
+                const float own = gated(plan.args.unit, v[0], v[1]), other = __shfl_xor_sync(ALL_LANES, own, 16);
                 if (column >= plan.batch || unit % 4 >= 2) continue;
                 const size_t to = loose_quad_at(column, unit & ~3u, rows);
                 *reinterpret_cast<uint32_t *>(args.gated.q + (unit & 1 ? to ^ 16 : to)) = loose_pair(own, other);
@@ -327,7 +327,7 @@ struct Finisher {
                 for (uint32_t r = 0; r < 2; r++) {
                     const uint32_t row = out.at.row + row_of(i) + 8 * r;
                     const float biased = segment.bias != nullptr ? __fadd_rn(v[r], segment.bias[row]) : v[r];
-                    segment.out[(size_t)column * rows + row] = segment.adds ? __fadd_rn(out.before[i][r], biased) : biased;
+                    segment.out[(size_t)column * rows + row] = segment.adds ? __fmaf_rn(segment.adds, biased, out.before[i][r]) : biased;
                 }
             }
         }

@@ -381,14 +381,14 @@ __device__ __forceinline__ void finish_tiles(const Plan<T> &plan) {
             if (plan.is_gated()) {
                 // The first sixteen units of a block, then the others.
                 const uint32_t own = lane / 8 % 2 * 16 + lane % 8;
-                const float v = gated(__fmul_rn(add_up(plan, column, own), factor[i]), __fmul_rn(add_up(plan, column, own + 8), factor[i]));
+                const float v = gated(args.unit, __fmul_rn(add_up(plan, column, own), factor[i]), __fmul_rn(add_up(plan, column, own + 8), factor[i]));
                 if (tile == 0) kept[i] = v;
                 else emit_blocks(args.gated, column, at.row - 16 + lane, rows, lane < 16 ? kept[i] : v);
                 continue;
             }
             float v = __fmul_rn(add_up(plan, column, T::ROWS == WARP ? lane : lane % T::ROWS), factor[i]);
             if (segment.bias != nullptr) v = __fadd_rn(v, bias);
-            if (segment.adds) v = __fadd_rn(before[i], v);
+            if (segment.adds) v = __fmaf_rn(segment.adds, v, before[i]);
             if (is_row) segment.out[(size_t)column * rows + row] = v;
         }
         __syncwarp();

@@ -331,7 +331,7 @@ __device__ __forceinline__ void put_sums(const Tiles<Tile<MT, NT, R>> &tiles, co
         if (args.x.factors != nullptr) v = __fmul_rn(v, args.x.factors[column]);
         float *out = segment.out + (size_t)column * rows + row;
         if (segment.bias != nullptr) v = __fadd_rn(v, segment.bias[row]);
-        *out = segment.adds ? __fadd_rn(*out, v) : v;
+        *out = segment.adds ? __fmaf_rn(segment.adds, v, *out) : v;
     }
 }
 
@@ -348,7 +348,7 @@ __device__ __forceinline__ void put_gated(const Tiles<Tile<MT, NT, R>> &tiles, c
         const float factor = args.x.factors != nullptr && column < tiles.sizes.batch ? args.x.factors[column] : 1.0f;
         float v = __fmul_rn(sum[0][n], factor);
         if constexpr (MT == 2) {
-            v = gated(v, __shfl_down_sync(ALL_LANES, v, 16));
+            v = gated(args.unit, v, __shfl_down_sync(ALL_LANES, v, 16));
             if (at.half == 0) {
                 kept[n * WARPS * WARP] = v;
                 continue;
@@ -356,7 +356,7 @@ __device__ __forceinline__ void put_gated(const Tiles<Tile<MT, NT, R>> &tiles, c
             const float upper = __shfl_up_sync(ALL_LANES, v, 16);
             v = lane < 16 ? kept[n * WARPS * WARP] : upper;
         } else {
-            v = gated(v, __fmul_rn(sum[1][n], factor));
+            v = gated(args.unit, v, __fmul_rn(sum[1][n], factor));
         }
         if (column < tiles.sizes.batch) emit_blocks(args.gated, column, row, args.segments[0].matrix.rows, v);
     }

@@ -188,7 +188,7 @@ struct Outputs {
 #pragma unroll
             for (uint32_t k = 0; k < AT_ONCE; k++) {
                 if (segment.bias != nullptr) v[k] = __fadd_rn(v[k], bias);
-                if (segment.adds) v[k] = __fadd_rn(before[k], v[k]);
+                if (segment.adds) v[k] = __fmaf_rn(segment.adds, v[k], before[k]);
                 if (exists(k)) *place(k) = v[k];
             }
         }
@@ -205,7 +205,7 @@ struct Outputs {
             int q[AT_ONCE], sums[AT_ONCE];
             BlockScale block[AT_ONCE];
 #pragma unroll
-            for (uint32_t k = 0; k < AT_ONCE; k++) v[k] = gated(sum(first + k, 0), sum(first + k, T::ROWS / 2));
+            for (uint32_t k = 0; k < AT_ONCE; k++) v[k] = gated(args.unit, sum(first + k, 0), sum(first + k, T::ROWS / 2));
 #pragma unroll
             for (uint32_t k = 0; k < AT_ONCE; k++) largest[k] = __reduce_max_sync(ALL_LANES, magnitude(v[k]));
 #pragma unroll

@@ -32,7 +32,7 @@ struct Columns {
 };
 
 template <int DIM>
-__device__ __forceinline__ void start_step(const Cached &cached, const __half *run, uint32_t page, uint32_t first, uint32_t keys, __half *to) {
+__device__ __forceinline__ void start_step(const Cached &cached, const __half *run, uint32_t page, uint32_t first, uint32_t keys, bool is_seen, __half *to) {
     constexpr uint32_t CHUNKS = DIM / 8, ROWS = STEP / 2;
     // Each half of the block copies a page.
     const uint32_t half = threadIdx.x / (THREADS<DIM> / 2), thread = threadIdx.x % (THREADS<DIM> / 2);
@@ -41,14 +41,13 @@ __device__ __forceinline__ void start_step(const Cached &cached, const __half *r
 #pragma unroll
     for (uint32_t i = thread; i < ROWS * CHUNKS; i += THREADS<DIM> / 2) {
         const uint32_t row = i / CHUNKS;
-        copy_or_clear(to + row * (DIM + PAD) + i % CHUNKS * 8, from + i * 8, first + half * ROWS + row < keys);
+        copy_or_clear(to + row * (DIM + PAD) + i % CHUNKS * 8, from + i * 8, is_seen && first + half * ROWS + row < keys);
     }
 }
 
 template <int DIM>
-__device__ __forceinline__ void load_queries(const HeadsArgs &in, Columns<DIM> &c, uint32_t first, uint32_t kv_head, uint32_t rows) {
+__device__ __forceinline__ void load_queries(const HeadsArgs &in, Columns<DIM> &c, uint32_t first, uint32_t kv_head, uint32_t rows, float scale) {
     const uint32_t lane = threadIdx.x % WARP, group = in.heads / in.kv_heads;
-    const float scale = score_scale(DIM);
 #pragma unroll
     for (int n = 0; n < GROUPS<DIM>; n++) {
         const uint32_t column = first + n * GROUP_COLUMNS + lane / 4, row = column / group;
@@ -65,9 +64,9 @@ __device__ __forceinline__ void load_queries(const HeadsArgs &in, Columns<DIM> &
     }
 }
 
-// Scores a step of keys, and turns them into weights.
+// Scores a step of keys, and turns them into weights; queries see `window` positions, their own the last of them.
 template <int DIM>
-__device__ __forceinline__ void score_step(Columns<DIM> &c, const __half *keys, uint32_t first, bool masks) {
+__device__ __forceinline__ void score_step(Columns<DIM> &c, const __half *keys, uint32_t first, bool masks, int window) {
     const uint32_t lane = threadIdx.x % WARP;
     const __half *row = keys + lane % TILE * (DIM + PAD) + lane / TILE * 8;
     float s[GROUPS<DIM>][TILES][4] = {};
@@ -87,7 +86,7 @@ __device__ __forceinline__ void score_step(Columns<DIM> &c, const __half *keys, 
 #pragma unroll
             for (uint32_t i = 0; i < TILES * 4; i++) {
                 const int key = first + i / 4 * TILE + lane / 4 + i % 4 / 2 * 8;
-                if (key > c.last[n][i % 2]) s[n][i / 4][i % 4] = -INFINITY;
+                if (key > c.last[n][i % 2] || key <= c.last[n][i % 2] - window) s[n][i / 4][i % 4] = -INFINITY;
             }
         }
         float factor[2];
@@ -158,9 +157,9 @@ __device__ __forceinline__ void end_split(Columns<DIM> &c, float *results, bool 
     }
 }
 
-// Walks over the keys of a sequence for the columns that belong to it.
+// Walks over the keys of a sequence from `seen` on for the columns that belong to it.
 template <int DIM>
-__device__ __forceinline__ void walk(const Cached &cached, Columns<DIM> &c, __half *stages, float *results, uint32_t keys) {
+__device__ __forceinline__ void walk(const Cached &cached, Columns<DIM> &c, __half *stages, float *results, uint32_t seen, uint32_t keys, int window) {
     constexpr uint32_t STAGE = STEP * (DIM + PAD);
     int least = 0x7fffffff, most = -1;
 #pragma unroll
@@ -174,19 +173,22 @@ __device__ __forceinline__ void walk(const Cached &cached, Columns<DIM> &c, __ha
         for (uint32_t i = 0; i < DIM / TILE * 4; i++) c.out[n][i / 4][i % 4] = 0.0f;
     }
     least = __reduce_min_sync(ALL_LANES, least), most = __reduce_max_sync(ALL_LANES, most);
-    const uint32_t items = (keys + STEP - 1) / STEP * 2, own = threadIdx.x / (THREADS<DIM> / 2) * PAGE_TOKENS;
-    const auto page_of = [&](uint32_t item) { return item / 2 * STEP + own < keys ? cached.page_of(item / 2 * STEP + own) : 0; };
+    const uint32_t items = (keys + STEP - 1) / STEP * 2, begin = seen / STEP * 2, own = threadIdx.x / (THREADS<DIM> / 2) * PAGE_TOKENS;
+    // Pages that no row sees may be gone.
+    const auto is_seen = [&](uint32_t item) { return item / 2 * STEP + own + PAGE_TOKENS > seen; };
+    const auto page_of = [&](uint32_t item) { return item / 2 * STEP + own < keys && is_seen(item) ? cached.page_of(item / 2 * STEP + own) : 0; };
     const auto start = [&](uint32_t item, uint32_t page) {
         const __half *run = item % 2 == 0 ? cached.keys : cached.values;
-        if (item < items) start_step<DIM>(cached, run, page, item / 2 * STEP, keys, stages + item % STAGES * STAGE);
+        if (item < items) start_step<DIM>(cached, run, page, item / 2 * STEP, keys, is_seen(item), stages + item % STAGES * STAGE);
         commit_copies();
     };
     // The last walk's stages are free when all warps are here.
     __syncthreads();
 #pragma unroll
-    for (uint32_t item = 0; item < STAGES - 1; item++) start(item, page_of(item));
-    uint32_t page = page_of(STAGES - 1), split = 0;
-    for (uint32_t item = 0; item < items; item++) {
+    for (uint32_t item = begin; item < begin + STAGES - 1; item++) start(item, page_of(item));
+    const uint32_t first_split = split_of(seen);
+    uint32_t page = page_of(begin + STAGES - 1), split = first_split;
+    for (uint32_t item = begin; item < items; item++) {
         wait_copies<STAGES - 2>();
         __syncthreads();
         start(item + STAGES - 1, page);
@@ -195,14 +197,14 @@ __device__ __forceinline__ void walk(const Cached &cached, Columns<DIM> &c, __ha
         const __half *stage = stages + item % STAGES * STAGE;
         if (first > most) continue;
         if (item % 2 == 0) {
-            score_step(c, stage, first, first + (int)STEP - 1 > least);
+            score_step(c, stage, first, first + (int)STEP - 1 > least || first <= most - window, window);
             continue;
         }
         mix_step(c, stage);
         // Keys that follow a warp's last one change nothing, so its last split may end before theirs does.
         const int next = first + STEP;
         if (next == (int)split_start(split + 1) || next > most) {
-            end_split(c, results, split == 0);
+            end_split(c, results, split == first_split);
             split++;
         }
     }
@@ -252,8 +254,10 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     __half *stages = reinterpret_cast<__half *>(shared);
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, own = warp * GROUPS<DIM> * GROUP_COLUMNS, first = block + own;
     float *results = reinterpret_cast<float *>(stages + STAGES * STEP * (DIM + PAD)) + own * (DIM + 4);
+    // No position is so large.
+    const int window = (int)min(args.window, 0x40000000u);
     Columns<DIM> c;
-    load_queries<DIM>(in, c, first, kv_head, shape.rows);
+    load_queries<DIM>(in, c, first, kv_head, shape.rows, args.scale);
     __syncthreads();
     for (uint32_t start = 0, end; start < count; start = end) {
         const uint32_t slot = slots[start];
@@ -268,7 +272,7 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
                 c.last[n][j] = row >= start && row < end ? (int)positions[row] : -1;
             }
         }
-        walk<DIM>(Cached(in, slot, kv_head), c, stages, results, positions[end - 1] + 1);
+        walk<DIM>(Cached(in, slot, kv_head), c, stages, results, first_seen(args, positions[start]), positions[end - 1] + 1, window);
         finish<DIM>(args, c, results, first, kv_head, first_row + start, first_row + end, part_stride(shape));
     }
 }

@@ -109,7 +109,10 @@ __device__ __forceinline__ void emit_quad(const Activation &out, uint32_t row, u
     if (quad % 8 == 0) out.meta[at / 8] = meta;
 }
 
-// The gated unit of the feed-forward.
-__device__ __forceinline__ float gated(float gate, float up) {
-    return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.0f, expf(-gate))), up);
+__device__ __forceinline__ float activate(const Sigmoid &kind, float x) {
+    const float inner = __fmul_rn(x, __fmaf_rn(__fmul_rn(kind.cubic, x), x, kind.linear));
+    return __fdiv_rn(x, __fadd_rn(1.0f, expf(-inner)));
 }
+
+// The gated unit of the feed-forward.
+__device__ __forceinline__ float gated(const Sigmoid &kind, float gate, float up) { return __fmul_rn(activate(kind, gate), up); }

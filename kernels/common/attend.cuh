@@ -18,7 +18,7 @@ constexpr uint32_t COLUMNS = 8;
 constexpr uint32_t STAGES = 3;
 // A maximum holds for half a step.
 constexpr uint32_t HALF_WARPS = WARPS / 2;
-constexpr uint32_t NONE = 0xffffffffu;
+constexpr uint32_t NONE = 0xffffffffu, HIDDEN = 0x40000000u;
 // Splits whose factors the last block holds at a time.
 constexpr uint32_t MERGED = 256;
 
@@ -66,15 +66,17 @@ __host__ __device__ constexpr bool fits_twice(uint32_t beside) {
     return DIM > 128 || 2 * (Buffers<DIM>::BYTES + beside + sizeof(uint32_t) + BLOCK_BYTES) <= PROCESSOR_BYTES;
 }
 
-// A step that is copied: the warp's first position of it, NONE where there is no such step, and the page of that.
+// A step that is copied: the warp's first position of it, NONE where there is no such step, HIDDEN where its row sees none of them, and the page of that.
 struct Ahead {
     uint32_t key, page;
 
-    // `first` is that of the step.
-    __device__ __forceinline__ Ahead(uint32_t first, uint32_t keys, const Cached &cached) : key(NONE), page(0) {
+    // `first` is that of the step, `seen` the first that the row sees.
+    __device__ __forceinline__ Ahead(uint32_t first, uint32_t seen, uint32_t keys, const Cached &cached) : key(NONE), page(0) {
         if (first == NONE) return;
         key = first + threadIdx.x / WARP * TILE;
-        if (key < keys) page = cached.page_of(key);
+        // The page may be gone.
+        if (key + TILE <= seen) key = HIDDEN;
+        else if (key < keys) page = cached.page_of(key);
     }
 };
 
@@ -113,10 +115,9 @@ struct Place {
 // `wait` is called once everything is known that producers do not tell.
 template <uint32_t DIM, typename Wait>
 __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, uint32_t row, const Place &place, uint32_t kv_head,
-                                           const float *q, uint32_t heads, bool has_own, bool stores, const Wait &wait) {
+                                           const float *q, uint32_t heads, float scale, bool has_own, bool stores, const Wait &wait) {
     constexpr uint32_t PAIRS = (DIM / 2 + WARP - 1) / WARP;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, half = in.half_dims, tasks = heads + (has_own ? 2 : 0);
-    const float scale = score_scale(DIM);
     __half *queries = reinterpret_cast<__half *>(b.queries);
     for (uint32_t i = threadIdx.x; i < DIM / TILE * WARP; i += THREADS) {
         if (i % WARP / 4 >= heads) b.queries[i] = make_uint2(0, 0);
@@ -221,6 +222,11 @@ __device__ __forceinline__ void mix(const __half *values, const uint2 *weights, 
     }
 }
 
+// What scores are taken relative to: the maximum so far, or 0 where nothing but hidden positions came; their weights are 0 then.
+__device__ __forceinline__ float2 base_of(float2 top) {
+    return make_float2(top.x == -INFINITY ? 0.0f : top.x, top.y == -INFINITY ? 0.0f : top.y);
+}
+
 // What sums so far are multiplied by.
 __device__ __forceinline__ float2 factor_between(float2 before, float2 top) { return make_float2(power(before.x - top.x), power(before.y - top.y)); }
 
@@ -249,10 +255,10 @@ __device__ __forceinline__ void add_half(const float2 *sums, float2 factor, floa
     sum.x = __fmaf_rn(sum.x, factor.x, v.x), sum.y = __fmaf_rn(sum.y, factor.y, v.y);
 }
 
-// Factors of some splits of a head, relative to the maximum of all; by a warp.
-__device__ __forceinline__ void weigh_splits(const float2 *states, float2 *factors, uint32_t first, uint32_t count, uint32_t splits) {
+// Factors of some splits of a head, relative to the maximum of all from `begin` on; by a warp.
+__device__ __forceinline__ void weigh_splits(const float2 *states, float2 *factors, uint32_t first, uint32_t count, uint32_t begin, uint32_t splits) {
     float top = -INFINITY;
-    for (uint32_t split = threadIdx.x % WARP; split < splits; split += WARP) {
+    for (uint32_t split = begin + threadIdx.x % WARP; split < splits; split += WARP) {
         const float2 state = __ldcg(states + split);
         top = fmaxf(top, state.x);
         if (split - first < count) factors[split - first] = state;
@@ -262,14 +268,14 @@ __device__ __forceinline__ void weigh_splits(const float2 *states, float2 *facto
     for (uint32_t i = threadIdx.x % WARP; i < count; i += WARP) factors[i].x = power(factors[i].x - top);
 }
 
-// Merges a row's splits, by the block that ended last.
+// Merges a row's splits from `begin` on, by the block that ended last.
 template <uint32_t DIM>
 __device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Buffers<DIM> &b, size_t head, uint32_t heads, uint32_t stride,
-                                             uint32_t splits, float *totals) {
+                                             uint32_t begin, uint32_t splits, float *totals) {
     constexpr uint32_t KEPT = COLUMNS * DIM / THREADS;
     const uint32_t warp = threadIdx.x / WARP, width = heads * DIM, quads = width / 4, at_once = min(Buffers<DIM>::PARTS / width, MERGED);
     float out[KEPT] = {}, sum[KEPT] = {};
-    for (uint32_t first = 0; first < splits; first += at_once) {
+    for (uint32_t first = begin; first < splits; first += at_once) {
         const uint32_t count = min(splits - first, at_once);
         const float *mixed = args.mixed + (head * stride + first) * DIM;
         for (uint32_t split = threadIdx.x / quads, at = threadIdx.x % quads; split < count;) {
@@ -279,7 +285,7 @@ __device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Bu
             if (at >= quads) split++, at -= quads;
         }
         commit_copies();
-        if (warp < heads) weigh_splits(args.states + (head + warp) * stride, b.factors() + warp * MERGED, first, count, splits);
+        if (warp < heads) weigh_splits(args.states + (head + warp) * stride, b.factors() + warp * MERGED, first, count, begin, splits);
         wait_copies<0>();
         __syncthreads();
 #pragma unroll

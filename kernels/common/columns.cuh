@@ -166,7 +166,7 @@ __device__ __forceinline__ void multiply_octets(const MatvecArgs &args, const Se
         const float factor = norm_factor(space.shares, args.cols, args.eps), total = __fmul_rn(add_octet(space.parts[warp]), factor);
         if constexpr (GATED) {
             const float up = __shfl_down_sync(ALL_LANES, total, WARP / 2);
-            if (lane % 4 == 0 && lane < WARP / 2) space.outputs[warp * OCTET / 2 + lane / 4] = gated(total, up);
+            if (lane % 4 == 0 && lane < WARP / 2) space.outputs[warp * OCTET / 2 + lane / 4] = gated(args.unit, total, up);
         } else if (lane % 4 == 0) {
             segment.out[column] = segment.bias != nullptr ? __fadd_rn(total, bias) : total;
         }

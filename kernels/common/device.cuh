@@ -48,6 +48,11 @@ struct Activation {
     float *factors;
 };
 
+// An activation x / (1 + exp(-x (linear + cubic x^2))): SiLU has 1 and 0, GELU by the hyperbolic tangent 2 sqrt(2 / pi) and 0.044715 times that.
+struct Sigmoid {
+    float linear, cubic;
+};
+
 // Lets the next kernel of the graph begin its launch, once all blocks have come here.
 __device__ __forceinline__ void release_successors() {
 #if __CUDA_ARCH__ >= 900

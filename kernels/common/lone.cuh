@@ -232,7 +232,7 @@ __device__ __forceinline__ void multiply_lone(const MatvecArgs &args, const Segm
         const float v = __fmul_rn(add_lanes(space.sums[warp]), factor);
         if (pairs) {
             const float up = __shfl_down_sync(ALL_LANES, v, 4);
-            if (lane % 8 == 0 && row <= i) space.outputs[0][warp + WARPS * row] = gated(v, up);
+            if (lane % 8 == 0 && row <= i) space.outputs[0][warp + WARPS * row] = gated(args.unit, v, up);
         } else if (const uint32_t col = first + WARPS * (2 * row + side); lane % 4 == 0 && row <= i && col < end) {
             const float plus = i < ROUNDS || segment.bias == nullptr ? bias : segment.bias[col];
             put_sum(args, segment, segment.out, col, v, plus, i < ROUNDS || !segment.adds ? residual : segment.out[col], key);

@@ -7,13 +7,14 @@ struct Segment {
     const float *bias;
     float *out;
     uint32_t first_tile;
-    uint32_t adds;
+    float adds;  // what the result is multiplied by and then added to `out`; 0 where it takes the place of that
 };
 
 // What products of several rows take, with what stands behind them.
 struct TensorArgs {
     Activation x;
-    Activation gated;  // where silu(segment 0) * segment 1 goes; x is null where the segments are independent
+    Activation gated;  // where activate(segment 0) * segment 1 goes; x is null where the segments are independent
+    Sigmoid unit;      // of that activation
     uint32_t cols, count;
     uint32_t on_outputs;  // whether x has a row for each output instead of each row of the batch
     uint32_t most_shared, in_bulk;  // for the host

@@ -14,7 +14,8 @@
 struct MatvecArgs {
     Activation x;       // the input of the norm where there is one; its 8-bit form is then made here
     const float *norm;  // weights, null without a norm
-    Activation gated;   // where silu(segment 0) * segment 1 goes; x is null where the segments are independent
+    Activation gated;   // where activate(segment 0) * segment 1 goes; x is null where the segments are independent
+    Sigmoid unit;       // of that activation
     unsigned long long *best;  // null where no token is chosen
     float eps;
     uint32_t cols, count, rows_a_warp;  // with a gated unit, pairs of rows a warp
@@ -271,7 +272,7 @@ __device__ __forceinline__ void prepare_plain(const MatvecArgs &args, const Inpu
 __device__ __forceinline__ void put_sum(const MatvecArgs &args, const Segment &segment, float *out, uint32_t col, float v, float bias,
                                         float residual, unsigned long long &key) {
     if (segment.bias != nullptr) v = __fadd_rn(v, bias);
-    if (segment.adds) v = __fadd_rn(residual, v);
+    if (segment.adds) v = __fmaf_rn(segment.adds, v, residual);
     out[col] = v;
     if (args.best != nullptr) key = max(key, key_of(v, col));
 }
@@ -403,7 +404,7 @@ __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &
         const float v = __fmul_rn(add_lanes(space.sums[warp]), factor);
         if (pairs) {
             const float up = __shfl_down_sync(ALL_LANES, v, 4);
-            if (lane % 8 == 0 && row <= i) space.outputs[n][warp + WARPS * row] = gated(v, up);
+            if (lane % 8 == 0 && row <= i) space.outputs[n][warp + WARPS * row] = gated(args.unit, v, up);
         } else if (lane % 4 == 0 && row <= i && row < (side ? streams.rows[1] : streams.rows[0])) {
             const uint32_t col = first + WARPS * (2 * row + side);
             const float plus = col == column || segment.bias == nullptr ? bias : segment.bias[col];

@@ -378,8 +378,8 @@ __device__ __forceinline__ void attend_whole(const AttentionArgs &args) {
         own.turn(cos, sin, lane, half);
 #pragma unroll
         for (uint32_t j = 0; j < PAIRS; j++) {
-            store_shared(first_to[j], __float2half_rn(__fmul_rn(own.a[j], score_scale(DIM))));
-            store_shared(second_to[j], __float2half_rn(__fmul_rn(own.c[j], score_scale(DIM))));
+            store_shared(first_to[j], __float2half_rn(__fmul_rn(own.a[j], args.scale)));
+            store_shared(second_to[j], __float2half_rn(__fmul_rn(own.c[j], args.scale)));
         }
     }
     if (has_kv) {

@@ -42,9 +42,8 @@ __device__ __forceinline__ uint32_t split_start(uint32_t split) {
 // Parts that a row has room for: where it is a prompt's, or has but one split, its block leaves one.
 __device__ __forceinline__ uint32_t part_stride(const Shape &shape) { return max(shape.splits, 1u); }
 
-// What a query is multiplied by, so that scores are powers of two.
+// Scores are powers of two.
 constexpr float LOG2_E = 1.4426950408889634f;
-__device__ __forceinline__ float score_scale(uint32_t dim) { return __fmul_rn(LOG2_E, __frcp_rn(__fsqrt_rn((float)dim))); }
 
 // 2^e for a whole number that is not positive, or minus infinity. The difference of two minus infinities gives 1: their sums are 0.
 __device__ __forceinline__ float power(float e) { return e < -126.0f ? 0.0f : __int_as_float(((int)e + 127) << 23); }

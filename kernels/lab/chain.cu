@@ -118,12 +118,12 @@ struct Chain {
         const Activation input{x, q, meta, nullptr};
         args.x = input, args.eps = 1e-5f, args.cols = cols, args.count = parts.size();
         args.norm = kind == OUT || kind == DOWN ? nullptr : norm;
-        if (kind == GATE) args.gated = Activation{hidden, q, meta, nullptr};
+        if (kind == GATE) args.gated = Activation{hidden, q, meta, nullptr}, args.unit = Sigmoid{1.0f, 0.0f};
         if (kind == HEAD) args.best = best;
         args.rows_a_warp = tiles[kind].rows, args.stages = tiles[kind].stages, args.units = tiles[kind].units;
         for (size_t i = 0; i < parts.size(); i++) {
             const Matrix m = matrix(parts[i].first, parts[i].second, cols);
-            args.segments[i] = Segment{m, nullptr, hidden, step.tiles, kind == OUT || kind == DOWN};
+            args.segments[i] = Segment{m, nullptr, hidden, step.tiles, kind == OUT || kind == DOWN ? 1.0f : 0.0f};
             args.stage_bytes = std::max(args.stage_bytes, std::min(args.units * unit_bytes(m), 2 * m.row_bytes));
             step.bytes += (size_t)m.rows * m.row_bytes;
             if (kind != GATE || i == 0) step.tiles += (m.rows + WARPS * args.rows_a_warp - 1) / (WARPS * args.rows_a_warp);

@@ -40,22 +40,24 @@ args! {
     NormArgs { x: Address, weight: Address, out: Activation, width: u32, eps: f32, selected: Address }
     /// A norm whose result is there as such, added to `sum` where that is not 0.
     NormalizeArgs {
-        x: Address, weight: Address, bias: Address, sum: Address, out: Activation, width: u32, eps: f32, centered: u32, pad: u32,
+        x: Address, weight: Address, bias: Address, sum: Address, out: Activation, width: u32, eps: f32, centered: u32, factor: f32,
     }
     /// What is done element by element with `x`, in place; `y`, `a` and `b` are the operation's.
     ElementwiseArgs { x: Activation, y: Address, rows: Address, width: u32, a: f32, b: f32, period: u32 }
     RopeArgs { x: Address, cos: Address, sin: Address, heads: u32, head_dim: u32, half_dims: u32, pairs: u32 }
+    /// The activation `x / (1 + exp(-x (linear + cubic x^2)))`.
+    Sigmoid { linear: f32, cubic: f32 }
     /// One product of a multiplication.
-    Segment { matrix: Matrix, bias: Address, out: Address, first_tile: u32, adds: u32 }
+    Segment { matrix: Matrix, bias: Address, out: Address, first_tile: u32, adds: f32 }
     MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; 3] }
     /// Products of many rows on tensor cores, with what stands behind them.
     TensorArgs {
-        x: Activation, gated: Activation, cols: u32, count: u32, on_outputs: u32, most_shared: u32, in_bulk: u32, loose: u32,
+        x: Activation, gated: Activation, unit: Sigmoid, cols: u32, count: u32, on_outputs: u32, most_shared: u32, in_bulk: u32, loose: u32,
         segments: [Segment; 3],
     }
     /// Products of one row or a few, with what stands before and after them.
     MatvecArgs {
-        x: Activation, norm: Address, gated: Activation, best: Address, eps: f32, cols: u32, count: u32, rows_a_warp: u32,
+        x: Activation, norm: Address, gated: Activation, unit: Sigmoid, best: Address, eps: f32, cols: u32, count: u32, rows_a_warp: u32,
         stage_bytes: u32, stages: u32, units: u32, batch: u32, segments: [Segment; 3],
     }
     HeadsArgs {
@@ -149,7 +151,7 @@ mod tests {
         assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>()], [256, 32]);
         assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 80, 216]);
         assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [64, 40]);
-        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [280, 256, 216]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [288, 264, 216]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);

@@ -139,9 +139,7 @@ impl Lowering<'_> {
     /// Whether pages pass through shared memory, and matrix instructions multiply them.
     fn stages_pages(&self, kind: &AttentionKind) -> bool {
         let dim = self.program.kv.head_dim;
-        let is_plain = kind.window.is_none() && kind.softcap.is_none() && kind.sinks.is_none();
-        let is_usual = kind.scale == 1.0 / (dim as f32).sqrt();
-        is_plain && is_usual && !self.addresses.cache_f32 && STAGED_DIMS.contains(&dim)
+        kind.softcap.is_none() && kind.sinks.is_none() && !self.addresses.cache_f32 && STAGED_DIMS.contains(&dim)
     }
 
     /// Attention with staged pages; the arguments of prompts have only the queries of what stands in `heads`.

@@ -5,8 +5,9 @@
 use super::args::{Args, Matrix, MatvecArgs, Segment};
 use super::form::is_quantized;
 use super::lower::{Extent, Kernel, Lowering, ONE};
+use super::plain::sigmoid;
 use super::slim::Slim;
-use crate::plan::op::{Activation, Norm};
+use crate::plan::op::Norm;
 use crate::plan::{Op, ValueId};
 
 /// Multiprocessors that rows are spread over. Other chips get the same tiles: the number changes speed alone.
@@ -200,7 +201,7 @@ fn has_columns(args: &MatvecArgs) -> bool {
     let segments = &args.segments[..args.count as usize];
     let is_own = |matrix: &Matrix| matrix.dtype == TYPE_OF_COLUMNS && matrix.cols == COLUMNS;
     let of_tile = if args.best == 0 { TILE_ROWS } else { OCTET };
-    let fits = |each: &Segment| is_own(&each.matrix) && each.matrix.rows.is_multiple_of(of_tile) && each.adds == 0;
+    let fits = |each: &Segment| is_own(&each.matrix) && each.matrix.rows.is_multiple_of(of_tile) && each.adds == 0.0;
     args.norm != 0 && segments.iter().all(fits) && (args.best == 0 || args.count == 1)
 }
 
@@ -322,7 +323,7 @@ impl Lowering<'_> {
         };
         let (kernel, tiles, shared) = self.kernel_and_shared(&mut args, kind, tiles, input_bytes, is_float);
         let blocks = if is_head { Extent::Tiles { tiles, on_outputs: true } } else { Extent::Fixed(tiles) };
-        let covered = skipped + outs.len() + usize::from(follows);
+        let covered = skipped + outs.len() + follows;
         self.push(kernel, [blocks, ONE, ONE], 256, Args::Matvec(args), covered);
         self.launches.last_mut().expect("just added").shared_bytes = shared;
         true
@@ -379,25 +380,28 @@ impl Lowering<'_> {
         }
     }
 
-    /// Takes the op at `end` in, if it is the gated unit or the addition that belongs to these products.
-    fn join_follower(&self, args: &mut MatvecArgs, outs: &[ValueId], end: usize) -> bool {
+    /// Takes in the ops from `end` on that are the gated unit or the addition that belongs to these products; how many those are.
+    fn join_follower(&self, args: &mut MatvecArgs, outs: &[ValueId], end: usize) -> usize {
         match (self.program.ops.get(end), outs) {
-            (Some(&Op::Gate { kind: Activation::Silu, gate, up }), &[first, second])
+            (Some(&Op::Gate { kind, gate, up }), &[first, second])
                 if (first, second) == (gate, up) && self.uses.of_value(up).readers == 1 =>
             {
+                let Some(unit) = sigmoid(kind) else { return 0 };
                 let [a, b, _] = &args.segments;
                 let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(WARPS * PAIRS);
                 if !fits || a.bias != 0 || b.bias != 0 {
-                    return false;
+                    return 0;
                 }
-                args.gated = self.activation(gate);
+                (args.gated, args.unit) = (self.activation(gate), unit);
+                1
             }
-            (Some(&Op::Add { x, y }), &[only]) if y == only && self.uses.of_value(y).readers == 1 => {
-                (args.segments[0].out, args.segments[0].adds) = (self.value(x), 1);
+            (_, &[only]) => {
+                let Some(sum) = self.sum_of(only, end) else { return 0 };
+                (args.segments[0].out, args.segments[0].adds) = (self.value(sum.to), sum.factor);
+                sum.ops
             }
-            _ => return false,
+            _ => 0,
         }
-        true
     }
 
     /// Gives every segment its tiles; their number.

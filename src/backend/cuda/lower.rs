@@ -66,10 +66,8 @@ pub enum Kernel {
     Scale,
     Softcap,
     Temperature,
-    Silu,
-    SiluMul,
-    GeluTanh,
-    GeluTanhMul,
+    Sigmoid,
+    SigmoidMul,
     GeluErf,
     GeluErfMul,
     SquaredRelu,
@@ -464,7 +462,7 @@ impl Lowering<'_> {
                 bias: self.vector(bias),
                 out: self.value(out),
                 first_tile: args.tiles,
-                adds: 0,
+                adds: 0.0,
             };
             args.tiles += weights.rows.div_ceil(TILE_ROWS as u32);
             args.count += 1;
@@ -472,13 +470,11 @@ impl Lowering<'_> {
         }
         args.on_outputs = on_outputs.into();
         let mut covered = args.count as usize;
-        if let Some(&Op::Add { x: sum, y }) = self.program.ops.get(self.next + covered)
-            && args.count == 1
-            && y == product
-            && self.uses.of_value(y).readers == 1
+        if args.count == 1
+            && let Some(sum) = self.sum_of(product, self.next + covered)
         {
-            (args.segments[0].out, args.segments[0].adds) = (self.value(sum), 1);
-            covered += 1;
+            (args.segments[0].out, args.segments[0].adds) = (self.value(sum.to), sum.factor);
+            covered += sum.ops;
         }
         let grid = [Extent::Tiles { tiles: args.tiles, on_outputs }, ONE, ONE];
         self.push(Kernel::Matmul, grid, 256, Args::Matmul(args), covered);

@@ -1,7 +1,7 @@
 //! The names of the embedded kernels.
 
 /// File and name of each kernel, in the order of `Kernel` and of [`super::lower::Launch::function`].
-pub(super) const NAMES: [(&str, &str); 167] = [
+pub(super) const NAMES: [(&str, &str); 165] = [
     ("step", "step_begin"),
     ("select", "select_rows"),
     ("norm", "rms_norm"),
@@ -160,10 +160,8 @@ pub(super) const NAMES: [(&str, &str); 167] = [
     ("elementwise", "scale"),
     ("elementwise", "softcap"),
     ("elementwise", "temperature"),
-    ("elementwise", "silu"),
-    ("elementwise", "silu_mul"),
-    ("elementwise", "gelu_tanh"),
-    ("elementwise", "gelu_tanh_mul"),
+    ("elementwise", "sigmoid"),
+    ("elementwise", "sigmoid_mul"),
     ("elementwise", "gelu_erf"),
     ("elementwise", "gelu_erf_mul"),
     ("elementwise", "squared_relu"),

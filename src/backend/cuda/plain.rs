@@ -1,7 +1,7 @@
 //! Launches of single ops that run in any program, beside those that `few`, `tensor` and `attention` make of several: norms whose result is there as such,
 //! rotation of heads, and what is done element by element.
 
-use super::args::{Args, ElementwiseArgs, NormalizeArgs, RopeArgs};
+use super::args::{Args, ElementwiseArgs, NormalizeArgs, RopeArgs, Sigmoid};
 use super::lower::{ELEMENTS_A_BLOCK, Extent, Kernel, Lowering, NORM_THREADS, ONE};
 use crate::plan::op::{Activation, Norm, NormKind, RopeId, RopeLayout};
 use crate::plan::{Op, ValueId};
@@ -13,11 +13,11 @@ impl Lowering<'_> {
     /// A norm of rows, with the addition of its result where that follows.
     pub fn normalize(&mut self, x: ValueId, norm: Norm, out: ValueId) {
         let args = self.normalize_args(x, norm, self.width(x));
-        let (args, covered) = match self.program.ops.get(self.next + 1) {
-            Some(&Op::Add { x: sum, y }) if y == out && sum != out && self.uses.of_value(out).readers == 1 => {
-                (NormalizeArgs { sum: self.value(sum), out: self.activation(sum), ..args }, 2)
+        let (args, covered) = match self.sum_of(out, self.next + 1) {
+            Some(Sum { to, factor, ops }) => {
+                (NormalizeArgs { sum: self.value(to), factor, out: self.activation(to), ..args }, 1 + ops)
             }
-            _ => (NormalizeArgs { out: self.activation(out), ..args }, 1),
+            None => (NormalizeArgs { out: self.activation(out), ..args }, 1),
         };
         self.push(Kernel::Normalize, [self.rows(out), ONE, ONE], NORM_THREADS, Args::Normalize(args), covered);
     }
@@ -122,8 +122,7 @@ impl Lowering<'_> {
 
 fn activation(kind: Activation) -> Kernel {
     match kind {
-        Activation::Silu => Kernel::Silu,
-        Activation::GeluTanh => Kernel::GeluTanh,
+        Activation::Silu | Activation::GeluTanh => Kernel::Sigmoid,
         Activation::GeluErf => Kernel::GeluErf,
         Activation::SquaredRelu => Kernel::SquaredRelu,
         Activation::ClampedSilu { .. } => unreachable!("validated: it takes two values"),
@@ -132,17 +131,56 @@ fn activation(kind: Activation) -> Kernel {
 
 fn gated(kind: Activation) -> Kernel {
     match kind {
-        Activation::Silu => Kernel::SiluMul,
-        Activation::GeluTanh => Kernel::GeluTanhMul,
+        Activation::Silu | Activation::GeluTanh => Kernel::SigmoidMul,
         Activation::GeluErf => Kernel::GeluErfMul,
         Activation::SquaredRelu => Kernel::SquaredReluMul,
         Activation::ClampedSilu { .. } => Kernel::ClampedSiluMul,
     }
 }
 
+/// What the kernels of an activation take as `a` and `b`.
 fn parameters(kind: Activation) -> (f32, f32) {
-    match kind {
-        Activation::ClampedSilu { limit, slope } => (limit, slope),
+    match (kind, sigmoid(kind)) {
+        (_, Some(Sigmoid { linear, cubic })) => (linear, cubic),
+        (Activation::ClampedSilu { limit, slope }, _) => (limit, slope),
         _ => (0.0, 0.0),
+    }
+}
+
+/// The activations that products do themselves.
+pub fn sigmoid(kind: Activation) -> Option<Sigmoid> {
+    match kind {
+        Activation::Silu => Some(Sigmoid { linear: 1.0, cubic: 0.0 }),
+        // `(1 + tanh(z)) / 2 = 1 / (1 + exp(-2z))` with `z = sqrt(2 / pi) * (x + 0.044715 x^3)`.
+        Activation::GeluTanh => Some(Sigmoid { linear: 1.595_769, cubic: 1.595_769 * 0.044_715 }),
+        Activation::GeluErf | Activation::SquaredRelu | Activation::ClampedSilu { .. } => None,
+    }
+}
+
+/// An addition of a product to another value.
+pub struct Sum {
+    /// What it is added to.
+    pub to: ValueId,
+    /// What it is multiplied by before.
+    pub factor: f32,
+    /// Ops that this takes.
+    pub ops: usize,
+}
+
+impl Lowering<'_> {
+    /// The addition at op `at` of `y`, which nothing else reads, with a scale before it or without one.
+    pub fn sum_of(&self, y: ValueId, at: usize) -> Option<Sum> {
+        let readers = self.uses.of_value(y).readers;
+        match (self.program.ops.get(at)?, self.program.ops.get(at + 1)) {
+            (&Op::Add { x, y: added }, _) if added == y && x != y && readers == 1 => {
+                Some(Sum { to: x, factor: 1.0, ops: 1 })
+            }
+            (&Op::Scale { x: scaled, factor }, Some(&Op::Add { x, y: added }))
+                if scaled == y && added == y && x != y && readers == 2 && factor != 0.0 =>
+            {
+                Some(Sum { to: x, factor, ops: 2 })
+            }
+            _ => None,
+        }
     }
 }

@@ -5,10 +5,10 @@
 use super::args::{Args, Segment, Shape, TensorArgs};
 use super::loose::{LOOSE, Loose};
 use super::lower::{Extent, Kernel, Lowering, ONE};
+use super::plain::sigmoid;
 use super::skinny::{SKINNY, Skinny};
 use super::slim::{self, SLIM, Slim};
 use super::wide::{WIDE, Wide};
-use crate::plan::op::Activation;
 use crate::plan::{Op, ValueId};
 use crate::quant::DType;
 
@@ -267,28 +267,31 @@ impl Lowering<'_> {
         args.on_outputs = self.is_on_outputs(x).into();
         args.x = self.input(x);
         let follows = self.join_tensor_follower(&mut args, &outs);
-        Some((args, outs.len() + usize::from(follows)))
+        Some((args, outs.len() + follows))
     }
 
-    fn join_tensor_follower(&self, args: &mut TensorArgs, outs: &[ValueId]) -> bool {
+    fn join_tensor_follower(&self, args: &mut TensorArgs, outs: &[ValueId]) -> usize {
         match (self.program.ops.get(self.next + outs.len()), outs) {
-            (Some(&Op::Gate { kind: Activation::Silu, gate, up }), &[first, second])
+            (Some(&Op::Gate { kind, gate, up }), &[first, second])
                 if (first, second) == (gate, up) && self.uses.of_value(up).readers == 1 =>
             {
+                let Some(unit) = sigmoid(kind) else { return 0 };
                 let [a, b, _] = &args.segments;
                 let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(UNIT);
                 // The kernels of 16-bit floats write such alone, and others none.
                 let fits = fits && (args.loose != 0) == self.is_loose(gate);
                 if !fits || a.bias != 0 || b.bias != 0 {
-                    return false;
+                    return 0;
                 }
-                args.gated = self.activation(gate);
+                (args.gated, args.unit) = (self.activation(gate), unit);
+                1
             }
-            (Some(&Op::Add { x, y }), &[only]) if y == only && self.uses.of_value(y).readers == 1 => {
-                (args.segments[0].out, args.segments[0].adds) = (self.value(x), 1);
+            (_, &[only]) => {
+                let Some(sum) = self.sum_of(only, self.next + outs.len()) else { return 0 };
+                (args.segments[0].out, args.segments[0].adds) = (self.value(sum.to), sum.factor);
+                sum.ops
             }
-            _ => return false,
+            _ => 0,
         }
-        true
     }
 }
