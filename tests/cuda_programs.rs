@@ -5,11 +5,12 @@
 
 mod common;
 
-use common::passes::{Bar, Case, Run, assert_near, bits, precise};
+use common::distance::distance;
+use common::passes::{Run, bits, precise};
 use segno::arch::names::Idle;
 use segno::arch::rope::{Rope, RopeLayout};
-use segno::backend::KvType;
 use segno::backend::cuda::{Cuda, supported};
+use segno::backend::{Backend, KvType, cpu};
 use segno::format::{Bytes, Data};
 use segno::kv::Layout;
 use segno::plan::op::{Activation, AttentionKind, Norm, NormKind, RopeId, Rows, Value};
@@ -73,7 +74,8 @@ impl Builder {
 
     fn matrix(&mut self, rows: usize, cols: usize, spread: f32) -> MatrixId {
         let at = self.below(self.dtypes.len());
-        let dtype = self.dtypes[at];
+        // Rows are whole blocks.
+        let dtype = if cols.is_multiple_of(self.dtypes[at].block_len()) { self.dtypes[at] } else { DType::F16 };
         let bytes = scaled_blocks(dtype, rows * cols / dtype.block_len(), spread, &mut self.random);
         let data = Data::copy(&bytes, &mut |_| Ok(())).unwrap();
         let bytes = Bytes::new(&data, 0..bytes.len()).unwrap();
@@ -307,26 +309,33 @@ fn every_op_of_any_program_is_covered_once() {
     }
 }
 
+/// The worst relative distance of a row of logits.
+fn worst(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
+    let distances = found.iter().zip(expected).map(|(row, reference)| distance(row, reference).relative_l2);
+    // What is no number must fail, so the comparison may not pass over it.
+    distances.fold(0.0, |worst: f64, d| if d.is_nan() { f64::INFINITY } else { worst.max(d) })
+}
+
+/// The processor's usual mode rounds activations and the cache as the GPU does, so a program may lose there as much, but not much more.
 #[test]
 fn random_programs_compute_what_the_processor_computes() {
     if !common::gpu() {
         return;
     }
     let cuda = Cuda::new(0, false).unwrap();
+    let usual = cpu::Cpu::new(&cpu::Options { threads: 0, precise: false, allow_avx512: true }).unwrap();
     for seed in SEEDS {
         let (program, is_float) = program(seed);
-        let distance = if is_float { 2e-4 } else { 8e-2 };
-        let bar =
-            Bar { distance, divergence: if is_float { 1e-6 } else { 2e-2 }, margin: if is_float { 0.01 } else { 1.0 } };
-        let case = Case { name: format!("program {seed}"), program, bar };
-        let mut reference = Run::new(&precise(), &case.program, KvType::F32, POSITIONS, 1);
-        let expected = reference.steps(0..POSITIONS, 1);
-        let mut run = Run::new(&cuda, &case.program, KvType::F32, POSITIONS, 1);
-        assert_near(&case, "with an exact cache", &run.steps(0..POSITIONS, 1), &expected);
-        let bar = Bar { distance: 8e-2, divergence: 2e-2, margin: 1.0 };
-        let case = Case { bar, ..case };
-        let mut run = Run::new(&cuda, &case.program, KvType::F16, POSITIONS, 1);
-        assert_near(&case, "as usual", &run.steps(0..POSITIONS, 1), &expected);
+        let steps =
+            |backend: &dyn Backend, kv_type| Run::new(backend, &program, kv_type, POSITIONS, 1).steps(0..POSITIONS, 1);
+        let expected = steps(&precise(), KvType::F32);
+        for kv_type in [KvType::F32, KvType::F16] {
+            let (found, allowed) =
+                (worst(&steps(&cuda, kv_type), &expected), worst(&steps(&usual, kv_type), &expected));
+            println!("program {seed}, {kv_type:?}: distance {found:.2e}, of the processor's usual mode {allowed:.2e}");
+            let is_exact = is_float && kv_type == KvType::F32;
+            assert!(found <= if is_exact { 1e-4 } else { 3.0 * allowed + 1e-3 }, "program {seed}, {kv_type:?}");
+        }
     }
 }
 
