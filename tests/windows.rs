@@ -2,149 +2,20 @@
 
 mod common;
 
-use common::{Ctx, Model, Session, greedy, root};
+use common::walk::{MODELS, sizes, walk};
+use common::{Ctx, Model, greedy, root};
 use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
-use segno::ffi::session::segno_session_opts;
 use segno::ffi::status::*;
-use segno::quant::synthetic::Random;
-
-/// Test models with windows of 7 to 12 positions, and a context of 256.
-const MODELS: [&str; 6] =
-    ["gemma2-plain", "gemma3-plain", "gemma3-listed", "olmo3-yarn", "exaone4-window", "cohere2-plain"];
-const VOCAB: u64 = 131;
-const CONTEXT: usize = 256;
-const SEQS: usize = 3;
 
 fn load(name: &str, precision: i32) -> Model {
     let ctx = Ctx::new(|opts| (opts.precision, opts.n_threads) = (precision, 2)).unwrap();
     ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap()
 }
 
-fn sizes(opts: &mut segno_session_opts, seqs: usize, prefill: usize) {
-    (opts.kv_tokens, opts.max_seqs, opts.max_prefill) = (CONTEXT as u64, seqs as u32, prefill as u32);
-}
-
-/// Logits after `tokens`, evaluated at once where every layer keeps everything.
-fn fresh(session: &Session, tokens: &[i32]) -> Vec<u32> {
-    let seq = session.open(&greedy()).unwrap();
-    session.prefill(seq, tokens).unwrap();
-    let logits = bits(session.logits(seq).unwrap());
-    session.close(seq).unwrap();
-    logits
-}
-
-fn bits(logits: Vec<f32>) -> Vec<u32> {
-    logits.into_iter().map(f32::to_bits).collect()
-}
-
-/// Sequences of a session and the tokens that each must have.
-struct Walk<'a> {
-    session: &'a Session,
-    whole: &'a Session,
-    random: Random,
-    seqs: Vec<(i32, Vec<i32>)>,
-    /// How often a cut lost what layers with a window had kept.
-    lost: usize,
-}
-
-impl Walk<'_> {
-    fn below(&mut self, bound: usize) -> usize {
-        (self.random.bits() % bound as u64) as usize
-    }
-
-    fn act(&mut self) {
-        if self.seqs.is_empty() {
-            self.seqs.push((self.session.open(&greedy()).unwrap(), Vec::new()));
-        }
-        let at = self.below(self.seqs.len());
-        let (seq, length) = (self.seqs[at].0, self.seqs[at].1.len());
-        match self.below(8) {
-            0..3 => self.prefill(at),
-            3..5 if length > 0 => self.step_all(),
-            5 if length > 0 => {
-                let keep = match self.below(2) {
-                    0 => length - self.below(length.min(20)),
-                    _ => self.below(length) + 1,
-                };
-                self.cut(at, keep);
-            }
-            6 if self.seqs.len() < SEQS => match self.session.fork(seq, None) {
-                Ok(fork) => self.seqs.push((fork, self.seqs[at].1.clone())),
-                Err(failed) => assert_eq!(failed.status, SEGNO_E_KV_FULL),
-            },
-            7 if self.below(4) == 0 => {
-                self.session.close(seq).unwrap();
-                self.seqs.remove(at);
-            }
-            _ => {}
-        }
-    }
-
-    fn prefill(&mut self, at: usize) {
-        let count = self.below(60) + 1;
-        let tokens: Vec<i32> = (0..count).map(|_| (self.random.bits() % VOCAB) as i32).collect();
-        let (seq, known) = &mut self.seqs[at];
-        self.session.cancel(self.random.bits().is_multiple_of(8));
-        match self.session.prefill(*seq, &tokens) {
-            Ok(SEGNO_OK) => known.extend(tokens),
-            Ok(other) => assert_eq!(other, SEGNO_CANCELLED),
-            Err(failed) => assert!([SEGNO_E_KV_FULL, SEGNO_E_CONTEXT_FULL].contains(&failed.status)),
-        }
-        self.session.cancel(false);
-        self.check(at);
-    }
-
-    /// One token for each sequence that has a prompt and room.
-    fn step_all(&mut self) {
-        let able = |(_, known): &&mut (i32, Vec<i32>)| (1..CONTEXT).contains(&known.len());
-        let mut open: Vec<&mut (i32, Vec<i32>)> = self.seqs.iter_mut().filter(|seq| able(seq)).collect();
-        let ids: Vec<i32> = open.iter().map(|(id, _)| *id).collect();
-        let (tokens, statuses, _) = self.session.batch(&ids);
-        for (index, (_, known)) in open.iter_mut().enumerate() {
-            if statuses[index] == SEGNO_OK {
-                known.push(tokens[index]);
-            } else {
-                assert!([SEGNO_PENDING, SEGNO_E_KV_FULL].contains(&statuses[index]), "{}", statuses[index]);
-            }
-        }
-    }
-
-    fn cut(&mut self, at: usize, keep: usize) {
-        let (seq, known) = &mut self.seqs[at];
-        self.session.truncate(*seq, keep).unwrap();
-        known.truncate(keep);
-        self.lost += usize::from(self.session.seq_stats(*seq).unwrap().pages == 0);
-        self.check(at);
-    }
-
-    fn check(&mut self, at: usize) {
-        let (seq, known) = &self.seqs[at];
-        assert_eq!(self.session.length(*seq), Ok(known.len()));
-        if known.is_empty() {
-            return;
-        }
-        match self.session.logits(*seq) {
-            Ok(logits) => assert!(bits(logits) == fresh(self.whole, known), "{} tokens", known.len()),
-            Err(failed) => assert_eq!(failed.status, SEGNO_E_KV_FULL),
-        }
-    }
-}
-
 #[test]
 fn chunks_forks_cuts_and_company_behind_windows_equal_fresh_evaluation() {
     for (name, precision) in MODELS.iter().zip([SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE].into_iter().cycle()) {
-        let model = load(name, precision);
-        let whole = model.session(|opts| sizes(opts, 1, 512)).unwrap();
-        for prefill in [1, 7, 30] {
-            let session = model.session(|opts| sizes(opts, SEQS, prefill)).unwrap();
-            let free = session.stats().unwrap().pages_free;
-            let random = Random::new(prefill as u64);
-            let mut walk = Walk { session: &session, whole: &whole, random, seqs: Vec::new(), lost: 0 };
-            (0..150).for_each(|_| walk.act());
-            assert!(walk.lost > 0, "{name}: no cut went far back");
-            walk.seqs.iter().for_each(|(seq, _)| assert_eq!(session.close(*seq), Ok(SEGNO_OK)));
-            assert_eq!(session.stats().unwrap().pages_free, free);
-        }
+        walk(name, &load(name, precision));
     }
 }
 

@@ -11,7 +11,7 @@ pub mod cuda;
 pub mod cuda;
 
 use crate::error::{Progress, Result};
-use crate::kv::{Reach, Tables, WindowLimits};
+use crate::kv::{Reach, Stores, Tables, WindowLimits};
 use crate::plan::Program;
 use crate::sample;
 use std::sync::Arc;
@@ -127,6 +127,20 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// The caches of a session of `program`, and the layers in them.
+    pub fn stores(&self, program: &Program) -> Result<Stores> {
+        let kept = program.attentions().filter(|kind| self.windows.is_some() && kind.window.is_some());
+        Stores::new(program.kv, kept.map(|kind| kind.layer))
+    }
+
+    /// Pages of a cache.
+    pub fn pages_of(&self, reach: Reach) -> usize {
+        match reach {
+            Reach::Whole => self.pages,
+            Reach::Window => self.window_pages(),
+        }
+    }
+
     /// Pages of the cache of layers that see a window.
     pub fn window_pages(&self) -> usize {
         self.windows.map_or(0, |windows| self.outputs.saturating_mul(windows.pages_each))

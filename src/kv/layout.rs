@@ -4,6 +4,8 @@
 //! keys of a head lie together, so that attention streams. How a device orders a head's run inside is its own business: the CPU keeps keys as
 //! `[element][slot]`.
 
+use crate::error::{Result, filled};
+
 /// Positions of a page.
 pub const PAGE_TOKENS: usize = 32;
 
@@ -94,4 +96,57 @@ impl WindowLimits {
 /// Pages that hold a `window` and the positions of a pass of at most `rows` rows of a sequence, wherever in a page they begin.
 pub fn pages_of_window(window: usize, rows: usize) -> usize {
     pages_for(window.saturating_add(rows)) + 1
+}
+
+/// The two caches of a session, one for the layers that see everything and one for those that see a window, where that has pages of its own: their
+/// shapes, and the layers' places in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stores {
+    whole: Layout,
+    windows: Layout,
+    places: Vec<(Reach, usize)>,
+}
+
+impl Stores {
+    /// Puts the layers of `kv` that `windows` names into the cache of those that see a window.
+    pub fn new(kv: Layout, windows: impl Iterator<Item = usize>) -> Result<Stores> {
+        let mut places = filled(kv.layers, (Reach::Whole, 0), "the kv cache")?;
+        windows.for_each(|layer| places[layer].0 = Reach::Window);
+        let mut counts = (0, 0);
+        for (reach, number) in &mut places {
+            let count = if *reach == Reach::Whole { &mut counts.0 } else { &mut counts.1 };
+            *number = *count;
+            *count += 1;
+        }
+        Ok(Stores { whole: kv.with_layers(counts.0), windows: kv.with_layers(counts.1), places })
+    }
+
+    /// The cache of a layer, and its number there.
+    pub fn place(&self, layer: usize) -> (Reach, usize) {
+        self.places[layer]
+    }
+
+    /// The shape of a cache; one without layers has no elements.
+    pub fn layout(&self, reach: Reach) -> &Layout {
+        match reach {
+            Reach::Whole => &self.whole,
+            Reach::Window => &self.windows,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_numbered_in_their_caches() {
+        let stores = Stores::new(Layout::new(5, 4, 2, 64), [0, 1, 3].into_iter()).unwrap();
+        let places = [0, 1, 2, 3, 4].map(|layer| stores.place(layer));
+        use Reach::{Whole, Window};
+        assert_eq!(places, [(Window, 0), (Window, 1), (Whole, 0), (Window, 2), (Whole, 1)]);
+        assert_eq!((stores.layout(Whole).layers, stores.layout(Window).layers), (2, 3));
+        let all = Stores::new(Layout::new(2, 4, 2, 64), [].into_iter()).unwrap();
+        assert_eq!((all.layout(Whole).layers, all.layout(Window).page_elements()), (2, Some(0)));
+    }
 }

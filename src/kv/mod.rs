@@ -4,6 +4,6 @@ pub mod layout;
 pub mod pages;
 pub mod paging;
 
-pub use layout::{Layout, PAGE_TOKENS, Reach, Side, WindowLimits};
+pub use layout::{Layout, PAGE_TOKENS, Reach, Side, Stores, WindowLimits};
 pub use pages::{PageCopy, Pages, Tables};
 pub use paging::Paging;

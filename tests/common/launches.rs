@@ -5,7 +5,7 @@ use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::args::{Matrix, StepArgs};
 use segno::backend::cuda::form::Form;
 use segno::backend::cuda::lists::Lists;
-use segno::backend::cuda::lower::{Addresses, FormPlace, lower};
+use segno::backend::cuda::lower::{Addresses, FormPlace, LayerCache, lower};
 use segno::backend::cuda::supported;
 use segno::error::Result;
 use segno::format::Gguf;
@@ -74,6 +74,7 @@ fn listed(program: &Program, fast: bool) -> Lists {
                 loose: if fast { place + (1 << 49) } else { 0 },
             })
             .collect(),
+        layers: vec![LayerCache::default(); program.kv.layers],
         most_shared: 227 << 10,
         copies_in_bulk: true,
         ..Addresses::default()

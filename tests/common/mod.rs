@@ -13,6 +13,7 @@ pub mod log;
 pub mod passes;
 pub mod random;
 pub mod skip;
+pub mod walk;
 
 use segno::ffi::{ctx::*, decode::*, error::*, model::*, seq::*, session::*, status::*, text::*, version::*};
 use skip::{Lack, skip};

@@ -5,7 +5,8 @@ use super::gguf::File;
 use segno::arch::{Arch, Hparams};
 use segno::backend::{Backend, Batch, KvType, Limits, Row, Runner, cpu};
 use segno::format::{Data, Gguf};
-use segno::kv::{Pages, Tables};
+use segno::kv::layout::pages_of_window;
+use segno::kv::{Pages, Paging, Tables, WindowLimits};
 use segno::plan::{Program, build::build};
 use std::path::Path;
 use std::sync::Arc;
@@ -60,24 +61,55 @@ pub struct Run {
     pub runner: Box<dyn Runner>,
     pub tables: Tables,
     pub tokens: Vec<u32>,
+    /// The tables of layers that keep a window and a pass alone, where they do.
+    windows: Option<Paging>,
 }
 
 impl Run {
     /// For `seqs` sequences of `positions` each; tokens follow a fixed pattern.
     pub fn new(backend: &dyn Backend, program: &Arc<Program>, kv_type: KvType, positions: usize, seqs: usize) -> Run {
+        Run::with_windows(backend, program, kv_type, positions, seqs, None)
+    }
+
+    /// The same, where the layers that see a window keep that and 512 more positions alone.
+    pub fn with_windows(
+        backend: &dyn Backend,
+        program: &Arc<Program>,
+        kv_type: KvType,
+        positions: usize,
+        seqs: usize,
+        window: Option<usize>,
+    ) -> Run {
         let each = positions.div_ceil(32);
-        let limits =
-            Limits { rows: 512 + seqs, outputs: seqs, pages: seqs * each, context: 4096, kv_type, windows: None };
+        let windows = window.map(|window| WindowLimits { window, pages_each: pages_of_window(window, 512) });
+        let limits = Limits { rows: 512 + seqs, outputs: seqs, pages: seqs * each, context: 4096, kv_type, windows };
         let mut pages = Pages::new(limits.pages).unwrap();
         let mut tables = Tables::new(seqs, each).unwrap();
         (0..seqs).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
         let runner = backend.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap();
         let tokens = (0..positions).map(|position| ((position * 7919 + 13) % program.vocab()) as u32).collect();
-        Run { runner, tables, tokens }
+        let windows = windows.map(|windows| Paging::new(seqs, seqs * each, each, Some(windows)).unwrap());
+        Run { runner, tables, tokens, windows }
+    }
+
+    /// Makes room for the rows of a pass where windows are kept; a sequence that begins anew gives up its pages.
+    fn slide(&mut self, rows: &[Row]) {
+        let Some(paging) = &mut self.windows else { return };
+        for rows in rows.chunk_by(|a, b| a.slot == b.slot) {
+            let (slot, start) = (rows[0].slot as usize, rows[0].position as usize);
+            if start == 0 {
+                paging.shrink(slot, 0);
+            }
+            paging.grow(slot, start + rows.len()).unwrap();
+            paging.slide(slot, start, start + rows.len());
+        }
     }
 
     pub fn pass(&mut self, rows: &[Row], outputs: &[u32], wants_logits: bool) -> Vec<Vec<f32>> {
-        let batch = Batch { rows, outputs, wants_logits, tables: &self.tables, window_tables: None };
+        self.slide(rows);
+        let tables = self.windows.as_ref().map_or(&self.tables, Paging::tables);
+        let window_tables = self.windows.as_ref().and_then(Paging::window_tables);
+        let batch = Batch { rows, outputs, wants_logits, tables, window_tables };
         self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
         if !wants_logits {
             return Vec::new();

@@ -6,7 +6,7 @@ use super::attention::MAX_HEAD_DIM;
 use super::simd::{Kernels, KvRun};
 use crate::backend::{KvType, Limits};
 use crate::error::{Error, Result, filled};
-use crate::kv::{Layout, PAGE_TOKENS, Reach, Side};
+use crate::kv::{Layout, PAGE_TOKENS, Reach, Side, Stores};
 use crate::plan::Program;
 use half::f16;
 use std::ops::Range;
@@ -15,8 +15,7 @@ use std::ops::Range;
 pub struct Cache {
     whole: Store,
     windows: Store,
-    /// Of each layer its store, and its number there.
-    places: Vec<(Reach, usize)>,
+    layers: Stores,
 }
 
 /// Keys and values of some layers, of all pages.
@@ -33,24 +32,10 @@ enum Elements {
 
 /// Bytes of a cache of `program` for `limits`.
 pub fn bytes(program: &Program, limits: &Limits) -> Result<u64> {
-    let (whole, windows) = layouts(program.kv, &reaches(program, limits)?);
-    let elements = elements(&whole, limits.pages)? as u64 + elements(&windows, limits.window_pages())? as u64;
+    let stores = limits.stores(program)?;
+    let count = |reach| elements(stores.layout(reach), limits.pages_of(reach));
+    let elements = count(Reach::Whole)? as u64 + count(Reach::Window)? as u64;
     Ok(elements.saturating_mul(element_bytes(limits.kv_type)))
-}
-
-/// How far back the pages of each layer reach.
-fn reaches(program: &Program, limits: &Limits) -> Result<Vec<Reach>> {
-    let mut reaches = filled(program.kv.layers, Reach::Whole, "the kv cache")?;
-    for kind in program.attentions().filter(|kind| limits.windows.is_some() && kind.window.is_some()) {
-        reaches[kind.layer] = Reach::Window;
-    }
-    Ok(reaches)
-}
-
-/// Shapes of the two stores.
-fn layouts(kv: Layout, reaches: &[Reach]) -> (Layout, Layout) {
-    let windows = reaches.iter().filter(|&&reach| reach == Reach::Window).count();
-    (kv.with_layers(kv.layers - windows), kv.with_layers(windows))
 }
 
 fn element_bytes(kv_type: KvType) -> u64 {
@@ -68,34 +53,23 @@ fn elements(layout: &Layout, pages: usize) -> Result<usize> {
 impl Cache {
     /// A zeroed cache for `program`. Every page is touched, so that no step waits for the system to provide memory.
     pub fn new(program: &Program, limits: &Limits) -> Result<Cache> {
-        Cache::of_layers(program.kv, &reaches(program, limits)?, limits)
+        Cache::of_layers(limits.stores(program)?, limits)
     }
 
-    /// The same for the layers of `kv`, of which `reaches` says how far back each sees.
-    pub fn of_layers(kv: Layout, reaches: &[Reach], limits: &Limits) -> Result<Cache> {
-        let (whole, windows) = layouts(kv, reaches);
-        let mut places = filled(reaches.len(), (Reach::Whole, 0), "the kv cache")?;
-        let mut counts = (0, 0);
-        for (place, &reach) in places.iter_mut().zip(reaches) {
-            let count = if reach == Reach::Whole { &mut counts.0 } else { &mut counts.1 };
-            *place = (reach, *count);
-            *count += 1;
-        }
-        Ok(Cache {
-            whole: Store::new(whole, limits.pages, limits.kv_type)?,
-            windows: Store::new(windows, limits.window_pages(), limits.kv_type)?,
-            places,
-        })
+    /// The same for the layers in `stores`.
+    pub fn of_layers(layers: Stores, limits: &Limits) -> Result<Cache> {
+        let store = |reach| Store::new(*layers.layout(reach), limits.pages_of(reach), limits.kv_type);
+        Ok(Cache { whole: store(Reach::Whole)?, windows: store(Reach::Window)?, layers })
     }
 
     /// How far back the pages of `layer` reach.
     pub fn reach(&self, layer: usize) -> Reach {
-        self.places[layer].0
+        self.layers.place(layer).0
     }
 
     /// The store of a layer, and its number there.
     fn place(&self, layer: usize) -> (&Store, usize) {
-        let (reach, number) = self.places[layer];
+        let (reach, number) = self.layers.place(layer);
         match reach {
             Reach::Whole => (&self.whole, number),
             Reach::Window => (&self.windows, number),
@@ -125,7 +99,7 @@ impl Cache {
 
     /// Writes one token's keys or values, all heads one after the other, at `slot` of `page`.
     pub fn store(&mut self, page: u32, layer: usize, side: Side, slot: usize, heads: &[f32], kernels: &Kernels) {
-        let (reach, number) = self.places[layer];
+        let (reach, number) = self.layers.place(layer);
         self.store_mut(reach).write(page, number, side, slot, heads, kernels);
     }
 

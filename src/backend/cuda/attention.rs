@@ -2,8 +2,7 @@
 
 use super::args::{Args, AttentionArgs, HeadsArgs};
 use super::lists::Batches;
-use super::lower::{Addresses, ELEMENTS_A_BLOCK, Extent, Kernel, Lowering, ONE};
-use crate::kv::Side;
+use super::lower::{Addresses, ELEMENTS_A_BLOCK, Extent, Kernel, LayerCache, Lowering, ONE};
 use crate::plan::op::{AttentionKind, NormKind, RopeId, RopeLayout};
 use crate::plan::{Op, ValueId};
 use std::f32::consts::LOG2_E;
@@ -120,13 +119,14 @@ impl Lowering<'_> {
 
     fn heads_args(&self, layer: usize) -> HeadsArgs {
         let (addresses, kv) = (self.addresses, &self.program.kv);
+        let LayerCache { tables, cache, page_elements, keys, values } = addresses.layers[layer];
         HeadsArgs {
             rows: addresses.step.rows,
-            tables: addresses.step.tables,
-            cache: addresses.cache,
-            page_elements: kv.page_elements().unwrap_or(0) as u64,
-            keys: kv.run(layer, Side::Keys, 0) as u64,
-            values: kv.run(layer, Side::Values, 0) as u64,
+            tables,
+            cache,
+            page_elements,
+            keys,
+            values,
             table_stride: addresses.table_stride,
             heads: kv.heads as u32,
             kv_heads: kv.kv_heads as u32,

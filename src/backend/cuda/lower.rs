@@ -250,7 +250,8 @@ pub struct Addresses {
     pub mixed: Address,
     pub states: Address,
     pub ended: Address,
-    pub cache: Address,
+    /// Where each layer's keys and values are.
+    pub layers: Vec<LayerCache>,
     pub cache_f32: bool,
     /// Shared memory that a block of the device can have, in bytes.
     pub most_shared: u32,
@@ -263,6 +264,21 @@ pub struct Addresses {
     pub sample: SampleArgs,
     /// Entries of a slot's page table.
     pub table_stride: u32,
+}
+
+/// Where the keys and values of a layer are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LayerCache {
+    /// Page tables of all slots.
+    pub tables: Address,
+    /// The first page.
+    pub cache: Address,
+    /// Elements of each page.
+    pub page_elements: u64,
+    /// The layer's first key in a page.
+    pub keys: u64,
+    /// Its first value.
+    pub values: u64,
 }
 
 /// Where the form of a value stands that products read.

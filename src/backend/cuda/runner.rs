@@ -16,7 +16,7 @@ use super::timing::Timing;
 use super::weights::Weights;
 use crate::backend::{Batch, Limits, Runner};
 use crate::error::{Error, Result, filled};
-use crate::kv::Reach;
+use crate::kv::{Reach, Tables};
 use crate::plan::Program;
 use crate::plan::memory::place;
 use crate::sample::Options;
@@ -95,11 +95,10 @@ impl CudaRunner {
         let block = Block::new(primary, needs.arena as usize)?;
         let placement = place(program)?;
         let mut places = Places::new(block.address());
-        let mut addresses = arrange(program, &placement, limits, &sizes, fast, &mut places)?;
+        let mut addresses = arrange(program, &placement, limits, &sizes, fast, cache.address(), &mut places)?;
         let resident = kernels.resident_draws()?;
         let shared = Shared::new(primary, &sizes, limits, program.vocab(), resident)?;
         shared.tell(&mut addresses);
-        addresses.cache = cache.address();
         for ((angles, rope), frequencies) in
             addresses.step.angles.iter_mut().zip(&program.ropes).zip(&weights.frequencies)
         {
@@ -117,7 +116,7 @@ impl CudaRunner {
             lists,
             shared,
             // No page has this number, so every entry is sent once.
-            tables: filled((sizes.outputs + 1) * table_stride, u32::MAX, "page tables")?,
+            tables: filled(sizes.table_entries(limits), u32::MAX, "page tables")?,
             sizes,
             table_stride,
             logits: addresses.buffers[placement.buffer_of[program.logits.0]],
@@ -136,7 +135,7 @@ impl CudaRunner {
             weights: Arc::clone(weights),
         };
         runner.build_graphs(kernels);
-        runner.send_scratch_page(limits.pages as u32)?;
+        runner.send_scratch_pages(limits)?;
         runner.call_everything_once(addresses.step.serial, addresses.step.best)?;
         Ok(runner)
     }
@@ -146,9 +145,14 @@ impl CudaRunner {
         let _current = self.primary.enter()?;
         let tiers = self.sizes.tiers.len();
         let shapes = self.sizes.shapes().step_by(tiers);
-        let element_bytes = self.sizes.page_bytes / program.kv.page_elements().unwrap_or(1).max(1);
-        self.timing =
-            Some(Timing::new(&self.primary, program, &self.weights.matrices, &self.lists, shapes, element_bytes)?);
+        self.timing = Some(Timing::new(
+            &self.primary,
+            program,
+            &self.weights.matrices,
+            &self.lists,
+            shapes,
+            self.sizes.element_bytes,
+        )?);
         Ok(())
     }
 
@@ -170,14 +174,27 @@ impl CudaRunner {
         }
     }
 
-    /// Gives the slot of padded rows its page, with a pass of nothing but padding.
-    fn send_scratch_page(&mut self, page: u32) -> Result<()> {
+    /// Gives the slot of padded rows its page of each cache, with a pass of nothing but padding.
+    fn send_scratch_pages(&mut self, limits: &Limits) -> Result<()> {
         let entry = self.sizes.outputs * self.table_stride;
-        self.tables[entry] = page;
-        self.shared.updates.write(0, TableUpdate { index: entry as u32, page });
+        let reaches = [Reach::Whole, Reach::Window].into_iter().take(1 + usize::from(self.sizes.has_windows()));
+        let updates = reaches.clone().count();
+        for (update, reach) in reaches.enumerate() {
+            let (index, page) = (self.first_entry(reach) + entry, limits.pages_of(reach) as u32);
+            self.tables[index] = page;
+            self.shared.updates.write(update, TableUpdate { index: index as u32, page });
+        }
         self.pad_rows(0, 1);
-        self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, 1, None, &AtomicBool::new(false))?;
+        self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, updates, None, &AtomicBool::new(false))?;
         self.stream.wait()
+    }
+
+    /// The first entry of the page tables of a cache.
+    fn first_entry(&self, reach: Reach) -> usize {
+        match reach {
+            Reach::Whole => 0,
+            Reach::Window => (self.sizes.outputs + 1) * self.table_stride,
+        }
     }
 
     /// The driver's calls are looked up on first use, which allocates; a step must find them all.
@@ -206,7 +223,10 @@ impl CudaRunner {
             self.shared.rows.write(index, Row { token: row.token, position: row.position, slot: row.slot, pad: 0 });
             let next = batch.rows.get(index + 1);
             if next.is_none_or(|next| next.slot != row.slot) {
-                updates = self.write_table(batch, row.slot as usize, updates);
+                updates = self.write_table(batch.tables, Reach::Whole, row.slot as usize, updates);
+                if let Some(tables) = batch.window_tables.filter(|_| self.sizes.has_windows()) {
+                    updates = self.write_table(tables, Reach::Window, row.slot as usize, updates);
+                }
             }
         }
         for (index, &output) in batch.outputs.iter().enumerate() {
@@ -215,9 +235,10 @@ impl CudaRunner {
         updates
     }
 
-    fn write_table(&mut self, batch: &Batch, slot: usize, mut updates: usize) -> usize {
-        let start = slot * self.table_stride;
-        let pages = batch.tables.of(slot);
+    /// Writes the entries that a slot has and the device lacks.
+    fn write_table(&mut self, tables: &Tables, reach: Reach, slot: usize, mut updates: usize) -> usize {
+        let first = tables.first(slot);
+        let (start, pages) = (self.first_entry(reach) + slot * self.table_stride + first, &tables.of(slot)[first..]);
         if self.tables[start..start + pages.len()] == *pages {
             return updates;
         }
@@ -337,7 +358,8 @@ impl CudaRunner {
         };
         if matches!(started, Err(Error::Cancelled)) && updates > 0 {
             // The first kernel may not have fetched the entries: send all again.
-            self.tables[..self.sizes.outputs * self.table_stride].fill(u32::MAX);
+            let slots = self.sizes.outputs * self.table_stride;
+            self.tables.chunks_mut(slots + self.table_stride).for_each(|tables| tables[..slots].fill(u32::MAX));
         }
         started?;
         self.outputs = batch.outputs.len();
@@ -375,7 +397,7 @@ impl Shared {
         Ok(Shared {
             rows: Mapped::new(primary, sizes.rows)?,
             outputs: Mapped::new(primary, sizes.outputs)?,
-            updates: Mapped::new(primary, sizes.outputs * (limits.pages + 1))?,
+            updates: Mapped::new(primary, sizes.table_entries(limits))?,
             header: Mapped::new(primary, 2)?,
             tokens: Mapped::new(primary, sizes.outputs)?,
             logits: Mapped::new(primary, logits)?,
@@ -429,12 +451,8 @@ impl Runner for CudaRunner {
     }
 
     fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {
-        // All layers keep all positions here.
-        if reach == Reach::Window {
-            return;
-        }
-        let bytes = self.sizes.page_bytes;
-        let at = |page: u32| self.cache.address() + page as u64 * bytes as u64;
+        let ((from, bytes), (to, _)) = (self.sizes.page(reach, from), self.sizes.page(reach, to));
+        let at = |offset: usize| self.cache.address() + offset as u64;
         let copied = self.primary.enter().and_then(|_current| self.stream.copy(at(to), at(from), bytes));
         match copied {
             Err(Error::Device(reason)) => _ = self.failed.get_or_insert(reason),

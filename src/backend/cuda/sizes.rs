@@ -3,14 +3,14 @@
 use super::args::{Angles, Draw, MOST_ROPES, Row, SampleArgs, Shape, StepArgs};
 use super::attention::splits;
 use super::draws;
-use super::lower::{Addresses, FormPlace, lower};
+use super::lower::{Addresses, FormPlace, LayerCache, lower};
 use super::memory::Places;
 use super::rounded;
 use super::uses::Uses;
 use super::weights;
 use crate::backend::{KvType, Limits};
-use crate::error::{Error, Result, filled};
-use crate::kv::PAGE_TOKENS;
+use crate::error::{Error, Result, collected, filled};
+use crate::kv::{PAGE_TOKENS, Reach, Side, Stores};
 use crate::plan::Program;
 use crate::plan::memory::{Placement, place};
 use crate::plan::op::Rows;
@@ -29,7 +29,10 @@ const COUNTERS: &str = "counters";
 pub struct Sizes {
     pub rows: usize,
     pub outputs: usize,
-    pub page_bytes: usize,
+    pub element_bytes: usize,
+    /// Elements of the cache that layers with windows come behind.
+    whole_bytes: usize,
+    pub stores: Stores,
     pub buckets: Vec<usize>,
     pub tiers: Vec<usize>,
 }
@@ -37,15 +40,64 @@ pub struct Sizes {
 impl Sizes {
     pub fn new(program: &Program, limits: &Limits) -> Result<Sizes> {
         let outputs = limits.outputs.next_power_of_two();
-        let element = if limits.kv_type == KvType::F16 { 2 } else { 4 };
-        let page_bytes = program.kv.page_elements().and_then(|elements| elements.checked_mul(element));
-        let page_bytes = page_bytes.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))?;
+        let element_bytes = if limits.kv_type == KvType::F16 { 2 } else { 4 };
+        let stores = limits.stores(program)?;
         let most = splits(limits.pages * PAGE_TOKENS).max(1);
         let mut tiers: Vec<usize> =
             std::iter::successors(Some(1), |tier| Some(tier * TIER_GROWTH)).take_while(|&tier| tier < most).collect();
         tiers.push(most);
         let buckets = (0..=outputs.ilog2()).map(|power| 1 << power).collect();
-        Ok(Sizes { rows: limits.rows.max(outputs), outputs, page_bytes, buckets, tiers })
+        let rows = limits.rows.max(outputs);
+        let mut sizes = Sizes { rows, outputs, element_bytes, whole_bytes: 0, stores, buckets, tiers };
+        sizes.whole_bytes = sizes.bytes_of(Reach::Whole, limits)?;
+        sizes.bytes_of(Reach::Window, limits)?;
+        Ok(sizes)
+    }
+
+    /// Bytes of a cache, which has one page more than the limits: padded rows write there.
+    fn bytes_of(&self, reach: Reach, limits: &Limits) -> Result<usize> {
+        let bytes = self.page_bytes(reach).and_then(|bytes| bytes.checked_mul(limits.pages_of(reach) + 1));
+        bytes.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))
+    }
+
+    /// Bytes of a page of a cache; 0 where no layer is in it, none where they are too many.
+    fn page_bytes(&self, reach: Reach) -> Option<usize> {
+        self.stores.layout(reach).page_elements()?.checked_mul(self.element_bytes)
+    }
+
+    /// Whether layers that see a window have a cache of their own, and page tables behind the others.
+    pub fn has_windows(&self) -> bool {
+        self.stores.layout(Reach::Window).layers > 0
+    }
+
+    /// Entries of the page tables of all slots, that of padded rows included, in both caches.
+    pub fn table_entries(&self, limits: &Limits) -> usize {
+        let entries = (self.outputs + 1).saturating_mul(limits.pages + 1);
+        entries.saturating_mul(1 + usize::from(self.has_windows()))
+    }
+
+    /// Where a page of a cache lies, from the first byte of both, and its bytes.
+    pub fn page(&self, reach: Reach, page: u32) -> (usize, usize) {
+        let bytes = self.page_bytes(reach).unwrap_or(0);
+        let first = if reach == Reach::Whole { 0 } else { self.whole_bytes };
+        (first + page as usize * bytes, bytes)
+    }
+
+    /// Where every layer's keys and values are, in caches from `cache` on, with page tables of so many entries from `tables` on.
+    fn layers(&self, program: &Program, cache: u64, tables: u64, entries: usize) -> Result<Vec<LayerCache>> {
+        let place = |layer| {
+            let (reach, number) = self.stores.place(layer);
+            let layout = self.stores.layout(reach);
+            let run = |side| layout.run(number, side, 0) as u64;
+            LayerCache {
+                tables: if reach == Reach::Whole { tables } else { tables + 4 * entries as u64 },
+                cache: cache + self.page(reach, 0).0 as u64,
+                page_elements: layout.page_elements().unwrap_or(0) as u64,
+                keys: run(Side::Keys),
+                values: run(Side::Values),
+            }
+        };
+        collected((0..program.kv.layers).map(place), "a list of launches")
     }
 
     /// Shapes of the graphs, in their order: the tiers of each bucket for the highest logits, then for drawn tokens.
@@ -58,9 +110,10 @@ impl Sizes {
         (0..2).flat_map(move |draws| self.buckets.iter().flat_map(move |&bucket| tiers(draws, bucket)))
     }
 
-    /// Places of the cache, which has one page more than the limits: padded rows write there.
+    /// Bytes of both caches.
     pub fn kv_bytes(&self, limits: &Limits) -> usize {
-        self.page_bytes.saturating_mul(limits.pages + 1)
+        let windows = self.bytes_of(Reach::Window, limits).unwrap_or(usize::MAX);
+        self.whole_bytes.saturating_add(windows)
     }
 }
 
@@ -77,7 +130,7 @@ impl Needs {
         let (sizes, placement) = (Sizes::new(program, limits)?, place(program)?);
         // No address is 0, so that nothing counts as absent.
         let mut places = Places::new(1 << 20);
-        let mut addresses = arrange(program, &placement, limits, &sizes, fast, &mut places)?;
+        let mut addresses = arrange(program, &placement, limits, &sizes, fast, 1 << 20, &mut places)?;
         (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
         (addresses.most_shared, addresses.copies_in_bulk) = (u32::MAX, true);
         let lists = lower(program, &placement, &addresses)?;
@@ -124,13 +177,14 @@ fn angles(program: &Program, rows: usize, places: &mut Places) -> [Angles; MOST_
     all
 }
 
-/// Gives everything in the arena its place.
+/// Gives everything in the arena its place; the caches lie from `cache` on.
 pub fn arrange(
     program: &Program,
     placement: &Placement,
     limits: &Limits,
     sizes: &Sizes,
     fast: bool,
+    cache: u64,
     places: &mut Places,
 ) -> Result<Addresses> {
     let (rows, kv) = (sizes.rows, &program.kv);
@@ -142,11 +196,11 @@ pub fn arrange(
         .collect();
     let most = sizes.tiers.last().copied().unwrap_or(1);
     let heads = rows.max(sizes.outputs.saturating_mul(most)).saturating_mul(kv.heads);
-    let slots = (sizes.outputs + 1).saturating_mul(limits.pages + 1);
+    let entries = (sizes.outputs + 1).saturating_mul(limits.pages + 1);
     let step = StepArgs {
         rows: places.named("rows", rows * size_of::<Row>()),
         outputs: places.named("outputs", sizes.outputs * 4),
-        tables: places.named(PAGE_TABLES, slots.saturating_mul(4)),
+        tables: places.named(PAGE_TABLES, sizes.table_entries(limits).saturating_mul(4)),
         serial: places.named("serial", 4),
         best: places.named("highest logits", sizes.outputs * 8),
         draws: places.named("sampler options", sizes.outputs * size_of::<Draw>()),
@@ -169,6 +223,7 @@ pub fn arrange(
         mixed: places.named("parts of attention", heads.saturating_mul(kv.head_dim * 4)),
         states: places.named("sums of attention", heads.saturating_mul(8)),
         ended: places.named(COUNTERS, sizes.outputs * kv.heads * 4),
+        layers: sizes.layers(program, cache, step.tables, entries)?,
         cache_f32: limits.kv_type == KvType::F32,
         step,
         table_stride: limits.pages as u32 + 1,
