@@ -18,7 +18,7 @@ C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET) tests/watchdog.sh
 
 .PHONY: all models real-test chat cuda dist gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
-	frame test-windows abi-test abi-baseline memcheck sanitize soak cancel fuzz fuzz-templates audit notices miri race header clean
+	frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak cancel fuzz fuzz-templates audit notices miri race header clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -155,9 +155,16 @@ go-test: $(LIB) tools
 install-test: $(LIB) tools
 	tests/install/check.sh $(TARGET) $(MODEL)
 
-# The library for Windows, under Wine. No part of `make test`.
+# The library for Windows, under Wine, and for Linux on AArch64, under qemu. No parts of `make test`.
 test-windows: $(BUILD)/generate $(BUILD)/crowd
 	tests/windows/check.sh $(TARGET) $(BUILD) $(MODEL)
+
+test-arm: $(BUILD)/generate $(BUILD)/crowd
+	tests/arm/check.sh $(TARGET) $(BUILD) $(MODEL)
+
+# Compiles for systems on which nothing is run, and with the oldest Rust that Cargo.toml allows. No part of `make test`.
+check-targets:
+	tests/targets/check.sh $(TARGET) $(BUILD)
 
 # Shared and static library, headers, pkg-config files, CMake package and licences; DESTDIR for packagers, LIBDIR below PREFIX.
 PREFIX ?= /usr/local

@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn processors_of_one_core_or_group_alone_are_counted() {
-        let core = |Group, Mask| GROUP_AFFINITY { Mask, Group, ..Default::default() };
+        let core = |group, mask| GROUP_AFFINITY { Mask: mask, Group: group, ..Default::default() };
         let cores = [core(0, 0b11), core(0, 0b1100), core(1, 0b11)];
         let counts = |allowed: Allowed| cores.map(|core| allowed.of_core(core));
         assert_eq!(counts(Allowed::All), [2, 2, 2]);

@@ -3,6 +3,7 @@
 # runtime, no glibc newer than promised, a bounded size. With --write, adds new functions to symbols.txt.
 #
 # usage: tests/abi/library.sh LIBSEGNO.SO [--write]
+#   BINUTILS   what stands before the names of nm, objdump, readelf and strip, for the library of another processor
 set -euo pipefail
 export LC_ALL=C
 lib=$1
@@ -12,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 
 fail() { echo "abi: $*" >&2; exit 1; }
 
-nm -D --defined-only "$lib" | awk '{print $3}' | sed 's/@.*//' | sort > "$work/exported"
+"${BINUTILS:-}nm" -D --defined-only "$lib" | awk '{print $3}' | sed 's/@.*//' | sort > "$work/exported"
 grep -oE '\bsegno_[a-z_]+\(' "$root/include/segno.h" | grep -vE '_fn\(' | tr -d '(' | sort -u > "$work/declared"
 diff "$work/declared" "$work/exported" || fail "exported symbols (>) differ from the functions of the header (<): run \`make header\`"
 known=$root/tests/abi/symbols.txt
@@ -25,17 +26,17 @@ new=$(comm -13 "$known" "$work/exported")
 [ -z "$new" ] || fail "these functions are not in symbols.txt; if the addition is meant, run \`make abi-baseline\` and commit what it adds
 $new"
 
-readelf -d "$lib" > "$work/dynamic"
+"${BINUTILS:-}readelf" -d "$lib" > "$work/dynamic"
 grep -q 'SONAME.*\[libsegno\.so\.0\]' "$work/dynamic" || fail "SONAME is not libsegno.so.0"
 grep -q 'NODELETE' "$work/dynamic" || fail "not linked with -z nodelete"
 sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' "$work/dynamic" | sort > "$work/needed"
-allowed='^(libc\.so\.6|libm\.so\.6|libgcc_s\.so\.1|ld-linux-x86-64\.so\.2)$'
+allowed='^(libc\.so\.6|libm\.so\.6|libgcc_s\.so\.1|ld-linux-(x86-64\.so\.2|aarch64\.so\.1))$'
 if grep -vE "$allowed" "$work/needed"; then fail "needs a library beyond the C runtime"; fi
 
-newest=$(objdump -T "$lib" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1)
+newest=$("${BINUTILS:-}objdump" -T "$lib" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1)
 [ "$(printf '%s\nGLIBC_2.34\n' "$newest" | sort -V | tail -n 1)" = GLIBC_2.34 ] || fail "needs $newest, 2.34 is promised"
 
-strip -o "$work/stripped" "$lib"
+"${BINUTILS:-}strip" -o "$work/stripped" "$lib"
 bytes=$(stat -c %s "$work/stripped")
 [ "$bytes" -le $((10 * 1024 * 1024)) ] || fail "stripped library has $bytes bytes"
 echo "abi: $(wc -l < "$work/exported") symbols, needs $(paste -sd' ' "$work/needed"), $newest, $bytes bytes stripped"

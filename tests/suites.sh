@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Builds test programs in Rust for another system, and runs them by a program that stands for it, two at a time. Of a program that fails the whole log
+# is shown; of each that passes the number of its tests, and what it says of hostile cases.
+#
+# usage: tests/suites.sh NAME WORK_DIR TRIPLE RUNNER... < LIST
+#   NAME   what stands before every line that is printed
+#   LIST   a line a program: `lib` or the name of an integration test, then its arguments
+set -euo pipefail
+cd "$(dirname "$0")/.."
+name=$1 work=$2 triple=$3
+shift 3
+mkdir -p "$work"
+
+fail() { echo "$name: $*" >&2; exit 1; }
+
+mapfile -t list
+wanted=()
+for suite in $(printf '%s\n' "${list[@]}" | cut -d' ' -f1 | sort -u); do
+    if [ "$suite" = lib ]; then wanted+=(--lib); else wanted+=(--test "$suite"); fi
+done
+cargo test --locked --no-run --target "$triple" --message-format=json-render-diagnostics "${wanted[@]}" > "$work/built"
+program_of() {
+    local suite=$1
+    [ "$suite" != lib ] || suite=segno
+    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$work/built" | grep -E "/$suite-[0-9a-f]+(\.exe)?$" || fail "cargo built no program of $1"
+}
+
+run() {
+    local suite=$1 program began=$SECONDS
+    shift
+    program=$(program_of "$suite")
+    if "${runner[@]}" "$program" --show-output "$@" > "$work/$suite.log" 2>&1 && grep -q '^test result: ok' "$work/$suite.log"; then
+        echo "$suite $(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$work/$suite.log") ($((SECONDS - began)) s)" > "$work/$suite.passed"
+    else
+        rm -f "$work/$suite.passed"
+    fi
+}
+
+runner=(tests/watchdog.sh "$@")
+rm -f "$work"/*.passed
+for line in "${list[@]}"; do
+    read -ra words <<< "$line"
+    while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n || true; done
+    run "${words[@]}" &
+done
+wait
+for line in "${list[@]}"; do
+    suite=${line%% *}
+    [ -e "$work/$suite.passed" ] || { cat "$work/$suite.log"; fail "the Rust tests of $suite fail"; }
+    grep -hE '^[0-9]+ cases' "$work/$suite.log" | sed "s/^/$name: $suite: /" || true
+done
+echo "$name: Rust tests that pass: $(cat "$work"/*.passed | paste -sd, | sed 's/,/, /g')"
