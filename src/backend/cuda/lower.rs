@@ -244,7 +244,7 @@ pub struct Addresses {
     pub buffers: Vec<Address>,
     pub matrices: Vec<Matrix>,
     pub vectors: Vec<Address>,
-    /// The forms of values that products read, by [`Uses::places`].
+    /// The forms of values that products read, by `Uses::places`.
     pub forms: Vec<FormPlace>,
     pub factors: Address,
     pub mixed: Address,
