@@ -17,6 +17,8 @@ declare -A package=(
 has() {
     case $1 in
         std:*) rustc --print target-libdir --target "${1#std:}" 2> /dev/null | xargs -r test -d ;;
+        # With its sanitizers, which Debian has in a package of their own.
+        clang) command -v clang > /dev/null && compgen -G "$(clang -print-runtime-dir)/libclang_rt.asan*" > /dev/null ;;
         *) command -v "$1" > /dev/null ;;
     esac
 }
@@ -39,6 +41,11 @@ if [ ${#packages[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get > /dev/
     export DEBIAN_FRONTEND=noninteractive
     # One package that cannot be had does not keep the others away.
     apt-get update -qq >&2 || true
+    # The package of clang's sanitizers is named by the version that `clang` stands for.
+    case " ${packages[*]} " in
+        *" clang "*) read -ra more <<< "$(apt-cache depends clang | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p')"
+            packages+=("${more[@]}") ;;
+    esac
     apt-get install -y -qq --no-install-recommends "${packages[@]}" > /dev/null ||
         for name in "${packages[@]}"; do apt-get install -y -qq --no-install-recommends "$name" > /dev/null || true; done
     hash -r
