@@ -8,6 +8,7 @@ struct ArgmaxArgs {
     unsigned long long *host_tokens;  // mapped
     uint32_t vocab, pad;
 };
+static_assert(sizeof(ArgmaxArgs) == 40, "as in args.rs");
 
 constexpr int PARTS = 64;
 constexpr int THREADS = 256;

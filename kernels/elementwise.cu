@@ -10,6 +10,7 @@ struct ElementwiseArgs {
     float a, b;  // as the operation says
     uint32_t period;  // positions of the trained context
 };
+static_assert(sizeof(ElementwiseArgs) == 64, "as in args.rs");
 
 template <typename F>
 __device__ __forceinline__ void map_elements(const ElementwiseArgs &args, F f) {

@@ -11,6 +11,7 @@ struct MatmulArgs {
     uint32_t on_outputs;  // whether x has a row for each output instead of each row of the batch
     Segment segments[3];
 };
+static_assert(sizeof(MatmulArgs) == 216, "as in args.rs");
 
 constexpr int WARPS = 8;
 constexpr int ROWS = 2;

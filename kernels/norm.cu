@@ -11,6 +11,7 @@ struct NormArgs {
     float eps;
     const uint32_t *selected;  // rows of x that are taken, null for all
 };
+static_assert(sizeof(NormArgs) == 64, "as in args.rs");
 
 // Threads of a block that has a part of a row.
 constexpr uint32_t PART_THREADS = 128;

@@ -14,6 +14,7 @@ struct NormalizeArgs {
     uint32_t centered;  // 1 for a layer norm, which subtracts the mean
     float factor;       // what the result is multiplied by before it is added
 };
+static_assert(sizeof(NormalizeArgs) == 80, "as in args.rs");
 
 // The sum over the block, the same in every thread.
 __device__ __forceinline__ float block_sum(float v, float *shares) {

@@ -10,6 +10,7 @@ struct RepackArgs {
     uint64_t count;  // groups in `raw`
     uint32_t block_bytes, block_groups;  // of a block: its size, and its groups
 };
+static_assert(sizeof(RepackArgs) == 64, "as in args.rs");
 
 // Bytes of a block before its codes of 4 bits; those of Q6_K have none.
 __device__ constexpr uint32_t before_codes(uint32_t dtype) {

@@ -9,6 +9,7 @@ struct RopeArgs {
     uint32_t heads, head_dim, half_dims;
     uint32_t pairs;  // elements 2i and 2i + 1 rotate together, instead of i and i + half_dims
 };
+static_assert(sizeof(RopeArgs) == 40, "as in args.rs");
 
 extern "C" __global__ void __launch_bounds__(HEADS_A_BLOCK *WARP) rope(const __grid_constant__ RopeArgs args, Shape) {
     wait_for_producers();

@@ -7,6 +7,7 @@ struct SelectArgs {
     float *out;
     uint32_t width, pad;
 };
+static_assert(sizeof(SelectArgs) == 32, "as in args.rs");
 
 extern "C" __global__ void __launch_bounds__(256) select_rows(SelectArgs args, Shape) {
     wait_for_producers();

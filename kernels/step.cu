@@ -33,6 +33,7 @@ struct StepArgs {
     Matrix embedding;
     float *embedded;
 };
+static_assert(sizeof(StepArgs) == 256, "as in args.rs");
 
 constexpr uint32_t DRAW_WORDS = sizeof(Draw) / 4;
 // Threads of a block: a warp for the lists, some for the angles, and some for the embedding.

@@ -9,6 +9,8 @@ use common::distance::distance;
 use common::passes::{Run, bits, precise};
 use segno::arch::names::Idle;
 use segno::arch::rope::{Rope, RopeLayout};
+use segno::backend::cuda::args::Args;
+use segno::backend::cuda::lower::Launch;
 use segno::backend::cuda::{Cuda, supported};
 use segno::backend::{Backend, KvType, cpu};
 use segno::format::{Bytes, Data};
@@ -264,6 +266,11 @@ impl Builder {
             };
             let fed = self.unit(input);
             self.combine(hidden, fed);
+            if self.chance(30) {
+                let input = self.any(hidden);
+                let added = self.project(input, hidden_width);
+                self.push(Op::Add { x: hidden, y: added });
+            }
             // Products of random signs would grow or vanish.
             let norm = self.norm(hidden_width);
             let out = self.value(hidden_width, Rows::Batch);
@@ -294,6 +301,17 @@ fn program(seed: u64) -> (Arc<Program>, bool) {
 
 const SEEDS: std::ops::Range<u64> = 0..60;
 
+/// Whether a launch of products adds to the value that it reads, which its other blocks may still be reading.
+fn adds_to_its_input(launch: &Launch) -> bool {
+    let (x, segments) = match &launch.args {
+        Args::Matmul(args) => (args.x.x, &args.segments),
+        Args::Tensor(args) => (args.x.x, &args.segments),
+        Args::Matvec(args) => (args.x.x, &args.segments),
+        _ => return false,
+    };
+    segments.iter().any(|segment| segment.adds != 0.0 && segment.out == x)
+}
+
 #[test]
 fn every_op_of_any_program_is_covered_once() {
     for seed in 0..400 {
@@ -304,6 +322,7 @@ fn every_op_of_any_program_is_covered_once() {
                 let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
                 covered.sort_unstable();
                 assert_eq!(covered, (0..program.ops.len()).collect::<Vec<usize>>(), "program {seed}");
+                list.iter().for_each(|launch| assert!(!adds_to_its_input(launch), "program {seed}: {launch:?}"));
             }
         }
     }

@@ -19,11 +19,13 @@ struct Shape {
     uint32_t splits;   // splits of attention that the longest row may have; 0 for a prompt, whose blocks walk over all
     uint32_t draws;    // 1 where tokens are drawn by their options, 0 where each is that of the highest logit
 };
+static_assert(sizeof(Shape) == 16, "as in args.rs");
 
 // One token to evaluate.
 struct __align__(16) Row {
     uint32_t token, position, slot, pad;
 };
+static_assert(sizeof(Row) == 16, "as in args.rs");
 
 // A weight matrix: rows of `row_bytes`. Float rows stand as they are; types.cuh tells how quantized ones lie in slices.
 struct Matrix {
@@ -31,6 +33,7 @@ struct Matrix {
     uint32_t row_bytes, slice_bytes;  // of a whole slice
     uint32_t dtype, rows, cols, pad;
 };
+static_assert(sizeof(Matrix) == 32, "as in args.rs");
 
 // Scale of 32 8-bit activations, and the sums of their two halves.
 struct __align__(8) Meta {

@@ -12,12 +12,14 @@ struct Draw {
     uint32_t top_k;                    // 0 is off
     uint32_t adjusted;                 // 1 if there are adjustments
 };
+static_assert(sizeof(Draw) == 56, "as in args.rs");
 
 // What happens to a token's logit before it is a candidate: a bias, or the penalties for `count` occurrences.
 struct Adjustment {
     uint32_t token, count;
     float bias;
 };
+static_assert(sizeof(Adjustment) == 12, "as in args.rs");
 
 __device__ __forceinline__ double bits_as_double(unsigned long long bits) { return __longlong_as_double((long long)bits); }
 __device__ __forceinline__ unsigned long long double_as_bits(double value) { return (unsigned long long)__double_as_longlong(value); }

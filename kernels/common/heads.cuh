@@ -16,6 +16,7 @@ struct HeadsArgs {
     uint32_t cache_f32;  // element type of the cache
     float eps;
 };
+static_assert(sizeof(HeadsArgs) == 136, "as in args.rs");
 
 // Factor of the norm of one head; 1 without a norm.
 __device__ __forceinline__ float head_factor(const HeadsArgs &args, const float *x, const float *weight, uint32_t lane) {

@@ -9,6 +9,7 @@ struct Segment {
     uint32_t first_tile;
     float adds;  // what the result is multiplied by and then added to `out`; 0 where it takes the place of that
 };
+static_assert(sizeof(Segment) == 56, "as in args.rs");
 
 // What products of several rows take, with what stands behind them.
 struct TensorArgs {
@@ -21,6 +22,7 @@ struct TensorArgs {
     uint32_t loose;  // whether x, and a gated unit, are 16-bit floats
     Segment segments[3];
 };
+static_assert(sizeof(TensorArgs) == 264, "as in args.rs");
 
 // The segment of a tile.
 __device__ __forceinline__ int segment_of(const Segment (&segments)[3], uint32_t count, uint32_t tile) {

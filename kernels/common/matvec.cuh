@@ -23,6 +23,7 @@ struct MatvecArgs {
     uint32_t batch;  // rows of x, for the host
     Segment segments[3];
 };
+static_assert(sizeof(MatvecArgs) == 288, "as in args.rs");
 
 constexpr int WARPS = 8;
 // Columns that a unit of work has for each kind of type: a slice, or as many floats as fill about as much.

@@ -36,6 +36,7 @@ struct SampleArgs {
     unsigned long long *host_tokens;  // mapped
     uint32_t vocab, parts, most_adjustments, pad;
 };
+static_assert(sizeof(SampleArgs) == 96, "as in args.rs");
 
 struct Scratch {
     union {

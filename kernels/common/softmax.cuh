@@ -23,6 +23,7 @@ struct AttentionArgs {
     uint32_t window;     // positions that a row sees, its own the last of them
     uint32_t pad;
 };
+static_assert(sizeof(AttentionArgs) == 216, "as in args.rs");
 
 // The first position that a row sees.
 __device__ __forceinline__ uint32_t first_seen(const AttentionArgs &args, uint32_t position) { return position + 1 - min(position + 1, args.window); }

@@ -298,10 +298,11 @@ pub extern "C" fn segno_save_opts_init(opts: *mut segno_save_opts, size: usize) 
     guard_value((), || drop(write_sized(opts, size, &save_defaults(), "opts")))
 }
 
-/// Writes a model as one GGUF file (version 3) that this library and llama.cpp load: of a GGUF file its metadata as it is, of a folder what a
-/// converter would write, tokenizer included; the tensors as they were loaded, quantized if they were. Loading it gives the same logits, bit for
-/// bit, and saving that again the same file; what a model of several parts was is one file then. Of the space that a folder's tokenizer may put in
-/// front of text, files tell only whether there is one, and nothing of white space that added tokens swallow, as those of llama.cpp's converter.
+/// Writes a model as one GGUF file (version 3) that this library loads, with the keys and names that llama.cpp reads: of a GGUF file its metadata as
+/// it is, of a folder what a converter would write, tokenizer included; the tensors as they were loaded, quantized if they were. Loading it gives the
+/// same logits, bit for bit, and saving that again the same file; what a model of several parts was is one file then. Of the space that a folder's
+/// tokenizer may put in front of text, files tell only whether there is one, and nothing of white space that added tokens swallow, as those of
+/// llama.cpp's converter.
 ///
 /// `path`: of the file, NUL-terminated UTF-8, in a folder that exists. The bytes are written under another name beside it (`NAME.N.part`) and renamed
 /// when all are on the disk: a file that is there is replaced then, and what fails or is cancelled leaves nothing behind. The file that the model is

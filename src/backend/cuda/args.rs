@@ -3,6 +3,8 @@
 /// A device address; 0 where a kernel expects NULL.
 pub type Address = u64;
 
+/// Streaming multiprocessors that grids are made for. Other chips get the same grids: it changes speed alone.
+pub const SMS: u32 = 132;
 /// Most rotations of a program.
 pub const MOST_ROPES: usize = 4;
 

@@ -1,6 +1,6 @@
 //! Lowering of what stands between the projections of a layer: norms and rotation of heads, the cache, attention.
 
-use super::args::{Args, AttentionArgs, HeadsArgs};
+use super::args::{Args, AttentionArgs, HeadsArgs, SMS};
 use super::lists::Batches;
 use super::lower::{Addresses, ELEMENTS_A_BLOCK, Extent, Kernel, LayerCache, Lowering, ONE};
 use crate::plan::op::{AttentionKind, NormKind, RopeId, RopeLayout};
@@ -9,7 +9,8 @@ use std::f32::consts::LOG2_E;
 
 /// Most elements of a head that attention has shared memory for.
 pub const MAX_HEAD_DIM: usize = 512;
-const HEADS_A_BLOCK: usize = 4;
+/// Heads that a block of the kernels of heads has, a warp each.
+pub const HEADS_A_BLOCK: usize = 4;
 const ATTENTION_THREADS: usize = 256;
 /// Sizes of heads that have matrix instructions and staged pages; all others take the plain kernel.
 pub const STAGED_DIMS: [usize; 5] = [64, 80, 96, 128, 256];
@@ -24,14 +25,13 @@ const PROMPT_STEP: (usize, usize) = (64, 4);
 /// Queries of a block of a prompt, and the largest heads of which a warp takes twice as many.
 const PROMPT_QUERIES: usize = 64;
 const MOST_NARROW: usize = 128;
-/// Multiprocessors that the splits of a row are spread over, with shared memory for blocks of steps; other chips get the same grids.
-const PROCESSORS: u32 = 132;
+/// Shared memory of a multiprocessor, and what each block of steps takes of it beside its own.
 const PROCESSOR_BYTES: usize = 227 << 10;
 const OTHER_BYTES: usize = 4 << 10;
 /// Most blocks of short splits of which each gets a processor, of few rows and of batches. More of the latter go in pairs: the next kernel then starts
 /// early on processors that they leave alone.
-pub const MOST_SPREAD: u32 = PROCESSORS;
-pub const MOST_SPREAD_OF_BATCHES: u32 = PROCESSORS / 2;
+pub const MOST_SPREAD: u32 = SMS;
+pub const MOST_SPREAD_OF_BATCHES: u32 = SMS / 2;
 /// Splits of the positions, as in the kernels: short ones first, then long ones.
 const SHORT_SPLIT: usize = 256;
 pub const SHORT_SPLITS: usize = 8;
@@ -170,7 +170,7 @@ impl Lowering<'_> {
         let shared = 2 * (stages * positions * (dim + PAD) + fragments + 2 * dim);
         let each = (kv.kv_heads * kv.group().div_ceil(STAGED_HEADS)) as u32;
         // The kernel's registers leave room for two.
-        let resident = PROCESSORS * (PROCESSOR_BYTES / (shared + OTHER_BYTES)).clamp(1, 2) as u32;
+        let resident = SMS * (PROCESSOR_BYTES / (shared + OTHER_BYTES)).clamp(1, 2) as u32;
         ([Extent::SplitShares { each, resident }, Extent::Fixed(each), Extent::Rows], shared)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! What does not fit is left to the launches of `lower`.
 
-use super::args::{Args, Matrix, MatvecArgs, Segment};
+use super::args::{Args, Matrix, MatvecArgs, SMS, Segment};
 use super::form::is_quantized;
 use super::lower::{Extent, Kernel, Lowering, ONE};
 use super::plain::sigmoid;
@@ -10,8 +10,6 @@ use super::slim::Slim;
 use crate::plan::op::Norm;
 use crate::plan::{Op, ValueId};
 
-/// Multiprocessors that rows are spread over. Other chips get the same tiles: the number changes speed alone.
-const PROCESSORS: u32 = 132;
 /// Warps of a block, as in the kernel.
 const WARPS: u32 = 8;
 /// Most blocks of a processor for few rows, which leave room for the next kernel's, and for many.
@@ -54,7 +52,7 @@ const TYPE_OF_COLUMNS: u32 = 11;
 const OCTET: u32 = 8;
 const BYTES_OF_COLUMNS: u32 = COLUMNS / 1024 * 1440;
 /// Blocks of their head, and the rows that each has on their way.
-const HEAD_BLOCKS: u32 = 2 * PROCESSORS;
+const HEAD_BLOCKS: u32 = 2 * SMS;
 const ROWS_OF_HEAD: u32 = 128;
 /// Pairs of rows a warp of a gated unit, and rows a warp of the head.
 const PAIRS: u32 = 4;
@@ -122,21 +120,21 @@ enum Kind {
 /// `enough` of such tiles are no more than one for each.
 fn rows_a_warp(rows: &[u32], enough: u32) -> u32 {
     let tiles = |each: u32| rows.iter().map(|rows| rows.div_ceil(WARPS * each)).sum::<u32>();
-    if (enough..=PROCESSORS).contains(&tiles(2)) {
+    if (enough..=SMS).contains(&tiles(2)) {
         return 2;
     }
     let blocks = if rows.iter().sum::<u32>() > MANY_ROWS { MANY_BLOCKS } else { FEW_BLOCKS };
-    let least = (1..).find(|&each| tiles(each) <= blocks * PROCESSORS).unwrap_or(1);
-    let candidates = (least..).take_while(|&each| each == least || tiles(each) > PROCESSORS);
+    let least = (1..).find(|&each| tiles(each) <= blocks * SMS).unwrap_or(1);
+    let candidates = (least..).take_while(|&each| each == least || tiles(each) > SMS);
     // Rows go in pairs, where there is more than one.
-    let cost = |each: u32| tiles(each).div_ceil(PROCESSORS) * if each == 1 { 1 } else { each.next_multiple_of(2) };
+    let cost = |each: u32| tiles(each).div_ceil(SMS) * if each == 1 { 1 } else { each.next_multiple_of(2) };
     candidates.min_by_key(|&each| (cost(each), u32::MAX - each)).unwrap_or(least)
 }
 
 /// The same for batches, whose rows always go in pairs; four of long rows where that leaves a tile for each processor.
 fn rows_of_few(rows: &[u32], is_short: bool) -> u32 {
     let tiles = rows.iter().map(|rows| rows.div_ceil(WARPS * 4)).sum::<u32>();
-    if !is_short && (ENOUGH_LONG..=PROCESSORS).contains(&tiles) { 4 } else { rows_a_warp(rows, ENOUGH_SHORT).max(2) }
+    if !is_short && (ENOUGH_LONG..=SMS).contains(&tiles) { 4 } else { rows_a_warp(rows, ENOUGH_SHORT).max(2) }
 }
 
 /// Stages of the rings of a batch's blocks: as many as leave enough of these for a processor, but one is enough.
@@ -145,7 +143,7 @@ fn stages_of_few(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32, most_sh
     let (wanted, most) = match kind {
         Kind::Gated if is_four => (STAGES, SHARED_OF_THREE),
         Kind::Gated | Kind::Head => (STAGES, SHARED_OF_TWO),
-        Kind::Plain if tiles > PROCESSORS => (parts_of_rows(args).min(STAGES), SHARED_OF_TWO),
+        Kind::Plain if tiles > SMS => (parts_of_rows(args).min(STAGES), SHARED_OF_TWO),
         Kind::Plain if is_four => (STAGES, most_shared),
         Kind::Plain => (LONG_STAGES, most_shared),
     };
@@ -159,7 +157,7 @@ fn stages(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32, most_shared: u
     }
     let parts = parts_of_rows(args);
     // A block for each processor may have more memory than it fills: the next kernel's blocks then go to others.
-    let is_alone = args.rows_a_warp > 1 && tiles <= PROCESSORS;
+    let is_alone = args.rows_a_warp > 1 && tiles <= SMS;
     let wanted = match kind {
         Kind::Gated | Kind::Head if has_short_rows(args) => MOST_STAGES,
         Kind::Gated | Kind::Head => STAGES,
@@ -174,7 +172,7 @@ fn stages(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32, most_shared: u
 /// and some of these would otherwise get so many blocks that their instructions, not the memory, take the time. Where shares are uneven the next launch
 /// needs the room more, unless blocks are few and begin with a norm.
 fn fair_shared(tiles: u32, has_norm: bool, own: u32) -> u32 {
-    let each = tiles.div_ceil(PROCESSORS);
+    let each = tiles.div_ceil(SMS);
     if !has_even_shares(tiles) && (!has_norm || each > FEW_BLOCKS) {
         return 0;
     }
@@ -183,7 +181,7 @@ fn fair_shared(tiles: u32, has_norm: bool, own: u32) -> u32 {
 
 /// Whether blocks are about as many as a whole number for each processor.
 fn has_even_shares(tiles: u32) -> bool {
-    10 * tiles >= 9 * tiles.div_ceil(PROCESSORS) * PROCESSORS
+    10 * tiles >= 9 * tiles.div_ceil(SMS) * SMS
 }
 
 /// Whether a kernel without rings takes the products of a lone row, all of whose weights are on their way at once then: those of sixteen rows for about
@@ -193,7 +191,7 @@ fn has_whole_rows(args: &MatvecArgs, tiles: u32, beside: u32) -> bool {
     let is_plain = args.count == 1 && args.norm == 0 && args.best == 0 && args.rows_a_warp == 2;
     let is_long = cols >= LONG_COLUMNS || SMALL_TYPES.contains(&dtype);
     let fits = TILE_ROWS * row_bytes + beside <= SHARED_OF_ONE && rows.is_multiple_of(TILE_ROWS);
-    is_plain && is_long && fits && tiles <= PROCESSORS && has_even_shares(tiles) && kernel_of(args).is_some()
+    is_plain && is_long && fits && tiles <= SMS && has_even_shares(tiles) && kernel_of(args).is_some()
 }
 
 /// Whether a kernel that keeps columns in registers takes the products of a lone row.
@@ -309,7 +307,7 @@ impl Lowering<'_> {
         args.x = self.input(x);
         (args.norm, args.eps) = (self.vector(norm.map(|norm| norm.weight)), norm.map_or(0.0, |norm| norm.eps));
         let end = self.next + skipped + outs.len();
-        let follows = self.join_follower(&mut args, &outs, end);
+        let follows = self.join_follower(&mut args, x, &outs, end);
         // Tokens are chosen from logits as they are at the end.
         let is_head = outs[0] == program.logits && end == program.ops.len();
         if is_head {
@@ -380,8 +378,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Takes in the ops from `end` on that are the gated unit or the addition that belongs to these products; how many those are.
-    fn join_follower(&self, args: &mut MatvecArgs, outs: &[ValueId], end: usize) -> usize {
+    /// Takes in the ops from `end` on that are the gated unit or the addition that belongs to these products of `x`; how many those are.
+    fn join_follower(&self, args: &mut MatvecArgs, x: ValueId, outs: &[ValueId], end: usize) -> usize {
         match (self.program.ops.get(end), outs) {
             (Some(&Op::Gate { kind, gate, up }), &[first, second])
                 if (first, second) == (gate, up) && self.uses.of_value(up).readers == 1 =>
@@ -396,7 +394,7 @@ impl Lowering<'_> {
                 1
             }
             (_, &[only]) => {
-                let Some(sum) = self.sum_of(only, end) else { return 0 };
+                let Some(sum) = self.sum_of_product(x, only, end) else { return 0 };
                 (args.segments[0].out, args.segments[0].adds) = (self.value(sum.to), sum.factor);
                 sum.ops
             }

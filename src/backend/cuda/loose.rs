@@ -1,6 +1,6 @@
 //! The kernels of `matmul_loose.cu`, which multiply 16-bit floats: which of them a launch takes, and its sizes.
 
-use super::args::{Segment, TensorArgs};
+use super::args::{SMS, Segment, TensorArgs};
 use crate::quant::DType;
 
 /// A kernel: the tile of a block, or of the blocks of a cluster.
@@ -41,8 +41,6 @@ pub const LOOSE: [Loose; 12] = [
     loose(256, 128, 1, 185),
 ];
 
-/// Multiprocessors that tiles are spread over, and clusters of two of them. Other chips get the same number of blocks: it changes speed alone.
-const PROCESSORS: u32 = 132;
 /// Columns of a stage, and weight rows that matrices have a multiple of.
 const STAGE_COLUMNS: u32 = 128;
 const MATRIX_ROWS: usize = 128;
@@ -71,7 +69,7 @@ impl Loose {
     }
 
     fn at_once(&self) -> u32 {
-        PROCESSORS / self.split
+        SMS / self.split
     }
 
     /// Blocks of a launch.

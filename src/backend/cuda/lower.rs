@@ -8,6 +8,7 @@
 use super::args::*;
 use super::attention::{MOST_SPREAD, MOST_SPREAD_OF_BATCHES, SHORT_SPLITS, STAGED_DIMS};
 use super::lists::{Batches, FEW_ROWS, Lists};
+pub use super::names::{Function, Kernel};
 use super::supported;
 use super::uses::Uses;
 use crate::error::{Error, Result, filled, reserve};
@@ -27,53 +28,6 @@ const QUANTIZED: usize = 32;
 const PARTED_WIDTH: usize = 2048;
 /// Most splits that a block of attention takes where the device is full.
 const SPLITS_A_BLOCK: u32 = 8;
-
-/// A kernel, by its place in the table of loaded functions. Each `Attend` stands for a kernel for every size of heads in
-/// `STAGED_DIMS`, `Matmul` for the widths 1, 2, 4 and 8 and `Tensor` for those of `tensor`, which the shape chooses, `Matvec`, `MatvecFew` and
-/// `MatvecWhole` for a kernel for each set of weight types and number of rows, `MatvecMixed` for one for each pair of types that only a lone row has, and
-/// `MatvecColumns` for one for each end of products.
-#[allow(missing_docs)] // Named as in `kernels/`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernel {
-    Step,
-    Select,
-    Norm,
-    Normalize,
-    Heads,
-    AttentionF16,
-    AttentionF32,
-    Merge,
-    Argmax,
-    StepEnd,
-    AttendMany,
-    AttendOne = 15,
-    AttendPrompt = 20,
-    Matmul = 25,
-    Matvec = 29,
-    Tensor = 48,
-    Sample = 81,
-    AttendSplit = 82,
-    MatvecFew = 92,
-    NormParts = 126,
-    MatvecWhole = 127,
-    MatvecColumns = 141,
-    MatvecMixed = 144,
-    Rope = 150,
-    CopyRows,
-    Add,
-    AddScaled,
-    Mul,
-    Scale,
-    Softcap,
-    Temperature,
-    Sigmoid,
-    SigmoidMul,
-    GeluErf,
-    GeluErfMul,
-    SquaredRelu,
-    SquaredReluMul,
-    ClampedSiluMul,
-}
 
 /// Extent of a grid along one axis.
 #[allow(missing_docs)] // Fields of `Shape`, by their names.
@@ -173,13 +127,13 @@ impl Launch {
         !self.blocks(shape).contains(&0)
     }
 
-    /// Place of the kernel for a shape in the table of loaded functions.
-    pub fn function(&self, shape: &Shape) -> usize {
+    /// The kernel for a shape.
+    pub fn function(&self, shape: &Shape) -> Function {
         let variant = match (self.kernel, &self.args) {
             (Kernel::Matmul, _) => self.width(shape).ilog2(),
             _ if self.has_block_a_split(shape) => {
                 let any_form = if self.kernel == Kernel::AttendMany { STAGED_DIMS.len() } else { 0 };
-                return Kernel::AttendSplit as usize + any_form + self.head_variant() as usize;
+                return Function { kernel: Kernel::AttendSplit, variant: any_form + self.head_variant() as usize };
             }
             (Kernel::AttendMany | Kernel::AttendOne | Kernel::AttendPrompt, _) => self.head_variant(),
             (Kernel::Tensor, _) => self.tensor_args().map_or(0, |args| args.kernel(shape) as u32),
@@ -189,7 +143,7 @@ impl Launch {
             (Kernel::MatvecColumns, Args::Matvec(args)) => super::few::columns_variant_of(args),
             _ => 0,
         };
-        self.kernel as usize + variant as usize
+        Function { kernel: self.kernel, variant: variant as usize }
     }
 
     fn tensor_args(&self) -> Option<&TensorArgs> {
@@ -487,7 +441,7 @@ impl Lowering<'_> {
         args.on_outputs = on_outputs.into();
         let mut covered = args.count as usize;
         if args.count == 1
-            && let Some(sum) = self.sum_of(product, self.next + covered)
+            && let Some(sum) = self.sum_of_product(x, product, self.next + covered)
         {
             (args.segments[0].out, args.segments[0].adds) = (self.value(sum.to), sum.factor);
             covered += sum.ops;

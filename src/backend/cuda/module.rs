@@ -5,9 +5,9 @@
 use super::args::Shape;
 use super::draws;
 use super::driver::{Primary, Waited, check, hear, is_idle};
-use super::lower::{Kernel, Launch};
-use super::names::{LOOSE_FILE, NAMES, REPACK, SKINNY_FILE};
-use crate::error::{Error, Result};
+use super::lower::{Function, Launch};
+use super::names::{Kernel, NATIVE_FILES};
+use crate::error::{Error, Result, reserve};
 use cudarc::driver::sys::{
     self, CUevent, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUresult, CUstream,
 };
@@ -26,7 +26,8 @@ pub fn is_built() -> bool {
 
 /// All kernels of a context.
 pub struct Kernels {
-    functions: Vec<CUfunction>,
+    /// Those of each family, in the order of [`Kernel::ALL`].
+    functions: Vec<Vec<CUfunction>>,
     modules: Vec<CUmodule>,
     primary: Arc<Primary>,
     /// Whether the kernels wait for their producers themselves, so that a graph may start them early.
@@ -53,21 +54,29 @@ impl Kernels {
             kernels.modules.push(module);
         }
         let most_shared = kernels.primary.device().shared_memory()?;
-        for (file, name) in NAMES {
-            let Some(function) = kernels.find(file, name)? else {
-                kernels.loose = false;
-                kernels.functions.push(null_mut());
-                continue;
-            };
-            let mut version = 0;
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
-            // SAFETY: a function of a loaded module.
-            check("cuFuncGetAttribute", unsafe { sys::cuFuncGetAttribute(&mut version, attribute, function) })?;
-            kernels.programmatic &= version >= 90;
-            allow_shared_memory(function, most_shared as i32, file != "matmul")?;
-            kernels.functions.push(function);
+        for kernel in Kernel::ALL {
+            let mut functions = reserve(kernel.variants().len(), "kernels")?;
+            for (file, name) in kernel.variants() {
+                functions.push(kernels.load_function(file, name, most_shared)?);
+            }
+            kernels.functions.push(functions);
         }
         Ok(kernels)
+    }
+
+    /// A kernel, ready to have `most_shared` bytes of shared memory; null where there is none for this device.
+    fn load_function(&mut self, file: &str, name: &'static str, most_shared: u32) -> Result<CUfunction> {
+        let Some(function) = self.find(file, name)? else {
+            self.loose = false;
+            return Ok(null_mut());
+        };
+        let mut version = 0;
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
+        // SAFETY: a function of a loaded module.
+        check("cuFuncGetAttribute", unsafe { sys::cuFuncGetAttribute(&mut version, attribute, function) })?;
+        self.programmatic &= version >= 90;
+        allow_shared_memory(function, most_shared as i32, file != "matmul")?;
+        Ok(function)
     }
 
     /// Whether they were compiled for compute capability 9.0 or more, wherever they run.
@@ -88,7 +97,7 @@ impl Kernels {
         let mut function: CUfunction = null_mut();
         // SAFETY: the module is loaded; the name ends with NUL.
         let result = unsafe { sys::cuModuleGetFunction(&mut function, self.modules[module], text.as_ptr()) };
-        if [LOOSE_FILE, SKINNY_FILE].contains(&file) && result == CUresult::CUDA_ERROR_NOT_FOUND {
+        if NATIVE_FILES.contains(&file) && result == CUresult::CUDA_ERROR_NOT_FOUND {
             hear(name);
             return Ok(None);
         }
@@ -97,7 +106,7 @@ impl Kernels {
 
     /// Blocks of the kernel that draws tokens of which the device runs as many at once; the context must be current.
     pub fn resident_draws(&self) -> Result<usize> {
-        let (mut each, function) = (0, self.functions[Kernel::Sample as usize]);
+        let (mut each, function) = (0, self.function(Function { kernel: Kernel::Sample, variant: 0 }));
         // SAFETY: a function of a loaded module, with no dynamic shared memory.
         check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
             sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut each, function, draws::THREADS as i32, 0)
@@ -105,8 +114,8 @@ impl Kernels {
         Ok(each.max(0) as usize * self.primary.device().processors()? as usize)
     }
 
-    fn function(&self, launch: &Launch, shape: &Shape) -> CUfunction {
-        self.functions[launch.function(shape)]
+    fn function(&self, function: Function) -> CUfunction {
+        self.functions[function.kernel as usize][function.variant]
     }
 }
 
@@ -163,7 +172,7 @@ impl Stream {
             return Ok(());
         }
         let mut params = [launch.args.pointer().cast_mut(), std::ptr::from_ref(shape).cast_mut().cast()];
-        let function = self.kernels.function(launch, shape);
+        let function = self.kernels.function(launch.function(shape));
         // SAFETY: grid, block and arguments are those of the kernel; the driver copies the arguments before it returns.
         check("cuLaunchKernel", unsafe {
             let (shared, params) = (launch.shared_bytes(shape), params.as_mut_ptr());
@@ -175,7 +184,7 @@ impl Stream {
     pub fn repack(&self, args: &super::args::RepackArgs) -> Result<()> {
         let mut params: [*mut c_void; 1] = [std::ptr::from_ref(args).cast_mut().cast()];
         let blocks = args.count.div_ceil(256) as u32;
-        let function = self.kernels.functions[REPACK];
+        let function = self.kernels.function(Function { kernel: Kernel::Repack, variant: 0 });
         // SAFETY: as in `launch`.
         check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(function, blocks, 1, 1, 256, 1, 1, 0, self.raw, params.as_mut_ptr(), null_mut())
@@ -330,7 +339,7 @@ fn chain(kernels: &Kernels, launches: &[Launch], shape: &Shape, graph: CUgraph) 
         let [x, y, z] = launch.blocks(shape);
         let mut args = [launch.args.pointer().cast_mut(), std::ptr::from_ref(shape).cast_mut().cast()];
         let params = sys::CUDA_KERNEL_NODE_PARAMS {
-            func: kernels.function(launch, shape),
+            func: kernels.function(launch.function(shape)),
             gridDimX: x,
             gridDimY: y,
             gridDimZ: z,

@@ -2,12 +2,20 @@
 //! rotation of heads, and what is done element by element.
 
 use super::args::{Args, ElementwiseArgs, NormalizeArgs, RopeArgs, Sigmoid};
+use super::attention::HEADS_A_BLOCK;
 use super::lower::{ELEMENTS_A_BLOCK, Extent, Kernel, Lowering, NORM_THREADS, ONE};
 use crate::plan::op::{Activation, Norm, NormKind, RopeId, RopeLayout};
 use crate::plan::{Op, ValueId};
 
-/// Heads that a block rotates, a warp each.
-const HEADS_A_BLOCK: usize = 4;
+/// An addition of a result to another value.
+pub struct Sum {
+    /// What it is added to.
+    pub to: ValueId,
+    /// What it is multiplied by before.
+    pub factor: f32,
+    /// Ops that this takes.
+    pub ops: usize,
+}
 
 impl Lowering<'_> {
     /// A norm of rows, with the addition of its result where that follows.
@@ -66,14 +74,12 @@ impl Lowering<'_> {
         let (x, kernel) = match self.program.ops[self.next] {
             Op::Scale { x: scaled, factor } => {
                 a = factor;
-                match self.program.ops.get(self.next + 1) {
-                    Some(&Op::Add { x, y: added })
-                        if added == scaled && x != scaled && self.uses.of_value(scaled).readers == 2 =>
-                    {
-                        (y, covered) = (Some(scaled), 2);
-                        (x, Kernel::AddScaled)
+                match self.sum_of(scaled, self.next) {
+                    Some(Sum { to, ops, .. }) => {
+                        (y, covered) = (Some(scaled), ops);
+                        (to, Kernel::AddScaled)
                     }
-                    _ => (scaled, Kernel::Scale),
+                    None => (scaled, Kernel::Scale),
                 }
             }
             Op::Softcap { x, cap } => {
@@ -112,6 +118,27 @@ impl Lowering<'_> {
             period,
         };
         self.push_elementwise(kernel, x, args, covered);
+    }
+
+    /// The addition at op `at` of `y`, which nothing else reads, with a scale before it or without one.
+    pub fn sum_of(&self, y: ValueId, at: usize) -> Option<Sum> {
+        let readers = self.uses.of_value(y).readers;
+        match (self.program.ops.get(at)?, self.program.ops.get(at + 1)) {
+            (&Op::Add { x, y: added }, _) if added == y && x != y && readers == 1 => {
+                Some(Sum { to: x, factor: 1.0, ops: 1 })
+            }
+            (&Op::Scale { x: scaled, factor }, Some(&Op::Add { x, y: added }))
+                if scaled == y && added == y && x != y && readers == 2 && factor != 0.0 =>
+            {
+                Some(Sum { to: x, factor, ops: 2 })
+            }
+            _ => None,
+        }
+    }
+
+    /// The same of a product of `read`. The blocks of such a launch do not wait for each other, so it may not add to what others still read.
+    pub fn sum_of_product(&self, read: ValueId, y: ValueId, at: usize) -> Option<Sum> {
+        self.sum_of(y, at).filter(|sum| sum.to != read)
     }
 
     pub fn push_elementwise(&mut self, kernel: Kernel, x: ValueId, args: ElementwiseArgs, covered: usize) {
@@ -154,33 +181,5 @@ pub fn sigmoid(kind: Activation) -> Option<Sigmoid> {
         // `(1 + tanh(z)) / 2 = 1 / (1 + exp(-2z))` with `z = sqrt(2 / pi) * (x + 0.044715 x^3)`.
         Activation::GeluTanh => Some(Sigmoid { linear: 1.595_769, cubic: 1.595_769 * 0.044_715 }),
         Activation::GeluErf | Activation::SquaredRelu | Activation::ClampedSilu { .. } => None,
-    }
-}
-
-/// An addition of a product to another value.
-pub struct Sum {
-    /// What it is added to.
-    pub to: ValueId,
-    /// What it is multiplied by before.
-    pub factor: f32,
-    /// Ops that this takes.
-    pub ops: usize,
-}
-
-impl Lowering<'_> {
-    /// The addition at op `at` of `y`, which nothing else reads, with a scale before it or without one.
-    pub fn sum_of(&self, y: ValueId, at: usize) -> Option<Sum> {
-        let readers = self.uses.of_value(y).readers;
-        match (self.program.ops.get(at)?, self.program.ops.get(at + 1)) {
-            (&Op::Add { x, y: added }, _) if added == y && x != y && readers == 1 => {
-                Some(Sum { to: x, factor: 1.0, ops: 1 })
-            }
-            (&Op::Scale { x: scaled, factor }, Some(&Op::Add { x, y: added }))
-                if scaled == y && added == y && x != y && readers == 2 && factor != 0.0 =>
-            {
-                Some(Sum { to: x, factor, ops: 2 })
-            }
-            _ => None,
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! The kernels of `matmul_skinny.cu`, which multiply 16-bit floats of few rows: which of them a launch takes, and its sizes.
 
-use super::args::{Segment, TensorArgs};
+use super::args::{SMS, Segment, TensorArgs};
 
 /// A kernel: the tile of a block, or of the two blocks of a cluster.
 pub struct Skinny {
@@ -32,8 +32,6 @@ pub const SKINNY: [Skinny; 8] = [
 /// Threads of a block: sixteen warps that multiply, and those that copy.
 const THREADS: u32 = 19 * 32;
 const THREADS_OF_MANY: u32 = 20 * 32;
-/// Multiprocessors that tiles are spread over. Other chips get the same number of blocks: it changes speed alone.
-const PROCESSORS: u32 = 132;
 /// Weight rows and columns of a stage, and columns of a chunk of x.
 const STAGE_ROWS: u32 = 32;
 const SLICE_COLUMNS: u32 = 1024;
@@ -64,7 +62,7 @@ impl Skinny {
 
     /// Blocks of a launch.
     pub fn grid(&self, args: &TensorArgs) -> u32 {
-        self.tiles(args).min(PROCESSORS / self.split) * self.split
+        self.tiles(args).min(SMS / self.split) * self.split
     }
 
     /// Slices of a block.
@@ -76,7 +74,7 @@ impl Skinny {
     fn time(&self, args: &TensorArgs) -> u32 {
         let [launch, tile, stage] = self.times;
         let stages = self.slices(args) * self.parts;
-        launch + self.tiles(args).div_ceil(PROCESSORS / self.split) * (tile + stages * stage)
+        launch + self.tiles(args).div_ceil(SMS / self.split) * (tile + stages * stage)
     }
 
     /// Bytes of slices of x.

@@ -1,6 +1,6 @@
 //! The kernels of `matmul_slim.cu`, which multiply two to four rows of activations: which of them a launch takes, and its sizes.
 
-use super::args::{Segment, TensorArgs};
+use super::args::{SMS, Segment, TensorArgs};
 use super::skinny::row_stride;
 
 /// A kernel: rows of activations, and weight rows of a tile.
@@ -19,8 +19,6 @@ pub const SLIM: [Slim; 4] = [
 
 /// Threads of a block: eight warps that multiply, and four that copy and finish.
 pub const THREADS: u32 = 12 * 32;
-/// Multiprocessors, of which each has two blocks. Other chips get the same number of blocks: it changes speed alone.
-const PROCESSORS: u32 = 132;
 /// Sizes from which on these kernels are quicker than those of `matvec_few.cu`.
 const LEAST_COLUMNS: u32 = 4096;
 const LEAST_ROWS: u32 = 4096;
@@ -63,7 +61,7 @@ impl Slim {
     pub fn grid(&self, args: &TensorArgs) -> u32 {
         let tiles = all_rows(args) / self.rows;
         let units = if args.gated.x != 0 { tiles / GATED_TILES } else { tiles };
-        units.min(2 * PROCESSORS)
+        units.min(2 * SMS)
     }
 
     /// Bytes of sums and of slices of x.
@@ -95,7 +93,7 @@ fn all_rows(args: &TensorArgs) -> u32 {
 
 /// Weight rows of a tile: fewer where those are long, and would otherwise leave half of each multiprocessor without a block.
 fn tile_rows(args: &TensorArgs) -> u32 {
-    let is_long = args.cols > LONG_SLICES * SLICE_COLUMNS && all_rows(args) <= 32 * PROCESSORS;
+    let is_long = args.cols > LONG_SLICES * SLICE_COLUMNS && all_rows(args) <= 32 * SMS;
     if is_long && args.gated.x == 0 { 16 } else { 32 }
 }
 

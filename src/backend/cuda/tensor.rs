@@ -2,7 +2,7 @@
 //!
 //! The widths of batches have kernels of their own, which differ in the tile of a block alone; all give the same bits.
 
-use super::args::{Args, Segment, Shape, TensorArgs};
+use super::args::{Args, SMS, Segment, Shape, TensorArgs};
 use super::loose::{LOOSE, Loose};
 use super::lower::{Extent, Kernel, Lowering, ONE};
 use super::plain::sigmoid;
@@ -12,8 +12,6 @@ use super::wide::{WIDE, Wide};
 use crate::plan::{Op, ValueId};
 use crate::quant::DType;
 
-/// Multiprocessors that tiles are spread over. Other chips get the same number of blocks: it changes speed alone.
-const PROCESSORS: u32 = 132;
 /// Outputs of a unit of a gated product.
 const UNIT: u32 = 32;
 /// Shared memory of a block: where a processor has two blocks, and where it has one.
@@ -115,7 +113,7 @@ impl TensorArgs {
             return u32::MAX;
         }
         // What a slice of the activations takes to reach all blocks, and what a tile takes beside.
-        self.units(tile.rows).div_ceil(PROCESSORS) * (self.cols.div_ceil(1024) * tile.columns * 3 / 4 + 40)
+        self.units(tile.rows).div_ceil(SMS) * (self.cols.div_ceil(1024) * tile.columns * 3 / 4 + 40)
     }
 
     /// Units of work of tiles of so many weight rows.
@@ -153,9 +151,9 @@ impl TensorArgs {
         if kernel >= FIRST_WIDE {
             return WIDE[kernel - FIRST_WIDE].grid(self, batch);
         }
-        let Some(tile) = TILES.get(kernel) else { return self.units(NARROW_TILE).min(PROCESSORS) };
+        let Some(tile) = TILES.get(kernel) else { return self.units(NARROW_TILE).min(SMS) };
         let units = self.units(tile.rows);
-        (units * batch.div_ceil(tile.columns)).min(if kernel == 0 { 2 * PROCESSORS } else { PROCESSORS })
+        (units * batch.div_ceil(tile.columns)).min(if kernel == 0 { 2 * SMS } else { SMS })
     }
 
     /// Shared memory of a block: the sums, and a ring of as many stages as fit.
@@ -177,7 +175,7 @@ impl TensorArgs {
             return self.narrow_bytes(self.batch(shape)).unwrap_or(0);
         }
         let (tile, stage) = (&TILES[kernel], self.stage_bytes(&TILES[kernel], self.batch(shape)));
-        let shared_by_two = kernel == 0 && self.blocks(shape) > PROCESSORS;
+        let shared_by_two = kernel == 0 && self.blocks(shape) > SMS;
         let most = self.most_shared.min(if shared_by_two { SHARED_OF_TWO } else { SHARED_OF_ONE });
         tile.sums + stage * (most.saturating_sub(tile.sums) / stage).clamp(2, MOST_STAGES)
     }
@@ -266,11 +264,11 @@ impl Lowering<'_> {
         }
         args.on_outputs = self.is_on_outputs(x).into();
         args.x = self.input(x);
-        let follows = self.join_tensor_follower(&mut args, &outs);
+        let follows = self.join_tensor_follower(&mut args, x, &outs);
         Some((args, outs.len() + follows))
     }
 
-    fn join_tensor_follower(&self, args: &mut TensorArgs, outs: &[ValueId]) -> usize {
+    fn join_tensor_follower(&self, args: &mut TensorArgs, x: ValueId, outs: &[ValueId]) -> usize {
         match (self.program.ops.get(self.next + outs.len()), outs) {
             (Some(&Op::Gate { kind, gate, up }), &[first, second])
                 if (first, second) == (gate, up) && self.uses.of_value(up).readers == 1 =>
@@ -287,7 +285,7 @@ impl Lowering<'_> {
                 1
             }
             (_, &[only]) => {
-                let Some(sum) = self.sum_of(only, self.next + outs.len()) else { return 0 };
+                let Some(sum) = self.sum_of_product(x, only, self.next + outs.len()) else { return 0 };
                 (args.segments[0].out, args.segments[0].adds) = (self.value(sum.to), sum.factor);
                 sum.ops
             }

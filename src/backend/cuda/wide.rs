@@ -1,6 +1,6 @@
 //! The kernels of `matmul_wide.cu`, whose warps divide the outputs of a tile: which of them a launch takes, and its sizes.
 
-use super::args::TensorArgs;
+use super::args::{SMS, TensorArgs};
 
 /// A kernel: the tile of a block, or of the blocks of a cluster.
 pub struct Wide {
@@ -19,8 +19,8 @@ pub struct Wide {
 
 /// In the order of the kernels.
 pub const WIDE: [Wide; 3] = [
-    Wide { columns: 64, split: 1, at_once: 132, blocks: 1, threads: 384, stage: 11, tile: 90 },
-    Wide { columns: 64, split: 2, at_once: 66, blocks: 1, threads: 384, stage: 11, tile: 80 },
+    Wide { columns: 64, split: 1, at_once: SMS, blocks: 1, threads: 384, stage: 11, tile: 90 },
+    Wide { columns: 64, split: 2, at_once: SMS / 2, blocks: 1, threads: 384, stage: 11, tile: 80 },
     Wide { columns: 32, split: 8, at_once: 30, blocks: 2, threads: 256, stage: 12, tile: 45 },
 ];
 
