@@ -30,7 +30,7 @@ pub struct Sizes {
     pub rows: usize,
     pub outputs: usize,
     pub element_bytes: usize,
-    /// Elements of the cache that layers with windows come behind.
+    /// Bytes of the cache of layers that see everything; that of the others comes behind it.
     whole_bytes: usize,
     pub stores: Stores,
     pub buckets: Vec<usize>,
