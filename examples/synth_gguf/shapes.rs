@@ -50,7 +50,7 @@ const LLAMA_1B: Shape = Shape {
 };
 
 /// The models that are known.
-pub const SHAPES: [Shape; 10] = [
+pub const SHAPES: [Shape; 11] = [
     LLAMA_1B,
     Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
     Shape {
@@ -119,6 +119,25 @@ pub const SHAPES: [Shape; 10] = [
         head_dim: 256,
         rope_dims: 256,
         feed_forward: 10_240,
+        vocab: 262_144,
+        rope_base: 1e6,
+        norm_eps: 1e-6,
+        head_norms: true,
+        post_norms: true,
+        floats: &[("rope.freq_base_swa", 10_000.0), ("rope.scaling.factor", 8.0)],
+        numbers: &[("attention.sliding_window", 1024)],
+        ..LLAMA_1B
+    },
+    Shape {
+        name: "gemma-3-12b",
+        arch: "gemma3",
+        layers: 48,
+        hidden: 3840,
+        heads: 16,
+        kv_heads: 8,
+        head_dim: 256,
+        rope_dims: 256,
+        feed_forward: 15_360,
         vocab: 262_144,
         rope_base: 1e6,
         norm_eps: 1e-6,
