@@ -2,9 +2,11 @@
 
 mod common;
 
-use common::{Ctx, bundled_model, greedy, sampler};
+use common::mixture::mixture;
+use common::{Ctx, Model, bundled_model, greedy, sampler};
 use segno::ffi::status::{SEGNO_OK, SEGNO_PENDING};
 use segno::memory::{Source, draw_from};
+use segno::quant::DType;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -57,7 +59,14 @@ fn count(f: impl FnOnce()) -> usize {
 fn a_step_allocates_nothing() {
     draw_from(&ALLOCATOR);
     assert!(count(|| drop(std::hint::black_box(vec![0u8; 100]))) >= 2, "the allocator counts");
-    let model = Ctx::new(|opts| opts.n_threads = 3).unwrap().load(&bundled_model()).unwrap();
+    let ctx = Ctx::new(|opts| opts.n_threads = 3).unwrap();
+    steps_allocate_nothing(&ctx.load(&bundled_model()).unwrap());
+    for dtype in [DType::F32, DType::BF16, DType::Q8_0] {
+        steps_allocate_nothing(&ctx.load_buffer(&mixture(dtype).bytes()).unwrap());
+    }
+}
+
+fn steps_allocate_nothing(model: &Model) {
     let session = model.session(|opts| opts.max_prefill = 8).unwrap();
     let mut penalized = sampler();
     (penalized.repeat_penalty, penalized.seed) = (1.1, 3);

@@ -22,9 +22,18 @@ fn programs() -> Vec<(PathBuf, Program)> {
 }
 
 #[test]
-fn every_family_runs() {
-    for (path, _, runs) in goldens() {
-        runs.unwrap_or_else(|refused| panic!("{}: {refused}", path.display()));
+fn every_family_without_experts_runs() {
+    for (path, program, runs) in goldens() {
+        let has_experts = program.ops.iter().any(|op| matches!(op, Op::Route { .. }));
+        match runs {
+            Err(refused) if has_experts => {
+                assert!(
+                    refused.to_string().ends_with("experts are not yet computed on a gpu; use the cpu"),
+                    "{refused}"
+                );
+            }
+            runs => assert!(runs.is_ok() && !has_experts, "{}: {runs:?}", path.display()),
+        }
     }
 }
 

@@ -66,7 +66,7 @@ impl Builder {
     }
 
     fn value(&mut self, width: usize, rows: Rows) -> ValueId {
-        self.program.values.push(Value { width, rows });
+        self.program.values.push(Value::floats(width, rows));
         ValueId(self.program.values.len() - 1)
     }
 

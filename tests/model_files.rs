@@ -367,9 +367,6 @@ fn what_the_library_lacks_is_refused_by_name() {
     unsupported(&["`blk.2.attn_norm.weight`"], &|file| {
         file.add_zeros("blk.2.attn_norm.weight", &[64]);
     });
-    unsupported(&["8 experts"], &|file| {
-        file.set("llama.expert_count", 8u32);
-    });
     unsupported(&["rope scaling `longrope`"], &|file| {
         file.set("llama.rope.scaling.type", "longrope");
     });

@@ -3,6 +3,7 @@
 mod common;
 
 use common::gguf::Shape;
+use common::mixture::mixture;
 use common::{Ctx, Model, Session, bundled_model, greedy, sampler};
 use segno::ffi::seq::segno_sampler_opts;
 use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32};
@@ -28,6 +29,12 @@ fn options(index: usize) -> segno_sampler_opts {
 
 fn load(threads: u32) -> Model {
     Ctx::new(|opts| opts.n_threads = threads).unwrap().load(&bundled_model()).unwrap()
+}
+
+/// The bundled model, and one with experts.
+fn models(threads: u32) -> [Model; 2] {
+    let ctx = Ctx::new(|opts| opts.n_threads = threads).unwrap();
+    [load(threads), ctx.load_buffer(&mixture(segno::quant::DType::Q8_0).bytes()).unwrap()]
 }
 
 /// What every sequence gives when it is alone in its session.
@@ -66,9 +73,10 @@ fn run_batch(session: &Session, seqs: &[i32]) -> (Vec<Vec<i32>>, usize) {
 
 #[test]
 fn tokens_do_not_depend_on_company_chunks_or_threads() {
-    let expected = alone(&load(1));
-    for threads in 1..=4 {
-        let model = load(threads);
+    let expected = models(1).map(|model| alone(&model));
+    for (threads, (model, expected)) in
+        (1..=4).flat_map(|threads| models(threads).into_iter().zip(&expected).map(move |pair| (threads, pair)))
+    {
         let vocab = model.info().vocab;
         for chunk in [1, 7, 64, 512] {
             let session = model.session(|opts| (opts.max_prefill, opts.kv_tokens) = (chunk, 2048)).unwrap();
@@ -77,7 +85,7 @@ fn tokens_do_not_depend_on_company_chunks_or_threads() {
                 session.append(seq, &prompt(length, vocab)).unwrap();
             }
             let (outputs, pending) = run_batch(&session, &seqs);
-            assert_eq!(outputs, expected, "{threads} threads, chunks of {chunk}");
+            assert_eq!(outputs, *expected, "{threads} threads, chunks of {chunk}");
             assert_eq!(pending > 0, chunk < 512, "{pending} pending items with chunks of {chunk}");
         }
     }
@@ -113,10 +121,11 @@ fn a_prompt_appended_beside_running_streams_changes_neither() {
 
 #[test]
 fn forks_and_truncations_equal_fresh_evaluation() {
-    let model = load(2);
-    for kv_type in [SEGNO_KV_F16, SEGNO_KV_F32] {
-        for keep in [1, 31, 32, 33, 64, 100, 150] {
-            assert_forks_equal_fresh_evaluation(&model, kv_type, keep);
+    for model in models(2) {
+        for kv_type in [SEGNO_KV_F16, SEGNO_KV_F32] {
+            for keep in [1, 31, 32, 33, 64, 100, 150] {
+                assert_forks_equal_fresh_evaluation(&model, kv_type, keep);
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Sizes of a model, read from metadata and checked against each other.
 
+use super::experts::Experts;
 use super::rope::original_context;
 use super::spec::{Arch, Factor, RopeRule, WindowRule};
 use crate::error::{Error, Result, filled};
@@ -24,8 +25,10 @@ pub struct Hparams {
     pub head_dim: usize,
     /// Leading elements of a head that rotate.
     pub rope_dims: usize,
-    /// Elements between the two halves of the feed-forward block.
+    /// Elements between the two halves of a feed-forward block without experts.
     pub feed_forward: usize,
+    /// Experts of layers that have them.
+    pub experts: Option<Experts>,
     /// Added to the mean square or the variance in every norm.
     pub norm_eps: f32,
     /// Factor on token embeddings.
@@ -70,6 +73,8 @@ impl Keys {
 const MAX_GROUP: usize = 128;
 const MAX_HEAD_DIM: usize = 512;
 
+/// Size of the feed-forward block.
+const FEED_FORWARD: &str = "feed_forward_length";
 /// Size of the sliding window of attention.
 const WINDOW: &str = "attention.sliding_window";
 
@@ -101,6 +106,11 @@ impl Hparams {
         };
         let (layers, predicting_blocks) = reader.layers()?;
         let window = reader.window()?;
+        let dense = match reader.meta.get(&reader.keys.of(FEED_FORWARD)) {
+            Some(_) => Some(reader.uniform(FEED_FORWARD, None, limits::FEED_FORWARD)?),
+            None => None,
+        };
+        let experts = reader.experts(dense)?;
         let hparams = Hparams {
             context: reader.context()?,
             hidden,
@@ -110,7 +120,10 @@ impl Hparams {
             kv_heads,
             head_dim,
             rope_dims: reader.size("rope.dimension_count", limits::HIDDEN)?.unwrap_or(head_dim),
-            feed_forward: reader.uniform("feed_forward_length", None, limits::FEED_FORWARD)?,
+            feed_forward: reader
+                .meta
+                .required(&reader.keys.of(FEED_FORWARD), dense.or(experts.map(|experts| experts.feed_forward)))?,
+            experts,
             norm_eps: reader.norm_eps()?,
             embedding_scale: if arch.scales_embedding {
                 (hidden as f32).sqrt()
@@ -140,6 +153,11 @@ impl Hparams {
         self.local_layers.get(layer).copied().unwrap_or(false)
     }
 
+    /// The experts of a layer.
+    pub fn experts_of(&self, layer: usize) -> Option<&Experts> {
+        self.experts.as_ref().filter(|experts| experts.are_in(layer))
+    }
+
     /// Query heads that share one key-value head.
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
@@ -150,15 +168,16 @@ fn inverse_root(size: usize) -> f32 {
     1.0 / (size as f32).sqrt()
 }
 
-struct Reader<'a> {
-    meta: &'a Metadata,
-    arch: &'a Arch,
-    keys: Keys,
+/// Reads the metadata of one model.
+pub(super) struct Reader<'a> {
+    pub(super) meta: &'a Metadata,
+    pub(super) arch: &'a Arch,
+    pub(super) keys: Keys,
 }
 
 impl Reader<'_> {
     /// A size of 1 to `most`.
-    fn size(&self, name: &str, most: usize) -> Result<Option<usize>> {
+    pub(super) fn size(&self, name: &str, most: usize) -> Result<Option<usize>> {
         let key = self.keys.of(name);
         let value = self.meta.u32(&key)?;
         value.map(|v| self.in_range(&key, v, most)).transpose()
@@ -171,7 +190,8 @@ impl Reader<'_> {
         Err(self.meta.bad(key, &format!("is {value}, 1 to {most} are supported")))
     }
 
-    fn required(&self, name: &str, most: usize) -> Result<usize> {
+    /// The same, which must be there.
+    pub(super) fn required(&self, name: &str, most: usize) -> Result<usize> {
         self.meta.required(&self.keys.of(name), self.size(name, most)?)
     }
 
@@ -293,9 +313,6 @@ impl Reader<'_> {
     }
 
     fn refuse_unknown_features(&self) -> Result<()> {
-        if let Some(experts) = self.meta.unsigned(&self.keys.of("expert_count"))?.filter(|&n| n > 0) {
-            return Err(Error::Unsupported(format!("mixture of experts ({experts} experts) is not supported")));
-        }
         let is_used = |name: &str| self.arch.factors.iter().any(|factor| factor.key() == name);
         for (name, neutral) in ABSENT_FEATURES.into_iter().filter(|(name, _)| !is_used(name)) {
             let key = self.keys.of(name);

@@ -1,6 +1,8 @@
 //! Model families as data: what their layers hold, which metadata gives their sizes, how their tensors are named.
 
+pub mod experts;
 pub mod hparams;
+pub mod mixtures;
 pub mod names;
 pub mod rope;
 pub mod spec;

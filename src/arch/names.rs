@@ -46,6 +46,28 @@ pub mod layer {
     pub const UP: &str = "ffn_up";
     /// Down projection.
     pub const DOWN: &str = "ffn_down";
+    /// One more score of attention for each query head.
+    pub const SINKS: &str = "attn_sinks";
+    /// Router: a logit for each expert.
+    pub const ROUTER: &str = "ffn_gate_inp";
+    /// What is added to the router's scores for the choice alone.
+    pub const CHOICE_BIAS: &str = "exp_probs_b";
+    /// Gate projections of all experts.
+    pub const EXPERT_GATE: &str = "ffn_gate_exps";
+    /// Up projections of all experts.
+    pub const EXPERT_UP: &str = "ffn_up_exps";
+    /// Both as one: of each expert the rows of the gate, then those of up.
+    pub const EXPERT_GATE_UP: &str = "ffn_gate_up_exps";
+    /// Down projections of all experts.
+    pub const EXPERT_DOWN: &str = "ffn_down_exps";
+    /// Gate projection of the shared expert.
+    pub const SHARED_GATE: &str = "ffn_gate_shexp";
+    /// Up projection of the shared expert.
+    pub const SHARED_UP: &str = "ffn_up_shexp";
+    /// Down projection of the shared expert.
+    pub const SHARED_DOWN: &str = "ffn_down_shexp";
+    /// The row of weights by which the shared expert is weighed.
+    pub const SHARED_ROUTER: &str = "ffn_gate_inp_shexp";
 }
 
 /// Full name of `part` in layer `index`.

@@ -4,6 +4,7 @@
 //! a tensor of divisors, one a frequency.
 
 use super::hparams::Keys;
+use super::spec::{Arch, RopeRule};
 use crate::elementary;
 use crate::error::{Error, Excerpt, Result};
 use crate::format::Metadata;
@@ -74,7 +75,8 @@ struct Yarn {
 
 impl Rope {
     /// Reads base and scaling of heads of which `dims` elements rotate; `divisors` are the file's tensors of factors, if any.
-    pub fn read(meta: &Metadata, keys: &Keys, layout: RopeLayout, dims: usize, divisors: &Divisors) -> Result<Rope> {
+    pub fn read(meta: &Metadata, arch: &Arch, dims: usize, divisors: &Divisors) -> Result<Rope> {
+        let (keys, layout) = (&Keys::new(arch), arch.rope);
         let base = base(meta, keys, BASE, dims)?;
         let mut frequencies = plain_frequencies(base, dims);
         let mut magnitude = meta.f32(&keys.of(ATTENTION_FACTOR))?.filter(|&factor| factor != 0.0).unwrap_or(1.0);
@@ -82,7 +84,7 @@ impl Rope {
             Scaling::None => {}
             Scaling::Linear { factor } => frequencies.iter_mut().for_each(|f| *f /= f64::from(factor)),
             Scaling::Yarn(yarn) => {
-                yarn.scale(&mut frequencies, base, dims);
+                yarn.scale(&mut frequencies, base, dims, arch.rope_rule != RopeRule::Unrounded);
                 magnitude *= yarn.magnitude();
             }
         }
@@ -224,14 +226,16 @@ impl Yarn {
         })
     }
 
-    /// Blends interpolated and plain frequencies by how often each turns within the original context.
-    fn scale(&self, frequencies: &mut [f64], base: f32, dims: usize) {
+    /// Blends interpolated and plain frequencies by how often each turns within the original context. Where it `rounds`, the blend begins and ends at whole
+    /// pairs.
+    fn scale(&self, frequencies: &mut [f64], base: f32, dims: usize, rounds: bool) {
         let turns_at = |beta: f32| {
             let wavelength = f64::from(self.original_context) / (f64::from(beta) * 2.0 * std::f64::consts::PI);
             dims as f64 * ln(wavelength) / (2.0 * ln(f64::from(base)))
         };
-        let low = turns_at(self.beta_fast).floor().max(0.0);
-        let high = turns_at(self.beta_slow).ceil().min(dims as f64 - 1.0);
+        let (low, high) = (turns_at(self.beta_fast), turns_at(self.beta_slow));
+        let (low, high) = if rounds { (low.floor(), high.ceil()) } else { (low, high) };
+        let (low, high) = (low.max(0.0), high.min(dims as f64 - 1.0));
         for (i, frequency) in frequencies.iter_mut().enumerate() {
             let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
             *frequency = *frequency / f64::from(self.factor) * ramp + *frequency * (1.0 - ramp);

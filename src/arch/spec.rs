@@ -1,5 +1,9 @@
-//! The families. A new family is a constant that differs from another one by its fields.
+//! The families. A new family is a constant that differs from another one by its fields. Those whose layers have experts are in `mixtures`.
 
+pub use super::experts::{Mixture, Score, Shared};
+use super::mixtures::{
+    ERNIE4_5_MOE, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL, OLMOE, QWEN2MOE, QWEN3MOE, QWEN3VLMOE,
+};
 use super::rope::RopeLayout;
 use crate::error::{Error, Excerpt, Result};
 
@@ -36,6 +40,10 @@ pub struct Arch {
     pub feed_forward_bias: Presence,
     /// Activation of the feed-forward block.
     pub activation: Activation,
+    /// Experts, in models that have any.
+    pub mixture: Option<Mixture>,
+    /// One more score of attention for each query head, which has no key.
+    pub sinks: Presence,
     /// What a sliding window in the metadata means.
     pub window: WindowRule,
     /// An output head beside the embedding; a model without one multiplies by the embedding again.
@@ -166,6 +174,8 @@ pub enum RopeRule {
     LocalBase,
     /// All; local layers by the same base without scaling.
     LocalUnscaled,
+    /// All, alike; YaRN blends frequencies between numbers of pairs that need not be whole.
+    Unrounded,
     /// Local layers alone, in models that have any.
     LocalOnly,
     /// All, or none where the file says that positions were not trained.
@@ -208,7 +218,7 @@ impl Factor {
     }
 }
 
-/// Llama 1 to 3, Mistral, and the many models that share their layers.
+/// Llama 1 to 3, Mistral, Mixtral, and the many models that share their layers.
 pub const LLAMA: Arch = Arch {
     name: "llama",
     rope: RopeLayout::Pairs,
@@ -225,6 +235,8 @@ pub const LLAMA: Arch = Arch {
     feed_forward: FeedForward::Gated,
     feed_forward_bias: Presence::Optional,
     activation: Activation::Silu,
+    mixture: Some(MIXTRAL),
+    sinks: Presence::Absent,
     window: WindowRule::EndsContext,
     head: Presence::Optional,
     scales_embedding: false,
@@ -235,6 +247,7 @@ pub const LLAMA: Arch = Arch {
 /// Qwen 2 and 2.5.
 pub const QWEN2: Arch = Arch {
     name: "qwen2",
+    mixture: None,
     rope: RopeLayout::Halves,
     qkv_bias: Presence::Required,
     output_bias: Presence::Absent,
@@ -247,6 +260,7 @@ pub const QWEN3: Arch = Arch { name: "qwen3", qkv_bias: Presence::Optional, qk_n
 /// Gemma 2.
 pub const GEMMA2: Arch = Arch {
     name: "gemma2",
+    mixture: None,
     rope: RopeLayout::Halves,
     qkv_bias: Presence::Absent,
     output_bias: Presence::Absent,
@@ -275,6 +289,7 @@ pub const GEMMA3: Arch = Arch {
 /// OLMo 2 and 3.
 pub const OLMO2: Arch = Arch {
     name: "olmo2",
+    mixture: None,
     rope: RopeLayout::Halves,
     rope_rule: RopeRule::LocalUnscaled,
     qkv_bias: Presence::Absent,
@@ -293,19 +308,20 @@ pub const EXAONE4: Arch =
 /// Granite 3 and 4, dense.
 pub const GRANITE: Arch = Arch {
     name: "granite",
+    mixture: None,
     rope_rule: RopeRule::IfFinetuned,
     factors: &[Factor::Embedding, Factor::Residual, Factor::Attention, Factor::LogitDivisor],
     ..LLAMA
 };
 
 /// SmolLM 3.
-pub const SMOLLM3: Arch = Arch { name: "smollm3", rope_rule: RopeRule::SkipEvery(4), ..LLAMA };
+pub const SMOLLM3: Arch = Arch { name: "smollm3", mixture: None, rope_rule: RopeRule::SkipEvery(4), ..LLAMA };
 
 /// Seed-OSS.
 pub const SEED_OSS: Arch = Arch { name: "seed_oss", feed_forward_norm: "post_attention_norm", ..QWEN2 };
 
 /// ERNIE 4.5, dense.
-pub const ERNIE4_5: Arch = Arch { name: "ernie4_5", ..LLAMA };
+pub const ERNIE4_5: Arch = Arch { name: "ernie4_5", mixture: None, ..LLAMA };
 
 /// Mistral 3 (Ministral, Devstral), dense.
 pub const MISTRAL3: Arch = Arch { name: "mistral3", factors: &[Factor::Temperature], ..LLAMA };
@@ -313,6 +329,7 @@ pub const MISTRAL3: Arch = Arch { name: "mistral3", factors: &[Factor::Temperatu
 /// Phi 3, 3.5 and 4.
 pub const PHI3: Arch = Arch {
     name: "phi3",
+    mixture: None,
     rope: RopeLayout::Halves,
     norm_bias: Presence::Optional,
     feed_forward: FeedForward::FusedGate,
@@ -320,12 +337,18 @@ pub const PHI3: Arch = Arch {
 };
 
 /// GLM 4.
-pub const GLM4: Arch =
-    Arch { name: "glm4", norms: NormOrder::BeforeAndAfter, feed_forward: FeedForward::FusedGate, ..LLAMA };
+pub const GLM4: Arch = Arch {
+    name: "glm4",
+    mixture: None,
+    norms: NormOrder::BeforeAndAfter,
+    feed_forward: FeedForward::FusedGate,
+    ..LLAMA
+};
 
 /// Command R7B and A.
 pub const COHERE2: Arch = Arch {
     name: "cohere2",
+    mixture: None,
     rope_rule: RopeRule::LocalOnly,
     norms: NormOrder::Parallel,
     norm: NormKind::Layer,
@@ -344,6 +367,7 @@ pub const QWEN3VL: Arch = Arch { name: "qwen3vl", ..QWEN3 };
 /// StarCoder 2.
 pub const STARCODER2: Arch = Arch {
     name: "starcoder2",
+    mixture: None,
     rope: RopeLayout::Halves,
     norm: NormKind::Layer,
     norm_bias: Presence::Required,
@@ -353,7 +377,7 @@ pub const STARCODER2: Arch = Arch {
 };
 
 /// Every family.
-pub const ALL: [Arch; 18] = [
+pub const ALL: [Arch; 28] = [
     LLAMA,
     QWEN2,
     QWEN3,
@@ -372,6 +396,16 @@ pub const ALL: [Arch; 18] = [
     HUNYUAN_DENSE,
     QWEN3VL,
     STARCODER2,
+    QWEN3MOE,
+    QWEN2MOE,
+    OLMOE,
+    GPT_OSS,
+    GLM4MOE,
+    GRANITEMOE,
+    ERNIE4_5_MOE,
+    HUNYUAN_MOE,
+    MINIMAX_M2,
+    QWEN3VLMOE,
 ];
 
 impl Arch {

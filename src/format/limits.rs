@@ -18,6 +18,10 @@ pub const LAYERS: usize = 1024;
 pub const HIDDEN: usize = 1 << 17;
 /// Elements between the halves of a feed-forward block; Falcon 180B has 59,392.
 pub const FEED_FORWARD: usize = 1 << 20;
+/// Experts of a layer; Qwen3-Next has 512.
+pub const EXPERTS: usize = 1024;
+/// Experts that a row has; public models have up to 10.
+pub const CHOSEN: usize = 64;
 /// Query heads of a layer, and key-value heads; Falcon 180B has 232.
 pub const HEADS: usize = 1024;
 /// Tokens of the longest sequence; Llama 4 Scout has 10,485,760.

@@ -4,7 +4,7 @@ use super::op::{AttentionKind, MatrixId, Norm, NormKind, Op, Program, RopeId, Ro
 use super::tensors::{PLAN, Part, Tensors, Weights};
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::rope::{Divisors, Rope};
-use crate::arch::spec::{FeedForward, NormOrder, NormSpan, Presence, RopeRule};
+use crate::arch::spec::{NormOrder, NormSpan, Presence, RopeRule};
 use crate::arch::{Arch, Hparams, hparams::Keys};
 use crate::error::{Error, Result, push};
 use crate::format::Gguf;
@@ -22,12 +22,13 @@ pub fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams) -> Result<Program> {
     builder.finish(logits)
 }
 
-struct Builder<'a> {
-    arch: &'a Arch,
-    hparams: &'a Hparams,
-    tensors: Tensors<'a>,
+/// A program on its way.
+pub(super) struct Builder<'a> {
+    pub(super) arch: &'a Arch,
+    pub(super) hparams: &'a Hparams,
+    pub(super) tensors: Tensors<'a>,
     ops: Vec<Op>,
-    values: Vec<Value>,
+    pub(super) values: Vec<Value>,
     ropes: Vec<Rope>,
 }
 
@@ -80,7 +81,8 @@ impl<'a> Builder<'a> {
         }
         self.push(Op::StoreKv { layer: index, keys, values })?;
         let mixed = self.value(heads * head_dim, Rows::Batch)?;
-        self.push(Op::Attention { kind: self.attention_kind(index), queries, out: mixed })?;
+        let kind = self.attention_kind(index)?;
+        self.push(Op::Attention { kind, queries, out: mixed })?;
         self.project(&in_layer(index, layer::ATTENTION_OUTPUT), mixed, hidden, self.arch.output_bias)
     }
 
@@ -116,34 +118,6 @@ impl<'a> Builder<'a> {
         values.into_iter().try_for_each(|x| self.push(Op::Rope { x, table }))
     }
 
-    fn feed_forward(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
-        let Hparams { hidden, feed_forward: width, .. } = *self.hparams;
-        let (kind, bias) = (self.arch.activation, self.arch.feed_forward_bias);
-        let [gate, up, down] = [layer::GATE, layer::UP, layer::DOWN].map(|name| in_layer(index, name));
-        let inner = match self.arch.feed_forward {
-            FeedForward::Plain => {
-                let x = self.project(&up, input, width, bias)?;
-                self.push(Op::Activate { kind, x })?;
-                x
-            }
-            FeedForward::Gated => {
-                let (gate, up) = (self.project(&gate, input, width, bias)?, self.project(&up, input, width, bias)?);
-                self.push(Op::Gate { kind, gate, up })?;
-                gate
-            }
-            FeedForward::FusedGate => {
-                let mut half = |first: usize| {
-                    let part = Part { taken: first..first + width, of: 2 * width };
-                    self.project_part(&up, input, &part, bias)
-                };
-                let (gate, up) = (half(0)?, half(width)?);
-                self.push(Op::Gate { kind, gate, up })?;
-                gate
-            }
-        };
-        self.project(&down, inner, hidden, bias)
-    }
-
     /// Last norm and output head; a file without a head of its own uses the embedding.
     fn head(&mut self, hidden: ValueId) -> Result<ValueId> {
         let width = self.hparams.hidden;
@@ -171,10 +145,13 @@ impl<'a> Builder<'a> {
         Ok(Program { ops, values, matrices, vectors, ropes, kv, logits, idle })
     }
 
-    fn attention_kind(&self, index: usize) -> AttentionKind {
-        let Hparams { attention_scale, attention_softcap, window, .. } = *self.hparams;
+    fn attention_kind(&mut self, index: usize) -> Result<AttentionKind> {
+        let Hparams { attention_scale, attention_softcap, window, heads, .. } = *self.hparams;
         let window = window.filter(|_| self.hparams.is_local(index));
-        AttentionKind { layer: index, scale: attention_scale, window, softcap: attention_softcap, sinks: None }
+        let name = format!("{}.weight", in_layer(index, layer::SINKS));
+        let has_sinks = self.tensors.has(&name, self.arch.sinks)?;
+        let sinks = if has_sinks { Some(self.tensors.vector(&name, heads)?) } else { None };
+        Ok(AttentionKind { layer: index, scale: attention_scale, window, softcap: attention_softcap, sinks })
     }
 
     /// By which table a layer rotates.
@@ -201,12 +178,17 @@ impl<'a> Builder<'a> {
         self.push(Op::Add { x: hidden, y: output })
     }
 
-    fn push(&mut self, op: Op) -> Result<()> {
+    pub(super) fn push(&mut self, op: Op) -> Result<()> {
         push(&mut self.ops, op, PLAN)
     }
 
-    fn value(&mut self, width: usize, rows: Rows) -> Result<ValueId> {
-        push(&mut self.values, Value { width, rows }, PLAN)?;
+    /// A value of numbers.
+    pub(super) fn value(&mut self, width: usize, rows: Rows) -> Result<ValueId> {
+        self.add_value(Value::floats(width, rows))
+    }
+
+    pub(super) fn add_value(&mut self, value: Value) -> Result<ValueId> {
+        push(&mut self.values, value, PLAN)?;
         Ok(ValueId(self.values.len() - 1))
     }
 
@@ -216,7 +198,7 @@ impl<'a> Builder<'a> {
 
     /// Normalizes rows.
     fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
-        let Value { width, rows } = self.values[x.0];
+        let Value { width, rows, .. } = self.values[x.0];
         let norm = self.norm_of(name, width, self.arch.norm, self.arch.norm_bias)?;
         let out = self.value(width, rows)?;
         self.push(Op::Norm { x, norm, out })?;
@@ -244,13 +226,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn project(&mut self, name: &str, x: ValueId, width: usize, bias: Presence) -> Result<ValueId> {
+    pub(super) fn project(&mut self, name: &str, x: ValueId, width: usize, bias: Presence) -> Result<ValueId> {
         self.project_part(name, x, &Part::all(width), bias)
     }
 
     /// Multiplies by some rows of a tensor that holds several projections.
-    fn project_part(&mut self, name: &str, x: ValueId, part: &Part, bias: Presence) -> Result<ValueId> {
-        let Value { width: cols, rows } = self.values[x.0];
+    pub(super) fn project_part(&mut self, name: &str, x: ValueId, part: &Part, bias: Presence) -> Result<ValueId> {
+        let Value { width: cols, rows, .. } = self.values[x.0];
         let matrix = self.tensors.rows(&format!("{name}.weight"), part, cols)?;
         let bias = self.bias(name, part, bias)?;
         let out = self.value(part.taken.len(), rows)?;
@@ -269,7 +251,7 @@ impl<'a> Builder<'a> {
         self.scale(out, factor)
     }
 
-    fn bias(&mut self, name: &str, part: &Part, presence: Presence) -> Result<Option<VectorId>> {
+    pub(super) fn bias(&mut self, name: &str, part: &Part, presence: Presence) -> Result<Option<VectorId>> {
         let name = format!("{name}.bias");
         if self.tensors.has(&name, presence)? { self.tensors.elements(&name, part).map(Some) } else { Ok(None) }
     }
@@ -289,7 +271,7 @@ fn ropes(gguf: &Gguf, arch: &Arch, hparams: &Hparams, tensors: &mut Tensors) -> 
         return Ok(ropes);
     }
     let (meta, keys, dims) = (gguf.metadata(), Keys::new(arch), hparams.rope_dims);
-    push(&mut ropes, Rope::read(meta, &keys, arch.rope, dims, &divisors)?, PLAN)?;
+    push(&mut ropes, Rope::read(meta, arch, dims, &divisors)?, PLAN)?;
     let differs = matches!(arch.rope_rule, RopeRule::LocalBase | RopeRule::LocalUnscaled);
     if differs && hparams.local_layers.contains(&true) {
         let own_base = arch.rope_rule == RopeRule::LocalBase;

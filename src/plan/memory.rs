@@ -38,8 +38,8 @@ pub fn place(program: &Program) -> Result<Placement> {
     let mut free: Vec<usize> = Vec::new();
     for (at, op) in program.ops.iter().enumerate() {
         if let Some(id) = op.writes().filter(|id| placement.buffer_of[id.0] == usize::MAX) {
-            placement.buffer_of[id.0] =
-                take(&mut placement.buffers, &mut free, program.values[id.0].width, program.values[id.0].rows)?;
+            let (width, rows) = program.extent(id);
+            placement.buffer_of[id.0] = take(&mut placement.buffers, &mut free, width, rows)?;
         }
         while let Some(id) = ending.next_if(|&id| last_use[id] == at) {
             let buffer = placement.buffer_of[id];

@@ -4,6 +4,7 @@
 //! [`validate`] checks a program and what a device says of it.
 
 pub mod build;
+mod feed_forward;
 pub mod memory;
 pub mod op;
 mod tensors;

@@ -1,13 +1,13 @@
 //! The vocabulary of a program: ops, values, weights.
 //!
-//! A value is a matrix of f32 with one row for each row of the batch (or for each row whose logits are wanted). Ops run
-//! in order. Every number that changes what an op computes is in the op itself. A backend matches on every [`Op`], so that
+//! A value is a matrix with one row for each row of the batch, for each row whose logits are wanted, or for each expert that is chosen for a
+//! row; of f32 but where it holds choices. Ops run in order. Every number that changes what an op computes is in the op itself. A backend matches on every [`Op`], so that
 //! one that it lacks does not compile; what it cannot run it refuses by name (`plan::validate`).
 
 use crate::arch::names::Idle;
 pub use crate::arch::rope::{Rope, RopeLayout};
-pub use crate::arch::spec::{Activation, NormKind};
-use crate::format::Bytes;
+pub use crate::arch::spec::{Activation, NormKind, Score};
+use crate::format::{Bytes, limits};
 use crate::kv::Layout;
 use crate::quant::DType;
 
@@ -53,6 +53,50 @@ pub struct AttentionKind {
     pub softcap: Option<f32>,
     /// One more score for each query head, which has no key and adds no value: it only takes its share of the softmax.
     pub sinks: Option<VectorId>,
+}
+
+/// Most experts of a layer, and most that a row has.
+pub const MOST_EXPERTS: usize = limits::EXPERTS;
+/// See [`MOST_EXPERTS`].
+pub const MOST_CHOSEN: usize = limits::CHOSEN;
+
+/// How experts are chosen for a row, and weighed.
+///
+/// Scores are made of the logits. Those with the largest score plus bias are chosen, of equal ones those of lower numbers, and a sum that is
+/// no number comes last. Where experts stand in groups, only those of the groups with the largest sums of their two best are looked at.
+/// The weight of a chosen expert is its score without the bias.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Routing {
+    /// What is made of logits.
+    pub score: Score,
+    /// Added to scores for the choice alone.
+    pub bias: Option<VectorId>,
+    /// Groups of neighbouring experts.
+    pub groups: Option<Groups>,
+    /// Whether weights are divided by their sum, which counts as 2^-14 at least.
+    pub normalizes: bool,
+    /// Factor on weights.
+    pub scale: f32,
+}
+
+/// Experts in groups of equal size, of which some are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// How many there are.
+    pub count: usize,
+    /// How many are looked at.
+    pub kept: usize,
+}
+
+/// The rows of one projection of all experts, which stand in one matrix, an expert after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// Weights.
+    pub matrix: MatrixId,
+    /// Rows of each expert in the matrix.
+    pub each: usize,
+    /// The first of them that belongs to the projection.
+    pub first: usize,
 }
 
 /// One step of a forward pass. `rows` below are the rows of the value that the op writes.
@@ -163,6 +207,46 @@ pub enum Op {
         /// Read.
         y: ValueId,
     },
+    /// `x *= 1 / (1 + exp(-gate))`, with one gate for each element or for a whole row.
+    MulSigmoid {
+        /// Read and written.
+        x: ValueId,
+        /// Read; as wide as `x`, or one element.
+        gate: ValueId,
+    },
+    /// Chooses experts for every row.
+    Route {
+        /// Read; an element for each expert.
+        logits: ValueId,
+        /// By which rule.
+        routing: Routing,
+        /// Written, a value of [`Kind::Choices`], best first.
+        choice: ValueId,
+    },
+    /// `out = scale * x * matrix^T + bias`, each row by the rows of its own expert.
+    ExpertMatMul {
+        /// Read; a row for each of the batch, which all of its experts read, or one for each of them.
+        x: ValueId,
+        /// Read: which experts.
+        choice: ValueId,
+        /// Weights, of each expert one row for each column of `out`.
+        experts: Experts,
+        /// A factor for each expert.
+        scale: Option<VectorId>,
+        /// Added; as many elements for each expert as `out` has columns.
+        bias: Option<VectorId>,
+        /// Written; a row for each chosen expert.
+        out: ValueId,
+    },
+    /// `out` = the sum of the rows of all experts of a row, by the weights of the choice and in its order.
+    WeightedSum {
+        /// Read; a row for each chosen expert.
+        x: ValueId,
+        /// Read: the weights.
+        choice: ValueId,
+        /// Written; a row for each of the batch.
+        out: ValueId,
+    },
     /// `x = cap * tanh(x / cap)`.
     Softcap {
         /// Read and written.
@@ -196,6 +280,10 @@ impl Op {
             Op::Activate { .. } => "activate",
             Op::Add { .. } => "add",
             Op::Mul { .. } => "multiply",
+            Op::MulSigmoid { .. } => "multiply by sigmoid",
+            Op::Route { .. } => "route",
+            Op::ExpertMatMul { .. } => "expert matmul",
+            Op::WeightedSum { .. } => "weighted sum",
             Op::Softcap { .. } => "softcap",
             Op::SelectRows { .. } => "select rows",
         }
@@ -217,6 +305,9 @@ impl Op {
             Op::StoreKv { keys, values, .. } => (Some(keys), Some(values)),
             Op::Attention { queries, .. } => (Some(queries), None),
             Op::Gate { gate, up, .. } => (Some(gate), Some(up)),
+            Op::MulSigmoid { x, gate } => (Some(x), Some(gate)),
+            Op::Route { logits, .. } => (Some(logits), None),
+            Op::ExpertMatMul { x, choice, .. } | Op::WeightedSum { x, choice, .. } => (Some(x), Some(choice)),
             Op::Add { x, y } | Op::Mul { x, y } => (Some(x), Some(y)),
         };
         first.into_iter().chain(second)
@@ -229,7 +320,10 @@ impl Op {
             | Op::Norm { out, .. }
             | Op::MatMul { out, .. }
             | Op::Attention { out, .. }
+            | Op::ExpertMatMul { out, .. }
+            | Op::WeightedSum { out, .. }
             | Op::SelectRows { out, .. } => Some(out),
+            Op::Route { choice, .. } => Some(choice),
             Op::Scale { x, .. }
             | Op::HeadNorm { x, .. }
             | Op::Rope { x, .. }
@@ -237,6 +331,7 @@ impl Op {
             | Op::Activate { x, .. }
             | Op::Add { x, .. }
             | Op::Mul { x, .. }
+            | Op::MulSigmoid { x, .. }
             | Op::Softcap { x, .. } => Some(x),
             Op::Gate { gate, .. } => Some(gate),
             Op::StoreKv { .. } => None,
@@ -259,6 +354,10 @@ impl Op {
             | Op::Activate { .. }
             | Op::Add { .. }
             | Op::Mul { .. }
+            | Op::MulSigmoid { .. }
+            | Op::Route { .. }
+            | Op::ExpertMatMul { .. }
+            | Op::WeightedSum { .. }
             | Op::Softcap { .. }
             | Op::SelectRows { .. } => true,
         }
@@ -272,18 +371,38 @@ pub enum Rows {
     Batch,
     /// One for each row whose logits are wanted.
     Outputs,
+    /// One for each expert that this value chose for a row of the batch. Those of a batch stand in any order that a backend likes.
+    Chosen(ValueId),
 }
 
-/// A matrix of f32 that ops exchange.
+/// What a value holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Numbers.
+    Floats,
+    /// Chosen experts: their numbers, as the bits of unsigned 32-bit integers, in the first half of a row, their weights in the second.
+    Choices,
+}
+
+/// A matrix that ops exchange, of elements of 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     /// Elements of a row.
     pub width: usize,
     /// Number of rows.
     pub rows: Rows,
+    /// What they are.
+    pub kind: Kind,
 }
 
-/// A matrix of the model, as it lies in the file: `rows` rows of `cols` elements in blocks of `dtype`.
+impl Value {
+    /// Numbers.
+    pub fn floats(width: usize, rows: Rows) -> Value {
+        Value { width, rows, kind: Kind::Floats }
+    }
+}
+
+/// A matrix of the model, as it lies in the file: `rows` rows of `cols` elements in blocks of `dtype`. Those of all experts are one.
 #[derive(Clone, Debug)]
 pub struct Weight {
     /// Name in the file.
@@ -323,6 +442,20 @@ impl Program {
     /// Tokens that the model knows.
     pub fn vocab(&self) -> usize {
         self.values[self.logits.0].width
+    }
+
+    /// How many experts the value `choice` chooses for a row.
+    pub fn chosen(&self, choice: ValueId) -> usize {
+        self.values[choice.0].width / 2
+    }
+
+    /// Elements and rows of a value where those of all experts of a row count as one row.
+    pub fn extent(&self, id: ValueId) -> (usize, Rows) {
+        let Value { width, rows, .. } = self.values[id.0];
+        match rows {
+            Rows::Chosen(choice) => (width * self.chosen(choice), Rows::Batch),
+            rows => (width, rows),
+        }
     }
 
     /// Positions that layers with a window see, the most of any; `None` where every layer sees everything.

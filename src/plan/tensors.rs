@@ -89,13 +89,30 @@ impl<'a> Tensors<'a> {
         Ok(id)
     }
 
+    /// The matrices of all experts as one, `rows` rows of each of `count`, which stay as they are in the file.
+    pub fn experts(&mut self, name: &str, rows: usize, cols: usize, count: usize) -> Result<MatrixId> {
+        let (info, dims) = (self.info(name)?, [cols as u64, rows as u64, count as u64]);
+        if info.dims != dims {
+            return Err(wrong_shape(info, dims.to_vec()));
+        }
+        let all = rows.checked_mul(count).ok_or_else(|| Error::Format(format!("tensor `{name}` is too large")))?;
+        self.place(info, &Part::all(all), cols)
+    }
+
     /// Part of the matrix `name` as a matrix, which stay as they are in the file.
     pub fn rows(&mut self, name: &str, part: &Part, cols: usize) -> Result<MatrixId> {
         let info = self.info(name)?;
-        let dtype = dtype(info)?;
-        if info.dims != [cols as u64, part.of as u64] {
+        // One row may be a vector.
+        let is_row = part.of == 1 && info.dims == [cols as u64];
+        if !is_row && info.dims != [cols as u64, part.of as u64] {
             return Err(wrong_shape(info, vec![cols as u64, part.of as u64]));
         }
+        self.place(info, part, cols)
+    }
+
+    /// A tensor of `part.of` rows as a matrix of some of them.
+    fn place(&mut self, info: &TensorInfo, part: &Part, cols: usize) -> Result<MatrixId> {
+        let (name, dtype) = (info.name.as_str(), dtype(info)?);
         let row_bytes = dtype.row_bytes(cols as u64).ok_or_else(|| {
             Error::Format(format!(
                 "tensor `{name}` has {cols} columns, {} stores blocks of {}",
@@ -128,6 +145,26 @@ impl<'a> Tensors<'a> {
         values.drain(..part.taken.start);
         push(&mut self.vectors, values, PLAN)?;
         Ok(VectorId(self.vectors.len() - 1))
+    }
+
+    /// The tensor `name` of `count` rows of `width` elements, decoded to f32, one row behind the other.
+    pub fn table(&mut self, name: &str, width: usize, count: usize) -> Result<VectorId> {
+        let (info, dims) = (self.info(name)?, [width as u64, count as u64]);
+        let len = width.checked_mul(count).filter(|_| info.dims == dims);
+        let values = decode_elements(info, len.ok_or_else(|| wrong_shape(info, dims.to_vec()))?)?;
+        push(&mut self.vectors, values, PLAN)?;
+        self.mark(name)?;
+        Ok(VectorId(self.vectors.len() - 1))
+    }
+
+    /// The factors that a file has for each of `count` experts of the projection `name`, if any; see [`Tensors::scale`].
+    pub fn expert_scales(&mut self, name: &str, count: usize) -> Result<Option<VectorId>> {
+        let input = format!("{name}.input_scale");
+        if self.has(&input, Presence::Optional)? {
+            self.decode(&input, count)?;
+        }
+        let own = format!("{name}.scale");
+        if self.has(&own, Presence::Optional)? { self.vector(&own, count).map(Some) } else { Ok(None) }
     }
 
     /// The factor that a file has for all elements of the projection `name`, if any. The one for what it multiplies is for devices that
@@ -195,6 +232,11 @@ fn decode_vector(info: &TensorInfo, width: usize) -> Result<Vec<f32>> {
     if info.elements() != width as u64 || info.dims[0] != width as u64 {
         return Err(wrong_shape(info, vec![width as u64]));
     }
+    decode_elements(info, width)
+}
+
+/// All elements of a tensor, `width` of them, as f32.
+fn decode_elements(info: &TensorInfo, width: usize) -> Result<Vec<f32>> {
     let dtype = dtype(info)?;
     let len = dtype.row_bytes(width as u64).and_then(|len| usize::try_from(len).ok());
     let len = len.ok_or_else(|| Error::Format(format!("tensor `{}` is not whole blocks", info.name)))?;

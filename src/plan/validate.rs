@@ -3,7 +3,10 @@
 //! A program that [`super::build`] makes always makes sense, so a refusal here is a bug of ours or a program made by hand; the checks
 //! spare the backends theirs.
 
-use super::op::{Activation, Norm, Op, Program, Rows, Value, ValueId, VectorId};
+use super::op::{
+    Activation, Experts, Groups, Kind, MOST_CHOSEN, MOST_EXPERTS, Norm, Op, Program, Routing, Rows, Value, ValueId,
+    VectorId,
+};
 use crate::error::{Error, Result, filled};
 
 /// Checks `program`: every id exists, shapes agree, values are written before they are read and have one op that makes them.
@@ -29,6 +32,14 @@ pub fn check_device(program: &Program, device: &str, refusal: impl Fn(usize) -> 
     }
 }
 
+/// The value by which an op knows the experts of its rows.
+fn choice_of(op: &Op) -> Option<ValueId> {
+    match *op {
+        Op::Route { choice, .. } | Op::ExpertMatMul { choice, .. } | Op::WeightedSum { choice, .. } => Some(choice),
+        _ => None,
+    }
+}
+
 struct Checker<'a> {
     program: &'a Program,
     at: usize,
@@ -37,9 +48,14 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     fn op(&mut self, op: &Op) -> Result<()> {
+        let choice = choice_of(op);
         for id in op.reads() {
             self.value(id)?;
             self.require(self.written[id.0], "a value is read before it is written")?;
+        }
+        for id in op.reads().chain(op.writes()) {
+            let wanted = if choice == Some(id) { Kind::Choices } else { Kind::Floats };
+            self.require(self.value(id)?.kind == wanted, "a value holds something else")?;
         }
         if let Some(out) = op.writes() {
             self.value(out)?;
@@ -55,7 +71,7 @@ impl Checker<'_> {
         match *op {
             Op::Embed { table, out } => {
                 let table = self.matrix(table.0)?;
-                self.same(self.value(out)?, Value { width: table.1, rows: Rows::Batch })
+                self.same(self.value(out)?, Value::floats(table.1, Rows::Batch))
             }
             Op::Scale { factor, .. } => self.require(factor.is_finite(), "a factor is not finite"),
             Op::Softcap { cap, .. } => self.require(cap > 0.0, "a cap must be positive"),
@@ -80,12 +96,12 @@ impl Checker<'_> {
             Op::StoreKv { layer, keys, values } => {
                 let width = kv.kv_heads * kv.head_dim;
                 let fits =
-                    [keys, values].iter().all(|id| self.program.values[id.0] == Value { width, rows: Rows::Batch });
+                    [keys, values].iter().all(|id| self.program.values[id.0] == Value::floats(width, Rows::Batch));
                 self.require(fits && layer < kv.layers, "keys or values do not fit the cache")
             }
             Op::Attention { kind, queries, out } => {
                 self.same(self.value(queries)?, self.value(out)?)?;
-                let fits = self.value(queries)? == Value { width: kv.heads * kv.head_dim, rows: Rows::Batch };
+                let fits = self.value(queries)? == Value::floats(kv.heads * kv.head_dim, Rows::Batch);
                 self.require(fits && kind.layer < kv.layers, "queries do not fit the cache")?;
                 self.require(
                     kind.window != Some(0) && kind.softcap.is_none_or(|cap| cap > 0.0),
@@ -103,6 +119,9 @@ impl Checker<'_> {
             Op::Gate { gate: x, up: y, .. } | Op::Add { x, y } | Op::Mul { x, y } => {
                 self.same(self.value(x)?, self.value(y)?)
             }
+            Op::MulSigmoid { .. } | Op::Route { .. } | Op::ExpertMatMul { .. } | Op::WeightedSum { .. } => {
+                self.shapes_of_experts(op)
+            }
             Op::SelectRows { x, out } => {
                 let (from, to) = (self.value(x)?, self.value(out)?);
                 self.require(
@@ -113,8 +132,61 @@ impl Checker<'_> {
         }
     }
 
+    /// The same of ops that only models with experts have.
+    fn shapes_of_experts(&self, op: &Op) -> Result<()> {
+        match *op {
+            Op::MulSigmoid { x, gate } => {
+                let (x, gate) = (self.value(x)?, self.value(gate)?);
+                self.require(x.rows == gate.rows && (gate.width == 1 || gate.width == x.width), "shapes differ")
+            }
+            Op::Route { logits, routing, choice } => self.routing(self.value(logits)?, routing, self.value(choice)?),
+            Op::ExpertMatMul { x, choice, experts, scale, bias, out } => {
+                let (from, to) = (self.value(x)?, self.value(out)?);
+                let fits = from.rows == Rows::Batch || from.rows == Rows::Chosen(choice);
+                self.require(fits && to.rows == Rows::Chosen(choice), "shapes differ")?;
+                let count = self.experts(experts, from.width, to.width)?;
+                scale.map_or(Ok(()), |scale| self.vector(scale, count))?;
+                bias.map_or(Ok(()), |bias| self.vector(bias, count * to.width))
+            }
+            Op::WeightedSum { x, choice, out } => {
+                let (from, to) = (self.value(x)?, self.value(out)?);
+                let fits = from.rows == Rows::Chosen(choice) && to.rows == Rows::Batch;
+                self.require(fits && from.width == to.width, "shapes differ")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A rule that can be followed for as many experts as there are logits.
+    fn routing(&self, logits: Value, routing: Routing, choice: Value) -> Result<()> {
+        let (experts, chosen) = (logits.width, choice.width / 2);
+        self.require(logits.rows == Rows::Batch && choice.rows == Rows::Batch, "shapes differ")?;
+        let fits = choice.width == 2 * chosen && (1..=MOST_CHOSEN.min(experts)).contains(&chosen);
+        self.require(fits && experts <= MOST_EXPERTS, "so many experts cannot be chosen")?;
+        self.require(routing.scale.is_finite(), "a factor is not finite")?;
+        let fits = routing.groups.is_none_or(|Groups { count, kept }| {
+            (1..=count).contains(&kept) && experts.is_multiple_of(count) && kept * (experts / count) >= chosen
+        });
+        self.require(fits, "the groups of experts do not fit")?;
+        routing.bias.map_or(Ok(()), |bias| self.vector(bias, experts))
+    }
+
+    /// How many experts a matrix holds, each with rows for `width` outputs of `cols` columns; every choice that the program makes is among them.
+    fn experts(&self, experts: Experts, cols: usize, width: usize) -> Result<usize> {
+        let Experts { matrix, each, first } = experts;
+        let (rows, own) = self.matrix(matrix.0)?;
+        let fits = own == cols && each > 0 && rows.is_multiple_of(each) && first + width <= each;
+        self.require(fits, "the rows of an expert do not fit")?;
+        Ok(rows / each)
+    }
+
     fn value(&self, id: ValueId) -> Result<Value> {
-        self.program.values.get(id.0).copied().ok_or_else(|| self.error("no such value"))
+        let value = self.program.values.get(id.0).copied().ok_or_else(|| self.error("no such value"))?;
+        if let Rows::Chosen(choice) = value.rows {
+            let choice = self.program.values.get(choice.0);
+            self.require(choice.is_some_and(|choice| choice.kind == Kind::Choices), "no such choice")?;
+        }
+        Ok(value)
     }
 
     /// Rows and columns of a matrix.
@@ -155,9 +227,11 @@ impl Checker<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::op::{AttentionKind, NormKind, Rope, RopeId, RopeLayout};
+    use super::super::op::{AttentionKind, MatrixId, NormKind, Rope, RopeId, RopeLayout, Score, Weight};
     use super::*;
+    use crate::format::{Bytes, Data};
     use crate::kv::Layout;
+    use crate::quant::DType;
 
     const X: ValueId = ValueId(0);
     const Y: ValueId = ValueId(1);
@@ -166,7 +240,7 @@ mod tests {
 
     /// No matrices; a vector of 4 and one of 8; values 4, 4, 8 and 4 wide, of which the first is written.
     fn program(op: Op) -> Program {
-        let value = |width| Value { width, rows: Rows::Batch };
+        let value = |width| Value::floats(width, Rows::Batch);
         let norm = Norm { kind: NormKind::Rms, weight: VectorId(0), bias: None, eps: 1e-5 };
         Program {
             // The first value stands for one that an op made before.
@@ -209,6 +283,77 @@ mod tests {
         ] {
             assert_eq!(problem(op), None);
         }
+    }
+
+    /// A matrix of two experts, four outputs and four columns each; logits 4 wide, a choice of one, what the experts give, and their sum.
+    fn with_experts(op: Op, change: fn(&mut Program)) -> Option<String> {
+        let mut program = program(Op::MulSigmoid { x: X, gate: Y });
+        let data = Data::copy(&[0; 128], &mut |_| Ok(())).unwrap();
+        let bytes = Bytes::new(&data, 0..128).unwrap();
+        program.matrices.push(Weight { name: "experts".into(), dtype: DType::F32, rows: 8, cols: 4, bytes });
+        let chosen = Value::floats(4, Rows::Chosen(CHOICE));
+        program.values[CHOICE.0] = Value { width: 2, rows: Rows::Batch, kind: Kind::Choices };
+        program.values[SAME.0] = chosen;
+        program.values.extend([Value::floats(4, Rows::Batch), program.values[CHOICE.0], chosen]);
+        program.ops.extend([ROUTE, MULTIPLY, Op::Add { x: SAME, y: SAME }, op]);
+        change(&mut program);
+        let mut checker =
+            Checker { program: &program, at: 0, written: vec![true, false, false, false, false, false, false] };
+        let outcome = program.ops.iter().enumerate().try_for_each(|(at, op)| {
+            checker.at = at;
+            checker.op(op)
+        });
+        outcome.err().map(|error| error.to_string())
+    }
+
+    const CHOICE: ValueId = WIDE;
+    const ROUTING: Routing =
+        Routing { score: Score::Sigmoid, bias: Some(VectorId(0)), groups: None, normalizes: true, scale: 1.0 };
+    const ROUTE: Op = Op::Route { logits: X, routing: ROUTING, choice: CHOICE };
+    const EXPERTS: Experts = Experts { matrix: MatrixId(0), each: 4, first: 0 };
+    const MULTIPLY: Op =
+        Op::ExpertMatMul { x: Y, choice: CHOICE, experts: EXPERTS, scale: None, bias: Some(VectorId(1)), out: SAME };
+    const SUM: Op = Op::WeightedSum { x: SAME, choice: CHOICE, out: ValueId(4) };
+
+    #[test]
+    fn experts_that_fit_pass_and_others_are_named() {
+        let set = |routing| Op::Route { logits: X, routing, choice: ValueId(5) };
+        let multiply =
+            |experts, scale| Op::ExpertMatMul { x: SAME, choice: CHOICE, experts, scale, bias: None, out: ValueId(6) };
+        for (op, wanted) in [
+            (SUM, None),
+            (multiply(EXPERTS, None), None),
+            (Op::MulSigmoid { x: X, gate: Y }, None),
+            (set(Routing { groups: Some(Groups { count: 2, kept: 1 }), ..ROUTING }), None),
+            (
+                set(Routing { groups: Some(Groups { count: 3, kept: 1 }), ..ROUTING }),
+                Some("route) of the program: the groups"),
+            ),
+            (set(Routing { bias: Some(VectorId(1)), ..ROUTING }), Some("a vector of weights has another length")),
+            (set(Routing { scale: f32::NAN, ..ROUTING }), Some("a factor is not finite")),
+            (
+                multiply(Experts { each: 3, ..EXPERTS }, None),
+                Some("expert matmul) of the program: the rows of an expert"),
+            ),
+            (multiply(Experts { first: 1, ..EXPERTS }, None), Some("the rows of an expert")),
+            (multiply(EXPERTS, Some(VectorId(0))), Some("a vector of weights has another length")),
+            (Op::Add { x: X, y: SAME }, Some("shapes differ")),
+            (Op::Add { x: CHOICE, y: CHOICE }, Some("add) of the program: a value holds something else")),
+            (
+                Op::WeightedSum { x: Y, choice: CHOICE, out: ValueId(4) },
+                Some("weighted sum) of the program: shapes differ"),
+            ),
+            (Op::MulSigmoid { x: X, gate: SAME }, Some("multiply by sigmoid) of the program: shapes differ")),
+        ] {
+            let problem = with_experts(op.clone(), |_| ());
+            let fits =
+                wanted.map_or(problem.is_none(), |wanted| problem.as_ref().is_some_and(|found| found.contains(wanted)));
+            assert!(fits, "{op:?}: {problem:?}, expected {wanted:?}");
+        }
+        let too_many = with_experts(SUM, |program| program.values[CHOICE.0].width = 10);
+        assert!(too_many.is_some_and(|found| found.contains("so many experts cannot be chosen")));
+        let no_choice = with_experts(SUM, |program| program.values[CHOICE.0].kind = Kind::Floats);
+        assert!(no_choice.is_some_and(|found| found.contains("a value holds something else")));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod gguf;
 pub mod launches;
 #[allow(dead_code)] // Few tests listen.
 pub mod log;
+pub mod mixture;
 pub mod passes;
 pub mod random;
 pub mod skip;

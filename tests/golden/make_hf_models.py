@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import gguf
+import hf_mixtures
 import numpy as np
 import torch
 import transformers
@@ -24,7 +25,7 @@ import transformers
 OUT = Path(__file__).resolve().parent / "hf"
 TOKENS = 40
 CONTEXT = 256
-MOST_BYTES = 6_000_000
+MOST_BYTES = 9_000_000
 # Cases whose folders are kept, and the largest size of their files; a smaller one means several.
 FOLDERS = {"llama-llama3": "1GB", "gemma2-plain": "60KB"}
 # Largest change of a logit that a setting must cause, or the case shows nothing.
@@ -39,7 +40,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 YARN_TUNED = {
     "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32,
     "attn_factor": 1.25, "beta_fast": 1.5, "beta_slow": 0.1}
-OPTIONAL = ("attn_factor", "beta_fast", "beta_slow")
+OPTIONAL = ("attn_factor", "beta_fast", "beta_slow", "truncate")
 
 
 @dataclasses.dataclass
@@ -77,8 +78,8 @@ class Case:
     @property
     def arch(self):
         """Name of the family in GGUF files."""
-        return {"mistral": "llama", "olmo3": "olmo2", "ernie": "ernie4_5", "seed": "seed_oss", "hunyuan": "hunyuan-dense"}.get(
-            self.family, self.family)
+        return {"mistral": "llama", "olmo3": "olmo2", "ernie": "ernie4_5", "seed": "seed_oss", "hunyuan": "hunyuan-dense",
+                **hf_mixtures.ARCHS}.get(self.family, self.family)
 
     @property
     def rotated(self):
@@ -160,10 +161,11 @@ CASES = [
     Case("llama-fedbias", "biases on the three projections of the feed-forward block", settings={"mlp_bias": True},
          without=({"mlp_bias": False},)),
 ]
+CASES += hf_mixtures.cases(Case)
 
 
 # Families whose heads are as wide as the hidden size leaves for each.
-FIXED_HEADS = ("qwen2", "phi3", "cohere2", "starcoder2")
+FIXED_HEADS = ("qwen2", "phi3", "cohere2", "starcoder2") + hf_mixtures.FIXED_HEADS
 
 # The model in transformers.
 
@@ -182,7 +184,7 @@ def config_of(case):
         "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "gemma3": "Gemma3",
         "olmo2": "Olmo2", "olmo3": "Olmo3", "exaone4": "Exaone4", "granite": "Granite", "smollm3": "SmolLM3", "seed": "SeedOss",
         "ernie": "Ernie4_5", "mistral3": "Ministral3", "phi3": "Phi3", "glm4": "Glm4", "cohere2": "Cohere2",
-        "hunyuan": "HunYuanDenseV1", "qwen3vl": "Qwen3VL", "starcoder2": "Starcoder2"}[case.family]
+        "hunyuan": "HunYuanDenseV1", "qwen3vl": "Qwen3VL", "starcoder2": "Starcoder2", **hf_mixtures.CLASSES}[case.family]
     settings = {
         "vocab_size": case.vocab, "hidden_size": case.hidden, "intermediate_size": case.feed_forward,
         "num_hidden_layers": case.layers, "num_attention_heads": case.heads, "num_key_value_heads": case.kv_heads,
@@ -201,19 +203,21 @@ def config_of(case):
     if case.family in ("gemma3", "olmo3"):
         local = {"rope_type": "default", "rope_theta": settings.pop("local_theta", 10000.0 if case.family == "gemma3" else case.theta)}
         settings["rope_parameters"] = {"full_attention": settings["rope_parameters"], "sliding_attention": local}
-    if case.family == "qwen3vl":
+    if case.family in ("qwen3vl", "qwen3vlmoe"):
         settings["rope_parameters"]["mrope_section"] = case.keys["rope.dimension_sections"][:3]
         vision = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 1, "out_hidden_size": case.hidden,
                   "deepstack_visual_indexes": [0], "num_position_embeddings": 4}
         tied = settings.pop("tie_word_embeddings")
-        config = transformers.Qwen3VLConfig(text_config=settings, vision_config=vision, tie_word_embeddings=tied)
-        return config, transformers.Qwen3VLForConditionalGeneration
+        config = getattr(transformers, prefix + "Config")(text_config=settings, vision_config=vision, tie_word_embeddings=tied)
+        return config, getattr(transformers, prefix + "ForConditionalGeneration")
     config = getattr(transformers, prefix + ("TextConfig" if case.family == "gemma3" else "Config"))(**settings)
     return config, getattr(transformers, prefix + "ForCausalLM")
 
 
 def draw(rng, name, shape):
     """Random values of the parameter `name`."""
+    if name.endswith(hf_mixtures.DRAWN):
+        return hf_mixtures.draw(rng, name, shape)
     values = rng.standard_normal(shape).astype(np.float32)
     if name.endswith("norm.weight"):
         return 1.0 + 0.3 * values
@@ -225,13 +229,20 @@ def draw(rng, name, shape):
     return gain / math.sqrt(shape[-1]) * values
 
 
+def parameters_of(model):
+    """Names and values of all that is not in the code, biases for the choice of experts included."""
+    yield from model.named_parameters()
+    known = {name for name, _ in model.named_parameters()}
+    yield from (named for named in model.named_buffers() if named[0].endswith("e_score_correction_bias") and named[0] not in known)
+
+
 def model_of(case, seed):
     """A model in evaluation mode with weights drawn by `seed`, the same for any rope settings."""
     config, kind = config_of(case)
     model = kind(config).float().eval()
     rng = np.random.default_rng(seed)
     with torch.no_grad():
-        for name, weight in sorted(model.named_parameters()):
+        for name, weight in sorted(parameters_of(model)):
             weight.copy_(torch.from_numpy(draw(rng, name, tuple(weight.shape)).astype(np.float32)))
     return model
 
@@ -255,9 +266,9 @@ LAYER_NAMES = {
     "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm", "self_attn.qkv_proj": "attn_qkv",
     "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
 # Where the norm that follows the attention keeps its own name.
-KEEPS_NAME = ("gemma2", "gemma3", "olmo2", "exaone4", "seed_oss")
+KEEPS_NAME = ("gemma2", "gemma3", "olmo2", "exaone4", "seed_oss", "gpt-oss", "glm4moe")
 # Whose rows of queries and keys the converter reorders.
-REORDERED = ("llama", "granite", "smollm3", "mistral3")
+REORDERED = ("llama", "granite", "smollm3", "mistral3", "granitemoe")
 
 
 def file_name(case, name):
@@ -278,7 +289,7 @@ def interleave_halves(rows, heads):
 
 def tensors_of(case, model):
     """GGUF names and values in the file's row order."""
-    for name, weight in model.named_parameters():
+    for name, weight in parameters_of(model):
         if ".visual." in name:
             continue
         name, values = name.replace(".language_model.", "."), weight.detach().numpy()
@@ -288,7 +299,12 @@ def tensors_of(case, model):
             values = interleave_halves(values, case.kv_heads)
         if case.arch in ("gemma2", "gemma3") and name.endswith("norm.weight"):
             values = values + 1.0
-        yield file_name(case, name), values
+        layer, part = (name.split(".", 3) + ["", ""])[2:4]
+        of_experts = hf_mixtures.tensors(case, part, values)
+        if of_experts is None:
+            yield file_name(case, name), values
+        else:
+            yield from ((f"blk.{layer}.{name}", np.ascontiguousarray(values)) for name, values in of_experts)
     if case.scaling.get("rope_type") == "llama3":
         yield "rope_freqs.weight", llama3_divisors(case)
     if case.scaling.get("rope_type") == "longrope":
@@ -320,6 +336,7 @@ def add_rope(writer, case, model):
         writer.add_rope_scaling_orig_ctx_len(s["original_max_position_embeddings"])
     if "attn_factor" in s:
         writer.add_rope_scaling_attn_factors(s["attn_factor"])
+    if "beta_fast" in s:
         writer.add_rope_scaling_yarn_beta_fast(s["beta_fast"])
         writer.add_rope_scaling_yarn_beta_slow(s["beta_slow"])
 
@@ -329,6 +346,8 @@ def add_keys(writer, case):
         key = f"{case.arch}.{key}"
         if isinstance(value, list):
             writer.add_array(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
         else:
             (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(key, value)
 
@@ -402,6 +421,8 @@ def save_folders(out):
 def save_configs():
     configs = {}
     for seed, case in enumerate(CASES, 1):
+        if case.family in hf_mixtures.CLASSES:
+            continue
         folder = OUT / "folders" / case.name
         configs[case.name] = save_folder(case, model_of(case, seed), folder, FOLDERS.get(case.name, "1GB"))
         if case.name not in FOLDERS:

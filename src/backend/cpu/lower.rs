@@ -4,7 +4,7 @@
 use super::simd::{Form, Kernels};
 use crate::error::{Result, push};
 use crate::plan::memory::{Placement, place};
-use crate::plan::op::Rows;
+use crate::plan::op::{Experts, Kind, Rows};
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 
 /// What the memory of a lowered program is for.
@@ -12,6 +12,9 @@ const STEPS: &str = "the plan of a pass";
 
 /// Most multiplications of one stage: Q, K and V.
 pub const MAX_GROUP: usize = 3;
+
+/// Most multiplications by experts of one stage: gate and up.
+pub const MAX_EXPERT_GROUP: usize = 2;
 
 /// A program as this backend runs it.
 #[derive(Clone, Debug)]
@@ -24,6 +27,23 @@ pub struct Lowered {
     pub quantized_width: usize,
     /// Widest value that is rounded to BF16, in elements; 0 when none is.
     pub rounded_width: usize,
+    /// What sorting rows by expert needs.
+    pub gathered: Gathered,
+}
+
+/// Elements for each row of a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gathered {
+    /// Most experts that a row has.
+    pub chosen: usize,
+    /// Most experts of a layer, for all rows together.
+    pub experts: usize,
+    /// Widest value that all experts of a row read, times those, of each form; 0 when there is none.
+    pub floats: usize,
+    /// As int8 blocks.
+    pub quantized: usize,
+    /// As BF16.
+    pub rounded: usize,
 }
 
 /// One step; each [`Op`] of the program is covered by exactly one.
@@ -49,6 +69,30 @@ pub enum Step {
         /// One to [`MAX_GROUP`] products.
         products: Vec<Product>,
     },
+    /// Multiplications of one value by matrices of experts, in one stage.
+    Experts {
+        /// Read.
+        x: ValueId,
+        /// In which form `x` is read.
+        form: Form,
+        /// Whose experts.
+        choice: ValueId,
+        /// One to [`MAX_EXPERT_GROUP`] products.
+        products: Vec<ExpertProduct>,
+    },
+}
+
+/// `out = scale * x * matrix^T + bias`, each row by its expert.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertProduct {
+    /// Weights.
+    pub experts: Experts,
+    /// A factor for each expert.
+    pub scale: Option<VectorId>,
+    /// Added to each expert's rows.
+    pub bias: Option<VectorId>,
+    /// Written.
+    pub out: ValueId,
 }
 
 /// `out = x * matrix^T + bias`.
@@ -64,14 +108,21 @@ pub struct Product {
 
 /// Lowers `program`; in precise mode every multiplication reads floats.
 pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowered> {
-    let mut lowering = Lowering { steps: Vec::new(), converted: None, quantized_width: 0, rounded_width: 0 };
+    let mut lowering = Lowering::default();
     let last_mix = last_mix(program);
     for (index, op) in program.ops.iter().enumerate() {
         match *op {
             Op::MatMul { x, matrix, bias, out } => {
                 let form = if precise { Form::F32 } else { kernels.form(program.matrices[matrix.0].dtype) };
-                lowering.convert(x, form, program.values[x.0].width)?;
+                lowering.convert(x, form, program.extent(x).0)?;
                 lowering.multiply(x, form, Product { matrix, bias, out })?;
+            }
+            Op::ExpertMatMul { x, choice, experts, scale, bias, out } => {
+                let weight = &program.matrices[experts.matrix.0];
+                let form = if precise { Form::F32 } else { kernels.form(weight.dtype) };
+                lowering.convert(x, form, program.extent(x).0)?;
+                lowering.gather(program, x, form, choice, weight.rows / experts.each);
+                lowering.multiply_experts(x, form, choice, ExpertProduct { experts, scale, bias, out })?;
             }
             _ => push(&mut lowering.steps, Step::Plain(op.clone()), STEPS)?,
         }
@@ -82,14 +133,23 @@ pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowe
             push(&mut lowering.steps, Step::Select(read), STEPS)?;
         }
     }
-    let Lowering { steps, quantized_width, rounded_width, .. } = lowering;
-    Ok(Lowered { steps, placement: place(program)?, quantized_width, rounded_width })
+    let Lowering { steps, quantized_width, rounded_width, gathered, .. } = lowering;
+    Ok(Lowered { steps, placement: place(program)?, quantized_width, rounded_width, gathered })
 }
 
 /// The last op in which rows of a batch meet, unless it cannot be told.
 fn last_mix(program: &Program) -> Option<usize> {
     let index = program.ops.iter().rposition(|op| matches!(op, Op::Attention { .. }))?;
-    program.ops[index + 1..].iter().all(Op::is_row_wise).then_some(index)
+    let behind = &program.ops[index + 1..];
+    // Rows of experts stand in an order of their own.
+    let is_of_experts = |id: ValueId| {
+        let value = program.values[id.0];
+        value.kind == Kind::Choices || matches!(value.rows, Rows::Chosen(_))
+    };
+    let is_written =
+        |id: ValueId| behind.iter().any(|op| op.writes() == Some(id) && !op.reads().any(|read| read == id));
+    let moves_experts = behind.iter().flat_map(Op::reads).any(|id| is_of_experts(id) && !is_written(id));
+    (behind.iter().all(Op::is_row_wise) && !moves_experts).then_some(index)
 }
 
 /// The values of all rows of a batch that `ops` read and did not write before.
@@ -106,12 +166,14 @@ fn read_before_written(program: &Program, ops: &[Op]) -> Result<Vec<ValueId>> {
     Ok(found)
 }
 
+#[derive(Default)]
 struct Lowering {
     steps: Vec<Step>,
     /// The value and the form that were converted last: its form's one scratch buffer holds it.
     converted: Option<(ValueId, Form)>,
     quantized_width: usize,
     rounded_width: usize,
+    gathered: Gathered,
 }
 
 impl Lowering {
@@ -134,6 +196,32 @@ impl Lowering {
             return push(products, product, STEPS);
         }
         push(&mut self.steps, Step::MatMuls { x, form, products: vec![product] }, STEPS)
+    }
+
+    /// Notes what sorting the rows of `x` by expert takes, `count` experts.
+    fn gather(&mut self, program: &Program, x: ValueId, form: Form, choice: ValueId, count: usize) {
+        let (gathered, chosen) = (&mut self.gathered, program.chosen(choice));
+        gathered.chosen = gathered.chosen.max(chosen);
+        gathered.experts = gathered.experts.max(count);
+        if program.values[x.0].rows != Rows::Batch {
+            return;
+        }
+        let widest = match form {
+            Form::F32 => &mut gathered.floats,
+            Form::Q8 => &mut gathered.quantized,
+            Form::Bf16 => &mut gathered.rounded,
+        };
+        *widest = (program.values[x.0].width * chosen).max(*widest);
+    }
+
+    fn multiply_experts(&mut self, x: ValueId, form: Form, choice: ValueId, product: ExpertProduct) -> Result<()> {
+        if let Some(Step::Experts { x: last_x, form: last_form, choice: last_choice, products }) = self.steps.last_mut()
+            && (*last_x, *last_form, *last_choice) == (x, form, choice)
+            && products.len() < MAX_EXPERT_GROUP
+        {
+            return push(products, product, STEPS);
+        }
+        push(&mut self.steps, Step::Experts { x, form, choice, products: vec![product] }, STEPS)
     }
 
     fn forget(&mut self, written: Option<ValueId>) {

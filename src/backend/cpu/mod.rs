@@ -6,9 +6,11 @@
 mod aligned;
 pub mod attention;
 pub mod cache;
+mod experts;
 pub mod lower;
 #[allow(unsafe_code)]
 pub mod pool;
+mod routing;
 mod runner;
 #[allow(unsafe_code)]
 pub mod simd;

@@ -6,6 +6,7 @@
 use super::aligned::Aligned;
 use super::attention::{MAX_HEAD_DIM, MAX_QUERIES, Queries, Scores, Source, attend};
 use super::cache::Cache;
+use super::experts::Sorted;
 use super::lower::{Lowered, MAX_GROUP, Product, Step};
 use super::pool::{Grid, Pool, Turn};
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
@@ -27,7 +28,7 @@ const TILE_WEIGHTS: usize = 256;
 /// The same for products of floats, whose kernels take 13.
 const TILE_FLOATS: usize = 208;
 /// Batch rows of a tile.
-const TILE_ROWS: usize = 128;
+pub(super) const TILE_ROWS: usize = 128;
 /// Batch rows from which on attention takes several at once.
 const PROMPT_ROWS: usize = 16;
 /// Batch rows of a tile of attention then.
@@ -35,13 +36,14 @@ const ATTENTION_ROWS: usize = 8;
 
 /// One session's buffers.
 pub struct CpuRunner {
-    program: Arc<Program>,
+    pub(super) program: Arc<Program>,
     lowered: Arc<Lowered>,
-    kernels: &'static Kernels,
-    pool: Arc<Pool>,
+    pub(super) kernels: &'static Kernels,
+    pub(super) pool: Arc<Pool>,
     buffers: Vec<Aligned<f32>>,
-    quantized: Vec<Q8Block>,
-    rounded: Aligned<bf16>,
+    pub(super) quantized: Vec<Q8Block>,
+    pub(super) rounded: Aligned<bf16>,
+    pub(super) sorted: Sorted,
     angles: Vec<Angles>,
     cache: Cache,
 }
@@ -60,13 +62,15 @@ pub fn arena_bytes(program: &Program, lowered: &Lowered, limits: &Limits) -> u64
     let angles: usize = program.ropes.iter().map(|rope| limits.rows * rope.dims()).sum();
     let blocks = limits.rows * lowered.quantized_width / Q8_LEN;
     let rounded = limits.rows * lowered.rounded_width;
-    ((floats + angles) * size_of::<f32>() + blocks * size_of::<Q8Block>() + rounded * size_of::<bf16>()) as u64
+    let converted = blocks * size_of::<Q8Block>() + rounded * size_of::<bf16>();
+    ((floats + angles) * size_of::<f32>() + converted + Sorted::bytes(&lowered.gathered, limits)) as u64
 }
 
 fn row_limit(rows: Rows, limits: &Limits) -> usize {
     match rows {
         Rows::Batch => limits.rows,
         Rows::Outputs => limits.outputs,
+        Rows::Chosen(_) => unreachable!("buffers count the experts of a row as one"),
     }
 }
 
@@ -94,6 +98,7 @@ impl CpuRunner {
         Ok(CpuRunner {
             quantized: filled(blocks, Q8Block::default(), what)?,
             rounded: Aligned::filled(limits.rows.saturating_mul(lowered.rounded_width), bf16::ZERO, what)?,
+            sorted: Sorted::new(&lowered.gathered, limits)?,
             angles,
             cache: Cache::new(&program, limits)?,
             program,
@@ -107,27 +112,27 @@ impl CpuRunner {
 
 impl CpuRunner {
     /// Row `row` of a value.
-    fn row(&self, id: ValueId, row: usize) -> &[f32] {
+    pub(super) fn row(&self, id: ValueId, row: usize) -> &[f32] {
         self.rows(id, row, 1)
     }
 
     /// The rows `first..first + count` of a value.
-    fn rows(&self, id: ValueId, first: usize, count: usize) -> &[f32] {
+    pub(super) fn rows(&self, id: ValueId, first: usize, count: usize) -> &[f32] {
         let width = self.program.values[id.0].width;
         &self.buffers[self.lowered.placement.buffer_of[id.0]][first * width..(first + count) * width]
     }
 
     /// Takes the buffer of a value out, so that it can be written while other values are read; to be given back.
-    fn take(&mut self, id: ValueId) -> Aligned<f32> {
+    pub(super) fn take(&mut self, id: ValueId) -> Aligned<f32> {
         std::mem::take(&mut self.buffers[self.lowered.placement.buffer_of[id.0]])
     }
 
-    fn give_back(&mut self, id: ValueId, buffer: Aligned<f32>) {
+    pub(super) fn give_back(&mut self, id: ValueId, buffer: Aligned<f32>) {
         self.buffers[self.lowered.placement.buffer_of[id.0]] = buffer;
     }
 
     /// The rows `first..first + count` of a value, as a multiplication reads them.
-    fn input(&self, x: ValueId, form: Form, first: usize, count: usize) -> Input<'_> {
+    pub(super) fn input(&self, x: ValueId, form: Form, first: usize, count: usize) -> Input<'_> {
         let width = self.program.values[x.0].width;
         let blocks = width / Q8_LEN;
         match form {
@@ -143,6 +148,7 @@ impl Runner for CpuRunner {
         let (pool, lowered) = (Arc::clone(&self.pool), Arc::clone(&self.lowered));
         let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)?, selected: false };
         pass.compute_angles();
+        pass.runner.sorted.forget();
         lowered.steps.iter().try_for_each(|step| pass.run_step(step))
     }
 
@@ -156,11 +162,11 @@ impl Runner for CpuRunner {
 }
 
 /// One run over one batch.
-struct Pass<'a> {
-    runner: &'a mut CpuRunner,
+pub(super) struct Pass<'a> {
+    pub(super) runner: &'a mut CpuRunner,
     batch: &'a Batch<'a>,
-    cancel: &'a AtomicBool,
-    turn: Turn<'a>,
+    pub(super) cancel: &'a AtomicBool,
+    pub(super) turn: Turn<'a>,
     /// Whether values hold the rows of outputs alone.
     selected: bool,
 }
@@ -189,6 +195,7 @@ impl Pass<'_> {
             Step::Convert { x, form: Form::Bf16 } => self.round(*x),
             Step::Convert { x, .. } => self.quantize(*x),
             Step::MatMuls { x, form, products } => self.multiply(*x, *form, products),
+            Step::Experts { x, form, choice, products } => self.multiply_experts(*x, *form, *choice, products),
         }
     }
 
@@ -210,20 +217,27 @@ impl Pass<'_> {
             Op::Activate { kind, x } => self.write_rows(x, |runner, _, x| runner.kernels.activate(kind, x)),
             Op::Add { x, y } => self.write_rows(x, |runner, row, x| runner.kernels.add(x, runner.row(y, row))),
             Op::Mul { x, y } => self.write_rows(x, |runner, row, x| runner.kernels.mul(x, runner.row(y, row))),
+            Op::MulSigmoid { x, gate } => self.multiply_by_sigmoid(x, gate),
+            Op::Route { logits, routing, choice } => self.route(logits, &routing, choice),
+            Op::WeightedSum { x, choice, out } => self.weighted_sum(x, choice, out),
             Op::Softcap { x, cap } => self.write_rows(x, |runner, _, x| runner.kernels.softcap(x, cap)),
             Op::SelectRows { x, out } => {
                 let (outputs, selected) = (self.batch.outputs, self.selected);
                 let from = |row: usize| if selected { row } else { outputs[row] as usize };
                 self.write_rows(out, |runner, row, out| out.copy_from_slice(runner.row(x, from(row))))
             }
-            Op::MatMul { .. } => unreachable!("lowering turns every multiplication into a step of its own"),
+            Op::MatMul { .. } | Op::ExpertMatMul { .. } => {
+                unreachable!("lowering turns every multiplication into a step of its own")
+            }
         }
     }
 
-    fn rows_of(&self, id: ValueId) -> usize {
+    pub(super) fn rows_of(&self, id: ValueId) -> usize {
+        let batch = if self.selected { self.batch.outputs.len() } else { self.batch.rows.len() };
         match self.runner.program.values[id.0].rows {
-            Rows::Batch if !self.selected => self.batch.rows.len(),
-            _ => self.batch.outputs.len(),
+            Rows::Batch => batch,
+            Rows::Outputs => self.batch.outputs.len(),
+            Rows::Chosen(choice) => batch * self.runner.program.chosen(choice),
         }
     }
 
@@ -231,6 +245,7 @@ impl Pass<'_> {
     fn select(&mut self, values: &[ValueId]) {
         let outputs = self.batch.outputs;
         self.selected = outputs.len() < self.batch.rows.len();
+        self.runner.sorted.forget();
         for &id in values.iter().filter(|_| self.selected) {
             let width = self.runner.program.values[id.0].width;
             let mut buffer = self.runner.take(id);
@@ -242,7 +257,7 @@ impl Pass<'_> {
     }
 
     /// Calls `f(runner, row, out)` for every row of the value `out`; the other values can be read from the runner.
-    fn write_rows(&mut self, out: ValueId, f: impl Fn(&CpuRunner, usize, &mut [f32]) + Sync) -> Result<()> {
+    pub(super) fn write_rows(&mut self, out: ValueId, f: impl Fn(&CpuRunner, usize, &mut [f32]) + Sync) -> Result<()> {
         let (rows, width) = (self.rows_of(out), self.runner.program.values[out.0].width);
         let mut buffer = self.runner.take(out);
         let runner = &*self.runner;
@@ -403,7 +418,7 @@ fn rotate_heads(runner: &CpuRunner, table: RopeId, row: usize, heads: &mut [f32]
 
 /// Calls `f(row, values)` for every row of `out`, `width` values each; on other threads too when the rows hold enough elements of
 /// work, `work` a row.
-fn for_each_row<T: Send>(
+pub(super) fn for_each_row<T: Send>(
     turn: &mut Turn,
     out: &mut [T],
     width: usize,
@@ -428,7 +443,7 @@ fn attention_rows(rows: usize, layout: &Layout) -> usize {
 }
 
 /// Weight rows of a tile: enough tiles for every thread to have several, none too large.
-fn tile_weights(weights: usize, form: Form, threads: usize) -> usize {
+pub(super) fn tile_weights(weights: usize, form: Form, threads: usize) -> usize {
     let most = if form == Form::Q8 { TILE_WEIGHTS } else { TILE_FLOATS };
     weights.div_ceil(4 * threads).next_multiple_of(16).min(most)
 }

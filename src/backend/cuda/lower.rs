@@ -320,6 +320,9 @@ impl Lowering<'_> {
             | Op::Add { .. }
             | Op::Mul { .. }
             | Op::Softcap { .. } => self.elementwise(),
+            Op::Route { .. } | Op::ExpertMatMul { .. } | Op::WeightedSum { .. } | Op::MulSigmoid { .. } => {
+                return Err(self.out_of_place());
+            }
         }
         Ok(())
     }
@@ -360,6 +363,7 @@ impl Lowering<'_> {
         match self.program.values[id.0].rows {
             Rows::Batch => Extent::Rows,
             Rows::Outputs => Extent::Outputs,
+            Rows::Chosen(_) => unreachable!("refused before: experts"),
         }
     }
 

@@ -3,14 +3,22 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// A matrix cut into tiles of equal size (smaller at the right and lower edge), numbered along rows of tiles.
+/// A matrix cut into tiles of equal width (smaller at the right edge), numbered along rows of tiles.
 pub struct Grid<'a, T> {
     origin: NonNull<T>,
     rows: usize,
     cols: usize,
-    tile_rows: usize,
+    heights: Heights<'a>,
     tile_cols: usize,
     values: PhantomData<&'a mut [T]>,
+}
+
+/// Which rows of the matrix a row of tiles takes.
+enum Heights<'a> {
+    /// As many each (fewer at the lower edge).
+    Equal(usize),
+    /// From each of these to the next, or to the end. They ascend from 0, and lie within the matrix.
+    Listed(&'a [u32]),
 }
 
 // SAFETY: a grid only computes the places of tiles; whoever asks for a tile promises to be its only holder.
@@ -24,12 +32,25 @@ impl<'a, T> Grid<'a, T> {
         assert!(cols > 0 && tile_rows > 0 && tile_cols > 0 && values.len().is_multiple_of(cols));
         let rows = values.len() / cols;
         let origin = NonNull::from(values).cast();
-        Grid { origin, rows, cols, tile_rows, tile_cols, values: PhantomData }
+        Grid { origin, rows, cols, heights: Heights::Equal(tile_rows), tile_cols, values: PhantomData }
+    }
+
+    /// Cuts `values`, rows of `cols` elements each, into tiles that are `tile_cols` wide and begin at the rows `starts`.
+    pub fn listed(values: &'a mut [T], cols: usize, starts: &'a [u32], tile_cols: usize) -> Self {
+        let grid = Grid::new(values, cols, 1, tile_cols);
+        let ascend = starts.windows(2).all(|pair| pair[0] < pair[1]);
+        let fit = starts.last().is_none_or(|&last| (last as usize) < grid.rows);
+        assert!(ascend && fit && starts.first().copied().unwrap_or(0) == 0 && (grid.rows == 0) == starts.is_empty());
+        Grid { heights: Heights::Listed(starts), ..grid }
     }
 
     /// Number of tiles.
     pub fn len(&self) -> usize {
-        self.rows.div_ceil(self.tile_rows) * self.tiles_across()
+        let down = match self.heights {
+            Heights::Equal(rows) => self.rows.div_ceil(rows),
+            Heights::Listed(starts) => starts.len(),
+        };
+        down * self.tiles_across()
     }
 
     /// Whether the matrix has no rows.
@@ -47,11 +68,20 @@ impl<'a, T> Grid<'a, T> {
     /// No other tile of this number may be alive.
     pub(in crate::backend::cpu) unsafe fn tile(&self, index: usize) -> TileMut<'a, T> {
         assert!(index < self.len());
-        let first_row = index / self.tiles_across() * self.tile_rows;
+        let (first_row, end) = match self.heights {
+            Heights::Equal(rows) => {
+                let first = index / self.tiles_across() * rows;
+                (first, self.rows.min(first.saturating_add(rows)))
+            }
+            Heights::Listed(starts) => {
+                let down = index / self.tiles_across();
+                (starts[down] as usize, starts.get(down + 1).map_or(self.rows, |&next| next as usize))
+            }
+        };
         let first_col = index % self.tiles_across() * self.tile_cols;
-        // SAFETY: the index is in range, so both coordinates lie inside the borrowed slice.
+        // SAFETY: the index is in range, and starts lie within the matrix, so both coordinates lie inside the borrowed slice.
         let origin = unsafe { self.origin.add(first_row * self.cols + first_col) };
-        let rows = self.tile_rows.min(self.rows - first_row);
+        let rows = end - first_row;
         let cols = self.tile_cols.min(self.cols - first_col);
         TileMut { origin, rows, cols, stride: self.cols, first_row, first_col, values: PhantomData }
     }

@@ -256,6 +256,11 @@ impl Kernels {
         self.run(activation::Activate { kind, x });
     }
 
+    /// `x = 1 / (1 + exp(-x))`
+    pub fn sigmoid(&self, x: &mut [f32]) {
+        self.run(activation::Sigmoid { x });
+    }
+
     /// `x = cap * tanh(x / cap)`
     pub fn softcap(&self, x: &mut [f32], cap: f32) {
         self.run(activation::Softcap { x, cap });

@@ -160,6 +160,25 @@ impl Lanes for ClampedSilu {
     }
 }
 
+/// `x = 1 / (1 + exp(-x))`
+pub(in super::super) struct Sigmoid<'a> {
+    pub x: &'a mut [f32],
+}
+
+impl Kernel for Sigmoid<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (x, x_tail) = self.x.as_chunks_mut::<16>();
+        for x in x {
+            s.store(times_sigmoid(s, s.splat(1.0), s.load(x)), x);
+        }
+        let tail = times_sigmoid(s, s.splat(1.0), load_part(s, x_tail));
+        store_part(s, tail, x_tail);
+    }
+}
+
 /// `x = cap * tanh(x / cap)`
 pub(in super::super) struct Softcap<'a> {
     pub x: &'a mut [f32],

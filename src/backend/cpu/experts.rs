@@ -1,0 +1,253 @@
+//! Products of rows with the matrices of their experts.
+//!
+//! The rows of a batch are sorted by expert, so that the weights of each are unpacked once for all of its rows: values with a row for each chosen
+//! expert keep that order from the first product to the weighted sum. A tile is some weights of one expert and some of its rows; a lone row
+//! has a tile for some weights of each of its experts. Sums over experts follow the choice's order, so company never enters.
+
+use super::aligned::Aligned;
+use super::lower::{ExpertProduct, Gathered, MAX_EXPERT_GROUP};
+use super::pool::{Grid, TileMut};
+use super::routing::choose;
+use super::runner::{CpuRunner, Pass, TILE_ROWS, for_each_row, tile_weights};
+use super::simd::{Form, Input, Matrix, Q8_LEN, Q8Block};
+use crate::backend::Limits;
+use crate::error::{Result, filled, reserve};
+use crate::plan::ValueId;
+use crate::plan::op::{Routing, Rows};
+use half::bf16;
+
+/// Elements whose sigmoids are on the stack together.
+const STRETCH: usize = 256;
+/// What the memory is for.
+const WHAT: &str = "buffers of the forward pass";
+
+/// The rows of a batch by their experts, and copies of them in that order.
+#[derive(Default)]
+pub struct Sorted {
+    /// By which choice.
+    choice: Option<ValueId>,
+    /// Of each place: the expert, and the row of the batch.
+    experts: Vec<u32>,
+    rows: Vec<u32>,
+    /// The place of each row's experts, in the order of the choice.
+    places: Vec<u32>,
+    /// The first places of tiles.
+    starts: Vec<u32>,
+    /// Of each expert: the first place behind those that have been given out.
+    ends: Vec<u32>,
+    floats: Aligned<f32>,
+    quantized: Vec<Q8Block>,
+    rounded: Aligned<bf16>,
+}
+
+impl Sorted {
+    /// Reserves what batches within `limits` need.
+    pub fn new(gathered: &Gathered, limits: &Limits) -> Result<Sorted> {
+        let count = |each: usize| limits.rows.saturating_mul(each);
+        let places = count(gathered.chosen);
+        Ok(Sorted {
+            choice: None,
+            experts: filled(places, 0, WHAT)?,
+            rows: filled(places, 0, WHAT)?,
+            places: filled(places, 0, WHAT)?,
+            starts: reserve(places, WHAT)?,
+            ends: filled(gathered.experts, 0, WHAT)?,
+            floats: Aligned::filled(count(gathered.floats), 0.0, WHAT)?,
+            quantized: filled(count(gathered.quantized / Q8_LEN), Q8Block::default(), WHAT)?,
+            rounded: Aligned::filled(count(gathered.rounded), bf16::ZERO, WHAT)?,
+        })
+    }
+
+    /// Bytes that [`Sorted::new`] reserves.
+    pub fn bytes(gathered: &Gathered, limits: &Limits) -> usize {
+        let places = 4 * limits.rows * gathered.chosen + gathered.experts;
+        let copies = gathered.floats * size_of::<f32>()
+            + gathered.quantized / Q8_LEN * size_of::<Q8Block>()
+            + gathered.rounded * size_of::<bf16>();
+        places * size_of::<u32>() + limits.rows * copies
+    }
+
+    /// Forgets whose order it holds: the rows have moved.
+    pub fn forget(&mut self) {
+        self.choice = None;
+    }
+
+    /// Sorts by `choices`, `chosen` experts for each row; rows of one expert keep their order.
+    fn sort(&mut self, choices: &[f32], chosen: usize) {
+        let ends = &mut self.ends;
+        let ids = || choices.chunks_exact(2 * chosen).flat_map(|row| row[..chosen].iter().map(|id| id.to_bits()));
+        ends.fill(0);
+        ids().for_each(|id| ends[id as usize] += 1);
+        self.starts.clear();
+        let mut first = 0;
+        for end in ends {
+            let rows = std::mem::replace(end, first);
+            self.starts.extend((first..first + rows).step_by(TILE_ROWS));
+            first += rows;
+        }
+        for (index, id) in ids().enumerate() {
+            let end = &mut self.ends[id as usize];
+            let place = *end;
+            *end += 1;
+            self.places[index] = place;
+            (self.experts[place as usize], self.rows[place as usize]) = (id, (index / chosen) as u32);
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// Chooses the experts of every row.
+    pub(super) fn route(&mut self, logits: ValueId, routing: &Routing, choice: ValueId) -> Result<()> {
+        self.runner.sorted.forget();
+        self.write_rows(choice, |runner, row, choice| {
+            let bias = routing.bias.map(|bias| runner.program.vectors[bias.0].as_slice());
+            choose(runner.kernels, routing, bias, runner.row(logits, row), choice);
+        })
+    }
+
+    /// Multiplies each row of `x` by the sigmoid of its gate, or each element by that of its own.
+    pub(super) fn multiply_by_sigmoid(&mut self, x: ValueId, gate: ValueId) -> Result<()> {
+        self.write_rows(x, |runner, row, x| {
+            let gate = runner.row(gate, row);
+            let mut factors = [0.0; STRETCH];
+            if let [gate] = *gate {
+                factors[0] = gate;
+                runner.kernels.sigmoid(&mut factors[..1]);
+                return runner.kernels.scale(x, factors[0]);
+            }
+            for (x, gate) in x.chunks_mut(STRETCH).zip(gate.chunks(STRETCH)) {
+                let factors = &mut factors[..gate.len()];
+                factors.copy_from_slice(gate);
+                runner.kernels.sigmoid(factors);
+                runner.kernels.mul(x, factors);
+            }
+        })
+    }
+
+    /// Sorts the rows by `choice`, unless they are.
+    fn sort(&mut self, choice: ValueId) {
+        if self.runner.sorted.choice == Some(choice) {
+            return;
+        }
+        let mut sorted = std::mem::take(&mut self.runner.sorted);
+        let rows = self.rows_of(choice);
+        sorted.sort(self.runner.rows(choice, 0, rows), self.runner.program.chosen(choice));
+        sorted.choice = Some(choice);
+        self.runner.sorted = sorted;
+    }
+
+    /// Multiplies the rows of `x` by matrices of their experts, in one stage.
+    pub(super) fn multiply_experts(
+        &mut self,
+        x: ValueId,
+        form: Form,
+        choice: ValueId,
+        products: &[ExpertProduct],
+    ) -> Result<()> {
+        self.sort(choice);
+        let (places, batch) = (self.rows_of(products[0].out), self.rows_of(choice));
+        let is_shared = self.runner.program.values[x.0].rows == Rows::Batch;
+        // A lone row is the same for all of its experts.
+        if is_shared && batch > 1 {
+            self.gather(x, form, places)?;
+        }
+        let mut buffers: [Aligned<f32>; MAX_EXPERT_GROUP] = Default::default();
+        products.iter().zip(&mut buffers).for_each(|(product, buffer)| *buffer = self.runner.take(product.out));
+        let runner = &*self.runner;
+        let mut slots = buffers.iter_mut();
+        let grids: [Grid<f32>; MAX_EXPERT_GROUP] = std::array::from_fn(|index| {
+            let buffer = slots.next().expect("one slot a grid");
+            let Some(product) = products.get(index) else { return Grid::new(&mut [], 1, 1, 1) };
+            let width = runner.program.values[product.out.0].width;
+            let starts = &runner.sorted.starts;
+            let cols = tile_weights((width * starts.len()).max(1), form, runner.pool.threads());
+            Grid::listed(&mut buffer[..places * width], width, starts, cols)
+        });
+        let result = self.turn.for_each_tile(&grids, self.cancel, |index, mut tile| {
+            let (first, count) = (tile.first_row(), tile.rows());
+            let input = match is_shared {
+                true if batch > 1 => runner.gathered(x, form, first, count),
+                true => runner.input(x, form, 0, 1),
+                false => runner.input(x, form, first, count),
+            };
+            runner.multiply_expert(&products[index], &input, &mut tile);
+        });
+        products.iter().zip(buffers).for_each(|(product, buffer)| self.runner.give_back(product.out, buffer));
+        result
+    }
+
+    /// Copies the rows of `x` to the `places` of their experts.
+    fn gather(&mut self, x: ValueId, form: Form, places: usize) -> Result<()> {
+        let width = self.runner.program.values[x.0].width;
+        let blocks = width / Q8_LEN;
+        let mut sorted = std::mem::take(&mut self.runner.sorted);
+        let (runner, rows, turn, cancel) = (&*self.runner, &sorted.rows, &mut self.turn, self.cancel);
+        let row = |place: usize| rows[place] as usize;
+        let result = match form {
+            Form::F32 => {
+                for_each_row(turn, &mut sorted.floats[..places * width], width, width, cancel, |place, out| {
+                    out.copy_from_slice(runner.row(x, row(place)));
+                })
+            }
+            Form::Q8 => {
+                for_each_row(turn, &mut sorted.quantized[..places * blocks], blocks, width, cancel, |place, out| {
+                    out.copy_from_slice(&runner.quantized[row(place) * blocks..][..blocks]);
+                })
+            }
+            Form::Bf16 => {
+                for_each_row(turn, &mut sorted.rounded[..places * width], width, width, cancel, |place, out| {
+                    out.copy_from_slice(&runner.rounded[row(place) * width..][..width]);
+                })
+            }
+        };
+        self.runner.sorted = sorted;
+        result
+    }
+
+    /// Adds up the rows of each row's experts, by their weights.
+    pub(super) fn weighted_sum(&mut self, x: ValueId, choice: ValueId, out: ValueId) -> Result<()> {
+        self.sort(choice);
+        let chosen = self.runner.program.chosen(choice);
+        self.write_rows(out, |runner, row, out| {
+            let places = &runner.sorted.places[row * chosen..][..chosen];
+            let weights = &runner.row(choice, row)[chosen..];
+            out.fill(0.0);
+            for (place, weight) in places.iter().zip(weights) {
+                runner.kernels.scale_add(out, 1.0, runner.row(x, *place as usize), *weight);
+            }
+        })
+    }
+}
+
+impl CpuRunner {
+    /// Rows that were copied to the places from `first` on.
+    fn gathered(&self, x: ValueId, form: Form, first: usize, count: usize) -> Input<'_> {
+        let (sorted, width) = (&self.sorted, self.program.values[x.0].width);
+        let (values, blocks) = (first * width..(first + count) * width, width / Q8_LEN);
+        match form {
+            Form::F32 => Input::F32 { values: &sorted.floats[values] },
+            Form::Q8 => Input::Q8 { blocks: &sorted.quantized[first * blocks..(first + count) * blocks] },
+            Form::Bf16 => Input::Bf16 { values: &sorted.rounded[values] },
+        }
+    }
+
+    /// Writes a tile of one expert's rows.
+    fn multiply_expert(&self, product: &ExpertProduct, input: &Input, tile: &mut TileMut<f32>) {
+        let &ExpertProduct { experts, scale, bias, out, .. } = product;
+        let (expert, width) = (self.sorted.experts[tile.first_row()] as usize, self.program.values[out.0].width);
+        let weight = &self.program.matrices[experts.matrix.0];
+        let row_bytes = weight.bytes.len() / weight.rows;
+        let bytes = &weight.bytes[(expert * experts.each + experts.first) * row_bytes..][..width * row_bytes];
+        let matrix = Matrix::new(weight.dtype, bytes, width, weight.cols);
+        self.kernels.matmul(&matrix.expect("the program holds whole matrices"), input, tile);
+        if let Some(scale) = scale {
+            let factor = self.program.vectors[scale.0][expert];
+            (0..tile.rows()).for_each(|row| self.kernels.scale(tile.row_mut(row), factor));
+        }
+        if let Some(bias) = bias {
+            let first = expert * width + tile.first_col();
+            let bias = &self.program.vectors[bias.0][first..first + tile.cols()];
+            (0..tile.rows()).for_each(|row| self.kernels.add(tile.row_mut(row), bias));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The feed-forward block of a layer: dense, or experts of which each row has some.
+
+use super::build::Builder;
+use super::op::{Experts, Groups, Kind, Op, Routing, Rows, Value, ValueId};
+use super::tensors::Part;
+use crate::arch::experts;
+use crate::arch::names::{in_layer, layer};
+use crate::arch::spec::{FeedForward, Mixture, Presence, Shared};
+use crate::error::Result;
+
+/// Names of the projections of a dense block, within a layer.
+const DENSE: [&str; 3] = [layer::GATE, layer::UP, layer::DOWN];
+/// The same of the shared expert.
+const SHARED: [&str; 3] = [layer::SHARED_GATE, layer::SHARED_UP, layer::SHARED_DOWN];
+
+impl Builder<'_> {
+    /// What the block of layer `index` makes of `input`.
+    pub(super) fn feed_forward(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
+        let hparams = self.hparams;
+        match hparams.experts_of(index).zip(self.arch.mixture) {
+            Some((experts, mixture)) => self.mixture(index, experts, &mixture, input),
+            None => {
+                let (kind, bias) = (self.arch.feed_forward, self.arch.feed_forward_bias);
+                self.dense(DENSE.map(|name| in_layer(index, name)), hparams.feed_forward, kind, bias, input)
+            }
+        }
+    }
+
+    /// A block of `width` elements between its halves.
+    fn dense(
+        &mut self,
+        [gate, up, down]: [String; 3],
+        width: usize,
+        projections: FeedForward,
+        bias: Presence,
+        input: ValueId,
+    ) -> Result<ValueId> {
+        let kind = self.arch.activation;
+        let inner = match projections {
+            FeedForward::Plain => {
+                let x = self.project(&up, input, width, bias)?;
+                self.push(Op::Activate { kind, x })?;
+                x
+            }
+            FeedForward::Gated => {
+                let (gate, up) = (self.project(&gate, input, width, bias)?, self.project(&up, input, width, bias)?);
+                self.push(Op::Gate { kind, gate, up })?;
+                gate
+            }
+            FeedForward::FusedGate => {
+                let mut half = |first: usize| {
+                    let part = Part { taken: first..first + width, of: 2 * width };
+                    self.project_part(&up, input, &part, bias)
+                };
+                let (gate, up) = (half(0)?, half(width)?);
+                self.push(Op::Gate { kind, gate, up })?;
+                gate
+            }
+        };
+        self.project(&down, inner, self.hparams.hidden, bias)
+    }
+
+    /// The sum of a row's experts, and of the shared one.
+    fn mixture(
+        &mut self,
+        index: usize,
+        experts: &experts::Experts,
+        mixture: &Mixture,
+        input: ValueId,
+    ) -> Result<ValueId> {
+        let hidden = self.hparams.hidden;
+        let choice = self.route(index, experts, mixture, input)?;
+        let products = Products { index, choice, count: experts.count, bias: mixture.bias };
+        let inner = self.expert_inner(&products, experts.feed_forward, input)?;
+        let each = self.expert_product(&products, layer::EXPERT_DOWN, inner, hidden)?;
+        let out = self.value(hidden, Rows::Batch)?;
+        self.push(Op::WeightedSum { x: each, choice, out })?;
+        if experts.shared_feed_forward > 0 {
+            let names = SHARED.map(|name| in_layer(index, name));
+            let kind =
+                if self.arch.feed_forward == FeedForward::Plain { FeedForward::Plain } else { FeedForward::Gated };
+            let shared = self.dense(names, experts.shared_feed_forward, kind, Presence::Absent, input)?;
+            if mixture.shared == Shared::Gated {
+                let gate = self.project(&in_layer(index, layer::SHARED_ROUTER), input, 1, Presence::Absent)?;
+                self.push(Op::MulSigmoid { x: shared, gate })?;
+            }
+            self.push(Op::Add { x: out, y: shared })?;
+        }
+        Ok(out)
+    }
+
+    /// Which experts the rows of `input` have.
+    fn route(
+        &mut self,
+        index: usize,
+        experts: &experts::Experts,
+        mixture: &Mixture,
+        input: ValueId,
+    ) -> Result<ValueId> {
+        let logits = self.project(&in_layer(index, layer::ROUTER), input, experts.count, mixture.bias)?;
+        let bias = self.bias(&in_layer(index, layer::CHOICE_BIAS), &Part::all(experts.count), mixture.choice_bias)?;
+        let choice = self.add_value(Value { width: 2 * experts.chosen, rows: Rows::Batch, kind: Kind::Choices })?;
+        let routing = Routing {
+            score: experts.score,
+            bias,
+            groups: experts.groups.map(|(count, kept)| Groups { count, kept }),
+            normalizes: experts.normalizes,
+            scale: experts.scale,
+        };
+        self.push(Op::Route { logits, routing, choice })?;
+        Ok(choice)
+    }
+
+    /// The first half of the experts, `width` elements of each.
+    fn expert_inner(&mut self, products: &Products, width: usize, input: ValueId) -> Result<ValueId> {
+        let kind = self.arch.activation;
+        if self.arch.feed_forward == FeedForward::Plain {
+            let x = self.expert_product(products, layer::EXPERT_UP, input, width)?;
+            self.push(Op::Activate { kind, x })?;
+            return Ok(x);
+        }
+        let fused = in_layer(products.index, layer::EXPERT_GATE_UP);
+        let [gate, up] = if self.tensors.has(&format!("{fused}.weight"), Presence::Optional)? {
+            let cols = self.hparams.hidden;
+            let matrix = self.tensors.experts(&format!("{fused}.weight"), 2 * width, cols, products.count)?;
+            let mut half = |first| {
+                let experts = Experts { matrix, each: 2 * width, first };
+                self.multiply_experts(products, &fused, input, experts, width)
+            };
+            [half(0)?, half(width)?]
+        } else {
+            let mut product = |name| self.expert_product(products, name, input, width);
+            [product(layer::EXPERT_GATE)?, product(layer::EXPERT_UP)?]
+        };
+        self.push(Op::Gate { kind, gate, up })?;
+        Ok(gate)
+    }
+
+    /// Multiplies each row by the projection `name` of its expert.
+    fn expert_product(&mut self, products: &Products, name: &str, x: ValueId, width: usize) -> Result<ValueId> {
+        let (name, cols) = (in_layer(products.index, name), self.values[x.0].width);
+        let matrix = self.tensors.experts(&format!("{name}.weight"), width, cols, products.count)?;
+        self.multiply_experts(products, &name, x, Experts { matrix, each: width, first: 0 }, width)
+    }
+
+    fn multiply_experts(
+        &mut self,
+        products: &Products,
+        name: &str,
+        x: ValueId,
+        experts: Experts,
+        width: usize,
+    ) -> Result<ValueId> {
+        let &Products { choice, count, bias, .. } = products;
+        let scale = self.tensors.expert_scales(name, count)?;
+        let name = format!("{name}.bias");
+        // Biases of fused projections would have to be cut.
+        let presence = if experts.each == width { bias } else { Presence::Absent };
+        let bias =
+            if self.tensors.has(&name, presence)? { Some(self.tensors.table(&name, width, count)?) } else { None };
+        let out = self.value(width, Rows::Chosen(choice))?;
+        self.push(Op::ExpertMatMul { x, choice, experts, scale, bias, out })?;
+        Ok(out)
+    }
+}
+
+/// What the products of a layer's experts have in common.
+struct Products {
+    index: usize,
+    choice: ValueId,
+    /// Experts.
+    count: usize,
+    bias: Presence,
+}
