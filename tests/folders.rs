@@ -33,7 +33,7 @@ fn gguf(name: &str) -> PathBuf {
 fn configs() -> serde_json::Map<String, Value> {
     let configs = serde_json::from_slice(&std::fs::read(golden().join("configs.json")).unwrap()).unwrap();
     let Value::Object(configs) = configs else { panic!() };
-    assert_eq!(configs.len(), 35);
+    assert_eq!(configs.len(), 44);
     configs
 }
 
@@ -98,6 +98,48 @@ fn folders_that_transformers_wrote_give_the_same_bits() {
         }
     }
     assert!(found >= 2);
+}
+
+/// Of experts, the tensors stand in any order; blocks behind the layers are left out; floats of any width give what the file's tables of that width
+/// give, and a table that lacks a part is refused by its name.
+#[test]
+fn tables_are_made_of_the_tensors_of_experts() {
+    let folder = Folder::new("folder-tables");
+    let (config, mut entries) = case("glm4moe-plain");
+    entries.sort_by_key(|entry| entry.name.len() * 7919 % 13);
+    entries.push(Entry::f32("model.layers.3.eh_proj.weight", &[2, 2], &[0.0; 4]));
+    write(folder.path(), &config, &entries);
+    assert_same(folder.path(), &gguf("glm4moe-plain"));
+
+    let refused = |config: &Value, entries: &[Entry]| {
+        write(folder.path(), config, entries);
+        ctx(SEGNO_PRECISION_DEFAULT).load(folder.path()).err().unwrap().message
+    };
+    let without: Vec<Entry> =
+        entries.iter().filter(|entry| !entry.name.contains("layers.1.mlp.experts.3.up_proj")).cloned().collect();
+    assert!(refused(&config, &without).contains("none of expert 3"));
+    let mut ragged = entries.clone();
+    let entry = ragged.iter_mut().find(|entry| entry.name.contains("layers.2.mlp.experts.5.down_proj")).unwrap();
+    entry.shape.reverse();
+    assert!(refused(&config, &ragged).contains("layers.2.mlp.experts.5.down_proj.weight` of shape"));
+    let mut many = entries.clone();
+    many.push(Entry::f32("model.layers.1.mlp.experts.4000000000.up_proj.weight", &[1, 1], &[0.0]));
+    assert!(refused(&config, &many).contains("expert 4000000000"));
+    for (name, value, words) in [
+        ("num_nextn_predict_layers", json!(0), "model.layers.3.eh_proj.weight"),
+        ("n_routed_experts", json!(12), "ffn_gate_inp.weight"),
+        ("n_routed_experts", json!("x"), "`n_routed_experts`"),
+        ("num_experts_per_tok", json!([3, 4]), "`num_experts_per_tok`"),
+        ("n_group", json!(3), "expert_group_count"),
+    ] {
+        let mut config = config.clone();
+        config[name] = value;
+        let message = refused(&config, &entries);
+        assert!(message.contains(words), "{message}");
+    }
+    let (mut config, entries) = case("qwen3moe-plain");
+    config["mlp_only_layers"] = json!([1]);
+    assert!(refused(&config, &entries).contains("mlp_only_layers"));
 }
 
 #[test]

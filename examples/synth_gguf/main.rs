@@ -4,7 +4,7 @@
 //! `cargo run --release --example synth_gguf -- llama-3.2-1b Q4_K_M model.gguf`
 //!
 //! The type is a mix or any storage type. Mixes are those that llama-quantize makes: Q4_K_M, Q5_K_M, Q2_K_S, and Q2_K_MIX, which it calls Q2_K.
-//! A storage type, Q2_K among them, is that of every matrix, as llama-quantize makes files only with `--pure`. Rows that are no whole number of
+//! MXFP4_MOE has experts of MXFP4 and Q8_0 for the rest. A storage type, Q2_K among them, is that of every matrix, as llama-quantize makes files only with `--pure`. Rows that are no whole number of
 //! blocks become Q8_0, where llama-quantize takes fewer bits. `llama-3.2-1b-short` has the layers of the whole model, but fewer of them and
 //! fewer tokens, for comparing many types.
 
@@ -14,7 +14,7 @@ mod tests;
 
 use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
-use shapes::{SHAPES, Shape};
+use shapes::{Experts, SHAPES, Shape};
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 
@@ -29,6 +29,8 @@ enum Rule {
     TwoBitsSmall,
     /// llama-quantize's Q4_K_M and Q5_K_M.
     Medium,
+    /// llama-quantize's MXFP4_MOE.
+    Experts,
 }
 
 /// Storage types of a file, after `llama_tensor_get_type` of llama.cpp.
@@ -42,7 +44,7 @@ struct Mix {
 impl Mix {
     /// The type of the head, and of the embedding where that is the head too.
     fn head(&self) -> DType {
-        if self.rule == Rule::Pure { self.base } else { DType::Q6_K }
+        if matches!(self.rule, Rule::Pure | Rule::Experts) { self.base } else { DType::Q6_K }
     }
 
     /// The type of a matrix of a layer.
@@ -50,7 +52,10 @@ impl Mix {
         let (first, last) = (shape.layers / 8, 7 * shape.layers / 8);
         let keeps_more = layer < first || layer >= last || (layer - first) % 3 == 2;
         let many_heads_share = shape.heads / shape.kv_heads >= 4;
+        // Tables of experts are as fine as the one block of others.
+        let (part, is_table) = part.strip_suffix("_exps").map_or((part, false), |part| (part, true));
         match (self.rule, part) {
+            (Rule::Experts, _) if is_table => DType::MXFP4,
             (Rule::TwoBits | Rule::TwoBitsSmall, "attn_v") if many_heads_share => DType::Q4_K,
             (Rule::TwoBits, "attn_v" | "attn_output" | "ffn_down") => DType::Q3_K,
             (Rule::TwoBitsSmall, "ffn_down") if layer < first => DType::Q4_K,
@@ -66,6 +71,7 @@ fn mix(name: &str) -> Option<Mix> {
         "Q2_K_S" => (Rule::TwoBitsSmall, DType::Q2_K),
         "Q4_K_M" => (Rule::Medium, DType::Q4_K),
         "Q5_K_M" => (Rule::Medium, DType::Q5_K),
+        "MXFP4_MOE" => (Rule::Experts, DType::Q8_0),
         _ => (Rule::Pure, DType::ALL.into_iter().find(|dtype| dtype.name() == name)?),
     };
     // ggml's numbers of file types; readers only show them.
@@ -85,6 +91,7 @@ fn mix(name: &str) -> Option<Mix> {
         "IQ4_NL" => 25,
         "IQ4_XS" => 30,
         "BF16" => 32,
+        "MXFP4_MOE" => 38,
         _ => 1024,
     };
     Some(Mix { rule, base, file_type })
@@ -114,9 +121,14 @@ struct Model<'a> {
 
 impl Model<'_> {
     fn matrix(&mut self, name: String, rows: usize, cols: usize, dtype: DType, spread: f32) {
-        let whole = |dtype: &DType| cols.is_multiple_of(dtype.block_len());
+        self.table(name, &[cols, rows], dtype, spread);
+    }
+
+    /// A matrix, or one for each expert.
+    fn table(&mut self, name: String, dims: &[usize], dtype: DType, spread: f32) {
+        let whole = |dtype: &DType| dims[0].is_multiple_of(dtype.block_len());
         let dtype = [dtype, DType::Q8_0, DType::F16].into_iter().find(whole).unwrap_or(DType::F16);
-        self.tensors.push(Tensor { name, dims: vec![cols, rows], dtype, mean: 0.0, spread });
+        self.tensors.push(Tensor { name, dims: dims.to_vec(), dtype, mean: 0.0, spread });
     }
 
     fn vector(&mut self, name: String, len: usize, mean: f32, spread: f32) {
@@ -130,8 +142,8 @@ impl Model<'_> {
     }
 
     fn layer(&mut self, index: usize) {
-        let Shape { hidden, heads, kv_heads, head_dim, feed_forward, arch, head_norms, post_norms, fused, .. } =
-            *self.shape;
+        let Shape { hidden, heads, kv_heads, head_dim, feed_forward, arch, .. } = *self.shape;
+        let Shape { head_norms, post_norms, fused, experts, sinks, .. } = *self.shape;
         let named = |part: &str| format!("blk.{index}.{part}");
         let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
         let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
@@ -143,20 +155,31 @@ impl Model<'_> {
             self.part(index, "attn_k", keys, hidden, spread(hidden));
             self.part(index, "attn_v", keys, hidden, spread(hidden));
         }
-        if arch == "qwen2" {
+        if arch == "qwen2" || sinks {
             for (part, len) in [("q", queries), ("k", keys), ("v", keys)] {
                 self.vector(named(&format!("attn_{part}.bias")), len, 0.0, 0.1);
             }
         }
+        if sinks {
+            self.vector(named("attn_output.bias"), hidden, 0.0, 0.1);
+            self.vector(named("attn_sinks.weight"), heads, 0.0, 1.0);
+        }
         if head_norms {
-            for part in ["q", "k"] {
-                self.vector(named(&format!("attn_{part}_norm.weight")), head_dim, 1.0, 0.05);
+            for (part, row) in [("q", queries), ("k", keys)] {
+                let len = if arch == "olmoe" { row } else { head_dim };
+                self.vector(named(&format!("attn_{part}_norm.weight")), len, 1.0, 0.05);
             }
         }
         self.part(index, "attn_output", hidden, queries, 0.3 * spread(queries));
-        let norms: &[&str] =
-            if post_norms { &["post_attention_norm", "ffn_norm", "post_ffw_norm"] } else { &["ffn_norm"] };
+        let norms: &[&str] = match (post_norms, sinks) {
+            (true, _) => &["post_attention_norm", "ffn_norm", "post_ffw_norm"],
+            (_, true) => &["post_attention_norm"],
+            _ => &["ffn_norm"],
+        };
         norms.iter().for_each(|norm| self.vector(named(&format!("{norm}.weight")), hidden, 1.0, 0.05));
+        if let Some(experts) = experts {
+            return self.experts(index, &experts);
+        }
         if fused {
             self.part(index, "ffn_up", 2 * feed_forward, hidden, spread(hidden));
         } else {
@@ -164,6 +187,28 @@ impl Model<'_> {
             self.part(index, "ffn_up", feed_forward, hidden, spread(hidden));
         }
         self.part(index, "ffn_down", hidden, feed_forward, 0.5 * spread(feed_forward));
+    }
+
+    /// The router of a layer, and its tables of experts.
+    fn experts(&mut self, index: usize, experts: &Experts) {
+        let (hidden, Experts { count, feed_forward: width, .. }) = (self.shape.hidden, *experts);
+        let spread = 1.0 / (hidden as f32).sqrt();
+        let router = format!("blk.{index}.ffn_gate_inp");
+        self.table(format!("{router}.weight"), &[hidden, count], DType::F32, 2.0 * spread);
+        if self.shape.sinks {
+            self.vector(format!("{router}.bias"), count, 0.0, 0.1);
+        }
+        let down = 0.5 / (width as f32).sqrt();
+        for (part, cols, rows, spread) in
+            [("gate", hidden, width, spread), ("up", hidden, width, spread), ("down", width, hidden, down)]
+        {
+            let part = format!("ffn_{part}_exps");
+            let dtype = self.mix.part(&part, index, self.shape);
+            self.table(format!("blk.{index}.{part}.weight"), &[cols, rows, count], dtype, spread);
+            if self.shape.sinks {
+                self.table(format!("blk.{index}.{part}.bias"), &[rows, count], DType::F32, 0.1);
+            }
+        }
     }
 
     fn collect(&mut self) {
@@ -221,13 +266,18 @@ impl Model<'_> {
         header.number(&key("context_length"), shape.context);
         header.float(&key("rope.freq_base"), shape.rope_base);
         header.float(&key("attention.layer_norm_rms_epsilon"), shape.norm_eps);
+        if let Some(experts) = &shape.experts {
+            header.number(&key("expert_count"), experts.count as u32);
+            header.number(&key("expert_used_count"), experts.chosen as u32);
+            header.number(&key("expert_feed_forward_length"), experts.feed_forward as u32);
+        }
+        if shape.sinks {
+            header.text(&key("rope.scaling.type"), "yarn").float(&key("rope.scaling.factor"), 32.0);
+            header.number(&key("rope.scaling.original_context_length"), 4096);
+        }
         shape.numbers.iter().for_each(|&(name, value)| _ = header.number(&key(name), value));
         shape.floats.iter().for_each(|&(name, value)| _ = header.float(&key(name), value));
-        write_vocabulary(
-            if shape.arch != "qwen2" && shape.arch != "qwen3" { "llama-bpe" } else { "qwen2" },
-            shape.vocab,
-            header,
-        );
+        write_vocabulary(if shape.arch.starts_with("qwen") { "qwen2" } else { "llama-bpe" }, shape.vocab, header);
     }
 }
 
@@ -353,7 +403,9 @@ fn main() -> Result<()> {
         let shapes: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
         let types: Vec<_> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
         eprintln!("usage: synth_gguf SHAPE TYPE OUT.gguf\nshapes: {}", shapes.join(", "));
-        eprintln!("types, mixed as llama-quantize does: Q4_K_M, Q5_K_M, Q2_K_S, Q2_K_MIX (which it calls Q2_K)");
+        eprintln!(
+            "types, mixed as llama-quantize does: Q4_K_M, Q5_K_M, MXFP4_MOE, Q2_K_S, Q2_K_MIX (which it calls Q2_K)"
+        );
         eprintln!("types, one for every matrix, as with --pure: {}", types.join(", "));
         std::process::exit(2);
     };

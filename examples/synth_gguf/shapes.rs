@@ -22,9 +22,23 @@ pub struct Shape {
     pub post_norms: bool,
     /// Whether queries, keys and values are one matrix, and gate and up too.
     pub fused: bool,
+    /// Experts in place of one feed-forward block.
+    pub experts: Option<Experts>,
+    /// Biases of all projections, and one more score for each head: gpt-oss.
+    pub sinks: bool,
     /// Numbers of the family, by their keys without its name.
     pub floats: &'static [(&'static str, f32)],
     pub numbers: &'static [(&'static str, u32)],
+}
+
+/// Experts of every layer.
+#[derive(Clone, Copy)]
+pub struct Experts {
+    pub count: usize,
+    /// How many a token has.
+    pub chosen: usize,
+    /// Elements between the halves of one.
+    pub feed_forward: usize,
 }
 
 const LLAMA_1B: Shape = Shape {
@@ -45,12 +59,14 @@ const LLAMA_1B: Shape = Shape {
     head_norms: false,
     post_norms: false,
     fused: false,
+    experts: None,
+    sinks: false,
     floats: &[],
     numbers: &[],
 };
 
 /// The models that are known.
-pub const SHAPES: [Shape; 11] = [
+pub const SHAPES: [Shape; 15] = [
     LLAMA_1B,
     Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
     Shape {
@@ -190,4 +206,60 @@ pub const SHAPES: [Shape; 11] = [
         context: 4096,
         ..LLAMA_1B
     },
+    OLMOE,
+    Shape { name: "olmoe-1b-7b-short", layers: 4, ..OLMOE },
+    Shape {
+        name: "qwen3-30b-a3b",
+        arch: "qwen3moe",
+        layers: 48,
+        heads: 32,
+        kv_heads: 4,
+        head_dim: 128,
+        feed_forward: 6144,
+        vocab: 151_936,
+        tied: false,
+        rope_base: 1e6,
+        norm_eps: 1e-6,
+        context: 40_960,
+        rope_dims: 128,
+        head_norms: true,
+        experts: Some(Experts { count: 128, chosen: 8, feed_forward: 768 }),
+        ..LLAMA_1B
+    },
+    Shape {
+        name: "gpt-oss-20b",
+        arch: "gpt-oss",
+        layers: 24,
+        hidden: 2880,
+        heads: 64,
+        kv_heads: 8,
+        head_dim: 64,
+        feed_forward: 2880,
+        vocab: 201_088,
+        tied: false,
+        rope_base: 150_000.0,
+        rope_dims: 64,
+        experts: Some(Experts { count: 32, chosen: 4, feed_forward: 2880 }),
+        sinks: true,
+        numbers: &[("attention.sliding_window", 128)],
+        ..LLAMA_1B
+    },
 ];
+
+/// OLMoE, 7 billion weights of which a token uses one.
+const OLMOE: Shape = Shape {
+    name: "olmoe-1b-7b",
+    arch: "olmoe",
+    heads: 16,
+    kv_heads: 16,
+    head_dim: 128,
+    feed_forward: 1024,
+    vocab: 50_304,
+    tied: false,
+    rope_base: 10_000.0,
+    context: 4096,
+    rope_dims: 128,
+    head_norms: true,
+    experts: Some(Experts { count: 64, chosen: 8, feed_forward: 1024 }),
+    ..LLAMA_1B
+};

@@ -53,6 +53,36 @@ fn two_bit_mixes_know_heads_that_share_little_and_embeddings_that_are_no_head() 
 }
 
 #[test]
+fn tables_of_experts_are_mixed_as_one_block_is() {
+    let type_of = |shape: &str, types: &str, name: &str| {
+        let model = model(shape, types);
+        model
+            .tensors
+            .iter()
+            .find(|tensor| tensor.name == name)
+            .map(|tensor| (tensor.dims.clone(), tensor.dtype))
+            .unwrap()
+    };
+    for (name, dims, dtype) in [
+        ("blk.0.ffn_down_exps.weight", vec![1024, 2048, 64], Q6_K),
+        ("blk.3.ffn_down_exps.weight", vec![1024, 2048, 64], Q4_K),
+        ("blk.0.ffn_up_exps.weight", vec![2048, 1024, 64], Q4_K),
+        ("blk.0.ffn_gate_inp.weight", vec![2048, 64], DType::F32),
+        ("blk.0.attn_k_norm.weight", vec![2048], DType::F32),
+    ] {
+        assert_eq!(type_of("olmoe-1b-7b", "Q4_K_M", name), (dims, dtype), "{name}");
+    }
+    for (name, dims, dtype) in [
+        ("blk.0.ffn_gate_exps.weight", vec![2880, 2880, 32], DType::MXFP4),
+        ("blk.0.ffn_gate_exps.bias", vec![2880, 32], DType::F32),
+        ("blk.0.attn_q.weight", vec![2880, 4096], Q8_0),
+        ("token_embd.weight", vec![2880, 201_088], Q8_0),
+    ] {
+        assert_eq!(type_of("gpt-oss-20b", "MXFP4_MOE", name), (dims, dtype), "{name}");
+    }
+}
+
+#[test]
 fn rows_of_no_whole_blocks_are_q8_0() {
     assert_types("qwen2.5-0.5b", "Q2_K_MIX", Q8_0, &[("ffn_down", Q3_K)]);
     let others = [("blk.0.ffn_down", Q4_K), ("blk.1.ffn_down", Q4_K), ("blk.2.ffn_down", Q4_K), ("ffn_down", Q2_K)];

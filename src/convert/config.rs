@@ -34,6 +34,10 @@ pub struct Sizes {
     pub divisors: Divisors,
     /// Rows and columns of a block of 8-bit floats that have a scale.
     pub scaled: Option<[u64; 2]>,
+    /// Layers that are run.
+    pub layers: u64,
+    /// Whether blocks behind them predict further tokens.
+    pub is_predicting: bool,
 }
 
 impl Sizes {
@@ -46,11 +50,15 @@ impl Sizes {
     }
 }
 
+/// Number of layers, and of the blocks behind them that predict further tokens.
+const LAYERS: &str = "num_hidden_layers";
+const PREDICTING: &str = "num_nextn_predict_layers";
+
 /// Sizes and their metadata keys, without the family's name.
 const SIZES: [(&str, &str); 4] = [
     ("max_position_embeddings", "context_length"),
     ("hidden_size", "embedding_length"),
-    ("num_hidden_layers", "block_count"),
+    (LAYERS, "block_count"),
     ("intermediate_size", "feed_forward_length"),
 ];
 
@@ -67,7 +75,7 @@ const NEUTRAL: [(&str, f64); 16] = [
     ("num_experts", 0.0),
     ("num_local_experts", 0.0),
     ("n_routed_experts", 0.0),
-    ("num_nextn_predict_layers", 0.0),
+    (PREDICTING, 0.0),
     ("use_bidirectional_attention", 0.0),
     ("is_encoder_decoder", 0.0),
     ("add_cross_attention", 0.0),
@@ -90,7 +98,9 @@ impl<'a> Config<'a> {
         self.refuse_unknown()?;
         out.set_text("general.architecture", self.family.arch.name)?;
         for (name, key) in SIZES {
-            out.set_unsigned(&self.key(key), self.size(name)?)?;
+            // Files count the blocks that predict further tokens among the layers.
+            let more = if name == LAYERS { self.predicting()? } else { 0 };
+            out.set_unsigned(&self.key(key), self.size(name)?.saturating_add(more))?;
         }
         let (hidden, heads) = (self.size("hidden_size")?, self.size("num_attention_heads")?);
         let kv_heads = if self.has("num_key_value_heads") { self.size("num_key_value_heads")? } else { heads };
@@ -115,6 +125,9 @@ impl<'a> Config<'a> {
                 out.set_f32(&self.key(key), value as f32)?;
             }
         }
+        if let Some(experts) = self.family.experts {
+            experts.convert(self, out)?;
+        }
         self.check_attention(head_dim, hidden / heads)?;
         self.window(out)?;
         let dims = usize::try_from(rotated).ok().filter(|&dims| dims <= limits::HIDDEN);
@@ -125,17 +138,28 @@ impl<'a> Config<'a> {
             is_tied: self.get("tie_word_embeddings").and_then(Item::flag),
             divisors: rope::read(self, dims, out)?,
             scaled: self.scaled()?,
+            layers: self.size(LAYERS)?,
+            is_predicting: self.predicting()? > 0,
         })
+    }
+
+    /// Blocks behind the layers that predict further tokens, in families that are known to have them.
+    fn predicting(&self) -> Result<u64> {
+        let has = self.family.experts.is_some_and(|experts| experts.sizes.iter().any(|(name, _)| *name == PREDICTING));
+        if has && self.number(PREDICTING)?.is_some() { self.size(PREDICTING) } else { Ok(0) }
     }
 
     /// How many leading elements of a head rotate.
     fn rotated(&self, head_dim: u64) -> Result<u64> {
+        if let Some(dims) = self.get("rotary_dim").filter(|_| self.family.arch.name == "minimax-m2") {
+            return Ok(self.positive("rotary_dim", dims)? as u64);
+        }
         let parameters = self.get("rope_parameters").or_else(|| self.get("rope_scaling"));
         let share = match parameters.and_then(|parameters| parameters.get(PARTIAL)) {
             Some(share) => self.positive(PARTIAL, share)?,
             None => self.required(PARTIAL)?,
         };
-        let is_known = share == 1.0 || matches!(self.family.arch.name, "phi3" | "glm4");
+        let is_known = share == 1.0 || matches!(self.family.arch.name, "phi3" | "glm4" | "glm4moe" | "minimax-m2");
         if !is_known || share > 1.0 {
             return Err(Error::Unsupported(format!("`{PARTIAL}` of config.json is {share}, which is not supported")));
         }
@@ -192,7 +216,8 @@ impl<'a> Config<'a> {
     }
 
     fn refuse_unknown(&self) -> Result<()> {
-        let used = |name: &str| self.family.settings.iter().any(|(used, _)| *used == name);
+        let sizes = self.family.experts.map_or(&[][..], |experts| experts.sizes);
+        let used = |name: &str| self.family.settings.iter().chain(sizes).any(|(used, _)| *used == name);
         for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !used(name)) {
             let Some(value) = self.get(name) else { continue };
             if value.flag() != Some(false) && value.number() != Some(neutral) {
@@ -232,8 +257,7 @@ impl<'a> Config<'a> {
     /// The scale of attention follows from the sizes; Gemma names the size that it follows from.
     fn check_attention(&self, head_dim: u64, wide: u64) -> Result<()> {
         let Some(named) = self.number("query_pre_attn_scalar")? else { return Ok(()) };
-        let is_wide =
-            self.family.arch.wide_scale_layers.map(|layers| layers as u64) == Some(self.size("num_hidden_layers")?);
+        let is_wide = self.family.arch.wide_scale_layers.map(|layers| layers as u64) == Some(self.size(LAYERS)?);
         let expected = if is_wide { wide } else { head_dim };
         if named == expected as f64 {
             return Ok(());
@@ -263,7 +287,7 @@ impl<'a> Config<'a> {
 
     /// 1 for each layer that has the window: by the file's list or pattern, or else by the family's.
     fn local_layers(&self) -> Result<Vec<u8>> {
-        let name = "num_hidden_layers";
+        let name = LAYERS;
         let layers = self.size(name)?;
         let count = usize::try_from(layers).ok().filter(|&count| count <= limits::LAYERS);
         let count =

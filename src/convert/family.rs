@@ -1,5 +1,7 @@
 //! Kinds of Hugging Face folders: which family of [`crate::arch`] a `model_type` is, and what its files have another way.
 
+use super::experts::{self, Settings};
+use crate::arch::mixtures::{ERNIE4_5_MOE, GLM4MOE, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE, QWEN2MOE, QWEN3MOE};
 use crate::arch::spec::{
     Arch, COHERE2, ERNIE4_5, EXAONE4, GEMMA2, GEMMA3, GLM4, GRANITE, HUNYUAN_DENSE, LLAMA, MISTRAL3, NormKind, OLMO2,
     PHI3, QWEN2, QWEN3, QWEN3VL, SEED_OSS, SMOLLM3, STARCODER2,
@@ -17,14 +19,23 @@ pub struct Family {
     pub has_halves: bool,
     /// Whether weights of norms are stored less one.
     pub norms_less_one: bool,
+    /// What is said of experts, in families that have them.
+    pub experts: Option<Settings>,
     /// Settings that files of the family leave out, with what they are then.
     pub defaults: &'static [(&'static str, f64)],
     /// Further settings that change what a model computes, and their metadata keys without the family's name.
     pub settings: &'static [(&'static str, &'static str)],
 }
 
-const PLAIN: Family =
-    Family { model_type: "llama", arch: LLAMA, has_halves: true, norms_less_one: false, defaults: &[], settings: &[] };
+const PLAIN: Family = Family {
+    model_type: "llama",
+    arch: LLAMA,
+    has_halves: true,
+    norms_less_one: false,
+    experts: None,
+    defaults: &[],
+    settings: &[],
+};
 const HALVES: Family = Family { has_halves: false, ..PLAIN };
 
 /// What some settings are called.
@@ -32,7 +43,7 @@ const WINDOW: &str = "sliding_window";
 /// Share of a head that rotates.
 pub const PARTIAL: &str = "partial_rotary_factor";
 
-const FAMILIES: [Family; 22] = [
+const FAMILIES: [Family; 31] = [
     PLAIN,
     Family { model_type: "mistral", defaults: &[(WINDOW, 4096.0)], ..PLAIN },
     Family { model_type: "qwen2", arch: QWEN2, ..HALVES },
@@ -58,18 +69,8 @@ const FAMILIES: [Family; 22] = [
         ..HALVES
     },
     Family { model_type: "exaone4", arch: EXAONE4, defaults: &[(WINDOW, 4096.0), ("rms_norm_eps", 1e-5)], ..HALVES },
-    Family {
-        model_type: "granite",
-        arch: GRANITE,
-        defaults: &[("attention_multiplier", 1.0)],
-        settings: &[
-            ("embedding_multiplier", "embedding_scale"),
-            ("residual_multiplier", "residual_scale"),
-            ("attention_multiplier", "attention.scale"),
-            ("logits_scaling", "logit_scale"),
-        ],
-        ..PLAIN
-    },
+    GRANITE_FOLDER,
+    Family { model_type: "granitemoe", arch: GRANITEMOE, experts: Some(experts::MIXTRAL), ..GRANITE_FOLDER },
     Family { model_type: "smollm3", arch: SMOLLM3, defaults: &[("rope_theta", 2_000_000.0)], ..PLAIN },
     Family { model_type: "seed_oss", arch: SEED_OSS, defaults: &[("head_dim", 128.0)], ..HALVES },
     Family {
@@ -101,8 +102,59 @@ const FAMILIES: [Family; 22] = [
         defaults: &[("head_dim", 128.0), ("rope_theta", 5_000_000.0)],
         ..HALVES
     },
+    Family {
+        model_type: "mixtral",
+        experts: Some(experts::MIXTRAL),
+        defaults: &[("rms_norm_eps", 1e-5), ("rope_theta", 1e6)],
+        ..PLAIN
+    },
+    Family { model_type: "qwen2_moe", arch: QWEN2MOE, experts: Some(experts::QWEN), ..HALVES },
+    Family { model_type: "qwen3_moe", arch: QWEN3MOE, experts: Some(experts::QWEN), ..HALVES },
+    Family {
+        model_type: "olmoe",
+        arch: OLMOE,
+        experts: Some(experts::QWEN),
+        defaults: &[("rms_norm_eps", 1e-5)],
+        ..HALVES
+    },
+    Family {
+        model_type: "glm4_moe",
+        arch: GLM4MOE,
+        experts: Some(experts::GLM4),
+        defaults: &[("head_dim", 128.0), ("rms_norm_eps", 1e-5), (PARTIAL, 0.5)],
+        ..HALVES
+    },
+    Family {
+        model_type: "ernie4_5_moe",
+        arch: ERNIE4_5_MOE,
+        experts: Some(experts::ERNIE),
+        defaults: &[("rms_norm_eps", 1e-5), ("rope_theta", 500_000.0)],
+        ..HALVES
+    },
+    Family {
+        model_type: "hunyuan_v1_moe",
+        arch: HUNYUAN_MOE,
+        experts: Some(experts::HUNYUAN),
+        defaults: &[("rms_norm_eps", 1e-5)],
+        ..HALVES
+    },
+    Family { model_type: "minimax_m2", arch: MINIMAX_M2, experts: Some(experts::MIXTRAL), ..HALVES },
     Family { model_type: "starcoder2", arch: STARCODER2, defaults: &[("norm_epsilon", 1e-5)], ..HALVES },
 ];
+
+/// Granite 3 and 4.
+const GRANITE_FOLDER: Family = Family {
+    model_type: "granite",
+    arch: GRANITE,
+    defaults: &[("attention_multiplier", 1.0)],
+    settings: &[
+        ("embedding_multiplier", "embedding_scale"),
+        ("residual_multiplier", "residual_scale"),
+        ("attention_multiplier", "attention.scale"),
+        ("logits_scaling", "logit_scale"),
+    ],
+    ..PLAIN
+};
 
 /// Ministral and later models, alone or as the text part of a model that sees.
 const MINISTRAL3: Family =

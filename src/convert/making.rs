@@ -2,6 +2,7 @@
 //! multiplied by their scales, values encoded as another type.
 
 use super::config::Sizes;
+use super::experts::Part;
 use super::names::Role;
 use crate::error::{Error, Excerpt, Progress, Result, copied_text, filled, share};
 use crate::format::safetensors::Stored;
@@ -134,12 +135,12 @@ impl Order {
     }
 }
 
-/// The elements of a tensor of one dimension as singles, as converters write them.
+/// The elements of a small tensor as singles, as converters write them.
 pub fn vector(stored: &Stored, elements: &Elements, order: Order, is_less_one: bool) -> Result<Vec<u8>> {
-    let (Elements::Plain(dtype), [count]) = (elements, stored.shape.as_slice()) else {
+    let (Elements::Plain(dtype), count) = (elements, &stored.shape.iter().product::<u64>()) else {
         let name = &stored.name;
         return Err(Error::Unsupported(format!(
-            "tensor `{name}` of one dimension holds 8-bit floats, which is not supported"
+            "tensor `{name}` of single numbers holds 8-bit floats, which is not supported"
         )));
     };
     if *count > VECTOR_ELEMENTS {
@@ -178,6 +179,8 @@ pub struct Making {
 enum Source {
     /// A folder's file.
     Stored(Stored, Elements),
+    /// Tensors of a folder that are alike, one behind the other.
+    Stacked(Vec<Part>),
     /// A file in which it stands as the engine reads it.
     Bytes(Bytes, DType),
 }
@@ -187,27 +190,56 @@ impl Source {
     fn dtype(&self) -> DType {
         match self {
             Source::Stored(_, elements) => elements.dtype(),
+            Source::Stacked(parts) => parts[0].elements.dtype(),
             Source::Bytes(_, dtype) => *dtype,
         }
     }
+
+    /// The factors of 8-bit floats, of each tensor; empty for plain types.
+    fn factors(&self) -> Result<Vec<Vec<f32>>> {
+        let of = |elements: &Elements| match elements {
+            Elements::Scaled(scales) => scales.read().map(Some),
+            Elements::Plain(_) => Ok(None),
+        };
+        match self {
+            Source::Stored(_, elements) => Ok(of(elements)?.into_iter().collect()),
+            Source::Stacked(parts) => parts.iter().filter_map(|part| of(&part.elements).transpose()).collect(),
+            Source::Bytes(..) => Ok(Vec::new()),
+        }
+    }
+}
+
+/// A row in a tensor of a folder.
+struct Place<'a> {
+    stored: &'a Stored,
+    elements: &'a Elements,
+    /// The number of the tensor.
+    tensor: usize,
+    row: u64,
 }
 
 impl Making {
     /// The matrix `stored` in the order `order`, which is called `name` in a GGUF file.
     pub fn new(name: &str, stored: &Stored, elements: Elements, order: Order) -> Result<Making> {
-        let &[rows, cols] = stored.shape.as_slice() else {
-            let (name, shape) = (&stored.name, &stored.shape);
-            return Err(Error::Format(format!("tensor `{name}` has shape {shape:?}, expected rows and columns")));
-        };
+        let [rows, cols] = matrix_of(stored)?;
         let dtype = elements.dtype();
         let to = place(name, dtype, rows, cols)?;
         let name = copied_text(name, WEIGHTS)?;
         Ok(Making { name, to, source: Source::Stored(stored.clone(), elements), order, rows, cols, dtype })
     }
 
+    /// The matrices `parts` of all experts, which are alike, as the table `name`.
+    pub fn stacked(name: &str, parts: Vec<Part>) -> Result<Making> {
+        let [rows, cols] = matrix_of(&parts[0].stored)?;
+        let (rows, dtype) = (rows.saturating_mul(parts.len() as u64), parts[0].elements.dtype());
+        let to = place(name, dtype, rows, cols)?;
+        let (name, order) = (copied_text(name, WEIGHTS)?, Order { head: None });
+        Ok(Making { name, to, source: Source::Stacked(parts), order, rows, cols, dtype })
+    }
+
     /// The matrix `tensor`, whose elements are of type `from`, encoded as `dtype`.
     pub fn encoding(tensor: &TensorInfo, from: DType, dtype: DType) -> Result<Making> {
-        let [cols, rows] = tensor.dims[..] else { return Err(Error::Format("a tensor is no matrix".into())) };
+        let (cols, rows) = (tensor.dims[0], tensor.dims[1..].iter().product());
         let to = place(&tensor.name, dtype, rows, cols)?;
         let len = from.row_bytes(cols).and_then(|row| usize::try_from(row.checked_mul(rows)?).ok());
         let bytes = tensor.bytes(len.ok_or_else(|| Error::out_of_memory(WEIGHTS, usize::MAX))?)?;
@@ -218,6 +250,11 @@ impl Making {
     /// Its name in a GGUF file.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The type that it gets.
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// Where its bytes go.
@@ -242,10 +279,7 @@ impl Making {
         let mut bytes = filled(self.to.len(), 0, WEIGHTS)?;
         let rows = usize::try_from(self.rows).map_err(|_| Error::out_of_memory(WEIGHTS, usize::MAX))?;
         let row_bytes = bytes.len() / rows;
-        let factors = match &self.source {
-            Source::Stored(_, Elements::Scaled(scales)) => scales.read()?,
-            _ => Vec::new(),
-        };
+        let factors = self.source.factors()?;
         let step = (STEP_BYTES / row_bytes.max(1)).max(1);
         // Rows that are copied wait for memory alone.
         let threads = if self.dtype == self.source.dtype() && factors.is_empty() { 1 } else { by.threads };
@@ -259,7 +293,7 @@ impl Making {
     }
 
     /// Writes the rows from `first` on to `out`, a stretch of them by each thread.
-    fn fill(&self, first: u64, row_bytes: usize, out: &mut [u8], by: &Workshop, factors: &[f32]) -> Result<()> {
+    fn fill(&self, first: u64, row_bytes: usize, out: &mut [u8], by: &Workshop, factors: &[Vec<f32>]) -> Result<()> {
         let rows = out.len() / row_bytes;
         let part = rows.div_ceil(by.threads.clamp(1, rows.max(1)));
         let write = |first: u64, out: &mut [u8]| {
@@ -291,6 +325,18 @@ impl Making {
     }
 }
 
+/// Rows and columns of a matrix, or of all experts' as one.
+fn matrix_of(stored: &Stored) -> Result<[u64; 2]> {
+    match *stored.shape.as_slice() {
+        [rows, cols] => Ok([rows, cols]),
+        [experts, rows, cols] => Ok([experts.saturating_mul(rows), cols]),
+        _ => {
+            let (name, shape) = (&stored.name, &stored.shape);
+            Err(Error::Format(format!("tensor `{name}` has shape {shape:?}, expected rows and columns")))
+        }
+    }
+}
+
 /// Room for a matrix.
 fn place(name: &str, dtype: DType, rows: u64, cols: u64) -> Result<Arc<Data>> {
     let row = dtype.row_bytes(cols).ok_or_else(|| {
@@ -308,8 +354,8 @@ fn place(name: &str, dtype: DType, rows: u64, cols: u64) -> Result<Arc<Data>> {
 struct Reader<'a> {
     making: &'a Making,
     encode: Encode<'a>,
-    /// Factors of 8-bit floats; empty for plain types.
-    factors: &'a [f32],
+    /// Factors of 8-bit floats, of each tensor; empty for plain types.
+    factors: &'a [Vec<f32>],
     /// A row as it is stored.
     raw: Vec<u8>,
     /// Its values; empty where none are needed.
@@ -317,11 +363,12 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(making: &'a Making, encode: Encode<'a>, factors: &'a [f32]) -> Result<Reader<'a>> {
+    fn new(making: &'a Making, encode: Encode<'a>, factors: &'a [Vec<f32>]) -> Result<Reader<'a>> {
         let is_copy = factors.is_empty() && making.dtype == making.source.dtype();
         let size = |bytes: u64| usize::try_from(bytes).map_err(|_| Error::out_of_memory(WEIGHTS, usize::MAX));
         let stored = match &making.source {
             Source::Stored(stored, _) => stored.len / making.rows,
+            Source::Stacked(parts) => parts[0].stored.len / (making.rows / parts.len() as u64),
             Source::Bytes(bytes, _) => bytes.len() as u64 / making.rows,
         };
         let raw = if is_copy { Vec::new() } else { filled(size(stored)?, 0, WEIGHTS)? };
@@ -335,15 +382,15 @@ impl<'a> Reader<'a> {
             return self.making.read(row, out);
         }
         self.making.read(row, &mut self.raw)?;
-        match &self.making.source {
-            Source::Stored(_, Elements::Scaled(scales)) => {
+        match self.making.find(row) {
+            Some(Place { elements: Elements::Scaled(scales), tensor, row, .. }) => {
                 let [block_rows, block_cols] = scales.block;
-                let first = self.making.order.source(row) / block_rows * self.making.cols.div_ceil(block_cols);
-                let blocks = self.raw.chunks(block_cols as usize).zip(&self.factors[first as usize..]);
+                let first = row / block_rows * self.making.cols.div_ceil(block_cols);
+                let blocks = self.raw.chunks(block_cols as usize).zip(&self.factors[tensor][first as usize..]);
                 let values = blocks.flat_map(|(codes, factor)| codes.iter().map(move |&code| fp8::e4m3(code) * factor));
                 self.values.iter_mut().zip(values).for_each(|(to, value)| *to = value);
             }
-            source => reference::decode(source.dtype(), &self.raw, &mut self.values),
+            _ => reference::decode(self.making.source.dtype(), &self.raw, &mut self.values),
         }
         (self.encode)(self.making.dtype, &self.values, out);
         Ok(())
@@ -351,15 +398,32 @@ impl<'a> Reader<'a> {
 }
 
 impl Making {
+    /// Where row `row` lies in a folder.
+    fn find(&self, row: u64) -> Option<Place<'_>> {
+        match &self.source {
+            Source::Stored(stored, elements) => {
+                Some(Place { stored, elements, tensor: 0, row: self.order.source(row) })
+            }
+            Source::Stacked(parts) => {
+                let each = self.rows / parts.len() as u64;
+                let (tensor, row) = ((row / each) as usize, row % each);
+                let Part { stored, elements, .. } = &parts[tensor];
+                Some(Place { stored, elements, tensor, row })
+            }
+            Source::Bytes(..) => None,
+        }
+    }
+
     /// Reads row `row` as it is stored.
     fn read(&self, row: u64, out: &mut [u8]) -> Result<()> {
-        let row = self.order.source(row);
-        match &self.source {
-            Source::Stored(stored, _) => stored.shard.parts.read(stored.start + row * (stored.len / self.rows), out),
-            Source::Bytes(bytes, _) => {
-                out.copy_from_slice(&bytes[row as usize * out.len()..][..out.len()]);
+        match (&self.source, self.find(row)) {
+            (Source::Bytes(bytes, _), _) => {
+                let row = self.order.source(row) as usize;
+                out.copy_from_slice(&bytes[row * out.len()..][..out.len()]);
                 Ok(())
             }
+            (_, Some(Place { stored, row, .. })) => stored.shard.parts.read(stored.start + row * out.len() as u64, out),
+            (_, None) => unreachable!("rows of folders lie somewhere"),
         }
     }
 }

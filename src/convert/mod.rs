@@ -5,6 +5,7 @@
 //! All others are used where they lie. `tokenizer` finds the files of the tokenizer, which [`crate::text`] reads.
 
 mod config;
+mod experts;
 mod family;
 mod making;
 mod names;
@@ -14,7 +15,7 @@ mod tokenizer;
 pub use making::{Making, Workshop, run};
 pub use tokenizer::TokenizerFiles;
 
-use crate::arch::names::global;
+use crate::arch::names::{global, layer};
 use crate::arch::rope::Divisors;
 use crate::arch::spec::Presence;
 use crate::error::{Error, Progress, Result, copied_text, push, reserve, room};
@@ -22,6 +23,7 @@ use crate::format::safetensors::{Shard, Stored};
 use crate::format::{Builder, Data, Document, Gguf, Parts, Safetensors, limits, read_small};
 use crate::quant::DType;
 use config::{CONFIG, Config, Sizes};
+use experts::{Table, Tables};
 use family::Family;
 use making::{Elements, Order, vector};
 use names::Role;
@@ -60,7 +62,9 @@ impl Folder {
         }
         for index in 0..self.gguf.tensors().len() {
             let tensor = &self.gguf.tensors()[index];
-            let from = DType::from_ggml(tensor.type_id).filter(|from| from.block_len() == 1 && tensor.dims.len() == 2);
+            // Routers are small and decide much.
+            let is_matrix = matches!(tensor.dims.len(), 2 | 3) && !tensor.name.contains(layer::ROUTER);
+            let from = DType::from_ggml(tensor.type_id).filter(|from| from.block_len() == 1 && is_matrix);
             let Some(from) = from.filter(|&from| from != dtype) else { continue };
             let place = match by_name.get(&tensor.name) {
                 Some(&made) => {
@@ -104,6 +108,7 @@ pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Folder> {
         weights: &weights,
         folder: Folder { tokenizer, ..Folder::whole(Gguf::of(metadata.build(), CONFIG)?) },
         parts: HashMap::new(),
+        tables: Tables::default(),
     };
     weights.tensors().iter().try_for_each(|stored| assembly.tensor(stored))?;
     assembly.finish()
@@ -116,12 +121,18 @@ struct Assembly<'a> {
     folder: Folder,
     /// Numbers of the files whose bytes are used where they lie, by their addresses.
     parts: HashMap<*const Shard, usize>,
+    /// Tensors of single experts.
+    tables: Tables,
 }
 
 impl Assembly<'_> {
     fn tensor(&mut self, stored: &Stored) -> Result<()> {
         if names::is_media(&stored.name) {
             self.folder.media += 1;
+            return Ok(());
+        }
+        let is_predicting = |layer: u16| self.sizes.is_predicting && u64::from(layer) >= self.sizes.layers;
+        if names::layer_of(&stored.name).is_some_and(is_predicting) {
             return Ok(());
         }
         if names::is_redundant(&stored.name) || self.is_scale(stored) {
@@ -146,7 +157,7 @@ impl Assembly<'_> {
 
     /// What the output head is; it may be nothing beside the embedding, or stored in its place.
     fn head(&self) -> Option<Option<Role>> {
-        let role = |name: &str| Role { name: name.into(), halves: None, is_less_one: false };
+        let role = |name: &str| Role { name: name.into(), ..Role::default() };
         let is_embedding = |stored: &Stored| {
             names::role(&stored.name, &self.family).is_some_and(|role| role.name == global::EMBEDDING)
         };
@@ -163,13 +174,22 @@ impl Assembly<'_> {
     fn add(&mut self, stored: &Stored, role: &Role) -> Result<()> {
         let factors = self.weights.tensor(&format!("{}_scale_inv", stored.name));
         let elements = Elements::of(stored, factors, self.sizes)?;
-        let (&[rows] | &[rows, _]) = stored.shape.as_slice() else { return Err(impossible(stored)) };
+        let rows = match *stored.shape.as_slice() {
+            [rows] | [rows, _] => rows,
+            [experts, rows, _] if self.family.experts.is_some() => experts.saturating_mul(rows),
+            _ => return Err(impossible(stored)),
+        };
         if stored.shape.contains(&0) {
             return Err(impossible(stored));
         }
+        if let Some(expert) = role.expert {
+            return self.tables.add(&role.name, expert, stored, elements);
+        }
         let order = Order::of(role, self.sizes, rows, &stored.name)?;
-        let dims = stored.shape.iter().rev().copied().collect();
-        if stored.shape.len() == 1 {
+        let dims: Vec<u64> = stored.shape.iter().rev().copied().collect();
+        if stored.shape.len() == 1 || role.is_single() {
+            // Of one row there is a vector.
+            let dims = if dims[1..] == [1] { vec![dims[0]] } else { dims };
             let bytes = vector(stored, &elements, order, role.is_less_one)?;
             let part = self.folder.gguf.add_part(Arc::new(Data::Owned(bytes)), &stored.shard.name)?;
             return self.folder.gguf.add_tensor(&role.name, DType::F32.ggml_id(), dims, part, 0);
@@ -186,6 +206,20 @@ impl Assembly<'_> {
         self.folder.gguf.add_tensor(&role.name, type_id, dims, part, 0)
     }
 
+    /// Adds the tensors of single experts as one.
+    fn add_table(&mut self, table: Table) -> Result<()> {
+        let name = copied_text(&table.name, DIRECTORY)?;
+        let parts = table.into_parts()?;
+        let shape = &parts[0].stored.shape;
+        let dims: Vec<u64> = shape.iter().rev().copied().chain([parts.len() as u64]).collect();
+        let file = copied_text(&parts[0].stored.shard.name, DIRECTORY)?;
+        let making = Making::stacked(&name, parts)?;
+        let (to, type_id) = (Arc::clone(making.place()), making.dtype().ggml_id());
+        push(&mut self.folder.makings, making, DIRECTORY)?;
+        let part = self.folder.gguf.add_part(to, &file)?;
+        self.folder.gguf.add_tensor(&name, type_id, dims, part, 0)
+    }
+
     /// The number of a mapped file.
     fn part(&mut self, shard: &Arc<Shard>, data: &Arc<Data>) -> Result<usize> {
         let key = Arc::as_ptr(shard);
@@ -200,6 +234,8 @@ impl Assembly<'_> {
 
     /// Adds what follows from the configuration alone.
     fn finish(mut self) -> Result<Folder> {
+        let tables = std::mem::take(&mut self.tables);
+        tables.into_tables().into_iter().try_for_each(|table| self.add_table(table))?;
         let gguf = &mut self.folder.gguf;
         if self.sizes.is_tied == Some(false) && gguf.tensor(global::HEAD).is_none() {
             return Err(Error::Format(

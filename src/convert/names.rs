@@ -1,10 +1,11 @@
 //! Tensor names of Hugging Face folders, by the roles that [`crate::arch::names`] has for GGUF files.
 
+use super::experts;
 use super::family::Family;
 use crate::arch::names::{global, in_layer, layer};
 
 /// What a tensor of a folder is.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Role {
     /// Name in a GGUF file.
     pub name: String,
@@ -12,6 +13,16 @@ pub struct Role {
     pub halves: Option<Heads>,
     /// Whether one is added to every element.
     pub is_less_one: bool,
+    /// The expert whose tensor this is, of the table `name`.
+    pub expert: Option<u32>,
+}
+
+impl Role {
+    /// Whether singles are made of it, as of all that is small and decides much.
+    pub fn is_single(&self) -> bool {
+        let part = self.name.rsplit_once('.').map_or("", |(part, _)| part);
+        [layer::ROUTER, layer::SHARED_ROUTER, layer::CHOICE_BIAS].iter().any(|name| part.ends_with(name))
+    }
 }
 
 /// Which heads a projection has.
@@ -54,13 +65,20 @@ pub fn is_redundant(name: &str) -> bool {
     name.ends_with(".rotary_emb.inv_freq")
 }
 
+/// The layer of the tensor `name`, if it has one.
+pub fn layer_of(name: &str) -> Option<u16> {
+    let name = TEXT_PARTS.iter().find_map(|part| name.strip_prefix(part)).or_else(|| name.strip_prefix("model."))?;
+    let (index, _) = name.strip_prefix("layers.")?.split_once('.')?;
+    index.parse().ok().filter(|number: &u16| number.to_string() == index)
+}
+
 /// What the tensor `name` is; none for one that the family does not have.
 pub fn role(name: &str, family: &Family) -> Option<Role> {
     let name = TEXT_PARTS.iter().find_map(|part| name.strip_prefix(part)).or_else(|| name.strip_prefix("model."))?;
-    let norm = |name: String| Role { name, halves: None, is_less_one: family.norms_less_one };
+    let norm = |name: String| Role { name, is_less_one: family.norms_less_one, ..Role::default() };
     match name {
         "embed_tokens.weight" => {
-            return Some(Role { name: global::EMBEDDING.into(), halves: None, is_less_one: false });
+            return Some(Role { name: global::EMBEDDING.into(), ..Role::default() });
         }
         "norm.weight" | "norm.bias" => return Some(norm(name.replace("norm", global::OUTPUT_NORM))),
         _ => {}
@@ -68,6 +86,9 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
     let (index, part) = name.strip_prefix("layers.")?.split_once('.')?;
     let index = index.parse::<u16>().ok().filter(|number| number.to_string() == index)?;
     let in_layer = |part: &str| in_layer(index.into(), part);
+    if let Some((name, expert)) = experts::role(part).filter(|_| family.experts.is_some()) {
+        return Some(Role { name: in_layer(name), expert, ..Role::default() });
+    }
     let (part, kind) = part.rsplit_once('.')?;
     let is_known = matches!(kind, "weight" | "bias");
     if let Some(name) = norm_of(part, family).filter(|_| is_known) {
@@ -75,7 +96,7 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
     }
     let (_, name, heads) = PROJECTIONS.into_iter().find(|(other, ..)| *other == part)?;
     let halves = heads.filter(|_| family.has_halves);
-    is_known.then(|| Role { name: in_layer(&format!("{name}.{kind}")), halves, is_less_one: false })
+    is_known.then(|| Role { name: in_layer(&format!("{name}.{kind}")), halves, ..Role::default() })
 }
 
 /// The norm that `part` names, within a layer. What stands after the attention is the norm of its result in families that have one, and else
@@ -116,6 +137,20 @@ mod tests {
         let q = "model.layers.0.self_attn.q_proj.bias";
         assert_eq!(role(q, &Family::find("llama").unwrap()).unwrap().halves, Some(Heads::Query));
         assert_eq!(role(q, &Family::find("qwen2").unwrap()).unwrap().halves, None);
+    }
+
+    #[test]
+    fn experts_have_tables() {
+        let role = |name: &str, kind: &str| role(name, &Family::find(kind).unwrap()).unwrap();
+        let of_expert = role("model.layers.3.mlp.experts.17.down_proj.weight", "qwen3_moe");
+        assert_eq!((of_expert.name.as_str(), of_expert.expert), ("blk.3.ffn_down_exps.weight", Some(17)));
+        let of_expert = role("model.layers.0.block_sparse_moe.experts.0.w3.weight", "mixtral");
+        assert_eq!((of_expert.name.as_str(), of_expert.expert), ("blk.0.ffn_up_exps.weight", Some(0)));
+        let router = role("model.layers.0.mlp.gate.weight", "qwen2_moe");
+        assert!(router.name == "blk.0.ffn_gate_inp.weight" && router.is_single());
+        assert!(!role("model.layers.0.mlp.shared_expert.up_proj.weight", "qwen2_moe").is_single());
+        assert_eq!(name_of("model.layers.0.mlp.experts.01.up_proj.weight", "qwen3_moe"), None);
+        assert_eq!(name_of("model.layers.0.mlp.experts.1.w4.weight", "mixtral"), None);
     }
 
     #[test]

@@ -68,7 +68,33 @@ pub fn write_shards(folder: &Path, config: &Value, entries: &[Entry], files: usi
 /// The tensors of the folder that an F32 GGUF file was made of.
 pub fn entries_of(gguf: &Gguf, config: &Value) -> Vec<Entry> {
     let tensors = gguf.tensors().iter().filter(|tensor| !tensor.name.starts_with("rope_"));
-    tensors.map(|tensor| entry_of(tensor, config)).collect()
+    tensors.flat_map(|tensor| experts_of(tensor, config).unwrap_or_else(|| vec![entry_of(tensor, config)])).collect()
+}
+
+/// The tensors of single experts that became the table `tensor`, the last one first; none where it is none.
+fn experts_of(tensor: &TensorInfo, config: &Value) -> Option<Vec<Entry>> {
+    let [_, layer, part, "weight"] = tensor.name.split('.').collect::<Vec<_>>()[..] else { return None };
+    let names = match part {
+        "ffn_gate_exps" => vec![("gate_proj", "w1")],
+        "ffn_up_exps" => vec![("up_proj", "w3")],
+        "ffn_down_exps" => vec![("down_proj", "w2")],
+        "ffn_gate_up_exps" => vec![("gate_proj", "w1"), ("up_proj", "w3")],
+        _ => return None,
+    };
+    let bytes = tensor.bytes(tensor.elements() as usize * 4).unwrap();
+    let count = tensor.dims[2] as usize * names.len();
+    let shape = [tensor.dims[1] / names.len() as u64, tensor.dims[0]];
+    let kind = config["model_type"].as_str().unwrap();
+    let entries = bytes.chunks_exact(bytes.len() / count).enumerate().map(|(index, bytes)| {
+        let (expert, (name, short)) = (index / names.len(), names[index % names.len()]);
+        let name = match kind {
+            "mixtral" | "minimax_m2" => format!("block_sparse_moe.experts.{expert}.{short}"),
+            _ => format!("mlp.experts.{expert}.{name}"),
+        };
+        let name = format!("model.layers.{layer}.{name}.weight");
+        Entry { name, kind: "F32".into(), shape: shape.to_vec(), bytes: bytes.to_vec() }
+    });
+    Some(entries.collect::<Vec<_>>().into_iter().rev().collect())
 }
 
 fn entry_of(tensor: &TensorInfo, config: &Value) -> Entry {
@@ -83,7 +109,8 @@ fn entry_of(tensor: &TensorInfo, config: &Value) -> Entry {
         Some("k_proj") => config["num_key_value_heads"].as_u64(),
         _ => None,
     };
-    let halves = heads.filter(|_| matches!(kind, "llama" | "mistral" | "granite" | "smollm3" | "ministral3"));
+    let halves =
+        heads.filter(|_| matches!(kind, "llama" | "mistral" | "mixtral" | "granite" | "smollm3" | "ministral3"));
     let values = match halves {
         Some(heads) => as_halves(&values, shape[0] as usize, heads as usize),
         None if kind.starts_with("gemma") && name.ends_with("norm.weight") => values.iter().map(|v| v - 1.0).collect(),
@@ -120,6 +147,28 @@ fn name_of(name: &str, kind: &str) -> String {
         ("attn_k_norm", "hunyuan_v1_dense") => "self_attn.key_layernorm",
         ("post_attention_norm", "glm4") => "post_self_attn_layernorm",
         ("post_ffw_norm", "glm4") => "post_mlp_layernorm",
+        ("exp_probs_b", "ernie4_5_moe") => {
+            return format!("model.layers.{layer}.mlp.moe_statics.e_score_correction_bias");
+        }
+        ("exp_probs_b", "minimax_m2") => {
+            return format!("model.layers.{layer}.block_sparse_moe.e_score_correction_bias");
+        }
+        ("exp_probs_b", _) => return format!("model.layers.{layer}.mlp.gate.e_score_correction_bias"),
+        ("ffn_gate_inp", "mixtral" | "minimax_m2") => "block_sparse_moe.gate",
+        ("ffn_gate_inp", "hunyuan_v1_moe") => "mlp.gate.wg",
+        ("ffn_gate_inp_shexp", _) => "mlp.shared_expert_gate",
+        ("attn_q_norm", "hunyuan_v1_moe") => "self_attn.query_layernorm",
+        ("attn_k_norm", "hunyuan_v1_moe") => "self_attn.key_layernorm",
+        ("post_attention_norm", "glm4_moe") => "post_attention_layernorm",
+        (part, _) if part.ends_with("_shexp") => {
+            let part = part.strip_prefix("ffn_").unwrap().strip_suffix("_shexp").unwrap();
+            let shared = match kind {
+                "qwen2_moe" => "shared_expert",
+                "hunyuan_v1_moe" => "shared_mlp",
+                _ => "shared_experts",
+            };
+            return format!("model.layers.{layer}.mlp.{shared}.{part}_proj.{end}");
+        }
         (part, _) => part_of(part, is_gemma),
     };
     format!("model.layers.{layer}.{part}.{end}")
@@ -135,6 +184,7 @@ fn part_of(part: &str, is_gemma: bool) -> &'static str {
         "attn_output" => "self_attn.o_proj",
         "attn_q_norm" => "self_attn.q_norm",
         "attn_k_norm" => "self_attn.k_norm",
+        "ffn_gate_inp" => "mlp.gate",
         "ffn_gate" => "mlp.gate_proj",
         "ffn_up" => "mlp.up_proj",
         "ffn_down" => "mlp.down_proj",

@@ -1,0 +1,215 @@
+//! Folders of models with experts: their settings as metadata, the names of their tensors, and the tables that are made of tensors of single experts.
+
+use super::config::Config;
+use super::making::Elements;
+use crate::error::{Error, Result, copied_text, push, room};
+use crate::format::safetensors::Stored;
+use crate::format::{Builder, Item, limits};
+use std::collections::HashMap;
+
+/// How a kind of folders with experts says what their metadata says.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Sizes and their metadata keys without the family's name; the first that is there counts for each key.
+    pub sizes: &'static [(&'static str, &'static str)],
+    /// Whether weights are divided by their sum where nothing is said.
+    pub normalizes: bool,
+}
+
+/// The number of experts, and how many a row has, as most folders call them.
+const COUNT: (&str, &str) = ("num_experts", "expert_count");
+const LOCAL: (&str, &str) = ("num_local_experts", "expert_count");
+const USED: (&str, &str) = ("num_experts_per_tok", "expert_used_count");
+const WIDTH: (&str, &str) = ("moe_intermediate_size", "expert_feed_forward_length");
+const SHARED_WIDTH: &str = "expert_shared_feed_forward_length";
+
+pub const MIXTRAL: Settings = Settings { sizes: &[LOCAL, USED], normalizes: true };
+pub const QWEN: Settings = Settings {
+    sizes: &[COUNT, LOCAL, USED, WIDTH, ("shared_expert_intermediate_size", SHARED_WIDTH)],
+    normalizes: false,
+};
+pub const GLM4: Settings = Settings {
+    sizes: &[
+        ("n_routed_experts", "expert_count"),
+        USED,
+        WIDTH,
+        ("n_shared_experts", "expert_shared_count"),
+        ("first_k_dense_replace", "leading_dense_block_count"),
+        ("n_group", "expert_group_count"),
+        ("topk_group", "expert_group_used_count"),
+        ("num_nextn_predict_layers", "nextn_predict_layers"),
+    ],
+    normalizes: true,
+};
+pub const ERNIE: Settings = Settings {
+    sizes: &[
+        ("moe_num_experts", "expert_count"),
+        ("moe_k", "expert_used_count"),
+        WIDTH,
+        ("moe_num_shared_experts", "expert_shared_count"),
+        ("moe_layer_start_index", "leading_dense_block_count"),
+        ("moe_layer_interval", "interleave_moe_layer_step"),
+    ],
+    normalizes: true,
+};
+pub const HUNYUAN: Settings = Settings {
+    sizes: &[COUNT, ("moe_topk", "expert_used_count"), ("intermediate_size", SHARED_WIDTH)],
+    normalizes: true,
+};
+
+/// Settings by which some layers have no experts in ways that metadata cannot tell, with what changes nothing.
+const EVERY_LAYER: [(&str, u64); 1] = [("decoder_sparse_step", 1)];
+
+impl Settings {
+    /// Writes the metadata of the experts.
+    pub fn convert(&self, config: &Config, out: &mut Builder) -> Result<()> {
+        let mut last = "";
+        for &(name, key) in self.sizes {
+            let Some(value) = config.get(name).filter(|_| key != last) else { continue };
+            let bad = || config.bad(name, &format!("is {value}, it must be a whole number below 2^32"));
+            out.set_unsigned(&config.key(key), uniform(value).filter(|&size| size >> 32 == 0).ok_or_else(bad)?)?;
+            last = key;
+        }
+        let normalizes = config.get("norm_topk_prob").and_then(Item::flag).unwrap_or(self.normalizes);
+        out.set_bool(&config.key("expert_weights_norm"), normalizes)?;
+        if let Some(scale) = config.number("routed_scaling_factor")? {
+            out.set_f32(&config.key("expert_weights_scale"), scale as f32)?;
+        }
+        self.check(config)
+    }
+
+    /// Refuses models whose layers differ in ways that metadata cannot tell.
+    fn check(&self, config: &Config) -> Result<()> {
+        let unknown = |name: &str| Err(Error::Unsupported(format!("`{name}` of config.json is not supported")));
+        for (name, neutral) in EVERY_LAYER {
+            if config.get(name).is_some_and(|value| value.unsigned() != Some(neutral)) {
+                return unknown(name);
+            }
+        }
+        if config.get("mlp_only_layers").and_then(Item::elements).is_some_and(|mut layers| layers.next().is_some()) {
+            return unknown("mlp_only_layers");
+        }
+        let end = config.get("moe_layer_end_index").and_then(Item::number).unwrap_or(-1.0);
+        if end >= 0.0 && end + 1.0 < config.required("num_hidden_layers")? {
+            return unknown("moe_layer_end_index");
+        }
+        Ok(())
+    }
+}
+
+/// A number, or that of which a list has nothing but.
+fn uniform(value: Item) -> Option<u64> {
+    let Some(mut elements) = value.elements() else { return value.unsigned() };
+    let first = elements.next()?.unsigned()?;
+    elements.all(|element| element.unsigned() == Some(first)).then_some(first)
+}
+
+/// A part of a layer that only models with experts have: its name in a GGUF file, and the number of the expert where each has a tensor of its own.
+pub fn role(part: &str) -> Option<(&'static str, Option<u32>)> {
+    let table = |name| Some((name, None));
+    match part {
+        "mlp.gate.weight"
+        | "mlp.gate.wg.weight"
+        | "block_sparse_moe.gate.weight"
+        | "block_sparse_moe.router.layer.weight" => {
+            return table("ffn_gate_inp.weight");
+        }
+        "mlp.gate.e_score_correction_bias"
+        | "mlp.moe_statics.e_score_correction_bias"
+        | "block_sparse_moe.e_score_correction_bias" => return table("exp_probs_b.bias"),
+        "mlp.shared_expert_gate.weight" => return table("ffn_gate_inp_shexp.weight"),
+        "block_sparse_moe.input_linear.weight" => return table("ffn_gate_up_exps.weight"),
+        "block_sparse_moe.output_linear.weight" => return table("ffn_down_exps.weight"),
+        _ => {}
+    }
+    let shared = ["mlp.shared_expert.", "mlp.shared_experts.", "mlp.shared_mlp."];
+    if let Some(part) = shared.iter().find_map(|prefix| part.strip_prefix(prefix)) {
+        return match part {
+            "gate_proj.weight" => table("ffn_gate_shexp.weight"),
+            "up_proj.weight" => table("ffn_up_shexp.weight"),
+            "down_proj.weight" => table("ffn_down_shexp.weight"),
+            _ => None,
+        };
+    }
+    let part = part.strip_prefix("mlp.experts.").or_else(|| part.strip_prefix("block_sparse_moe.experts."))?;
+    let (number, part) = part.split_once('.')?;
+    let number = number.parse::<u32>().ok().filter(|parsed| parsed.to_string() == number)?;
+    let name = match part {
+        "gate_proj.weight" | "w1.weight" => "ffn_gate_exps.weight",
+        "up_proj.weight" | "w3.weight" => "ffn_up_exps.weight",
+        "down_proj.weight" | "w2.weight" => "ffn_down_exps.weight",
+        _ => return None,
+    };
+    Some((name, Some(number)))
+}
+
+/// What the memory of the tables' directory is for.
+const TABLES: &str = "the tensor directory";
+
+/// Tables of experts on their way, in the order of their first tensors.
+#[derive(Default)]
+pub struct Tables {
+    tables: Vec<Table>,
+    by_name: HashMap<String, usize>,
+}
+
+/// The tensors of one projection of all experts, of any order.
+pub struct Table {
+    /// Its name in a GGUF file.
+    pub name: String,
+    parts: Vec<Part>,
+}
+
+/// One expert's tensor.
+#[derive(Debug)]
+pub struct Part {
+    expert: u32,
+    /// Where it lies.
+    pub stored: Stored,
+    /// How.
+    pub elements: Elements,
+}
+
+impl Tables {
+    /// Adds the tensor of an expert to the table `name`.
+    pub fn add(&mut self, name: &str, expert: u32, stored: &Stored, elements: Elements) -> Result<()> {
+        if expert as usize >= limits::EXPERTS {
+            let (name, most) = (&stored.name, limits::EXPERTS);
+            return Err(Error::Format(format!("tensor `{name}` is of expert {expert}, at most {most} are supported")));
+        }
+        let index = match self.by_name.get(name) {
+            Some(&index) => index,
+            None => {
+                room(size_of::<(String, usize)>(), TABLES, || self.by_name.try_reserve(1))?;
+                self.by_name.insert(copied_text(name, TABLES)?, self.tables.len());
+                push(&mut self.tables, Table { name: copied_text(name, TABLES)?, parts: Vec::new() }, TABLES)?;
+                self.tables.len() - 1
+            }
+        };
+        push(&mut self.tables[index].parts, Part { expert, stored: stored.clone(), elements }, TABLES)
+    }
+
+    /// The tables.
+    pub fn into_tables(self) -> Vec<Table> {
+        self.tables
+    }
+}
+
+impl Table {
+    /// The tensors by the numbers of their experts, which are all there and alike.
+    pub fn into_parts(mut self) -> Result<Vec<Part>> {
+        self.parts.sort_unstable_by_key(|part| part.expert);
+        let first = &self.parts[0];
+        for (number, part) in self.parts.iter().enumerate() {
+            let name = &part.stored.name;
+            if part.expert as usize != number {
+                return Err(Error::Format(format!("tensor `{name}` is there, but none of expert {number}")));
+            }
+            if part.stored.shape != first.stored.shape || part.elements.dtype() != first.elements.dtype() {
+                let (shape, other) = (&part.stored.shape, &first.stored.name);
+                return Err(Error::Format(format!("tensor `{name}` of shape {shape:?} is not like `{other}`")));
+            }
+        }
+        Ok(self.parts)
+    }
+}
