@@ -5,9 +5,10 @@ mod common;
 
 use common::gguf::{Content, File, Shape};
 use common::mixture::{CHOSEN, EXPERTS, WIDTH, mixture, random_tensor};
-use common::{Ctx, Failed, Model, Session, greedy};
+use common::{Ctx, Failed, Folder, Model, Session, Watch, call, greedy, model_opts};
 use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
 use segno::ffi::status::*;
+use segno::format::Gguf;
 use segno::quant::DType;
 use segno::quant::synthetic::Random;
 
@@ -80,6 +81,26 @@ fn scales_of_experts_are_factors_on_their_weights() {
     let logits = |file: &File| in_chunks(&load(file, SEGNO_PRECISION_DEFAULT, 2), &prompt(20), 512);
     // Powers of two change no rounding.
     assert!(logits(&scaled) == logits(&folded) && logits(&scaled) != logits(&mixture(DType::F32)));
+}
+
+/// Tables of experts become another type as other matrices do; routers stay what they are. What is saved is the same model.
+#[test]
+fn tables_are_quantized_and_saved_while_routers_stay() {
+    let folder = Folder::new("experts-quantized");
+    let ctx = Ctx::new(|opts| opts.n_threads = 2).unwrap();
+    let mut watch = Watch::default();
+    let mut opts = model_opts(0, &mut watch);
+    opts.quantize = segno::ffi::model::SEGNO_TYPE_Q8_0;
+    let (_, model) = ctx.load_buffer_with(&mixture(DType::F32).bytes(), &opts).unwrap();
+    let path = folder.join("saved.gguf");
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    call(|err| segno::ffi::model::segno_model_save(model.0, name.as_ptr(), std::ptr::null(), err)).unwrap();
+    let saved = Gguf::open(&path, true, &mut |_| Ok(())).unwrap();
+    let type_of = |name: &str| DType::from_ggml(saved.tensor(name).unwrap().type_id);
+    assert_eq!(type_of("blk.1.ffn_down_exps.weight"), Some(DType::Q8_0));
+    assert_eq!(type_of("blk.1.ffn_gate_inp.weight"), Some(DType::F32));
+    let tokens = prompt(30);
+    assert!(in_chunks(&ctx.load(&path).unwrap(), &tokens, 512) == in_chunks(&model, &tokens, 512));
 }
 
 fn refusal(file: &File) -> Failed {

@@ -28,10 +28,23 @@ enum Vocabulary {
 const HEADS: usize = 2;
 const HEAD_DIM: usize = 16;
 const FEED_FORWARD: usize = 32;
+const EXPERTS: usize = 4;
+/// Numbers of the header of models with experts, after the family's name.
+pub const EXPERT_SIZES: [&str; 9] = [
+    "expert_count",
+    "expert_used_count",
+    "expert_feed_forward_length",
+    "expert_shared_count",
+    "expert_group_count",
+    "expert_group_used_count",
+    "expert_gating_func",
+    "expert_weights_scale",
+    "leading_dense_block_count",
+];
 const TEMPLATE: &str = "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }}</s>{% endfor %}\
     {% if add_generation_prompt %}<s>assistant:{% endif %}";
 
-const RECIPES: [Recipe; 9] = [
+const RECIPES: [Recipe; 11] = [
     recipe("llama", 3, 32, Vocabulary::SentencePiece, &[F32]),
     recipe("llama", 3, 64, Vocabulary::BytePair("gpt-2"), &[F16, BF16, Q8_0, Q4_0, F32]),
     recipe("llama", 3, 256, Vocabulary::SentencePiece, &[Q4_K, Q6_K, Q2_K, Q3_K, Q5_K, Q8_0]),
@@ -40,6 +53,8 @@ const RECIPES: [Recipe; 9] = [
     recipe("llama", 3, 256, Vocabulary::None, &[IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S]),
     recipe("qwen3", 3, 256, Vocabulary::BytePair("qwen2"), &[IQ4_XS, TQ1_0, TQ2_0, Q1_0, Q4_K, Q6_K]),
     Recipe { rich: true, ..recipe("llama", 1, 32, Vocabulary::SentencePiece, &[F32, F16]) },
+    recipe("qwen3moe", 3, 64, Vocabulary::BytePair("qwen2"), &[Q8_0, MXFP4, F16]),
+    recipe("glm4moe", 3, 32, Vocabulary::SentencePiece, &[F32, Q4_0, BF16]),
     Recipe { rich: true, layers: 2, ..recipe("qwen2", 3, 32, Vocabulary::BytePair("gpt-2"), &[Q8_0, F32]) },
 ];
 
@@ -173,23 +188,57 @@ impl<'a> Builder<'a> {
                 self.vector(&name(&format!("{part}.bias")), rows);
             }
         }
-        if self.recipe.arch == "qwen3" {
+        if self.recipe.arch.starts_with("qwen3") {
             self.vector(&name("attn_q_norm.weight"), HEAD_DIM);
             self.vector(&name("attn_k_norm.weight"), HEAD_DIM);
         }
         self.matrix(&name("attn_output.weight"), HEADS * HEAD_DIM, hidden);
+        if self.recipe.arch.ends_with("moe") {
+            return self.experts(index);
+        }
         self.vector(&name("ffn_norm.weight"), hidden);
         self.matrix(&name("ffn_gate.weight"), hidden, FEED_FORWARD);
         self.matrix(&name("ffn_up.weight"), hidden, FEED_FORWARD);
         self.matrix(&name("ffn_down.weight"), FEED_FORWARD, hidden);
     }
 
+    /// The norm, router and tables of a layer with experts; `glm4moe` has a bias for the choice and a shared expert beside them.
+    fn experts(&mut self, index: usize) {
+        let (hidden, arch) = (self.recipe.hidden, self.recipe.arch);
+        let name = |part: &str| format!("blk.{index}.{part}");
+        let has_shared = arch == "glm4moe";
+        self.vector(&name(if has_shared { "post_attention_norm.weight" } else { "ffn_norm.weight" }), hidden);
+        for (key, number) in [("count", EXPERTS), ("used_count", 2), ("feed_forward_length", FEED_FORWARD)] {
+            self.file.set(&format!("{arch}.expert_{key}"), Value::u32(number as u32));
+        }
+        self.tensor(&name("ffn_gate_inp.weight"), &[hidden, EXPERTS], F32);
+        for (part, cols, rows) in
+            [("gate", hidden, FEED_FORWARD), ("up", hidden, FEED_FORWARD), ("down", FEED_FORWARD, hidden)]
+        {
+            self.table(&name(&format!("ffn_{part}_exps.weight")), &[cols, rows, EXPERTS]);
+            if has_shared {
+                self.matrix(&name(&format!("ffn_{part}_shexp.weight")), cols, rows);
+            }
+        }
+        if has_shared {
+            self.vector(&name("exp_probs_b.bias"), EXPERTS);
+            for (key, number) in [("shared_count", 1), ("group_count", 2), ("group_used_count", 1)] {
+                self.file.set(&format!("{arch}.expert_{key}"), Value::u32(number));
+            }
+        }
+    }
+
     fn matrix(&mut self, name: &str, cols: usize, rows: usize) {
+        self.table(name, &[cols, rows]);
+    }
+
+    fn table(&mut self, name: &str, dims: &[usize]) {
+        let cols = dims[0];
         let turns = (0..self.recipe.types.len())
             .map(|turn| self.recipe.types[(self.matrices + turn) % self.recipe.types.len()]);
         let dtype = turns.into_iter().find(|dtype| cols.is_multiple_of(dtype.block_len())).unwrap_or(F32);
         self.matrices += 1;
-        self.tensor(name, &[cols, rows], dtype);
+        self.tensor(name, dims, dtype);
     }
 
     fn vector(&mut self, name: &str, len: usize) {

@@ -2,6 +2,7 @@
 
 use super::dice::Dice;
 use super::gguf::{Entry, File, TEXT, Tensor, Value};
+use super::models::EXPERT_SIZES;
 use segno::quant::DType;
 
 type Change = fn(&mut File, &mut Dice);
@@ -39,7 +40,7 @@ const CHANGES: [Change; 29] = [
 ];
 
 /// Numbers of a model's header, after the family's name.
-const SIZES: [&str; 15] = [
+const SIZES: [&str; 14] = [
     "context_length",
     "embedding_length",
     "block_count",
@@ -54,7 +55,6 @@ const SIZES: [&str; 15] = [
     "rope.freq_base",
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
-    "expert_count",
 ];
 const OTHERS: [&str; 6] = [
     "rope.scaling.type",
@@ -269,21 +269,21 @@ fn retype_entry(file: &mut File, dice: &mut Dice) {
     entry.value = Value::Scalar { type_id, bytes };
 }
 
+const ARCHS: [&str; 4] = ["qwen2", "qwen3", "qwen3moe", "glm4moe"];
+
 /// A key that the library knows gets a value of any type at an edge.
 fn set_known_key(file: &mut File, dice: &mut Dice) {
     let arch = dice.pick(&["llama", "qwen2", "qwen3"]);
-    let arch =
-        file.entries.iter().find(|entry| entry.key == b"general.architecture").map_or(arch, |entry| {
-            match &entry.value {
-                Value::Text { bytes, .. } if bytes == b"qwen2" => "qwen2",
-                Value::Text { bytes, .. } if bytes == b"qwen3" => "qwen3",
-                _ => arch,
-            }
-        });
-    let (key, value) = match dice.below(4) {
+    let said = file.entries.iter().find(|entry| entry.key == b"general.architecture").map(|entry| &entry.value);
+    let arch = match said {
+        Some(Value::Text { bytes, .. }) => ARCHS.into_iter().find(|arch| arch.as_bytes() == bytes).unwrap_or(arch),
+        _ => arch,
+    };
+    let (key, value) = match dice.below(5) {
         0 => (format!("{arch}.{}", dice.pick(&SIZES)), Value::u32(dice.number() as u32)),
         1 => (format!("{arch}.{}", dice.pick(&SIZES)), any_value(dice)),
         2 => (format!("{arch}.{}", dice.pick(&OTHERS)), any_value(dice)),
+        3 => (format!("{arch}.{}", dice.pick(&EXPERT_SIZES)), Value::u32(dice.below(9) as u32)),
         _ => (dice.pick(&KEYS).to_owned(), any_value(dice)),
     };
     file.entries.retain(|entry| entry.key != key.as_bytes());
