@@ -1,5 +1,5 @@
 //! The licences of what the library is built from: each crate has one that deny.toml allows and comes from the registry, and
-//! packaging/THIRD-PARTY-NOTICES.txt holds the notices of all that is linked. `make notices` rewrites it.
+//! packaging/THIRD-PARTY-NOTICES.txt holds the notices of all that is linked (`make notices` rewrites it). The fuzz targets, which have a lock of their own, are built of the same.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -190,6 +190,23 @@ fn the_notices_are_those_of_what_is_linked() {
     }
     let committed = fs::read_to_string(&path).unwrap_or_default();
     assert!(committed == wanted, "{NOTICES} differs from what is linked: run `make notices`");
+}
+
+/// The crates that the library needs, by the `Cargo.lock` at `path`.
+fn locked(path: &str) -> BTreeSet<String> {
+    let lock = fs::read_to_string(root().join(path)).unwrap();
+    let package = lock.split("[[package]]").find(|package| package.contains("\nname = \"segno\"\n")).unwrap();
+    let names = package.lines().filter_map(|line| line.strip_prefix(" \"")?.split(['"', ' ']).next());
+    names.map(String::from).collect()
+}
+
+#[test]
+fn the_fuzz_targets_are_locked_with_the_crates_of_today() {
+    // What only tests and the feature `cuda` need is not built there.
+    let elsewhere = ["cbindgen", "criterion", "cudarc"].map(String::from).into();
+    let wanted: BTreeSet<String> = locked("Cargo.lock").difference(&elsewhere).cloned().collect();
+    assert!(wanted.contains("windows-sys") && wanted.len() > 8);
+    assert_eq!(locked("fuzz/Cargo.lock"), wanted, "run `cargo metadata --manifest-path fuzz/Cargo.toml`");
 }
 
 #[test]
