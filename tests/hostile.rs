@@ -10,6 +10,7 @@ mod common;
 mod patient;
 
 mod hostile {
+    pub mod damage;
     pub mod dice;
     pub mod gguf;
     pub mod host;

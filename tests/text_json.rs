@@ -4,6 +4,8 @@
 mod common;
 #[path = "common/patient.rs"]
 mod patient;
+#[path = "common/tokenizers.rs"]
+mod tokenizers;
 
 use patient::shortest;
 use segno::format::{Document, Gguf, Metadata};
@@ -12,6 +14,7 @@ use segno::text::tokenizer::json::Files;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tokenizers::of_kind;
 
 fn folder() -> PathBuf {
     common::root().join("tests/golden/text/json")
@@ -34,9 +37,9 @@ fn every_kind_gives_the_ids_of_its_own_library() {
     let golden = read(&folder().join("ids.json"));
     let texts: Vec<&str> = golden["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
     let kinds = golden["ids"].as_object().unwrap();
-    assert_eq!(kinds.len(), 10);
+    assert_eq!(kinds.len(), 19);
     for (name, ids) in kinds {
-        let tokenizer = load(&read(&folder().join(format!("{name}.json"))), None, &[]).unwrap();
+        let tokenizer = load(&of_kind(name, None), None, &[]).unwrap();
         for (number, text) in texts.iter().enumerate() {
             for (list, add_special) in [("plain", false), ("special", true)] {
                 let expected: Vec<i32> = serde_json::from_value(ids[list][number].clone()).unwrap();
@@ -47,11 +50,15 @@ fn every_kind_gives_the_ids_of_its_own_library() {
     }
 }
 
+/// Beginnings of the names of kinds that change text, or have no token for some of it.
+const LOSSY: [&str; 5] = ["unknown", "t5", "spm", "unigram", "wordpiece"];
+
 #[test]
 fn what_was_encoded_comes_back() {
     let golden = read(&folder().join("ids.json"));
-    for name in golden["ids"].as_object().unwrap().keys().filter(|name| *name != "unknown") {
-        let tokenizer = load(&read(&folder().join(format!("{name}.json"))), None, &[]).unwrap();
+    let loses = |name: &str| name != "unigram_bytes" && LOSSY.iter().any(|kind| name.starts_with(kind));
+    for name in golden["ids"].as_object().unwrap().keys().filter(|name| !loses(name)) {
+        let tokenizer = load(&of_kind(name, None), None, &[]).unwrap();
         for text in ["The ferry leaves at nine", "wörld \u{1F600} 123", "  spaces ahead", "漢字\n\n x"] {
             let tokens = tokenizer.encode(text.as_bytes(), true, false).unwrap();
             let back = String::from_utf8(tokenizer.decode(&tokens, false).unwrap()).unwrap();
@@ -116,7 +123,7 @@ fn public_vocabularies_give_their_published_ids() {
 }
 
 fn small() -> Value {
-    read(&folder().join("llama2.json"))
+    of_kind("llama2", None)
 }
 
 #[test]
@@ -200,7 +207,7 @@ fn strange_patterns_are_compiled_or_refused_in_time() {
         &"(".repeat(8000),
         &"x".repeat(8193),
     ] {
-        let mut file = read(&folder().join("llama3.json"));
+        let mut file = of_kind("llama3", None);
         file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!(pattern);
         let (time, ()) = shortest(Duration::from_secs(2), || {
             let started = Instant::now();

@@ -1,5 +1,6 @@
 //! Changes that make a valid file hostile. One half changes what a file holds, and writes it well; the other lets it lie.
 
+use super::damage::damage;
 use super::dice::Dice;
 use super::gguf::{Entry, File, TEXT, Tensor, Value};
 use super::models::EXPERT_SIZES;
@@ -132,34 +133,9 @@ pub fn mutate(file: &File, dice: &mut Dice) -> Vec<u8> {
     }
     let mut bytes = file.to_bytes();
     if damaged {
-        damage(&mut bytes, dice);
+        damage(&mut bytes, 2048, dice);
     }
     bytes
-}
-
-/// Changes bytes without regard to what they mean.
-fn damage(bytes: &mut Vec<u8>, dice: &mut Dice) {
-    // Most of a file is weights; the header is where damage matters.
-    let bound = if dice.one_in(2) { bytes.len().min(2048) } else { bytes.len() };
-    let at = dice.below(bound);
-    match dice.below(6) {
-        0 => bytes.truncate(at),
-        1 => drop(bytes.drain(at..(at + 1 + dice.below(64)).min(bytes.len()))),
-        2 => {
-            let count = 1 + dice.below(64);
-            let inserted = dice.bytes(count);
-            bytes.splice(at..at, inserted);
-        }
-        3 => {
-            let number = dice.number().to_le_bytes();
-            bytes[at..].iter_mut().zip(number).for_each(|(byte, new)| *byte = new);
-        }
-        4 => bytes[at] ^= 1 << dice.below(8),
-        _ => (0..1 + dice.below(16)).for_each(|_| {
-            let at = dice.below(bound);
-            bytes[at] = dice.byte();
-        }),
-    }
 }
 
 fn entry<'a>(file: &'a mut File, dice: &mut Dice) -> Option<&'a mut Entry> {

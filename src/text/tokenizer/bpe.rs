@@ -9,7 +9,7 @@ use super::index::Index;
 use super::merge::{Chain, Merge, NONE, Symbol};
 use super::parts::{Alphabet, BytePair, Kind, Parts, PrefixSpace, WholeWords};
 use super::vocabulary::{STEP_TOKENS, Vocabulary};
-use crate::error::{Excerpt, Progress, Result, extend, push, room};
+use crate::error::{Excerpt, Progress, Result, copied, extend, push, room};
 use hashbrown::HashMap;
 
 /// Merges and the tokens of single bytes.
@@ -18,7 +18,8 @@ pub(super) struct Bpe {
     whole_words: WholeWords,
     merges: HashMap<(u32, u32), Merge>,
     by_bytes: Index,
-    bytes: [u32; 256],
+    /// The token of each byte.
+    bytes: Vec<u32>,
     unknown: Option<u32>,
     prefix_space: PrefixSpace,
 }
@@ -38,7 +39,7 @@ impl Bpe {
             (Alphabet::ByteLevel, WholeWords::Never) => Index::default(),
             _ => Index::build(normal, |token| vocabulary.bytes(token))?,
         };
-        let bytes = byte_tokens(vocabulary, alphabet);
+        let bytes = copied(&byte_tokens(vocabulary, alphabet), "token texts")?;
         let merges = resolve(parts, &model.merges, progress)?;
         let unknown = parts.named.unknown;
         Ok(Bpe { alphabet, whole_words, merges, by_bytes, bytes, unknown, prefix_space })

@@ -4,7 +4,7 @@
 //! is found by comparing how texts are cut ([`Tokenizer::describe_words`]), as llama.cpp's converter does.
 
 use super::normalizers;
-use super::parts::{Alphabet, BytePair, Kind, Model, Normalizer, Parts, PrefixScope, WholeWords};
+use super::parts::{Alphabet, BytePair, Kind, Model, Normalizer, Parts, PrefixScope, Runs, UnigramWords, WholeWords};
 use super::patterns::Family;
 use super::pretokenizer::Pretokenizer;
 use super::{Algorithm, Normal, Tokenizer};
@@ -19,6 +19,9 @@ const PRE: &str = "tokenizer.ggml.pre";
 /// What rows of the embedding that no token has are called.
 const PAD: &str = "[PAD";
 
+/// What files call the token between texts.
+const SEPARATOR: &str = "seperator";
+
 /// What stands for no token.
 const NO_TOKEN: u32 = u32::MAX;
 
@@ -32,20 +35,26 @@ const PROBE: &str = "Hello, world!  I'm here;   you'RE there, WE'LL see: it's 3 
 /// All of it that follows from `parts`; `rows` is how many rows the embedding has, which may be more than there are tokens.
 pub(super) fn describe(parts: &Parts, rows: usize) -> Result<Metadata> {
     let (mut out, rows) = (Builder::default(), rows.max(parts.tokens.len()));
-    if let Model::BytePair(model) = &parts.model {
-        write_model(parts, model, rows, &mut out)?;
+    match &parts.model {
+        Model::BytePair(model) => write_byte_pair(parts, model, rows, &mut out)?,
+        Model::Unigram { scores, words } => write_unigram(parts, scores, words, rows, &mut out)?,
+        Model::WordPiece => write_wordpiece(parts, &mut out)?,
+        // No folder has one.
+        Model::SentencePiece { .. } => {}
     }
     write_tokens(parts, rows, &mut out)?;
-    let is_escaped = matches!(&parts.model, Model::BytePair(model) if model.alphabet == Alphabet::Escaped);
+    let is_byte_level = matches!(&parts.model, Model::BytePair(model) if model.alphabet == Alphabet::ByteLevel);
     for (name, token) in parts.named.all() {
-        // Files of this kind that do not mention one of these have it all the same.
-        let is_told = token.is_some() || is_escaped && matches!(name, "unknown" | "bos" | "eos");
+        // Files of other kinds that do not mention one of these have it all the same.
+        let is_told = token.is_some() || !is_byte_level && matches!(name, "unknown" | "bos" | "eos" | SEPARATOR);
         if is_told {
             out.set_unsigned(&key(&format!("{name}_token_id")), token.unwrap_or(NO_TOKEN).into())?;
         }
     }
     out.set_bool(&key("add_bos_token"), !parts.prefix.is_empty())?;
-    out.set_bool(&key("add_eos_token"), !parts.suffix.is_empty())?;
+    // What stands behind a text of BERT's separates it from others.
+    let is_bert = matches!(parts.model, Model::WordPiece);
+    out.set_bool(&key("add_eos_token"), !is_bert && !parts.suffix.is_empty())?;
     Ok(out.build())
 }
 
@@ -53,7 +62,7 @@ fn key(name: &str) -> String {
     format!("tokenizer.ggml.{name}")
 }
 
-fn write_model(parts: &Parts, model: &BytePair, rows: usize, out: &mut Builder) -> Result<()> {
+fn write_byte_pair(parts: &Parts, model: &BytePair, rows: usize, out: &mut Builder) -> Result<()> {
     if model.alphabet == Alphabet::ByteLevel {
         out.set_text(&key("model"), "gpt2")?;
         return write_merges(model, out);
@@ -61,7 +70,34 @@ fn write_model(parts: &Parts, model: &BytePair, rows: usize, out: &mut Builder) 
     out.set_text(&key("model"), "llama")?;
     out.set_text(PRE, "default")?;
     out.set_bool(&key("add_space_prefix"), model.prefix_space.scope != PrefixScope::Never)?;
-    write_scores(parts, model, rows, out)
+    write_ranks(parts, model, rows, out)
+}
+
+fn write_unigram(parts: &Parts, scores: &[f32], words: &UnigramWords, rows: usize, out: &mut Builder) -> Result<()> {
+    let (prefix, squeeze) = match words {
+        UnigramWords::Text(rules) => (rules.prefix, rules.squeeze),
+        UnigramWords::Steps { spaces, .. } => {
+            (spaces.prefix_space.scope != PrefixScope::Never, spaces.runs != Runs::Kept)
+        }
+    };
+    out.set_text(&key("model"), "t5")?;
+    out.set_text(PRE, "default")?;
+    out.set_bool(&key("add_space_prefix"), prefix)?;
+    out.set_bool(&key("remove_extra_whitespaces"), squeeze)?;
+    if let Normalizer::Charsmap(map) = parts.normalizer {
+        out.set_scalars(&key("precompiled_charsmap"), ScalarKind::U8, map)?;
+    }
+    write_scores(scores.iter().copied(), rows, out)
+}
+
+fn write_wordpiece(parts: &Parts, out: &mut Builder) -> Result<()> {
+    out.set_text(&key("model"), "bert")?;
+    out.set_text(PRE, "default")?;
+    if let Normalizer::Bert(rules) = parts.normalizer {
+        out.set_bool(&key("normalizer.lowercase"), rules.lowercase)?;
+        out.set_bool(&key("normalizer.strip_accents"), rules.strip_accents)?;
+    }
+    out.set_bool(&key("add_sep_token"), !parts.suffix.is_empty())
 }
 
 /// Both sides of each merge with a space between.
@@ -79,7 +115,7 @@ fn write_merges(model: &BytePair, out: &mut Builder) -> Result<()> {
 }
 
 /// Scores with which the pair whose token scores highest is the merge that comes first. Tokens that no merge makes come last.
-fn write_scores(parts: &Parts, model: &BytePair, rows: usize, out: &mut Builder) -> Result<()> {
+fn write_ranks(parts: &Parts, model: &BytePair, rows: usize, out: &mut Builder) -> Result<()> {
     let mut ids = HashMap::new();
     room(parts.tokens.len() * size_of::<(&[u8], usize)>(), METADATA, || ids.try_reserve(parts.tokens.len()))?;
     ids.extend(parts.tokens.iter().enumerate().map(|(id, &text)| (text, id)));
@@ -94,8 +130,13 @@ fn write_scores(parts: &Parts, model: &BytePair, rows: usize, out: &mut Builder)
             ranks[id] = ranks[id].min(rank);
         }
     }
+    write_scores(ranks.iter().map(|&rank| -(rank as f32) - 1.0), rows, out)
+}
+
+/// `scores`, and zeros for the rows of the embedding that no token has.
+fn write_scores(scores: impl Iterator<Item = f32>, rows: usize, out: &mut Builder) -> Result<()> {
     let mut bytes = reserve(rows * size_of::<f32>(), METADATA)?;
-    ranks.iter().for_each(|&rank| bytes.extend((-(rank as f32) - 1.0).to_le_bytes()));
+    scores.chain(std::iter::repeat(0.0)).take(rows).for_each(|score| bytes.extend(score.to_le_bytes()));
     out.set_scalars(&key("scores"), ScalarKind::F32, &bytes)
 }
 
@@ -117,20 +158,9 @@ fn write_tokens(parts: &Parts, rows: usize, out: &mut Builder) -> Result<()> {
     out.set_texts(&key("tokens"), texts)?;
     let Some(kinds) = &parts.kinds else { return Ok(()) };
     let mut bytes = reserve(rows * size_of::<i32>(), METADATA)?;
-    kinds.iter().for_each(|&kind| bytes.extend(number(kind).to_le_bytes()));
-    pads.iter().for_each(|_| bytes.extend(number(Kind::Unused).to_le_bytes()));
+    let padding = pads.iter().map(|_| Kind::Unused);
+    kinds.iter().copied().chain(padding).for_each(|kind| bytes.extend((kind as i32).to_le_bytes()));
     out.set_scalars(&key("token_type"), ScalarKind::I32, &bytes)
-}
-
-fn number(kind: Kind) -> i32 {
-    match kind {
-        Kind::Normal => 1,
-        Kind::Unknown => 2,
-        Kind::Control => 3,
-        Kind::UserDefined => 4,
-        Kind::Unused => 5,
-        Kind::Byte => 6,
-    }
 }
 
 impl Tokenizer {
@@ -139,7 +169,8 @@ impl Tokenizer {
     pub fn describe_words(&self, described: &Metadata, out: &mut Builder) -> Result<()> {
         let around =
             |added: &[u32], token: Option<u32>| added.is_empty() || token.is_some_and(|token| added == [token]);
-        if !around(&self.prefix, self.bos) || !around(&self.suffix, self.eos) {
+        let end = if matches!(self.algorithm, Algorithm::WordPiece(_)) { self.separator } else { self.eos };
+        if !around(&self.prefix, self.bos) || !around(&self.suffix, end) {
             return Err(cannot_tell("tokens around a text that are not those that begin and end one"));
         }
         match &self.algorithm {

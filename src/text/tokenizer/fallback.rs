@@ -5,18 +5,19 @@ use super::bpe::byte_tokens;
 use super::merge::NONE;
 use super::parts::Alphabet;
 use super::vocabulary::Vocabulary;
-use crate::error::{Result, grow, push};
+use crate::error::{Result, copied, grow, push};
 
 /// The tokens of single bytes, and the one for everything else.
 pub(super) struct Fallback {
-    bytes: [u32; 256],
+    /// One entry a byte.
+    bytes: Vec<u32>,
     unknown: Option<u32>,
 }
 
 impl Fallback {
     /// The tokens of `vocabulary`. Without an `unknown` one what has no bytes either is dropped.
-    pub(super) fn new(vocabulary: &Vocabulary, unknown: Option<u32>) -> Fallback {
-        Fallback { bytes: byte_tokens(vocabulary, Alphabet::Escaped), unknown }
+    pub(super) fn new(vocabulary: &Vocabulary, unknown: Option<u32>) -> Result<Fallback> {
+        Ok(Fallback { bytes: copied(&byte_tokens(vocabulary, Alphabet::Escaped), TOKENS_OF_TEXT)?, unknown })
     }
 
     /// Appends the bytes of `piece`, or the unknown token, of which one stands for a run of pieces: `after_unknown` says whether the

@@ -4,7 +4,9 @@
 //! parts must fulfil is checked where they are used.
 
 use super::normalizers;
-use super::parts::{Alphabet, BertRules, BytePair, Kind, Model, Named, Normalizer, Parts, PrefixSpace, SpaceRules};
+use super::parts::{
+    Alphabet, BertRules, BytePair, Kind, Model, Named, Normalizer, Parts, PrefixSpace, SpaceRules, UnigramWords,
+};
 use super::patterns::Family;
 use crate::error::{Error, Excerpt, Result, collected, reserve};
 use crate::format::{Metadata, Value};
@@ -64,7 +66,7 @@ fn unigram<'a>(meta: &'a Metadata, tokens: Tokens<'a>) -> Result<Parts<'a>> {
     let mut spaces = read_spaces(meta, false)?;
     // Where runs of spaces become one, every word begins with one, the first too, whatever the file says (as in llama.cpp).
     spaces.prefix |= spaces.squeeze;
-    let model = Model::Unigram { scores: read_scores(meta)?, spaces };
+    let model = Model::Unigram { scores: read_scores(meta)?, words: UnigramWords::Text(spaces) };
     assemble(meta, tokens, model, defaults, &Additions { eos: true, normalizer, ..Additions::NONE })
 }
 
@@ -210,15 +212,8 @@ fn read_kinds(meta: &Metadata) -> Result<Option<Vec<Kind>>> {
     let Some(numbers) = meta.scalars(KINDS)? else { return Ok(None) };
     let mut kinds = reserve(numbers.len(), "token kinds")?;
     for number in numbers {
-        kinds.push(match integer(&number) {
-            Some(1) => Kind::Normal,
-            Some(2) => Kind::Unknown,
-            Some(3) => Kind::Control,
-            Some(4) => Kind::UserDefined,
-            Some(0 | 5) => Kind::Unused,
-            Some(6) => Kind::Byte,
-            _ => return Err(meta.bad(KINDS, &format!("has the unknown kind {number:?}"))),
-        });
+        let kind = integer(&number).and_then(Kind::of_number);
+        kinds.push(kind.ok_or_else(|| meta.bad(KINDS, &format!("has the unknown kind {number:?}")))?);
     }
     Ok(Some(kinds))
 }

@@ -57,6 +57,7 @@ pub struct Tokenizer {
     specials: Specials,
     bos: Option<u32>,
     eos: Option<u32>,
+    separator: Option<u32>,
     prefix: Vec<u32>,
     suffix: Vec<u32>,
     generation_ends: Vec<i32>,
@@ -80,20 +81,17 @@ impl Algorithm {
             Model::SentencePiece { scores, spaces } => {
                 Algorithm::SentencePiece(SentencePiece::build(parts, scores, *spaces, vocabulary)?)
             }
-            Model::Unigram { scores, spaces } => {
-                Algorithm::Unigram(Unigram::build(parts, scores, *spaces, vocabulary)?)
-            }
+            Model::Unigram { scores, words } => Algorithm::Unigram(Unigram::build(parts, scores, words, vocabulary)?),
             Model::WordPiece => Algorithm::WordPiece(WordPiece::build(parts, vocabulary)?),
         })
     }
 
     /// Where text has a space in front that was not in it. Those of WordPiece have one before each word, so that the first tells nothing.
     fn prefix_scope(&self) -> PrefixScope {
-        let of_every_text = |prefix: bool| if prefix { PrefixScope::EveryText } else { PrefixScope::Never };
         match self {
             Algorithm::BytePair { bpe, .. } => bpe.prefix_space().scope,
-            Algorithm::SentencePiece(model) => of_every_text(model.spaces().prefix),
-            Algorithm::Unigram(model) => of_every_text(model.spaces().prefix),
+            Algorithm::SentencePiece(model) => model.spaces().prefix_scope(),
+            Algorithm::Unigram(model) => model.prefix_scope(),
             Algorithm::WordPiece(_) => PrefixScope::Beginning,
         }
     }
@@ -163,6 +161,7 @@ impl Tokenizer {
             normal: Normal::build(parts)?,
             bos: parts.named.bos,
             eos: parts.named.eos,
+            separator: parts.named.separator,
             prefix: copied(&parts.prefix, TOKENS_OF_TEXT)?,
             suffix: copied(&parts.suffix, TOKENS_OF_TEXT)?,
             names_words: true,
@@ -244,7 +243,7 @@ impl Tokenizer {
         let text = normalized.as_deref().unwrap_or(text);
         let (words, bpe) = match &self.algorithm {
             Algorithm::SentencePiece(model) => return model.encode(text, first, &self.vocabulary, out),
-            Algorithm::Unigram(model) => return model.encode(text, first, &self.vocabulary, out),
+            Algorithm::Unigram(model) => return model.encode(text, before, &self.vocabulary, out),
             Algorithm::WordPiece(model) => return model.encode(text, &self.vocabulary, out),
             Algorithm::BytePair { words, bpe } => (words, bpe),
         };

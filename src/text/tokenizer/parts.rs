@@ -83,8 +83,8 @@ pub enum Model<'a> {
     Unigram {
         /// One score a token, no NaN.
         scores: Vec<f32>,
-        /// What is done to spaces.
-        spaces: SpaceRules,
+        /// What is done to spaces, and what pieces stay within.
+        words: UnigramWords<'a>,
     },
     /// WordPiece: the longest piece that a word begins with, then the longest that goes on. Tokens that begin a word have U+2581 in front
     /// (`▁play`, `ing`, where BERT's own files have `play`, `##ing`).
@@ -159,6 +159,49 @@ pub struct SpaceRules {
     pub squeeze: bool,
 }
 
+/// The stretches of text that pieces of a unigram model stay within.
+pub enum UnigramWords<'a> {
+    /// SentencePiece's: all of a text, with these rules for spaces.
+    Text(SpaceRules),
+    /// Those of tokenizer.json.
+    Steps {
+        /// What is done to spaces.
+        spaces: SpaceSteps,
+        /// How text is cut then, step by step.
+        cuts: Cow<'a, [Rule<'a>]>,
+    },
+}
+
+/// What tokenizer.json has done to the spaces of a text, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceSteps {
+    /// Drop white space at the beginning.
+    pub strip_start: bool,
+    /// Drop it at the end.
+    pub strip_end: bool,
+    /// What becomes of spaces within.
+    pub runs: Runs,
+    /// Where a space is put in front.
+    pub prefix_space: PrefixSpace,
+}
+
+impl SpaceSteps {
+    /// Nothing at all.
+    pub const NONE: SpaceSteps =
+        SpaceSteps { strip_start: false, strip_end: false, runs: Runs::Kept, prefix_space: PrefixSpace::NEVER };
+}
+
+/// What becomes of runs of spaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// They stay.
+    Kept,
+    /// Each becomes one space.
+    Joined,
+    /// Each run of white space of any kind becomes one space, none at the ends of a text or in front of U+2581.
+    BetweenWords,
+}
+
 /// What is done to text before it is cut into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Normalizer<'a> {
@@ -184,16 +227,25 @@ pub struct BertRules {
 /// What a token is for; the numbers are those of `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A piece of text that the model's algorithm builds (1).
-    Normal,
-    /// Stands for text that the vocabulary cannot spell (2).
-    Unknown,
-    /// Structure, not text: begin, end, roles (3).
-    Control,
-    /// Text that is always cut out whole before the algorithm runs (4).
-    UserDefined,
-    /// A hole: never produced from text (0 and 5).
-    Unused,
-    /// One byte, for text that no other token spells (6).
-    Byte,
+    /// A piece of text that the model's algorithm builds.
+    Normal = 1,
+    /// Stands for text that the vocabulary cannot spell.
+    Unknown = 2,
+    /// Structure, not text: begin, end, roles.
+    Control = 3,
+    /// Text that is always cut out whole before the algorithm runs.
+    UserDefined = 4,
+    /// A hole: never produced from text. Files also call it 0.
+    Unused = 5,
+    /// One byte, for text that no other token spells.
+    Byte = 6,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] = [Kind::Normal, Kind::Unknown, Kind::Control, Kind::UserDefined, Kind::Unused, Kind::Byte];
+
+    /// The kind that has `number` in a file.
+    pub fn of_number(number: i64) -> Option<Kind> {
+        if number == 0 { Some(Kind::Unused) } else { Kind::ALL.into_iter().find(|&kind| kind as i64 == number) }
+    }
 }

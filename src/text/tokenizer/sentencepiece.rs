@@ -39,7 +39,7 @@ impl SentencePiece {
             by_bytes: Index::build(normal(), |token| vocabulary.bytes(token))?,
             longest: normal().map(|token| vocabulary.bytes(token).len()).max().unwrap_or(0),
             words_apart: normal().all(|token| word_end(vocabulary.bytes(token)).is_none()),
-            fallback: Fallback::new(vocabulary, parts.named.unknown),
+            fallback: Fallback::new(vocabulary, parts.named.unknown)?,
             spaces,
         })
     }

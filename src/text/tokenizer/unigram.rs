@@ -1,14 +1,16 @@
 //! SentencePiece's unigram models: of all ways to cut a text into pieces, the one whose scores add up to most.
 //!
-//! `tokenizer.ggml.model` = "t5". The method is that of SentencePiece's `unigram_model.cc` (Viterbi over the places of a text; Kudo,
+//! `tokenizer.ggml.model` = "t5", or `Unigram` in tokenizer.json. The method is that of SentencePiece's `unigram_model.cc` (Viterbi over the places of a text; Kudo,
 //! arXiv:1804.10959), with sums of 64 bits as in the `tokenizers` library. Text is matched with plain spaces, because
 //! [`Vocabulary`] holds tokens so.
 
+use super::Before;
 use super::TOKENS_OF_TEXT;
 use super::fallback::Fallback;
 use super::finder::Finder;
 use super::merge::NONE;
-use super::parts::{Kind, Parts, SpaceRules};
+use super::parts::{Kind, Parts, PrefixScope, SpaceRules, SpaceSteps, UnigramWords};
+use super::pretokenizer::Pretokenizer;
 use super::sentencepiece::check_scores;
 use super::spaces::word_end;
 use super::vocabulary::Vocabulary;
@@ -26,7 +28,22 @@ pub(super) struct Unigram {
     /// Whether no token holds a space behind anything but spaces, so that no piece reaches from word to word.
     words_apart: bool,
     fallback: Fallback,
-    spaces: SpaceRules,
+    words: Words,
+}
+
+/// [`UnigramWords`], ready to cut.
+enum Words {
+    Text(SpaceRules),
+    Steps(SpaceSteps, Pretokenizer),
+}
+
+impl Words {
+    fn new(words: &UnigramWords) -> Result<Words> {
+        Ok(match words {
+            UnigramWords::Text(rules) => Words::Text(*rules),
+            UnigramWords::Steps { spaces, cuts } => Words::Steps(*spaces, Pretokenizer::new(cuts)?),
+        })
+    }
 }
 
 /// The best way to a place in a word.
@@ -51,7 +68,12 @@ impl Best {
 
 impl Unigram {
     /// A model with `scores`, one a token of `vocabulary`, which is that of `parts`.
-    pub(super) fn build(parts: &Parts, scores: &[f32], spaces: SpaceRules, vocabulary: &Vocabulary) -> Result<Unigram> {
+    pub(super) fn build(
+        parts: &Parts,
+        scores: &[f32],
+        words: &UnigramWords,
+        vocabulary: &Vocabulary,
+    ) -> Result<Unigram> {
         check_scores(parts, scores)?;
         let normal = || vocabulary.kinds().filter(|&(_, kind)| kind == Kind::Normal).map(|(token, _)| token);
         let lowest = normal().map(|token| scores[token as usize]).fold(f32::INFINITY, f32::min);
@@ -60,26 +82,47 @@ impl Unigram {
             scores: copied(scores, "token scores")?,
             unknown_score: f64::from(lowest) - UNKNOWN_PENALTY,
             words_apart: normal().all(|token| word_end(vocabulary.bytes(token)).is_none()),
-            fallback: Fallback::new(vocabulary, parts.named.unknown),
-            spaces,
+            fallback: Fallback::new(vocabulary, parts.named.unknown)?,
+            words: Words::new(words)?,
         })
     }
 
-    /// The rules for spaces.
-    pub(super) fn spaces(&self) -> SpaceRules {
-        self.spaces
+    /// Where text has a space in front that was not in it.
+    pub(super) fn prefix_scope(&self) -> PrefixScope {
+        match &self.words {
+            Words::Text(rules) => rules.prefix_scope(),
+            Words::Steps(spaces, _) => spaces.prefix_space.scope,
+        }
     }
 
-    /// Appends the tokens of `text`; `first` when it begins the input or follows a special token.
-    pub(super) fn encode(&self, text: &str, first: bool, words: &Vocabulary, out: &mut Vec<i32>) -> Result<()> {
-        let text = self.spaces.apply(text, first)?;
-        let mut after_unknown = false;
+    /// Appends the tokens of `text`, which stands behind `before`.
+    pub(super) fn encode(&self, text: &str, before: Before, words: &Vocabulary, out: &mut Vec<i32>) -> Result<()> {
         let mut path = Vec::new();
-        let mut rest = &*text;
+        match &self.words {
+            Words::Text(rules) => {
+                let text = rules.apply(text, before != Before::Text)?;
+                self.encode_stretch(&text, words, &mut path, out)
+            }
+            Words::Steps(spaces, cuts) => {
+                let text = spaces.apply(text)?;
+                if text.is_empty() {
+                    return Ok(());
+                }
+                let text = spaces.prefix_space.put(text, before)?;
+                let stretches = cuts.split(&text)?;
+                stretches.into_iter().try_for_each(|place| self.encode_stretch(&text[place], words, &mut path, out))
+            }
+        }
+    }
+
+    /// Appends the tokens of `text`, which no piece leaves. One unknown token stands for all neighbouring characters that need it.
+    fn encode_stretch(&self, text: &str, words: &Vocabulary, path: &mut Vec<Piece>, out: &mut Vec<i32>) -> Result<()> {
+        let mut after_unknown = false;
+        let mut rest = text;
         while !rest.is_empty() {
             let end = if self.words_apart { word_end(rest.as_bytes()) } else { None };
             let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
-            self.find_best(word, words, &mut path)?;
+            self.find_best(word, words, path)?;
             for piece in path.iter().rev() {
                 match piece.token {
                     NONE => self.fallback.encode(&word.as_bytes()[piece.bytes()], &mut after_unknown, out)?,

@@ -1,19 +1,20 @@
 //! The parts of a tokenizer from `tokenizer.json` and the files beside it, as the crate `tokenizers` reads them.
 //!
-//! Byte-pair vocabularies, byte-level ones and those with characters and bytes to fall back on. `words` reads how text is normalized and
-//! cut, `added` the tokens that are no result of merges. What would change the tokens of a text and is not known is refused by name.
+//! Byte-pair vocabularies, byte-level ones and those with characters and bytes to fall back on, unigram models and BERT's WordPiece. `models` reads
+//! what each has of its own, `words` how text is normalized and cut, `added` the tokens that no model makes. What would change the tokens of a text and is not known is refused by name.
 
 mod added;
+mod models;
 mod words;
 
-use super::parts::{Alphabet, BytePair, Kind, Model, Named, Parts, WholeWords};
+use super::parts::{Alphabet, Kind, Model, Named, Parts};
 use super::vocabulary::STEP_TOKENS;
 use super::{Tokenizer, export};
-use crate::error::{Error, Excerpt, Progress, Result, collected, filled, push, room, share};
+use crate::error::{Error, Excerpt, Progress, Result, collected, extend, filled, push, room, share};
 use crate::format::limits::VOCAB;
 use crate::format::{Document, Item, Metadata};
 use hashbrown::HashMap;
-use std::borrow::Cow;
+use models::{Respelt, Type};
 use words::Words;
 
 /// The file, in messages.
@@ -38,9 +39,9 @@ impl Tokenizer {
     /// embedding has `rows` rows; `progress` hears how far it has come.
     pub fn from_json(files: &Files, rows: usize, progress: &mut Progress) -> Result<(Tokenizer, Metadata)> {
         let model = files.tokenizer.root().get("model").ok_or_else(|| bad("`model` is missing"))?;
-        check_model(model)?;
-        let words = Words::read(files.tokenizer.root())?;
-        let parts = read(files, model, &words, &mut share(progress, 0.0, 0.3))?;
+        let words = Words::read(files.tokenizer.root(), Type::of(model)?)?;
+        let mut respelt = Respelt::default();
+        let parts = read(files, model, &words, &mut respelt, &mut share(progress, 0.0, 0.3))?;
         let tokenizer = Tokenizer::new(&parts, &mut share(progress, 0.3, 1.0)).map_err(|error| match error {
             Error::Metadata { key, problem } => Error::Format(format!("{key} {problem}")),
             other => other,
@@ -49,44 +50,55 @@ impl Tokenizer {
     }
 }
 
-fn read<'a>(files: &Files<'a>, model: Item<'a>, words: &'a Words, progress: &mut Progress) -> Result<Parts<'a>> {
+fn read<'a>(
+    files: &Files<'a>,
+    model: Item<'a>,
+    words: &'a Words,
+    respelt: &'a mut Respelt,
+    progress: &mut Progress,
+) -> Result<Parts<'a>> {
     let root = files.tokenizer.root();
-    let byte_fallback = model.get("byte_fallback").and_then(Item::flag) == Some(true);
+    let kind = Type::of(model)?;
     let mut tokens = Tokens::default();
-    tokens.read(model, progress)?;
-    let unknown = model.get("unk_token").and_then(Item::text).and_then(|text| tokens.find(text));
-    if let (Some(unknown), Alphabet::Escaped) = (unknown, words.alphabet) {
+    let mut scores = match kind {
+        Type::Unigram => tokens.read_scored(model, progress)?,
+        Type::BytePair | Type::WordPiece => {
+            tokens.read(model, progress)?;
+            Vec::new()
+        }
+    };
+    let unknown = models::unknown(kind, model, &tokens)?.filter(|_| words.alphabet == Alphabet::Escaped);
+    if let Some(unknown) = unknown {
         tokens.kinds[unknown as usize] = Kind::Unknown;
     }
-    if byte_fallback {
+    if models::falls_back(model) {
         tokens.mark_bytes();
-    }
-    if words.alphabet == Alphabet::Escaped
-        && unknown.is_some()
-        && !byte_fallback
-        && let Some(fuses) = model.get("fuse_unk").filter(|fuses| fuses.flag() == Some(false))
-    {
-        return Err(unsupported("`fuse_unk`", fuses));
     }
     let strips = added::read(root, &mut tokens)?;
     let (prefix, suffix) = added::around(root, files.config.map(Document::root), &tokens)?;
-    let named = named(files, &tokens, unknown.filter(|_| words.alphabet == Alphabet::Escaped))?;
-    let always = model.get("ignore_merges").and_then(Item::flag) == Some(true);
+    let named = named(files, &tokens, kind, unknown)?;
+    let model = match kind {
+        Type::BytePair => models::byte_pair(model, words, unknown)?,
+        Type::Unigram => {
+            // Tokens that were added have no score, and need none.
+            let more = tokens.texts.len().saturating_sub(scores.len());
+            extend(&mut scores, &filled(more, 0.0, TOKENS)?, TOKENS)?;
+            models::unigram(scores, words)?
+        }
+        Type::WordPiece => {
+            tokens.texts = respelt.fill(&tokens)?;
+            Model::WordPiece
+        }
+    };
     Ok(Parts {
         origin: "tokenizer.json: ",
-        model: Model::BytePair(BytePair {
-            alphabet: words.alphabet,
-            merges: merges(model)?,
-            words: Cow::Owned(words.rules()?),
-            whole_words: if always { WholeWords::Always } else { WholeWords::Never },
-            prefix_space: words.prefix_space,
-        }),
+        model,
         tokens: tokens.texts,
         kinds: Some(tokens.kinds),
         named,
         prefix,
         suffix,
-        normalizer: words.normalizer,
+        normalizer: words.normalizer(),
         strips_before: strips.before,
         strips_after: strips.after,
     })
@@ -98,20 +110,6 @@ fn bad(problem: &str) -> Error {
 
 fn unsupported(what: &str, value: Item) -> Error {
     Error::Unsupported(format!("{FILE}: {what} {value} is not supported"))
-}
-
-/// Refuses models of other kinds, and settings of this one that are not known.
-fn check_model(model: Item) -> Result<()> {
-    if let Some(kind) = model.get("type").filter(|kind| kind.text() != Some("BPE")) {
-        return Err(unsupported("a model of type", kind));
-    }
-    for name in ["dropout", "continuing_subword_prefix", "end_of_word_suffix"] {
-        let value = model.get(name).filter(|value| value.number() != Some(0.0) && value.text() != Some(""));
-        if let Some(value) = value {
-            return Err(unsupported(&format!("`{name}`"), value));
-        }
-    }
-    Ok(())
 }
 
 /// Token texts and kinds by their ids.
@@ -138,6 +136,29 @@ impl<'a> Tokens<'a> {
             self.set(text, id as u32, Kind::Normal)?;
         }
         Ok(())
+    }
+
+    /// Reads the vocabulary of a unigram model, in which texts and scores stand by their ids, and gives the scores.
+    fn read_scored(&mut self, model: Item<'a>, progress: &mut Progress) -> Result<Vec<f32>> {
+        let entries = || model.get("vocab").and_then(Item::elements).ok_or_else(|| bad("`vocab` is no list"));
+        let count = entries()?.count();
+        if count > VOCAB {
+            return Err(bad(&format!("`vocab` has {count} tokens, at most {VOCAB} are supported")));
+        }
+        let mut scores = Vec::new();
+        for (id, entry) in entries()?.enumerate() {
+            if id.is_multiple_of(STEP_TOKENS) {
+                progress(id as f32 / count as f32)?;
+            }
+            let mut sides = entry.elements().into_iter().flatten();
+            let (text, score) = (sides.next().and_then(Item::text), sides.next().and_then(Item::number));
+            let (Some(text), Some(score), None) = (text, score, sides.next()) else {
+                return Err(bad(&format!("token {id} of `vocab` is not a text with its score")));
+            };
+            self.set(text, id as u32, Kind::Normal)?;
+            push(&mut scores, score as f32, TOKENS)?;
+        }
+        Ok(scores)
     }
 
     /// The token with this text.
@@ -175,32 +196,11 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// The sides of each merge: lists of two texts, or in older files one text with a space between.
-fn merges<'a>(model: Item<'a>) -> Result<Vec<(&'a [u8], &'a [u8])>> {
-    let listed = model.get("merges").and_then(Item::elements).ok_or_else(|| bad("`merges` is no list"))?;
-    let mut merges = Vec::new();
-    for (rank, merge) in listed.enumerate() {
-        let sides = match merge.text() {
-            Some(text) => text.split_once(' '),
-            None => {
-                let mut sides = merge.elements().into_iter().flatten().map(Item::text);
-                match (sides.next(), sides.next(), sides.next()) {
-                    (Some(Some(left)), Some(Some(right)), None) => Some((left, right)),
-                    _ => None,
-                }
-            }
-        };
-        let (left, right) = sides.ok_or_else(|| bad(&format!("merge {rank} ({merge}) is not two tokens")))?;
-        push(&mut merges, (left.as_bytes(), right.as_bytes()), MERGES)?;
-    }
-    Ok(merges)
-}
-
 /// Most tokens that end generation.
 const MOST_ENDS: usize = 3;
 
-/// The tokens with a part of their own. Of those that end generation one ends a text, by the tokenizer's configuration or as the first listed.
-fn named(files: &Files, tokens: &Tokens, unknown: Option<u32>) -> Result<Named> {
+/// The tokens with a part of their own. What begins a text of BERT's is called `cls_token`. Of those that end generation one ends a text, by the tokenizer's configuration or as the first listed.
+fn named(files: &Files, tokens: &Tokens, kind: Type, unknown: Option<u32>) -> Result<Named> {
     let named = |name: &str| {
         let token = files.config?.root().get(name)?;
         tokens.find(token.text().or_else(|| token.get("content")?.text())?)
@@ -213,5 +213,6 @@ fn named(files: &Files, tokens: &Tokens, unknown: Option<u32>) -> Result<Named> 
         return Err(Error::Unsupported(format!("{count} tokens end generation, at most {MOST_ENDS} are supported")));
     }
     let (eot, eom) = (ends.first().copied(), ends.get(1).copied());
-    Ok(Named { unknown, bos: named("bos_token"), eos, eot, eom, separator: named("sep_token") })
+    let bos = named("bos_token").or_else(|| named("cls_token").filter(|_| kind == Type::WordPiece));
+    Ok(Named { unknown, bos, eos, eot, eom, separator: named("sep_token") })
 }

@@ -1,13 +1,17 @@
 //! How `tokenizer.json` has text normalized and cut into words.
 //!
+//! A character map (`Precompiled`) is read as SentencePiece reads it; the crate `tokenizers` takes the shortest match within a grapheme of up to
+//! five bytes, and leaves out the rest.
+//!
 //! Patterns there are those of the regular expressions of Oniguruma; ours know no look-around and take linear time. Of the look-aheads that
 //! public files have, `\s+(?!\S)` becomes a rule for spaces; what holds others is refused. Possessive repetitions become plain ones: the
 //! patterns that have them repeat what nothing behind them can match.
 
+use super::models::Type;
 use super::{bad, unsupported};
 use crate::error::{Error, Excerpt, Result, copied_text, push, reserve};
 use crate::format::Item;
-use crate::text::tokenizer::parts::{Alphabet, Normalizer, PrefixScope, PrefixSpace};
+use crate::text::tokenizer::parts::{Alphabet, BertRules, Normalizer, PrefixScope, PrefixSpace, Runs, SpaceSteps};
 use crate::text::tokenizer::{Rule, Spaces};
 
 /// What memory is for.
@@ -28,46 +32,83 @@ pub(super) struct Words {
     patterns: Vec<(String, Spaces)>,
     /// Spelling of the normal tokens.
     pub(super) alphabet: Alphabet,
-    /// What is done to text first.
-    pub(super) normalizer: Normalizer<'static>,
-    /// Where a space is put in front of text.
-    pub(super) prefix_space: PrefixSpace,
+    /// What is done to characters first.
+    characters: Characters,
+    /// What is done to spaces then.
+    pub(super) spaces: SpaceSteps,
+    /// How far the steps have come.
+    stage: Stage,
 }
 
-/// Whether spaces are turned into U+2581.
-#[derive(Clone, Copy, PartialEq)]
-enum Escapes {
-    No,
-    Yes,
+/// What is done to characters.
+enum Characters {
+    Nothing,
+    Nfc,
+    Charsmap(Vec<u8>),
+    Bert(BertRules),
+}
+
+/// The steps that text takes, in the order in which they are understood.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Stage {
+    /// Nothing is done yet.
+    Raw,
+    /// Characters are what they will be.
+    Characters,
+    /// No white space stands at the ends that lose it.
+    Stripped,
+    /// Runs of spaces are what they will be.
+    Runs,
+    /// Words are told apart as BERT does.
+    Words,
+    /// Spaces are U+2581.
+    Escaped,
 }
 
 impl Words {
-    /// Reads `normalizer` and `pre_tokenizer`.
-    pub(super) fn read(root: Item) -> Result<Words> {
+    /// Reads `normalizer` and `pre_tokenizer` for a model of type `model`.
+    pub(super) fn read(root: Item, model: Type) -> Result<Words> {
         let mut words = Words {
             patterns: Vec::new(),
             alphabet: Alphabet::Escaped,
-            normalizer: Normalizer::None,
-            prefix_space: PrefixSpace::NEVER,
+            characters: Characters::Nothing,
+            spaces: SpaceSteps::NONE,
+            stage: Stage::Raw,
         };
-        let mut escapes = Escapes::No;
         for step in steps(root.get("normalizer"), "normalizers")? {
-            words.normalize(step, &mut escapes)?;
+            words.normalize(step)?;
         }
         for step in steps(root.get("pre_tokenizer"), "pretokenizers")? {
-            words.cut(step, &mut escapes)?;
+            words.cut(step)?;
         }
-        if words.alphabet == Alphabet::Escaped && escapes == Escapes::No {
-            return Err(Error::Unsupported(
-                "tokenizer.json: tokens that spell spaces as such are not supported".into(),
-            ));
+        match words.problem(model) {
+            None => Ok(words),
+            Some(problem) => Err(Error::Unsupported(format!("tokenizer.json: {problem} are not supported"))),
         }
-        if words.alphabet == Alphabet::ByteLevel && escapes == Escapes::Yes {
-            return Err(Error::Unsupported(
-                "tokenizer.json: bytes of text with U+2581 for spaces are not supported".into(),
-            ));
+    }
+
+    /// Steps that a model of type `model` does not take together.
+    fn problem(&self, model: Type) -> Option<&'static str> {
+        let spaces = SpaceSteps { prefix_space: self.spaces.prefix_space, ..SpaceSteps::NONE };
+        match (model, self.alphabet) {
+            (Type::BytePair, Alphabet::ByteLevel) => (self.spaces != SpaceSteps::NONE
+                || self.stage > Stage::Characters)
+                .then_some("bytes of text whose spaces are no longer as they were"),
+            (Type::Unigram, Alphabet::ByteLevel) => Some("unigram models of bytes"),
+            (Type::BytePair | Type::Unigram, Alphabet::Escaped) if self.stage < Stage::Escaped => {
+                Some("tokens that spell spaces as such")
+            }
+            (Type::BytePair, Alphabet::Escaped) => {
+                (self.spaces != spaces).then_some("merges of text that loses spaces")
+            }
+            (Type::Unigram, Alphabet::Escaped) => None,
+            (Type::WordPiece, _) => {
+                let is_bert = matches!(self.characters, Characters::Bert(_)) && self.stage == Stage::Words;
+                let is_all = self.spaces == SpaceSteps::NONE && self.patterns.is_empty();
+                (!is_bert || !is_all || self.alphabet != Alphabet::Escaped)
+                    .then_some("WordPiece models of other words than BERT's")
+            }
         }
-        Ok(words)
     }
 
     /// The rules by which words are cut.
@@ -77,20 +118,64 @@ impl Words {
         Ok(rules)
     }
 
-    fn normalize(&mut self, step: Item, escapes: &mut Escapes) -> Result<()> {
-        let is = |name: &str, value: &str| step.get(name).and_then(Item::text) == Some(value);
-        match step.get("type").and_then(Item::text) {
-            Some("NFC") if *escapes == Escapes::No => self.normalizer = Normalizer::Nfc,
-            Some("Prepend") if is("prepend", ESCAPED) => {
-                self.prefix_space = PrefixSpace { scope: PrefixScope::EveryText, unless_there: false };
-            }
-            Some("Replace") if is_space(step) && is("content", ESCAPED) => *escapes = Escapes::Yes,
-            _ => return Err(unsupported("the normalizer", step.get("type").unwrap_or(step))),
+    /// What is done to text before it is cut.
+    pub(super) fn normalizer(&self) -> Normalizer<'_> {
+        match &self.characters {
+            Characters::Nothing => Normalizer::None,
+            Characters::Nfc => Normalizer::Nfc,
+            Characters::Charsmap(map) => Normalizer::Charsmap(map),
+            Characters::Bert(rules) => Normalizer::Bert(*rules),
         }
+    }
+
+    fn normalize(&mut self, step: Item) -> Result<()> {
+        let is = |name: &str, value: &str| step.get(name).and_then(Item::text) == Some(value);
+        let flag = |name: &str| step.get(name).and_then(Item::flag);
+        let stage = match step.get("type").and_then(Item::text) {
+            Some("NFC") => {
+                self.characters = Characters::Nfc;
+                Stage::Characters
+            }
+            Some("Precompiled") => {
+                let map = step.get("precompiled_charsmap").and_then(Item::text).map(base64).transpose()?.flatten();
+                let map = map.ok_or_else(|| bad("`precompiled_charsmap` is not in base64"))?;
+                self.characters = if map.is_empty() { Characters::Nothing } else { Characters::Charsmap(map) };
+                Stage::Characters
+            }
+            Some("BertNormalizer")
+                if flag("clean_text") != Some(false) && flag("handle_chinese_chars") != Some(false) =>
+            {
+                let lowercase = flag("lowercase").unwrap_or(true);
+                let strip_accents = flag("strip_accents").unwrap_or(lowercase);
+                self.characters = Characters::Bert(BertRules { lowercase, strip_accents });
+                Stage::Characters
+            }
+            Some("Strip") => {
+                self.spaces.strip_start = flag("strip_left").unwrap_or(true);
+                self.spaces.strip_end = flag("strip_right").unwrap_or(true);
+                Stage::Stripped
+            }
+            Some("Replace") if is_runs(step) && (is("content", ESCAPED) || is("content", " ")) => {
+                self.spaces.runs = Runs::Joined;
+                Stage::Runs
+            }
+            Some("Prepend") if is("prepend", ESCAPED) => {
+                self.spaces.prefix_space = PrefixSpace { scope: PrefixScope::EveryText, unless_there: false };
+                return Ok(());
+            }
+            Some("Replace") if is_space(step) && is("content", ESCAPED) => Stage::Escaped,
+            _ => return Err(unsupported("the normalizer", step.get("type").unwrap_or(step))),
+        };
+        // In another order they would do something else, as they would behind a space that was put in front.
+        let prefixes = self.spaces.prefix_space != PrefixSpace::NEVER;
+        if stage <= self.stage || prefixes && stage != Stage::Escaped {
+            return Err(unsupported("at its place the normalizer", step.get("type").unwrap_or(step)));
+        }
+        self.stage = stage;
         Ok(())
     }
 
-    fn cut(&mut self, step: Item, escapes: &mut Escapes) -> Result<()> {
+    fn cut(&mut self, step: Item) -> Result<()> {
         let flag = |name: &str, default: bool| step.get(name).and_then(Item::flag).unwrap_or(default);
         match step.get("type").and_then(Item::text) {
             Some("ByteLevel") if !flag("add_prefix_space", true) => {
@@ -99,27 +184,48 @@ impl Words {
             }
             Some("ByteLevel") => Err(unsupported("`add_prefix_space` of", step.get("type").unwrap_or(step))),
             Some("Digits") => self.pattern(if flag("individual_digits", false) { r"\p{N}" } else { r"\p{N}+" }),
-            Some("Split") => self.split(step, *escapes),
-            Some("Metaspace") if step.get("replacement").and_then(Item::text) == Some(ESCAPED) => {
-                *escapes = Escapes::Yes;
-                let scheme = step.get("prepend_scheme").and_then(Item::text);
-                let scope = match scheme.unwrap_or(if flag("add_prefix_space", true) { "always" } else { "never" }) {
-                    "always" => PrefixScope::EveryText,
-                    "first" => PrefixScope::Beginning,
-                    "never" => PrefixScope::Never,
-                    _ => return Err(unsupported("a metaspace", step.get("prepend_scheme").unwrap_or(step))),
-                };
-                self.prefix_space = PrefixSpace { scope, unless_there: true };
-                if flag("split", true) { self.pattern(" [^ ]*|[^ ]+") } else { Ok(()) }
+            Some("Split") => self.split(step),
+            Some("BertPreTokenizer") if self.stage <= Stage::Characters => {
+                self.stage = Stage::Words;
+                Ok(())
             }
+            Some("WhitespaceSplit") if self.stage < Stage::Words && self.patterns.is_empty() => {
+                self.spaces.runs = Runs::BetweenWords;
+                Ok(())
+            }
+            Some("Metaspace") if step.get("replacement").and_then(Item::text) == Some(ESCAPED) => self.metaspace(step),
             _ => Err(unsupported("the pre-tokenizer", step.get("type").unwrap_or(step))),
         }
     }
 
+    fn metaspace(&mut self, step: Item) -> Result<()> {
+        let flag = |name: &str, default: bool| step.get(name).and_then(Item::flag).unwrap_or(default);
+        let scheme = step.get("prepend_scheme").and_then(Item::text);
+        let scope = match scheme.unwrap_or(if flag("add_prefix_space", true) { "always" } else { "never" }) {
+            "always" => PrefixScope::EveryText,
+            "first" => PrefixScope::Beginning,
+            "never" => PrefixScope::Never,
+            _ => return Err(unsupported("a metaspace", step.get("prepend_scheme").unwrap_or(step))),
+        };
+        let splits = flag("split", true);
+        let is_behind_words = self.spaces.runs == Runs::BetweenWords;
+        let cuts_before = is_behind_words || !self.patterns.is_empty();
+        // Every piece that was cut before gets a space of its own, or none does: only between words that is where one was.
+        if cuts_before && scope == PrefixScope::EveryText && !(is_behind_words && splits)
+            || is_behind_words && scope != PrefixScope::EveryText
+            || self.spaces.prefix_space != PrefixSpace::NEVER
+        {
+            return Err(unsupported("at its place the pre-tokenizer", step.get("type").unwrap_or(step)));
+        }
+        self.stage = Stage::Escaped;
+        self.spaces.prefix_space = PrefixSpace { scope, unless_there: true };
+        if splits { self.pattern(" [^ ]*|[^ ]+") } else { Ok(()) }
+    }
+
     /// A cut at every match of a pattern.
-    fn split(&mut self, step: Item, escapes: Escapes) -> Result<()> {
+    fn split(&mut self, step: Item) -> Result<()> {
         // Where a space is something else by then, there is nothing to cut.
-        if is_space(step) && escapes == Escapes::Yes {
+        if is_space(step) && self.stage == Stage::Escaped {
             return Ok(());
         }
         let behaviour = step.get("behavior").and_then(Item::text);
@@ -181,6 +287,38 @@ fn steps<'a>(component: Option<Item<'a>>, list: &str) -> Result<Vec<Item<'a>>> {
 /// Whether the pattern of a step is a space.
 fn is_space(step: Item) -> bool {
     step.get("pattern").and_then(|pattern| pattern.get("String")).and_then(Item::text) == Some(" ")
+}
+
+/// Whether the pattern of a step is a run of spaces.
+fn is_runs(step: Item) -> bool {
+    step.get("pattern").and_then(|pattern| pattern.get("Regex")).and_then(Item::text) == Some(" {2,}")
+}
+
+/// The bytes that `text` stands for; `None` if it is not in base64 (RFC 4648, with its padding).
+fn base64(text: &str) -> Result<Option<Vec<u8>>> {
+    let digit = |byte: u8| match byte {
+        b'A'..=b'Z' => Some(byte - b'A'),
+        b'a'..=b'z' => Some(byte - b'a' + 26),
+        b'0'..=b'9' => Some(byte - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let digits = text.trim_end_matches('=').as_bytes();
+    if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
+        return Ok(None);
+    }
+    let mut bytes = reserve(text.len() / 4 * 3, "a character map")?;
+    for group in digits.chunks(4) {
+        let mut bits = 0;
+        for &byte in group {
+            let Some(digit) = digit(byte) else { return Ok(None) };
+            bits = bits << 6 | u32::from(digit);
+        }
+        let [_, whole @ ..] = (bits << (6 * (4 - group.len()))).to_be_bytes();
+        bytes.extend_from_slice(&whole[..group.len() - 1]);
+    }
+    Ok(Some(bytes))
 }
 
 /// A pattern for `text` itself.
@@ -247,7 +385,7 @@ mod tests {
     use crate::format::Document;
 
     fn words(json: &str) -> Result<Words> {
-        Words::read(Document::read(json.as_bytes(), "tokenizer.json").unwrap().root())
+        Words::read(Document::read(json.as_bytes(), "tokenizer.json").unwrap().root(), Type::BytePair)
     }
 
     #[test]
@@ -279,9 +417,71 @@ mod tests {
                 "`MergedWithNext`",
             ),
             (r#"{"pre_tokenizer": null}"#, "spell spaces as such"),
+            (
+                r#"{"normalizer": {"type": "Strip"}, "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581"}}"#,
+                "that loses spaces",
+            ),
+            (
+                r#"{"normalizer": {"type": "Strip"}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}}"#,
+                "whose spaces are no longer",
+            ),
+            (r#"{"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAA"}}"#, "is not in base64"),
         ] {
             let message = words(json).err().unwrap().to_string();
             assert!(message.contains(name), "{json}: {message}");
+        }
+    }
+
+    #[test]
+    fn steps_that_would_do_something_else_elsewhere_are_refused() {
+        let unigram = |normalizers: &str, cuts: &str| {
+            let json = format!(
+                r#"{{"normalizer": {{"type": "Sequence", "normalizers": [{normalizers}]}},
+                    "pre_tokenizer": {{"type": "Sequence", "pretokenizers": [{cuts}]}}}}"#
+            );
+            Words::read(Document::read(json.as_bytes(), "tokenizer.json").unwrap().root(), Type::Unigram).map(|_| ())
+        };
+        let [strip, prepend, nfc] =
+            ["Strip", "Prepend\", \"prepend\": \"\u{2581}", "NFC"].map(|kind| format!(r#"{{"type": "{kind}"}}"#));
+        let runs = r#"{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}"#;
+        let always = r#"{"type": "Metaspace", "replacement": "\u2581"}"#;
+        let first = r#"{"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first"}"#;
+        let whole = r#"{"type": "Metaspace", "replacement": "\u2581", "split": false}"#;
+        let [digits, spaces, bytes] =
+            ["Digits", "WhitespaceSplit", "ByteLevel\", \"add_prefix_space\": false, \"type\": \"ByteLevel"]
+                .map(|kind| format!(r#"{{"type": "{kind}"}}"#));
+        for (normalizers, cuts) in [
+            (format!("{nfc}, {strip}, {runs}"), always.to_owned()),
+            (String::new(), format!("{spaces}, {always}")),
+            (String::new(), format!("{always}, {digits}")),
+            (String::new(), format!("{digits}, {first}")),
+        ] {
+            assert!(unigram(&normalizers, &cuts).is_ok(), "{normalizers}; {cuts}");
+        }
+        for (normalizers, cuts) in [
+            (format!("{strip}, {nfc}"), always.to_owned()),
+            (format!("{runs}, {strip}"), always.to_owned()),
+            (format!("{prepend}, {strip}"), always.to_owned()),
+            (prepend, always.to_owned()),
+            (String::new(), format!("{digits}, {always}")),
+            (String::new(), format!("{spaces}, {first}")),
+            (String::new(), format!("{spaces}, {whole}")),
+            (String::new(), format!("{always}, {spaces}")),
+            (String::new(), bytes),
+        ] {
+            assert!(unigram(&normalizers, &cuts).is_err(), "{normalizers}; {cuts}");
+        }
+    }
+
+    #[test]
+    fn base64_is_read_with_its_padding_and_nothing_else() {
+        let read = |text: &str| base64(text).unwrap();
+        for (text, bytes) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYmE=", "fooba")] {
+            assert_eq!(read(text).unwrap(), bytes.as_bytes());
+        }
+        assert_eq!(read("+/8A").unwrap(), [0xfb, 0xff, 0]);
+        for wrong in ["Zg", "Zg=", "Z===", "====", "Zm9v\n", "Zm-v", "=Zg="] {
+            assert_eq!(read(wrong), None, "{wrong}");
         }
     }
 }
