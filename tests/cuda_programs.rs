@@ -1,5 +1,6 @@
 //! Programs of all ops in random order on a GPU, against the processor's precise mode and against themselves over graphs, batches and chunks: no op
-//! counts on what stands beside it. On a machine without a GPU the lists of launches alone are made.
+//! counts on what stands beside it. On a machine without a GPU the lists of launches alone are made. Programs with experts, which GPUs do not run yet, are run
+//! on the processor.
 
 #![cfg(feature = "cuda")]
 
@@ -15,7 +16,9 @@ use segno::backend::cuda::{Cuda, supported};
 use segno::backend::{Backend, KvType, cpu};
 use segno::format::{Bytes, Data};
 use segno::kv::Layout;
-use segno::plan::op::{Activation, AttentionKind, Norm, NormKind, RopeId, Rows, Value};
+use segno::plan::op::{
+    Activation, AttentionKind, Experts, Groups, Kind, Norm, NormKind, RopeId, Routing, Rows, Score, Value,
+};
 use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, Weight, validate};
 use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
@@ -31,6 +34,8 @@ struct Builder {
     dtypes: Vec<DType>,
     /// Values with a row for each of the batch that later ops may read.
     live: Vec<ValueId>,
+    /// Whether some units are experts.
+    has_experts: bool,
 }
 
 impl Builder {
@@ -54,7 +59,7 @@ impl Builder {
             logits: ValueId(0),
             idle: [0; Idle::ALL.len()],
         };
-        Builder { random, program, dtypes, live: Vec::new() }
+        Builder { random, program, dtypes, live: Vec::new(), has_experts: false }
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -191,8 +196,62 @@ impl Builder {
         }
     }
 
+    /// Experts of which each row has some, with a shared one beside them at times.
+    fn experts(&mut self, x: ValueId) -> ValueId {
+        let (count, out) = ([1, 3, 8, 12][self.below(4)], [32, 64, 160][self.below(3)]);
+        let chosen = 1 + self.below(count.min(4));
+        let logits = self.project(x, count);
+        let routing = Routing {
+            score: [Score::Softmax, Score::Sigmoid, Score::ChosenSoftmax][self.below(3)],
+            bias: if self.chance(30) { Some(self.vector(count, 0.0, 0.1)) } else { None },
+            groups: (count == 12 && self.chance(50)).then_some(Groups { count: 4, kept: 2 }),
+            normalizes: self.chance(50),
+            scale: [1.0, 1.5][self.below(2)],
+        };
+        let choice = self.value(2 * chosen, Rows::Batch);
+        self.program.values[choice.0].kind = Kind::Choices;
+        self.push(Op::Route { logits, routing, choice });
+        let width = [32, 96, 256][self.below(3)];
+        let gate = self.expert_product(x, choice, count, width);
+        if self.chance(30) {
+            let kind = self.activation(false);
+            self.push(Op::Activate { kind, x: gate });
+        } else {
+            let up = self.expert_product(x, choice, count, width);
+            let kind = self.activation(true);
+            self.push(Op::Gate { kind, gate, up });
+        }
+        let each = self.expert_product(gate, choice, count, out);
+        let sum = self.value(out, Rows::Batch);
+        self.push(Op::WeightedSum { x: each, choice, out: sum });
+        if self.chance(40) {
+            let shared = self.project(x, out);
+            let gates = if self.chance(50) { 1 } else { out };
+            let gate = self.project(x, gates);
+            self.push(Op::MulSigmoid { x: shared, gate });
+            self.push(Op::Add { x: sum, y: shared });
+        }
+        sum
+    }
+
+    /// A product of each row with the matrix of its expert, or with some rows of it.
+    fn expert_product(&mut self, x: ValueId, choice: ValueId, count: usize, width: usize) -> ValueId {
+        let (cols, more) = (self.width(x), [0, 0, 32][self.below(3)]);
+        let first = if more > 0 { self.below(more + 1) } else { 0 };
+        let matrix = self.matrix(count * (width + more), cols, 1.0 / (cols as f32).sqrt());
+        let scale = if self.chance(20) { Some(self.vector(count, 1.0, 0.3)) } else { None };
+        let bias = if self.chance(25) { Some(self.vector(count * width, 0.0, 0.2)) } else { None };
+        let out = self.value(width, Rows::Chosen(choice));
+        let experts = Experts { matrix, each: width + more, first };
+        self.push(Op::ExpertMatMul { x, choice, experts, scale, bias, out });
+        out
+    }
+
     /// A unit of two products, or of one.
     fn unit(&mut self, x: ValueId) -> ValueId {
+        if self.has_experts && self.chance(70) {
+            return self.experts(x);
+        }
         let width = [32, 96, 256, 320][self.below(4)];
         let gate = self.project(x, width);
         if self.chance(30) {
@@ -297,6 +356,33 @@ fn program(seed: u64) -> (Arc<Program>, bool) {
     let builder = Builder::new(seed);
     let is_float = builder.dtypes == [DType::F32];
     (Arc::new(builder.build()), is_float)
+}
+
+/// Passes of one row and of many, beside others and in chunks, change no bit of a program with experts.
+#[test]
+fn random_programs_with_experts_change_no_bit_on_the_processor() {
+    const END: usize = 100;
+    let open =
+        |threads, precise, allow_avx512| cpu::Cpu::new(&cpu::Options { threads, precise, allow_avx512 }).unwrap();
+    let mut with_experts = 0;
+    for seed in 0..40 {
+        let program = Arc::new(Builder { has_experts: true, ..Builder::new(seed) }.build());
+        with_experts += usize::from(program.ops.iter().any(|op| matches!(op, Op::Route { .. })));
+        for precise in [false, true] {
+            let mut run = Run::new(&open(2, precise, true), &program, KvType::F16, END, 5);
+            let alone = run.steps(0..END, 1);
+            for seqs in [2, 5] {
+                assert!(bits(&alone) == bits(&run.steps(0..END, seqs)), "program {seed}: {seqs} at once differ");
+            }
+            for chunk in [7, 64, END] {
+                let last = run.chunks(1, END, chunk);
+                assert!(bits(&[last]) == bits(&alone[END - 1..]), "program {seed}: chunks of {chunk} differ");
+            }
+            let last = Run::new(&open(1, precise, false), &program, KvType::F16, END, 1).chunks(0, END, END);
+            assert!(bits(&[last]) == bits(&alone[END - 1..]), "program {seed}: other instructions differ");
+        }
+    }
+    assert!(with_experts > 25);
 }
 
 const SEEDS: std::ops::Range<u64> = 0..60;

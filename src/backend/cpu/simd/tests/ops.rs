@@ -211,6 +211,26 @@ fn softcap_is_a_scaled_hyperbolic_tangent() {
 }
 
 #[test]
+fn sigmoid_is_exact_at_its_ends() {
+    for n in LENGTHS {
+        let x: Vec<f32> = uniforms(9, n).iter().map(|x| x * 30.0).collect();
+        let found = same_everywhere("sigmoid", |kernels| {
+            let mut x = x.clone();
+            kernels.sigmoid(&mut x);
+            x
+        });
+        let expected: Vec<f64> = doubles(&x).iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect();
+        assert_close("sigmoid", &found, &expected, &expected.iter().map(|x| x * 3e-7).collect::<Vec<f64>>());
+    }
+    let found = same_everywhere("sigmoid", |kernels| {
+        let mut x = [f32::INFINITY, f32::NEG_INFINITY, 0.0, f32::NAN];
+        kernels.sigmoid(&mut x);
+        x.to_vec()
+    });
+    assert!(found[..3] == [1.0, 0.0, 0.5] && found[3].is_nan());
+}
+
+#[test]
 fn rows_are_scaled_and_multiplied() {
     for n in LENGTHS {
         let (x, y) = (uniforms(7, n), uniforms(8, n));
