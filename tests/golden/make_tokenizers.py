@@ -136,6 +136,7 @@ KINDS = {
     "llama3": lambda: with_begin(with_added(byte_level([split(LLAMA3)], ignore_merges=True))),
     "possessive": lambda: with_begin(byte_level([split(POSSESSIVE, "removed", True)]), end="</s>"),
     "starcoder": lambda: byte_level([pre_tokenizers.Digits(individual_digits=True)], use_regex=True),
+    "empty": lambda: byte_level([split(r"[0-9]*|\s*[a-z]*")]),
     "llama2": lambda: with_begin(escaped(escape(True), None)),
     "first": lambda: with_begin(with_added(escaped(None, pre_tokenizers.Metaspace(SPACE, "first", False)))),
     "always": lambda: escaped(None, pre_tokenizers.Metaspace(SPACE, "always", True)),

@@ -130,6 +130,12 @@ fn cut_matches(find: Find, spaces: Spaces, text: &str, cuts: &mut Cuts) -> Resul
     let mut from = 0;
     while let Some(found) = find(from)? {
         cuts.until(found.start)?;
+        if found.is_empty() {
+            // A file's pattern may match nothing, which cuts there; the search goes on behind the next character.
+            let Some(next) = text[found.end..].chars().next() else { break };
+            from = found.end + next.len_utf8();
+            continue;
+        }
         let word = &text[found.clone()];
         let run = spaces.divides(word);
         let followed = text[found.end..].starts_with(|c: char| !c.is_whitespace());
