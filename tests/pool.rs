@@ -66,6 +66,30 @@ fn tiles_of_several_grids_are_all_visited() {
 }
 
 #[test]
+fn tiles_begin_at_listed_rows_and_are_all_visited_once() {
+    let (pool, go) = (Pool::new(2).unwrap(), AtomicBool::new(false));
+    for starts in [&[0][..], &[0, 1, 2, 3, 4, 5, 6], &[0, 4, 5]] {
+        let mut values = vec![0u32; 7 * 5];
+        let mark = |_, mut tile: TileMut<u32>| {
+            let first = tile.first_row() as u32;
+            assert!(starts.contains(&first));
+            (0..tile.rows()).for_each(|row| tile.row_mut(row).iter_mut().for_each(|v| *v += 1 + first));
+        };
+        let grid = Grid::listed(&mut values, 5, starts, 2);
+        assert_eq!(grid.len(), 3 * starts.len());
+        pool.enter(&go).unwrap().for_each_tile(&[grid], &go, mark).unwrap();
+        for (row, values) in (0..).zip(values.chunks_exact(5)) {
+            let first = starts.iter().rfind(|&&start| start <= row).unwrap();
+            assert!(values.iter().all(|&v| v == 1 + first), "{starts:?}, row {row}: {values:?}");
+        }
+    }
+    for starts in [&[][..], &[1, 2], &[0, 2, 2], &[0, 3, 1], &[0, 7]] {
+        let refused = catch_unwind(|| Grid::listed(&mut [0u8; 7 * 5], 5, starts, 2).len());
+        assert!(refused.is_err(), "{starts:?}");
+    }
+}
+
+#[test]
 fn a_raised_cancel_ends_a_stage() {
     let pool = Pool::new(2).unwrap();
     let (cancel, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
