@@ -67,9 +67,9 @@ dist: cuda
 NVCC ?= .cuda/nvidia/cu13/bin/nvcc
 lab: cuda $(patsubst kernels/lab/%.cu,$(BUILD)/lab/%,$(wildcard kernels/lab/*.cu))
 
-$(BUILD)/lab/%: kernels/lab/%.cu $(wildcard kernels/*.cu kernels/common/*.cuh)
+$(BUILD)/lab/%: kernels/lab/%.cu $(shell find kernels -name "*.cu*" -o -name "*.def")
 	@mkdir -p $(@D)
-	$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -L$(dir $(NVCC))../lib -o $@ $<
+	$(NVCC) -O3 -std=c++17 -Ikernels -gencode=arch=compute_90a,code=sm_90a -L$(dir $(NVCC))../lib -o $@ $<
 
 # What a machine with a GPU needs to run the tests of the CUDA backend, without Rust: copy the folder there and start its run.sh.
 gpu-package: cuda

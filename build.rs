@@ -1,10 +1,14 @@
-//! Link settings of the shared library, and the CUDA kernels: `kernels/*.cu` become compressed fatbins that the library embeds.
+//! Link settings of the shared library, and the CUDA kernels: the `.cu` files below `kernels/` become compressed fatbins that the library embeds, and
+//! its catalogue of kernels (`kernels/catalogue.rs`).
 //!
 //! On Linux the shared library's SONAME follows the ABI number, and it stays mapped until the process ends. nvcc is looked for in `NVCC`, `CUDA_HOME`,
 //! `.cuda/` (filled by `make cuda`) and `PATH`; without one the library is built without kernels. `SEGNO_CUDA_ARCH` lists the targets, as in
 //! the default `sm_90a,compute_80`: machine code for `sm_`, code that the driver compiles when it loads for `compute_`. A kernel that spills
 //! registers or keeps arrays in local memory fails the build; `registers.txt` in the output folder tells what each one uses. Fatbins are kept
 //! in `kernels/` of the target folder under a hash of all that they are made from, so that every profile shares them.
+
+#[path = "kernels/catalogue.rs"]
+mod catalogue;
 
 use std::collections::hash_map::DefaultHasher;
 use std::env;
@@ -14,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+const KERNELS: &str = "kernels";
 const DEFAULT_ARCH: &str = "sm_90a,compute_80";
 
 fn main() {
@@ -41,6 +46,7 @@ fn embed_kernels() {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    write_catalogue(&out);
     let (mut table, mut registers) = (String::from("pub const MODULES: &[(&str, &[u8])] = &[\n"), String::new());
     match find_nvcc() {
         Some(nvcc) => {
@@ -60,12 +66,44 @@ fn embed_kernels() {
     fs::write(out.join("registers.txt"), registers).expect("OUT_DIR can be written");
 }
 
-fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).expect("the folder of the kernels");
-    let paths = entries.map(|entry| entry.expect("an entry of the folder").path());
-    let mut files: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|ext| ext == extension)).collect();
-    files.sort();
-    files
+/// The kernel files: those in the folders of `kernels/` whose programs ship.
+fn sources() -> Vec<PathBuf> {
+    let paths = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).expect("a folder of kernels");
+        entries.map(|entry| entry.expect("an entry of the folder").path()).collect()
+    };
+    let folders = paths(Path::new(KERNELS)).into_iter().filter(|path| path.is_dir() && !path.ends_with("lab"));
+    let files = folders.flat_map(|folder| paths(&folder));
+    let mut sources: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|ext| ext == "cu")).collect();
+    sources.sort();
+    sources
+}
+
+/// A source and all that it includes from `kernels/`, whatever that includes too, in the order in which they are met.
+fn with_headers(source: &Path) -> Vec<(PathBuf, String)> {
+    let mut files = vec![source.to_owned()];
+    let mut texts = Vec::new();
+    while let Some(path) = files.get(texts.len()) {
+        let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for line in text.lines() {
+            let Some(included) = line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"')) else {
+                continue;
+            };
+            let header = Path::new(KERNELS).join(included);
+            if !files.contains(&header) {
+                files.push(header);
+            }
+        }
+        texts.push(text);
+    }
+    files.into_iter().zip(texts).collect()
+}
+
+/// Writes what the host knows of the kernels, from the same lists that they are made from.
+fn write_catalogue(out: &Path) {
+    let [types, kernels] = ["quant/types.def", "kernels.def"]
+        .map(|name| fs::read_to_string(Path::new(KERNELS).join(name)).expect("a list of the catalogue"));
+    fs::write(out.join("catalogue.rs"), catalogue::source(&types, &kernels)).expect("OUT_DIR can be written");
 }
 
 fn find_nvcc() -> Option<PathBuf> {
@@ -87,13 +125,11 @@ struct Compiled {
 
 /// Compiles all files, as many at a time as cargo allows.
 fn compile_all(nvcc: &Path, kept: &Path) -> Vec<Compiled> {
-    let (sources, next) = (files("kernels", "cu"), AtomicUsize::new(0));
-    let headers: Vec<Vec<u8>> =
-        files("kernels/common", "cuh").iter().map(|path| fs::read(path).expect("a header can be read")).collect();
+    let (sources, next) = (sources(), AtomicUsize::new(0));
     let jobs = env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
     let work = || {
         let take = || sources.get(next.fetch_add(1, Ordering::Relaxed));
-        std::iter::from_fn(take).map(|source| compile(nvcc, source, &headers, kept)).collect::<Vec<Compiled>>()
+        std::iter::from_fn(take).map(|source| compile(nvcc, source, kept)).collect::<Vec<Compiled>>()
     };
     let mut compiled: Vec<Compiled> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
@@ -104,9 +140,11 @@ fn compile_all(nvcc: &Path, kept: &Path) -> Vec<Compiled> {
 }
 
 /// Compiles one file, unless that was done before.
-fn compile(nvcc: &Path, source: &Path, headers: &[Vec<u8>], kept: &Path) -> Compiled {
+fn compile(nvcc: &Path, source: &Path, kept: &Path) -> Compiled {
     let mut arguments: Vec<String> =
-        ["-fatbin", "-O3", "-std=c++17", "-Xptxas", "-v", "-Xfatbin", "-compress-all"].map(String::from).into();
+        ["-fatbin", "-O3", "-std=c++17", "-Xptxas", "-v", "-Xfatbin", "-compress-all", "-I", KERNELS]
+            .map(String::from)
+            .into();
     let targets = env::var("SEGNO_CUDA_ARCH").unwrap_or_else(|_| DEFAULT_ARCH.into());
     for target in targets.split(',') {
         let number = target.trim_start_matches("sm_").trim_start_matches("compute_");
@@ -114,7 +152,7 @@ fn compile(nvcc: &Path, source: &Path, headers: &[Vec<u8>], kept: &Path) -> Comp
     }
     let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned();
     let mut hasher = DefaultHasher::new();
-    (nvcc, &arguments, headers, fs::read(source).expect("a source can be read")).hash(&mut hasher);
+    (nvcc, &arguments, with_headers(source)).hash(&mut hasher);
     let stem = format!("{name}-{:016x}", hasher.finish());
     let (fatbin, report) = (kept.join(format!("{stem}.fatbin")), kept.join(format!("{stem}.txt")));
     if !fatbin.is_file() || !report.is_file() {

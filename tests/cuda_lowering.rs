@@ -7,8 +7,9 @@ mod common;
 use common::gguf::Shape;
 use common::launches::{fast_lists, goldens, lists, program};
 use segno::backend::cuda::args::{Activation, Args, Shape as Batch};
-use segno::backend::cuda::lower::{Extent, Kernel, Launch};
-use segno::backend::cuda::supported;
+use segno::backend::cuda::catalogue::Kernel;
+use segno::backend::cuda::launch::{Extent, Launch};
+use segno::backend::cuda::lower::supported;
 use segno::format::{Data, Gguf};
 use segno::plan::{Op, Program};
 use segno::quant::DType;
@@ -97,7 +98,7 @@ fn every_bucket_launches_every_kernel() {
                     Kernel::Argmax | Kernel::StepEnd => draws == 1,
                     kernel => kernel == Kernel::Sample && draws == 0,
                 };
-                let wrong = lists.of(&shape).iter().find(|launch| idle(launch) != other(launch.kernel));
+                let wrong = lists.of(&shape).iter().find(|launch| idle(launch) != other(launch.function.kernel));
                 assert!(wrong.is_none(), "{}: bucket {bucket}, draws {draws}: {wrong:?}", path.display());
             }
         }
@@ -107,7 +108,7 @@ fn every_bucket_launches_every_kernel() {
 #[test]
 fn the_tiles_of_a_multiplication_hold_every_weight_row() {
     for (path, program) in &programs() {
-        for launch in lists(program).batch.iter().filter(|launch| launch.kernel == Kernel::Matmul) {
+        for launch in lists(program).batch.iter().filter(|launch| launch.function.kernel == Kernel::GemmDp4a) {
             let Args::Matmul(args) = launch.args else { panic!("a multiplication with other arguments") };
             let mut tiles = 0;
             for segment in &args.segments[..args.count as usize] {
@@ -131,7 +132,7 @@ fn attention_writes_over_nothing_that_it_reads() {
         for launch in all.into_iter().flatten() {
             let Args::Attention(args) = launch.args else { continue };
             let read = [args.heads.q, args.heads.k, args.heads.v];
-            assert!(!read.contains(&args.out.x), "{kv_heads} x {group} heads of {dim}: {:?}", launch.kernel);
+            assert!(!read.contains(&args.out.x), "{kv_heads} x {group} heads of {dim}: {:?}", launch.function);
             fused += usize::from(args.heads.k != 0);
         }
     }
@@ -148,7 +149,8 @@ fn attention_fits_on_a_processor_however_few_blocks_have_more_room() {
         {
             let shape = Batch { rows, outputs: rows, splits, draws: 0 };
             for launch in lists.of(&shape).iter().filter(|launch| matches!(launch.args, Args::Attention(_))) {
-                let (bytes, blocks) = (launch.shared_bytes(&shape), launch.blocks(&shape).iter().product::<u32>());
+                let choice = launch.choose(&shape);
+                let (bytes, blocks) = (choice.shared_bytes, choice.blocks.iter().product::<u32>());
                 assert!(bytes <= 226 << 10, "{rows} rows of heads of {dim}, {splits} splits: {bytes} bytes");
                 assert!(bytes == launch.shared_bytes || blocks <= 132, "{blocks} blocks are not few");
                 spread += usize::from(bytes > launch.shared_bytes);
@@ -167,11 +169,13 @@ fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
         let lists = lists(program);
         for launch in lists.narrow.iter().chain(&lists.batch).chain(&lists.prompt) {
             let products = launch.covers.iter().filter(|&&op| quantized(&program.ops[op])).count();
-            assert!(products == 0 || launch.kernel == Kernel::Tensor, "{}: {launch:?}", path.display());
-            for rows in (1..=80).chain([512]).filter(|_| launch.kernel == Kernel::Tensor) {
+            let is_gemm = matches!(launch.args, Args::Tensor(_));
+            assert!(products == 0 || is_gemm, "{}: {launch:?}", path.display());
+            for rows in (1..=80).chain([512]).filter(|_| is_gemm) {
                 let shape = Batch { rows, outputs: rows, splits: 1, draws: 0 };
-                assert!(launch.shared_bytes(&shape) <= 227 << 10 && launch.blocks(&shape)[0] > 0, "{rows} rows");
-                assert!(launch.function(&shape).name().0.starts_with("matmul_"));
+                let choice = launch.choose(&shape);
+                assert!(choice.shared_bytes <= 227 << 10 && choice.runs(), "{rows} rows");
+                assert!(choice.function.entry().file.starts_with("gemm_i8"));
             }
         }
     }
@@ -204,27 +208,36 @@ fn stored(shape: &Shape, dtype_of: impl Fn(&str) -> DType) -> Program {
 }
 
 #[test]
-fn lone_rows_of_whole_tiles_take_kernels_without_rings() {
-    use Kernel::{Matvec, MatvecColumns, MatvecMixed, MatvecWhole};
-    let kernels = |program: &Program| -> Vec<Kernel> {
+fn single_rows_take_the_kernel_that_their_sizes_and_types_call_for() {
+    let kernels = |program: &Program| -> Vec<&str> {
         let products = lists(program).single.into_iter().filter(|launch| matches!(launch.args, Args::Matvec(_)));
-        products.map(|launch| launch.kernel).collect()
+        products.map(|launch| launch.function.entry().name).collect()
     };
     // Queries, keys and values; attention's output; gate and up; down; head.
-    let all = [MatvecColumns, MatvecWhole, MatvecColumns, MatvecWhole, MatvecColumns];
-    assert_eq!(kernels(&of_1b(DType::Q2_K, 304)), all);
-    assert_eq!(kernels(&of_1b(DType::Q2_K, 301)), [&all[..4], &[Matvec]].concat());
-    assert_eq!(kernels(&of_1b(DType::Q3_K, 304)), [Matvec, MatvecWhole, Matvec, MatvecWhole, Matvec]);
-    assert_eq!(kernels(&of_1b(DType::Q4_K, 304)), [Matvec, Matvec, Matvec, MatvecWhole, Matvec]);
+    let plain = |name| [name; 5];
+    let q2_k = [
+        "gemv_registers_plain",
+        "gemv_single_stage_q2_k",
+        "gemv_registers_glu",
+        "gemv_single_stage_q2_k",
+        "gemv_registers_head",
+    ];
+    assert_eq!(kernels(&of_1b(DType::Q2_K, 304)), q2_k);
+    assert_eq!(kernels(&of_1b(DType::Q2_K, 301)), [&q2_k[..4], &["gemv_b1_q2_k"]].concat());
+    let (ring, single) = ("gemv_b1_q3_k", "gemv_single_stage_q3_k");
+    assert_eq!(kernels(&of_1b(DType::Q3_K, 304)), [ring, single, ring, single, ring]);
+    let ring = "gemv_b1_q4_k";
+    assert_eq!(kernels(&of_1b(DType::Q4_K, 304)), [ring, ring, ring, "gemv_single_stage_q4_k", ring]);
     // Sixteen rows of down are more than a block may have.
-    assert_eq!(kernels(&of_1b(DType::Q8_0, 304)), [Matvec; 5]);
-    assert_eq!(kernels(&of_1b(DType::BF16, 304)), [Matvec; 5]);
+    assert_eq!(kernels(&of_1b(DType::Q8_0, 304)), plain("gemv_b1_q8_0"));
+    assert_eq!(kernels(&of_1b(DType::BF16, 304)), plain("gemv_b1_bf16"));
     let small =
         Shape { layers: 1, hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, feed_forward: 256, ..Shape::small() };
     for (dtype, value_type, kernel) in [
-        (DType::Q2_K, DType::Q4_K, MatvecMixed),
-        (DType::Q4_K, DType::Q6_K, Matvec),
-        (DType::Q2_K, DType::Q6_K, Matvec),
+        (DType::Q2_K, DType::Q4_K, "gemv_b1_q2_k_q4_k"),
+        (DType::Q4_K, DType::Q6_K, "gemv_b1_q4_k"),
+        (DType::Q2_K, DType::Q6_K, "gemv_b1_any"),
+        (DType::Q4_K, DType::F32, "gemv_b1_any"),
     ] {
         let program = stored(&small, |name| if name.contains("attn_v") { value_type } else { dtype });
         assert_eq!(kernels(&program)[0], kernel, "{dtype} and {value_type}");
@@ -232,7 +245,7 @@ fn lone_rows_of_whole_tiles_take_kernels_without_rings() {
     for dtype in [DType::Q2_K, DType::Q4_K] {
         for launch in lists(&of_1b(dtype, 304)).single {
             let shape = Batch { rows: 1, outputs: 1, splits: 1, draws: 0 };
-            assert!(launch.shared_bytes(&shape) <= (227 << 10) - 9728, "{:?}", launch.kernel);
+            assert!(launch.choose(&shape).shared_bytes <= (227 << 10) - 9728, "{:?}", launch.function);
         }
     }
 }
@@ -244,11 +257,11 @@ fn an_empty_set_of_outputs_runs_no_head() {
     let lists = lists(program);
     let running = |shape: &Batch| -> Vec<Launch> {
         let list = lists.of(shape).iter();
-        list.filter(|launch| !launch.blocks(shape).contains(&0)).cloned().collect()
+        list.filter(|launch| launch.runs(shape)).cloned().collect()
     };
-    let kernels: Vec<Kernel> = running(&shape).iter().map(|launch| launch.kernel).collect();
-    assert!(kernels.contains(&Kernel::Step) && kernels.contains(&Kernel::StepEnd));
-    assert!(!kernels.contains(&Kernel::Select) && !kernels.contains(&Kernel::Argmax));
+    let kernels: Vec<Kernel> = running(&shape).iter().map(|launch| launch.function.kernel).collect();
+    assert!(kernels.contains(&Kernel::StepBegin) && kernels.contains(&Kernel::StepEnd));
+    assert!(!kernels.contains(&Kernel::SelectRows) && !kernels.contains(&Kernel::Argmax));
     let head = |launch: &Launch| matches!(launch.args, Args::Matvec(args) if args.best != 0);
     assert!(!running(&Batch { rows: 1, ..shape }).iter().any(head));
 }
@@ -304,20 +317,20 @@ fn products_of_fast_batches_read_what_was_left_for_them() {
     for (index, program) in programs_to_round().into_iter().enumerate() {
         let lists = fast_lists(&program);
         for list in [&lists.narrow, &lists.batch, &lists.prompt] {
-            let (mut left, mut loose, mut other) = (Vec::<Activation>::new(), 0, 0);
+            let (mut left, mut f16, mut other) = (Vec::<Activation>::new(), 0, 0);
             for launch in list {
                 if let Some(read) = read_by(launch) {
                     let from = left.iter().rfind(|left| left.x == read.x).unwrap();
-                    let is_loose = matches!(launch.args, Args::Tensor(args) if args.loose != 0);
-                    assert_eq!(is_loose, from.q != 0 && from.meta == 0, "{launch:?}");
+                    let is_f16 = matches!(launch.args, Args::Tensor(args) if args.is_f16());
+                    assert_eq!(is_f16, from.q != 0 && from.meta == 0, "{launch:?}");
                     // What floats alone read has no other form.
                     assert!(from.q == 0 || (from.q, from.meta) == (read.q, read.meta), "{launch:?} of {from:?}");
-                    (loose, other) = (loose + usize::from(is_loose), other + usize::from(!is_loose));
+                    (f16, other) = (f16 + usize::from(is_f16), other + usize::from(!is_f16));
                 }
                 left.extend(left_by(launch));
             }
             // Gate and up, or down, of both layers.
-            assert!(loose >= 2 * 3 && (other > 0) == (index >= 4), "program {index}: {loose} loose, {other} others");
+            assert!(f16 >= 2 * 3 && (other > 0) == (index >= 4), "program {index}: {f16} f16, {other} others");
         }
     }
 }
@@ -326,13 +339,14 @@ fn products_of_fast_batches_read_what_was_left_for_them() {
 fn fast_batches_of_every_size_have_a_kernel() {
     for program in programs_to_round() {
         let lists = fast_lists(&program);
-        let is_loose = |launch: &&Launch| matches!(launch.args, Args::Tensor(args) if args.loose != 0);
-        for launch in lists.narrow.iter().chain(&lists.batch).chain(&lists.prompt).filter(is_loose) {
+        let is_f16 = |launch: &&Launch| matches!(launch.args, Args::Tensor(args) if args.is_f16());
+        for launch in lists.narrow.iter().chain(&lists.batch).chain(&lists.prompt).filter(is_f16) {
             for rows in (1..=80).chain([100, 128, 200, 256, 300, 512, 576]) {
                 let shape = Batch { rows, outputs: rows, splits: 1, draws: 0 };
-                assert!(launch.shared_bytes(&shape) <= 227 << 10 && launch.blocks(&shape)[0] > 0, "{rows} rows");
-                let (file, _) = launch.function(&shape).name();
-                assert!(["matmul_loose", "matmul_skinny"].contains(&file), "{rows} rows: {file}");
+                let choice = launch.choose(&shape);
+                assert!(choice.shared_bytes <= 227 << 10 && choice.runs(), "{rows} rows");
+                let file = choice.function.entry().file;
+                assert!(["gemm_f16", "gemm_f16_small_batch"].contains(&file), "{rows} rows: {file}");
             }
         }
     }

@@ -3,8 +3,8 @@
 // kind of launch its blocks, what the chain loses when that kind is left out, and its share of the byte floor.
 //
 // usage: chain SHAPE[.TYPE] [KIND=ROWS,STAGES[,UNITS]]...     KIND is qkv, out, gate, down or head; SHAPE is 0.5b, 1b, 1.5b or 8b; TYPE is
-// that of all matrices, as in q4_0, in place of the mix of the shape
-#include "../matvec.cu"
+// that of all matrices, as in Q4_0, in place of the mix of the shape
+#include "gemv/gemv_b1.cu"
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +15,7 @@
 // Bytes a microsecond that one H200 reads at best.
 constexpr double READ_BYTES_A_US = 4541e3;
 constexpr int REPLAYS = 300;
-// As in the library: quantized products ask for so much shared memory that no processor takes more blocks than its share, where that pays.
+// As in the library: quantized products ask for so much shared memory that no SM takes more blocks than its share, where that pays.
 constexpr uint32_t PROCESSORS = 132, SHARED_OF_PROCESSOR = 228 << 10, SHARED_OF_BLOCK = 10 << 10;
 
 #define CHECK(call) check(call, #call)
@@ -36,13 +36,21 @@ struct Tiles {
 struct Type {
     const char *name;
     DType type;
-    void (*kernel)(MatvecArgs, Shape);
 };
 constexpr Type TYPES[] = {
-    {"q4_k", Q4_K, matvec_q4_k},       {"q5_k", Q5_K, matvec_q5_k},       {"q6_k", Q6_K, matvec_q4_k},    {"f16", F16, matvec_f16},
-    {"bf16", BF16, matvec_bf16},       {"q8_0", Q8_0, matvec_q8_0},       {"q4_0", Q4_0, matvec_q4_0},    {"q4_1", Q4_1, matvec_q4_1},
-    {"q5_0", Q5_0, matvec_q5_0},       {"q5_1", Q5_1, matvec_q5_1},       {"q2_k", Q2_K, matvec_q2_k},    {"q3_k", Q3_K, matvec_q3_k},
-    {"iq4_nl", IQ4_NL, matvec_iq4_nl}, {"iq4_xs", IQ4_XS, matvec_iq4_xs}, {"mxfp4", MXFP4, matvec_mxfp4}, {"nvfp4", NVFP4, matvec_nvfp4},
+#define WEIGHT_TYPE(name, ...) {#name, name},
+#include "quant/types.def"
+};
+
+// A kernel, and the types that it multiplies by.
+struct Kernel {
+    DType type, other;
+    void (*launch)(MatvecArgs, Shape);
+};
+const Kernel KERNELS[] = {
+#define GEMV_B1(family, file, name, TYPE, OTHER) {TYPE, OTHER, name},
+#define GEMV_B1_FLOAT(family, file, name, TYPE) {TYPE, TYPE, name},
+#include "kernels.def"
 };
 
 struct Model {
@@ -138,7 +146,8 @@ struct Chain {
     }
 
     auto kernel() const {
-        return std::find_if(TYPES, std::end(TYPES), [&](const Type &type) { return type.type == model.most; })->kernel;
+        const auto takes = [&](const Kernel &kernel) { return kernel.type == model.most || kernel.other == model.most; };
+        return std::find_if(KERNELS, std::end(KERNELS), takes)->launch;
     }
 
     // Median microseconds of a replay without the launches of one kind.

@@ -1,8 +1,8 @@
-// Blocks of a cluster that read each other's shared memory, and meet before and after: at barriers in shared memory, as in matmul_wide.cu, or at the
+// Blocks of a cluster that read each other's shared memory, and meet before and after: at barriers in shared memory, as in gemm_i8_specialized.cu, or at the
 // cluster's own barrier. For racecheck, which sees races in the first and none in the second, where both give the right sums.
 //
 // usage: meeting shared|cluster [ROUNDS]
-#include "../common/cluster.cuh"
+#include "ptx/cluster.cuh"
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -3,10 +3,10 @@
 
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::args::{Matrix, StepArgs};
-use segno::backend::cuda::form::Form;
-use segno::backend::cuda::lists::Lists;
-use segno::backend::cuda::lower::{Addresses, FormPlace, LayerCache, lower};
-use segno::backend::cuda::supported;
+use segno::backend::cuda::catalogue::DeviceType;
+use segno::backend::cuda::lower::lists::Lists;
+use segno::backend::cuda::lower::{Addresses, FormPlace, LayerCache, lower, supported};
+use segno::backend::cuda::select::Device;
 use segno::error::Result;
 use segno::format::Gguf;
 use segno::plan::{Program, Weight, build::build, memory::place};
@@ -51,12 +51,12 @@ fn listed(program: &Program, fast: bool) -> Lists {
     let placement = place(program).unwrap();
     let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
     let matrix = |weight: &Weight| {
-        let form = Form::of(weight.dtype);
+        let dtype = DeviceType::of(weight.dtype);
         Matrix {
             data: 1 << 40,
-            row_bytes: form.row_bytes(weight.cols) as u32,
-            slice_bytes: form.slice_bytes() as u32,
-            dtype: form.code,
+            row_bytes: dtype.row_bytes(weight.cols) as u32,
+            slice_bytes: dtype.slice_bytes() as u32,
+            dtype,
             rows: weight.rows as u32,
             cols: weight.cols as u32,
             ..Matrix::default()
@@ -71,12 +71,11 @@ fn listed(program: &Program, fast: bool) -> Lists {
             .map(|place| FormPlace {
                 q: place + (1 << 45),
                 meta: place + (1 << 46),
-                loose: if fast { place + (1 << 49) } else { 0 },
+                f16: if fast { place + (1 << 49) } else { 0 },
             })
             .collect(),
         layers: vec![LayerCache::default(); program.kv.layers],
-        most_shared: 227 << 10,
-        copies_in_bulk: true,
+        device: Device { sms: 132, most_shared: 227 << 10, bulk_copies: true },
         ..Addresses::default()
     };
     lower(program, &placement, &addresses).unwrap()

@@ -176,8 +176,7 @@ pub fn check_name(source: &Source) -> Vec<String> {
     if source.path.starts_with("tests/") {
         return Vec::new();
     }
-    // Device code shared by the kernels of all ops lives in a folder of that name.
-    let path = source.path.strip_prefix("kernels/common/").unwrap_or(&source.path);
+    let path = &source.path;
     let parts = path.split(|c: char| !c.is_alphanumeric());
     let empty = parts.map(str::to_lowercase).find(|part| NAMES.contains(&part.as_str()));
     let second = path.split(['/', '.']).any(|part| part.ends_with(VERSION_SUFFIX));
@@ -319,7 +318,7 @@ mod tests {
         ] {
             assert_eq!(found(check_name, path, ""), 1, "{path}");
         }
-        for path in ["tests/common/mod.rs", "kernels/common/warp.cuh", "src/utility.rs", "src/kv/pages.rs"] {
+        for path in ["tests/common/mod.rs", "kernels/quant/warp.cuh", "src/utility.rs", "src/kv/pages.rs"] {
             assert_eq!(found(check_name, path, ""), 0, "{path}");
         }
         assert_eq!(found(check_name, "src/gguf_v2.rs", ""), 1);

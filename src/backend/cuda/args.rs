@@ -1,10 +1,10 @@
 //! What kernels take: the structs of `kernels/`, field by field. Addresses are those of device memory, as plain numbers.
 
+use super::catalogue::DeviceType;
+
 /// A device address; 0 where a kernel expects NULL.
 pub type Address = u64;
 
-/// Streaming multiprocessors that grids are made for. Other chips get the same grids: it changes speed alone.
-pub const SMS: u32 = 132;
 /// Most rotations of a program.
 pub const MOST_ROPES: usize = 4;
 
@@ -26,7 +26,7 @@ args! {
     /// A changed entry of the page tables.
     TableUpdate { index: u32, page: u32 }
     /// A weight matrix in its slices.
-    Matrix { data: Address, row_bytes: u32, slice_bytes: u32, dtype: u32, rows: u32, cols: u32, pad: u32 }
+    Matrix { data: Address, row_bytes: u32, slice_bytes: u32, dtype: DeviceType, rows: u32, cols: u32, pad: u32 }
     /// Activations, with the 8-bit form where one is wanted, or without `meta` 16-bit floats in place of both, and factors of the rows
     /// where a norm left some.
     Activation { x: Address, q: Address, meta: Address, factors: Address }
@@ -54,7 +54,7 @@ args! {
     MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; 3] }
     /// Products of many rows on tensor cores, with what stands behind them.
     TensorArgs {
-        x: Activation, gated: Activation, unit: Sigmoid, cols: u32, count: u32, on_outputs: u32, most_shared: u32, in_bulk: u32, loose: u32,
+        x: Activation, gated: Activation, unit: Sigmoid, cols: u32, count: u32, on_outputs: u32, f16_row_bytes: u32,
         segments: [Segment; 3],
     }
     /// Products of one row or a few, with what stands before and after them.
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>()], [256, 32]);
         assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 80, 216]);
         assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [64, 40]);
-        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [288, 264, 216]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [288, 256, 216]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);

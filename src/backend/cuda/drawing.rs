@@ -2,8 +2,9 @@
 
 use super::Cuda;
 use super::args::{Args, SampleArgs, Shape};
+use super::catalogue::Kernel;
 use super::draws::{self, Draws};
-use super::lower::{Extent, Kernel, Launch};
+use super::launch::{Extent, Launch};
 use super::memory::{Block, Mapped, Places};
 use super::module::Stream;
 use crate::error::{Error, Result};
@@ -64,13 +65,14 @@ impl Drawing {
         let grid = [Extent::Fixed(args.parts), Extent::Outputs, Extent::Fixed(1)];
         let (block_threads, args) = (draws::THREADS as u32, Args::Sample(args));
         let launch = Launch {
-            kernel: Kernel::Sample,
+            function: Kernel::Sample.only(),
             grid,
-            block: block_threads,
+            threads: block_threads,
             shared_bytes: 0,
             spread_bytes: 0,
             args,
             covers: Vec::new(),
+            device: kernels.device()?,
         };
         let stream = Stream::new(kernels)?;
         Ok(Drawing { stream, draws, logits, tokens, _block: block, launch, vocab })

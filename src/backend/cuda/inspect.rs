@@ -3,6 +3,7 @@
 //! For diagnosis and tests. Two inspections of one program, one eager and one replayed, have the same parts in the same order.
 
 use super::Loaded;
+use super::launch::Launch;
 use super::memory::Part;
 use super::module::{Event, Graph, Kernels};
 use super::runner::CudaRunner;
@@ -44,9 +45,10 @@ impl Loaded {
 impl Inspection {
     /// Kernel and covered ops of every launch of a batch's step, in order.
     pub fn launches(&self, batch: &Batch) -> Vec<String> {
-        let say = |launch: &super::lower::Launch| format!("{:?}, ops {:?}", launch.kernel, launch.covers);
         let (shape, _) = self.runner.choose(batch);
-        self.runner.lists.of(&shape).iter().filter(|launch| launch.runs(&shape)).map(say).collect()
+        let running = self.runner.lists.of(&shape).iter().filter(|launch| launch.runs(&shape));
+        let say = |launch: &Launch| format!("{}, ops {:?}", launch.choose(&shape).function.entry().name, launch.covers);
+        running.map(say).collect()
     }
 
     /// Leaves a launch out of every step from now on: what a fault in building graphs would look like.

@@ -1,44 +1,33 @@
 //! NVIDIA GPUs: which are there, and why one cannot be used.
 //!
 //! The driver is opened at run time (`driver`), so the library also loads on machines without one. No call here leaves another
-//! current context behind than it found. [`lower`] turns a program into launches (`few` those of one to four rows), `runner` replays them as graphs,
+//! current context behind than it found. [`lower`] turns a program into launches, [`select`] chooses their kernels for a shape, `runner` replays them as graphs,
 //! whose last kernel chooses the tokens (`draws`).
 
 #![allow(unsafe_code)]
 
 pub mod args;
-mod attention;
+pub mod catalogue;
 pub mod drawing;
 mod draws;
 mod driver;
-mod ends;
-mod few;
-pub mod form;
 pub mod inspect;
-pub mod lists;
-mod loose;
+pub mod launch;
 pub mod lower;
 mod memory;
 mod module;
-mod names;
-mod plain;
-mod rounded;
 mod runner;
+pub mod select;
 mod sizes;
-mod skinny;
-mod slim;
-pub mod supported;
-mod tensor;
 mod timing;
-mod uses;
 mod weights;
-mod wide;
 
 use super::{Backend, Gpu, GpuOptions, Limits, Memory, Prepared, Runner};
 use crate::error::{Error, Progress, Result};
 use crate::plan::Program;
 use driver::Primary;
 pub use driver::calls_of;
+use lower::supported;
 use module::Kernels;
 use runner::CudaRunner;
 use sizes::Needs;

@@ -3,10 +3,11 @@
 //! [`Stream::launch`] and [`Graph::new`] take the same launches: one starts them, the other makes a node of each.
 
 use super::args::Shape;
+use super::catalogue::{Function, Kernel, NATIVE_FILES};
 use super::draws;
 use super::driver::{Primary, Waited, check, hear, is_idle};
-use super::lower::{Function, Launch};
-use super::names::{Kernel, NATIVE_FILES};
+use super::launch::Launch;
+use super::select::{Choice, Device};
 use crate::error::{Error, Result, reserve};
 use cudarc::driver::sys::{
     self, CUevent, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUresult, CUstream,
@@ -56,8 +57,8 @@ impl Kernels {
         let most_shared = kernels.primary.device().shared_memory()?;
         for kernel in Kernel::ALL {
             let mut functions = reserve(kernel.variants().len(), "kernels")?;
-            for (file, name) in kernel.variants() {
-                functions.push(kernels.load_function(file, name, most_shared)?);
+            for entry in kernel.variants() {
+                functions.push(kernels.load_function(entry.file, entry.name, most_shared)?);
             }
             kernels.functions.push(functions);
         }
@@ -75,13 +76,14 @@ impl Kernels {
         // SAFETY: a function of a loaded module.
         check("cuFuncGetAttribute", unsafe { sys::cuFuncGetAttribute(&mut version, attribute, function) })?;
         self.programmatic &= version >= 90;
-        allow_shared_memory(function, most_shared as i32, file != "matmul")?;
+        allow_shared_memory(function, most_shared as i32, file != "gemm_dp4a")?;
         Ok(function)
     }
 
-    /// Whether they were compiled for compute capability 9.0 or more, wherever they run.
-    pub fn is_programmatic(&self) -> bool {
-        self.programmatic
+    /// What selection knows of the device; kernels that were compiled for less than compute capability 9.0 have no bulk copies, wherever they run.
+    pub fn device(&self) -> Result<Device> {
+        let device = self.primary.device();
+        Ok(Device { sms: device.processors()?, most_shared: device.shared_memory()?, bulk_copies: self.programmatic })
     }
 
     /// Whether there are kernels for 16-bit floats.
@@ -106,7 +108,7 @@ impl Kernels {
 
     /// Blocks of the kernel that draws tokens of which the device runs as many at once; the context must be current.
     pub fn resident_draws(&self) -> Result<usize> {
-        let (mut each, function) = (0, self.function(Function { kernel: Kernel::Sample, variant: 0 }));
+        let (mut each, function) = (0, self.function(Kernel::Sample.only()));
         // SAFETY: a function of a loaded module, with no dynamic shared memory.
         check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
             sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut each, function, draws::THREADS as i32, 0)
@@ -167,16 +169,17 @@ impl Stream {
 
     /// Starts one launch.
     pub fn launch(&self, launch: &Launch, shape: &Shape) -> Result<()> {
-        let [x, y, z] = launch.blocks(shape);
-        if x == 0 || y == 0 || z == 0 {
+        let choice = launch.choose(shape);
+        if !choice.runs() {
             return Ok(());
         }
+        let Choice { function, blocks: [x, y, z], threads, shared_bytes } = choice;
         let mut params = [launch.args.pointer().cast_mut(), std::ptr::from_ref(shape).cast_mut().cast()];
-        let function = self.kernels.function(launch.function(shape));
+        let function = self.kernels.function(function);
         // SAFETY: grid, block and arguments are those of the kernel; the driver copies the arguments before it returns.
         check("cuLaunchKernel", unsafe {
-            let (shared, params) = (launch.shared_bytes(shape), params.as_mut_ptr());
-            sys::cuLaunchKernel(function, x, y, z, launch.threads(shape), 1, 1, shared, self.raw, params, null_mut())
+            let params = params.as_mut_ptr();
+            sys::cuLaunchKernel(function, x, y, z, threads, 1, 1, shared_bytes, self.raw, params, null_mut())
         })
     }
 
@@ -184,7 +187,7 @@ impl Stream {
     pub fn repack(&self, args: &super::args::RepackArgs) -> Result<()> {
         let mut params: [*mut c_void; 1] = [std::ptr::from_ref(args).cast_mut().cast()];
         let blocks = args.count.div_ceil(256) as u32;
-        let function = self.kernels.function(Function { kernel: Kernel::Repack, variant: 0 });
+        let function = self.kernels.function(Kernel::Repack.only());
         // SAFETY: as in `launch`.
         check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(function, blocks, 1, 1, 256, 1, 1, 0, self.raw, params.as_mut_ptr(), null_mut())
@@ -335,18 +338,22 @@ impl Graph {
 
 fn chain(kernels: &Kernels, launches: &[Launch], shape: &Shape, graph: CUgraph) -> Result<()> {
     let mut last: CUgraphNode = null_mut();
-    for launch in launches.iter().filter(|launch| launch.runs(shape)) {
-        let [x, y, z] = launch.blocks(shape);
+    for launch in launches {
+        let choice = launch.choose(shape);
+        if !choice.runs() {
+            continue;
+        }
+        let [x, y, z] = choice.blocks;
         let mut args = [launch.args.pointer().cast_mut(), std::ptr::from_ref(shape).cast_mut().cast()];
         let params = sys::CUDA_KERNEL_NODE_PARAMS {
-            func: kernels.function(launch.function(shape)),
+            func: kernels.function(choice.function),
             gridDimX: x,
             gridDimY: y,
             gridDimZ: z,
-            blockDimX: launch.threads(shape),
+            blockDimX: choice.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: launch.shared_bytes(shape),
+            sharedMemBytes: choice.shared_bytes,
             kernelParams: args.as_mut_ptr(),
             extra: null_mut(),
             kern: null_mut(),

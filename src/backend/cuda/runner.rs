@@ -4,13 +4,13 @@
 //! writes the tokens and the step's number. Passes of prompts run the same list without a graph.
 
 use super::args::{Row, Shape, TableUpdate};
-use super::attention::splits;
 use super::draws::Draws;
 use super::driver::{Primary, Waited};
-use super::lists::Lists;
+use super::lower::lists::Lists;
 use super::lower::{Addresses, lower};
 use super::memory::{Block, Mapped, Part, Places, free_bytes};
 use super::module::{Graph, Kernels, Stream};
+use super::select::attention::splits;
 use super::sizes::{Needs, Sizes, arrange};
 use super::timing::Timing;
 use super::weights::Weights;
@@ -105,8 +105,7 @@ impl CudaRunner {
             angles.frequencies = frequencies[usize::from(rope.is_long(limits.context))];
         }
         (addresses.matrices, addresses.vectors) = (weights.matrices.clone(), weights.vectors.clone());
-        (addresses.most_shared, addresses.copies_in_bulk) =
-            (primary.device().shared_memory()?, kernels.is_programmatic());
+        addresses.device = kernels.device()?;
         let lists = lower(program, &placement, &addresses)?;
         let stream = Stream::new(kernels)?;
         let table_stride = limits.pages + 1;

@@ -1,12 +1,12 @@
 //! What a session on a GPU reserves: buckets and tiers of its graphs, bytes, and the place of everything in its arena.
 
 use super::args::{Angles, Draw, MOST_ROPES, Row, SampleArgs, Shape, StepArgs};
-use super::attention::splits;
 use super::draws;
-use super::lower::{Addresses, FormPlace, LayerCache, lower};
+use super::lower::uses::Uses;
+use super::lower::{Addresses, FormPlace, LayerCache, f16, lower};
 use super::memory::Places;
-use super::rounded;
-use super::uses::Uses;
+use super::select::Device;
+use super::select::attention::splits;
 use super::weights;
 use crate::backend::{KvType, Limits};
 use crate::error::{Error, Result, collected, filled};
@@ -132,7 +132,7 @@ impl Needs {
         let mut places = Places::new(1 << 20);
         let mut addresses = arrange(program, &placement, limits, &sizes, fast, 1 << 20, &mut places)?;
         (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
-        (addresses.most_shared, addresses.copies_in_bulk) = (u32::MAX, true);
+        addresses.device = Device::LARGEST;
         let lists = lower(program, &placement, &addresses)?;
         let nodes = |shape: &Shape| lists.of(shape).iter().filter(|launch| launch.runs(shape)).count();
         let graphs = sizes.shapes().map(|shape| GRAPH_BYTES + nodes(&shape) * NODE_BYTES).sum::<usize>();
@@ -155,7 +155,7 @@ fn forms(program: &Program, rows: usize, fast: bool, places: &mut Places) -> Res
         form.q = places.named("8-bit values", quantized);
         form.meta = places.named("scales of 8-bit values", quantized / 32 * 8);
         if fast {
-            form.loose = rounded::place(program, &uses, rows, index, places);
+            form.f16 = f16::place(program, &uses, rows, index, places);
         }
     }
     Ok(forms)

@@ -5,8 +5,8 @@
 
 use super::args::{Matrix, Shape};
 use super::driver::Primary;
-use super::lists::Lists;
-use super::lower::Launch;
+use super::launch::Launch;
+use super::lower::lists::Lists;
 use super::memory::Mapped;
 use super::module::{Event, Stream};
 use crate::error::{Error, Result, collected, filled, reserve};
@@ -165,7 +165,7 @@ impl Timing {
 
 impl Line {
     fn new(program: &Program, matrices: &[Matrix], launch: &Launch, shape: &Shape) -> Line {
-        let mut name = format!("{:?}", launch.kernel);
+        let mut name = launch.choose(shape).function.entry().name.to_owned();
         let ops = launch.covers.iter().map(|&op| &program.ops[op]);
         let attends = ops.clone().any(|op| matches!(op, Op::Attention { .. }));
         let weights = ops.clone().map(|op| weight_bytes(program, matrices, op, shape)).sum();

@@ -1,9 +1,8 @@
-//! A program's weights on the device: placed in slices, uploaded through two pinned buffers and repacked there. Types without a form of their
-//! own are turned into bytes on the way, by several threads.
+//! A program's weights on the device: placed in slices, uploaded through two pinned buffers and repacked there. Types that the kernels lack are turned into bytes on the way, by several threads.
 
 use super::args::{Matrix, RepackArgs};
+use super::catalogue::DeviceType;
 use super::driver::Primary;
-use super::form::Form;
 use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Kernels, Stream};
 use crate::error::{Error, Progress, Result, collected};
@@ -56,13 +55,13 @@ fn frequencies_of(rope: &Rope) -> [&[f32]; 2] {
 }
 
 fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
-    let form = Form::of(weight.dtype);
-    let row_bytes = form.row_bytes(weight.cols);
+    let dtype = DeviceType::of(weight.dtype);
+    let row_bytes = dtype.row_bytes(weight.cols);
     Matrix {
         data: places.take(weight.rows.saturating_mul(row_bytes)),
         row_bytes: row_bytes as u32,
-        slice_bytes: form.slice_bytes() as u32,
-        dtype: form.code,
+        slice_bytes: dtype.slice_bytes() as u32,
+        dtype,
         rows: weight.rows as u32,
         cols: weight.cols as u32,
         pad: 0,
@@ -128,8 +127,8 @@ impl Upload {
 
     /// Sends a matrix; `report` hears of every part of its bytes.
     fn matrix(&mut self, weight: &Weight, matrix: &Matrix, report: &mut impl FnMut(usize) -> Result<()>) -> Result<()> {
-        let form = Form::of(weight.dtype);
-        if !form.is_quantized() {
+        let own = DeviceType::of(weight.dtype);
+        if !own.is_quantized() {
             let mut to = matrix.data;
             for bytes in weight.bytes.chunks(STAGING_BYTES) {
                 self.send(to, bytes.len(), |staging| copy(bytes, staging))?;
@@ -138,7 +137,7 @@ impl Upload {
             }
             return Ok(());
         }
-        let (dtype, as_stored) = (weight.dtype, !form.is_bytes());
+        let (dtype, as_stored) = (weight.dtype, own != DeviceType::BYTES);
         let all_groups = dtype.block_len() / groups::GROUP_LEN;
         let (block_bytes, block_groups) =
             if as_stored { (dtype.block_bytes(), all_groups) } else { (groups::GROUP_BYTES, 1) };

@@ -1,0 +1,177 @@
+// Causal attention over paged keys and values of any even size of heads, and of either type, in f32: for up to GROUP query heads of a key-value
+// head in a block.
+//
+// Each split of the positions gives a maximum, a sum of exponentials and a weighted sum of values, merged in order of position. Either a block
+// walks over all splits of its row, or each split has a block and `attention_combine` adds them: the same sums in the same order.
+#include "attention/softmax.cuh"
+
+constexpr int GROUP = 4;
+constexpr int THREADS = 256;
+constexpr int SPLIT_PAGES = LONG_SPLIT / PAGE_TOKENS;
+
+template <typename T>
+__device__ __forceinline__ float2 pair_at(const T *p) {
+    if constexpr (sizeof(T) == 2) return __half22float2(*reinterpret_cast<const __half2 *>(p));
+    else return *reinterpret_cast<const float2 *>(p);
+}
+
+// Scores of one key: 8 elements of a key are read at a time where heads allow it.
+template <typename T>
+__device__ __forceinline__ void score_key(const T *key, const float *q, uint32_t dim, float (&score)[GROUP]) {
+    if (dim % 8 != 0) {
+        for (uint32_t d = 0; d < dim; d += 2) {
+            const float2 k = pair_at(key + d);
+#pragma unroll
+            for (int g = 0; g < GROUP; g++) score[g] = __fmaf_rn(q[g * dim + d + 1], k.y, __fmaf_rn(q[g * dim + d], k.x, score[g]));
+        }
+        return;
+    }
+    for (uint32_t d = 0; d < dim; d += 8) {
+        float k[8];
+        if constexpr (sizeof(T) == 2) {
+            const uint4 v = *reinterpret_cast<const uint4 *>(key + d);
+            const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float2 pair = __half22float2(reinterpret_cast<const __half2 &>(words[i]));
+                k[2 * i] = pair.x, k[2 * i + 1] = pair.y;
+            }
+        } else {
+            const float4 a = *reinterpret_cast<const float4 *>(key + d), b = *reinterpret_cast<const float4 *>(key + d + 4);
+            k[0] = a.x, k[1] = a.y, k[2] = a.z, k[3] = a.w, k[4] = b.x, k[5] = b.y, k[6] = b.z, k[7] = b.w;
+        }
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) score[g] = __fmaf_rn(q[g * dim + d + i], k[i], score[g]);
+        }
+    }
+}
+
+// Turns a head's scores into powers; one warp a head.
+__device__ __forceinline__ void exponentiate(float *p, uint32_t keys, State &state) {
+    const uint32_t lane = threadIdx.x % WARP;
+    float max = -INFINITY, sum = 0.0f;
+    for (uint32_t i = lane; i < keys; i += WARP) max = fmaxf(max, p[i]);
+    max = ceilf(warp_max(max));
+    for (uint32_t i = lane; i < keys; i += WARP) {
+        p[i] = exp2f(p[i] - max);
+        sum = __fadd_rn(sum, p[i]);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) state = State{max, sum};
+}
+
+template <typename T>
+__device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &shape) {
+    extern __shared__ float shared[];
+    __shared__ State split_state[GROUP], state[GROUP];
+    __shared__ float2 factors[GROUP];
+    __shared__ float p[GROUP][LONG_SPLIT];
+    __shared__ uint32_t pages[SPLIT_PAGES];
+    const HeadsArgs &in = args.in;
+    const uint32_t dim = in.head_dim, pairs = dim / 2, parts = THREADS / pairs, thread = threadIdx.x;
+    float *q = shared, *out = q + GROUP * dim, *part_sums = out + GROUP * dim;
+    await_then_launch();
+    const uint32_t row = blockIdx.z, group = in.heads / in.kv_heads, chunks = (group + GROUP - 1) / GROUP;
+    const uint32_t kv_head = blockIdx.y / chunks, first = blockIdx.y % chunks * GROUP, heads = min(GROUP, group - first);
+    const Row item = in.rows[row];
+    const uint32_t keys = item.position + 1, splits = splits_of(keys), stride = part_stride(shape);
+    if (blockIdx.x >= splits) return;
+    const size_t head = (size_t)row * in.heads + kv_head * group + first;
+    for (uint32_t i = thread; i < GROUP * dim; i += THREADS) {
+        q[i] = i < heads * dim ? in.q[head * dim + i] : 0.0f;
+        out[i] = 0.0f;
+    }
+    if (thread < GROUP) state[thread] = State{-INFINITY, 0.0f};
+    const T *cache = reinterpret_cast<const T *>(in.cache);
+    const size_t run = (size_t)kv_head * PAGE_TOKENS * dim;
+    const uint32_t seen = first_seen(args, item.position), first_split = split_of(seen);
+    for (uint32_t split = blockIdx.x; split < splits; split += gridDim.x) {
+        if (split < first_split) continue;
+        const uint32_t start = split_start(split), count = min(keys, split_start(split + 1)) - start, hidden = seen - min(seen, start);
+        if (thread < (count + PAGE_TOKENS - 1) / PAGE_TOKENS) {
+            pages[thread] = in.tables[(size_t)item.slot * in.table_stride + start / PAGE_TOKENS + thread];
+        }
+        __syncthreads();
+        for (uint32_t k = thread; k < count; k += THREADS) {
+            if (k < hidden) {
+#pragma unroll
+                for (int g = 0; g < GROUP; g++) p[g][k] = -INFINITY;
+                continue;
+            }
+            float score[GROUP] = {};
+            const size_t page = pages[k / PAGE_TOKENS] * in.page_elements;
+            score_key(cache + page + in.keys + run + (k % PAGE_TOKENS) * dim, q, dim, score);
+#pragma unroll
+            for (int g = 0; g < GROUP; g++) p[g][k] = args.cap == 0.0f ? score[g] * args.scale : args.cap * tanhf(score[g] * args.scale);
+        }
+        __syncthreads();
+        if (thread / WARP < GROUP) exponentiate(p[thread / WARP], count, split_state[thread / WARP]);
+        __syncthreads();
+        if (thread < parts * pairs) {
+            const uint32_t pair = thread % pairs, part = thread / pairs;
+            float2 sum[GROUP] = {};
+            for (uint32_t k = part; k < count; k += parts) {
+                if (k < hidden) continue;
+                const size_t page = pages[k / PAGE_TOKENS] * in.page_elements;
+                const float2 v = pair_at(cache + page + in.values + run + (k % PAGE_TOKENS) * dim + 2 * pair);
+#pragma unroll
+                for (int g = 0; g < GROUP; g++) {
+                    sum[g].x = __fmaf_rn(p[g][k], v.x, sum[g].x), sum[g].y = __fmaf_rn(p[g][k], v.y, sum[g].y);
+                }
+            }
+#pragma unroll
+            for (int g = 0; g < GROUP; g++) {
+                reinterpret_cast<float2 *>(part_sums)[(part * GROUP + g) * pairs + pair] = sum[g];
+            }
+        }
+        if (thread < GROUP) factors[thread] = merge_state(state[thread], split_state[thread].max, split_state[thread].sum);
+        __syncthreads();
+        for (uint32_t i = thread; i < GROUP * dim; i += THREADS) {
+            float mixed = part_sums[i];
+            for (uint32_t part = 1; part < parts; part++) mixed = __fadd_rn(mixed, part_sums[part * GROUP * dim + i]);
+            out[i] = merge_value(out[i], mixed, factors[i / dim]);
+        }
+        __syncthreads();
+    }
+    for (uint32_t i = thread; i < heads * dim; i += THREADS) {
+        args.mixed[((head + i / dim) * stride + blockIdx.x) * dim + i % dim] = out[i];
+    }
+    if (thread < heads) {
+        args.states[(head + thread) * stride + blockIdx.x] = make_float2(state[thread].max, state[thread].sum);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_f16(const __grid_constant__ AttentionArgs args, Shape shape) {
+    attend<__half>(args, shape);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_f32(const __grid_constant__ AttentionArgs args, Shape shape) {
+    attend<float>(args, shape);
+}
+
+// Merges the splits of every head and divides by the sum; a thread an element.
+extern "C" __global__ void __launch_bounds__(256) attention_combine(const __grid_constant__ AttentionArgs args, Shape shape) {
+    await_then_launch();
+    const HeadsArgs &in = args.in;
+    const uint32_t dim = in.head_dim, width = in.heads * dim, row = blockIdx.y, col = blockIdx.x * blockDim.x + threadIdx.x;
+    float v = 0.0f;
+    if (col < width) {
+        const uint32_t stride = part_stride(shape), position = in.rows[row].position;
+        const uint32_t splits = stride == 1 ? 1 : splits_of(position + 1), first_split = stride == 1 ? 0 : split_of(first_seen(args, position));
+        const size_t first = ((size_t)row * in.heads + col / dim) * stride;
+        State state{-INFINITY, 0.0f};
+        for (uint32_t split = first_split; split < splits; split++) {
+            const float2 other = args.states[first + split];
+            const float2 factor = merge_state(state, other.x, other.y);
+            v = merge_value(v, args.mixed[(first + split) * dim + col % dim], factor);
+        }
+        if (args.sinks != nullptr) {
+            const float score = args.sinks[col / dim] * LOG2_E, top = ceilf(score);
+            v = v * merge_state(state, top, exp2f(score - top)).x;
+        }
+        v = __fdiv_rn(v, state.sum);
+    }
+    emit(args.out, row, col, width, v);
+}

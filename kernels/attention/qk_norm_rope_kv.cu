@@ -1,0 +1,37 @@
+// Between projection and attention: RMS norm of each head, rotation by position, and keys and values into their pages. A warp a head.
+#include "attention/heads.cuh"
+
+constexpr int HEADS_A_BLOCK = 4;
+
+__device__ __forceinline__ void store_cache(const HeadsArgs &args, size_t at, float v) {
+    if (args.cache_f32) {
+        reinterpret_cast<float *>(args.cache)[at] = v;
+    } else {
+        reinterpret_cast<__half *>(args.cache)[at] = __float2half_rn(v);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(HEADS_A_BLOCK *WARP) qk_norm_rope_kv(const __grid_constant__ HeadsArgs args, Shape) {
+    await_then_launch();
+    const uint32_t row = blockIdx.y, lane = threadIdx.x % WARP, dim = args.head_dim;
+    uint32_t head = blockIdx.x * HEADS_A_BLOCK + threadIdx.x / WARP;
+    if (head >= args.heads + 2 * args.kv_heads) return;
+    if (head < args.heads) {
+        float *q = args.q + ((size_t)row * args.heads + head) * dim;
+        turn_head(args, row, q, args.q_norm, [&](uint32_t i, float v) { q[i] = v; });
+        return;
+    }
+    head -= args.heads;
+    const bool is_key = head < args.kv_heads;
+    if (!is_key) head -= args.kv_heads;
+    const Row item = args.rows[row];
+    const uint32_t page = args.tables[(size_t)item.slot * args.table_stride + item.position / PAGE_TOKENS];
+    const size_t run = page * args.page_elements + (is_key ? args.keys : args.values);
+    const size_t to = run + ((size_t)head * PAGE_TOKENS + item.position % PAGE_TOKENS) * dim;
+    const float *from = (is_key ? args.k : args.v) + ((size_t)row * args.kv_heads + head) * dim;
+    if (is_key) {
+        turn_head(args, row, from, args.k_norm, [&](uint32_t i, float v) { store_cache(args, to + i, v); });
+    } else {
+        for (uint32_t i = lane; i < dim; i += WARP) store_cache(args, to + i, from[i]);
+    }
+}

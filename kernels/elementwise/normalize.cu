@@ -1,0 +1,128 @@
+// Norms whose result is there as such, for any reader: of whole rows or of each head of a row, by the root of the mean square (Zhang and Sennrich, "Root
+// Mean Square Layer Normalization") or by mean and variance (Ba et al., "Layer Normalization"). A block a row or a head. What products alone read is
+// normalized by `rms_norm` (rms_norm.cu), which leaves the division to them.
+#include "elementwise/rms_norm.cuh"
+#include "quant/activation.cuh"
+
+struct NormalizeArgs {
+    const float *x;
+    const float *weight, *bias;  // `bias` may be null
+    const float *sum;            // what the result is added to, null for nothing
+    Activation out;
+    uint32_t width;  // elements that are normalized together
+    float eps;
+    uint32_t centered;  // 1 for a layer norm, which subtracts the mean
+    float factor;       // what the result is multiplied by before it is added
+};
+static_assert(sizeof(NormalizeArgs) == 80, "as in args.rs");
+
+// The sum over the block, the same in every thread.
+__device__ __forceinline__ float block_sum(float v, float *shares) {
+    share_squares(v, shares);
+    __syncthreads();
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < NORM_THREADS / WARP; i++) sum = __fadd_rn(sum, shares[i]);
+    return sum;
+}
+
+__device__ __forceinline__ float add_quad(const float4 &v, float sum) {
+    return __fadd_rn(v.w, __fadd_rn(v.z, __fadd_rn(v.y, __fadd_rn(v.x, sum))));
+}
+
+__device__ __forceinline__ float4 subtract(const float4 &v, float mean) {
+    return make_float4(__fsub_rn(v.x, mean), __fsub_rn(v.y, mean), __fsub_rn(v.z, mean), __fsub_rn(v.w, mean));
+}
+
+__device__ __forceinline__ float finish(float v, float factor, float weight) { return __fmul_rn(__fmul_rn(v, factor), weight); }
+
+__device__ __forceinline__ float rms_factor(float squares, uint32_t width, float eps) {
+    return __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)width), eps)));
+}
+
+// Rows of whole quads that the block's registers hold: everything is on its way at once, the weights before the wait.
+__device__ __forceinline__ void normalize_quads(const NormalizeArgs &args, uint32_t row, float (*shares)[NORM_THREADS / WARP]) {
+    const uint32_t quads = args.width / 4;
+    const float4 *x = reinterpret_cast<const float4 *>(args.x) + (size_t)row * quads;
+    const float4 *weights = reinterpret_cast<const float4 *>(args.weight), none = make_float4(0, 0, 0, 0);
+    float4 weight[NORM_QUADS], bias[NORM_QUADS], v[NORM_QUADS], before[NORM_QUADS];
+#pragma unroll
+    for (uint32_t i = 0; i < NORM_QUADS; i++) {
+        const uint32_t quad = threadIdx.x + i * NORM_THREADS;
+        weight[i] = quad < quads ? __ldg(weights + quad) : none;
+        bias[i] = quad < quads && args.bias != nullptr ? __ldg(reinterpret_cast<const float4 *>(args.bias) + quad) : none;
+    }
+    launch_then_await();
+#pragma unroll
+    for (uint32_t i = 0; i < NORM_QUADS; i++) {
+        const uint32_t quad = threadIdx.x + i * NORM_THREADS;
+        v[i] = quad < quads ? x[quad] : none;
+        before[i] = quad < quads && args.sum != nullptr ? reinterpret_cast<const float4 *>(args.sum)[(size_t)row * quads + quad] : none;
+    }
+    if (args.centered) {
+        float sum = 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < NORM_QUADS; i++) sum = add_quad(v[i], sum);
+        const float mean = __fdiv_rn(block_sum(sum, shares[0]), (float)args.width);
+#pragma unroll
+        for (uint32_t i = 0; i < NORM_QUADS; i++) {
+            if (threadIdx.x + i * NORM_THREADS < quads) v[i] = subtract(v[i], mean);
+        }
+    }
+    float squares = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < NORM_QUADS; i++) squares = add_squares(v[i], squares);
+    const float factor = rms_factor(block_sum(squares, shares[1]), args.width, args.eps);
+#pragma unroll
+    for (uint32_t i = 0; i < NORM_QUADS; i++) {
+        const uint32_t quad = threadIdx.x + i * NORM_THREADS;
+        if (i * NORM_THREADS >= quads) break;
+        float4 r = make_float4(finish(v[i].x, factor, weight[i].x), finish(v[i].y, factor, weight[i].y), finish(v[i].z, factor, weight[i].z),
+                               finish(v[i].w, factor, weight[i].w));
+        if (args.bias != nullptr) {
+            r = make_float4(__fadd_rn(r.x, bias[i].x), __fadd_rn(r.y, bias[i].y), __fadd_rn(r.z, bias[i].z), __fadd_rn(r.w, bias[i].w));
+        }
+        if (args.sum != nullptr) {
+            r = make_float4(__fmaf_rn(args.factor, r.x, before[i].x), __fmaf_rn(args.factor, r.y, before[i].y), __fmaf_rn(args.factor, r.z, before[i].z),
+                            __fmaf_rn(args.factor, r.w, before[i].w));
+        }
+        emit_quad<true>(args.out, row, quad, args.width, quad < quads, r);
+    }
+}
+
+// Rows of any width.
+__device__ __forceinline__ void normalize_elements(const NormalizeArgs &args, uint32_t row, float (*shares)[NORM_THREADS / WARP]) {
+    const uint32_t width = args.width;
+    const float *x = args.x + (size_t)row * width;
+    await_then_launch();
+    float mean = 0.0f;
+    if (args.centered) {
+        float sum = 0.0f;
+        for (uint32_t i = threadIdx.x; i < width; i += NORM_THREADS) sum = __fadd_rn(sum, x[i]);
+        mean = __fdiv_rn(block_sum(sum, shares[0]), (float)width);
+    }
+    float squares = 0.0f;
+    for (uint32_t i = threadIdx.x; i < width; i += NORM_THREADS) {
+        const float v = __fsub_rn(x[i], mean);
+        squares = __fmaf_rn(v, v, squares);
+    }
+    const float factor = rms_factor(block_sum(squares, shares[1]), width, args.eps);
+    // Whole warps, also at the end of a row: they make 8-bit blocks together.
+    const uint32_t end = (width + WARP - 1) / WARP * WARP;
+    for (uint32_t col = threadIdx.x; col < end; col += NORM_THREADS) {
+        float v = 0.0f;
+        if (col < width) {
+            v = finish(__fsub_rn(x[col], mean), factor, args.weight[col]);
+            if (args.bias != nullptr) v = __fadd_rn(v, args.bias[col]);
+            if (args.sum != nullptr) v = __fmaf_rn(args.factor, v, args.sum[(size_t)row * width + col]);
+        }
+        emit(args.out, row, col, width, v);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) normalize(const __grid_constant__ NormalizeArgs args, Shape) {
+    __shared__ float shares[2][NORM_THREADS / WARP];
+    const uint32_t row = blockIdx.x * gridDim.y + blockIdx.y;
+    if (args.width % WARP == 0 && args.width <= 4 * NORM_QUADS * NORM_THREADS) normalize_quads(args, row, shares);
+    else normalize_elements(args, row, shares);
+}

@@ -1,0 +1,229 @@
+//! Lowering of what stands between the projections of a layer: norms and rotation of heads, the cache, attention.
+
+use super::lists::Batches;
+use super::{Addresses, ELEMENTS_A_BLOCK, Extent, LayerCache, Lowering, ONE};
+use crate::backend::cuda::args::{Args, AttentionArgs, HeadsArgs};
+use crate::backend::cuda::catalogue::Kernel;
+use crate::backend::cuda::select::attention::{is_staged, of_heads};
+use crate::plan::op::{AttentionKind, NormKind, RopeId, RopeLayout};
+use crate::plan::{Op, ValueId};
+use std::f32::consts::LOG2_E;
+
+/// Most elements of a head that attention has shared memory for.
+pub const MAX_HEAD_DIM: usize = 512;
+/// Heads that a block of the kernels of heads has, a warp each.
+pub const HEADS_A_BLOCK: usize = 4;
+const ATTENTION_THREADS: usize = 256;
+/// Query heads of a block of the plain kernel, and of one of staged steps.
+const PLAIN_HEADS: usize = 4;
+const STAGED_HEADS: usize = 8;
+/// Elements that keep staged rows apart.
+const PAD: usize = 8;
+/// Positions of a stage, and stages, of steps and of prompts.
+const STEP: (usize, usize) = (128, 3);
+const PROMPT_STEP: (usize, usize) = (64, 4);
+/// Queries of a block of a prompt, and the largest heads of which a warp takes twice as many.
+const PROMPT_QUERIES: usize = 64;
+const MOST_NARROW: usize = 128;
+/// Shared memory of an SM, and what each block of steps takes of it beside its own.
+const SM_BYTES: usize = 227 << 10;
+const OTHER_BYTES: usize = 4 << 10;
+
+impl Lowering<'_> {
+    /// Norms and rotations of queries and keys, up to the store that ends them; false leaves them as they are.
+    pub fn heads(&mut self) -> bool {
+        let Some((args, covered)) = self.turned_heads() else { return false };
+        let heads = self.program.kv.heads + 2 * self.program.kv.kv_heads;
+        let blocks = Extent::Fixed(heads.div_ceil(HEADS_A_BLOCK) as u32);
+        self.push(
+            Kernel::QkNormRopeKv.only(),
+            [blocks, Extent::Rows, ONE],
+            32 * HEADS_A_BLOCK,
+            Args::Heads(args),
+            covered,
+        );
+        true
+    }
+
+    /// Norms, rotation, the rows' places in the cache, and attention of a step; false leaves them as they are.
+    pub fn whole_attention(&mut self) -> bool {
+        let Some((heads, covered)) = self.turned_heads() else { return false };
+        let Some(&Op::Attention { kind, out, .. }) = self.program.ops.get(self.next + covered) else { return false };
+        if !self.stages_pages(&kind) {
+            return false;
+        }
+        let kernel =
+            if let Batches::Few(_) = self.batches { Kernel::AttentionDecode } else { Kernel::AttentionDecodeBatch };
+        self.attend(kernel, heads, &kind, out, covered + 1);
+        true
+    }
+
+    /// Keys and values to their places as they are.
+    pub fn store(&mut self, layer: usize, keys: ValueId, values: ValueId) {
+        let args = HeadsArgs { k: self.value(keys), v: self.value(values), heads: 0, ..self.heads_args(layer) };
+        let blocks = Extent::Fixed((2 * self.program.kv.kv_heads).div_ceil(HEADS_A_BLOCK) as u32);
+        self.push(Kernel::QkNormRopeKv.only(), [blocks, Extent::Rows, ONE], 32 * HEADS_A_BLOCK, Args::Heads(args), 1);
+    }
+
+    /// What the next ops do with queries and keys in one launch, and how many ops that are: norms of heads first, then rotation of both by one table or of
+    /// none, then the store.
+    fn turned_heads(&self) -> Option<(HeadsArgs, usize)> {
+        let ops = &self.program.ops[self.next..];
+        let is_of_heads = |op: &&Op| matches!(op, Op::HeadNorm { .. } | Op::Rope { .. });
+        let end = ops.iter().take_while(is_of_heads).count();
+        let Op::StoreKv { layer, keys, values } = *ops.get(end)? else { return None };
+        let Op::Attention { queries, .. } = *ops.get(end + 1)? else { return None };
+        let mut args = self.heads_args(layer);
+        (args.q, args.k, args.v) = (self.value(queries), self.value(keys), self.value(values));
+        let (mut turned, mut eps) = ([None; 2], None);
+        for op in &ops[..end] {
+            match *op {
+                Op::HeadNorm { x, norm } if [queries, keys].contains(&x) && turned == [None; 2] => {
+                    let weight = if x == keys { &mut args.k_norm } else { &mut args.q_norm };
+                    let fits = norm.kind == NormKind::Rms && norm.bias.is_none() && *weight == 0;
+                    if !fits || *eps.get_or_insert(norm.eps) != norm.eps {
+                        return None;
+                    }
+                    *weight = self.vector(Some(norm.weight));
+                }
+                Op::Rope { x, table } if [queries, keys].contains(&x) => {
+                    if turned[usize::from(x == keys)].replace(table).is_some() {
+                        return None;
+                    }
+                }
+                _ => return None,
+            }
+        }
+        args.eps = eps.unwrap_or(0.0);
+        match turned {
+            [None, None] => {}
+            [Some(table), Some(other)] if table == other => self.turn(&mut args, table),
+            _ => return None,
+        }
+        Some((args, end + 1))
+    }
+
+    /// The rotation by a table.
+    fn turn(&self, args: &mut HeadsArgs, table: RopeId) {
+        let angles = self.addresses.step.angles[table.0];
+        (args.cos, args.sin, args.half_dims) = (angles.cos, angles.sin, angles.half_dims);
+        args.pairs = (self.program.ropes[table.0].layout == RopeLayout::Pairs).into();
+    }
+
+    fn heads_args(&self, layer: usize) -> HeadsArgs {
+        let (addresses, kv) = (self.addresses, &self.program.kv);
+        let LayerCache { tables, cache, page_elements, keys, values } = addresses.layers[layer];
+        HeadsArgs {
+            rows: addresses.step.rows,
+            tables,
+            cache,
+            page_elements,
+            keys,
+            values,
+            table_stride: addresses.table_stride,
+            heads: kv.heads as u32,
+            kv_heads: kv.kv_heads as u32,
+            head_dim: kv.head_dim as u32,
+            cache_f32: addresses.cache_f32.into(),
+            ..HeadsArgs::default()
+        }
+    }
+
+    /// Whether pages pass through shared memory, and matrix instructions multiply them.
+    fn stages_pages(&self, kind: &AttentionKind) -> bool {
+        let dim = self.program.kv.head_dim;
+        kind.softcap.is_none() && kind.sinks.is_none() && !self.addresses.cache_f32 && is_staged(dim)
+    }
+
+    /// Attention with staged pages; the arguments of prompts have only the queries of what stands in `heads`.
+    fn attend(&mut self, kernel: Kernel, heads: HeadsArgs, kind: &AttentionKind, out: ValueId, covered: usize) {
+        let kv = self.program.kv;
+        let dim = kv.head_dim;
+        // Blocks of 8-bit values must lie within a head, or another launch makes them.
+        let merges_later = !dim.is_multiple_of(32);
+        let args = self.attention_args(heads, kind, out);
+        let args = AttentionArgs { ended: if merges_later { 0 } else { args.ended }, ..args };
+        let is_prompt = kernel == Kernel::AttentionPrefill;
+        let (grid, shared_bytes) = if is_prompt { self.prompt_grid() } else { self.step_grid() };
+        let threads = if is_prompt && dim <= MOST_NARROW { ATTENTION_THREADS / 2 } else { ATTENTION_THREADS };
+        let function = of_heads(kernel, dim).expect("only staged sizes come here");
+        self.push(function, grid, threads, Args::Attention(args), covered);
+        let spread_bytes = self.spread_bytes(kernel, shared_bytes);
+        let launch = self.launches.last_mut().expect("just added");
+        (launch.shared_bytes, launch.spread_bytes) = (shared_bytes as u32, spread_bytes as u32);
+        if merges_later {
+            self.merge(args, out);
+        }
+    }
+
+    /// Grid and shared memory of the attention of steps: a ring of stages, and fragments of queries and weights.
+    fn step_grid(&self) -> ([Extent; 3], usize) {
+        let (kv, dim) = (self.program.kv, self.program.kv.head_dim);
+        // Weights of two steps.
+        let ((positions, stages), fragments) = (STEP, STAGED_HEADS * (dim + 2 * STEP.0));
+        let shared = 2 * (stages * positions * (dim + PAD) + fragments + 2 * dim);
+        let each = (kv.kv_heads * kv.group().div_ceil(STAGED_HEADS)) as u32;
+        // The kernel's registers leave room for two.
+        let resident = self.addresses.device.sms * (SM_BYTES / (shared + OTHER_BYTES)).clamp(1, 2) as u32;
+        ([Extent::SplitShares { each, resident }, Extent::Fixed(each), Extent::Rows], shared)
+    }
+
+    /// Shared memory of a block of short splits where few of them run: so much that no two share an SM, and in batches a stage more for its copies.
+    fn spread_bytes(&self, kernel: Kernel, own: usize) -> usize {
+        let stage = 2 * STEP.0 * (self.program.kv.head_dim + PAD);
+        let wanted = match kernel {
+            Kernel::AttentionDecodeBatch => (own + stage).max(SM_BYTES / 2),
+            // The next kernel has blocks beside these.
+            Kernel::AttentionDecode => own + OTHER_BYTES,
+            _ => 0,
+        };
+        if wanted + OTHER_BYTES <= self.addresses.device.most_shared as usize { wanted } else { 0 }
+    }
+
+    /// The same of prompts: a ring of stages, and results.
+    fn prompt_grid(&self) -> ([Extent; 3], usize) {
+        let (kv, dim) = (self.program.kv, self.program.kv.head_dim);
+        let (positions, stages) = PROMPT_STEP;
+        let shared = 2 * stages * positions * (dim + PAD) + 4 * PROMPT_QUERIES * (dim + 4);
+        let each = kv.group() as u32;
+        ([Extent::Stretches { each, width: PROMPT_QUERIES as u32 }, Extent::Fixed(kv.kv_heads as u32), ONE], shared)
+    }
+
+    fn attention_args(&self, heads: HeadsArgs, kind: &AttentionKind, out: ValueId) -> AttentionArgs {
+        let Addresses { mixed, states, ended, .. } = *self.addresses;
+        let (scale, cap) = match kind.softcap {
+            Some(cap) => (kind.scale / cap, cap * LOG2_E),
+            None => (kind.scale * LOG2_E, 0.0),
+        };
+        let window = kind.window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX));
+        let (out, sinks) = (self.activation(out), self.vector(kind.sinks));
+        AttentionArgs { heads, mixed, states, ended, out, sinks, scale, cap, window, pad: 0 }
+    }
+
+    /// Attention of rows whose heads have their place already.
+    pub fn attention(&mut self, kind: AttentionKind, queries: ValueId, out: ValueId) {
+        let heads = HeadsArgs { q: self.value(queries), ..self.heads_args(kind.layer) };
+        if self.stages_pages(&kind) {
+            return self.attend(Kernel::AttentionPrefill, heads, &kind, out, 1);
+        }
+        let (args, kv) = (self.attention_args(heads, &kind, out), self.program.kv);
+        let kernel = if self.addresses.cache_f32 { Kernel::AttentionF32 } else { Kernel::AttentionF16 };
+        let blocks = Extent::Fixed((kv.kv_heads * kv.group().div_ceil(PLAIN_HEADS)) as u32);
+        self.push(kernel.only(), [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, Args::Attention(args), 1);
+        let parts = ATTENTION_THREADS / (kv.head_dim / 2);
+        let floats = PLAIN_HEADS * kv.head_dim * (2 + parts);
+        self.launches.last_mut().expect("just added").shared_bytes = (floats * size_of::<f32>()) as u32;
+        self.merge(args, out);
+    }
+
+    fn merge(&mut self, args: AttentionArgs, out: ValueId) {
+        let blocks = Extent::Fixed(self.width(out).div_ceil(ELEMENTS_A_BLOCK) as u32);
+        self.push(
+            Kernel::AttentionCombine.only(),
+            [blocks, Extent::Rows, ONE],
+            ELEMENTS_A_BLOCK,
+            Args::Attention(args),
+            0,
+        );
+    }
+}

@@ -1,0 +1,187 @@
+//! Launches of single ops that run in any program, beside those that `gemv`, `gemm` and `attention` make of several: norms whose result is there as such,
+//! rotation of heads, and what is done element by element.
+
+use super::attention::HEADS_A_BLOCK;
+use super::{ELEMENTS_A_BLOCK, Extent, Lowering, NORM_THREADS, ONE};
+use crate::backend::cuda::args::{Args, ElementwiseArgs, NormalizeArgs, RopeArgs, Sigmoid};
+use crate::backend::cuda::catalogue::Kernel;
+use crate::plan::op::{Activation, Norm, NormKind, RopeId, RopeLayout};
+use crate::plan::{Op, ValueId};
+
+/// An addition of a result to another value.
+pub struct Sum {
+    /// What it is added to.
+    pub to: ValueId,
+    /// What it is multiplied by before.
+    pub factor: f32,
+    /// Ops that this takes.
+    pub ops: usize,
+}
+
+impl Lowering<'_> {
+    /// A norm of rows, with the addition of its result where that follows.
+    pub fn normalize(&mut self, x: ValueId, norm: Norm, out: ValueId) {
+        let args = self.normalize_args(x, norm, self.width(x));
+        let (args, covered) = match self.sum_of(out, self.next + 1) {
+            Some(Sum { to, factor, ops }) => {
+                (NormalizeArgs { sum: self.value(to), factor, out: self.activation(to), ..args }, 1 + ops)
+            }
+            None => (NormalizeArgs { out: self.activation(out), ..args }, 1),
+        };
+        self.push(Kernel::Normalize.only(), [self.rows(out), ONE, ONE], NORM_THREADS, Args::Normalize(args), covered);
+    }
+
+    /// A norm of every head by itself.
+    pub fn normalize_heads(&mut self, x: ValueId, norm: Norm) {
+        let dim = self.program.kv.head_dim;
+        let heads = Extent::Fixed((self.width(x) / dim) as u32);
+        let args = self.normalize_args(x, norm, dim);
+        let args =
+            NormalizeArgs { out: crate::backend::cuda::args::Activation { x: args.x, ..Default::default() }, ..args };
+        self.push(Kernel::Normalize.only(), [self.rows(x), heads, ONE], NORM_THREADS, Args::Normalize(args), 1);
+    }
+
+    fn normalize_args(&self, x: ValueId, norm: Norm, width: usize) -> NormalizeArgs {
+        NormalizeArgs {
+            x: self.value(x),
+            weight: self.vector(Some(norm.weight)),
+            bias: self.vector(norm.bias),
+            width: width as u32,
+            eps: norm.eps,
+            centered: (norm.kind == NormKind::Layer).into(),
+            ..NormalizeArgs::default()
+        }
+    }
+
+    /// A rotation of heads by itself.
+    pub fn rotate(&mut self, x: ValueId, table: RopeId) {
+        let (angles, dim) = (self.addresses.step.angles[table.0], self.program.kv.head_dim);
+        let heads = self.width(x) / dim;
+        let args = RopeArgs {
+            x: self.value(x),
+            cos: angles.cos,
+            sin: angles.sin,
+            heads: heads as u32,
+            head_dim: dim as u32,
+            half_dims: angles.half_dims,
+            pairs: (self.program.ropes[table.0].layout == RopeLayout::Pairs).into(),
+        };
+        let blocks = Extent::Fixed(heads.div_ceil(HEADS_A_BLOCK) as u32);
+        self.push(Kernel::Rope.only(), [blocks, self.rows(x), ONE], 32 * HEADS_A_BLOCK, Args::Rope(args), 1);
+    }
+
+    /// The next op, which changes a value element by element; a scale that an addition follows becomes one with it.
+    pub fn elementwise(&mut self) {
+        let (mut y, mut a, mut b, mut period, mut covered) = (None, 0.0, 0.0, 0, 1);
+        let (x, kernel) = match self.program.ops[self.next] {
+            Op::Scale { x: scaled, factor } => {
+                a = factor;
+                match self.sum_of(scaled, self.next) {
+                    Some(Sum { to, ops, .. }) => {
+                        (y, covered) = (Some(scaled), ops);
+                        (to, Kernel::AddScaled)
+                    }
+                    None => (scaled, Kernel::Scale),
+                }
+            }
+            Op::Softcap { x, cap } => {
+                a = cap;
+                (x, Kernel::Softcap)
+            }
+            Op::Temperature { x, factor, period: each } => {
+                (a, period) = (factor, each);
+                (x, Kernel::Temperature)
+            }
+            Op::Add { x, y: other } => {
+                y = Some(other);
+                (x, Kernel::Add)
+            }
+            Op::Mul { x, y: other } => {
+                y = Some(other);
+                (x, Kernel::Mul)
+            }
+            Op::Activate { kind, x } => {
+                (a, b) = parameters(kind);
+                (x, activation(kind))
+            }
+            Op::Gate { kind, gate, up } => {
+                ((a, b), y) = (parameters(kind), Some(up));
+                (gate, gated(kind))
+            }
+            _ => unreachable!("only ops of single elements come here"),
+        };
+        let args = ElementwiseArgs {
+            x: self.activation(x),
+            y: y.map_or(0, |y| self.value(y)),
+            rows: self.addresses.step.rows,
+            width: self.width(x) as u32,
+            a,
+            b,
+            period,
+        };
+        self.push_elementwise(kernel, x, args, covered);
+    }
+
+    /// The addition at op `at` of `y`, which nothing else reads, with a scale before it or without one.
+    pub fn sum_of(&self, y: ValueId, at: usize) -> Option<Sum> {
+        let readers = self.uses.of_value(y).readers;
+        match (self.program.ops.get(at)?, self.program.ops.get(at + 1)) {
+            (&Op::Add { x, y: added }, _) if added == y && x != y && readers == 1 => {
+                Some(Sum { to: x, factor: 1.0, ops: 1 })
+            }
+            (&Op::Scale { x: scaled, factor }, Some(&Op::Add { x, y: added }))
+                if scaled == y && added == y && x != y && readers == 2 && factor != 0.0 =>
+            {
+                Some(Sum { to: x, factor, ops: 2 })
+            }
+            _ => None,
+        }
+    }
+
+    /// The same of a product of `read`. The blocks of such a launch do not wait for each other, so it may not add to what others still read.
+    pub fn sum_of_product(&self, read: ValueId, y: ValueId, at: usize) -> Option<Sum> {
+        self.sum_of(y, at).filter(|sum| sum.to != read)
+    }
+
+    pub fn push_elementwise(&mut self, kernel: Kernel, x: ValueId, args: ElementwiseArgs, covered: usize) {
+        let blocks = Extent::Fixed(self.width(x).div_ceil(ELEMENTS_A_BLOCK) as u32);
+        self.push(kernel.only(), [blocks, self.rows(x), ONE], ELEMENTS_A_BLOCK, Args::Elementwise(args), covered);
+    }
+}
+
+fn activation(kind: Activation) -> Kernel {
+    match kind {
+        Activation::Silu | Activation::GeluTanh => Kernel::Sigmoid,
+        Activation::GeluErf => Kernel::GeluErf,
+        Activation::SquaredRelu => Kernel::SquaredRelu,
+        Activation::ClampedSilu { .. } => unreachable!("validated: it takes two values"),
+    }
+}
+
+fn gated(kind: Activation) -> Kernel {
+    match kind {
+        Activation::Silu | Activation::GeluTanh => Kernel::SigmoidMul,
+        Activation::GeluErf => Kernel::GeluErfMul,
+        Activation::SquaredRelu => Kernel::SquaredReluMul,
+        Activation::ClampedSilu { .. } => Kernel::ClampedSiluMul,
+    }
+}
+
+/// What the kernels of an activation take as `a` and `b`.
+fn parameters(kind: Activation) -> (f32, f32) {
+    match (kind, sigmoid(kind)) {
+        (_, Some(Sigmoid { linear, cubic })) => (linear, cubic),
+        (Activation::ClampedSilu { limit, slope }, _) => (limit, slope),
+        _ => (0.0, 0.0),
+    }
+}
+
+/// The activations that products do themselves.
+pub fn sigmoid(kind: Activation) -> Option<Sigmoid> {
+    match kind {
+        Activation::Silu => Some(Sigmoid { linear: 1.0, cubic: 0.0 }),
+        // `(1 + tanh(z)) / 2 = 1 / (1 + exp(-2z))` with `z = sqrt(2 / pi) * (x + 0.044715 x^3)`.
+        Activation::GeluTanh => Some(Sigmoid { linear: 1.595_769, cubic: 1.595_769 * 0.044_715 }),
+        Activation::GeluErf | Activation::SquaredRelu | Activation::ClampedSilu { .. } => None,
+    }
+}

@@ -1,0 +1,89 @@
+//! Lowering of products for more rows than `gemv` takes: on tensor cores where there are kernels for the types, and by the GEMM of any type.
+
+use super::products::Follower;
+use super::{Extent, Lowering, ONE};
+use crate::backend::cuda::args::{Args, MatmulArgs, TensorArgs};
+use crate::backend::cuda::catalogue::{DeviceType, Function, Kernel};
+use crate::backend::cuda::select::{gemm_f16, gemm_i8};
+use crate::plan::ValueId;
+
+/// Weight rows of a block of the GEMM of any type.
+const TILE_ROWS: u32 = 16;
+const THREADS: usize = 256;
+
+impl Lowering<'_> {
+    /// Products of `x` on tensor cores, with the gated unit or the addition that follows them; false leaves them as they are.
+    pub fn gemm(&mut self, x: ValueId) -> bool {
+        let Some((args, covered)) = self.tensor_args(x) else { return false };
+        self.push_gemm(args, covered);
+        true
+    }
+
+    /// Adds the launch of products; which kernel of which family runs is for its shape to choose.
+    pub fn push_gemm(&mut self, args: TensorArgs, covered: usize) {
+        let kernel = if args.is_f16() { Kernel::GemmF16 } else { Kernel::GemmI8 };
+        self.push(Function { kernel, variant: 0 }, [ONE; 3], THREADS, Args::Tensor(args), covered);
+    }
+
+    /// What the kernels take for that, if they can, and how many ops it covers.
+    pub fn tensor_args(&self, x: ValueId) -> Option<(TensorArgs, usize)> {
+        let (products, is_f16) = (self.products_of(x, self.next), self.is_f16(x));
+        let has_gemm = |dtype| DeviceType::of(dtype).has_gemm();
+        let types = products.matrices().iter().map(|matrix| self.program.matrices[matrix.0].dtype);
+        if !is_f16 && !types.into_iter().all(has_gemm) {
+            return None;
+        }
+        let mut args = TensorArgs {
+            x: self.input(x),
+            cols: self.width(x) as u32,
+            count: products.count as u32,
+            on_outputs: self.is_on_outputs(x).into(),
+            segments: products.segments,
+            ..TensorArgs::default()
+        };
+        args.f16_row_bytes = args.most(gemm_f16::row_bytes);
+        if !args.cols.is_multiple_of(32) || (!is_f16 && !gemm_i8::takes(&args, &self.addresses.device)) {
+            return None;
+        }
+        let mut covered = products.count;
+        match self.follower(x, &products, self.next + covered) {
+            // The kernels of 16-bit floats write such alone, and others none.
+            Some(Follower::Gate { unit, gate }) if is_f16 == self.is_f16(gate) => {
+                (args.gated, args.unit) = (self.activation(gate), unit);
+                covered += 1;
+            }
+            Some(Follower::Sum(sum)) => {
+                (args.segments[0].out, args.segments[0].adds) = (self.value(sum.to), sum.factor);
+                covered += sum.ops;
+            }
+            _ => {}
+        }
+        Some((args, covered))
+    }
+
+    /// Up to three products of one value in a launch; a lone product also takes the addition that follows it.
+    pub fn gemm_of_any_type(&mut self, x: ValueId) {
+        let products = self.products_of(x, self.next);
+        let on_outputs = self.is_on_outputs(x);
+        let mut args = MatmulArgs {
+            x: self.input(x),
+            cols: self.width(x) as u32,
+            count: products.count as u32,
+            on_outputs: on_outputs.into(),
+            segments: products.segments,
+            ..MatmulArgs::default()
+        };
+        for segment in &mut args.segments[..products.count] {
+            segment.first_tile = args.tiles;
+            args.tiles += segment.matrix.rows.div_ceil(TILE_ROWS);
+        }
+        let mut covered = products.count;
+        if let Some(Follower::Sum(sum)) = self.follower(x, &products, self.next + covered) {
+            (args.segments[0].out, args.segments[0].adds) = (self.value(sum.to), sum.factor);
+            covered += sum.ops;
+        }
+        let function = Function { kernel: Kernel::GemmDp4a, variant: 0 };
+        let grid = [Extent::Tiles { tiles: args.tiles, on_outputs }, ONE, ONE];
+        self.push(function, grid, THREADS, Args::Matmul(args), covered);
+    }
+}

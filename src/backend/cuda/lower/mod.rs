@@ -1,0 +1,273 @@
+//! From a program to the lists of launches that eager passes and graphs share.
+//!
+//! Every op has a launch of its own that runs in any program; where ops stand together as a kernel can do them together, one launch covers several. A few
+//! lists serve every batch: those for one, two and four rows, where a launch covers as many ops as it can (`gemv`), two for other steps, and one for
+//! prompts; the products of the last three run on tensor cores (`gemm`). All give the same bits, unless the host lets those of prompts and of more than
+//! four rows be of 16-bit floats (`f16`). Addresses come from outside, so that lowering needs no GPU.
+
+mod attention;
+mod elementwise;
+mod ends;
+pub mod f16;
+mod gemm;
+mod gemv;
+pub mod lists;
+mod products;
+pub mod supported;
+pub mod uses;
+
+use super::args::*;
+use super::catalogue::{Function, Kernel};
+use super::launch::{Extent, Launch};
+use super::select::Device;
+use crate::error::{Error, Result, filled, reserve};
+use crate::plan::memory::Placement;
+use crate::plan::op::{Norm, Rows};
+use crate::plan::{Op, Program, ValueId, VectorId};
+pub use attention::MAX_HEAD_DIM;
+use lists::{Batches, FEW_ROWS, Lists};
+use uses::Uses;
+
+const ELEMENTS_A_BLOCK: usize = 256;
+/// Threads of a block that norms a row, or a part of one.
+const NORM_THREADS: usize = 256;
+const SPLIT_NORM_THREADS: usize = 128;
+/// Elements of an 8-bit block.
+const QUANTIZED: usize = 32;
+/// Widest row, nearly, that one block norms as fast as several do.
+const SPLIT_NORM_WIDTH: usize = 2048;
+
+/// Where everything lies on the device.
+#[allow(missing_docs)] // Named as the arguments that they go into.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// Of the buffers of a placement.
+    pub buffers: Vec<Address>,
+    pub matrices: Vec<Matrix>,
+    pub vectors: Vec<Address>,
+    /// The forms of values that products read, by `Uses::places`.
+    pub forms: Vec<FormPlace>,
+    pub factors: Address,
+    pub mixed: Address,
+    pub states: Address,
+    pub ended: Address,
+    /// Where each layer's keys and values are.
+    pub layers: Vec<LayerCache>,
+    pub cache_f32: bool,
+    /// What the launches run on.
+    pub device: Device,
+    /// The step's own: host and device lists.
+    pub step: StepArgs,
+    pub host_tokens: Address,
+    /// What drawing tokens takes beside the step's own.
+    pub sample: SampleArgs,
+    /// Entries of a slot's page table.
+    pub table_stride: u32,
+}
+
+/// Where the keys and values of a layer are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LayerCache {
+    /// Page tables of all slots.
+    pub tables: Address,
+    /// The first page.
+    pub cache: Address,
+    /// Elements of each page.
+    pub page_elements: u64,
+    /// The layer's first key in a page.
+    pub keys: u64,
+    /// Its first value.
+    pub values: u64,
+}
+
+/// Where the form of a value stands that products read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FormPlace {
+    /// 8-bit codes.
+    pub q: Address,
+    /// Their scales and sums.
+    pub meta: Address,
+    /// 16-bit floats; 0 where the host does not allow them.
+    pub f16: Address,
+}
+
+/// Lowers `program`.
+pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
+    supported::check(program)?;
+    let uses = Uses::of(program)?;
+    let list = |batches| {
+        // An op adds at most two launches, and the ends of a list four.
+        let launches = reserve(2 * program.ops.len() + 4, "a list of launches")?;
+        let formed = filled(program.values.len(), false, "a list of launches")?;
+        let mut lowering = Lowering { program, uses: &uses, placement, addresses, batches, launches, formed, next: 0 };
+        while lowering.next < program.ops.len() {
+            lowering.op()?;
+        }
+        lowering.choose_tokens();
+        Ok(lowering.launches)
+    };
+    Ok(Lists {
+        single: list(Batches::Few(1))?,
+        two: list(Batches::Few(2))?,
+        four: list(Batches::Few(FEW_ROWS))?,
+        narrow: list(Batches::Narrow)?,
+        batch: list(Batches::Steps)?,
+        prompt: list(Batches::Prompts)?,
+    })
+}
+
+const ONE: Extent = Extent::Fixed(1);
+
+struct Lowering<'a> {
+    pub program: &'a Program,
+    pub uses: &'a Uses,
+    placement: &'a Placement,
+    pub addresses: &'a Addresses,
+    pub batches: Batches,
+    pub launches: Vec<Launch>,
+    /// Whether the form of a value that products read is there, as the launches so far leave it.
+    formed: Vec<bool>,
+    pub next: usize,
+}
+
+impl Lowering<'_> {
+    /// Lowers the next op, with those after it that its launch covers too.
+    fn op(&mut self) -> Result<()> {
+        let op = &self.program.ops[self.next];
+        if let Op::MatMul { x, .. } = *op {
+            self.form(x);
+        }
+        if let Batches::Few(rows) = self.batches
+            && self.few_rows(rows)
+        {
+            return Ok(());
+        }
+        if self.batches != Batches::Prompts && self.whole_attention() {
+            return Ok(());
+        }
+        match *op {
+            Op::Embed { table, out } if self.next == 0 => self.embed(table, out),
+            Op::Embed { .. } => return Err(self.out_of_place()),
+            Op::Norm { x, norm, out } if self.uses.is_deferred(out) => self.norm(x, norm, out, 0, 1),
+            Op::Norm { x, norm, out } => self.normalize(x, norm, out),
+            Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.gemm(x) => {}
+            Op::MatMul { x, .. } => self.gemm_of_any_type(x),
+            Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. } if self.heads() => {}
+            Op::HeadNorm { x, norm } => self.normalize_heads(x, norm),
+            Op::Rope { x, table } => self.rotate(x, table),
+            Op::StoreKv { layer, keys, values } => self.store(layer, keys, values),
+            Op::Attention { kind, queries, out } => self.attention(kind, queries, out),
+            Op::SelectRows { x, out } => self.select(x, out),
+            Op::Scale { .. }
+            | Op::Temperature { .. }
+            | Op::Gate { .. }
+            | Op::Activate { .. }
+            | Op::Add { .. }
+            | Op::Mul { .. }
+            | Op::Softcap { .. } => self.elementwise(),
+            Op::Route { .. } | Op::ExpertMatMul { .. } | Op::WeightedSum { .. } | Op::MulSigmoid { .. } => {
+                return Err(self.out_of_place());
+            }
+        }
+        Ok(())
+    }
+
+    pub fn out_of_place(&self) -> Error {
+        let name = self.program.ops[self.next].name();
+        Error::Unsupported(format!("op {} ({name}) stands where the cuda backend cannot run it", self.next))
+    }
+
+    /// Adds a launch that covers the next `covered` ops.
+    pub fn push(&mut self, function: Function, grid: [Extent; 3], threads: usize, args: Args, covered: usize) {
+        let covers: Vec<usize> = (self.next..self.next + covered).collect();
+        for id in covers.iter().filter_map(|&op| self.program.ops[op].writes()) {
+            let written = args.written().filter(|written| written.x == self.value(id));
+            self.formed[id.0] = written.is_some_and(|written| written.q != 0);
+        }
+        self.next += covered;
+        self.launches.push(Launch {
+            function,
+            grid,
+            threads: threads as u32,
+            shared_bytes: 0,
+            spread_bytes: 0,
+            args,
+            covers,
+            device: self.addresses.device,
+        });
+    }
+
+    pub fn value(&self, id: ValueId) -> Address {
+        self.addresses.buffers[self.placement.buffer_of[id.0]]
+    }
+
+    pub fn width(&self, id: ValueId) -> usize {
+        self.program.values[id.0].width
+    }
+
+    pub fn rows(&self, id: ValueId) -> Extent {
+        match self.program.values[id.0].rows {
+            Rows::Batch => Extent::Rows,
+            Rows::Outputs => Extent::Outputs,
+            Rows::Chosen(_) => unreachable!("refused before: experts"),
+        }
+    }
+
+    pub fn is_on_outputs(&self, id: ValueId) -> bool {
+        self.rows(id) == Extent::Outputs
+    }
+
+    /// A value that is read; what a deferred norm wrote has factors.
+    pub fn input(&self, id: ValueId) -> Activation {
+        let factors = if self.uses.is_deferred(id) { self.addresses.factors } else { 0 };
+        let place = self.uses.of_value(id).place.map_or_else(FormPlace::default, |place| self.addresses.forms[place]);
+        let (q, meta) = if self.is_f16(id) { (place.f16, 0) } else { (place.q, place.meta) };
+        Activation { x: self.value(id), q, meta, factors }
+    }
+
+    /// A value that is written, with the form of it that products read if a later multiplication reads that.
+    pub fn activation(&self, id: ValueId) -> Activation {
+        let input = self.input(id);
+        if self.uses.of_value(id).is_quantized_from(self.next) { input } else { Activation { q: 0, meta: 0, ..input } }
+    }
+
+    /// Makes the form of `x` that a product reads, where no kernel has left it.
+    fn form(&mut self, x: ValueId) {
+        let is_wanted = self.uses.of_value(x).is_quantized_from(self.next);
+        if is_wanted && !self.formed[x.0] {
+            let args = ElementwiseArgs { x: self.activation(x), width: self.width(x) as u32, ..Default::default() };
+            self.push_elementwise(Kernel::CopyRows, x, args, 0);
+            self.formed[x.0] = true;
+        }
+    }
+
+    pub fn vector(&self, id: Option<VectorId>) -> Address {
+        id.map_or(0, |id| self.addresses.vectors[id.0])
+    }
+
+    /// A norm, of the rows whose numbers are at `selected` where that is not 0.
+    pub fn norm(&mut self, x: ValueId, norm: Norm, out: ValueId, selected: Address, covered: usize) {
+        let args = NormArgs {
+            x: self.value(x),
+            weight: self.vector(Some(norm.weight)),
+            out: self.activation(out),
+            width: self.width(x) as u32,
+            eps: norm.eps,
+            selected,
+        };
+        let (width, rows) = (self.width(x), self.rows(out));
+        let is_few = matches!(self.batches, Batches::Few(_) | Batches::Narrow);
+        if is_few && width >= SPLIT_NORM_WIDTH && width.is_multiple_of(QUANTIZED) {
+            // One block finds the factor.
+            let blocks = Extent::Fixed(width.div_ceil(4 * SPLIT_NORM_THREADS) as u32 + 1);
+            return self.push(
+                Kernel::RmsNormSplit.only(),
+                [rows, blocks, ONE],
+                SPLIT_NORM_THREADS,
+                Args::Norm(args),
+                covered,
+            );
+        }
+        self.push(Kernel::RmsNorm.only(), [rows, ONE, ONE], NORM_THREADS, Args::Norm(args), covered);
+    }
+}

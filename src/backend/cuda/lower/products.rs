@@ -1,0 +1,95 @@
+//! Products of one value, taken together, and what follows them that their launch does too.
+
+use super::elementwise::{Sum, sigmoid};
+use super::{Lowering, Segment};
+use crate::backend::cuda::args::Sigmoid;
+use crate::plan::{MatrixId, Op, ValueId};
+
+/// Most products of a launch.
+const MOST: usize = 3;
+/// Weight rows that both matrices of a gated unit have a multiple of: what the kernels of all batches divide them into.
+const GATED_ROWS: u32 = 32;
+
+/// Products of a value that stand one behind the other.
+pub struct Products {
+    /// Their arguments; `count` of them.
+    pub segments: [Segment; MOST],
+    /// How many there are.
+    pub count: usize,
+    /// What they write.
+    outs: [ValueId; MOST],
+    /// Their matrices.
+    matrices: [MatrixId; MOST],
+}
+
+/// What follows products and is done by their launch.
+pub enum Follower {
+    /// The gated unit of both.
+    Gate { unit: Sigmoid, gate: ValueId },
+    /// The addition of the only one to another value.
+    Sum(Sum),
+}
+
+impl Follower {
+    /// Ops that it takes.
+    pub fn ops(&self) -> usize {
+        match self {
+            Follower::Gate { .. } => 1,
+            Follower::Sum(sum) => sum.ops,
+        }
+    }
+}
+
+impl Products {
+    /// The matrices of the program.
+    pub fn matrices(&self) -> &[MatrixId] {
+        &self.matrices[..self.count]
+    }
+
+    /// What the first writes.
+    pub fn first_out(&self) -> Option<ValueId> {
+        (self.count > 0).then_some(self.outs[0])
+    }
+}
+
+impl Lowering<'_> {
+    /// The products of `x` from op `first` on, as many as a launch has.
+    pub fn products_of(&self, x: ValueId, first: usize) -> Products {
+        let mut all = Products {
+            segments: [Segment::default(); MOST],
+            count: 0,
+            outs: [ValueId(0); MOST],
+            matrices: [MatrixId(0); MOST],
+        };
+        for op in &self.program.ops[first..] {
+            let &Op::MatMul { x: read, matrix, bias, out } = op else { break };
+            if read != x || all.count == MOST {
+                break;
+            }
+            all.segments[all.count] = Segment {
+                matrix: self.addresses.matrices[matrix.0],
+                bias: self.vector(bias),
+                out: self.value(out),
+                ..Segment::default()
+            };
+            (all.outs[all.count], all.matrices[all.count]) = (out, matrix);
+            all.count += 1;
+        }
+        all
+    }
+
+    /// What op `at` and those after it are to these products of `x`, if their launch can do it.
+    pub fn follower(&self, x: ValueId, products: &Products, at: usize) -> Option<Follower> {
+        match (self.program.ops.get(at), &products.outs[..products.count]) {
+            (Some(&Op::Gate { kind, gate, up }), &[first, second]) if (first, second) == (gate, up) => {
+                let unit = sigmoid(kind)?;
+                let [a, b, _] = &products.segments;
+                let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(GATED_ROWS);
+                let is_plain = a.bias == 0 && b.bias == 0 && self.uses.of_value(up).readers == 1;
+                (fits && is_plain).then_some(Follower::Gate { unit, gate })
+            }
+            (_, &[only]) => self.sum_of_product(x, only, at).map(Follower::Sum),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What the kernels of this backend lack: programs that it refuses by name when a model is loaded, before anything is uploaded.
+
+use super::attention::MAX_HEAD_DIM;
+use crate::backend::cuda::args::MOST_ROPES;
+use crate::error::{Error, Result};
+use crate::plan::{Op, Program, validate};
+
+/// Refuses what the kernels lack, by name. Every op but those of experts has a kernel, whatever stands before and after it; sizes have limits.
+pub fn check(program: &Program) -> Result<()> {
+    let dim = program.kv.head_dim;
+    if !dim.is_multiple_of(2) || dim > MAX_HEAD_DIM {
+        return Err(Error::Unsupported(format!(
+            "heads of {dim} elements: the cuda kernels take even sizes to {MAX_HEAD_DIM}"
+        )));
+    }
+    if program.ropes.len() > MOST_ROPES {
+        let count = program.ropes.len();
+        return Err(Error::Unsupported(format!("{count} rotations: the cuda kernels take {MOST_ROPES} at most")));
+    }
+    validate::check_device(program, "cuda", |at| match program.ops[at] {
+        Op::Embed { .. } if at > 0 => Some("the embedding comes first"),
+        Op::Route { .. } | Op::ExpertMatMul { .. } | Op::WeightedSum { .. } | Op::MulSigmoid { .. } => {
+            Some("experts are not yet computed on a gpu")
+        }
+        _ => None,
+    })
+}

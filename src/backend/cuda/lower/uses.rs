@@ -1,0 +1,184 @@
+//! What the ops of a program do with each value, gathered in one walk: lowering then takes time in proportion to the ops. Also where the forms of values
+//! stand that products read.
+
+use crate::backend::cuda::catalogue::DeviceType;
+use crate::backend::cuda::select::gemm_f16;
+use crate::error::{Result, collected, filled, push};
+use crate::plan::op::NormKind;
+use crate::plan::{Op, Program, ValueId};
+
+/// Columns that the width of a value is a multiple of where it may be 16-bit floats.
+const COLUMNS: usize = 128;
+const WHAT: &str = "a list of launches";
+
+/// What is done with one value.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Use {
+    /// Ops that read it.
+    pub readers: usize,
+    /// Which of the places its form has that products read; none where none reads it.
+    pub place: Option<usize>,
+    /// Whether a norm by the root of the mean square writes it, and nothing else.
+    is_of_norm: bool,
+    /// Whether that norm leaves the division to the products that read the value.
+    is_deferred: bool,
+    /// Ops that write it.
+    writers: usize,
+    /// Ops that multiply it by a matrix.
+    products: usize,
+    /// Index of the op from which on a launch may write its form, and of the last multiplication that reads it.
+    first: usize,
+    last: usize,
+    /// One more than the index of the last multiplication by a quantized matrix that reads it; 0 for none.
+    quantized_end: usize,
+    /// Ops that write it with kernels that can write 16-bit floats, and whether the last writer is one of them.
+    emitters: usize,
+    has_writer: bool,
+    /// Whether anything reads what that op wrote, and whether anything but products of 16-bit floats does.
+    is_read: bool,
+    is_read_as_floats: bool,
+}
+
+/// The uses of every value, by its number.
+#[derive(Clone, Debug)]
+pub struct Uses {
+    values: Vec<Use>,
+    places: usize,
+}
+
+impl Uses {
+    /// Walks over the ops of `program`.
+    pub fn of(program: &Program) -> Result<Uses> {
+        let mut uses = Uses { values: filled(program.values.len(), Use::default(), WHAT)?, places: 0 };
+        for (index, op) in program.ops.iter().enumerate() {
+            let first = op.reads().next();
+            let others = op.reads().skip(1).filter(|&id| Some(id) != first);
+            first.into_iter().chain(others).for_each(|id| uses.values[id.0].read(program, index, op));
+            if let Some(id) = op.writes() {
+                // A launch of products may do their gated unit too.
+                let from = match *op {
+                    Op::Gate { gate, up, .. } => uses.values[gate.0].first.min(uses.values[up.0].first),
+                    _ => index,
+                };
+                uses.values[id.0].write(from, op);
+            }
+        }
+        uses.defer(program);
+        uses.give_places()?;
+        Ok(uses)
+    }
+
+    /// The uses of value `id`.
+    pub fn of_value(&self, id: ValueId) -> &Use {
+        &self.values[id.0]
+    }
+
+    /// Whether the norm that writes the value leaves the division to the products that read it.
+    pub fn is_deferred(&self, id: ValueId) -> bool {
+        self.values[id.0].is_deferred
+    }
+
+    /// Places for the forms of values that products read.
+    pub fn places(&self) -> usize {
+        self.places
+    }
+
+    /// Elements of the widest value at a place among those that `takes` accepts; 0 for none.
+    pub fn widest(&self, program: &Program, place: usize, takes: impl Fn(ValueId) -> bool) -> usize {
+        let ids = (0..self.values.len()).map(ValueId);
+        let here = ids.filter(|id| self.values[id.0].place == Some(place) && takes(*id));
+        here.map(|id| program.values[id.0].width).max().unwrap_or(0)
+    }
+
+    /// Whether a kernel writes the value in any form, and nothing reads it but products with matrices whose types have kernels for that.
+    pub fn is_roundable(&self, program: &Program, id: ValueId) -> bool {
+        let Use { emitters, has_writer, is_read, is_read_as_floats, .. } = self.values[id.0];
+        has_writer
+            && emitters == 1
+            && is_read
+            && !is_read_as_floats
+            && program.values[id.0].width.is_multiple_of(COLUMNS)
+    }
+
+    /// Chooses the norms whose division is left to products: nothing else reads what they write. The factors of rows have one place, so a norm whose
+    /// result is read after the next one began divides by itself.
+    fn defer(&mut self, program: &Program) {
+        let mut end = None;
+        for (index, op) in program.ops.iter().enumerate() {
+            let Op::Norm { out, .. } = *op else { continue };
+            let value = &mut self.values[out.0];
+            let only_products = value.readers > 0 && value.products == value.readers;
+            if value.is_of_norm && value.writers == 1 && only_products && end.is_none_or(|end| end < index) {
+                value.is_deferred = true;
+                end = Some(value.last);
+            }
+        }
+    }
+
+    /// Gives the values that products read places for their forms; those of values whose times do not meet are the same.
+    fn give_places(&mut self) -> Result<()> {
+        let read = (0..self.values.len()).filter(|&id| self.values[id].products > 0);
+        let mut order = collected(read, WHAT)?;
+        order.sort_by_key(|&id| (self.values[id].first, id));
+        let mut ends: Vec<usize> = Vec::new();
+        for id in order {
+            let Use { first, last, .. } = self.values[id];
+            let place = match ends.iter().position(|&end| end < first) {
+                Some(place) => place,
+                None => {
+                    push(&mut ends, 0, WHAT)?;
+                    ends.len() - 1
+                }
+            };
+            ends[place] = last;
+            self.values[id].place = Some(place);
+        }
+        self.places = ends.len();
+        Ok(())
+    }
+}
+
+impl Use {
+    /// Whether a multiplication by a quantized matrix reads the value in op `next` or a later one.
+    pub fn is_quantized_from(&self, next: usize) -> bool {
+        self.quantized_end > next
+    }
+
+    /// Whether one ever does.
+    pub fn is_quantized(&self) -> bool {
+        self.quantized_end > 0
+    }
+
+    fn read(&mut self, program: &Program, index: usize, op: &Op) {
+        self.readers += 1;
+        self.is_read = true;
+        let Op::MatMul { matrix, .. } = op else {
+            self.is_read_as_floats = true;
+            return;
+        };
+        let weight = &program.matrices[matrix.0];
+        let dtype = DeviceType::of(weight.dtype);
+        self.is_read_as_floats |= !gemm_f16::takes(dtype, weight.rows);
+        (self.products, self.last) = (self.products + 1, index);
+        if dtype.is_quantized() {
+            self.quantized_end = index + 1;
+        }
+    }
+
+    fn write(&mut self, from: usize, op: &Op) {
+        self.first = if self.writers == 0 { from } else { self.first.min(from) };
+        self.writers += 1;
+        self.is_of_norm = matches!(op, Op::Norm { norm, .. } if norm.kind == NormKind::Rms && norm.bias.is_none());
+        self.has_writer = !matches!(
+            op,
+            Op::Embed { .. }
+                | Op::MatMul { .. }
+                | Op::HeadNorm { .. }
+                | Op::Rope { .. }
+                | Op::SelectRows { .. }
+                | Op::Add { .. }
+        );
+        self.emitters += usize::from(self.has_writer);
+        (self.is_read, self.is_read_as_floats) = (false, false);
+    }
+}

@@ -1,0 +1,59 @@
+//! Attention of steps: which kernel takes the splits of a shape's positions, and when its blocks get an SM each.
+
+use super::super::args::Shape;
+use super::super::catalogue::{Function, Kernel};
+use super::super::launch::Launch;
+use super::Choice;
+
+/// Sizes of heads that have matrix instructions and staged pages; all others take the plain kernel.
+pub fn is_staged(head_dim: usize) -> bool {
+    of_heads(Kernel::AttentionDecode, head_dim).is_some()
+}
+
+/// The kernel of a family for heads of so many elements.
+pub fn of_heads(kernel: Kernel, head_dim: usize) -> Option<Function> {
+    kernel.of_numbers(&[head_dim as u32])
+}
+
+/// Splits of the positions, as in the kernels: short ones first, then long ones.
+const SHORT_SPLIT: usize = 256;
+const SHORT_SPLITS: usize = 8;
+const LONG_SPLIT: usize = 512;
+
+/// Splits of attention over so many keys.
+pub fn splits(keys: usize) -> usize {
+    let short = keys.min(SHORT_SPLITS * SHORT_SPLIT);
+    short.div_ceil(SHORT_SPLIT) + (keys - short).div_ceil(LONG_SPLIT)
+}
+
+/// What becomes of a launch of attention: where each of a row's splits has a block, and all of them are short, a kernel that takes a split at once.
+/// Where blocks of those are few, they ask for so much shared memory that each gets an SM: in batches for half as many, since the next kernel then
+/// starts early on SMs that pairs of blocks leave alone.
+pub fn choose(launch: &Launch, shape: &Shape) -> Choice {
+    let plain = launch.plain_choice(shape);
+    let (kernel, most_spread) = match launch.function.kernel {
+        Kernel::AttentionDecode => (Kernel::AttentionDecodeSplit, launch.device.sms),
+        Kernel::AttentionDecodeBatch => (Kernel::AttentionDecodeSplitBatch, launch.device.sms / 2),
+        _ => return plain,
+    };
+    if shape.splits as usize > SHORT_SPLITS || plain.blocks[0] != shape.splits {
+        return plain;
+    }
+    let is_spread = launch.spread_bytes != 0 && plain.blocks.iter().product::<u32>() <= most_spread;
+    Choice {
+        function: Function { kernel, ..launch.function },
+        shared_bytes: if is_spread { launch.spread_bytes } else { launch.shared_bytes },
+        ..plain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_begin_short_and_end_long() {
+        let counts = [1, 256, 257, 2048, 2049, 2560, 2561, 16_384, 65_536].map(splits);
+        assert_eq!(counts, [1, 1, 2, 8, 9, 9, 10, 36, 132]);
+    }
+}

@@ -1,0 +1,104 @@
+//! The kernels of `gemm_f16.cu`, which multiply 16-bit floats: which of them is the quickest, and its sizes.
+
+use super::super::args::{Segment, TensorArgs};
+use super::super::catalogue::{DeviceType, Function, Kernel};
+use super::{Choice, Device};
+
+/// A kernel: the tile of a block, or of the blocks of a cluster.
+struct Tile {
+    function: Function,
+    columns: u32,
+    rows: u32,
+    /// Blocks that share a tile.
+    split: u32,
+    threads: u32,
+    /// Sums of tiles that warpgroups share, and what numbers of stages are a multiple of.
+    teams: u32,
+    step: u32,
+    /// Hundredths of a microsecond that a stage of a block takes, and that a tile takes beside its stages.
+    stage: u32,
+    tile: u32,
+}
+
+/// Hundredths of a microsecond of a stage of each kernel, in the order of the catalogue.
+const STAGES: [u32; 12] = [49, 33, 36, 55, 35, 38, 67, 42, 43, 95, 95, 185];
+/// Columns of a stage, and weight rows that matrices have a multiple of.
+const STAGE_COLUMNS: u32 = 128;
+const STAGE_GROUPS: u32 = 4;
+const MATRIX_ROWS: usize = 128;
+const MOST_STAGES: u32 = 16;
+const LEAST_STAGES: u32 = 2;
+/// Shared memory of a block.
+const SHARED: u32 = 222 << 10;
+
+/// Whether the kernels multiply by a matrix of this type and so many rows.
+pub fn takes(dtype: DeviceType, rows: usize) -> bool {
+    dtype.has_gemm() && rows.is_multiple_of(MATRIX_ROWS)
+}
+
+/// The quickest of the kernels.
+pub fn choose(args: &TensorArgs, rows: u32, device: &Device) -> Choice {
+    let fits = |tile: &Tile| tile.stages(args, device) >= LEAST_STAGES;
+    let quickest = tiles().filter(fits).min_by_key(|tile| tile.time(args, rows, device));
+    let tile = quickest.or_else(|| tiles().next()).expect("there are kernels");
+    let blocks = tile.count(args, rows).min(device.sms / tile.split) * tile.split;
+    let shared = tile.sum_bytes() + tile.stages(args, device) * tile.stage_bytes(args);
+    Choice::of_products(tile.function, blocks, tile.threads, shared)
+}
+
+fn tiles() -> impl Iterator<Item = Tile> {
+    let kernel = Kernel::GemmF16;
+    kernel.variants().iter().zip(STAGES).enumerate().map(move |(variant, (entry, stage))| {
+        let &[columns, rows, split] = entry.numbers else { unreachable!("three numbers a kernel") };
+        let is_narrow = columns <= 64;
+        let (groups, step) = if is_narrow { (4, 4) } else { (2, 256 / columns) };
+        Tile {
+            function: Function { kernel, variant },
+            columns,
+            rows,
+            split,
+            threads: 128 * (groups + 1),
+            teams: groups / (rows / 64),
+            step,
+            stage,
+            tile: if split > 1 { 450 } else { 250 },
+        }
+    })
+}
+
+impl Tile {
+    /// Tiles of a launch.
+    fn count(&self, args: &TensorArgs, rows: u32) -> u32 {
+        let units = |segment: &Segment| segment.matrix.rows / self.rows;
+        args.segments().iter().map(units).sum::<u32>() * rows.div_ceil(self.columns)
+    }
+
+    /// Hundredths of a microsecond, about.
+    fn time(&self, args: &TensorArgs, rows: u32, device: &Device) -> u32 {
+        let stages = (args.cols / STAGE_COLUMNS).div_ceil(self.split);
+        self.count(args, rows).div_ceil(device.sms / self.split) * (stages * self.stage + self.tile)
+    }
+
+    /// Bytes of sums that teams and blocks add.
+    fn sum_bytes(&self) -> u32 {
+        let parts = self.teams * self.split;
+        if parts == 1 { 0 } else { (4 * self.teams * self.columns * (self.rows + 4)).next_multiple_of(1024) }
+    }
+
+    /// The columns of x, and the weights.
+    fn stage_bytes(&self, args: &TensorArgs) -> u32 {
+        2 * STAGE_COLUMNS * self.columns + (self.rows * args.f16_row_bytes).next_multiple_of(1024)
+    }
+
+    fn stages(&self, args: &TensorArgs, device: &Device) -> u32 {
+        let room = device.most_shared.min(SHARED).saturating_sub(self.sum_bytes());
+        (room / self.stage_bytes(args)).min(MOST_STAGES) / self.step * self.step
+    }
+}
+
+/// Bytes of a weight row in a stage: codes, high bits, scales, and the word with its block's. The kernels take the most of their products from the
+/// arguments.
+pub fn row_bytes(dtype: DeviceType) -> u32 {
+    let group = dtype.group();
+    STAGE_GROUPS * (group.codes + group.high) + 8 + if dtype == DeviceType::Q8_0 { 0 } else { 4 }
+}
