@@ -67,7 +67,7 @@ if wants speed; then
 fi
 
 if wants tests; then
-    for test in cuda_devices cuda_options cuda_lowering cuda_memory cuda_programs cuda_windows cuda_types cuda_batches cuda_fast cuda_crowd cuda_sample cuda_steps cuda_sessions cuda_models \
+    for test in cuda_devices cuda_options cuda_lowering cuda_memory cuda_programs cuda_windows cuda_types cuda_kernels cuda_batches cuda_fast cuda_crowd cuda_sample cuda_steps cuda_sessions cuda_models \
         cuda_fault allocation; do
         step tests 150 "$test" bin/$test --show-output
     done
