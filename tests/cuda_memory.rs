@@ -5,14 +5,14 @@
 
 mod common;
 
-use common::{Ctx, bundled_model, call, greedy, sampler};
+use common::{Ctx, Watch, bundled_model, call, greedy, model_opts, sampler};
 use cudarc::driver::sys;
 use segno::ffi::ctx::SEGNO_CTX_FAST_BATCHES;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::plan::{segno_plan, segno_plan_get};
 use segno::ffi::session::segno_session_opts;
 use segno::ffi::session::{segno_memory, segno_session_memory, segno_session_opts_init};
-use segno::ffi::status::SEGNO_E_DEVICE_MEMORY;
+use segno::ffi::status::{SEGNO_CANCELLED, SEGNO_E_DEVICE_MEMORY, SEGNO_OK};
 use std::ffi::CString;
 use std::ptr::{null, null_mut};
 
@@ -145,6 +145,22 @@ fn too_much_is_refused_with_figures(ctx: &Ctx) {
     live(ctx);
 }
 
+/// A load that is cancelled at any of its reports, most of which come between uploads, leaves nothing on the device, and the next one works.
+fn a_cancelled_upload_leaves_nothing(ctx: &Ctx) {
+    let load = |watch: &mut Watch| ctx.load_with(&bundled_model(), &model_opts(0, watch)).unwrap();
+    let mut whole = Watch::default();
+    assert_eq!(load(&mut whole).0, SEGNO_OK);
+    assert!(whole.heard.len() > 20, "{:?}", whole.heard);
+    let before = free();
+    for cancel_at in 0..whole.heard.len() {
+        let mut watch = Watch { cancel_at: Some(cancel_at), ..Watch::default() };
+        assert_eq!(load(&mut watch).0, SEGNO_CANCELLED, "report {cancel_at}");
+        assert_eq!(watch.heard, whole.heard[..=cancel_at], "nothing is heard after a cancel");
+        assert!(free() >= before, "report {cancel_at}: {} bytes stay", before - free());
+    }
+    assert_eq!(load(&mut Watch::default()).0, SEGNO_OK);
+}
+
 #[test]
 fn memory_is_planned_refused_and_given_back() {
     if !common::gpu() {
@@ -161,6 +177,7 @@ fn memory_is_planned_refused_and_given_back() {
     takes_what_was_planned(&ctx);
     fast_batches_take_what_was_planned(&ctx);
     too_much_is_refused_with_figures(&ctx);
+    a_cancelled_upload_leaves_nothing(&ctx);
     all_comes_back(&ctx);
     // SAFETY: undoes what was done above, in reverse order.
     unsafe {
