@@ -152,19 +152,50 @@ fn keys_that_appear_twice_nest_too_deep_or_have_unknown_types_are_refused() {
     let mut twice = Writer::new(3, 0, 2);
     twice.entry("k", 0, &[1]).entry("k", 0, &[2]);
     assert!(message(twice.parse()).contains("`k` appears twice"));
-    let mut deep = Writer::new(3, 0, 1);
-    deep.string(b"deep");
-    deep.u32(9);
-    for _ in 0..64 {
-        deep.u32(9).u64(1);
-    }
-    assert!(message(deep.parse()).contains("`deep` nests"));
+    let nested = |arrays: usize| {
+        let mut deep = Writer::new(3, 0, 1);
+        deep.string(b"deep");
+        deep.u32(9);
+        for _ in 1..arrays {
+            deep.u32(9).u64(1);
+        }
+        deep.u32(0).u64(0);
+        deep.parse()
+    };
+    assert!(nested(4).is_ok());
+    assert!(message(nested(5)).contains("`deep` nests") && message(nested(64)).contains("`deep` nests"));
     let mut unknown = Writer::new(3, 0, 1);
     unknown.entry("k", 77, &[0; 16]);
     assert!(message(unknown.parse()).contains("`k` has the unknown type 77"));
     let mut not_text = Writer::new(3, 0, 1);
     not_text.string(&[0xFF, 0xFE]).u32(0);
     assert!(message(not_text.parse()).contains("not utf-8"));
+}
+
+#[test]
+fn names_and_arrays_of_arrays_have_limits() {
+    let key = |bytes: usize| {
+        let mut writer = Writer::new(3, 0, 1);
+        writer.string(&vec![b'k'; bytes]).u32(0);
+        writer.parse()
+    };
+    assert!(message(key(65_536)).contains("metadata key of 65536 bytes, at most 65535"));
+    let tensor = |bytes: usize| {
+        let mut writer = Writer::new(3, 1, 0);
+        writer.tensor(&"t".repeat(bytes), &[4], 0, 0).data(32, &[0; 64]);
+        writer.parse()
+    };
+    assert!(tensor(1024).is_ok());
+    assert!(message(tensor(1025)).contains("tensor name of 1025 bytes, at most 1024"));
+    let arrays = |count: u64| {
+        let mut writer = Writer::new(3, 0, 1);
+        writer.string(b"many");
+        writer.u32(9).u32(9).u64(count);
+        (0..count).for_each(|_| _ = writer.u32(0).u64(0));
+        writer.parse()
+    };
+    assert!(arrays(60_000).is_ok());
+    assert!(message(arrays(65_537)).contains("65537 arrays, at most"));
 }
 
 #[test]

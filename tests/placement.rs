@@ -6,7 +6,7 @@ use common::gguf::{File, Shape};
 use segno::arch::{Arch, Hparams};
 use segno::format::{Data, Gguf};
 use segno::plan::memory::{Buffer, Placement, place};
-use segno::plan::{Op, Program, build::build};
+use segno::plan::{Op, Program, ValueId, build::build};
 use std::time::{Duration, Instant};
 
 fn program(file: &File, layers: usize) -> Program {
@@ -71,6 +71,20 @@ fn values_are_placed_as_the_plain_rule_has_it() {
             assert_eq!(place(&program).unwrap(), placed_plainly(&program), "{arch}, {} layers", shape.layers);
         }
     }
+}
+
+/// The host reads logits after the pass, whatever came behind them.
+#[test]
+fn nothing_takes_the_place_of_logits() {
+    let mut program = deep(1);
+    let x = program.ops.iter().find_map(|op| if let Op::SelectRows { x, .. } = op { Some(*x) } else { None }).unwrap();
+    let logits = program.values[program.logits.0];
+    program.values[x.0].width = logits.width;
+    program.values.push(logits);
+    let behind = ValueId(program.values.len() - 1);
+    program.ops.push(Op::SelectRows { x, out: behind });
+    let placement = place(&program).unwrap();
+    assert_ne!(placement.buffer_of[behind.0], placement.buffer_of[program.logits.0]);
 }
 
 /// The best time of some runs: others use the machine too.

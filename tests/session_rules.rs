@@ -120,10 +120,18 @@ fn a_raised_cancel_stops_every_evaluating_call_until_it_is_lowered() {
     let session = model.session(|_| ()).unwrap();
     let seq = session.open(&greedy()).unwrap();
     session.prefill(seq, &tokens(10)).unwrap();
+    let logits = session.logits(seq).unwrap();
     let other = session.open(&greedy()).unwrap();
     session.append(other, &tokens(10)).unwrap();
+    let passes = session.stats().unwrap().passes;
     session.cancel(true);
     assert_eq!(session.prefill(seq, &tokens(3)), Ok(SEGNO_CANCELLED));
+    session.cancel(false);
+    assert!(
+        session.logits(seq).unwrap() == logits && session.stats().unwrap().passes == passes,
+        "nothing is evaluated again"
+    );
+    session.cancel(true);
     assert_eq!(session.step(seq), Ok((-1, SEGNO_CANCELLED)));
     let (tokens_out, statuses, result) = session.batch(&[seq, other, 999]);
     assert_eq!((result, tokens_out, statuses), (Ok(SEGNO_CANCELLED), vec![-1; 3], vec![SEGNO_CANCELLED; 3]));

@@ -247,3 +247,17 @@ impl Yarn {
         (1.0 + growth) / (1.0 + self.log_multiplier * growth)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divisors_are_positive_numbers_one_for_each_frequency() {
+        assert_eq!(divided(&[1.0, 0.5], Some(&[2.0, 1.0])).unwrap(), [0.5, 0.5]);
+        for divisors in [&[1.0][..], &[1.0, 0.0], &[1.0, -2.0], &[f32::NAN, 1.0], &[1.0, f32::INFINITY]] {
+            let error = divided(&[1.0, 0.5], Some(divisors)).unwrap_err().to_string();
+            assert!(error.contains("must hold 2 positive numbers"), "{divisors:?}: {error}");
+        }
+    }
+}

@@ -256,8 +256,11 @@ mod tests {
     }
 
     fn problem(op: Op) -> Option<String> {
-        let program = program(op);
-        let mut checker = Checker { program: &program, at: 0, written: vec![true, false, false, false] };
+        problem_of(&program(op))
+    }
+
+    fn problem_of(program: &Program) -> Option<String> {
+        let mut checker = Checker { program, at: 0, written: vec![true, false, false, false] };
         let outcome = program.ops.iter().enumerate().try_for_each(|(at, op)| {
             checker.at = at;
             checker.op(op)
@@ -283,6 +286,17 @@ mod tests {
         ] {
             assert_eq!(problem(op), None);
         }
+    }
+
+    #[test]
+    fn a_layer_that_the_cache_lacks_is_named() {
+        let store = |layer| {
+            let mut program = program(Op::StoreKv { layer, keys: X, values: X });
+            program.kv = Layout::new(2, 1, 1, 4);
+            problem_of(&program)
+        };
+        assert_eq!([store(0), store(1)], [const { None }; 2]);
+        assert!(store(2).is_some_and(|found| found.contains("keys or values do not fit the cache")));
     }
 
     /// A matrix of two experts, four outputs and four columns each; logits 4 wide, a choice of one, what the experts give, and their sum.
