@@ -65,6 +65,26 @@ const LLAMA_1B: Shape = Shape {
     numbers: &[],
 };
 
+const GEMMA_4B: Shape = Shape {
+    name: "gemma-3-4b",
+    arch: "gemma3",
+    layers: 34,
+    hidden: 2560,
+    heads: 8,
+    kv_heads: 4,
+    head_dim: 256,
+    rope_dims: 256,
+    feed_forward: 10_240,
+    vocab: 262_144,
+    rope_base: 1e6,
+    norm_eps: 1e-6,
+    head_norms: true,
+    post_norms: true,
+    floats: &[("rope.freq_base_swa", 10_000.0), ("rope.scaling.factor", 8.0)],
+    numbers: &[("attention.sliding_window", 1024)],
+    ..LLAMA_1B
+};
+
 /// The models that are known.
 pub const SHAPES: [Shape; 15] = [
     LLAMA_1B,
@@ -125,44 +145,8 @@ pub const SHAPES: [Shape; 15] = [
         context: 40_960,
         ..LLAMA_1B
     },
-    Shape {
-        name: "gemma-3-4b",
-        arch: "gemma3",
-        layers: 34,
-        hidden: 2560,
-        heads: 8,
-        kv_heads: 4,
-        head_dim: 256,
-        rope_dims: 256,
-        feed_forward: 10_240,
-        vocab: 262_144,
-        rope_base: 1e6,
-        norm_eps: 1e-6,
-        head_norms: true,
-        post_norms: true,
-        floats: &[("rope.freq_base_swa", 10_000.0), ("rope.scaling.factor", 8.0)],
-        numbers: &[("attention.sliding_window", 1024)],
-        ..LLAMA_1B
-    },
-    Shape {
-        name: "gemma-3-12b",
-        arch: "gemma3",
-        layers: 48,
-        hidden: 3840,
-        heads: 16,
-        kv_heads: 8,
-        head_dim: 256,
-        rope_dims: 256,
-        feed_forward: 15_360,
-        vocab: 262_144,
-        rope_base: 1e6,
-        norm_eps: 1e-6,
-        head_norms: true,
-        post_norms: true,
-        floats: &[("rope.freq_base_swa", 10_000.0), ("rope.scaling.factor", 8.0)],
-        numbers: &[("attention.sliding_window", 1024)],
-        ..LLAMA_1B
-    },
+    GEMMA_4B,
+    Shape { name: "gemma-3-12b", layers: 48, hidden: 3840, heads: 16, kv_heads: 8, feed_forward: 15_360, ..GEMMA_4B },
     Shape {
         name: "granite-3.3-8b",
         arch: "granite",
