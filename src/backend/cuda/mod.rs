@@ -87,7 +87,7 @@ impl Cuda {
 
     /// Whether products of several rows round what they multiply, as far as there are kernels for their types.
     pub fn rounds(&self) -> bool {
-        self.options.fast_batches && self.kernels.has_loose()
+        self.options.fast_batches && self.kernels.has_f16()
     }
 
     /// Brings a program's weights to the device; `progress` hears how many are sent.

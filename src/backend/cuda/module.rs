@@ -34,7 +34,7 @@ pub struct Kernels {
     /// Whether the kernels wait for their producers themselves, so that a graph may start them early.
     programmatic: bool,
     /// Whether those of 16-bit floats are among them.
-    loose: bool,
+    f16: bool,
 }
 
 // SAFETY: handles that any thread may use while the context is current on it.
@@ -47,7 +47,7 @@ impl Kernels {
     pub fn load(primary: &Arc<Primary>) -> Result<Kernels> {
         let primary = Arc::clone(primary);
         let mut kernels =
-            Kernels { functions: Vec::new(), modules: Vec::new(), primary, programmatic: true, loose: true };
+            Kernels { functions: Vec::new(), modules: Vec::new(), primary, programmatic: true, f16: true };
         for (_, image) in MODULES {
             let mut module: CUmodule = null_mut();
             // SAFETY: the image is a whole fatbin, embedded by the build.
@@ -68,7 +68,7 @@ impl Kernels {
     /// A kernel, ready to have `most_shared` bytes of shared memory; null where there is none for this device.
     fn load_function(&mut self, file: &str, name: &'static str, most_shared: u32) -> Result<CUfunction> {
         let Some(function) = self.find(file, name)? else {
-            self.loose = false;
+            self.f16 = false;
             return Ok(null_mut());
         };
         let mut version = 0;
@@ -87,8 +87,8 @@ impl Kernels {
     }
 
     /// Whether there are kernels for 16-bit floats.
-    pub fn has_loose(&self) -> bool {
-        self.loose
+    pub fn has_f16(&self) -> bool {
+        self.f16
     }
 
     /// A kernel; none where its file was compiled without it, as those of 16-bit floats may be.

@@ -3,12 +3,11 @@
 use super::elementwise::{Sum, sigmoid};
 use super::{Lowering, Segment};
 use crate::backend::cuda::args::Sigmoid;
+use crate::backend::cuda::select::gemv::GATED_ROWS;
 use crate::plan::{MatrixId, Op, ValueId};
 
 /// Most products of a launch.
 const MOST: usize = 3;
-/// Weight rows that both matrices of a gated unit have a multiple of: what the kernels of all batches divide them into.
-const GATED_ROWS: u32 = 32;
 
 /// Products of a value that stand one behind the other.
 pub struct Products {

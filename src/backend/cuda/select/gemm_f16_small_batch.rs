@@ -27,6 +27,7 @@ const TIMES: [[u32; 3]; 8] = [
     [270, 90, 70],
     [290, 160, 75],
 ];
+const _: () = assert!(TIMES.len() == Kernel::GemmF16SmallBatch.variants().len(), "times for each kernel");
 
 /// Threads of a block: sixteen warps that multiply, and those that copy.
 const THREADS: u32 = 19 * 32;

@@ -50,9 +50,9 @@ const REGISTER_BYTES: u32 = REGISTER_COLUMNS / 1024 * 1440;
 /// Rows that each block of their head has in flight.
 const ROWS_OF_HEAD: u32 = 128;
 /// Pairs of rows a warp of a gated unit, and rows a warp of the head.
-pub const PAIRS: u32 = 4;
+const PAIRS: u32 = 4;
 const HEAD_ROWS: u32 = 16;
-/// Weight rows that both matrices of a gated unit have a multiple of.
+/// Weight rows that both matrices of a gated unit have a multiple of, in batches of any size.
 pub const GATED_ROWS: u32 = WARPS * PAIRS;
 /// Most shared memory that a block asks for.
 const MOST_SHARED: u32 = 200 << 10;
