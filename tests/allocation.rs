@@ -4,7 +4,6 @@ mod common;
 
 use common::mixture::mixture;
 use common::{Ctx, Model, bundled_model, greedy, sampler};
-use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::status::{SEGNO_OK, SEGNO_PENDING};
 use segno::memory::{Source, draw_from};
 use segno::quant::DType;
@@ -62,10 +61,8 @@ fn a_step_allocates_nothing() {
     assert!(count(|| drop(std::hint::black_box(vec![0u8; 100]))) >= 2, "the allocator counts");
     let ctx = Ctx::new(|opts| opts.n_threads = 3).unwrap();
     steps_allocate_nothing(&ctx.load(&bundled_model()).unwrap());
-    // Experts are computed by the processor alone.
-    let processor = Ctx::new(|opts| (opts.n_threads, opts.device) = (3, SEGNO_DEVICE_CPU)).unwrap();
     for dtype in [DType::F32, DType::BF16, DType::Q8_0] {
-        steps_allocate_nothing(&processor.load_buffer(&mixture(dtype).bytes()).unwrap());
+        steps_allocate_nothing(&ctx.load_buffer(&mixture(dtype).bytes()).unwrap());
     }
 }
 

@@ -23,6 +23,8 @@ __device__ __forceinline__ void map_elements(const ElementwiseArgs &args, F f) {
 
 __device__ __forceinline__ float cap_of(float x, float cap) { return __fmul_rn(cap, tanhf(__fdiv_rn(x, cap))); }
 
+__device__ __forceinline__ float sigmoid_of(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x))); }
+
 __device__ __forceinline__ float gelu_erf_of(float x) { return __fmul_rn(__fmul_rn(0.5f, x), __fadd_rn(1.0f, erff(__fmul_rn(x, 0.70710678118654752440f)))); }
 
 __device__ __forceinline__ float squared_relu_of(float x) {
@@ -45,6 +47,9 @@ ELEMENTWISE(copy_rows, x)  // only the form of it
 ELEMENTWISE(add, __fadd_rn(x, args.y[at]))
 ELEMENTWISE(add_scaled, __fmaf_rn(args.a, args.y[at], x))
 ELEMENTWISE(mul, __fmul_rn(x, args.y[at]))
+// With a gate for each element, or one for the row.
+ELEMENTWISE(mul_sigmoid, __fmul_rn(x, sigmoid_of(args.y[at])))
+ELEMENTWISE(mul_sigmoid_row, __fmul_rn(x, sigmoid_of(args.y[blockIdx.y])))
 ELEMENTWISE(scale, __fmul_rn(x, args.a))
 ELEMENTWISE(softcap, cap_of(x, args.a))
 // `a` is the factor of the logarithm of how often the position has passed the trained context.

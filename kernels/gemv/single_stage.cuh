@@ -8,13 +8,13 @@ struct SingleStageStorage {
     LevelWords level_words;
 };
 
-// Adds the two rows of a warp, which stand one behind the other.
+// Adds two rows of so many groups, which stand `distance` bytes apart.
 template <uint32_t TYPE>
-__device__ __forceinline__ void add_two_rows(const uint8_t *rows, const Matrix &m, const uint8_t *x, const LevelWords &level_words, float (&sum)[2]) {
+__device__ __forceinline__ void add_two_rows(const uint8_t *rows, uint32_t distance, uint32_t groups, const uint8_t *x, const LevelWords &level_words,
+                                             float (&sum)[2]) {
     constexpr uint32_t AT_ONCE = 4;
-    uint32_t groups = m.cols / 32;
     if constexpr (HOLDS_TWO<TYPE>) {
-        const auto add = [&](uint32_t i) { add_blocks<TYPE, 2, true>(rows + i * UNIT_BYTES<TYPE>, m.row_bytes, x + i * ROW_OF_UNIT, 0, level_words, sum); };
+        const auto add = [&](uint32_t i) { add_blocks<TYPE, 2, true>(rows + i * UNIT_BYTES<TYPE>, distance, x + i * ROW_OF_UNIT, 0, level_words, sum); };
 #pragma unroll 1
         for (; groups >= AT_ONCE * SLICE_GROUPS; groups -= AT_ONCE * SLICE_GROUPS, rows += AT_ONCE * UNIT_BYTES<TYPE>, x += AT_ONCE * ROW_OF_UNIT) {
 #pragma unroll
@@ -26,7 +26,7 @@ __device__ __forceinline__ void add_two_rows(const uint8_t *rows, const Matrix &
 #pragma unroll 1
     while (groups > 0) {
         const uint32_t of_unit = min((uint32_t)SLICE_GROUPS, groups);
-        add_blocks<TYPE, 2, false>(rows, m.row_bytes, x, of_unit, level_words, sum);
+        add_blocks<TYPE, 2, false>(rows, distance, x, of_unit, level_words, sum);
         groups -= of_unit, rows += UNIT_BYTES<TYPE>, x += ROW_OF_UNIT;
     }
 }
@@ -71,7 +71,7 @@ __device__ __forceinline__ void gemv_single_stage(const MatvecArgs &args, Single
     if constexpr (has_levels(TYPE)) level_words = own.level_words;
     wait_phase(barrier, 0);
     float sum[2] = {};
-    add_two_rows<TYPE>(shared + warp * bytes, m, units, level_words, sum);
+    add_two_rows<TYPE>(shared + warp * bytes, m.row_bytes, m.cols / 32, units, level_words, sum);
     float total = add_two_sums(sum);
     if (args.x.factors != nullptr) total = __fmul_rn(total, *args.x.factors);
     unsigned long long key = 0;

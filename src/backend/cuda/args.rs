@@ -62,6 +62,28 @@ args! {
         x: Activation, norm: Address, gated: Activation, unit: Sigmoid, best: Address, eps: f32, cols: u32, count: u32, rows_a_warp: u32,
         stage_bytes: u32, stages: u32, units: u32, batch: u32, segments: [Segment; 3],
     }
+    /// How experts are chosen for rows; without groups their counts are 1.
+    RouteArgs {
+        logits: Address, bias: Address, choice: Address, scale: f32, experts: u32, chosen: u32, groups: u32, kept: u32, score: u32,
+        normalizes: u32, pad: u32,
+    }
+    /// Pairs of rows and experts in the order of experts, and tiles of at most `width` of one.
+    OrderArgs { choice: Address, order: Address, tiles: Address, count: Address, experts: u32, chosen: u32, width: u32, pad: u32 }
+    /// The rows of one projection of all experts.
+    ExpertTable { matrix: Matrix, scale: Address, bias: Address, each: u32, first: u32 }
+    /// Products of rows with the matrices of their experts; without `order` each pair by itself.
+    ExpertArgs {
+        x: Activation, choice: Address, order: Address, tiles: Address, count: Address, table: ExpertTable, out: Address, chosen: u32,
+        width: u32, on_pairs: u32, pad: u32,
+    }
+    /// The gated unit of two of them; with `clamped` the unit has the slope of the sigmoid and the limit.
+    ExpertUnitArgs {
+        x: Activation, out: Activation, choice: Address, gate: ExpertTable, up: ExpertTable, unit: Sigmoid, chosen: u32, width: u32,
+        clamped: u32, pad: u32,
+    }
+    /// The weighted sum of one of them over the experts of a row.
+    ExpertSumArgs { x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, pad: u32 }
+    WeightedSumArgs { x: Address, choice: Address, out: Activation, width: u32, chosen: u32 }
     HeadsArgs {
         q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, cos: Address, sin: Address, rows: Address,
         tables: Address, cache: Address, page_elements: u64, keys: u64, values: u64, table_stride: u32, heads: u32,
@@ -102,6 +124,12 @@ pub enum Args {
     Matmul(MatmulArgs),
     Tensor(TensorArgs),
     Matvec(MatvecArgs),
+    Route(RouteArgs),
+    Order(OrderArgs),
+    Expert(ExpertArgs),
+    ExpertUnit(ExpertUnitArgs),
+    ExpertSum(ExpertSumArgs),
+    WeightedSum(WeightedSumArgs),
     Heads(HeadsArgs),
     Attention(AttentionArgs),
     Argmax(ArgmaxArgs),
@@ -118,6 +146,8 @@ impl Args {
             Args::Tensor(args) => &args.gated,
             Args::Matvec(args) => &args.gated,
             Args::Attention(args) => &args.out,
+            Args::WeightedSum(args) => &args.out,
+            Args::ExpertUnit(args) => &args.out,
             _ => return None,
         };
         Some(written).filter(|written| written.x != 0)
@@ -135,6 +165,12 @@ impl Args {
             Args::Matmul(args) => std::ptr::from_ref(args).cast(),
             Args::Tensor(args) => std::ptr::from_ref(args).cast(),
             Args::Matvec(args) => std::ptr::from_ref(args).cast(),
+            Args::Route(args) => std::ptr::from_ref(args).cast(),
+            Args::Order(args) => std::ptr::from_ref(args).cast(),
+            Args::Expert(args) => std::ptr::from_ref(args).cast(),
+            Args::ExpertUnit(args) => std::ptr::from_ref(args).cast(),
+            Args::ExpertSum(args) => std::ptr::from_ref(args).cast(),
+            Args::WeightedSum(args) => std::ptr::from_ref(args).cast(),
             Args::Heads(args) => std::ptr::from_ref(args).cast(),
             Args::Attention(args) => std::ptr::from_ref(args).cast(),
             Args::Argmax(args) => std::ptr::from_ref(args).cast(),
@@ -157,5 +193,8 @@ mod tests {
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);
+        assert_eq!([size_of::<RouteArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()], [56, 48, 144]);
+        assert_eq!([size_of::<ExpertTable>(), size_of::<WeightedSumArgs>()], [56, 56]);
+        assert_eq!([size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()], [208, 120]);
     }
 }

@@ -16,6 +16,20 @@ pub enum Extent {
     Rows,
     Outputs,
     Splits,
+    /// Rows times the experts that each has.
+    Chosen(u32),
+    /// Blocks of products with experts: `tiles` of weight rows for each pair of a row and an expert.
+    Pairs {
+        tiles: u32,
+        chosen: u32,
+    },
+    /// The same for tiles of `width` pairs of one expert, as many as there may be.
+    ExpertTiles {
+        tiles: u32,
+        chosen: u32,
+        experts: u32,
+        width: u32,
+    },
     /// Blocks that share the splits of a row, where each split has `each` and `resident` of them run at a time.
     SplitShares {
         each: u32,
@@ -64,6 +78,11 @@ fn dp4a_width(batch: u32) -> u32 {
     }
 }
 
+/// Most tiles of `width` pairs of one expert that so many pairs make.
+pub fn most_expert_tiles(pairs: u32, experts: u32, width: u32) -> u32 {
+    (pairs + pairs.min(experts) * (width - 1)) / width
+}
+
 impl Extent {
     fn resolve(self, shape: &Shape) -> u32 {
         match self {
@@ -71,6 +90,11 @@ impl Extent {
             Extent::Rows => shape.rows,
             Extent::Outputs => shape.outputs,
             Extent::Splits => shape.splits.max(1),
+            Extent::Chosen(each) => shape.rows * each,
+            Extent::Pairs { tiles, chosen } => tiles * shape.rows * chosen,
+            Extent::ExpertTiles { tiles, chosen, experts, width } => {
+                tiles * most_expert_tiles(shape.rows * chosen, experts, width)
+            }
             Extent::SplitShares { each, resident } => {
                 // Where rows alone fill the device, a long row still gets blocks enough to end with the others.
                 let share = (resident / (each * shape.rows.max(1))).max(shape.splits.div_ceil(SPLITS_A_BLOCK));

@@ -2,8 +2,10 @@
 
 use super::args::{Angles, Draw, MOST_ROPES, Row, SampleArgs, Shape, StepArgs};
 use super::draws;
+use super::launch::most_expert_tiles;
+use super::lower::experts::TILE_PAIRS;
 use super::lower::uses::Uses;
-use super::lower::{Addresses, FormPlace, LayerCache, f16, lower};
+use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower};
 use super::memory::Places;
 use super::select::Device;
 use super::select::attention::splits;
@@ -11,15 +13,17 @@ use super::weights;
 use crate::backend::{KvType, Limits};
 use crate::error::{Error, Result, collected, filled};
 use crate::kv::{PAGE_TOKENS, Reach, Side, Stores};
-use crate::plan::Program;
 use crate::plan::memory::{Placement, place};
 use crate::plan::op::Rows;
+use crate::plan::{Op, Program};
 
 /// Each tier of context has so many times the splits of the one before.
 const TIER_GROWTH: usize = 8;
 /// Device memory that the driver keeps for a graph and for each of its nodes, as seen with driver 580.
 const GRAPH_BYTES: usize = 32 << 10;
 const NODE_BYTES: usize = 2304;
+/// Most rows of a value, which grids have along their second axis.
+const MOST_GRID_ROWS: usize = 65535;
 /// The parts of the arena that outlive a step.
 pub const LASTING: [&str; 2] = [PAGE_TABLES, COUNTERS];
 const PAGE_TABLES: &str = "page tables";
@@ -48,6 +52,7 @@ impl Sizes {
         tiers.push(most);
         let buckets = (0..=outputs.ilog2()).map(|power| 1 << power).collect();
         let rows = limits.rows.max(outputs);
+        check_rows(program, rows)?;
         let mut sizes = Sizes { rows, outputs, element_bytes, whole_bytes: 0, stores, buckets, tiers };
         sizes.whole_bytes = sizes.bytes_of(Reach::Whole, limits)?;
         sizes.bytes_of(Reach::Window, limits)?;
@@ -117,6 +122,22 @@ impl Sizes {
     }
 }
 
+/// Refuses passes of more rows than a grid has.
+fn check_rows(program: &Program, rows: usize) -> Result<()> {
+    let chosen = program.ops.iter().filter_map(|op| match *op {
+        Op::Route { choice, .. } => Some(program.chosen(choice)),
+        _ => None,
+    });
+    let chosen = chosen.max().unwrap_or(1);
+    if rows.saturating_mul(chosen) > MOST_GRID_ROWS {
+        return Err(Error::Unsupported(format!(
+            "passes of {rows} tokens with {chosen} experts each: the cuda kernels take {} tokens at most; lower max_prefill",
+            MOST_GRID_ROWS / chosen
+        )));
+    }
+    Ok(())
+}
+
 /// Device bytes of a session.
 pub struct Needs {
     pub cache: u64,
@@ -159,6 +180,24 @@ fn forms(program: &Program, rows: usize, fast: bool, places: &mut Places) -> Res
         }
     }
     Ok(forms)
+}
+
+/// Places for the order of the pairs of rows and experts, if the program has any.
+fn order(program: &Program, rows: usize, places: &mut Places) -> OrderPlace {
+    let choices = program.ops.iter().filter_map(|op| match *op {
+        Op::Route { logits, choice, .. } => Some((program.chosen(choice), program.values[logits.0].width)),
+        _ => None,
+    });
+    let Some((chosen, experts)) = choices.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1))) else {
+        return OrderPlace::default();
+    };
+    let pairs = rows * chosen;
+    OrderPlace {
+        pairs: places.named("order of experts", 4 * pairs),
+        tiles: places
+            .named("tiles of experts", 16 * most_expert_tiles(pairs as u32, experts as u32, TILE_PAIRS) as usize),
+        count: places.named("tiles of experts", 4),
+    }
 }
 
 /// Cosines and sines of every rotation of the program.
@@ -219,6 +258,7 @@ pub fn arrange(
         sample,
         buffers,
         forms: forms(program, rows, fast, places)?,
+        order: order(program, rows, places),
         factors: places.named("factors of norms", rows * 4),
         mixed: places.named("parts of attention", heads.saturating_mul(kv.head_dim * 4)),
         states: places.named("sums of attention", heads.saturating_mul(8)),

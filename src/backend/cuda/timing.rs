@@ -187,6 +187,13 @@ fn weight_bytes(program: &Program, matrices: &[Matrix], op: &Op, shape: &Shape) 
         Op::MatMul { matrix: id, bias, .. } => {
             matrix(id.0) * u64::from(matrices[id.0].rows) + bias.map_or(0, |bias| vector(bias.0))
         }
+        // Those of all pairs, as if no two had the same expert.
+        Op::ExpertMatMul { choice, experts, out, .. } => {
+            let pairs = u64::from(shape.rows) * program.chosen(choice) as u64;
+            pairs.min(u64::from(matrices[experts.matrix.0].rows) / experts.each as u64)
+                * program.values[out.0].width as u64
+                * matrix(experts.matrix.0)
+        }
         _ => 0,
     }
 }

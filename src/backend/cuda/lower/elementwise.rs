@@ -100,6 +100,11 @@ impl Lowering<'_> {
                 y = Some(other);
                 (x, Kernel::Mul)
             }
+            Op::MulSigmoid { x, gate } => {
+                y = Some(gate);
+                let is_whole = self.width(gate) == self.width(x);
+                (x, if is_whole { Kernel::MulSigmoid } else { Kernel::MulSigmoidRow })
+            }
             Op::Activate { kind, x } => {
                 (a, b) = parameters(kind);
                 (x, activation(kind))

@@ -8,6 +8,7 @@
 mod attention;
 mod elementwise;
 mod ends;
+pub mod experts;
 pub mod f16;
 mod gemm;
 mod gemv;
@@ -49,6 +50,8 @@ pub struct Addresses {
     pub forms: Vec<FormPlace>,
     pub factors: Address,
     pub mixed: Address,
+    /// Pairs of rows and experts by experts, tiles of these, and how many.
+    pub order: OrderPlace,
     pub states: Address,
     pub ended: Address,
     /// Where each layer's keys and values are.
@@ -80,6 +83,17 @@ pub struct LayerCache {
     pub values: u64,
 }
 
+/// Where the order of pairs of rows and experts is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OrderPlace {
+    /// The pairs.
+    pub pairs: Address,
+    /// Tiles of some of one expert.
+    pub tiles: Address,
+    /// How many tiles.
+    pub count: Address,
+}
+
 /// Where the form of a value stands that products read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FormPlace {
@@ -96,10 +110,11 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
     supported::check(program)?;
     let uses = Uses::of(program)?;
     let list = |batches| {
-        // An op adds at most two launches, and the ends of a list four.
-        let launches = reserve(2 * program.ops.len() + 4, "a list of launches")?;
+        // An op adds at most three launches, and the ends of a list four.
+        let launches = reserve(3 * program.ops.len() + 4, "a list of launches")?;
         let formed = filled(program.values.len(), false, "a list of launches")?;
-        let mut lowering = Lowering { program, uses: &uses, placement, addresses, batches, launches, formed, next: 0 };
+        let mut lowering =
+            Lowering { program, uses: &uses, placement, addresses, batches, launches, formed, ordered: None, next: 0 };
         while lowering.next < program.ops.len() {
             lowering.op()?;
         }
@@ -127,6 +142,8 @@ struct Lowering<'a> {
     pub launches: Vec<Launch>,
     /// Whether the form of a value that products read is there, as the launches so far leave it.
     formed: Vec<bool>,
+    /// The choice by whose experts the pairs are in order.
+    ordered: Option<ValueId>,
     pub next: usize,
 }
 
@@ -134,7 +151,7 @@ impl Lowering<'_> {
     /// Lowers the next op, with those after it that its launch covers too.
     fn op(&mut self) -> Result<()> {
         let op = &self.program.ops[self.next];
-        if let Op::MatMul { x, .. } = *op {
+        if let Op::MatMul { x, .. } | Op::ExpertMatMul { x, .. } = *op {
             self.form(x);
         }
         if let Batches::Few(rows) = self.batches
@@ -164,10 +181,11 @@ impl Lowering<'_> {
             | Op::Activate { .. }
             | Op::Add { .. }
             | Op::Mul { .. }
+            | Op::MulSigmoid { .. }
             | Op::Softcap { .. } => self.elementwise(),
-            Op::Route { .. } | Op::ExpertMatMul { .. } | Op::WeightedSum { .. } | Op::MulSigmoid { .. } => {
-                return Err(self.out_of_place());
-            }
+            Op::Route { logits, routing, choice } => self.route(logits, routing, choice),
+            Op::ExpertMatMul { .. } => self.expert_product(),
+            Op::WeightedSum { x, choice, out } => self.weighted_sum(x, choice, out),
         }
         Ok(())
     }
@@ -209,7 +227,7 @@ impl Lowering<'_> {
         match self.program.values[id.0].rows {
             Rows::Batch => Extent::Rows,
             Rows::Outputs => Extent::Outputs,
-            Rows::Chosen(_) => unreachable!("refused before: experts"),
+            Rows::Chosen(choice) => Extent::Chosen(self.program.chosen(choice) as u32),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::backend::cuda::args::MOST_ROPES;
 use crate::error::{Error, Result};
 use crate::plan::{Op, Program, validate};
 
-/// Refuses what the kernels lack, by name. Every op but those of experts has a kernel, whatever stands before and after it; sizes have limits.
+/// Refuses what the kernels lack, by name. Every op has a kernel, whatever stands before and after it; sizes have limits.
 pub fn check(program: &Program) -> Result<()> {
     let dim = program.kv.head_dim;
     if !dim.is_multiple_of(2) || dim > MAX_HEAD_DIM {
@@ -19,9 +19,6 @@ pub fn check(program: &Program) -> Result<()> {
     }
     validate::check_device(program, "cuda", |at| match program.ops[at] {
         Op::Embed { .. } if at > 0 => Some("the embedding comes first"),
-        Op::Route { .. } | Op::ExpertMatMul { .. } | Op::WeightedSum { .. } | Op::MulSigmoid { .. } => {
-            Some("experts are not yet computed on a gpu")
-        }
         _ => None,
     })
 }

@@ -83,11 +83,11 @@ impl Uses {
         self.places
     }
 
-    /// Elements of the widest value at a place among those that `takes` accepts; 0 for none.
+    /// Elements that a row of the batch has of the widest value at a place among those that `takes` accepts; 0 for none.
     pub fn widest(&self, program: &Program, place: usize, takes: impl Fn(ValueId) -> bool) -> usize {
         let ids = (0..self.values.len()).map(ValueId);
         let here = ids.filter(|id| self.values[id.0].place == Some(place) && takes(*id));
-        here.map(|id| program.values[id.0].width).max().unwrap_or(0)
+        here.map(|id| program.extent(id).0).max().unwrap_or(0)
     }
 
     /// Whether a kernel writes the value in any form, and nothing reads it but products with matrices whose types have kernels for that.
@@ -152,13 +152,16 @@ impl Use {
     fn read(&mut self, program: &Program, index: usize, op: &Op) {
         self.readers += 1;
         self.is_read = true;
-        let Op::MatMul { matrix, .. } = op else {
-            self.is_read_as_floats = true;
-            return;
+        let (weight, rounds) = match op {
+            Op::MatMul { matrix, .. } => (&program.matrices[matrix.0], true),
+            Op::ExpertMatMul { experts, .. } => (&program.matrices[experts.matrix.0], false),
+            _ => {
+                self.is_read_as_floats = true;
+                return;
+            }
         };
-        let weight = &program.matrices[matrix.0];
         let dtype = DeviceType::of(weight.dtype);
-        self.is_read_as_floats |= !gemm_f16::takes(dtype, weight.rows);
+        self.is_read_as_floats |= !(rounds && gemm_f16::takes(dtype, weight.rows));
         (self.products, self.last) = (self.products + 1, index);
         if dtype.is_quantized() {
             self.quantized_end = index + 1;
@@ -173,6 +176,7 @@ impl Use {
             op,
             Op::Embed { .. }
                 | Op::MatMul { .. }
+                | Op::ExpertMatMul { .. }
                 | Op::HeadNorm { .. }
                 | Op::Rope { .. }
                 | Op::SelectRows { .. }

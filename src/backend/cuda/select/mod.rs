@@ -5,6 +5,7 @@
 //! splits of positions. `kernels/README.md` has a table of all.
 
 pub mod attention;
+pub mod experts;
 pub mod gemm_f16;
 mod gemm_f16_small_batch;
 pub mod gemm_i8;

@@ -1,0 +1,203 @@
+// Products of 8-bit activations with the quantized matrices of experts, for steps of few rows. All weights of a block are in flight at once, as soon as its
+// experts are known. The sums of a product are those of every kernel; the sum over a row's experts goes by slots of its choice.
+#include "experts/choice.cuh"
+#include "gemv/single_stage.cuh"
+
+// The gated unit of a pair: activate(gate) * up, with the 8-bit form of it.
+struct ExpertUnitArgs {
+    Activation x, out;
+    const float *choice;
+    ExpertTable gate, up;
+    Sigmoid unit;  // of the activation; with `clamped` the slope of the sigmoid and the limit
+    uint32_t chosen, width, clamped, pad;
+};
+static_assert(sizeof(ExpertUnitArgs) == 208, "as in args.rs");
+
+// The sum over the experts of a row.
+struct ExpertSumArgs {
+    Activation x;  // a row for each pair
+    const float *choice;
+    float *out;
+    ExpertTable table;
+    uint32_t chosen, width;
+    float adds;  // what the result is multiplied by and then added to `out`; 0 where it takes the place of that
+    uint32_t pad;
+};
+static_assert(sizeof(ExpertSumArgs) == 120, "as in args.rs");
+
+// Outputs of a block of a gated unit, which make an 8-bit block, and of one of its warps.
+constexpr uint32_t UNIT_OUTPUTS = 32, WARP_OUTPUTS = UNIT_OUTPUTS / WARPS;
+// Outputs of a warp that sums, and slots whose products are added at a time.
+constexpr uint32_t SUM_OUTPUTS = 2, SLOTS = SUM_ROWS / SUM_OUTPUTS, MOST_CHOSEN = 64;
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+template <uint32_t TYPE>
+__device__ __forceinline__ void make_level_words(LevelWords &words) {
+    if constexpr (has_levels(TYPE)) {
+        if (threadIdx.x == 0) words = LevelWords{magnitudes_of(TYPE).words[0], magnitudes_of(TYPE).words[2]};
+    }
+}
+
+// Puts the blocks of a row of `cols` columns where the products read them.
+__device__ __forceinline__ void put_row(const Activation &x, size_t row, uint32_t cols, uint8_t *units) {
+    const uint32_t halves = cols / 16;
+    const int4 *q = reinterpret_cast<const int4 *>(x.q + row * cols);
+    const int2 *meta = reinterpret_cast<const int2 *>(x.meta + row * (cols / 32));
+    for (uint32_t i = threadIdx.x; i < halves; i += blockDim.x) {
+        const uint32_t group = i / 2, index = group % SLICE_GROUPS;
+        uint8_t *unit = units + group / SLICE_GROUPS * ROW_OF_UNIT;
+        *reinterpret_cast<int4 *>(unit + i % 2 * UPPER + index * 16) = q[i];
+        if (i % 2 == 0) *reinterpret_cast<int2 *>(unit + FACTORS + index * sizeof(Meta)) = meta[group];
+    }
+}
+
+__device__ __forceinline__ uint32_t units_of(uint32_t cols) { return (cols + QUANT_COLS - 1) / QUANT_COLS; }
+
+__device__ __forceinline__ float unit_of(const ExpertUnitArgs &args, float gate, float up) {
+    if (!args.clamped) return gated(args.unit, gate, up);
+    const float limit = args.unit.cubic, g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
+    return __fmul_rn(activate(Sigmoid{args.unit.linear, 0.0f}, g), __fadd_rn(u, 1.0f));
+}
+
+struct UnitStorage {
+    __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
+    float outputs[UNIT_OUTPUTS];
+    unsigned long long barriers[WARPS];
+    LevelWords level_words;
+};
+
+template <uint32_t TYPE>
+__device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStorage &own) {
+    extern __shared__ __align__(128) uint8_t shared[];
+    const uint32_t warp = warp_number(), lane = threadIdx.x % WARP, across = args.width / UNIT_OUTPUTS;
+    const uint32_t pair = blockIdx.x / across, row = pair / args.chosen, tile = blockIdx.x % across * UNIT_OUTPUTS, first = tile + warp * WARP_OUTPUTS;
+    const Matrix &m = args.gate.matrix;
+    const uint32_t bytes = WARP_OUTPUTS * m.row_bytes, barrier = shared_address(own.barriers + warp);
+    if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
+    make_level_words<TYPE>(own.level_words);
+    __syncwarp();
+    launch_then_await();
+    const uint32_t expert = expert_of(args.choice, args.chosen, pair);
+    const uint8_t *weights = shared + warp * 2 * bytes;
+    if (elect_lane()) {
+        announce(barrier, 2 * bytes);
+        copy_run(shared_address(weights), m.data + (size_t)row_of(args.gate, expert, first) * m.row_bytes, bytes, barrier);
+        copy_run(shared_address(weights) + bytes, args.up.matrix.data + (size_t)row_of(args.up, expert, first) * m.row_bytes, bytes, barrier);
+    }
+    __syncwarp();
+    uint8_t *units = shared + WARPS * 2 * bytes;
+    put_row(args.x, row, m.cols, units);
+    const float factor = args.x.factors != nullptr ? args.x.factors[row] : 1.0f;
+    __syncthreads();
+    const LevelWords level_words = own.level_words;
+    wait_phase(barrier, 0);
+#pragma unroll 1
+    for (uint32_t i = 0; i < WARP_OUTPUTS; i++) {
+        float sum[2] = {};
+        add_two_rows<TYPE>(weights + i * m.row_bytes, bytes, m.cols / 32, units, level_words, sum);
+        float *place = own.sums[warp] + 2 * i * SUM_STRIDE + lane;
+        place[0] = sum[0], place[SUM_STRIDE] = sum[1];
+    }
+    __syncwarp();
+    // Every four lanes have the sum of a row: of gate and up in turn.
+    const uint32_t output = lane / 8;
+    const ExpertTable &table = lane / 4 % 2 ? args.up : args.gate;
+    const float v = finish_output(table, expert, args.width, first + output, __fmul_rn(add_lanes(own.sums[warp]), factor));
+    const float up = __shfl_down_sync(ALL_LANES, v, 4);
+    if (lane % 8 == 0) own.outputs[warp * WARP_OUTPUTS + output] = unit_of(args, v, up);
+    __syncthreads();
+    if (warp == 0) emit_blocks(args.out, pair, tile + lane, args.width, own.outputs[lane]);
+}
+
+struct SumStorage {
+    __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
+    unsigned long long barriers[WARPS];
+    uint32_t experts[MOST_CHOSEN];
+    float weights[MOST_CHOSEN];
+    LevelWords level_words;
+};
+
+// Blocks may have fewer than eight warps.
+template <uint32_t TYPE>
+__device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage &own) {
+    extern __shared__ __align__(128) uint8_t shared[];
+    const uint32_t warp = warp_number(), lane = threadIdx.x % WARP, warps = blockDim.x / WARP, outputs = warps * SUM_OUTPUTS;
+    const uint32_t across = (args.width + outputs - 1) / outputs, row = blockIdx.x / across;
+    const uint32_t first = (blockIdx.x % across * warps + warp) * SUM_OUTPUTS;
+    const ExpertTable &table = args.table;
+    const Matrix &m = table.matrix;
+    const uint32_t bytes = SUM_OUTPUTS * m.row_bytes, barrier = shared_address(own.barriers + warp);
+    const bool has_outputs = first < args.width;
+    if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
+    make_level_words<TYPE>(own.level_words);
+    __syncwarp();
+    launch_then_await();
+    const float *choice = args.choice + (size_t)row * 2 * args.chosen;
+    const uint8_t *weights = shared + warp * args.chosen * bytes;
+    if (has_outputs) {
+        if (elect_lane()) announce(barrier, args.chosen * bytes);
+        __syncwarp();
+        for (uint32_t slot = lane; slot < args.chosen; slot += WARP) {
+            const uint32_t from = row_of(table, __float_as_uint(choice[slot]), first);
+            copy_run(shared_address(weights) + slot * bytes, m.data + (size_t)from * m.row_bytes, bytes, barrier);
+        }
+    }
+    if (threadIdx.x < args.chosen) {
+        own.experts[threadIdx.x] = __float_as_uint(choice[threadIdx.x]), own.weights[threadIdx.x] = choice[args.chosen + threadIdx.x];
+    }
+    if (args.chosen > blockDim.x && threadIdx.x + blockDim.x < args.chosen) {
+        const uint32_t slot = threadIdx.x + blockDim.x;
+        own.experts[slot] = __float_as_uint(choice[slot]), own.weights[slot] = choice[args.chosen + slot];
+    }
+    uint8_t *units = shared + warps * args.chosen * bytes;
+    const uint32_t unit_bytes = units_of(m.cols) * ROW_OF_UNIT;
+    for (uint32_t slot = 0; slot < args.chosen; slot++) put_row(args.x, (size_t)row * args.chosen + slot, m.cols, units + slot * unit_bytes);
+    const uint32_t column = first + lane % SUM_OUTPUTS;
+    float *out = args.out + (size_t)row * args.width + column;
+    const float residual = has_outputs && args.adds && lane < SUM_OUTPUTS ? *out : 0.0f;
+    __syncthreads();
+    if (!has_outputs) return;
+    const LevelWords level_words = own.level_words;
+    wait_phase(barrier, 0);
+    float total = 0.0f;
+#pragma unroll 1
+    for (uint32_t begin = 0; begin < args.chosen; begin += SLOTS) {
+        const uint32_t count = min(SLOTS, args.chosen - begin);
+#pragma unroll 1
+        for (uint32_t i = 0; i < count; i++) {
+            float sum[2] = {};
+            const uint32_t slot = begin + i;
+            add_two_rows<TYPE>(weights + slot * bytes, m.row_bytes, m.cols / 32, units + slot * unit_bytes, level_words, sum);
+            float *place = own.sums[warp] + 2 * i * SUM_STRIDE + lane;
+            place[0] = sum[0], place[SUM_STRIDE] = sum[1];
+        }
+        __syncwarp();
+        // Every four lanes have a product: of both outputs in turn, slot by slot.
+        const uint32_t slot = min(begin + lane / 8, args.chosen - 1);
+        float v = add_lanes(own.sums[warp]);
+        if (args.x.factors != nullptr) v = __fmul_rn(v, args.x.factors[(size_t)row * args.chosen + slot]);
+        v = finish_output(table, own.experts[slot], args.width, first + lane / 4 % 2, v);
+        for (uint32_t i = 0; i < count; i++) {
+            const float product = __shfl_sync(ALL_LANES, v, 8 * i + lane % SUM_OUTPUTS * 4);
+            total = __fmaf_rn(own.weights[begin + i], product, total);
+        }
+        __syncwarp();
+    }
+    if (lane < SUM_OUTPUTS) *out = args.adds ? __fmaf_rn(args.adds, total, residual) : total;
+}
+
+// The host does not choose these kernels where they were compiled for less than compute capability 9.0.
+#define EXPERT_KERNEL(name, Arguments, Storage, function) \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) name(const __grid_constant__ Arguments args, Shape) { \
+        __shared__ Storage space;                                                                                    \
+        function(args, space);                                                                                       \
+    }
+#else
+#define EXPERT_KERNEL(name, Arguments, Storage, function) \
+    extern "C" __global__ void name(const __grid_constant__ Arguments, Shape) {}
+#endif
+
+#define EXPERT_UNIT(family, file, name, TYPE) EXPERT_KERNEL(name, ExpertUnitArgs, UnitStorage, expert_unit<TYPE>)
+#define EXPERT_SUM(family, file, name, TYPE) EXPERT_KERNEL(name, ExpertSumArgs, SumStorage, expert_sum<TYPE>)
+#include "kernels.def"

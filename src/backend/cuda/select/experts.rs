@@ -1,0 +1,67 @@
+//! The kernels of `expert_gemv.cu`, which multiply few rows by the matrices of their experts: whether they take a product, and their blocks.
+
+use super::super::args::ExpertTable;
+use super::super::catalogue::{Function, Kernel};
+use super::{Device, SLICE_COLUMNS};
+
+/// Outputs of a block of gated units, and of a warp that sums over experts.
+const UNIT_OUTPUTS: u32 = 32;
+const SUM_OUTPUTS: u32 = 2;
+const MOST_WARPS: u32 = 8;
+/// Bytes that the activations of a slice take: codes and factors.
+const UNIT_BYTES: u32 = SLICE_COLUMNS + SLICE_COLUMNS / 4;
+/// Static shared memory of either kernel, at most.
+const STATIC_BYTES: u32 = 10 << 10;
+/// Shared memory of a block where an SM has two.
+const SHARED_OF_TWO: u32 = 112 << 10;
+
+/// A kernel, blocks for each pair or row, threads and dynamic shared memory of a block.
+pub struct ExpertKernel {
+    /// Which.
+    pub function: Function,
+    /// Blocks of one pair, or of one row.
+    pub blocks: u32,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+}
+
+fn of_type(kernel: Kernel, table: &ExpertTable, device: &Device) -> Option<Function> {
+    let function = kernel.of_types(std::iter::once(table.matrix.dtype))?;
+    (device.bulk_copies && table.matrix.cols.is_multiple_of(32)).then_some(function)
+}
+
+/// Bytes of the activations of a row.
+fn row_bytes(cols: u32) -> u32 {
+    cols.div_ceil(SLICE_COLUMNS) * UNIT_BYTES
+}
+
+/// The gated unit of `width` outputs of two projections.
+pub fn unit(gate: &ExpertTable, up: &ExpertTable, width: u32, device: &Device) -> Option<ExpertKernel> {
+    let function = of_type(Kernel::ExpertUnit, gate, device)?;
+    let shared_bytes = 2 * UNIT_OUTPUTS * gate.matrix.row_bytes + row_bytes(gate.matrix.cols);
+    let fits = gate.matrix.dtype == up.matrix.dtype
+        && width.is_multiple_of(UNIT_OUTPUTS)
+        && shared_bytes + STATIC_BYTES <= device.most_shared;
+    let blocks = width / UNIT_OUTPUTS;
+    fits.then_some(ExpertKernel { function, blocks, threads: 32 * MOST_WARPS, shared_bytes })
+}
+
+/// The sum of `width` outputs over `chosen` experts, by as many warps as leave room for a second block of an SM, or for one.
+pub fn sum(table: &ExpertTable, chosen: u32, width: u32, device: &Device) -> Option<ExpertKernel> {
+    let function = of_type(Kernel::ExpertSum, table, device)?;
+    let bytes =
+        |warps: u32| chosen.saturating_mul(warps * SUM_OUTPUTS * table.matrix.row_bytes + row_bytes(table.matrix.cols));
+    let warps_within = |room: u32| {
+        (0..=MOST_WARPS.ilog2()).rev().map(|power| 1 << power).find(|&warps| bytes(warps) + STATIC_BYTES <= room)
+    };
+    let warps = warps_within(SHARED_OF_TWO.min(device.most_shared)).or_else(|| warps_within(device.most_shared))?;
+    let blocks = width.div_ceil(SUM_OUTPUTS * warps);
+    width.is_multiple_of(SUM_OUTPUTS).then_some(ExpertKernel {
+        function,
+        blocks,
+        threads: 32 * warps,
+        shared_bytes: bytes(warps),
+    })
+}
