@@ -230,7 +230,10 @@ typedef void (*segno_log_fn)(void *user, int32_t level, const char *message);
 typedef struct segno_ctx_opts {
   /** `sizeof` this struct, set by the init function. */
   uint32_t struct_size;
-  /** `SEGNO_DEVICE_AUTO` (default), `SEGNO_DEVICE_CPU` or `SEGNO_DEVICE_CUDA`. */
+  /**
+   * `SEGNO_DEVICE_AUTO` (default), `SEGNO_DEVICE_CPU` or `SEGNO_DEVICE_CUDA`. By the first, a GPU where there is one that the library can use;
+   * a model that it cannot run is run on the processor, and the log says why. The others never change.
+   */
   int32_t device;
   /** Which device of that kind, 0 by default. */
   int32_t device_index;

@@ -6,6 +6,7 @@
 mod common;
 mod driver;
 
+use common::gguf::Shape;
 use common::{Ctx, Failed, Model, bundled_model, call, greedy};
 use driver::{Fake, built, open, open_with, under_a_driver};
 use segno::backend::cuda;
@@ -141,6 +142,49 @@ fn any_call_fails_inside() {
     // The last calls give things up, and have nobody to report to.
     assert!(calls > 200 && failures > calls / 2);
     life().unwrap();
+}
+
+#[test]
+fn models_that_a_gpu_cannot_run_take_the_processor_where_the_choice_is_free() {
+    under_a_driver("refused_model_inside", &[]);
+}
+
+#[test]
+#[ignore = "started under a driver of the test's own"]
+fn refused_model_inside() {
+    if !built() {
+        return;
+    }
+    let _fake = Fake::open();
+    // Only some of a head's elements rotate, so that their number may be odd; no kernel takes such heads.
+    let mut file = Shape { head_dim: 15, ..Shape::small() }.file();
+    file.set("llama.rope.dimension_count", 14u32);
+    let (bytes, reason) = (file.bytes(), "heads of 15 elements");
+    let failed = open(SEGNO_DEVICE_CUDA).0.unwrap().load_buffer(&bytes).err().unwrap();
+    assert_eq!(failed.status, SEGNO_E_UNSUPPORTED);
+    assert!(failed.message.contains(reason) && failed.message.ends_with("; the cpu can be used instead"), "{failed:?}");
+    let (ctx, lines) = open(SEGNO_DEVICE_AUTO);
+    let ctx = ctx.unwrap();
+    let count = |words: &str| lines.lock().unwrap().iter().filter(|line| line.contains(words)).count();
+    ctx.load_buffer(&Shape::small().file().bytes()).unwrap();
+    assert_eq!(count("cpu"), 0, "{:?}", lines.lock().unwrap());
+    let expected = logits(&open(SEGNO_DEVICE_CPU).0.unwrap().load_buffer(&bytes).unwrap());
+    for times in 1..3 {
+        assert!(logits(&ctx.load_buffer(&bytes).unwrap()) == expected);
+        let told = lines.lock().unwrap();
+        let chosen = |line: &&String| line.contains("cpu chosen for this model") && line.contains(reason);
+        assert_eq!(told.iter().filter(chosen).count(), times, "{told:?}");
+        // The processor is opened once.
+        assert_eq!(told.iter().filter(|line| line.contains(" cpu: ")).count(), 1, "{told:?}");
+    }
+}
+
+/// Logits after a short prompt.
+fn logits(model: &Model) -> Vec<f32> {
+    let session = model.session(|_| ()).unwrap();
+    let seq = session.open(&greedy()).unwrap();
+    session.append(seq, &[5, 6, 7]).unwrap();
+    session.logits(seq).unwrap()
 }
 
 #[test]

@@ -58,6 +58,10 @@ pub trait Backend: Send + Sync {
     fn note(&self) -> Option<&'static str> {
         None
     }
+    /// Refuses, by name, what this device cannot run of `program`.
+    fn check(&self, _program: &Program) -> Result<()> {
+        Ok(())
+    }
     /// Memory that `program` and a runner within `limits` would take here.
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory>;
     /// Bytes of the device's own memory that can be taken now; 0 for the processor, which has none.

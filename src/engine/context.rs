@@ -6,7 +6,8 @@ use crate::backend::cpu::{self, Cpu, simd};
 use crate::backend::{Backend, GpuOptions, cuda};
 use crate::error::{Count, Error, Result};
 use crate::os::usable_threads;
-use std::sync::{Mutex, PoisonError};
+use crate::plan::Program;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// How serious a diagnostic is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +44,9 @@ pub struct Options {
 
 /// One device, ready for models.
 pub struct Context {
-    backend: Box<dyn Backend>,
+    backend: Arc<dyn Backend>,
+    /// Takes the models that a GPU cannot run, where the host left the choice to the library.
+    fallback: Option<Fallback>,
     host_argmax: bool,
     free_memory: fn() -> Option<u64>,
     overcommits: bool,
@@ -51,6 +54,12 @@ pub struct Context {
     /// Vector kernels of the host, whatever the device is.
     kernels: &'static simd::Kernels,
     log: Mutex<Option<LogSink>>,
+}
+
+/// The processor beside a GPU, opened for the first model that needs it.
+struct Fallback {
+    options: Options,
+    cpu: Mutex<Option<Arc<dyn Backend>>>,
 }
 
 impl Context {
@@ -64,19 +73,26 @@ impl Context {
             Kind::Cpu => open_cpu(options, Vec::new())?,
             Kind::Auto => open_best(options)?,
         };
+        // Whatever was chosen, only a GPU refuses models.
+        let fallback = (options.device == Kind::Auto).then(|| Fallback::new(options));
         let Options { host_argmax, free_memory, overcommits, .. } = *options;
         let usable = usable_threads();
         let load_threads = if options.cpu.threads == 0 { usable } else { options.cpu.threads.min(usable) };
         let (kernels, log) = (simd::detect(options.cpu.allow_avx512), Mutex::new(log));
-        let context = Context { backend, host_argmax, free_memory, overcommits, load_threads, kernels, log };
+        let context = Context { backend, fallback, host_argmax, free_memory, overcommits, load_threads, kernels, log };
         let tell = || lines.iter().for_each(|(level, line)| context.log(*level, format_args!("{line}")));
         callback::run(callback::MAKING, tell);
         Ok(context)
     }
 
-    /// The device.
-    pub fn backend(&self) -> &dyn Backend {
-        &*self.backend
+    /// The device for `program`: the context's own or, where that was an automatic choice and cannot run it, the processor. The log says why.
+    pub fn backend_for(&self, program: &Program) -> Result<Arc<dyn Backend>> {
+        let Err(refused) = self.backend.check(program) else { return Ok(Arc::clone(&self.backend)) };
+        let Some(fallback) = &self.fallback else { return Err(advise(refused)) };
+        self.log(LogLevel::Info, format_args!("cpu chosen for this model: {refused}"));
+        let (cpu, lines) = fallback.open()?;
+        lines.iter().for_each(|(level, line)| self.log(*level, format_args!("{line}")));
+        Ok(cpu)
     }
 
     /// Whether greedy tokens come from logits on the host.
@@ -129,15 +145,34 @@ impl Context {
     }
 }
 
+impl Fallback {
+    fn new(options: &Options) -> Fallback {
+        // The index is that of the GPU.
+        let gpu = GpuOptions { index: 0, ..options.gpu };
+        Fallback { options: Options { gpu, ..*options }, cpu: Mutex::new(None) }
+    }
+
+    /// The processor; what to log about it is told once.
+    fn open(&self) -> Result<Opened> {
+        let mut cpu = self.cpu.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cpu) = &*cpu {
+            return Ok((Arc::clone(cpu), Vec::new()));
+        }
+        let (opened, lines) = open_cpu(&self.options, Vec::new())?;
+        *cpu = Some(Arc::clone(&opened));
+        Ok((opened, lines))
+    }
+}
+
 /// A device, and what to log about it.
-type Opened = (Box<dyn Backend>, Vec<(LogLevel, String)>);
+type Opened = (Arc<dyn Backend>, Vec<(LogLevel, String)>);
 
 fn open_cuda(options: &GpuOptions) -> Result<Opened> {
     let place = if options.context == 0 { "" } else { ", in the host's context" };
     let backend = cuda::open(options)?;
     let lines = [format!("cuda: device {}{place}", options.index)].into_iter();
     let lines = lines.chain(backend.note().map(String::from)).map(|line| (LogLevel::Info, line)).collect();
-    Ok((backend, lines))
+    Ok((Arc::from(backend), lines))
 }
 
 /// Adds what who asked for a GPU can do without one. Who left the choice to the library has got it.
@@ -178,7 +213,7 @@ fn open_cpu(options: &Options, mut lines: Vec<(LogLevel, String)>) -> Result<Ope
     if options.gpu.fast_batches {
         lines.push((LogLevel::Info, "fast batches are not in use: they need a gpu".into()));
     }
-    Ok((Box::new(cpu), lines))
+    Ok((Arc::new(cpu), lines))
 }
 
 #[cfg(test)]

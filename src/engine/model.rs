@@ -2,7 +2,7 @@
 
 use super::context::{Context, LogLevel};
 use crate::arch::{Arch, Hparams, names::Idle};
-use crate::backend::Prepared;
+use crate::backend::{Backend, Prepared};
 use crate::convert::{self, Folder, Making, TokenizerFiles, Workshop};
 use crate::error::{Count, Error, Progress, Result, share};
 use crate::format::limits::VOCAB;
@@ -43,6 +43,7 @@ pub struct Model {
     origin: Origin,
     tokenizer: Option<Arc<Tokenizer>>,
     program: Arc<Program>,
+    backend: Arc<dyn Backend>,
     prepared: Arc<dyn Prepared>,
     /// Bytes of weights that lie in a mapped file and are read there.
     mapped: u64,
@@ -176,20 +177,21 @@ impl Model {
         let Header { arch, hparams, mut program } = Header::read(&gguf)?;
         program.idle[Idle::Media as usize] += media;
         let program = Arc::new(program);
+        let backend = context.backend_for(&program)?;
         let rows = program.vocab();
         let (tokenizer, described) =
             read_tokenizer(&gguf, tokenizer, rows, &mut share(progress, phases.files, phases.tokenizer))?;
         check_vocabulary(tokenizer.as_ref(), program.vocab()).map_err(|error| gguf.blamed(error))?;
         let made: u64 = makings.iter().map(Making::bytes).sum();
         let in_place = program.weight_bytes().saturating_sub(made);
-        let mapped = if origin.is_mapped && !context.backend().keeps_weights() { in_place } else { 0 };
+        let mapped = if origin.is_mapped && !backend.keeps_weights() { in_place } else { 0 };
         context.require_memory(mapped.saturating_add(made), WEIGHTS)?;
         let populated = phases.tokenizer + (phases.pages - phases.tokenizer) * if made == 0 { 1.0 } else { 0.4 };
         gguf.populate(&mut share(progress, phases.tokenizer, populated))?;
         let encode = |dtype, values: &[f32], out: &mut [u8]| context.kernels().encode(dtype, values, out);
         let workshop = Workshop { threads: context.load_threads(), encode: &encode };
         convert::run(&makings, &workshop, &mut share(progress, populated, phases.pages))?;
-        let prepared = context.backend().prepare(Arc::clone(&program), &mut share(progress, phases.pages, UPLOADED))?;
+        let prepared = backend.prepare(Arc::clone(&program), &mut share(progress, phases.pages, UPLOADED))?;
         let (metadata, tensors) = kept(gguf)?;
         let (context, tokenizer) = (Arc::clone(context), tokenizer.map(Arc::new));
         let model = Model {
@@ -202,6 +204,7 @@ impl Model {
             origin,
             tokenizer,
             program,
+            backend,
             prepared,
             mapped,
         };
@@ -264,6 +267,11 @@ impl Model {
     /// Its forward pass.
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// The device that runs it.
+    pub(super) fn backend(&self) -> &dyn Backend {
+        &*self.backend
     }
 
     /// The program on its device.

@@ -16,7 +16,7 @@ pub struct Plan {
     pub read_once: bool,
     /// Bytes that can be taken now, what the system can give up for them included.
     pub free: u64,
-    /// Bytes that can be taken on the context's GPU now; 0 for the processor.
+    /// Bytes that can be taken on the GPU that would run the model now; 0 for the processor.
     pub device_free: u64,
 }
 
@@ -27,10 +27,11 @@ impl Plan {
         let folder = model::open(context, path, loading, &mut |_| Ok(()))?;
         let header = Header::read(&folder.gguf)?;
         let limits = session::limits(header.hparams.context, header.program.window(), options)?;
-        let memory = session::memory(context, &header.program, &limits)?;
+        let backend = context.backend_for(&header.program)?;
+        let memory = session::memory(&*backend, &header.program, &limits)?;
         let free = context.free_memory().unwrap_or(0);
-        let read = loading.map && folder.makings.is_empty() && context.backend().keeps_weights();
-        Ok(Plan { memory, read_once: read, free, device_free: context.backend().memory_free()? })
+        let read = loading.map && folder.makings.is_empty() && backend.keeps_weights();
+        Ok(Plan { memory, read_once: read, free, device_free: backend.memory_free()? })
     }
 
     /// Whether everything fits.

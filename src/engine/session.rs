@@ -3,11 +3,11 @@
 //!
 //! All memory is reserved in [`Session::create`] and [`Session::open`]; a step allocates nothing.
 
-use super::context::{Context, LogLevel};
+use super::context::LogLevel;
 use super::model::Model;
 use super::sequence::Sequence;
 use super::stats::{self, Done, Shown};
-use crate::backend::{KvType, Limits, Memory, Row, Runner};
+use crate::backend::{Backend, KvType, Limits, Memory, Row, Runner};
 use crate::error::{Count, Error, Result, filled, reserve, room};
 use crate::kv::layout::{PAGE_TOKENS, WindowLimits, pages_for, pages_of_window};
 use crate::kv::paging::{Copies, Paging};
@@ -86,7 +86,7 @@ impl Session {
         let context = model.hparams().context;
         let limits = limits(context, model.program().window(), options)?;
         let vocab = model.vocab();
-        let memory = memory(model.context(), model.program(), &limits)?;
+        let memory = memory(model.backend(), model.program(), &limits)?;
         model.context().require_memory(memory.on_host(model.mapped()), "a session and its model")?;
         let mut slots = reserve(options.max_seqs, "sequences")?;
         slots.resize_with(options.max_seqs, || None);
@@ -135,7 +135,7 @@ impl Session {
 
     /// Bytes that it takes, the model's weights included.
     pub fn memory(&self) -> Result<Memory> {
-        memory(self.model.context(), self.model.program(), &self.limits)
+        memory(self.model.backend(), self.model.program(), &self.limits)
     }
 
     /// Most prompt tokens of one pass.
@@ -276,8 +276,8 @@ impl Drop for Session {
 }
 
 /// Bytes that a session with `limits` takes for `program`, the weights included.
-pub(super) fn memory(context: &Context, program: &Program, limits: &Limits) -> Result<Memory> {
-    let mut memory = context.backend().memory(program, limits)?;
+pub(super) fn memory(backend: &dyn Backend, program: &Program, limits: &Limits) -> Result<Memory> {
+    let mut memory = backend.memory(program, limits)?;
     let kept_logits = limits.outputs * program.vocab() * size_of::<f32>();
     let pages = limits.pages + limits.window_pages();
     let lists = limits.rows * size_of::<Row>() + pages * 2 * size_of::<u32>();

@@ -71,7 +71,8 @@ pub type segno_log_fn = Option<unsafe extern "C" fn(user: *mut c_void, level: i3
 pub struct segno_ctx_opts {
     /// `sizeof` this struct, set by the init function.
     pub struct_size: u32,
-    /// `SEGNO_DEVICE_AUTO` (default), `SEGNO_DEVICE_CPU` or `SEGNO_DEVICE_CUDA`.
+    /// `SEGNO_DEVICE_AUTO` (default), `SEGNO_DEVICE_CPU` or `SEGNO_DEVICE_CUDA`. By the first, a GPU where there is one that the library can use;
+    /// a model that it cannot run is run on the processor, and the log says why. The others never change.
     pub device: i32,
     /// Which device of that kind, 0 by default.
     pub device_index: i32,

@@ -27,7 +27,7 @@ pub fn check_device(program: &Program, device: &str, refusal: impl Fn(usize) -> 
         None => Ok(()),
         Some((at, reason)) => {
             let name = program.ops[at].name();
-            Err(Error::Unsupported(format!("the {device} backend cannot run op {at} ({name}): {reason}; use the cpu")))
+            Err(Error::Unsupported(format!("the {device} backend cannot run op {at} ({name}): {reason}")))
         }
     }
 }

@@ -143,6 +143,10 @@ impl Backend for Cuda {
         }
     }
 
+    fn check(&self, program: &Program) -> Result<()> {
+        supported::check(program)
+    }
+
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
         supported::check(program)?;
         let Needs { cache, arena, graphs } = Needs::new(program, limits, self.rounds())?;
