@@ -39,20 +39,21 @@ __device__ __forceinline__ void make_level_words(LevelWords &words) {
     }
 }
 
-// Puts the blocks of a row of `cols` columns where the products read them.
-__device__ __forceinline__ void put_row(const Activation &x, size_t row, uint32_t cols, uint8_t *units) {
-    const uint32_t halves = cols / 16;
+__device__ __forceinline__ uint32_t units_of(uint32_t cols) { return (cols + QUANT_COLS - 1) / QUANT_COLS; }
+
+// Puts the blocks of `count` rows of `cols` columns where the products read them, whole units for each. Several loads of a thread are in flight at once.
+__device__ __forceinline__ void put_rows(const Activation &x, size_t row, uint32_t count, uint32_t cols, uint8_t *units) {
+    const uint32_t halves = cols / 16, all = count * halves, row_bytes = units_of(cols) * ROW_OF_UNIT;
     const int4 *q = reinterpret_cast<const int4 *>(x.q + row * cols);
     const int2 *meta = reinterpret_cast<const int2 *>(x.meta + row * (cols / 32));
-    for (uint32_t i = threadIdx.x; i < halves; i += blockDim.x) {
-        const uint32_t group = i / 2, index = group % SLICE_GROUPS;
-        uint8_t *unit = units + group / SLICE_GROUPS * ROW_OF_UNIT;
-        *reinterpret_cast<int4 *>(unit + i % 2 * UPPER + index * 16) = q[i];
-        if (i % 2 == 0) *reinterpret_cast<int2 *>(unit + FACTORS + index * sizeof(Meta)) = meta[group];
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < all; i += blockDim.x) {
+        const uint32_t own = i / halves, half = i - own * halves, group = half / 2, index = group % SLICE_GROUPS;
+        uint8_t *unit = units + own * row_bytes + group / SLICE_GROUPS * ROW_OF_UNIT;
+        *reinterpret_cast<int4 *>(unit + half % 2 * UPPER + index * 16) = q[i];
+        if (half % 2 == 0) *reinterpret_cast<int2 *>(unit + FACTORS + index * sizeof(Meta)) = meta[i / 2];
     }
 }
-
-__device__ __forceinline__ uint32_t units_of(uint32_t cols) { return (cols + QUANT_COLS - 1) / QUANT_COLS; }
 
 __device__ __forceinline__ float unit_of(const ExpertUnitArgs &args, float gate, float up) {
     if (!args.clamped) return gated(args.unit, gate, up);
@@ -87,7 +88,7 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     }
     __syncwarp();
     uint8_t *units = shared + WARPS * 2 * bytes;
-    put_row(args.x, row, m.cols, units);
+    put_rows(args.x, row, 1, m.cols, units);
     const float factor = args.x.factors != nullptr ? args.x.factors[row] : 1.0f;
     __syncthreads();
     const LevelWords level_words = own.level_words;
@@ -152,7 +153,7 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
     }
     uint8_t *units = shared + warps * args.chosen * bytes;
     const uint32_t unit_bytes = units_of(m.cols) * ROW_OF_UNIT;
-    for (uint32_t slot = 0; slot < args.chosen; slot++) put_row(args.x, (size_t)row * args.chosen + slot, m.cols, units + slot * unit_bytes);
+    put_rows(args.x, (size_t)row * args.chosen, args.chosen, m.cols, units);
     const uint32_t column = first + lane % SUM_OUTPUTS;
     float *out = args.out + (size_t)row * args.width + column;
     const float residual = has_outputs && args.adds && lane < SUM_OUTPUTS ? *out : 0.0f;
@@ -164,7 +165,7 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
 #pragma unroll 1
     for (uint32_t begin = 0; begin < args.chosen; begin += SLOTS) {
         const uint32_t count = min(SLOTS, args.chosen - begin);
-#pragma unroll 1
+#pragma unroll 2
         for (uint32_t i = 0; i < count; i++) {
             float sum[2] = {};
             const uint32_t slot = begin + i;
@@ -188,16 +189,16 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
 }
 
 // The host does not choose these kernels where they were compiled for less than compute capability 9.0.
-#define EXPERT_KERNEL(name, Arguments, Storage, function) \
-    extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3) name(const __grid_constant__ Arguments args, Shape) { \
+#define EXPERT_KERNEL(name, RESIDENT_BLOCKS, Arguments, Storage, function) \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, RESIDENT_BLOCKS) name(const __grid_constant__ Arguments args, Shape) { \
         __shared__ Storage space;                                                                                    \
         function(args, space);                                                                                       \
     }
 #else
-#define EXPERT_KERNEL(name, Arguments, Storage, function) \
+#define EXPERT_KERNEL(name, RESIDENT_BLOCKS, Arguments, Storage, function) \
     extern "C" __global__ void name(const __grid_constant__ Arguments, Shape) {}
 #endif
 
-#define EXPERT_UNIT(family, file, name, TYPE) EXPERT_KERNEL(name, ExpertUnitArgs, UnitStorage, expert_unit<TYPE>)
-#define EXPERT_SUM(family, file, name, TYPE) EXPERT_KERNEL(name, ExpertSumArgs, SumStorage, expert_sum<TYPE>)
+#define EXPERT_UNIT(family, file, name, TYPE) EXPERT_KERNEL(name, 3, ExpertUnitArgs, UnitStorage, expert_unit<TYPE>)
+#define EXPERT_SUM(family, file, name, TYPE) EXPERT_KERNEL(name, 2, ExpertSumArgs, SumStorage, expert_sum<TYPE>)
 #include "kernels.def"

@@ -36,7 +36,7 @@ __device__ __forceinline__ uint32_t rank_of(const uint32_t *keys, uint32_t count
     const uint32_t key = keys[own];
     uint32_t rank = 0;
 #pragma unroll 8
-    for (uint32_t i = 0; i < count; i++) rank += keys[i] > key || (keys[i] == key && i < own);
+    for (uint32_t i = 0; i < count; i++) rank += (keys[i] > key) | ((keys[i] == key) & (i < own));
     return rank;
 }
 
