@@ -18,7 +18,7 @@ C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET) tests/watchdog.sh
 
 .PHONY: all models real-test chat cuda dist gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
-	frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak cancel fuzz fuzz-templates audit notices miri race header clean
+	frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak cancel fuzz fuzz-templates audit notices miri race header format clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -92,9 +92,15 @@ make-test: $(LIB)
 
 lint:
 	$(CARGO) fmt --check
+	PYTHON=$(PYTHON) tests/format.sh $(BUILD)
 	$(CARGO) clippy --locked --all-targets --quiet -- -D warnings
 	$(CARGO) clippy --locked --package segno-models --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --quiet
+
+# Rust files and kernels as rustfmt.toml and .clang-format have them.
+format:
+	$(CARGO) fmt
+	PYTHON=$(PYTHON) tests/format.sh $(BUILD) --write
 
 rust-test:
 	$(CARGO) test --locked

@@ -1,9 +1,9 @@
 //! Link settings of the shared library, and the CUDA kernels: the `.cu` files below `kernels/` become compressed fatbins that the library embeds, and
 //! its catalogue of kernels (`kernels/catalogue.rs`).
 //!
-//! On Linux the shared library's SONAME follows the ABI number, and it stays mapped until the process ends. nvcc is looked for in `NVCC`, `CUDA_HOME`,
-//! `.cuda/` (filled by `make cuda`) and `PATH`; without one the library is built without kernels. `SEGNO_CUDA_ARCH` lists the targets, as in
-//! the default `sm_90a,compute_80`: machine code for `sm_`, code that the driver compiles when it loads for `compute_`. A kernel that spills
+//! On Linux the shared library's SONAME follows the ABI number, and it stays mapped until the process ends. nvcc is looked for in `NVCC`,
+//! `CUDA_HOME`, `.cuda/` (filled by `make cuda`) and `PATH`; without one the library is built without kernels. `SEGNO_CUDA_ARCH` lists the targets,
+//! as in the default `sm_90a,compute_80`: machine code for `sm_`, code that the driver compiles when it loads for `compute_`. A kernel that spills
 //! registers or keeps arrays in local memory fails the build; `registers.txt` in the output folder tells what each one uses. Fatbins are kept
 //! in `kernels/` of the target folder under a hash of all that they are made from, so that every profile shares them.
 

@@ -59,8 +59,8 @@ fn processor() -> String {
     segno::engine::device::info(segno::engine::device::Kind::Cpu, 0).map_or_else(|_| "cpu".into(), |info| info.name)
 }
 
-/// Bytes a second that `threads` threads read together, the best of several passes over memory that no cache holds. Each thread reads several streams,
-/// as decoding does: one alone keeps too few lines on their way.
+/// Bytes a second that `threads` threads read together, the best of several passes over memory that no cache holds. Each thread reads several
+/// streams, as decoding does: one alone keeps too few lines on their way.
 fn read_bandwidth(threads: usize) -> f64 {
     let words = vec![1u64; BANDWIDTH_BYTES / 8];
     let share = words.len() / threads;

@@ -194,17 +194,17 @@ void segno_error_free(struct segno_error *error);
  */
 #define SEGNO_CTX_TIMING 4
 /**
- * Let products of prompts, and of batches of more than 4 rows, on a GPU multiply weights and activations as 16-bit floats, with sums in f32. They are
- * faster by far (README.md has figures), and mostly closer to the precise result than with 8-bit activations, but a sequence's tokens may depend on
- * whether it ran alone, in a batch, and in which. Without this flag they never do. Smaller batches stay as they are. No effect on the processor, on
- * GPUs of another compute capability than 9.0, on weights of other types than Q8_0, Q4_K, Q5_K and Q6_K, and on matrices whose rows or columns are no
- * multiple of 128; the log says at level INFO whether fast batches are in use.
+ * Let products of prompts, and of batches of more than 4 rows, on a GPU multiply weights and activations as 16-bit floats, with sums in f32. They
+ * are faster by far (README.md has figures), and mostly closer to the precise result than with 8-bit activations, but a sequence's tokens may depend
+ * on whether it ran alone, in a batch, and in which. Without this flag they never do. Smaller batches stay as they are. No effect on the processor,
+ * on GPUs of another compute capability than 9.0, on weights of other types than Q8_0, Q4_K, Q5_K and Q6_K, and on matrices whose rows or columns
+ * are no multiple of 128; the log says at level INFO whether fast batches are in use.
  */
 #define SEGNO_CTX_FAST_BATCHES 8
 /**
- * Take memory although there is not as much. Without this flag loading a model and creating a session answer OUT_OF_MEMORY, before anything is taken,
- * where they need more host memory than the system, the limits of the process's cgroups and of its address space leave. Pages of files that the
- * system keeps count as memory that can be taken, and a mapped model as memory that is needed.
+ * Take memory although there is not as much. Without this flag loading a model and creating a session answer OUT_OF_MEMORY, before anything is
+ * taken, where they need more host memory than the system, the limits of the process's cgroups and of its address space leave. Pages of files that
+ * the system keeps count as memory that can be taken, and a mapped model as memory that is needed.
  */
 #define SEGNO_CTX_OVERCOMMIT 16
 /** Something failed. */
@@ -462,8 +462,8 @@ void segno_model_opts_init(struct segno_model_opts *opts, size_t size);
  * `tokenizer.json`.
  *
  * `path`: of the file or folder, NUL-terminated UTF-8. `opts`: NULL for defaults. `out` receives the model, NULL on failure; free it with
- * `segno_model_free`. A mapped file (the default) must not be truncated while the model lives. Codes: NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (the
- * message names the file, of a split model the part), UNSUPPORTED (an architecture, storage type or tokenizer that the library lacks, by name,
+ * `segno_model_free`. A mapped file (the default) must not be truncated while the model lives. Codes: NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT
+ * (the message names the file, of a split model the part), UNSUPPORTED (an architecture, storage type or tokenizer that the library lacks, by name,
  * or a file that is no model: an adapter, an importance matrix, a projector, a vocabulary), OUT_OF_MEMORY, and the outcome
  * `SEGNO_CANCELLED`. Any thread. Since 0.1.
  */
@@ -512,8 +512,8 @@ void segno_save_opts_init(struct segno_save_opts *opts, size_t size);
  * `path`: of the file, NUL-terminated UTF-8, in a folder that exists. The bytes are written under another name beside it (`NAME.N.part`) and renamed
  * when all are on the disk: a file that is there is replaced then, and what fails or is cancelled leaves nothing behind. The file that the model is
  * loaded from may be named. `opts`: NULL for defaults. Needs the files that the model is mapped from, and memory for the header alone. Codes:
- * NULL_POINTER, INVALID_ARGUMENT (also where `path` is a folder), IO (the disk is full, the folder cannot be written to), UNSUPPORTED (a tokenizer of
- * a folder that GGUF files cannot tell), OUT_OF_MEMORY, and the outcome `SEGNO_CANCELLED`. Any thread, several at once. Since 0.1.
+ * NULL_POINTER, INVALID_ARGUMENT (also where `path` is a folder), IO (the disk is full, the folder cannot be written to), UNSUPPORTED (a tokenizer
+ * of a folder that GGUF files cannot tell), OUT_OF_MEMORY, and the outcome `SEGNO_CANCELLED`. Any thread, several at once. Since 0.1.
  */
 segno_status segno_model_save(const struct segno_model *model,
                               const char *path,
@@ -1013,8 +1013,8 @@ segno_status segno_seq_sampler_set(struct segno_session *session,
 /**
  * Opens a sequence with the history of another, queue included; evaluated tokens are shared, not copied.
  *
- * `opts`: NULL keeps the parent's options, and its seed if one was given; the fork of a sequence with a random seed gets another one. `out` receives the new id. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT,
- * SEQ_FULL, KV_FULL, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
+ * `opts`: NULL keeps the parent's options, and its seed if one was given; the fork of a sequence with a random seed gets another one. `out` receives
+ * the new id. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT, SEQ_FULL, KV_FULL, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
  */
 segno_status segno_seq_fork(struct segno_session *session,
                             int32_t seq,

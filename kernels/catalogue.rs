@@ -1,5 +1,5 @@
-//! From `quant/types.def` and `kernels.def` to what the host knows of them: an enum of weight types, an enum of families of kernels, and the kernels of
-//! each family. Runs in the build; `src/backend/cuda/catalogue.rs` includes what it writes.
+//! From `quant/types.def` and `kernels.def` to what the host knows of them: an enum of weight types, an enum of families of kernels, and the kernels
+//! of each family. Runs in the build; `src/backend/cuda/catalogue.rs` includes what it writes.
 
 use std::fmt::Write;
 

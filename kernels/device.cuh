@@ -1,5 +1,5 @@
-// What every kernel shares: the shape of a launch, matrices in their repacked planes, activations with their 8-bit form.
-// The structs are passed by value and mirrored field by field in src/backend/cuda/args.rs.
+// What every kernel shares: the shape of a launch, matrices in their repacked planes, activations with their 8-bit
+// form. The structs are passed by value and mirrored field by field in src/backend/cuda/args.rs.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -41,9 +41,9 @@ struct __align__(8) Meta {
     short2 sums;
 };
 
-// A matrix of activations, with its 8-bit form where a quantized matrix reads it (`q` is null otherwise). Where `meta` is null and `q` is not, `q`
-// points to 16-bit floats (f16_layout.cuh), and those of `x` are not there. Products of row r are multiplied by `factors[r]`, where there
-// are factors: a norm leaves its own there.
+// A matrix of activations, with its 8-bit form where a quantized matrix reads it (`q` is null otherwise). Where `meta`
+// is null and `q` is not, `q` points to 16-bit floats (f16_layout.cuh), and those of `x` are not there. Products of row
+// r are multiplied by `factors[r]`, where there are factors: a norm leaves its own there.
 struct Activation {
     float *x;
     int8_t *q;
@@ -51,7 +51,8 @@ struct Activation {
     float *factors;
 };
 
-// An activation x / (1 + exp(-x (linear + cubic x^2))): SiLU has 1 and 0, GELU by the hyperbolic tangent 2 sqrt(2 / pi) and 0.044715 times that.
+// An activation x / (1 + exp(-x (linear + cubic x^2))): SiLU has 1 and 0, GELU by the hyperbolic tangent 2 sqrt(2 / pi)
+// and 0.044715 times that.
 struct Sigmoid {
     float linear, cubic;
 };
@@ -63,7 +64,8 @@ __device__ __forceinline__ void launch_dependents() {
 #endif
 }
 
-// Waits until all results of the kernels before are visible. What is read here before that, once more after it, must come by `__ldcg`.
+// Waits until all results of the kernels before are visible. What is read here before that, once more after it, must
+// come by `__ldcg`.
 __device__ __forceinline__ void await_dependencies() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

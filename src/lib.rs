@@ -7,7 +7,8 @@
 //! file bytes -> format -> weights + sizes -> arch -> plan::Program -> backend -> [ batch -> run -> sample -> token ]*
 //! ```
 //!
-//! Imports point down this list only: `ffi -> engine -> {text, sample, arch, convert, plan, kv, backend} -> {quant, format} -> {error, sync, elementary} -> memory -> os`.
+//! Imports point down this list only: `ffi -> engine -> {text, sample, arch, convert, plan, kv, backend} -> {quant, format} -> {error, sync,
+//! elementary} -> memory -> os`.
 
 #![deny(unsafe_code)]
 

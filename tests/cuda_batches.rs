@@ -157,7 +157,8 @@ fn types_that_files_mix_give_the_bits_of_batches() {
     }
 }
 
-/// A few rows of large matrices go through kernels of their own: rows of many slices, of which the last is shorter, and three matrices of different types.
+/// A few rows of large matrices go through kernels of their own: rows of many slices, of which the last is shorter, and three matrices of different
+/// types.
 #[test]
 fn a_few_rows_of_large_matrices_give_the_bits_of_one() {
     if !common::gpu() {

@@ -1,5 +1,5 @@
-//! Every kernel for products against sums in f64 of the plain decoders' weights, alone: all weight types, odd sizes, and what stands before and after the
-//! products. Each case names the kernel that must run, which is checked without a GPU too.
+//! Every kernel for products against sums in f64 of the plain decoders' weights, alone: all weight types, odd sizes, and what stands before and after
+//! the products. Each case names the kernel that must run, which is checked without a GPU too.
 //!
 //! Activations are whole multiples of a power of two for each 32 of them, so that neither blocks of 8 bits nor 16-bit floats round them, and what is
 //! left are the roundings of sums.
@@ -196,8 +196,8 @@ struct Near {
     within: f64,
 }
 
-/// A product of one row of activations: what a kernel rounds is a part of the largest values of a group, since types with minimums take the difference
-/// of two sums.
+/// A product of one row of activations: what a kernel rounds is a part of the largest values of a group, since types with minimums take the
+/// difference of two sums.
 fn dot(weights: &[f32], x: &[f32], relative: f64) -> Near {
     let (mut value, mut magnitude) = (0.0, 0.0);
     for (w, x) in weights.chunks(256).zip(x.chunks(256)) {

@@ -1,5 +1,5 @@
-//! Layers that see a window on a GPU: they keep no more than that and a pass, in a cache of their own, and every logit is what it would be if they kept
-//! all. On a machine without a GPU the tests say so and prove nothing.
+//! Layers that see a window on a GPU: they keep no more than that and a pass, in a cache of their own, and every logit is what it would be if they
+//! kept all. On a machine without a GPU the tests say so and prove nothing.
 
 #![cfg(feature = "cuda")]
 

@@ -1,5 +1,6 @@
 //! Memory that is refused while a folder is loaded, with its weights as they are and quantized, and while a model is saved: allocations of
-//! all sizes fail one by one, then all from some on. Each call answers with a code and gives everything back, and of a file nothing half-written stays.
+//! all sizes fail one by one, then all from some on. Each call answers with a code and gives everything back, and of a file nothing half-written
+//! stays.
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! The licences of what the library is built from: each crate has one that deny.toml allows and comes from the registry, and
-//! packaging/THIRD-PARTY-NOTICES.txt holds the notices of all that is linked (`make notices` rewrites it). The fuzz targets, which have a lock of their own, are built of the same.
+//! packaging/THIRD-PARTY-NOTICES.txt holds the notices of all that is linked (`make notices` rewrites it). The fuzz targets, which have a lock of
+//! their own, are built of the same.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

@@ -100,7 +100,8 @@ const PART: u32 = 64;
 
 /// Large operands by their names, made within a part of the limits.
 const OPERANDS: &str = "{% set V = 'Ab \u{e9}\u{3a3}\n<' * 12000 %}{% set P = 'x' * 100000 %}{% set N = 170141183460469231731687303715884105727 %}
-{%- set L = range(4000) | list %}{% set T = [P, P, V] * 40 %}{% set D = {P: V, V: P, 'k': L, 5: T} %}{% set F = -1.5e-300 %}{% set U = messages.y %}{% set X = {'k': V} %}
+{%- set L = range(4000) | list %}{% set T = [P, P, V] * 40 %}{% set D = {P: V, V: P, 'k': L, 5: T} %}
+{%- set F = -1.5e-300 %}{% set U = messages.y %}{% set X = {'k': V} %}
 {%- set B = 7 ** 5000 %}{% set K = X.keys() %}{% set M = P | safe %}";
 const VALUES: [&str; 9] = ["V", "P", "L", "T", "D", "N", "F", "X", "B"];
 /// The values of kinds that have a few methods of their own, with these.

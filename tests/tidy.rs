@@ -30,6 +30,11 @@ fn files_and_functions_are_short() {
 }
 
 #[test]
+fn lines_keep_their_width() {
+    assert_clean(form::check_width);
+}
+
+#[test]
 fn modules_name_only_what_lies_below() {
     let exports = layers::Exports::of(&tree());
     assert_clean(|source| layers::check(source, &exports));

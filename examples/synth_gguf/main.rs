@@ -4,9 +4,9 @@
 //! `cargo run --release --example synth_gguf -- llama-3.2-1b Q4_K_M model.gguf`
 //!
 //! The type is a mix or any storage type. Mixes are those that llama-quantize makes: Q4_K_M, Q5_K_M, Q2_K_S, and Q2_K_MIX, which it calls Q2_K.
-//! MXFP4_MOE has experts of MXFP4 and Q8_0 for the rest. A storage type, Q2_K among them, is that of every matrix, as llama-quantize makes files only with `--pure`. Rows that are no whole number of
-//! blocks become Q8_0, where llama-quantize takes fewer bits. `llama-3.2-1b-short` has the layers of the whole model, but fewer of them and
-//! fewer tokens, for comparing many types.
+//! MXFP4_MOE has experts of MXFP4 and Q8_0 for the rest. A storage type, Q2_K among them, is that of every matrix, as llama-quantize makes files only
+//! with `--pure`. Rows that are no whole number of blocks become Q8_0, where llama-quantize takes fewer bits. `llama-3.2-1b-short` has the layers of
+//! the whole model, but fewer of them and fewer tokens, for comparing many types.
 
 mod shapes;
 #[cfg(test)]

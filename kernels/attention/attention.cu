@@ -1,8 +1,9 @@
-// Causal attention over paged keys and values of any even size of heads, and of either type, in f32: for up to GROUP query heads of a key-value
-// head in a block.
+// Causal attention over paged keys and values of any even size of heads, and of either type, in f32: for up to GROUP
+// query heads of a key-value head in a block.
 //
-// Each split of the positions gives a maximum, a sum of exponentials and a weighted sum of values, merged in order of position. Either a block
-// walks over all splits of its row, or each split has a block and `attention_combine` adds them: the same sums in the same order.
+// Each split of the positions gives a maximum, a sum of exponentials and a weighted sum of values, merged in order of
+// position. Either a block walks over all splits of its row, or each split has a block and `attention_combine` adds
+// them: the same sums in the same order.
 #include "attention/softmax.cuh"
 
 constexpr int GROUP = 4;
@@ -22,7 +23,8 @@ __device__ __forceinline__ void score_key(const T *key, const float *q, uint32_t
         for (uint32_t d = 0; d < dim; d += 2) {
             const float2 k = pair_at(key + d);
 #pragma unroll
-            for (int g = 0; g < GROUP; g++) score[g] = __fmaf_rn(q[g * dim + d + 1], k.y, __fmaf_rn(q[g * dim + d], k.x, score[g]));
+            for (int g = 0; g < GROUP; g++)
+                score[g] = __fmaf_rn(q[g * dim + d + 1], k.y, __fmaf_rn(q[g * dim + d], k.x, score[g]));
         }
         return;
     }
@@ -37,7 +39,8 @@ __device__ __forceinline__ void score_key(const T *key, const float *q, uint32_t
                 k[2 * i] = pair.x, k[2 * i + 1] = pair.y;
             }
         } else {
-            const float4 a = *reinterpret_cast<const float4 *>(key + d), b = *reinterpret_cast<const float4 *>(key + d + 4);
+            const float4 a = *reinterpret_cast<const float4 *>(key + d),
+                         b = *reinterpret_cast<const float4 *>(key + d + 4);
             k[0] = a.x, k[1] = a.y, k[2] = a.z, k[3] = a.w, k[4] = b.x, k[5] = b.y, k[6] = b.z, k[7] = b.w;
         }
 #pragma unroll
@@ -74,7 +77,8 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     float *q = shared, *out = q + GROUP * dim, *part_sums = out + GROUP * dim;
     await_then_launch();
     const uint32_t row = blockIdx.z, group = in.heads / in.kv_heads, chunks = (group + GROUP - 1) / GROUP;
-    const uint32_t kv_head = blockIdx.y / chunks, first = blockIdx.y % chunks * GROUP, heads = min(GROUP, group - first);
+    const uint32_t kv_head = blockIdx.y / chunks, first = blockIdx.y % chunks * GROUP,
+                   heads = min(GROUP, group - first);
     const Row item = in.rows[row];
     const uint32_t keys = item.position + 1, splits = splits_of(keys), stride = part_stride(shape);
     if (blockIdx.x >= splits) return;
@@ -89,7 +93,8 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     const uint32_t seen = first_seen(args, item.position), first_split = split_of(seen);
     for (uint32_t split = blockIdx.x; split < splits; split += gridDim.x) {
         if (split < first_split) continue;
-        const uint32_t start = split_start(split), count = min(keys, split_start(split + 1)) - start, hidden = seen - min(seen, start);
+        const uint32_t start = split_start(split), count = min(keys, split_start(split + 1)) - start,
+                       hidden = seen - min(seen, start);
         if (thread < (count + PAGE_TOKENS - 1) / PAGE_TOKENS) {
             pages[thread] = in.tables[(size_t)item.slot * in.table_stride + start / PAGE_TOKENS + thread];
         }
@@ -104,7 +109,8 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
             const size_t page = pages[k / PAGE_TOKENS] * in.page_elements;
             score_key(cache + page + in.keys + run + (k % PAGE_TOKENS) * dim, q, dim, score);
 #pragma unroll
-            for (int g = 0; g < GROUP; g++) p[g][k] = args.cap == 0.0f ? score[g] * args.scale : args.cap * tanhf(score[g] * args.scale);
+            for (int g = 0; g < GROUP; g++)
+                p[g][k] = args.cap == 0.0f ? score[g] * args.scale : args.cap * tanhf(score[g] * args.scale);
         }
         __syncthreads();
         if (thread / WARP < GROUP) exponentiate(p[thread / WARP], count, split_state[thread / WARP]);
@@ -126,7 +132,8 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
                 reinterpret_cast<float2 *>(part_sums)[(part * GROUP + g) * pairs + pair] = sum[g];
             }
         }
-        if (thread < GROUP) factors[thread] = merge_state(state[thread], split_state[thread].max, split_state[thread].sum);
+        if (thread < GROUP)
+            factors[thread] = merge_state(state[thread], split_state[thread].max, split_state[thread].sum);
         __syncthreads();
         for (uint32_t i = thread; i < GROUP * dim; i += THREADS) {
             float mixed = part_sums[i];
@@ -143,23 +150,28 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_f16(const __grid_constant__ AttentionArgs args, Shape shape) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    attention_f16(const __grid_constant__ AttentionArgs args, Shape shape) {
     attend<__half>(args, shape);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_f32(const __grid_constant__ AttentionArgs args, Shape shape) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    attention_f32(const __grid_constant__ AttentionArgs args, Shape shape) {
     attend<float>(args, shape);
 }
 
 // Merges the splits of every head and divides by the sum; a thread an element.
-extern "C" __global__ void __launch_bounds__(256) attention_combine(const __grid_constant__ AttentionArgs args, Shape shape) {
+extern "C" __global__ void __launch_bounds__(256)
+    attention_combine(const __grid_constant__ AttentionArgs args, Shape shape) {
     await_then_launch();
     const HeadsArgs &in = args.in;
-    const uint32_t dim = in.head_dim, width = in.heads * dim, row = blockIdx.y, col = blockIdx.x * blockDim.x + threadIdx.x;
+    const uint32_t dim = in.head_dim, width = in.heads * dim, row = blockIdx.y,
+                   col = blockIdx.x * blockDim.x + threadIdx.x;
     float v = 0.0f;
     if (col < width) {
         const uint32_t stride = part_stride(shape), position = in.rows[row].position;
-        const uint32_t splits = stride == 1 ? 1 : splits_of(position + 1), first_split = stride == 1 ? 0 : split_of(first_seen(args, position));
+        const uint32_t splits = stride == 1 ? 1 : splits_of(position + 1),
+                       first_split = stride == 1 ? 0 : split_of(first_seen(args, position));
         const size_t first = ((size_t)row * in.heads + col / dim) * stride;
         State state{-INFINITY, 0.0f};
         for (uint32_t split = first_split; split < splits; split++) {

@@ -1,8 +1,9 @@
-// Steps of attention in a row: the blocks of a row and key-value head share its splits of positions. Copies run ahead in a ring of three stages,
-// across splits.
+// Steps of attention in a row: the blocks of a row and key-value head share its splits of positions. Copies run ahead
+// in a ring of three stages, across splits.
 #include "attention/decode.cuh"
 
-// The block's way through its splits: a lone block takes them in order; several take the longest first, and turn at the ends.
+// The block's way through its splits: a lone block takes them in order; several take the longest first, and turn at the
+// ends.
 struct Walk {
     uint32_t seen, keys, begin, splits, turn, split, key, end;
 
@@ -13,7 +14,8 @@ struct Walk {
     }
 
     __device__ __forceinline__ void enter() {
-        const uint32_t blocks = gridDim.x, at = turn % 2 == 0 ? blockIdx.x : blocks - 1 - blockIdx.x, index = turn * blocks + at;
+        const uint32_t blocks = gridDim.x, at = turn % 2 == 0 ? blockIdx.x : blocks - 1 - blockIdx.x,
+                       index = turn * blocks + at;
         if (index >= splits) {
             key = NONE;
             return;
@@ -44,7 +46,8 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     static_assert(fits_twice<DIM>(sizeof(maxima) + sizeof(sums) + sizeof(totals)), "two blocks share a processor");
     const HeadsArgs &in = args.in;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.z;
-    const uint32_t group = in.heads / in.kv_heads, chunks = (group + COLUMNS - 1) / COLUMNS, kv_head = blockIdx.y / chunks;
+    const uint32_t group = in.heads / in.kv_heads, chunks = (group + COLUMNS - 1) / COLUMNS,
+                   kv_head = blockIdx.y / chunks;
     const uint32_t in_group = blockIdx.y % chunks * COLUMNS, heads = min(COLUMNS, group - in_group);
     const size_t head = (size_t)row * in.heads + kv_head * group + in_group;
     const Buffers<DIM> b(shared);
@@ -66,7 +69,8 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     const Place place(cached, item.position);
     launch_then_await();
     if (now.key == NONE) return;
-    turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, args.scale, gridDim.x == 1 || blockIdx.x == 0, in_group == 0, [] {});
+    turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, args.scale, gridDim.x == 1 || blockIdx.x == 0,
+        in_group == 0, [] {});
     __syncthreads();
 
     // Whether the block's own result is the row's; without a counter another kernel merges.
@@ -90,8 +94,10 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
         __syncwarp();
         start_tile<DIM>(cached, cached.values, next, limit, b.tile(stage, warp));
         __syncthreads();
-        const float2 middle = half_max(maxima, 0, top), end = half_max(maxima, 1, middle), base = base_of(warp < HALF_WARPS ? middle : end);
-        s[0] = power_of(s[0] - base.x), s[1] = power_of(s[1] - base.y), s[2] = power_of(s[2] - base.x), s[3] = power_of(s[3] - base.y);
+        const float2 middle = half_max(maxima, 0, top), end = half_max(maxima, 1, middle),
+                     base = base_of(warp < HALF_WARPS ? middle : end);
+        s[0] = power_of(s[0] - base.x), s[1] = power_of(s[1] - base.y), s[2] = power_of(s[2] - base.x),
+        s[3] = power_of(s[3] - base.y);
         sums[warp][lane] = make_float2(__fadd_rn(s[0], s[2]), __fadd_rn(s[1], s[3]));
         b.weights[warp * WARP + lane] = make_uint2(transpose(s[0], s[1]), transpose(s[2], s[3]));
         wait_copies<2>();
@@ -137,8 +143,9 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     put_heads<ANY_FORM, DIM>(args, b.results(), row, kv_head * group + in_group, heads, totals);
 }
 
-#define ATTENTION_DECODE(family, file, name, DIM, ANY_FORM)                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) name(const __grid_constant__ AttentionArgs args, Shape shape) { \
-        attend<DIM, ANY_FORM>(args, shape);                                                                                 \
+#define ATTENTION_DECODE(family, file, name, DIM, ANY_FORM)             \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)            \
+        name(const __grid_constant__ AttentionArgs args, Shape shape) { \
+        attend<DIM, ANY_FORM>(args, shape);                             \
     }
 #include "kernels.def"

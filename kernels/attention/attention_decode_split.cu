@@ -1,5 +1,6 @@
-// Attention of rows whose context has few splits, each with a block of its own: both steps of a split at once, in the order of `attention_decode.cu`.
-// Where rows have but one, and become 8-bit blocks, a shorter way is gone (single_split.cuh).
+// Attention of rows whose context has few splits, each with a block of its own: both steps of a split at once, in the
+// order of `attention_decode.cu`. Where rows have but one, and become 8-bit blocks, a shorter way is gone
+// (single_split.cuh).
 #include "attention/single_split.cuh"
 
 template <uint32_t DIM, bool ANY_FORM>
@@ -10,18 +11,22 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
     static_assert(fits_twice<DIM>(sizeof(maxima) + sizeof(totals)), "two blocks share a processor");
     const HeadsArgs &in = args.in;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, split = blockIdx.x, row = blockIdx.z;
-    const uint32_t group = in.heads / in.kv_heads, chunks = (group + COLUMNS - 1) / COLUMNS, kv_head = blockIdx.y / chunks;
+    const uint32_t group = in.heads / in.kv_heads, chunks = (group + COLUMNS - 1) / COLUMNS,
+                   kv_head = blockIdx.y / chunks;
     const uint32_t in_group = blockIdx.y % chunks * COLUMNS, heads = min(COLUMNS, group - in_group);
     const size_t head = (size_t)row * in.heads + kv_head * group + in_group;
     const Buffers<DIM> b(shared);
     const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(in.rows + row));
     const Row item{words.x, words.y, words.z, words.w};
-    const uint32_t position = item.position, keys = position + 1, first = split * SHORT_SPLIT, own_first = first + warp * TILE;
+    const uint32_t position = item.position, keys = position + 1, first = split * SHORT_SPLIT,
+                   own_first = first + warp * TILE;
     const uint32_t seen = first_seen(args, position);
     const Cached cached(in, item.slot, kv_head);
-    // Stages: keys of the first step, later values of the second, unless these have a stage of their own; values of the first; keys of the second.
+    // Stages: keys of the first step, later values of the second, unless these have a stage of their own; values of the
+    // first; keys of the second.
     const bool has_two = first + STEP < keys, has_room = Buffers<DIM>::has_spare();
-    __half *far_values = has_room ? b.spare_tile(0) : b.tile(0, 0), *far_own = far_values + warp * TILE * Buffers<DIM>::STRIDE;
+    __half *far_values = has_room ? b.spare_tile(0) : b.tile(0, 0),
+           *far_own = far_values + warp * TILE * Buffers<DIM>::STRIDE;
     if (first < keys && first + SHORT_SPLIT > seen) {
         const Ahead near(first, seen, keys, cached), far(first + STEP, seen, keys, cached);
         // Half of the second step may have no key: its tiles are then neither copied nor read.
@@ -35,7 +40,8 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         start_tile<DIM>(cached, cached.values, near, position, b.tile(1, warp));
         if (has_room) start_far(cached.values, far_own);
         const Place place(cached, position);
-        turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, args.scale, position - first < SHORT_SPLIT, in_group == 0, [] { launch_then_await(); });
+        turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, args.scale, position - first < SHORT_SPLIT,
+            in_group == 0, [] { launch_then_await(); });
         __syncthreads();
 
         // The own key is one of the warp's, in one of the steps.
@@ -53,7 +59,8 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
             // Those that the row does not see wrap around.
             if (key - seen >= keys - seen) s[step][0] = s[step][1] = -INFINITY;
             if (key + 8 - seen >= keys - seen) s[step][2] = s[step][3] = -INFINITY;
-            const float2 most = make_float2(column_max(fmaxf(s[step][0], s[step][2])), column_max(fmaxf(s[step][1], s[step][3])));
+            const float2 most =
+                make_float2(column_max(fmaxf(s[step][0], s[step][2])), column_max(fmaxf(s[step][1], s[step][3])));
             if (lane < COLUMNS / 2) maxima[step][warp][lane] = make_float2(ceilf(most.x), ceilf(most.y));
         }
         __syncwarp();
@@ -69,7 +76,8 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         for (uint32_t step = 0; step < 2; step++) {
             const float2 base = base_of(warp < HALF_WARPS ? tops[2 * step] : tops[2 * step + 1]);
             float (&v)[4] = s[step];
-            v[0] = power_of(v[0] - base.x), v[1] = power_of(v[1] - base.y), v[2] = power_of(v[2] - base.x), v[3] = power_of(v[3] - base.y);
+            v[0] = power_of(v[0] - base.x), v[1] = power_of(v[1] - base.y), v[2] = power_of(v[2] - base.x),
+            v[3] = power_of(v[3] - base.y);
             sums[(step * WARPS + warp) * WARP + lane] = make_float2(__fadd_rn(v[0], v[2]), __fadd_rn(v[1], v[3]));
             b.weights[(step * WARPS + warp) * WARP + lane] = make_uint2(transpose(v[0], v[1]), transpose(v[2], v[3]));
         }
@@ -83,7 +91,7 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         float out[MIXED<DIM>][4] = {};
         const float2 none = make_float2(-INFINITY, -INFINITY);
         const float2 factors[2][2] = {{factor_between(none, tops[0]), factor_between(tops[0], tops[1])},
-                                      {factor_between(tops[1], tops[2]), factor_between(tops[2], tops[3])}};
+            {factor_between(tops[1], tops[2]), factor_between(tops[2], tops[3])}};
         mix<DIM, 2>(b.tile(1, 0), b.weights, factors[0], out);
         if (waits) {
             wait_copies<0>();
@@ -95,7 +103,8 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         float2 sum = make_float2(0.0f, 0.0f);
         if (warp == 0) {
 #pragma unroll
-            for (uint32_t half = 0; half < 4; half++) add_half(sums + half * HALF_WARPS * WARP, factors[half / 2][half % 2], sum);
+            for (uint32_t half = 0; half < 4; half++)
+                add_half(sums + half * HALF_WARPS * WARP, factors[half / 2][half % 2], sum);
         }
         const float2 total = make_float2(column_sum(sum.x), column_sum(sum.y));
         // Without a counter another kernel merges.
@@ -116,12 +125,14 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
     launch_then_await();
 }
 
-#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM)                                                                \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) name(const __grid_constant__ AttentionArgs args, Shape shape) {      \
-        if constexpr (!ANY_FORM && (DIM == 64 || DIM == 128)) {                                                                  \
-            const bool is_single = gridDim.x == 1 && gridDim.y == args.in.kv_heads;                                              \
-            if (is_single && args.out.q != nullptr && args.window >= SHORT_SPLIT) return attend_single_split<DIM>(args);                \
-        }                                                                                                                        \
-        attend_split<DIM, ANY_FORM>(args, shape);                                                                                \
+#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM)                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                        \
+        name(const __grid_constant__ AttentionArgs args, Shape shape) {             \
+        if constexpr (!ANY_FORM && (DIM == 64 || DIM == 128)) {                     \
+            const bool is_single = gridDim.x == 1 && gridDim.y == args.in.kv_heads; \
+            if (is_single && args.out.q != nullptr && args.window >= SHORT_SPLIT)   \
+                return attend_single_split<DIM>(args);                              \
+        }                                                                           \
+        attend_split<DIM, ANY_FORM>(args, shape);                                   \
     }
 #include "kernels.def"

@@ -1,8 +1,10 @@
-// Causal attention of many rows over paged f16 keys and values, on matrix instructions: keys or values are the rows, queries the columns.
+// Causal attention of many rows over paged f16 keys and values, on matrix instructions: keys or values are the rows,
+// queries the columns.
 //
-// A block takes a stretch of rows with all query heads of a key-value head, and reads keys and values once for them; where the rows belong to
-// several sequences, it takes these in turn. Each warp keeps its own columns from the scores to the mixed values (the loop of FlashAttention-2,
-// Dao, 2023), 64 positions at a time. Sums have the order of `attention_decode.cu`: what a row gets does not depend on how it came to be evaluated.
+// A block takes a stretch of rows with all query heads of a key-value head, and reads keys and values once for them;
+// where the rows belong to several sequences, it takes these in turn. Each warp keeps its own columns from the scores
+// to the mixed values (the loop of FlashAttention-2, Dao, 2023), 64 positions at a time. Sums have the order of
+// `attention_decode.cu`: what a row gets does not depend on how it came to be evaluated.
 #include "attention/kv_pages.cuh"
 #include "ptx/mma_f16.cuh"
 
@@ -32,7 +34,8 @@ struct Columns {
 };
 
 template <int DIM>
-__device__ __forceinline__ void start_step(const Cached &cached, const __half *run, uint32_t page, uint32_t first, uint32_t keys, bool is_seen, __half *to) {
+__device__ __forceinline__ void start_step(
+    const Cached &cached, const __half *run, uint32_t page, uint32_t first, uint32_t keys, bool is_seen, __half *to) {
     constexpr uint32_t CHUNKS = DIM / 8, ROWS = STEP / 2;
     // Each half of the block copies a page.
     const uint32_t half = threadIdx.x / (THREADS<DIM> / 2), thread = threadIdx.x % (THREADS<DIM> / 2);
@@ -41,12 +44,14 @@ __device__ __forceinline__ void start_step(const Cached &cached, const __half *r
 #pragma unroll
     for (uint32_t i = thread; i < ROWS * CHUNKS; i += THREADS<DIM> / 2) {
         const uint32_t row = i / CHUNKS;
-        copy_or_clear(to + row * (DIM + PAD) + i % CHUNKS * 8, from + i * 8, is_seen && first + half * ROWS + row < keys);
+        copy_or_clear(
+            to + row * (DIM + PAD) + i % CHUNKS * 8, from + i * 8, is_seen && first + half * ROWS + row < keys);
     }
 }
 
 template <int DIM>
-__device__ __forceinline__ void load_queries(const HeadsArgs &in, Columns<DIM> &c, uint32_t first, uint32_t kv_head, uint32_t rows, float scale) {
+__device__ __forceinline__ void load_queries(
+    const HeadsArgs &in, Columns<DIM> &c, uint32_t first, uint32_t kv_head, uint32_t rows, float scale) {
     const uint32_t lane = threadIdx.x % WARP, group = in.heads / in.kv_heads;
 #pragma unroll
     for (int n = 0; n < GROUPS<DIM>; n++) {
@@ -56,7 +61,8 @@ __device__ __forceinline__ void load_queries(const HeadsArgs &in, Columns<DIM> &
         for (int i = 0; i < DIM / TILE; i++) {
 #pragma unroll
             for (int part = 0; part < 2; part++) {
-                const float2 v = row < rows ? *reinterpret_cast<const float2 *>(q + i * TILE + part * 8) : make_float2(0.0f, 0.0f);
+                const float2 v =
+                    row < rows ? *reinterpret_cast<const float2 *>(q + i * TILE + part * 8) : make_float2(0.0f, 0.0f);
                 const __half2 pair = __floats2half2_rn(__fmul_rn(v.x, scale), __fmul_rn(v.y, scale));
                 c.queries[n][i][part] = reinterpret_cast<const uint32_t &>(pair);
             }
@@ -66,7 +72,8 @@ __device__ __forceinline__ void load_queries(const HeadsArgs &in, Columns<DIM> &
 
 // Scores a step of keys, and turns them into weights; queries see `window` positions, their own the last of them.
 template <int DIM>
-__device__ __forceinline__ void score_step(Columns<DIM> &c, const __half *keys, uint32_t first, bool masks, int window) {
+__device__ __forceinline__ void score_step(
+    Columns<DIM> &c, const __half *keys, uint32_t first, bool masks, int window) {
     const uint32_t lane = threadIdx.x % WARP;
     const __half *row = keys + lane % TILE * (DIM + PAD) + lane / TILE * 8;
     float s[GROUPS<DIM>][TILES][4] = {};
@@ -111,11 +118,13 @@ __device__ __forceinline__ void score_step(Columns<DIM> &c, const __half *keys, 
         }
 #pragma unroll
         for (uint32_t t = 0; t < TILES; t++) {
-            c.weights[n][t][0] = transpose(s[n][t][0], s[n][t][1]), c.weights[n][t][1] = transpose(s[n][t][2], s[n][t][3]);
+            c.weights[n][t][0] = transpose(s[n][t][0], s[n][t][1]),
+            c.weights[n][t][1] = transpose(s[n][t][2], s[n][t][3]);
         }
         if (__any_sync(ALL_LANES, factor[0] != 1.0f || factor[1] != 1.0f)) {
 #pragma unroll
-            for (uint32_t i = 0; i < DIM / TILE * 4; i++) c.out[n][i / 4][i % 4] = __fmul_rn(c.out[n][i / 4][i % 4], factor[i % 2]);
+            for (uint32_t i = 0; i < DIM / TILE * 4; i++)
+                c.out[n][i / 4][i % 4] = __fmul_rn(c.out[n][i / 4][i % 4], factor[i % 2]);
         }
     }
 }
@@ -150,7 +159,8 @@ __device__ __forceinline__ void end_split(Columns<DIM> &c, float *results, bool 
         }
 #pragma unroll
         for (uint32_t i = 0; i < DIM / TILE * 4; i++) {
-            float *at = results + (n * GROUP_COLUMNS + lane % 4 * 2 + i % 2) * (DIM + 4) + i / 4 * TILE + lane / 4 + i % 4 / 2 * 8;
+            float *at = results + (n * GROUP_COLUMNS + lane % 4 * 2 + i % 2) * (DIM + 4) + i / 4 * TILE + lane / 4 +
+                i % 4 / 2 * 8;
             *at = merge_value(is_first ? 0.0f : *at, c.out[n][i / 4][i % 4], factor[i % 2]);
             c.out[n][i / 4][i % 4] = 0.0f;
         }
@@ -159,7 +169,8 @@ __device__ __forceinline__ void end_split(Columns<DIM> &c, float *results, bool 
 
 // Walks over the keys of a sequence from `seen` on for the columns that belong to it.
 template <int DIM>
-__device__ __forceinline__ void walk(const Cached &cached, Columns<DIM> &c, __half *stages, float *results, uint32_t seen, uint32_t keys, int window) {
+__device__ __forceinline__ void walk(
+    const Cached &cached, Columns<DIM> &c, __half *stages, float *results, uint32_t seen, uint32_t keys, int window) {
     constexpr uint32_t STAGE = STEP * (DIM + PAD);
     int least = 0x7fffffff, most = -1;
 #pragma unroll
@@ -173,13 +184,17 @@ __device__ __forceinline__ void walk(const Cached &cached, Columns<DIM> &c, __ha
         for (uint32_t i = 0; i < DIM / TILE * 4; i++) c.out[n][i / 4][i % 4] = 0.0f;
     }
     least = __reduce_min_sync(ALL_LANES, least), most = __reduce_max_sync(ALL_LANES, most);
-    const uint32_t items = (keys + STEP - 1) / STEP * 2, begin = seen / STEP * 2, own = threadIdx.x / (THREADS<DIM> / 2) * PAGE_TOKENS;
+    const uint32_t items = (keys + STEP - 1) / STEP * 2, begin = seen / STEP * 2,
+                   own = threadIdx.x / (THREADS<DIM> / 2) * PAGE_TOKENS;
     // Pages that no row sees may be gone.
     const auto is_seen = [&](uint32_t item) { return item / 2 * STEP + own + PAGE_TOKENS > seen; };
-    const auto page_of = [&](uint32_t item) { return item / 2 * STEP + own < keys && is_seen(item) ? cached.page_of(item / 2 * STEP + own) : 0; };
+    const auto page_of = [&](uint32_t item) {
+        return item / 2 * STEP + own < keys && is_seen(item) ? cached.page_of(item / 2 * STEP + own) : 0;
+    };
     const auto start = [&](uint32_t item, uint32_t page) {
         const __half *run = item % 2 == 0 ? cached.keys : cached.values;
-        if (item < items) start_step<DIM>(cached, run, page, item / 2 * STEP, keys, is_seen(item), stages + item % STAGES * STAGE);
+        if (item < items)
+            start_step<DIM>(cached, run, page, item / 2 * STEP, keys, is_seen(item), stages + item % STAGES * STAGE);
         commit_copies();
     };
     // The last walk's stages are free when all warps are here.
@@ -212,23 +227,27 @@ __device__ __forceinline__ void walk(const Cached &cached, Columns<DIM> &c, __ha
 
 // Divides by the sums, and writes the columns of this sequence.
 template <int DIM>
-__device__ __forceinline__ void finish(const AttentionArgs &args, const Columns<DIM> &c, const float *results, uint32_t first, uint32_t kv_head,
-                                       uint32_t start, uint32_t end, uint32_t stride) {
+__device__ __forceinline__ void finish(const AttentionArgs &args, const Columns<DIM> &c, const float *results,
+    uint32_t first, uint32_t kv_head, uint32_t start, uint32_t end, uint32_t stride) {
     const HeadsArgs &in = args.in;
     const uint32_t lane = threadIdx.x % WARP, group = in.heads / in.kv_heads;
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < GROUPS<DIM>; n++) {
         for (uint32_t j = 0; j < GROUP_COLUMNS; j++) {
-            const uint32_t column = first + n * GROUP_COLUMNS + j, row = column / group, head = kv_head * group + column % group;
-            const float even = __shfl_sync(ALL_LANES, c.run[n][0].sum, j / 2), odd = __shfl_sync(ALL_LANES, c.run[n][1].sum, j / 2);
-            const float even_top = __shfl_sync(ALL_LANES, c.run[n][0].max, j / 2), odd_top = __shfl_sync(ALL_LANES, c.run[n][1].max, j / 2);
+            const uint32_t column = first + n * GROUP_COLUMNS + j, row = column / group,
+                           head = kv_head * group + column % group;
+            const float even = __shfl_sync(ALL_LANES, c.run[n][0].sum, j / 2),
+                        odd = __shfl_sync(ALL_LANES, c.run[n][1].sum, j / 2);
+            const float even_top = __shfl_sync(ALL_LANES, c.run[n][0].max, j / 2),
+                        odd_top = __shfl_sync(ALL_LANES, c.run[n][1].max, j / 2);
             if (row < start || row >= end) continue;
             const float sum = j % 2 == 0 ? even : odd;
             const float *from = results + (n * GROUP_COLUMNS + j) * (DIM + 4);
             if constexpr (DIM % WARP == 0) {
 #pragma unroll
-                for (uint32_t i = lane; i < DIM; i += WARP) emit(args.out, row, head * DIM + i, in.heads * DIM, __fdiv_rn(from[i], sum));
+                for (uint32_t i = lane; i < DIM; i += WARP)
+                    emit(args.out, row, head * DIM + i, in.heads * DIM, __fdiv_rn(from[i], sum));
             } else {
                 const size_t part = ((size_t)row * in.heads + head) * stride;
                 for (uint32_t i = lane; i < DIM; i += WARP) args.mixed[part * DIM + i] = from[i];
@@ -246,13 +265,15 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     const HeadsArgs &in = args.in;
     // The last rows see the most keys: they go first.
     const uint32_t group = in.heads / in.kv_heads, kv_head = blockIdx.y, block = (gridDim.x - 1 - blockIdx.x) * WIDTH;
-    const uint32_t first_row = block / group, last_row = min((block + WIDTH - 1) / group, shape.rows - 1), count = last_row - first_row + 1;
+    const uint32_t first_row = block / group, last_row = min((block + WIDTH - 1) / group, shape.rows - 1),
+                   count = last_row - first_row + 1;
     for (uint32_t i = threadIdx.x; i < count; i += THREADS<DIM>) {
         const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(in.rows + first_row + i));
         positions[i] = words.y, slots[i] = words.z;
     }
     __half *stages = reinterpret_cast<__half *>(shared);
-    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, own = warp * GROUPS<DIM> * GROUP_COLUMNS, first = block + own;
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, own = warp * GROUPS<DIM> * GROUP_COLUMNS,
+                   first = block + own;
     float *results = reinterpret_cast<float *>(stages + STAGES * STEP * (DIM + PAD)) + own * (DIM + 4);
     // No position is so large.
     const int window = (int)min(args.window, 0x40000000u);
@@ -272,13 +293,15 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
                 c.last[n][j] = row >= start && row < end ? (int)positions[row] : -1;
             }
         }
-        walk<DIM>(Cached(in, slot, kv_head), c, stages, results, first_seen(args, positions[start]), positions[end - 1] + 1, window);
+        walk<DIM>(Cached(in, slot, kv_head), c, stages, results, first_seen(args, positions[start]),
+            positions[end - 1] + 1, window);
         finish<DIM>(args, c, results, first, kv_head, first_row + start, first_row + end, part_stride(shape));
     }
 }
 
-#define ATTENTION_PREFILL(family, file, name, DIM)                                                                               \
-    extern "C" __global__ void __launch_bounds__(THREADS<DIM>, DIM > 128 ? 1 : 2) name(const __grid_constant__ AttentionArgs args, Shape shape) { \
-        attend<DIM>(args, shape);                                                                                                \
+#define ATTENTION_PREFILL(family, file, name, DIM)                                \
+    extern "C" __global__ void __launch_bounds__(THREADS<DIM>, DIM > 128 ? 1 : 2) \
+        name(const __grid_constant__ AttentionArgs args, Shape shape) {           \
+        attend<DIM>(args, shape);                                                 \
     }
 #include "kernels.def"

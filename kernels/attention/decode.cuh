@@ -1,10 +1,11 @@
-// Attention of single rows over paged f16 keys and values, on matrix instructions: keys or values are the rows, the query heads of a
-// key-value head the columns, so that each is read once.
+// Attention of single rows over paged f16 keys and values, on matrix instructions: keys or values are the rows, the
+// query heads of a key-value head the columns, so that each is read once.
 //
-// A block takes 128 positions at a time: each warp scores 16 of them, then each warp mixes the values of all for 16 elements of the heads. The
-// last block of a row and key-value head to end merges its splits in order. The norm and rotation of heads and the rows' places in the cache are
-// done here too, and keys are on their way before the block waits for its producers: each row is of another sequence, so all but its own are older
-// than the step, and what tells of the rows is in place before any other kernel of the step begins.
+// A block takes 128 positions at a time: each warp scores 16 of them, then each warp mixes the values of all for 16
+// elements of the heads. The last block of a row and key-value head to end merges its splits in order. The norm and
+// rotation of heads and the rows' places in the cache are done here too, and keys are on their way before the block
+// waits for its producers: each row is of another sequence, so all but its own are older than the step, and what tells
+// of the rows is in place before any other kernel of the step begins.
 //
 // What a row gets depends on its own length alone: `attention_prefill.cu` has the same sums in the same order.
 #pragma once
@@ -26,7 +27,8 @@ constexpr uint32_t MERGED = 256;
 template <uint32_t DIM>
 struct Buffers {
     static constexpr uint32_t STRIDE = DIM + PAD, STAGE = STEP * STRIDE;
-    static constexpr uint32_t BYTES = 2 * STAGES * STAGE + 8 * (DIM / TILE + 2 * WARPS) * WARP + 4 * DIM, WITH_SPARE = BYTES + 2 * STAGE;
+    static constexpr uint32_t BYTES = 2 * STAGES * STAGE + 8 * (DIM / TILE + 2 * WARPS) * WARP + 4 * DIM,
+                              WITH_SPARE = BYTES + 2 * STAGE;
     __half *stages;
     uint2 *queries;  // fragments of B, a pair of words a lane for 16 elements
     uint2 *weights;  // the same for 16 keys, of every warp and of two steps
@@ -39,14 +41,18 @@ struct Buffers {
         own_key = reinterpret_cast<__half *>(weights + 2 * WARPS * WARP), own_value = own_key + DIM;
     }
 
-    __device__ __forceinline__ __half *tile(uint32_t stage, uint32_t index) const { return stages + stage * STAGE + index * TILE * STRIDE; }
+    __device__ __forceinline__ __half *tile(uint32_t stage, uint32_t index) const {
+        return stages + stage * STAGE + index * TILE * STRIDE;
+    }
     // Whether the block was given a stage more.
     __device__ __forceinline__ static bool has_spare() {
         uint32_t bytes;
         asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
         return bytes >= WITH_SPARE;
     }
-    __device__ __forceinline__ __half *spare_tile(uint32_t index) const { return own_value + DIM + index * TILE * STRIDE; }
+    __device__ __forceinline__ __half *spare_tile(uint32_t index) const {
+        return own_value + DIM + index * TILE * STRIDE;
+    }
     // Results of the heads, once the stages are free.
     __device__ __forceinline__ float *results() const { return reinterpret_cast<float *>(stages); }
     // For the last block: factors of the splits, and parts on their way.
@@ -58,20 +64,22 @@ struct Buffers {
 // Shared memory of an SM of compute capability 9.0, and what a block there takes beside its own.
 constexpr uint32_t PROCESSOR_BYTES = 228 << 10, BLOCK_BYTES = 1 << 10;
 
-// Whether an SM has room for two blocks with so much beside their buffers. Grids count on that: with one alone, long contexts are read a fifth
-// slower, and many rows half as fast.
+// Whether an SM has room for two blocks with so much beside their buffers. Grids count on that: with one alone, long
+// contexts are read a fifth slower, and many rows half as fast.
 template <uint32_t DIM>
 __host__ __device__ constexpr bool fits_twice(uint32_t beside) {
     // The last word tells which block ends last.
     return DIM > 128 || 2 * (Buffers<DIM>::BYTES + beside + sizeof(uint32_t) + BLOCK_BYTES) <= PROCESSOR_BYTES;
 }
 
-// A step that is copied: the warp's first position of it, NONE where there is no such step, HIDDEN where its row sees none of them, and the page of that.
+// A step that is copied: the warp's first position of it, NONE where there is no such step, HIDDEN where its row sees
+// none of them, and the page of that.
 struct Ahead {
     uint32_t key, page;
 
     // `first` is that of the step, `seen` the first that the row sees.
-    __device__ __forceinline__ Ahead(uint32_t first, uint32_t seen, uint32_t keys, const Cached &cached) : key(NONE), page(0) {
+    __device__ __forceinline__ Ahead(uint32_t first, uint32_t seen, uint32_t keys, const Cached &cached)
+        : key(NONE), page(0) {
         if (first == NONE) return;
         key = first + threadIdx.x / WARP * TILE;
         // The page may be gone.
@@ -82,7 +90,8 @@ struct Ahead {
 
 // Starts the copies of the warp's tile, and ends their group. Rows from `limit` on become 0.
 template <uint32_t DIM>
-__device__ __forceinline__ void start_tile(const Cached &cached, const __half *run, const Ahead &ahead, uint32_t limit, __half *to) {
+__device__ __forceinline__ void start_tile(
+    const Cached &cached, const __half *run, const Ahead &ahead, uint32_t limit, __half *to) {
     constexpr uint32_t CHUNKS = DIM / 8;
     if (ahead.key != NONE) {
         const uint32_t lane = threadIdx.x % WARP;
@@ -107,17 +116,20 @@ __device__ __forceinline__ uint32_t query_place(uint32_t column, uint32_t i) {
 struct Place {
     uint32_t page, slot;
 
-    __device__ __forceinline__ Place(const Cached &cached, uint32_t position) : page(cached.page_of(position)), slot(position % PAGE_TOKENS) {}
+    __device__ __forceinline__ Place(const Cached &cached, uint32_t position)
+        : page(cached.page_of(position)), slot(position % PAGE_TOKENS) {}
 };
 
-// Norm and rotation of the row's queries and key; key and value also go to the cache, by one of the blocks of a key-value head. Columns without
-// a head are 0. A warp has one head, key or value at a time, of which a lane has pairs of elements: those that rotate together, behind them neighbours.
-// `wait` is called once everything is known that producers do not tell.
+// Norm and rotation of the row's queries and key; key and value also go to the cache, by one of the blocks of a
+// key-value head. Columns without a head are 0. A warp has one head, key or value at a time, of which a lane has pairs
+// of elements: those that rotate together, behind them neighbours. `wait` is called once everything is known that
+// producers do not tell.
 template <uint32_t DIM, typename Wait>
-__device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, uint32_t row, const Place &place, uint32_t kv_head,
-                                           const float *q, uint32_t heads, float scale, bool has_own, bool stores, const Wait &wait) {
+__device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, uint32_t row, const Place &place,
+    uint32_t kv_head, const float *q, uint32_t heads, float scale, bool has_own, bool stores, const Wait &wait) {
     constexpr uint32_t PAIRS = (DIM / 2 + WARP - 1) / WARP;
-    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, half = in.half_dims, tasks = heads + (has_own ? 2 : 0);
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, half = in.half_dims,
+                   tasks = heads + (has_own ? 2 : 0);
     __half *queries = reinterpret_cast<__half *>(b.queries);
     for (uint32_t i = threadIdx.x; i < DIM / TILE * WARP; i += THREADS) {
         if (i % WARP / 4 >= heads) b.queries[i] = make_uint2(0, 0);
@@ -127,13 +139,17 @@ __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DI
     for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {
         first[j] = i >= half || in.pairs ? 2 * i : i, second[j] = i >= half || in.pairs ? 2 * i + 1 : i + half;
     }
-    __half *cache = reinterpret_cast<__half *>(in.cache) + (place.page * in.page_elements + ((size_t)kv_head * PAGE_TOKENS + place.slot) * DIM);
+    __half *cache = reinterpret_cast<__half *>(in.cache) +
+        (place.page * in.page_elements + ((size_t)kv_head * PAGE_TOKENS + place.slot) * DIM);
     const size_t from = ((size_t)row * in.kv_heads + kv_head) * DIM;
     wait();
 #pragma unroll 1
     for (uint32_t task = warp; task < tasks; task += WARPS) {
         const bool is_query = task < heads, is_key = task == heads;
-        const float *x = is_query ? q + (size_t)task * DIM : (is_key ? in.k : in.v) + from, *weight = is_query ? in.q_norm : is_key ? in.k_norm : nullptr;
+        const float *x = is_query ? q + (size_t)task * DIM : (is_key ? in.k : in.v) + from,
+                    *weight = is_query ? in.q_norm
+            : is_key                   ? in.k_norm
+                                       : nullptr;
         float a[PAIRS], c[PAIRS], cos[PAIRS], sin[PAIRS];
 #pragma unroll
         for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {
@@ -145,7 +161,8 @@ __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DI
 #pragma unroll
             for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {
                 if (i >= DIM / 2) break;
-                a[j] = __fmul_rn(__fmul_rn(a[j], factor), weight[first[j]]), c[j] = __fmul_rn(__fmul_rn(c[j], factor), weight[second[j]]);
+                a[j] = __fmul_rn(__fmul_rn(a[j], factor), weight[first[j]]),
+                c[j] = __fmul_rn(__fmul_rn(c[j], factor), weight[second[j]]);
             }
         }
 #pragma unroll
@@ -198,10 +215,11 @@ __device__ __forceinline__ void rescale(float (&out)[4], float2 factor) {
     out[2] = __fmul_rn(out[2], factor.x), out[3] = __fmul_rn(out[3], factor.y);
 }
 
-// Adds the weighted values of a step, or of its first half, to the warp's elements, which are rescaled before each half. All that comes from shared
-// memory is on its way before the first product.
+// Adds the weighted values of a step, or of its first half, to the warp's elements, which are rescaled before each
+// half. All that comes from shared memory is on its way before the first product.
 template <uint32_t DIM, uint32_t HALVES>
-__device__ __forceinline__ void mix(const __half *values, const uint2 *weights, const float2 (&factors)[2], float (&out)[MIXED<DIM>][4]) {
+__device__ __forceinline__ void mix(
+    const __half *values, const uint2 *weights, const float2 (&factors)[2], float (&out)[MIXED<DIM>][4]) {
     constexpr uint32_t TILES = HALVES * HALF_WARPS;
     const uint32_t lane = threadIdx.x % WARP, first = threadIdx.x / WARP * TILE;
     const __half *row = values + (lane % 8 + lane / 16 * 8) * Buffers<DIM>::STRIDE + lane / 8 % 2 * 8 + first;
@@ -213,7 +231,8 @@ __device__ __forceinline__ void mix(const __half *values, const uint2 *weights, 
         if (first + e * WARPS * TILE >= DIM) break;
         uint32_t a[TILES][4];
 #pragma unroll
-        for (uint32_t t = 0; t < TILES; t++) load_columns(a[t], row + t * TILE * Buffers<DIM>::STRIDE + e * WARPS * TILE);
+        for (uint32_t t = 0; t < TILES; t++)
+            load_columns(a[t], row + t * TILE * Buffers<DIM>::STRIDE + e * WARPS * TILE);
 #pragma unroll
         for (uint32_t t = 0; t < TILES; t++) {
             if (t % HALF_WARPS == 0) rescale(out[e], factors[t / HALF_WARPS]);
@@ -222,13 +241,16 @@ __device__ __forceinline__ void mix(const __half *values, const uint2 *weights, 
     }
 }
 
-// What scores are taken relative to: the maximum so far, or 0 where nothing but hidden positions came; their weights are 0 then.
+// What scores are taken relative to: the maximum so far, or 0 where nothing but hidden positions came; their weights
+// are 0 then.
 __device__ __forceinline__ float2 base_of(float2 top) {
     return make_float2(top.x == -INFINITY ? 0.0f : top.x, top.y == -INFINITY ? 0.0f : top.y);
 }
 
 // What sums so far are multiplied by.
-__device__ __forceinline__ float2 factor_between(float2 before, float2 top) { return make_float2(power(before.x - top.x), power(before.y - top.y)); }
+__device__ __forceinline__ float2 factor_between(float2 before, float2 top) {
+    return make_float2(power(before.x - top.x), power(before.y - top.y));
+}
 
 // Sums of the warps in a step, and their maxima, rounded up.
 using Sums = float2[WARPS][WARP];
@@ -256,7 +278,8 @@ __device__ __forceinline__ void add_half(const float2 *sums, float2 factor, floa
 }
 
 // Factors of some splits of a head, relative to the maximum of all from `begin` on; by a warp.
-__device__ __forceinline__ void weigh_splits(const float2 *states, float2 *factors, uint32_t first, uint32_t count, uint32_t begin, uint32_t splits) {
+__device__ __forceinline__ void weigh_splits(
+    const float2 *states, float2 *factors, uint32_t first, uint32_t count, uint32_t begin, uint32_t splits) {
     float top = -INFINITY;
     for (uint32_t split = begin + threadIdx.x % WARP; split < splits; split += WARP) {
         const float2 state = __ldcg(states + split);
@@ -270,10 +293,11 @@ __device__ __forceinline__ void weigh_splits(const float2 *states, float2 *facto
 
 // Merges a row's splits from `begin` on, by the block that ended last.
 template <uint32_t DIM>
-__device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Buffers<DIM> &b, size_t head, uint32_t heads, uint32_t stride,
-                                             uint32_t begin, uint32_t splits, float *totals) {
+__device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Buffers<DIM> &b, size_t head,
+    uint32_t heads, uint32_t stride, uint32_t begin, uint32_t splits, float *totals) {
     constexpr uint32_t KEPT = COLUMNS * DIM / THREADS;
-    const uint32_t warp = threadIdx.x / WARP, width = heads * DIM, quads = width / 4, at_once = min(Buffers<DIM>::PARTS / width, MERGED);
+    const uint32_t warp = threadIdx.x / WARP, width = heads * DIM, quads = width / 4,
+                   at_once = min(Buffers<DIM>::PARTS / width, MERGED);
     float out[KEPT] = {}, sum[KEPT] = {};
     for (uint32_t first = begin; first < splits; first += at_once) {
         const uint32_t count = min(splits - first, at_once);
@@ -285,7 +309,9 @@ __device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Bu
             if (at >= quads) split++, at -= quads;
         }
         commit_copies();
-        if (warp < heads) weigh_splits(args.states + (head + warp) * stride, b.factors() + warp * MERGED, first, count, begin, splits);
+        if (warp < heads)
+            weigh_splits(
+                args.states + (head + warp) * stride, b.factors() + warp * MERGED, first, count, begin, splits);
         wait_copies<0>();
         __syncthreads();
 #pragma unroll
@@ -313,8 +339,8 @@ __device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Bu
 
 // The warp's elements of a split, for the block that merges, and the state of the split.
 template <uint32_t DIM>
-__device__ __forceinline__ void put_part(const AttentionArgs &args, size_t head, uint32_t heads, uint32_t splits, uint32_t split,
-                                         const float (&out)[MIXED<DIM>][4], float2 top, float2 total) {
+__device__ __forceinline__ void put_part(const AttentionArgs &args, size_t head, uint32_t heads, uint32_t splits,
+    uint32_t split, const float (&out)[MIXED<DIM>][4], float2 top, float2 total) {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const size_t part = (head + lane % 4 * 2) * splits + split;
 #pragma unroll
@@ -323,7 +349,8 @@ __device__ __forceinline__ void put_part(const AttentionArgs &args, size_t head,
         if (element >= DIM) break;
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
-            if (lane % 4 * 2 + i % 2 < heads) args.mixed[(part + i % 2 * splits) * DIM + element + i / 2 * 8] = out[e][i];
+            if (lane % 4 * 2 + i % 2 < heads)
+                args.mixed[(part + i % 2 * splits) * DIM + element + i / 2 * 8] = out[e][i];
         }
     }
     if (warp != 0 || lane >= 4) return;
@@ -365,8 +392,8 @@ __device__ __forceinline__ bool ends_last(const AttentionArgs &args, uint32_t ro
 
 // Writes the heads, once results and totals are there; rows of a batch may want them in any form.
 template <bool ANY_FORM, uint32_t DIM>
-__device__ __forceinline__ void put_heads(const AttentionArgs &args, const float *results, uint32_t row, uint32_t first_head, uint32_t heads,
-                                          const float *totals) {
+__device__ __forceinline__ void put_heads(const AttentionArgs &args, const float *results, uint32_t row,
+    uint32_t first_head, uint32_t heads, const float *totals) {
     __syncthreads();
     // Heads have whole blocks of 8-bit values. Those of 64 elements are often no more than a block has threads.
     if constexpr (DIM <= 64) {
@@ -385,7 +412,8 @@ __device__ __forceinline__ void put_heads(const AttentionArgs &args, const float
             const bool inside = i < quads;
             const float4 v = inside ? reinterpret_cast<const float4 *>(results)[i] : make_float4(0, 0, 0, 0);
             const float total = inside ? totals[4 * i / DIM] : 1.0f;
-            const float4 mixed = make_float4(__fdiv_rn(v.x, total), __fdiv_rn(v.y, total), __fdiv_rn(v.z, total), __fdiv_rn(v.w, total));
+            const float4 mixed =
+                make_float4(__fdiv_rn(v.x, total), __fdiv_rn(v.y, total), __fdiv_rn(v.z, total), __fdiv_rn(v.w, total));
             emit_quad<ANY_FORM>(args.out, row, first_head * DIM / 4 + i, args.in.heads * DIM, inside, mixed);
         }
     }

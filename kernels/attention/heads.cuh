@@ -19,7 +19,8 @@ struct HeadsArgs {
 static_assert(sizeof(HeadsArgs) == 136, "as in args.rs");
 
 // Factor of the norm of one head; 1 without a norm.
-__device__ __forceinline__ float head_factor(const HeadsArgs &args, const float *x, const float *weight, uint32_t lane) {
+__device__ __forceinline__ float head_factor(
+    const HeadsArgs &args, const float *x, const float *weight, uint32_t lane) {
     if (weight == nullptr) return 1.0f;
     float sum = 0.0f;
     for (uint32_t i = lane; i < args.head_dim; i += WARP) sum = __fmaf_rn(x[i], x[i], sum);
@@ -28,10 +29,13 @@ __device__ __forceinline__ float head_factor(const HeadsArgs &args, const float 
 
 // Norm and rotation of one head by a warp; `put(i, v)` takes element i.
 template <typename Put>
-__device__ __forceinline__ void turn_head(const HeadsArgs &args, uint32_t row, const float *x, const float *weight, Put put) {
+__device__ __forceinline__ void turn_head(
+    const HeadsArgs &args, uint32_t row, const float *x, const float *weight, Put put) {
     const uint32_t lane = threadIdx.x % WARP;
     const float factor = head_factor(args, x, weight, lane);
-    const auto at = [&](uint32_t i) { return weight == nullptr ? x[i] : __fmul_rn(__fmul_rn(x[i], factor), weight[i]); };
+    const auto at = [&](uint32_t i) {
+        return weight == nullptr ? x[i] : __fmul_rn(__fmul_rn(x[i], factor), weight[i]);
+    };
     const auto first = [&](uint32_t i) { return args.pairs ? 2 * i : i; };
     const auto second = [&](uint32_t i) { return args.pairs ? 2 * i + 1 : i + args.half_dims; };
     // Two pairs a lane, so that what they take is on its way at once.

@@ -1,5 +1,5 @@
-// Stretches of keys or values of one head on their way from the paged f16 cache to shared memory, 16 bytes a copy. Rows there are 16 bytes
-// apart from each other, which keeps banks apart.
+// Stretches of keys or values of one head on their way from the paged f16 cache to shared memory, 16 bytes a copy. Rows
+// there are 16 bytes apart from each other, which keeps banks apart.
 #pragma once
 #include "attention/softmax.cuh"
 #include "ptx/cp_async.cuh"
@@ -18,12 +18,14 @@ struct Cached {
         keys = run + in.keys, values = run + in.values, page_elements = in.page_elements;
     }
 
-    __device__ __forceinline__ uint32_t page_of(uint32_t position) const { return __ldcg(table + position / PAGE_TOKENS); }
+    __device__ __forceinline__ uint32_t page_of(uint32_t position) const {
+        return __ldcg(table + position / PAGE_TOKENS);
+    }
 };
 
 // 16 bytes, or as many zeros.
 __device__ __forceinline__ void copy_or_clear(void *to, const void *from, bool exists) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(__cvta_generic_to_global(from)),
-                 "r"(exists ? 16 : 0)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+        "l"(__cvta_generic_to_global(from)), "r"(exists ? 16 : 0)
+        : "memory");
 }

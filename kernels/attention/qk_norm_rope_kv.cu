@@ -1,4 +1,5 @@
-// Between projection and attention: RMS norm of each head, rotation by position, and keys and values into their pages. A warp a head.
+// Between projection and attention: RMS norm of each head, rotation by position, and keys and values into their pages.
+// A warp a head.
 #include "attention/heads.cuh"
 
 constexpr int HEADS_A_BLOCK = 4;
@@ -11,7 +12,8 @@ __device__ __forceinline__ void store_cache(const HeadsArgs &args, size_t at, fl
     }
 }
 
-extern "C" __global__ void __launch_bounds__(HEADS_A_BLOCK *WARP) qk_norm_rope_kv(const __grid_constant__ HeadsArgs args, Shape) {
+extern "C" __global__ void __launch_bounds__(HEADS_A_BLOCK *WARP)
+    qk_norm_rope_kv(const __grid_constant__ HeadsArgs args, Shape) {
     await_then_launch();
     const uint32_t row = blockIdx.y, lane = threadIdx.x % WARP, dim = args.head_dim;
     uint32_t head = blockIdx.x * HEADS_A_BLOCK + threadIdx.x / WARP;

@@ -1,7 +1,9 @@
-// Attention of a row whose context is one split, as 8-bit blocks, by a block for each key-value head: the sums of `attention_decode_split.cu` in the same order.
+// Attention of a row whose context is one split, as 8-bit blocks, by a block for each key-value head: the sums of
+// `attention_decode_split.cu` in the same order.
 //
-// What counts is the way from the end of the block's wait to its own end, and on it the number of different instructions, which come from far. So
-// all places are known before the wait, keys are in registers, and the warps that mix values finish their 8-bit blocks by themselves.
+// What counts is the way from the end of the block's wait to its own end, and on it the number of different
+// instructions, which come from far. So all places are known before the wait, keys are in registers, and the warps that
+// mix values finish their 8-bit blocks by themselves.
 #pragma once
 #include "attention/decode.cuh"
 
@@ -17,7 +19,9 @@ __device__ __forceinline__ void store_shared(uint32_t at, float2 v) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
 }
 
-__device__ __forceinline__ void store_byte(uint32_t at, uint32_t v) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
+__device__ __forceinline__ void store_byte(uint32_t at, uint32_t v) {
+    asm volatile("st.shared.u8 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
 
 __device__ __forceinline__ uint2 load_words(uint32_t at) {
     uint2 v;
@@ -76,8 +80,8 @@ __device__ __forceinline__ void divide(float (&v)[2][4], const float (&by)[2]) {
     }
 }
 
-// Starts the lane's copies of a tile, of row `row` and those of other lanes behind, and ends their group. Row `own` comes another way; those behind
-// it become 0.
+// Starts the lane's copies of a tile, of row `row` and those of other lanes behind, and ends their group. Row `own`
+// comes another way; those behind it become 0.
 template <uint32_t DIM>
 __device__ __forceinline__ void start_others(uint32_t to, uint64_t from, int row, int own) {
     constexpr uint32_t ROWS = WARP / (DIM / 8);
@@ -85,8 +89,8 @@ __device__ __forceinline__ void start_others(uint32_t to, uint64_t from, int row
     for (uint32_t i = 0; i < TILE / ROWS; i++) {
         const int now = row + i * ROWS;
         asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.s32 p, %2, %3;\n@p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %4;\n}" ::"r"(
-                to + i * ROWS * 2 * Buffers<DIM>::STRIDE),
+            "{\n.reg .pred p;\nsetp.ne.s32 p, %2, %3;\n@p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %4;\n}" ::
+                "r"(to + i * ROWS * 2 * Buffers<DIM>::STRIDE),
             "l"(from + i * ROWS * 2 * DIM), "r"(now), "r"(own), "r"(now < own ? 16 : 0)
             : "memory");
     }
@@ -105,19 +109,24 @@ struct Pairs {
     static constexpr uint32_t COUNT = DIM / 2 / WARP;
     float a[COUNT], c[COUNT];
 
-    __device__ __forceinline__ void load(uint64_t from, const uint32_t (&first)[COUNT], const uint32_t (&second)[COUNT]) {
+    __device__ __forceinline__ void load(
+        uint64_t from, const uint32_t (&first)[COUNT], const uint32_t (&second)[COUNT]) {
 #pragma unroll
-        for (uint32_t j = 0; j < COUNT; j++) a[j] = load_global(from + 4 * first[j]), c[j] = load_global(from + 4 * second[j]);
+        for (uint32_t j = 0; j < COUNT; j++)
+            a[j] = load_global(from + 4 * first[j]), c[j] = load_global(from + 4 * second[j]);
     }
 
-    __device__ __forceinline__ void norm(float factor, const float *weight, const uint32_t (&first)[COUNT], const uint32_t (&second)[COUNT]) {
+    __device__ __forceinline__ void norm(
+        float factor, const float *weight, const uint32_t (&first)[COUNT], const uint32_t (&second)[COUNT]) {
 #pragma unroll
         for (uint32_t j = 0; j < COUNT; j++) {
-            a[j] = __fmul_rn(__fmul_rn(a[j], factor), weight[first[j]]), c[j] = __fmul_rn(__fmul_rn(c[j], factor), weight[second[j]]);
+            a[j] = __fmul_rn(__fmul_rn(a[j], factor), weight[first[j]]),
+            c[j] = __fmul_rn(__fmul_rn(c[j], factor), weight[second[j]]);
         }
     }
 
-    __device__ __forceinline__ void turn(const float (&cos)[COUNT], const float (&sin)[COUNT], uint32_t lane, uint32_t half) {
+    __device__ __forceinline__ void turn(
+        const float (&cos)[COUNT], const float (&sin)[COUNT], uint32_t lane, uint32_t half) {
 #pragma unroll
         for (uint32_t j = 0; j < COUNT; j++) {
             if (lane + j * WARP >= half) break;
@@ -127,13 +136,15 @@ struct Pairs {
     }
 };
 
-// Makes the codes of 8-bit blocks, of which a lane has elements lane / 4, and 8, 16 and 24 on, of heads 2 (lane % 4) and the one after it; the warp's
-// blocks stand at `at` in shared memory, 32 bytes a head. The same bits as `emit_blocks`.
+// Makes the codes of 8-bit blocks, of which a lane has elements lane / 4, and 8, 16 and 24 on, of heads 2 (lane % 4)
+// and the one after it; the warp's blocks stand at `at` in shared memory, 32 bytes a head. The same bits as
+// `emit_blocks`.
 __device__ __forceinline__ void put_codes(const float (&v)[2][4], uint32_t at, uint32_t lane, Meta (&meta)[2]) {
     uint32_t largest[2];
     int sums[2];
 #pragma unroll
-    for (uint32_t n = 0; n < 2; n++) largest[n] = max(max(magnitude(v[n][0]), magnitude(v[n][1])), max(magnitude(v[n][2]), magnitude(v[n][3])));
+    for (uint32_t n = 0; n < 2; n++)
+        largest[n] = max(max(magnitude(v[n][0]), magnitude(v[n][1])), max(magnitude(v[n][2]), magnitude(v[n][3])));
 #pragma unroll
     for (int distance = 4; distance < WARP; distance *= 2) {
 #pragma unroll
@@ -163,8 +174,10 @@ __device__ __forceinline__ void put_codes(const float (&v)[2][4], uint32_t at, u
     }
 }
 
-// Puts the warp's maxima of both steps, rounded up, from its first key `key` of the lane on; what stands behind `position` has no score.
-__device__ __forceinline__ void put_maxima(float (&s)[2][4], uint32_t key, uint32_t position, uint32_t lane, uint32_t maxima_to) {
+// Puts the warp's maxima of both steps, rounded up, from its first key `key` of the lane on; what stands behind
+// `position` has no score.
+__device__ __forceinline__ void put_maxima(
+    float (&s)[2][4], uint32_t key, uint32_t position, uint32_t lane, uint32_t maxima_to) {
     float2 most[2];
 #pragma unroll
     for (uint32_t step = 0; step < 2; step++) {
@@ -183,7 +196,8 @@ __device__ __forceinline__ void put_maxima(float (&s)[2][4], uint32_t key, uint3
     if (lane < COLUMNS / 2) {
 #pragma unroll
         for (uint32_t step = 0; step < 2; step++) {
-            store_shared(maxima_to + step * (uint32_t)sizeof(Maxima), make_float2(ceilf(most[step].x), ceilf(most[step].y)));
+            store_shared(
+                maxima_to + step * (uint32_t)sizeof(Maxima), make_float2(ceilf(most[step].x), ceilf(most[step].y)));
         }
     }
 }
@@ -192,8 +206,8 @@ __device__ __forceinline__ void put_maxima(float (&s)[2][4], uint32_t key, uint3
 constexpr uint32_t TOPS_BYTES = sizeof(Maxima) / WARPS;
 
 // Puts the weights of the warp's keys, their sums, and what sums so far are multiplied by before each half of a step.
-__device__ __forceinline__ void put_weights(float (&s)[2][4], uint32_t warp, uint32_t tops_at, uint32_t weights_to, uint32_t own_sums,
-                                            float2 (&factors)[4]) {
+__device__ __forceinline__ void put_weights(
+    float (&s)[2][4], uint32_t warp, uint32_t tops_at, uint32_t weights_to, uint32_t own_sums, float2 (&factors)[4]) {
     float2 tops[4];
 #pragma unroll
     for (uint32_t h = 0; h < 4; h++) {
@@ -203,13 +217,15 @@ __device__ __forceinline__ void put_weights(float (&s)[2][4], uint32_t warp, uin
         tops[h].y = fmaxf(fmaxf(m[0].y, m[1].y), fmaxf(m[2].y, m[3].y));
     }
 #pragma unroll
-    for (uint32_t h = 1; h < 4; h++) tops[h].x = fmaxf(tops[h].x, tops[h - 1].x), tops[h].y = fmaxf(tops[h].y, tops[h - 1].y);
+    for (uint32_t h = 1; h < 4; h++)
+        tops[h].x = fmaxf(tops[h].x, tops[h - 1].x), tops[h].y = fmaxf(tops[h].y, tops[h - 1].y);
     // Weights stand by keys, 16 bytes each.
 #pragma unroll
     for (uint32_t step = 0; step < 2; step++) {
         const float2 top = warp < HALF_WARPS ? tops[2 * step] : tops[2 * step + 1];
         float (&w)[4] = s[step];
-        w[0] = power_of(w[0] - top.x), w[1] = power_of(w[1] - top.y), w[2] = power_of(w[2] - top.x), w[3] = power_of(w[3] - top.y);
+        w[0] = power_of(w[0] - top.x), w[1] = power_of(w[1] - top.y), w[2] = power_of(w[2] - top.x),
+        w[3] = power_of(w[3] - top.y);
         store_shared(weights_to + step * STEP * 16, __floats2half2_rn(w[0], w[1]));
         store_shared(weights_to + step * STEP * 16 + 8 * 16, __floats2half2_rn(w[2], w[3]));
         store_shared(own_sums + step * THREADS * 8, make_float2(__fadd_rn(w[0], w[2]), __fadd_rn(w[1], w[3])));
@@ -220,11 +236,11 @@ __device__ __forceinline__ void put_weights(float (&s)[2][4], uint32_t warp, uin
     for (uint32_t h = 1; h < 4; h++) factors[h] = factor_between(tops[h - 1], tops[h]);
 }
 
-// Mixes 32 elements, whose values for the first half are there already, and sums the weights as `add_half` does. A lane gets four elements of
-// two heads.
+// Mixes 32 elements, whose values for the first half are there already, and sums the weights as `add_half` does. A lane
+// gets four elements of two heads.
 template <typename Load>
-__device__ __forceinline__ void mix_whole(uint32_t (&values)[HALF_WARPS][2][4], const Load &load_values, const float2 (&factors)[4], uint32_t halves,
-                                          uint32_t own_weights, uint32_t sums_from, float (&v)[2][4]) {
+__device__ __forceinline__ void mix_whole(uint32_t (&values)[HALF_WARPS][2][4], const Load &load_values,
+    const float2 (&factors)[4], uint32_t halves, uint32_t own_weights, uint32_t sums_from, float (&v)[2][4]) {
     float out[2][4] = {};
     float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
@@ -233,13 +249,15 @@ __device__ __forceinline__ void mix_whole(uint32_t (&values)[HALF_WARPS][2][4], 
         if (h < halves) {
             uint32_t p[HALF_WARPS / 2][4];
 #pragma unroll
-            for (uint32_t t = 0; t < HALF_WARPS / 2; t++) load_columns(p[t], own_weights + (h * HALF_WARPS / 2 + t) * 2 * TILE * 16);
+            for (uint32_t t = 0; t < HALF_WARPS / 2; t++)
+                load_columns(p[t], own_weights + (h * HALF_WARPS / 2 + t) * 2 * TILE * 16);
 #pragma unroll
             for (uint32_t e = 0; e < 2; e++) rescale(out[e], factors[h]);
 #pragma unroll
             for (uint32_t t = 0; t < HALF_WARPS; t++) {
 #pragma unroll
-                for (uint32_t e = 0; e < 2; e++) multiply_add(out[e], values[t][e], p[t / 2][t % 2 * 2], p[t / 2][t % 2 * 2 + 1]);
+                for (uint32_t e = 0; e < 2; e++)
+                    multiply_add(out[e], values[t][e], p[t / 2][t % 2 * 2], p[t / 2][t % 2 * 2 + 1]);
             }
             if (h + 1 < halves) load_values(h + 1);
         }
@@ -264,17 +282,52 @@ __device__ __forceinline__ void mix_whole(uint32_t (&values)[HALF_WARPS][2][4], 
 
 // Writes 32 elements of each head, of which `block` is the first one's number; a place for codes is given.
 template <uint32_t DIM>
-__device__ __forceinline__ void put_row(const AttentionArgs &args, const float (&v)[2][4], size_t block, uint32_t heads, uint32_t lane,
-                                        uint32_t codes) {
+__device__ __forceinline__ void put_row(
+    const AttentionArgs &args, const float (&v)[2][4], size_t block, uint32_t heads, uint32_t lane, uint32_t codes) {
     // Whole blocks are written at once: parts of a sector would be read and merged. The floats of them nobody reads.
     Meta meta[2];
     put_codes(v, codes, lane, meta);
     __syncwarp();
-    if (lane / 4 < heads) *reinterpret_cast<uint2 *>(args.out.q + block + lane / 4 * DIM + lane % 4 * 8) = load_words(codes + lane * 8);
+    if (lane / 4 < heads)
+        *reinterpret_cast<uint2 *>(args.out.q + block + lane / 4 * DIM + lane % 4 * 8) = load_words(codes + lane * 8);
     Meta *to = args.out.meta + (block + lane * 2 * DIM) / 32;
 #pragma unroll
     for (uint32_t n = 0; n < 2; n++) {
         if (lane < 4 && 2 * lane + n < heads) to[n * DIM / 32] = meta[n];
+    }
+}
+
+// Norm and rotation of a head's query, which goes to where the products read it.
+template <uint32_t DIM>
+__device__ __forceinline__ void put_query(Pairs<DIM> &query, const AttentionArgs &args, const float *from,
+    const uint32_t (&first)[Pairs<DIM>::COUNT], const uint32_t (&second)[Pairs<DIM>::COUNT],
+    const float (&cos)[Pairs<DIM>::COUNT], const float (&sin)[Pairs<DIM>::COUNT],
+    const uint32_t (&first_to)[Pairs<DIM>::COUNT], const uint32_t (&second_to)[Pairs<DIM>::COUNT], uint32_t lane,
+    uint32_t half) {
+    const HeadsArgs &in = args.in;
+    if (__builtin_expect(in.q_norm != nullptr, 0)) query.norm(factor_of(in, from, in.q_norm), in.q_norm, first, second);
+    query.turn(cos, sin, lane, half);
+#pragma unroll
+    for (uint32_t j = 0; j < Pairs<DIM>::COUNT; j++) {
+        store_shared(first_to[j], __float2half_rn(__fmul_rn(query.a[j], args.scale)));
+        store_shared(second_to[j], __float2half_rn(__fmul_rn(query.c[j], args.scale)));
+    }
+}
+
+// Norm and rotation of the position's key, or its value as it is, which goes to the stage and to the cache.
+template <uint32_t DIM>
+__device__ __forceinline__ void put_key_or_value(Pairs<DIM> &own, const HeadsArgs &in, const float *from, bool is_key,
+    const uint32_t (&first)[Pairs<DIM>::COUNT], const uint32_t (&second)[Pairs<DIM>::COUNT],
+    const float (&cos)[Pairs<DIM>::COUNT], const float (&sin)[Pairs<DIM>::COUNT], uint32_t stage, uint64_t cache,
+    uint32_t lane, uint32_t half) {
+    if (__builtin_expect(is_key && in.k_norm != nullptr, 0))
+        own.norm(factor_of(in, from, in.k_norm), in.k_norm, first, second);
+    if (is_key) own.turn(cos, sin, lane, half);
+#pragma unroll
+    for (uint32_t j = 0; j < Pairs<DIM>::COUNT; j++) {
+        const __half low = __float2half_rn(own.a[j]), high = __float2half_rn(own.c[j]);
+        store_shared(stage + 2 * first[j], low), store_shared(stage + 2 * second[j], high);
+        store_global(cache + 2 * first[j], low), store_global(cache + 2 * second[j], high);
     }
 }
 
@@ -286,7 +339,8 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
     using Own = Pairs<DIM>;
     constexpr uint32_t PAIRS = Own::COUNT, CHUNKS = DIM / TILE, MIXERS = DIM / 32;
     constexpr uint32_t ROW = 2 * Buffers<DIM>::STRIDE, STAGE = STEP * ROW, OWN_TILE = TILE * ROW;
-    // Behind the stages, as `Buffers` has them. Once scores are there, sums and then codes stand where the keys of the second step were.
+    // Behind the stages, as `Buffers` has them. Once scores are there, sums and then codes stand where the keys of the
+    // second step were.
     constexpr uint32_t QUERIES = STAGES * STAGE, WEIGHTS = QUERIES + 8 * CHUNKS * WARP;
     constexpr uint32_t SUMS = 2 * STAGE, CODES = SUMS + 8 * 2 * WARPS * WARP;
     static_assert(CODES + MIXERS * 32 * COLUMNS <= QUERIES && CHUNKS * WARP <= THREADS, "a stage holds these");
@@ -318,13 +372,18 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
     const uint32_t far_page = first_key + STEP <= position ? __ldcg(table + (first_key + STEP) / PAGE_TOKENS) : 0;
     const uint32_t own_page = __ldcg(table + position / PAGE_TOKENS);
     const uint64_t cache = global_address(in.cache) + (size_t)kv_head * (PAGE_TOKENS * DIM * 2);
-    const auto place = [&](uint32_t page, uint32_t key) { return cache + 2 * (page * in.page_elements + key % PAGE_TOKENS * DIM); };
-    const uint64_t near_from = place(near_page, first_key) + lane * 16, far_from = place(far_page, first_key) + lane * 16;
-    uint32_t tile = base + warp * OWN_TILE + lane / (DIM / 8) * ROW + lane % (DIM / 8) * 16, own_near = position - first_key;
+    const auto place = [&](uint32_t page, uint32_t key) {
+        return cache + 2 * (page * in.page_elements + key % PAGE_TOKENS * DIM);
+    };
+    const uint64_t near_from = place(near_page, first_key) + lane * 16,
+                   far_from = place(far_page, first_key) + lane * 16;
+    uint32_t tile = base + warp * OWN_TILE + lane / (DIM / 8) * ROW + lane % (DIM / 8) * 16,
+             own_near = position - first_key;
     keep(tile), keep(own_near);
     const int lane_row = lane / (DIM / 8);
     start_others<DIM>(tile, near_from + 2 * in.keys, lane_row, own_near);
-    if (first_key + STEP <= position) start_others<DIM>(tile + 2 * STAGE, far_from + 2 * in.keys, lane_row, own_near - STEP);
+    if (first_key + STEP <= position)
+        start_others<DIM>(tile + 2 * STAGE, far_from + 2 * in.keys, lane_row, own_near - STEP);
     else commit_copies();
     start_others<DIM>(tile + STAGE, near_from + 2 * in.values, lane_row, own_near);
     launch_dependents();
@@ -334,22 +393,26 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
     const bool has_head = warp < heads, has_kv = kv < 2, is_key = kv == 0;
     const float *head_at = in.q + ((size_t)row * in.heads + kv_head * heads + warp) * DIM;
     const float *kv_at = (is_key ? in.k : in.v) + ((size_t)row * in.kv_heads + kv_head) * DIM;
-    uint64_t head_from = global_address(head_at), kv_from = global_address(kv_at), angles = ((size_t)row * half + lane) * 4;
+    uint64_t head_from = global_address(head_at), kv_from = global_address(kv_at),
+             angles = ((size_t)row * half + lane) * 4;
     uint64_t kv_cache = place(own_page, position) + 2 * (is_key ? in.keys : in.values);
     uint32_t kv_to = base + position % STEP * ROW + (position < STEP ? (is_key ? 0 : STAGE) : (is_key ? 2 * STAGE : 0));
     uint32_t first_to[PAIRS], second_to[PAIRS];
 #pragma unroll
     for (uint32_t j = 0; j < PAIRS; j++) {
-        first_to[j] = base + QUERIES + 2 * query_place(warp, first[j]), second_to[j] = base + QUERIES + 2 * query_place(warp, second[j]);
+        first_to[j] = base + QUERIES + 2 * query_place(warp, first[j]),
+        second_to[j] = base + QUERIES + 2 * query_place(warp, second[j]);
         keep(first_to[j]), keep(second_to[j]);
     }
     keep(head_from), keep(kv_from), keep(kv_cache), keep(angles), keep(kv_to);
     uint32_t own_keys = base + warp * OWN_TILE + lane % TILE * ROW + lane / TILE * 16, key = first_key + lane / 4;
     uint32_t own_queries = base + QUERIES + lane * 8, own_sums = base + SUMS + thread * 8;
-    uint32_t tops_at = shared_address(maxima) + lane % 4 * 8, maxima_to = shared_address(maxima) + warp * TOPS_BYTES + lane * 8;
+    uint32_t tops_at = shared_address(maxima) + lane % 4 * 8,
+             maxima_to = shared_address(maxima) + warp * TOPS_BYTES + lane * 8;
     uint32_t weights_to = base + WEIGHTS + key * 16 + lane % 4 * 4;
     uint32_t corner = base + STAGE + (lane % 8 + lane / 16 * 8) * ROW + lane / 8 % 2 * 16 + warp * 64;
-    keep(own_keys), keep(own_queries), keep(own_sums), keep(tops_at), keep(maxima_to), keep(weights_to), keep(corner), keep(key);
+    keep(own_keys), keep(own_queries), keep(own_sums), keep(tops_at), keep(maxima_to), keep(weights_to), keep(corner),
+        keep(key);
 
     // Keys go to registers, and the values of the second step where those of the first were.
     uint32_t near_keys[CHUNKS][4], far_keys[CHUNKS][4];
@@ -361,7 +424,8 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
     load_keys(near_keys, own_keys);
     load_keys(far_keys, own_keys + 2 * STAGE);
     __syncthreads();
-    if (warp < HALF_WARPS ? halves > 2 : halves > 3) start_others<DIM>(tile, far_from + 2 * in.values, lane_row, own_near - STEP);
+    if (warp < HALF_WARPS ? halves > 2 : halves > 3)
+        start_others<DIM>(tile, far_from + 2 * in.values, lane_row, own_near - STEP);
     await_dependencies();
 
     Own own, other;
@@ -371,27 +435,11 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
 #pragma unroll
     for (uint32_t j = 0; j < PAIRS; j++) {
         if (lane + j * WARP >= half) break;
-        cos[j] = load_global(global_address(in.cos) + angles + j * WARP * 4), sin[j] = load_global(global_address(in.sin) + angles + j * WARP * 4);
+        cos[j] = load_global(global_address(in.cos) + angles + j * WARP * 4),
+        sin[j] = load_global(global_address(in.sin) + angles + j * WARP * 4);
     }
-    if (has_head) {
-        if (__builtin_expect(in.q_norm != nullptr, 0)) own.norm(factor_of(in, head_at, in.q_norm), in.q_norm, first, second);
-        own.turn(cos, sin, lane, half);
-#pragma unroll
-        for (uint32_t j = 0; j < PAIRS; j++) {
-            store_shared(first_to[j], __float2half_rn(__fmul_rn(own.a[j], args.scale)));
-            store_shared(second_to[j], __float2half_rn(__fmul_rn(own.c[j], args.scale)));
-        }
-    }
-    if (has_kv) {
-        if (__builtin_expect(is_key && in.k_norm != nullptr, 0)) other.norm(factor_of(in, kv_at, in.k_norm), in.k_norm, first, second);
-        if (is_key) other.turn(cos, sin, lane, half);
-#pragma unroll
-        for (uint32_t j = 0; j < PAIRS; j++) {
-            const __half low = __float2half_rn(other.a[j]), high = __float2half_rn(other.c[j]);
-            store_shared(kv_to + 2 * first[j], low), store_shared(kv_to + 2 * second[j], high);
-            store_global(kv_cache + 2 * first[j], low), store_global(kv_cache + 2 * second[j], high);
-        }
-    }
+    if (has_head) put_query<DIM>(own, args, head_at, first, second, cos, sin, first_to, second_to, lane, half);
+    if (has_kv) put_key_or_value<DIM>(other, in, kv_at, is_key, first, second, cos, sin, kv_to, kv_cache, lane, half);
     wait_copies<0>();
     __syncthreads();
 
@@ -414,7 +462,8 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
 #pragma unroll
         for (uint32_t t = 0; t < HALF_WARPS; t++) {
 #pragma unroll
-            for (uint32_t e = 0; e < 2; e++) load_columns(values[t][e], corner + h % 2 * (STAGE / 2) - h / 2 * STAGE + t * OWN_TILE + e * TILE * 2);
+            for (uint32_t e = 0; e < 2; e++)
+                load_columns(values[t][e], corner + h % 2 * (STAGE / 2) - h / 2 * STAGE + t * OWN_TILE + e * TILE * 2);
         }
     };
     const bool mixes = warp < MIXERS;
@@ -428,5 +477,6 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
 
     float v[2][4];
     mix_whole(values, load_values, factors, halves, base + WEIGHTS + lane * 16, base + SUMS + lane * 8, v);
-    put_row<DIM>(args, v, ((size_t)row * in.heads + kv_head * heads) * DIM + warp * 32, heads, lane, base + CODES + warp * 32 * COLUMNS);
+    put_row<DIM>(args, v, ((size_t)row * in.heads + kv_head * heads) * DIM + warp * 32, heads, lane,
+        base + CODES + warp * 32 * COLUMNS);
 }

@@ -1,13 +1,14 @@
-// Attention in parts: where the positions are split, what is kept of a part, and how two parts become one (Milakov and Gimelshein, "Online
-// normalizer calculation for softmax").
+// Attention in parts: where the positions are split, what is kept of a part, and how two parts become one (Milakov and
+// Gimelshein, "Online normalizer calculation for softmax").
 //
-// Scores are powers of two, and maxima are rounded up to whole numbers: the factors between them are then powers of two, so that rescaling
-// adds no rounding, whenever it is done.
+// Scores are powers of two, and maxima are rounded up to whole numbers: the factors between them are then powers of
+// two, so that rescaling adds no rounding, whenever it is done.
 #pragma once
 #include "attention/heads.cuh"
 #include "quant/activation.cuh"
 
-// Splits of the positions: short ones first, so that a short context has work for many blocks, then longer ones, so that a long one has few parts.
+// Splits of the positions: short ones first, so that a short context has work for many blocks, then longer ones, so
+// that a long one has few parts.
 constexpr uint32_t SHORT_SPLIT = 256, SHORT_SPLITS = 8, LONG_SPLIT = 512;
 constexpr uint32_t SHORT_TOKENS = SHORT_SPLITS * SHORT_SPLIT;
 
@@ -26,14 +27,17 @@ struct AttentionArgs {
 static_assert(sizeof(AttentionArgs) == 216, "as in args.rs");
 
 // The first position that a row sees.
-__device__ __forceinline__ uint32_t first_seen(const AttentionArgs &args, uint32_t position) { return position + 1 - min(position + 1, args.window); }
+__device__ __forceinline__ uint32_t first_seen(const AttentionArgs &args, uint32_t position) {
+    return position + 1 - min(position + 1, args.window);
+}
 
 __device__ __forceinline__ uint32_t split_of(uint32_t position) {
     return position < SHORT_TOKENS ? position / SHORT_SPLIT : SHORT_SPLITS + (position - SHORT_TOKENS) / LONG_SPLIT;
 }
 
 __device__ __forceinline__ uint32_t splits_of(uint32_t keys) {
-    return keys <= SHORT_TOKENS ? (keys + SHORT_SPLIT - 1) / SHORT_SPLIT : SHORT_SPLITS + (keys - SHORT_TOKENS + LONG_SPLIT - 1) / LONG_SPLIT;
+    return keys <= SHORT_TOKENS ? (keys + SHORT_SPLIT - 1) / SHORT_SPLIT
+                                : SHORT_SPLITS + (keys - SHORT_TOKENS + LONG_SPLIT - 1) / LONG_SPLIT;
 }
 
 __device__ __forceinline__ uint32_t split_start(uint32_t split) {
@@ -46,7 +50,8 @@ __device__ __forceinline__ uint32_t part_stride(const Shape &shape) { return max
 // Scores are powers of two.
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// 2^e for a whole number that is not positive, or minus infinity. The difference of two minus infinities gives 1: their sums are 0.
+// 2^e for a whole number that is not positive, or minus infinity. The difference of two minus infinities gives 1: their
+// sums are 0.
 __device__ __forceinline__ float power(float e) { return e < -126.0f ? 0.0f : __int_as_float(((int)e + 127) << 23); }
 
 // 2^e for any number, to within two units in the last place.

@@ -1,5 +1,7 @@
-// What is done element by element: additions, scales, caps, and the activations of the feed-forward, alone (`gelu_erf`) and as gated units
-// (`gelu_erf_mul`; Shazeer, "GLU Variants Improve Transformer"). A thread an element; each kernel writes the form that the next multiplication reads.
+// What is done element by element: additions, scales, caps, and the activations of the feed-forward, alone (`gelu_erf`)
+// and as gated units
+// (`gelu_erf_mul`; Shazeer, "GLU Variants Improve Transformer"). A thread an element; each kernel writes the form that
+// the next multiplication reads.
 #include "quant/activation.cuh"
 
 struct ElementwiseArgs {
@@ -7,7 +9,7 @@ struct ElementwiseArgs {
     const float *y;  // the other operand, null where there is none
     const Row *rows;
     uint32_t width;
-    float a, b;  // as the operation says
+    float a, b;       // as the operation says
     uint32_t period;  // positions of the trained context
 };
 static_assert(sizeof(ElementwiseArgs) == 64, "as in args.rs");
@@ -25,7 +27,9 @@ __device__ __forceinline__ float cap_of(float x, float cap) { return __fmul_rn(c
 
 __device__ __forceinline__ float sigmoid_of(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x))); }
 
-__device__ __forceinline__ float gelu_erf_of(float x) { return __fmul_rn(__fmul_rn(0.5f, x), __fadd_rn(1.0f, erff(__fmul_rn(x, 0.70710678118654752440f)))); }
+__device__ __forceinline__ float gelu_erf_of(float x) {
+    return __fmul_rn(__fmul_rn(0.5f, x), __fadd_rn(1.0f, erff(__fmul_rn(x, 0.70710678118654752440f))));
+}
 
 __device__ __forceinline__ float squared_relu_of(float x) {
     const float positive = fmaxf(x, 0.0f);
@@ -38,9 +42,9 @@ __device__ __forceinline__ float clamped_silu_of(const ElementwiseArgs &args, fl
     return __fmul_rn(activate(Sigmoid{args.b, 0.0f}, g), __fadd_rn(u, 1.0f));
 }
 
-#define ELEMENTWISE(name, expression)                                                                          \
+#define ELEMENTWISE(name, expression)                                                                             \
     extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ ElementwiseArgs args, Shape) { \
-        map_elements(args, [&](float x, size_t at) { return expression; });                                    \
+        map_elements(args, [&](float x, size_t at) { return expression; });                                       \
     }
 
 ELEMENTWISE(copy_rows, x)  // only the form of it
@@ -53,7 +57,8 @@ ELEMENTWISE(mul_sigmoid_row, __fmul_rn(x, sigmoid_of(args.y[blockIdx.y])))
 ELEMENTWISE(scale, __fmul_rn(x, args.a))
 ELEMENTWISE(softcap, cap_of(x, args.a))
 // `a` is the factor of the logarithm of how often the position has passed the trained context.
-ELEMENTWISE(temperature, __fmul_rn(x, __fmaf_rn(args.a, logf((float)(1 + args.rows[blockIdx.y].position / args.period)), 1.0f)))
+ELEMENTWISE(
+    temperature, __fmul_rn(x, __fmaf_rn(args.a, logf((float)(1 + args.rows[blockIdx.y].position / args.period)), 1.0f)))
 // SiLU, and GELU by the hyperbolic tangent.
 ELEMENTWISE(sigmoid, activate(Sigmoid{args.a, args.b}, x))
 ELEMENTWISE(sigmoid_mul, gated(Sigmoid{args.a, args.b}, x, args.y[at]))

@@ -1,6 +1,7 @@
-// Norms whose result is there as such, for any reader: of whole rows or of each head of a row, by the root of the mean square (Zhang and Sennrich, "Root
-// Mean Square Layer Normalization") or by mean and variance (Ba et al., "Layer Normalization"). A block a row or a head. What products alone read is
-// normalized by `rms_norm` (rms_norm.cu), which leaves the division to them.
+// Norms whose result is there as such, for any reader: of whole rows or of each head of a row, by the root of the mean
+// square (Zhang and Sennrich, "Root Mean Square Layer Normalization") or by mean and variance (Ba et al., "Layer
+// Normalization"). A block a row or a head. What products alone read is normalized by `rms_norm` (rms_norm.cu), which
+// leaves the division to them.
 #include "elementwise/rms_norm.cuh"
 #include "quant/activation.cuh"
 
@@ -34,14 +35,17 @@ __device__ __forceinline__ float4 subtract(const float4 &v, float mean) {
     return make_float4(__fsub_rn(v.x, mean), __fsub_rn(v.y, mean), __fsub_rn(v.z, mean), __fsub_rn(v.w, mean));
 }
 
-__device__ __forceinline__ float finish(float v, float factor, float weight) { return __fmul_rn(__fmul_rn(v, factor), weight); }
+__device__ __forceinline__ float finish(float v, float factor, float weight) {
+    return __fmul_rn(__fmul_rn(v, factor), weight);
+}
 
 __device__ __forceinline__ float rms_factor(float squares, uint32_t width, float eps) {
     return __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)width), eps)));
 }
 
 // Rows of whole quads that the block's registers hold: everything is on its way at once, the weights before the wait.
-__device__ __forceinline__ void normalize_quads(const NormalizeArgs &args, uint32_t row, float (*shares)[NORM_THREADS / WARP]) {
+__device__ __forceinline__ void normalize_quads(
+    const NormalizeArgs &args, uint32_t row, float (*shares)[NORM_THREADS / WARP]) {
     const uint32_t quads = args.width / 4;
     const float4 *x = reinterpret_cast<const float4 *>(args.x) + (size_t)row * quads;
     const float4 *weights = reinterpret_cast<const float4 *>(args.weight), none = make_float4(0, 0, 0, 0);
@@ -50,14 +54,17 @@ __device__ __forceinline__ void normalize_quads(const NormalizeArgs &args, uint3
     for (uint32_t i = 0; i < NORM_QUADS; i++) {
         const uint32_t quad = threadIdx.x + i * NORM_THREADS;
         weight[i] = quad < quads ? __ldg(weights + quad) : none;
-        bias[i] = quad < quads && args.bias != nullptr ? __ldg(reinterpret_cast<const float4 *>(args.bias) + quad) : none;
+        bias[i] =
+            quad < quads && args.bias != nullptr ? __ldg(reinterpret_cast<const float4 *>(args.bias) + quad) : none;
     }
     launch_then_await();
 #pragma unroll
     for (uint32_t i = 0; i < NORM_QUADS; i++) {
         const uint32_t quad = threadIdx.x + i * NORM_THREADS;
         v[i] = quad < quads ? x[quad] : none;
-        before[i] = quad < quads && args.sum != nullptr ? reinterpret_cast<const float4 *>(args.sum)[(size_t)row * quads + quad] : none;
+        before[i] = quad < quads && args.sum != nullptr
+            ? reinterpret_cast<const float4 *>(args.sum)[(size_t)row * quads + quad]
+            : none;
     }
     if (args.centered) {
         float sum = 0.0f;
@@ -77,21 +84,23 @@ __device__ __forceinline__ void normalize_quads(const NormalizeArgs &args, uint3
     for (uint32_t i = 0; i < NORM_QUADS; i++) {
         const uint32_t quad = threadIdx.x + i * NORM_THREADS;
         if (i * NORM_THREADS >= quads) break;
-        float4 r = make_float4(finish(v[i].x, factor, weight[i].x), finish(v[i].y, factor, weight[i].y), finish(v[i].z, factor, weight[i].z),
-                               finish(v[i].w, factor, weight[i].w));
+        float4 r = make_float4(finish(v[i].x, factor, weight[i].x), finish(v[i].y, factor, weight[i].y),
+            finish(v[i].z, factor, weight[i].z), finish(v[i].w, factor, weight[i].w));
         if (args.bias != nullptr) {
-            r = make_float4(__fadd_rn(r.x, bias[i].x), __fadd_rn(r.y, bias[i].y), __fadd_rn(r.z, bias[i].z), __fadd_rn(r.w, bias[i].w));
+            r = make_float4(__fadd_rn(r.x, bias[i].x), __fadd_rn(r.y, bias[i].y), __fadd_rn(r.z, bias[i].z),
+                __fadd_rn(r.w, bias[i].w));
         }
         if (args.sum != nullptr) {
-            r = make_float4(__fmaf_rn(args.factor, r.x, before[i].x), __fmaf_rn(args.factor, r.y, before[i].y), __fmaf_rn(args.factor, r.z, before[i].z),
-                            __fmaf_rn(args.factor, r.w, before[i].w));
+            r = make_float4(__fmaf_rn(args.factor, r.x, before[i].x), __fmaf_rn(args.factor, r.y, before[i].y),
+                __fmaf_rn(args.factor, r.z, before[i].z), __fmaf_rn(args.factor, r.w, before[i].w));
         }
         emit_quad<true>(args.out, row, quad, args.width, quad < quads, r);
     }
 }
 
 // Rows of any width.
-__device__ __forceinline__ void normalize_elements(const NormalizeArgs &args, uint32_t row, float (*shares)[NORM_THREADS / WARP]) {
+__device__ __forceinline__ void normalize_elements(
+    const NormalizeArgs &args, uint32_t row, float (*shares)[NORM_THREADS / WARP]) {
     const uint32_t width = args.width;
     const float *x = args.x + (size_t)row * width;
     await_then_launch();
@@ -120,7 +129,8 @@ __device__ __forceinline__ void normalize_elements(const NormalizeArgs &args, ui
     }
 }
 
-extern "C" __global__ void __launch_bounds__(NORM_THREADS) normalize(const __grid_constant__ NormalizeArgs args, Shape) {
+extern "C" __global__ void __launch_bounds__(NORM_THREADS)
+    normalize(const __grid_constant__ NormalizeArgs args, Shape) {
     __shared__ float shares[2][NORM_THREADS / WARP];
     const uint32_t row = blockIdx.x * gridDim.y + blockIdx.y;
     if (args.width % WARP == 0 && args.width <= 4 * NORM_QUADS * NORM_THREADS) normalize_quads(args, row, shares);

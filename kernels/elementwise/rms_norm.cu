@@ -1,5 +1,5 @@
-// RMS norm of rows, by one block a row or by several, for products alone: it writes weighted values in the form that the next multiplication reads, and
-// the factors of the rows, by which that multiplies its results.
+// RMS norm of rows, by one block a row or by several, for products alone: it writes weighted values in the form that
+// the next multiplication reads, and the factors of the rows, by which that multiplies its results.
 #include "elementwise/rms_norm.cuh"
 #include "quant/activation.cuh"
 
@@ -30,9 +30,10 @@ __device__ __forceinline__ float square_sum(const float *x, uint32_t width) {
 // Rows of whole 8-bit blocks, four elements a thread at a time.
 __device__ __forceinline__ void norm_quads(const NormArgs &args, const float *x, float *shares) {
     const uint32_t quads = args.width / 4;
-    weigh_row(reinterpret_cast<const float4 *>(x), reinterpret_cast<const float4 *>(args.weight), quads, shares, [&](uint32_t quad, const float4 &v) {
-        emit_quad<true>(args.out, blockIdx.x, quad, args.width, quad < quads, v);
-    });
+    weigh_row(reinterpret_cast<const float4 *>(x), reinterpret_cast<const float4 *>(args.weight), quads, shares,
+        [&](uint32_t quad, const float4 &v) {
+            emit_quad<true>(args.out, blockIdx.x, quad, args.width, quad < quads, v);
+        });
 }
 
 // Rows of any width.
@@ -83,15 +84,18 @@ __device__ __forceinline__ void square_all(const float4 *x, uint32_t quads, floa
     }
 }
 
-// The same for rows of whole 8-bit blocks by several small blocks a row: all but the last give each thread's quad its form, and the last one finds the
-// factor. A block of products that fills an SM leaves registers enough for one of them, so that the next such block need not wait for them.
-extern "C" __global__ void __launch_bounds__(PART_THREADS, 16) rms_norm_split(const __grid_constant__ NormArgs args, Shape) {
+// The same for rows of whole 8-bit blocks by several small blocks a row: all but the last give each thread's quad its
+// form, and the last one finds the factor. A block of products that fills an SM leaves registers enough for one of
+// them, so that the next such block need not wait for them.
+extern "C" __global__ void __launch_bounds__(PART_THREADS, 16)
+    rms_norm_split(const __grid_constant__ NormArgs args, Shape) {
     __shared__ float shares[NORM_THREADS / WARP];
     launch_dependents();
     const float4 *x = reinterpret_cast<const float4 *>(source_of(args));
     const uint32_t quads = args.width / 4, own = blockIdx.y * PART_THREADS + threadIdx.x;
     if (blockIdx.y + 1 < gridDim.y) {
-        const float4 none = make_float4(0, 0, 0, 0), weight = own < quads ? __ldg(reinterpret_cast<const float4 *>(args.weight) + own) : none;
+        const float4 none = make_float4(0, 0, 0, 0),
+                     weight = own < quads ? __ldg(reinterpret_cast<const float4 *>(args.weight) + own) : none;
         await_dependencies();
         emit_quad<true>(args.out, blockIdx.x, own, args.width, own < quads, weigh(own < quads ? x[own] : none, weight));
         return;

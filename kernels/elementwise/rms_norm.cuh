@@ -1,5 +1,5 @@
-// RMS norm of a row (Zhang and Sennrich, "Root Mean Square Layer Normalization") by the threads of a block: the values times their weights, and
-// the factor of the whole row, which goes to the sums that are made of them.
+// RMS norm of a row (Zhang and Sennrich, "Root Mean Square Layer Normalization") by the threads of a block: the values
+// times their weights, and the factor of the whole row, which goes to the sums that are made of them.
 #pragma once
 #include "device.cuh"
 
@@ -30,10 +30,11 @@ __device__ __forceinline__ float norm_factor(const float *shares, uint32_t width
 // Quads of values that a thread holds at a time.
 constexpr int NORM_QUADS = 4;
 
-// Gives `put` each quad of a row times its weights, by whole warps that may reach past the row, and `shares` the squares. The weights come to
-// registers before the block waits for its producers, and all values at once after it.
+// Gives `put` each quad of a row times its weights, by whole warps that may reach past the row, and `shares` the
+// squares. The weights come to registers before the block waits for its producers, and all values at once after it.
 template <typename Put>
-__device__ __forceinline__ void weigh_row(const float4 *x, const float4 *weights, uint32_t quads, float *shares, Put put) {
+__device__ __forceinline__ void weigh_row(
+    const float4 *x, const float4 *weights, uint32_t quads, float *shares, Put put) {
     const float4 none = make_float4(0, 0, 0, 0);
     float4 early[NORM_QUADS];
 #pragma unroll

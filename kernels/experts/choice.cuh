@@ -1,5 +1,6 @@
-// Experts that rows have chosen. A choice has for each row of the batch the numbers of its experts, best first, then as many weights. A pair is one of
-// them: number `row * chosen + slot`; values with a row for each chosen expert stand in the order of pairs.
+// Experts that rows have chosen. A choice has for each row of the batch the numbers of its experts, best first, then as
+// many weights. A pair is one of them: number `row * chosen + slot`; values with a row for each chosen expert stand in
+// the order of pairs.
 #pragma once
 #include "device.cuh"
 
@@ -17,17 +18,21 @@ static_assert(sizeof(ExpertTile) == 16, "as in sizes.rs");
 
 // The rows of one projection of all experts.
 struct ExpertTable {
-    Matrix matrix;              // of all experts
-    const float *scale, *bias;  // a factor for each expert, and what is added to each of its outputs; either may be null
-    uint32_t each, first;       // rows of an expert in the matrix, and the first of them that belongs to the projection
+    Matrix matrix;  // of all experts
+    const float *scale,
+        *bias;             // a factor for each expert, and what is added to each of its outputs; either may be null
+    uint32_t each, first;  // rows of an expert in the matrix, and the first of them that belongs to the projection
 };
 static_assert(sizeof(ExpertTable) == 56, "as in args.rs");
 
 // The row of the matrix that makes output `col` of an expert.
-__device__ __forceinline__ uint32_t row_of(const ExpertTable &table, uint32_t expert, uint32_t col) { return expert * table.each + table.first + col; }
+__device__ __forceinline__ uint32_t row_of(const ExpertTable &table, uint32_t expert, uint32_t col) {
+    return expert * table.each + table.first + col;
+}
 
 // What stands behind a product with the table: `width` outputs an expert.
-__device__ __forceinline__ float finish_output(const ExpertTable &table, uint32_t expert, uint32_t width, uint32_t col, float v) {
+__device__ __forceinline__ float finish_output(
+    const ExpertTable &table, uint32_t expert, uint32_t width, uint32_t col, float v) {
     if (table.scale != nullptr) v = __fmul_rn(v, table.scale[expert]);
     return table.bias != nullptr ? __fadd_rn(v, table.bias[(size_t)expert * width + col]) : v;
 }

@@ -1,5 +1,5 @@
-// out = scale * x * matrix^T + bias, each row by the rows of its own expert, for any type of weights: a warp computes two outputs (gemm/dp4a.cuh) of a pair,
-// or of several pairs of one expert. The order of sums is that of every product.
+// out = scale * x * matrix^T + bias, each row by the rows of its own expert, for any type of weights: a warp computes
+// two outputs (gemm/dp4a.cuh) of a pair, or of several pairs of one expert. The order of sums is that of every product.
 #include "experts/choice.cuh"
 #include "gemm/dp4a.cuh"
 
@@ -12,7 +12,7 @@ struct ExpertArgs {
     ExpertTable table;
     float *out;
     uint32_t chosen, width;  // experts a row, outputs
-    uint32_t on_pairs;  // whether x has a row for each pair instead of each row of the batch
+    uint32_t on_pairs;       // whether x has a row for each pair instead of each row of the batch
     uint32_t pad;
 };
 static_assert(sizeof(ExpertArgs) == 144, "as in args.rs");
@@ -32,7 +32,9 @@ __device__ __forceinline__ void multiply(const ExpertArgs &args, const Shape &sh
     }
     const uint32_t first = (blockIdx.x % across * WARPS + threadIdx.x / WARP) * ROWS;
     if (first >= args.width) return;
-    const auto pair_of = [&](uint32_t n) { return BATCH == 1 ? number : args.order[tile.first + min(n, tile.count - 1)]; };
+    const auto pair_of = [&](uint32_t n) {
+        return BATCH == 1 ? number : args.order[tile.first + min(n, tile.count - 1)];
+    };
     uint32_t weight[ROWS], row[BATCH];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) weight[r] = row_of(args.table, tile.expert, min(first + r, args.width - 1));
@@ -48,8 +50,9 @@ __device__ __forceinline__ void multiply(const ExpertArgs &args, const Shape &sh
     args.out[(size_t)pair * args.width + col] = finish_output(args.table, tile.expert, args.width, col, mine);
 }
 
-#define EXPERT_DP4A(family, file, name, BATCH)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(WARPS *WARP, BATCH > 4 ? 1 : 2) name(const __grid_constant__ ExpertArgs args, Shape shape) { \
-        multiply<BATCH>(args, shape);                                                                                                     \
+#define EXPERT_DP4A(family, file, name, BATCH)                                   \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, BATCH > 4 ? 1 : 2) \
+        name(const __grid_constant__ ExpertArgs args, Shape shape) {             \
+        multiply<BATCH>(args, shape);                                            \
     }
 #include "kernels.def"

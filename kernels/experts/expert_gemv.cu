@@ -1,5 +1,6 @@
-// Products of 8-bit activations with the quantized matrices of experts, for steps of few rows. All weights of a block are in flight at once, as soon as its
-// experts are known. The sums of a product are those of every kernel; the sum over a row's experts goes by slots of its choice.
+// Products of 8-bit activations with the quantized matrices of experts, for steps of few rows. All weights of a block
+// are in flight at once, as soon as its experts are known. The sums of a product are those of every kernel; the sum
+// over a row's experts goes by slots of its choice.
 #include "experts/choice.cuh"
 #include "gemv/single_stage.cuh"
 
@@ -41,8 +42,10 @@ __device__ __forceinline__ void make_level_words(LevelWords &words) {
 
 __device__ __forceinline__ uint32_t units_of(uint32_t cols) { return (cols + QUANT_COLS - 1) / QUANT_COLS; }
 
-// Puts the blocks of `count` rows of `cols` columns where the products read them, whole units for each. Several loads of a thread are in flight at once.
-__device__ __forceinline__ void put_rows(const Activation &x, size_t row, uint32_t count, uint32_t cols, uint8_t *units) {
+// Puts the blocks of `count` rows of `cols` columns where the products read them, whole units for each. Several loads
+// of a thread are in flight at once.
+__device__ __forceinline__ void put_rows(
+    const Activation &x, size_t row, uint32_t count, uint32_t cols, uint8_t *units) {
     const uint32_t halves = cols / 16, all = count * halves, row_bytes = units_of(cols) * ROW_OF_UNIT;
     const int4 *q = reinterpret_cast<const int4 *>(x.q + row * cols);
     const int2 *meta = reinterpret_cast<const int2 *>(x.meta + row * (cols / 32));
@@ -72,7 +75,8 @@ template <uint32_t TYPE>
 __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStorage &own) {
     extern __shared__ __align__(128) uint8_t shared[];
     const uint32_t warp = warp_number(), lane = threadIdx.x % WARP, across = args.width / UNIT_OUTPUTS;
-    const uint32_t pair = blockIdx.x / across, row = pair / args.chosen, tile = blockIdx.x % across * UNIT_OUTPUTS, first = tile + warp * WARP_OUTPUTS;
+    const uint32_t pair = blockIdx.x / across, row = pair / args.chosen, tile = blockIdx.x % across * UNIT_OUTPUTS,
+                   first = tile + warp * WARP_OUTPUTS;
     const Matrix &m = args.gate.matrix;
     const uint32_t bytes = WARP_OUTPUTS * m.row_bytes, barrier = shared_address(own.barriers + warp);
     if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
@@ -83,8 +87,10 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     const uint8_t *weights = shared + warp * 2 * bytes;
     if (elect_lane()) {
         announce(barrier, 2 * bytes);
-        copy_run(shared_address(weights), m.data + (size_t)row_of(args.gate, expert, first) * m.row_bytes, bytes, barrier);
-        copy_run(shared_address(weights) + bytes, args.up.matrix.data + (size_t)row_of(args.up, expert, first) * m.row_bytes, bytes, barrier);
+        copy_run(
+            shared_address(weights), m.data + (size_t)row_of(args.gate, expert, first) * m.row_bytes, bytes, barrier);
+        copy_run(shared_address(weights) + bytes,
+            args.up.matrix.data + (size_t)row_of(args.up, expert, first) * m.row_bytes, bytes, barrier);
     }
     __syncwarp();
     uint8_t *units = shared + WARPS * 2 * bytes;
@@ -104,7 +110,8 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     // Every four lanes have the sum of a row: of gate and up in turn.
     const uint32_t output = lane / 8;
     const ExpertTable &table = lane / 4 % 2 ? args.up : args.gate;
-    const float v = finish_output(table, expert, args.width, first + output, __fmul_rn(add_lanes(own.sums[warp]), factor));
+    const float v =
+        finish_output(table, expert, args.width, first + output, __fmul_rn(add_lanes(own.sums[warp]), factor));
     const float up = __shfl_down_sync(ALL_LANES, v, 4);
     if (lane % 8 == 0) own.outputs[warp * WARP_OUTPUTS + output] = unit_of(args, v, up);
     __syncthreads();
@@ -123,7 +130,8 @@ struct SumStorage {
 template <uint32_t TYPE>
 __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage &own) {
     extern __shared__ __align__(128) uint8_t shared[];
-    const uint32_t warp = warp_number(), lane = threadIdx.x % WARP, warps = blockDim.x / WARP, outputs = warps * SUM_OUTPUTS;
+    const uint32_t warp = warp_number(), lane = threadIdx.x % WARP, warps = blockDim.x / WARP,
+                   outputs = warps * SUM_OUTPUTS;
     const uint32_t across = (args.width + outputs - 1) / outputs, row = blockIdx.x / across;
     const uint32_t first = (blockIdx.x % across * warps + warp) * SUM_OUTPUTS;
     const ExpertTable &table = args.table;
@@ -145,7 +153,8 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
         }
     }
     if (threadIdx.x < args.chosen) {
-        own.experts[threadIdx.x] = __float_as_uint(choice[threadIdx.x]), own.weights[threadIdx.x] = choice[args.chosen + threadIdx.x];
+        own.experts[threadIdx.x] = __float_as_uint(choice[threadIdx.x]),
+        own.weights[threadIdx.x] = choice[args.chosen + threadIdx.x];
     }
     if (args.chosen > blockDim.x && threadIdx.x + blockDim.x < args.chosen) {
         const uint32_t slot = threadIdx.x + blockDim.x;
@@ -169,7 +178,8 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
         for (uint32_t i = 0; i < count; i++) {
             float sum[2] = {};
             const uint32_t slot = begin + i;
-            add_two_rows<TYPE>(weights + slot * bytes, m.row_bytes, m.cols / 32, units + slot * unit_bytes, level_words, sum);
+            add_two_rows<TYPE>(
+                weights + slot * bytes, m.row_bytes, m.cols / 32, units + slot * unit_bytes, level_words, sum);
             float *place = own.sums[warp] + 2 * i * SUM_STRIDE + lane;
             place[0] = sum[0], place[SUM_STRIDE] = sum[1];
         }
@@ -189,10 +199,11 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
 }
 
 // The host does not choose these kernels where they were compiled for less than compute capability 9.0.
-#define EXPERT_KERNEL(name, RESIDENT_BLOCKS, Arguments, Storage, function) \
-    extern "C" __global__ void __launch_bounds__(WARPS *WARP, RESIDENT_BLOCKS) name(const __grid_constant__ Arguments args, Shape) { \
-        __shared__ Storage space;                                                                                    \
-        function(args, space);                                                                                       \
+#define EXPERT_KERNEL(name, RESIDENT_BLOCKS, Arguments, Storage, function)     \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, RESIDENT_BLOCKS) \
+        name(const __grid_constant__ Arguments args, Shape) {                  \
+        __shared__ Storage space;                                              \
+        function(args, space);                                                 \
     }
 #else
 #define EXPERT_KERNEL(name, RESIDENT_BLOCKS, Arguments, Storage, function) \

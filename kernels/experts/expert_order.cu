@@ -1,11 +1,12 @@
-// The pairs of a batch in the order of their experts, and tiles of some pairs of one expert each. One block; pairs of one expert keep their order.
+// The pairs of a batch in the order of their experts, and tiles of some pairs of one expert each. One block; pairs of
+// one expert keep their order.
 #include "experts/choice.cuh"
 
 struct OrderArgs {
     const float *choice;
-    uint32_t *order;    // written: pairs by experts
-    ExpertTile *tiles;  // written
-    uint32_t *count;    // written: how many tiles
+    uint32_t *order;                       // written: pairs by experts
+    ExpertTile *tiles;                     // written
+    uint32_t *count;                       // written: how many tiles
     uint32_t experts, chosen, width, pad;  // `width` pairs a tile at most
 };
 static_assert(sizeof(OrderArgs) == 48, "as in args.rs");
@@ -28,13 +29,15 @@ __device__ __forceinline__ uint32_t sum_before(uint32_t v, uint32_t *shares) {
     return sum - v;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) expert_order(const __grid_constant__ OrderArgs args, Shape shape) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    expert_order(const __grid_constant__ OrderArgs args, Shape shape) {
     __shared__ uint32_t counts[MOST_EXPERTS], starts[MOST_EXPERTS], shares[WARPS];
     counts[threadIdx.x] = 0;
     await_then_launch();
     __syncthreads();
     const uint32_t pairs = shape.rows * args.chosen;
-    for (uint32_t pair = threadIdx.x; pair < pairs; pair += THREADS) atomicAdd(&counts[expert_of(args.choice, args.chosen, pair)], 1);
+    for (uint32_t pair = threadIdx.x; pair < pairs; pair += THREADS)
+        atomicAdd(&counts[expert_of(args.choice, args.chosen, pair)], 1);
     __syncthreads();
     // A thread an expert.
     const uint32_t own = counts[threadIdx.x], tiles = (own + args.width - 1) / args.width;

@@ -1,5 +1,6 @@
-// The choice of each row's experts by the logits of a router: scores, with a bias for the choice alone; groups with the largest sums of their two best;
-// then the best of what is left, of equal ones the lower number. A block a row. The rule is that of `Routing` in src/plan/op.rs.
+// The choice of each row's experts by the logits of a router: scores, with a bias for the choice alone; groups with the
+// largest sums of their two best; then the best of what is left, of equal ones the lower number. A block a row. The
+// rule is that of `Routing` in src/plan/op.rs.
 #include "experts/choice.cuh"
 
 struct RouteArgs {

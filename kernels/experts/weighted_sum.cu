@@ -2,7 +2,7 @@
 #include "quant/activation.cuh"
 
 struct WeightedSumArgs {
-    const float *x;       // a row for each pair
+    const float *x;  // a row for each pair
     const float *choice;
     Activation out;
     uint32_t width, chosen;
@@ -17,7 +17,8 @@ extern "C" __global__ void __launch_bounds__(256) weighted_sum(const __grid_cons
     float sum = 0.0f;
     if (col < args.width) {
 #pragma unroll 4
-        for (uint32_t slot = 0; slot < args.chosen; slot++) sum = __fmaf_rn(weights[slot], x[(size_t)slot * args.width], sum);
+        for (uint32_t slot = 0; slot < args.chosen; slot++)
+            sum = __fmaf_rn(weights[slot], x[(size_t)slot * args.width], sum);
     }
     emit(args.out, blockIdx.y, col, args.width, sum);
 }

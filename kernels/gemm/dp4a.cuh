@@ -1,7 +1,9 @@
-// Products of up to two rows of any matrix with some rows of activations by a warp, in integers where weights are quantized (`dp4a`).
+// Products of up to two rows of any matrix with some rows of activations by a warp, in integers where weights are
+// quantized (`dp4a`).
 //
-// Each lane adds the groups lane, lane + 32, ... of a weight row in that order, and the tree of `add_neighbours` adds the lanes: an output's order
-// of summation depends on the number of columns alone. Products of quantized weights and 8-bit activations are exact integers within a group.
+// Each lane adds the groups lane, lane + 32, ... of a weight row in that order, and the tree of `add_neighbours` adds
+// the lanes: an output's order of summation depends on the number of columns alone. Products of quantized weights and
+// 8-bit activations are exact integers within a group.
 #pragma once
 #include "gemm/segments.cuh"
 
@@ -9,8 +11,8 @@ constexpr int WARPS = 8;
 constexpr int ROWS = 2;
 
 template <int TYPE, int BATCH>
-__device__ __forceinline__ void dot_quantized(const Activation &in, uint32_t cols, const Matrix &m, const uint32_t (&weight)[ROWS],
-                                              const uint32_t (&row)[BATCH], float (&sum)[ROWS][BATCH]) {
+__device__ __forceinline__ void dot_quantized(const Activation &in, uint32_t cols, const Matrix &m,
+    const uint32_t (&weight)[ROWS], const uint32_t (&row)[BATCH], float (&sum)[ROWS][BATCH]) {
     const uint32_t groups = cols / 32, lane = threadIdx.x % WARP;
     const uint8_t *slices[ROWS];
 #pragma unroll
@@ -38,8 +40,8 @@ __device__ __forceinline__ void dot_quantized(const Activation &in, uint32_t col
 
 // Rows of a multiple of 8 columns are read 8 values at a time, others one at a time.
 template <int TYPE, int BATCH>
-__device__ __forceinline__ void dot_floats(const Activation &in, uint32_t cols, const Matrix &m, const uint32_t (&weight)[ROWS],
-                                           const uint32_t (&row)[BATCH], float (&sum)[ROWS][BATCH]) {
+__device__ __forceinline__ void dot_floats(const Activation &in, uint32_t cols, const Matrix &m,
+    const uint32_t (&weight)[ROWS], const uint32_t (&row)[BATCH], float (&sum)[ROWS][BATCH]) {
     const uint32_t lane = threadIdx.x % WARP;
     const uint8_t *values[ROWS];
 #pragma unroll
@@ -75,8 +77,8 @@ __device__ __forceinline__ void dot_floats(const Activation &in, uint32_t cols, 
 
 // The lane's sums of products with weight rows `weight` and rows `row` of activations.
 template <int BATCH>
-__device__ __forceinline__ void dot(const Activation &in, uint32_t cols, const Matrix &m, const uint32_t (&weight)[ROWS], const uint32_t (&row)[BATCH],
-                                    float (&sum)[ROWS][BATCH]) {
+__device__ __forceinline__ void dot(const Activation &in, uint32_t cols, const Matrix &m,
+    const uint32_t (&weight)[ROWS], const uint32_t (&row)[BATCH], float (&sum)[ROWS][BATCH]) {
     by_type(m.dtype, [&](auto type) {
         constexpr int TYPE = decltype(type)::value;
         if constexpr (TYPE >= Q8_0) dot_quantized<TYPE, BATCH>(in, cols, m, weight, row, sum);

@@ -1,4 +1,5 @@
-// How products of few rows are divided, and a lane's weights on their way from a stage to operands: what gemm_f16_small_batch.cu is made of.
+// How products of few rows are divided, and a lane's weights on their way from a stage to operands: what
+// gemm_f16_small_batch.cu is made of.
 #pragma once
 #include "gemm/pipeline.cuh"
 #include "quant/f16_weights.cuh"
@@ -24,7 +25,8 @@ struct Tile {
     static constexpr uint32_t SHARERS = MATH_WARPS / PARTS, SUM_BYTES = SHARERS * PIECES * 512;
     // What comes from the other block: of two tiles, half of the sums.
     static constexpr uint32_t SENT_BYTES = SPLIT == 1 ? 0 : PIECES * 256;
-    static constexpr uint32_t X_BYTES = N * SLICE_CHUNKS * F16_LINE, SLOTS = X_ROOM / X_BYTES < 2 ? 2 : X_ROOM / X_BYTES;
+    static constexpr uint32_t X_BYTES = N * SLICE_CHUNKS * F16_LINE,
+                              SLOTS = X_ROOM / X_BYTES < 2 ? 2 : X_ROOM / X_BYTES;
 };
 
 // How a launch is divided, and shared addresses.
@@ -34,7 +36,8 @@ struct Schedule {
     uint32_t batch, tiles, slices, first_slice, end_slice, stage_bytes, stages, slots;
     uint32_t sums, sent, x, ring, full, empty, x_full, x_empty, ready, taken, met;
 
-    __device__ __forceinline__ Schedule(const TensorArgs &args, const Shape &shape, uint32_t shared, uint32_t barriers) : args(args) {
+    __device__ __forceinline__ Schedule(const TensorArgs &args, const Shape &shape, uint32_t shared, uint32_t barriers)
+        : args(args) {
         batch = args.on_outputs ? shape.outputs : shape.rows;
         tiles = 0;
         uint32_t most = 0;
@@ -50,7 +53,8 @@ struct Schedule {
         asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
         sums = shared, sent = sums + T::SUM_BYTES, x = sent + 2 * T::SENT_BYTES, ring = x + slots * T::X_BYTES;
         stages = min(MOST_STAGES, (bytes - (ring - shared)) / stage_bytes) / TEAMS * TEAMS;
-        full = barriers, empty = full + 8 * MOST_STAGES, x_full = empty + 8 * MOST_STAGES, x_empty = x_full + 8 * MOST_SLOTS;
+        full = barriers, empty = full + 8 * MOST_STAGES, x_full = empty + 8 * MOST_STAGES,
+        x_empty = x_full + 8 * MOST_SLOTS;
         ready = x_empty + 8 * MOST_SLOTS, taken = ready + 8, met = taken + 8;
     }
     __device__ __forceinline__ static uint32_t rank() { return T::SPLIT == 1 ? 0 : blockIdx.x % T::SPLIT; }
@@ -59,7 +63,9 @@ struct Schedule {
     __device__ __forceinline__ bool is_gated() const { return args.gated.x != nullptr; }
     // Whether all slices of x that the block needs stay where they are.
     __device__ __forceinline__ bool is_resident() const { return slots >= end_slice - first_slice; }
-    __device__ __forceinline__ uint32_t groups_of(uint32_t slice) const { return min((uint32_t)SLICE_GROUPS, args.cols / 32 - slice * SLICE_GROUPS); }
+    __device__ __forceinline__ uint32_t groups_of(uint32_t slice) const {
+        return min((uint32_t)SLICE_GROUPS, args.cols / 32 - slice * SLICE_GROUPS);
+    }
     __device__ __forceinline__ TileCoord coord_of(uint32_t tile) const { return coord_of_tile<T::ROWS>(args, tile); }
 };
 
@@ -70,7 +76,8 @@ __device__ __forceinline__ F16Scales quick_scales(uint32_t own, uint32_t block) 
     if constexpr (TYPE == Q8_0) {
         out.scale[0] = out.scale[1] = __half2half2(__ushort_as_half((unsigned short)own));
     } else if constexpr (TYPE == Q6_K) {
-        const __half2 whole = __hsub2(as_halves(pick_bytes(own ^ 0x8080, HALF_1024, 0x5150)), __float2half2_rn(1024.0f + 128.0f));
+        const __half2 whole =
+            __hsub2(as_halves(pick_bytes(own ^ 0x8080, HALF_1024, 0x5150)), __float2half2_rn(1024.0f + 128.0f));
         const __half2 both = __hmul2(whole, as_halves(pick_bytes(block, 0, 0x1010)));
         out.scale[0] = __low2half2(both), out.scale[1] = __high2half2(both);
     } else {

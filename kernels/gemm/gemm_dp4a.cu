@@ -1,4 +1,5 @@
-// out = x * matrix^T (+ bias) (+ out): up to three matrices of one input in a launch, each with a storage type of its own.
+// out = x * matrix^T (+ bias) (+ out): up to three matrices of one input in a launch, each with a storage type of its
+// own.
 //
 // A warp computes ROWS outputs for BATCH rows of x (dp4a.cuh).
 #include "gemm/dp4a.cuh"
@@ -38,8 +39,9 @@ __device__ __forceinline__ void multiply(const MatmulArgs &args, const Shape &sh
     *out = segment.adds ? __fmaf_rn(segment.adds, mine, *out) : mine;
 }
 
-#define GEMM_DP4A(family, file, name, BATCH)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(WARPS *WARP, BATCH > 4 ? 1 : 2) name(const __grid_constant__ MatmulArgs args, Shape shape) { \
-        multiply<BATCH>(args, shape);                                                                                                    \
+#define GEMM_DP4A(family, file, name, BATCH)                                     \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, BATCH > 4 ? 1 : 2) \
+        name(const __grid_constant__ MatmulArgs args, Shape shape) {             \
+        multiply<BATCH>(args, shape);                                            \
     }
 #include "kernels.def"

@@ -1,17 +1,19 @@
-// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, in 16-bit floats with sums in f32, for prompts and batches whose rows need not
-// have the bits that each would have alone.
+// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, in 16-bit floats with sums in f32, for
+// prompts and batches whose rows need not have the bits that each would have alone.
 //
-// Warpgroups multiply 64 weight rows, which they unpack to registers, by the columns of x that stand in shared memory. A block has a tile of 64 or
-// 128 weight rows; where x has few rows, teams of warpgroups divide the columns of it, and the blocks of a cluster those of the tile. A warpgroup that
-// multiplies nothing brings stages of 128 columns through a ring: weights as they are, the first ones from before the block waits for its
-// producers, and x in the form of f16_layout.cuh.
+// Warpgroups multiply 64 weight rows, which they unpack to registers, by the columns of x that stand in shared memory.
+// A block has a tile of 64 or 128 weight rows; where x has few rows, teams of warpgroups divide the columns of it, and
+// the blocks of a cluster those of the tile. A warpgroup that multiplies nothing brings stages of 128 columns through a
+// ring: weights as they are, the first ones from before the block waits for its producers, and x in the form of
+// f16_layout.cuh.
 #include "gemm/segments.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/wgmma.cuh"
 #include "quant/activation.cuh"
 #include "quant/f16_weights.cuh"
 
-// Only code for compute capability 9.0 alone has these instructions. Without kernels of these names the host chooses none.
+// Only code for compute capability 9.0 alone has these instructions. Without kernels of these names the host chooses
+// none.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr uint32_t GROUP_THREADS = 128, HALF_ROWS = 64;
@@ -20,10 +22,12 @@ constexpr uint32_t MOST_STAGES = 16;
 // N rows of x by BM weight rows, SPLIT blocks a tile. Few rows of x leave registers for four warpgroups.
 template <int N, int BM, int SPLIT_>
 struct Tile {
-    static constexpr uint32_t COLS = N, ROWS = BM, SPLIT = SPLIT_, GROUPS = N > 64 ? 2 : 4, HALVES = BM / HALF_ROWS, TEAMS = GROUPS / HALVES;
+    static constexpr uint32_t COLS = N, ROWS = BM, SPLIT = SPLIT_, GROUPS = N > 64 ? 2 : 4, HALVES = BM / HALF_ROWS,
+                              TEAMS = GROUPS / HALVES;
     static constexpr uint32_t THREADS = GROUPS * GROUP_THREADS, ALL_THREADS = THREADS + GROUP_THREADS;
     static constexpr uint32_t REGISTERS = N > 64 ? 224 : 104, COPIER_REGISTERS = N > 64 ? 56 : 64;
-    // Warps that copy. A place in the ring is always filled by one of them and read by one team, so that none takes a round of it for another.
+    // Warps that copy. A place in the ring is always filled by one of them and read by one team, so that none takes a
+    // round of it for another.
     static constexpr uint32_t COPIERS = N > 128 ? 1 : N > 64 ? 2 : 4, STAGE_STEP = COPIERS > TEAMS ? COPIERS : TEAMS;
     // Where registers allow it, one half of a stage is unpacked while the other is multiplied.
     static constexpr uint32_t BUFFERS = N == 128 ? 2 : 1, PARTS = TEAMS * SPLIT;
@@ -75,19 +79,23 @@ struct Schedule {
     }
     __device__ __forceinline__ static uint32_t rank() { return T::SPLIT == 1 ? 0 : blockIdx.x % T::SPLIT; }
     __device__ __forceinline__ bool is_gated() const { return args.gated.x != nullptr; }
-    __device__ __forceinline__ uint32_t units_of(uint32_t segment) const { return (args.segments[segment].matrix.rows + T::ROWS - 1) / T::ROWS; }
-    // Tiles side by side have the same weights. Gated ones have eight rows of the first matrix and eight of the second in turn.
+    __device__ __forceinline__ uint32_t units_of(uint32_t segment) const {
+        return (args.segments[segment].matrix.rows + T::ROWS - 1) / T::ROWS;
+    }
+    // Tiles side by side have the same weights. Gated ones have eight rows of the first matrix and eight of the second
+    // in turn.
     __device__ __forceinline__ TileCoord coord_of(uint32_t work) const {
         uint32_t unit = work / across;
         TileCoord corner{0, 0, (work - unit * across) * T::COLS};
-        while (!is_gated() && corner.segment + 1 < args.count && unit >= units_of(corner.segment)) unit -= units_of(corner.segment++);
+        while (!is_gated() && corner.segment + 1 < args.count && unit >= units_of(corner.segment))
+            unit -= units_of(corner.segment++);
         corner.row = unit * (is_gated() ? T::ROWS / 2 : T::ROWS);
         return corner;
     }
 };
 
-// A warp that fills every COPIERS-th stage of all tiles. Four lanes copy the codes of a row, eight rows at a time, and each lane what else some
-// rows have.
+// A warp that fills every COPIERS-th stage of all tiles. Four lanes copy the codes of a row, eight rows at a time, and
+// each lane what else some rows have.
 template <class T>
 struct Copier {
     const Schedule<T> &plan;
@@ -112,8 +120,10 @@ struct Copier {
     __device__ __forceinline__ void start_weights(uint32_t stage, uint32_t chunk, uint32_t slice_bytes) const {
         constexpr uint32_t PLANE = T::ROWS * F16_CODES, HIGH = f16_high(TYPE), EIGHTS = T::ROWS / 8;
         const uint32_t slice = chunk / 8, quad = chunk % 8, part = lane / 8;
-        const uint32_t groups = min((uint32_t)SLICE_GROUPS, plan.args.cols / 32 - slice * SLICE_GROUPS), at = slice * slice_bytes;
-        const uint32_t to = ring.stages + stage * plan.stage_bytes + T::X_BYTES, codes = to + lane % 8 * F16_CODES + piece_at(lane, part);
+        const uint32_t groups = min((uint32_t)SLICE_GROUPS, plan.args.cols / 32 - slice * SLICE_GROUPS),
+                       at = slice * slice_bytes;
+        const uint32_t to = ring.stages + stage * plan.stage_bytes + T::X_BYTES,
+                       codes = to + lane % 8 * F16_CODES + piece_at(lane, part);
         const uint32_t from = at + F16_CODES * quad + part * 16;
         const uint8_t *rows[2] = {even + from, odd + from};
         // Not unrolled as a whole, which would take a register a row.
@@ -136,7 +146,9 @@ struct Copier {
             if constexpr (HIGH >= 16) copy_16<0>(to_high + own * HIGH, row + high + HIGH * quad);
             if constexpr (HIGH == 32) copy_16<16>(to_high + own * HIGH, row + high + HIGH * quad);
             copy_8(to_scales + own * 8, row + scales + 8 * quad);
-            if constexpr (TYPE != Q8_0) copy_4(to_scales + T::ROWS * 8 + own * 4, row + scales + 2 * groups + (TYPE == Q6_K ? quad / 4 : quad / 2) * 4);
+            if constexpr (TYPE != Q8_0)
+                copy_4(to_scales + T::ROWS * 8 + own * 4,
+                    row + scales + 2 * groups + (TYPE == Q6_K ? quad / 4 : quad / 2) * 4);
         }
         asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ring.full + 8 * stage) : "memory");
     }
@@ -149,16 +161,20 @@ struct Copier {
             const int8_t *from = plan.args.x.q + f16_line(column, 2 * chunk, plan.args.cols / F16_COLUMNS);
 #pragma unroll
             for (uint32_t i = 0; i < 2; i++) {
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + i * T::COLS * F16_LINE),
-                             "l"(__cvta_generic_to_global(from + (size_t)i * F16_ROWS * F16_LINE)), "r"(T::COLS * F16_LINE), "r"(barrier)
-                             : "memory");
+                asm volatile(
+                    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                        to + i * T::COLS * F16_LINE),
+                    "l"(__cvta_generic_to_global(from + (size_t)i * F16_ROWS * F16_LINE)), "r"(T::COLS * F16_LINE),
+                    "r"(barrier)
+                    : "memory");
             }
         }
         __syncwarp();
     }
 
     __device__ __forceinline__ void run() {
-        const uint32_t begin = blockIdx.x / T::SPLIT, step = gridDim.x / T::SPLIT, chunks = plan.end_chunk - plan.first_chunk;
+        const uint32_t begin = blockIdx.x / T::SPLIT, step = gridDim.x / T::SPLIT,
+                       chunks = plan.end_chunk - plan.first_chunk;
         // Stages whose weights are on their way before the block waits for its producers.
         const uint32_t early = begin < plan.works ? min(plan.stages, chunks) : 0;
         if (begin < plan.works) {
@@ -167,7 +183,8 @@ struct Copier {
             const Matrix &m = plan.args.segments[corner.segment].matrix;
             by_gemm_type(m.dtype, [&](auto type) {
 #pragma unroll 1
-                for (uint32_t i = warp; i < early; i += T::COPIERS) start_weights<decltype(type)::value>(i, plan.first_chunk + i, m.slice_bytes);
+                for (uint32_t i = warp; i < early; i += T::COPIERS)
+                    start_weights<decltype(type)::value>(i, plan.first_chunk + i, m.slice_bytes);
             });
         }
         await_dependencies();
@@ -197,12 +214,16 @@ struct Copier {
 
 // The products of a tile that the warpgroup has.
 template <int TYPE, class T>
-__device__ __forceinline__ void sum_tile(const Schedule<T> &plan, const Ring &ring, PipelineState &turn, float (&sum)[T::COLS / 2]) {
-    constexpr uint32_t PLANE = T::ROWS * F16_CODES, HIGH = f16_high(TYPE), SCALES = T::X_BYTES + f16_planes(TYPE) * PLANE + T::ROWS * HIGH;
-    const uint32_t group = threadIdx.x / GROUP_THREADS, team = group / T::HALVES, lane = threadIdx.x % WARP, t = lane % 4;
+__device__ __forceinline__ void sum_tile(
+    const Schedule<T> &plan, const Ring &ring, PipelineState &turn, float (&sum)[T::COLS / 2]) {
+    constexpr uint32_t PLANE = T::ROWS * F16_CODES, HIGH = f16_high(TYPE),
+                       SCALES = T::X_BYTES + f16_planes(TYPE) * PLANE + T::ROWS * HIGH;
+    const uint32_t group = threadIdx.x / GROUP_THREADS, team = group / T::HALVES, lane = threadIdx.x % WARP,
+                   t = lane % 4;
     const uint32_t row = (group % T::HALVES * 4 + threadIdx.x / WARP % 4) * 16 + lane / 4;
-    const F16Rows rows{T::X_BYTES + row * F16_CODES + piece_at(row, t), T::X_BYTES + f16_planes(TYPE) * PLANE + row * HIGH + t * high_bytes(TYPE),
-                         SCALES + row * 8 + t * 2, SCALES + T::ROWS * 8 + row * 4};
+    const F16Rows rows{T::X_BYTES + row * F16_CODES + piece_at(row, t),
+        T::X_BYTES + f16_planes(TYPE) * PLANE + row * HIGH + t * high_bytes(TYPE), SCALES + row * 8 + t * 2,
+        SCALES + T::ROWS * 8 + row * 4};
     const bool tells = threadIdx.x % GROUP_THREADS == 0;
     const auto start = [&](const uint32_t (&a)[4][4], uint32_t x) {
         begin_products();
@@ -246,7 +267,8 @@ __device__ __forceinline__ void sync_groups() {
     asm volatile("barrier.sync 1, %0;" ::"n"(T::THREADS) : "memory");
 }
 
-// Waits for the threads that multiply, in all blocks of the cluster; what each wrote to its shared memory is visible then.
+// Waits for the threads that multiply, in all blocks of the cluster; what each wrote to its shared memory is visible
+// then.
 template <class T>
 __device__ __forceinline__ void sync_cluster(uint32_t barrier, uint32_t parity) {
     sync_groups<T>();
@@ -258,8 +280,8 @@ __device__ __forceinline__ float factor_of(const TensorArgs &args, uint32_t colu
     return args.x.factors != nullptr && column < batch ? args.x.factors[column] * F16_SCALE : F16_SCALE;
 }
 
-// Outputs of one segment, COUNT at a time, so that all that they are added to is on its way at once. `place` tells row and column of one, with a
-// row past the last for none, and `sum` what it is.
+// Outputs of one segment, COUNT at a time, so that all that they are added to is on its way at once. `place` tells row
+// and column of one, with a row past the last for none, and `sum` what it is.
 template <uint32_t COUNT, typename Place, typename Sum>
 __device__ __forceinline__ void put_outputs(const Segment &segment, Place place, Sum sum) {
     const uint32_t rows = segment.matrix.rows;
@@ -281,27 +303,33 @@ __device__ __forceinline__ void put_outputs(const Segment &segment, Place place,
 
 // Sums straight from registers.
 template <class T>
-__device__ __forceinline__ void put_sums(const Schedule<T> &plan, const TileCoord &at, const float (&sum)[T::COLS / 2]) {
+__device__ __forceinline__ void put_sums(
+    const Schedule<T> &plan, const TileCoord &at, const float (&sum)[T::COLS / 2]) {
     constexpr uint32_t ROUND = 4;
-    const uint32_t lane = threadIdx.x % WARP, row = at.row + threadIdx.x / WARP * 16 + lane / 4, first = at.column + 2 * (lane % 4);
+    const uint32_t lane = threadIdx.x % WARP, row = at.row + threadIdx.x / WARP * 16 + lane / 4,
+                   first = at.column + 2 * (lane % 4);
     const TensorArgs &args = plan.args;
 #pragma unroll
     for (uint32_t i = 0; i < T::COLS / 8; i += ROUND) {
         float factors[ROUND][2];
 #pragma unroll
-        for (uint32_t k = 0; k < 2 * ROUND; k++) factors[k / 2][k % 2] = factor_of(args, first + 8 * (i + k / 2) + k % 2, plan.batch);
+        for (uint32_t k = 0; k < 2 * ROUND; k++)
+            factors[k / 2][k % 2] = factor_of(args, first + 8 * (i + k / 2) + k % 2, plan.batch);
         const auto place = [&](uint32_t k) {
             const uint32_t column = first + 8 * (i + k / 4) + k % 2;
             return make_uint2(column < plan.batch ? row + k / 2 % 2 * 8 : ~0u, column);
         };
-        put_outputs<4 * ROUND>(args.segments[at.segment], place, [&](uint32_t k) { return __fmul_rn(sum[4 * i + k], factors[k / 4][k % 2]); });
+        put_outputs<4 * ROUND>(args.segments[at.segment], place,
+            [&](uint32_t k) { return __fmul_rn(sum[4 * i + k], factors[k / 4][k % 2]); });
     }
 }
 
 // The same of gated units.
 template <class T>
-__device__ __forceinline__ void put_gated(const Schedule<T> &plan, const TileCoord &at, const float (&sum)[T::COLS / 2]) {
-    const uint32_t lane = threadIdx.x % WARP, g = lane / 4, unit = at.row + threadIdx.x / WARP * 8 + g, first = at.column + 2 * (lane % 4);
+__device__ __forceinline__ void put_gated(
+    const Schedule<T> &plan, const TileCoord &at, const float (&sum)[T::COLS / 2]) {
+    const uint32_t lane = threadIdx.x % WARP, g = lane / 4, unit = at.row + threadIdx.x / WARP * 8 + g,
+                   first = at.column + 2 * (lane % 4);
     const TensorArgs &args = plan.args;
     const bool upper = g & 2;
 #pragma unroll
@@ -322,13 +350,16 @@ __device__ __forceinline__ void put_gated(const Schedule<T> &plan, const TileCoo
 
 // Sums of teams and of the blocks of a cluster, in order; the latter divide the columns of the tile.
 template <class T>
-__device__ __forceinline__ void put_parts(const Schedule<T> &plan, const TileCoord &at, const float (&sum)[T::COLS / 2], float *shared, uint32_t barrier) {
-    const uint32_t lane = threadIdx.x % WARP, group = threadIdx.x / GROUP_THREADS, slab = group % T::HALVES * 4 + threadIdx.x / WARP % 4;
+__device__ __forceinline__ void put_parts(
+    const Schedule<T> &plan, const TileCoord &at, const float (&sum)[T::COLS / 2], float *shared, uint32_t barrier) {
+    const uint32_t lane = threadIdx.x % WARP, group = threadIdx.x / GROUP_THREADS,
+                   slab = group % T::HALVES * 4 + threadIdx.x / WARP % 4;
     float *own = shared + (group / T::HALVES * T::COLS + lane % 4 * 2) * T::SUM_STRIDE + slab * 16 + lane / 4;
 #pragma unroll
     for (uint32_t i = 0; i < T::COLS / 8; i++) {
         float *to = own + 8 * i * T::SUM_STRIDE;
-        to[0] = sum[4 * i], to[T::SUM_STRIDE] = sum[4 * i + 1], to[8] = sum[4 * i + 2], to[T::SUM_STRIDE + 8] = sum[4 * i + 3];
+        to[0] = sum[4 * i], to[T::SUM_STRIDE] = sum[4 * i + 1], to[8] = sum[4 * i + 2],
+        to[T::SUM_STRIDE + 8] = sum[4 * i + 3];
     }
     sync_cluster<T>(barrier, 0);
     const TensorArgs &args = plan.args;
@@ -355,7 +386,8 @@ __device__ __forceinline__ void put_parts(const Schedule<T> &plan, const TileCoo
                 const uint32_t column = at.column + own + (i + k) * STEP;
                 return make_uint2(column < plan.batch ? at.row + row : ~0u, column);
             };
-            put_outputs<ROUND>(args.segments[at.segment], place, [&](uint32_t k) { return total(own + (i + k) * STEP, row); });
+            put_outputs<ROUND>(
+                args.segments[at.segment], place, [&](uint32_t k) { return total(own + (i + k) * STEP, row); });
         }
     } else {
         // A thread has four neighbouring units.
@@ -365,8 +397,10 @@ __device__ __forceinline__ void put_parts(const Schedule<T> &plan, const TileCoo
             if (at.column + column >= plan.batch) continue;
             float v[4];
 #pragma unroll
-            for (uint32_t k = 0; k < 4; k++) v[k] = gated(args.unit, total(column, row + k), total(column, row + k + 8));
-            put_f16_quad(args.gated, at.column + column, unit, args.segments[0].matrix.rows, make_float4(v[0], v[1], v[2], v[3]));
+            for (uint32_t k = 0; k < 4; k++)
+                v[k] = gated(args.unit, total(column, row + k), total(column, row + k + 8));
+            put_f16_quad(args.gated, at.column + column, unit, args.segments[0].matrix.rows,
+                make_float4(v[0], v[1], v[2], v[3]));
         }
     }
     // Until all have read.
@@ -382,7 +416,8 @@ __device__ __forceinline__ void make_barriers(const Ring &ring) {
         publish_barriers();
     }
     __syncthreads();
-    if constexpr (T::SPLIT > 1) asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    if constexpr (T::SPLIT > 1)
+        asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
 template <class T>
@@ -391,7 +426,8 @@ __device__ __forceinline__ void gemm_f16(const TensorArgs &args, const Shape &sh
     __shared__ __align__(8) uint64_t barriers[2 * MOST_STAGES + 1];
     const Schedule<T> plan(args, shape);
     Ring ring;
-    ring.stages = shared_address(shared) + T::SUM_BYTES, ring.full = shared_address(barriers), ring.empty = ring.full + 8 * MOST_STAGES;
+    ring.stages = shared_address(shared) + T::SUM_BYTES, ring.full = shared_address(barriers),
+    ring.empty = ring.full + 8 * MOST_STAGES;
     ring.cluster = ring.empty + 8 * MOST_STAGES;
     make_barriers<T>(ring);
     launch_dependents();
@@ -407,7 +443,8 @@ __device__ __forceinline__ void gemm_f16(const TensorArgs &args, const Shape &sh
     for (uint32_t work = blockIdx.x / T::SPLIT; work < plan.works; work += gridDim.x / T::SPLIT) {
         const TileCoord at = plan.coord_of(work);
         float sum[T::COLS / 2] = {};
-        by_gemm_type(args.segments[at.segment].matrix.dtype, [&](auto type) { sum_tile<decltype(type)::value>(plan, ring, turn, sum); });
+        by_gemm_type(args.segments[at.segment].matrix.dtype,
+            [&](auto type) { sum_tile<decltype(type)::value>(plan, ring, turn, sum); });
         if constexpr (T::PARTS == 1) {
             if (plan.is_gated()) put_gated(plan, at, sum);
             else put_sums(plan, at, sum);
@@ -417,9 +454,9 @@ __device__ __forceinline__ void gemm_f16(const TensorArgs &args, const Shape &sh
     }
 }
 
-#define GEMM_F16(family, file, name, N, ROWS, SPLIT)                                                                       \
-    extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(Tile<N, ROWS, SPLIT>::ALL_THREADS, 1)       \
-        name(const __grid_constant__ TensorArgs args, Shape shape) {                                                       \
+#define GEMM_F16(family, file, name, N, ROWS, SPLIT)                                                                 \
+    extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(Tile<N, ROWS, SPLIT>::ALL_THREADS, 1) \
+        name(const __grid_constant__ TensorArgs args, Shape shape) {                                                 \
         gemm_f16<Tile<N, ROWS, SPLIT>>(args, shape);                                                                 \
     }
 #include "kernels.def"

@@ -1,10 +1,11 @@
-// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, in 16-bit floats with sums in f32, for steps of few rows, whose time is that
-// of reading the weights.
+// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, in 16-bit floats with sums in f32, for steps
+// of few rows, whose time is that of reading the weights.
 //
-// A tile has 32 or 64 weight rows. Stages of 32 rows and a slice of columns come through a ring, as they stand in memory, copied by warps that do
-// nothing else; the first ones from before the block waits for its producers. Two teams of eight warps take stages in turn. Each warp multiplies 128
-// columns of a slice: it unpacks weights to registers, and keeps its sums there until the tile ends. Then the sums of the warps are added in
-// order, and those of the two blocks that may share a tile, half of the slices each.
+// A tile has 32 or 64 weight rows. Stages of 32 rows and a slice of columns come through a ring, as they stand in
+// memory, copied by warps that do nothing else; the first ones from before the block waits for its producers. Two teams
+// of eight warps take stages in turn. Each warp multiplies 128 columns of a slice: it unpacks weights to registers, and
+// keeps its sums there until the tile ends. Then the sums of the warps are added in order, and those of the two blocks
+// that may share a tile, half of the slices each.
 #include "gemm/f16_small_batch.cuh"
 #include "ptx/cluster.cuh"
 #include "quant/activation.cuh"
@@ -35,14 +36,16 @@ __device__ __forceinline__ void bring_weights(const Schedule<T> &plan) {
                 if (free > 0) free--;
                 else wait_phase(plan.empty + 8 * turn.stage, turn.parity ^ 1);
                 if (elect_lane()) {
-                    const uint32_t barrier = plan.full + 8 * turn.stage, to = plan.ring + turn.stage * plan.stage_bytes + part * 16 * stride;
+                    const uint32_t barrier = plan.full + 8 * turn.stage,
+                                   to = plan.ring + turn.stage * plan.stage_bytes + part * 16 * stride;
                     const size_t at = (size_t)slice * slice_bytes + (size_t)i * (is_gated ? 16 : 32) * row_bytes;
                     const uint8_t *one = first + at, *other = second + at;
                     announce(barrier, 16 * bytes);
 #pragma unroll
                     for (uint32_t r = 0; r < 8; r++) copy_run(to + r * stride, one + r * row_bytes, bytes, barrier);
 #pragma unroll
-                    for (uint32_t r = 0; r < 8; r++) copy_run(to + (8 + r) * stride, other + r * row_bytes, bytes, barrier);
+                    for (uint32_t r = 0; r < 8; r++)
+                        copy_run(to + (8 + r) * stride, other + r * row_bytes, bytes, barrier);
                 }
                 __syncwarp();
                 turn.skip(1, plan.stages);
@@ -55,7 +58,8 @@ __device__ __forceinline__ void bring_weights(const Schedule<T> &plan) {
 template <class T>
 __device__ __forceinline__ void copy_chunk(const Schedule<T> &plan, uint32_t slot, uint32_t slice, uint32_t chunk) {
     const int8_t *from = plan.args.x.q + f16_line(0, slice * SLICE_CHUNKS + chunk, plan.args.cols / F16_COLUMNS);
-    copy_written(plan.x + slot * T::X_BYTES + chunk * T::COLS * F16_LINE, from, T::COLS * F16_LINE, plan.x_full + 8 * slot);
+    copy_written(
+        plan.x + slot * T::X_BYTES + chunk * T::COLS * F16_LINE, from, T::COLS * F16_LINE, plan.x_full + 8 * slot);
 }
 
 // The first slices of x, of which each warp that multiplies copies a chunk.
@@ -102,7 +106,10 @@ __device__ __forceinline__ void bring_columns(const Schedule<T> &plan) {
 }
 
 __device__ __forceinline__ void load_four(uint32_t (&r)[4], uint32_t at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+        : "r"(at)
+        : "memory");
 }
 
 // 128 columns of x: for each step of 16, two words of each 8 rows.
@@ -117,10 +124,12 @@ __device__ __forceinline__ void load_columns(uint32_t (&b)[8][N / 8][2], uint32_
             for (uint32_t s = 0; s < 4; s += 2) {
                 uint32_t r[4];
                 load_four(r, own ^ s * 32);
-                b[4 * chunk + s][0][0] = r[0], b[4 * chunk + s][0][1] = r[1], b[4 * chunk + s + 1][0][0] = r[2], b[4 * chunk + s + 1][0][1] = r[3];
+                b[4 * chunk + s][0][0] = r[0], b[4 * chunk + s][0][1] = r[1], b[4 * chunk + s + 1][0][0] = r[2],
+                              b[4 * chunk + s + 1][0][1] = r[3];
             }
         } else {
-            const uint32_t own = at + chunk * N * F16_LINE + (lane / 16 * 8 + lane % 8) * F16_LINE + (lane / 8 % 2 ^ lane % 8) * 16;
+            const uint32_t own =
+                at + chunk * N * F16_LINE + (lane / 16 * 8 + lane % 8) * F16_LINE + (lane / 8 % 2 ^ lane % 8) * 16;
 #pragma unroll
             for (uint32_t s = 0; s < 4; s++) {
 #pragma unroll
@@ -136,9 +145,10 @@ __device__ __forceinline__ void load_columns(uint32_t (&b)[8][N / 8][2], uint32_
 }
 
 __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // A warp's sums of the 32 rows of its stages.
@@ -154,7 +164,8 @@ __device__ __forceinline__ void add_stage(Sums<T> &sum, const Columns<T> &b, con
 #pragma unroll
     for (uint32_t m = 0; m < 2; m++) {
         Raw<TYPE> raw[2];
-        load_raw(raw[0], p, at + m * 16 * stage_stride(TYPE)), load_raw(raw[1], p, at + (m * 16 + 8) * stage_stride(TYPE));
+        load_raw(raw[0], p, at + m * 16 * stage_stride(TYPE)),
+            load_raw(raw[1], p, at + (m * 16 + 8) * stage_stride(TYPE));
         const F16Group<TYPE> first = group_of(raw[0]), second = group_of(raw[1]);
         uint32_t a[4][4];
         unpack_steps<0>(first, second, a);
@@ -172,10 +183,11 @@ __device__ __forceinline__ void add_stage(Sums<T> &sum, const Columns<T> &b, con
     }
 }
 
-// The warp's products of a tile, and `between` after the first slice. Where it has one part, teams take slices in turn. A place in the ring is always
-// read by the same team, so none takes a round of it for another.
+// The warp's products of a tile, and `between` after the first slice. Where it has one part, teams take slices in turn.
+// A place in the ring is always read by the same team, so none takes a round of it for another.
 template <int TYPE, class T, typename F>
-__device__ __forceinline__ void sum_tile(const Schedule<T> &plan, PipelineState &turn, PipelineState &x_turn, Sums<T> &sum, const F &between) {
+__device__ __forceinline__ void sum_tile(
+    const Schedule<T> &plan, PipelineState &turn, PipelineState &x_turn, Sums<T> &sum, const F &between) {
     const uint32_t warp = warp_number() % TEAM_WARPS, team = warp_number() / TEAM_WARPS;
     const bool is_resident = plan.is_resident();
     if (T::PARTS == 2) turn.skip(team, plan.stages);
@@ -214,9 +226,10 @@ __device__ __forceinline__ void store_two(uint32_t at, float first, float second
 
 // To the other block of the cluster, which counts the bytes at its barrier.
 __device__ __forceinline__ void send(uint32_t block, uint32_t to, float first, float second, uint32_t barrier) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address_in(block, to)), "f"(first),
-                 "f"(second), "r"(address_in(block, barrier))
-                 : "memory");
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+                     address_in(block, to)),
+        "f"(first), "f"(second), "r"(address_in(block, barrier))
+        : "memory");
 }
 
 // What a lane puts out of a tile: rows g and g + 8 of its warp's columns.
@@ -226,18 +239,24 @@ struct Outputs {
     float sum[T::OWN][2], before[T::OWN][2], factor[T::OWN];
 };
 
-// A warp adds up the even columns of a piece, or the odd ones; two blocks that share a tile put out the even ones or the odd ones.
+// A warp adds up the even columns of a piece, or the odd ones; two blocks that share a tile put out the even ones or
+// the odd ones.
 template <class T>
 struct Finisher {
     const Schedule<T> &plan;
-    const uint32_t lane = threadIdx.x % WARP, warp = warp_number(), g = lane / 8 + lane / 4 % 2 * 4, t = lane % 4, odd = warp % 2;
+    const uint32_t lane = threadIdx.x % WARP, warp = warp_number(), g = lane / 8 + lane / 4 % 2 * 4, t = lane % 4,
+                   odd = warp % 2;
 
     __device__ __forceinline__ Finisher(const Schedule<T> &plan) : plan(plan) {}
 
     __device__ __forceinline__ uint32_t piece_of(uint32_t i) const { return (warp + i * MATH_WARPS) / 2; }
     __device__ __forceinline__ bool adds_up(uint32_t i) const { return piece_of(i) < T::PIECES; }
-    __device__ __forceinline__ bool puts_out(uint32_t i) const { return adds_up(i) && (T::SPLIT == 1 || odd == plan.rank()); }
-    __device__ __forceinline__ uint32_t column_of(uint32_t i) const { return piece_of(i) % (T::COLS / 8) * 8 + 2 * t + odd; }
+    __device__ __forceinline__ bool puts_out(uint32_t i) const {
+        return adds_up(i) && (T::SPLIT == 1 || odd == plan.rank());
+    }
+    __device__ __forceinline__ uint32_t column_of(uint32_t i) const {
+        return piece_of(i) % (T::COLS / 8) * 8 + 2 * t + odd;
+    }
     __device__ __forceinline__ uint32_t row_of(uint32_t i) const { return piece_of(i) / (T::COLS / 8) * 16 + g; }
     __device__ __forceinline__ uint32_t sent_to(uint32_t i, uint32_t count) const {
         return plan.sent + count % 2 * T::SENT_BYTES + (piece_of(i) * WARP + lane) * 8;
@@ -249,7 +268,8 @@ struct Finisher {
         const float *factors = plan.args.x.factors;
 #pragma unroll
         for (uint32_t i = 0; i < T::OWN; i++) {
-            const bool is_row = puts_out(i) && column_of(i) < plan.batch, adds = segment.adds && !plan.is_gated() && is_row;
+            const bool is_row = puts_out(i) && column_of(i) < plan.batch,
+                       adds = segment.adds && !plan.is_gated() && is_row;
             const float *before = segment.out + (size_t)column_of(i) * segment.matrix.rows + out.at.row + row_of(i);
             out.before[i][0] = adds ? before[0] : 0.0f, out.before[i][1] = adds ? before[8] : 0.0f;
             out.factor[i] = factors != nullptr && is_row ? factors[column_of(i)] * F16_SCALE : F16_SCALE;
@@ -259,7 +279,8 @@ struct Finisher {
     // Leaves the warp's sums where all find them, once those of the tile before have been taken.
     __device__ __forceinline__ void leave(const Sums<T> &sum, uint32_t count) const {
         if (count > 0) wait_phase(plan.taken, (count - 1) % 2);
-        const uint32_t sharer = T::PARTS == 2 ? warp % TEAM_WARPS : warp, first = T::PARTS == 2 ? warp / TEAM_WARPS * T::PIECES / 2 : 0;
+        const uint32_t sharer = T::PARTS == 2 ? warp % TEAM_WARPS : warp,
+                       first = T::PARTS == 2 ? warp / TEAM_WARPS * T::PIECES / 2 : 0;
 #pragma unroll
         for (uint32_t m = 0; m < 2; m++) {
 #pragma unroll
@@ -282,12 +303,14 @@ struct Finisher {
             uint2 parts[T::SHARERS];
 #pragma unroll
             for (uint32_t w = 0; w < T::SHARERS; w++) {
-                parts[w] = load_shared_as<uint2>(plan.sums + (w * T::PIECES + piece_of(i)) * 512 + odd * 256 + lane * 8);
+                parts[w] =
+                    load_shared_as<uint2>(plan.sums + (w * T::PIECES + piece_of(i)) * 512 + odd * 256 + lane * 8);
             }
             float first = __uint_as_float(parts[0].x), second = __uint_as_float(parts[0].y);
 #pragma unroll
             for (uint32_t w = 1; w < T::SHARERS; w++) {
-                first = __fadd_rn(first, __uint_as_float(parts[w].x)), second = __fadd_rn(second, __uint_as_float(parts[w].y));
+                first = __fadd_rn(first, __uint_as_float(parts[w].x)),
+                second = __fadd_rn(second, __uint_as_float(parts[w].y));
             }
             out.sum[i][0] = first, out.sum[i][1] = second;
             if (!puts_out(i)) send(plan.rank() ^ 1, sent_to(i, count), first, second, plan.met + count % 2 * 8);
@@ -311,7 +334,8 @@ struct Finisher {
             if (!puts_out(i)) break;
             if constexpr (T::SPLIT == 2) {
                 const uint2 other = load_shared_as<uint2>(sent_to(i, count));
-                out.sum[i][0] = __fadd_rn(out.sum[i][0], __uint_as_float(other.x)), out.sum[i][1] = __fadd_rn(out.sum[i][1], __uint_as_float(other.y));
+                out.sum[i][0] = __fadd_rn(out.sum[i][0], __uint_as_float(other.x)),
+                out.sum[i][1] = __fadd_rn(out.sum[i][1], __uint_as_float(other.y));
             }
             const uint32_t column = column_of(i);
             const float v[2] = {__fmul_rn(out.sum[i][0], out.factor[i]), __fmul_rn(out.sum[i][1], out.factor[i])};
@@ -327,7 +351,8 @@ struct Finisher {
                 for (uint32_t r = 0; r < 2; r++) {
                     const uint32_t row = out.at.row + row_of(i) + 8 * r;
                     const float biased = segment.bias != nullptr ? __fadd_rn(v[r], segment.bias[row]) : v[r];
-                    segment.out[(size_t)column * rows + row] = segment.adds ? __fmaf_rn(segment.adds, biased, out.before[i][r]) : biased;
+                    segment.out[(size_t)column * rows + row] =
+                        segment.adds ? __fmaf_rn(segment.adds, biased, out.before[i][r]) : biased;
                 }
             }
         }
@@ -370,7 +395,8 @@ __device__ __forceinline__ void gemm_f16_small_batch(const TensorArgs &args, con
     PipelineState turn, x_turn;
     Outputs<T> out;
     uint32_t count = 0;
-    // Of the tile before, whose sums all warps have left by the time that the first slice of the next is multiplied: so none waits for another.
+    // Of the tile before, whose sums all warps have left by the time that the first slice of the next is multiplied: so
+    // none waits for another.
     const auto take = [&] {
         if (count > 0) finisher.take(out, count - 1);
     };
@@ -378,7 +404,8 @@ __device__ __forceinline__ void gemm_f16_small_batch(const TensorArgs &args, con
     for (uint32_t tile = plan.begin(); tile < plan.tiles; tile += plan.step(), count++) {
         const TileCoord at = plan.coord_of(tile);
         Sums<T> sum = {};
-        by_gemm_type(args.segments[at.segment].matrix.dtype, [&](auto type) { sum_tile<decltype(type)::value, T>(plan, turn, x_turn, sum, take); });
+        by_gemm_type(args.segments[at.segment].matrix.dtype,
+            [&](auto type) { sum_tile<decltype(type)::value, T>(plan, turn, x_turn, sum, take); });
         if (plan.first_slice == plan.end_slice) take();
         // What the other block sent of the tile before is there by now.
         if (count > 0) finisher.end(out, count - 1);
@@ -389,10 +416,10 @@ __device__ __forceinline__ void gemm_f16_small_batch(const TensorArgs &args, con
     if (count > 0) finisher.end(out, count - 1);
 }
 
-#define GEMM_F16_SMALL_BATCH(family, file, name, N, PARTS, SPLIT)                                                          \
-    extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(Tile<N, PARTS, SPLIT>::THREADS, 1)          \
-        name(const __grid_constant__ TensorArgs args, Shape shape) {                                                       \
-        gemm_f16_small_batch<Tile<N, PARTS, SPLIT>>(args, shape);                                                               \
+#define GEMM_F16_SMALL_BATCH(family, file, name, N, PARTS, SPLIT)                                                 \
+    extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(Tile<N, PARTS, SPLIT>::THREADS, 1) \
+        name(const __grid_constant__ TensorArgs args, Shape shape) {                                              \
+        gemm_f16_small_batch<Tile<N, PARTS, SPLIT>>(args, shape);                                                 \
     }
 #include "kernels.def"
 

@@ -1,9 +1,11 @@
-// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, for many rows of x and quantized matrices, on tensor cores.
+// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, for many rows of x and quantized matrices, on
+// tensor cores.
 //
-// A block walks over tiles of weight rows times rows of x. Its warps divide the groups of a slice: a warp has R neighbouring ones, of all slices
-// in order, in sums of its own, and at the end neighbours are added, then pairs of them, and so on. That is the order of `gemm_dp4a.cu` and
-// `gemv_b1.cu`, where a lane stands for what is a group of every slice here, so all give the same bits. Where the sums of all 32 groups of a slice
-// do not fit into registers, a tile takes the columns in several passes. Slices come to shared memory through a ring; the first of their weights
+// A block walks over tiles of weight rows times rows of x. Its warps divide the groups of a slice: a warp has R
+// neighbouring ones, of all slices in order, in sums of its own, and at the end neighbours are added, then pairs of
+// them, and so on. That is the order of `gemm_dp4a.cu` and `gemv_b1.cu`, where a lane stands for what is a group of
+// every slice here, so all give the same bits. Where the sums of all 32 groups of a slice do not fit into registers, a
+// tile takes the columns in several passes. Slices come to shared memory through a ring; the first of their weights
 // start before the block waits for its producers.
 #include "gemm/segments.cuh"
 #include "ptx/cp_async.cuh"
@@ -25,7 +27,8 @@ struct Tile {
     static constexpr int ROUND = NT < 4 ? NT : 4, OUTPUTS = MT / 2 * NT;
     // Sums that wait for other passes or for the other half of a unit, in places of their threads.
     static constexpr uint32_t KEPT = OUTPUTS * ((PASSES > 1) + (PASSES > 2) + (MT == 2));
-    static constexpr uint32_t SUM_FLOATS = WARPS * 8 * ROUND * SUM_STRIDE, SUM_BYTES = 4 * (SUM_FLOATS + KEPT * WARPS * WARP);
+    static constexpr uint32_t SUM_FLOATS = WARPS * 8 * ROUND * SUM_STRIDE,
+                              SUM_BYTES = 4 * (SUM_FLOATS + KEPT * WARPS * WARP);
 };
 
 // Bytes of the scales of blocks, of so many groups as a stage has.
@@ -57,7 +60,9 @@ __device__ __forceinline__ Piece piece_of(uint32_t all, uint32_t pass, uint32_t 
 }
 
 // Distance of a block's scale from the 4 bytes that are copied with it.
-__device__ __forceinline__ uint32_t block_skew(uint32_t dtype, uint32_t first) { return dtype == Q6_K ? first / 8 % 2 * 2 : 0; }
+__device__ __forceinline__ uint32_t block_skew(uint32_t dtype, uint32_t first) {
+    return dtype == Q6_K ? first / 8 % 2 * 2 : 0;
+}
 
 // What the parts of a launch have in common.
 struct Sizes {
@@ -91,7 +96,9 @@ struct Tiles {
     }
 
     __device__ __forceinline__ bool is_gated() const { return args.gated.x != nullptr; }
-    __device__ __forceinline__ uint32_t units_of(uint32_t segment) const { return (args.segments[segment].matrix.rows + T::ROWS - 1) / T::ROWS; }
+    __device__ __forceinline__ uint32_t units_of(uint32_t segment) const {
+        return (args.segments[segment].matrix.rows + T::ROWS - 1) / T::ROWS;
+    }
 
     // A gated unit has as many rows of the second segment.
     __device__ __forceinline__ void locate(Place &at) const {
@@ -124,7 +131,8 @@ struct Tiles {
     __device__ __forceinline__ void start_weights(const Place &at, uint8_t *stage) const {
         constexpr uint32_t THREADS = T::GROUPS, AT_ONCE = WARPS * WARP / THREADS, TIMES = T::ROWS / AT_ONCE;
         const Matrix &m = args.segments[at.segment].matrix;
-        const uint32_t own = threadIdx.x / THREADS, index = threadIdx.x % THREADS, row_bytes = m.row_bytes, dtype = m.dtype;
+        const uint32_t own = threadIdx.x / THREADS, index = threadIdx.x % THREADS, row_bytes = m.row_bytes,
+                       dtype = m.dtype;
         const uint32_t stride = row_stride(dtype, T::GROUPS), to = shared_address(stage) + own * stride + 16 * index;
         const size_t skipped = (size_t)at.row * row_bytes + at.slice * m.slice_bytes;
         const uint8_t *first = m.data + skipped, *second = is_gated() ? args.segments[1].matrix.data + skipped : first;
@@ -152,7 +160,8 @@ struct Tiles {
         const GroupBytes group = bytes_of_gemm_group(dtype);
         const uint32_t codes = group.codes, high = group.high, scale = group.scales, planes = codes + high + scale;
         const uint32_t from_high = codes * piece.slice_groups + high * piece.first, to_high = codes * T::GROUPS;
-        const uint32_t from_scale = (codes + high) * piece.slice_groups + scale * piece.first, to_scale = (codes + high) * T::GROUPS;
+        const uint32_t from_scale = (codes + high) * piece.slice_groups + scale * piece.first,
+                       to_scale = (codes + high) * T::GROUPS;
         const uint32_t from_block = planes * piece.slice_groups, to_block = planes * T::GROUPS;
         const bool has_high = 16 * index < high * piece.groups, has_scale = 16 * index < scale * piece.groups;
         if (dtype == Q8_0) {
@@ -173,25 +182,32 @@ struct Tiles {
     }
 
     __device__ __forceinline__ void start_columns(const Place &at, uint8_t *stage) const {
-        constexpr uint32_t CHUNKS = 2 * T::GROUPS, CODE_STEP = WARPS * WARP / CHUNKS, META_STEP = WARPS * WARP / T::GROUPS;
+        constexpr uint32_t CHUNKS = 2 * T::GROUPS, CODE_STEP = WARPS * WARP / CHUNKS,
+                           META_STEP = WARPS * WARP / T::GROUPS;
         const Piece piece = piece_of<T>(sizes.all, at.pass, at.slice);
         const uint32_t count = min(sizes.batch - at.column, T::COLS);
         const size_t group = (size_t)at.column * sizes.all + at.slice * SLICE_GROUPS + piece.first;
         const uint32_t codes = shared_address(stage) + sizes.a_bytes, meta = codes + sizes.columns * T::CODE_STRIDE;
-        const uint32_t column = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS, other = threadIdx.x / T::GROUPS, index = threadIdx.x % T::GROUPS;
-        const uint8_t *q = reinterpret_cast<const uint8_t *>(args.x.q) + group * 32, *from = reinterpret_cast<const uint8_t *>(args.x.meta + group);
+        const uint32_t column = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS, other = threadIdx.x / T::GROUPS,
+                       index = threadIdx.x % T::GROUPS;
+        const uint8_t *q = reinterpret_cast<const uint8_t *>(args.x.q) + group * 32,
+                      *from = reinterpret_cast<const uint8_t *>(args.x.meta + group);
         const uint32_t code_at = column * args.cols + chunk * 16, meta_at = other * args.cols / 4 + index * 8;
-        const uint32_t to_code = codes + column * T::CODE_STRIDE + chunk * 16, to_meta = meta + other * T::META_STRIDE + index * 8;
+        const uint32_t to_code = codes + column * T::CODE_STRIDE + chunk * 16,
+                       to_meta = meta + other * T::META_STRIDE + index * 8;
         if (chunk < 2 * piece.groups) {
 #pragma unroll
             for (uint32_t i = 0; i < T::COLS / CODE_STEP; i++) {
-                if (column + i * CODE_STEP < count) copy_16<0>(to_code + i * CODE_STEP * T::CODE_STRIDE, q + (code_at + i * CODE_STEP * args.cols));
+                if (column + i * CODE_STEP < count)
+                    copy_16<0>(to_code + i * CODE_STEP * T::CODE_STRIDE, q + (code_at + i * CODE_STEP * args.cols));
             }
         }
         if (index < piece.groups) {
 #pragma unroll
             for (uint32_t i = 0; i < T::COLS / META_STEP; i++) {
-                if (other + i * META_STEP < count) copy_8(to_meta + i * META_STEP * T::META_STRIDE, from + (meta_at + i * META_STEP * (args.cols / 4)));
+                if (other + i * META_STEP < count)
+                    copy_8(
+                        to_meta + i * META_STEP * T::META_STRIDE, from + (meta_at + i * META_STEP * (args.cols / 4)));
             }
         }
     }
@@ -199,7 +215,8 @@ struct Tiles {
 
 // Scale of the 32 activations of a group, and their sum.
 __device__ __forceinline__ ColumnFactors column_factors(int scale, int sums) {
-    return ColumnFactors{__int_as_float(scale), __fsub_rn(__int_as_float(__dp2a_lo(sums, 0x0101, INTEGER_BITS)), INTEGER_BASE)};
+    return ColumnFactors{
+        __int_as_float(scale), __fsub_rn(__int_as_float(__dp2a_lo(sums, 0x0101, INTEGER_BITS)), INTEGER_BASE)};
 }
 
 // Scale pairs of R groups.
@@ -219,18 +236,21 @@ struct Pairs {
 
 // Adds the products of the warp's groups in a stage, which has so many.
 template <int TYPE, int MT, int NT, int R>
-__device__ __forceinline__ void add_stage(const Tiles<Tile<MT, NT, R>> &tiles, uint32_t groups, uint32_t skew, const uint8_t *stage, uint32_t warp,
-                                          float (&sum)[R][MT][NT][4]) {
+__device__ __forceinline__ void add_stage(const Tiles<Tile<MT, NT, R>> &tiles, uint32_t groups, uint32_t skew,
+    const uint8_t *stage, uint32_t warp, float (&sum)[R][MT][NT][4]) {
     using T = Tile<MT, NT, R>;
     constexpr uint32_t STRIDE = row_stride(TYPE, T::GROUPS), SCALES = (code_bytes(TYPE) + high_bytes(TYPE)) * T::GROUPS;
     constexpr uint32_t BLOCKS = SCALES + scale_bytes(TYPE) * T::GROUPS, BLOCK = TYPE == Q6_K ? 2 : 4;
     if (warp * R >= groups) return;
     const uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, last = tiles.sizes.columns - 1;
-    const uint8_t *codes = stage + tiles.sizes.a_bytes, *meta = codes + tiles.sizes.columns * T::CODE_STRIDE, *row = stage + g * STRIDE;
-    const uint32_t column = T::COLS == 8 ? min(lane % 8, last) : lane % 8, even = T::COLS == 8 ? min(2 * t, last) : 2 * t;
+    const uint8_t *codes = stage + tiles.sizes.a_bytes, *meta = codes + tiles.sizes.columns * T::CODE_STRIDE,
+                  *row = stage + g * STRIDE;
+    const uint32_t column = T::COLS == 8 ? min(lane % 8, last) : lane % 8,
+                   even = T::COLS == 8 ? min(2 * t, last) : 2 * t;
     const uint32_t odd = T::COLS == 8 ? min(2 * t + 1, last) : 2 * t + 1;
     // Lanes of the upper half load the next eight columns, where there are some.
-    const uint32_t from = (uint32_t)__cvta_generic_to_shared(codes) + (column + (NT > 1 ? lane / 16 * 8 : 0)) * T::CODE_STRIDE + lane / 8 % 2 * 16;
+    const uint32_t from = (uint32_t)__cvta_generic_to_shared(codes) +
+        (column + (NT > 1 ? lane / 16 * 8 : 0)) * T::CODE_STRIDE + lane / 8 % 2 * 16;
     BlockFactors shared[MT][2];
     if constexpr (TYPE != Q8_0) {
         const uint8_t *block = row + BLOCKS + warp * R / 8 * BLOCK + skew;
@@ -249,7 +269,9 @@ __device__ __forceinline__ void add_stage(const Tiles<Tile<MT, NT, R>> &tiles, u
         for (int i = 0; i < 2 * MT; i++) {
             const uint8_t *at = row + 8 * i * STRIDE;
             if constexpr (TYPE == Q8_0) rows[i / 2][i % 2] = plain_factors(at + BLOCKS + 2 * index);
-            else rows[i / 2][i % 2] = load_factors<TYPE>(shared[i / 2][i % 2], Pairs<R>(at + SCALES + 2 * warp * R).of(r));
+            else
+                rows[i / 2][i % 2] =
+                    load_factors<TYPE>(shared[i / 2][i % 2], Pairs<R>(at + SCALES + 2 * warp * R).of(r));
         }
         uint32_t b[4];
 #pragma unroll
@@ -267,7 +289,9 @@ __device__ __forceinline__ void add_stage(const Tiles<Tile<MT, NT, R>> &tiles, u
     }
 }
 
-__device__ __forceinline__ float add_tree(const float (&v)[4]) { return __fadd_rn(__fadd_rn(v[0], v[1]), __fadd_rn(v[2], v[3])); }
+__device__ __forceinline__ float add_tree(const float (&v)[4]) {
+    return __fadd_rn(__fadd_rn(v[0], v[1]), __fadd_rn(v[2], v[3]));
+}
 
 template <int MT, int NT, int R>
 __device__ __forceinline__ float own_sum(const float (&sum)[R][MT][NT][4], int m, int n, int i) {
@@ -303,7 +327,8 @@ __device__ __forceinline__ void add_warps(const float (&sum)[R][MT][NT][4], floa
     }
 }
 
-// Adds the sums of passes: neighbours, then pairs. Those of earlier passes wait in `kept`; after the last pass `total` has all.
+// Adds the sums of passes: neighbours, then pairs. Those of earlier passes wait in `kept`; after the last pass `total`
+// has all.
 template <int H, int NT>
 __device__ __forceinline__ void join_passes(uint32_t pass, uint32_t last, float *kept, float (&total)[H][NT]) {
 #pragma unroll
@@ -320,7 +345,8 @@ __device__ __forceinline__ void join_passes(uint32_t pass, uint32_t last, float 
 
 // Outputs of weight rows that stand as they are.
 template <int MT, int NT, int R>
-__device__ __forceinline__ void put_sums(const Tiles<Tile<MT, NT, R>> &tiles, const Place &at, const float (&sum)[MT / 2][NT]) {
+__device__ __forceinline__ void put_sums(
+    const Tiles<Tile<MT, NT, R>> &tiles, const Place &at, const float (&sum)[MT / 2][NT]) {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const TensorArgs &args = tiles.args;
     const Segment &segment = args.segments[at.segment];
@@ -339,7 +365,8 @@ __device__ __forceinline__ void put_sums(const Tiles<Tile<MT, NT, R>> &tiles, co
 
 // Outputs of gated units. Where a tile has 16 of each kind of row, those of its first half wait for the second.
 template <int MT, int NT, int R>
-__device__ __forceinline__ void put_gated(const Tiles<Tile<MT, NT, R>> &tiles, const Place &at, const float (&sum)[MT / 2][NT], float *kept) {
+__device__ __forceinline__ void put_gated(
+    const Tiles<Tile<MT, NT, R>> &tiles, const Place &at, const float (&sum)[MT / 2][NT], float *kept) {
     using T = Tile<MT, NT, R>;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const TensorArgs &args = tiles.args;
@@ -387,7 +414,8 @@ __device__ __forceinline__ void multiply(const TensorArgs &args, const Shape &sh
     float *parts = reinterpret_cast<float *>(shared), *kept = parts + T::SUM_FLOATS + threadIdx.x;
     float *kept_half = kept + (T::KEPT - T::OUTPUTS) * WARPS * WARP;
     uint8_t *ring = shared + T::SUM_BYTES;
-    const uint32_t stages = min(MOST_STAGES, (dynamic_bytes - T::SUM_BYTES) / tiles.sizes.stage_bytes), end = stages * tiles.sizes.stage_bytes;
+    const uint32_t stages = min(MOST_STAGES, (dynamic_bytes - T::SUM_BYTES) / tiles.sizes.stage_bytes),
+                   end = stages * tiles.sizes.stage_bytes;
     Place ahead = tiles.first();
     for (uint32_t i = 0; i + 1 < stages; i++, tiles.advance(ahead)) {
         if (ahead.work < tiles.sizes.works) tiles.start_weights(ahead, ring + i * tiles.sizes.stage_bytes);
@@ -400,7 +428,9 @@ __device__ __forceinline__ void multiply(const TensorArgs &args, const Shape &sh
         commit_copies();
     }
     uint32_t taken = 0, filled = end - tiles.sizes.stage_bytes;
-    const auto after = [&](uint32_t place) { return place + tiles.sizes.stage_bytes == end ? 0 : place + tiles.sizes.stage_bytes; };
+    const auto after = [&](uint32_t place) {
+        return place + tiles.sizes.stage_bytes == end ? 0 : place + tiles.sizes.stage_bytes;
+    };
     const uint32_t warp = warp_number();
     Place at = tiles.first();
     while (at.work < tiles.sizes.works) {
@@ -409,7 +439,8 @@ __device__ __forceinline__ void multiply(const TensorArgs &args, const Shape &sh
         for (at.slice = 0; at.slice < tiles.sizes.slices; at.slice++) {
             wait_stage(stages);
             __syncthreads();
-            if (ahead.work < tiles.sizes.works) tiles.start_weights(ahead, ring + filled), tiles.start_columns(ahead, ring + filled);
+            if (ahead.work < tiles.sizes.works)
+                tiles.start_weights(ahead, ring + filled), tiles.start_columns(ahead, ring + filled);
             commit_copies();
             tiles.advance(ahead), filled = after(filled);
             const Piece piece = piece_of<T>(tiles.sizes.all, at.pass, at.slice);
@@ -433,8 +464,8 @@ __device__ __forceinline__ void multiply(const TensorArgs &args, const Shape &sh
     }
 }
 
-// The widest tiles need every register, and the code for compute capability 9.0 alone does with them; others walk over more tiles, which is right
-// for any number of blocks and needs less shared memory.
+// The widest tiles need every register, and the code for compute capability 9.0 alone does with them; others walk over
+// more tiles, which is right for any number of blocks and needs less shared memory.
 template <int ROWS, int COLUMNS, int GROUPS>
 __device__ __forceinline__ void multiply_tiles(const TensorArgs &args, const Shape &shape) {
 #if __CUDA_ARCH__ == 900
@@ -445,8 +476,9 @@ __device__ __forceinline__ void multiply_tiles(const TensorArgs &args, const Sha
 #endif
 }
 
-#define GEMM_I8(family, file, name, ROWS, COLUMNS, GROUPS)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(WARPS *WARP, COLUMNS == 8 ? 2 : 1) name(const __grid_constant__ TensorArgs args, Shape shape) { \
-        multiply_tiles<ROWS, COLUMNS, GROUPS>(args, shape);                                                                                    \
+#define GEMM_I8(family, file, name, ROWS, COLUMNS, GROUPS)                          \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, COLUMNS == 8 ? 2 : 1) \
+        name(const __grid_constant__ TensorArgs args, Shape shape) {                \
+        multiply_tiles<ROWS, COLUMNS, GROUPS>(args, shape);                         \
     }
 #include "kernels.def"

@@ -1,9 +1,11 @@
-// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, for up to eight rows of x and quantized matrices, on tensor cores.
+// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, for up to eight rows of x and quantized
+// matrices, on tensor cores.
 //
-// A block keeps all of x in shared memory, and its teams of eight warps walk over tiles of 16 weight rows. Each team has a ring of slices that a
-// warp of its own fills from before the block waits for its producers. A warp of a team multiplies four neighbouring groups of every slice, in
-// sums of their own; at the end of a tile these are added, then those of the warps: the order of `gemm_dp4a.cu` and `gemv_b1.cu`, where a lane stands
-// for what is a group of every slice here, so all give the same bits.
+// A block keeps all of x in shared memory, and its teams of eight warps walk over tiles of 16 weight rows. Each team
+// has a ring of slices that a warp of its own fills from before the block waits for its producers. A warp of a team
+// multiplies four neighbouring groups of every slice, in sums of their own; at the end of a tile these are added, then
+// those of the warps: the order of `gemm_dp4a.cu` and `gemv_b1.cu`, where a lane stands for what is a group of every
+// slice here, so all give the same bits.
 #include "gemm/segments.cuh"
 #include "ptx/mbarrier.cuh"
 #include "quant/activation.cuh"
@@ -17,7 +19,8 @@ constexpr uint32_t WARPS = 8, TEAMS = 2, TEAM = WARPS * WARP, CONSUMERS = TEAMS 
 constexpr uint32_t TILE_ROWS = 16, TILE_COLUMNS = 8;
 // Groups of a slice that a warp multiplies; rows of x have a multiple of them.
 constexpr uint32_t GROUPS = SLICE_GROUPS / WARPS;
-// Outputs of a unit of work: a tile, or where they are gated, as many as make an 8-bit block, of two tiles of each matrix.
+// Outputs of a unit of work: a tile, or where they are gated, as many as make an 8-bit block, of two tiles of each
+// matrix.
 constexpr uint32_t UNIT = 32;
 // Distances of columns of sums and, beyond their bytes, of activations, which keep banks apart.
 constexpr uint32_t SUM_STRIDE = 20, PAD = 16;
@@ -37,10 +40,14 @@ struct Tile {
 
 __device__ __forceinline__ bool is_gated(const TensorArgs &args) { return args.gated.x != nullptr; }
 
-__device__ __forceinline__ uint32_t units_of(const Segment &segment) { return (segment.matrix.rows + TILE_ROWS - 1) / TILE_ROWS; }
+__device__ __forceinline__ uint32_t units_of(const Segment &segment) {
+    return (segment.matrix.rows + TILE_ROWS - 1) / TILE_ROWS;
+}
 
 // Distance of weight rows in a stage of so many slices: an odd number of 16 bytes, which keeps banks apart.
-__device__ __forceinline__ uint32_t row_stride(uint32_t slice_bytes, uint32_t slices) { return (slices * slice_bytes / 16 | 1) * 16; }
+__device__ __forceinline__ uint32_t row_stride(uint32_t slice_bytes, uint32_t slices) {
+    return (slices * slice_bytes / 16 | 1) * 16;
+}
 
 __device__ __forceinline__ Layout lay_out(const TensorArgs &args, const Shape &shape) {
     Layout l{};
@@ -57,7 +64,8 @@ __device__ __forceinline__ Layout lay_out(const TensorArgs &args, const Shape &s
     for (l.stage_slices = MOST_SLICES; l.stage_slices > 0; l.stage_slices--) {
         l.stage_bytes = 0;
         for (uint32_t i = 0; i < args.count; i++) {
-            l.stage_bytes = max(l.stage_bytes, TILE_ROWS * row_stride(args.segments[i].matrix.slice_bytes, l.stage_slices));
+            l.stage_bytes =
+                max(l.stage_bytes, TILE_ROWS * row_stride(args.segments[i].matrix.slice_bytes, l.stage_slices));
         }
         l.stages = min(MOST_STAGES, (bytes - l.rings) / (TEAMS * l.stage_bytes));
         if (l.stages >= ENOUGH_STAGES || l.stage_slices == 1) break;
@@ -69,7 +77,8 @@ __device__ __forceinline__ Layout lay_out(const TensorArgs &args, const Shape &s
 __device__ __forceinline__ Tile tile_of(const TensorArgs &args, uint32_t unit, uint32_t tile) {
     if (is_gated(args)) return Tile{tile % 2, unit * UNIT + tile / 2 * TILE_ROWS};
     uint32_t segment = 0;
-    while (segment + 1 < args.count && unit >= units_of(args.segments[segment])) unit -= units_of(args.segments[segment++]);
+    while (segment + 1 < args.count && unit >= units_of(args.segments[segment]))
+        unit -= units_of(args.segments[segment++]);
     return Tile{segment, unit * TILE_ROWS};
 }
 
@@ -82,7 +91,8 @@ struct PipelineState {
 };
 
 // Fills a team's ring with the slices of all its tiles.
-__device__ void produce(const TensorArgs &args, const Layout &l, uint32_t ring, uint32_t full, uint32_t empty, uint32_t first, uint32_t step) {
+__device__ void produce(const TensorArgs &args, const Layout &l, uint32_t ring, uint32_t full, uint32_t empty,
+    uint32_t first, uint32_t step) {
     PipelineState turn;
     for (uint32_t unit = first; unit < l.units; unit += step) {
         for (uint32_t i = 0; i < l.tiles; i++) {
@@ -92,8 +102,8 @@ __device__ void produce(const TensorArgs &args, const Layout &l, uint32_t ring, 
             const uint8_t *first = m.data + (size_t)tile.row * m.row_bytes;
             for (uint32_t copied = 0; copied < m.row_bytes; copied += most) {
                 wait_phase(empty + 8 * turn.stage, turn.parity ^ 1);
-                copy_rows<TILE_ROWS>(ring + turn.stage * l.stage_bytes, stride, min(most, m.row_bytes - copied), full + 8 * turn.stage, first + copied,
-                                     m.row_bytes, m.rows - 1 - tile.row);
+                copy_rows<TILE_ROWS>(ring + turn.stage * l.stage_bytes, stride, min(most, m.row_bytes - copied),
+                    full + 8 * turn.stage, first + copied, m.row_bytes, m.rows - 1 - tile.row);
                 turn.advance(l.stages);
             }
         }
@@ -120,7 +130,8 @@ __device__ __forceinline__ void fetch_columns(const TensorArgs &args, const Layo
     wait_copies<0>();
 }
 
-// What a warp has of a slice of 16 rows: one row of factors for each half of the rows, and the codes of two groups at a time.
+// What a warp has of a slice of 16 rows: one row of factors for each half of the rows, and the codes of two groups at a
+// time.
 template <int TYPE>
 struct Slice {
     const uint8_t *rows[2];  // the lane's
@@ -135,7 +146,8 @@ struct Slice {
         high = code_bytes(TYPE) * groups + high_bytes(TYPE) * index;
         scales = (code_bytes(TYPE) + high_bytes(TYPE)) * groups + 2 * index;
         if constexpr (TYPE != Q8_0) {
-            const uint32_t at = (code_bytes(TYPE) + high_bytes(TYPE) + scale_bytes(TYPE)) * groups + index / 8 * (TYPE == Q6_K ? 2 : 4);
+            const uint32_t at =
+                (code_bytes(TYPE) + high_bytes(TYPE) + scale_bytes(TYPE)) * groups + index / 8 * (TYPE == Q6_K ? 2 : 4);
 #pragma unroll
             for (int i = 0; i < 2; i++) blocks[i] = load_block<TYPE>(rows[i] + at);
         }
@@ -198,10 +210,14 @@ struct Columns {
     __device__ __forceinline__ Columns(const Layout &l, const uint8_t *shared, uint32_t index) {
         const uint32_t lane = threadIdx.x % WARP, last = l.batch - 1;
         const uint8_t *factors = shared + l.factors + 8 * index;
-        codes = shared_address(shared) + min(lane % 8, last) * l.code_stride + (index + lane / 16) * 32 + lane / 8 % 2 * 16;
-        even = factors + min(lane % 4 * 2, last) * l.factor_stride, odd = factors + min(lane % 4 * 2 + 1, last) * l.factor_stride;
+        codes =
+            shared_address(shared) + min(lane % 8, last) * l.code_stride + (index + lane / 16) * 32 + lane / 8 % 2 * 16;
+        even = factors + min(lane % 4 * 2, last) * l.factor_stride,
+        odd = factors + min(lane % 4 * 2 + 1, last) * l.factor_stride;
     }
-    __device__ __forceinline__ void advance() { codes += 32 * SLICE_GROUPS, even += 8 * SLICE_GROUPS, odd += 8 * SLICE_GROUPS; }
+    __device__ __forceinline__ void advance() {
+        codes += 32 * SLICE_GROUPS, even += 8 * SLICE_GROUPS, odd += 8 * SLICE_GROUPS;
+    }
 };
 
 // Adds the products of the warp's groups.
@@ -218,7 +234,7 @@ __device__ __forceinline__ void add_slice(const Slice<TYPE> &slice, const Column
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const ColumnFactors factors[2] = {r ? ColumnFactors{even.z, even.w} : ColumnFactors{even.x, even.y},
-                                              r ? ColumnFactors{odd.z, odd.w} : ColumnFactors{odd.x, odd.y}};
+                r ? ColumnFactors{odd.z, odd.w} : ColumnFactors{odd.x, odd.y}};
             const uint32_t own[2] = {b[2 * r], b[2 * r + 1]};
             add_tile<TYPE>(sum[2 * pair + r], a[r], rows[r], own, factors);
         }
@@ -227,8 +243,8 @@ __device__ __forceinline__ void add_slice(const Slice<TYPE> &slice, const Column
 
 // Adds the products of a tile, whose stages come one after the other.
 template <int TYPE>
-__device__ __forceinline__ void add_tile_of(const Layout &l, uint32_t slice_bytes, const uint8_t *shared, const uint8_t *ring, uint32_t full,
-                                            uint32_t empty, PipelineState &turn, float (&sum)[GROUPS][4]) {
+__device__ __forceinline__ void add_tile_of(const Layout &l, uint32_t slice_bytes, const uint8_t *shared,
+    const uint8_t *ring, uint32_t full, uint32_t empty, PipelineState &turn, float (&sum)[GROUPS][4]) {
     const uint32_t index = threadIdx.x / WARP % WARPS * GROUPS, stride = row_stride(slice_bytes, l.stage_slices);
     const uint32_t stages = l.stages, stage_bytes = l.stage_bytes, slices = l.stage_slices;
     Columns columns(l, shared, index);
@@ -251,7 +267,8 @@ __device__ __forceinline__ void put_parts(const float (&sum)[GROUPS][4], float *
     const uint32_t warp = threadIdx.x / WARP % WARPS, lane = threadIdx.x % WARP;
     float *to = parts + warp * SUMS + lane % 4 * 2 * SUM_STRIDE + lane / 4;
 #pragma unroll
-    for (int i = 0; i < 4; i++) to[i % 2 * SUM_STRIDE + i / 2 * 8] = add_four(sum[0][i], sum[1][i], sum[2][i], sum[3][i]);
+    for (int i = 0; i < 4; i++)
+        to[i % 2 * SUM_STRIDE + i / 2 * 8] = add_four(sum[0][i], sum[1][i], sum[2][i], sum[3][i]);
 }
 
 __device__ __forceinline__ float add_parts(const float *parts, uint32_t row, uint32_t column) {
@@ -261,9 +278,10 @@ __device__ __forceinline__ float add_parts(const float *parts, uint32_t row, uin
     return __fadd_rn(add_four(v[0], v[1], v[2], v[3]), add_four(v[4], v[5], v[6], v[7]));
 }
 
-// Writes rows `row` and `row + 16` of a column's gated unit, by sixteen lanes with a row each, with their 8-bit block. The same bits as `emit_blocks`.
-__device__ __forceinline__ void put_gated(const TensorArgs &args, uint32_t batch, uint32_t column, uint32_t unit, uint32_t row, float low,
-                                          float high) {
+// Writes rows `row` and `row + 16` of a column's gated unit, by sixteen lanes with a row each, with their 8-bit block.
+// The same bits as `emit_blocks`.
+__device__ __forceinline__ void put_gated(
+    const TensorArgs &args, uint32_t batch, uint32_t column, uint32_t unit, uint32_t row, float low, float high) {
     const Activation &out = args.gated;
     const uint32_t rows = args.segments[0].matrix.rows;
     const size_t first = (size_t)column * rows + unit * UNIT;
@@ -271,7 +289,8 @@ __device__ __forceinline__ void put_gated(const TensorArgs &args, uint32_t batch
 #pragma unroll
     for (int step = 1; step < 16; step *= 2) largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, step));
     const BlockScale block = block_scale(largest);
-    const int8_t lower = (int8_t)(code_of(block, low) & block.bits), upper = (int8_t)(code_of(block, high) & block.bits);
+    const int8_t lower = (int8_t)(code_of(block, low) & block.bits),
+                 upper = (int8_t)(code_of(block, high) & block.bits);
     int sums[2] = {lower, upper};
 #pragma unroll
     for (int step = 1; step < 16; step *= 2) {
@@ -293,7 +312,8 @@ struct Kept {
 struct Output {
     float &first, &second;
 
-    __device__ __forceinline__ explicit Output(Kept &kept) : first(kept.first[threadIdx.x % TEAM]), second(kept.second[threadIdx.x % TEAM]) {}
+    __device__ __forceinline__ explicit Output(Kept &kept)
+        : first(kept.first[threadIdx.x % TEAM]), second(kept.second[threadIdx.x % TEAM]) {}
 
     __device__ __forceinline__ static uint32_t row() { return threadIdx.x % TILE_ROWS; }
     __device__ __forceinline__ static uint32_t column() { return threadIdx.x % TEAM / TILE_ROWS; }
@@ -314,7 +334,8 @@ struct Output {
         segment.out[(size_t)column() * rows + at] = segment.adds ? __fmaf_rn(segment.adds, v, first) : v;
     }
 
-    __device__ __forceinline__ void end_gated(const TensorArgs &args, uint32_t unit, uint32_t tile, uint32_t batch, float v) {
+    __device__ __forceinline__ void end_gated(
+        const TensorArgs &args, uint32_t unit, uint32_t tile, uint32_t batch, float v) {
         if (tile % 2 == 0) {
             first = v;
             return;
@@ -331,8 +352,8 @@ __device__ __forceinline__ void sync_team(uint32_t team) {
 }
 
 // Adds the products of the team's next tile; then all of its sums stand in `parts`.
-__device__ __forceinline__ void add_all(const Layout &l, const Matrix &m, const uint8_t *shared, const uint8_t *ring, uint32_t full, uint32_t empty,
-                                        uint32_t team, float *parts, PipelineState &turn) {
+__device__ __forceinline__ void add_all(const Layout &l, const Matrix &m, const uint8_t *shared, const uint8_t *ring,
+    uint32_t full, uint32_t empty, uint32_t team, float *parts, PipelineState &turn) {
     float sum[GROUPS][4] = {};
     switch (m.dtype) {
         case Q8_0: add_tile_of<Q8_0>(l, m.slice_bytes, shared, ring, full, empty, turn, sum); break;
@@ -346,7 +367,8 @@ __device__ __forceinline__ void add_all(const Layout &l, const Matrix &m, const 
     sync_team(team);
 }
 
-extern "C" __global__ void __launch_bounds__(TEAMS *(TEAM + WARP), 1) gemm_i8_resident(const __grid_constant__ TensorArgs args, Shape shape) {
+extern "C" __global__ void __launch_bounds__(TEAMS *(TEAM + WARP), 1)
+    gemm_i8_resident(const __grid_constant__ TensorArgs args, Shape shape) {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ __align__(8) uint64_t barriers[TEAMS][2 * MOST_STAGES];
     __shared__ float parts[TEAMS][WARPS * SUMS];

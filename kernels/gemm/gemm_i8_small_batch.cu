@@ -1,11 +1,14 @@
-// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, for two to four rows of x and quantized matrices, on integer matrix instructions.
+// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, for two to four rows of x and quantized
+// matrices, on integer matrix instructions.
 //
-// A tile has 16 or 32 weight rows, a gated unit two of the latter. A block has one tile at a time, and no more than half of an SM, so that the next
-// kernel's weights come while it multiplies. Stages of a tile's rows and a slice of columns come through a ring, the first ones from before the block
-// waits for its producers. A warp multiplies four groups of each slice: a lane unpacks a group of two rows, t of the four, and each column of an
-// instruction has one row's activations of one group and zeros for the others, so that the lane gets the sums of the group whose scales it has. At
-// the end of a tile the sums of the groups are added; then other warps add those of the warps: the order of `gemm_dp4a.cu` and `gemv_b1.cu`,
-// where a lane stands for what is a group of every slice here, so all give the same bits.
+// A tile has 16 or 32 weight rows, a gated unit two of the latter. A block has one tile at a time, and no more than
+// half of an SM, so that the next kernel's weights come while it multiplies. Stages of a tile's rows and a slice of
+// columns come through a ring, the first ones from before the block waits for its producers. A warp multiplies four
+// groups of each slice: a lane unpacks a group of two rows, t of the four, and each column of an instruction has one
+// row's activations of one group and zeros for the others, so that the lane gets the sums of the group whose scales it
+// has. At the end of a tile the sums of the groups are added; then other warps add those of the warps: the order of
+// `gemm_dp4a.cu` and `gemv_b1.cu`, where a lane stands for what is a group of every slice here, so all give the same
+// bits.
 #include "gemm/pipeline.cuh"
 #include "quant/activation.cuh"
 #include "quant/mma_operands.cuh"
@@ -39,7 +42,8 @@ struct Tile {
     static constexpr uint32_t SUM_STRIDE = 48, SUM_BYTES = TEAM_WARPS * N * SUM_STRIDE * 4;
     // Columns that a warp finishes.
     static constexpr uint32_t OWN = (N + FINISHERS - 1) / FINISHERS;
-    static constexpr uint32_t X_BYTES = N * (CODE_STRIDE + FACTOR_STRIDE), SLOTS = X_ROOM / X_BYTES < 2 ? 2 : X_ROOM / X_BYTES;
+    static constexpr uint32_t X_BYTES = N * (CODE_STRIDE + FACTOR_STRIDE),
+                              SLOTS = X_ROOM / X_BYTES < 2 ? 2 : X_ROOM / X_BYTES;
 };
 
 // How a launch is divided, and shared addresses.
@@ -49,7 +53,8 @@ struct Schedule {
     uint32_t batch, units, tiles, slices, stage_bytes, stages, slots;  // tiles of a unit
     uint32_t sums, x, ring, full, empty, x_full, x_empty, ready, taken;
 
-    __device__ __forceinline__ Schedule(const TensorArgs &args, const Shape &shape, uint32_t shared, uint32_t barriers) : args(args) {
+    __device__ __forceinline__ Schedule(const TensorArgs &args, const Shape &shape, uint32_t shared, uint32_t barriers)
+        : args(args) {
         batch = args.on_outputs ? shape.outputs : shape.rows;
         tiles = is_gated() ? 2 : 1, units = 0;
         uint32_t most = 0;
@@ -65,14 +70,19 @@ struct Schedule {
         asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
         sums = shared, x = sums + T::SUM_BYTES, ring = x + slots * T::X_BYTES;
         stages = min(MOST_STAGES, (bytes - (ring - shared)) / stage_bytes);
-        full = barriers, empty = full + 8 * MOST_STAGES, x_full = empty + 8 * MOST_STAGES, x_empty = x_full + 8 * MOST_SLOTS;
+        full = barriers, empty = full + 8 * MOST_STAGES, x_full = empty + 8 * MOST_STAGES,
+        x_empty = x_full + 8 * MOST_SLOTS;
         ready = x_empty + 8 * MOST_SLOTS, taken = ready + 8;
     }
     __device__ __forceinline__ bool is_gated() const { return args.gated.x != nullptr; }
     // Whether all slices of x stay where they are.
     __device__ __forceinline__ bool is_resident() const { return slots >= slices; }
-    __device__ __forceinline__ uint32_t groups_of(uint32_t slice) const { return min((uint32_t)SLICE_GROUPS, args.cols / 32 - slice * SLICE_GROUPS); }
-    __device__ __forceinline__ TileCoord coord_of(uint32_t unit, uint32_t tile) const { return coord_of_tile<T::ROWS>(args, tiles * unit + tile); }
+    __device__ __forceinline__ uint32_t groups_of(uint32_t slice) const {
+        return min((uint32_t)SLICE_GROUPS, args.cols / 32 - slice * SLICE_GROUPS);
+    }
+    __device__ __forceinline__ TileCoord coord_of(uint32_t unit, uint32_t tile) const {
+        return coord_of_tile<T::ROWS>(args, tiles * unit + tile);
+    }
     // Calls `f` with every tile of the block.
     template <typename F>
     __device__ __forceinline__ void each_tile(const F &f) const {
@@ -107,11 +117,14 @@ __device__ __forceinline__ void bring_weights(const Schedule<T> &plan) {
                 announce(barrier, T::ROWS * bytes);
 #pragma unroll
                 for (uint32_t m = 0; m < T::MINE; m++) {
-                    const uint8_t *one = first + (size_t)slice * slice_bytes + m * step, *other = second + (size_t)slice * slice_bytes + m * step;
+                    const uint8_t *one = first + (size_t)slice * slice_bytes + m * step,
+                                  *other = second + (size_t)slice * slice_bytes + m * step;
 #pragma unroll
-                    for (uint32_t r = 0; r < 8; r++) copy_run(to + (16 * m + r) * stride, one + r * row_bytes, bytes, barrier);
+                    for (uint32_t r = 0; r < 8; r++)
+                        copy_run(to + (16 * m + r) * stride, one + r * row_bytes, bytes, barrier);
 #pragma unroll
-                    for (uint32_t r = 0; r < 8; r++) copy_run(to + (16 * m + 8 + r) * stride, other + r * row_bytes, bytes, barrier);
+                    for (uint32_t r = 0; r < 8; r++)
+                        copy_run(to + (16 * m + 8 + r) * stride, other + r * row_bytes, bytes, barrier);
                 }
             }
             __syncwarp();
@@ -127,7 +140,8 @@ __device__ __forceinline__ void copy_row(const Schedule<T> &plan, uint32_t slot,
     const size_t group = row * (cols / 32) + slice * SLICE_GROUPS;
     announce(plan.x_full + 8 * slot, groups * (32 + sizeof(Meta)));
     copy_written(to + row * CODE_STRIDE, plan.args.x.q + group * 32, groups * 32, plan.x_full + 8 * slot);
-    copy_written(to + T::COLS * CODE_STRIDE + row * FACTOR_STRIDE, plan.args.x.meta + group, groups * sizeof(Meta), plan.x_full + 8 * slot);
+    copy_written(to + T::COLS * CODE_STRIDE + row * FACTOR_STRIDE, plan.args.x.meta + group, groups * sizeof(Meta),
+        plan.x_full + 8 * slot);
 }
 
 // The first slices of x, whose rows the warps that multiply copy in turn.
@@ -172,8 +186,8 @@ __device__ __forceinline__ void bring_columns(const Schedule<T> &plan) {
     });
 }
 
-// The lane's words of activations: column c of a pair's instructions has row c % 2 of group c / 2, which only one of four lanes has words of. The words
-// of all others are 0, and stay so.
+// The lane's words of activations: column c of a pair's instructions has row c % 2 of group c / 2, which only one of
+// four lanes has words of. The words of all others are 0, and stay so.
 template <class T>
 struct Columns {
     uint32_t words[T::PAIRS][8] = {};
@@ -190,10 +204,11 @@ struct Columns {
         for (uint32_t pair = 0; pair < T::PAIRS; pair++) {
 #pragma unroll
             for (uint32_t h = 0; h < 2; h++) {
-                uint32_t(&w)[8] = words[pair];
-                asm volatile("{\n.reg .pred mine;\nsetp.ne.u32 mine, %4, 0;\n@mine ld.shared.v4.b32 {%0, %1, %2, %3}, [%5];\n}"
-                             : "+r"(w[4 * h]), "+r"(w[4 * h + 1]), "+r"(w[4 * h + 2]), "+r"(w[4 * h + 3])
-                             : "r"(is_mine), "r"(slot + place + 2 * pair * CODE_STRIDE + 16 * h));
+                uint32_t (&w)[8] = words[pair];
+                asm volatile(
+                    "{\n.reg .pred mine;\nsetp.ne.u32 mine, %4, 0;\n@mine ld.shared.v4.b32 {%0, %1, %2, %3}, [%5];\n}"
+                    : "+r"(w[4 * h]), "+r"(w[4 * h + 1]), "+r"(w[4 * h + 2]), "+r"(w[4 * h + 3])
+                    : "r"(is_mine), "r"(slot + place + 2 * pair * CODE_STRIDE + 16 * h));
             }
         }
     }
@@ -213,7 +228,8 @@ __device__ __forceinline__ void unpack(const Raw<TYPE> &raw, uint32_t (&w)[8]) {
         } else {
             w[i] = raw.words[i] & 0x0f0f0f0f, w[4 + i] = raw.words[i] >> 4 & 0x0f0f0f0f;
         }
-        if constexpr (TYPE == Q5_K) w[i] |= raw.high[0] << (4 - i) & 0x10101010, w[4 + i] |= raw.high[0] >> i & 0x10101010;
+        if constexpr (TYPE == Q5_K)
+            w[i] |= raw.high[0] << (4 - i) & 0x10101010, w[4 + i] |= raw.high[0] >> i & 0x10101010;
         if constexpr (TYPE == Q6_K) {
             const int by = 4 - 2 * i;
             w[i] |= (by < 0 ? raw.high[0] >> -by : raw.high[0] << by) & 0x30303030;
@@ -229,22 +245,27 @@ __device__ __forceinline__ RowFactors factors_of(const Raw<TYPE> &raw) {
 }
 
 // c += the products of eight values of each group.
-__device__ __forceinline__ void multiply_add(int (&c)[4], const uint32_t (&first)[8], const uint32_t (&second)[8], const uint32_t (&x)[8], int word) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+__device__ __forceinline__ void multiply_add(
+    int (&c)[4], const uint32_t (&first)[8], const uint32_t (&second)[8], const uint32_t (&x)[8], int word) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(first[word]), "r"(second[word]), "r"(first[word + 1]), "r"(second[word + 1]), "r"(x[word]), "r"(x[word + 1]));
+        : "r"(first[word]), "r"(second[word]), "r"(first[word + 1]), "r"(second[word + 1]), "r"(x[word]),
+        "r"(x[word + 1]));
 }
 
 // The products of a stage. `factors` is where those of the lane's group of x are.
 template <int TYPE, class T>
-__device__ __forceinline__ void add_stage(Sums<T> &sum, const Columns<T> &columns, const Places &p, uint32_t at, uint32_t factors) {
+__device__ __forceinline__ void add_stage(
+    Sums<T> &sum, const Columns<T> &columns, const Places &p, uint32_t at, uint32_t factors) {
 #pragma unroll
     for (uint32_t m = 0; m < T::MINE; m++) {
         uint32_t first[8], second[8];
         RowFactors rows[2];
         {
             Raw<TYPE> raw[2];
-            load_raw(raw[0], p, at + m * 16 * stage_stride(TYPE)), load_raw(raw[1], p, at + (m * 16 + 8) * stage_stride(TYPE));
+            load_raw(raw[0], p, at + m * 16 * stage_stride(TYPE)),
+                load_raw(raw[1], p, at + (m * 16 + 8) * stage_stride(TYPE));
             unpack(raw[0], first), unpack(raw[1], second);
             rows[0] = factors_of(raw[0]), rows[1] = factors_of(raw[1]);
         }
@@ -257,13 +278,16 @@ __device__ __forceinline__ void add_stage(Sums<T> &sum, const Columns<T> &column
                 const uint2 meta = load_shared_as<uint2>(factors + (2 * pair + i) * FACTOR_STRIDE);
                 columns_of[i].scale = __uint_as_float(meta.x);
                 if constexpr (TYPE == Q6_K) {
-                    low[i] = low[2 + i] = INTEGER_BITS - 32 * (short)meta.y, high[i] = high[2 + i] = INTEGER_BITS - 32 * ((int)meta.y >> 16);
+                    low[i] = low[2 + i] = INTEGER_BITS - 32 * (short)meta.y,
+                    high[i] = high[2 + i] = INTEGER_BITS - 32 * ((int)meta.y >> 16);
                 } else {
                     low[i] = low[2 + i] = INTEGER_BITS;
-                    if constexpr (has_min(TYPE)) columns_of[i].sum = __fsub_rn(__int_as_float(__dp2a_lo((int)meta.y, 0x0101, INTEGER_BITS)), INTEGER_BASE);
+                    if constexpr (has_min(TYPE))
+                        columns_of[i].sum =
+                            __fsub_rn(__int_as_float(__dp2a_lo((int)meta.y, 0x0101, INTEGER_BITS)), INTEGER_BASE);
                 }
             }
-            const uint32_t(&own)[8] = columns.words[pair];
+            const uint32_t (&own)[8] = columns.words[pair];
             multiply_add(low, first, second, own, 0), multiply_add(low, first, second, own, 2);
             if constexpr (has_halves(TYPE)) {
                 multiply_add(high, first, second, own, 4), multiply_add(high, first, second, own, 6);
@@ -280,7 +304,8 @@ __device__ __forceinline__ void add_stage(Sums<T> &sum, const Columns<T> &column
 
 // The warp's products of a tile.
 template <int TYPE, class T>
-__device__ __forceinline__ void sum_tile(const Schedule<T> &plan, PipelineState &turn, PipelineState &x_turn, Columns<T> &columns, Sums<T> &sum) {
+__device__ __forceinline__ void sum_tile(
+    const Schedule<T> &plan, PipelineState &turn, PipelineState &x_turn, Columns<T> &columns, Sums<T> &sum) {
     const uint32_t warp = warp_number(), factors = T::COLS * CODE_STRIDE + (warp * 4 + threadIdx.x % 4) * sizeof(Meta);
     const bool is_resident = plan.is_resident();
 #pragma unroll 1
@@ -292,7 +317,8 @@ __device__ __forceinline__ void sum_tile(const Schedule<T> &plan, PipelineState 
         wait_phase(plan.x_full + 8 * slot, is_resident ? 0 : x_turn.parity);
         if (has_columns) columns.load(x);
         wait_phase(plan.full + 8 * turn.stage, turn.parity);
-        if (has_columns) add_stage<TYPE, T>(sum, columns, places, plan.ring + turn.stage * plan.stage_bytes, x + factors);
+        if (has_columns)
+            add_stage<TYPE, T>(sum, columns, places, plan.ring + turn.stage * plan.stage_bytes, x + factors);
         __syncwarp();
         if (threadIdx.x % WARP == 0) {
             arrive(plan.empty + 8 * turn.stage);
@@ -303,7 +329,8 @@ __device__ __forceinline__ void sum_tile(const Schedule<T> &plan, PipelineState 
     }
 }
 
-// Of two values that a lane has, and another one that differs from it in bit STEP of its number, the sum of both lanes' first or second.
+// Of two values that a lane has, and another one that differs from it in bit STEP of its number, the sum of both lanes'
+// first or second.
 template <int STEP>
 __device__ __forceinline__ float share(float first, float second) {
     const bool is_second = threadIdx.x & STEP;
@@ -311,7 +338,9 @@ __device__ __forceinline__ float share(float first, float second) {
     return __fadd_rn(is_second ? second : first, other);
 }
 
-__device__ __forceinline__ void store_shared(uint32_t at, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory"); }
+__device__ __forceinline__ void store_shared(uint32_t at, float v) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
 
 // Leaves the warp's sums where those that finish tiles find them, once those of the tile before have been taken.
 template <class T>
@@ -330,7 +359,8 @@ __device__ __forceinline__ void leave(const Schedule<T> &plan, const Sums<T> &su
         }
         if constexpr (T::MINE == 2) {
 #pragma unroll
-            for (uint32_t i = 0; i < 2; i++) store_shared(to + (2 * pair + i) * T::SUM_STRIDE * 4, share<2>(v[0][i], v[1][i]));
+            for (uint32_t i = 0; i < 2; i++)
+                store_shared(to + (2 * pair + i) * T::SUM_STRIDE * 4, share<2>(v[0][i], v[1][i]));
         } else {
             store_shared(to + (2 * pair + t / 2) * T::SUM_STRIDE * 4, share<2>(v[0][0], v[0][1]));
         }
@@ -345,7 +375,8 @@ __device__ __forceinline__ float add_up(const Schedule<T> &plan, uint32_t column
     float v[TEAM_WARPS];
     const uint32_t from = plan.sums + (column * T::SUM_STRIDE + row) * 4;
 #pragma unroll
-    for (uint32_t w = 0; w < TEAM_WARPS; w++) v[w] = __uint_as_float(load_shared_as<uint32_t>(from + w * T::COLS * T::SUM_STRIDE * 4));
+    for (uint32_t w = 0; w < TEAM_WARPS; w++)
+        v[w] = __uint_as_float(load_shared_as<uint32_t>(from + w * T::COLS * T::SUM_STRIDE * 4));
     return __fadd_rn(add_four(v[0], v[1], v[2], v[3]), add_four(v[4], v[5], v[6], v[7]));
 }
 
@@ -381,7 +412,8 @@ __device__ __forceinline__ void finish_tiles(const Schedule<T> &plan) {
             if (plan.is_gated()) {
                 // The first sixteen units of a block, then the others.
                 const uint32_t own = lane / 8 % 2 * 16 + lane % 8;
-                const float v = gated(args.unit, __fmul_rn(add_up(plan, column, own), factor[i]), __fmul_rn(add_up(plan, column, own + 8), factor[i]));
+                const float v = gated(args.unit, __fmul_rn(add_up(plan, column, own), factor[i]),
+                    __fmul_rn(add_up(plan, column, own + 8), factor[i]));
                 if (tile == 0) kept[i] = v;
                 else emit_blocks(args.gated, column, at.row - 16 + lane, rows, lane < 16 ? kept[i] : v);
                 continue;
@@ -439,14 +471,16 @@ __device__ __forceinline__ void gemm_i8_small_batch(const TensorArgs &args, cons
     });
 }
 
-#define GEMM_I8_SMALL_BATCH(family, file, name, N, TILES)                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS, DEALS ? 2 : 1) name(const __grid_constant__ TensorArgs args, Shape shape) { \
-        gemm_i8_small_batch<Tile<N, TILES>>(args, shape);                                                                        \
+#define GEMM_I8_SMALL_BATCH(family, file, name, N, TILES)                \
+    extern "C" __global__ void __launch_bounds__(THREADS, DEALS ? 2 : 1) \
+        name(const __grid_constant__ TensorArgs args, Shape shape) {     \
+        gemm_i8_small_batch<Tile<N, TILES>>(args, shape);                \
     }
 
 #else
 
-#define GEMM_I8_SMALL_BATCH(family, file, name, N, TILES) extern "C" __global__ void name(const __grid_constant__ TensorArgs, Shape) {}
+#define GEMM_I8_SMALL_BATCH(family, file, name, N, TILES) \
+    extern "C" __global__ void name(const __grid_constant__ TensorArgs, Shape) {}
 
 #endif
 

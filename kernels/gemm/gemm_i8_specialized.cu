@@ -1,13 +1,15 @@
-// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, for many rows of x and quantized matrices, on tensor cores.
+// out = x * matrix^T (+ bias) (+ out), or the gated unit of two products, for many rows of x and quantized matrices, on
+// tensor cores.
 //
-// A block computes a tile of weight rows times rows of x, its warps parts of that tile. It walks over the 32 group lanes of slices in quads: a
-// pass takes the four groups of a quad of every slice, in order, into four sums an output, which are added in pairs at its end. Sums of
-// quads wait in shared memory for their neighbours, those for theirs, and so on. That is the order of `gemm_dp4a.cu` and `gemv_b1.cu`, where a lane
-// stands for what is a group of every slice here, so all give the same bits. Where tiles are few, the blocks of a cluster divide the quads of
-// one and add their sums at the end, in the same order.
+// A block computes a tile of weight rows times rows of x, its warps parts of that tile. It walks over the 32 group
+// lanes of slices in quads: a pass takes the four groups of a quad of every slice, in order, into four sums an output,
+// which are added in pairs at its end. Sums of quads wait in shared memory for their neighbours, those for theirs, and
+// so on. That is the order of `gemm_dp4a.cu` and `gemv_b1.cu`, where a lane stands for what is a group of every slice
+// here, so all give the same bits. Where tiles are few, the blocks of a cluster divide the quads of one and add their
+// sums at the end, in the same order.
 //
-// Codes come to shared memory through a ring; scales pass through registers and stand there as floats. The first weights start before the
-// block waits for its producers.
+// Codes come to shared memory through a ring; scales pass through registers and stand there as floats. The first
+// weights start before the block waits for its producers.
 #include "gemm/producer.cuh"
 #include "ptx/cluster.cuh"
 #include "quant/activation.cuh"
@@ -25,7 +27,9 @@ using Sums = float[QUAD][T::MT][T::NT][4];
 struct Operands {
     uint32_t rows, columns, row_factors, factors;
 
-    __device__ __forceinline__ Operands in(uint32_t stage) const { return Operands{stage + rows, stage + columns, stage + row_factors, stage + factors}; }
+    __device__ __forceinline__ Operands in(uint32_t stage) const {
+        return Operands{stage + rows, stage + columns, stage + row_factors, stage + factors};
+    }
 };
 
 template <class T>
@@ -34,7 +38,8 @@ __device__ __forceinline__ Operands operands_of(uint32_t stride) {
     const uint32_t row = warp / T::WARP_COLS * 16 * T::MT, column = warp % T::WARP_COLS * 8 * T::NT;
     // Lanes of the upper half load the next eight columns.
     const uint32_t columns = 16 + (column + lane % 8 + lane / 16 * 8) * T::CODE_STRIDE + lane / 8 % 2 * 16;
-    return Operands{T::ROWS_AT + (row + lane) * stride, columns, T::ROW_FACTORS_AT + 8 * row + 16 * g, T::COLUMN_FACTORS_AT + 8 * column + 16 * t};
+    return Operands{T::ROWS_AT + (row + lane) * stride, columns, T::ROW_FACTORS_AT + 8 * row + 16 * g,
+        T::COLUMN_FACTORS_AT + 8 * column + 16 * t};
 }
 
 // Adds the products of one group of a stage.
@@ -81,7 +86,8 @@ __device__ __forceinline__ float4 add_quads(const float4 &a, const float4 &b) {
     return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
 }
 
-// Adds a quad's four sums, and what waits for them; leaves the result for its neighbour, or after the last pass in shared memory for all.
+// Adds a quad's four sums, and what waits for them; leaves the result for its neighbour, or after the last pass in
+// shared memory for all.
 template <class T>
 __device__ __forceinline__ void join_pass(uint32_t pass, const Sums<T> &sum, float *shared) {
     float4 *waiting = reinterpret_cast<float4 *>(shared) + threadIdx.x;
@@ -93,7 +99,8 @@ __device__ __forceinline__ void join_pass(uint32_t pass, const Sums<T> &sum, flo
         const int m = i / T::NT, n = i % T::NT;
         float v[4];
 #pragma unroll
-        for (int k = 0; k < 4; k++) v[k] = __fadd_rn(__fadd_rn(sum[0][m][n][k], sum[1][m][n][k]), __fadd_rn(sum[2][m][n][k], sum[3][m][n][k]));
+        for (int k = 0; k < 4; k++)
+            v[k] = __fadd_rn(__fadd_rn(sum[0][m][n][k], sum[1][m][n][k]), __fadd_rn(sum[2][m][n][k], sum[3][m][n][k]));
         all[i] = make_float4(v[0], v[1], v[2], v[3]);
     }
     const auto place = [&](int level, int i) -> float4 & { return waiting[(level * T::OUTPUTS / 4 + i) * T::THREADS]; };
@@ -110,7 +117,8 @@ __device__ __forceinline__ void join_pass(uint32_t pass, const Sums<T> &sum, flo
     }
     if (!is_last) return;
     wait_for_warps<T>();
-    float *to = shared + (warp % T::WARP_COLS * 8 * T::NT + lane % 4 * 2) * T::SUM_STRIDE + warp / T::WARP_COLS * 16 * T::MT + lane / 4;
+    float *to = shared + (warp % T::WARP_COLS * 8 * T::NT + lane % 4 * 2) * T::SUM_STRIDE +
+        warp / T::WARP_COLS * 16 * T::MT + lane / 4;
 #pragma unroll
     for (int i = 0; i < T::OUTPUTS / 4; i++) {
         const int m = i / T::NT, n = i % T::NT;
@@ -119,7 +127,8 @@ __device__ __forceinline__ void join_pass(uint32_t pass, const Sums<T> &sum, flo
     }
 }
 
-// Waits for the warps that multiply, in all blocks of the cluster; what each wrote to its shared memory is visible then.
+// Waits for the warps that multiply, in all blocks of the cluster; what each wrote to its shared memory is visible
+// then.
 template <class T>
 __device__ __forceinline__ void wait_for_cluster(uint32_t barrier, uint32_t parity) {
     wait_for_warps<T>();
@@ -135,25 +144,27 @@ __device__ __forceinline__ float total(const float *own) {
         return *own;
     } else {
 #if __CUDA_ARCH__ >= 900
-    float v[T::SPLIT];
+        float v[T::SPLIT];
 #pragma unroll
-    for (uint32_t i = 0; i < T::SPLIT; i++) v[i] = load_from(i, shared_address(own));
+        for (uint32_t i = 0; i < T::SPLIT; i++) v[i] = load_from(i, shared_address(own));
 #pragma unroll
-    for (uint32_t step = 1; step < T::SPLIT; step *= 2) {
+        for (uint32_t step = 1; step < T::SPLIT; step *= 2) {
 #pragma unroll
-        for (uint32_t i = 0; i < T::SPLIT; i += 2 * step) v[i] = __fadd_rn(v[i], v[i + step]);
-    }
-    return v[0];
+            for (uint32_t i = 0; i < T::SPLIT; i += 2 * step) v[i] = __fadd_rn(v[i], v[i + step]);
+        }
+        return v[0];
 #else
-    return 0.0f;
+        return 0.0f;
 #endif
     }
 }
 
-// Outputs of a warp: a unit of rows for some of the block's columns of a tile. All of them begin together, so that none waits for another.
+// Outputs of a warp: a unit of rows for some of the block's columns of a tile. All of them begin together, so that none
+// waits for another.
 template <class T, bool GATED>
 struct Outputs {
-    static constexpr uint32_t WARPS = T::THREADS / WARP, COLS = T::COLS / T::SPLIT, UNITS = T::ROWS / UNIT / (GATED ? 2 : 1);
+    static constexpr uint32_t WARPS = T::THREADS / WARP, COLS = T::COLS / T::SPLIT,
+                              UNITS = T::ROWS / UNIT / (GATED ? 2 : 1);
     static constexpr uint32_t STEP = WARPS / UNITS, TIMES = COLS / STEP, AT_ONCE = T::COLS < 32 ? 1 : TIMES;
     static_assert(WARPS % UNITS == 0 && TIMES <= WARP, "a lane for each column");
     const TensorArgs &args;
@@ -161,9 +172,11 @@ struct Outputs {
     float factors;     // of the columns, one a lane
     uint32_t column, batch, row, rows;
 
-    __device__ __forceinline__ Outputs(const Tiles<T> &tiles, const TileCoord &at, const float *shared) : args(tiles.args), batch(tiles.batch()) {
+    __device__ __forceinline__ Outputs(const Tiles<T> &tiles, const TileCoord &at, const float *shared)
+        : args(tiles.args), batch(tiles.batch()) {
         const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, local = tiles.rank() * COLS + warp / UNITS;
-        rows = args.segments[at.segment].matrix.rows, row = at.row + warp % UNITS * UNIT + lane, column = at.column + local;
+        rows = args.segments[at.segment].matrix.rows, row = at.row + warp % UNITS * UNIT + lane,
+        column = at.column + local;
         own = shared + local * T::SUM_STRIDE + warp % UNITS * UNIT + lane;
         const uint32_t mine = column + lane * STEP;
         factors = args.x.factors != nullptr && lane < TIMES && mine < batch ? args.x.factors[mine] : 1.0f;
@@ -205,7 +218,8 @@ struct Outputs {
             int q[AT_ONCE], sums[AT_ONCE];
             BlockScale block[AT_ONCE];
 #pragma unroll
-            for (uint32_t k = 0; k < AT_ONCE; k++) v[k] = gated(args.unit, sum(first + k, 0), sum(first + k, T::ROWS / 2));
+            for (uint32_t k = 0; k < AT_ONCE; k++)
+                v[k] = gated(args.unit, sum(first + k, 0), sum(first + k, T::ROWS / 2));
 #pragma unroll
             for (uint32_t k = 0; k < AT_ONCE; k++) largest[k] = __reduce_max_sync(ALL_LANES, magnitude(v[k]));
 #pragma unroll
@@ -222,7 +236,9 @@ struct Outputs {
                 if (args.gated.q == nullptr) continue;
                 args.gated.q[at] = (int8_t)q[k];
                 const short lower = (short)sums[k];
-                if (lane == 0) args.gated.meta[at / WARP] = Meta{block[k].scale, make_short2(lower, (short)((sums[k] - lower) >> 16))};
+                if (lane == 0)
+                    args.gated.meta[at / WARP] =
+                        Meta{block[k].scale, make_short2(lower, (short)((sums[k] - lower) >> 16))};
             }
         }
     }
@@ -296,11 +312,13 @@ __device__ __forceinline__ void multiply(const TensorArgs &args, const Shape &sh
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(dynamic_bytes));
     const Ring ring(shared_address(shared) + T::SUM_BYTES, tiles.stage_bytes(), dynamic_bytes - T::SUM_BYTES);
     const uint32_t own = ring.first + threadIdx.x * ring.each;
-    if (threadIdx.x < MOST_STAGES && own < ring.end) make_barrier(own, COPIERS + COPIERS / WARP), make_barrier(own + 8, T::THREADS / WARP);
+    if (threadIdx.x < MOST_STAGES && own < ring.end)
+        make_barrier(own, COPIERS + COPIERS / WARP), make_barrier(own + 8, T::THREADS / WARP);
     if (threadIdx.x == 0) make_barrier(ring.first - 16, T::SPLIT);
     __syncthreads();
 #if __CUDA_ARCH__ >= 900
-    if constexpr (T::SPLIT > 1) asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    if constexpr (T::SPLIT > 1)
+        asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 #endif
     if (threadIdx.x >= T::THREADS) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -315,8 +333,8 @@ __device__ __forceinline__ void multiply(const TensorArgs &args, const Shape &sh
     }
 }
 
-// Only code for compute capability 9.0 alone may divide registers between warps as the widest tiles need it. Others walk over more and smaller
-// tiles, which is right for any number of blocks and needs less shared memory.
+// Only code for compute capability 9.0 alone may divide registers between warps as the widest tiles need it. Others
+// walk over more and smaller tiles, which is right for any number of blocks and needs less shared memory.
 template <class T>
 __device__ __forceinline__ void multiply_specialized(const TensorArgs &args, const Shape &shape) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -338,14 +356,17 @@ constexpr int FEW_BLOCKS = 2;
 constexpr int FEW_BLOCKS = 1;
 #endif
 
-extern "C" __global__ void __launch_bounds__(384, 1) gemm_i8_specialized_64_1(const __grid_constant__ TensorArgs args, Shape shape) {
+extern "C" __global__ void __launch_bounds__(384, 1)
+    gemm_i8_specialized_64_1(const __grid_constant__ TensorArgs args, Shape shape) {
     multiply_specialized<Tile<128, 64, 4, 2, 1>>(args, shape);
 }
 
-extern "C" __global__ void CLUSTER(2) __launch_bounds__(384, 1) gemm_i8_specialized_64_2(const __grid_constant__ TensorArgs args, Shape shape) {
+extern "C" __global__ void CLUSTER(2) __launch_bounds__(384, 1)
+    gemm_i8_specialized_64_2(const __grid_constant__ TensorArgs args, Shape shape) {
     multiply_specialized<Tile<128, 64, 4, 2, 2>>(args, shape);
 }
 
-extern "C" __global__ void CLUSTER(8) __launch_bounds__(256, FEW_BLOCKS) gemm_i8_specialized_32_8(const __grid_constant__ TensorArgs args, Shape shape) {
+extern "C" __global__ void CLUSTER(8) __launch_bounds__(256, FEW_BLOCKS)
+    gemm_i8_specialized_32_8(const __grid_constant__ TensorArgs args, Shape shape) {
     multiply_specialized<Tile<128, 32, 4, 1, 8>>(args, shape);
 }

@@ -1,22 +1,30 @@
-// Stages of a ring: some rows of a quantized matrix and a slice of columns, as they stand in memory; and how a lane of the warps that multiply takes its
-// group of a row from there. The eight warps of a team divide the columns of a slice.
+// Stages of a ring: some rows of a quantized matrix and a slice of columns, as they stand in memory; and how a lane of
+// the warps that multiply takes its group of a row from there. The eight warps of a team divide the columns of a slice.
 #pragma once
 #include "gemm/segments.cuh"
 #include "ptx/mbarrier.cuh"
 
 constexpr uint32_t TEAM_WARPS = 8, MOST_STAGES = 16;
 
-// The distance of rows in a stage: an odd number of 16 bytes, five more than a multiple of eight, so that rows r and r + 4 have other banks.
-__host__ __device__ constexpr uint32_t stage_stride(uint32_t dtype) { return (bytes_of_slice(dtype, SLICE_GROUPS) / 16 + 2) / 8 * 128 + 80; }
+// The distance of rows in a stage: an odd number of 16 bytes, five more than a multiple of eight, so that rows r and r
+// + 4 have other banks.
+__host__ __device__ constexpr uint32_t stage_stride(uint32_t dtype) {
+    return (bytes_of_slice(dtype, SLICE_GROUPS) / 16 + 2) / 8 * 128 + 80;
+}
 // The same where the type is only known when the kernel runs.
-__device__ __forceinline__ uint32_t stride_of(uint32_t dtype) { return dtype == Q8_0 ? 1104 : 592 + 128 * (dtype - Q4_K); }
-static_assert(stage_stride(Q4_K) == 592 && stage_stride(Q5_K) == 720 && stage_stride(Q6_K) == 848 && stage_stride(Q8_0) == 1104, "");
+__device__ __forceinline__ uint32_t stride_of(uint32_t dtype) {
+    return dtype == Q8_0 ? 1104 : 592 + 128 * (dtype - Q4_K);
+}
+static_assert(
+    stage_stride(Q4_K) == 592 && stage_stride(Q5_K) == 720 && stage_stride(Q6_K) == 848 && stage_stride(Q8_0) == 1104,
+    "");
 
 struct TileCoord {
     uint32_t segment, row;
 };
 
-// Of a tile of so many rows; gated ones have as many of either matrix, eight of the first and eight of the second in turn.
+// Of a tile of so many rows; gated ones have as many of either matrix, eight of the first and eight of the second in
+// turn.
 template <uint32_t ROWS>
 __device__ __forceinline__ TileCoord coord_of_tile(const TensorArgs &args, uint32_t tile) {
     if (args.gated.x != nullptr) return TileCoord{0, tile * (ROWS / 2)};

@@ -1,4 +1,5 @@
-// Threads that bring the stages of tiles to shared memory: codes as they are, scales as floats, which pass through registers.
+// Threads that bring the stages of tiles to shared memory: codes as they are, scales as floats, which pass through
+// registers.
 #pragma once
 #include "gemm/scheduler.cuh"
 #include "quant/mma_operands.cuh"
@@ -6,7 +7,10 @@
 // Eight bytes that this kernel's producers wrote.
 __device__ __forceinline__ int2 load_meta(const Meta *at) {
     int2 v;
-    asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(__cvta_generic_to_global(at)) : "memory");
+    asm volatile("ld.global.v2.b32 {%0, %1}, [%2];"
+        : "=r"(v.x), "=r"(v.y)
+        : "l"(__cvta_generic_to_global(at))
+        : "memory");
     return v;
 }
 
@@ -16,7 +20,8 @@ __device__ __forceinline__ void store_shared(uint32_t at, const float2 &v) {
 
 // Scale of the 32 activations of a group, and their sum.
 __device__ __forceinline__ float2 column_factors(const int2 &meta) {
-    return make_float2(__int_as_float(meta.x), __fsub_rn(__int_as_float(__dp2a_lo(meta.y, 0x0101, INTEGER_BITS)), INTEGER_BASE));
+    return make_float2(
+        __int_as_float(meta.x), __fsub_rn(__int_as_float(__dp2a_lo(meta.y, 0x0101, INTEGER_BITS)), INTEGER_BASE));
 }
 
 // Two factors of a group of a row from its scales and those of its block.
@@ -35,11 +40,13 @@ __device__ __forceinline__ void tell_full(uint32_t full) {
     if (threadIdx.x % WARP == 0) arrive(full);
 }
 
-// A thread that copies, of every stage of a tile, four runs of codes of rows, as many of columns, and the factors of a row and of two columns.
+// A thread that copies, of every stage of a tile, four runs of codes of rows, as many of columns, and the factors of a
+// row and of two columns.
 template <class T>
 struct Copier {
     static constexpr uint32_t ROW_STEP = COPIERS / QUAD, COLUMN_STEP = COPIERS / (2 * QUAD);
-    static constexpr uint32_t ROW_TIMES = T::ROWS / ROW_STEP, COLUMN_TIMES = T::COLS / COLUMN_STEP, META_TIMES = (T::COLS * QUAD + COPIERS - 1) / COPIERS;
+    static constexpr uint32_t ROW_TIMES = T::ROWS / ROW_STEP, COLUMN_TIMES = T::COLS / COLUMN_STEP,
+                              META_TIMES = (T::COLS * QUAD + COPIERS - 1) / COPIERS;
     static_assert(T::ROWS <= COPIERS && ROW_TIMES % 2 == 0, "shares of copiers");
     const Tiles<T> &tiles;
     const uint32_t own = threadIdx.x - T::THREADS;
@@ -64,16 +71,20 @@ struct Copier {
             const uint32_t at_row = at.row + own / QUAD + i * ROW_STEP - (i < ROW_TIMES / 2 ? 0 : shift);
             rows[i] = (i < ROW_TIMES / 2 ? lower : upper) + ((size_t)min(at_row, last) * m.row_bytes + own % QUAD * 16);
         }
-        row = (own < T::ROWS / 2 ? lower : upper) + (size_t)min(at.row + own - (own < T::ROWS / 2 ? 0 : shift), last) * m.row_bytes;
+        row = (own < T::ROWS / 2 ? lower : upper) +
+            (size_t)min(at.row + own - (own < T::ROWS / 2 ? 0 : shift), last) * m.row_bytes;
 #pragma unroll
         for (uint32_t i = 0; i < COLUMN_TIMES; i++) {
-            columns[i] = args.x.q + (min(at.column + own / (2 * QUAD) + i * COLUMN_STEP, last_column) * args.cols + own % (2 * QUAD) * 16);
+            columns[i] = args.x.q +
+                (min(at.column + own / (2 * QUAD) + i * COLUMN_STEP, last_column) * args.cols + own % (2 * QUAD) * 16);
         }
 #pragma unroll
         for (uint32_t i = 0; i < META_TIMES; i++) {
-            metas[i] = args.x.meta + (min(at.column + (i * COPIERS + own) / QUAD, last_column) * tiles.groups() + own % QUAD);
+            metas[i] =
+                args.x.meta + (min(at.column + (i * COPIERS + own) / QUAD, last_column) * tiles.groups() + own % QUAD);
         }
-        skip(tiles.rank() * T::PASSES * 16 * QUAD, tiles.rank() * T::PASSES * QUAD), row -= tiles.rank() * T::PASSES * 16 * QUAD;
+        skip(tiles.rank() * T::PASSES * 16 * QUAD, tiles.rank() * T::PASSES * QUAD),
+            row -= tiles.rank() * T::PASSES * 16 * QUAD;
     }
 
     // Moves on by bytes of rows and groups of columns.
@@ -110,32 +121,38 @@ struct Copier {
         if (T::ROWS == COPIERS || own < T::ROWS) {
             const uint32_t to = pending + T::ROW_FACTORS_AT + (own / 16 * 16 + own % 8 * 2 + own / 8 % 2) * 8;
 #pragma unroll
-            for (int j = 0; j < (int)QUAD; j++) store_shared(to + j * T::ROW_STRIDE, row_factors<TYPE>(pairs[j / 2] >> j % 2 * 16, block));
+            for (int j = 0; j < (int)QUAD; j++)
+                store_shared(to + j * T::ROW_STRIDE, row_factors<TYPE>(pairs[j / 2] >> j % 2 * 16, block));
         }
         const uint32_t to = pending + T::COLUMN_FACTORS_AT + own % QUAD * T::COLUMN_STRIDE + own / QUAD * 8;
 #pragma unroll
         for (uint32_t i = 0; i < META_TIMES; i++) {
-            if (T::COLS * QUAD >= COPIERS || own < T::COLS * QUAD) store_shared(to + i * COPIERS / QUAD * 8, column_factors(sums[i]));
+            if (T::COLS * QUAD >= COPIERS || own < T::COLS * QUAD)
+                store_shared(to + i * COPIERS / QUAD * 8, column_factors(sums[i]));
         }
         tell_full(pending);
         pending = 0;
     }
 
     template <int TYPE>
-    __device__ __forceinline__ void start_codes(uint32_t stage, uint32_t quad, uint32_t slice_groups, uint32_t groups) const {
+    __device__ __forceinline__ void start_codes(
+        uint32_t stage, uint32_t quad, uint32_t slice_groups, uint32_t groups) const {
         constexpr uint32_t STRIDE = row_stride(TYPE);
         if (own % QUAD < groups) {
             const uint32_t to = stage + T::ROWS_AT + own / QUAD * STRIDE + own % QUAD * 16;
 #pragma unroll
             for (uint32_t i = 0; i < ROW_TIMES; i++) {
                 copy_16<0>(to + i * ROW_STEP * STRIDE, rows[i]);
-                if constexpr (TYPE == Q8_0) copy_16<0>(to + i * ROW_STEP * STRIDE + 16 * QUAD, rows[i] + 16 * slice_groups);
+                if constexpr (TYPE == Q8_0)
+                    copy_16<0>(to + i * ROW_STEP * STRIDE + 16 * QUAD, rows[i] + 16 * slice_groups);
             }
         }
         if (high_bytes(TYPE) > 0 && (T::ROWS == COPIERS || own < T::ROWS)) {
             const uint32_t to = stage + T::ROWS_AT + own * STRIDE + 16 * QUAD;
             if constexpr (TYPE == Q5_K) copy_16<0>(to, row + 16 * (slice_groups + quad));
-            if constexpr (TYPE == Q6_K) copy_16<0>(to, row + 16 * (slice_groups + 2 * quad)), copy_16<16>(to, row + 16 * (slice_groups + 2 * quad));
+            if constexpr (TYPE == Q6_K)
+                copy_16<0>(to, row + 16 * (slice_groups + 2 * quad)),
+                    copy_16<16>(to, row + 16 * (slice_groups + 2 * quad));
         }
         if (own % (2 * QUAD) >= 2 * groups) return;
         const uint32_t to = stage + 16 + own / (2 * QUAD) * T::CODE_STRIDE + own % (2 * QUAD) * 16;
@@ -149,15 +166,19 @@ struct Copier {
         for (Place at{}; at.pass < T::PASSES; at.pass++) {
             const uint32_t slices = tiles.slices_of(at), quad = tiles.quad_of(at);
             for (at.slice = 0; at.slice < slices; at.slice++) {
-                const uint32_t slice_groups = tiles.groups_of_slice(at), groups = tiles.is_ragged() ? tiles.groups_of(at) : QUAD;
+                const uint32_t slice_groups = tiles.groups_of_slice(at),
+                               groups = tiles.is_ragged() ? tiles.groups_of(at) : QUAD;
                 wait_for(ring.empty(), ring.parity ^ 1);
                 finish<TYPE>();
-                if (groups > 0) load_factors<TYPE>(quad, slice_groups, groups), start_codes<TYPE>(ring.stage, quad, slice_groups, groups);
+                if (groups > 0)
+                    load_factors<TYPE>(quad, slice_groups, groups),
+                        start_codes<TYPE>(ring.stage, quad, slice_groups, groups);
                 pending = ring.stage;
                 ring.advance();
                 skip(slice_bytes(TYPE), SLICE_GROUPS);
             }
-            skip(16 * QUAD - (int64_t)slices * slice_bytes(TYPE), (int)QUAD - (int)slices * SLICE_GROUPS), row -= 16 * QUAD;
+            skip(16 * QUAD - (int64_t)slices * slice_bytes(TYPE), (int)QUAD - (int)slices * SLICE_GROUPS),
+                row -= 16 * QUAD;
         }
         finish<TYPE>();
     }

@@ -1,4 +1,5 @@
-// Tiles of products on tensor cores whose warps divide the outputs, the stages that they take their operands in, and the ring of stages.
+// Tiles of products on tensor cores whose warps divide the outputs, the stages that they take their operands in, and
+// the ring of stages.
 //
 // A stage has four neighbouring groups, a quad, of one slice of a tile's weight rows, and of its rows of x.
 #pragma once
@@ -11,7 +12,9 @@ constexpr uint32_t UNIT = 32;
 constexpr uint32_t QUAD = 4, QUADS = SLICE_GROUPS / QUAD;
 constexpr uint32_t MOST_STAGES = 6;
 
-__host__ __device__ constexpr uint32_t joins_of(uint32_t passes) { return passes > 4 ? 3 : passes > 2 ? 2 : passes > 1 ? 1 : 0; }
+__host__ __device__ constexpr uint32_t joins_of(uint32_t passes) {
+    return passes > 4 ? 3 : passes > 2 ? 2 : passes > 1 ? 1 : 0;
+}
 
 // Threads of a block that copy.
 constexpr uint32_t COPIERS = 128;
@@ -19,19 +22,23 @@ constexpr uint32_t COPIERS = 128;
 // BM weight rows, BN rows of x; WM times WN warps that multiply; SPLIT blocks a tile.
 template <int BM, int BN, int WM, int WN, int SPLIT_>
 struct Tile {
-    static constexpr uint32_t ROWS = BM, COLS = BN, THREADS = WARP * WM * WN, SPLIT = SPLIT_, ALL_THREADS = THREADS + COPIERS;
+    static constexpr uint32_t ROWS = BM, COLS = BN, THREADS = WARP * WM * WN, SPLIT = SPLIT_,
+                              ALL_THREADS = THREADS + COPIERS;
     static constexpr uint32_t WARP_COLS = WN;
     // With as many threads as others, copiers leave them most registers.
-    static constexpr uint32_t COPIER_REGISTERS = THREADS == COPIERS ? 40 : 56, REGISTERS = THREADS == COPIERS ? 216 : 224;
+    static constexpr uint32_t COPIER_REGISTERS = THREADS == COPIERS ? 40 : 56,
+                              REGISTERS = THREADS == COPIERS ? 216 : 224;
     static constexpr int MT = BM / WM / 16, NT = BN / WN / 8, OUTPUTS = MT * NT * 4;
     static constexpr uint32_t PASSES = QUADS / SPLIT, LEVELS = joins_of(PASSES);
     // Distances of the columns' codes and factors, and of sums: they keep banks apart.
-    static constexpr uint32_t CODE_STRIDE = 32 * QUAD + 16, COLUMN_STRIDE = 8 * BN + 32, ROW_STRIDE = 8 * BM, SUM_STRIDE = BM + 4;
+    static constexpr uint32_t CODE_STRIDE = 32 * QUAD + 16, COLUMN_STRIDE = 8 * BN + 32, ROW_STRIDE = 8 * BM,
+                              SUM_STRIDE = BM + 4;
     static constexpr uint32_t WAIT_BYTES = LEVELS * OUTPUTS * THREADS * 4, END_BYTES = BN * SUM_STRIDE * 4;
     // And a barrier.
     static constexpr uint32_t SUM_BYTES = (WAIT_BYTES > END_BYTES ? WAIT_BYTES : END_BYTES) + 16;
     // A stage: two barriers, the columns' codes, the factors of rows and of columns, the rows' codes.
-    static constexpr uint32_t ROW_FACTORS_AT = 16 + BN * CODE_STRIDE, COLUMN_FACTORS_AT = ROW_FACTORS_AT + QUAD * ROW_STRIDE;
+    static constexpr uint32_t ROW_FACTORS_AT = 16 + BN * CODE_STRIDE,
+                              COLUMN_FACTORS_AT = ROW_FACTORS_AT + QUAD * ROW_STRIDE;
     static constexpr uint32_t ROWS_AT = COLUMN_FACTORS_AT + QUAD * COLUMN_STRIDE;
 };
 
@@ -81,12 +88,18 @@ struct Tiles {
     }
 
     __device__ __forceinline__ bool is_gated() const { return args.gated.x != nullptr; }
-    __device__ __forceinline__ uint32_t units_of(uint32_t segment) const { return (args.segments[segment].matrix.rows + T::ROWS - 1) / T::ROWS; }
+    __device__ __forceinline__ uint32_t units_of(uint32_t segment) const {
+        return (args.segments[segment].matrix.rows + T::ROWS - 1) / T::ROWS;
+    }
     __device__ __forceinline__ uint32_t quad_of(const Place &at) const { return rank() * T::PASSES + at.pass; }
     __device__ __forceinline__ uint32_t groups() const { return args.cols / 32; }
     // Whether some stage has less than four groups.
-    __device__ __forceinline__ bool is_ragged() const { return args.cols % (32 * QUAD) != 0 || args.cols < 32 * SLICE_GROUPS; }
-    __device__ __forceinline__ uint32_t groups_of_slice(const Place &at) const { return min((uint32_t)SLICE_GROUPS, groups() - at.slice * SLICE_GROUPS); }
+    __device__ __forceinline__ bool is_ragged() const {
+        return args.cols % (32 * QUAD) != 0 || args.cols < 32 * SLICE_GROUPS;
+    }
+    __device__ __forceinline__ uint32_t groups_of_slice(const Place &at) const {
+        return min((uint32_t)SLICE_GROUPS, groups() - at.slice * SLICE_GROUPS);
+    }
     // Groups of a stage: none where the quad has none.
     __device__ __forceinline__ uint32_t groups_of(const Place &at) const {
         const uint32_t all = groups_of_slice(at), first = quad_of(at) * QUAD;
@@ -121,14 +134,14 @@ __device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
 #else
         asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
 #endif
-                     : "=r"(is_over)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
+            : "=r"(is_over)
+            : "r"(barrier), "r"(parity)
+            : "memory");
     } while (!is_over);
 }
 
-// The ring of stages, as copiers and the other warps each walk around it. A stage is full when its copies have come and its factors stand,
-// and empty when all warps have read it.
+// The ring of stages, as copiers and the other warps each walk around it. A stage is full when its copies have come and
+// its factors stand, and empty when all warps have read it.
 struct Ring {
     uint32_t first, end, each;
     uint32_t stage, parity = 0;

@@ -18,7 +18,8 @@ struct TensorArgs {
     Sigmoid unit;      // of that activation
     uint32_t cols, count;
     uint32_t on_outputs;  // whether x has a row for each output instead of each row of the batch
-    uint32_t f16_row_bytes;  // the most that a weight row of any product takes in a stage of the kernels of 16-bit floats
+    uint32_t
+        f16_row_bytes;  // the most that a weight row of any product takes in a stage of the kernels of 16-bit floats
     Segment segments[3];
 };
 static_assert(sizeof(TensorArgs) == 256, "as in args.rs");

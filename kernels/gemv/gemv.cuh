@@ -1,9 +1,10 @@
-// A row of activations, or a few, times up to three matrices, with what stands before and after it in a layer: the norm of a single row, bias, the
-// addition to the residual, the gated unit, the choice of the best token.
+// A row of activations, or a few, times up to three matrices, with what stands before and after it in a layer: the norm
+// of a single row, bias, the addition to the residual, the gated unit, the choice of the best token.
 //
-// The warps of a block take the rows of its tile in turn and stream them through rings in shared memory, whose first copies start before the
-// block waits for its producers. The sums have the order of `gemm_dp4a.cu`, so both give the same bits. A single row and quantized weights have a way of
-// their own (gemv_b1.cuh), which is the shorter the more it counts.
+// The warps of a block take the rows of its tile in turn and stream them through rings in shared memory, whose first
+// copies start before the block waits for its producers. The sums have the order of `gemm_dp4a.cu`, so both give the
+// same bits. A single row and quantized weights have a way of their own (gemv_b1.cuh), which is the shorter the more it
+// counts.
 #pragma once
 #include "elementwise/rms_norm.cuh"
 #include "gemm/segments.cuh"
@@ -19,7 +20,8 @@ struct MatvecArgs {
     unsigned long long *best;  // null where no token is chosen
     float eps;
     uint32_t cols, count, rows_a_warp;  // with a gated unit, pairs of rows a warp
-    uint32_t stage_bytes, stages, units;  // of a warp's ring; `units` of a stage are half one row's and half another's, or all one row's
+    // Of a warp's ring; `units` of a stage are half one row's and half another's, or all one row's.
+    uint32_t stage_bytes, stages, units;
     uint32_t batch;  // rows of x, for the host
     Segment segments[3];
 };
@@ -33,31 +35,37 @@ constexpr int SUM_ROWS = 8, SUM_STRIDE = 36;
 constexpr int MAX_PAIRS = 4;
 constexpr uint32_t MOST_STAGES = 4;
 
-// Activations in shared memory, in two planes: for quantized weights a group's lower and upper 16 values, for floats each 8 values' halves.
+// Activations in shared memory, in two planes: for quantized weights a group's lower and upper 16 values, for floats
+// each 8 values' halves.
 struct Input {
     uint8_t *first, *second;
     Meta *meta;
 };
 
-// Those of several rows for quantized weights stand by units, and in a unit by rows: planes and factors have fixed places then.
+// Those of several rows for quantized weights stand by units, and in a unit by rows: planes and factors have fixed
+// places then.
 constexpr uint32_t UPPER = SLICE_GROUPS * 16, FACTORS = 2 * UPPER, ROW_OF_UNIT = FACTORS + SLICE_GROUPS * sizeof(Meta);
 
 template <uint32_t TYPE>
 constexpr bool IS_QUANTIZED = TYPE >= Q8_0;
 template <uint32_t TYPE>
-constexpr uint32_t UNIT_COLS = IS_QUANTIZED<TYPE> ? QUANT_COLS : TYPE == F32 ? FLOAT_COLS : HALF_COLS;
+constexpr uint32_t UNIT_COLS = IS_QUANTIZED<TYPE> ? QUANT_COLS
+    : TYPE == F32                                 ? FLOAT_COLS
+                                                  : HALF_COLS;
 template <uint32_t TYPE>
-constexpr uint32_t UNIT_BYTES = IS_QUANTIZED<TYPE> ? bytes_of_slice(TYPE, SLICE_GROUPS) : UNIT_COLS<TYPE> * (TYPE == F32 ? 4 : 2);
+constexpr uint32_t UNIT_BYTES =
+    IS_QUANTIZED<TYPE> ? bytes_of_slice(TYPE, SLICE_GROUPS) : UNIT_COLS<TYPE> * (TYPE == F32 ? 4 : 2);
 
-// The rows of one warp on their way through its ring: two streams of consecutive rows side by side, the second perhaps shorter by one row, or
-// a single row.
+// The rows of one warp on their way through its ring: two streams of consecutive rows side by side, the second perhaps
+// shorter by one row, or a single row.
 struct Streams {
     const uint8_t *first, *second;  // what is copied next
     const uint8_t *ring;
     uint32_t ring_address, barriers;  // in shared memory, a barrier of 8 bytes a stage
     uint32_t part_bytes, last_bytes, parts, units, jump, stages, stage_bytes;  // `units` are those of a row in a part
     uint32_t rows[2];
-    uint32_t next_row, next_part, filled, taken, phase;  // stages that are filled and taken next; the phase of the latter
+    // Stages that are filled and taken next; the phase of the latter.
+    uint32_t next_row, next_part, filled, taken, phase;
 
     // Starts the copies of the next part, if there is one.
     __device__ __forceinline__ void start() {
@@ -111,13 +119,16 @@ struct Streams {
 template <int BATCH>
 using Sums = float[BATCH][2];
 
-// Adds the products of unit `unit` of COUNT rows, which lie `distance` bytes apart. Of a WHOLE slice every place is known beforehand.
+// Adds the products of unit `unit` of COUNT rows, which lie `distance` bytes apart. Of a WHOLE slice every place is
+// known beforehand.
 template <uint32_t TYPE, int COUNT, int BATCH, bool WHOLE>
-__device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance, uint32_t cols, const Input &x, uint32_t unit, Sums<BATCH> &sum) {
+__device__ __forceinline__ void add_unit(
+    const uint8_t *rows, uint32_t distance, uint32_t cols, const Input &x, uint32_t unit, Sums<BATCH> &sum) {
     const uint32_t lane = threadIdx.x % WARP;
     if constexpr (IS_QUANTIZED<TYPE>) {
         // Lanes behind the last group add nothing: they take its weights, which stand where they may look.
-        const uint32_t start = unit * SLICE_GROUPS, groups = WHOLE ? SLICE_GROUPS : min((uint32_t)SLICE_GROUPS, cols / 32 - start);
+        const uint32_t start = unit * SLICE_GROUPS,
+                       groups = WHOLE ? SLICE_GROUPS : min((uint32_t)SLICE_GROUPS, cols / 32 - start);
         const uint32_t index = WHOLE ? lane : min(lane, groups - 1);
         Group g[COUNT];
 #pragma unroll
@@ -125,7 +136,8 @@ __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance,
 #pragma unroll
         for (int n = 0; n < BATCH; n++) {
             const uint8_t *own = x.first + (unit * BATCH + n) * ROW_OF_UNIT;
-            const int4 a = reinterpret_cast<const int4 *>(own)[index], b = reinterpret_cast<const int4 *>(own + UPPER)[index];
+            const int4 a = reinterpret_cast<const int4 *>(own)[index],
+                       b = reinterpret_cast<const int4 *>(own + UPPER)[index];
             const Meta meta = reinterpret_cast<const Meta *>(own + FACTORS)[index];
 #pragma unroll
             for (int r = 0; r < COUNT; r++) {
@@ -145,7 +157,8 @@ __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance,
 #pragma unroll
             for (int n = 0; n < BATCH; n++) {
                 const uint32_t own = n * (cols / 8) + at;
-                const float4 a = reinterpret_cast<const float4 *>(x.first)[own], b = reinterpret_cast<const float4 *>(x.second)[own];
+                const float4 a = reinterpret_cast<const float4 *>(x.first)[own],
+                             b = reinterpret_cast<const float4 *>(x.second)[own];
 #pragma unroll
                 for (int r = 0; r < COUNT; r++) sum[n][r] = add_floats(w[r], a, b, sum[n][r]);
             }
@@ -155,15 +168,16 @@ __device__ __forceinline__ void add_unit(const uint8_t *rows, uint32_t distance,
 
 // The same for the units from `first` on that the matrix has, `most` at most.
 template <uint32_t TYPE, int COUNT, int BATCH>
-__device__ __forceinline__ void add_part(const uint8_t *rows, uint32_t distance, uint32_t cols, const Input &x, uint32_t first, uint32_t most,
-                                         Sums<BATCH> &sum) {
+__device__ __forceinline__ void add_part(const uint8_t *rows, uint32_t distance, uint32_t cols, const Input &x,
+    uint32_t first, uint32_t most, Sums<BATCH> &sum) {
     const uint32_t units = min(most, (cols - first * UNIT_COLS<TYPE> + UNIT_COLS<TYPE> - 1) / UNIT_COLS<TYPE>);
     const uint32_t whole = IS_QUANTIZED<TYPE> ? min(units, cols / UNIT_COLS<TYPE> - first) : units;
     uint32_t unit = 0;
     // Two units of several rows at once are more than registers hold.
     if constexpr (BATCH > 1) {
 #pragma unroll 1
-        for (; unit < whole; unit++, rows += UNIT_BYTES<TYPE>) add_unit<TYPE, COUNT, BATCH, true>(rows, distance, cols, x, first + unit, sum);
+        for (; unit < whole; unit++, rows += UNIT_BYTES<TYPE>)
+            add_unit<TYPE, COUNT, BATCH, true>(rows, distance, cols, x, first + unit, sum);
     } else {
 #pragma unroll 1
         for (; unit + 2 <= whole; unit += 2, rows += 2 * UNIT_BYTES<TYPE>) {
@@ -172,7 +186,8 @@ __device__ __forceinline__ void add_part(const uint8_t *rows, uint32_t distance,
         }
     }
 #pragma unroll 1
-    for (; unit < units; unit++, rows += UNIT_BYTES<TYPE>) add_unit<TYPE, COUNT, BATCH, false>(rows, distance, cols, x, first + unit, sum);
+    for (; unit < units; unit++, rows += UNIT_BYTES<TYPE>)
+        add_unit<TYPE, COUNT, BATCH, false>(rows, distance, cols, x, first + unit, sum);
 }
 
 // The lane's sums of the next two rows, or of a single row.
@@ -183,7 +198,8 @@ __device__ __forceinline__ void add_rows(Streams &streams, const Matrix &m, cons
         const uint8_t *stage = streams.wait();
         const uint32_t units = streams.units, first = part * units;
         // A single row is rare in batches: what stands beside it is multiplied in vain.
-        if (BATCH > 1 || streams.rows[1] > 0) add_part<TYPE, 2, BATCH>(stage, streams.part_bytes, m.cols, x, first, units, sum);
+        if (BATCH > 1 || streams.rows[1] > 0)
+            add_part<TYPE, 2, BATCH>(stage, streams.part_bytes, m.cols, x, first, units, sum);
         else add_part<TYPE, 1, BATCH>(stage, 0, m.cols, x, first, units, sum);
         streams.release();
     }
@@ -194,7 +210,8 @@ __device__ __forceinline__ float add_lanes(const float *sums) {
     const uint32_t lane = threadIdx.x % WARP;
     const float4 *p = reinterpret_cast<const float4 *>(sums + lane / 4 * SUM_STRIDE + lane % 4 * 8);
     const float4 a = p[0], b = p[1];
-    const float low = __fadd_rn(__fadd_rn(a.x, a.y), __fadd_rn(a.z, a.w)), high = __fadd_rn(__fadd_rn(b.x, b.y), __fadd_rn(b.z, b.w));
+    const float low = __fadd_rn(__fadd_rn(a.x, a.y), __fadd_rn(a.z, a.w)),
+                high = __fadd_rn(__fadd_rn(b.x, b.y), __fadd_rn(b.z, b.w));
     float total = __fadd_rn(low, high);
     total = __fadd_rn(total, __shfl_xor_sync(ALL_LANES, total, 1));
     return __fadd_rn(total, __shfl_xor_sync(ALL_LANES, total, 2));
@@ -224,7 +241,8 @@ __device__ __forceinline__ void fetch(uint32_t count, Read read, Put put) {
 // The values that a norm takes, times their weights.
 __device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Input &to, float *shares) {
     const uint32_t quads = args.cols / 4;
-    const float4 *weights = reinterpret_cast<const float4 *>(args.norm), *x = reinterpret_cast<const float4 *>(args.x.x);
+    const float4 *weights = reinterpret_cast<const float4 *>(args.norm),
+                 *x = reinterpret_cast<const float4 *>(args.x.x);
     weigh_row(x, weights, quads, shares, [&](uint32_t quad, const float4 &weighed) {
         if (quad < quads) put_floats(to, quad, weighed);
     });
@@ -232,7 +250,8 @@ __device__ __forceinline__ void prepare_normed(const MatvecArgs &args, const Inp
 
 // Puts 16 codes, number `at` of those of row `n`, into their place, with the factors of their group.
 template <int BATCH>
-__device__ __forceinline__ void put_half(const Input &to, uint32_t n, uint32_t at, const int4 &codes, const Meta &meta) {
+__device__ __forceinline__ void put_half(
+    const Input &to, uint32_t n, uint32_t at, const int4 &codes, const Meta &meta) {
     const uint32_t group = at / 2, index = group % SLICE_GROUPS;
     uint8_t *own = to.first + (group / SLICE_GROUPS * BATCH + n) * ROW_OF_UNIT;
     reinterpret_cast<int4 *>(own + (at % 2 ? UPPER : 0))[index] = codes;
@@ -246,7 +265,9 @@ __device__ __forceinline__ void prepare_plain(const MatvecArgs &args, const Inpu
     if (!QUANTIZED) {
         // Rows stand one behind the other in either plane.
         const float4 *x = reinterpret_cast<const float4 *>(args.x.x);
-        fetch<AHEAD>(BATCH * args.cols / 4, [&](uint32_t quad) { return x[quad]; }, [&](uint32_t quad, const float4 &v) { put_floats(to, quad, v); });
+        fetch<AHEAD>(
+            BATCH * args.cols / 4, [&](uint32_t quad) { return x[quad]; },
+            [&](uint32_t quad, const float4 &v) { put_floats(to, quad, v); });
         return;
     }
     struct Half {
@@ -270,8 +291,8 @@ __device__ __forceinline__ void prepare_plain(const MatvecArgs &args, const Inpu
 }
 
 // Bias and residual, and the warp's best token.
-__device__ __forceinline__ void put_sum(const MatvecArgs &args, const Segment &segment, float *out, uint32_t col, float v, float bias,
-                                        float residual, unsigned long long &key) {
+__device__ __forceinline__ void put_sum(const MatvecArgs &args, const Segment &segment, float *out, uint32_t col,
+    float v, float bias, float residual, unsigned long long &key) {
     if (segment.bias != nullptr) v = __fadd_rn(v, bias);
     if (segment.adds) v = __fmaf_rn(segment.adds, v, residual);
     out[col] = v;
@@ -292,10 +313,11 @@ struct Rows {
     uint32_t first, end;
 };
 
-// Finds the warp's rows and starts the copies of their first parts, which have `pair_units` of each of two rows or `single_units` of one.
+// Finds the warp's rows and starts the copies of their first parts, which have `pair_units` of each of two rows or
+// `single_units` of one.
 template <uint32_t TYPE>
-__device__ __forceinline__ Rows start_streams(Streams &streams, const MatvecArgs &args, const Segment &segment, uint32_t pair_units, uint32_t single_units,
-                                              const uint8_t *shared, const unsigned long long *barriers) {
+__device__ __forceinline__ Rows start_streams(Streams &streams, const MatvecArgs &args, const Segment &segment,
+    uint32_t pair_units, uint32_t single_units, const uint8_t *shared, const unsigned long long *barriers) {
     const uint32_t warp = warp_number();
     const bool pairs = args.gated.x != nullptr;
     const Matrix &m = segment.matrix;
@@ -304,14 +326,18 @@ __device__ __forceinline__ Rows start_streams(Streams &streams, const MatvecArgs
     const uint32_t end = min(tile + WARPS * args.rows_a_warp, m.rows), step = pairs ? WARPS : 2 * WARPS;
     const auto rows_from = [&](uint32_t row) { return row < end ? (end - row + step - 1) / step : 0; };
     streams.first = m.data + (size_t)first * m.row_bytes;
-    streams.second = pairs ? args.segments[1].matrix.data + (size_t)first * m.row_bytes : streams.first + (size_t)WARPS * m.row_bytes;
+    streams.second = pairs ? args.segments[1].matrix.data + (size_t)first * m.row_bytes
+                           : streams.first + (size_t)WARPS * m.row_bytes;
     streams.rows[0] = rows_from(first), streams.rows[1] = pairs ? streams.rows[0] : rows_from(first + WARPS);
     streams.jump = (step - 1) * m.row_bytes;
     streams.stages = args.stages, streams.stage_bytes = args.stage_bytes;
     streams.ring = shared + warp * args.stages * args.stage_bytes;
-    streams.ring_address = shared_address(streams.ring), streams.barriers = shared_address(barriers + warp * MOST_STAGES);
+    streams.ring_address = shared_address(streams.ring),
+    streams.barriers = shared_address(barriers + warp * MOST_STAGES);
     // Divided for each number of units, as both may be constants.
-    const auto parts_of = [&](uint32_t units) { return (m.cols + units * UNIT_COLS<TYPE> - 1) / (units * UNIT_COLS<TYPE>); };
+    const auto parts_of = [&](uint32_t units) {
+        return (m.cols + units * UNIT_COLS<TYPE> - 1) / (units * UNIT_COLS<TYPE>);
+    };
     const bool is_single = streams.rows[1] == 0;
     streams.units = is_single ? single_units : pair_units;
     streams.parts = is_single ? parts_of(single_units) : parts_of(pair_units);
@@ -329,7 +355,8 @@ __device__ __forceinline__ Rows start_streams(Streams &streams, const MatvecArgs
 
 // What the warps of a block have together: the blocks of the gated unit, or its best token.
 template <int BATCH, typename BlockSpace>
-__device__ __forceinline__ void finish_block(const MatvecArgs &args, uint32_t rows, BlockSpace &space, unsigned long long key) {
+__device__ __forceinline__ void finish_block(
+    const MatvecArgs &args, uint32_t rows, BlockSpace &space, unsigned long long key) {
     const uint32_t warp = warp_number(), lane = threadIdx.x % WARP;
     const bool pairs = args.gated.x != nullptr;
     if (!pairs && args.best == nullptr) return;
@@ -353,7 +380,8 @@ __device__ __forceinline__ void finish_block(const MatvecArgs &args, uint32_t ro
     }
 }
 
-// The whole block for one type of weights: a path that goes through one stretch of code, as the kernel's whole is more than is kept at hand.
+// The whole block for one type of weights: a path that goes through one stretch of code, as the kernel's whole is more
+// than is kept at hand.
 template <uint32_t TYPE, int BATCH>
 __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &segment, SharedStorage<BATCH> &space) {
     extern __shared__ __align__(128) uint8_t shared[];
@@ -362,11 +390,12 @@ __device__ __forceinline__ void multiply(const MatvecArgs &args, const Segment &
     const bool pairs = args.gated.x != nullptr;
     const Matrix &m = segment.matrix;
     Streams streams{};
-    const Rows rows = start_streams<TYPE>(streams, args, segment, args.units / 2, BATCH > 1 ? args.units / 2 : args.units, shared, space.barriers[0]);
+    const Rows rows = start_streams<TYPE>(
+        streams, args, segment, args.units / 2, BATCH > 1 ? args.units / 2 : args.units, shared, space.barriers[0]);
     const uint32_t first = rows.first, end = rows.end;
 
-    // Eight sums are finished at a time, every four lanes one: of some rounds of the loop, each row of the batch, and the two rows of weights. What
-    // is added to the first ones is read long before it is needed.
+    // Eight sums are finished at a time, every four lanes one: of some rounds of the loop, each row of the batch, and
+    // the two rows of weights. What is added to the first ones is read long before it is needed.
     constexpr int ROUNDS = SUM_ROWS / (2 * BATCH);
     const uint32_t side = lane / 4 % 2, n = lane / 8 % BATCH, round = lane / 8 / BATCH;
     uint32_t column = first + WARPS * (2 * round + side);

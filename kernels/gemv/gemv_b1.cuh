@@ -1,12 +1,15 @@
-// A single row of activations times up to three quantized matrices: `multiply` of gemv.cuh with the same sums in the same order, for the launches
-// that are most of a step of one row. What counts there is the way from the end of a block's wait to its own end, so all that can be known
-// before the wait is known before, and blocks of activations are made two at a time.
+// A single row of activations times up to three quantized matrices: `multiply` of gemv.cuh with the same sums in the
+// same order, for the launches that are most of a step of one row. What counts there is the way from the end of a
+// block's wait to its own end, so all that can be known before the wait is known before, and blocks of activations are
+// made two at a time.
 #pragma once
 #include "gemv/gemv.cuh"
 
-// Units of a part of two rows side by side, and of a row that stands alone: `units` of the arguments are twice, and once, as many.
+// Units of a part of two rows side by side, and of a row that stands alone: `units` of the arguments are twice, and
+// once, as many.
 constexpr uint32_t PAIR_UNITS = 2, SINGLE_UNITS = 4;
-// Units of the row's activations stand one behind the other: lower halves, upper halves, factors. A thread makes a quad of each.
+// Units of the row's activations stand one behind the other: lower halves, upper halves, factors. A thread makes a quad
+// of each.
 constexpr uint32_t UNIT_QUADS = QUANT_COLS / 4;
 static_assert(UNIT_QUADS == WARPS * WARP && NORM_THREADS == WARPS * WARP, "a thread has a quad of each unit");
 
@@ -32,42 +35,53 @@ struct GemvB1Storage {
     LevelWords level_words;
 };
 
-__device__ __forceinline__ void store_shared(uint32_t at, uint32_t v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
-
-__device__ __forceinline__ void store_shared(uint32_t at, const Meta &v) {
-    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(__float_as_uint(v.scale)), "r"(reinterpret_cast<const uint32_t &>(v.sums)) : "memory");
+__device__ __forceinline__ void store_shared(uint32_t at, uint32_t v) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 
-// Where the activations of a unit stand; SPREAD with room behind each quarter of a plane, so that lanes a quarter apart take different banks.
+__device__ __forceinline__ void store_shared(uint32_t at, const Meta &v) {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(__float_as_uint(v.scale)),
+        "r"(reinterpret_cast<const uint32_t &>(v.sums))
+        : "memory");
+}
+
+// Where the activations of a unit stand; SPREAD with room behind each quarter of a plane, so that lanes a quarter apart
+// take different banks.
 template <bool SPREAD>
 struct UnitLayout {
     static constexpr uint32_t ROOM = SPREAD ? 1 : 0, GROUPS = SLICE_GROUPS + 4 * ROOM;
     static constexpr uint32_t HIGH = GROUPS * 16, META = 2 * HIGH, BYTES = META + GROUPS * sizeof(Meta);
-    static __device__ __forceinline__ uint32_t place(uint32_t group) { return group + ROOM * (group / (SLICE_GROUPS / 4)); }
+    static __device__ __forceinline__ uint32_t place(uint32_t group) {
+        return group + ROOM * (group / (SLICE_GROUPS / 4));
+    }
     static __device__ __forceinline__ uint32_t codes(uint32_t group) { return place(group) * 16; }
     static __device__ __forceinline__ uint32_t meta(uint32_t group) { return META + place(group) * sizeof(Meta); }
 };
 static_assert(UnitLayout<false>::HIGH == UPPER && UnitLayout<false>::BYTES == ROW_OF_UNIT, "the same without room");
 
-// Makes blocks of the values that a norm takes, times their weights, behind the block's wait; the warps' shares of the squares have the order of
-// `weigh_row`. Reads what `add` names, if anything, meanwhile.
+// Makes blocks of the values that a norm takes, times their weights, behind the block's wait; the warps' shares of the
+// squares have the order of `weigh_row`. Reads what `add` names, if anything, meanwhile.
 template <bool SPREAD = false>
-__device__ __forceinline__ void put_normed(const MatvecArgs &args, uint32_t units, float *shares, const float *add, float &added) {
+__device__ __forceinline__ void put_normed(
+    const MatvecArgs &args, uint32_t units, float *shares, const float *add, float &added) {
     const float4 none = make_float4(0, 0, 0, 0);
     const uint32_t quads = args.cols / 4, own = threadIdx.x % 8;
-    const float4 *x = reinterpret_cast<const float4 *>(args.x.x) + threadIdx.x, *weights = reinterpret_cast<const float4 *>(args.norm) + threadIdx.x;
+    const float4 *x = reinterpret_cast<const float4 *>(args.x.x) + threadIdx.x,
+                 *weights = reinterpret_cast<const float4 *>(args.norm) + threadIdx.x;
     using Layout = UnitLayout<SPREAD>;
-    uint32_t to = units + (own < 4 ? 0 : Layout::HIGH) + Layout::codes(threadIdx.x / 8) + own % 4 * 4, meta_to = units + Layout::meta(threadIdx.x / 8);
+    uint32_t to = units + (own < 4 ? 0 : Layout::HIGH) + Layout::codes(threadIdx.x / 8) + own % 4 * 4,
+             meta_to = units + Layout::meta(threadIdx.x / 8);
     float4 early[NORM_QUADS], values[NORM_QUADS];
 #pragma unroll
-    for (int i = 0; i < NORM_QUADS; i++) early[i] = threadIdx.x + i * UNIT_QUADS < quads ? __ldg(weights + i * UNIT_QUADS) : none;
+    for (int i = 0; i < NORM_QUADS; i++)
+        early[i] = threadIdx.x + i * UNIT_QUADS < quads ? __ldg(weights + i * UNIT_QUADS) : none;
     keep(to), keep(meta_to);
     launch_then_await();
 #pragma unroll
     for (int i = 0; i < NORM_QUADS; i++) values[i] = threadIdx.x + i * UNIT_QUADS < quads ? x[i * UNIT_QUADS] : none;
     if (add != nullptr) added = *add;
     float sum = 0.0f;
-    const auto take = [&](uint32_t first, const float4 (&v)[2], const float4 (&w)[2]) {
+    const auto take = [&](uint32_t first, const float4(&v)[2], const float4(&w)[2]) {
         const float4 weighed[2] = {weigh(v[0], w[0]), weigh(v[1], w[1])};
         uint32_t codes[2];
         Meta meta[2];
@@ -96,7 +110,8 @@ __device__ __forceinline__ void put_normed(const MatvecArgs &args, uint32_t unit
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const bool inside = threadIdx.x + (i + j) * UNIT_QUADS < quads;
-            v[j] = inside ? x[(i + j) * UNIT_QUADS] : none, w[j] = inside ? __ldg(weights + (i + j) * UNIT_QUADS) : none;
+            v[j] = inside ? x[(i + j) * UNIT_QUADS] : none,
+            w[j] = inside ? __ldg(weights + (i + j) * UNIT_QUADS) : none;
             sum = add_squares(v[j], sum);
         }
         take(i, v, w);
@@ -104,14 +119,17 @@ __device__ __forceinline__ void put_normed(const MatvecArgs &args, uint32_t unit
     share_squares(sum, shares);
 }
 
-// The same for blocks that producers made: a thread takes 16 codes of every fourth unit, and the factors of a group of every eighth.
+// The same for blocks that producers made: a thread takes 16 codes of every fourth unit, and the factors of a group of
+// every eighth.
 __device__ __forceinline__ void put_blocks(const MatvecArgs &args, uint8_t *units, const float *add, float &added) {
     constexpr uint32_t THREADS = WARPS * WARP, AHEAD = 4;
     const uint32_t halves = args.cols / 16, groups = args.cols / 32;
     const int4 *q = reinterpret_cast<const int4 *>(args.x.q) + threadIdx.x;
     const int2 *meta = reinterpret_cast<const int2 *>(args.x.meta) + threadIdx.x;
-    uint8_t *to = units + threadIdx.x / (2 * SLICE_GROUPS) * ROW_OF_UNIT + threadIdx.x % 2 * UPPER + threadIdx.x / 2 % SLICE_GROUPS * 16;
-    uint8_t *meta_to = units + threadIdx.x / SLICE_GROUPS * ROW_OF_UNIT + FACTORS + threadIdx.x % SLICE_GROUPS * sizeof(Meta);
+    uint8_t *to = units + threadIdx.x / (2 * SLICE_GROUPS) * ROW_OF_UNIT + threadIdx.x % 2 * UPPER +
+        threadIdx.x / 2 % SLICE_GROUPS * 16;
+    uint8_t *meta_to =
+        units + threadIdx.x / SLICE_GROUPS * ROW_OF_UNIT + FACTORS + threadIdx.x % SLICE_GROUPS * sizeof(Meta);
     launch_then_await();
 #pragma unroll 1
     for (uint32_t start = 0; start < halves; start += AHEAD * THREADS) {
@@ -126,23 +144,29 @@ __device__ __forceinline__ void put_blocks(const MatvecArgs &args, uint8_t *unit
             if (start / 2 + i * THREADS + threadIdx.x < groups) factors[i] = meta[start / 2 + i * THREADS];
         }
         if (add != nullptr && start == 0) added = *add;
-        uint8_t *now = to + start / (2 * SLICE_GROUPS) * ROW_OF_UNIT, *meta_now = meta_to + start / (2 * SLICE_GROUPS) * ROW_OF_UNIT;
+        uint8_t *now = to + start / (2 * SLICE_GROUPS) * ROW_OF_UNIT,
+                *meta_now = meta_to + start / (2 * SLICE_GROUPS) * ROW_OF_UNIT;
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
-            if (start + i * THREADS + threadIdx.x < halves) *reinterpret_cast<int4 *>(now + i * (THREADS / 64) * ROW_OF_UNIT) = codes[i];
+            if (start + i * THREADS + threadIdx.x < halves)
+                *reinterpret_cast<int4 *>(now + i * (THREADS / 64) * ROW_OF_UNIT) = codes[i];
         }
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD / 2; i++) {
-            if (start / 2 + i * THREADS + threadIdx.x < groups) *reinterpret_cast<int2 *>(meta_now + i * (THREADS / 32) * ROW_OF_UNIT) = factors[i];
+            if (start / 2 + i * THREADS + threadIdx.x < groups)
+                *reinterpret_cast<int2 *>(meta_now + i * (THREADS / 32) * ROW_OF_UNIT) = factors[i];
         }
     }
 }
 
-// Adds the products of a unit of COUNT rows, `distance` bytes apart, which has so many groups: all 32 where it is WHOLE.
+// Adds the products of a unit of COUNT rows, `distance` bytes apart, which has so many groups: all 32 where it is
+// WHOLE.
 template <uint32_t TYPE, int COUNT, bool WHOLE>
-__device__ __forceinline__ void add_blocks(const uint8_t *rows, uint32_t distance, const uint8_t *x, uint32_t of_unit, const LevelWords &level_words, float (&sum)[2]) {
+__device__ __forceinline__ void add_blocks(const uint8_t *rows, uint32_t distance, const uint8_t *x, uint32_t of_unit,
+    const LevelWords &level_words, float (&sum)[2]) {
     // Lanes behind the last group add nothing: they take its weights, which stand where they may look.
-    const uint32_t lane = threadIdx.x % WARP, groups = WHOLE ? SLICE_GROUPS : of_unit, index = WHOLE ? lane : min(lane, groups - 1);
+    const uint32_t lane = threadIdx.x % WARP, groups = WHOLE ? SLICE_GROUPS : of_unit,
+                   index = WHOLE ? lane : min(lane, groups - 1);
     const int4 a = reinterpret_cast<const int4 *>(x)[index], b = reinterpret_cast<const int4 *>(x + UPPER)[index];
     const int2 factors = reinterpret_cast<const int2 *>(x + FACTORS)[index];
     const Meta meta{__int_as_float(factors.x), reinterpret_cast<const short2 &>(factors.y)};
@@ -156,8 +180,8 @@ __device__ __forceinline__ void add_blocks(const uint8_t *rows, uint32_t distanc
 
 // The same for a part of MOST units, or of as many as have the row's `groups` that are left.
 template <uint32_t TYPE, int COUNT, uint32_t MOST>
-__device__ __forceinline__ void add_blocks_of_part(const uint8_t *rows, uint32_t distance, const uint8_t *x, uint32_t groups, const LevelWords &level_words,
-                                                   float (&sum)[2]) {
+__device__ __forceinline__ void add_blocks_of_part(const uint8_t *rows, uint32_t distance, const uint8_t *x,
+    uint32_t groups, const LevelWords &level_words, float (&sum)[2]) {
     if (HOLDS_TWO<TYPE> && COUNT == 2 && groups >= MOST * SLICE_GROUPS) {
         add_blocks<TYPE, COUNT, true>(rows, distance, x, 0, level_words, sum);
         add_blocks<TYPE, COUNT, true>(rows + UNIT_BYTES<TYPE>, distance, x + ROW_OF_UNIT, 0, level_words, sum);
@@ -166,18 +190,21 @@ __device__ __forceinline__ void add_blocks_of_part(const uint8_t *rows, uint32_t
 #pragma unroll 1
     for (uint32_t unit = 0; unit < MOST && unit * SLICE_GROUPS < groups; unit++) {
         const uint32_t of_unit = min((uint32_t)SLICE_GROUPS, groups - unit * SLICE_GROUPS);
-        add_blocks<TYPE, COUNT, false>(rows + unit * UNIT_BYTES<TYPE>, distance, x + unit * ROW_OF_UNIT, of_unit, level_words, sum);
+        add_blocks<TYPE, COUNT, false>(
+            rows + unit * UNIT_BYTES<TYPE>, distance, x + unit * ROW_OF_UNIT, of_unit, level_words, sum);
     }
 }
 
 // The lane's sums of the next two rows, or of a row that is alone.
 template <uint32_t TYPE>
-__device__ __forceinline__ void add_rows_of_blocks(Streams &streams, const Matrix &m, const uint8_t *x, const LevelWords &level_words, float (&sum)[2]) {
+__device__ __forceinline__ void add_rows_of_blocks(
+    Streams &streams, const Matrix &m, const uint8_t *x, const LevelWords &level_words, float (&sum)[2]) {
     const uint32_t taken = streams.units * SLICE_GROUPS;
 #pragma unroll 1
     for (uint32_t groups = m.cols / 32;; groups -= taken, x += streams.units * ROW_OF_UNIT) {
         const uint8_t *stage = streams.wait();
-        if (streams.rows[1] > 0) add_blocks_of_part<TYPE, 2, PAIR_UNITS>(stage, streams.part_bytes, x, groups, level_words, sum);
+        if (streams.rows[1] > 0)
+            add_blocks_of_part<TYPE, 2, PAIR_UNITS>(stage, streams.part_bytes, x, groups, level_words, sum);
         else add_blocks_of_part<TYPE, 1, SINGLE_UNITS>(stage, 0, x, groups, level_words, sum);
         streams.release();
         if (groups <= taken) return;
@@ -197,8 +224,8 @@ __device__ __forceinline__ void gemv_b1(const MatvecArgs &args, const Segment &s
     const Rows rows = start_streams<TYPE>(streams, args, segment, PAIR_UNITS, SINGLE_UNITS, shared, space.barriers[0]);
     const uint32_t first = rows.first, end = rows.end;
 
-    // Eight sums are finished at a time, every four lanes one: of four rounds of the loop the two rows of each. What is added to the first ones is read
-    // long before it is needed.
+    // Eight sums are finished at a time, every four lanes one: of four rounds of the loop the two rows of each. What is
+    // added to the first ones is read long before it is needed.
     constexpr uint32_t ROUNDS = SUM_ROWS / 2;
     const uint32_t side = lane / 4 % 2, round = lane / 8, column = first + WARPS * (2 * round + side);
     const bool has_column = !pairs && lane % 4 == 0 && column < end;
@@ -235,18 +262,21 @@ __device__ __forceinline__ void gemv_b1(const MatvecArgs &args, const Segment &s
             if (lane % 8 == 0 && row <= i) space.outputs[0][warp + WARPS * row] = gated(args.unit, v, up);
         } else if (const uint32_t col = first + WARPS * (2 * row + side); lane % 4 == 0 && row <= i && col < end) {
             const float plus = i < ROUNDS || segment.bias == nullptr ? bias : segment.bias[col];
-            put_sum(args, segment, segment.out, col, v, plus, i < ROUNDS || !segment.adds ? residual : segment.out[col], key);
+            put_sum(args, segment, segment.out, col, v, plus, i < ROUNDS || !segment.adds ? residual : segment.out[col],
+                key);
         }
         __syncwarp();
     }
     finish_block<1>(args, m.rows, space, key);
 }
 
-// Code for types that a launch lacks makes it slower: there is a kernel for each type, for the pairs that files mix, and for all.
-#define GEMV_OF_TYPES(name, TYPE, OTHER)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(WARPS *WARP, GEMV_B1_BLOCKS) name(const __grid_constant__ MatvecArgs args, Shape) { \
-        __shared__ GemvB1Storage space;                                                                                               \
-        const Segment &segment = own_segment(args);                                                                               \
-        if (TYPE == OTHER || segment.matrix.dtype == TYPE) return gemv_b1<TYPE>(args, segment, space);                      \
-        return gemv_b1<OTHER>(args, segment, space);                                                                        \
+// Code for types that a launch lacks makes it slower: there is a kernel for each type, for the pairs that files mix,
+// and for all.
+#define GEMV_OF_TYPES(name, TYPE, OTHER)                                                               \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, GEMV_B1_BLOCKS)                          \
+        name(const __grid_constant__ MatvecArgs args, Shape) {                                         \
+        __shared__ GemvB1Storage space;                                                                \
+        const Segment &segment = own_segment(args);                                                    \
+        if (TYPE == OTHER || segment.matrix.dtype == TYPE) return gemv_b1<TYPE>(args, segment, space); \
+        return gemv_b1<OTHER>(args, segment, space);                                                   \
     }

@@ -1,10 +1,10 @@
-// A single row of activations behind a norm times matrices in Q2_K, of so few slices that a lane keeps all activations it needs in registers: a warp has
-// the same columns of many rows, two groups a lane of every slice, and shared memory is read for weights alone. Eight rows make an octet, whose groups four
-// warps share.
+// A single row of activations behind a norm times matrices in Q2_K, of so few slices that a lane keeps all activations
+// it needs in registers: a warp has the same columns of many rows, two groups a lane of every slice, and shared memory
+// is read for weights alone. Eight rows make an octet, whose groups four warps share.
 //
-// A lane (g, t), with g = lane / 4 and t = lane % 4, has groups of superblock t of row g, so it reads the factors of a superblock once for both of its
-// groups. The sums of a group of every slice are those of `add_group`; then come groups side by side, then warps, then superblocks, which is
-// the order of `add_lanes`.
+// A lane (g, t), with g = lane / 4 and t = lane % 4, has groups of superblock t of row g, so it reads the factors of a
+// superblock once for both of its groups. The sums of a group of every slice are those of `add_group`; then come groups
+// side by side, then warps, then superblocks, which is the order of `add_lanes`.
 #pragma once
 #include "gemv/gemv_b1.cuh"
 
@@ -34,7 +34,8 @@ __device__ __forceinline__ void load_columns(TwoGroups (&x)[SLICES], const uint8
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++) {
             const uint8_t *codes = units + Layout::codes(at + i);
-            x[s].low[i] = reinterpret_cast<const int4 *>(codes)[0], x[s].high[i] = *reinterpret_cast<const int4 *>(codes + Layout::HIGH);
+            x[s].low[i] = reinterpret_cast<const int4 *>(codes)[0],
+            x[s].high[i] = *reinterpret_cast<const int4 *>(codes + Layout::HIGH);
             x[s].meta[i] = *reinterpret_cast<const Meta *>(units + Layout::meta(at + i));
         }
     }
@@ -47,10 +48,12 @@ __device__ __forceinline__ int add_half(uint32_t codes, const int4 &x) {
     return 4 * even + add_unsigned(upper & 0x0c0c0c0c, x.w, add_unsigned(codes & 0x0c0c0c0c, x.y, 0));
 }
 
-// Adds the products of a group: the LAST one of two that share `scales`, a byte for each half. A factor of a half is four bits of it, the minimum's
-// stand above those of the scale. With `scale` comes what takes INTEGER_BASE away from the sum that it scales.
+// Adds the products of a group: the LAST one of two that share `scales`, a byte for each half. A factor of a half is
+// four bits of it, the minimum's stand above those of the scale. With `scale` comes what takes INTEGER_BASE away from
+// the sum that it scales.
 template <bool LAST>
-__device__ __forceinline__ float add_columns(uint32_t low, uint32_t high, uint32_t scales, float scale, float base, float min, const TwoGroups &x, float sum) {
+__device__ __forceinline__ float add_columns(
+    uint32_t low, uint32_t high, uint32_t scales, float scale, float base, float min, const TwoGroups &x, float sum) {
     const int halves = __byte_perm(add_half(low, x.low[LAST]), add_half(high, x.high[LAST]), 0x5410);
     const Meta &meta = x.meta[LAST];
     const int scaled = add_two<LAST>(halves, scales & 0x0f0f0f0f, INTEGER_BITS);
@@ -59,7 +62,8 @@ __device__ __forceinline__ float add_columns(uint32_t low, uint32_t high, uint32
     return __fmaf_rn(meta.scale, part, sum);
 }
 
-// The products of a row's groups `at` and the next, of the lane's superblock, of every slice; `row` is where the lane's row begins.
+// The products of a row's groups `at` and the next, of the lane's superblock, of every slice; `row` is where the lane's
+// row begins.
 template <uint32_t SLICES>
 __device__ __forceinline__ float multiply_columns(const uint8_t *row, uint32_t at, const TwoGroups (&x)[SLICES]) {
     constexpr uint32_t SCALES = code_bytes(Q2_K) * SLICE_GROUPS, BLOCKS = SCALES + scale_bytes(Q2_K) * SLICE_GROUPS;
@@ -94,7 +98,8 @@ __device__ __forceinline__ float add_octet(const float (&parts)[OCTET][16]) {
 struct ColumnLane {
     uint32_t g, at, to;  // row of an octet; first group; place of the sum among a row's
 
-    // Lanes half a slice apart take each other's neighbours, as rows stand an odd number of 32 bytes apart: no two of a quarter warp meet in a bank.
+    // Lanes half a slice apart take each other's neighbours, as rows stand an odd number of 32 bytes apart: no two of a
+    // quarter warp meet in a bank.
     __device__ __forceinline__ explicit ColumnLane(uint32_t warp) {
         const uint32_t lane = threadIdx.x % WARP, t = lane % 4, own = warp % OCTET_WARPS ^ t / 2;
         g = lane / 4, at = 8 * t + 2 * own, to = OCTET_WARPS * t + own;
@@ -113,14 +118,17 @@ struct RegistersStorage {
     unsigned long long barriers[OCTETS];
 };
 
-// The whole block, of OCTETS octets: each of a gated unit has four rows of either matrix. Half of the warps take one half of them. So many of a half are on
-// their way before the activations, the others behind them, as what is asked for first comes first.
+// The whole block, of OCTETS octets: each of a gated unit has four rows of either matrix. Half of the warps take one
+// half of them. So many of a half are on their way before the activations, the others behind them, as what is asked for
+// first comes first.
 template <uint32_t SLICES, uint32_t OCTETS, bool GATED, uint32_t EARLY>
-__device__ __forceinline__ void gemv_registers(const MatvecArgs &args, const Segment &segment, RegistersStorage<OCTETS> &space) {
+__device__ __forceinline__ void gemv_registers(
+    const MatvecArgs &args, const Segment &segment, RegistersStorage<OCTETS> &space) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) uint8_t shared[];
     constexpr uint32_t BYTES = OCTET_BYTES<SLICES>, OWN = GATED ? BYTES / 2 : BYTES, EACH = OCTETS / 2;
-    static_assert(OCTETS <= WARPS && COLUMN_ROW<SLICES> / 32 % 2 == 1, "a warp brings an octet at most, and rows take different banks");
+    static_assert(OCTETS <= WARPS && COLUMN_ROW<SLICES> / 32 % 2 == 1,
+        "a warp brings an octet at most, and rows take different banks");
     const uint32_t warp = warp_number(), lane = threadIdx.x % WARP, tile = blockIdx.x - segment.first_tile;
     const Matrix &m = segment.matrix;
     const uint32_t barrier = shared_address(space.barriers + warp);
@@ -163,10 +171,12 @@ __device__ __forceinline__ void gemv_registers(const MatvecArgs &args, const Seg
     }
     __syncthreads();
     if (warp < OCTETS) {
-        const float factor = norm_factor(space.shares, args.cols, args.eps), total = __fmul_rn(add_octet(space.parts[warp]), factor);
+        const float factor = norm_factor(space.shares, args.cols, args.eps),
+                    total = __fmul_rn(add_octet(space.parts[warp]), factor);
         if constexpr (GATED) {
             const float up = __shfl_down_sync(ALL_LANES, total, WARP / 2);
-            if (lane % 4 == 0 && lane < WARP / 2) space.outputs[warp * OCTET / 2 + lane / 4] = gated(args.unit, total, up);
+            if (lane % 4 == 0 && lane < WARP / 2)
+                space.outputs[warp * OCTET / 2 + lane / 4] = gated(args.unit, total, up);
         } else if (lane % 4 == 0) {
             segment.out[column] = segment.bias != nullptr ? __fadd_rn(total, bias) : total;
         }
@@ -174,7 +184,8 @@ __device__ __forceinline__ void gemv_registers(const MatvecArgs &args, const Seg
     if constexpr (GATED) {
         constexpr uint32_t OUTPUTS = OCTETS * OCTET / 2;
         __syncthreads();
-        if (threadIdx.x < OUTPUTS) emit_blocks(args.gated, 0, tile * OUTPUTS + threadIdx.x, m.rows, space.outputs[threadIdx.x]);
+        if (threadIdx.x < OUTPUTS)
+            emit_blocks(args.gated, 0, tile * OUTPUTS + threadIdx.x, m.rows, space.outputs[threadIdx.x]);
     }
 #endif
 }
@@ -198,7 +209,9 @@ __device__ __forceinline__ void gemv_registers_head_tiles(const MatvecArgs &args
     const uint32_t warp = warp_number(), lane = threadIdx.x % WARP;
     const Segment &segment = args.segments[0];
     const Matrix &m = segment.matrix;
-    const auto begin_of = [&](uint32_t block) { return (uint32_t)((unsigned long long)(m.rows / OCTET) * block / gridDim.x); };
+    const auto begin_of = [&](uint32_t block) {
+        return (uint32_t)((unsigned long long)(m.rows / OCTET) * block / gridDim.x);
+    };
     const uint32_t begin = begin_of(blockIdx.x), end = begin_of(blockIdx.x + 1);
     // The warp's octet of a round.
     const auto start = [&](uint32_t round) {
@@ -236,7 +249,8 @@ __device__ __forceinline__ void gemv_registers_head_tiles(const MatvecArgs &args
         float *part = &space.parts[slot][half][own.g][own.to];
         const uint32_t full = shared_address(space.barriers[slot] + half);
 #pragma unroll 1
-        for (uint32_t i = 0; i < EACH && from + half + i < end; i++, row += BYTES, part += sizeof(space.parts[0][0]) / sizeof(float)) {
+        for (uint32_t i = 0; i < EACH && from + half + i < end;
+            i++, row += BYTES, part += sizeof(space.parts[0][0]) / sizeof(float)) {
             wait_phase(full + 8 * i, round / ROUNDS % 2);
             *part = multiply_columns<SLICES>(row, own.at, x);
         }
@@ -246,7 +260,9 @@ __device__ __forceinline__ void gemv_registers_head_tiles(const MatvecArgs &args
         if (from + warp >= end) continue;
         const float v = __fmul_rn(add_octet(space.parts[slot][warp]), factor);
         const uint32_t column = (from + warp) * OCTET + own.g;
-        if (lane % 4 == 0) put_sum(args, segment, segment.out, column, v, segment.bias != nullptr ? __ldg(segment.bias + column) : 0.0f, 0.0f, key);
+        if (lane % 4 == 0)
+            put_sum(args, segment, segment.out, column, v,
+                segment.bias != nullptr ? __ldg(segment.bias + column) : 0.0f, 0.0f, key);
     }
     finish_block<1>(args, m.rows, space, key);
 #endif

@@ -1,5 +1,6 @@
-// A single row of 8-bit activations times a quantized matrix, two rows a warp, all of whose bytes are on their way at once: without a ring, the way from a
-// block's start to its wait has few instructions, and that is the way of a block that comes late. The sums are those of gemv_b1.cuh.
+// A single row of 8-bit activations times a quantized matrix, two rows a warp, all of whose bytes are on their way at
+// once: without a ring, the way from a block's start to its wait has few instructions, and that is the way of a block
+// that comes late. The sums are those of gemv_b1.cuh.
 #pragma once
 #include "gemv/gemv_b1.cuh"
 
@@ -10,18 +11,23 @@ struct SingleStageStorage {
 
 // Adds two rows of so many groups, which stand `distance` bytes apart.
 template <uint32_t TYPE>
-__device__ __forceinline__ void add_two_rows(const uint8_t *rows, uint32_t distance, uint32_t groups, const uint8_t *x, const LevelWords &level_words,
-                                             float (&sum)[2]) {
+__device__ __forceinline__ void add_two_rows(const uint8_t *rows, uint32_t distance, uint32_t groups, const uint8_t *x,
+    const LevelWords &level_words, float (&sum)[2]) {
     constexpr uint32_t AT_ONCE = 4;
     if constexpr (HOLDS_TWO<TYPE>) {
-        const auto add = [&](uint32_t i) { add_blocks<TYPE, 2, true>(rows + i * UNIT_BYTES<TYPE>, distance, x + i * ROW_OF_UNIT, 0, level_words, sum); };
+        const auto add = [&](uint32_t i) {
+            add_blocks<TYPE, 2, true>(rows + i * UNIT_BYTES<TYPE>, distance, x + i * ROW_OF_UNIT, 0, level_words, sum);
+        };
 #pragma unroll 1
-        for (; groups >= AT_ONCE * SLICE_GROUPS; groups -= AT_ONCE * SLICE_GROUPS, rows += AT_ONCE * UNIT_BYTES<TYPE>, x += AT_ONCE * ROW_OF_UNIT) {
+        for (; groups >= AT_ONCE * SLICE_GROUPS;
+            groups -= AT_ONCE * SLICE_GROUPS, rows += AT_ONCE * UNIT_BYTES<TYPE>, x += AT_ONCE * ROW_OF_UNIT) {
 #pragma unroll
             for (uint32_t i = 0; i < AT_ONCE; i++) add(i);
         }
 #pragma unroll 1
-        for (; groups >= 2 * SLICE_GROUPS; groups -= 2 * SLICE_GROUPS, rows += 2 * UNIT_BYTES<TYPE>, x += 2 * ROW_OF_UNIT) add(0), add(1);
+        for (; groups >= 2 * SLICE_GROUPS;
+            groups -= 2 * SLICE_GROUPS, rows += 2 * UNIT_BYTES<TYPE>, x += 2 * ROW_OF_UNIT)
+            add(0), add(1);
     }
 #pragma unroll 1
     while (groups > 0) {
@@ -31,7 +37,8 @@ __device__ __forceinline__ void add_two_rows(const uint8_t *rows, uint32_t dista
     }
 }
 
-// The lanes' sums of two rows with the tree of `add_neighbours`: those of the first row in even lanes, those of the second in odd ones.
+// The lanes' sums of two rows with the tree of `add_neighbours`: those of the first row in even lanes, those of the
+// second in odd ones.
 __device__ __forceinline__ float add_two_sums(const float (&sum)[2]) {
     const bool odd = threadIdx.x % 2 != 0;
     float total = __fadd_rn(odd ? sum[1] : sum[0], __shfl_xor_sync(ALL_LANES, odd ? sum[0] : sum[1], 1));

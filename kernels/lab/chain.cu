@@ -1,9 +1,10 @@
-// The products of a step of one row, chained in a graph as the library chains them, without attention and the step's ends: what rows a warp
-// and the stages of rings cost. Weights are random bytes, different ones in every layer. Prints the median time of the whole chain, and for each
-// kind of launch its blocks, what the chain loses when that kind is left out, and its share of the byte floor.
+// The products of a step of one row, chained in a graph as the library chains them, without attention and the step's
+// ends: what rows a warp and the stages of rings cost. Weights are random bytes, different ones in every layer. Prints
+// the median time of the whole chain, and for each kind of launch its blocks, what the chain loses when that kind is
+// left out, and its share of the byte floor.
 //
-// usage: chain SHAPE[.TYPE] [KIND=ROWS,STAGES[,UNITS]]...     KIND is qkv, out, gate, down or head; SHAPE is 0.5b, 1b, 1.5b or 8b; TYPE is
-// that of all matrices, as in Q4_0, in place of the mix of the shape
+// usage: chain SHAPE[.TYPE] [KIND=ROWS,STAGES[,UNITS]]...     KIND is qkv, out, gate, down or head; SHAPE is 0.5b,
+// 1b, 1.5b or 8b; TYPE is that of all matrices, as in Q4_0, in place of the mix of the shape
 #include "gemv/gemv_b1.cu"
 #include <algorithm>
 #include <cstdio>
@@ -15,7 +16,8 @@
 // Bytes a microsecond that one H200 reads at best.
 constexpr double READ_BYTES_A_US = 4541e3;
 constexpr int REPLAYS = 300;
-// As in the library: quantized products ask for so much shared memory that no SM takes more blocks than its share, where that pays.
+// As in the library: quantized products ask for so much shared memory that no SM takes more blocks than its share,
+// where that pays.
 constexpr uint32_t PROCESSORS = 132, SHARED_OF_PROCESSOR = 228 << 10, SHARED_OF_BLOCK = 10 << 10;
 
 #define CHECK(call) check(call, #call)
@@ -56,13 +58,13 @@ const Kernel KERNELS[] = {
 struct Model {
     const char *name;
     uint32_t layers, width, kv_width, hidden, vocab;
-    DType most, some;  // of most matrices, and of values, half of the down projections, and the head
+    DType most, some;    // of most matrices, and of values, half of the down projections, and the head
     Tiles tiles[KINDS];  // those of the library
 };
 constexpr Model MODELS[] = {{"0.5b", 24, 896, 128, 4864, 151936, Q8_0, Q8_0, {{1, 1}, {1, 1}, {4, 4}, {1, 2}, {16, 4}}},
-                            {"1b", 16, 2048, 512, 8192, 128256, Q4_K, Q6_K, {{2, 1}, {2, 3}, {4, 2}, {2, 4}, {16, 2}}},
-                            {"1.5b", 28, 1536, 256, 8960, 151936, Q4_K, Q6_K, {{2, 3}, {2, 3}, {4, 2}, {1, 3}, {16, 2}}},
-                            {"8b", 32, 4096, 1024, 14336, 128256, Q4_K, Q6_K, {{2, 2}, {2, 2}, {4, 2}, {2, 3}, {16, 2}}}};
+    {"1b", 16, 2048, 512, 8192, 128256, Q4_K, Q6_K, {{2, 1}, {2, 3}, {4, 2}, {2, 4}, {16, 2}}},
+    {"1.5b", 28, 1536, 256, 8960, 151936, Q4_K, Q6_K, {{2, 3}, {2, 3}, {4, 2}, {1, 3}, {16, 2}}},
+    {"8b", 32, 4096, 1024, 14336, 128256, Q4_K, Q6_K, {{2, 2}, {2, 2}, {4, 2}, {2, 3}, {16, 2}}}};
 
 // A launch, and how many bytes of weights it reads.
 struct Step {
@@ -134,9 +136,11 @@ struct Chain {
             args.segments[i] = Segment{m, nullptr, hidden, step.tiles, kind == OUT || kind == DOWN ? 1.0f : 0.0f};
             args.stage_bytes = std::max(args.stage_bytes, std::min(args.units * unit_bytes(m), 2 * m.row_bytes));
             step.bytes += (size_t)m.rows * m.row_bytes;
-            if (kind != GATE || i == 0) step.tiles += (m.rows + WARPS * args.rows_a_warp - 1) / (WARPS * args.rows_a_warp);
+            if (kind != GATE || i == 0)
+                step.tiles += (m.rows + WARPS * args.rows_a_warp - 1) / (WARPS * args.rows_a_warp);
         }
-        step.shared = WARPS * args.stages * args.stage_bytes + (model.most < Q8_0 ? 4 * cols : (cols + QUANT_COLS - 1) / QUANT_COLS * ROW_OF_UNIT);
+        step.shared = WARPS * args.stages * args.stage_bytes +
+            (model.most < Q8_0 ? 4 * cols : (cols + QUANT_COLS - 1) / QUANT_COLS * ROW_OF_UNIT);
         const uint32_t each = (step.tiles + PROCESSORS - 1) / PROCESSORS;
         const bool is_even = 10 * step.tiles >= 9 * each * PROCESSORS;
         if (model.most >= Q8_0 && (is_even || (args.norm != nullptr && each <= 2))) {
@@ -146,21 +150,25 @@ struct Chain {
     }
 
     auto kernel() const {
-        const auto takes = [&](const Kernel &kernel) { return kernel.type == model.most || kernel.other == model.most; };
+        const auto takes = [&](const Kernel &kernel) {
+            return kernel.type == model.most || kernel.other == model.most;
+        };
         return std::find_if(KERNELS, std::end(KERNELS), takes)->launch;
     }
 
     // Median microseconds of a replay without the launches of one kind.
     double time(int without) const {
         CHECK(cudaFuncSetAttribute(kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, 200 << 10));
-        CHECK(cudaFuncSetAttribute(kernel(), cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+        CHECK(cudaFuncSetAttribute(
+            kernel(), cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
         cudaStream_t stream;
         cudaGraph_t graph;
         cudaGraphExec_t exec;
         CHECK(cudaStreamCreate(&stream));
         CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
         cudaLaunchAttribute early{};
-        early.id = cudaLaunchAttributeProgrammaticStreamSerialization, early.val.programmaticStreamSerializationAllowed = 1;
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+        early.val.programmaticStreamSerializationAllowed = 1;
         for (const Step &step : steps) {
             if (step.kind == without) continue;
             cudaLaunchConfig_t config{dim3(step.tiles), dim3(WARPS * WARP), step.shared, stream, &early, 1};
@@ -172,7 +180,8 @@ struct Chain {
         CHECK(cudaEventCreate(&begin)), CHECK(cudaEventCreate(&end));
         std::vector<float> times(REPLAYS);
         for (float &time : times) {
-            CHECK(cudaEventRecord(begin, stream)), CHECK(cudaGraphLaunch(exec, stream)), CHECK(cudaEventRecord(end, stream));
+            CHECK(cudaEventRecord(begin, stream)), CHECK(cudaGraphLaunch(exec, stream)),
+                CHECK(cudaEventRecord(end, stream));
             CHECK(cudaEventSynchronize(end)), CHECK(cudaEventElapsedTime(&time, begin, end));
         }
         std::nth_element(times.begin(), times.begin() + REPLAYS / 2, times.end());
@@ -184,16 +193,19 @@ struct Chain {
         size_t all = 0;
         for (const Step &step : steps) all += step.bytes;
         const double whole = time(KINDS);
-        const char *type = std::find_if(TYPES, std::end(TYPES), [&](const Type &type) { return type.type == model.most; })->name;
+        const char *type =
+            std::find_if(TYPES, std::end(TYPES), [&](const Type &type) { return type.type == model.most; })->name;
         printf("%s.%s: %.1f us, floor %.1f\n", model.name, type, whole, all / READ_BYTES_A_US);
         for (int kind = 0; kind < KINDS; kind++) {
             const auto of_kind = [&](const Step &step) { return step.kind == kind; };
-            const double count = std::count_if(steps.begin(), steps.end(), of_kind), share = (whole - time(kind)) / count;
+            const double count = std::count_if(steps.begin(), steps.end(), of_kind),
+                         share = (whole - time(kind)) / count;
             const Step &step = *std::find_if(steps.begin(), steps.end(), of_kind);
             size_t bytes = 0;
             for (const Step &other : steps) bytes += other.kind == kind ? other.bytes : 0;
-            printf("  %-4s %3u blocks, rows %2u, stages %u of %u units, shared %6u: %6.2f us each, floor %.2f\n", NAMES[kind], step.tiles,
-                   step.args.rows_a_warp, step.args.stages, step.args.units, step.shared, share, bytes / count / READ_BYTES_A_US);
+            printf("  %-4s %3u blocks, rows %2u, stages %u of %u units, shared %6u: %6.2f us each, floor %.2f\n",
+                NAMES[kind], step.tiles, step.args.rows_a_warp, step.args.stages, step.args.units, step.shared, share,
+                bytes / count / READ_BYTES_A_US);
         }
     }
 };
@@ -211,7 +223,8 @@ int main(int count, char **words) {
     for (int i = 2; i < count; i++) {
         Tiles chosen;
         char name[8];
-        is_right = is_right && sscanf(words[i], "%7[a-z]=%u,%u,%u", name, &chosen.rows, &chosen.stages, &chosen.units) >= 3;
+        is_right =
+            is_right && sscanf(words[i], "%7[a-z]=%u,%u,%u", name, &chosen.rows, &chosen.stages, &chosen.units) >= 3;
         const int kind = std::find(NAMES, NAMES + KINDS, std::string(name)) - NAMES;
         is_right = is_right && kind < KINDS;
         if (is_right) model.tiles[kind] = chosen;

@@ -1,5 +1,6 @@
-// Blocks of a cluster that read each other's shared memory, and meet before and after: at barriers in shared memory, as in gemm_i8_specialized.cu, or at the
-// cluster's own barrier. For racecheck, which sees races in the first and none in the second, where both give the right sums.
+// Blocks of a cluster that read each other's shared memory, and meet before and after: at barriers in shared memory, as
+// in gemm_i8_specialized.cu, or at the cluster's own barrier. For racecheck, which sees races in the first and none in
+// the second, where both give the right sums.
 //
 // usage: meeting shared|cluster [ROUNDS]
 #include "ptx/cluster.cuh"
@@ -10,7 +11,9 @@
 
 constexpr uint32_t BLOCKS = 8, THREADS = 256, GRID = 2 * BLOCKS;
 
-__device__ __forceinline__ void meet_by_hardware() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
+__device__ __forceinline__ void meet_by_hardware() {
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
 
 template <bool IN_SHARED>
 __global__ void __cluster_dims__(BLOCKS, 1, 1) add_up(float *out, uint32_t rounds) {

@@ -10,14 +10,18 @@ __device__ __forceinline__ void copy_lanes(uint32_t to, const uint8_t *from, uin
     const uint32_t own = threadIdx.x % WARP * 16, at = to + own;
     from += own;
     for (uint32_t i = 0; i + own < bytes; i += WARP * 16) {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at + i), "l"(__cvta_generic_to_global(from + i)) : "memory");
+        asm volatile(
+            "cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at + i), "l"(__cvta_generic_to_global(from + i))
+            : "memory");
     }
 }
 
 // By one lane each, OFFSET bytes behind both addresses.
 template <int OFFSET>
 __device__ __forceinline__ void copy_16(uint32_t to, const void *from) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %2], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)), "n"(OFFSET) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %2], 16;" ::"r"(to),
+        "l"(__cvta_generic_to_global(from)), "n"(OFFSET)
+        : "memory");
 }
 
 __device__ __forceinline__ void copy_8(uint32_t to, const void *from) {
@@ -44,6 +48,7 @@ __device__ __forceinline__ V load_shared_as(uint32_t at) {
     if constexpr (sizeof(V) == 2) asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
     if constexpr (sizeof(V) == 4) asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at));
     if constexpr (sizeof(V) == 8) asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-    if constexpr (sizeof(V) == 16) asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+    if constexpr (sizeof(V) == 16)
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
     return v;
 }

@@ -1,5 +1,5 @@
-// Barriers in shared memory that count arrivals and the bytes of copies (PTX: mbarrier), and copies of rows that arrive at one: what chips have from
-// compute capability 9.0 on.
+// Barriers in shared memory that count arrivals and the bytes of copies (PTX: mbarrier), and copies of rows that arrive
+// at one: what chips have from compute capability 9.0 on.
 #pragma once
 #include "ptx/cp_async.cuh"
 
@@ -8,7 +8,9 @@ __device__ __forceinline__ void make_barrier(uint32_t barrier, uint32_t arrivals
 }
 
 // Makes barriers known to copies, which run beside the threads.
-__device__ __forceinline__ void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void publish_barriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 
 __device__ __forceinline__ void arrive(uint32_t barrier) {
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
@@ -16,9 +18,8 @@ __device__ __forceinline__ void arrive(uint32_t barrier) {
 
 // Until the phase with this parity has ended.
 __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
-    asm volatile(
-        "{\n.reg .pred ended;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n@ended bra.uni done;\nbra.uni again;\ndone:\n}" ::"r"(
-            barrier),
+    asm volatile("{\n.reg .pred ended;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n@ended "
+                 "bra.uni done;\nbra.uni again;\ndone:\n}" ::"r"(barrier),
         "r"(parity)
         : "memory");
 }
@@ -40,29 +41,33 @@ constexpr unsigned long long READ_ONCE = 0x12f0000000000000ull;
 
 // By one lane: copies a run of weights, whose addresses and bytes are multiples of 16.
 __device__ __forceinline__ void copy_run(uint32_t to, const uint8_t *from, uint32_t bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
-                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "l"(READ_ONCE)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(to),
+        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "l"(READ_ONCE)
+        : "memory");
 }
 
-// Copies ROWS such runs by one lane of a warp to places `stride` bytes apart, with one arrival at `barrier`: runs from `from` on, `distance` bytes
-// apart, of which those past number `last` are that one again. One lane for all, as copies take uniform registers.
+// Copies ROWS such runs by one lane of a warp to places `stride` bytes apart, with one arrival at `barrier`: runs from
+// `from` on, `distance` bytes apart, of which those past number `last` are that one again. One lane for all, as copies
+// take uniform registers.
 template <uint32_t ROWS>
-__device__ __forceinline__ void copy_rows(uint32_t to, uint32_t stride, uint32_t bytes, uint32_t barrier, const uint8_t *from, uint32_t distance,
-                                          uint32_t last) {
+__device__ __forceinline__ void copy_rows(uint32_t to, uint32_t stride, uint32_t bytes, uint32_t barrier,
+    const uint8_t *from, uint32_t distance, uint32_t last) {
     if (elect_lane()) {
         announce(barrier, ROWS * bytes);
 #pragma unroll
-        for (uint32_t i = 0; i < ROWS; i++) copy_run(to + i * stride, from + (size_t)min(i, last) * distance, bytes, barrier);
+        for (uint32_t i = 0; i < ROWS; i++)
+            copy_run(to + i * stride, from + (size_t)min(i, last) * distance, bytes, barrier);
     }
     __syncwarp();
 }
 
 // By one lane: copies a run of what producers wrote, likewise.
 __device__ __forceinline__ void copy_written(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(__cvta_generic_to_global(from)),
-                 "r"(bytes), "r"(barrier)
-                 : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+        : "memory");
 }
 
 // A barrier of so many threads of the block, one of sixteen by number.

@@ -7,30 +7,37 @@ constexpr float SMALLEST = 2e-36f;
 // Added to a small number, it leaves the number's nearest integer in the lowest bits.
 constexpr float ROUNDER = 12582912.0f;
 
-// Scale of a block, its reciprocal, and the bits that its codes have. A block that holds no finite number has codes of 0 and a scale of NaN.
+// Scale of a block, its reciprocal, and the bits that its codes have. A block that holds no finite number has codes of
+// 0 and a scale of NaN.
 struct BlockScale {
     float scale, inverse;
     uint32_t bits;
 };
 
-// From the bits of the largest magnitude. Every path takes its codes from here, so the quick division rounds alike in all of them.
+// From the bits of the largest magnitude. Every path takes its codes from here, so the quick division rounds alike in
+// all of them.
 __device__ __forceinline__ BlockScale block_scale(uint32_t largest_bits) {
     const float largest = __uint_as_float(largest_bits), scale = __fmul_rn(largest, 1.0f / 127.0f);
-    // Magnitudes compare as integers, in which NaN is the largest. Without branches, so that several blocks are on their way at once.
+    // Magnitudes compare as integers, in which NaN is the largest. Without branches, so that several blocks are on
+    // their way at once.
     const bool is_finite = largest_bits < 0x7f800000u, is_small = largest < SMALLEST;
     float inverse;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(scale));
-    return BlockScale{is_finite ? (is_small ? 0.0f : scale) : __int_as_float(0x7fc00000), is_finite && !is_small ? inverse : 0.0f,
-                      is_finite ? 0xffffffffu : 0u};
+    return BlockScale{is_finite ? (is_small ? 0.0f : scale) : __int_as_float(0x7fc00000),
+        is_finite && !is_small ? inverse : 0.0f, is_finite ? 0xffffffffu : 0u};
 }
 
 // The code in the lowest byte; what is above it has no meaning.
-__device__ __forceinline__ uint32_t code_of(const BlockScale &block, float v) { return __float_as_uint(__fmaf_rn(v, block.inverse, ROUNDER)); }
+__device__ __forceinline__ uint32_t code_of(const BlockScale &block, float v) {
+    return __float_as_uint(__fmaf_rn(v, block.inverse, ROUNDER));
+}
 
 __device__ __forceinline__ uint32_t magnitude(float v) { return __float_as_uint(v) & 0x7fffffffu; }
 
-// For floats and 8-bit blocks alone. Called by a whole warp that holds 32 consecutive elements of a row; `col` is the lane's own, past `width` for none.
-__device__ __forceinline__ void emit_blocks(const Activation &out, uint32_t row, uint32_t col, uint32_t width, float v) {
+// For floats and 8-bit blocks alone. Called by a whole warp that holds 32 consecutive elements of a row; `col` is the
+// lane's own, past `width` for none.
+__device__ __forceinline__ void emit_blocks(
+    const Activation &out, uint32_t row, uint32_t col, uint32_t width, float v) {
     const size_t at = (size_t)row * width + col;
     if (col < width) out.x[at] = v;
     if (out.q == nullptr) return;
@@ -50,13 +57,14 @@ __device__ __forceinline__ void emit(const Activation &out, uint32_t row, uint32
     else if (col < width) put_f16(out, row, col, width, v);
 }
 
-// Four consecutive elements a lane, so that eight lanes make a block: the lane's codes, and the block's factors, which those of its first lane are.
-// COUNT of these at once. The same bits as `emit_blocks`.
+// Four consecutive elements a lane, so that eight lanes make a block: the lane's codes, and the block's factors, which
+// those of its first lane are. COUNT of these at once. The same bits as `emit_blocks`.
 template <int COUNT>
 __device__ __forceinline__ void encode_quads(const float4 (&v)[COUNT], uint32_t (&codes)[COUNT], Meta (&meta)[COUNT]) {
     uint32_t largest[COUNT];
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) largest[i] = max(max(magnitude(v[i].x), magnitude(v[i].y)), max(magnitude(v[i].z), magnitude(v[i].w)));
+    for (int i = 0; i < COUNT; i++)
+        largest[i] = max(max(magnitude(v[i].x), magnitude(v[i].y)), max(magnitude(v[i].z), magnitude(v[i].w)));
 #pragma unroll
     for (int step = 1; step < 8; step *= 2) {
 #pragma unroll
@@ -91,10 +99,11 @@ __device__ __forceinline__ uint32_t encode_quad(const float4 &v, Meta &meta) {
     return codes[0];
 }
 
-// Four consecutive elements a lane in the forms that are wanted, of rows of whole 8-bit blocks; by whole warps, which may reach past the row, and whose
-// lanes' blocks are those of the row. The same bits as `emit`.
+// Four consecutive elements a lane in the forms that are wanted, of rows of whole 8-bit blocks; by whole warps, which
+// may reach past the row, and whose lanes' blocks are those of the row. The same bits as `emit`.
 template <bool ANY_FORM>
-__device__ __forceinline__ void emit_quad(const Activation &out, uint32_t row, uint32_t quad, uint32_t width, bool inside, const float4 &v) {
+__device__ __forceinline__ void emit_quad(
+    const Activation &out, uint32_t row, uint32_t quad, uint32_t width, bool inside, const float4 &v) {
     const size_t at = (size_t)row * (width / 4) + quad;
     if (ANY_FORM && is_f16(out)) {
         if (inside) put_f16_quad(out, row, 4 * quad, width, v);
@@ -115,4 +124,6 @@ __device__ __forceinline__ float activate(const Sigmoid &kind, float x) {
 }
 
 // The gated unit of the feed-forward.
-__device__ __forceinline__ float gated(const Sigmoid &kind, float gate, float up) { return __fmul_rn(activate(kind, gate), up); }
+__device__ __forceinline__ float gated(const Sigmoid &kind, float gate, float up) {
+    return __fmul_rn(activate(kind, gate), up);
+}

@@ -1,9 +1,11 @@
-// Activations as 16-bit floats, in the form that matrix instructions take from shared memory, so that a tile of them is copied there as it is.
+// Activations as 16-bit floats, in the form that matrix instructions take from shared memory, so that a tile of them is
+// copied there as it is.
 //
-// F16_ROWS rows make a block, so tiles of fewer rows, whose number divides that, lie within one. A block has a chunk for each 64 columns, a chunk a
-// line of 128 bytes for each of its rows, filled or not: what stands in lines of no row may be anything, NaN included. The eight parts of a
-// line are swapped with the row's lowest bits, as 128-byte swizzling wants it. 128 columns, two chunks, have the order in which a thread takes
-// 32 weights of one group out of their nibbles: group t of the four has elements 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16, and of its four
+// F16_ROWS rows make a block, so tiles of fewer rows, whose number divides that, lie within one. A block has a chunk
+// for each 64 columns, a chunk a line of 128 bytes for each of its rows, filled or not: what stands in lines of no row
+// may be anything, NaN included. The eight parts of a line are swapped with the row's lowest bits, as 128-byte
+// swizzling wants it. 128 columns, two chunks, have the order in which a thread takes 32 weights of one group out of
+// their nibbles: group t of the four has elements 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16, and of its four
 // neighbouring values the even ones come first.
 #pragma once
 #include "device.cuh"
@@ -18,7 +20,8 @@ __host__ __device__ __forceinline__ size_t f16_line(uint32_t row, uint32_t chunk
     return (((size_t)(row / F16_ROWS) * chunks + chunk) * F16_ROWS + row % F16_ROWS) * F16_LINE;
 }
 
-// Four neighbouring columns of a row, by the first of them: the byte of the even ones; the odd ones' number differs by 16.
+// Four neighbouring columns of a row, by the first of them: the byte of the even ones; the odd ones' number differs
+// by 16.
 __host__ __device__ __forceinline__ size_t f16_quad_at(uint32_t row, uint32_t column, uint32_t width) {
     const uint32_t group = column / 32 % 4, step = column / 4 % 4 * 2 + column / 16 % 2;
     const uint32_t part = step % 4 * 2 ^ row % 8;
@@ -45,7 +48,8 @@ __device__ __forceinline__ void put_f16(const Activation &out, uint32_t row, uin
 }
 
 // Four neighbouring columns.
-__device__ __forceinline__ void put_f16_quad(const Activation &out, uint32_t row, uint32_t column, uint32_t width, const float4 &v) {
+__device__ __forceinline__ void put_f16_quad(
+    const Activation &out, uint32_t row, uint32_t column, uint32_t width, const float4 &v) {
     const size_t at = f16_quad_at(row, column, width);
     *reinterpret_cast<uint32_t *>(out.q + at) = f16_pair(v.x, v.z);
     *reinterpret_cast<uint32_t *>(out.q + (at ^ 16)) = f16_pair(v.y, v.w);

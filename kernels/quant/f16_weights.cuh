@@ -1,5 +1,6 @@
-// Weights as 16-bit floats, as operands of a warpgroup's matrix instructions: a thread (g, t), with g = lane / 4 and t = lane % 4, makes those of group
-// t of four from 32 codes of row g, or g + 8. Eight steps of 16 columns have four values of a group each, in the order of f16_layout.cuh.
+// Weights as 16-bit floats, as operands of a warpgroup's matrix instructions: a thread (g, t), with g = lane / 4 and t
+// = lane % 4, makes those of group t of four from 32 codes of row g, or g + 8. Eight steps of 16 columns have four
+// values of a group each, in the order of f16_layout.cuh.
 #pragma once
 #include "ptx/cp_async.cuh"
 #include "quant/f16_layout.cuh"
@@ -33,15 +34,18 @@ __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
     return out;
 }
 
-// The scales of a group: for its lower and upper half, or for all of it, and what is added; where upper nibbles stay in their place, the upper scale
-// is a sixteenth.
+// The scales of a group: for its lower and upper half, or for all of it, and what is added; where upper nibbles stay in
+// their place, the upper scale is a sixteenth.
 struct F16Scales {
     __half2 scale[2], shift;
 };
 
 // What codes are centered at, so that what is added is small, and rounded little.
 template <int TYPE>
-constexpr int CENTER = TYPE == Q4_K ? 8 : TYPE == Q5_K ? 16 : TYPE == Q6_K ? 32 : 128;
+constexpr int CENTER = TYPE == Q4_K ? 8
+    : TYPE == Q5_K                  ? 16
+    : TYPE == Q6_K                  ? 32
+                                    : 128;
 
 // From a group's own scales and those of its block.
 template <int TYPE>
@@ -51,7 +55,8 @@ __device__ __forceinline__ F16Scales f16_scales(uint32_t own, uint32_t block) {
         out.scale[0] = out.scale[1] = __half2half2(__ushort_as_half((unsigned short)own));
     } else if constexpr (TYPE == Q6_K) {
         const float d = __half2float(__ushort_as_half((unsigned short)block));
-        out.scale[0] = __float2half2_rn(d * (float)(int8_t)(own & 0xff)), out.scale[1] = __float2half2_rn(d * (float)(int8_t)(own >> 8));
+        out.scale[0] = __float2half2_rn(d * (float)(int8_t)(own & 0xff)),
+        out.scale[1] = __float2half2_rn(d * (float)(int8_t)(own >> 8));
     } else {
         const float2 d = __half22float2(as_halves(block));
         const float scale = d.x * (float)(own & 0xff), least = d.y * (float)(own >> 8);
@@ -70,7 +75,8 @@ __device__ __forceinline__ uint32_t halves_of(uint32_t codes, const __half2 &sca
 
 // Four codes in the bytes of a word: those of elements 0 and 2, then of 1 and 3.
 template <int TYPE>
-__device__ __forceinline__ void bytes_to_halves(uint32_t bytes, const __half2 &scale, const __half2 &shift, uint32_t &even, uint32_t &odd) {
+__device__ __forceinline__ void bytes_to_halves(
+    uint32_t bytes, const __half2 &scale, const __half2 &shift, uint32_t &even, uint32_t &odd) {
     even = halves_of<TYPE, 1>(pick_bytes(bytes, HALF_1024, 0x5250), scale, shift);
     odd = halves_of<TYPE, 1>(pick_bytes(bytes, HALF_1024, 0x5351), scale, shift);
 }
@@ -86,13 +92,15 @@ struct F16Rows {
     uint32_t codes, high, scales, blocks;
 };
 
-// A thread's group of a row on its way from shared memory to operands, half of them at a time: the first two words of codes, or the others.
+// A thread's group of a row on its way from shared memory to operands, half of them at a time: the first two words of
+// codes, or the others.
 template <int TYPE>
 struct F16Group {
     uint32_t words[TYPE == Q8_0 ? 8 : 4], high[TYPE == Q6_K ? 2 : 1];
     F16Scales scales;
 
-    // Of the row that many rows below; planes of codes are PLANE bytes apart, and `skew` is that of blocks' scales in their words.
+    // Of the row that many rows below; planes of codes are PLANE bytes apart, and `skew` is that of blocks' scales in
+    // their words.
     template <uint32_t BELOW, uint32_t PLANE>
     __device__ __forceinline__ void load(const F16Rows &rows, uint32_t skew) {
         const uint32_t own = load_shared_as<uint16_t>(rows.scales + BELOW * 8), at = rows.codes + BELOW * F16_CODES;
@@ -127,18 +135,23 @@ struct F16Group {
             to[2] = halves_of<TYPE, 16>(and_or(v, 0x00f000f0, HALF_1024), s.scale[1], s.shift);
             to[3] = halves_of<TYPE, 16>(and_or(odd, 0x00f000f0, HALF_1024), s.scale[1], s.shift);
         } else if constexpr (TYPE == Q5_K) {
-            bytes_to_halves<TYPE>(and_or(moved<4 - W>(high[0]), 0x10101010, v & 0x0f0f0f0f), s.scale[0], s.shift, to[0], to[1]);
-            bytes_to_halves<TYPE>(and_or(moved<-W>(high[0]), 0x10101010, v >> 4 & 0x0f0f0f0f), s.scale[1], s.shift, to[2], to[3]);
+            bytes_to_halves<TYPE>(
+                and_or(moved<4 - W>(high[0]), 0x10101010, v & 0x0f0f0f0f), s.scale[0], s.shift, to[0], to[1]);
+            bytes_to_halves<TYPE>(
+                and_or(moved<-W>(high[0]), 0x10101010, v >> 4 & 0x0f0f0f0f), s.scale[1], s.shift, to[2], to[3]);
         } else {
-            bytes_to_halves<TYPE>(and_or(moved<4 - 2 * W>(high[0]), 0x30303030, v & 0x0f0f0f0f), s.scale[0], s.shift, to[0], to[1]);
-            bytes_to_halves<TYPE>(and_or(moved<4 - 2 * W>(high[1]), 0x30303030, v >> 4 & 0x0f0f0f0f), s.scale[1], s.shift, to[2], to[3]);
+            bytes_to_halves<TYPE>(
+                and_or(moved<4 - 2 * W>(high[0]), 0x30303030, v & 0x0f0f0f0f), s.scale[0], s.shift, to[0], to[1]);
+            bytes_to_halves<TYPE>(
+                and_or(moved<4 - 2 * W>(high[1]), 0x30303030, v >> 4 & 0x0f0f0f0f), s.scale[1], s.shift, to[2], to[3]);
         }
     }
 };
 
 // Operands of the two steps of word W from a thread's groups of both of its rows.
 template <int W, int TYPE>
-__device__ __forceinline__ void unpack_word(const F16Group<TYPE> &first, const F16Group<TYPE> &second, uint32_t (&a)[4], uint32_t (&b)[4]) {
+__device__ __forceinline__ void unpack_word(
+    const F16Group<TYPE> &first, const F16Group<TYPE> &second, uint32_t (&a)[4], uint32_t (&b)[4]) {
     uint32_t x[4], y[4];
     first.template unpack<W>(x), second.template unpack<W>(y);
     a[0] = x[0], a[1] = y[0], a[2] = x[1], a[3] = y[1];
@@ -147,7 +160,8 @@ __device__ __forceinline__ void unpack_word(const F16Group<TYPE> &first, const F
 
 // Operands of steps 4 * PART to 4 * PART + 3.
 template <int PART, int TYPE>
-__device__ __forceinline__ void unpack_steps(const F16Group<TYPE> &first, const F16Group<TYPE> &second, uint32_t (&a)[4][4]) {
+__device__ __forceinline__ void unpack_steps(
+    const F16Group<TYPE> &first, const F16Group<TYPE> &second, uint32_t (&a)[4][4]) {
     unpack_word<2 * PART>(first, second, a[0], a[1]);
     unpack_word<2 * PART + 1>(first, second, a[2], a[3]);
 }

@@ -1,7 +1,7 @@
 // Groups of 32 weights as operands of tensor cores (mma.m16n8k32), and the factors of their sums.
 //
-// A lane (g, t), with g = lane / 4 and t = lane % 4, holds values 4t to 4t + 3 and 16 + 4t to 16 + 4t + 3 of rows g and g + 8 of a tile of 16:
-// words t and 4 + t of a group. What is computed of them has the bits that `add_group` gives.
+// A lane (g, t), with g = lane / 4 and t = lane % 4, holds values 4t to 4t + 3 and 16 + 4t to 16 + 4t + 3 of rows g and
+// g + 8 of a tile of 16: words t and 4 + t of a group. What is computed of them has the bits that `add_group` gives.
 #pragma once
 #include "quant/unpack.cuh"
 
@@ -9,7 +9,8 @@
 constexpr uint32_t BYTE_BITS = 0x4b000000;
 constexpr float BYTE_BASE = 8388608.0f;
 
-// Factors of a group of one row: of both halves for types that have two scales, and what takes INTEGER_BASE away again once it is scaled.
+// Factors of a group of one row: of both halves for types that have two scales, and what takes INTEGER_BASE away again
+// once it is scaled.
 struct RowFactors {
     float scale[2], base[2], min;
 };
@@ -67,17 +68,21 @@ __device__ __forceinline__ RowFactors plain_factors(const uint8_t *scale) {
 
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address));
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+        : "r"(address));
 }
 
 // Bytes 0 to 63 less 32.
-__device__ __forceinline__ uint32_t less_32(uint32_t bytes) { return ((bytes | 0x80808080u) - 0x20202020u) ^ 0x80808080u; }
+__device__ __forceinline__ uint32_t less_32(uint32_t bytes) {
+    return ((bytes | 0x80808080u) - 0x20202020u) ^ 0x80808080u;
+}
 
-// A group of 32 rows for two tiles, which stand STRIDE bytes apart in shared memory as slices of GROUPS groups; `rows` is moved by that group.
+// A group of 32 rows for two tiles, which stand STRIDE bytes apart in shared memory as slices of GROUPS groups; `rows`
+// is moved by that group.
 template <int TYPE, uint32_t STRIDE, uint32_t GROUPS>
 __device__ __forceinline__ void load_fragments(uint32_t (&a)[2][4], const uint8_t *rows, uint32_t index) {
-    const uint32_t lane = threadIdx.x % WARP, t = lane % 4, at = (uint32_t)__cvta_generic_to_shared(rows) + lane * STRIDE + index * 16;
+    const uint32_t lane = threadIdx.x % WARP, t = lane % 4,
+                   at = (uint32_t)__cvta_generic_to_shared(rows) + lane * STRIDE + index * 16;
     uint32_t codes[4];
     load_matrices(codes, at);
     if constexpr (TYPE == Q8_0) {
@@ -97,7 +102,8 @@ __device__ __forceinline__ void load_fragments(uint32_t (&a)[2][4], const uint8_
         }
         if constexpr (TYPE == Q6_K) {
             const uint2 bits = read_at<uint2>(high + 8 * i * STRIDE, 0);
-            low = less_32(low | (bits.x >> (2 * t) << 4 & 0x30303030)), upper = less_32(upper | (bits.y >> (2 * t) << 4 & 0x30303030));
+            low = less_32(low | (bits.x >> (2 * t) << 4 & 0x30303030)),
+            upper = less_32(upper | (bits.y >> (2 * t) << 4 & 0x30303030));
         }
         a[i / 2][i % 2] = low, a[i / 2][2 + i % 2] = upper;
     }
@@ -111,7 +117,8 @@ __device__ __forceinline__ V load_word(uint32_t at) {
     return v;
 }
 
-// A group of 32 rows for two tiles, which stand STRIDE bytes apart in shared memory with GROUPS groups each; `at` is the address of the lane's row.
+// A group of 32 rows for two tiles, which stand STRIDE bytes apart in shared memory with GROUPS groups each; `at` is
+// the address of the lane's row.
 template <int TYPE, uint32_t STRIDE, uint32_t GROUPS>
 __device__ __forceinline__ void load_rows(uint32_t (&a)[2][4], uint32_t at, uint32_t index) {
     uint32_t codes[4];
@@ -123,7 +130,8 @@ __device__ __forceinline__ void load_rows(uint32_t (&a)[2][4], uint32_t at, uint
         for (int i = 0; i < 4; i++) a[i / 2][i % 2] = codes[i], a[i / 2][2 + i % 2] = upper[i];
         return;
     }
-    const uint32_t lane = threadIdx.x % WARP, t = lane % 4, high = at - (lane - lane / 4) * STRIDE + code_bytes(TYPE) * GROUPS + index * high_bytes(TYPE);
+    const uint32_t lane = threadIdx.x % WARP, t = lane % 4,
+                   high = at - (lane - lane / 4) * STRIDE + code_bytes(TYPE) * GROUPS + index * high_bytes(TYPE);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint32_t low = codes[i] & 0x0f0f0f0f, upper = codes[i] >> 4 & 0x0f0f0f0f;
@@ -133,7 +141,8 @@ __device__ __forceinline__ void load_rows(uint32_t (&a)[2][4], uint32_t at, uint
         }
         if constexpr (TYPE == Q6_K) {
             const uint2 bits = load_word<uint2>(high + 8 * i * STRIDE);
-            low = less_32(low | (bits.x >> (2 * t) << 4 & 0x30303030)), upper = less_32(upper | (bits.y >> (2 * t) << 4 & 0x30303030));
+            low = less_32(low | (bits.x >> (2 * t) << 4 & 0x30303030)),
+            upper = less_32(upper | (bits.y >> (2 * t) << 4 & 0x30303030));
         }
         a[i / 2][i % 2] = low, a[i / 2][2 + i % 2] = upper;
     }
@@ -141,7 +150,8 @@ __device__ __forceinline__ void load_rows(uint32_t (&a)[2][4], uint32_t at, uint
 
 // Sums of 32 products each, on top of INTEGER_BITS.
 __device__ __forceinline__ void multiply_groups(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, "
+        "%10};"
         : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(INTEGER_BITS));
 }
@@ -153,9 +163,11 @@ __device__ __forceinline__ void multiply_halves(int (&c)[4], uint32_t a0, uint32
         : "r"(a0), "r"(a1), "r"(b), "r"(INTEGER_BITS));
 }
 
-// `sum` and the sums of a group's products, of both halves where these have scales of their own, each on top of INTEGER_BITS.
+// `sum` and the sums of a group's products, of both halves where these have scales of their own, each on top of
+// INTEGER_BITS.
 template <int TYPE>
-__device__ __forceinline__ float add_sums(const RowFactors &row, int low, int high, const ColumnFactors &column, float sum) {
+__device__ __forceinline__ float add_sums(
+    const RowFactors &row, int low, int high, const ColumnFactors &column, float sum) {
     float part;
     if constexpr (has_halves(TYPE)) {
         part = __fmaf_rn(row.scale[1], __int_as_float(high), row.base[1]);
@@ -169,8 +181,8 @@ __device__ __forceinline__ float add_sums(const RowFactors &row, int low, int hi
 
 // Adds the products of a group: rows g and g + 8 times columns 2t and 2t + 1.
 template <int TYPE>
-__device__ __forceinline__ void add_tile(float (&sum)[4], const uint32_t (&a)[4], const RowFactors (&rows)[2], const uint32_t (&b)[2],
-                                             const ColumnFactors (&columns)[2]) {
+__device__ __forceinline__ void add_tile(float (&sum)[4], const uint32_t (&a)[4], const RowFactors (&rows)[2],
+    const uint32_t (&b)[2], const ColumnFactors (&columns)[2]) {
     int low[4], high[4];
     if constexpr (has_halves(TYPE)) {
         multiply_halves(low, a[0], a[1], b[0]);
@@ -185,4 +197,6 @@ __device__ __forceinline__ void add_tile(float (&sum)[4], const uint32_t (&a)[4]
 }
 
 // Neighbours first, then both of their sums.
-__device__ __forceinline__ float add_four(float a, float b, float c, float d) { return __fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d)); }
+__device__ __forceinline__ float add_four(float a, float b, float c, float d) {
+    return __fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d));
+}

@@ -1,4 +1,5 @@
-// Blocks as a GGUF file holds them into the slices of `Matrix`, once, while a model is loaded. A thread a group of 32 values.
+// Blocks as a GGUF file holds them into the slices of `Matrix`, once, while a model is loaded. A thread a group of 32
+// values.
 //
 // What is BYTES on the device comes as groups of 32 signed codes and two floats, the scales of their halves.
 #include "quant/unpack.cuh"
@@ -6,8 +7,8 @@
 struct RepackArgs {
     const uint8_t *raw;  // whole blocks
     Matrix out;
-    uint64_t first;  // the group that `raw` begins with
-    uint64_t count;  // groups in `raw`
+    uint64_t first;                      // the group that `raw` begins with
+    uint64_t count;                      // groups in `raw`
     uint32_t block_bytes, block_groups;  // of a block: its size, and its groups
 };
 static_assert(sizeof(RepackArgs) == 64, "as in args.rs");
@@ -32,10 +33,14 @@ __device__ constexpr uint32_t before_codes(uint32_t dtype) {
     }
 }
 
-__device__ __forceinline__ uint32_t nibble(const uint8_t *codes, uint32_t i) { return codes[i % 16] >> (i / 16 * 4) & 15; }
+__device__ __forceinline__ uint32_t nibble(const uint8_t *codes, uint32_t i) {
+    return codes[i % 16] >> (i / 16 * 4) & 15;
+}
 
 // Two bits of value `i` of group `s`, where 32 bytes hold those of 4 groups.
-__device__ __forceinline__ uint32_t two_bits(const uint8_t *codes, uint32_t s, uint32_t i) { return codes[s / 4 * 32 + i] >> (s % 4 * 2) & 3; }
+__device__ __forceinline__ uint32_t two_bits(const uint8_t *codes, uint32_t s, uint32_t i) {
+    return codes[s / 4 * 32 + i] >> (s % 4 * 2) & 3;
+}
 
 // Code of value `i` of group `s` of a block.
 template <int TYPE>
@@ -183,6 +188,7 @@ extern "C" __global__ void __launch_bounds__(256) repack(RepackArgs args) {
         pack_scales<TYPE>(to.scales + scale_bytes(TYPE) * to.lane, block, s);
         constexpr uint2 FLOATS = floats_of(TYPE);
         if (s != 0) return;
-        for (int i = 0; i < (int)FLOATS.y; i++) to.blocks[to.lane / args.block_groups * FLOATS.y + i] = block[FLOATS.x + i];
+        for (int i = 0; i < (int)FLOATS.y; i++)
+            to.blocks[to.lane / args.block_groups * FLOATS.y + i] = block[FLOATS.x + i];
     });
 }

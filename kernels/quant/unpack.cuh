@@ -6,10 +6,11 @@
 constexpr int INTEGER_BITS = 0x4b400000;
 constexpr float INTEGER_BASE = 12582912.0f;
 
-// 32 weights as bytes: value i is scale[i / 16] * (byte i of w - offset_of(TYPE)) - min[i / 16]. Types without has_halves have only the first
-// scale and the first minimum, types without has_min no minimum; nothing reads the others. Types with has_factors have one scale and one
-// minimum, to be multiplied with whole numbers for each half, the two lowest bytes of a word. Only levels that are not REUSED have `v`: theirs are
-// the magnitudes of one sign in `w` and those of the other in `v`.
+// 32 weights as bytes: value i is scale[i / 16] * (byte i of w - offset_of(TYPE)) - min[i / 16]. Types without
+// has_halves have only the first scale and the first minimum, types without has_min no minimum; nothing reads the
+// others. Types with has_factors have one scale and one minimum, to be multiplied with whole numbers for each half, the
+// two lowest bytes of a word. Only levels that are not REUSED have `v`: theirs are the magnitudes of one sign in `w`
+// and those of the other in `v`.
 struct Group {
     int w[8], v[8];
     float scale[2], min[2];
@@ -61,7 +62,8 @@ __device__ __forceinline__ V read_at(const uint8_t *p, uint32_t index) {
 
 __device__ __forceinline__ void split_nibbles(const uint4 &c, int (&w)[8]) {
     w[0] = c.x & 0x0f0f0f0f, w[1] = c.y & 0x0f0f0f0f, w[2] = c.z & 0x0f0f0f0f, w[3] = c.w & 0x0f0f0f0f;
-    w[4] = c.x >> 4 & 0x0f0f0f0f, w[5] = c.y >> 4 & 0x0f0f0f0f, w[6] = c.z >> 4 & 0x0f0f0f0f, w[7] = c.w >> 4 & 0x0f0f0f0f;
+    w[4] = c.x >> 4 & 0x0f0f0f0f, w[5] = c.y >> 4 & 0x0f0f0f0f, w[6] = c.z >> 4 & 0x0f0f0f0f,
+    w[7] = c.w >> 4 & 0x0f0f0f0f;
 }
 
 // Adds two bits to each byte, at bit `to`.
@@ -73,7 +75,8 @@ __device__ __forceinline__ void add_pairs(const uint2 &bits, int to, int (&w)[8]
     }
 }
 
-// The bytes of `low` and `high` that the selector's nibbles name. Where a nibble's top bit is set, that byte's own top bit fills its place.
+// The bytes of `low` and `high` that the selector's nibbles name. Where a nibble's top bit is set, that byte's own top
+// bit fills its place.
 __device__ __forceinline__ uint32_t pick_bytes(uint32_t low, uint32_t high, uint32_t selector) {
     uint32_t out;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
@@ -82,25 +85,31 @@ __device__ __forceinline__ uint32_t pick_bytes(uint32_t low, uint32_t high, uint
 
 // The levels of the four numbers in the low nibbles of `numbers`: out of each half of the table, then out of these two.
 __device__ __forceinline__ uint32_t look_up(const Levels &table, uint32_t numbers, uint32_t halves) {
-    const uint32_t low = pick_bytes(table.words[0], table.words[1], numbers), high = pick_bytes(table.words[2], table.words[3], numbers);
+    const uint32_t low = pick_bytes(table.words[0], table.words[1], numbers),
+                   high = pick_bytes(table.words[2], table.words[3], numbers);
     return pick_bytes(low, high, halves);
 }
 
-// The first and the third word of the magnitudes of levels. A compiler that knew them would load them again for each look-up.
+// The first and the third word of the magnitudes of levels. A compiler that knew them would load them again for each
+// look-up.
 struct LevelWords {
     uint32_t first, third;
 };
 
-// Magnitudes have no top bit, so numbers of the table's other half give zeros: `w` has the levels of the first half, `v` those of the second.
+// Magnitudes have no top bit, so numbers of the table's other half give zeros: `w` has the levels of the first half,
+// `v` those of the second.
 template <int TYPE>
-__device__ __forceinline__ void look_up_magnitudes(const LevelWords &level_words, const uint4 &c, int (&w)[8], int (&v)[8]) {
+__device__ __forceinline__ void look_up_magnitudes(
+    const LevelWords &level_words, const uint4 &c, int (&w)[8], int (&v)[8]) {
     constexpr Levels TABLE = magnitudes_of(TYPE);
     const uint32_t words[4] = {c.x, c.y, c.z, c.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const uint32_t numbers = words[i], others = numbers ^ 0x88888888u;
-        w[i] = pick_bytes(level_words.first, TABLE.words[1], numbers), w[4 + i] = pick_bytes(level_words.first, TABLE.words[1], numbers >> 16);
-        v[i] = pick_bytes(level_words.third, TABLE.words[3], others), v[4 + i] = pick_bytes(level_words.third, TABLE.words[3], others >> 16);
+        w[i] = pick_bytes(level_words.first, TABLE.words[1], numbers),
+        w[4 + i] = pick_bytes(level_words.first, TABLE.words[1], numbers >> 16);
+        v[i] = pick_bytes(level_words.third, TABLE.words[3], others),
+        v[4 + i] = pick_bytes(level_words.third, TABLE.words[3], others >> 16);
     }
 }
 
@@ -123,7 +132,8 @@ __device__ constexpr int shift_of(int word) {
 
 // Codes of less than four bits, each word `shift_of` above its place.
 template <int TYPE>
-__device__ __forceinline__ void load_small_codes(const uint8_t *slice, const uint8_t *high, uint32_t index, int (&w)[8]) {
+__device__ __forceinline__ void load_small_codes(
+    const uint8_t *slice, const uint8_t *high, uint32_t index, int (&w)[8]) {
     const uint2 c = read_at<uint2>(slice, index);
     if constexpr (TYPE == Q2_K) {
 #pragma unroll
@@ -133,14 +143,17 @@ __device__ __forceinline__ void load_small_codes(const uint8_t *slice, const uin
         }
     } else {
         const uint32_t d = read_at<uint32_t>(high, index);
-        w[0] = c.x & 0x07070707u, w[1] = c.x & 0x38383838u, w[2] = c.y & 0x07070707u, w[3] = (c.x & 0xc0c0c0c0u) | (c.y >> 1 & 0x20202020u);
-        w[4] = c.y & 0x38383838u, w[5] = d & 0x07070707u, w[6] = d & 0x38383838u, w[7] = (d & 0xc0c0c0c0u) | (c.y >> 2 & 0x20202020u);
+        w[0] = c.x & 0x07070707u, w[1] = c.x & 0x38383838u, w[2] = c.y & 0x07070707u,
+        w[3] = (c.x & 0xc0c0c0c0u) | (c.y >> 1 & 0x20202020u);
+        w[4] = c.y & 0x38383838u, w[5] = d & 0x07070707u, w[6] = d & 0x38383838u,
+        w[7] = (d & 0xc0c0c0c0u) | (c.y >> 2 & 0x20202020u);
     }
 }
 
 template <int TYPE, bool REUSED>
-__device__ __forceinline__ void load_codes(const uint8_t *slice, const uint8_t *high, uint32_t groups, uint32_t index, const LevelWords &level_words, Group &g) {
-    int(&w)[8] = g.w;
+__device__ __forceinline__ void load_codes(const uint8_t *slice, const uint8_t *high, uint32_t groups, uint32_t index,
+    const LevelWords &level_words, Group &g) {
+    int (&w)[8] = g.w;
     if constexpr (code_bytes(TYPE) == 8) {
         load_small_codes<TYPE>(slice, high, index, w);
         if constexpr (REUSED) {
@@ -224,10 +237,11 @@ __device__ __forceinline__ void load_scales(const uint8_t *scales, const uint8_t
     }
 }
 
-// Group `index` of a slice of `groups`. What meets one row of activations alone is unpacked less far than what is REUSED: only REUSED bytes are
-// those that `Group` promises.
+// Group `index` of a slice of `groups`. What meets one row of activations alone is unpacked less far than what is
+// REUSED: only REUSED bytes are those that `Group` promises.
 template <int TYPE, bool REUSED>
-__device__ __forceinline__ Group load_group(const uint8_t *slice, uint32_t groups, uint32_t index, const LevelWords &level_words = {}) {
+__device__ __forceinline__ Group load_group(
+    const uint8_t *slice, uint32_t groups, uint32_t index, const LevelWords &level_words = {}) {
     const uint8_t *high = slice + code_bytes(TYPE) * groups, *scales = high + high_bytes(TYPE) * groups;
     Group g;
     load_codes<TYPE, REUSED>(slice, high, groups, index, level_words, g);
@@ -242,8 +256,8 @@ __device__ __forceinline__ int add_unsigned(uint32_t w, int x, int sum) {
     return out;
 }
 
-// `sum` and the product with 32 activations whose products with the group's bytes are `low` for the lower 16 and `high` for the upper ones.
-// Types without has_halves use their sum alone.
+// `sum` and the product with 32 activations whose products with the group's bytes are `low` for the lower 16 and `high`
+// for the upper ones. Types without has_halves use their sum alone.
 template <int TYPE>
 __device__ __forceinline__ float add_products(const Group &g, int low, int high, const Meta &meta, float sum) {
     constexpr int OFFSET = offset_of(TYPE);
@@ -300,9 +314,11 @@ __device__ __forceinline__ float add_group(const Group &g, const int4 &a, const 
         constexpr bool BEGINS_BELOW = levels_of(TYPE).words[0] >> 31 != 0;
         const int *above = BEGINS_BELOW ? g.v : g.w, *below = BEGINS_BELOW ? g.w : g.v;
         if constexpr (has_halves(TYPE)) {
-            low = add_words(above, a, 0) - add_words(below, a, 0), high = add_words(above + 4, b, 0) - add_words(below + 4, b, 0);
+            low = add_words(above, a, 0) - add_words(below, a, 0),
+            high = add_words(above + 4, b, 0) - add_words(below + 4, b, 0);
         } else {
-            low = add_words(above + 4, b, add_words(above, a, 0)) - add_words(below + 4, b, add_words(below, a, 0)), high = 0;
+            low = add_words(above + 4, b, add_words(above, a, 0)) - add_words(below + 4, b, add_words(below, a, 0)),
+            high = 0;
         }
     } else {
         low = add_shifted<TYPE, 0>(g.w, a), high = add_shifted<TYPE, 4>(g.w, b);

@@ -18,7 +18,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) argmax(ArgmaxArgs args, Sh
     await_then_launch();
     const float *logits = args.logits + (size_t)blockIdx.y * args.vocab;
     unsigned long long key = 0;
-    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < args.vocab; i += PARTS * THREADS) key = max(key, key_of(logits[i], i));
+    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < args.vocab; i += PARTS * THREADS)
+        key = max(key, key_of(logits[i], i));
     key = warp_largest(key);
     if (threadIdx.x % WARP == 0) keys[threadIdx.x / WARP] = key;
     __syncthreads();

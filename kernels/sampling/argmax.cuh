@@ -1,4 +1,5 @@
-// The order in which logits are chosen, and how the host hears of a token. NaN and minus infinity are never chosen; of equals the lowest token wins.
+// The order in which logits are chosen, and how the host hears of a token. NaN and minus infinity are never chosen; of
+// equals the lowest token wins.
 #pragma once
 #include "device.cuh"
 
@@ -20,8 +21,8 @@ __device__ __forceinline__ unsigned long long warp_largest(unsigned long long ke
     return key;
 }
 
-// Writes an output's token into mapped memory, with the serial number of the step above it: the host takes both at once, so nothing has to be
-// ordered.
+// Writes an output's token into mapped memory, with the serial number of the step above it: the host takes both at
+// once, so nothing has to be ordered.
 __device__ __forceinline__ void tell_token(unsigned long long *host_token, uint32_t serial, uint32_t token) {
     *(volatile unsigned long long *)host_token = (unsigned long long)serial << 32 | token;
 }

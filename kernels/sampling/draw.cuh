@@ -1,16 +1,17 @@
-// The arithmetic of drawing a token, that of src/sample operation by operation: nothing may be fused or reordered, so that both give the same token.
+// The arithmetic of drawing a token, that of src/sample operation by operation: nothing may be fused or reordered, so
+// that both give the same token.
 #pragma once
 #include "device.cuh"
 
 // How the token of an output is drawn. The host computes what does not depend on the logits.
 struct Draw {
     unsigned long long seed, position;
-    double least;                      // lowest logit - highest logit that min_p keeps
-    float temperature;                 // 0 takes the highest logit
-    float top_p, typical_p;            // 1 is off
-    float repeat, frequency, presence; // penalties
-    uint32_t top_k;                    // 0 is off
-    uint32_t adjusted;                 // 1 if there are adjustments
+    double least;                       // lowest logit - highest logit that min_p keeps
+    float temperature;                  // 0 takes the highest logit
+    float top_p, typical_p;             // 1 is off
+    float repeat, frequency, presence;  // penalties
+    uint32_t top_k;                     // 0 is off
+    uint32_t adjusted;                  // 1 if there are adjustments
 };
 static_assert(sizeof(Draw) == 56, "as in args.rs");
 
@@ -21,8 +22,12 @@ struct Adjustment {
 };
 static_assert(sizeof(Adjustment) == 12, "as in args.rs");
 
-__device__ __forceinline__ double bits_as_double(unsigned long long bits) { return __longlong_as_double((long long)bits); }
-__device__ __forceinline__ unsigned long long double_as_bits(double value) { return (unsigned long long)__double_as_longlong(value); }
+__device__ __forceinline__ double bits_as_double(unsigned long long bits) {
+    return __longlong_as_double((long long)bits);
+}
+__device__ __forceinline__ unsigned long long double_as_bits(double value) {
+    return (unsigned long long)__double_as_longlong(value);
+}
 
 // ln 2 in two parts.
 __device__ __forceinline__ double ln2_high() { return bits_as_double(0x3fe62e42fe000000ull); }
@@ -38,10 +43,11 @@ __device__ __forceinline__ double horner(const double (&terms)[COUNT], double x)
 
 // e^x for x at most zero.
 __device__ __forceinline__ double exponential(double x) {
-    const double terms[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0, 1.0 / 40320.0,
-                            1.0 / 5040.0,       1.0 / 720.0,       1.0 / 120.0,      1.0 / 24.0,      1.0 / 6.0,      1.0 / 2.0};
+    const double terms[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0,
+        1.0 / 40320.0, 1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 1.0 / 2.0};
     const double round = 6755399441055744.0;
-    const double shifted = __dadd_rn(__dmul_rn(x, bits_as_double(0x3ff71547652b82feull)), round), k = __dsub_rn(shifted, round);
+    const double shifted = __dadd_rn(__dmul_rn(x, bits_as_double(0x3ff71547652b82feull)), round),
+                 k = __dsub_rn(shifted, round);
     const double r = __dsub_rn(__dsub_rn(x, __dmul_rn(k, ln2_high())), __dmul_rn(k, ln2_low()));
     const double tail = horner(terms, r);
     const double value = __dadd_rn(1.0, __dadd_rn(r, __dmul_rn(__dmul_rn(r, r), tail)));
@@ -50,8 +56,8 @@ __device__ __forceinline__ double exponential(double x) {
 
 // The natural logarithm of a positive normal number.
 __device__ __forceinline__ double logarithm(double x) {
-    const double terms[] = {1.0 / 23.0, 1.0 / 21.0, 1.0 / 19.0, 1.0 / 17.0, 1.0 / 15.0, 1.0 / 13.0,
-                            1.0 / 11.0, 1.0 / 9.0,  1.0 / 7.0,  1.0 / 5.0,  1.0 / 3.0};
+    const double terms[] = {1.0 / 23.0, 1.0 / 21.0, 1.0 / 19.0, 1.0 / 17.0, 1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0,
+        1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0};
     const long long exponent = (long long)(double_as_bits(x) - 0x3fe6a09e667f3bcdull) >> 52;
     const double k = (double)exponent;
     const double f = __dsub_rn(bits_as_double(double_as_bits(x) - ((unsigned long long)exponent << 52)), 1.0);
@@ -106,6 +112,7 @@ __device__ __forceinline__ double gumbel(unsigned long long bits) {
 __device__ __forceinline__ unsigned long long score_key(const Draw &draw, float logit, uint32_t token) {
     const double scaled = __ddiv_rn((double)logit, (double)draw.temperature);
     // Adding zero turns minus zero into zero.
-    const unsigned long long bits = double_as_bits(__dadd_rn(__dadd_rn(scaled, gumbel(uniform_bits(draw, token))), 0.0));
+    const unsigned long long bits =
+        double_as_bits(__dadd_rn(__dadd_rn(scaled, gumbel(uniform_bits(draw, token))), 0.0));
     return bits >> 63 ? ~bits : bits | 1ull << 63;
 }

@@ -1,9 +1,10 @@
-// Drawing from a whole vocabulary: the blocks of a row look for each filter's last candidate together, byte by byte of its rank.
+// Drawing from a whole vocabulary: the blocks of a row look for each filter's last candidate together, byte by byte of
+// its rank.
 #pragma once
 #include "sampling/sample.cuh"
 
-// The blocks of a row that work on all of its logits together. Their logits are in `s.part`; bit j of `alive` says that no filter has left out
-// element j * THREADS + threadIdx.x.
+// The blocks of a row that work on all of its logits together. Their logits are in `s.part`; bit j of `alive` says that
+// no filter has left out element j * THREADS + threadIdx.x.
 struct Team {
     Group &group;
     Scratch &s;
@@ -26,8 +27,8 @@ struct Team {
         __threadfence();
     }
 
-    // Gives every block the sums of all blocks' bins, or the largest where `largest` is set. The bins of three rounds take turns: those of the
-    // round before, which nobody reads any more, are cleared for the next but one.
+    // Gives every block the sums of all blocks' bins, or the largest where `largest` is set. The bins of three rounds
+    // take turns: those of the round before, which nobody reads any more, are cleared for the next but one.
     __device__ __forceinline__ void gather(bool largest) {
         Key *bins = group.bins[rounds % 3], *later = group.bins[(rounds + 2) % 3];
         const Key own = s.bins[threadIdx.x];
@@ -100,15 +101,16 @@ struct Team {
         return s.crossing;
     }
 
-    // Keeps those of lowest rank until their masses reach the goal; ties go to the lowest token. The last of them is found digit by digit, those of
-    // its rank first, then those of its token.
+    // Keeps those of lowest rank until their masses reach the goal; ties go to the lowest token. The last of them is
+    // found digit by digit, those of its rank first, then those of its token.
     template <typename Rank, typename Mass, typename Goal>
     __device__ __forceinline__ void keep_until(const Rank &rank, const Mass &mass, const Goal &goal) {
         constexpr int DIGITS = 8, TOKEN_DIGITS = 3;
         uint32_t among = alive;
         for (int place = DIGITS + TOKEN_DIGITS - 1; place >= 0; place--) {
             const auto digit = [&](uint32_t j) {
-                return place >= TOKEN_DIGITS ? (uint32_t)(rank(j) >> (8 * (place - TOKEN_DIGITS))) & 255 : token(j) >> (8 * place) & 255;
+                return place >= TOKEN_DIGITS ? (uint32_t)(rank(j) >> (8 * (place - TOKEN_DIGITS))) & 255
+                                             : token(j) >> (8 * place) & 255;
             };
             clear_bins();
             count_digits(among, digit, mass);
@@ -139,15 +141,15 @@ struct Team {
         gather(false);
         const double mean = -__ddiv_rn(__ull2double_rn(s.bins[1]), __ull2double_rn(s.bins[0]));
         keep_until([&](uint32_t j) { return rank_bits(fabs(__dsub_rn(mean, below(logit(j), top)))); },
-                   [&](uint32_t j) { return units(exponential(below(logit(j), top))); },
-                   [&](Key total) { return target_mass(total, s.draw.typical_p); });
+            [&](uint32_t j) { return units(exponential(below(logit(j), top))); },
+            [&](Key total) { return target_mass(total, s.draw.typical_p); });
     }
 
     __device__ __forceinline__ void filter() {
         if (s.draw.top_k > 0) {
             // Larger keys come first; they hold the token too.
             keep_until([&](uint32_t j) { return ~key_of(logit(j), token(j)); }, [&](uint32_t) { return (Key)1; },
-                       [&](Key) { return (Key)s.draw.top_k; });
+                [&](Key) { return (Key)s.draw.top_k; });
         }
         float highest = top();
         if (highest == -INFINITY) return;
@@ -164,8 +166,8 @@ struct Team {
         }
         if (s.draw.top_p < 1.0f) {
             keep_until([&](uint32_t j) { return rank_bits(-below(logit(j), highest)); },
-                       [&](uint32_t j) { return units(exponential(below(logit(j), highest))); },
-                       [&](Key total) { return target_mass(total, s.draw.top_p); });
+                [&](uint32_t j) { return units(exponential(below(logit(j), highest))); },
+                [&](Key total) { return target_mass(total, s.draw.top_p); });
         }
         for (uint32_t j = 0; j < ITEMS; j++) {
             if (alive >> j & 1 && !(below(logit(j), highest) >= s.draw.least)) alive &= ~(1u << j);
@@ -174,7 +176,8 @@ struct Team {
 };
 
 // A row's whole vocabulary; the last block of the row returns true, with its token.
-__device__ __forceinline__ bool whole(const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, const float (&v)[ITEMS], uint32_t &token) {
+__device__ __forceinline__ bool whole(
+    const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, const float (&v)[ITEMS], uint32_t &token) {
     Team team{args.groups[row], s, part, args.parts, 0, 0};
 #pragma unroll
     for (int j = 0; j < ITEMS; j++) {

@@ -1,12 +1,15 @@
-// Drawing tokens: bias and penalties, filters, the draw, and the end of the step. The meaning is that of src/sample, to the bit.
+// Drawing tokens: bias and penalties, filters, the draw, and the end of the step. The meaning is that of src/sample, to
+// the bit.
 //
 // The blocks of a row hold its logits in registers, a part each.
 #include "sampling/full_vocabulary.cuh"
 #include "sampling/top_k_fast.cuh"
 
 // Applies the block's adjustments to its part: all of a token's by one thread, in order.
-__device__ __forceinline__ void adjust(const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, uint32_t start, uint32_t end, float (&v)[ITEMS]) {
-    const volatile uint32_t *entries = reinterpret_cast<const volatile uint32_t *>(args.host_adjustments + (size_t)row * args.most_adjustments);
+__device__ __forceinline__ void adjust(
+    const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, uint32_t start, uint32_t end, float (&v)[ITEMS]) {
+    const volatile uint32_t *entries =
+        reinterpret_cast<const volatile uint32_t *>(args.host_adjustments + (size_t)row * args.most_adjustments);
 #pragma unroll
     for (int j = 0; j < ITEMS; j++) s.part[j * THREADS + threadIdx.x] = v[j];
     __syncthreads();
@@ -33,8 +36,8 @@ __device__ __forceinline__ void adjust(const SampleArgs &args, Scratch &s, uint3
 }
 
 // Tells the host a row's token, and leaves everything shared as it was found. Who rehearses does neither.
-__device__ __forceinline__ void end_row(const SampleArgs &args, const Shape &shape, uint32_t row, uint32_t token, uint32_t serial, bool is_whole,
-                                        bool rehearses) {
+__device__ __forceinline__ void end_row(const SampleArgs &args, const Shape &shape, uint32_t row, uint32_t token,
+    uint32_t serial, bool is_whole, bool rehearses) {
     Group &group = args.groups[row];
     if (threadIdx.x == 0 && !rehearses) tell_token(args.host_tokens + row, serial, token);
     if (is_whole) {
@@ -47,28 +50,33 @@ __device__ __forceinline__ void end_row(const SampleArgs &args, const Shape &sha
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(const __grid_constant__ SampleArgs args, Shape shape) {
     __shared__ Scratch s;
-    // In order of their beginning: blocks that wait for each other are then running, whatever order the device starts them in.
+    // In order of their beginning: blocks that wait for each other are then running, whatever order the device starts
+    // them in.
     if (threadIdx.x == 0) s.ticket = atomicAdd(args.counters, 1);
     __syncthreads();
     const uint32_t row = s.ticket / args.parts, part = s.ticket % args.parts;
     constexpr uint32_t WORDS = sizeof(Draw) / 4;
-    if (threadIdx.x < WORDS) reinterpret_cast<uint32_t *>(&s.draw)[threadIdx.x] = __ldcg(reinterpret_cast<const uint32_t *>(args.draws + row) + threadIdx.x);
+    if (threadIdx.x < WORDS)
+        reinterpret_cast<uint32_t *>(&s.draw)[threadIdx.x] =
+            __ldcg(reinterpret_cast<const uint32_t *>(args.draws + row) + threadIdx.x);
     const uint32_t serial = __ldcg(args.serial);
     __syncthreads();
     if (s.draw.adjusted != 0 && threadIdx.x < 2) {
-        s.range[threadIdx.x] = reinterpret_cast<const volatile uint32_t *>(args.host_starts)[row * (args.parts + 1) + part + threadIdx.x];
+        s.range[threadIdx.x] =
+            reinterpret_cast<const volatile uint32_t *>(args.host_starts)[row * (args.parts + 1) + part + threadIdx.x];
     }
     const uint32_t k = s.draw.temperature == 0.0f ? 1 : s.draw.top_k;
     const bool is_few = k > 0 && k <= FEW;
-    // The first blocks go the short way twice, first with any logits, while the true ones are being made: all of the step's weights have gone
-    // through the cache since its code was there last.
+    // The first blocks go the short way twice, first with any logits, while the true ones are being made: all of the
+    // step's weights have gone through the cache since its code was there last.
 #pragma unroll 1
     for (bool rehearses = is_few && s.ticket < REHEARSERS;; rehearses = false) {
         if (!rehearses) await_then_launch();
         const float *logits = args.logits + (size_t)row * args.vocab;
         uint32_t token = NONE;
         if (is_few && is_quick(args, s.draw)) {
-            if (quick(args, s, row, part, logits, k, rehearses, token)) end_row(args, shape, row, token, serial, false, rehearses);
+            if (quick(args, s, row, part, logits, k, rehearses, token))
+                end_row(args, shape, row, token, serial, false, rehearses);
             if (!rehearses) return;
             __syncthreads();
             continue;
@@ -80,8 +88,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(const __grid_con
             v[j] = i < args.vocab ? __ldcg(logits + i) : -INFINITY;
         }
         __syncthreads();
-        if (!rehearses && s.draw.adjusted != 0 && s.range[0] < s.range[1]) adjust(args, s, row, part, s.range[0], s.range[1], v);
-        const bool last = is_few ? few(args, s, row, part, v, k, rehearses, token) : whole(args, s, row, part, v, token);
+        if (!rehearses && s.draw.adjusted != 0 && s.range[0] < s.range[1])
+            adjust(args, s, row, part, s.range[0], s.range[1], v);
+        const bool last =
+            is_few ? few(args, s, row, part, v, k, rehearses, token) : whole(args, s, row, part, v, token);
         if (last) end_row(args, shape, row, token, serial, !is_few, rehearses);
         if (!rehearses) return;
         __syncthreads();

@@ -13,7 +13,8 @@ constexpr uint32_t LISTED = 256;
 constexpr int BINS = 256;
 // Blocks that rehearse; later ones find the code that these brought.
 constexpr uint32_t REHEARSERS = 256;
-// Logits whose maximum a block tells where the last block then looks for candidates itself, and how many of those one part has.
+// Logits whose maximum a block tells where the last block then looks for candidates itself, and how many of those one
+// part has.
 constexpr uint32_t STRETCH = 128, STRETCHES = PART / STRETCH;
 typedef unsigned long long Key;
 
@@ -26,12 +27,13 @@ struct Group {
 struct SampleArgs {
     const float *logits;
     const Draw *draws;
-    const uint32_t *host_starts;      // mapped; where each part's adjustments start, and where the last one's end, for every output
+    const uint32_t
+        *host_starts;  // mapped; where each part's adjustments start, and where the last one's end, for every output
     const Adjustment *host_adjustments;  // mapped; `most_adjustments` for every output, ascending by token
-    Key *kept;                        // SLOTS for every part
+    Key *kept;                           // SLOTS for every part
     Group *groups;
-    uint32_t *maxima;                 // of the stretches of every part; zero between steps
-    uint32_t *counters;               // blocks that began, rows that ended; zero between steps
+    uint32_t *maxima;    // of the stretches of every part; zero between steps
+    uint32_t *counters;  // blocks that began, rows that ended; zero between steps
     const uint32_t *serial;
     unsigned long long *host_tokens;  // mapped
     uint32_t vocab, parts, most_adjustments, pad;
@@ -76,7 +78,8 @@ __device__ __forceinline__ Key block_largest(Scratch &s, Key key) {
     return largest;
 }
 
-// Ends the block's part of a row; whether all others have ended theirs, whose results may then be read. Who rehearses ends nothing.
+// Ends the block's part of a row; whether all others have ended theirs, whose results may then be read. Who rehearses
+// ends nothing.
 __device__ __forceinline__ bool is_last(const SampleArgs &args, Scratch &s, uint32_t row, bool rehearses) {
     __syncthreads();
     if (threadIdx.x == 0) {

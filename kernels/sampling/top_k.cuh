@@ -1,9 +1,11 @@
-// Drawing from few candidates: each block leaves those of its part that may be among them, and the last one to do so filters and draws.
+// Drawing from few candidates: each block leaves those of its part that may be among them, and the last one to do so
+// filters and draws.
 #pragma once
 #include "ptx/mbarrier.cuh"
 #include "sampling/sample.cuh"
 
-// The `k`-th highest of the threads' numbers, or of what pairs of threads have, where `k` is small: at least `k` threads have as much.
+// The `k`-th highest of the threads' numbers, or of what pairs of threads have, where `k` is small: at least `k`
+// threads have as much.
 __device__ __forceinline__ uint32_t bound_of(Scratch &s, uint32_t own, uint32_t k) {
     const bool pairs = k <= FIT_LEAST;
     const uint32_t count = pairs ? THREADS / 2 : THREADS, step = pairs ? 2 : 1;
@@ -25,8 +27,9 @@ __device__ __forceinline__ uint32_t bound_of(Scratch &s, uint32_t own, uint32_t 
     return s.bound;
 }
 
-// Collects in `s.keys`, in any order, the `k` highest keys and perhaps some more, at most `most`; how many. `each(f)` calls `f` with every key of the
-// thread; no key but 0, which stands for none, comes twice. At least `k` keys, if there are as many, are of logits from `bound` on; `s.count` is 0.
+// Collects in `s.keys`, in any order, the `k` highest keys and perhaps some more, at most `most`; how many. `each(f)`
+// calls `f` with every key of the thread; no key but 0, which stands for none, comes twice. At least `k` keys, if there
+// are as many, are of logits from `bound` on; `s.count` is 0.
 template <typename Each>
 __device__ __forceinline__ uint32_t collect(Scratch &s, uint32_t bound, uint32_t k, uint32_t most, const Each &each) {
     Key least = max((Key)bound << 32, (Key)1);
@@ -73,7 +76,9 @@ __device__ __forceinline__ float highest_alive(Scratch &s, const Candidate &c, u
 // Keeps the candidates of lowest rank until their masses reach `share`; ties go to the lowest token.
 __device__ __forceinline__ void keep_mass(Scratch &s, Candidate &c, uint32_t count, Key rank, Key mass, float share) {
     const bool own = threadIdx.x < count;
-    if (own) s.ranks[threadIdx.x] = rank, s.masses[threadIdx.x] = c.alive ? mass : 0, s.logits[threadIdx.x] = __uint_as_float(c.token);
+    if (own)
+        s.ranks[threadIdx.x] = rank, s.masses[threadIdx.x] = c.alive ? mass : 0,
+        s.logits[threadIdx.x] = __uint_as_float(c.token);
     __syncthreads();
     Key before = 0, total = 0;
     for (uint32_t i = 0; own && i < count; i++) {
@@ -88,7 +93,8 @@ __device__ __forceinline__ void keep_mass(Scratch &s, Candidate &c, uint32_t cou
 __device__ __forceinline__ void typical_few(Scratch &s, Candidate &c, uint32_t count, float top) {
     const double x = c.alive ? below(c.logit, top) : 0.0, p = exponential(x);
     const Key mass = units(p);
-    if (threadIdx.x < count) s.ranks[threadIdx.x] = c.alive ? units(__dmul_rn(p, -x)) : 0, s.masses[threadIdx.x] = c.alive ? mass : 0;
+    if (threadIdx.x < count)
+        s.ranks[threadIdx.x] = c.alive ? units(__dmul_rn(p, -x)) : 0, s.masses[threadIdx.x] = c.alive ? mass : 0;
     __syncthreads();
     Key masses = 0, moments = 0;
     for (uint32_t i = 0; i < count; i++) masses += s.masses[i], moments += s.ranks[i];
@@ -118,8 +124,8 @@ __device__ __forceinline__ void keep_first(Scratch &s, Candidate &c, uint32_t co
     c.alive = c.alive && before < target_mass(total, share);
 }
 
-// Puts the `k` best of `count` keys in order, by the lower half of the block, while the upper one scores all of them. Returns the mass of the thread's
-// candidate beside the best one.
+// Puts the `k` best of `count` keys in order, by the lower half of the block, while the upper one scores all of them.
+// Returns the mass of the thread's candidate beside the best one.
 __device__ __forceinline__ Key rank(Scratch &s, uint32_t count, uint32_t k) {
     constexpr uint32_t SHARERS = 2;
     if (threadIdx.x < FEW) {
@@ -149,7 +155,8 @@ __device__ __forceinline__ Key rank(Scratch &s, uint32_t count, uint32_t k) {
     return 0;
 }
 
-// The token of a row, from its `count` best candidates in `s.best`, best first, of which there is one, their scores, and the mass of the thread's own.
+// The token of a row, from its `count` best candidates in `s.best`, best first, of which there is one, their scores,
+// and the mass of the thread's own.
 __device__ __forceinline__ uint32_t draw_few(Scratch &s, uint32_t count, Key mass) {
     if (s.draw.temperature == 0.0f) return ~(uint32_t)s.best[0];
     Candidate c = {0.0f, 0, threadIdx.x < count};
@@ -201,17 +208,18 @@ struct Left {
         for (uint32_t first = threadIdx.x; first < count; first += LOADS * THREADS) {
             Key loaded[LOADS];
 #pragma unroll
-            for (uint32_t j = 0; j < LOADS; j++) loaded[j] = first + j * THREADS < count ? __ldcg(keys + first + j * THREADS) : 0;
+            for (uint32_t j = 0; j < LOADS; j++)
+                loaded[j] = first + j * THREADS < count ? __ldcg(keys + first + j * THREADS) : 0;
 #pragma unroll
             for (uint32_t j = 0; j < LOADS; j++) use(loaded[j]);
         }
     }
 };
 
-// Leaves what is asked for of the block's part; the last block of the row returns true, with its token. A block that rehearses returns true with
-// some token of its own part.
-__device__ __forceinline__ bool few(const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, const float (&v)[ITEMS], uint32_t k, bool rehearses,
-                                    uint32_t &token) {
+// Leaves what is asked for of the block's part; the last block of the row returns true, with its token. A block that
+// rehearses returns true with some token of its own part.
+__device__ __forceinline__ bool few(const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part,
+    const float (&v)[ITEMS], uint32_t k, bool rehearses, uint32_t &token) {
     const uint32_t slots = k <= FIT_LEAST ? LEAST_SLOTS : SLOTS;
     uint32_t own = 0;
 #pragma unroll

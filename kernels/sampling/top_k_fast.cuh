@@ -1,5 +1,5 @@
-// Drawing from few candidates where nothing changes the logits: each block tells but the maxima of its stretches, and one of them takes the
-// candidates from where those are.
+// Drawing from few candidates where nothing changes the logits: each block tells but the maxima of its stretches, and
+// one of them takes the candidates from where those are.
 #pragma once
 #include <float.h>
 
@@ -65,7 +65,8 @@ struct Stretches {
             }
             if (all) {
 #pragma unroll
-                for (uint32_t i = 0; i < AT_ONCE * EACH; i++) use(key_of(v[i / EACH][i % EACH], start[i / EACH] + i % EACH * WARP + threadIdx.x % WARP));
+                for (uint32_t i = 0; i < AT_ONCE * EACH; i++)
+                    use(key_of(v[i / EACH][i % EACH], start[i / EACH] + i % EACH * WARP + threadIdx.x % WARP));
                 continue;
             }
             // A lane has few: the last is at hand, others are asked for again.
@@ -78,7 +79,9 @@ struct Stretches {
             }
 #pragma unroll 1
             for (bool is_last = true; hits != 0; is_last = false) {
-                const uint32_t i = 31 - __clz(hits), token = s.listed[first + i / EACH * WARPS] * STRETCH + i % EACH * WARP + threadIdx.x % WARP;
+                const uint32_t i = 31 - __clz(hits),
+                               token =
+                                   s.listed[first + i / EACH * WARPS] * STRETCH + i % EACH * WARP + threadIdx.x % WARP;
                 use(key_of(is_last ? logit : __ldcg(logits + token), token));
                 hits ^= 1u << i;
             }
@@ -87,8 +90,8 @@ struct Stretches {
 };
 
 // The block that began last, of a row whose others are then running: waits for the maxima, and draws.
-__device__ __forceinline__ uint32_t draw_stretches(const SampleArgs &args, Scratch &s, uint32_t row, const float *logits, uint32_t vocab, uint32_t k,
-                                                   bool rehearses) {
+__device__ __forceinline__ uint32_t draw_stretches(
+    const SampleArgs &args, Scratch &s, uint32_t row, const float *logits, uint32_t vocab, uint32_t k, bool rehearses) {
     const uint32_t count = args.parts * STRETCHES;
     uint32_t maxima[MAXIMA];
     if (rehearses) {
@@ -115,7 +118,8 @@ __device__ __forceinline__ uint32_t draw_stretches(const SampleArgs &args, Scrat
     const bool all = s.stretches > LISTED;
     // Any number, where fewer maxima are there than candidates are asked for.
     const float least = rehearses ? INFINITY : bound > NO_LOGIT + 1 ? logit_of((Key)bound << 32) : -FLT_MAX;
-    uint32_t found = collect(s, rehearses ? NONE : bound, k, LIST, Stretches{s, logits, vocab, all ? count : s.stretches, least, all});
+    uint32_t found = collect(
+        s, rehearses ? NONE : bound, k, LIST, Stretches{s, logits, vocab, all ? count : s.stretches, least, all});
     if (rehearses) {
         // Any candidates.
         if (threadIdx.x < k) s.keys[threadIdx.x] = key_of(-(float)threadIdx.x, threadIdx.x);
@@ -125,9 +129,10 @@ __device__ __forceinline__ uint32_t draw_stretches(const SampleArgs &args, Scrat
     return finish(s, found, k);
 }
 
-// Tells the maxima of the block's stretches, some for each warp; the row's last block to begin returns true, with its token.
-__device__ __forceinline__ bool quick(const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, const float *logits, uint32_t k, bool rehearses,
-                                      uint32_t &token) {
+// Tells the maxima of the block's stretches, some for each warp; the row's last block to begin returns true, with its
+// token.
+__device__ __forceinline__ bool quick(const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part,
+    const float *logits, uint32_t k, bool rehearses, uint32_t &token) {
     constexpr uint32_t EACH = STRETCHES / (THREADS / WARP);
     // Who rehearses loads nothing.
     const uint32_t vocab = rehearses ? 0 : args.vocab;

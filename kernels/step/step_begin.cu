@@ -1,5 +1,6 @@
-// The first kernel of a step: takes the rows, their outputs and the changed page-table entries from mapped host memory to their
-// fixed places on the device, computes the angles of every row's position, and decodes the embedding of its token to f32. One block a row.
+// The first kernel of a step: takes the rows, their outputs and the changed page-table entries from mapped host memory
+// to their fixed places on the device, computes the angles of every row's position, and decodes the embedding of its
+// token to f32. One block a row.
 #include "quant/unpack.cuh"
 #include "sampling/draw.cuh"
 
@@ -37,7 +38,8 @@ static_assert(sizeof(StepArgs) == 256, "as in args.rs");
 
 constexpr uint32_t DRAW_WORDS = sizeof(Draw) / 4;
 // Threads of a block: a warp for the lists, some for the angles, and some for the embedding.
-constexpr uint32_t LIST_THREADS = WARP, ANGLE_THREADS = 3 * WARP, EMBED_THREADS = 4 * WARP, THREADS = LIST_THREADS + ANGLE_THREADS + EMBED_THREADS;
+constexpr uint32_t LIST_THREADS = WARP, ANGLE_THREADS = 3 * WARP, EMBED_THREADS = 4 * WARP,
+                   THREADS = LIST_THREADS + ANGLE_THREADS + EMBED_THREADS;
 
 template <int TYPE>
 __device__ __forceinline__ float value_of(const Group &g, int i) {
@@ -62,8 +64,8 @@ __device__ __forceinline__ void put_groups(const Matrix &m, const uint8_t *row, 
         const Group g = load_group<TYPE, true>(row + at / SLICE_GROUPS * m.slice_bytes, groups, lane);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            out[8 * at + i] = make_float4(value_of<TYPE>(g, 4 * i), value_of<TYPE>(g, 4 * i + 1), value_of<TYPE>(g, 4 * i + 2),
-                                          value_of<TYPE>(g, 4 * i + 3));
+            out[8 * at + i] = make_float4(value_of<TYPE>(g, 4 * i), value_of<TYPE>(g, 4 * i + 1),
+                value_of<TYPE>(g, 4 * i + 2), value_of<TYPE>(g, 4 * i + 3));
         }
     }
 }
@@ -80,8 +82,8 @@ struct Lists {
     uint32_t output, draw;
 };
 
-// All that every step needs is asked for at once, each piece by one lane: a trip to the host's memory takes longer than the rest, and trips queue
-// up. Only the first row asks for what all rows share.
+// All that every step needs is asked for at once, each piece by one lane: a trip to the host's memory takes longer than
+// the rest, and trips queue up. Only the first row asks for what all rows share.
 __device__ __forceinline__ Lists ask(const StepArgs &args, const Shape &shape, uint32_t row, uint32_t lane) {
     Lists lists{};
     if (lane == 0) lists.row = __ldcv(reinterpret_cast<const uint4 *>(args.host_rows + row));
@@ -93,9 +95,11 @@ __device__ __forceinline__ Lists ask(const StepArgs &args, const Shape &shape, u
     return lists;
 }
 
-__device__ __forceinline__ void put_lists(const StepArgs &args, const Shape &shape, uint32_t row, uint32_t lane, const Lists &lists) {
+__device__ __forceinline__ void put_lists(
+    const StepArgs &args, const Shape &shape, uint32_t row, uint32_t lane, const Lists &lists) {
     if (lane == 0) args.rows[row] = Row{lists.row.x, lists.row.y, lists.row.z, 0};
-    if (shape.draws != 0 && row < shape.outputs && lane < DRAW_WORDS) reinterpret_cast<uint32_t *>(args.draws + row)[lane] = lists.draw;
+    if (shape.draws != 0 && row < shape.outputs && lane < DRAW_WORDS)
+        reinterpret_cast<uint32_t *>(args.draws + row)[lane] = lists.draw;
     if (row != 0) return;
     if (lane == 0) *args.serial = lists.header.x;
     for (uint32_t i = lane; i < shape.outputs; i += WARP) {

@@ -226,8 +226,8 @@ impl Yarn {
         })
     }
 
-    /// Blends interpolated and plain frequencies by how often each turns within the original context. Where it `rounds`, the blend begins and ends at whole
-    /// pairs.
+    /// Blends interpolated and plain frequencies by how often each turns within the original context. Where it `rounds`, the blend begins and ends at
+    /// whole pairs.
     fn scale(&self, frequencies: &mut [f64], base: f32, dims: usize, rounds: bool) {
         let turns_at = |beta: f32| {
             let wavelength = f64::from(self.original_context) / (f64::from(beta) * 2.0 * std::f64::consts::PI);

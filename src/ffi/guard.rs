@@ -16,8 +16,8 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs the body of an exported function, unless the process is a fork, or the call comes from a callback of `context`. `err`, unless NULL, receives NULL, or the error object of a negative status. The text
-/// of a panic also goes to the log of `context`.
+/// Runs the body of an exported function, unless the process is a fork, or the call comes from a callback of `context`. `err`, unless NULL, receives
+/// NULL, or the error object of a negative status. The text of a panic also goes to the log of `context`.
 pub(super) fn guard(
     context: Option<&Context>,
     err: *mut *mut segno_error,

@@ -148,8 +148,8 @@ pub extern "C" fn segno_model_opts_init(opts: *mut segno_model_opts, size: usize
 /// `tokenizer.json`.
 ///
 /// `path`: of the file or folder, NUL-terminated UTF-8. `opts`: NULL for defaults. `out` receives the model, NULL on failure; free it with
-/// `segno_model_free`. A mapped file (the default) must not be truncated while the model lives. Codes: NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (the
-/// message names the file, of a split model the part), UNSUPPORTED (an architecture, storage type or tokenizer that the library lacks, by name,
+/// `segno_model_free`. A mapped file (the default) must not be truncated while the model lives. Codes: NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT
+/// (the message names the file, of a split model the part), UNSUPPORTED (an architecture, storage type or tokenizer that the library lacks, by name,
 /// or a file that is no model: an adapter, an importance matrix, a projector, a vocabulary), OUT_OF_MEMORY, and the outcome
 /// `SEGNO_CANCELLED`. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
@@ -307,8 +307,8 @@ pub extern "C" fn segno_save_opts_init(opts: *mut segno_save_opts, size: usize) 
 /// `path`: of the file, NUL-terminated UTF-8, in a folder that exists. The bytes are written under another name beside it (`NAME.N.part`) and renamed
 /// when all are on the disk: a file that is there is replaced then, and what fails or is cancelled leaves nothing behind. The file that the model is
 /// loaded from may be named. `opts`: NULL for defaults. Needs the files that the model is mapped from, and memory for the header alone. Codes:
-/// NULL_POINTER, INVALID_ARGUMENT (also where `path` is a folder), IO (the disk is full, the folder cannot be written to), UNSUPPORTED (a tokenizer of
-/// a folder that GGUF files cannot tell), OUT_OF_MEMORY, and the outcome `SEGNO_CANCELLED`. Any thread, several at once. Since 0.1.
+/// NULL_POINTER, INVALID_ARGUMENT (also where `path` is a folder), IO (the disk is full, the folder cannot be written to), UNSUPPORTED (a tokenizer
+/// of a folder that GGUF files cannot tell), OUT_OF_MEMORY, and the outcome `SEGNO_CANCELLED`. Any thread, several at once. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_model_save(
     model: *const segno_model,

@@ -301,8 +301,8 @@ pub extern "C" fn segno_seq_sampler_set(
 
 /// Opens a sequence with the history of another, queue included; evaluated tokens are shared, not copied.
 ///
-/// `opts`: NULL keeps the parent's options, and its seed if one was given; the fork of a sequence with a random seed gets another one. `out` receives the new id. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT,
-/// SEQ_FULL, KV_FULL, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
+/// `opts`: NULL keeps the parent's options, and its seed if one was given; the fork of a sequence with a random seed gets another one. `out` receives
+/// the new id. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT, SEQ_FULL, KV_FULL, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_seq_fork(
     session: *mut segno_session,

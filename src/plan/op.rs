@@ -1,8 +1,8 @@
 //! The vocabulary of a program: ops, values, weights.
 //!
 //! A value is a matrix with one row for each row of the batch, for each row whose logits are wanted, or for each expert that is chosen for a
-//! row; of f32 but where it holds choices. Ops run in order. Every number that changes what an op computes is in the op itself. A backend matches on every [`Op`], so that
-//! one that it lacks does not compile; what it cannot run it refuses by name (`plan::validate`).
+//! row; of f32 but where it holds choices. Ops run in order. Every number that changes what an op computes is in the op itself. A backend matches on
+//! every [`Op`], so that one that it lacks does not compile; what it cannot run it refuses by name (`plan::validate`).
 
 use crate::arch::names::Idle;
 pub use crate::arch::rope::{Rope, RopeLayout};

@@ -2,7 +2,8 @@
 //!
 //! [`DType`] answers everything about a type that is no kernel. [`blocks`] lays the stored bytes out for decoders and
 //! kernels, [`grids`] holds the constant tables that some types index, [`mod@reference`] says what stored bytes mean.
-//! Weights are read as stored; only [`mod@bytes`] writes them another way, and [`encode`] where a host asks for it. [`synthetic`] makes blocks for tests and benchmarks.
+//! Weights are read as stored; only [`mod@bytes`] writes them another way, and [`encode`] where a host asks for it. [`synthetic`] makes blocks for
+//! tests and benchmarks.
 
 pub mod blocks;
 pub mod bytes;

@@ -5,6 +5,9 @@ use super::source::{Block, Kind, Source, Token, blocks, is_word};
 const FUNCTION_LINES: usize = 70;
 const FILE_LINES: usize = 500;
 const KERNEL_LINES: usize = 150;
+/// Columns of a line of kernels, and of one of Rust: rustfmt has 120 for code and leaves comments alone.
+const KERNEL_COLUMNS: usize = 120;
+const RUST_COLUMNS: usize = 150;
 /// A program that shows the API has fewer lines.
 const EXAMPLE_LINES: usize = 210;
 
@@ -56,6 +59,30 @@ pub fn check_length(source: &Source) -> Vec<String> {
             findings.push(source.finding(first, "a file of constant tables has no functions"));
         } else if lines > most {
             findings.push(source.finding(first, &format!("function of {lines} lines, at most {most} allowed")));
+        }
+    }
+    findings
+}
+
+/// Lines within their width, but for Rust's that a text makes longer.
+pub fn check_width(source: &Source) -> Vec<String> {
+    let kernel = is_kernel(source);
+    if !kernel && !source.has_extension(&["rs"]) {
+        return Vec::new();
+    }
+    let most = if kernel { KERNEL_COLUMNS } else { RUST_COLUMNS };
+    let mut inside = false;
+    let mut findings = Vec::new();
+    for (index, line) in source.text.lines().enumerate() {
+        let comment = line.trim_start().starts_with("//");
+        // A text may go on over several lines, each of which but the last ends with a backslash or is inside of quotes.
+        let text = !kernel && !comment && (inside || line.contains('"'));
+        if !kernel && !comment {
+            inside = text && (line.ends_with('\\') || (inside && !line.contains('"')));
+        }
+        let columns = line.chars().count();
+        if columns > most && !text {
+            findings.push(source.finding(index + 1, &format!("{columns} columns, at most {most} allowed")));
         }
     }
     findings
@@ -240,6 +267,23 @@ mod tests {
         assert_eq!(found(check_length, "src/x.rs", &lines(501)), 1);
         assert_eq!(found(check_length, "kernels/x.cu", &lines(501)), 1);
         assert_eq!(found(check_length, "README.md", &lines(501)), 0);
+    }
+
+    #[test]
+    fn a_wide_line_is_found() {
+        let wide = |start: &str, columns: usize| format!("//! A.\n{start}{}\n", "x".repeat(columns - start.len()));
+        for (path, start, most) in
+            [("src/x.rs", "/// ", 150), ("src/x.rs", "    f(", 150), ("kernels/x.cu", "// ", 120)]
+        {
+            assert_eq!(found(check_width, path, &wide(start, most)), 0);
+            assert_eq!(found(check_width, path, &wide(start, most + 1)), 1);
+        }
+        assert_eq!(found(check_width, "src/x.rs", &wide("/// \"", 151)), 1);
+        assert_eq!(found(check_width, "kernels/x.cu", &wide("f(\"", 121)), 1);
+        assert_eq!(found(check_width, "src/x.rs", &wide("f(\"", 200)), 0);
+        let long = "x".repeat(200);
+        assert_eq!(found(check_width, "src/x.rs", &format!("f(\"a \\\n{long} \\\n{long}\");\n{long}\n")), 1);
+        assert_eq!(found(check_width, "README.md", &wide("", 400)), 0);
     }
 
     #[test]

@@ -89,10 +89,11 @@ args! {
         tables: Address, cache: Address, page_elements: u64, keys: u64, values: u64, table_stride: u32, heads: u32,
         kv_heads: u32, head_dim: u32, half_dims: u32, pairs: u32, cache_f32: u32, eps: f32,
     }
-    /// Without `ended`, another launch merges the parts. Scores are powers of two: products of queries and keys times `scale`, or with a `cap` that many
-    /// times the hyperbolic tangent of that.
+    /// Without `ended`, another launch merges the parts. Scores are powers of two: products of queries and keys times `scale`, or with a `cap` that
+    /// many times the hyperbolic tangent of that.
     AttentionArgs {
-        heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation, sinks: Address, scale: f32, cap: f32, window: u32, pad: u32,
+        heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation, sinks: Address, scale: f32,
+        cap: f32, window: u32, pad: u32,
     }
     ArgmaxArgs {
         logits: Address, best: Address, serial: Address, host_tokens: Address, vocab: u32, pad: u32,

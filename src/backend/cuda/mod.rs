@@ -1,8 +1,8 @@
 //! NVIDIA GPUs: which are there, and why one cannot be used.
 //!
 //! The driver is opened at run time (`driver`), so the library also loads on machines without one. No call here leaves another
-//! current context behind than it found. [`lower`] turns a program into launches, [`select`] chooses their kernels for a shape, `runner` replays them as graphs,
-//! whose last kernel chooses the tokens (`draws`).
+//! current context behind than it found. [`lower`] turns a program into launches, [`select`] chooses their kernels for a shape, `runner` replays them
+//! as graphs, whose last kernel chooses the tokens (`draws`).
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! A program's weights on the device: placed in slices, uploaded through two pinned buffers and repacked there. Types that the kernels lack are turned into bytes on the way, by several threads.
+//! A program's weights on the device: placed in slices, uploaded through two pinned buffers and repacked there. Types that the kernels lack are
+//! turned into bytes on the way, by several threads.
 
 use super::args::{Matrix, RepackArgs};
 use super::catalogue::DeviceType;

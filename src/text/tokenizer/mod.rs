@@ -1,8 +1,8 @@
 //! Text to tokens and back, as the model's files say.
 //!
 //! [`Tokenizer::new`] takes the parts of byte-pair, SentencePiece, unigram and WordPiece vocabularies as plain data ([`parts`]);
-//! [`Tokenizer::from_metadata`] takes them from a GGUF file (`gpt2`, `gemma4`, `llama`, `t5`, `bert`) and refuses other kinds by name. A tokenizer never changes and is shared between threads. Streaming is
-//! [`TextStream`](super::TextStream)'s business.
+//! [`Tokenizer::from_metadata`] takes them from a GGUF file (`gpt2`, `gemma4`, `llama`, `t5`, `bert`) and refuses other kinds by name. A tokenizer
+//! never changes and is shared between threads. Streaming is [`TextStream`](super::TextStream)'s business.
 
 mod alphabet;
 mod bert;

@@ -1,7 +1,7 @@
 //! SentencePiece's unigram models: of all ways to cut a text into pieces, the one whose scores add up to most.
 //!
-//! `tokenizer.ggml.model` = "t5", or `Unigram` in tokenizer.json. The method is that of SentencePiece's `unigram_model.cc` (Viterbi over the places of a text; Kudo,
-//! arXiv:1804.10959), with sums of 64 bits as in the `tokenizers` library. Text is matched with plain spaces, because
+//! `tokenizer.ggml.model` = "t5", or `Unigram` in tokenizer.json. The method is that of SentencePiece's `unigram_model.cc` (Viterbi over the places
+//! of a text; Kudo, arXiv:1804.10959), with sums of 64 bits as in the `tokenizers` library. Text is matched with plain spaces, because
 //! [`Vocabulary`] holds tokens so.
 
 use super::Before;

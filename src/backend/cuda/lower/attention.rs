@@ -65,8 +65,8 @@ impl Lowering<'_> {
         self.push(Kernel::QkNormRopeKv.only(), [blocks, Extent::Rows, ONE], 32 * HEADS_A_BLOCK, Args::Heads(args), 1);
     }
 
-    /// What the next ops do with queries and keys in one launch, and how many ops that are: norms of heads first, then rotation of both by one table or of
-    /// none, then the store.
+    /// What the next ops do with queries and keys in one launch, and how many ops that are: norms of heads first, then rotation of both by one table
+    /// or of none, then the store.
     fn turned_heads(&self) -> Option<(HeadsArgs, usize)> {
         let ops = &self.program.ops[self.next..];
         let is_of_heads = |op: &&Op| matches!(op, Op::HeadNorm { .. } | Op::Rope { .. });

@@ -1,5 +1,5 @@
-//! Launches of single ops that run in any program, beside those that `gemv`, `gemm` and `attention` make of several: norms whose result is there as such,
-//! rotation of heads, and what is done element by element.
+//! Launches of single ops that run in any program, beside those that `gemv`, `gemm` and `attention` make of several: norms whose result is there as
+//! such, rotation of heads, and what is done element by element.
 
 use super::attention::HEADS_A_BLOCK;
 use super::{ELEMENTS_A_BLOCK, Extent, Lowering, NORM_THREADS, ONE};

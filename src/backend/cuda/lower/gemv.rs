@@ -35,8 +35,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Lowers products of `x` to launches on tensor cores, where these are quicker; false leaves them. Tokens of the head are chosen by the kernels of few
-    /// rows.
+    /// Lowers products of `x` to launches on tensor cores, where these are quicker; false leaves them. Tokens of the head are chosen by the kernels
+    /// of few rows.
     fn small_batch_gemm(&mut self, batch: u32, x: ValueId) -> bool {
         if matches!(self.program.ops[self.next], Op::MatMul { out, .. } if out == self.program.logits) {
             return false;

@@ -1,9 +1,9 @@
 //! From a program to the lists of launches that eager passes and graphs share.
 //!
-//! Every op has a launch of its own that runs in any program; where ops stand together as a kernel can do them together, one launch covers several. A few
-//! lists serve every batch: those for one, two and four rows, where a launch covers as many ops as it can (`gemv`), two for other steps, and one for
-//! prompts; the products of the last three run on tensor cores (`gemm`). All give the same bits, unless the host lets those of prompts and of more than
-//! four rows be of 16-bit floats (`f16`). Addresses come from outside, so that lowering needs no GPU.
+//! Every op has a launch of its own that runs in any program; where ops stand together as a kernel can do them together, one launch covers several. A
+//! few lists serve every batch: those for one, two and four rows, where a launch covers as many ops as it can (`gemv`), two for other steps, and one
+//! for prompts; the products of the last three run on tensor cores (`gemm`). All give the same bits, unless the host lets those of prompts and of
+//! more than four rows be of 16-bit floats (`f16`). Addresses come from outside, so that lowering needs no GPU.
 
 mod attention;
 mod elementwise;

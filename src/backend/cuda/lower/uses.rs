@@ -1,5 +1,5 @@
-//! What the ops of a program do with each value, gathered in one walk: lowering then takes time in proportion to the ops. Also where the forms of values
-//! stand that products read.
+//! What the ops of a program do with each value, gathered in one walk: lowering then takes time in proportion to the ops. Also where the forms of
+//! values stand that products read.
 
 use crate::backend::cuda::catalogue::DeviceType;
 use crate::backend::cuda::select::gemm_f16;

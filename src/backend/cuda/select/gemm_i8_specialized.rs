@@ -1,5 +1,5 @@
-//! The kernels of `gemm_i8_specialized.cu`, whose warps divide the outputs of a tile while others bring the operands: which of them is the quickest, and
-//! its sizes.
+//! The kernels of `gemm_i8_specialized.cu`, whose warps divide the outputs of a tile while others bring the operands: which of them is the quickest,
+//! and its sizes.
 
 use super::super::args::TensorArgs;
 use super::super::catalogue::{DeviceType, Function, Kernel};

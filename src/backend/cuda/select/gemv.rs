@@ -172,8 +172,8 @@ fn shared(args: &MatvecArgs, ring: u32, tiles: u32, own: u32, device: &Device) -
 }
 
 /// Shared memory that keeps more of `tiles` blocks, which have `own` bytes of it beside, off an SM than its share. Launches overlap on the SMs,
-/// and some of these would otherwise get so many blocks that their instructions, not the memory, take the time. Where shares are uneven the next launch
-/// needs the room more, unless blocks are few and begin with a norm.
+/// and some of these would otherwise get so many blocks that their instructions, not the memory, take the time. Where shares are uneven the next
+/// launch needs the room more, unless blocks are few and begin with a norm.
 fn fair_shared(tiles: u32, has_norm: bool, own: u32, device: &Device) -> u32 {
     let each = tiles.div_ceil(device.sms);
     if !has_even_shares(tiles, device) && (!has_norm || each > FEW_BLOCKS) {

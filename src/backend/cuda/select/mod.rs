@@ -1,8 +1,8 @@
 //! Which kernel runs products for a shape, on how many blocks and with how much shared memory: what is decided by sizes, types and the device, and by
 //! nothing else. A graph asks once for each launch and keeps the answer; a list asks each time.
 //!
-//! `gemv` has the rules for one to four rows, [`gemm`] compares the kernels for more by the time that each is estimated to take, `attention` knows the
-//! splits of positions. `kernels/README.md` has a table of all.
+//! `gemv` has the rules for one to four rows, [`gemm`] compares the kernels for more by the time that each is estimated to take, `attention` knows
+//! the splits of positions. `kernels/README.md` has a table of all.
 
 pub mod attention;
 pub mod experts;
@@ -57,8 +57,8 @@ impl Choice {
     }
 }
 
-/// The kernel for products of `rows` rows of activations on tensor cores. Of 16-bit floats: the kernels for few rows where they take them. Of 8-bit blocks:
-/// those for two to four rows of large matrices, those that keep the activations resident, and else the quicker of the plain tiles and the
+/// The kernel for products of `rows` rows of activations on tensor cores. Of 16-bit floats: the kernels for few rows where they take them. Of 8-bit
+/// blocks: those for two to four rows of large matrices, those that keep the activations resident, and else the quicker of the plain tiles and the
 /// warp-specialized ones.
 pub fn gemm(args: &TensorArgs, rows: u32, device: &Device) -> Choice {
     if args.is_f16() {
@@ -102,8 +102,8 @@ impl TensorArgs {
 const SLICE_COLUMNS: u32 = 1024;
 const SLICE_GROUPS: u32 = 32;
 
-/// Bytes from a row to the next in a stage that holds whole slices: five times 16 bytes more than a multiple of 128, so that rows r and r + 4 have other
-/// banks of shared memory.
+/// Bytes from a row to the next in a stage that holds whole slices: five times 16 bytes more than a multiple of 128, so that rows r and r + 4 have
+/// other banks of shared memory.
 fn stage_stride(dtype: DeviceType) -> u32 {
     (dtype.slice_bytes() as u32 / 16 + 2) / 8 * 128 + 80
 }

@@ -1,7 +1,8 @@
 //! The parts of a tokenizer from `tokenizer.json` and the files beside it, as the crate `tokenizers` reads them.
 //!
 //! Byte-pair vocabularies, byte-level ones and those with characters and bytes to fall back on, unigram models and BERT's WordPiece. `models` reads
-//! what each has of its own, `words` how text is normalized and cut, `added` the tokens that no model makes. What would change the tokens of a text and is not known is refused by name.
+//! what each has of its own, `words` how text is normalized and cut, `added` the tokens that no model makes. What would change the tokens of a text
+//! and is not known is refused by name.
 
 mod added;
 mod models;
@@ -199,7 +200,8 @@ impl<'a> Tokens<'a> {
 /// Most tokens that end generation.
 const MOST_ENDS: usize = 3;
 
-/// The tokens with a part of their own. What begins a text of BERT's is called `cls_token`. Of those that end generation one ends a text, by the tokenizer's configuration or as the first listed.
+/// The tokens with a part of their own. What begins a text of BERT's is called `cls_token`. Of those that end generation one ends a text, by the
+/// tokenizer's configuration or as the first listed.
 fn named(files: &Files, tokens: &Tokens, kind: Type, unknown: Option<u32>) -> Result<Named> {
     let named = |name: &str| {
         let token = files.config?.root().get(name)?;
