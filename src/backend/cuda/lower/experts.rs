@@ -1,7 +1,7 @@
 //! Lowering of experts: their choice, products of rows with the matrices of theirs, and the sum over those of a row.
 //!
-//! A pair is a row of the batch and one of its experts; values with a row for each have them in the order of pairs on the device too. Few rows multiply
-//! pair by pair, with the gated unit or the sum that follows; more are sorted by expert, so that pairs of one share its weights.
+//! A pair is a row of the batch and one of its experts; values with a row for each have them in the order of pairs on the device too. Few
+//! rows multiply pair by pair, with the gated unit or the sum that follows; more are sorted by expert, so that pairs of one share its weights.
 
 use super::elementwise::{Sum, sigmoid};
 use super::lists::Batches;
