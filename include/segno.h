@@ -456,7 +456,7 @@ void segno_model_opts_init(struct segno_model_opts *opts, size_t size);
  * where they are there; of the tokenizers byte-pair models.
  *
  * What a file may declare has limits, beyond which it is FORMAT: 128 MiB of metadata and tensor directory, 65,536 metadata entries and as many
- * tensors, 2,097,152 tokens of at most 4,096 bytes (special ones: 1,024, UNSUPPORTED), 1,024 layers, 1,024 heads of at most 512 elements
+ * tensors, 2,097,152 tokens of at most 4,096 bytes (special ones: 1,024, UNSUPPORTED), 1,024 layers, 1,024 heads of at most 576 elements
  * (UNSUPPORTED), 131,072 elements of a token's vector, 1,048,576 of a feed-forward block, a context of 16,777,216 tokens; in a folder 4,096 files of
  * weights with headers of at most 16 MiB, 4 MiB of configuration and 64 MiB of
  * `tokenizer.json`.

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::latent::latent;
 use common::mixture::mixture;
 use common::{Ctx, Model, bundled_model, greedy, sampler};
 use segno::ffi::status::{SEGNO_OK, SEGNO_PENDING};
@@ -63,6 +64,7 @@ fn a_step_allocates_nothing() {
     steps_allocate_nothing(&ctx.load(&bundled_model()).unwrap());
     for dtype in [DType::F32, DType::BF16, DType::Q8_0] {
         steps_allocate_nothing(&ctx.load_buffer(&mixture(dtype).bytes()).unwrap());
+        steps_allocate_nothing(&ctx.load_buffer(&latent(dtype).bytes()).unwrap());
     }
 }
 

@@ -204,7 +204,7 @@ impl Builder {
         let routing = Routing {
             score: [Score::Softmax, Score::Sigmoid, Score::ChosenSoftmax][self.below(3)],
             bias: if self.chance(30) { Some(self.vector(count, 0.0, 0.1)) } else { None },
-            groups: (count == 12 && self.chance(50)).then_some(Groups { count: 4, kept: 2 }),
+            groups: (count == 12 && self.chance(50)).then_some(Groups { count: 4, kept: 2, best: 2 }),
             normalizes: self.chance(50),
             scale: [1.0, 1.5][self.below(2)],
         };

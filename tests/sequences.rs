@@ -3,6 +3,7 @@
 mod common;
 
 use common::gguf::Shape;
+use common::latent::latent;
 use common::mixture::mixture;
 use common::{Ctx, Model, Session, bundled_model, greedy, sampler};
 use segno::ffi::seq::segno_sampler_opts;
@@ -31,10 +32,12 @@ fn load(threads: u32) -> Model {
     Ctx::new(|opts| opts.n_threads = threads).unwrap().load(&bundled_model()).unwrap()
 }
 
-/// The bundled model, and one with experts.
-fn models(threads: u32) -> [Model; 2] {
+/// The bundled model, one with experts, and one with latent attention.
+fn models(threads: u32) -> [Model; 3] {
     let ctx = Ctx::new(|opts| opts.n_threads = threads).unwrap();
-    [load(threads), ctx.load_buffer(&mixture(segno::quant::DType::Q8_0).bytes()).unwrap()]
+    let [mixture, latent] =
+        [mixture, latent].map(|file| ctx.load_buffer(&file(segno::quant::DType::Q8_0).bytes()).unwrap());
+    [load(threads), mixture, latent]
 }
 
 /// What every sequence gives when it is alone in its session.

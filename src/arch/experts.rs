@@ -10,6 +10,8 @@ use crate::format::limits;
 pub struct Mixture {
     /// What is made of the router's logits, where the file does not say.
     pub score: Score,
+    /// The same in models that have a bias for the choice.
+    pub biased_score: Score,
     /// Whether the weights of the chosen are divided by their sum, where the file does not say.
     pub normalizes: bool,
     /// An expert beside them that every row has.
@@ -53,8 +55,8 @@ pub struct Experts {
     pub feed_forward: usize,
     /// The same of the shared one; 0 for none.
     pub shared_feed_forward: usize,
-    /// What is made of the router's logits.
-    pub score: Score,
+    /// What is made of the router's logits, where the file says.
+    pub score: Option<Score>,
     /// Whether weights are divided by their sum.
     pub normalizes: bool,
     /// Factor on weights.
@@ -106,7 +108,7 @@ impl Reader<'_> {
             chosen,
             feed_forward: width,
             shared_feed_forward: self.shared(&mixture, width)?,
-            score: self.score(&mixture)?,
+            score: self.score()?,
             normalizes: self.meta.bool(&self.keys.of("expert_weights_norm"))?.unwrap_or(mixture.normalizes),
             scale: self.meta.f32(&self.keys.of("expert_weights_scale"))?.filter(|&scale| scale != 0.0).unwrap_or(1.0),
             groups: self.groups(count, chosen)?,
@@ -116,7 +118,7 @@ impl Reader<'_> {
     }
 
     /// A size up to `most`; none for 0, which converters write for what a model does not have.
-    fn optional(&self, name: &str, most: usize) -> Result<Option<usize>> {
+    pub(super) fn optional(&self, name: &str, most: usize) -> Result<Option<usize>> {
         match self.meta.unsigned(&self.keys.of(name))? {
             None | Some(0) => Ok(None),
             Some(_) => self.size(name, most),
@@ -134,13 +136,13 @@ impl Reader<'_> {
         }
     }
 
-    fn score(&self, mixture: &Mixture) -> Result<Score> {
+    fn score(&self) -> Result<Option<Score>> {
         let key = self.keys.of("expert_gating_func");
         match self.meta.u32(&key)? {
-            None | Some(0) => Ok(mixture.score),
-            Some(1) => Ok(Score::Softmax),
-            Some(2) => Ok(Score::Sigmoid),
-            Some(3) => Ok(Score::ChosenSoftmax),
+            None | Some(0) => Ok(None),
+            Some(1) => Ok(Some(Score::Softmax)),
+            Some(2) => Ok(Some(Score::Sigmoid)),
+            Some(3) => Ok(Some(Score::ChosenSoftmax)),
             Some(other) => Err(Error::Unsupported(format!("metadata `{key}` is {other}, which is not supported"))),
         }
     }

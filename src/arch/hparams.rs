@@ -1,6 +1,7 @@
 //! Sizes of a model, read from metadata and checked against each other.
 
 use super::experts::Experts;
+use super::latent::Latent;
 use super::rope::original_context;
 use super::spec::{Arch, Factor, RopeRule, WindowRule};
 use crate::error::{Error, Result, filled};
@@ -21,8 +22,12 @@ pub struct Hparams {
     pub heads: usize,
     /// Key-value heads of a layer; divides `heads`.
     pub kv_heads: usize,
-    /// Elements of a head.
+    /// Elements of a head of queries and keys.
     pub head_dim: usize,
+    /// Elements of a head of values.
+    pub value_dim: usize,
+    /// What the heads of latent attention are made of.
+    pub latent: Option<Latent>,
     /// Leading elements of a head that rotate.
     pub rope_dims: usize,
     /// Elements between the two halves of a feed-forward block without experts.
@@ -71,7 +76,7 @@ impl Keys {
 
 /// Most query heads that share a key-value head, and longest head, that the backends keep on their stacks.
 const MAX_GROUP: usize = 128;
-const MAX_HEAD_DIM: usize = 512;
+const MAX_HEAD_DIM: usize = 576;
 
 /// Size of the feed-forward block.
 const FEED_FORWARD: &str = "feed_forward_length";
@@ -99,10 +104,10 @@ impl Hparams {
         reader.refuse_unknown_features()?;
         let hidden = reader.required("embedding_length", limits::HIDDEN)?;
         let heads = reader.uniform("attention.head_count", None, limits::HEADS)?;
-        let kv_heads = reader.uniform("attention.head_count_kv", Some(heads), limits::HEADS)?;
-        let head_dim = match reader.size("attention.key_length", limits::HIDDEN)? {
-            Some(dim) => dim,
-            None => reader.divide(hidden, heads)?,
+        let latent = reader.latent(heads)?;
+        let (kv_heads, head_dim, value_dim) = match latent {
+            Some(Latent { rank, rotated, .. }) => (1, rank + rotated, rank),
+            None => reader.heads(hidden, heads)?,
         };
         let (layers, predicting_blocks) = reader.layers()?;
         let window = reader.window()?;
@@ -119,6 +124,8 @@ impl Hparams {
             heads,
             kv_heads,
             head_dim,
+            value_dim,
+            latent,
             rope_dims: reader.size("rope.dimension_count", limits::HIDDEN)?.unwrap_or(head_dim),
             feed_forward: reader
                 .meta
@@ -131,10 +138,11 @@ impl Hparams {
                 reader.factor(Factor::Embedding)?.unwrap_or(1.0)
             },
             residual_scale: reader.factor(Factor::Residual)?.unwrap_or(1.0),
-            attention_scale: match reader.factor(Factor::Attention)? {
-                Some(scale) => scale,
-                None if arch.wide_scale_layers == Some(layers) => inverse_root(hidden / heads),
-                None => inverse_root(head_dim),
+            attention_scale: match (reader.factor(Factor::Attention)?, latent) {
+                (Some(scale), _) => scale,
+                (None, Some(latent)) => reader.latent_scale(&latent)?,
+                (None, None) if arch.wide_scale_layers == Some(layers) => inverse_root(hidden / heads),
+                (None, None) => inverse_root(head_dim),
             },
             logit_scale: reader.logit_scale()?,
             temperature: reader.temperature()?,
@@ -196,7 +204,7 @@ impl Reader<'_> {
     }
 
     /// A size that newer files may give a layer at a time; they must agree.
-    fn uniform(&self, name: &str, default: Option<usize>, most: usize) -> Result<usize> {
+    pub(super) fn uniform(&self, name: &str, default: Option<usize>, most: usize) -> Result<usize> {
         let key = self.keys.of(name);
         let Some(Value::Array(Array::Scalars { .. })) = self.meta.get(&key) else {
             return self.size(name, most)?.or(default).ok_or_else(|| self.meta.bad(&key, "is missing"));
@@ -212,6 +220,21 @@ impl Reader<'_> {
             Some(Value::Signed(v)) if all_equal => self.in_range(&key, u32::try_from(v).unwrap_or(0), most),
             _ => Err(Error::Unsupported(format!("`{key}` differs from layer to layer, which is not supported"))),
         }
+    }
+
+    /// Key-value heads, and elements of keys and of values.
+    fn heads(&self, hidden: usize, heads: usize) -> Result<(usize, usize, usize)> {
+        let kv_heads = self.uniform("attention.head_count_kv", Some(heads), limits::HEADS)?;
+        let head_dim = match self.size("attention.key_length", limits::HIDDEN)? {
+            Some(dim) => dim,
+            None => self.divide(hidden, heads)?,
+        };
+        let value_dim = self.size("attention.value_length", limits::HIDDEN)?.unwrap_or(head_dim);
+        if value_dim != head_dim {
+            let message = format!("value heads of {value_dim} beside key heads of {head_dim} are not supported");
+            return Err(Error::Unsupported(message));
+        }
+        Ok((kv_heads, head_dim, value_dim))
     }
 
     fn divide(&self, hidden: usize, heads: usize) -> Result<usize> {
@@ -329,11 +352,6 @@ impl Reader<'_> {
 
     fn check(&self, h: &Hparams) -> Result<()> {
         let bad = |name: &str, problem: String| Err(self.meta.bad(&self.keys.of(name), &problem));
-        let value_dim = self.size("attention.value_length", limits::HIDDEN)?.unwrap_or(h.head_dim);
-        if value_dim != h.head_dim {
-            let message = format!("value heads of {value_dim} beside key heads of {} are not supported", h.head_dim);
-            return Err(Error::Unsupported(message));
-        }
         if !h.heads.is_multiple_of(h.kv_heads) {
             return bad(
                 "attention.head_count_kv",

@@ -9,11 +9,15 @@ use super::spec::{
 /// Experts as in Mixtral: the softmax of all, divided by the sum of the chosen.
 pub(super) const MIXTRAL: Mixture = Mixture {
     score: Score::Softmax,
+    biased_score: Score::Softmax,
     normalizes: true,
     shared: Shared::Absent,
     bias: Presence::Absent,
     choice_bias: Presence::Absent,
 };
+
+/// The same with a bias for the choice, beside which scores are sigmoids.
+const BIASED: Mixture = Mixture { biased_score: Score::Sigmoid, choice_bias: Presence::Optional, ..MIXTRAL };
 
 /// Qwen 3, with experts.
 pub const QWEN3MOE: Arch = Arch { name: "qwen3moe", mixture: Some(MIXTRAL), ..QWEN3 };
@@ -53,7 +57,7 @@ pub const GLM4MOE: Arch = Arch {
     rope: RopeLayout::Halves,
     qk_norm: Presence::Optional,
     feed_forward_norm: "post_attention_norm",
-    mixture: Some(Mixture { score: Score::Sigmoid, shared: Shared::Added, choice_bias: Presence::Optional, ..MIXTRAL }),
+    mixture: Some(Mixture { score: Score::Sigmoid, shared: Shared::Added, ..BIASED }),
     ..LLAMA
 };
 
@@ -78,9 +82,20 @@ pub const MINIMAX_M2: Arch = Arch {
     rope: RopeLayout::Halves,
     qk_norm: Presence::Required,
     qk_norm_span: NormSpan::Row,
-    mixture: Some(Mixture { score: Score::Sigmoid, choice_bias: Presence::Required, ..MIXTRAL }),
+    mixture: Some(Mixture { score: Score::Sigmoid, choice_bias: Presence::Required, ..BIASED }),
     ..LLAMA
 };
 
 /// Qwen 3 VL, with experts, text.
 pub const QWEN3VLMOE: Arch = Arch { name: "qwen3vlmoe", ..QWEN3MOE };
+
+/// DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash, and others with latent attention; some of them have no experts.
+pub const DEEPSEEK2: Arch = Arch {
+    name: "deepseek2",
+    is_latent: true,
+    qkv_bias: Presence::Absent,
+    output_bias: Presence::Absent,
+    feed_forward_bias: Presence::Absent,
+    mixture: Some(Mixture { normalizes: false, shared: Shared::Added, ..BIASED }),
+    ..LLAMA
+};

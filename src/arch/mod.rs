@@ -2,6 +2,7 @@
 
 pub mod experts;
 pub mod hparams;
+pub mod latent;
 pub mod mixtures;
 pub mod names;
 pub mod rope;

@@ -32,6 +32,22 @@ pub mod layer {
     pub const V: &str = "attn_v";
     /// Output projection of the attention.
     pub const ATTENTION_OUTPUT: &str = "attn_output";
+    /// Of latent attention: from the input to the vector of queries.
+    pub const Q_LATENT: &str = "attn_q_a";
+    /// The norm of that.
+    pub const Q_LATENT_NORM: &str = "attn_q_a_norm";
+    /// From that to queries.
+    pub const Q_OF_LATENT: &str = "attn_q_b";
+    /// From the input to the vector of keys and values, and, its last rows, to the key that all heads share.
+    pub const KV_LATENT: &str = "attn_kv_a_mqa";
+    /// The norm of that vector.
+    pub const KV_LATENT_NORM: &str = "attn_kv_a_norm";
+    /// Of each head, transposed: from the vector to keys.
+    pub const K_OF_LATENT: &str = "attn_k_b";
+    /// Of each head: from the vector to values.
+    pub const V_OF_LATENT: &str = "attn_v_b";
+    /// The last two as one, of each head the rows for keys, which are not transposed, and then those for values.
+    pub const KV_OF_LATENT: &str = "attn_kv_b";
     /// Norm over each query head.
     pub const Q_NORM: &str = "attn_q_norm";
     /// Norm over each key head.

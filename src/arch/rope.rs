@@ -54,6 +54,8 @@ const BASE: &str = "rope.freq_base";
 const LOCAL_BASE: &str = "rope.freq_base_swa";
 /// Key of a factor on cosine and sine, beside what the scaling gives.
 const ATTENTION_FACTOR: &str = "rope.scaling.attn_factor";
+/// Key of the multiplier of the logarithm in YaRN's factor that the weights have taken in.
+const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 
 /// Scaling of the positions beyond the trained context.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,12 +82,12 @@ impl Rope {
         let base = base(meta, keys, BASE, dims)?;
         let mut frequencies = plain_frequencies(base, dims);
         let mut magnitude = meta.f32(&keys.of(ATTENTION_FACTOR))?.filter(|&factor| factor != 0.0).unwrap_or(1.0);
-        match Scaling::read(meta, keys, divisors.long.is_some())? {
+        match Scaling::read(meta, arch, divisors.long.is_some())? {
             Scaling::None => {}
             Scaling::Linear { factor } => frequencies.iter_mut().for_each(|f| *f /= f64::from(factor)),
             Scaling::Yarn(yarn) => {
                 yarn.scale(&mut frequencies, base, dims, arch.rope_rule != RopeRule::Unrounded);
-                magnitude *= yarn.magnitude();
+                magnitude *= if arch.is_latent { yarn.rest_of_latent() } else { yarn.magnitude() };
             }
         }
         let long = divisors.long.as_ref().map(|divisors| Long::read(meta, keys, &frequencies, divisors)).transpose()?;
@@ -148,6 +150,14 @@ fn base(meta: &Metadata, keys: &Keys, name: &str, dims: usize) -> Result<f32> {
     }
 }
 
+/// The factor on queries and on keys of latent attention that the scaling of the rotation gives.
+pub(super) fn latent_magnitude(meta: &Metadata, arch: &Arch) -> Result<f32> {
+    match Scaling::read(meta, arch, false)? {
+        Scaling::Yarn(yarn) => Ok(yarn.magnitude_of_latent()),
+        _ => Ok(1.0),
+    }
+}
+
 /// Tokens of the context that a model was first trained for.
 pub(super) fn original_context(meta: &Metadata, keys: &Keys) -> Result<u32> {
     let key = keys.of("rope.scaling.original_context_length");
@@ -178,7 +188,8 @@ fn divided(frequencies: &[f64], divisors: Option<&[f32]>) -> Result<Vec<f32>> {
 }
 
 impl Scaling {
-    fn read(meta: &Metadata, keys: &Keys, has_long: bool) -> Result<Scaling> {
+    fn read(meta: &Metadata, arch: &Arch, has_long: bool) -> Result<Scaling> {
+        let keys = &Keys::new(arch);
         let type_key = keys.of("rope.scaling.type");
         let factor = scale_factor(meta, keys)?;
         match meta.text(&type_key)? {
@@ -191,7 +202,7 @@ impl Scaling {
             Some("longrope") => {
                 Err(Error::Unsupported("rope scaling `longrope` needs the tensor `rope_factors_long.weight`".into()))
             }
-            Some("yarn") => Ok(Scaling::Yarn(Yarn::read(meta, keys, factor)?)),
+            Some("yarn") => Ok(Scaling::Yarn(Yarn::read(meta, arch, factor)?)),
             Some(other) => {
                 let other = Excerpt(other.as_bytes());
                 Err(Error::Unsupported(format!("rope scaling `{other}` is not supported")))
@@ -214,13 +225,15 @@ fn scale_factor(meta: &Metadata, keys: &Keys) -> Result<Option<f32>> {
 }
 
 impl Yarn {
-    fn read(meta: &Metadata, keys: &Keys, factor: Option<f32>) -> Result<Yarn> {
+    fn read(meta: &Metadata, arch: &Arch, factor: Option<f32>) -> Result<Yarn> {
+        let keys = &Keys::new(arch);
         let factor = meta.required(&keys.of("rope.scaling.factor"), factor)?;
         let read = |name: &str, default: f32| Ok::<_, Error>(meta.f32(&keys.of(name))?.unwrap_or(default));
         Ok(Yarn {
             factor,
             original_context: original_context(meta, keys)? as f32,
-            log_multiplier: read("rope.scaling.yarn_log_multiplier", 0.0)?,
+            // Files of latent attention hold a tenth of it.
+            log_multiplier: read(LOG_MULTIPLIER, 0.0)? * if arch.is_latent { 10.0 } else { 1.0 },
             beta_fast: read("rope.scaling.yarn_beta_fast", 32.0)?,
             beta_slow: read("rope.scaling.yarn_beta_slow", 1.0)?,
         })
@@ -242,9 +255,22 @@ impl Yarn {
         }
     }
 
+    fn growth(&self) -> f32 {
+        if self.factor > 1.0 { 0.1 * ln(f64::from(self.factor)) as f32 } else { 0.0 }
+    }
+
     fn magnitude(&self) -> f32 {
-        let growth = if self.factor > 1.0 { 0.1 * ln(f64::from(self.factor)) as f32 } else { 0.0 };
-        (1.0 + growth) / (1.0 + self.log_multiplier * growth)
+        (1.0 + self.growth()) / (1.0 + self.log_multiplier * self.growth())
+    }
+
+    /// The factor on queries and on keys of latent attention, whether they rotate or not.
+    fn magnitude_of_latent(&self) -> f32 {
+        1.0 + self.log_multiplier * self.growth()
+    }
+
+    /// What of it is left for cosine and sine.
+    fn rest_of_latent(&self) -> f32 {
+        if self.log_multiplier == 0.0 { self.magnitude() } else { 1.0 }
     }
 }
 

@@ -2,7 +2,8 @@
 
 pub use super::experts::{Mixture, Score, Shared};
 use super::mixtures::{
-    ERNIE4_5_MOE, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL, OLMOE, QWEN2MOE, QWEN3MOE, QWEN3VLMOE,
+    DEEPSEEK2, ERNIE4_5_MOE, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL, OLMOE, QWEN2MOE, QWEN3MOE,
+    QWEN3VLMOE,
 };
 use super::rope::RopeLayout;
 use crate::error::{Error, Excerpt, Result};
@@ -16,6 +17,8 @@ pub struct Arch {
     pub rope: RopeLayout,
     /// Which layers rotate, and by which angles.
     pub rope_rule: RopeRule,
+    /// Whether attention is latent, as in [`super::latent`].
+    pub is_latent: bool,
     /// Biases of the Q, K and V projections.
     pub qkv_bias: Presence,
     /// Bias of the attention's output projection.
@@ -223,6 +226,7 @@ pub const LLAMA: Arch = Arch {
     name: "llama",
     rope: RopeLayout::Pairs,
     rope_rule: RopeRule::Same,
+    is_latent: false,
     qkv_bias: Presence::Optional,
     output_bias: Presence::Optional,
     qk_norm: Presence::Absent,
@@ -377,7 +381,7 @@ pub const STARCODER2: Arch = Arch {
 };
 
 /// Every family.
-pub const ALL: [Arch; 28] = [
+pub const ALL: [Arch; 29] = [
     LLAMA,
     QWEN2,
     QWEN3,
@@ -406,6 +410,7 @@ pub const ALL: [Arch; 28] = [
     HUNYUAN_MOE,
     MINIMAX_M2,
     QWEN3VLMOE,
+    DEEPSEEK2,
 ];
 
 impl Arch {

@@ -27,14 +27,29 @@ pub struct Layout {
     pub heads: usize,
     /// Key-value heads of a layer.
     pub kv_heads: usize,
-    /// Elements of a head.
+    /// Elements of a head of keys, and of queries.
     pub head_dim: usize,
+    /// Elements of a head of values.
+    pub value_dim: usize,
 }
 
 impl Layout {
-    /// The layout of a model with these sizes.
+    /// The layout of a model with these sizes, whose values are as long as its keys.
     pub fn new(layers: usize, heads: usize, kv_heads: usize, head_dim: usize) -> Layout {
-        Layout { layers, heads, kv_heads, head_dim }
+        Layout { layers, heads, kv_heads, head_dim, value_dim: head_dim }
+    }
+
+    /// The same for values of another length.
+    pub fn with_values(self, value_dim: usize) -> Layout {
+        Layout { value_dim, ..self }
+    }
+
+    /// Elements of a head's key or value.
+    pub fn dim(&self, side: Side) -> usize {
+        match side {
+            Side::Keys => self.head_dim,
+            Side::Values => self.value_dim,
+        }
     }
 
     /// Query heads that share one key-value head.
@@ -49,17 +64,19 @@ impl Layout {
 
     /// Elements of one page, or `None` on overflow.
     pub fn page_elements(&self) -> Option<usize> {
-        self.layers.checked_mul(2)?.checked_mul(self.kv_heads)?.checked_mul(self.head_dim * PAGE_TOKENS)
+        let dims = self.head_dim + self.value_dim;
+        self.layers.checked_mul(self.kv_heads)?.checked_mul(dims * PAGE_TOKENS)
     }
 
     /// Index of the first element of a head's run of [`PAGE_TOKENS`] keys or values, in elements from the start of the page.
     pub fn run(&self, layer: usize, side: Side, head: usize) -> usize {
         debug_assert!(layer < self.layers && head < self.kv_heads);
-        let side = match side {
-            Side::Keys => 0,
-            Side::Values => 1,
+        let of_layers = layer * (self.head_dim + self.value_dim) * self.kv_heads;
+        let before = match side {
+            Side::Keys => head * self.head_dim,
+            Side::Values => self.kv_heads * self.head_dim + head * self.value_dim,
         };
-        ((layer * 2 + side) * self.kv_heads + head) * PAGE_TOKENS * self.head_dim
+        (of_layers + before) * PAGE_TOKENS
     }
 }
 

@@ -73,7 +73,10 @@ impl<'a> Builder<'a> {
     }
 
     fn attention(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
-        let Hparams { hidden, heads, head_dim, temperature, .. } = *self.hparams;
+        let Hparams { hidden, heads, head_dim, temperature, latent, .. } = *self.hparams;
+        if let Some(latent) = latent {
+            return self.latent_attention(index, &latent, input);
+        }
         let [queries, keys, values] = self.queries_keys_values(index, input)?;
         let (queries, keys) = self.position(index, queries, keys)?;
         if let Some((factor, period)) = temperature {
@@ -113,7 +116,7 @@ impl<'a> Builder<'a> {
         Ok((queries, keys))
     }
 
-    fn rotate(&mut self, index: usize, values: [ValueId; 2]) -> Result<()> {
+    pub(super) fn rotate(&mut self, index: usize, values: [ValueId; 2]) -> Result<()> {
         let Some(table) = self.rope_of(index) else { return Ok(()) };
         values.into_iter().try_for_each(|x| self.push(Op::Rope { x, table }))
     }
@@ -141,11 +144,12 @@ impl<'a> Builder<'a> {
     fn finish(self, logits: ValueId) -> Result<Program> {
         let Builder { arch, hparams, tensors, ops, values, ropes } = self;
         let Weights { matrices, vectors, idle } = tensors.finish(arch.name, hparams)?;
-        let kv = Layout::new(hparams.layers, hparams.heads, hparams.kv_heads, hparams.head_dim);
+        let Hparams { layers, heads, kv_heads, head_dim, value_dim, .. } = *hparams;
+        let kv = Layout::new(layers, heads, kv_heads, head_dim).with_values(value_dim);
         Ok(Program { ops, values, matrices, vectors, ropes, kv, logits, idle })
     }
 
-    fn attention_kind(&mut self, index: usize) -> Result<AttentionKind> {
+    pub(super) fn attention_kind(&mut self, index: usize) -> Result<AttentionKind> {
         let Hparams { attention_scale, attention_softcap, window, heads, .. } = *self.hparams;
         let window = window.filter(|_| self.hparams.is_local(index));
         let name = format!("{}.weight", in_layer(index, layer::SINKS));
@@ -205,7 +209,7 @@ impl<'a> Builder<'a> {
         Ok(out)
     }
 
-    fn norm_of(&mut self, name: &str, width: usize, kind: NormKind, bias: Presence) -> Result<Norm> {
+    pub(super) fn norm_of(&mut self, name: &str, width: usize, kind: NormKind, bias: Presence) -> Result<Norm> {
         let weight = self.tensors.vector(&format!("{name}.weight"), width)?;
         let bias = self.bias(name, &Part::all(width), bias)?;
         Ok(Norm { kind, weight, bias, eps: self.hparams.norm_eps })

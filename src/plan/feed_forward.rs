@@ -1,7 +1,7 @@
 //! The feed-forward block of a layer: dense, or experts of which each row has some.
 
 use super::build::Builder;
-use super::op::{Experts, Groups, Kind, Op, Routing, Rows, Value, ValueId};
+use super::op::{Experts, Groups, Kind, Op, Routing, Rows, Score, Value, ValueId};
 use super::tensors::Part;
 use crate::arch::experts;
 use crate::arch::names::{in_layer, layer};
@@ -100,10 +100,14 @@ impl Builder<'_> {
         let logits = self.project(&in_layer(index, layer::ROUTER), input, experts.count, mixture.bias)?;
         let bias = self.bias(&in_layer(index, layer::CHOICE_BIAS), &Part::all(experts.count), mixture.choice_bias)?;
         let choice = self.add_value(Value { width: 2 * experts.chosen, rows: Rows::Batch, kind: Kind::Choices })?;
+        // Without a key of its own, a file says by the bias that scores are sigmoids.
+        let score = experts.score.unwrap_or(if bias.is_some() { mixture.biased_score } else { mixture.score });
+        // Groups are ranked by their best expert where scores are shares of one whole.
+        let best = if score == Score::Softmax { 1 } else { 2 };
         let routing = Routing {
-            score: experts.score,
+            score,
             bias,
-            groups: experts.groups.map(|(count, kept)| Groups { count, kept }),
+            groups: experts.groups.map(|(count, kept)| Groups { count, kept, best }),
             normalizes: experts.normalizes,
             scale: experts.scale,
         };

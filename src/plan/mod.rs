@@ -5,8 +5,10 @@
 
 pub mod build;
 mod feed_forward;
+mod latent;
 pub mod memory;
 pub mod op;
+pub mod program;
 mod tensors;
 pub mod validate;
 

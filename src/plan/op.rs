@@ -1,15 +1,13 @@
-//! The vocabulary of a program: ops, values, weights.
+//! The vocabulary of a program: ops and values.
 //!
 //! A value is a matrix with one row for each row of the batch, for each row whose logits are wanted, or for each expert that is chosen for a
 //! row; of f32 but where it holds choices. Ops run in order. Every number that changes what an op computes is in the op itself. A backend matches on
 //! every [`Op`], so that one that it lacks does not compile; what it cannot run it refuses by name (`plan::validate`).
 
-use crate::arch::names::Idle;
+pub use super::program::{Program, Weight};
 pub use crate::arch::rope::{Rope, RopeLayout};
 pub use crate::arch::spec::{Activation, NormKind, Score};
-use crate::format::{Bytes, limits};
-use crate::kv::Layout;
-use crate::quant::DType;
+use crate::format::limits;
 
 /// Index into [`Program::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +61,7 @@ pub const MOST_CHOSEN: usize = limits::CHOSEN;
 /// How experts are chosen for a row, and weighed.
 ///
 /// Scores are made of the logits. Those with the largest score plus bias are chosen, of equal ones those of lower numbers, and a sum that is
-/// no number comes last. Where experts stand in groups, only those of the groups with the largest sums of their two best are looked at.
+/// no number comes last. Where experts stand in groups, only those of the groups with the largest sums of their best are looked at.
 /// The weight of a chosen expert is its score without the bias.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {
@@ -86,6 +84,8 @@ pub struct Groups {
     pub count: usize,
     /// How many are looked at.
     pub kept: usize,
+    /// Of how many of its best experts a group's rank is the sum: 1 or 2.
+    pub best: usize,
 }
 
 /// The rows of one projection of all experts, which stand in one matrix, an expert after the other.
@@ -97,6 +97,17 @@ pub struct Experts {
     pub each: usize,
     /// The first of them that belongs to the projection.
     pub first: usize,
+}
+
+/// The same elements of each of several heads that stand one after the other in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadPart {
+    /// Elements of a head.
+    pub each: usize,
+    /// The first of them that is meant.
+    pub first: usize,
+    /// How many are.
+    pub count: usize,
 }
 
 /// One step of a forward pass. `rows` below are the rows of the value that the op writes.
@@ -136,6 +147,28 @@ pub enum Op {
         /// Written.
         out: ValueId,
     },
+    /// `out = x * matrix^T`, each head of a row by rows of its own.
+    HeadMatMul {
+        /// Read.
+        x: ValueId,
+        /// The elements of each head that are multiplied: as many as the matrix has columns.
+        part: HeadPart,
+        /// Weights: for each head as many rows as `out` has elements for it, one head's after the other's.
+        matrix: MatrixId,
+        /// Written.
+        out: ValueId,
+    },
+    /// Each head of `out` = elements of the same head of `x`, and behind them the head of `y`.
+    JoinHeads {
+        /// Read.
+        x: ValueId,
+        /// The elements of each head of `x`.
+        part: HeadPart,
+        /// Read; as many heads as `x`.
+        y: ValueId,
+        /// Written.
+        out: ValueId,
+    },
     /// Normalizes every head of `x` by itself, in place; the weights have `head_dim` elements.
     HeadNorm {
         /// Read and written.
@@ -165,7 +198,7 @@ pub enum Op {
         layer: usize,
         /// Read; `kv_heads * head_dim` wide.
         keys: ValueId,
-        /// Read; `kv_heads * head_dim` wide.
+        /// Read; `kv_heads * value_dim` wide.
         values: ValueId,
     },
     /// Causal attention of every row over its own sequence's cache.
@@ -174,7 +207,7 @@ pub enum Op {
         kind: AttentionKind,
         /// Read; `heads * head_dim` wide.
         queries: ValueId,
-        /// Written; as wide as `queries`.
+        /// Written; `heads * value_dim` wide.
         out: ValueId,
     },
     /// `gate = activation(gate) * up`, in place (Shazeer, "GLU Variants Improve Transformer").
@@ -271,6 +304,8 @@ impl Op {
             Op::Scale { .. } => "scale",
             Op::Norm { .. } => "norm",
             Op::MatMul { .. } => "matmul",
+            Op::HeadMatMul { .. } => "head matmul",
+            Op::JoinHeads { .. } => "join heads",
             Op::HeadNorm { .. } => "head norm",
             Op::Rope { .. } => "rope",
             Op::Temperature { .. } => "temperature",
@@ -296,6 +331,7 @@ impl Op {
             Op::Scale { x, .. }
             | Op::Norm { x, .. }
             | Op::MatMul { x, .. }
+            | Op::HeadMatMul { x, .. }
             | Op::HeadNorm { x, .. }
             | Op::Rope { x, .. }
             | Op::Temperature { x, .. }
@@ -308,7 +344,7 @@ impl Op {
             Op::MulSigmoid { x, gate } => (Some(x), Some(gate)),
             Op::Route { logits, .. } => (Some(logits), None),
             Op::ExpertMatMul { x, choice, .. } | Op::WeightedSum { x, choice, .. } => (Some(x), Some(choice)),
-            Op::Add { x, y } | Op::Mul { x, y } => (Some(x), Some(y)),
+            Op::Add { x, y } | Op::Mul { x, y } | Op::JoinHeads { x, y, .. } => (Some(x), Some(y)),
         };
         first.into_iter().chain(second)
     }
@@ -319,6 +355,8 @@ impl Op {
             Op::Embed { out, .. }
             | Op::Norm { out, .. }
             | Op::MatMul { out, .. }
+            | Op::HeadMatMul { out, .. }
+            | Op::JoinHeads { out, .. }
             | Op::Attention { out, .. }
             | Op::ExpertMatMul { out, .. }
             | Op::WeightedSum { out, .. }
@@ -350,6 +388,8 @@ impl Op {
             Op::Scale { .. }
             | Op::Norm { .. }
             | Op::MatMul { .. }
+            | Op::HeadMatMul { .. }
+            | Op::JoinHeads { .. }
             | Op::Gate { .. }
             | Op::Activate { .. }
             | Op::Add { .. }
@@ -399,82 +439,5 @@ impl Value {
     /// Numbers.
     pub fn floats(width: usize, rows: Rows) -> Value {
         Value { width, rows, kind: Kind::Floats }
-    }
-}
-
-/// A matrix of the model, as it lies in the file: `rows` rows of `cols` elements in blocks of `dtype`. Those of all experts are one.
-#[derive(Clone, Debug)]
-pub struct Weight {
-    /// Name in the file.
-    pub name: String,
-    /// Storage type.
-    pub dtype: DType,
-    /// Outputs of a multiplication.
-    pub rows: usize,
-    /// Inputs of a multiplication.
-    pub cols: usize,
-    /// Exactly `rows` rows.
-    pub bytes: Bytes,
-}
-
-/// One forward pass, with the weights that it needs.
-#[derive(Debug)]
-pub struct Program {
-    /// The steps, in order.
-    pub ops: Vec<Op>,
-    /// What the ops read and write.
-    pub values: Vec<Value>,
-    /// Matrices, in file format.
-    pub matrices: Vec<Weight>,
-    /// Norm weights and biases, decoded to f32.
-    pub vectors: Vec<Vec<f32>>,
-    /// Rotations of queries and keys; layers may differ in theirs.
-    pub ropes: Vec<Rope>,
-    /// Shape of the cache.
-    pub kv: Layout,
-    /// The value that holds the logits at the end, `vocab` wide.
-    pub logits: ValueId,
-    /// How many tensors of each kind of [`Idle::ALL`] the file holds that are not run.
-    pub idle: [usize; Idle::ALL.len()],
-}
-
-impl Program {
-    /// Tokens that the model knows.
-    pub fn vocab(&self) -> usize {
-        self.values[self.logits.0].width
-    }
-
-    /// How many experts the value `choice` chooses for a row.
-    pub fn chosen(&self, choice: ValueId) -> usize {
-        self.values[choice.0].width / 2
-    }
-
-    /// Elements and rows of a value where those of all experts of a row count as one row.
-    pub fn extent(&self, id: ValueId) -> (usize, Rows) {
-        let Value { width, rows, .. } = self.values[id.0];
-        match rows {
-            Rows::Chosen(choice) => (width * self.chosen(choice), Rows::Batch),
-            rows => (width, rows),
-        }
-    }
-
-    /// Positions that layers with a window see, the most of any; `None` where every layer sees everything.
-    pub fn window(&self) -> Option<usize> {
-        self.attentions().filter_map(|kind| kind.window).max()
-    }
-
-    /// How layers attend, one after the other.
-    pub fn attentions(&self) -> impl Iterator<Item = AttentionKind> {
-        self.ops.iter().filter_map(|op| match op {
-            Op::Attention { kind, .. } => Some(*kind),
-            _ => None,
-        })
-    }
-
-    /// Bytes of all weights as they lie in the file; a matrix used twice counts once.
-    pub fn weight_bytes(&self) -> u64 {
-        let matrices: usize = self.matrices.iter().map(|weight| weight.bytes.len()).sum();
-        let vectors: usize = self.vectors.iter().map(|vector| size_of_val(vector.as_slice())).sum();
-        (matrices + vectors) as u64
     }
 }

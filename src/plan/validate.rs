@@ -4,8 +4,8 @@
 //! spare the backends theirs.
 
 use super::op::{
-    Activation, Experts, Groups, Kind, MOST_CHOSEN, MOST_EXPERTS, Norm, Op, Program, Routing, Rows, Value, ValueId,
-    VectorId,
+    Activation, Experts, Groups, HeadPart, Kind, MOST_CHOSEN, MOST_EXPERTS, Norm, Op, Program, Routing, Rows, Value,
+    ValueId, VectorId,
 };
 use crate::error::{Error, Result, filled};
 
@@ -67,7 +67,6 @@ impl Checker<'_> {
     }
 
     fn shapes(&self, op: &Op) -> Result<()> {
-        let kv = &self.program.kv;
         match *op {
             Op::Embed { table, out } => {
                 let table = self.matrix(table.0)?;
@@ -84,31 +83,12 @@ impl Checker<'_> {
                 self.require(from.width == cols && to.width == rows && from.rows == to.rows, "shapes differ")?;
                 bias.map_or(Ok(()), |bias| self.vector(bias, rows))
             }
-            Op::HeadNorm { x, norm } => {
-                self.heads(x)?;
-                self.norm(norm, kv.head_dim)
-            }
-            Op::Rope { x, table } => {
-                let rope = self.program.ropes.get(table.0);
-                self.require(rope.is_some_and(|rope| rope.dims() <= kv.head_dim), "no such rotation of a head")?;
-                self.heads(x)
-            }
-            Op::StoreKv { layer, keys, values } => {
-                let width = kv.kv_heads * kv.head_dim;
-                let fits =
-                    [keys, values].iter().all(|id| self.program.values[id.0] == Value::floats(width, Rows::Batch));
-                self.require(fits && layer < kv.layers, "keys or values do not fit the cache")
-            }
-            Op::Attention { kind, queries, out } => {
-                self.same(self.value(queries)?, self.value(out)?)?;
-                let fits = self.value(queries)? == Value::floats(kv.heads * kv.head_dim, Rows::Batch);
-                self.require(fits && kind.layer < kv.layers, "queries do not fit the cache")?;
-                self.require(
-                    kind.window != Some(0) && kind.softcap.is_none_or(|cap| cap > 0.0),
-                    "a limit must be positive",
-                )?;
-                kind.sinks.map_or(Ok(()), |sinks| self.vector(sinks, kv.heads))
-            }
+            Op::HeadMatMul { .. }
+            | Op::JoinHeads { .. }
+            | Op::HeadNorm { .. }
+            | Op::Rope { .. }
+            | Op::StoreKv { .. }
+            | Op::Attention { .. } => self.shapes_of_heads(op),
             Op::Temperature { x, factor, period } => {
                 self.require(factor.is_finite() && period > 0, "its factor is not finite or its period 0")?;
                 self.same(self.value(x)?, Value { rows: Rows::Batch, ..self.value(x)? })
@@ -129,6 +109,53 @@ impl Checker<'_> {
                     "shapes differ",
                 )
             }
+        }
+    }
+
+    /// The same of ops that know heads apart.
+    fn shapes_of_heads(&self, op: &Op) -> Result<()> {
+        let kv = &self.program.kv;
+        match *op {
+            Op::HeadMatMul { x, part, matrix, out } => {
+                let (from, to, (rows, cols)) = (self.value(x)?, self.value(out)?, self.matrix(matrix.0)?);
+                let heads = self.heads_of(from, part)?;
+                self.require(
+                    part.count == cols && to.width == rows && rows.is_multiple_of(heads) && from.rows == to.rows,
+                    "shapes differ",
+                )
+            }
+            Op::JoinHeads { x, part, y, out } => {
+                let (from, behind, to) = (self.value(x)?, self.value(y)?, self.value(out)?);
+                let heads = self.heads_of(from, part)?;
+                let fits = behind.width.is_multiple_of(heads) && to.width == heads * part.count + behind.width;
+                self.require(fits && from.rows == to.rows && behind.rows == to.rows, "shapes differ")
+            }
+            Op::HeadNorm { x, norm } => {
+                self.heads(x)?;
+                self.norm(norm, kv.head_dim)
+            }
+            Op::Rope { x, table } => {
+                let rope = self.program.ropes.get(table.0);
+                self.require(rope.is_some_and(|rope| rope.dims() <= kv.head_dim), "no such rotation of a head")?;
+                self.heads(x)
+            }
+            Op::StoreKv { layer, keys, values } => {
+                let fits = [(keys, kv.head_dim), (values, kv.value_dim)]
+                    .iter()
+                    .all(|(id, dim)| self.program.values[id.0] == Value::floats(kv.kv_heads * dim, Rows::Batch));
+                self.require(fits && layer < kv.layers, "keys or values do not fit the cache")
+            }
+            Op::Attention { kind, queries, out } => {
+                self.same(self.value(out)?, Value::floats(kv.heads * kv.value_dim, Rows::Batch))?;
+                let fits = self.value(queries)? == Value::floats(kv.heads * kv.head_dim, Rows::Batch);
+                self.require(fits && kind.layer < kv.layers, "queries do not fit the cache")?;
+                self.require(
+                    kind.window != Some(0) && kind.softcap.is_none_or(|cap| cap > 0.0),
+                    "a limit must be positive",
+                )?;
+                kind.sinks.map_or(Ok(()), |sinks| self.vector(sinks, kv.heads))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -164,8 +191,9 @@ impl Checker<'_> {
         let fits = choice.width == 2 * chosen && (1..=MOST_CHOSEN.min(experts)).contains(&chosen);
         self.require(fits && experts <= MOST_EXPERTS, "so many experts cannot be chosen")?;
         self.require(routing.scale.is_finite(), "a factor is not finite")?;
-        let fits = routing.groups.is_none_or(|Groups { count, kept }| {
-            (1..=count).contains(&kept) && experts.is_multiple_of(count) && kept * (experts / count) >= chosen
+        let fits = routing.groups.is_none_or(|Groups { count, kept, best }| {
+            let is_cut = (1..=count).contains(&kept) && experts.is_multiple_of(count);
+            is_cut && kept * (experts / count) >= chosen && (1..=2).contains(&best)
         });
         self.require(fits, "the groups of experts do not fit")?;
         routing.bias.map_or(Ok(()), |bias| self.vector(bias, experts))
@@ -209,6 +237,14 @@ impl Checker<'_> {
     fn heads(&self, id: ValueId) -> Result<()> {
         let (value, dim) = (self.value(id)?, self.program.kv.head_dim);
         self.require(value.rows == Rows::Batch && value.width.is_multiple_of(dim), "a value does not hold whole heads")
+    }
+
+    /// How many heads a value holds of which `part` is meant.
+    fn heads_of(&self, value: Value, part: HeadPart) -> Result<usize> {
+        let HeadPart { each, first, count } = part;
+        let fits = count > 0 && first.checked_add(count).is_some_and(|end| end <= each);
+        self.require(fits && value.width >= each && value.width.is_multiple_of(each), "a part of a head does not fit")?;
+        Ok(value.width / each)
     }
 
     fn same(&self, a: Value, b: Value) -> Result<()> {
@@ -283,6 +319,7 @@ mod tests {
             Op::Rope { x: Y, table: RopeId(0) },
             Op::Norm { x: X, norm, out: SAME },
             Op::Attention { kind, queries: X, out: SAME },
+            Op::JoinHeads { x: X, part: HeadPart { each: 2, first: 0, count: 2 }, y: Y, out: WIDE },
         ] {
             assert_eq!(problem(op), None);
         }
@@ -308,11 +345,12 @@ mod tests {
         let chosen = Value::floats(4, Rows::Chosen(CHOICE));
         program.values[CHOICE.0] = Value { width: 2, rows: Rows::Batch, kind: Kind::Choices };
         program.values[SAME.0] = chosen;
-        program.values.extend([Value::floats(4, Rows::Batch), program.values[CHOICE.0], chosen]);
+        let wide = Value::floats(8, Rows::Batch);
+        program.values.extend([Value::floats(4, Rows::Batch), program.values[CHOICE.0], chosen, wide]);
         program.ops.extend([ROUTE, MULTIPLY, Op::Add { x: SAME, y: SAME }, op]);
         change(&mut program);
-        let mut checker =
-            Checker { program: &program, at: 0, written: vec![true, false, false, false, false, false, false] };
+        let mut checker = Checker { program: &program, at: 0, written: vec![false; 8] };
+        checker.written[X.0] = true;
         let outcome = program.ops.iter().enumerate().try_for_each(|(at, op)| {
             checker.at = at;
             checker.op(op)
@@ -334,13 +372,27 @@ mod tests {
         let set = |routing| Op::Route { logits: X, routing, choice: ValueId(5) };
         let multiply =
             |experts, scale| Op::ExpertMatMul { x: SAME, choice: CHOICE, experts, scale, bias: None, out: ValueId(6) };
+        let multiply_heads = |part, matrix| Op::HeadMatMul { x: X, part, matrix, out: ValueId(7) };
         for (op, wanted) in [
             (SUM, None),
             (multiply(EXPERTS, None), None),
             (Op::MulSigmoid { x: X, gate: Y }, None),
-            (set(Routing { groups: Some(Groups { count: 2, kept: 1 }), ..ROUTING }), None),
+            (multiply_heads(HeadPart { each: 4, first: 0, count: 4 }, MatrixId(0)), None),
             (
-                set(Routing { groups: Some(Groups { count: 3, kept: 1 }), ..ROUTING }),
+                multiply_heads(HeadPart { each: 4, first: 1, count: 2 }, MatrixId(0)),
+                Some("head matmul) of the program: shapes differ"),
+            ),
+            (
+                multiply_heads(HeadPart { each: 4, first: usize::MAX, count: 4 }, MatrixId(0)),
+                Some("head matmul) of the program: a part of a head does not fit"),
+            ),
+            (
+                multiply_heads(HeadPart { each: 4, first: 0, count: 4 }, MatrixId(1)),
+                Some("head matmul) of the program: no such matrix"),
+            ),
+            (set(Routing { groups: Some(Groups { count: 2, kept: 1, best: 2 }), ..ROUTING }), None),
+            (
+                set(Routing { groups: Some(Groups { count: 3, kept: 1, best: 2 }), ..ROUTING }),
                 Some("route) of the program: the groups"),
             ),
             (set(Routing { bias: Some(VectorId(1)), ..ROUTING }), Some("a vector of weights has another length")),
@@ -395,6 +447,18 @@ mod tests {
             (
                 Op::Temperature { x: X, factor: 0.1, period: 0 },
                 "op 1 (temperature) of the program: its factor is not finite or its period 0",
+            ),
+            (
+                Op::JoinHeads { x: X, part: HeadPart { each: 2, first: 1, count: 1 }, y: Y, out: WIDE },
+                "op 1 (join heads) of the program: shapes differ",
+            ),
+            (
+                Op::JoinHeads { x: X, part: HeadPart { each: 2, first: 1, count: 2 }, y: Y, out: WIDE },
+                "op 1 (join heads) of the program: a part of a head does not fit",
+            ),
+            (
+                Op::JoinHeads { x: X, part: HeadPart { each: 3, first: 0, count: 3 }, y: Y, out: WIDE },
+                "op 1 (join heads) of the program: a part of a head does not fit",
             ),
             (Op::SelectRows { x: X, out: WIDE }, "op 1 (select rows) of the program: shapes differ"),
         ] {

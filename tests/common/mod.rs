@@ -6,6 +6,7 @@ pub mod distance;
 pub mod draws;
 pub mod folders;
 pub mod gguf;
+pub mod latent;
 #[cfg(feature = "cuda")]
 pub mod launches;
 #[allow(dead_code)] // Few tests listen.

@@ -85,8 +85,8 @@ def cases(case):
     ]
 
 
-def draw(rng, name, shape):
-    """Random values of the parameter or buffer `name`, which ends as one of DRAWN."""
+def draw(rng, name, shape, twin):
+    """Random values of the parameter or buffer `name`, which ends as one of DRAWN; the expert `twin` is the same as the first."""
     values = rng.standard_normal(shape).astype(np.float32)
     if name.endswith("sinks"):
         return 2.0 * values
@@ -95,8 +95,8 @@ def draw(rng, name, shape):
         values *= 0.1
         values.reshape(-1)[1], values.reshape(-1)[2] = 3.0, -3.0
         return values
-    # The first and the last expert have the same score; they are the same, because transformers takes either.
-    values[-1] = values[0]
+    # Two experts have the same score; they are the same, because transformers takes either.
+    values[twin] = values[0]
     if name.endswith("proj_bias"):
         return 0.5 * values
     gain = 1.0 if "experts" in name else 2.0

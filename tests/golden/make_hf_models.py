@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import gguf
+import hf_latent
 import hf_mixtures
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ import transformers
 OUT = Path(__file__).resolve().parent / "hf"
 TOKENS = 40
 CONTEXT = 256
-MOST_BYTES = 9_000_000
+MOST_BYTES = 10_000_000
 # Cases whose folders are kept, and the largest size of their files; a smaller one means several.
 FOLDERS = {"llama-llama3": "1GB", "gemma2-plain": "60KB"}
 # Largest change of a logit that a setting must cause, or the case shows nothing.
@@ -40,7 +41,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 YARN_TUNED = {
     "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32,
     "attn_factor": 1.25, "beta_fast": 1.5, "beta_slow": 0.1}
-OPTIONAL = ("attn_factor", "beta_fast", "beta_slow", "truncate")
+OPTIONAL = ("attn_factor", "beta_fast", "beta_slow", "truncate", "mscale_all_dim")
 
 
 @dataclasses.dataclass
@@ -79,7 +80,7 @@ class Case:
     def arch(self):
         """Name of the family in GGUF files."""
         return {"mistral": "llama", "olmo3": "olmo2", "ernie": "ernie4_5", "seed": "seed_oss", "hunyuan": "hunyuan-dense",
-                **hf_mixtures.ARCHS}.get(self.family, self.family)
+                **hf_mixtures.ARCHS, **hf_latent.ARCHS}.get(self.family, self.family)
 
     @property
     def rotated(self):
@@ -161,7 +162,7 @@ CASES = [
     Case("llama-fedbias", "biases on the three projections of the feed-forward block", settings={"mlp_bias": True},
          without=({"mlp_bias": False},)),
 ]
-CASES += hf_mixtures.cases(Case)
+CASES += hf_mixtures.cases(Case) + hf_latent.cases(Case)
 
 
 # Families whose heads are as wide as the hidden size leaves for each.
@@ -184,7 +185,7 @@ def config_of(case):
         "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "gemma3": "Gemma3",
         "olmo2": "Olmo2", "olmo3": "Olmo3", "exaone4": "Exaone4", "granite": "Granite", "smollm3": "SmolLM3", "seed": "SeedOss",
         "ernie": "Ernie4_5", "mistral3": "Ministral3", "phi3": "Phi3", "glm4": "Glm4", "cohere2": "Cohere2",
-        "hunyuan": "HunYuanDenseV1", "qwen3vl": "Qwen3VL", "starcoder2": "Starcoder2", **hf_mixtures.CLASSES}[case.family]
+        "hunyuan": "HunYuanDenseV1", "qwen3vl": "Qwen3VL", "starcoder2": "Starcoder2", **hf_mixtures.CLASSES, **hf_latent.CLASSES}[case.family]
     settings = {
         "vocab_size": case.vocab, "hidden_size": case.hidden, "intermediate_size": case.feed_forward,
         "num_hidden_layers": case.layers, "num_attention_heads": case.heads, "num_key_value_heads": case.kv_heads,
@@ -214,10 +215,12 @@ def config_of(case):
     return config, getattr(transformers, prefix + "ForCausalLM")
 
 
-def draw(rng, name, shape):
+def draw(rng, case, name, shape):
     """Random values of the parameter `name`."""
     if name.endswith(hf_mixtures.DRAWN):
-        return hf_mixtures.draw(rng, name, shape)
+        # Two experts of equal score must not tell apart the groups that they are in.
+        twin = 1 if case.settings.get("topk_method") == "group_limited_greedy" else -1
+        return hf_mixtures.draw(rng, name, shape, twin)
     values = rng.standard_normal(shape).astype(np.float32)
     if name.endswith("norm.weight"):
         return 1.0 + 0.3 * values
@@ -225,7 +228,7 @@ def draw(rng, name, shape):
         return 0.5 * values
     if "embed_tokens" in name:
         return 0.7 * values
-    gain = 2.0 if "lm_head" in name or "q_proj" in name or "k_proj" in name or "qkv_proj" in name else 1.0
+    gain = 2.0 if any(part in name for part in ("lm_head", "q_proj", "k_proj", "qkv_proj", "q_b_proj")) else 1.0
     return gain / math.sqrt(shape[-1]) * values
 
 
@@ -243,7 +246,7 @@ def model_of(case, seed):
     rng = np.random.default_rng(seed)
     with torch.no_grad():
         for name, weight in sorted(parameters_of(model)):
-            weight.copy_(torch.from_numpy(draw(rng, name, tuple(weight.shape)).astype(np.float32)))
+            weight.copy_(torch.from_numpy(draw(rng, case, name, tuple(weight.shape)).astype(np.float32)))
     return model
 
 
@@ -264,7 +267,7 @@ LAYER_NAMES = {
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
     "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm", "self_attn.qkv_proj": "attn_qkv",
-    "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+    "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", **hf_latent.LAYER_NAMES}
 # Where the norm that follows the attention keeps its own name.
 KEEPS_NAME = ("gemma2", "gemma3", "olmo2", "exaone4", "seed_oss", "gpt-oss", "glm4moe")
 # Whose rows of queries and keys the converter reorders.
@@ -300,11 +303,11 @@ def tensors_of(case, model):
         if case.arch in ("gemma2", "gemma3") and name.endswith("norm.weight"):
             values = values + 1.0
         layer, part = (name.split(".", 3) + ["", ""])[2:4]
-        of_experts = hf_mixtures.tensors(case, part, values)
-        if of_experts is None:
+        others = hf_mixtures.tensors(case, part, values) or hf_latent.tensors(case, part, values)
+        if others is None:
             yield file_name(case, name), values
         else:
-            yield from ((f"blk.{layer}.{name}", np.ascontiguousarray(values)) for name, values in of_experts)
+            yield from ((f"blk.{layer}.{name}", np.ascontiguousarray(values)) for name, values in others)
     if case.scaling.get("rope_type") == "llama3":
         yield "rope_freqs.weight", llama3_divisors(case)
     if case.scaling.get("rope_type") == "longrope":
@@ -341,6 +344,17 @@ def add_rope(writer, case, model):
         writer.add_rope_scaling_yarn_beta_slow(s["beta_slow"])
 
 
+def add_heads(writer, case):
+    if case.family in hf_latent.CLASSES:
+        return hf_latent.add_heads(writer, case)
+    writer.add_head_count_kv(case.kv_heads)
+    if case.family not in FIXED_HEADS:
+        writer.add_key_length(case.head_dim)
+        writer.add_value_length(case.head_dim)
+    if case.arch == "llama" or case.rotary != 1.0:
+        writer.add_rope_dimension_count(case.rotated)
+
+
 def add_keys(writer, case):
     for key, value in case.keys.items():
         key = f"{case.arch}.{key}"
@@ -362,13 +376,8 @@ def write(case, model):
     writer.add_block_count(case.layers)
     writer.add_feed_forward_length(case.feed_forward)
     writer.add_head_count(case.heads)
-    writer.add_head_count_kv(case.kv_heads)
     (writer.add_layer_norm_eps if case.family in ("cohere2", "starcoder2") else writer.add_layer_norm_rms_eps)(case.eps)
-    if case.family not in FIXED_HEADS:
-        writer.add_key_length(case.head_dim)
-        writer.add_value_length(case.head_dim)
-    if case.arch == "llama" or case.rotary != 1.0:
-        writer.add_rope_dimension_count(case.rotated)
+    add_heads(writer, case)
     add_rope(writer, case, model)
     add_keys(writer, case)
     writer.add_tokenizer_model("no_vocab")

@@ -19,9 +19,9 @@ const SPLIT_PAGES: usize = SPLIT_TOKENS / PAGE_TOKENS;
 /// Most query heads of a key-value head, and most queries (rows times such heads) of a call.
 pub const MAX_QUERIES: usize = 128;
 /// Most elements of a head.
-pub const MAX_HEAD_DIM: usize = 512;
+pub const MAX_HEAD_DIM: usize = 576;
 /// Queries for which a key or value is loaded once: their sums fill the registers.
-const SET: usize = 4;
+pub const SET: usize = 4;
 
 /// Where a sequence's keys and values are.
 pub struct Source<'a> {
@@ -36,6 +36,7 @@ pub struct Source<'a> {
 }
 
 /// Queries of some rows of one sequence.
+#[derive(Clone, Copy)]
 pub struct Queries<'a> {
     /// The rows, each of which sees its own position and all before.
     pub rows: &'a [Row],
@@ -45,6 +46,8 @@ pub struct Queries<'a> {
     pub stride: usize,
     /// Elements of a head.
     pub head_dim: usize,
+    /// Elements of a head of values, and of the result.
+    pub value_dim: usize,
     /// How scores follow from products with keys.
     pub scores: Scores<'a>,
 }
@@ -66,8 +69,9 @@ pub struct Scores<'a> {
 /// `first` on, and a row of `out` holds as many heads as a row of `queries`.
 pub fn attend(kernels: &Kernels, source: &Source, queries: &Queries, out: &mut TileMut<f32>, first: usize) {
     let keys = queries.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(0);
-    let count = queries.rows.len() * (out.cols() / queries.head_dim);
-    assert!(count <= MAX_QUERIES && queries.head_dim <= MAX_HEAD_DIM && keys <= source.pages.len() * PAGE_TOKENS);
+    let count = queries.rows.len() * (out.cols() / queries.value_dim);
+    let longest = queries.head_dim.max(queries.value_dim);
+    assert!(count <= MAX_QUERIES && longest <= MAX_HEAD_DIM && keys <= source.pages.len() * PAGE_TOKENS);
     let mut states = [State::EMPTY; MAX_QUERIES];
     let states = &mut states[..count];
     let mut block = Block { kernels, source, queries, out, first };
@@ -128,20 +132,20 @@ struct Block<'a, 'o> {
 }
 
 impl<'a> Block<'a, '_> {
-    /// Row of a query, and where its head begins in it.
+    /// Row of a query, and the number of its head in it.
     fn place(&self, index: usize) -> (usize, usize) {
-        let group = self.out.cols() / self.queries.head_dim;
-        (index / group, index % group * self.queries.head_dim)
+        let heads = self.out.cols() / self.queries.value_dim;
+        (index / heads, index % heads)
     }
 
     fn query(&self, index: usize) -> &'a [f32] {
-        let (row, start) = self.place(index);
-        &self.queries.values[row * self.queries.stride + start..][..self.queries.head_dim]
+        let ((row, head), Queries { values, stride, head_dim, .. }) = (self.place(index), *self.queries);
+        &values[row * stride + head * head_dim..][..head_dim]
     }
 
     fn out(&mut self, index: usize) -> &mut [f32] {
-        let ((row, start), len) = (self.place(index), self.queries.head_dim);
-        &mut self.out.row_mut(self.first + row)[start..start + len]
+        let ((row, head), len) = (self.place(index), self.queries.value_dim);
+        &mut self.out.row_mut(self.first + row)[head * len..(head + 1) * len]
     }
 
     /// Positions that a query sees.
@@ -160,7 +164,7 @@ impl<'a> Block<'a, '_> {
     /// Adds the head's sink and divides by the sum of the softmax.
     fn finish(&mut self, index: usize, state: &mut State) {
         let (kernels, scores) = (self.kernels, self.queries.scores);
-        let head = self.place(index).1 / self.queries.head_dim;
+        let head = self.place(index).1;
         let out = self.out(index);
         if let Some(sinks) = scores.sinks {
             let nothing = [0.0; MAX_HEAD_DIM];
@@ -173,7 +177,7 @@ impl<'a> Block<'a, '_> {
     fn add_split<const T: usize>(&mut self, split: usize, index: usize, states: &mut [State], scratch: &mut Scratch) {
         let Scratch { scores, mixed } = scratch;
         let (Some(scores), Some(mixed)) = (scores.first_chunk_mut::<T>(), mixed.first_chunk_mut::<T>()) else { return };
-        let len = self.queries.head_dim;
+        let len = self.queries.value_dim;
         let keys: [Range<usize>; T] = std::array::from_fn(|t| self.keys(index + t, split));
         let first = keys.iter().map(|keys| keys.start).min().unwrap_or(0);
         let end = keys.iter().map(|keys| keys.end).max().unwrap_or(0);
@@ -227,7 +231,7 @@ impl<'a> Block<'a, '_> {
         scores: &[[f32; SPLIT_TOKENS]; T],
         mixed: &mut [[f32; MAX_HEAD_DIM]; T],
     ) {
-        let len = self.queries.head_dim;
+        let len = self.queries.value_dim;
         let Source { cache, layer, head, .. } = *self.source;
         let first_common = keys.iter().map(|keys| keys.start).max().unwrap_or(0);
         let end_common = keys.iter().map(|keys| keys.end).min().unwrap_or(0);
@@ -276,7 +280,7 @@ impl<'a> Block<'a, '_> {
         }
         let Source { cache, layer, head, .. } = *self.source;
         let run = cache.values(page, layer, head, keys.start - start..keys.end - start);
-        self.kernels.mix([&scores[keys]], run, [&mut mixed[..self.queries.head_dim]]);
+        self.kernels.mix([&scores[keys]], run, [&mut mixed[..self.queries.value_dim]]);
     }
 }
 
@@ -290,6 +294,8 @@ mod tests {
 
     const HEADS: usize = 3;
     const DIM: usize = 24;
+    /// Values are of another length, as where they are a part of the keys.
+    const VALUE_DIM: usize = 20;
     const KEYS: usize = 600;
 
     /// One sequence of [`KEYS`] positions with one key-value head, in pages out of order.
@@ -306,10 +312,13 @@ mod tests {
             let pages: Vec<u32> = (0..KEYS.div_ceil(PAGE_TOKENS) as u32).rev().collect();
             let (kv_type, pages_of_all) = (KvType::F32, pages.len());
             let limits = Limits { rows: 1, outputs: 1, pages: pages_of_all, context: 4096, kv_type, windows: None };
-            let mut cache =
-                Cache::of_layers(Stores::new(Layout::new(1, HEADS, 1, DIM), [].into_iter()).unwrap(), &limits).unwrap();
-            let (keys, values) = (Random::new(1).uniforms(KEYS * DIM), Random::new(2).uniforms(KEYS * DIM));
-            for (position, (key, value)) in keys.chunks(DIM).zip(values.chunks(DIM)).enumerate() {
+            let mut cache = Cache::of_layers(
+                Stores::new(Layout::new(1, HEADS, 1, DIM).with_values(VALUE_DIM), [].into_iter()).unwrap(),
+                &limits,
+            )
+            .unwrap();
+            let (keys, values) = (Random::new(1).uniforms(KEYS * DIM), Random::new(2).uniforms(KEYS * VALUE_DIM));
+            for (position, (key, value)) in keys.chunks(DIM).zip(values.chunks(VALUE_DIM)).enumerate() {
                 let (page, slot) = (pages[position / PAGE_TOKENS], position % PAGE_TOKENS);
                 cache.store(page, 0, Side::Keys, slot, key, available()[0]);
                 cache.store(page, 0, Side::Values, slot, value, available()[0]);
@@ -324,10 +333,16 @@ mod tests {
             let rows: Vec<Row> = positions.clone().map(row).collect();
             let source = Source { cache: &self.cache, pages: &self.pages, layer: 0, head: 0 };
             let (stride, first) = (HEADS * DIM, positions.start);
-            let queries =
-                Queries { rows: &rows, values: &self.queries[first * stride..], stride, head_dim: DIM, scores };
-            let mut out = vec![f32::NAN; rows.len() * stride];
-            attend(kernels, &source, &queries, &mut TileMut::whole(&mut out, stride), 0);
+            let queries = Queries {
+                rows: &rows,
+                values: &self.queries[first * stride..],
+                stride,
+                head_dim: DIM,
+                value_dim: VALUE_DIM,
+                scores,
+            };
+            let mut out = vec![f32::NAN; rows.len() * HEADS * VALUE_DIM];
+            attend(kernels, &source, &queries, &mut TileMut::whole(&mut out, HEADS * VALUE_DIM), 0);
             out
         }
 
@@ -345,10 +360,10 @@ mod tests {
             let sink = scores.sinks.map_or(0.0, |sinks| f64::from(sinks[head]).exp());
             let sum = weights.iter().sum::<f64>() + sink;
             let value = |d: usize| {
-                let values = self.values.chunks(DIM).skip(first);
+                let values = self.values.chunks(VALUE_DIM).skip(first);
                 values.zip(&weights).map(|(value, weight)| f64::from(value[d]) * weight).sum::<f64>() / sum
             };
-            (0..DIM).map(value).collect()
+            (0..VALUE_DIM).map(value).collect()
         }
     }
 
@@ -364,7 +379,7 @@ mod tests {
                 for positions in [0..5, 28..36, 250..262, 287..291, 509..521, 592..600] {
                     let together = sequence.attend(available()[0], positions.clone(), scores);
                     for (row, position) in positions.clone().enumerate() {
-                        let found = &together[row * HEADS * DIM..][..HEADS * DIM];
+                        let found = &together[row * HEADS * VALUE_DIM..][..HEADS * VALUE_DIM];
                         let alone = sequence.attend(available()[0], position..position + 1, scores);
                         assert_eq!(found, alone, "position {position} of {positions:?}, window {window}");
                         let expected = (0..HEADS).flat_map(|head| sequence.expected(position, head, scores));

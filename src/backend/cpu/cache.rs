@@ -86,15 +86,15 @@ impl Cache {
     /// All keys of a head's run in `page`: element 0 of every position, then element 1.
     pub fn keys(&self, page: u32, layer: usize, head: usize) -> KvRun<'_> {
         let (store, layer) = self.place(layer);
-        store.run(store.start(page, layer, Side::Keys, head), PAGE_TOKENS)
+        store.run(store.start(page, layer, Side::Keys, head), PAGE_TOKENS * store.layout.head_dim)
     }
 
     /// The values of a head at some positions of `page`, one after the other.
     pub fn values(&self, page: u32, layer: usize, head: usize, slots: Range<usize>) -> KvRun<'_> {
         debug_assert!(slots.end <= PAGE_TOKENS);
         let (store, layer) = self.place(layer);
-        let start = store.start(page, layer, Side::Values, head) + slots.start * store.layout.head_dim;
-        store.run(start, slots.len())
+        let dim = store.layout.value_dim;
+        store.run(store.start(page, layer, Side::Values, head) + slots.start * dim, slots.len() * dim)
     }
 
     /// Writes one token's keys or values, all heads one after the other, at `slot` of `page`.
@@ -124,7 +124,7 @@ impl Store {
     }
 
     fn run(&self, start: usize, count: usize) -> KvRun<'_> {
-        let range = start..start + count * self.layout.head_dim;
+        let range = start..start + count;
         match &self.elements {
             Elements::F16(values) => KvRun::F16(&values[range]),
             Elements::F32(values) => KvRun::F32(&values[range]),
@@ -132,15 +132,15 @@ impl Store {
     }
 
     fn write(&mut self, page: u32, layer: usize, side: Side, slot: usize, heads: &[f32], kernels: &Kernels) {
-        let head_dim = self.layout.head_dim;
-        for (head, values) in heads.chunks_exact(head_dim).enumerate() {
+        let dim = self.layout.dim(side);
+        for (head, values) in heads.chunks_exact(dim).enumerate() {
             let start = self.start(page, layer, side, head);
-            let range = start..start + PAGE_TOKENS * head_dim;
+            let range = start..start + PAGE_TOKENS * dim;
             match &mut self.elements {
                 Elements::F16(cache) => {
                     let mut halves = [f16::ZERO; MAX_HEAD_DIM];
-                    kernels.to_f16(values, &mut halves[..head_dim]);
-                    place(&halves[..head_dim], side, slot, &mut cache[range]);
+                    kernels.to_f16(values, &mut halves[..dim]);
+                    place(&halves[..dim], side, slot, &mut cache[range]);
                 }
                 Elements::F32(cache) => place(values, side, slot, &mut cache[range]),
             }

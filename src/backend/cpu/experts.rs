@@ -8,20 +8,19 @@ use super::aligned::Aligned;
 use super::lower::{ExpertProduct, Gathered, MAX_EXPERT_GROUP};
 use super::pool::{Grid, TileMut};
 use super::routing::choose;
-use super::runner::{CpuRunner, Pass, TILE_ROWS, for_each_row, tile_weights};
-use super::simd::{Form, Input, Matrix, Q8_LEN, Q8Block};
+use super::runner::{CpuRunner, Pass, TILE_ROWS, tile_weights};
+use super::simd::{Form, Input, Matrix};
 use crate::backend::Limits;
 use crate::error::{Result, filled, reserve};
 use crate::plan::ValueId;
-use crate::plan::op::{Routing, Rows};
-use half::bf16;
+use crate::plan::op::{Routing, Rows, Value};
 
 /// Elements whose sigmoids are on the stack together.
 const STRETCH: usize = 256;
 /// What the memory is for.
 const WHAT: &str = "buffers of the forward pass";
 
-/// The rows of a batch by their experts, and copies of them in that order.
+/// The rows of a batch by their experts.
 #[derive(Default)]
 pub struct Sorted {
     /// By which choice.
@@ -35,16 +34,12 @@ pub struct Sorted {
     starts: Vec<u32>,
     /// Of each expert: the first place behind those that have been given out.
     ends: Vec<u32>,
-    floats: Aligned<f32>,
-    quantized: Vec<Q8Block>,
-    rounded: Aligned<bf16>,
 }
 
 impl Sorted {
     /// Reserves what batches within `limits` need.
     pub fn new(gathered: &Gathered, limits: &Limits) -> Result<Sorted> {
-        let count = |each: usize| limits.rows.saturating_mul(each);
-        let places = count(gathered.chosen);
+        let places = limits.rows.saturating_mul(gathered.chosen);
         Ok(Sorted {
             choice: None,
             experts: filled(places, 0, WHAT)?,
@@ -52,19 +47,12 @@ impl Sorted {
             places: filled(places, 0, WHAT)?,
             starts: reserve(places, WHAT)?,
             ends: filled(gathered.experts, 0, WHAT)?,
-            floats: Aligned::filled(count(gathered.floats), 0.0, WHAT)?,
-            quantized: filled(count(gathered.quantized / Q8_LEN), Q8Block::default(), WHAT)?,
-            rounded: Aligned::filled(count(gathered.rounded), bf16::ZERO, WHAT)?,
         })
     }
 
     /// Bytes that [`Sorted::new`] reserves.
     pub fn bytes(gathered: &Gathered, limits: &Limits) -> usize {
-        let places = 4 * limits.rows * gathered.chosen + gathered.experts;
-        let copies = gathered.floats * size_of::<f32>()
-            + gathered.quantized / Q8_LEN * size_of::<Q8Block>()
-            + gathered.rounded * size_of::<bf16>();
-        places * size_of::<u32>() + limits.rows * copies
+        (4 * limits.rows * gathered.chosen + gathered.experts) * size_of::<u32>()
     }
 
     /// Forgets whose order it holds: the rows have moved.
@@ -146,10 +134,14 @@ impl Pass<'_> {
     ) -> Result<()> {
         self.sort(choice);
         let (places, batch) = (self.rows_of(products[0].out), self.rows_of(choice));
-        let is_shared = self.runner.program.values[x.0].rows == Rows::Batch;
+        let Value { width, rows: rows_of_x, .. } = self.runner.program.values[x.0];
+        let is_shared = rows_of_x == Rows::Batch;
         // A lone row is the same for all of its experts.
         if is_shared && batch > 1 {
-            self.gather(x, form, places)?;
+            let rows = std::mem::take(&mut self.runner.sorted.rows);
+            let result = self.gather(x, form, places, width, |place| (rows[place] as usize, 0));
+            self.runner.sorted.rows = rows;
+            result?;
         }
         let mut buffers: [Aligned<f32>; MAX_EXPERT_GROUP] = Default::default();
         products.iter().zip(&mut buffers).for_each(|(product, buffer)| *buffer = self.runner.take(product.out));
@@ -166,41 +158,13 @@ impl Pass<'_> {
         let result = self.turn.for_each_tile(&grids, self.cancel, |index, mut tile| {
             let (first, count) = (tile.first_row(), tile.rows());
             let input = match is_shared {
-                true if batch > 1 => runner.gathered(x, form, first, count),
+                true if batch > 1 => runner.copies.input(form, width, first..first + count),
                 true => runner.input(x, form, 0, 1),
                 false => runner.input(x, form, first, count),
             };
             runner.multiply_expert(&products[index], &input, &mut tile);
         });
         products.iter().zip(buffers).for_each(|(product, buffer)| self.runner.give_back(product.out, buffer));
-        result
-    }
-
-    /// Copies the rows of `x` to the `places` of their experts.
-    fn gather(&mut self, x: ValueId, form: Form, places: usize) -> Result<()> {
-        let width = self.runner.program.values[x.0].width;
-        let blocks = width / Q8_LEN;
-        let mut sorted = std::mem::take(&mut self.runner.sorted);
-        let (runner, rows, turn, cancel) = (&*self.runner, &sorted.rows, &mut self.turn, self.cancel);
-        let row = |place: usize| rows[place] as usize;
-        let result = match form {
-            Form::F32 => {
-                for_each_row(turn, &mut sorted.floats[..places * width], width, width, cancel, |place, out| {
-                    out.copy_from_slice(runner.row(x, row(place)));
-                })
-            }
-            Form::Q8 => {
-                for_each_row(turn, &mut sorted.quantized[..places * blocks], blocks, width, cancel, |place, out| {
-                    out.copy_from_slice(&runner.quantized[row(place) * blocks..][..blocks]);
-                })
-            }
-            Form::Bf16 => {
-                for_each_row(turn, &mut sorted.rounded[..places * width], width, width, cancel, |place, out| {
-                    out.copy_from_slice(&runner.rounded[row(place) * width..][..width]);
-                })
-            }
-        };
-        self.runner.sorted = sorted;
         result
     }
 
@@ -220,17 +184,6 @@ impl Pass<'_> {
 }
 
 impl CpuRunner {
-    /// Rows that were copied to the places from `first` on.
-    fn gathered(&self, x: ValueId, form: Form, first: usize, count: usize) -> Input<'_> {
-        let (sorted, width) = (&self.sorted, self.program.values[x.0].width);
-        let (values, blocks) = (first * width..(first + count) * width, width / Q8_LEN);
-        match form {
-            Form::F32 => Input::F32 { values: &sorted.floats[values] },
-            Form::Q8 => Input::Q8 { blocks: &sorted.quantized[first * blocks..(first + count) * blocks] },
-            Form::Bf16 => Input::Bf16 { values: &sorted.rounded[values] },
-        }
-    }
-
     /// Writes a tile of one expert's rows.
     fn multiply_expert(&self, product: &ExpertProduct, input: &Input, tile: &mut TileMut<f32>) {
         let &ExpertProduct { experts, scale, bias, out, .. } = product;

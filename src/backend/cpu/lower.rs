@@ -1,10 +1,10 @@
 //! From a program to the steps of this backend: where activations become 8-bit, which multiplications share a stage, which
 //! buffer holds each value.
 
-use super::simd::{Form, Kernels};
+use super::simd::{Form, Kernels, Q8_LEN};
 use crate::error::{Result, push};
 use crate::plan::memory::{Placement, place};
-use crate::plan::op::{Experts, Kind, Rows};
+use crate::plan::op::{Experts, HeadPart, Kind, Rows};
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 
 /// What the memory of a lowered program is for.
@@ -27,7 +27,7 @@ pub struct Lowered {
     pub quantized_width: usize,
     /// Widest value that is rounded to BF16, in elements; 0 when none is.
     pub rounded_width: usize,
-    /// What sorting rows by expert needs.
+    /// What sorting rows by expert or by head needs.
     pub gathered: Gathered,
 }
 
@@ -38,12 +38,24 @@ pub struct Gathered {
     pub chosen: usize,
     /// Most experts of a layer, for all rows together.
     pub experts: usize,
-    /// Widest value that all experts of a row read, times those, of each form; 0 when there is none.
+    /// Widest value that all experts of a row read, times those, or of which all heads are multiplied, of each form; 0 when there is none.
     pub floats: usize,
     /// As int8 blocks.
     pub quantized: usize,
     /// As BF16.
     pub rounded: usize,
+}
+
+impl Gathered {
+    /// Makes room for `width` elements a row.
+    fn note(&mut self, form: Form, width: usize) {
+        let widest = match form {
+            Form::F32 => &mut self.floats,
+            Form::Q8 => &mut self.quantized,
+            Form::Bf16 => &mut self.rounded,
+        };
+        *widest = width.max(*widest);
+    }
 }
 
 /// One step; each [`Op`] of the program is covered by exactly one.
@@ -80,6 +92,23 @@ pub enum Step {
         /// One to [`MAX_EXPERT_GROUP`] products.
         products: Vec<ExpertProduct>,
     },
+    /// A multiplication of each head by rows of its own.
+    Heads(HeadProduct),
+}
+
+/// `out = x * matrix^T`, each head by its rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadProduct {
+    /// Read.
+    pub x: ValueId,
+    /// In which form.
+    pub form: Form,
+    /// Which elements of each head.
+    pub part: HeadPart,
+    /// Weights.
+    pub matrix: MatrixId,
+    /// Written.
+    pub out: ValueId,
 }
 
 /// `out = scale * x * matrix^T + bias`, each row by its expert.
@@ -124,6 +153,13 @@ pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowe
                 lowering.gather(program, x, form, choice, weight.rows / experts.each);
                 lowering.multiply_experts(x, form, choice, ExpertProduct { experts, scale, bias, out })?;
             }
+            Op::HeadMatMul { x, part, matrix, out } => {
+                let form = form_of_heads(program, kernels, part, matrix, precise);
+                lowering.convert(x, form, program.extent(x).0)?;
+                let width = program.values[x.0].width / part.each * part.count;
+                lowering.gathered.note(form, width);
+                push(&mut lowering.steps, Step::Heads(HeadProduct { x, form, part, matrix, out }), STEPS)?;
+            }
             _ => push(&mut lowering.steps, Step::Plain(op.clone()), STEPS)?,
         }
         lowering.forget(op.writes());
@@ -135,6 +171,13 @@ pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowe
     }
     let Lowering { steps, quantized_width, rounded_width, gathered, .. } = lowering;
     Ok(Lowered { steps, placement: place(program)?, quantized_width, rounded_width, gathered })
+}
+
+/// The form of a value of which heads are multiplied: blocks of integers must not span two heads.
+fn form_of_heads(program: &Program, kernels: &Kernels, part: HeadPart, matrix: MatrixId, precise: bool) -> Form {
+    let form = if precise { Form::F32 } else { kernels.form(program.matrices[matrix.0].dtype) };
+    let is_whole = [part.each, part.first, part.count].iter().all(|elements| elements.is_multiple_of(Q8_LEN));
+    if form == Form::Q8 && !is_whole { Form::F32 } else { form }
 }
 
 /// The last op in which rows of a batch meet, unless it cannot be told.
@@ -206,12 +249,7 @@ impl Lowering {
         if program.values[x.0].rows != Rows::Batch {
             return;
         }
-        let widest = match form {
-            Form::F32 => &mut gathered.floats,
-            Form::Q8 => &mut gathered.quantized,
-            Form::Bf16 => &mut gathered.rounded,
-        };
-        *widest = (program.values[x.0].width * chosen).max(*widest);
+        gathered.note(form, program.values[x.0].width * chosen);
     }
 
     fn multiply_experts(&mut self, x: ValueId, form: Form, choice: ValueId, product: ExpertProduct) -> Result<()> {

@@ -7,6 +7,8 @@ mod aligned;
 pub mod attention;
 pub mod cache;
 mod experts;
+mod gather;
+mod heads;
 pub mod lower;
 #[allow(unsafe_code)]
 pub mod pool;

@@ -90,13 +90,13 @@ fn best(keys: &[u32], found: &mut [u32]) {
     }
 }
 
-/// Masks the experts of all groups but those with the largest sums of their two best.
-fn keep_groups(Groups { count, kept }: Groups, keys: &mut [u32]) {
+/// Masks the experts of all groups but those with the largest sums of their best.
+fn keep_groups(Groups { count, kept, best: summed }: Groups, keys: &mut [u32]) {
     let size = keys.len() / count;
     let (mut sums, mut found) = ([0; EXPERTS], [0; EXPERTS]);
     for (sum, group) in sums.iter_mut().zip(keys.chunks_exact(size)) {
         let mut two = [0; 2];
-        let two = &mut two[..size.min(2)];
+        let two = &mut two[..size.min(summed)];
         best(group, two);
         *sum = key_of(two.iter().map(|&index| number_of(group[index as usize])).sum());
     }
@@ -136,12 +136,12 @@ mod tests {
         };
         let mut ranks: Vec<f64> = scores.clone();
         bias.into_iter().flatten().zip(&mut ranks).for_each(|(bias, rank)| *rank += f64::from(*bias));
-        if let Some(Groups { count, kept }) = routing.groups {
+        if let Some(Groups { count, kept, best }) = routing.groups {
             let size = ranks.len() / count;
             let sum = |group: &[f64]| {
                 let mut sorted = group.to_vec();
                 sorted.sort_by(|a, b| b.total_cmp(a));
-                sorted[..size.min(2)].iter().sum::<f64>()
+                sorted[..size.min(best)].iter().sum::<f64>()
             };
             let sums: Vec<f64> = ranks.chunks(size).map(sum).collect();
             let mut order: Vec<usize> = (0..count).collect();
@@ -174,7 +174,7 @@ mod tests {
             let bias: Vec<f32> = random.uniforms(count).iter().map(|x| 0.1 * x).collect();
             let routing = Routing {
                 score: [Score::Softmax, Score::Sigmoid, Score::ChosenSoftmax][turn % 3],
-                groups: has_groups.then_some(Groups { count: groups, kept }),
+                groups: has_groups.then_some(Groups { count: groups, kept, best: 1 + turn / 3 % 2 }),
                 normalizes: random.bits().is_multiple_of(2),
                 scale: [1.0, 2.5][random.bits() as usize % 2],
                 ..PLAIN
@@ -206,7 +206,7 @@ mod tests {
         assert!(weights[0] == 0.5 && weights[1] == 0.0 && weights[2].is_nan());
         let (ids, weights) = chosen(&PLAIN, None, &[nan; 6], 2);
         assert!(ids == [0, 1] && weights.iter().all(|weight| weight.is_nan()));
-        let groups = Some(Groups { count: 2, kept: 1 });
+        let groups = Some(Groups { count: 2, kept: 1, best: 2 });
         let (ids, _) = chosen(&Routing { groups, ..routing }, None, &[nan, nan, nan, 1.0, 2.0, nan], 3);
         assert_eq!(ids, [4, 3, 5]);
         let (ids, _) = chosen(&Routing { groups, ..routing }, None, &[nan; 6], 3);

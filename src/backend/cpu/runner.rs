@@ -4,9 +4,10 @@
 //! calling thread; the others are shared out as tiles.
 
 use super::aligned::Aligned;
-use super::attention::{MAX_HEAD_DIM, MAX_QUERIES, Queries, Scores, Source, attend};
+use super::attention::{MAX_HEAD_DIM, MAX_QUERIES, Queries, SET, Scores, Source, attend};
 use super::cache::Cache;
 use super::experts::Sorted;
+use super::gather::Copies;
 use super::lower::{Lowered, MAX_GROUP, Product, Step};
 use super::pool::{Grid, Pool, Turn};
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
@@ -44,6 +45,7 @@ pub struct CpuRunner {
     pub(super) quantized: Vec<Q8Block>,
     pub(super) rounded: Aligned<bf16>,
     pub(super) sorted: Sorted,
+    pub(super) copies: Copies,
     angles: Vec<Angles>,
     cache: Cache,
 }
@@ -63,7 +65,8 @@ pub fn arena_bytes(program: &Program, lowered: &Lowered, limits: &Limits) -> u64
     let blocks = limits.rows * lowered.quantized_width / Q8_LEN;
     let rounded = limits.rows * lowered.rounded_width;
     let converted = blocks * size_of::<Q8Block>() + rounded * size_of::<bf16>();
-    ((floats + angles) * size_of::<f32>() + converted + Sorted::bytes(&lowered.gathered, limits)) as u64
+    let gathered = Sorted::bytes(&lowered.gathered, limits) + Copies::bytes(&lowered.gathered, limits);
+    ((floats + angles) * size_of::<f32>() + converted + gathered) as u64
 }
 
 fn row_limit(rows: Rows, limits: &Limits) -> usize {
@@ -99,6 +102,7 @@ impl CpuRunner {
             quantized: filled(blocks, Q8Block::default(), what)?,
             rounded: Aligned::filled(limits.rows.saturating_mul(lowered.rounded_width), bf16::ZERO, what)?,
             sorted: Sorted::new(&lowered.gathered, limits)?,
+            copies: Copies::new(&lowered.gathered, limits)?,
             angles,
             cache: Cache::new(&program, limits)?,
             program,
@@ -196,6 +200,7 @@ impl Pass<'_> {
             Step::Convert { x, .. } => self.quantize(*x),
             Step::MatMuls { x, form, products } => self.multiply(*x, *form, products),
             Step::Experts { x, form, choice, products } => self.multiply_experts(*x, *form, *choice, products),
+            Step::Heads(product) => self.multiply_heads(product),
         }
     }
 
@@ -206,6 +211,7 @@ impl Pass<'_> {
             Op::Norm { x, norm, out } => {
                 self.write_rows(out, |runner, row, out| normalize(runner, norm, runner.row(x, row), out))
             }
+            Op::JoinHeads { x, part, y, out } => self.join_heads(x, part, y, out),
             Op::HeadNorm { x, norm } => self.write_rows(x, |runner, _, heads| norm_heads(runner, norm, heads)),
             Op::Rope { x, table } => self.write_rows(x, |runner, row, heads| rotate_heads(runner, table, row, heads)),
             Op::Temperature { x, factor, period } => self.scale_by_position(x, factor, period),
@@ -226,7 +232,7 @@ impl Pass<'_> {
                 let from = |row: usize| if selected { row } else { outputs[row] as usize };
                 self.write_rows(out, |runner, row, out| out.copy_from_slice(runner.row(x, from(row))))
             }
-            Op::MatMul { .. } | Op::ExpertMatMul { .. } => {
+            Op::MatMul { .. } | Op::ExpertMatMul { .. } | Op::HeadMatMul { .. } => {
                 unreachable!("lowering turns every multiplication into a step of its own")
             }
         }
@@ -304,24 +310,23 @@ impl Pass<'_> {
     fn attention(&mut self, kind: AttentionKind, queries: ValueId, out: ValueId) -> Result<()> {
         let (rows, width, layout) =
             (self.rows_of(out), self.runner.program.values[out.0].width, self.runner.program.kv);
-        let tile_width = layout.group() * layout.head_dim;
-        let mut buffer = self.runner.take(out);
+        let Layout { head_dim, value_dim, .. } = layout;
+        let (mut buffer, stride) = (self.runner.take(out), self.runner.program.values[queries.0].width);
         let (runner, batch) = (&*self.runner, self.batch);
         let tables = batch.tables_of(runner.cache.reach(kind.layer));
-        let tile_rows = attention_rows(rows, &layout);
-        let grid = Grid::new(&mut buffer[..rows * width], width, tile_rows, tile_width);
+        let (tile_rows, heads) = attention_tile(rows, &layout, runner.pool.threads());
+        let grid = Grid::new(&mut buffer[..rows * width], width, tile_rows, heads * value_dim);
         let result = self.turn.for_each_tile(&[grid], self.cancel, |_, mut tile| {
-            let (mut row, col) = (tile.first_row(), tile.first_col());
+            let (mut row, first_head) = (tile.first_row(), tile.first_col() / value_dim);
             for rows in batch.rows[row..row + tile.rows()].chunk_by(|a, b| a.slot == b.slot) {
                 let pages = tables.of(rows[0].slot as usize);
-                let head = col / tile_width;
+                let head = first_head / layout.group();
                 let source = Source { cache: &runner.cache, pages, layer: kind.layer, head };
-                let values = &runner.rows(queries, row, rows.len())[col..];
-                let sinks =
-                    kind.sinks.map(|id| &runner.program.vectors[id.0][head * layout.group()..][..layout.group()]);
+                let values = &runner.rows(queries, row, rows.len())[first_head * head_dim..];
+                let sinks = kind.sinks.map(|id| &runner.program.vectors[id.0][first_head..][..heads]);
                 let window = kind.window.unwrap_or(usize::MAX);
                 let scores = Scores { scale: kind.scale, window, softcap: kind.softcap, sinks };
-                let queries = Queries { rows, values, stride: width, head_dim: layout.head_dim, scores };
+                let queries = Queries { rows, values, stride, head_dim, value_dim, scores };
                 let first = row - tile.first_row();
                 attend(runner.kernels, &source, &queries, &mut tile, first);
                 row += rows.len();
@@ -437,9 +442,20 @@ pub(super) fn for_each_row<T: Send>(
     })
 }
 
-/// Batch rows of a tile of attention: the rows of a prompt share what is read, single rows are shared out.
-fn attention_rows(rows: usize, layout: &Layout) -> usize {
-    if rows < PROMPT_ROWS { 1 } else { (MAX_QUERIES / layout.group()).clamp(1, ATTENTION_ROWS) }
+/// Batch rows and heads of a tile of attention. The rows of a prompt share what is read, single rows are shared out; heads that share a
+/// key-value head are divided where there are too many for a tile, or too few tiles for the threads.
+fn attention_tile(rows: usize, layout: &Layout, threads: usize) -> (usize, usize) {
+    let group = layout.group();
+    let parts = |most: usize| {
+        let parts = group.div_ceil(most.max(1));
+        group / (parts..=group).find(|&parts| group.is_multiple_of(parts)).unwrap_or(group)
+    };
+    if rows >= PROMPT_ROWS {
+        let heads = parts(MAX_QUERIES / ATTENTION_ROWS);
+        return ((MAX_QUERIES / heads).clamp(1, ATTENTION_ROWS), heads);
+    }
+    let wanted = (2 * threads).div_ceil(rows.max(1) * layout.kv_heads);
+    (1, parts((group / wanted).max(SET)))
 }
 
 /// Weight rows of a tile: enough tiles for every thread to have several, none too large.

@@ -17,7 +17,17 @@ pub fn check(program: &Program) -> Result<()> {
         let count = program.ropes.len();
         return Err(Error::Unsupported(format!("{count} rotations: the cuda kernels take {MOST_ROPES} at most")));
     }
+    let values = program.kv.value_dim;
+    if values != dim {
+        return Err(Error::Unsupported(format!(
+            "keys of {dim} elements beside values of {values}: the cuda kernels take equal sizes"
+        )));
+    }
     validate::check_device(program, "cuda", |at| match program.ops[at] {
+        Op::HeadMatMul { .. } | Op::JoinHeads { .. } => Some("there is no kernel for latent attention"),
+        Op::Route { routing, .. } if routing.groups.is_some_and(|groups| groups.best != 2) => {
+            Some("its kernel ranks groups of experts by their two best")
+        }
         Op::Embed { .. } if at > 0 => Some("the embedding comes first"),
         _ => None,
     })

@@ -1,0 +1,84 @@
+//! A program: its ops, its values, and the weights that it needs.
+
+use super::op::{AttentionKind, Op, Rope, Rows, Value, ValueId};
+use crate::arch::names::Idle;
+use crate::format::Bytes;
+use crate::kv::Layout;
+use crate::quant::DType;
+
+/// A matrix of the model, as it lies in the file: `rows` rows of `cols` elements in blocks of `dtype`. Those of all experts are one.
+#[derive(Clone, Debug)]
+pub struct Weight {
+    /// Name in the file.
+    pub name: String,
+    /// Storage type.
+    pub dtype: DType,
+    /// Outputs of a multiplication.
+    pub rows: usize,
+    /// Inputs of a multiplication.
+    pub cols: usize,
+    /// Exactly `rows` rows.
+    pub bytes: Bytes,
+}
+
+/// One forward pass, with the weights that it needs.
+#[derive(Debug)]
+pub struct Program {
+    /// The steps, in order.
+    pub ops: Vec<Op>,
+    /// What the ops read and write.
+    pub values: Vec<Value>,
+    /// Matrices, in file format.
+    pub matrices: Vec<Weight>,
+    /// Norm weights and biases, decoded to f32.
+    pub vectors: Vec<Vec<f32>>,
+    /// Rotations of queries and keys; layers may differ in theirs.
+    pub ropes: Vec<Rope>,
+    /// Shape of the cache.
+    pub kv: Layout,
+    /// The value that holds the logits at the end, `vocab` wide.
+    pub logits: ValueId,
+    /// How many tensors of each kind of [`Idle::ALL`] the file holds that are not run.
+    pub idle: [usize; Idle::ALL.len()],
+}
+
+impl Program {
+    /// Tokens that the model knows.
+    pub fn vocab(&self) -> usize {
+        self.values[self.logits.0].width
+    }
+
+    /// How many experts the value `choice` chooses for a row.
+    pub fn chosen(&self, choice: ValueId) -> usize {
+        self.values[choice.0].width / 2
+    }
+
+    /// Elements and rows of a value where those of all experts of a row count as one row.
+    pub fn extent(&self, id: ValueId) -> (usize, Rows) {
+        let Value { width, rows, .. } = self.values[id.0];
+        match rows {
+            Rows::Chosen(choice) => (width * self.chosen(choice), Rows::Batch),
+            rows => (width, rows),
+        }
+    }
+
+    /// Positions that layers with a window see, the most of any; `None` where every layer sees everything.
+    pub fn window(&self) -> Option<usize> {
+        self.attentions().filter_map(|kind| kind.window).max()
+    }
+
+    /// How layers attend, one after the other.
+    pub fn attentions(&self) -> impl Iterator<Item = AttentionKind> {
+        self.ops.iter().filter_map(|op| match op {
+            Op::Attention { kind, .. } => Some(*kind),
+            _ => None,
+        })
+    }
+
+    /// Bytes of all weights as they lie in the file; a matrix used twice counts once.
+    pub fn weight_bytes(&self) -> u64 {
+        let matrices: usize = self.matrices.iter().map(|weight| weight.bytes.len()).sum();
+        let vectors: usize = self.vectors.iter().map(|vector| size_of_val(vector.as_slice())).sum();
+        (matrices + vectors) as u64
+    }
+}
