@@ -79,7 +79,7 @@ pub(super) fn slice<'a, T>(pointer: *const T, len: usize, name: &'static str) ->
     Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
 }
 
-/// As [`slice`], for elements that the call writes. They must be initialised: pointers to plain numbers only.
+/// As [`slice()`], for elements that the call writes. They must be initialised: pointers to plain numbers only.
 pub(super) fn slice_mut<'a, T: Copy>(
     pointer: *mut T,
     len: usize,
