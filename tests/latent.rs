@@ -5,12 +5,14 @@
 mod common;
 
 use common::distance::distance;
-use common::gguf::{Content, File};
-use common::latent::{HEADS, RANK, ROTATED, latent, latent_of};
+use common::folders::joined_heads;
+use common::gguf::{Content, File, Tensor};
+use common::latent::{HEADS, PLAIN, RANK, ROTATED, VALUE, latent, latent_of};
 use common::{Ctx, Failed, Model, greedy};
 use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
 use segno::ffi::status::*;
 use segno::quant::DType;
+use segno::quant::encode::encode;
 use segno::quant::synthetic::Random;
 
 /// Types of every kind of product: floats, pairs, with 8-bit activations, decoded.
@@ -51,6 +53,58 @@ fn chunks_and_threads_change_no_bit() {
             }
         }
     }
+}
+
+/// The file as converters wrote it before they parted the projection of keys and values, with that stored as `dtype`.
+fn older(mut file: File, dtype: DType) -> File {
+    for (key, size) in [("head_count_kv", HEADS), ("key_length", PLAIN + ROTATED), ("value_length", VALUE)] {
+        set(&mut file, &format!("attention.{key}"), size as u32);
+    }
+    file.remove("deepseek2.attention.key_length_mla").remove("deepseek2.attention.value_length_mla");
+    for layer in 0..2 {
+        let mut singles = |part: &str| {
+            let name = format!("blk.{layer}.attn_{part}.weight");
+            let Content::Bytes(bytes) = file.tensor(&name).content.clone() else { panic!() };
+            file.remove_tensor(&name);
+            bytes.as_chunks::<4>().0.iter().map(|single| f32::from_le_bytes(*single)).collect::<Vec<f32>>()
+        };
+        let (keys, values) = (singles("k_b"), singles("v_b"));
+        let joined = joined_heads(&keys, &values, PLAIN as usize, RANK as usize, HEADS as usize);
+        let bytes = match dtype {
+            DType::F32 => joined.iter().flat_map(|single| single.to_le_bytes()).collect(),
+            _ => {
+                let mut bytes = vec![0; dtype.row_bytes(joined.len() as u64).unwrap() as usize];
+                encode(dtype, &joined, &mut bytes);
+                bytes
+            }
+        };
+        let (name, dims) = (format!("blk.{layer}.attn_kv_b.weight"), vec![RANK, HEADS * (PLAIN + VALUE)]);
+        file.tensors.push(Tensor { name, dims, type_id: dtype.ggml_id(), content: Content::Bytes(bytes) });
+    }
+    file
+}
+
+/// Older files give the bits of newer ones; of a quantized projection, the part for keys keeps its values as singles.
+#[test]
+fn files_with_one_projection_of_keys_and_values_are_parted() {
+    let logits = |file: &File, precision| in_chunks(&load(file, precision, 2), 512);
+    for precision in [SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE] {
+        let expected = logits(&latent(DType::F32), precision);
+        assert_eq!(bits(&logits(&older(latent(DType::F32), DType::F32), precision)), bits(&expected));
+        for (dtype, bound) in [(DType::F16, 2e-2), (DType::BF16, 4e-2), (DType::Q8_0, 4e-2)] {
+            let found = logits(&older(latent(DType::F32), dtype), precision);
+            let apart = distance(&found, &expected).relative_l2;
+            assert!(apart > 0.0 && apart < bound, "{dtype}: {apart:.1e}");
+        }
+    }
+    let mut file = older(latent(DType::F32), DType::F32);
+    file.tensor("blk.1.attn_kv_b.weight").dims[1] -= 1;
+    let failed = Ctx::new(|_| ()).unwrap().load_buffer(&file.bytes()).err().unwrap();
+    assert!(failed.status == SEGNO_E_FORMAT && failed.message.contains("`blk.1.attn_kv_b.weight`"), "{failed:?}");
+    let mut file = older(latent(DType::F32), DType::F32);
+    file.add_zeros("blk.1.attn_v_b.weight", &[RANK, VALUE, HEADS]);
+    let failed = Ctx::new(|_| ()).unwrap().load_buffer(&file.bytes()).err().unwrap();
+    assert!(failed.status == SEGNO_E_FORMAT && failed.message.contains("`blk.1.attn_v_b.weight`"), "{failed:?}");
 }
 
 fn set(file: &mut File, key: &str, value: u32) {

@@ -2,6 +2,7 @@
 //! is refused by name.
 
 use super::family::{Family, PARTIAL};
+use super::latent;
 use super::names::Heads;
 use super::rope;
 use crate::arch::rope::Divisors;
@@ -103,20 +104,9 @@ impl<'a> Config<'a> {
             out.set_unsigned(&self.key(key), self.size(name)?.saturating_add(more))?;
         }
         let (hidden, heads) = (self.size("hidden_size")?, self.size("num_attention_heads")?);
-        let kv_heads = if self.has("num_key_value_heads") { self.size("num_key_value_heads")? } else { heads };
-        let head_dim = match self.has("head_dim") {
-            true => self.size("head_dim")?,
-            false if hidden.is_multiple_of(heads) => hidden / heads,
-            false => {
-                return Err(self.bad("num_attention_heads", &format!("is {heads}, which does not divide {hidden}")));
-            }
-        };
         out.set_unsigned(&self.key("attention.head_count"), heads)?;
-        out.set_unsigned(&self.key("attention.head_count_kv"), kv_heads)?;
-        for key in ["attention.key_length", "attention.value_length"] {
-            out.set_unsigned(&self.key(key), head_dim)?;
-        }
-        let rotated = self.rotated(head_dim)?;
+        let (kv_heads, rotated) =
+            if self.family.arch.is_latent { (1, latent::convert(self, out)?) } else { self.heads(hidden, heads, out)? };
         out.set_unsigned(&self.key("rope.dimension_count"), rotated)?;
         let eps = self.required(self.family.norm_eps())? as f32;
         out.set_f32(&self.key(self.family.arch.norm.eps_key()), eps)?;
@@ -128,10 +118,10 @@ impl<'a> Config<'a> {
         if let Some(experts) = self.family.experts {
             experts.convert(self, out)?;
         }
-        self.check_attention(head_dim, hidden / heads)?;
         self.window(out)?;
         let dims = usize::try_from(rotated).ok().filter(|&dims| dims <= limits::HIDDEN);
-        let dims = dims.ok_or_else(|| self.bad("head_dim", &format!("is {head_dim}, which no model has")))?;
+        let dims =
+            dims.ok_or_else(|| Error::Format(format!("config.json: heads of which {rotated} elements rotate")))?;
         Ok(Sizes {
             heads,
             kv_heads,
@@ -141,6 +131,24 @@ impl<'a> Config<'a> {
             layers: self.size(LAYERS)?,
             is_predicting: self.predicting()? > 0,
         })
+    }
+
+    /// Writes the sizes of heads; returns the key-value heads of a layer, and how many elements of one rotate.
+    fn heads(&self, hidden: u64, heads: u64, out: &mut Builder) -> Result<(u64, u64)> {
+        let kv_heads = if self.has("num_key_value_heads") { self.size("num_key_value_heads")? } else { heads };
+        let head_dim = match self.has("head_dim") {
+            true => self.size("head_dim")?,
+            false if hidden.is_multiple_of(heads) => hidden / heads,
+            false => {
+                return Err(self.bad("num_attention_heads", &format!("is {heads}, which does not divide {hidden}")));
+            }
+        };
+        out.set_unsigned(&self.key("attention.head_count_kv"), kv_heads)?;
+        for key in ["attention.key_length", "attention.value_length"] {
+            out.set_unsigned(&self.key(key), head_dim)?;
+        }
+        self.check_attention(head_dim, hidden / heads)?;
+        Ok((kv_heads, self.rotated(head_dim)?))
     }
 
     /// Blocks behind the layers that predict further tokens, in families that are known to have them.
@@ -209,7 +217,8 @@ impl<'a> Config<'a> {
         self.get(name).is_some() || self.family.default_of(name).is_some()
     }
 
-    fn size(&self, name: &str) -> Result<u64> {
+    /// A whole number that must be there.
+    pub fn size(&self, name: &str) -> Result<u64> {
         let number = self.required(name)?;
         let size = Some(number as u64).filter(|&size| size as f64 == number && u32::try_from(size).is_ok());
         size.ok_or_else(|| self.bad(name, &format!("is {number}, it must be a whole number below 2^32")))

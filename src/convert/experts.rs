@@ -41,6 +41,8 @@ pub const GLM4: Settings = Settings {
     ],
     normalizes: true,
 };
+pub const DEEPSEEK2: Settings = Settings { normalizes: false, ..GLM4 };
+pub const DEEPSEEK3: Settings = GLM4;
 pub const ERNIE: Settings = Settings {
     sizes: &[
         ("moe_num_experts", "expert_count"),
@@ -64,8 +66,11 @@ impl Settings {
     /// Writes the metadata of the experts.
     pub fn convert(&self, config: &Config, out: &mut Builder) -> Result<()> {
         let mut last = "";
+        // Groups stand for nothing where the best of all experts are chosen.
+        let is_greedy = config.get("topk_method").and_then(Item::text) == Some("greedy");
+        let is_idle = |key: &str| is_greedy && key.starts_with("expert_group");
         for &(name, key) in self.sizes {
-            let Some(value) = config.get(name).filter(|_| key != last) else { continue };
+            let Some(value) = config.get(name).filter(|_| key != last && !is_idle(key)) else { continue };
             let bad = || config.bad(name, &format!("is {value}, it must be a whole number below 2^32"));
             out.set_unsigned(&config.key(key), uniform(value).filter(|&size| size >> 32 == 0).ok_or_else(bad)?)?;
             last = key;
@@ -75,7 +80,30 @@ impl Settings {
         if let Some(scale) = config.number("routed_scaling_factor")? {
             out.set_f32(&config.key("expert_weights_scale"), scale as f32)?;
         }
+        match config.get("scoring_func").map(|score| score.text()) {
+            None => {}
+            Some(Some("softmax")) => out.set_unsigned(&config.key("expert_gating_func"), 1)?,
+            Some(Some("sigmoid")) => out.set_unsigned(&config.key("expert_gating_func"), 2)?,
+            Some(_) => return Err(Error::Unsupported("`scoring_func` of config.json is not supported".into())),
+        }
+        if let Some(kinds) = config.get("mlp_layer_types").and_then(Item::elements) {
+            self.leading(config, kinds, out)?;
+        }
         self.check(config)
+    }
+
+    /// Writes how many layers at the beginning have no experts, from a list of the kinds of all.
+    fn leading<'a>(&self, config: &Config, kinds: impl Iterator<Item = Item<'a>>, out: &mut Builder) -> Result<()> {
+        let (mut leading, mut layers) = (0, 0);
+        for kind in kinds {
+            match kind.text() {
+                Some("dense") if leading == layers => leading += 1,
+                Some("sparse") => {}
+                _ => return Err(Error::Unsupported("`mlp_layer_types` of config.json is not supported".into())),
+            }
+            layers += 1;
+        }
+        out.set_unsigned(&config.key("leading_dense_block_count"), leading)
     }
 
     /// Refuses models whose layers differ in ways that metadata cannot tell.
@@ -161,7 +189,7 @@ pub struct Table {
 }
 
 /// One expert's tensor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Part {
     expert: u32,
     /// Where it lies.

@@ -1,7 +1,9 @@
 //! Kinds of Hugging Face folders: which family of [`crate::arch`] a `model_type` is, and what its files have another way.
 
 use super::experts::{self, Settings};
-use crate::arch::mixtures::{ERNIE4_5_MOE, GLM4MOE, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE, QWEN2MOE, QWEN3MOE};
+use crate::arch::mixtures::{
+    DEEPSEEK2, ERNIE4_5_MOE, GLM4MOE, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE, QWEN2MOE, QWEN3MOE,
+};
 use crate::arch::spec::{
     Arch, COHERE2, ERNIE4_5, EXAONE4, GEMMA2, GEMMA3, GLM4, GRANITE, HUNYUAN_DENSE, LLAMA, MISTRAL3, NormKind, OLMO2,
     PHI3, QWEN2, QWEN3, QWEN3VL, SEED_OSS, SMOLLM3, STARCODER2,
@@ -43,7 +45,7 @@ const WINDOW: &str = "sliding_window";
 /// Share of a head that rotates.
 pub const PARTIAL: &str = "partial_rotary_factor";
 
-const FAMILIES: [Family; 31] = [
+const FAMILIES: [Family; 36] = [
     PLAIN,
     Family { model_type: "mistral", defaults: &[(WINDOW, 4096.0)], ..PLAIN },
     Family { model_type: "qwen2", arch: QWEN2, ..HALVES },
@@ -139,8 +141,17 @@ const FAMILIES: [Family; 31] = [
         ..HALVES
     },
     Family { model_type: "minimax_m2", arch: MINIMAX_M2, experts: Some(experts::MIXTRAL), ..HALVES },
+    Family { model_type: "deepseek_v2", arch: DEEPSEEK2, experts: Some(experts::DEEPSEEK2), ..HALVES },
+    DEEPSEEK_V3,
+    Family { model_type: "kimi_k2", ..DEEPSEEK_V3 },
+    Family { model_type: "glm4_moe_lite", defaults: &[("rms_norm_eps", 1e-5)], ..DEEPSEEK_V3 },
+    Family { model_type: "youtu", arch: DEEPSEEK2, ..HALVES },
     Family { model_type: "starcoder2", arch: STARCODER2, defaults: &[("norm_epsilon", 1e-5)], ..HALVES },
 ];
+
+/// DeepSeek V3 and R1, and models with the same layers.
+const DEEPSEEK_V3: Family =
+    Family { model_type: "deepseek_v3", arch: DEEPSEEK2, experts: Some(experts::DEEPSEEK3), ..HALVES };
 
 /// Granite 3 and 4.
 const GRANITE_FOLDER: Family = Family {

@@ -3,7 +3,7 @@
 
 use super::config::Sizes;
 use super::experts::Part;
-use super::names::Role;
+use super::order::{HeadRows, Order};
 use crate::error::{Error, Excerpt, Progress, Result, copied_text, filled, share};
 use crate::format::safetensors::Stored;
 use crate::format::{Bytes, Data, TensorInfo};
@@ -105,36 +105,6 @@ fn bytes_of(stored: &Stored) -> Result<usize> {
     usize::try_from(stored.len).map_err(|_| Error::out_of_memory(WEIGHTS, usize::MAX))
 }
 
-/// Where the rows of a projection stand: GGUF files of some families have neighbours where these folders have halves.
-#[derive(Clone, Copy, Debug)]
-pub struct Order {
-    /// Rows of a head, an even number; none for rows that stay where they are.
-    head: Option<u64>,
-}
-
-impl Order {
-    /// The order of `rows` rows of the tensor `name`.
-    pub fn of(role: &Role, sizes: &Sizes, rows: u64, name: &str) -> Result<Order> {
-        let Some(heads) = role.halves.map(|heads| sizes.heads(heads)) else { return Ok(Order { head: None }) };
-        match rows / heads {
-            head if rows.is_multiple_of(heads) && head > 0 && head.is_multiple_of(2) => Ok(Order { head: Some(head) }),
-            _ => Err(Error::Format(format!("tensor `{name}` has {rows} rows, which are no pairs of {heads} heads"))),
-        }
-    }
-
-    /// Whether every row stays where it is.
-    pub fn is_plain(&self) -> bool {
-        self.head.is_none()
-    }
-
-    /// The row of the folder that becomes row `row`.
-    fn source(&self, row: u64) -> u64 {
-        let Some(head) = self.head else { return row };
-        let within = row % head;
-        row - within + within % 2 * (head / 2) + within / 2
-    }
-}
-
 /// The elements of a small tensor as singles, as converters write them.
 pub fn vector(stored: &Stored, elements: &Elements, order: Order, is_less_one: bool) -> Result<Vec<u8>> {
     let (Elements::Plain(dtype), count) = (elements, &stored.shape.iter().product::<u64>()) else {
@@ -175,8 +145,8 @@ pub struct Making {
 }
 
 /// Where the rows of a matrix come from.
-#[derive(Debug)]
-enum Source {
+#[derive(Clone, Debug)]
+pub enum Source {
     /// A folder's file.
     Stored(Stored, Elements),
     /// Tensors of a folder that are alike, one behind the other.
@@ -186,8 +156,22 @@ enum Source {
 }
 
 impl Source {
+    /// A matrix of a file.
+    pub fn of(tensor: &TensorInfo) -> Result<Source> {
+        let known = DType::from_ggml(tensor.type_id);
+        let len =
+            known.and_then(|dtype| dtype.row_bytes(tensor.dims[0])?.checked_mul(tensor.dims[1..].iter().product()));
+        let len = len.and_then(|len| usize::try_from(len).ok());
+        let Some((dtype, len)) = known.zip(len) else {
+            let (name, type_id) = (&tensor.name, tensor.type_id);
+            let problem = format!("tensor `{name}` is stored as ggml type {type_id}, which is not supported for it");
+            return Err(Error::Unsupported(problem));
+        };
+        Ok(Source::Bytes(tensor.bytes(len)?, dtype))
+    }
+
     /// The type in which rows come without being encoded.
-    fn dtype(&self) -> DType {
+    pub fn dtype(&self) -> DType {
         match self {
             Source::Stored(_, elements) => elements.dtype(),
             Source::Stacked(parts) => parts[0].elements.dtype(),
@@ -233,8 +217,19 @@ impl Making {
         let [rows, cols] = matrix_of(&parts[0].stored)?;
         let (rows, dtype) = (rows.saturating_mul(parts.len() as u64), parts[0].elements.dtype());
         let to = place(name, dtype, rows, cols)?;
-        let (name, order) = (copied_text(name, WEIGHTS)?, Order { head: None });
+        let (name, order) = (copied_text(name, WEIGHTS)?, Order::Plain);
         Ok(Making { name, to, source: Source::Stacked(parts), order, rows, cols, dtype })
+    }
+
+    /// A matrix of `rows` rows of `cols` elements for parts of heads, which `order` finds in `source`.
+    pub fn of_heads(name: &str, source: Source, order: Order, [rows, cols]: [u64; 2], dtype: DType) -> Result<Making> {
+        let to = place(name, dtype, rows, cols)?;
+        Ok(Making { name: copied_text(name, WEIGHTS)?, to, source, order, rows, cols, dtype })
+    }
+
+    /// What it is made of, for those that make something else of it.
+    pub fn into_source(self) -> Source {
+        self.source
     }
 
     /// The matrix `tensor`, whose elements are of type `from`, encoded as `dtype`.
@@ -243,7 +238,7 @@ impl Making {
         let to = place(&tensor.name, dtype, rows, cols)?;
         let len = from.row_bytes(cols).and_then(|row| usize::try_from(row.checked_mul(rows)?).ok());
         let bytes = tensor.bytes(len.ok_or_else(|| Error::out_of_memory(WEIGHTS, usize::MAX))?)?;
-        let (name, order) = (copied_text(&tensor.name, WEIGHTS)?, Order { head: None });
+        let (name, order) = (copied_text(&tensor.name, WEIGHTS)?, Order::Plain);
         Ok(Making { name, to, source: Source::Bytes(bytes, from), order, rows, cols, dtype })
     }
 
@@ -269,6 +264,16 @@ impl Making {
         Ok(())
     }
 
+    /// Whether rows are copied as they are.
+    fn is_copy(&self, factors: &[Vec<f32>]) -> bool {
+        self.dtype == self.source.dtype() && factors.is_empty() && self.order.keeps_rows()
+    }
+
+    /// Elements of a row of the source.
+    fn source_cols(&self) -> u64 {
+        if let Order::Transposed(_, cols) = self.order { cols } else { self.cols }
+    }
+
     /// Bytes that it will take.
     pub fn bytes(&self) -> u64 {
         self.to.len() as u64
@@ -282,7 +287,7 @@ impl Making {
         let factors = self.source.factors()?;
         let step = (STEP_BYTES / row_bytes.max(1)).max(1);
         // Rows that are copied wait for memory alone.
-        let threads = if self.dtype == self.source.dtype() && factors.is_empty() { 1 } else { by.threads };
+        let threads = if self.is_copy(&factors) { 1 } else { by.threads };
         let by = Workshop { threads, ..*by };
         for (number, chunk) in bytes.chunks_mut(step * row_bytes).enumerate() {
             progress((number * step) as f32 / rows as f32)?;
@@ -360,50 +365,92 @@ struct Reader<'a> {
     raw: Vec<u8>,
     /// Its values; empty where none are needed.
     values: Vec<f32>,
+    /// The rows of a head, and its number, where they become columns.
+    head: Option<u64>,
+    block: Vec<f32>,
+    column: Vec<f32>,
 }
 
 impl<'a> Reader<'a> {
     fn new(making: &'a Making, encode: Encode<'a>, factors: &'a [Vec<f32>]) -> Result<Reader<'a>> {
-        let is_copy = factors.is_empty() && making.dtype == making.source.dtype();
+        let is_copy = making.is_copy(factors);
         let size = |bytes: u64| usize::try_from(bytes).map_err(|_| Error::out_of_memory(WEIGHTS, usize::MAX));
+        let (cols, transposed) = match making.order {
+            Order::Transposed(rows, cols) => (cols, rows.count),
+            _ => (making.cols, 0),
+        };
         let stored = match &making.source {
-            Source::Stored(stored, _) => stored.len / making.rows,
+            Source::Stored(stored, _) => stored.len / matrix_of(stored)?[0],
             Source::Stacked(parts) => parts[0].stored.len / (making.rows / parts.len() as u64),
-            Source::Bytes(bytes, _) => bytes.len() as u64 / making.rows,
+            Source::Bytes(_, dtype) => dtype.row_bytes(cols).unwrap_or(u64::MAX),
         };
         let raw = if is_copy { Vec::new() } else { filled(size(stored)?, 0, WEIGHTS)? };
-        let values = if is_copy { Vec::new() } else { filled(size(making.cols)?, 0.0, WEIGHTS)? };
-        Ok(Reader { making, encode, factors, raw, values })
+        let values = if is_copy { Vec::new() } else { filled(size(cols)?, 0.0, WEIGHTS)? };
+        let block = filled(size(cols.saturating_mul(transposed))?, 0.0, WEIGHTS)?;
+        let column = filled(size(transposed)?, 0.0, WEIGHTS)?;
+        Ok(Reader { making, encode, factors, raw, values, head: None, block, column })
     }
 
     /// Writes row `row` to `out`.
     fn row(&mut self, row: u64, out: &mut [u8]) -> Result<()> {
+        if let Order::Transposed(rows, cols) = self.making.order {
+            return self.column(&rows, row / cols, (row % cols) as usize, out);
+        }
+        let row = self.making.order.source(row);
         if self.raw.is_empty() {
             return self.making.read(row, out);
         }
+        self.decode(row)?;
+        encoded(self.encode, self.making.dtype, &self.values, out);
+        Ok(())
+    }
+
+    /// Writes column `col` of some rows of a head to `out`.
+    fn column(&mut self, rows: &HeadRows, head: u64, col: usize, out: &mut [u8]) -> Result<()> {
+        let cols = self.values.len();
+        if self.head != Some(head) {
+            for row in 0..rows.count {
+                self.decode(rows.source(head * rows.count + row))?;
+                self.block[row as usize * cols..][..cols].copy_from_slice(&self.values);
+            }
+            self.head = Some(head);
+        }
+        self.column.iter_mut().zip(self.block.iter().skip(col).step_by(cols)).for_each(|(to, from)| *to = *from);
+        encoded(self.encode, self.making.dtype, &self.column, out);
+        Ok(())
+    }
+
+    /// Reads the values of row `row` of the source.
+    fn decode(&mut self, row: u64) -> Result<()> {
         self.making.read(row, &mut self.raw)?;
         match self.making.find(row) {
             Some(Place { elements: Elements::Scaled(scales), tensor, row, .. }) => {
                 let [block_rows, block_cols] = scales.block;
-                let first = row / block_rows * self.making.cols.div_ceil(block_cols);
+                let first = row / block_rows * self.making.source_cols().div_ceil(block_cols);
                 let blocks = self.raw.chunks(block_cols as usize).zip(&self.factors[tensor][first as usize..]);
                 let values = blocks.flat_map(|(codes, factor)| codes.iter().map(move |&code| fp8::e4m3(code) * factor));
                 self.values.iter_mut().zip(values).for_each(|(to, value)| *to = value);
             }
             _ => reference::decode(self.making.source.dtype(), &self.raw, &mut self.values),
         }
-        (self.encode)(self.making.dtype, &self.values, out);
         Ok(())
     }
 }
 
+/// Writes values as `dtype`; singles are what they are.
+fn encoded(encode: Encode, dtype: DType, values: &[f32], out: &mut [u8]) {
+    if dtype != DType::F32 {
+        return encode(dtype, values, out);
+    }
+    let singles = out.as_chunks_mut::<{ size_of::<f32>() }>().0;
+    singles.iter_mut().zip(values).for_each(|(to, value)| *to = value.to_le_bytes());
+}
+
 impl Making {
-    /// Where row `row` lies in a folder.
+    /// Where row `row` of the source lies in a folder.
     fn find(&self, row: u64) -> Option<Place<'_>> {
         match &self.source {
-            Source::Stored(stored, elements) => {
-                Some(Place { stored, elements, tensor: 0, row: self.order.source(row) })
-            }
+            Source::Stored(stored, elements) => Some(Place { stored, elements, tensor: 0, row }),
             Source::Stacked(parts) => {
                 let each = self.rows / parts.len() as u64;
                 let (tensor, row) = ((row / each) as usize, row % each);
@@ -414,12 +461,11 @@ impl Making {
         }
     }
 
-    /// Reads row `row` as it is stored.
+    /// Reads row `row` of the source as it is stored.
     fn read(&self, row: u64, out: &mut [u8]) -> Result<()> {
         match (&self.source, self.find(row)) {
             (Source::Bytes(bytes, _), _) => {
-                let row = self.order.source(row) as usize;
-                out.copy_from_slice(&bytes[row * out.len()..][..out.len()]);
+                out.copy_from_slice(&bytes[row as usize * out.len()..][..out.len()]);
                 Ok(())
             }
             (_, Some(Place { stored, row, .. })) => stored.shard.parts.read(stored.start + row * out.len() as u64, out),

@@ -7,8 +7,10 @@
 mod config;
 mod experts;
 mod family;
+mod latent;
 mod making;
 mod names;
+mod order;
 mod rope;
 mod tokenizer;
 
@@ -25,8 +27,9 @@ use crate::quant::DType;
 use config::{CONFIG, Config, Sizes};
 use experts::{Table, Tables};
 use family::Family;
-use making::{Elements, Order, vector};
+use making::{Elements, vector};
 use names::Role;
+use order::Order;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,8 +51,16 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// A file that needs nothing done to it.
-    pub fn whole(gguf: Gguf) -> Folder {
+    /// A file, of which little or nothing need be made.
+    pub fn of_file(gguf: Gguf) -> Result<Folder> {
+        let mut folder = Folder::whole(gguf);
+        match latent::split(&mut folder) {
+            Ok(()) => Ok(folder),
+            Err(error) => Err(folder.gguf.blamed(error)),
+        }
+    }
+
+    fn whole(gguf: Gguf) -> Folder {
         Folder { gguf, makings: Vec::new(), tokenizer: None, media: 0 }
     }
 
@@ -246,6 +257,7 @@ impl Assembly<'_> {
         let name = if long.is_some() { global::SHORT_DIVISORS } else { global::ROPE_DIVISORS };
         self.divisors(name, all)?;
         self.divisors(global::LONG_DIVISORS, long)?;
+        latent::split(&mut self.folder)?;
         Ok(self.folder)
     }
 

@@ -35,7 +35,7 @@ pub enum Heads {
 }
 
 /// The part of a name, within a layer, of weights that may have a bias.
-const PROJECTIONS: [(&str, &str, Option<Heads>); 11] = [
+const PROJECTIONS: [(&str, &str, Option<Heads>); 15] = [
     ("self_attn.q_proj", layer::Q, Some(Heads::Query)),
     ("self_attn.k_proj", layer::K, Some(Heads::Key)),
     ("self_attn.v_proj", layer::V, None),
@@ -47,6 +47,10 @@ const PROJECTIONS: [(&str, &str, Option<Heads>); 11] = [
     ("mlp.gate_up_proj", layer::UP, None),
     ("mlp.c_fc", layer::UP, None),
     ("mlp.c_proj", layer::DOWN, None),
+    ("self_attn.q_a_proj", layer::Q_LATENT, None),
+    ("self_attn.q_b_proj", layer::Q_OF_LATENT, None),
+    ("self_attn.kv_a_proj_with_mqa", layer::KV_LATENT, None),
+    ("self_attn.kv_b_proj", layer::KV_OF_LATENT, None),
 ];
 
 /// What names of the text part of a model for images begin with, in place of `model.`.
@@ -106,6 +110,8 @@ fn norm_of(part: &str, family: &Family) -> Option<&'static str> {
         "input_layernorm" => layer::ATTENTION_NORM,
         "self_attn.q_norm" | "self_attn.query_layernorm" => layer::Q_NORM,
         "self_attn.k_norm" | "self_attn.key_layernorm" => layer::K_NORM,
+        "self_attn.q_a_layernorm" => layer::Q_LATENT_NORM,
+        "self_attn.kv_a_layernorm" => layer::KV_LATENT_NORM,
         "post_self_attn_layernorm" => layer::POST_ATTENTION_NORM,
         "post_attention_layernorm" if family.names_result() => layer::POST_ATTENTION_NORM,
         "post_attention_layernorm" | "pre_feedforward_layernorm" => family.arch.feed_forward_norm,

@@ -113,12 +113,30 @@ impl<'a> Scaling<'a> {
         if let Some(factor) = self.number("llama_4_scaling_beta")? {
             out.set_f32(&self.config.key("attention.temperature_scale"), factor as f32)?;
         }
+        if let Some(all) = self.number("mscale_all_dim")?.filter(|_| self.config.family.arch.is_latent) {
+            return self.yarn_of_latent(all, magnitude, out);
+        }
         let own = |own: f64, out: &mut Builder| out.set_f32(&key("attn_factor"), (own / magnitude(1.0)) as f32);
         match (self.number("attention_factor")?, self.number("mscale")?, self.number("mscale_all_dim")?) {
             (Some(factor), ..) => own(factor, out)?,
             (None, Some(1.0), Some(all)) => out.set_f32(&key("yarn_log_multiplier"), all as f32)?,
             (None, Some(scale), Some(all)) => own(magnitude(scale) / magnitude(all), out)?,
             _ => {}
+        }
+        self.betas(out)
+    }
+
+    /// The same for latent attention, in whose scale a part of the factor is; metadata has a tenth of the multiplier that tells of it.
+    fn yarn_of_latent(&self, all: f64, magnitude: impl Fn(f64) -> f64, out: &mut Builder) -> Result<()> {
+        let key = |name: &str| self.config.key(&format!("rope.scaling.{name}"));
+        out.set_f32(&key("yarn_log_multiplier"), (0.1 * all) as f32)?;
+        let own = match (self.number("attention_factor")?, self.number("mscale")?) {
+            (Some(own), _) => own,
+            (None, Some(scale)) => magnitude(scale) / magnitude(all),
+            (None, None) => magnitude(1.0),
+        };
+        if own != 1.0 {
+            out.set_f32(&key("attn_factor"), own as f32)?;
         }
         self.betas(out)
     }

@@ -80,7 +80,7 @@ pub(super) fn open(context: &Context, path: &Path, options: &Options, progress: 
     if !options.map {
         context.require_memory(Gguf::bytes_on_disk(path), WEIGHTS)?;
     }
-    quantized(Folder::whole(Gguf::open(path, options.map, progress)?), options)
+    quantized(Folder::of_file(Gguf::open(path, options.map, progress)?)?, options)
 }
 
 /// What is to be made of a file or folder that was opened.
@@ -163,7 +163,7 @@ impl Model {
         let data = Data::copy(bytes, &mut share(progress, 0.0, COPIED))?;
         let gguf = Gguf::parse_with(data, &mut share(progress, COPIED, READ.files))?;
         let origin = Origin { is_folder: false, is_mapped: false, quantized: options.quantize };
-        Model::from_folder(context, quantized(Folder::whole(gguf), options)?, origin, &READ, progress)
+        Model::from_folder(context, quantized(Folder::of_file(gguf)?, options)?, origin, &READ, progress)
     }
 
     fn from_folder(

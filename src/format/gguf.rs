@@ -125,6 +125,25 @@ impl Gguf {
         Ok(())
     }
 
+    /// Gives tensor `index` another name and other sizes.
+    pub fn rename(&mut self, index: usize, name: &str, dims: Vec<u64>) -> Result<()> {
+        let name = copied_text(name, "tensor names")?;
+        room(name.len(), DIRECTORY, || self.by_name.try_reserve(1))?;
+        if self.by_name.contains_key(&name) {
+            return Err(Error::Format(format!("tensor `{name}` stands beside `{}`", self.tensors[index].name)));
+        }
+        let tensor = &mut self.tensors[index];
+        self.by_name.remove(&tensor.name);
+        (tensor.name, tensor.dims) = (copied_text(&name, "tensor names")?, dims);
+        self.by_name.insert(name, index);
+        Ok(())
+    }
+
+    /// What messages call the file that holds tensor `index`.
+    pub fn file_of(&self, index: usize) -> &str {
+        &self.tensors[index].part.name
+    }
+
     /// Brings mapped files into memory; does nothing for those that were read.
     pub fn populate(&self, progress: &mut Progress) -> Result<()> {
         let total: usize = self.parts.iter().map(|part| part.data.len()).sum();

@@ -68,7 +68,39 @@ pub fn write_shards(folder: &Path, config: &Value, entries: &[Entry], files: usi
 /// The tensors of the folder that an F32 GGUF file was made of.
 pub fn entries_of(gguf: &Gguf, config: &Value) -> Vec<Entry> {
     let tensors = gguf.tensors().iter().filter(|tensor| !tensor.name.starts_with("rope_"));
-    tensors.flat_map(|tensor| experts_of(tensor, config).unwrap_or_else(|| vec![entry_of(tensor, config)])).collect()
+    let entries = |tensor: &TensorInfo| {
+        let parts = experts_of(tensor, config).or_else(|| latent_of(gguf, tensor));
+        parts.unwrap_or_else(|| vec![entry_of(tensor, config)])
+    };
+    tensors.flat_map(entries).collect()
+}
+
+/// The projection of keys and values of all heads that became `tensor`, which is of keys, and another one; nothing for that.
+fn latent_of(gguf: &Gguf, tensor: &TensorInfo) -> Option<Vec<Entry>> {
+    let (layer, part) = tensor.name.strip_prefix("blk.")?.split_once('.')?;
+    let values = match part {
+        "attn_k_b.weight" => gguf.tensor(&format!("blk.{layer}.attn_v_b.weight"))?,
+        "attn_v_b.weight" => return Some(Vec::new()),
+        _ => return None,
+    };
+    let singles = |tensor: &TensorInfo| -> Vec<f32> {
+        let bytes = tensor.bytes(tensor.elements() as usize * 4).unwrap();
+        bytes.chunks_exact(4).map(|raw| f32::from_le_bytes(raw.try_into().unwrap())).collect()
+    };
+    let [plain, rank, heads] = tensor.dims[..] else { panic!("{}", tensor.name) };
+    let joined = joined_heads(&singles(tensor), &singles(values), plain as usize, rank as usize, heads as usize);
+    let shape = [heads * (plain + values.dims[1]), rank];
+    Some(vec![Entry::f32(&format!("model.layers.{layer}.self_attn.kv_b_proj.weight"), &shape, &joined)])
+}
+
+/// Of each head the rows for keys, which `keys` has as columns, and then those for values.
+pub fn joined_heads(keys: &[f32], values: &[f32], plain: usize, rank: usize, heads: usize) -> Vec<f32> {
+    let mut joined = Vec::new();
+    for (keys, values) in keys.chunks_exact(plain * rank).zip(values.chunks_exact(values.len() / heads)) {
+        (0..plain).for_each(|row| joined.extend(keys.iter().skip(row).step_by(plain)));
+        joined.extend(values);
+    }
+    joined
 }
 
 /// The tensors of single experts that became the table `tensor`, the last one first; none where it is none.
@@ -182,6 +214,11 @@ fn part_of(part: &str, is_gemma: bool) -> &'static str {
         "attn_k" => "self_attn.k_proj",
         "attn_v" => "self_attn.v_proj",
         "attn_output" => "self_attn.o_proj",
+        "attn_q_a" => "self_attn.q_a_proj",
+        "attn_q_a_norm" => "self_attn.q_a_layernorm",
+        "attn_q_b" => "self_attn.q_b_proj",
+        "attn_kv_a_mqa" => "self_attn.kv_a_proj_with_mqa",
+        "attn_kv_a_norm" => "self_attn.kv_a_layernorm",
         "attn_q_norm" => "self_attn.q_norm",
         "attn_k_norm" => "self_attn.k_norm",
         "ffn_gate_inp" => "mlp.gate",
