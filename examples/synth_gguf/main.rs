@@ -14,7 +14,7 @@ mod tests;
 
 use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
-use shapes::{Experts, SHAPES, Shape};
+use shapes::{Experts, Latent, SHAPES, Shape};
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 
@@ -148,7 +148,9 @@ impl Model<'_> {
         let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
         let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
         self.vector(named("attn_norm.weight"), hidden, 1.0, 0.05);
-        if fused {
+        if let Some(latent) = self.shape.latent {
+            self.latent(index, &latent);
+        } else if fused {
             self.part(index, "attn_qkv", queries + 2 * keys, hidden, spread(hidden));
         } else {
             self.part(index, "attn_q", queries, hidden, spread(hidden));
@@ -177,7 +179,7 @@ impl Model<'_> {
             _ => &["ffn_norm"],
         };
         norms.iter().for_each(|norm| self.vector(named(&format!("{norm}.weight")), hidden, 1.0, 0.05));
-        if let Some(experts) = experts {
+        if let Some(experts) = experts.filter(|_| index >= self.shape.dense_layers) {
             return self.experts(index, &experts);
         }
         if fused {
@@ -187,6 +189,20 @@ impl Model<'_> {
             self.part(index, "ffn_up", feed_forward, hidden, spread(hidden));
         }
         self.part(index, "ffn_down", hidden, feed_forward, 0.5 * spread(feed_forward));
+    }
+
+    /// The projections of latent attention, but that of its result.
+    fn latent(&mut self, index: usize, latent: &Latent) {
+        let Shape { hidden, heads, head_dim, rope_dims, .. } = *self.shape;
+        let &Latent { rank, plain } = latent;
+        let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
+        self.part(index, "attn_q", heads * (plain + rope_dims), hidden, spread(hidden));
+        self.part(index, "attn_kv_a_mqa", rank + rope_dims, hidden, spread(hidden));
+        self.vector(format!("blk.{index}.attn_kv_a_norm.weight"), rank, 1.0, 0.05);
+        for (part, cols, rows) in [("attn_k_b", plain, rank), ("attn_v_b", rank, head_dim)] {
+            let dtype = self.mix.part(part, index, self.shape);
+            self.table(format!("blk.{index}.{part}.weight"), &[cols, rows, heads], dtype, spread(rank));
+        }
     }
 
     /// The router of a layer, and its tables of experts.
@@ -208,6 +224,12 @@ impl Model<'_> {
             if self.shape.sinks {
                 self.table(format!("blk.{index}.{part}.bias"), &[rows, count], DType::F32, 0.1);
             }
+        }
+        let shared = self.shape.shared_feed_forward;
+        if shared > 0 {
+            self.part(index, "ffn_gate_shexp", shared, hidden, spread);
+            self.part(index, "ffn_up_shexp", shared, hidden, spread);
+            self.part(index, "ffn_down_shexp", hidden, shared, 0.5 / (shared as f32).sqrt());
         }
     }
 
@@ -256,8 +278,8 @@ impl Model<'_> {
             ("feed_forward_length", shape.feed_forward),
             ("attention.head_count", shape.heads),
             ("attention.head_count_kv", shape.kv_heads),
-            ("attention.key_length", shape.head_dim),
-            ("attention.value_length", shape.head_dim),
+            ("attention.key_length", shape.latent.map_or(shape.head_dim, |latent| latent.rank + shape.rope_dims)),
+            ("attention.value_length", shape.latent.map_or(shape.head_dim, |latent| latent.rank)),
             ("rope.dimension_count", shape.rope_dims),
             ("vocab_size", shape.vocab),
         ] {
@@ -270,6 +292,11 @@ impl Model<'_> {
             header.number(&key("expert_count"), experts.count as u32);
             header.number(&key("expert_used_count"), experts.chosen as u32);
             header.number(&key("expert_feed_forward_length"), experts.feed_forward as u32);
+        }
+        if let Some(Latent { rank, plain }) = shape.latent {
+            header.number(&key("attention.kv_lora_rank"), rank as u32).text(&key("rope.scaling.type"), "yarn");
+            header.number(&key("attention.key_length_mla"), (plain + shape.rope_dims) as u32);
+            header.number(&key("attention.value_length_mla"), shape.head_dim as u32);
         }
         if shape.sinks {
             header.text(&key("rope.scaling.type"), "yarn").float(&key("rope.scaling.factor"), 32.0);

@@ -24,11 +24,23 @@ pub struct Shape {
     pub fused: bool,
     /// Experts in place of one feed-forward block.
     pub experts: Option<Experts>,
+    /// Layers at the beginning that have none, and the elements between the halves of what all tokens have beside them.
+    pub dense_layers: usize,
+    pub shared_feed_forward: usize,
+    /// Latent attention: the elements of the vector of a token, and of a head that do not rotate. Heads of values have `head_dim` elements.
+    pub latent: Option<Latent>,
     /// Biases of all projections, and one more score for each head: gpt-oss.
     pub sinks: bool,
     /// Numbers of the family, by their keys without its name.
     pub floats: &'static [(&'static str, f32)],
     pub numbers: &'static [(&'static str, u32)],
+}
+
+/// Sizes of latent attention whose queries come from the input.
+#[derive(Clone, Copy)]
+pub struct Latent {
+    pub rank: usize,
+    pub plain: usize,
 }
 
 /// Experts of every layer.
@@ -60,6 +72,9 @@ const LLAMA_1B: Shape = Shape {
     post_norms: false,
     fused: false,
     experts: None,
+    dense_layers: 0,
+    shared_feed_forward: 0,
+    latent: None,
     sinks: false,
     floats: &[],
     numbers: &[],
@@ -86,7 +101,7 @@ const GEMMA_4B: Shape = Shape {
 };
 
 /// The models that are known.
-pub const SHAPES: [Shape; 15] = [
+pub const SHAPES: [Shape; 17] = [
     LLAMA_1B,
     Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
     Shape {
@@ -192,6 +207,8 @@ pub const SHAPES: [Shape; 15] = [
     },
     OLMOE,
     Shape { name: "olmoe-1b-7b-short", layers: 4, ..OLMOE },
+    DEEPSEEK_LITE,
+    Shape { name: "deepseek-v2-lite-short", layers: 4, ..DEEPSEEK_LITE },
     Shape {
         name: "qwen3-30b-a3b",
         arch: "qwen3moe",
@@ -245,5 +262,37 @@ const OLMOE: Shape = Shape {
     rope_dims: 128,
     head_norms: true,
     experts: Some(Experts { count: 64, chosen: 8, feed_forward: 1024 }),
+    ..LLAMA_1B
+};
+
+/// DeepSeek V2 Lite, 16 billion weights of which a token uses 2.4.
+const DEEPSEEK_LITE: Shape = Shape {
+    name: "deepseek-v2-lite",
+    arch: "deepseek2",
+    layers: 27,
+    heads: 16,
+    kv_heads: 1,
+    head_dim: 128,
+    feed_forward: 10_944,
+    vocab: 102_400,
+    tied: false,
+    rope_base: 10_000.0,
+    norm_eps: 1e-6,
+    context: 163_840,
+    rope_dims: 64,
+    latent: Some(Latent { rank: 512, plain: 128 }),
+    experts: Some(Experts { count: 64, chosen: 6, feed_forward: 1408 }),
+    dense_layers: 1,
+    shared_feed_forward: 2816,
+    floats: &[
+        ("expert_weights_scale", 1.0),
+        ("rope.scaling.factor", 40.0),
+        ("rope.scaling.yarn_log_multiplier", 0.0707),
+    ],
+    numbers: &[
+        ("rope.scaling.original_context_length", 4096),
+        ("expert_shared_count", 2),
+        ("leading_dense_block_count", 1),
+    ],
     ..LLAMA_1B
 };

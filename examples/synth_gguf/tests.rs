@@ -82,6 +82,23 @@ fn tables_of_experts_are_mixed_as_one_block_is() {
     }
 }
 
+/// The rows of keys of a head, and those of an expert's last projection, are no whole blocks of 256.
+#[test]
+fn heads_of_latent_attention_are_mixed_as_matrices_are() {
+    let model = model("deepseek-v2-lite", "Q4_K_M");
+    let type_of = |name: &str| model.tensors.iter().find(|tensor| tensor.name == name).map(|tensor| tensor.dtype);
+    for (name, dtype) in [
+        ("blk.3.attn_k_b.weight", Some(DType::Q8_0)),
+        ("blk.3.attn_v_b.weight", Some(DType::Q4_K)),
+        ("blk.3.ffn_down_exps.weight", Some(DType::Q8_0)),
+        ("blk.0.ffn_gate.weight", Some(DType::Q4_K)),
+        ("blk.0.ffn_gate_exps.weight", None),
+        ("blk.1.ffn_gate_shexp.weight", Some(DType::Q4_K)),
+    ] {
+        assert_eq!(type_of(name), dtype, "{name}");
+    }
+}
+
 #[test]
 fn rows_of_no_whole_blocks_are_q8_0() {
     assert_types("qwen2.5-0.5b", "Q2_K_MIX", Q8_0, &[("ffn_down", Q3_K)]);
