@@ -36,12 +36,6 @@ __device__ __forceinline__ float squared_relu_of(float x) {
     return __fmul_rn(positive, positive);
 }
 
-// `a` is the limit, `b` the slope of the sigmoid.
-__device__ __forceinline__ float clamped_silu_of(const ElementwiseArgs &args, float gate, float up) {
-    const float g = fminf(gate, args.a), u = fminf(fmaxf(up, -args.a), args.a);
-    return __fmul_rn(activate(Sigmoid{args.b, 0.0f}, g), __fadd_rn(u, 1.0f));
-}
-
 #define ELEMENTWISE(name, expression)                                                                             \
     extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ ElementwiseArgs args, Shape) { \
         map_elements(args, [&](float x, size_t at) { return expression; });                                       \
@@ -66,4 +60,4 @@ ELEMENTWISE(gelu_erf, gelu_erf_of(x))
 ELEMENTWISE(gelu_erf_mul, __fmul_rn(gelu_erf_of(x), args.y[at]))
 ELEMENTWISE(squared_relu, squared_relu_of(x))
 ELEMENTWISE(squared_relu_mul, __fmul_rn(squared_relu_of(x), args.y[at]))
-ELEMENTWISE(clamped_silu_mul, clamped_silu_of(args, x, args.y[at]))
+ELEMENTWISE(clamped_silu_mul, clamped_gated(args.b, args.a, x, args.y[at]))

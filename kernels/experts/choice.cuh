@@ -2,7 +2,7 @@
 // many weights. A pair is one of them: number `row * chosen + slot`; values with a row for each chosen expert stand in
 // the order of pairs.
 #pragma once
-#include "device.cuh"
+#include "quant/activation.cuh"
 
 // The expert of a pair.
 __device__ __forceinline__ uint32_t expert_of(const float *choice, uint32_t chosen, uint32_t pair) {
@@ -14,7 +14,7 @@ __device__ __forceinline__ uint32_t expert_of(const float *choice, uint32_t chos
 struct ExpertTile {
     uint32_t expert, first, count, pad;
 };
-static_assert(sizeof(ExpertTile) == 16, "as in sizes.rs");
+static_assert(sizeof(ExpertTile) == 16, "as in args.rs");
 
 // The rows of one projection of all experts.
 struct ExpertTable {
@@ -36,3 +36,13 @@ __device__ __forceinline__ float finish_output(
     if (table.scale != nullptr) v = __fmul_rn(v, table.scale[expert]);
     return table.bias != nullptr ? __fadd_rn(v, table.bias[(size_t)expert * width + col]) : v;
 }
+
+// What is made of two products of a pair: activate(gate) * up, or the clamped form of it.
+struct GatedUnit {
+    Sigmoid activation;  // clamped: the slope of the sigmoid and the limit
+    uint32_t is_clamped, pad;
+
+    __device__ __forceinline__ float operator()(float gate, float up) const {
+        return is_clamped ? clamped_gated(activation.linear, activation.cubic, gate, up) : gated(activation, gate, up);
+    }
+};

@@ -1,5 +1,6 @@
 // out = scale * x * matrix^T + bias, each row by the rows of its own expert, for any type of weights: a warp computes
-// two outputs (gemm/dp4a.cuh) of a pair, or of several pairs of one expert. The order of sums is that of every product.
+// two outputs (gemm/dp4a.cuh) of a pair, or of the pairs of a tile, several at a time. The order of sums is that of
+// every product.
 #include "experts/choice.cuh"
 #include "gemm/dp4a.cuh"
 
@@ -32,22 +33,26 @@ __device__ __forceinline__ void multiply(const ExpertArgs &args, const Shape &sh
     }
     const uint32_t first = (blockIdx.x % across * WARPS + threadIdx.x / WARP) * ROWS;
     if (first >= args.width) return;
-    const auto pair_of = [&](uint32_t n) {
-        return BATCH == 1 ? number : args.order[tile.first + min(n, tile.count - 1)];
-    };
-    uint32_t weight[ROWS], row[BATCH];
+    uint32_t weight[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) weight[r] = row_of(args.table, tile.expert, min(first + r, args.width - 1));
+    const uint32_t lane = threadIdx.x % WARP, col = first + lane % ROWS;
+    for (uint32_t begin = 0; begin < tile.count; begin += BATCH) {
+        const auto pair_of = [&](uint32_t n) {
+            return BATCH == 1 ? number : args.order[tile.first + min(begin + n, tile.count - 1)];
+        };
+        uint32_t row[BATCH];
 #pragma unroll
-    for (int n = 0; n < BATCH; n++) row[n] = args.on_pairs ? pair_of(n) : pair_of(n) / args.chosen;
-    float sum[ROWS][BATCH] = {};
-    dot<BATCH>(args.x, args.table.matrix.cols, args.table.matrix, weight, row, sum);
-    float mine = add_all_lanes<BATCH>(sum);
-    const uint32_t lane = threadIdx.x % WARP, n = lane / ROWS, col = first + lane % ROWS;
-    if (n >= tile.count || col >= args.width) return;
-    const uint32_t pair = pair_of(n);
-    if (args.x.factors != nullptr) mine = __fmul_rn(mine, args.x.factors[args.on_pairs ? pair : pair / args.chosen]);
-    args.out[(size_t)pair * args.width + col] = finish_output(args.table, tile.expert, args.width, col, mine);
+        for (int n = 0; n < BATCH; n++) row[n] = args.on_pairs ? pair_of(n) : pair_of(n) / args.chosen;
+        float sum[ROWS][BATCH] = {};
+        dot<BATCH>(args.x, args.table.matrix.cols, args.table.matrix, weight, row, sum);
+        float mine = add_all_lanes<BATCH>(sum);
+        const uint32_t n = lane / ROWS, pair = pair_of(n);
+        if (args.x.factors != nullptr)
+            mine = __fmul_rn(mine, args.x.factors[args.on_pairs ? pair : pair / args.chosen]);
+        if (begin + n < tile.count && col < args.width && n < BATCH)
+            args.out[(size_t)pair * args.width + col] = finish_output(args.table, tile.expert, args.width, col, mine);
+    }
 }
 
 #define EXPERT_DP4A(family, file, name, BATCH)                                   \

@@ -9,8 +9,8 @@ struct ExpertUnitArgs {
     Activation x, out;
     const float *choice;
     ExpertTable gate, up;
-    Sigmoid unit;  // of the activation; with `clamped` the slope of the sigmoid and the limit
-    uint32_t chosen, width, clamped, pad;
+    GatedUnit unit;
+    uint32_t chosen, width;
 };
 static_assert(sizeof(ExpertUnitArgs) == 208, "as in args.rs");
 
@@ -56,12 +56,6 @@ __device__ __forceinline__ void put_rows(
         *reinterpret_cast<int4 *>(unit + half % 2 * UPPER + index * 16) = q[i];
         if (half % 2 == 0) *reinterpret_cast<int2 *>(unit + FACTORS + index * sizeof(Meta)) = meta[i / 2];
     }
-}
-
-__device__ __forceinline__ float unit_of(const ExpertUnitArgs &args, float gate, float up) {
-    if (!args.clamped) return gated(args.unit, gate, up);
-    const float limit = args.unit.cubic, g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
-    return __fmul_rn(activate(Sigmoid{args.unit.linear, 0.0f}, g), __fadd_rn(u, 1.0f));
 }
 
 struct UnitStorage {
@@ -113,7 +107,7 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     const float v =
         finish_output(table, expert, args.width, first + output, __fmul_rn(add_lanes(own.sums[warp]), factor));
     const float up = __shfl_down_sync(ALL_LANES, v, 4);
-    if (lane % 8 == 0) own.outputs[warp * WARP_OUTPUTS + output] = unit_of(args, v, up);
+    if (lane % 8 == 0) own.outputs[warp * WARP_OUTPUTS + output] = args.unit(v, up);
     __syncthreads();
     if (warp == 0) emit_blocks(args.out, pair, tile + lane, args.width, own.outputs[lane]);
 }
@@ -152,14 +146,8 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
             copy_run(shared_address(weights) + slot * bytes, m.data + (size_t)from * m.row_bytes, bytes, barrier);
         }
     }
-    if (threadIdx.x < args.chosen) {
-        own.experts[threadIdx.x] = __float_as_uint(choice[threadIdx.x]),
-        own.weights[threadIdx.x] = choice[args.chosen + threadIdx.x];
-    }
-    if (args.chosen > blockDim.x && threadIdx.x + blockDim.x < args.chosen) {
-        const uint32_t slot = threadIdx.x + blockDim.x;
+    for (uint32_t slot = threadIdx.x; slot < args.chosen; slot += blockDim.x)
         own.experts[slot] = __float_as_uint(choice[slot]), own.weights[slot] = choice[args.chosen + slot];
-    }
     uint8_t *units = shared + warps * args.chosen * bytes;
     const uint32_t unit_bytes = units_of(m.cols) * ROW_OF_UNIT;
     put_rows(args.x, (size_t)row * args.chosen, args.chosen, m.cols, units);

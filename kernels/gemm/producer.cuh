@@ -24,11 +24,17 @@ __device__ __forceinline__ float2 column_factors(const int2 &meta) {
         __int_as_float(meta.x), __fsub_rn(__int_as_float(__dp2a_lo(meta.y, 0x0101, INTEGER_BITS)), INTEGER_BASE));
 }
 
-// Two factors of a group of a row from its scales and those of its block.
+// Bytes of a group's own factors.
+__host__ __device__ constexpr uint32_t factor_bytes(uint32_t dtype) {
+    return bytes_of_group(dtype).scales + bytes_of_group(dtype).floats;
+}
+
+// Two factors of a group of a row from its own, which are the lowest bits of `own`, and those of its block.
 template <int TYPE>
-__device__ __forceinline__ float2 row_factors(uint32_t pair, uint32_t block) {
-    if constexpr (TYPE == Q8_0) return make_float2(__half2float(__ushort_as_half((unsigned short)pair)), 0.0f);
-    const RowFactors f = load_factors<TYPE>(load_block<TYPE>(reinterpret_cast<const uint8_t *>(&block)), pair);
+__device__ __forceinline__ float2 row_factors(uint32_t own, uint32_t block) {
+    if constexpr (TYPE == Q8_0) return make_float2(__half2float(__ushort_as_half((unsigned short)own)), 0.0f);
+    if constexpr (TYPE == MXFP4) return make_float2(half_power(own & 255), 0.0f);
+    const RowFactors f = load_factors<TYPE>(load_block<TYPE>(reinterpret_cast<const uint8_t *>(&block)), own);
     return make_float2(f.scale[0], has_halves(TYPE) ? f.scale[1] : f.min);
 }
 
@@ -42,46 +48,46 @@ __device__ __forceinline__ void tell_full(uint32_t full) {
 
 // A thread that copies, of every stage of a tile, four runs of codes of rows, as many of columns, and the factors of a
 // row and of two columns.
-template <class T>
+template <class Tiles>
 struct Copier {
+    using T = typename Tiles::T;
     static constexpr uint32_t ROW_STEP = COPIERS / QUAD, COLUMN_STEP = COPIERS / (2 * QUAD);
     static constexpr uint32_t ROW_TIMES = T::ROWS / ROW_STEP, COLUMN_TIMES = T::COLS / COLUMN_STEP,
                               META_TIMES = (T::COLS * QUAD + COPIERS - 1) / COPIERS;
     static_assert(T::ROWS <= COPIERS && ROW_TIMES % 2 == 0, "shares of copiers");
-    const Tiles<T> &tiles;
+    const Tiles &tiles;
     const uint32_t own = threadIdx.x - T::THREADS;
     // Where all these begin in the next stage.
     const uint8_t *rows[ROW_TIMES], *row;
     const int8_t *columns[COLUMN_TIMES];
     const Meta *metas[META_TIMES];
     // Scales on their way to shared memory, and the stage that waits for them.
-    uint32_t pairs[2], block, pending = 0;
+    uint32_t scale_words[2], block, pending = 0;
     int2 sums[META_TIMES];
 
-    __device__ __forceinline__ explicit Copier(const Tiles<T> &tiles) : tiles(tiles) {}
+    __device__ __forceinline__ explicit Copier(const Tiles &tiles) : tiles(tiles) {}
 
     // Rows and columns past the last are the last.
-    __device__ __forceinline__ void find(const TileCoord &at) {
-        const TensorArgs &args = tiles.args;
-        const Matrix &m = args.segments[at.segment].matrix;
-        const uint8_t *lower = m.data, *upper = tiles.is_gated() ? args.segments[1].matrix.data : m.data;
-        const uint32_t last = m.rows - 1, shift = tiles.is_gated() ? T::ROWS / 2 : 0, last_column = tiles.batch() - 1;
+    template <class Coord>
+    __device__ __forceinline__ void find(const Coord &at) {
+        const TileRows m = tiles.rows_of(at);
+        const uint32_t shift = tiles.is_gated() ? T::ROWS / 2 : 0;
 #pragma unroll
         for (uint32_t i = 0; i < ROW_TIMES; i++) {
             const uint32_t at_row = at.row + own / QUAD + i * ROW_STEP - (i < ROW_TIMES / 2 ? 0 : shift);
-            rows[i] = (i < ROW_TIMES / 2 ? lower : upper) + ((size_t)min(at_row, last) * m.row_bytes + own % QUAD * 16);
+            rows[i] =
+                (i < ROW_TIMES / 2 ? m.lower : m.upper) + ((size_t)min(at_row, m.last) * m.row_bytes + own % QUAD * 16);
         }
-        row = (own < T::ROWS / 2 ? lower : upper) +
-            (size_t)min(at.row + own - (own < T::ROWS / 2 ? 0 : shift), last) * m.row_bytes;
+        row = (own < T::ROWS / 2 ? m.lower : m.upper) +
+            (size_t)min(at.row + own - (own < T::ROWS / 2 ? 0 : shift), m.last) * m.row_bytes;
 #pragma unroll
         for (uint32_t i = 0; i < COLUMN_TIMES; i++) {
-            columns[i] = args.x.q +
-                (min(at.column + own / (2 * QUAD) + i * COLUMN_STEP, last_column) * args.cols + own % (2 * QUAD) * 16);
+            columns[i] = tiles.args.x.q +
+                (tiles.x_row(at, own / (2 * QUAD) + i * COLUMN_STEP) * tiles.args.cols + own % (2 * QUAD) * 16);
         }
 #pragma unroll
         for (uint32_t i = 0; i < META_TIMES; i++) {
-            metas[i] =
-                args.x.meta + (min(at.column + (i * COPIERS + own) / QUAD, last_column) * tiles.groups() + own % QUAD);
+            metas[i] = tiles.args.x.meta + (tiles.x_row(at, (i * COPIERS + own) / QUAD) * tiles.groups() + own % QUAD);
         }
         skip(tiles.rank() * T::PASSES * 16 * QUAD, tiles.rank() * T::PASSES * QUAD),
             row -= tiles.rank() * T::PASSES * 16 * QUAD;
@@ -100,14 +106,17 @@ struct Copier {
 
     template <int TYPE>
     __device__ __forceinline__ void load_factors(uint32_t quad, uint32_t slice_groups, uint32_t groups) {
-        constexpr uint32_t ABOVE = code_bytes(TYPE) + high_bytes(TYPE);
-        const uint8_t *scales = row + (ABOVE * slice_groups + 8 * quad), *shared = row + (ABOVE + 2) * slice_groups;
+        constexpr uint32_t ABOVE = code_bytes(TYPE) + high_bytes(TYPE), OWN = factor_bytes(TYPE),
+                           SHARED = bytes_of_group(TYPE).shared;
+        const uint8_t *scales = row + (ABOVE * slice_groups + OWN * QUAD * quad),
+                      *shared = row + (ABOVE + OWN) * slice_groups;
         if (T::ROWS == COPIERS || own < T::ROWS) {
-            pairs[0] = __ldg(reinterpret_cast<const uint32_t *>(scales));
-            // A short slice of Q8_0 may end before this.
-            if (TYPE != Q8_0 || groups > 2) pairs[1] = __ldg(reinterpret_cast<const uint32_t *>(scales) + 1);
-            if constexpr (TYPE == Q6_K) block = __ldg(reinterpret_cast<const uint16_t *>(shared) + quad / 2);
-            else if constexpr (TYPE != Q8_0) block = __ldg(reinterpret_cast<const uint32_t *>(shared) + quad / 2);
+            scale_words[0] = __ldg(reinterpret_cast<const uint32_t *>(scales));
+            // A short slice may end before this.
+            if (OWN > 1 && (!has_short_slices(TYPE) || groups > 2))
+                scale_words[1] = __ldg(reinterpret_cast<const uint32_t *>(scales) + 1);
+            if constexpr (SHARED == 2) block = __ldg(reinterpret_cast<const uint16_t *>(shared) + quad / 2);
+            else if constexpr (SHARED == 4) block = __ldg(reinterpret_cast<const uint32_t *>(shared) + quad / 2);
         }
         if (own % QUAD >= groups) return;
 #pragma unroll
@@ -121,8 +130,11 @@ struct Copier {
         if (T::ROWS == COPIERS || own < T::ROWS) {
             const uint32_t to = pending + T::ROW_FACTORS_AT + (own / 16 * 16 + own % 8 * 2 + own / 8 % 2) * 8;
 #pragma unroll
-            for (int j = 0; j < (int)QUAD; j++)
-                store_shared(to + j * T::ROW_STRIDE, row_factors<TYPE>(pairs[j / 2] >> j % 2 * 16, block));
+            for (int j = 0; j < (int)QUAD; j++) {
+                constexpr int A_WORD = 4 / factor_bytes(TYPE);
+                store_shared(to + j * T::ROW_STRIDE,
+                    row_factors<TYPE>(scale_words[j / A_WORD] >> j % A_WORD * (32 / A_WORD), block));
+            }
         }
         const uint32_t to = pending + T::COLUMN_FACTORS_AT + own % QUAD * T::COLUMN_STRIDE + own / QUAD * 8;
 #pragma unroll
@@ -143,7 +155,7 @@ struct Copier {
 #pragma unroll
             for (uint32_t i = 0; i < ROW_TIMES; i++) {
                 copy_16<0>(to + i * ROW_STEP * STRIDE, rows[i]);
-                if constexpr (TYPE == Q8_0)
+                if constexpr (code_bytes(TYPE) == 32)
                     copy_16<0>(to + i * ROW_STEP * STRIDE + 16 * QUAD, rows[i] + 16 * slice_groups);
             }
         }
@@ -175,9 +187,10 @@ struct Copier {
                         start_codes<TYPE>(ring.stage, quad, slice_groups, groups);
                 pending = ring.stage;
                 ring.advance();
-                skip(slice_bytes(TYPE), SLICE_GROUPS);
+                skip(bytes_of_slice(TYPE, SLICE_GROUPS), SLICE_GROUPS);
             }
-            skip(16 * QUAD - (int64_t)slices * slice_bytes(TYPE), (int)QUAD - (int)slices * SLICE_GROUPS),
+            skip(16 * QUAD - (int64_t)slices * bytes_of_slice(TYPE, SLICE_GROUPS),
+                (int)QUAD - (int)slices * SLICE_GROUPS),
                 row -= 16 * QUAD;
         }
         finish<TYPE>();
@@ -185,18 +198,13 @@ struct Copier {
 };
 
 // What copiers do: all stages of the block's tiles.
-template <class T>
-__device__ __forceinline__ void copy_all(const Tiles<T> &tiles, Ring ring) {
-    Copier<T> copier(tiles);
+template <class Tiles>
+__device__ __forceinline__ void copy_all(const Tiles &tiles, Ring ring) {
+    Copier<Tiles> copier(tiles);
     launch_then_await();
-    for (uint32_t work = blockIdx.x / T::SPLIT; work < tiles.works(); work += gridDim.x / T::SPLIT) {
-        const TileCoord corner = tiles.coord_of(work);
+    for (uint32_t work = blockIdx.x / Tiles::T::SPLIT; work < tiles.works(); work += gridDim.x / Tiles::T::SPLIT) {
+        const auto corner = tiles.coord_of(work);
         copier.find(corner);
-        switch (tiles.args.segments[corner.segment].matrix.dtype) {
-            case Q8_0: copier.template copy_tile<Q8_0>(ring); break;
-            case Q4_K: copier.template copy_tile<Q4_K>(ring); break;
-            case Q5_K: copier.template copy_tile<Q5_K>(ring); break;
-            default: copier.template copy_tile<Q6_K>(ring); break;
-        }
+        tiles.by_type(corner, [&](auto type) { copier.template copy_tile<decltype(type)::value>(ring); });
     }
 }

@@ -57,40 +57,14 @@ struct TileCoord {
     uint32_t segment, row, column;
 };
 
-// Bytes of a whole slice.
-__host__ __device__ constexpr uint32_t slice_bytes(uint32_t dtype) {
-    const GroupBytes group = bytes_of_gemm_group(dtype);
-    const uint32_t own = group.codes + group.high + group.scales, shared = dtype == Q8_0 ? 64 : dtype == Q6_K ? 8 : 16;
-    return (own * SLICE_GROUPS + shared + 15) / 16 * 16;
-}
-
-// How a launch is divided into tiles, and these into stages.
-template <class T>
-struct Tiles {
-    const TensorArgs &args;
-    const Shape &shape;
+// How the depth of a tile is divided into stages.
+template <class T_, class Args>
+struct Slices {
+    using T = T_;
+    const Args &args;
 
     // All but the arguments themselves is found anew where it is needed: registers are few.
-    __device__ __forceinline__ uint32_t batch() const { return args.on_outputs ? shape.outputs : shape.rows; }
-    __device__ __forceinline__ uint32_t across() const { return (batch() + T::COLS - 1) / T::COLS; }
     __device__ __forceinline__ static uint32_t rank() { return T::SPLIT == 1 ? 0 : blockIdx.x % T::SPLIT; }
-
-    __device__ __forceinline__ uint32_t works() const {
-        uint32_t units = is_gated() ? (args.segments[0].matrix.rows + T::ROWS / 2 - 1) / (T::ROWS / 2) : 0;
-        for (uint32_t i = 0; !is_gated() && i < args.count; i++) units += units_of(i);
-        return units * across();
-    }
-
-    __device__ __forceinline__ uint32_t stage_bytes() const {
-        uint32_t most = 0;
-        for (uint32_t i = 0; i < args.count; i++) most = max(most, T::ROWS * row_stride(args.segments[i].matrix.dtype));
-        return T::ROWS_AT + most;
-    }
-
-    __device__ __forceinline__ bool is_gated() const { return args.gated.x != nullptr; }
-    __device__ __forceinline__ uint32_t units_of(uint32_t segment) const {
-        return (args.segments[segment].matrix.rows + T::ROWS - 1) / T::ROWS;
-    }
     __device__ __forceinline__ uint32_t quad_of(const Place &at) const { return rank() * T::PASSES + at.pass; }
     __device__ __forceinline__ uint32_t groups() const { return args.cols / 32; }
     // Whether some stage has less than four groups.
@@ -110,6 +84,39 @@ struct Tiles {
         const uint32_t slices = groups() / SLICE_GROUPS, rest = groups() % SLICE_GROUPS;
         return max(1u, slices + (rest > quad_of(at) * QUAD));
     }
+};
+
+// The weight rows of a tile, in two halves: `lower` and `upper` have rows up to `last`.
+struct TileRows {
+    const uint8_t *lower, *upper;
+    uint32_t last, row_bytes;
+};
+
+// How a launch is divided into tiles.
+template <class T>
+struct Tiles : Slices<T, TensorArgs> {
+    using Slices<T, TensorArgs>::args;
+    const Shape &shape;
+
+    __device__ __forceinline__ uint32_t batch() const { return args.on_outputs ? shape.outputs : shape.rows; }
+    __device__ __forceinline__ uint32_t across() const { return (batch() + T::COLS - 1) / T::COLS; }
+
+    __device__ __forceinline__ uint32_t works() const {
+        uint32_t units = is_gated() ? (args.segments[0].matrix.rows + T::ROWS / 2 - 1) / (T::ROWS / 2) : 0;
+        for (uint32_t i = 0; !is_gated() && i < args.count; i++) units += units_of(i);
+        return units * across();
+    }
+
+    __device__ __forceinline__ uint32_t stage_bytes() const {
+        uint32_t most = 0;
+        for (uint32_t i = 0; i < args.count; i++) most = max(most, T::ROWS * row_stride(args.segments[i].matrix.dtype));
+        return T::ROWS_AT + most;
+    }
+
+    __device__ __forceinline__ bool is_gated() const { return args.gated.x != nullptr; }
+    __device__ __forceinline__ uint32_t units_of(uint32_t segment) const {
+        return (args.segments[segment].matrix.rows + T::ROWS - 1) / T::ROWS;
+    }
 
     // A gated tile has as many rows of the second segment.
     __device__ __forceinline__ TileCoord coord_of(uint32_t work) const {
@@ -122,6 +129,20 @@ struct Tiles {
         while (corner.segment + 1 < args.count && unit >= units_of(corner.segment)) unit -= units_of(corner.segment++);
         corner.row = unit * T::ROWS;
         return corner;
+    }
+
+    // Calls `f` with the weight type of a tile.
+    template <typename F>
+    __device__ __forceinline__ void by_type(const TileCoord &at, const F &f) const {
+        by_gemm_type(args.segments[at.segment].matrix.dtype, f);
+    }
+    __device__ __forceinline__ TileRows rows_of(const TileCoord &at) const {
+        const Matrix &m = args.segments[at.segment].matrix;
+        return TileRows{m.data, is_gated() ? args.segments[1].matrix.data : m.data, m.rows - 1, m.row_bytes};
+    }
+    // The row of x of a column of the tile; columns past the last are the last.
+    __device__ __forceinline__ uint32_t x_row(const TileCoord &at, uint32_t column) const {
+        return min(at.column + column, batch() - 1);
     }
 };
 

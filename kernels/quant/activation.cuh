@@ -127,3 +127,9 @@ __device__ __forceinline__ float activate(const Sigmoid &kind, float x) {
 __device__ __forceinline__ float gated(const Sigmoid &kind, float gate, float up) {
     return __fmul_rn(activate(kind, gate), up);
 }
+
+// The same with its operands held within `limit` and one added to the second: activate(min(gate, limit)) * (up + 1).
+__device__ __forceinline__ float clamped_gated(float slope, float limit, float gate, float up) {
+    const float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
+    return __fmul_rn(activate(Sigmoid{slope, 0.0f}, g), __fadd_rn(u, 1.0f));
+}

@@ -10,16 +10,6 @@
 constexpr uint32_t F16_CODES = 64;
 __host__ __device__ constexpr uint32_t f16_planes(uint32_t dtype) { return code_bytes(dtype) / 16; }
 __host__ __device__ constexpr uint32_t f16_high(uint32_t dtype) { return 4 * high_bytes(dtype); }
-// Calls `f` with the type of a segment's weights.
-template <typename F>
-__device__ __forceinline__ void by_gemm_type(uint32_t dtype, const F &f) {
-    switch (dtype) {
-        case Q8_0: return f(Known<Q8_0>());
-        case Q4_K: return f(Known<Q4_K>());
-        case Q5_K: return f(Known<Q5_K>());
-        default: return f(Known<Q6_K>());
-    }
-}
 
 // A number in the low bits of two halves makes them 1024 and that number.
 constexpr uint32_t HALF_1024 = 0x64006400u;

@@ -130,6 +130,16 @@ __device__ __forceinline__ void load_rows(uint32_t (&a)[2][4], uint32_t at, uint
         for (int i = 0; i < 4; i++) a[i / 2][i % 2] = codes[i], a[i / 2][2 + i % 2] = upper[i];
         return;
     }
+    if constexpr (has_levels(TYPE)) {
+        constexpr Levels TABLE = levels_of(TYPE);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t numbers = codes[i] & 0x77777777u, halves = (codes[i] >> 1 & 0x44444444u) | 0x32103210u;
+            a[i / 2][i % 2] = look_up(TABLE, numbers, halves);
+            a[i / 2][2 + i % 2] = look_up(TABLE, numbers >> 16, halves >> 16);
+        }
+        return;
+    }
     const uint32_t lane = threadIdx.x % WARP, t = lane % 4,
                    high = at - (lane - lane / 4) * STRIDE + code_bytes(TYPE) * GROUPS + index * high_bytes(TYPE);
 #pragma unroll
@@ -172,6 +182,9 @@ __device__ __forceinline__ float add_sums(
     if constexpr (has_halves(TYPE)) {
         part = __fmaf_rn(row.scale[1], __int_as_float(high), row.base[1]);
         part = __fmaf_rn(row.scale[0], __fsub_rn(__int_as_float(low), INTEGER_BASE), part);
+    } else if constexpr (TYPE == MXFP4) {
+        // The largest scales times INTEGER_BASE are no finite numbers.
+        part = __fmul_rn(row.scale[0], __fsub_rn(__int_as_float(low), INTEGER_BASE));
     } else {
         part = __fmaf_rn(row.scale[0], __int_as_float(low), row.base[0]);
     }

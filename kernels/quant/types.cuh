@@ -71,6 +71,9 @@ __host__ __device__ constexpr uint32_t bytes_of_slice(uint32_t dtype, uint32_t g
     return ((own.codes + own.high + own.scales + own.floats) * groups + own.shared * groups / 8 + 15) / 16 * 16;
 }
 
+// Whether rows may end within a quad of groups: nothing is shared by 256 columns.
+__host__ __device__ constexpr bool has_short_slices(uint32_t dtype) { return bytes_of_group(dtype).shared == 0; }
+
 // What a code means: value = scale * (code - offset) - min, with a scale for each half of a group, or one for both;
 // minimums likewise, if any.
 __host__ __device__ constexpr int offset_of(uint32_t dtype) {

@@ -44,6 +44,17 @@ __device__ __forceinline__ void by_quantized_type(uint32_t dtype, const F &f) {
     }
 }
 
+// The types that have GEMM kernels of their own.
+template <typename F>
+__device__ __forceinline__ void by_gemm_type(uint32_t dtype, const F &f) {
+    switch (dtype) {
+        case Q8_0: return f(Known<Q8_0>());
+        case Q4_K: return f(Known<Q4_K>());
+        case Q5_K: return f(Known<Q5_K>());
+        default: return f(Known<Q6_K>());
+    }
+}
+
 // Calls `f`, a function of an `auto type`, with the type as `decltype(type)::value`.
 template <typename F>
 __device__ __forceinline__ void by_type(uint32_t dtype, const F &f) {

@@ -67,8 +67,17 @@ args! {
         logits: Address, bias: Address, choice: Address, scale: f32, experts: u32, chosen: u32, groups: u32, kept: u32, score: u32,
         normalizes: u32, pad: u32,
     }
-    /// Pairs of rows and experts in the order of experts, and tiles of at most `width` of one.
-    OrderArgs { choice: Address, order: Address, tiles: Address, count: Address, experts: u32, chosen: u32, width: u32, pad: u32 }
+    /// A norm, the product of its result with a router's matrix, and the choice by that.
+    RouterArgs {
+        x: Address, weight: Address, out: Activation, matrix: Matrix, bias: Address, logits: Address, arrived: Address, eps: f32,
+        width: u32, route: RouteArgs,
+    }
+    /// Pairs of rows and experts in the order of experts, and tiles of at most `widths[1]` of one, with fewer than `wide_rows` rows `widths[0]`.
+    OrderArgs {
+        choice: Address, order: Address, tiles: Address, count: Address, experts: u32, chosen: u32, widths: [u32; 2], wide_rows: u32, pad: u32,
+    }
+    /// Pairs of one expert that are multiplied together, as the kernel that sorts them writes it.
+    ExpertTile { expert: u32, first: u32, count: u32, pad: u32 }
     /// The rows of one projection of all experts.
     ExpertTable { matrix: Matrix, scale: Address, bias: Address, each: u32, first: u32 }
     /// Products of rows with the matrices of their experts; without `order` each pair by itself.
@@ -76,10 +85,16 @@ args! {
         x: Activation, choice: Address, order: Address, tiles: Address, count: Address, table: ExpertTable, out: Address, chosen: u32,
         width: u32, on_pairs: u32, pad: u32,
     }
-    /// The gated unit of two of them; with `clamped` the unit has the slope of the sigmoid and the limit.
+    /// What is made of two of them; clamped, the activation has the slope of the sigmoid and the limit.
+    GatedUnit { activation: Sigmoid, is_clamped: u32, pad: u32 }
+    /// Products on tensor cores, or with `gated` the unit of both tables.
+    ExpertGemmArgs {
+        x: Activation, gated: Activation, order: Address, tiles: Address, count: Address, tables: [ExpertTable; 2], out: Address,
+        unit: GatedUnit, cols: u32, chosen: u32, width: u32, on_pairs: u32,
+    }
+    /// The gated unit of two of them.
     ExpertUnitArgs {
-        x: Activation, out: Activation, choice: Address, gate: ExpertTable, up: ExpertTable, unit: Sigmoid, chosen: u32, width: u32,
-        clamped: u32, pad: u32,
+        x: Activation, out: Activation, choice: Address, gate: ExpertTable, up: ExpertTable, unit: GatedUnit, chosen: u32, width: u32,
     }
     /// The weighted sum of one of them over the experts of a row.
     ExpertSumArgs { x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, pad: u32 }
@@ -126,8 +141,10 @@ pub enum Args {
     Tensor(TensorArgs),
     Matvec(MatvecArgs),
     Route(RouteArgs),
+    Router(RouterArgs),
     Order(OrderArgs),
     Expert(ExpertArgs),
+    ExpertGemm(ExpertGemmArgs),
     ExpertUnit(ExpertUnitArgs),
     ExpertSum(ExpertSumArgs),
     WeightedSum(WeightedSumArgs),
@@ -142,12 +159,14 @@ impl Args {
     pub fn written(&self) -> Option<&Activation> {
         let written = match self {
             Args::Norm(args) => &args.out,
+            Args::Router(args) => &args.out,
             Args::Normalize(args) => &args.out,
             Args::Elementwise(args) => &args.x,
             Args::Tensor(args) => &args.gated,
             Args::Matvec(args) => &args.gated,
             Args::Attention(args) => &args.out,
             Args::WeightedSum(args) => &args.out,
+            Args::ExpertGemm(args) => &args.gated,
             Args::ExpertUnit(args) => &args.out,
             _ => return None,
         };
@@ -166,9 +185,11 @@ impl Args {
             Args::Matmul(args) => std::ptr::from_ref(args).cast(),
             Args::Tensor(args) => std::ptr::from_ref(args).cast(),
             Args::Matvec(args) => std::ptr::from_ref(args).cast(),
+            Args::Router(args) => std::ptr::from_ref(args).cast(),
             Args::Route(args) => std::ptr::from_ref(args).cast(),
             Args::Order(args) => std::ptr::from_ref(args).cast(),
             Args::Expert(args) => std::ptr::from_ref(args).cast(),
+            Args::ExpertGemm(args) => std::ptr::from_ref(args).cast(),
             Args::ExpertUnit(args) => std::ptr::from_ref(args).cast(),
             Args::ExpertSum(args) => std::ptr::from_ref(args).cast(),
             Args::WeightedSum(args) => std::ptr::from_ref(args).cast(),
@@ -194,8 +215,14 @@ mod tests {
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);
-        assert_eq!([size_of::<RouteArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()], [56, 48, 144]);
-        assert_eq!([size_of::<ExpertTable>(), size_of::<WeightedSumArgs>()], [56, 56]);
-        assert_eq!([size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()], [208, 120]);
+        assert_eq!(
+            [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],
+            [56, 168, 56, 144]
+        );
+        assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [56, 16, 56]);
+        assert_eq!(
+            [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
+            [240, 208, 120]
+        );
     }
 }

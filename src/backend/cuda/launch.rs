@@ -23,12 +23,11 @@ pub enum Extent {
         tiles: u32,
         chosen: u32,
     },
-    /// The same for tiles of `width` pairs of one expert, as many as there may be.
+    /// The same for tiles of pairs of one expert, as many as there may be.
     ExpertTiles {
         tiles: u32,
         chosen: u32,
         experts: u32,
-        width: u32,
     },
     /// Blocks that share the splits of a row, where each split has `each` and `resident` of them run at a time.
     SplitShares {
@@ -78,11 +77,6 @@ fn dp4a_width(batch: u32) -> u32 {
     }
 }
 
-/// Most tiles of `width` pairs of one expert that so many pairs make.
-pub fn most_expert_tiles(pairs: u32, experts: u32, width: u32) -> u32 {
-    (pairs + pairs.min(experts) * (width - 1)) / width
-}
-
 impl Extent {
     fn resolve(self, shape: &Shape) -> u32 {
         match self {
@@ -92,8 +86,8 @@ impl Extent {
             Extent::Splits => shape.splits.max(1),
             Extent::Chosen(each) => shape.rows * each,
             Extent::Pairs { tiles, chosen } => tiles * shape.rows * chosen,
-            Extent::ExpertTiles { tiles, chosen, experts, width } => {
-                tiles * most_expert_tiles(shape.rows * chosen, experts, width)
+            Extent::ExpertTiles { tiles, chosen, experts } => {
+                tiles * select::experts::most_tiles(shape.rows, experts, chosen)
             }
             Extent::SplitShares { each, resident } => {
                 // Where rows alone fill the device, a long row still gets blocks enough to end with the others.
@@ -127,6 +121,7 @@ impl Launch {
                 let variant = dp4a_width(rows(args.on_outputs)).ilog2() as usize;
                 Choice { function: Function { variant, ..plain.function }, ..plain }
             }
+            Args::ExpertGemm(args) => select::experts::gemm(args, shape.rows, &self.device),
             Args::Attention(_) => select::attention::choose(self, shape),
             _ => plain,
         }

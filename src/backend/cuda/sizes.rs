@@ -1,21 +1,21 @@
 //! What a session on a GPU reserves: buckets and tiers of its graphs, bytes, and the place of everything in its arena.
 
-use super::args::{Angles, Draw, MOST_ROPES, Row, SampleArgs, Shape, StepArgs};
+use super::args::{Angles, Draw, ExpertTile, MOST_ROPES, Row, SampleArgs, Shape, StepArgs};
 use super::draws;
-use super::launch::most_expert_tiles;
-use super::lower::experts::TILE_PAIRS;
+use super::lower::experts::most_experts;
 use super::lower::uses::Uses;
 use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower};
 use super::memory::Places;
 use super::select::Device;
 use super::select::attention::splits;
+use super::select::experts::TILE_PAIRS;
 use super::weights;
 use crate::backend::{KvType, Limits};
 use crate::error::{Error, Result, collected, filled};
 use crate::kv::{PAGE_TOKENS, Reach, Side, Stores};
+use crate::plan::Program;
 use crate::plan::memory::{Placement, place};
 use crate::plan::op::Rows;
-use crate::plan::{Op, Program};
 
 /// Each tier of context has so many times the splits of the one before.
 const TIER_GROWTH: usize = 8;
@@ -124,11 +124,7 @@ impl Sizes {
 
 /// Refuses passes of more rows than a grid has.
 fn check_rows(program: &Program, rows: usize) -> Result<()> {
-    let chosen = program.ops.iter().filter_map(|op| match *op {
-        Op::Route { choice, .. } => Some(program.chosen(choice)),
-        _ => None,
-    });
-    let chosen = chosen.max().unwrap_or(1);
+    let chosen = most_experts(program).map_or(1, |(chosen, _)| chosen);
     if rows.saturating_mul(chosen) > MOST_GRID_ROWS {
         return Err(Error::Unsupported(format!(
             "passes of {rows} tokens with {chosen} experts each: the cuda kernels take {} tokens at most; lower max_prefill",
@@ -184,18 +180,13 @@ fn forms(program: &Program, rows: usize, fast: bool, places: &mut Places) -> Res
 
 /// Places for the order of the pairs of rows and experts, if the program has any.
 fn order(program: &Program, rows: usize, places: &mut Places) -> OrderPlace {
-    let choices = program.ops.iter().filter_map(|op| match *op {
-        Op::Route { logits, choice, .. } => Some((program.chosen(choice), program.values[logits.0].width)),
-        _ => None,
-    });
-    let Some((chosen, experts)) = choices.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1))) else {
-        return OrderPlace::default();
-    };
+    let Some((chosen, experts)) = most_experts(program) else { return OrderPlace::default() };
     let pairs = rows * chosen;
+    // Of the narrowest ones there are the most.
+    let tiles = pairs / TILE_PAIRS[0] as usize + experts.min(pairs);
     OrderPlace {
         pairs: places.named("order of experts", 4 * pairs),
-        tiles: places
-            .named("tiles of experts", 16 * most_expert_tiles(pairs as u32, experts as u32, TILE_PAIRS) as usize),
+        tiles: places.named("tiles of experts", tiles * size_of::<ExpertTile>()),
         count: places.named("tiles of experts", 4),
     }
 }
@@ -262,6 +253,7 @@ pub fn arrange(
         factors: places.named("factors of norms", rows * 4),
         mixed: places.named("parts of attention", heads.saturating_mul(kv.head_dim * 4)),
         states: places.named("sums of attention", heads.saturating_mul(8)),
+        routed: places.named(COUNTERS, sizes.outputs * 4),
         ended: places.named(COUNTERS, sizes.outputs * kv.heads * 4),
         layers: sizes.layers(program, cache, step.tables, entries)?,
         cache_f32: limits.kv_type == KvType::F32,

@@ -4,24 +4,33 @@
 //! rows multiply pair by pair, with the gated unit or the sum that follows; more are sorted by expert, so that pairs of one share its weights.
 
 use super::elementwise::{Sum, sigmoid};
-use super::lists::Batches;
-use super::{ELEMENTS_A_BLOCK, Extent, Lowering, ONE};
+use super::{ELEMENTS_A_BLOCK, Extent, Lowering, ONE, OrderPlace};
 use crate::backend::cuda::args::{
-    Args, ExpertArgs, ExpertSumArgs, ExpertTable, ExpertUnitArgs, OrderArgs, RouteArgs, Sigmoid, WeightedSumArgs,
+    Args, ExpertArgs, ExpertGemmArgs, ExpertSumArgs, ExpertTable, ExpertUnitArgs, GatedUnit, OrderArgs, RouteArgs,
+    RouterArgs, Sigmoid, WeightedSumArgs,
 };
 use crate::backend::cuda::catalogue::{Function, Kernel};
 use crate::backend::cuda::select::experts::{self, ExpertKernel};
 use crate::plan::op::{Activation, Experts, Routing, Rows, Score};
-use crate::plan::{Op, ValueId, VectorId};
+use crate::plan::{Op, Program, ValueId, VectorId};
 
+/// Experts of a block that also norms the row and makes logits, and the widest row that it takes.
+const ROUTER_EXPERTS: usize = 8;
+const ROUTER_WIDTH: usize = 8192;
 /// Threads of the block that routes a row, of the one that sorts, and of those that multiply.
-const ROUTE_THREADS: usize = 128;
+const ROUTE_THREADS: usize = 256;
 const ORDER_THREADS: usize = 1024;
 const THREADS: usize = 256;
 /// Weight rows of a block of products of any type.
 const TILE_ROWS: u32 = 16;
-/// Pairs of one expert that share its weights.
-pub const TILE_PAIRS: u32 = 8;
+/// The most experts that a row chooses, and the most that it chooses from; none where the program has no experts.
+pub fn most_experts(program: &Program) -> Option<(usize, usize)> {
+    let choices = program.ops.iter().filter_map(|op| match *op {
+        Op::Route { logits, choice, .. } => Some((program.chosen(choice), program.values[logits.0].width)),
+        _ => None,
+    });
+    choices.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
+}
 
 /// A product of rows with the matrices of their experts.
 #[derive(Clone, Copy)]
@@ -37,7 +46,12 @@ struct Product {
 impl Lowering<'_> {
     /// The choice of experts for every row.
     pub fn route(&mut self, logits: ValueId, routing: Routing, choice: ValueId) {
-        let args = RouteArgs {
+        let args = self.route_args(logits, routing, choice);
+        self.push(Kernel::Route.only(), [Extent::Rows, ONE, ONE], ROUTE_THREADS, Args::Route(args), 1);
+    }
+
+    fn route_args(&self, logits: ValueId, routing: Routing, choice: ValueId) -> RouteArgs {
+        RouteArgs {
             logits: self.value(logits),
             bias: self.vector(routing.bias),
             choice: self.value(choice),
@@ -53,15 +67,54 @@ impl Lowering<'_> {
             },
             normalizes: routing.normalizes.into(),
             pad: 0,
+        }
+    }
+
+    /// The next ops in one launch, if they are a norm, a router's product with its result, and the choice by that; false leaves them as they are.
+    pub fn router(&mut self) -> bool {
+        let [
+            Op::Norm { x, norm, out },
+            Op::MatMul { x: read, matrix, bias, out: product },
+            Op::Route { logits, routing, choice },
+            ..,
+        ] = self.program.ops[self.next..]
+        else {
+            return false;
         };
-        self.push(Kernel::Route.only(), [Extent::Rows, ONE, ONE], ROUTE_THREADS, Args::Route(args), 1);
+        let own = self.addresses.matrices[matrix.0];
+        let Some(function) = Kernel::Router.of_types(std::iter::once(own.dtype)) else { return false };
+        let width = self.width(x);
+        let is_row = self.program.values[out.0].rows == Rows::Batch && self.uses.is_deferred(out);
+        let is_router = (read, logits) == (out, product) && self.uses.of_value(product).readers == 1;
+        if !is_row || !is_router || !width.is_multiple_of(32) || width > ROUTER_WIDTH {
+            return false;
+        }
+        let args = RouterArgs {
+            x: self.value(x),
+            weight: self.vector(Some(norm.weight)),
+            out: self.activation(out),
+            matrix: own,
+            bias: self.vector(bias),
+            logits: self.value(logits),
+            arrived: self.addresses.routed,
+            eps: norm.eps,
+            width: width as u32,
+            route: self.route_args(logits, routing, choice),
+        };
+        let blocks = Extent::Fixed(own.rows.div_ceil(ROUTER_EXPERTS as u32));
+        self.push(function, [blocks, Extent::Rows, ONE], ROUTE_THREADS, Args::Router(args), 3);
+        self.launches.last_mut().expect("just added").shared_bytes = 4 * own.rows.max(width as u32);
+        true
     }
 
     /// The next op, a product of rows with the matrices of their experts, with what its launch does of those behind it.
     pub fn expert_product(&mut self) {
         let Some(product) = self.product_at(self.next) else { unreachable!("only products of experts come here") };
-        let by_pairs = self.batches != Batches::Prompts;
-        if by_pairs && (self.expert_unit(product) || self.expert_sum(product)) {
+        let is_done = match self.batches.by_pairs() {
+            true => self.expert_unit(product) || self.expert_sum(product),
+            false => self.expert_gemm(product),
+        };
+        if is_done {
             return;
         }
         let chosen = self.program.chosen(product.choice) as u32;
@@ -72,18 +125,17 @@ impl Lowering<'_> {
             out: self.value(product.out),
             chosen,
             width: self.width(product.out) as u32,
-            on_pairs: matches!(self.program.values[product.x.0].rows, Rows::Chosen(_)).into(),
+            on_pairs: self.is_on_pairs(product).into(),
             ..ExpertArgs::default()
         };
         let tiles = args.width.div_ceil(TILE_ROWS);
-        let (variant, blocks) = if by_pairs {
+        let (variant, blocks) = if self.batches.by_pairs() {
             (0, Extent::Pairs { tiles, chosen })
         } else {
             let experts = args.table.matrix.rows / args.table.each;
-            self.order(product.choice, experts);
-            let place = self.addresses.order;
+            let place = self.order(product);
             (args.order, args.tiles, args.count) = (place.pairs, place.tiles, place.count);
-            (1, Extent::ExpertTiles { tiles, chosen, experts, width: TILE_PAIRS })
+            (1, Extent::ExpertTiles { tiles, chosen, experts })
         };
         let function = Function { kernel: Kernel::ExpertDp4a, variant };
         self.push(function, [blocks, ONE, ONE], THREADS, Args::Expert(args), 1);
@@ -110,21 +162,28 @@ impl Lowering<'_> {
         }
     }
 
-    /// The gated unit of this product and the next; false leaves them as they are.
-    fn expert_unit(&mut self, gate: Product) -> bool {
-        let Some(up) = self.product_at(self.next + 1) else { return false };
-        let Some(&Op::Gate { kind, gate: first, up: second }) = self.program.ops.get(self.next + 2) else {
-            return false;
-        };
+    /// Whether the input of a product has a row for each pair.
+    fn is_on_pairs(&self, product: Product) -> bool {
+        matches!(self.program.values[product.x.0].rows, Rows::Chosen(_))
+    }
+
+    /// The second product, if the next op and the one behind it make a gated unit with this one; and the unit.
+    fn gated_with(&self, gate: Product) -> Option<(Product, GatedUnit)> {
+        let up = self.product_at(self.next + 1)?;
+        let &Op::Gate { kind, gate: first, up: second } = self.program.ops.get(self.next + 2)? else { return None };
         let is_unit = (first, second) == (gate.out, up.out) && (gate.x, gate.choice) == (up.x, up.choice);
-        let is_batch = self.program.values[gate.x.0].rows == Rows::Batch;
         let unit = match kind {
-            Activation::ClampedSilu { limit, slope } => Some(Sigmoid { linear: slope, cubic: limit }),
-            kind => sigmoid(kind),
+            Activation::ClampedSilu { limit, slope } => {
+                GatedUnit { activation: Sigmoid { linear: slope, cubic: limit }, is_clamped: 1, pad: 0 }
+            }
+            kind => GatedUnit { activation: sigmoid(kind)?, ..GatedUnit::default() },
         };
-        let (Some(unit), true) = (unit, is_unit && is_batch && self.uses.of_value(up.out).readers == 1) else {
-            return false;
-        };
+        (is_unit && self.uses.of_value(up.out).readers == 1).then_some((up, unit))
+    }
+
+    /// The gated unit of this product and the next, pair by pair; false leaves them as they are.
+    fn expert_unit(&mut self, gate: Product) -> bool {
+        let Some((up, unit)) = self.gated_with(gate).filter(|_| !self.is_on_pairs(gate)) else { return false };
         let (width, chosen) = (self.width(gate.out) as u32, self.program.chosen(gate.choice) as u32);
         let mut args = ExpertUnitArgs {
             x: self.input(gate.x),
@@ -134,7 +193,6 @@ impl Lowering<'_> {
             unit,
             chosen,
             width,
-            clamped: matches!(kind, Activation::ClampedSilu { .. }).into(),
             ..ExpertUnitArgs::default()
         };
         let Some(kernel) = experts::unit(&args.gate, &args.up, width, &self.addresses.device) else { return false };
@@ -144,11 +202,44 @@ impl Lowering<'_> {
         true
     }
 
+    /// This product on tensor cores, or its gated unit with the next; false leaves them as they are.
+    fn expert_gemm(&mut self, product: Product) -> bool {
+        let mut args = ExpertGemmArgs {
+            x: self.input(product.x),
+            tables: [self.table(product), ExpertTable::default()],
+            cols: self.width(product.x) as u32,
+            chosen: self.program.chosen(product.choice) as u32,
+            width: self.width(product.out) as u32,
+            on_pairs: self.is_on_pairs(product).into(),
+            ..ExpertGemmArgs::default()
+        };
+        if !experts::has_gemm(&args) {
+            return false;
+        }
+        let mut covered = 1;
+        match self.gated_with(product) {
+            Some((up, unit)) if experts::is_unit(&args, &self.table(up)) => {
+                (args.tables[1], args.unit, args.gated, covered) =
+                    (self.table(up), unit, self.activation(product.out), 3);
+            }
+            _ => args.out = self.value(product.out),
+        }
+        let place = self.order(product);
+        (args.order, args.tiles, args.count) = (place.pairs, place.tiles, place.count);
+        self.push(
+            Function { kernel: Kernel::ExpertGemm, variant: 0 },
+            [ONE; 3],
+            THREADS,
+            Args::ExpertGemm(args),
+            covered,
+        );
+        true
+    }
+
     /// This product with the sum over a row's experts behind it, and its addition to another value; false leaves them as they are.
     fn expert_sum(&mut self, product: Product) -> bool {
         let is_sum = |op: &Op| matches!(op, Op::WeightedSum { x, .. } if *x == product.out);
-        let on_pairs = matches!(self.program.values[product.x.0].rows, Rows::Chosen(_));
-        if !on_pairs || self.uses.of_value(product.out).readers != 1 {
+        if !self.is_on_pairs(product) || self.uses.of_value(product.out).readers != 1 {
             return false;
         }
         let Some(&Op::WeightedSum { out, choice, .. }) = self.program.ops.get(self.next + 1).filter(|op| is_sum(op))
@@ -180,23 +271,27 @@ impl Lowering<'_> {
         self.launches.last_mut().expect("just added").shared_bytes = kernel.shared_bytes;
     }
 
-    /// Puts the pairs of `choice` into the order of their experts, unless they are.
-    fn order(&mut self, choice: ValueId, experts: u32) {
+    /// Where the pairs of a product's choice stand in the order of their experts: sorts them, unless they are.
+    fn order(&mut self, product: Product) -> OrderPlace {
+        let (place, choice) = (self.addresses.order, product.choice);
         if self.ordered.replace(choice) == Some(choice) {
-            return;
+            return place;
         }
-        let place = self.addresses.order;
+        let experts = (self.program.matrices[product.experts.matrix.0].rows / product.experts.each) as u32;
+        let chosen = self.program.chosen(choice) as u32;
         let args = OrderArgs {
             choice: self.value(choice),
             order: place.pairs,
             tiles: place.tiles,
             count: place.count,
             experts,
-            chosen: self.program.chosen(choice) as u32,
-            width: TILE_PAIRS,
+            chosen,
+            widths: experts::TILE_PAIRS,
+            wide_rows: experts::wide_rows(experts, chosen),
             pad: 0,
         };
         self.push(Kernel::ExpertOrder.only(), [ONE; 3], ORDER_THREADS, Args::Order(args), 0);
+        place
     }
 
     /// The sum of the rows of a row's experts.

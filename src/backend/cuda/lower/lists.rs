@@ -21,6 +21,10 @@ pub struct Lists {
     pub narrow: Vec<Launch>,
     /// For all other steps.
     pub batch: Vec<Launch>,
+    /// For those of [`Self::sorted_rows`] rows and more, in which experts share their weights among pairs.
+    pub sorted: Vec<Launch>,
+    /// See [`Self::sorted`]; more than any step has where there are no experts.
+    pub sorted_rows: u32,
     /// For prompts.
     pub prompt: Vec<Launch>,
 }
@@ -34,23 +38,38 @@ impl Lists {
             Shape { rows: 2, outputs: 2, .. } => &self.two,
             Shape { rows: FEW_ROWS, outputs: FEW_ROWS, .. } => &self.four,
             Shape { rows: 0..=NARROW_ROWS, .. } => &self.narrow,
+            Shape { rows, .. } if *rows >= self.sorted_rows => &self.sorted,
             _ => &self.batch,
         }
     }
 
     /// All lists, from that of a single row on.
-    pub fn all_mut(&mut self) -> [&mut Vec<Launch>; 6] {
-        [&mut self.single, &mut self.two, &mut self.four, &mut self.narrow, &mut self.batch, &mut self.prompt]
+    pub fn all_mut(&mut self) -> [&mut Vec<Launch>; 7] {
+        let Lists { single, two, four, narrow, batch, sorted, prompt, .. } = self;
+        [single, two, four, narrow, batch, sorted, prompt]
     }
 }
 
-/// What a list is for: steps of so many rows, of more or of many, or prompts.
+/// What a list is for: steps of so many rows, of more or of many, of so many that experts share their weights, or prompts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Batches {
     Few(u32),
     Narrow,
     Steps,
+    Sorted,
     Prompts,
+}
+
+impl Batches {
+    /// Whether products with experts go pair by pair of a row and an expert.
+    pub fn by_pairs(self) -> bool {
+        !matches!(self, Batches::Sorted | Batches::Prompts)
+    }
+
+    /// Whether a launch that norms rows and chooses their experts is quicker than three: a few rows fill some SMs each.
+    pub fn has_router(self) -> bool {
+        matches!(self, Batches::Few(FEW_ROWS) | Batches::Narrow)
+    }
 }
 
 impl Batches {

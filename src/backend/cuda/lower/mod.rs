@@ -20,7 +20,7 @@ pub mod uses;
 use super::args::*;
 use super::catalogue::{Function, Kernel};
 use super::launch::{Extent, Launch};
-use super::select::Device;
+use super::select::{self, Device};
 use crate::error::{Error, Result, filled, reserve};
 use crate::plan::memory::Placement;
 use crate::plan::op::{Norm, Rows};
@@ -50,6 +50,8 @@ pub struct Addresses {
     pub forms: Vec<FormPlace>,
     pub factors: Address,
     pub mixed: Address,
+    /// Counts of the blocks that have chosen experts for each row of a step.
+    pub routed: Address,
     /// Pairs of rows and experts by experts, tiles of these, and how many.
     pub order: OrderPlace,
     pub states: Address,
@@ -121,12 +123,16 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
         lowering.choose_tokens();
         Ok(lowering.launches)
     };
+    let sorted_rows = experts::most_experts(program)
+        .map(|(chosen, experts)| select::experts::sorted_rows(experts as u32, chosen as u32));
     Ok(Lists {
         single: list(Batches::Few(1))?,
         two: list(Batches::Few(2))?,
         four: list(Batches::Few(FEW_ROWS))?,
         narrow: list(Batches::Narrow)?,
         batch: list(Batches::Steps)?,
+        sorted: sorted_rows.map_or(Ok(Vec::new()), |_| list(Batches::Sorted))?,
+        sorted_rows: sorted_rows.unwrap_or(u32::MAX),
         prompt: list(Batches::Prompts)?,
     })
 }
@@ -153,6 +159,9 @@ impl Lowering<'_> {
         let op = &self.program.ops[self.next];
         if let Op::MatMul { x, .. } | Op::ExpertMatMul { x, .. } = *op {
             self.form(x);
+        }
+        if self.batches.has_router() && self.router() {
+            return Ok(());
         }
         if let Batches::Few(rows) = self.batches
             && self.few_rows(rows)

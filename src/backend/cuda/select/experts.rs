@@ -1,8 +1,10 @@
-//! The kernels of `expert_gemv.cu`, which multiply few rows by the matrices of their experts: whether they take a product, and their blocks.
+//! The kernels that multiply rows by the matrices of their experts, for few rows (`expert_gemv.cu`) and for many (`expert_gemm.cu`): whether they
+//! take a product, and their blocks.
 
-use super::super::args::ExpertTable;
-use super::super::catalogue::{Function, Kernel};
-use super::{Device, SLICE_COLUMNS};
+use super::super::args::{ExpertGemmArgs, ExpertTable};
+use super::super::catalogue::{DeviceType, Function, Kernel};
+use super::gemm_i8_specialized::{ROWS, Tile, row_stride};
+use super::{Choice, Device, SLICE_COLUMNS};
 
 /// Outputs of a block of gated units, and of a warp that sums over experts.
 const UNIT_OUTPUTS: u32 = 32;
@@ -64,4 +66,51 @@ pub fn sum(table: &ExpertTable, chosen: u32, width: u32, device: &Device) -> Opt
         threads: 32 * warps,
         shared_bytes: bytes(warps),
     })
+}
+
+/// Pairs of one expert that a tile has at most: where experts have few, and where they have many.
+pub const TILE_PAIRS: [u32; 2] = [16, 32];
+
+/// The rows of a step from which on sorting its pairs by experts pays: where an expert has two of them.
+pub const fn sorted_rows(experts: u32, chosen: u32) -> u32 {
+    (2 * experts).div_ceil(chosen)
+}
+
+/// The rows from which on experts have many pairs.
+pub const fn wide_rows(experts: u32, chosen: u32) -> u32 {
+    (experts * TILE_PAIRS[0]).div_ceil(chosen)
+}
+
+/// Most pairs of a tile of a batch of so many rows.
+pub const fn tile_pairs(rows: u32, experts: u32, chosen: u32) -> u32 {
+    TILE_PAIRS[(rows >= wide_rows(experts, chosen)) as usize]
+}
+
+/// Most tiles of such a batch.
+pub fn most_tiles(rows: u32, experts: u32, chosen: u32) -> u32 {
+    let (pairs, width) = (rows * chosen, tile_pairs(rows, experts, chosen));
+    (pairs + pairs.min(experts) * (width - 1)) / width
+}
+
+/// Whether tensor cores take the first product.
+pub fn has_gemm(args: &ExpertGemmArgs) -> bool {
+    let dtype = args.tables[0].matrix.dtype;
+    (dtype.has_gemm() || dtype == DeviceType::MXFP4) && args.cols.is_multiple_of(32)
+}
+
+/// Whether they also take the second one in the same launch, for the unit of both.
+pub fn is_unit(args: &ExpertGemmArgs, up: &ExpertTable) -> bool {
+    args.tables[0].matrix.dtype == up.matrix.dtype && args.width.is_multiple_of(UNIT_OUTPUTS)
+}
+
+/// The kernel for products of a batch on tensor cores.
+pub fn gemm(args: &ExpertGemmArgs, rows: u32, device: &Device) -> Choice {
+    let matrix = &args.tables[0].matrix;
+    let experts = matrix.rows / args.tables[0].each;
+    let pairs = tile_pairs(rows, experts, args.chosen);
+    let function = Kernel::ExpertGemm.of_numbers(&[pairs]).expect("a kernel for each width");
+    let tile = Tile::of_experts(function, pairs);
+    let unit_rows = if args.gated.x != 0 { ROWS / 2 } else { ROWS };
+    let works = most_tiles(rows, experts, args.chosen) * args.width.div_ceil(unit_rows);
+    tile.choice(works, row_stride(matrix.dtype), device)
 }

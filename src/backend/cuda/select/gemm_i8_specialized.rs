@@ -6,7 +6,7 @@ use super::super::catalogue::{DeviceType, Function, Kernel};
 use super::{Choice, Device, SLICE_COLUMNS, gemm_i8, odd_stride};
 
 /// A kernel: the tile of a block, or of the blocks of a cluster.
-struct Tile {
+pub struct Tile {
     function: Function,
     columns: u32,
     /// Blocks that share a tile.
@@ -24,7 +24,7 @@ struct Tile {
 /// Rows of activations from which on these kernels are asked.
 const LEAST_ROWS: u32 = 17;
 /// Weight rows of a tile.
-const ROWS: u32 = 128;
+pub const ROWS: u32 = 128;
 /// Groups of a stage, and stages of a slice.
 const QUAD: u32 = 4;
 const QUADS: u32 = 8;
@@ -38,14 +38,17 @@ pub fn choose(args: &TensorArgs, rows: u32, device: &Device) -> Option<Choice> {
     if rows < LEAST_ROWS {
         return None;
     }
-    let fits = |tile: &Tile| tile.stages(args, device) >= LEAST_STAGES;
+    let fits = |tile: &Tile| tile.stages(stride_of(args), device) >= LEAST_STAGES;
     let tile = tiles().filter(fits).min_by_key(|tile| tile.time(args, rows, device))?;
     if tile.time(args, rows, device) >= gemm_i8::time(args, rows, device) {
         return None;
     }
-    let blocks = tile.count(args, rows).min(tile.at_once(device)) * tile.split;
-    let shared = tile.sum_bytes() + tile.stages(args, device).min(MOST_STAGES) * tile.stage_bytes(args);
-    Some(Choice::of_products(tile.function, blocks, tile.threads, shared))
+    Some(tile.choice(tile.count(args, rows), stride_of(args), device))
+}
+
+/// The most bytes from a row to the next in a stage.
+fn stride_of(args: &TensorArgs) -> u32 {
+    args.most(row_stride)
 }
 
 fn tiles() -> impl Iterator<Item = Tile> {
@@ -63,6 +66,11 @@ fn tiles() -> impl Iterator<Item = Tile> {
 }
 
 impl Tile {
+    /// The tile of a kernel of `expert_gemm.cu`, which is not compared with others.
+    pub fn of_experts(function: Function, columns: u32) -> Tile {
+        Tile { function, columns, split: 1, at_once: 264, blocks: 2, threads: 256, stage: 0, tile: 0 }
+    }
+
     /// Tiles that the device runs at once.
     fn at_once(&self, device: &Device) -> u32 {
         (device.sms * self.at_once / 132).max(1)
@@ -74,15 +82,21 @@ impl Tile {
         16 + waiting.max(4 * self.columns * (ROWS + 4))
     }
 
-    /// Barriers, codes of the batch's rows, factors of both, codes of the weights.
-    fn stage_bytes(&self, args: &TensorArgs) -> u32 {
+    /// Barriers, codes of the batch's rows, factors of both, codes of the weights, whose rows are `stride` bytes apart.
+    fn stage_bytes(&self, stride: u32) -> u32 {
         let factors = QUAD * (8 * ROWS + 8 * self.columns + 32);
-        16 + self.columns * (32 * QUAD + 16) + factors + ROWS * args.most(|dtype| odd_stride(code_bytes(dtype)))
+        16 + self.columns * (32 * QUAD + 16) + factors + ROWS * stride
     }
 
-    fn stages(&self, args: &TensorArgs, device: &Device) -> u32 {
+    fn stages(&self, stride: u32, device: &Device) -> u32 {
         let room = device.most_shared.min(SHARED / self.blocks);
-        room.saturating_sub(self.sum_bytes()) / self.stage_bytes(args)
+        room.saturating_sub(self.sum_bytes()) / self.stage_bytes(stride)
+    }
+
+    /// The launch of so many tiles.
+    pub fn choice(&self, tiles: u32, stride: u32, device: &Device) -> Choice {
+        let shared = self.sum_bytes() + self.stages(stride, device).min(MOST_STAGES) * self.stage_bytes(stride);
+        Choice::of_products(self.function, tiles.min(self.at_once(device)) * self.split, self.threads, shared)
     }
 
     /// Tiles of a launch.
@@ -101,7 +115,7 @@ impl Tile {
     }
 }
 
-/// Bytes of the codes of a stage's groups of a row.
-fn code_bytes(dtype: DeviceType) -> u32 {
-    QUAD * (dtype.group().codes + dtype.group().high)
+/// Bytes from a row to the next in a stage.
+pub fn row_stride(dtype: DeviceType) -> u32 {
+    odd_stride(QUAD * (dtype.group().codes + dtype.group().high))
 }
