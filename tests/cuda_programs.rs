@@ -44,9 +44,10 @@ impl Builder {
         let mut pick = |all: &[usize]| all[random.bits() as usize % all.len()];
         let (head_dim, kv_heads, group) = (pick(&[16, 48, 64, 80, 128, 256]), pick(&[1, 2]), pick(&[1, 2, 3]));
         let layers = pick(&[1, 2, 3]);
-        let dtypes = match pick(&[0, 1, 2]) {
+        let dtypes = match pick(&[0, 1, 2, 3]) {
             0 => vec![DType::F32],
             1 => vec![DType::Q8_0, DType::Q4_0],
+            2 => vec![DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::MXFP4],
             _ => vec![DType::Q8_0, DType::F16, DType::Q5_1, DType::BF16],
         };
         let program = Program {
@@ -68,6 +69,12 @@ impl Builder {
 
     fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
+    }
+
+    /// One of these widths, or where types have blocks of 256 columns of those.
+    fn one_of(&mut self, widths: &[usize], of_blocks: &[usize]) -> usize {
+        let all = if self.dtypes.contains(&DType::Q4_K) { of_blocks } else { widths };
+        all[self.below(all.len())]
     }
 
     fn value(&mut self, width: usize, rows: Rows) -> ValueId {
@@ -211,7 +218,7 @@ impl Builder {
         let choice = self.value(2 * chosen, Rows::Batch);
         self.program.values[choice.0].kind = Kind::Choices;
         self.push(Op::Route { logits, routing, choice });
-        let width = [32, 96, 256][self.below(3)];
+        let width = self.one_of(&[32, 96, 256], &[256, 512]);
         let gate = self.expert_product(x, choice, count, width);
         if self.chance(30) {
             let kind = self.activation(false);
@@ -303,7 +310,7 @@ impl Builder {
     }
 
     fn build(mut self) -> Program {
-        let hidden_width = [32, 64, 160, 256][self.below(4)];
+        let hidden_width = self.one_of(&[32, 64, 160, 256], &[256, 1280]);
         let table = self.matrix(VOCAB, hidden_width, 1.0);
         let hidden = self.value(hidden_width, Rows::Batch);
         self.push(Op::Embed { table, out: hidden });
@@ -400,18 +407,31 @@ fn adds_to_its_input(launch: &Launch) -> bool {
 
 #[test]
 fn every_op_of_any_program_is_covered_once() {
+    let (mut sorted_types, mut routers) = (Vec::new(), 0);
     for seed in 0..400 {
         let (program, _) = program(seed);
         supported::check(&program).unwrap();
         for lists in [common::launches::lists(&program), common::launches::fast_lists(&program)] {
-            for list in [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.prompt] {
+            let sorted = Some(&lists.sorted).filter(|list| !list.is_empty());
+            let all = [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.prompt];
+            for list in all.into_iter().chain(sorted) {
                 let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
                 covered.sort_unstable();
                 assert_eq!(covered, (0..program.ops.len()).collect::<Vec<usize>>(), "program {seed}");
                 list.iter().for_each(|launch| assert!(!adds_to_its_input(launch), "program {seed}: {launch:?}"));
             }
+            sorted_types.extend(lists.prompt.iter().filter_map(|launch| match &launch.args {
+                Args::ExpertGemm(args) => Some((args.tables[0].matrix.dtype as u32, args.gated.x != 0)),
+                _ => None,
+            }));
+            routers += lists.four.iter().filter(|launch| matches!(launch.args, Args::Router(_))).count();
         }
     }
+    // Each type that tensor cores take, with the gated unit and without.
+    sorted_types.sort_unstable();
+    sorted_types.dedup();
+    assert_eq!(sorted_types.len(), 2 * 5, "{sorted_types:?}");
+    assert!(routers > 0);
 }
 
 /// The worst relative distance of a row of logits.
