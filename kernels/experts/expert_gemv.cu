@@ -33,13 +33,6 @@ constexpr uint32_t SUM_OUTPUTS = 2, SLOTS = SUM_ROWS / SUM_OUTPUTS, MOST_CHOSEN 
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-template <uint32_t TYPE>
-__device__ __forceinline__ void make_level_words(LevelWords &words) {
-    if constexpr (has_levels(TYPE)) {
-        if (threadIdx.x == 0) words = LevelWords{magnitudes_of(TYPE).words[0], magnitudes_of(TYPE).words[2]};
-    }
-}
-
 __device__ __forceinline__ uint32_t units_of(uint32_t cols) { return (cols + QUANT_COLS - 1) / QUANT_COLS; }
 
 // Puts the blocks of `count` rows of `cols` columns where the products read them, whole units for each. Several loads

@@ -231,9 +231,7 @@ __device__ __forceinline__ void gemv_b1(const MatvecArgs &args, const Segment &s
     const bool has_column = !pairs && lane % 4 == 0 && column < end;
     const float bias = has_column && segment.bias != nullptr ? __ldg(segment.bias + column) : 0.0f;
     const float *add = has_column && segment.adds ? segment.out + column : nullptr;
-    if constexpr (has_levels(TYPE)) {
-        if (threadIdx.x == 0) own.level_words = LevelWords{magnitudes_of(TYPE).words[0], magnitudes_of(TYPE).words[2]};
-    }
+    make_level_words<TYPE>(own.level_words);
     uint8_t *units = shared + WARPS * args.stages * args.stage_bytes;
     float residual = 0.0f;
     if (norms) put_normed(args, shared_address(units), space.shares, add, residual);

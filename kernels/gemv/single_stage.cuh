@@ -68,9 +68,7 @@ __device__ __forceinline__ void gemv_single_stage(const MatvecArgs &args, Single
     const float *add = has_column && segment.adds ? segment.out + first + lane : nullptr;
     const float bias = has_column && segment.bias != nullptr ? __ldg(segment.bias + first + lane) : 0.0f;
     float residual = 0.0f;
-    if constexpr (has_levels(TYPE)) {
-        if (threadIdx.x == 0) own.level_words = LevelWords{magnitudes_of(TYPE).words[0], magnitudes_of(TYPE).words[2]};
-    }
+    make_level_words<TYPE>(own.level_words);
     uint8_t *units = shared + WARPS * bytes;
     put_blocks(args, units, add, residual);
     __syncthreads();

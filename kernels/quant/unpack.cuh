@@ -107,6 +107,14 @@ struct LevelWords {
     uint32_t first, third;
 };
 
+// Puts those of a type into shared memory, by the block's first thread.
+template <uint32_t TYPE>
+__device__ __forceinline__ void make_level_words(LevelWords &words) {
+    if constexpr (has_levels(TYPE)) {
+        if (threadIdx.x == 0) words = LevelWords{magnitudes_of(TYPE).words[0], magnitudes_of(TYPE).words[2]};
+    }
+}
+
 // Magnitudes have no top bit, so numbers of the table's other half give zeros: `w` has the levels of the first half,
 // `v` those of the second.
 template <int TYPE>
