@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks that the kernels are written as .clang-format says, or writes them so. Versions of clang-format differ, so the one that
+# Checks that kernels, C and C++ are written as .clang-format says, or writes them so; but for segno.h, which is generated, and tests/abi,
+# which is frozen or generated. Versions of clang-format differ, so the one that
 # packaging/format-requirements.txt names is installed below BUILD from PyPI; where that fails, the check is skipped (skip.sh).
 #
 # usage: tests/format.sh BUILD [--write]
@@ -15,9 +16,10 @@ if [ ! -x "$tool" ]; then
         --requirement $sums >&2 || true
 fi
 if [ ! -x "$tool" ]; then
-    tests/skip.sh tool "formatting of kernels: clang-format cannot be installed from PyPI"
+    tests/skip.sh tool "formatting of kernels, C and C++: clang-format cannot be installed from PyPI"
     exit 0
 fi
 how=(--dry-run -Werror)
 [ "${2:-}" != --write ] || how=(-i)
-find kernels -name '*.cu' -o -name '*.cuh' | sort | xargs "$tool" --style=file "${how[@]}"
+find kernels examples bindings/cpp tests/capi tests/cpp tests/cuda tests/windows -name '*.cu' -o -name '*.cuh' -o -name '*.c' -o -name '*.h' \
+    -o -name '*.cpp' -o -name '*.hpp' | sort | xargs "$tool" --style=file "${how[@]}"

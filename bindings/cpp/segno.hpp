@@ -1,12 +1,13 @@
 /*
  * Segno for C++17, header-only: the objects of segno.h as move-only classes that free themselves.
  *
- * Every call that can fail comes twice. The plain name throws segno::error; the name with `try_` in front returns a segno::result, which holds
- * the value or the segno::failure, and throws nothing but what memory allocation throws. Under -fno-exceptions, or when
- * SEGNO_NO_EXCEPTIONS is defined (in every file of a program or in none), only the second form exists.
+ * Every call that can fail comes twice. The plain name throws segno::error; the name with `try_` in front returns a
+ * segno::result, which holds the value or the segno::failure, and throws nothing but what memory allocation throws.
+ * Under -fno-exceptions, or when SEGNO_NO_EXCEPTIONS is defined (in every file of a program or in none), only the
+ * second form exists.
  *
- * Objects may be destroyed in any order. Threads: as segno.h says. What is called on a sequence, a batch or a generation is a call on the
- * session, but for `stats` and `length`, which run beside others.
+ * Objects may be destroyed in any order. Threads: as segno.h says. What is called on a sequence, a batch or a
+ * generation is a call on the session, but for `stats` and `length`, which run beside others.
  */
 #ifndef SEGNO_HPP
 #define SEGNO_HPP
@@ -75,7 +76,8 @@ private:
 #endif
 
 /// A value, or why there is none.
-template <class T> class [[nodiscard]] result {
+template <class T>
+class [[nodiscard]] result {
 public:
     result(T value) : value_(std::move(value)) {}
     result(failure f) : failure_(std::move(f)) {}
@@ -87,10 +89,8 @@ public:
     failure error() && { return std::move(failure_); }
 #if SEGNO_EXCEPTIONS
     /// Moves the value out; throws segno::error when there is none.
-    T value() &&
-    {
-        if (!value_)
-            throw segno::error(failure_);
+    T value() && {
+        if (!value_) throw segno::error(failure_);
         return std::move(*value_);
     }
 #endif
@@ -124,15 +124,17 @@ struct step {
     bool pending() const { return status == SEGNO_PENDING; }
 };
 
-/// Options of a context: the fields of segno_ctx_opts with their defaults. `on_log`, when set, takes the place of the fields `log` and
-/// `log_user`, lives as long as anything made from the context, and is called from any thread, one call at a time.
+/// Options of a context: the fields of segno_ctx_opts with their defaults. `on_log`, when set, takes the place of the
+/// fields `log` and `log_user`, lives as long as anything made from the context, and is called from any thread, one
+/// call at a time.
 struct context_options : segno_ctx_opts {
     context_options() { segno_ctx_opts_init(this, sizeof(segno_ctx_opts)); }
     std::function<void(std::int32_t level, std::string_view line)> on_log;
 };
 
-/// Options of a model. `on_progress`, when set, takes the place of the fields `progress` and `progress_user`: it hears from 0 to 1 how far
-/// the load has come, on the loading thread, and returns whether to go on. What it throws leaves the call that loads.
+/// Options of a model. `on_progress`, when set, takes the place of the fields `progress` and `progress_user`: it hears
+/// from 0 to 1 how far the load has come, on the loading thread, and returns whether to go on. What it throws leaves
+/// the call that loads.
 struct model_options : segno_model_opts {
     model_options() { segno_model_opts_init(this, sizeof(segno_model_opts)); }
     std::function<bool(float done)> on_progress;
@@ -149,7 +151,8 @@ struct session_options : segno_session_opts {
     session_options() { segno_session_opts_init(this, sizeof(segno_session_opts)); }
 };
 
-/// Options of a sampler: the fields of segno_sampler_opts with their defaults. Its arrays need to live during the call only.
+/// Options of a sampler: the fields of segno_sampler_opts with their defaults. Its arrays need to live during the call
+/// only.
 struct sampler_options : segno_sampler_opts {
     sampler_options() { segno_sampler_opts_init(this, sizeof(segno_sampler_opts)); }
 };
@@ -160,7 +163,8 @@ struct text_options {
     std::vector<std::string> stops;
 };
 
-/// One turn of a conversation, as every chat service takes it. `render_chat_json` takes turns with parts and tool calls.
+/// One turn of a conversation, as every chat service takes it. `render_chat_json` takes turns with parts and tool
+/// calls.
 struct message {
     std::string role;
     std::string content;
@@ -168,11 +172,11 @@ struct message {
 
 /// Options of a rendered conversation.
 struct chat_options {
-    std::uint32_t flags = 0;   ///< SEGNO_CHAT_...
-    std::string template_text; ///< In place of the model's own; empty: the model's.
-    std::string tools_json;    ///< A JSON array of tools; empty: none.
-    std::string vars_json;     ///< A JSON object of further variables of the template; empty: none.
-    std::int64_t now = 0;      ///< The time that the template sees, in Unix seconds; 0: the clock.
+    std::uint32_t flags = 0;    ///< SEGNO_CHAT_...
+    std::string template_text;  ///< In place of the model's own; empty: the model's.
+    std::string tools_json;     ///< A JSON array of tools; empty: none.
+    std::string vars_json;      ///< A JSON object of further variables of the template; empty: none.
+    std::int64_t now = 0;       ///< The time that the template sees, in Unix seconds; 0: the clock.
 };
 
 namespace detail {
@@ -187,44 +191,40 @@ struct release {
 };
 
 /// Makes a call that ends in `segno_error **`; a negative status is a failure, any other the value.
-template <class F> result<segno_status> call(F &&function)
-{
+template <class F>
+result<segno_status> call(F &&function) {
     segno_error *err = nullptr;
     const segno_status status = function(&err);
-    if (SEGNO_FAILED(status))
-        return failure(status, err);
+    if (SEGNO_FAILED(status)) return failure(status, err);
     return status;
 }
 
 /// The same where an outcome other than SEGNO_OK leaves nothing to return.
-template <class F> std::optional<failure> fails(F &&function)
-{
+template <class F>
+std::optional<failure> fails(F &&function) {
     segno_error *err = nullptr;
     const segno_status status = function(&err);
-    if (status == SEGNO_OK)
-        return std::nullopt;
+    if (status == SEGNO_OK) return std::nullopt;
     return failure(status, err);
 }
 
 /// Makes a call that writes one value. The function takes a pointer to it and an error.
-template <class T, class F> result<T> read(F &&function)
-{
+template <class T, class F>
+result<T> read(F &&function) {
     T out{};
-    if (auto f = fails([&](segno_error **err) { return function(&out, err); }))
-        return std::move(*f);
+    if (auto f = fails([&](segno_error **err) { return function(&out, err); })) return std::move(*f);
     return out;
 }
 
-/// Makes a call that fills a buffer: asks for the size, then fetches. The function takes a pointer, a capacity, a size and an error.
-template <class C, class F> result<C> fetch(F &&function)
-{
+/// Makes a call that fills a buffer: asks for the size, then fetches. The function takes a pointer, a capacity, a size
+/// and an error.
+template <class C, class F>
+result<C> fetch(F &&function) {
     C out;
     std::size_t size = 0;
-    if (auto f = fails([&](segno_error **err) { return function(nullptr, 0, &size, err); }))
-        return std::move(*f);
+    if (auto f = fails([&](segno_error **err) { return function(nullptr, 0, &size, err); })) return std::move(*f);
     out.resize(size);
-    if (size == 0)
-        return out;
+    if (size == 0) return out;
     if (auto f = fails([&](segno_error **err) { return function(out.data(), out.size(), &size, err); }))
         return std::move(*f);
     out.resize(size);
@@ -232,23 +232,19 @@ template <class C, class F> result<C> fetch(F &&function)
 }
 
 /// Appends text as a JSON string.
-inline void quote(std::string &json, std::string_view text)
-{
+inline void quote(std::string &json, std::string_view text) {
     constexpr char digits[] = "0123456789abcdef";
     json += '"';
     for (const char c : text) {
         const auto byte = static_cast<unsigned char>(c);
-        if (byte < 32 || c == '"' || c == '\\')
-            json.append("\\u00").append({digits[byte >> 4], digits[byte & 15]});
-        else
-            json += c;
+        if (byte < 32 || c == '"' || c == '\\') json.append("\\u00").append({digits[byte >> 4], digits[byte & 15]});
+        else json += c;
     }
     json += '"';
 }
 
 /// A host's log function must not unwind into the library.
-inline void forward_log(void *user, std::int32_t level, const char *line) noexcept
-{
+inline void forward_log(void *user, std::int32_t level, const char *line) noexcept {
     (*static_cast<const log_sink *>(user))(level, line);
 }
 
@@ -259,8 +255,7 @@ struct progress {
     std::exception_ptr thrown = nullptr;
 #endif
 
-    static std::int32_t forward(void *user, float done) noexcept
-    {
+    static std::int32_t forward(void *user, float done) noexcept {
         auto *self = static_cast<progress *>(user);
 #if SEGNO_EXCEPTIONS
         try {
@@ -275,7 +270,7 @@ struct progress {
     }
 };
 
-} // namespace detail
+}  // namespace detail
 
 class model;
 class sequence;
@@ -284,8 +279,7 @@ class text;
 /// One device with its worker threads.
 class context {
 public:
-    static result<context> try_create(const context_options &options = {})
-    {
+    static result<context> try_create(const context_options &options = {}) {
         segno_ctx_opts opts = options;
         context made;
         if (options.on_log) {
@@ -294,7 +288,8 @@ public:
             opts.log_user = const_cast<detail::log_sink *>(made.log_.get());
         }
         segno_ctx *ctx = nullptr;
-        if (auto f = detail::fails([&](segno_error **e) { return segno_ctx_create(SEGNO_ABI_VERSION, &opts, &ctx, e); }))
+        if (auto f =
+                detail::fails([&](segno_error **e) { return segno_ctx_create(SEGNO_ABI_VERSION, &opts, &ctx, e); }))
             return std::move(*f);
         made.handle_.reset(ctx);
         return made;
@@ -315,33 +310,31 @@ private:
 class model {
 public:
     /// Loads a GGUF file. A load that `on_progress` ends fails with SEGNO_CANCELLED.
-    static result<model> try_load(const context &ctx, const std::string &path, const model_options &options = {})
-    {
+    static result<model> try_load(const context &ctx, const std::string &path, const model_options &options = {}) {
         return make(ctx, options, [&](const segno_model_opts *opts, segno_model **out, segno_error **err) {
             return segno_model_load(ctx.get(), path.c_str(), opts, out, err);
         });
     }
     /// Loads the bytes of a GGUF file, which may be freed afterwards.
-    static result<model> try_load_buffer(const context &ctx, const void *data, std::size_t len, const model_options &options = {})
-    {
+    static result<model> try_load_buffer(
+        const context &ctx, const void *data, std::size_t len, const model_options &options = {}) {
         return make(ctx, options, [&](const segno_model_opts *opts, segno_model **out, segno_error **err) {
             return segno_model_load_buffer(ctx.get(), data, len, opts, out, err);
         });
     }
-    result<segno_model_info> try_info() const
-    {
-        return detail::read<segno_model_info>([&](auto *out, auto **err) { return segno_model_info_get(get(), out, sizeof *out, err); });
+    result<segno_model_info> try_info() const {
+        return detail::read<segno_model_info>(
+            [&](auto *out, auto **err) { return segno_model_info_get(get(), out, sizeof *out, err); });
     }
     /// One entry of the metadata as text; an absent key is SEGNO_E_NOT_FOUND.
-    result<std::string> try_meta(const std::string &key) const
-    {
+    result<std::string> try_meta(const std::string &key) const {
         return detail::fetch<std::string>([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
             return segno_model_meta(get(), key.c_str(), buf, cap, len, err);
         });
     }
-    /// Writes one GGUF file, which takes the place of another once it is whole. What `on_progress` ends fails with SEGNO_CANCELLED.
-    result<segno_status> try_save(const std::string &path, const save_options &options = {}) const
-    {
+    /// Writes one GGUF file, which takes the place of another once it is whole. What `on_progress` ends fails with
+    /// SEGNO_CANCELLED.
+    result<segno_status> try_save(const std::string &path, const save_options &options = {}) const {
         segno_save_opts opts = options;
         detail::progress progress{options.on_progress};
         if (options.on_progress) {
@@ -350,30 +343,28 @@ public:
         }
         auto f = detail::fails([&](segno_error **err) { return segno_model_save(get(), path.c_str(), &opts, err); });
 #if SEGNO_EXCEPTIONS
-        if (progress.thrown)
-            std::rethrow_exception(progress.thrown);
+        if (progress.thrown) std::rethrow_exception(progress.thrown);
 #endif
-        if (f)
-            return std::move(*f);
+        if (f) return std::move(*f);
         return segno_status{SEGNO_OK};
     }
     /// Text to tokens; `flags` are SEGNO_TOKENIZE_...
-    result<std::vector<token>> try_tokenize(std::string_view text, std::uint32_t flags = SEGNO_TOKENIZE_ADD_SPECIAL) const
-    {
-        return detail::fetch<std::vector<token>>([&](token *buf, std::size_t cap, std::size_t *count, segno_error **err) {
-            return segno_tokenize(get(), text.data(), text.size(), flags, buf, cap, count, err);
-        });
+    result<std::vector<token>> try_tokenize(
+        std::string_view text, std::uint32_t flags = SEGNO_TOKENIZE_ADD_SPECIAL) const {
+        return detail::fetch<std::vector<token>>(
+            [&](token *buf, std::size_t cap, std::size_t *count, segno_error **err) {
+                return segno_tokenize(get(), text.data(), text.size(), flags, buf, cap, count, err);
+            });
     }
     /// Tokens to text; `flags` are SEGNO_DETOKENIZE_...
-    result<std::string> try_detokenize(token_view tokens, std::uint32_t flags = 0) const
-    {
+    result<std::string> try_detokenize(token_view tokens, std::uint32_t flags = 0) const {
         return detail::fetch<std::string>([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
             return segno_detokenize(get(), tokens.data(), tokens.size(), flags, buf, cap, len, err);
         });
     }
-    /// A conversation as the model's chat template renders it. Tokenize the result with SEGNO_TOKENIZE_PARSE_SPECIAL alone.
-    result<std::string> try_render_chat(const std::vector<message> &messages, const chat_options &options = {}) const
-    {
+    /// A conversation as the model's chat template renders it. Tokenize the result with SEGNO_TOKENIZE_PARSE_SPECIAL
+    /// alone.
+    result<std::string> try_render_chat(const std::vector<message> &messages, const chat_options &options = {}) const {
         std::string json = "[";
         for (const message &m : messages) {
             json += json.size() > 1 ? ",{\"role\":" : "{\"role\":";
@@ -385,8 +376,7 @@ public:
         return try_render_chat_json(json + "]", options);
     }
     /// The same with messages that are a JSON array already.
-    result<std::string> try_render_chat_json(std::string_view messages, const chat_options &options = {}) const
-    {
+    result<std::string> try_render_chat_json(std::string_view messages, const chat_options &options = {}) const {
         segno_chat_opts opts;
         segno_chat_opts_init(&opts, sizeof opts);
         const auto set = [](const std::string &text, const char *&data, std::size_t &len) {
@@ -403,28 +393,27 @@ public:
         });
     }
 #if SEGNO_EXCEPTIONS
-    static model load(const context &ctx, const std::string &path, const model_options &options = {})
-    {
+    static model load(const context &ctx, const std::string &path, const model_options &options = {}) {
         return try_load(ctx, path, options).value();
     }
-    static model load_buffer(const context &ctx, const void *data, std::size_t len, const model_options &options = {})
-    {
+    static model load_buffer(const context &ctx, const void *data, std::size_t len, const model_options &options = {}) {
         return try_load_buffer(ctx, data, len, options).value();
     }
     segno_model_info info() const { return try_info().value(); }
     std::string meta(const std::string &key) const { return try_meta(key).value(); }
-    void save(const std::string &path, const save_options &options = {}) const { (void)try_save(path, options).value(); }
-    std::vector<token> tokenize(std::string_view text, std::uint32_t flags = SEGNO_TOKENIZE_ADD_SPECIAL) const
-    {
+    void save(const std::string &path, const save_options &options = {}) const {
+        (void)try_save(path, options).value();
+    }
+    std::vector<token> tokenize(std::string_view text, std::uint32_t flags = SEGNO_TOKENIZE_ADD_SPECIAL) const {
         return try_tokenize(text, flags).value();
     }
-    std::string detokenize(token_view tokens, std::uint32_t flags = 0) const { return try_detokenize(tokens, flags).value(); }
-    std::string render_chat(const std::vector<message> &messages, const chat_options &options = {}) const
-    {
+    std::string detokenize(token_view tokens, std::uint32_t flags = 0) const {
+        return try_detokenize(tokens, flags).value();
+    }
+    std::string render_chat(const std::vector<message> &messages, const chat_options &options = {}) const {
         return try_render_chat(messages, options).value();
     }
-    std::string render_chat_json(std::string_view messages, const chat_options &options = {}) const
-    {
+    std::string render_chat_json(std::string_view messages, const chat_options &options = {}) const {
         return try_render_chat_json(messages, options).value();
     }
 #endif
@@ -434,8 +423,8 @@ private:
     friend class session;
     model() = default;
 
-    template <class F> static result<model> make(const context &ctx, const model_options &options, F &&load)
-    {
+    template <class F>
+    static result<model> make(const context &ctx, const model_options &options, F &&load) {
         segno_model_opts opts = options;
         detail::progress progress{options.on_progress};
         if (options.on_progress) {
@@ -448,11 +437,9 @@ private:
         made.log_ = ctx.log_;
         made.handle_.reset(handle);
 #if SEGNO_EXCEPTIONS
-        if (progress.thrown)
-            std::rethrow_exception(progress.thrown);
+        if (progress.thrown) std::rethrow_exception(progress.thrown);
 #endif
-        if (failed)
-            return std::move(*failed);
+        if (failed) return std::move(*failed);
         return made;
     }
 
@@ -462,8 +449,7 @@ private:
 };
 
 /// Number of devices of a kind (SEGNO_DEVICE_...).
-inline result<std::int32_t> try_device_count(std::int32_t kind)
-{
+inline result<std::int32_t> try_device_count(std::int32_t kind) {
     std::int32_t count = 0;
     if (auto f = detail::fails([&](segno_error **err) { return segno_device_count(kind, &count, err); }))
         return std::move(*f);
@@ -471,15 +457,14 @@ inline result<std::int32_t> try_device_count(std::int32_t kind)
 }
 
 /// Device number `index` of a kind.
-inline result<segno_device_info> try_device(std::int32_t kind, std::int32_t index = 0)
-{
-    return detail::read<segno_device_info>([&](auto *out, auto **err) { return segno_device_info_get(kind, index, out, sizeof *out, err); });
+inline result<segno_device_info> try_device(std::int32_t kind, std::int32_t index = 0) {
+    return detail::read<segno_device_info>(
+        [&](auto *out, auto **err) { return segno_device_info_get(kind, index, out, sizeof *out, err); });
 }
 
 /// What loading a model and creating a session would take, from the file's header alone.
-inline result<segno_plan> try_plan(const context &ctx, const std::string &path, const model_options &model = {},
-                                   const session_options &session = {})
-{
+inline result<segno_plan> try_plan(
+    const context &ctx, const std::string &path, const model_options &model = {}, const session_options &session = {}) {
     return detail::read<segno_plan>([&](auto *out, auto **err) {
         return segno_plan_get(ctx.get(), path.c_str(), &model, &session, out, sizeof *out, err);
     });
@@ -489,15 +474,13 @@ inline result<segno_plan> try_plan(const context &ctx, const std::string &path, 
 class text {
 public:
     struct piece {
-        std::string_view text; ///< Valid until the next call on the stream.
-        bool done;             ///< A stop string is complete.
+        std::string_view text;  ///< Valid until the next call on the stream.
+        bool done;              ///< A stop string is complete.
     };
 
-    static result<text> try_create(const model &m, const text_options &options = {})
-    {
+    static result<text> try_create(const model &m, const text_options &options = {}) {
         std::vector<segno_string> stops;
-        for (const std::string &stop : options.stops)
-            stops.push_back({stop.data(), stop.size()});
+        for (const std::string &stop : options.stops) stops.push_back({stop.data(), stop.size()});
         segno_text_opts opts;
         segno_text_opts_init(&opts, sizeof opts);
         opts.flags = options.flags;
@@ -511,15 +494,13 @@ public:
         return made;
     }
     /// Puts one token in and gets the characters that it releases, often none.
-    result<piece> try_push(token t)
-    {
+    result<piece> try_push(token t) {
         return give([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
             return segno_text_push(get(), t, buf, cap, len, err);
         });
     }
     /// Ends the stream: gets what was held back, and readies the object for the next.
-    result<piece> try_flush()
-    {
+    result<piece> try_flush() {
         return give([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
             return segno_text_flush(get(), buf, cap, len, err);
         });
@@ -534,15 +515,14 @@ public:
 private:
     text() : buffer_(64, '\0') {}
 
-    template <class F> result<piece> give(F &&function)
-    {
+    template <class F>
+    result<piece> give(F &&function) {
         for (;;) {
             std::size_t len = 0;
-            auto status = detail::call([&](segno_error **err) { return function(buffer_.data(), buffer_.size(), &len, err); });
-            if (status)
-                return piece{std::string_view(buffer_.data(), len), *status == SEGNO_DONE};
-            if (status.error().status() != SEGNO_E_BUFFER_TOO_SMALL)
-                return std::move(status).error();
+            auto status =
+                detail::call([&](segno_error **err) { return function(buffer_.data(), buffer_.size(), &len, err); });
+            if (status) return piece{std::string_view(buffer_.data(), len), *status == SEGNO_DONE};
+            if (status.error().status() != SEGNO_E_BUFFER_TOO_SMALL) return std::move(status).error();
             buffer_.resize(len);
         }
     }
@@ -557,31 +537,34 @@ public:
     session(session &&) noexcept = default;
     session &operator=(session &&) noexcept = default;
 
-    static result<session> try_create(const model &m, const session_options &options = {})
-    {
+    static result<session> try_create(const model &m, const session_options &options = {}) {
         segno_session *handle = nullptr;
-        if (auto f = detail::fails([&](segno_error **err) { return segno_session_create(m.get(), &options, &handle, err); }))
+        if (auto f =
+                detail::fails([&](segno_error **err) { return segno_session_create(m.get(), &options, &handle, err); }))
             return std::move(*f);
         session made;
         // The log function must outlive the handle: the deleter holds it.
-        made.handle_ = std::shared_ptr<segno_session>(handle, [log = m.log_](segno_session *p) { segno_session_free(p); });
+        made.handle_ =
+            std::shared_ptr<segno_session>(handle, [log = m.log_](segno_session *p) { segno_session_free(p); });
         return made;
     }
     /// Opens an empty sequence.
     result<sequence> try_open(const sampler_options &options = {});
-    result<segno_memory> try_memory() const
-    {
-        return detail::read<segno_memory>([&](auto *out, auto **err) { return segno_session_memory(get(), out, sizeof *out, err); });
+    result<segno_memory> try_memory() const {
+        return detail::read<segno_memory>(
+            [&](auto *out, auto **err) { return segno_session_memory(get(), out, sizeof *out, err); });
     }
     /// How full the session is and what it has done. Any thread, beside a running call too.
-    result<segno_session_stats> try_stats() const
-    {
-        return detail::read<segno_session_stats>([&](auto *out, auto **err) { return segno_session_stats_get(get(), out, sizeof *out, err); });
+    result<segno_session_stats> try_stats() const {
+        return detail::read<segno_session_stats>(
+            [&](auto *out, auto **err) { return segno_session_stats_get(get(), out, sizeof *out, err); });
     }
     /// Raises or lowers the cancel flag: while it is raised, calls that evaluate end with SEGNO_CANCELLED. Any thread.
     void cancel(bool on) const { segno_session_cancel(get(), on ? 1 : 0); }
 #if SEGNO_EXCEPTIONS
-    static session create(const model &m, const session_options &options = {}) { return try_create(m, options).value(); }
+    static session create(const model &m, const session_options &options = {}) {
+        return try_create(m, options).value();
+    }
     sequence open(const sampler_options &options = {});
     segno_memory memory() const { return try_memory().value(); }
     segno_session_stats stats() const { return try_stats().value(); }
@@ -601,8 +584,7 @@ class generation;
 class sequence {
 public:
     sequence(sequence &&other) noexcept : session_(std::move(other.session_)), id_(other.id_) {}
-    sequence &operator=(sequence &&other) noexcept
-    {
+    sequence &operator=(sequence &&other) noexcept {
         if (this != &other) {
             close();
             session_ = std::move(other.session_);
@@ -613,63 +595,58 @@ public:
     ~sequence() { close(); }
 
     /// Gives the pages back to the pool; a second call does nothing.
-    void close()
-    {
-        if (session_)
-            segno_seq_close(session_.get(), id_, nullptr);
+    void close() {
+        if (session_) segno_seq_close(session_.get(), id_, nullptr);
         session_.reset();
     }
     std::int32_t id() const { return id_; }
 
     /// Queues prompt tokens; the next step, or several, evaluate them.
-    result<segno_status> try_append(token_view tokens)
-    {
-        return detail::call([&](segno_error **e) { return segno_seq_append(get(), id_, tokens.data(), tokens.size(), e); });
+    result<segno_status> try_append(token_view tokens) {
+        return detail::call(
+            [&](segno_error **e) { return segno_seq_append(get(), id_, tokens.data(), tokens.size(), e); });
     }
     /// Queues prompt tokens and evaluates them now: SEGNO_OK or SEGNO_CANCELLED.
-    result<segno_status> try_prefill(token_view tokens)
-    {
-        return detail::call([&](segno_error **e) { return segno_seq_prefill(get(), id_, tokens.data(), tokens.size(), e); });
+    result<segno_status> try_prefill(token_view tokens) {
+        return detail::call(
+            [&](segno_error **e) { return segno_seq_prefill(get(), id_, tokens.data(), tokens.size(), e); });
     }
     /// Number of tokens: evaluated, queued and sampled. Any thread, beside a running call too.
-    result<std::size_t> try_length() const
-    {
+    result<std::size_t> try_length() const {
         return detail::read<std::size_t>([&](auto *out, auto **err) { return segno_seq_length(get(), id_, out, err); });
     }
     /// Its tokens, pages and seed, and what has been done for it. Any thread, beside a running call too.
-    result<segno_seq_stats> try_stats() const
-    {
-        return detail::read<segno_seq_stats>([&](auto *out, auto **err) { return segno_seq_stats_get(get(), id_, out, sizeof *out, err); });
+    result<segno_seq_stats> try_stats() const {
+        return detail::read<segno_seq_stats>(
+            [&](auto *out, auto **err) { return segno_seq_stats_get(get(), id_, out, sizeof *out, err); });
     }
     /// Raw logits after the last token.
-    result<std::vector<float>> try_logits()
-    {
-        return detail::fetch<std::vector<float>>([&](float *buf, std::size_t cap, std::size_t *count, segno_error **err) {
-            return segno_seq_logits(get(), id_, buf, cap, count, err);
-        });
+    result<std::vector<float>> try_logits() {
+        return detail::fetch<std::vector<float>>(
+            [&](float *buf, std::size_t cap, std::size_t *count, segno_error **err) {
+                return segno_seq_logits(get(), id_, buf, cap, count, err);
+            });
     }
-    result<segno_status> try_set_sampler(const sampler_options &options)
-    {
+    result<segno_status> try_set_sampler(const sampler_options &options) {
         return detail::call([&](segno_error **err) { return segno_seq_sampler_set(get(), id_, &options, err); });
     }
-    /// Opens a sequence with this one's history and options, and its seed if one was given; instead of a random seed it gets another.
+    /// Opens a sequence with this one's history and options, and its seed if one was given; instead of a random seed it
+    /// gets another.
     result<sequence> try_fork() const { return fork_with(nullptr); }
     result<sequence> try_fork(const sampler_options &options) const { return fork_with(&options); }
     /// Keeps the first `tokens` tokens.
-    result<segno_status> try_truncate(std::size_t tokens)
-    {
+    result<segno_status> try_truncate(std::size_t tokens) {
         return detail::call([&](segno_error **err) { return segno_seq_truncate(get(), id_, tokens, err); });
     }
     /// Evaluates what is queued and samples a token.
-    result<step> try_decode()
-    {
+    result<step> try_decode() {
         token t = -1;
         auto status = detail::call([&](segno_error **err) { return segno_decode_step(get(), id_, &t, err); });
-        if (!status)
-            return std::move(status).error();
+        if (!status) return std::move(status).error();
         return step{*status, *status == SEGNO_OK || *status == SEGNO_DONE ? t : -1};
     }
-    /// A range over at most `limit` further tokens and their text. Its loop never throws: ask the range afterwards how it ended.
+    /// A range over at most `limit` further tokens and their text. Its loop never throws: ask the range afterwards how
+    /// it ended.
     generation try_generate(text &stream, std::size_t limit = (std::numeric_limits<std::size_t>::max)());
 #if SEGNO_EXCEPTIONS
     segno_status append(token_view tokens) { return try_append(tokens).value(); }
@@ -692,8 +669,7 @@ private:
     sequence(std::shared_ptr<segno_session> session, std::int32_t id) : session_(std::move(session)), id_(id) {}
     segno_session *get() const { return session_.get(); }
 
-    result<sequence> fork_with(const sampler_options *options) const
-    {
+    result<sequence> fork_with(const sampler_options *options) const {
         std::int32_t id = 0;
         if (auto f = detail::fails([&](segno_error **err) { return segno_seq_fork(get(), id_, options, &id, err); }))
             return std::move(*f);
@@ -704,22 +680,23 @@ private:
     std::int32_t id_;
 };
 
-inline result<sequence> session::try_open(const sampler_options &options)
-{
+inline result<sequence> session::try_open(const sampler_options &options) {
     std::int32_t id = 0;
     if (auto f = detail::fails([&](segno_error **err) { return segno_seq_open(get(), &options, &id, err); }))
         return std::move(*f);
     return sequence(handle_, id);
 }
 
-/// Tokens of one sequence as they are decoded, with their text. Ends with the token that ends generation, a complete stop string, the
-/// limit, a cancel, or a failure. The sequence and the text stream must outlive it, and it is walked once.
+/// Tokens of one sequence as they are decoded, with their text. Ends with the token that ends generation, a complete
+/// stop string, the limit, a cancel, or a failure. The sequence and the text stream must outlive it, and it is walked
+/// once.
 class generation {
 public:
-    /// One token and the whole characters that it released. What the text stream held back comes last, with the token -1.
+    /// One token and the whole characters that it released. What the text stream held back comes last, with the token
+    /// -1.
     struct piece {
         segno::token token;
-        std::string_view text; ///< Valid until the next piece.
+        std::string_view text;  ///< Valid until the next piece.
     };
     struct sentinel {};
 
@@ -734,8 +711,7 @@ public:
         explicit iterator(generation *owner) : owner_(owner) {}
         reference operator*() const { return owner_->piece_; }
         pointer operator->() const { return &owner_->piece_; }
-        iterator &operator++()
-        {
+        iterator &operator++() {
             owner_->advance();
             return *this;
         }
@@ -747,8 +723,7 @@ public:
         generation *owner_;
     };
 
-    iterator begin()
-    {
+    iterator begin() {
         advance();
         return iterator(this);
     }
@@ -761,53 +736,38 @@ public:
 private:
     friend class sequence;
     generation(sequence *seq, text *stream, std::size_t limit, bool throws)
-        : seq_(seq), stream_(stream), left_(limit), throws_(throws)
-    {
-    }
+        : seq_(seq), stream_(stream), left_(limit), throws_(throws) {}
 
-    void advance()
-    {
-        if (finishing_)
-            return end_loop();
-        if (left_ == 0 || status_ != SEGNO_OK)
-            return finish();
+    void advance() {
+        if (finishing_) return end_loop();
+        if (left_ == 0 || status_ != SEGNO_OK) return finish();
         result<step> next = seq_->try_decode();
-        while (next && next->pending())
-            next = seq_->try_decode();
-        if (!next)
-            return fail(std::move(next).error());
+        while (next && next->pending()) next = seq_->try_decode();
+        if (!next) return fail(std::move(next).error());
         status_ = next->status;
-        if (status_ == SEGNO_CANCELLED)
-            return finish();
+        if (status_ == SEGNO_CANCELLED) return finish();
         left_--;
         auto got = stream_->try_push(next->token);
-        if (!got)
-            return fail(std::move(got).error());
+        if (!got) return fail(std::move(got).error());
         piece_ = piece{next->token, got->text};
-        if (got->done)
-            status_ = SEGNO_DONE;
+        if (got->done) status_ = SEGNO_DONE;
     }
-    void fail(failure f)
-    {
+    void fail(failure f) {
         status_ = f.status();
         failure_ = std::move(f);
         finish();
     }
     /// Gives out what the stream held back, if anything; a failure is told after that.
-    void finish()
-    {
+    void finish() {
         finishing_ = true;
         auto rest = stream_->try_flush();
-        if (!rest || rest->text.empty())
-            return end_loop();
+        if (!rest || rest->text.empty()) return end_loop();
         piece_ = piece{-1, rest->text};
     }
-    void end_loop()
-    {
+    void end_loop() {
         ended_ = true;
 #if SEGNO_EXCEPTIONS
-        if (throws_ && SEGNO_FAILED(status_))
-            throw segno::error(failure_);
+        if (throws_ && SEGNO_FAILED(status_)) throw segno::error(failure_);
 #endif
     }
 
@@ -822,7 +782,9 @@ private:
     failure failure_;
 };
 
-inline generation sequence::try_generate(text &stream, std::size_t limit) { return generation(this, &stream, limit, false); }
+inline generation sequence::try_generate(text &stream, std::size_t limit) {
+    return generation(this, &stream, limit, false);
+}
 
 /// A list of sequences that advance together, in one pass.
 class batch {
@@ -832,17 +794,17 @@ public:
     void clear() { seqs_.clear(); }
     std::size_t size() const { return seqs_.size(); }
 
-    /// Advances every sequence by one step. The value is the status of the first item that failed, or SEGNO_OK, or SEGNO_CANCELLED: what
-    /// became of each item tells `operator[]`. A failure means that the call as a whole was refused.
-    result<segno_status> try_decode()
-    {
+    /// Advances every sequence by one step. The value is the status of the first item that failed, or SEGNO_OK, or
+    /// SEGNO_CANCELLED: what became of each item tells `operator[]`. A failure means that the call as a whole was
+    /// refused.
+    result<segno_status> try_decode() {
         tokens_.assign(seqs_.size(), -1);
         statuses_.assign(seqs_.size(), untouched);
         auto status = detail::call([&](segno_error **err) {
-            return segno_decode_batch(session_.get(), seqs_.data(), seqs_.size(), tokens_.data(), statuses_.data(), err);
+            return segno_decode_batch(
+                session_.get(), seqs_.data(), seqs_.size(), tokens_.data(), statuses_.data(), err);
         });
-        if (!status && !statuses_.empty() && statuses_[0] != untouched)
-            return status.error().status();
+        if (!status && !statuses_.empty() && statuses_[0] != untouched) return status.error().status();
         return status;
     }
     /// Outcome of item `i` in the last call.
@@ -862,14 +824,14 @@ private:
 #if SEGNO_EXCEPTIONS
 inline std::int32_t device_count(std::int32_t kind) { return try_device_count(kind).value(); }
 inline segno_device_info device(std::int32_t kind, std::int32_t index = 0) { return try_device(kind, index).value(); }
-inline segno_plan plan(const context &ctx, const std::string &path, const model_options &model = {}, const session_options &session = {})
-{
+inline segno_plan plan(
+    const context &ctx, const std::string &path, const model_options &model = {}, const session_options &session = {}) {
     return try_plan(ctx, path, model, session).value();
 }
 inline sequence session::open(const sampler_options &options) { return try_open(options).value(); }
 inline generation sequence::generate(text &stream, std::size_t limit) { return generation(this, &stream, limit, true); }
 #endif
 
-} // namespace segno
+}  // namespace segno
 
 #endif

@@ -1,4 +1,5 @@
-/* Characters who share one scene: each forks the long prompt, and all speak in one batch a step, until each has said TOKENS.
+/* Characters who share one scene: each forks the long prompt, and all speak in one batch a step, until each has said
+ * TOKENS.
  *
  *   crowd MODEL.gguf [-c CHARACTERS] [-n TOKENS] [-s SEED]
  */
@@ -9,8 +10,8 @@
 #include <string.h>
 
 #define MOST 8
-static const char *const cues[MOST] = {"ROMEO:\n",     "JULIET:\n", "KING RICHARD:\n",  "MENENIUS:\n",
-                                       "LADY ANNE:\n", "Nurse:\n",  "First Citizen:\n", "GLOUCESTER:\n"};
+static const char *const cues[MOST] = {"ROMEO:\n", "JULIET:\n", "KING RICHARD:\n", "MENENIUS:\n", "LADY ANNE:\n",
+    "Nurse:\n", "First Citizen:\n", "GLOUCESTER:\n"};
 static const char *const scene =
     "Messenger:\nMy lords, the gates are shut against the king,\nAnd every man doth ask his neighbour's mind.\n\n"
     "First Lord:\nWho leads them? Speak, and tell us what they want.\n\n"
@@ -36,8 +37,7 @@ struct play {
 static segno_error *err; /* of the last call */
 
 /* Ends the program with the library's message when a call has failed. */
-static void check(const char *what, segno_status status)
-{
+static void check(const char *what, segno_status status) {
     if (SEGNO_FAILED(status)) {
         fprintf(stderr, "%s: %s (%s)\n", what, segno_error_message(err), segno_status_str(status));
         exit(1);
@@ -45,8 +45,7 @@ static void check(const char *what, segno_status status)
 }
 
 /* Queues `words` for a sequence; the next call that needs them evaluates them. Fails when the context is full. */
-static segno_status tell(struct play *p, int32_t seq, const char *words, uint32_t flags)
-{
+static segno_status tell(struct play *p, int32_t seq, const char *words, uint32_t flags) {
     int32_t tokens[1024];
     size_t count;
     check("tokenize", segno_tokenize(p->model, words, strlen(words), flags, tokens, 1024, &count, &err));
@@ -54,18 +53,15 @@ static segno_status tell(struct play *p, int32_t seq, const char *words, uint32_
 }
 
 /* Takes one token of a character, -1 for the end of its speech, and prints its lines as they become whole. */
-static segno_status hear(struct character *c, int32_t token)
-{
+static segno_status hear(struct character *c, int32_t token) {
     char piece[512];
     size_t len;
     segno_status status = token < 0 ? segno_text_flush(c->text, piece, sizeof piece - 1, &len, &err)
                                     : segno_text_push(c->text, token, piece, sizeof piece - 1, &len, &err);
     check("text", status);
-    if (token < 0)
-        piece[len++] = '\n';
+    if (token < 0) piece[len++] = '\n';
     for (size_t i = 0; i < len; i++) {
-        if (piece[i] != '\n')
-            c->line[c->used++] = piece[i];
+        if (piece[i] != '\n') c->line[c->used++] = piece[i];
         if (c->used == sizeof c->line || (c->used > 0 && piece[i] == '\n')) {
             printf("%.*s %.*s\n", (int)strlen(c->cue) - 1, c->cue, (int)c->used, c->line);
             c->used = 0;
@@ -75,12 +71,10 @@ static segno_status hear(struct character *c, int32_t token)
 }
 
 /* Lets every character say one token, all in one pass over the model; those who have said enough leave. */
-static void step(struct play *p)
-{
+static void step(struct play *p) {
     int32_t seqs[MOST], tokens[MOST];
     segno_status statuses[MOST];
-    for (long i = 0; i < p->active; i++)
-        seqs[i] = p->cast[i].seq;
+    for (long i = 0; i < p->active; i++) seqs[i] = p->cast[i].seq;
     segno_status all = segno_decode_batch(p->session, seqs, (size_t)p->active, tokens, statuses, &err);
     check("decode", all == SEGNO_E_CONTEXT_FULL ? SEGNO_OK : all);
     segno_error_free(err);
@@ -90,8 +84,7 @@ static void step(struct play *p)
         int paused = spoke && hear(c, tokens[i]) == SEGNO_DONE;
         int leaves = (spoke && ++c->tokens == p->limit) || statuses[i] == SEGNO_DONE || SEGNO_FAILED(statuses[i]);
         p->tokens += spoke;
-        if (paused || leaves)
-            hear(c, -1);
+        if (paused || leaves) hear(c, -1);
         if (leaves || (paused && SEGNO_FAILED(tell(p, c->seq, c->cue, 0)))) {
             segno_error_free(err);
             segno_text_free(c->text);
@@ -100,8 +93,7 @@ static void step(struct play *p)
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct play p = {.limit = 80};
     long characters = 4, seed = 1;
     for (int i = 2; i + 1 < argc; i += 2)
@@ -135,11 +127,10 @@ int main(int argc, char **argv)
         check("text", segno_text_create(p.model, &text, &c->text, &err));
         check("cue", tell(&p, c->seq, c->cue, 0));
     }
-    while (p.active > 0)
-        step(&p);
+    while (p.active > 0) step(&p);
     check("figures", segno_session_stats_get(p.session, &stats, sizeof stats, &err));
     printf("\n%ld characters, %ld tokens, %.1f tokens/s\n", characters, p.tokens,
-           (double)stats.decoded_tokens * 1e6 / (double)(stats.decode_us + 1));
+        (double)stats.decoded_tokens * 1e6 / (double)(stats.decode_us + 1));
     segno_session_free(p.session);
     segno_model_free(p.model);
     segno_ctx_free(ctx);

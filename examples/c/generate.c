@@ -18,8 +18,7 @@ struct options {
 };
 
 /* Ends the program with the library's message when a call has failed. */
-static void check(const char *what, segno_status status, segno_error **err)
-{
+static void check(const char *what, segno_status status, segno_error **err) {
     if (SEGNO_FAILED(status)) {
         fprintf(stderr, "%s: %s (%s)\n", what, segno_error_message(*err), segno_status_str(status));
         segno_error_free(*err);
@@ -27,13 +26,11 @@ static void check(const char *what, segno_status status, segno_error **err)
     }
 }
 
-static double per_second(uint64_t count, uint64_t microseconds)
-{
+static double per_second(uint64_t count, uint64_t microseconds) {
     return microseconds == 0 ? 0 : (double)count * 1e6 / (double)microseconds;
 }
 
-static struct options parse(int argc, char **argv)
-{
+static struct options parse(int argc, char **argv) {
     struct options o = {NULL, "", 200, -1, 0.8f, 0};
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
@@ -46,12 +43,12 @@ static struct options parse(int argc, char **argv)
             exit(2);
         }
         switch (argv[i][1]) {
-        case 'p': o.prompt = value; break;
-        case 'n': o.tokens = strtol(value, NULL, 10); break;
-        case 's': o.seed = strtol(value, NULL, 10); break;
-        case 't': o.temperature = strtof(value, NULL); break;
-        case 'j': o.threads = strtol(value, NULL, 10); break;
-        default: fprintf(stderr, "unknown option %s\n", argv[i]); exit(2);
+            case 'p': o.prompt = value; break;
+            case 'n': o.tokens = strtol(value, NULL, 10); break;
+            case 's': o.seed = strtol(value, NULL, 10); break;
+            case 't': o.temperature = strtof(value, NULL); break;
+            case 'j': o.threads = strtol(value, NULL, 10); break;
+            default: fprintf(stderr, "unknown option %s\n", argv[i]); exit(2);
         }
         i++;
     }
@@ -62,21 +59,18 @@ static struct options parse(int argc, char **argv)
     return o;
 }
 
-static int32_t *tokenize(const segno_model *model, const char *text, size_t *count)
-{
+static int32_t *tokenize(const segno_model *model, const char *text, size_t *count) {
     segno_error *err = NULL;
     const uint32_t flags = SEGNO_TOKENIZE_ADD_SPECIAL;
     check("tokenize", segno_tokenize(model, text, strlen(text), flags, NULL, 0, count, &err), &err);
     int32_t *tokens = malloc((*count + 1) * sizeof *tokens);
-    if (tokens == NULL)
-        exit(1);
+    if (tokens == NULL) exit(1);
     check("tokenize", segno_tokenize(model, text, strlen(text), flags, tokens, *count, count, &err), &err);
     return tokens;
 }
 
 /* Decodes up to `limit` tokens and prints whole characters as they come; returns how many tokens there were. */
-static long stream(segno_session *session, int32_t seq, segno_text *text, long limit)
-{
+static long stream(segno_session *session, int32_t seq, segno_text *text, long limit) {
     segno_error *err = NULL;
     segno_status status = SEGNO_OK;
     char piece[512];
@@ -90,8 +84,7 @@ static long stream(segno_session *session, int32_t seq, segno_text *text, long l
             break;
         }
         check("decode", status, &err);
-        if (status == SEGNO_PENDING)
-            continue;
+        if (status == SEGNO_PENDING) continue;
         count++;
         check("text", segno_text_push(text, token, piece, sizeof piece, &len, &err), &err);
         fwrite(piece, 1, len, stdout);
@@ -102,8 +95,7 @@ static long stream(segno_session *session, int32_t seq, segno_text *text, long l
     return count;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct options o = parse(argc, argv);
     segno_error *err = NULL;
     segno_ctx *ctx;
@@ -122,8 +114,7 @@ int main(int argc, char **argv)
     segno_sampler_opts sampler;
     segno_sampler_opts_init(&sampler, sizeof sampler);
     sampler.temperature = o.temperature;
-    if (o.seed >= 0)
-        sampler.seed = (uint64_t)o.seed;
+    if (o.seed >= 0) sampler.seed = (uint64_t)o.seed;
     check("sequence", segno_seq_open(session, &sampler, &seq, &err), &err);
 
     size_t prompt_count;
@@ -134,7 +125,7 @@ int main(int argc, char **argv)
     segno_session_stats stats;
     check("figures", segno_session_stats_get(session, &stats, sizeof stats, &err), &err);
     printf("\n\nprompt: %zu tokens, %.1f tokens/s; decode: %ld tokens, %.1f tokens/s\n", prompt_count,
-           per_second(stats.prompt_tokens, stats.prompt_us), count, per_second(stats.decoded_tokens, stats.decode_us));
+        per_second(stats.prompt_tokens, stats.prompt_us), count, per_second(stats.decoded_tokens, stats.decode_us));
 
     free(prompt);
     segno_text_free(text);

@@ -20,8 +20,7 @@ struct options {
 
 const char *const usage = "usage: generate MODEL.gguf [-p PROMPT] [-n TOKENS] [-s SEED] [-t TEMPERATURE] [-j THREADS]";
 
-options parse(int argc, char **argv)
-{
+options parse(int argc, char **argv) {
     options o;
     for (int i = 1; i < argc; i++) {
         const std::string name = argv[i];
@@ -31,21 +30,19 @@ options parse(int argc, char **argv)
         }
         const std::string value = i + 1 < argc ? argv[++i] : throw std::invalid_argument(name + " needs a value");
         switch (name.size() == 2 ? name[1] : '?') {
-        case 'p': o.prompt = value; break;
-        case 'n': o.tokens = std::stoul(value); break;
-        case 's': o.sampler.seed = std::stoull(value); break;
-        case 't': o.sampler.temperature = std::stof(value); break;
-        case 'j': o.context.n_threads = static_cast<std::uint32_t>(std::stoul(value)); break;
-        default: throw std::invalid_argument("unknown option " + name);
+            case 'p': o.prompt = value; break;
+            case 'n': o.tokens = std::stoul(value); break;
+            case 's': o.sampler.seed = std::stoull(value); break;
+            case 't': o.sampler.temperature = std::stof(value); break;
+            case 'j': o.context.n_threads = static_cast<std::uint32_t>(std::stoul(value)); break;
+            default: throw std::invalid_argument("unknown option " + name);
         }
     }
-    if (o.model.empty())
-        throw std::invalid_argument(usage);
+    if (o.model.empty()) throw std::invalid_argument(usage);
     return o;
 }
 
-void generate(const options &o)
-{
+void generate(const options &o) {
     using clock = std::chrono::steady_clock;
     const auto context = segno::context::create(o.context);
     const auto model = segno::model::load(context, o.model);
@@ -71,13 +68,13 @@ void generate(const options &o)
     std::cout.setf(std::ios::fixed);
     std::cout.precision(1);
     std::cout << "\n\nprompt: " << prompt.size() << " tokens, " << static_cast<double>(prompt.size()) / prefill.count()
-              << " tokens/s; decode: " << count << " tokens, " << static_cast<double>(count) / decode.count() << " tokens/s\n";
+              << " tokens/s; decode: " << count << " tokens, " << static_cast<double>(count) / decode.count()
+              << " tokens/s\n";
 }
 
-} // namespace
+}  // namespace
 
-int main(int argc, char **argv)
-try {
+int main(int argc, char **argv) try {
     generate(parse(argc, argv));
     return 0;
 } catch (const std::exception &e) {

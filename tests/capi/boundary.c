@@ -8,8 +8,7 @@ static segno_ctx *ctx;
 static segno_model *model;
 static segno_session *session;
 
-static void versions_and_names(void)
-{
+static void versions_and_names(void) {
     CHECK(segno_version_number() == SEGNO_VERSION_NUMBER);
     CHECK(segno_abi_version() == SEGNO_ABI_VERSION);
     CHECK(strcmp(segno_version_string(), "0.1.0") == 0);
@@ -19,8 +18,7 @@ static void versions_and_names(void)
     CHECK(segno_has_feature("no such thing") == 0 && segno_has_feature(NULL) == 0);
 }
 
-static void errors_of_nothing_are_empty(void)
-{
+static void errors_of_nothing_are_empty(void) {
     CHECK(segno_error_code(NULL) == SEGNO_OK);
     CHECK(strcmp(segno_error_message(NULL), "") == 0);
     CHECK(segno_error_item(NULL) == -1);
@@ -32,9 +30,9 @@ static void errors_of_nothing_are_empty(void)
     CHECK(segno_session_cancel(NULL, 1) == SEGNO_E_NULL_POINTER);
 }
 
-/* Objects of another kind, and freed ones. The test `hostile` has them for every function; this one runs under valgrind. */
-static void objects_that_are_none(void)
-{
+/* Objects of another kind, and freed ones. The test `hostile` has them for every function; this one runs under
+ * valgrind. */
+static void objects_that_are_none(void) {
     segno_session *freed;
     segno_error *err = NULL;
     int32_t seq = -1;
@@ -44,7 +42,8 @@ static void objects_that_are_none(void)
     segno_session_free(freed);
     EXPECT(SEGNO_E_INVALID_ARGUMENT, segno_seq_open(freed, NULL, &seq, &err));
     CHECK(segno_session_cancel(freed, 1) == SEGNO_E_INVALID_ARGUMENT);
-    CHECK(segno_tokenize((const segno_model *)(const void *)ctx, "a", 1, 0, NULL, 0, &count, &err) == SEGNO_E_INVALID_ARGUMENT);
+    CHECK(segno_tokenize((const segno_model *)(const void *)ctx, "a", 1, 0, NULL, 0, &count, &err) ==
+        SEGNO_E_INVALID_ARGUMENT);
     CHECK(strcmp(segno_error_message(err), "`model` is a segno_ctx, not a segno_model") == 0);
     segno_ctx_free((segno_ctx *)(void *)model);
     segno_error_free((segno_error *)(void *)session);
@@ -56,8 +55,7 @@ static void objects_that_are_none(void)
     EXPECT(SEGNO_OK, segno_seq_close(session, seq, &err));
 }
 
-static void another_abi_is_refused_first(void)
-{
+static void another_abi_is_refused_first(void) {
     segno_ctx *other = (segno_ctx *)(size_t)1;
     EXPECT(SEGNO_E_ABI, segno_ctx_create(SEGNO_ABI_VERSION + 1, NULL, &other, &err));
     CHECK(other == NULL);
@@ -66,8 +64,7 @@ static void another_abi_is_refused_first(void)
     CHECK(segno_ctx_create(SEGNO_ABI_VERSION + 1, NULL, &other, NULL) == SEGNO_E_ABI);
 }
 
-static void failed_creation_sets_null(void)
-{
+static void failed_creation_sets_null(void) {
     segno_model *failed_model = (segno_model *)(size_t)1;
     EXPECT(SEGNO_E_IO, segno_model_load(ctx, "/no/such/file.gguf", NULL, &failed_model, &err));
     CHECK(failed_model == NULL);
@@ -83,9 +80,11 @@ static void failed_creation_sets_null(void)
 }
 
 /* A host compiled against a later header passes a larger struct: fine while what the library does not know is zero. */
-static void structs_of_other_sizes(void)
-{
-    struct { segno_session_opts opts; uint64_t later[4]; } larger;
+static void structs_of_other_sizes(void) {
+    struct {
+        segno_session_opts opts;
+        uint64_t later[4];
+    } larger;
     segno_session *s;
     memset(&larger, 0xAA, sizeof larger);
     segno_session_opts_init(&larger.opts, sizeof larger);
@@ -106,7 +105,10 @@ static void structs_of_other_sizes(void)
     segno_session_opts_init(NULL, sizeof smaller);
     segno_session_opts_init(&smaller, 2);
 
-    union { segno_model_info info; unsigned char bytes[sizeof(segno_model_info) + 16]; } out;
+    union {
+        segno_model_info info;
+        unsigned char bytes[sizeof(segno_model_info) + 16];
+    } out;
     memset(&out, 0xAA, sizeof out);
     EXPECT(SEGNO_OK, segno_model_info_get(model, &out.info, 8, &err));
     CHECK(out.info.struct_size == 8 && out.info.vocab > 0 && out.info.context == 0xAAAAAAAA);
@@ -117,8 +119,7 @@ static void structs_of_other_sizes(void)
     EXPECT(SEGNO_E_NULL_POINTER, segno_model_info_get(model, NULL, sizeof out, &err));
 }
 
-static void devices(void)
-{
+static void devices(void) {
     int32_t count = -1;
     segno_device_info info;
     EXPECT(SEGNO_OK, segno_device_count(SEGNO_DEVICE_CPU, &count, &err));
@@ -135,8 +136,7 @@ static void devices(void)
     EXPECT(SEGNO_E_INVALID_ARGUMENT, segno_device_info_get(SEGNO_DEVICE_CPU, -1, &info, sizeof info, &err));
 }
 
-static void sizes_are_told_and_small_buffers_get_nothing(void)
-{
+static void sizes_are_told_and_small_buffers_get_nothing(void) {
     const char *text = "To be, or not to be";
     int32_t tokens[64];
     char buf[64];
@@ -162,8 +162,7 @@ static void sizes_are_told_and_small_buffers_get_nothing(void)
     EXPECT(SEGNO_E_INVALID_ARGUMENT, segno_detokenize(model, tokens, count, 0, buf, sizeof buf, &len, &err));
 }
 
-static void sequences_with_bad_arguments(void)
-{
+static void sequences_with_bad_arguments(void) {
     int32_t seq = -1, token = 0, tokens[4] = {1, 2, 3, 4};
     float logits[2];
     size_t count = 0;
@@ -185,14 +184,12 @@ static void sequences_with_bad_arguments(void)
     EXPECT(SEGNO_OK, segno_seq_close(session, seq, &err));
 }
 
-static int32_t refuse(void *user, float done)
-{
+static int32_t refuse(void *user, float done) {
     ++*(int *)user;
     return done >= 0;
 }
 
-static void models_are_saved_whole_or_not_at_all(void)
-{
+static void models_are_saved_whole_or_not_at_all(void) {
     char path[64];
     int calls = 0;
     segno_save_opts opts;
@@ -221,8 +218,7 @@ static void models_are_saved_whole_or_not_at_all(void)
     CHECK((file = fopen(path, "rb")) != NULL && fclose(file) == 0 && remove(path) == 0);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     CHECK(argc == 2);
     versions_and_names();
     errors_of_nothing_are_empty();

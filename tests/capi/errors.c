@@ -1,28 +1,25 @@
-/* The message that a host shows is that of the call that failed: with SEGNO_TRY, and with a function that takes the place of the error. Also
- * compiled as C++ by tests/cpp/check.sh. */
+/* The message that a host shows is that of the call that failed: with SEGNO_TRY, and with a function that takes the
+ * place of the error. Also compiled as C++ by tests/cpp/check.sh. */
 #include "check.h"
 
 static const segno_model *model;
 static int calls;
 
 /* Fails with a message that names the key. */
-static segno_status look_up(const char *key, segno_error **err)
-{
+static segno_status look_up(const char *key, segno_error **err) {
     size_t len;
     calls++;
     return segno_model_meta(model, key, NULL, 0, &len, err);
 }
 
 /* Frees the error, and tells whether it says `word`. */
-static int says(segno_error *err, const char *word)
-{
+static int says(segno_error *err, const char *word) {
     const int found = strstr(segno_error_message(err), word) != NULL;
     segno_error_free(err);
     return found;
 }
 
-static int tried(void)
-{
+static int tried(void) {
     segno_error *err = NULL;
     SEGNO_TRY(look_up("general.architecture", &err), return 0);
     CHECK(err == NULL && calls == 1);
@@ -31,21 +28,18 @@ static int tried(void)
 first:
     CHECK(says(err, "the first") && calls == 2);
     /* As a statement of its own between `if` and `else`. */
-    if (calls == 2)
-        SEGNO_TRY(look_up("the second", &err), return says(err, "the second") && calls == 3);
-    else
-        return 0;
+    if (calls == 2) SEGNO_TRY(look_up("the second", &err), return says(err, "the second") && calls == 3);
+    else return 0;
     return 0;
 }
 
-/* The other right way: the place of the error, which is read after the call, as a function is entered behind all its arguments. */
-static int failed_with(segno_status status, segno_error **err, const char *word)
-{
+/* The other right way: the place of the error, which is read after the call, as a function is entered behind all its
+ * arguments. */
+static int failed_with(segno_status status, segno_error **err, const char *word) {
     return SEGNO_FAILED(status) && says(*err, word);
 }
 
-static int outcomes_are_no_errors(const segno_model *loaded)
-{
+static int outcomes_are_no_errors(const segno_model *loaded) {
     segno_session *session = NULL;
     segno_error *err = NULL;
     int32_t seq = -1, token = 1;
@@ -57,8 +51,7 @@ static int outcomes_are_no_errors(const segno_model *loaded)
     return 1;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     segno_ctx *ctx;
     segno_model *loaded;
     segno_error *err = NULL;

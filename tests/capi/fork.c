@@ -1,4 +1,5 @@
-/* A fork beside a running step: every call of the child answers an error or does nothing, and none waits. The parent goes on. */
+/* A fork beside a running step: every call of the child answers an error or does nothing, and none waits. The parent
+ * goes on. */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -16,8 +17,7 @@ static int stop;
 static long steps;
 
 /* Steps without end, so that most forks meet one. */
-static void *run(void *unused)
-{
+static void *run(void *unused) {
     (void)unused;
     while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST)) {
         int32_t token;
@@ -32,8 +32,7 @@ static void *run(void *unused)
 }
 
 /* Which call of the child does not answer as it should; 0 for none. The child has no streams to write to. */
-static int first_fault(segno_ctx *ctx, segno_model *model, segno_text *text, const char *path)
-{
+static int first_fault(segno_ctx *ctx, segno_model *model, segno_text *text, const char *path) {
     int32_t token;
     size_t count;
     char piece[64];
@@ -57,8 +56,7 @@ static int first_fault(segno_ctx *ctx, segno_model *model, segno_text *text, con
     return 0;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     CHECK(argc == 2);
     segno_ctx *ctx;
     segno_model *model;

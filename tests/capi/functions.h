@@ -1,4 +1,5 @@
-/* Every exported function, with the kinds of its parameters, in one table. tests/hostile_table.rs holds it against the header. */
+/* Every exported function, with the kinds of its parameters, in one table. tests/hostile_table.rs holds it against the
+ * header. */
 #ifndef SEGNO_TEST_FUNCTIONS_H
 #define SEGNO_TEST_FUNCTIONS_H
 
@@ -9,44 +10,44 @@
 /* What a pointer parameter is; decides what NULL means, and what a good value is. */
 typedef enum {
     NONE,
-    CTX,     /* objects: NULL is refused, except by the functions that free them */
+    CTX, /* objects: NULL is refused, except by the functions that free them */
     MODEL,
     SESSION,
     TEXT,
     ERROR,
-    PATH,    /* texts and lists in: NULL is refused while their length is not 0 */
-    TARGET,  /* the path of a file to write */
+    PATH,   /* texts and lists in: NULL is refused while their length is not 0 */
+    TARGET, /* the path of a file to write */
     KEY,
     BYTES,
     JSON,
     TOKENS,
     SEQS,
-    OPTS,    /* options: NULL means defaults */
-    SECOND,  /* options of a session, beside others */
-    FILL,    /* options to be filled: NULL does nothing */
-    INFO,    /* struct out, with its size */
-    VALUE,   /* a place for one value, or for an object */
-    BUFFER,  /* room of a stated size: NULL asks for the size */
-    ROOM,    /* room without which the call makes no sense */
-    LEN,     /* where the size goes */
-    NAME     /* a text for which NULL is just unknown */
+    OPTS,   /* options: NULL means defaults */
+    SECOND, /* options of a session, beside others */
+    FILL,   /* options to be filled: NULL does nothing */
+    INFO,   /* struct out, with its size */
+    VALUE,  /* a place for one value, or for an object */
+    BUFFER, /* room of a stated size: NULL asks for the size */
+    ROOM,   /* room without which the call makes no sense */
+    LEN,    /* where the size goes */
+    NAME    /* a text for which NULL is just unknown */
 } kind;
 
 /* What a parameter is that is no pointer. */
 typedef enum {
     NO_NUMBER,
-    ABI,     /* number of the header's ABI */
-    SIZE,    /* of the struct that follows options to be filled, or goes out */
-    CAP,     /* elements of the buffer */
-    COUNT,   /* elements of the list in */
-    ID,      /* of a sequence */
+    ABI,   /* number of the header's ABI */
+    SIZE,  /* of the struct that follows options to be filled, or goes out */
+    CAP,   /* elements of the buffer */
+    COUNT, /* elements of the list in */
+    ID,    /* of a sequence */
     TOKEN,
-    KEPT,    /* tokens to keep */
+    KEPT, /* tokens to keep */
     FLAGS,
-    DEVICE,  /* kind of device */
-    INDEX,   /* of a device of that kind */
-    SWITCH,  /* on or off */
-    CODE     /* a status */
+    DEVICE, /* kind of device */
+    INDEX,  /* of a device of that kind */
+    SWITCH, /* on or off */
+    CODE    /* a status */
 } number;
 
 /* Arguments of one call: its pointers and its numbers, each in the order of the parameters. */
@@ -67,11 +68,17 @@ typedef struct {
     size_t info_size, element;     /* of the struct out, and of an element of the buffer */
     void (*release)(void *object); /* frees what a VALUE receives */
     int has_err, is_free;
-    segno_status good;                    /* what good arguments give */
+    segno_status good; /* what good arguments give */
 } function;
 
-#define THUNK(name, expression) static segno_status call_##name(args *a) { return (expression); }
-#define VOID(name, expression) static segno_status call_##name(args *a) { (void)a; expression; return SEGNO_OK; }
+#define THUNK(name, expression) \
+    static segno_status call_##name(args *a) { return (expression); }
+#define VOID(name, expression)                 \
+    static segno_status call_##name(args *a) { \
+        (void)a;                               \
+        expression;                            \
+        return SEGNO_OK;                       \
+    }
 #define P(i) UNTYPED(a->p[i])
 #define N(i) a->n[i]
 
@@ -147,56 +154,71 @@ static const function functions[] = {
     {F(segno_chat_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(chat)},
     /* The model of the tests has no template. */
     {F(segno_chat_render), .kinds = {MODEL, JSON, OPTS, BUFFER, LEN}, .names = "model messages_json opts buf len",
-     .numbers = {COUNT, CAP}, OPTIONS(chat), .element = 1, .has_err = 1, .good = SEGNO_E_NOT_FOUND},
+        .numbers = {COUNT, CAP}, OPTIONS(chat), .element = 1, .has_err = 1, .good = SEGNO_E_NOT_FOUND},
     {F(segno_ctx_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(ctx)},
-    {F(segno_ctx_create), .kinds = {OPTS, VALUE}, .names = "opts out", .numbers = {ABI}, OPTIONS(ctx), .release = free_ctx, .has_err = 1},
+    {F(segno_ctx_create), .kinds = {OPTS, VALUE}, .names = "opts out", .numbers = {ABI}, OPTIONS(ctx),
+        .release = free_ctx, .has_err = 1},
     {F(segno_ctx_free), .kinds = {CTX}, .names = "ctx", .is_free = 1},
     {F(segno_decode_step), .kinds = {SESSION, VALUE}, .names = "session token", .numbers = {ID}, .has_err = 1},
-    {F(segno_decode_batch), .kinds = {SESSION, SEQS, ROOM, ROOM}, .names = "session seqs tokens statuses", .numbers = {COUNT}, .has_err = 1},
+    {F(segno_decode_batch), .kinds = {SESSION, SEQS, ROOM, ROOM}, .names = "session seqs tokens statuses",
+        .numbers = {COUNT}, .has_err = 1},
     {F(segno_device_count), .kinds = {VALUE}, .names = "out", .numbers = {DEVICE}, .has_err = 1},
-    {F(segno_device_info_get), .kinds = {INFO}, .names = "out", .numbers = {DEVICE, INDEX, SIZE}, STRUCT(segno_device_info), .has_err = 1},
+    {F(segno_device_info_get), .kinds = {INFO}, .names = "out", .numbers = {DEVICE, INDEX, SIZE},
+        STRUCT(segno_device_info), .has_err = 1},
     {F(segno_error_code), .kinds = {ERROR}, .names = "error", .is_free = 1},
     {F(segno_error_message), .kinds = {ERROR}, .names = "error", .is_free = 1},
     {F(segno_error_item), .kinds = {ERROR}, .names = "error", .is_free = 1},
     {F(segno_error_free), .kinds = {ERROR}, .names = "error", .is_free = 1},
     {F(segno_model_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(model)},
-    {F(segno_model_load), .kinds = {CTX, PATH, OPTS, VALUE}, .names = "ctx path opts out", OPTIONS(model), .release = free_model, .has_err = 1},
-    {F(segno_model_load_buffer), .kinds = {CTX, BYTES, OPTS, VALUE}, .names = "ctx data opts out", .numbers = {COUNT}, OPTIONS(model), .release = free_model,
-     .has_err = 1, .good = SEGNO_E_FORMAT},
+    {F(segno_model_load), .kinds = {CTX, PATH, OPTS, VALUE}, .names = "ctx path opts out", OPTIONS(model),
+        .release = free_model, .has_err = 1},
+    {F(segno_model_load_buffer), .kinds = {CTX, BYTES, OPTS, VALUE}, .names = "ctx data opts out", .numbers = {COUNT},
+        OPTIONS(model), .release = free_model, .has_err = 1, .good = SEGNO_E_FORMAT},
     {F(segno_save_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(save)},
     {F(segno_model_save), .kinds = {MODEL, TARGET, OPTS}, .names = "model path opts", OPTIONS(save), .has_err = 1},
-    {F(segno_model_meta), .kinds = {MODEL, KEY, BUFFER, LEN}, .names = "model key buf len", .numbers = {CAP}, .element = 1, .has_err = 1},
-    {F(segno_model_info_get), .kinds = {MODEL, INFO}, .names = "model out", .numbers = {SIZE}, STRUCT(segno_model_info), .has_err = 1},
+    {F(segno_model_meta), .kinds = {MODEL, KEY, BUFFER, LEN}, .names = "model key buf len", .numbers = {CAP},
+        .element = 1, .has_err = 1},
+    {F(segno_model_info_get), .kinds = {MODEL, INFO}, .names = "model out", .numbers = {SIZE}, STRUCT(segno_model_info),
+        .has_err = 1},
     {F(segno_model_free), .kinds = {MODEL}, .names = "model", .is_free = 1},
-    {F(segno_plan_get), .kinds = {CTX, PATH, OPTS, SECOND, INFO}, .names = "ctx path model_opts session_opts out", .numbers = {SIZE},
-     OPTIONS(model), STRUCT(segno_plan), .has_err = 1},
+    {F(segno_plan_get), .kinds = {CTX, PATH, OPTS, SECOND, INFO}, .names = "ctx path model_opts session_opts out",
+        .numbers = {SIZE}, OPTIONS(model), STRUCT(segno_plan), .has_err = 1},
     {F(segno_sampler_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(sampler)},
     {F(segno_seq_open), .kinds = {SESSION, OPTS, VALUE}, .names = "session opts seq", OPTIONS(sampler), .has_err = 1},
     {F(segno_seq_append), .kinds = {SESSION, TOKENS}, .names = "session tokens", .numbers = {ID, COUNT}, .has_err = 1},
     {F(segno_seq_prefill), .kinds = {SESSION, TOKENS}, .names = "session tokens", .numbers = {ID, COUNT}, .has_err = 1},
     {F(segno_seq_length), .kinds = {SESSION, VALUE}, .names = "session tokens", .numbers = {ID}, .has_err = 1},
-    {F(segno_seq_stats_get), .kinds = {SESSION, INFO}, .names = "session out", .numbers = {ID, SIZE}, STRUCT(segno_seq_stats), .has_err = 1},
-    {F(segno_seq_logits), .kinds = {SESSION, BUFFER, LEN}, .names = "session buf count", .numbers = {ID, CAP}, .element = sizeof(float),
-     .has_err = 1},
-    {F(segno_seq_sampler_set), .kinds = {SESSION, OPTS}, .names = "session opts", .numbers = {ID}, OPTIONS(sampler), .has_err = 1},
-    {F(segno_seq_fork), .kinds = {SESSION, OPTS, VALUE}, .names = "session opts out", .numbers = {ID}, OPTIONS(sampler), .has_err = 1},
+    {F(segno_seq_stats_get), .kinds = {SESSION, INFO}, .names = "session out", .numbers = {ID, SIZE},
+        STRUCT(segno_seq_stats), .has_err = 1},
+    {F(segno_seq_logits), .kinds = {SESSION, BUFFER, LEN}, .names = "session buf count", .numbers = {ID, CAP},
+        .element = sizeof(float), .has_err = 1},
+    {F(segno_seq_sampler_set), .kinds = {SESSION, OPTS}, .names = "session opts", .numbers = {ID}, OPTIONS(sampler),
+        .has_err = 1},
+    {F(segno_seq_fork), .kinds = {SESSION, OPTS, VALUE}, .names = "session opts out", .numbers = {ID}, OPTIONS(sampler),
+        .has_err = 1},
     {F(segno_seq_truncate), .kinds = {SESSION}, .names = "session", .numbers = {ID, KEPT}, .has_err = 1},
     {F(segno_seq_close), .kinds = {SESSION}, .names = "session", .numbers = {ID}, .has_err = 1},
     {F(segno_session_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(session)},
-    {F(segno_session_create), .kinds = {MODEL, OPTS, VALUE}, .names = "model opts out", OPTIONS(session), .release = free_session, .has_err = 1},
+    {F(segno_session_create), .kinds = {MODEL, OPTS, VALUE}, .names = "model opts out", OPTIONS(session),
+        .release = free_session, .has_err = 1},
     {F(segno_session_free), .kinds = {SESSION}, .names = "session", .is_free = 1},
-    {F(segno_session_memory), .kinds = {SESSION, INFO}, .names = "session out", .numbers = {SIZE}, STRUCT(segno_memory), .has_err = 1},
-    {F(segno_session_stats_get), .kinds = {SESSION, INFO}, .names = "session out", .numbers = {SIZE}, STRUCT(segno_session_stats), .has_err = 1},
+    {F(segno_session_memory), .kinds = {SESSION, INFO}, .names = "session out", .numbers = {SIZE}, STRUCT(segno_memory),
+        .has_err = 1},
+    {F(segno_session_stats_get), .kinds = {SESSION, INFO}, .names = "session out", .numbers = {SIZE},
+        STRUCT(segno_session_stats), .has_err = 1},
     {F(segno_session_cancel), .kinds = {SESSION}, .names = "session", .numbers = {SWITCH}},
     {F(segno_status_str), .numbers = {CODE}},
-    {F(segno_tokenize), .kinds = {MODEL, BYTES, BUFFER, LEN}, .names = "model text tokens count", .numbers = {COUNT, FLAGS, CAP},
-     .element = sizeof(int32_t), .has_err = 1},
-    {F(segno_detokenize), .kinds = {MODEL, TOKENS, BUFFER, LEN}, .names = "model tokens buf len", .numbers = {COUNT, FLAGS, CAP},
-     .element = 1, .has_err = 1},
+    {F(segno_tokenize), .kinds = {MODEL, BYTES, BUFFER, LEN}, .names = "model text tokens count",
+        .numbers = {COUNT, FLAGS, CAP}, .element = sizeof(int32_t), .has_err = 1},
+    {F(segno_detokenize), .kinds = {MODEL, TOKENS, BUFFER, LEN}, .names = "model tokens buf len",
+        .numbers = {COUNT, FLAGS, CAP}, .element = 1, .has_err = 1},
     {F(segno_text_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(text)},
-    {F(segno_text_create), .kinds = {MODEL, OPTS, VALUE}, .names = "model opts out", OPTIONS(text), .release = free_text, .has_err = 1},
-    {F(segno_text_push), .kinds = {TEXT, BUFFER, LEN}, .names = "text buf len", .numbers = {TOKEN, CAP}, .element = 1, .has_err = 1},
-    {F(segno_text_flush), .kinds = {TEXT, BUFFER, LEN}, .names = "text buf len", .numbers = {CAP}, .element = 1, .has_err = 1},
+    {F(segno_text_create), .kinds = {MODEL, OPTS, VALUE}, .names = "model opts out", OPTIONS(text),
+        .release = free_text, .has_err = 1},
+    {F(segno_text_push), .kinds = {TEXT, BUFFER, LEN}, .names = "text buf len", .numbers = {TOKEN, CAP}, .element = 1,
+        .has_err = 1},
+    {F(segno_text_flush), .kinds = {TEXT, BUFFER, LEN}, .names = "text buf len", .numbers = {CAP}, .element = 1,
+        .has_err = 1},
     {F(segno_text_free), .kinds = {TEXT}, .names = "text", .is_free = 1},
     {F(segno_version_number)},
     {F(segno_version_string)},

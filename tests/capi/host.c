@@ -1,5 +1,5 @@
-/* The library in a host's hands: logs and progress through callbacks, objects freed in every order, cancel beside a running call,
- * nothing on the host's standard output or error. */
+/* The library in a host's hands: logs and progress through callbacks, objects freed in every order, cancel beside a
+ * running call, nothing on the host's standard output or error. */
 #include "check.h"
 
 #include <pthread.h>
@@ -8,21 +8,18 @@
 static int log_lines;
 static int progress_calls;
 
-static void on_log(void *user, int32_t level, const char *message)
-{
+static void on_log(void *user, int32_t level, const char *message) {
     CHECK(user == &log_lines && level >= SEGNO_LOG_ERROR && level <= SEGNO_LOG_DEBUG && strlen(message) > 0);
     log_lines++;
 }
 
-static int32_t on_progress(void *user, float done)
-{
+static int32_t on_progress(void *user, float done) {
     CHECK(done > 0.0f && done <= 1.0f);
     progress_calls++;
     return *(int32_t *)user;
 }
 
-static segno_ctx *make_context(void)
-{
+static segno_ctx *make_context(void) {
     segno_ctx *ctx;
     segno_ctx_opts opts;
     segno_ctx_opts_init(&opts, sizeof opts);
@@ -33,8 +30,8 @@ static segno_ctx *make_context(void)
     return ctx;
 }
 
-static segno_model *load(const segno_ctx *ctx, const char *path, uint32_t flags, int32_t cancel, segno_status expected)
-{
+static segno_model *load(
+    const segno_ctx *ctx, const char *path, uint32_t flags, int32_t cancel, segno_status expected) {
     segno_model *model;
     segno_model_opts opts;
     segno_model_opts_init(&opts, sizeof opts);
@@ -46,8 +43,7 @@ static segno_model *load(const segno_ctx *ctx, const char *path, uint32_t flags,
     return model;
 }
 
-static int32_t first_token(segno_session *session)
-{
+static int32_t first_token(segno_session *session) {
     int32_t seq, token = -1;
     const int32_t prompt[3] = {10, 20, 30};
     segno_sampler_opts opts;
@@ -60,17 +56,14 @@ static int32_t first_token(segno_session *session)
 }
 
 /* Frees context, model and session in the order given by the digits of `order`. */
-static void free_in_order(const char *path, const char *order, int32_t expected)
-{
+static void free_in_order(const char *path, const char *order, int32_t expected) {
     segno_ctx *ctx = make_context();
     segno_model *model = load(ctx, path, 0, 0, SEGNO_OK);
     segno_session *session;
     EXPECT(SEGNO_OK, segno_session_create(model, NULL, &session, &err));
     for (const char *next = order; *next; next++) {
-        if (*next == 'c')
-            segno_ctx_free(ctx);
-        if (*next == 'm')
-            segno_model_free(model);
+        if (*next == 'c') segno_ctx_free(ctx);
+        if (*next == 'm') segno_model_free(model);
         if (*next == 's') {
             CHECK(first_token(session) == expected);
             segno_session_free(session);
@@ -78,14 +71,12 @@ static void free_in_order(const char *path, const char *order, int32_t expected)
     }
 }
 
-static void *cancel_soon(void *session)
-{
+static void *cancel_soon(void *session) {
     CHECK(segno_session_cancel(UNTYPED(session), 1) == SEGNO_OK);
     return NULL;
 }
 
-static void cancel_beside_a_call(const segno_model *model)
-{
+static void cancel_beside_a_call(const segno_model *model) {
     segno_session *session;
     pthread_t canceller;
     int32_t seq, token;
@@ -103,8 +94,7 @@ static void cancel_beside_a_call(const segno_model *model)
     segno_session_free(session);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     CHECK(argc == 2);
     segno_ctx *ctx = make_context();
     CHECK(log_lines > 0);
@@ -128,8 +118,7 @@ int main(int argc, char **argv)
     segno_model_free(copy);
 
     const char *orders[6] = {"cms", "csm", "mcs", "msc", "scm", "smc"};
-    for (int i = 0; i < 6; i++)
-        free_in_order(argv[1], orders[i], expected);
+    for (int i = 0; i < 6; i++) free_in_order(argv[1], orders[i], expected);
     cancel_beside_a_call(model);
     segno_model_free(model);
     segno_ctx_free(ctx);

@@ -1,6 +1,6 @@
-/* A host that does everything wrong. Every exported function is called with each of its pointers NULL, each of its numbers wrong, short
- * buffers, structs of other sizes, lists of its options NULL, beside a running call, and without a place for the error; objects are
- * freed in every order. functions.h has the table of functions and parameters.
+/* A host that does everything wrong. Every exported function is called with each of its pointers NULL, each of its
+ * numbers wrong, short buffers, structs of other sizes, lists of its options NULL, beside a running call, and without a
+ * place for the error; objects are freed in every order. functions.h has the table of functions and parameters.
  *
  * usage: test_hostile MODEL.gguf [no-avx512] */
 #include "world.h"
@@ -12,24 +12,19 @@
 static char said[2048]; /* the message of the last error */
 
 /* Where a parameter of this kind stands, -1 for nowhere. */
-static int place_of(const function *f, kind k)
-{
+static int place_of(const function *f, kind k) {
     for (int i = 0; i < 6; i++)
-        if (f->kinds[i] == k)
-            return i;
+        if (f->kinds[i] == k) return i;
     return -1;
 }
 
-static void set(const function *f, args *a, number k, int64_t wanted)
-{
+static void set(const function *f, args *a, number k, int64_t wanted) {
     for (int i = 0; i < 4; i++)
-        if (f->numbers[i] == k)
-            a->n[i] = wanted;
+        if (f->numbers[i] == k) a->n[i] = wanted;
 }
 
 /* Calls in a fresh world, and checks the error object. */
-static segno_status attempt(const function *f, args *a, int with_error)
-{
+static segno_status attempt(const function *f, args *a, int with_error) {
     error = (segno_error *)(size_t)1;
     value = NULL;
     a->err = with_error ? &error : NULL;
@@ -48,36 +43,28 @@ static segno_status attempt(const function *f, args *a, int with_error)
     return status;
 }
 
-static void expect(const function *f, segno_status expected, segno_status got, const char *what)
-{
-    if (got == expected || (expected == SEGNO_OK && got >= 0))
-        return;
+static void expect(const function *f, segno_status expected, segno_status got, const char *what) {
+    if (got == expected || (expected == SEGNO_OK && got >= 0)) return;
     fprintf(stderr, "%s, %s: %s, expected %s\n", f->name, what, segno_status_str(got), segno_status_str(expected));
     exit(1);
 }
 
-static segno_status meaning_of_null(const function *f, kind k)
-{
-    if (f->is_free || k == OPTS || k == SECOND || k == FILL || k == NAME || k == NONE || k == ERROR)
-        return f->good;
+static segno_status meaning_of_null(const function *f, kind k) {
+    if (f->is_free || k == OPTS || k == SECOND || k == FILL || k == NAME || k == NONE || k == ERROR) return f->good;
     return SEGNO_E_NULL_POINTER;
 }
 
 /* Whether the last message names pointer `index` as the header does. */
-static int names(const function *f, int index)
-{
+static int names(const function *f, int index) {
     char quoted[64];
     const char *name = f->names;
-    for (int i = 0; i < index; i++)
-        name = strchr(name, ' ') + 1;
+    for (int i = 0; i < index; i++) name = strchr(name, ' ') + 1;
     snprintf(quoted, sizeof quoted, "`%.*s`", (int)strcspn(name, " "), name);
-    if (strstr(said, quoted) == NULL)
-        fprintf(stderr, "%s, %s: the message is: %s\n", f->name, quoted, said);
+    if (strstr(said, quoted) == NULL) fprintf(stderr, "%s, %s: the message is: %s\n", f->name, quoted, said);
     return strstr(said, quoted) != NULL;
 }
 
-static void each_pointer_null(const function *f)
-{
+static void each_pointer_null(const function *f) {
     for (int i = 0; i < 6 && f->kinds[i] != NONE; i++) {
         for (int with_error = 0; with_error < 2; with_error++) {
             make_world();
@@ -90,8 +77,7 @@ static void each_pointer_null(const function *f)
         }
     }
     /* Frees and getters of errors have no good value that outlives the call. */
-    if (f->is_free)
-        return;
+    if (f->is_free) return;
     make_world();
     args a = good_args(f);
     expect(f, f->good, attempt(f, &a, 1), "good arguments");
@@ -99,56 +85,52 @@ static void each_pointer_null(const function *f)
 }
 
 /* An object of the kind that has been freed. */
-static void *freed_object(kind k)
-{
+static void *freed_object(kind k) {
     segno_ctx *dead_ctx;
     segno_model *dead_model;
     segno_session *dead_session;
     segno_text *dead_text;
     segno_error *dead_error;
     switch (k) {
-    case CTX:
-        EXPECT(SEGNO_OK, segno_ctx_create(SEGNO_ABI_VERSION, NULL, &dead_ctx, &err));
-        segno_ctx_free(dead_ctx);
-        return dead_ctx;
-    case MODEL:
-        EXPECT(SEGNO_OK, segno_model_load(ctx, path, NULL, &dead_model, &err));
-        segno_model_free(dead_model);
-        return dead_model;
-    case SESSION:
-        EXPECT(SEGNO_OK, segno_session_create(model, &second.opts, &dead_session, &err));
-        segno_session_free(dead_session);
-        return dead_session;
-    case TEXT:
-        EXPECT(SEGNO_OK, segno_text_create(model, NULL, &dead_text, &err));
-        segno_text_free(dead_text);
-        return dead_text;
-    default:
-        CHECK(segno_seq_close(session, closed, &dead_error) == SEGNO_E_NOT_FOUND);
-        segno_error_free(dead_error);
-        return dead_error;
+        case CTX:
+            EXPECT(SEGNO_OK, segno_ctx_create(SEGNO_ABI_VERSION, NULL, &dead_ctx, &err));
+            segno_ctx_free(dead_ctx);
+            return dead_ctx;
+        case MODEL:
+            EXPECT(SEGNO_OK, segno_model_load(ctx, path, NULL, &dead_model, &err));
+            segno_model_free(dead_model);
+            return dead_model;
+        case SESSION:
+            EXPECT(SEGNO_OK, segno_session_create(model, &second.opts, &dead_session, &err));
+            segno_session_free(dead_session);
+            return dead_session;
+        case TEXT:
+            EXPECT(SEGNO_OK, segno_text_create(model, NULL, &dead_text, &err));
+            segno_text_free(dead_text);
+            return dead_text;
+        default:
+            CHECK(segno_seq_close(session, closed, &dead_error) == SEGNO_E_NOT_FOUND);
+            segno_error_free(dead_error);
+            return dead_error;
     }
 }
 
 /* Objects of every other kind, a freed one, pointers into an object and to none: a refusal, and frees do nothing. */
-static void wrong_objects(const function *f)
-{
+static void wrong_objects(const function *f) {
     static unsigned char foreign[128];
     const kind k = f->kinds[0];
-    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != ERROR)
-        return;
+    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != ERROR) return;
     make_world();
     segno_error *live = NULL;
     CHECK(segno_seq_close(session, closed, &live) == SEGNO_E_NOT_FOUND);
     void *of_kind[5] = {ctx, model, session, text, live};
     char *own = (char *)of_kind[k - CTX];
     void *wrong[10] = {ctx, model, session, text, live, freed_object(k), own + 1, own + 8, own + 32,
-                       foreign + (64 - (size_t)foreign % 64) % 64};
+        foreign + (64 - (size_t)foreign % 64) % 64};
     for (int i = 0; i < 10; i++) {
         args a = good_args(f);
         a.p[0] = wrong[i];
-        if (wrong[i] == own)
-            continue;
+        if (wrong[i] == own) continue;
         const int answers = f->has_err || strcmp(f->name, "segno_session_cancel") == 0;
         expect(f, answers ? SEGNO_E_INVALID_ARGUMENT : SEGNO_OK, attempt(f, &a, 1), "a wrong object");
         CHECK(!f->has_err || names(f, 0));
@@ -163,16 +145,13 @@ static void wrong_objects(const function *f)
 }
 
 /* Size asked for, then every kind of too little room: nothing is written, and the size needed is told. */
-static void short_buffers(const function *f)
-{
+static void short_buffers(const function *f) {
     int at = place_of(f, BUFFER);
-    if (at < 0 || f->good != SEGNO_OK)
-        return;
+    if (at < 0 || f->good != SEGNO_OK) return;
     make_world();
     args a = good_args(f);
     if (a.p[0] == text)
-        while (segno_text_push(text, 40, NULL, 0, &len, NULL) == SEGNO_OK && len == 0)
-            continue;
+        while (segno_text_push(text, 40, NULL, 0, &len, NULL) == SEGNO_OK && len == 0) continue;
     expect(f, SEGNO_OK, attempt(f, &a, 1), "enough room");
     size_t needed = len;
     const size_t caps[4] = {0, 1, needed / 2, needed - 1};
@@ -191,17 +170,14 @@ static void short_buffers(const function *f)
     end_world();
 }
 
-static uint32_t first_number(const void *bytes)
-{
+static uint32_t first_number(const void *bytes) {
     uint32_t first;
     memcpy(&first, bytes, sizeof first);
     return first;
 }
 
-static void structs_out(const function *f)
-{
-    if (f->info_size == 0)
-        return;
+static void structs_out(const function *f) {
+    if (f->info_size == 0) return;
     make_world();
     /* Of memory that nobody has filled, and of a struct that no library has. */
     const int64_t absurd[3] = {1025, 0xAAAAAAAA, -1};
@@ -225,8 +201,7 @@ static void structs_out(const function *f)
     end_world();
 }
 
-static void structs_to_be_filled(const function *f)
-{
+static void structs_to_be_filled(const function *f) {
     unsigned char *bytes = (unsigned char *)opts;
     for (size_t size = 0; size <= f->opts_size + 64 && f->kinds[0] == FILL; size++) {
         args a = good_args(f);
@@ -238,8 +213,7 @@ static void structs_to_be_filled(const function *f)
 }
 
 /* A size that memory nobody has filled may tell: what lies behind the struct is not looked at, let alone written. */
-static void structs_of_absurd_sizes(const function *f, kind k, void *options)
-{
+static void structs_of_absurd_sizes(const function *f, kind k, void *options) {
     const uint32_t absurd[4] = {1032, 65536, 0xAAAAAAA8, UINT32_MAX - 7};
     args a = good_args(f);
     make_world();
@@ -259,21 +233,20 @@ static void structs_of_absurd_sizes(const function *f, kind k, void *options)
 }
 
 /* Options of every size: one that ends within a field is refused, for what is left of a pointer leads nowhere. */
-static void structs_in(const function *f, kind k, void *options, size_t known)
-{
-    if (place_of(f, k) < 0)
-        return;
+static void structs_in(const function *f, kind k, void *options, size_t known) {
+    if (place_of(f, k) < 0) return;
     unsigned char *bytes = (unsigned char *)options;
     for (uint32_t size = 0; size <= known + 64; size += size < 16 ? 1 : 4) {
         make_world();
         args a = good_args(f);
         memset(bytes + known, 0, 64);
         memcpy(options, &size, sizeof size);
-        expect(f, size < 8 || size % 8 != 0 ? SEGNO_E_INVALID_ARGUMENT : f->good, attempt(f, &a, 1), "options of another size");
+        expect(f, size < 8 || size % 8 != 0 ? SEGNO_E_INVALID_ARGUMENT : f->good, attempt(f, &a, 1),
+            "options of another size");
         if (size > known) {
             bytes[size - 1] = 1;
             expect(f, size % 8 != 0 ? SEGNO_E_INVALID_ARGUMENT : SEGNO_E_UNSUPPORTED, attempt(f, &a, 1),
-                   "options with an unknown field");
+                "options with an unknown field");
         }
         end_world();
     }
@@ -313,13 +286,11 @@ static const struct {
     {CODE, INT32_MAX, SEGNO_OK},
 };
 
-static void each_number_wrong(const function *f)
-{
+static void each_number_wrong(const function *f) {
     make_world();
     for (size_t i = 0; i < sizeof wrong_numbers / sizeof *wrong_numbers; i++) {
         for (int at = 0; at < 4; at++) {
-            if (f->numbers[at] != wrong_numbers[i].which)
-                continue;
+            if (f->numbers[at] != wrong_numbers[i].which) continue;
             args a = good_args(f);
             a.n[at] = wrong_numbers[i].value;
             expect(f, wrong_numbers[i].answer, attempt(f, &a, i % 2), "a wrong number");
@@ -335,8 +306,7 @@ static void each_number_wrong(const function *f)
 }
 
 /* Lists inside options: NULL with a count, and counts that no memory holds. */
-static void lists_in_options(void)
-{
+static void lists_in_options(void) {
     segno_sampler_opts sampler;
     segno_text_opts stream;
     segno_chat_opts chat;
@@ -346,8 +316,7 @@ static void lists_in_options(void)
     for (int i = 0; i < 3; i++) {
         segno_status answer = SEGNO_E_NULL_POINTER;
         for (int given = 0; given < 2; given++, answer = SEGNO_E_INVALID_ARGUMENT) {
-            if (given && i == 0)
-                continue;
+            if (given && i == 0) continue;
             void *list = given ? buffer : NULL;
             segno_sampler_opts_init(&sampler, sizeof sampler);
             sampler.bias = UNTYPED(list);
@@ -381,8 +350,7 @@ static void lists_in_options(void)
     end_world();
 }
 
-static void batches_of_bad_ids(void)
-{
+static void batches_of_bad_ids(void) {
     make_world();
     int32_t ids[4] = {closed, seq, seq, INT32_MIN}, out[4];
     segno_status statuses[4];
@@ -394,8 +362,7 @@ static void batches_of_bad_ids(void)
     end_world();
 }
 
-static void chats_in_short_buffers(void)
-{
+static void chats_in_short_buffers(void) {
     segno_chat_opts chat;
     char room[16];
     segno_chat_opts_init(&chat, sizeof chat);
@@ -404,7 +371,7 @@ static void chats_in_short_buffers(void)
     for (size_t cap = 0; cap < 12; cap++) {
         memset(room, 0x55, sizeof room);
         EXPECT(cap < 10 ? SEGNO_E_BUFFER_TOO_SMALL : SEGNO_OK,
-               segno_chat_render(model, "[]", 2, &chat, room, cap, &len, &err));
+            segno_chat_render(model, "[]", 2, &chat, room, cap, &len, &err));
         CHECK(len == 10 && room[0] == (cap < 10 ? 0x55 : '0') && room[10] == 0x55);
     }
     chat.template_text = NULL;
@@ -413,17 +380,14 @@ static void chats_in_short_buffers(void)
 
 static volatile int running;
 
-static int orderly(segno_status status)
-{
+static int orderly(segno_status status) {
     return status >= 0 || status == SEGNO_E_BUSY || status == SEGNO_E_CONTEXT_FULL || status == SEGNO_E_KV_FULL;
 }
 
 /* Keeps the session busy with prompts, and the text with tokens. */
-static void *use_session(void *unused)
-{
+static void *use_session(void *unused) {
     static int32_t prompt[48];
-    for (int i = 0; i < 48; i++)
-        prompt[i] = i;
+    for (int i = 0; i < 48; i++) prompt[i] = i;
     while (running) {
         CHECK(orderly(segno_seq_prefill(session, seq, prompt, 48, NULL)));
         segno_status cut = segno_seq_truncate(session, seq, 0, NULL);
@@ -432,26 +396,24 @@ static void *use_session(void *unused)
     return unused;
 }
 
-static int runs_beside_others(const function *f)
-{
-    const char *const all[4] = {"segno_session_cancel", "segno_session_stats_get", "segno_seq_stats_get", "segno_seq_length"};
+static int runs_beside_others(const function *f) {
+    const char *const all[4] = {
+        "segno_session_cancel", "segno_session_stats_get", "segno_seq_stats_get", "segno_seq_length"};
     int found = 0;
-    for (int i = 0; i < 4; i++)
-        found = found || strcmp(f->name, all[i]) == 0;
+    for (int i = 0; i < 4; i++) found = found || strcmp(f->name, all[i]) == 0;
     return found;
 }
 
-/* Every function of a session answers BUSY beside a running call, sooner or later, but for those that run beside others. */
-static void calls_beside_a_running_one(void)
-{
+/* Every function of a session answers BUSY beside a running call, sooner or later, but for those that run beside
+ * others. */
+static void calls_beside_a_running_one(void) {
     pthread_t user;
     make_world();
     running = 1;
     CHECK(pthread_create(&user, NULL, use_session, NULL) == 0);
     for (size_t i = 0; i < FUNCTIONS; i++) {
         const function *f = &functions[i];
-        if (f->kinds[0] != SESSION || f->is_free)
-            continue;
+        if (f->kinds[0] != SESSION || f->is_free) continue;
         if (runs_beside_others(f)) {
             args a = good_args(f);
             expect(f, SEGNO_OK, attempt(f, &a, 1), "beside a running call");
@@ -462,8 +424,7 @@ static void calls_beside_a_running_one(void)
         for (long tries = 0; status != SEGNO_E_BUSY && tries < 10000000; tries++) {
             args a = good_args(f);
             set(f, &a, ID, closed);
-            if (a.p[1] == &seq)
-                a.p[1] = &closed;
+            if (a.p[1] == &seq) a.p[1] = &closed;
             status = attempt(f, &a, 1);
             CHECK(orderly(status) || status == SEGNO_E_NOT_FOUND || status == SEGNO_E_SEQ_FULL);
         }
@@ -477,35 +438,30 @@ static void calls_beside_a_running_one(void)
 
 static volatile int met;
 
-static void *use_text(void *unused)
-{
+static void *use_text(void *unused) {
     char room[256];
     size_t used;
     for (long tries = 0; !met && tries < 20000000; tries++) {
-        segno_status status = tries % 8 == 7 ? segno_text_flush(text, room, sizeof room, &used, NULL)
-                                             : segno_text_push(text, (int32_t)(40 + tries % 50), room, sizeof room, &used, NULL);
+        segno_status status = tries % 8 == 7
+            ? segno_text_flush(text, room, sizeof room, &used, NULL)
+            : segno_text_push(text, (int32_t)(40 + tries % 50), room, sizeof room, &used, NULL);
         CHECK(status == SEGNO_OK || status == SEGNO_E_BUSY);
-        if (status == SEGNO_E_BUSY)
-            met = 1;
+        if (status == SEGNO_E_BUSY) met = 1;
     }
     return unused;
 }
 
-static void texts_of_two_threads(void)
-{
+static void texts_of_two_threads(void) {
     pthread_t users[2];
     make_world();
-    for (int i = 0; i < 2; i++)
-        CHECK(pthread_create(&users[i], NULL, use_text, NULL) == 0);
-    for (int i = 0; i < 2; i++)
-        CHECK(pthread_join(users[i], NULL) == 0);
+    for (int i = 0; i < 2; i++) CHECK(pthread_create(&users[i], NULL, use_text, NULL) == 0);
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(users[i], NULL) == 0);
     CHECK(met);
     end_world();
 }
 
 /* Context, model, session, text and an error, freed in every order; whatever is left works on. */
-static void free_in_order(const int *order)
-{
+static void free_in_order(const int *order) {
     segno_ctx_opts options;
     segno_ctx *own_ctx;
     segno_model *own_model;
@@ -523,29 +479,24 @@ static void free_in_order(const int *order)
     EXPECT(SEGNO_OK, segno_seq_open(own_session, NULL, &id, &err));
     int freed[5] = {0};
     for (int i = 0; i < 5; i++) {
-        if (!freed[1])
-            EXPECT(SEGNO_OK, segno_tokenize(own_model, "ab", 2, 0, NULL, 0, &len, &err));
-        if (!freed[2])
-            EXPECT(SEGNO_OK, segno_seq_prefill(own_session, id, tokens, 1, &err));
-        if (!freed[3])
-            CHECK(segno_text_push(own_text, 40, (char *)buffer, sizeof buffer, &len, NULL) == SEGNO_OK);
+        if (!freed[1]) EXPECT(SEGNO_OK, segno_tokenize(own_model, "ab", 2, 0, NULL, 0, &len, &err));
+        if (!freed[2]) EXPECT(SEGNO_OK, segno_seq_prefill(own_session, id, tokens, 1, &err));
+        if (!freed[3]) CHECK(segno_text_push(own_text, 40, (char *)buffer, sizeof buffer, &len, NULL) == SEGNO_OK);
         if (!freed[4])
             CHECK(segno_error_code(own_error) == SEGNO_E_NOT_FOUND && strlen(segno_error_message(own_error)) > 5);
         freed[order[i]] = 1;
         switch (order[i]) {
-        case 0: segno_ctx_free(own_ctx); break;
-        case 1: segno_model_free(own_model); break;
-        case 2: segno_session_free(own_session); break;
-        case 3: segno_text_free(own_text); break;
-        default: segno_error_free(own_error);
+            case 0: segno_ctx_free(own_ctx); break;
+            case 1: segno_model_free(own_model); break;
+            case 2: segno_session_free(own_session); break;
+            case 3: segno_text_free(own_text); break;
+            default: segno_error_free(own_error);
         }
     }
 }
 
-static void every_order_of_freeing(int *order, int at)
-{
-    if (at == 5)
-        free_in_order(order);
+static void every_order_of_freeing(int *order, int at) {
+    if (at == 5) free_in_order(order);
     for (int i = at; i < 5; i++) {
         int first = order[at];
         order[at] = order[i];
@@ -557,43 +508,39 @@ static void every_order_of_freeing(int *order, int at)
 }
 
 /* Raises and lowers the flag at moments that a fixed sequence of numbers gives. */
-static void *cancel_often(void *unused)
-{
+static void *cancel_often(void *unused) {
     uint32_t state = 7;
     for (int turn = 0, on = 1; running; turn++, on = !on) {
         state = state * 1664525u + 1013904223u;
         /* Longer and longer, so that a slow machine ends some calls too. */
         int shift = turn < 1024 ? 14 - turn / 128 : 6;
-        for (volatile uint32_t wait = state >> shift; running && wait > 0;)
-            wait = wait - 1;
+        for (volatile uint32_t wait = state >> shift; running && wait > 0;) wait = wait - 1;
         CHECK(segno_session_cancel(session, on) == SEGNO_OK);
     }
     return unused;
 }
 
 /* A call that evaluates something; how many tokens it adds when it is not cancelled. */
-static segno_status evaluate(long which, size_t *added)
-{
+static segno_status evaluate(long which, size_t *added) {
     int32_t out = -7;
     float logits[4096];
     segno_status status, item;
     *added = which == 0 ? 4 : which == 3 ? 0 : 1;
     switch (which) {
-    case 0: return segno_seq_prefill(session, seq, tokens, 4, NULL);
-    case 1:
-        status = segno_decode_step(session, seq, &out, NULL);
-        CHECK((status == SEGNO_CANCELLED) == (out == -7));
-        return status;
-    case 2:
-        status = segno_decode_batch(session, &seq, 1, &out, &item, NULL);
-        CHECK((status == SEGNO_CANCELLED) == (out == -1) && (status == item || item == SEGNO_DONE));
-        return status;
-    default: return segno_seq_logits(session, seq, logits, sizeof logits / sizeof *logits, &len, NULL);
+        case 0: return segno_seq_prefill(session, seq, tokens, 4, NULL);
+        case 1:
+            status = segno_decode_step(session, seq, &out, NULL);
+            CHECK((status == SEGNO_CANCELLED) == (out == -7));
+            return status;
+        case 2:
+            status = segno_decode_batch(session, &seq, 1, &out, &item, NULL);
+            CHECK((status == SEGNO_CANCELLED) == (out == -1) && (status == item || item == SEGNO_DONE));
+            return status;
+        default: return segno_seq_logits(session, seq, logits, sizeof logits / sizeof *logits, &len, NULL);
     }
 }
 
-static void cancel_at_any_moment(void)
-{
+static void cancel_at_any_moment(void) {
     pthread_t canceller;
     int cancelled[4] = {0}, done[4] = {0}, few = 1;
     make_world();
@@ -612,8 +559,7 @@ static void cancel_at_any_moment(void)
         CHECK(after == 4 + (status == SEGNO_CANCELLED ? 0 : added));
         (status == SEGNO_CANCELLED ? cancelled : done)[i % 4]++;
         few = i < 400;
-        for (int which = 0; which < 4; which++)
-            few = few || cancelled[which] < 20 || done[which] < 20;
+        for (int which = 0; which < 4; which++) few = few || cancelled[which] < 20 || done[which] < 20;
     }
     running = 0;
     CHECK(pthread_join(canceller, NULL) == 0);
@@ -621,8 +567,7 @@ static void cancel_at_any_moment(void)
     end_world();
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     CHECK(argc >= 2);
     path = argv[1];
     segno_ctx_opts options;

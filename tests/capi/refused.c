@@ -1,9 +1,9 @@
-/* A host that has no memory left. Every exported function is called while the system refuses the first allocation that is made in the call,
- * in another run the second, and so on until the call makes no more, whoever asks for it and however small; and the same with every
- * allocation from there on refused. The call answers OUT_OF_MEMORY or what it answers with memory, with the same results; nothing is lost, and
- * the same call works afterwards. Each series runs in a process of its own, so that one that is ended is reported. Loading a model makes
- * thousands of allocations, most of them while patterns are compiled: behind the first thousand one of 17 is tried, each where a function
- * is named.
+/* A host that has no memory left. Every exported function is called while the system refuses the first allocation that
+ * is made in the call, in another run the second, and so on until the call makes no more, whoever asks for it and
+ * however small; and the same with every allocation from there on refused. The call answers OUT_OF_MEMORY or what it
+ * answers with memory, with the same results; nothing is lost, and the same call works afterwards. Each series runs in
+ * a process of its own, so that one that is ended is reported. Loading a model makes thousands of allocations, most of
+ * them while patterns are compiled: behind the first thousand one of 17 is tried, each where a function is named.
  *
  * usage: test_refused MODEL.gguf [function] */
 #define _DEFAULT_SOURCE
@@ -23,25 +23,21 @@ void *__libc_realloc(void *block, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 void __libc_free(void *block);
 
-static atomic_long live;            /* bytes that are allocated */
-static atomic_long asked;           /* allocations since the call began */
-static atomic_long refused;         /* of these refused */
-static atomic_long first, last;     /* numbers of those that are refused; 0 for none */
+static atomic_long live;        /* bytes that are allocated */
+static atomic_long asked;       /* allocations since the call began */
+static atomic_long refused;     /* of these refused */
+static atomic_long first, last; /* numbers of those that are refused; 0 for none */
 
-static int refuse(void)
-{
-    if (atomic_load(&first) == 0)
-        return 0;
+static int refuse(void) {
+    if (atomic_load(&first) == 0) return 0;
     long number = atomic_fetch_add(&asked, 1) + 1;
-    if (number < first || number > last)
-        return 0;
+    if (number < first || number > last) return 0;
     atomic_fetch_add(&refused, 1);
     errno = ENOMEM;
     return 1;
 }
 
-static void *counted(void *block)
-{
+static void *counted(void *block) {
     atomic_fetch_add(&live, (long)malloc_usable_size(block));
     return block;
 }
@@ -51,26 +47,21 @@ void *calloc(size_t count, size_t size) { return refuse() ? NULL : counted(__lib
 void *memalign(size_t alignment, size_t size) { return refuse() ? NULL : counted(__libc_memalign(alignment, size)); }
 void *aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
 
-int posix_memalign(void **out, size_t alignment, size_t size)
-{
+int posix_memalign(void **out, size_t alignment, size_t size) {
     *out = memalign(alignment, size);
     return *out == NULL && size > 0 ? ENOMEM : 0;
 }
 
-void free(void *block)
-{
+void free(void *block) {
     atomic_fetch_sub(&live, (long)malloc_usable_size(block));
     __libc_free(block);
 }
 
-void *realloc(void *block, size_t size)
-{
-    if (refuse())
-        return NULL;
+void *realloc(void *block, size_t size) {
+    if (refuse()) return NULL;
     long before = (long)malloc_usable_size(block);
     void *moved = __libc_realloc(block, size);
-    if (moved != NULL || size == 0)
-        atomic_fetch_sub(&live, before);
+    if (moved != NULL || size == 0) atomic_fetch_sub(&live, before);
     return counted(moved);
 }
 
@@ -82,22 +73,32 @@ typedef struct {
 } variant;
 
 static int always(const function *f) { return f != NULL; }
-static void nothing(const function *f, args *a) { (void)f; (void)a; }
+static void nothing(const function *f, args *a) {
+    (void)f;
+    (void)a;
+}
 
 static int has_second(const function *f) { return f->has_err && f->kinds[1] != NONE; }
-static void second_null(const function *f, args *a) { (void)f; a->p[1] = NULL; }
+static void second_null(const function *f, args *a) {
+    (void)f;
+    a->p[1] = NULL;
+}
 
 static int has_id(const function *f) { return f->numbers[0] == ID; }
-static void unknown_id(const function *f, args *a) { (void)f; a->n[0] = 12345; }
+static void unknown_id(const function *f, args *a) {
+    (void)f;
+    a->n[0] = 12345;
+}
 
 static int renders(const function *f) { return f->call == call_segno_chat_render; }
-static void with_template(const function *f, args *a)
-{
-    static const char text[] = "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }} {{ loop.index }}</s>{% endfor %}"
-                               "{% set n = namespace(a=[1, 2, 3], b={'x': 1.5}) %}{{ n.a | join('-') }}{{ n | tojson if n is mapping }}"
-                               "{{ 'é' ~ n.b.x }}{% macro f(x) %}{{ x | upper }}{% endmacro %}{{ f('word') }}{{ messages | tojson }}";
-    static const char messages[] = "[{\"role\": \"user\", \"content\": \" Wh\\u00e9re \\\"to\\\"? \"},"
-                                   "{\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"There.\"}], \"n\": [1, 2.5, null]}]";
+static void with_template(const function *f, args *a) {
+    static const char text[] =
+        "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }} {{ loop.index }}</s>{% endfor %}"
+        "{% set n = namespace(a=[1, 2, 3], b={'x': 1.5}) %}{{ n.a | join('-') }}{{ n | tojson if n is mapping }}"
+        "{{ 'é' ~ n.b.x }}{% macro f(x) %}{{ x | upper }}{% endmacro %}{{ f('word') }}{{ messages | tojson }}";
+    static const char messages[] =
+        "[{\"role\": \"user\", \"content\": \" Wh\\u00e9re \\\"to\\\"? \"},"
+        "{\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"There.\"}], \"n\": [1, 2.5, null]}]";
     segno_chat_opts *chat = UNTYPED(a->p[2]);
     (void)f;
     chat->template_text = text;
@@ -110,9 +111,9 @@ static void with_template(const function *f, args *a)
 }
 
 static int tokenizes(const function *f) { return f->call == call_segno_tokenize; }
-static void a_text(const function *f, args *a)
-{
-    static const char text[] = "First Citizen:\nBefore we proceed any further, hear me speak. \xe4\xbd\xa0\xe5\xa5\xbd 12345 \t\n\n ...";
+static void a_text(const function *f, args *a) {
+    static const char text[] =
+        "First Citizen:\nBefore we proceed any further, hear me speak. \xe4\xbd\xa0\xe5\xa5\xbd 12345 \t\n\n ...";
     (void)f;
     a->p[1] = (void *)text;
     a->n[0] = sizeof text - 1;
@@ -122,23 +123,20 @@ static void a_text(const function *f, args *a)
 static void *file;
 static size_t file_bytes;
 static int loads_bytes(const function *f) { return f->call == call_segno_model_load_buffer; }
-static void whole_file(const function *f, args *a)
-{
+static void whole_file(const function *f, args *a) {
     (void)f;
     a->p[1] = file;
     a->n[0] = (int64_t)file_bytes;
 }
 
 static int loads(const function *f) { return f->call == call_segno_model_load; }
-static void read_file(const function *f, args *a)
-{
+static void read_file(const function *f, args *a) {
     (void)f;
     ((segno_model_opts *)UNTYPED(a->p[2]))->flags = SEGNO_MODEL_NO_MMAP;
 }
 
 static int samples(const function *f) { return f->init == init_sampler && f->kinds[0] == SESSION; }
-static void with_lists(const function *f, args *a)
-{
+static void with_lists(const function *f, args *a) {
     static const segno_logit_bias bias[2] = {{3, 1.0f}, {4, -1.0f}};
     segno_sampler_opts *sampler = UNTYPED(a->p[1]);
     (void)f;
@@ -149,8 +147,7 @@ static void with_lists(const function *f, args *a)
 }
 
 static int streams(const function *f) { return f->call == call_segno_text_create; }
-static void with_stops(const function *f, args *a)
-{
+static void with_stops(const function *f, args *a) {
     static const segno_string stops[2] = {{"aaab", 4}, {"\n\n", 2}};
     segno_text_opts *stream = UNTYPED(a->p[1]);
     (void)f;
@@ -159,12 +156,21 @@ static void with_stops(const function *f, args *a)
 }
 
 static int tells(const function *f) { return f->call == call_segno_model_meta; }
-static void a_list(const function *f, args *a) { (void)f; a->p[1] = (void *)"tokenizer.ggml.tokens"; }
+static void a_list(const function *f, args *a) {
+    (void)f;
+    a->p[1] = (void *)"tokenizer.ggml.tokens";
+}
 
 static const variant variants[] = {
-    {"good arguments", nothing, always},    {"NULL", second_null, has_second},   {"an unknown sequence", unknown_id, has_id},
-    {"a template", with_template, renders}, {"a text", a_text, tokenizes},       {"the whole file", whole_file, loads_bytes},
-    {"without mapping", read_file, loads},  {"lists", with_lists, samples},      {"stop strings", with_stops, streams},
+    {"good arguments", nothing, always},
+    {"NULL", second_null, has_second},
+    {"an unknown sequence", unknown_id, has_id},
+    {"a template", with_template, renders},
+    {"a text", a_text, tokenizes},
+    {"the whole file", whole_file, loads_bytes},
+    {"without mapping", read_file, loads},
+    {"lists", with_lists, samples},
+    {"stop strings", with_stops, streams},
     {"a list", a_list, tells},
 };
 #define VARIANTS (sizeof variants / sizeof *variants)
@@ -176,16 +182,13 @@ typedef struct {
     int64_t item;
 } outcome;
 
-static uint64_t digest_of(const void *bytes, size_t count, uint64_t digest)
-{
-    for (size_t i = 0; i < count; i++)
-        digest = (digest ^ ((const unsigned char *)bytes)[i]) * 1099511628211u;
+static uint64_t digest_of(const void *bytes, size_t count, uint64_t digest) {
+    for (size_t i = 0; i < count; i++) digest = (digest ^ ((const unsigned char *)bytes)[i]) * 1099511628211u;
     return digest;
 }
 
 /* One call in the world as it is, the allocations from number `from` to number `to` refused. */
-static outcome call(const function *f, const variant *v, long from, long to)
-{
+static outcome call(const function *f, const variant *v, long from, long to) {
     args a = good_args(f);
     v->change(f, &a);
     error = NULL;
@@ -212,13 +215,13 @@ static outcome call(const function *f, const variant *v, long from, long to)
         f->release(value);
         value = NULL;
     }
-    result.digest = digest_of(buffer, sizeof buffer, digest_of(rooms, sizeof rooms, digest_of(&value, sizeof value, len)));
+    result.digest =
+        digest_of(buffer, sizeof buffer, digest_of(rooms, sizeof rooms, digest_of(&value, sizeof value, len)));
     return result;
 }
 
 /* Frees take their object with them: a copy of the world's place is not to be freed again. */
-static void forget_freed(const function *f)
-{
+static void forget_freed(const function *f) {
     session = f->call == call_segno_session_free ? NULL : session;
     text = f->call == call_segno_text_free ? NULL : text;
     model = f->call == call_segno_model_free ? NULL : model;
@@ -231,23 +234,16 @@ typedef struct {
     int from_there_on, each, done;
 } progress;
 
-static long after(const progress *at)
-{
-    return at->number + (at->each || at->number < 1000 ? 1 : 17);
-}
+static long after(const progress *at) { return at->number + (at->each || at->number < 1000 ? 1 : 17); }
 
 static int same(outcome a, outcome b) { return a.status == b.status && a.digest == b.digest; }
 
-static void load(void)
-{
-    if (ctx == NULL)
-        EXPECT(SEGNO_OK, segno_ctx_create(SEGNO_ABI_VERSION, NULL, &ctx, &err));
-    if (model == NULL)
-        EXPECT(SEGNO_OK, segno_model_load(ctx, path, NULL, &model, &err));
+static void load(void) {
+    if (ctx == NULL) EXPECT(SEGNO_OK, segno_ctx_create(SEGNO_ABI_VERSION, NULL, &ctx, &err));
+    if (model == NULL) EXPECT(SEGNO_OK, segno_model_load(ctx, path, NULL, &model, &err));
 }
 
-static void series(const function *f, const variant *v, progress *at)
-{
+static void series(const function *f, const variant *v, progress *at) {
     outcome expected = {0};
     int lost = 0;
     for (int i = 0; i < 3; i++) {
@@ -269,7 +265,8 @@ static void series(const function *f, const variant *v, progress *at)
         int no_thread = got.status == SEGNO_E_DEVICE && f->call == call_segno_ctx_create;
         if (got.status != SEGNO_E_OUT_OF_MEMORY && !as_before && !no_thread) {
             fprintf(stderr, "%s, %s: refusal of %s%ld: %s, expected %s or out of memory\n", f->name, v->name,
-                    at->from_there_on ? "all from " : "", at->number, segno_status_str(got.status), segno_status_str(expected.status));
+                at->from_there_on ? "all from " : "", at->number, segno_status_str(got.status),
+                segno_status_str(expected.status));
             exit(1);
         }
         forget_freed(f);
@@ -278,8 +275,7 @@ static void series(const function *f, const variant *v, progress *at)
             exit(1);
         }
         end_world();
-        if (refusals == 0)
-            break;
+        if (refusals == 0) break;
         at->refusals += refusals;
         at->without_error += as_before;
         /* What is kept for the next call may have grown once. */
@@ -288,7 +284,7 @@ static void series(const function *f, const variant *v, progress *at)
         }
         if (live > before) {
             fprintf(stderr, "%s, %s: %ld bytes lost after refusal of %s%ld\n", f->name, v->name, live - before,
-                    at->from_there_on ? "all from " : "", at->number);
+                at->from_there_on ? "all from " : "", at->number);
             exit(1);
         }
         lost = 0;
@@ -299,8 +295,7 @@ static void series(const function *f, const variant *v, progress *at)
 }
 
 /* Runs a series to its end, again behind each call that ended the process; how many did. */
-static int watch(const function *f, const variant *v, int from_there_on, int each, progress *at)
-{
+static int watch(const function *f, const variant *v, int from_there_on, int each, progress *at) {
     int ended = 0;
     *at = (progress){.number = 1, .from_there_on = from_there_on, .each = each};
     while (!at->done) {
@@ -313,11 +308,10 @@ static int watch(const function *f, const variant *v, int from_there_on, int eac
         }
         int status;
         CHECK(waitpid(child, &status, 0) == child);
-        if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
-            exit(1);
+        if (WIFEXITED(status) && WEXITSTATUS(status) != 0) exit(1);
         if (WIFSIGNALED(status)) {
             fprintf(stderr, "%s, %s: refusal of %s%ld ended the process by signal %d\n", f->name, v->name,
-                    from_there_on ? "all from " : "", at->number, WTERMSIG(status));
+                from_there_on ? "all from " : "", at->number, WTERMSIG(status));
             at->number = after(at);
             ended++;
         }
@@ -325,8 +319,7 @@ static int watch(const function *f, const variant *v, int from_there_on, int eac
     return ended;
 }
 
-static void read_model(void)
-{
+static void read_model(void) {
     FILE *stream = fopen(path, "rb");
     CHECK(stream != NULL && fseek(stream, 0, SEEK_END) == 0);
     file_bytes = (size_t)ftell(stream);
@@ -335,8 +328,7 @@ static void read_model(void)
     CHECK(file != NULL && fread(file, 1, file_bytes, stream) == file_bytes && fclose(stream) == 0);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     long refusals = 0, without_error = 0;
     int ended = 0;
     CHECK(argc >= 2);
@@ -347,18 +339,16 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < FUNCTIONS * VARIANTS * 2; i++) {
         const function *f = &functions[i / VARIANTS / 2];
         const variant *v = &variants[i / 2 % VARIANTS];
-        if (!v->suits(f) || (argc > 2 && strcmp(argv[2], f->name) != 0))
-            continue;
+        if (!v->suits(f) || (argc > 2 && strcmp(argv[2], f->name) != 0)) continue;
         ended += watch(f, v, i % 2, argc > 2, at);
         refusals += at->refusals;
         without_error += at->without_error;
         if (argc > 2)
-            printf("%s, %s%s: %ld refusals, %ld without an error\n", f->name, v->name, i % 2 ? ", all from there on" : "", at->refusals,
-                   at->without_error);
+            printf("%s, %s%s: %ld refusals, %ld without an error\n", f->name, v->name,
+                i % 2 ? ", all from there on" : "", at->refusals, at->without_error);
     }
     free(file);
-    if (argc == 2)
-        CHECK(refusals > 5000 && without_error < refusals);
+    if (argc == 2) CHECK(refusals > 5000 && without_error < refusals);
     printf("refused: %ld allocations, %ld without an error, %d ended the process\n", refusals, without_error, ended);
     return ended > 0;
 }

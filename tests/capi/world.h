@@ -27,18 +27,17 @@ static char target_path[256];
 
 static void remove_target(void) { remove(target_path); }
 
-static const char *target(void)
-{
+static const char *target(void) {
     if (target_path[0] == 0) {
         const char *folder = getenv("TMPDIR");
-        snprintf(target_path, sizeof target_path, "%s/segno-saved-%ld.gguf", folder != NULL ? folder : "/tmp", (long)getpid());
+        snprintf(target_path, sizeof target_path, "%s/segno-saved-%ld.gguf", folder != NULL ? folder : "/tmp",
+            (long)getpid());
         atexit(remove_target);
     }
     return target_path;
 }
 
-static void make_world(void)
-{
+static void make_world(void) {
     segno_session_opts small;
     segno_sampler_opts greedy;
     segno_sampler_opts_init(&greedy, sizeof greedy);
@@ -55,72 +54,65 @@ static void make_world(void)
     EXPECT(SEGNO_OK, segno_seq_prefill(session, seq, tokens, 4, &err));
 }
 
-static void end_world(void)
-{
+static void end_world(void) {
     segno_session_free(session);
     segno_text_free(text);
 }
 
-static void *good(kind k, int index)
-{
+static void *good(kind k, int index) {
     switch (k) {
-    case CTX: return ctx;
-    case MODEL: return model;
-    case SESSION: return session;
-    case TEXT: return text;
-    case PATH: return (void *)path;
-    case TARGET: return (void *)target();
-    case KEY: return (void *)"general.architecture";
-    case NAME: return (void *)"avx2";
-    case JSON: return (void *)"[{}]";
-    case BYTES:
-    case TOKENS: return tokens;
-    case SEQS: return &seq;
-    case OPTS:
-    case FILL: return opts;
-    case SECOND: return &second.opts;
-    case INFO: return info;
-    case VALUE: return &value;
-    case BUFFER: return buffer;
-    case ROOM: return &rooms[index % 2];
-    case LEN: return &len;
-    case NONE:
-    case ERROR: break;
+        case CTX: return ctx;
+        case MODEL: return model;
+        case SESSION: return session;
+        case TEXT: return text;
+        case PATH: return (void *)path;
+        case TARGET: return (void *)target();
+        case KEY: return (void *)"general.architecture";
+        case NAME: return (void *)"avx2";
+        case JSON: return (void *)"[{}]";
+        case BYTES:
+        case TOKENS: return tokens;
+        case SEQS: return &seq;
+        case OPTS:
+        case FILL: return opts;
+        case SECOND: return &second.opts;
+        case INFO: return info;
+        case VALUE: return &value;
+        case BUFFER: return buffer;
+        case ROOM: return &rooms[index % 2];
+        case LEN: return &len;
+        case NONE:
+        case ERROR: break;
     }
     return NULL;
 }
 
-static int64_t good_number(const function *f, number k)
-{
+static int64_t good_number(const function *f, number k) {
     switch (k) {
-    case ABI: return SEGNO_ABI_VERSION;
-    case SIZE: return (int64_t)(f->info_size > 0 ? f->info_size : f->opts_size);
-    case CAP: return (int64_t)(sizeof buffer / f->element);
-    case COUNT: return strcmp(f->name, "segno_decode_batch") == 0 ? 1 : 4;
-    case ID: return seq;
-    case TOKEN: return 40;
-    case KEPT: return 2;
-    case DEVICE: return SEGNO_DEVICE_CPU;
-    case FLAGS:
-    case INDEX:
-    case SWITCH:
-    case CODE:
-    case NO_NUMBER: break;
+        case ABI: return SEGNO_ABI_VERSION;
+        case SIZE: return (int64_t)(f->info_size > 0 ? f->info_size : f->opts_size);
+        case CAP: return (int64_t)(sizeof buffer / f->element);
+        case COUNT: return strcmp(f->name, "segno_decode_batch") == 0 ? 1 : 4;
+        case ID: return seq;
+        case TOKEN: return 40;
+        case KEPT: return 2;
+        case DEVICE: return SEGNO_DEVICE_CPU;
+        case FLAGS:
+        case INDEX:
+        case SWITCH:
+        case CODE:
+        case NO_NUMBER: break;
     }
     return 0;
 }
 
-static args good_args(const function *f)
-{
+static args good_args(const function *f) {
     args a = {.err = &error};
-    for (int i = 0; i < 6; i++)
-        a.p[i] = good(f->kinds[i], i);
-    for (int i = 0; i < 4; i++)
-        a.n[i] = good_number(f, f->numbers[i]);
+    for (int i = 0; i < 6; i++) a.p[i] = good(f->kinds[i], i);
+    for (int i = 0; i < 4; i++) a.n[i] = good_number(f, f->numbers[i]);
     memset(opts, 0xAA, sizeof opts);
     segno_session_opts_init(&second.opts, sizeof second.opts);
-    if (f->init != NULL)
-        f->init(opts, f->opts_size);
+    if (f->init != NULL) f->init(opts, f->opts_size);
     return a;
 }
 

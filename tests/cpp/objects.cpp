@@ -1,5 +1,5 @@
-// segno.hpp with exceptions: objects move and free themselves in any order, errors are thrown with code, message and item, streams
-// run in a range-for, callbacks may be lambdas and may throw where that is allowed.
+// segno.hpp with exceptions: objects move and free themselves in any order, errors are thrown with code, message and
+// item, streams run in a range-for, callbacks may be lambdas and may throw where that is allowed.
 #include "check.hpp"
 
 #include <atomic>
@@ -12,20 +12,20 @@
 #include <type_traits>
 
 template <class T>
-constexpr bool move_only = std::is_nothrow_move_constructible_v<T> && std::is_move_assignable_v<T> && !std::is_copy_constructible_v<T> &&
-                           !std::is_copy_assignable_v<T>;
-static_assert(move_only<segno::context> && move_only<segno::model> && move_only<segno::session> && move_only<segno::sequence>);
+constexpr bool move_only = std::is_nothrow_move_constructible_v<T> && std::is_move_assignable_v<T> &&
+    !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
+static_assert(
+    move_only<segno::context> && move_only<segno::model> && move_only<segno::session> && move_only<segno::sequence>);
 static_assert(move_only<segno::text> && std::is_nothrow_move_constructible_v<segno::failure>);
 
-static segno::sampler_options seeded(std::uint64_t seed)
-{
+static segno::sampler_options seeded(std::uint64_t seed) {
     segno::sampler_options options;
     options.seed = seed;
     return options;
 }
 
-template <class F> static segno_status thrown_by(F &&function, std::int64_t item = -1)
-{
+template <class F>
+static segno_status thrown_by(F &&function, std::int64_t item = -1) {
     try {
         function();
     } catch (const segno::error &e) {
@@ -36,8 +36,7 @@ template <class F> static segno_status thrown_by(F &&function, std::int64_t item
     return SEGNO_OK;
 }
 
-static std::string first_words(const segno::model &model, segno::session &session, std::size_t tokens)
-{
+static std::string first_words(const segno::model &model, segno::session &session, std::size_t tokens) {
     auto text = segno::text::create(model);
     auto seq = session.open(seeded(1));
     seq.append(model.tokenize("ROMEO:"));
@@ -51,8 +50,7 @@ static std::string first_words(const segno::model &model, segno::session &sessio
     return words;
 }
 
-static void errors_are_thrown(const segno::context &context, const segno::model &model)
-{
+static void errors_are_thrown(const segno::context &context, const segno::model &model) {
     CHECK(thrown_by([&] { segno::model::load(context, "/no/such/file"); }) == SEGNO_E_IO);
     CHECK(thrown_by([&] { model.meta("no.such.key"); }) == SEGNO_E_NOT_FOUND);
     segno::model_options strange;
@@ -71,8 +69,7 @@ static void errors_are_thrown(const segno::context &context, const segno::model 
     seq.close();
 }
 
-static void text_goes_both_ways(const segno::model &model)
-{
+static void text_goes_both_ways(const segno::model &model) {
     const std::string words = "To be, or not to be";
     const auto tokens = model.tokenize(words, 0);
     CHECK(tokens.size() > 3 && model.detokenize(tokens) == words);
@@ -92,21 +89,22 @@ static void text_goes_both_ways(const segno::model &model)
     CHECK(!text.flush().done);
 }
 
-static void conversations_are_rendered(const segno::model &model)
-{
+static void conversations_are_rendered(const segno::model &model) {
     segno::chat_options options;
     options.flags = SEGNO_CHAT_ADD_GENERATION_PROMPT;
-    options.template_text = "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}{{ mood }}{{ tools | length }}"
-                            "{% if add_generation_prompt %}!{% endif %}{{ strftime_now('%Y') }}";
+    options.template_text =
+        "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}{{ mood }}{{ tools | length }}"
+        "{% if add_generation_prompt %}!{% endif %}{{ strftime_now('%Y') }}";
     options.tools_json = "[{\"name\": \"dagger\"}]";
     options.vars_json = "{\"mood\": \"grim\"}";
     options.now = 86400;
     const std::string nasty = "\"Nay\" \\ \n\t\x01 \xe2\x9c\x93";
     CHECK(model.render_chat({{"user", "Who's there?"}, {"assistant", nasty}}, options) ==
-          "user=Who's there?;assistant=" + nasty + ";grim1!1970");
+        "user=Who's there?;assistant=" + nasty + ";grim1!1970");
     CHECK(model.render_chat({}, options) == "grim1!1970");
     options.template_text = "{{ messages[0].content[0].text }}";
-    CHECK(model.render_chat_json("[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"ay\"}]}]", options) == "ay");
+    CHECK(model.render_chat_json(
+              "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"ay\"}]}]", options) == "ay");
     CHECK(thrown_by([&] { model.render_chat({{"user", "\xff"}}, options); }) == SEGNO_E_INVALID_ARGUMENT);
     CHECK(thrown_by([&] { model.render_chat_json("[{", options); }) == SEGNO_E_INVALID_ARGUMENT);
     CHECK(thrown_by([&] { model.render_chat({{"user", "x"}}); }) == SEGNO_E_NOT_FOUND);
@@ -114,8 +112,7 @@ static void conversations_are_rendered(const segno::model &model)
     CHECK(thrown_by([&] { model.render_chat({}, options); }) == SEGNO_E_TEMPLATE);
 }
 
-static void sequences_branch(const segno::model &model)
-{
+static void sequences_branch(const segno::model &model) {
     auto session = segno::session::create(model);
     auto seq = session.open(seeded(5));
     CHECK(seq.prefill(model.tokenize("JULIET:")) == SEGNO_OK);
@@ -151,8 +148,7 @@ static void sequences_branch(const segno::model &model)
     CHECK(fork.length() > length && fork.decode().token >= 0);
 }
 
-static void figures_are_told(const segno::model &model)
-{
+static void figures_are_told(const segno::model &model) {
     segno::session_options options;
     options.max_seqs = 4;
     auto session = segno::session::create(model, options);
@@ -162,7 +158,8 @@ static void figures_are_told(const segno::model &model)
     seq.decode();
     seq.decode();
     const segno_seq_stats told = seq.stats();
-    CHECK(told.tokens == length + 2 && told.decoded_tokens == 2 && told.prompt_tokens == length && told.seed == 5 && told.pages == 1);
+    CHECK(told.tokens == length + 2 && told.decoded_tokens == 2 && told.prompt_tokens == length && told.seed == 5 &&
+        told.pages == 1);
     const segno_session_stats all = session.stats();
     CHECK(all.seqs == 1 && all.max_seqs == 4 && all.tokens == told.tokens && all.pages_used == 1 && all.passes == 2);
     CHECK(all.prompt_tokens == length && all.decoded_tokens == 2 && all.page_tokens > 0);
@@ -173,8 +170,7 @@ static void figures_are_told(const segno::model &model)
     CHECK(thrown_by([&] { seq.stats(); }) == SEGNO_E_NULL_POINTER);
 }
 
-static void any_order_of_destruction(const std::string &path, const std::string &expected)
-{
+static void any_order_of_destruction(const std::string &path, const std::string &expected) {
     std::optional<segno::sequence> seq;
     std::atomic<int> lines{0};
     {
@@ -196,8 +192,7 @@ static void any_order_of_destruction(const std::string &path, const std::string 
     CHECK(lines > 0);
 }
 
-static void loads_report_progress(const segno::context &context, const std::string &path, const std::string &expected)
-{
+static void loads_report_progress(const segno::context &context, const std::string &path, const std::string &expected) {
     segno::model_options options;
     float last = 0;
     options.on_progress = [&](float done) {
@@ -227,8 +222,7 @@ static void loads_report_progress(const segno::context &context, const std::stri
     CHECK(segno::device_count(SEGNO_DEVICE_CPU) == 1 && segno::device(SEGNO_DEVICE_CPU).memory_total > 0);
 }
 
-static void models_are_saved(const segno::context &context, const segno::model &model, const std::string &expected)
-{
+static void models_are_saved(const segno::context &context, const segno::model &model, const std::string &expected) {
     const std::string path = "/tmp/segno-cpp-" + std::to_string(std::random_device()()) + ".gguf";
     segno::save_options options;
     options.on_progress = [](float) { return false; };
@@ -250,42 +244,36 @@ static void models_are_saved(const segno::context &context, const segno::model &
     CHECK(thrown_by([&] { model.save("/no/such/folder/file"); }) == SEGNO_E_IO);
 }
 
-static void streams_end_for_a_reason(const segno::model &model)
-{
+static void streams_end_for_a_reason(const segno::model &model) {
     auto session = segno::session::create(model);
     auto text = segno::text::create(model);
     auto seq = session.open(seeded(3));
     seq.append(model.tokenize("ROMEO:"));
     auto full = seq.try_generate(text);
     std::size_t tokens = 0;
-    for (const auto &piece : full)
-        tokens += piece.token >= 0 ? 1 : 0;
+    for (const auto &piece : full) tokens += piece.token >= 0 ? 1 : 0;
     CHECK(full.status() == SEGNO_E_CONTEXT_FULL && seq.length() == model.info().context && tokens > 100);
     CHECK(thrown_by([&] {
-              for (const auto &piece : seq.generate(text))
-                  CHECK(piece.token == -1);
-          }) == SEGNO_E_CONTEXT_FULL);
+        for (const auto &piece : seq.generate(text)) CHECK(piece.token == -1);
+    }) == SEGNO_E_CONTEXT_FULL);
 
     seq.truncate(4);
     session.cancel(true);
     auto cancelled = seq.generate(text);
-    for (const auto &piece : cancelled)
-        CHECK(piece.text.empty());
+    for (const auto &piece : cancelled) CHECK(piece.text.empty());
     CHECK(cancelled.status() == SEGNO_CANCELLED && seq.length() == 4);
     session.cancel(false);
 
     std::thread canceller([&] { session.cancel(true); });
     auto running = seq.try_generate(text, 400);
-    for (const auto &piece : running)
-        CHECK(piece.token >= -1);
+    for (const auto &piece : running) CHECK(piece.token >= -1);
     canceller.join();
     CHECK(running.status() == SEGNO_CANCELLED || running.status() == SEGNO_OK);
     session.cancel(false);
     CHECK(seq.decode().token >= 0);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     CHECK(argc == 2);
     const auto context = segno::context::create();
     const auto model = segno::model::load(context, argv[1]);

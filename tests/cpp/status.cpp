@@ -5,8 +5,7 @@
 
 static_assert(SEGNO_EXCEPTIONS == 0);
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     CHECK(argc == 2);
     auto context = segno::context::try_create();
     CHECK(context);
@@ -49,8 +48,7 @@ int main(int argc, char **argv)
     std::string words;
     auto generation = seq->try_generate(*text, 20);
     for (const auto &piece : generation) {
-        if (piece.token >= 0)
-            tokens.push_back(piece.token);
+        if (piece.token >= 0) tokens.push_back(piece.token);
         words += piece.text;
     }
     CHECK(generation.status() == SEGNO_OK && tokens.size() == 20);
@@ -66,7 +64,8 @@ int main(int argc, char **argv)
     auto twice = batch.try_decode();
     CHECK(twice && *twice == SEGNO_E_INVALID_ARGUMENT && batch[1].status == SEGNO_E_INVALID_ARGUMENT);
     CHECK(fork->try_logits() && fork->try_logits()->size() == model->try_info()->vocab);
-    CHECK(*segno::try_device_count(SEGNO_DEVICE_CPU) == 1 && segno::try_device(SEGNO_DEVICE_CPU) && !segno::try_device(SEGNO_DEVICE_CPU, 1));
+    CHECK(*segno::try_device_count(SEGNO_DEVICE_CPU) == 1 && segno::try_device(SEGNO_DEVICE_CPU) &&
+        !segno::try_device(SEGNO_DEVICE_CPU, 1));
     CHECK(segno::try_plan(*context, argv[1]) && !segno::try_plan(*context, "/no/such/file"));
     std::puts("status: passed");
     return 0;

@@ -1,24 +1,21 @@
-/* What only Windows has: paths in UTF-8, what is no file, and a host that lets go of the library while it has threads. <windows.h> comes
- * first, with all its macros. */
+/* What only Windows has: paths in UTF-8, what is no file, and a host that lets go of the library while it has threads.
+ * <windows.h> comes first, with all its macros. */
 #include <windows.h>
 
 #include "../capi/check.h"
 
 #include <wchar.h>
 
-static void copy_model(const char *from, const wchar_t *to)
-{
+static void copy_model(const char *from, const wchar_t *to) {
     static char bytes[1 << 16];
     size_t read;
     FILE *in = fopen(from, "rb"), *out = _wfopen(to, L"wb");
     CHECK(in != NULL && out != NULL);
-    while ((read = fread(bytes, 1, sizeof bytes, in)) > 0)
-        CHECK(fwrite(bytes, 1, read, out) == read);
+    while ((read = fread(bytes, 1, sizeof bytes, in)) > 0) CHECK(fwrite(bytes, 1, read, out) == read);
     CHECK(fclose(in) == 0 && fclose(out) == 0);
 }
 
-static void paths_are_utf8(segno_ctx *ctx, const char *path)
-{
+static void paths_are_utf8(segno_ctx *ctx, const char *path) {
     static const char name[] = "segno-\xc3\xb6-\xe6\x96\x87.gguf";
     static const wchar_t wide[] = L"segno-\u00f6-\u6587.gguf";
     copy_model(path, wide);
@@ -34,8 +31,7 @@ static void paths_are_utf8(segno_ctx *ctx, const char *path)
     CHECK(DeleteFileW(wide) && GetFileAttributesW(wide) == INVALID_FILE_ATTRIBUTES);
 }
 
-static void refuse(segno_ctx *ctx, const char *path, segno_status status, const char *text)
-{
+static void refuse(segno_ctx *ctx, const char *path, segno_status status, const char *text) {
     segno_model *model;
     segno_error *err = NULL;
     segno_status got = segno_model_load(ctx, path, NULL, &model, &err);
@@ -46,8 +42,7 @@ static void refuse(segno_ctx *ctx, const char *path, segno_status status, const 
     segno_error_free(err);
 }
 
-static void what_is_no_file_is_refused(segno_ctx *ctx)
-{
+static void what_is_no_file_is_refused(segno_ctx *ctx) {
     static const char pipe[] = "\\\\.\\pipe\\segno-test";
     HANDLE end = CreateNamedPipeA(pipe, PIPE_ACCESS_DUPLEX, PIPE_TYPE_BYTE | PIPE_WAIT, 1, 4096, 4096, 0, NULL);
     CHECK(end != INVALID_HANDLE_VALUE);
@@ -59,17 +54,14 @@ static void what_is_no_file_is_refused(segno_ctx *ctx)
 }
 
 /* A library that has had threads stays where it is, however often it is let go. */
-static void the_library_stays(void)
-{
+static void the_library_stays(void) {
     HMODULE module = GetModuleHandleA("segno.dll");
     CHECK(module != NULL);
-    for (int i = 0; i < 3; i++)
-        FreeLibrary(module);
+    for (int i = 0; i < 3; i++) FreeLibrary(module);
     CHECK(GetModuleHandleA("segno.dll") == module && segno_abi_version() == SEGNO_ABI_VERSION);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     segno_ctx *ctx;
     segno_ctx_opts opts;
     CHECK(argc == 2);

@@ -3,7 +3,6 @@
 
 BOOLEAN NTAPI SystemFunction036(PVOID bytes, ULONG count);
 
-__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE bytes, SIZE_T count)
-{
+__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE bytes, SIZE_T count) {
     return SystemFunction036(bytes, (ULONG)count);
 }
