@@ -54,6 +54,23 @@ fn what_the_kernels_lack_is_refused_by_name() {
 }
 
 #[test]
+fn ops_of_latent_attention_and_groups_by_their_best_are_refused_by_name() {
+    let of = |name: &str| goldens().into_iter().find(|(path, ..)| path.ends_with(name)).unwrap().1;
+    let mut program = of("deepseekv3-plain.gguf");
+    program.kv = program.kv.with_values(program.kv.head_dim);
+    let refused = supported::check(&program).unwrap_err().to_string();
+    assert!(refused.ends_with("(head matmul): there is no kernel for latent attention"), "{refused}");
+    let mut program = of("glm4moe-plain.gguf");
+    for op in &mut program.ops {
+        if let Op::Route { routing, .. } = op {
+            routing.groups.as_mut().unwrap().best = 1;
+        }
+    }
+    let refused = supported::check(&program).unwrap_err().to_string();
+    assert!(refused.ends_with("(route): its kernel ranks groups of experts by their two best"), "{refused}");
+}
+
+#[test]
 fn every_op_is_covered_exactly_once() {
     let programs = programs();
     assert!(programs.len() >= 15);

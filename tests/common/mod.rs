@@ -13,6 +13,7 @@ pub mod launches;
 pub mod log;
 pub mod mixture;
 pub mod passes;
+pub mod programs;
 pub mod random;
 pub mod skip;
 pub mod walk;

@@ -1,0 +1,380 @@
+//! Programs of all ops in random order, for tests of what an op's company must not change.
+
+use segno::arch::names::Idle;
+use segno::arch::rope::{Rope, RopeLayout};
+use segno::format::{Bytes, Data};
+use segno::kv::Layout;
+use segno::plan::op::{
+    Activation, AttentionKind, Experts, Groups, HeadPart, Kind, Norm, NormKind, RopeId, Routing, Rows, Score, Value,
+};
+use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, Weight, validate};
+use segno::quant::DType;
+use segno::quant::synthetic::{Random, scaled_blocks};
+
+const VOCAB: usize = 160;
+
+/// A program on its way.
+struct Builder {
+    random: Random,
+    program: Program,
+    dtypes: Vec<DType>,
+    /// Values with a row for each of the batch that later ops may read.
+    live: Vec<ValueId>,
+    /// Whether some units are experts.
+    has_experts: bool,
+    /// Whether heads are multiplied by rows of their own, and values shorter than keys: no GPU runs that.
+    is_latent: bool,
+}
+
+impl Builder {
+    fn new(seed: u64) -> Builder {
+        let mut random = Random::new(seed);
+        let mut pick = |all: &[usize]| all[random.bits() as usize % all.len()];
+        let (head_dim, kv_heads, group) = (pick(&[16, 48, 64, 80, 128, 256]), pick(&[1, 2]), pick(&[1, 2, 3]));
+        let layers = pick(&[1, 2, 3]);
+        let dtypes = match pick(&[0, 1, 2, 3]) {
+            0 => vec![DType::F32],
+            1 => vec![DType::Q8_0, DType::Q4_0],
+            2 => vec![DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::MXFP4],
+            _ => vec![DType::Q8_0, DType::F16, DType::Q5_1, DType::BF16],
+        };
+        let program = Program {
+            ops: Vec::new(),
+            values: Vec::new(),
+            matrices: Vec::new(),
+            vectors: Vec::new(),
+            ropes: Vec::new(),
+            kv: Layout::new(layers, kv_heads * group, kv_heads, head_dim),
+            logits: ValueId(0),
+            idle: [0; Idle::ALL.len()],
+        };
+        Builder { random, program, dtypes, live: Vec::new(), has_experts: false, is_latent: false }
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.random.bits() as usize % end
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of these widths, or where types have blocks of 256 columns of those.
+    fn one_of(&mut self, widths: &[usize], of_blocks: &[usize]) -> usize {
+        let all = if self.dtypes.contains(&DType::Q4_K) { of_blocks } else { widths };
+        all[self.below(all.len())]
+    }
+
+    fn value(&mut self, width: usize, rows: Rows) -> ValueId {
+        self.program.values.push(Value::floats(width, rows));
+        ValueId(self.program.values.len() - 1)
+    }
+
+    fn width(&self, id: ValueId) -> usize {
+        self.program.values[id.0].width
+    }
+
+    fn matrix(&mut self, rows: usize, cols: usize, spread: f32) -> MatrixId {
+        let at = self.below(self.dtypes.len());
+        // Rows are whole blocks.
+        let dtype = if cols.is_multiple_of(self.dtypes[at].block_len()) { self.dtypes[at] } else { DType::F16 };
+        let bytes = scaled_blocks(dtype, rows * cols / dtype.block_len(), spread, &mut self.random);
+        let data = Data::copy(&bytes, &mut |_| Ok(())).unwrap();
+        let bytes = Bytes::new(&data, 0..bytes.len()).unwrap();
+        self.program.matrices.push(Weight {
+            name: format!("matrix {}", self.program.matrices.len()),
+            dtype,
+            rows,
+            cols,
+            bytes,
+        });
+        MatrixId(self.program.matrices.len() - 1)
+    }
+
+    fn vector(&mut self, len: usize, mean: f32, spread: f32) -> VectorId {
+        let values = self.random.uniforms(len).into_iter().map(|v| mean + spread * v).collect();
+        self.program.vectors.push(values);
+        VectorId(self.program.vectors.len() - 1)
+    }
+
+    fn norm(&mut self, width: usize) -> Norm {
+        let kind = if self.chance(70) { NormKind::Rms } else { NormKind::Layer };
+        let weight = self.vector(width, 1.0, 0.3);
+        let bias = if self.chance(25) { Some(self.vector(width, 0.0, 0.2)) } else { None };
+        Norm { kind, weight, bias, eps: 1e-5 }
+    }
+
+    fn push(&mut self, op: Op) {
+        self.program.ops.push(op);
+    }
+
+    fn project(&mut self, x: ValueId, width: usize) -> ValueId {
+        let (cols, rows) = (self.width(x), self.program.values[x.0].rows);
+        let matrix = self.matrix(width, cols, 1.0 / (cols as f32).sqrt());
+        let bias = if self.chance(25) { Some(self.vector(width, 0.0, 0.2)) } else { None };
+        let out = self.value(width, rows);
+        self.push(Op::MatMul { x, matrix, bias, out });
+        out
+    }
+
+    fn normed(&mut self, x: ValueId) -> ValueId {
+        let out = self.value(self.width(x), self.program.values[x.0].rows);
+        let norm = self.norm(self.width(x));
+        self.push(Op::Norm { x, norm, out });
+        out
+    }
+
+    fn rope(&mut self) -> RopeId {
+        if self.program.ropes.len() < 3 {
+            let half = self.program.kv.head_dim / 2;
+            let dims = [half, half / 2][self.below(2)].max(1);
+            let layout = [RopeLayout::Pairs, RopeLayout::Halves][self.below(2)];
+            let frequencies = (0..dims).map(|i| 500f32.powf(-(i as f32) / dims as f32)).collect();
+            self.program.ropes.push(Rope { layout, frequencies, magnitude: 1.0, long: None });
+        }
+        RopeId(self.below(self.program.ropes.len()))
+    }
+
+    /// A few changes of heads in place, in any order.
+    fn change_heads(&mut self, values: &[ValueId]) {
+        for _ in 0..self.below(4) {
+            let same = self.chance(60);
+            let table = self.rope();
+            let norm = self.norm(self.program.kv.head_dim);
+            let kind = self.below(3);
+            for &x in values.iter().take(if same { 2 } else { 1 }) {
+                self.push(match kind {
+                    0 => Op::HeadNorm { x, norm },
+                    1 => Op::Rope { x, table },
+                    _ => Op::Temperature { x, factor: 0.2, period: 37 },
+                });
+            }
+        }
+    }
+
+    fn attention(&mut self, layer: usize, x: ValueId) -> ValueId {
+        let kv = self.program.kv;
+        let queries = if self.is_latent { self.joined(x) } else { self.project(x, kv.heads * kv.head_dim) };
+        let keys = self.project(x, kv.kv_heads * kv.head_dim);
+        let values = self.project(x, kv.kv_heads * kv.value_dim);
+        let (queries, keys) = if self.chance(80) {
+            // Scores of random weights stay within what exponentials tell apart.
+            let norm = |builder: &mut Builder| {
+                let weight = builder.vector(kv.head_dim, 1.0, 0.2);
+                Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 }
+            };
+            let (of_queries, of_keys) = (norm(self), norm(self));
+            self.push(Op::HeadNorm { x: queries, norm: of_queries });
+            self.push(Op::HeadNorm { x: keys, norm: of_keys });
+            (queries, keys)
+        } else {
+            (self.normed(queries), self.normed(keys))
+        };
+        self.change_heads(&[queries, keys]);
+        self.push(Op::StoreKv { layer, keys, values });
+        let out = self.value(kv.heads * kv.value_dim, Rows::Batch);
+        let window = [None, Some(7), Some(64), Some(150)][self.below(4)];
+        let softcap = if self.chance(20) { Some(3.0) } else { None };
+        let sinks = if self.chance(20) { Some(self.vector(kv.heads, 0.0, 2.0)) } else { None };
+        let scale = [1.0, 0.7][self.below(2)] / (kv.head_dim as f32).sqrt();
+        let kind = AttentionKind { layer, scale, window, softcap, sinks };
+        self.push(Op::Attention { kind, queries, out });
+        let part = HeadPart { each: kv.value_dim, first: 0, count: kv.value_dim };
+        if self.is_latent { self.head_product(out, part, 24) } else { out }
+    }
+
+    /// Queries of a part of each head and of a product of the rest.
+    fn joined(&mut self, x: ValueId) -> ValueId {
+        let (kv, own) = (self.program.kv, [8, 32][self.below(2)].min(self.program.kv.head_dim - 8));
+        let each = 32 + own;
+        let x = self.project(x, kv.heads * each);
+        let y = self.head_product(x, HeadPart { each, first: own, count: 32 }, kv.head_dim - own);
+        let out = self.value(kv.heads * kv.head_dim, Rows::Batch);
+        self.push(Op::JoinHeads { x, part: HeadPart { each, first: 0, count: own }, y, out });
+        out
+    }
+
+    fn head_product(&mut self, x: ValueId, part: HeadPart, width: usize) -> ValueId {
+        let rows = self.program.kv.heads * width;
+        let (matrix, out) = (self.matrix(rows, part.count, 0.15), self.value(rows, Rows::Batch));
+        self.push(Op::HeadMatMul { x, part, matrix, out });
+        out
+    }
+
+    fn activation(&mut self, gates: bool) -> Activation {
+        match self.below(if gates { 5 } else { 4 }) {
+            0 => Activation::Silu,
+            1 => Activation::GeluTanh,
+            2 => Activation::GeluErf,
+            3 => Activation::SquaredRelu,
+            _ => Activation::ClampedSilu { limit: 1.5, slope: 1.7 },
+        }
+    }
+
+    /// Experts of which each row has some, with a shared one beside them at times.
+    fn experts(&mut self, x: ValueId) -> ValueId {
+        let (count, out) = ([1, 3, 8, 12][self.below(4)], [32, 64, 160][self.below(3)]);
+        let chosen = 1 + self.below(count.min(4));
+        let logits = self.project(x, count);
+        let routing = Routing {
+            score: [Score::Softmax, Score::Sigmoid, Score::ChosenSoftmax][self.below(3)],
+            bias: if self.chance(30) { Some(self.vector(count, 0.0, 0.1)) } else { None },
+            groups: (count == 12 && self.chance(50)).then_some(Groups { count: 4, kept: 2, best: 2 }),
+            normalizes: self.chance(50),
+            scale: [1.0, 1.5][self.below(2)],
+        };
+        let choice = self.value(2 * chosen, Rows::Batch);
+        self.program.values[choice.0].kind = Kind::Choices;
+        self.push(Op::Route { logits, routing, choice });
+        let width = self.one_of(&[32, 96, 256], &[256, 512]);
+        let gate = self.expert_product(x, choice, count, width);
+        if self.chance(30) {
+            let kind = self.activation(false);
+            self.push(Op::Activate { kind, x: gate });
+        } else {
+            let up = self.expert_product(x, choice, count, width);
+            let kind = self.activation(true);
+            self.push(Op::Gate { kind, gate, up });
+        }
+        let each = self.expert_product(gate, choice, count, out);
+        let sum = self.value(out, Rows::Batch);
+        self.push(Op::WeightedSum { x: each, choice, out: sum });
+        if self.chance(40) {
+            let shared = self.project(x, out);
+            let gates = if self.chance(50) { 1 } else { out };
+            let gate = self.project(x, gates);
+            self.push(Op::MulSigmoid { x: shared, gate });
+            self.push(Op::Add { x: sum, y: shared });
+        }
+        sum
+    }
+
+    /// A product of each row with the matrix of its expert, or with some rows of it.
+    fn expert_product(&mut self, x: ValueId, choice: ValueId, count: usize, width: usize) -> ValueId {
+        let (cols, more) = (self.width(x), [0, 0, 32][self.below(3)]);
+        let first = if more > 0 { self.below(more + 1) } else { 0 };
+        let matrix = self.matrix(count * (width + more), cols, 1.0 / (cols as f32).sqrt());
+        let scale = if self.chance(20) { Some(self.vector(count, 1.0, 0.3)) } else { None };
+        let bias = if self.chance(25) { Some(self.vector(count * width, 0.0, 0.2)) } else { None };
+        let out = self.value(width, Rows::Chosen(choice));
+        let experts = Experts { matrix, each: width + more, first };
+        self.push(Op::ExpertMatMul { x, choice, experts, scale, bias, out });
+        out
+    }
+
+    /// A unit of two products, or of one.
+    fn unit(&mut self, x: ValueId) -> ValueId {
+        if self.has_experts && self.chance(70) {
+            return self.experts(x);
+        }
+        let width = [32, 96, 256, 320][self.below(4)];
+        let gate = self.project(x, width);
+        if self.chance(30) {
+            let kind = self.activation(false);
+            self.push(Op::Activate { kind, x: gate });
+            return gate;
+        }
+        let up = if self.chance(80) {
+            self.project(x, width)
+        } else {
+            let up = self.project(x, width);
+            self.normed(up)
+        };
+        let kind = self.activation(true);
+        self.push(Op::Gate { kind, gate, up });
+        if self.chance(15) {
+            // Somebody else reads it too.
+            let other = self.project(up, 32);
+            self.live.push(other);
+        }
+        gate
+    }
+
+    /// Changes `x` by another value of its width.
+    fn combine(&mut self, x: ValueId, y: ValueId) {
+        let y = if self.width(x) == self.width(y) { y } else { self.project(y, self.width(x)) };
+        let y = if self.chance(30) { self.normed(y) } else { y };
+        if self.chance(30) {
+            self.push(Op::Scale { x: y, factor: 0.4 });
+        }
+        if self.chance(15) {
+            self.push(Op::Softcap { x: y, cap: 1.5 });
+        }
+        let op = if self.chance(85) { Op::Add { x, y } } else { Op::Mul { x, y } };
+        self.push(op);
+        if self.chance(10) {
+            self.live.push(y);
+        }
+    }
+
+    /// A value to read, as it is or normalized.
+    fn any(&mut self, hidden: ValueId) -> ValueId {
+        let mut id = hidden;
+        if !self.live.is_empty() && self.chance(15) {
+            let at = self.below(self.live.len());
+            id = self.live[at];
+        }
+        if self.chance(80) { self.normed(id) } else { id }
+    }
+
+    fn build(mut self) -> Program {
+        let hidden_width = self.one_of(&[32, 64, 160, 256], &[256, 1280]);
+        let table = self.matrix(VOCAB, hidden_width, 1.0);
+        let hidden = self.value(hidden_width, Rows::Batch);
+        self.push(Op::Embed { table, out: hidden });
+        if self.chance(40) {
+            self.push(Op::Scale { x: hidden, factor: 1.7 });
+        }
+        for layer in 0..self.program.kv.layers {
+            let input = self.any(hidden);
+            let attended = self.attention(layer, input);
+            // Parallel blocks read the same.
+            let input = if self.chance(20) {
+                let fed = self.unit(input);
+                self.combine(hidden, attended);
+                self.combine(hidden, fed);
+                continue;
+            } else {
+                self.combine(hidden, attended);
+                self.any(hidden)
+            };
+            let fed = self.unit(input);
+            self.combine(hidden, fed);
+            if self.chance(30) {
+                let input = self.any(hidden);
+                let added = self.project(input, hidden_width);
+                self.push(Op::Add { x: hidden, y: added });
+            }
+            // Products of random signs would grow or vanish.
+            let norm = self.norm(hidden_width);
+            let out = self.value(hidden_width, Rows::Batch);
+            self.push(Op::Norm { x: hidden, norm, out });
+            self.push(Op::Add { x: hidden, y: out });
+        }
+        let selected = self.value(hidden_width, Rows::Outputs);
+        self.push(Op::SelectRows { x: hidden, out: selected });
+        let normed = if self.chance(80) { self.normed(selected) } else { selected };
+        let logits = self.project(normed, VOCAB);
+        if self.chance(30) {
+            self.push(Op::Scale { x: logits, factor: 0.5 });
+        }
+        if self.chance(30) {
+            self.push(Op::Softcap { x: logits, cap: 4.0 });
+        }
+        self.program.logits = logits;
+        validate::check(&self.program).unwrap();
+        self.program
+    }
+}
+
+/// A program, some of whose units may be experts.
+pub fn random(seed: u64, has_experts: bool) -> Program {
+    Builder { has_experts, ..Builder::new(seed) }.build()
+}
+
+/// A program with experts and shorter values, whose heads have rows of their own.
+pub fn latent(seed: u64) -> Program {
+    let mut builder = Builder { has_experts: true, is_latent: true, ..Builder::new(seed) };
+    builder.program.kv = builder.program.kv.with_values(builder.program.kv.head_dim / 2);
+    builder.build()
+}
