@@ -9,7 +9,7 @@
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::inspect::{Contents, Inspection};
-use segno::backend::{Batch, KvType, Limits, Row};
+use segno::backend::{Batch, Chooser, KvType, Limits, Row};
 use segno::error::{Error, Result};
 use segno::format::Gguf;
 use segno::kv::{PAGE_TOKENS, Pages, Tables};
@@ -87,7 +87,7 @@ impl Scan {
                 let batch = Batch {
                     rows: &rows,
                     outputs: &outputs,
-                    wants_logits: true,
+                    chooser: Chooser::Host,
                     tables: &self.tables,
                     window_tables: None,
                 };
@@ -103,7 +103,7 @@ impl Scan {
         let rows: Vec<Row> = (0..self.seqs).map(|slot| self.row(slot, position)).collect();
         let outputs: Vec<u32> = (0..self.seqs as u32).collect();
         let batch =
-            Batch { rows: &rows, outputs: &outputs, wants_logits: true, tables: &self.tables, window_tables: None };
+            Batch { rows: &rows, outputs: &outputs, chooser: Chooser::Host, tables: &self.tables, window_tables: None };
         let before = self.eager.read()?.pop().expect("a session has a cache");
         for session in [&mut self.eager, &mut self.replay] {
             session.poison()?;

@@ -8,7 +8,7 @@ mod common;
 use common::gguf::Shape;
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::Cuda;
-use segno::backend::{Backend, Batch, KvType, Limits, Row, Runner};
+use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner};
 use segno::format::{Data, Gguf};
 use segno::kv::{Pages, Tables};
 use segno::plan::{Program, build::build};
@@ -54,7 +54,7 @@ impl Run {
 
     /// Bits of the logits of the wanted rows.
     fn pass(&mut self, rows: &[Row], outputs: &[u32]) -> Vec<Vec<u32>> {
-        let batch = Batch { rows, outputs, wants_logits: true, tables: &self.tables, window_tables: None };
+        let batch = Batch { rows, outputs, chooser: Chooser::Host, tables: &self.tables, window_tables: None };
         self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
         let bits = |index| self.runner.logits(index).iter().map(|logit| logit.to_bits()).collect();
         (0..outputs.len()).map(bits).collect()

@@ -8,7 +8,7 @@ mod common;
 use common::gguf::Shape;
 use common::passes::{Case, Run, assert_near, bits, file, precise, random};
 use segno::backend::cuda::{self, Cuda, inspect::Contents};
-use segno::backend::{Batch, KvType, Limits, Row};
+use segno::backend::{Batch, Chooser, KvType, Limits, Row};
 use segno::kv::{Pages, Tables};
 use segno::quant::DType;
 use std::sync::{Arc, OnceLock};
@@ -101,7 +101,7 @@ fn row(run: &Run, slot: usize, position: usize) -> Row {
 fn prompt(run: &mut Run, slot: usize, count: usize, wanted: &[usize]) -> Vec<Vec<f32>> {
     let rows: Vec<Row> = (0..count).map(|position| row(run, slot, position)).collect();
     let outputs: Vec<u32> = wanted.iter().map(|&position| position as u32).collect();
-    run.pass(&rows, &outputs, true)
+    run.pass(&rows, &outputs, Chooser::Host)
 }
 
 /// How far each of the first `count` slots has come, all of them differently.
@@ -114,7 +114,7 @@ fn batch(run: &mut Run, count: usize) -> Vec<Vec<f32>> {
     (0..count).filter(|&slot| length(slot) > 1).for_each(|slot| drop(prompt(run, slot, length(slot) - 1, &[])));
     let rows: Vec<Row> = (0..count).map(|slot| row(run, slot, length(slot) - 1)).collect();
     let outputs: Vec<u32> = (0..count as u32).collect();
-    run.pass(&rows, &outputs, true)
+    run.pass(&rows, &outputs, Chooser::Host)
 }
 
 /// The precise mode's logits of all positions, on which the batches and prompts of `run` are to come.
@@ -234,7 +234,7 @@ fn cache_of(case: &Case, slots: [usize; 3], poisoned: bool) -> (Contents, Conten
             inspection.poison().unwrap();
         }
         inspection
-            .run(&Batch { rows, outputs: &outputs, wants_logits: true, tables: &tables, window_tables: None })
+            .run(&Batch { rows, outputs: &outputs, chooser: Chooser::Host, tables: &tables, window_tables: None })
             .unwrap();
         inspection.read().unwrap().pop().unwrap()
     };

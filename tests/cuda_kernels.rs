@@ -13,7 +13,7 @@ use segno::arch::names::Idle;
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Shape;
 use segno::backend::cuda::catalogue::{DeviceType, Kernel};
-use segno::backend::{KvType, Row};
+use segno::backend::{Chooser, KvType, Row};
 use segno::format::{Bytes, Data};
 use segno::kv::Layout;
 use segno::plan::op::{Activation, Norm, NormKind, Rows, Value};
@@ -282,7 +282,7 @@ fn run(case: &Case, built: &Built, cuda: &Cuda) -> Vec<Vec<f32>> {
         Row { token: (index % TOKENS) as u32, position: position as u32, slot: slot as u32 }
     };
     let rows: Vec<Row> = (0..case.batch).map(row).collect();
-    run.pass(&rows, &outputs(case), true)
+    run.pass(&rows, &outputs(case), Chooser::Host)
 }
 
 fn name_of(dtype: DType) -> String {

@@ -8,7 +8,7 @@ mod common;
 use common::{Ctx, Model, bundled_model, greedy, sampler};
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::{self, Cuda};
-use segno::backend::{Batch, KvType, Limits, Row};
+use segno::backend::{Batch, Chooser, KvType, Limits, Row};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::format::Gguf;
 use segno::kv::{Pages, Tables};
@@ -138,7 +138,7 @@ fn graph_time() -> f64 {
     let (mut tables, mut pages) = (Tables::new(1, 8).unwrap(), Pages::new(24).unwrap());
     assert!(tables.grow(0, 8, &mut pages));
     let rows = [Row { token: 5, position: 120, slot: 0 }];
-    let batch = Batch { rows: &rows, outputs: &[0], wants_logits: false, tables: &tables, window_tables: None };
+    let batch = Batch { rows: &rows, outputs: &[0], chooser: Chooser::Device, tables: &tables, window_tables: None };
     (0..10).map(|_| inspection.replay_seconds(&batch, 100).unwrap() * 1e6).fold(f64::MAX, f64::min)
 }
 

@@ -8,7 +8,7 @@ mod common;
 use common::gguf::{Content, File, Shape};
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::{Cuda, inspect::Inspection};
-use segno::backend::{Batch, KvType, Limits, Row};
+use segno::backend::{Batch, Chooser, KvType, Limits, Row};
 use segno::format::{Data, Gguf};
 use segno::kv::{Pages, Tables};
 use segno::plan::{Program, build::build};
@@ -41,7 +41,7 @@ fn embedded(inspection: &mut Inspection, tokens: &[u32]) -> Vec<Vec<f32>> {
     let row = |(position, &token): (usize, &u32)| Row { token, position: position as u32, slot: 0 };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
     let outputs = [rows.len() as u32 - 1];
-    let batch = Batch { rows: &rows, outputs: &outputs, wants_logits: true, tables: &tables, window_tables: None };
+    let batch = Batch { rows: &rows, outputs: &outputs, chooser: Chooser::Host, tables: &tables, window_tables: None };
     inspection.poison().unwrap();
     inspection.run_first(&batch, 2).unwrap();
     let parts = inspection.read().unwrap();

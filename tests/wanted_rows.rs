@@ -10,7 +10,7 @@ use common::gguf::Shape;
 use segno::arch::{Arch, Hparams};
 use segno::backend::cpu::lower::{Step, lower};
 use segno::backend::cpu::{Cpu, Options, simd};
-use segno::backend::{Backend, Batch, KvType, Limits, Row, Runner};
+use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner};
 use segno::format::{Data, Gguf};
 use segno::kv::{PAGE_TOKENS, Pages, Tables};
 use segno::plan::{Op, Program, build::build};
@@ -64,7 +64,7 @@ impl Run {
             slot: slot as u32,
         };
         let rows: Vec<Row> = (0..SEQS * LENGTH).map(|index| row(place(index))).collect();
-        let batch = Batch { rows: &rows, outputs, wants_logits: true, tables: &self.tables, window_tables: None };
+        let batch = Batch { rows: &rows, outputs, chooser: Chooser::Host, tables: &self.tables, window_tables: None };
         self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
         let bits = |index| self.runner.logits(index).iter().map(|logit| logit.to_bits()).collect();
         (0..outputs.len()).map(bits).collect()

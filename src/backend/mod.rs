@@ -89,15 +89,14 @@ pub trait Runner: Send {
     /// with [`crate::error::Error::Cancelled`].
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()>;
     /// Takes over the choice of the token of output `index` of the next run, with the arguments of [`sample::sample`]; the run then gives the same
-    /// token as that would. False where the host has to choose: the batch then wants logits, and every token is chosen there. Never
-    /// allocates.
+    /// token as that would. False where the host has to choose: then [`Chooser::Host`] chooses every token of the batch. Never allocates.
     fn draw(&mut self, _index: usize, _options: &sample::Options, _history: &[i32], _position: u64) -> bool {
         false
     }
-    /// Logits of output `index` of the last run, `vocab` floats; readable where the batch wanted logits, or the device found no token.
+    /// Logits of output `index` of the last run, `vocab` floats; readable where the host chooses, or the device found no token.
     fn logits(&self, index: usize) -> &[f32];
-    /// The token of output `index` of the last run, which [`Runner::draw`] took over and whose batch wanted no logits; none where no logit
-    /// is usable. For outputs that nobody asked to draw, that of the highest logit.
+    /// The token of output `index` of the last run, which [`Runner::draw`] took over and whose batch left the choice to the device; none where
+    /// no logit is usable. For outputs that nobody asked to draw, that of the highest logit.
     fn best_token(&self, _index: usize) -> Option<u32> {
         None
     }
@@ -197,6 +196,16 @@ pub struct Row {
     pub slot: u32,
 }
 
+/// Who chooses the tokens of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chooser {
+    /// The host, which reads [`Runner::logits`].
+    Host,
+    /// The runner: the host reads [`Runner::best_token`] alone. [`Runner::draw`] has taken over every output, or is asked for none of them and
+    /// the highest logit wins.
+    Device,
+}
+
 /// Rows of several sequences to evaluate in one pass. The rows of a sequence stand together in order of position, and follow what
 /// its cache holds without a gap.
 #[derive(Clone, Copy, Debug)]
@@ -205,8 +214,8 @@ pub struct Batch<'a> {
     pub rows: &'a [Row],
     /// Indices of the rows whose logits are wanted, ascending.
     pub outputs: &'a [u32],
-    /// Whether the host reads logits; otherwise only [`Runner::best_token`], where [`Runner::draw`] took over every output.
-    pub wants_logits: bool,
+    /// Who makes tokens of the logits.
+    pub chooser: Chooser,
     /// Pages of every slot, enough for the rows' positions.
     pub tables: &'a Tables,
     /// The same in the cache of layers that see a window, from the first position that a row sees on; where [`Limits::windows`] says so.

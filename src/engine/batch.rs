@@ -5,7 +5,7 @@
 
 use super::sequence::Pending;
 use super::session::{Failure, Session, Step};
-use crate::backend::{Batch, Limits, Row};
+use crate::backend::{Batch, Chooser, Limits, Row};
 use crate::error::{Error, Result, filled, reserve};
 use crate::kv::layout::pages_for;
 use crate::sample;
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Lists of one pass, reserved once.
-pub struct Work {
+pub struct Pass {
     rows: Vec<Row>,
     outputs: Vec<u32>,
-    /// Whether the host chooses the tokens.
-    wants_logits: bool,
+    /// Who chooses the tokens.
+    chooser: Chooser,
     planned: Vec<Planned>,
     /// The token of each planned item, `None` while its prompt is not evaluated.
     chosen: Vec<Result<Option<i32>>>,
@@ -47,13 +47,13 @@ struct Planned {
     output: Option<usize>,
 }
 
-impl Work {
+impl Pass {
     /// Lists for passes within `limits`.
-    pub fn new(limits: &Limits) -> Result<Work> {
-        Ok(Work {
+    pub fn new(limits: &Limits) -> Result<Pass> {
+        Ok(Pass {
             rows: reserve(limits.rows, "a batch")?,
             outputs: reserve(limits.outputs, "a batch")?,
-            wants_logits: false,
+            chooser: Chooser::Device,
             planned: reserve(limits.outputs, "a batch")?,
             chosen: reserve(limits.outputs, "a batch")?,
             prompt_rows: 0,
@@ -66,7 +66,7 @@ impl Work {
     fn clear(&mut self) {
         self.rows.clear();
         self.outputs.clear();
-        self.wants_logits = false;
+        self.chooser = Chooser::Device;
         self.planned.clear();
         self.chosen.clear();
         (self.prompt_rows, self.decode_rows) = (0, 0);
@@ -87,6 +87,19 @@ impl Work {
     }
 }
 
+/// Where the outcome of each item goes, and the first that failed.
+struct Failures<'a, F> {
+    first: Option<Failure>,
+    report: &'a mut F,
+}
+
+impl<F: FnMut(usize, Result<Step, &Error>)> Failures<'_, F> {
+    fn add(&mut self, item: usize, error: Error) {
+        (self.report)(item, Err(&error));
+        self.first.get_or_insert(Failure { error, item: Some(item) });
+    }
+}
+
 impl Session {
     /// Advances every listed sequence by one step; `report(item, step)` hears the outcome of each. The first failing item makes the
     /// call fail, the others have advanced.
@@ -97,29 +110,14 @@ impl Session {
         mut report: impl FnMut(usize, Result<Step, &Error>),
     ) -> Result<(), Failure> {
         let start = Instant::now();
-        self.work.clear();
-        let mut first = None;
-        let mut budget = self.max_prefill();
-        for (item, &id) in ids.iter().enumerate() {
-            if let Err(error) = self.schedule(item, id, &mut budget) {
-                report(item, Err(&error));
-                first.get_or_insert(Failure { error, item: Some(item) });
-            }
-        }
+        let mut failures = Failures { first: None, report: &mut report };
+        self.plan(ids, &mut failures);
         if let Err(error) = self.run(cancel).and_then(|()| self.choose_all(cancel)) {
             self.abandon(ids.len(), &error, &mut report);
             return Err(error.into());
         }
-        let mut chosen = std::mem::take(&mut self.work.chosen);
-        for (index, token) in chosen.drain(..).enumerate() {
-            let planned = self.work.planned[index];
-            let step = self.finish(&planned, token);
-            report(planned.item, step.as_ref().copied());
-            if let Err(error) = step {
-                first.get_or_insert(Failure { error, item: Some(planned.item) });
-            }
-        }
-        self.work.chosen = chosen;
+        self.finish_all(&mut failures);
+        let first = failures.first;
         self.count_pass(start);
         first.map_or(Ok(()), Err)
     }
@@ -171,11 +169,13 @@ impl Session {
             let Pending { start, count } = self.sequence(slot).pending();
             let taken = count.min(self.max_prefill());
             self.paging.slide(slot, start, start + taken);
-            self.work.clear();
-            self.work.prompt_rows = taken;
+            self.pass.clear();
+            self.pass.prompt_rows = taken;
             let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
-            let output = self.work.add_rows(slot, &sequence.tokens[start..start + taken], start, taken == count);
-            self.work.wants_logits = output.is_some();
+            let output = self.pass.add_rows(slot, &sequence.tokens[start..start + taken], start, taken == count);
+            if output.is_some() {
+                self.pass.chooser = Chooser::Host;
+            }
             self.run(cancel)?;
             let sequence = self.sequence_mut(slot);
             sequence.evaluated = sequence.evaluated.max(start + taken);
@@ -195,15 +195,39 @@ impl Session {
 
     /// Counts a pass that began at `start` and has ended well.
     fn count_pass(&mut self, start: Instant) {
-        let Work { rows, prompt_rows, decode_rows, .. } = &self.work;
+        let Pass { rows, prompt_rows, decode_rows, .. } = &self.pass;
         let passes = u64::from(!rows.is_empty());
         self.done.count(passes, *prompt_rows, *decode_rows, start.elapsed());
+    }
+
+    /// Plans a pass of what the listed sequences lack.
+    fn plan(&mut self, ids: &[i32], failures: &mut Failures<impl FnMut(usize, Result<Step, &Error>)>) {
+        self.pass.clear();
+        let mut budget = self.max_prefill();
+        for (item, &id) in ids.iter().enumerate() {
+            if let Err(error) = self.schedule(item, id, &mut budget) {
+                failures.add(item, error);
+            }
+        }
+    }
+
+    /// Appends the chosen tokens, and reports what became of each planned item.
+    fn finish_all(&mut self, failures: &mut Failures<impl FnMut(usize, Result<Step, &Error>)>) {
+        let mut chosen = std::mem::take(&mut self.pass.chosen);
+        for (index, token) in chosen.drain(..).enumerate() {
+            let planned = self.pass.planned[index];
+            match self.finish(&planned, token) {
+                Ok(step) => (failures.report)(planned.item, Ok(step)),
+                Err(error) => failures.add(planned.item, error),
+            }
+        }
+        self.pass.chosen = chosen;
     }
 
     /// Plans one item's part in a pass, within the budget of prompt tokens.
     fn schedule(&mut self, item: usize, id: i32, budget: &mut usize) -> Result<()> {
         let slot = self.slot(id)?;
-        if std::mem::replace(&mut self.work.seen[slot], self.work.call) == self.work.call {
+        if std::mem::replace(&mut self.pass.seen[slot], self.pass.call) == self.pass.call {
             return Err(Error::InvalidArgument(format!("sequence {id} is listed twice")));
         }
         let (length, limit) = (self.sequence(slot).tokens.len(), self.model.hparams().context);
@@ -221,21 +245,23 @@ impl Session {
         self.paging.slide(slot, start, start + taken);
         if is_prompt {
             *budget -= taken;
-            self.work.prompt_rows += taken;
+            self.pass.prompt_rows += taken;
         } else {
-            self.work.decode_rows += taken;
+            self.pass.decode_rows += taken;
         }
         let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
         let ready = taken == count;
-        let output = self.work.add_rows(slot, &sequence.tokens[start..start + taken], start, ready);
+        let output = self.pass.add_rows(slot, &sequence.tokens[start..start + taken], start, ready);
         if let Some(output) = output {
             let (history, position) = (&sequence.tokens, sequence.tokens.len() as u64);
             let by_host = self.model.context().host_argmax();
-            self.work.wants_logits |= by_host || !self.runner.draw(output, &sequence.sampler, history, position);
+            if by_host || !self.runner.draw(output, &sequence.sampler, history, position) {
+                self.pass.chooser = Chooser::Host;
+            }
         }
         let evaluated = sequence.evaluated.max(start + taken);
         let prompt_rows = if is_prompt { taken } else { 0 };
-        self.work.planned.push(Planned { item, slot, evaluated, prompt_rows, pages, ready, output });
+        self.pass.planned.push(Planned { item, slot, evaluated, prompt_rows, pages, ready, output });
         Ok(())
     }
 
@@ -248,12 +274,12 @@ impl Session {
         if cancel.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
         }
-        if self.work.rows.is_empty() {
+        if self.pass.rows.is_empty() {
             return Ok(());
         }
-        let Work { rows, outputs, wants_logits, .. } = &self.work;
+        let Pass { rows, outputs, chooser, .. } = &self.pass;
         let (tables, window_tables) = (self.paging.tables(), self.paging.window_tables());
-        let batch = Batch { rows, outputs, wants_logits: *wants_logits, tables, window_tables };
+        let batch = Batch { rows, outputs, chooser: *chooser, tables, window_tables };
         self.runner.run(&batch, cancel)
     }
 
@@ -262,8 +288,8 @@ impl Session {
         if matches!(error, Error::Cancelled) {
             (0..items).for_each(|item| report(item, Err(error)));
         }
-        for index in 0..self.work.planned.len() {
-            let Planned { item, slot, pages, .. } = self.work.planned[index];
+        for index in 0..self.pass.planned.len() {
+            let Planned { item, slot, pages, .. } = self.pass.planned[index];
             self.paging.shrink(slot, pages);
             report(item, Err(error));
         }
@@ -272,13 +298,13 @@ impl Session {
     /// Chooses the tokens of all items before any is appended, so that a call cancelled meanwhile has advanced nobody: without a
     /// limit on candidates a token takes milliseconds.
     fn choose_all(&mut self, cancel: &AtomicBool) -> Result<()> {
-        for index in 0..self.work.planned.len() {
+        for index in 0..self.pass.planned.len() {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Error::Cancelled);
             }
-            let planned = self.work.planned[index];
+            let planned = self.pass.planned[index];
             let token = if planned.ready { self.choose(&planned).map(Some) } else { Ok(None) };
-            self.work.chosen.push(token);
+            self.pass.chosen.push(token);
         }
         Ok(())
     }
@@ -288,7 +314,7 @@ impl Session {
         let Planned { slot, output, .. } = *planned;
         let vocab = self.model.vocab();
         let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
-        let by_device = !self.work.wants_logits;
+        let by_device = self.pass.chooser == Chooser::Device;
         if let Some(best) = output.filter(|_| by_device).and_then(|index| self.runner.best_token(index)) {
             return Ok(best as i32);
         }

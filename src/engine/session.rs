@@ -70,7 +70,7 @@ pub struct Session {
     /// Logits that outlive their pass, a row for each slot.
     pub(super) logits: Vec<f32>,
     pub(super) scratch: sample::Scratch,
-    pub(super) work: super::batch::Work,
+    pub(super) pass: super::batch::Pass,
     /// What the passes have done.
     pub(super) done: Done,
     shown: Shown,
@@ -107,7 +107,7 @@ impl Session {
             history: context.min(limits.pages * PAGE_TOKENS + 1),
             logits: filled(logits_len(options.max_seqs, vocab)?, 0.0, "logits")?,
             scratch: sample::Scratch::new(vocab)?,
-            work: super::batch::Work::new(&limits)?,
+            pass: super::batch::Pass::new(&limits)?,
             done: Done::default(),
             shown: Shown::new(options.max_seqs)?,
             model: Arc::clone(model),

@@ -3,7 +3,7 @@
 use super::distance::distance;
 use super::gguf::File;
 use segno::arch::{Arch, Hparams};
-use segno::backend::{Backend, Batch, KvType, Limits, Row, Runner, cpu};
+use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner, cpu};
 use segno::format::{Data, Gguf};
 use segno::kv::layout::pages_of_window;
 use segno::kv::{Pages, Paging, Tables, WindowLimits};
@@ -105,13 +105,13 @@ impl Run {
         }
     }
 
-    pub fn pass(&mut self, rows: &[Row], outputs: &[u32], wants_logits: bool) -> Vec<Vec<f32>> {
+    pub fn pass(&mut self, rows: &[Row], outputs: &[u32], chooser: Chooser) -> Vec<Vec<f32>> {
         self.slide(rows);
         let tables = self.windows.as_ref().map_or(&self.tables, Paging::tables);
         let window_tables = self.windows.as_ref().and_then(Paging::window_tables);
-        let batch = Batch { rows, outputs, wants_logits, tables, window_tables };
+        let batch = Batch { rows, outputs, chooser, tables, window_tables };
         self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
-        if !wants_logits {
+        if chooser == Chooser::Device {
             return Vec::new();
         }
         (0..outputs.len()).map(|index| self.runner.logits(index).to_vec()).collect()
@@ -123,7 +123,7 @@ impl Run {
             let row = |slot| Row { token: self.tokens[position], position: position as u32, slot: slot as u32 };
             let rows: Vec<Row> = (0..seqs).map(row).collect();
             let outputs: Vec<u32> = (0..seqs as u32).collect();
-            self.pass(&rows, &outputs, true).pop().unwrap()
+            self.pass(&rows, &outputs, Chooser::Host).pop().unwrap()
         };
         positions.map(step).collect()
     }
@@ -135,7 +135,7 @@ impl Run {
             let end = count.min(start + chunk);
             let rows: Vec<Row> =
                 (start..end).map(|p| Row { token: self.tokens[p], position: p as u32, slot }).collect();
-            last = self.pass(&rows, &[(end - start - 1) as u32], true).pop().unwrap();
+            last = self.pass(&rows, &[(end - start - 1) as u32], Chooser::Host).pop().unwrap();
         }
         last
     }
@@ -148,7 +148,7 @@ impl Run {
             rows.extend(positions.clone().map(row));
             outputs.push(rows.len() as u32 - 1);
         }
-        self.pass(&rows, &outputs, true)
+        self.pass(&rows, &outputs, Chooser::Host)
     }
 
     /// Takes for tokens what the model itself finds likeliest, and returns the logits of every position.

@@ -8,7 +8,7 @@ use super::memory::Part;
 use super::module::{Event, Graph, Kernels};
 use super::runner::CudaRunner;
 use super::sizes::LASTING;
-use crate::backend::{Batch, Limits, Runner};
+use crate::backend::{Batch, Chooser, Limits, Runner};
 use crate::error::{Error, Result, filled};
 use crate::sample::Options;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Inspection {
 
     /// Runs a batch whole, with logits.
     pub fn run(&mut self, batch: &Batch) -> Result<()> {
-        self.runner.run(&Batch { wants_logits: true, ..*batch }, &AtomicBool::new(false))
+        self.runner.run(&Batch { chooser: Chooser::Host, ..*batch }, &AtomicBool::new(false))
     }
 
     /// Runs the first `count` launches of a batch: as a graph made of them alone, or eagerly.

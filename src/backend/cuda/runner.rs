@@ -14,7 +14,7 @@ use super::select::attention::splits;
 use super::sizes::{Needs, Sizes, arrange};
 use super::timing::Timing;
 use super::weights::Weights;
-use crate::backend::{Batch, Limits, Runner};
+use crate::backend::{Batch, Chooser, Limits, Runner};
 use crate::error::{Error, Result, filled};
 use crate::kv::{Reach, Tables};
 use crate::plan::Program;
@@ -254,7 +254,7 @@ impl CudaRunner {
     /// The shape of a pass, and its graph if it is a step of a bucket.
     pub fn choose(&self, batch: &Batch) -> (Shape, Option<usize>) {
         let (rows, outputs) = (batch.rows.len(), batch.outputs.len());
-        let draws = u32::from(!batch.wants_logits && self.shared.draws.any(outputs));
+        let draws = u32::from(batch.chooser == Chooser::Device && self.shared.draws.any(outputs));
         // Attention of steps counts on every older key being in the cache when the step begins.
         let continues = |pair: &[crate::backend::Row]| pair[0].slot == pair[1].slot;
         let is_step = rows == outputs && rows <= self.sizes.outputs;
@@ -362,7 +362,7 @@ impl CudaRunner {
         }
         started?;
         self.outputs = batch.outputs.len();
-        if batch.wants_logits || self.outputs == 0 {
+        if batch.chooser == Chooser::Host || self.outputs == 0 {
             return self.fetch_logits(batch.rows.len(), cancel);
         }
         self.wait(batch.rows.len(), self.outputs, cancel)?;
