@@ -389,8 +389,8 @@ fn heads_have_a_longest_size_and_a_largest_group() {
     let small = Shape { hidden: 8, feed_forward: 8, ..Shape::small() };
     let of_heads = |heads, kv_heads, head_dim| Shape { heads, kv_heads, head_dim, ..small };
     for (shape, fits) in [
-        (of_heads(2, 1, 512), true),
-        (of_heads(1, 1, 514), false),
+        (of_heads(2, 1, 576), true),
+        (of_heads(1, 1, 578), false),
         (of_heads(2, 2, 1024), false),
         (of_heads(128, 1, 4), true),
         (of_heads(129, 1, 4), false),
@@ -402,7 +402,7 @@ fn heads_have_a_longest_size_and_a_largest_group() {
             continue;
         }
         let words = [format!("{} elements", shape.head_dim), format!("{} a key", shape.heads / shape.kv_heads)];
-        let words = [words[0].as_str(), &words[1], "limits 512 and 128"];
+        let words = [words[0].as_str(), &words[1], "limits 576 and 128"];
         assert_says(&model.err().expect("refused"), SEGNO_E_UNSUPPORTED, &words);
     }
 }

@@ -318,7 +318,7 @@ impl Builder {
     }
 
     fn build(mut self) -> Program {
-        let hidden_width = self.one_of(&[32, 64, 160, 256], &[256, 1280]);
+        let hidden_width = self.one_of(&[32, 64, 160, 256], &[256, 256, 256, 1280]);
         let table = self.matrix(VOCAB, hidden_width, 1.0);
         let hidden = self.value(hidden_width, Rows::Batch);
         self.push(Op::Embed { table, out: hidden });
