@@ -201,16 +201,16 @@ CASES ?= 1000000
 FIRST ?= 0
 fuzz:
 	SEGNO_TEST_SECONDS=0 SEGNO_HOSTILE_CASES=$(CASES) SEGNO_HOSTILE_FIRST=$(FIRST) SEGNO_HOSTILE_LARGE=1 \
-		$(CARGO) test --locked --test hostile -- changed truncated --show-output
+		$(CARGO) test --locked --test hostile -- files::changed files::truncated --show-output
 
 # Licences, origins and known vulnerabilities of all crates, where cargo-deny is installed and finds its database of advisories; licences and origins
-# are tested without it too (tests/licences.rs).
+# are tested without it too (tests/style/licences.rs).
 audit:
 	tests/make/audit.sh
 
-# Rewrites packaging/THIRD-PARTY-NOTICES.txt; the test `licences` fails when that was forgotten.
+# Rewrites packaging/THIRD-PARTY-NOTICES.txt; the test `style` fails when that was forgotten.
 notices:
-	SEGNO_WRITE_NOTICES=1 $(CARGO) test --locked --quiet --test licences
+	SEGNO_WRITE_NOTICES=1 $(CARGO) test --locked --quiet --test style licences::
 
 # The pure parts under Miri: no undefined behaviour, no access outside. No part of `make test`: it needs a nightly toolchain, which TOOLCHAIN names, with
 # the components miri and rust-src.
@@ -226,7 +226,8 @@ MIRI_TESTS := kv:: quant::blocks error:: sample::penalties sample::chain backend
 race: SECONDS := 60
 race:
 	SEGNO_TEST_SECONDS=0 SEGNO_SOAK_SECONDS=$(SECONDS) RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=$(abspath $(BUILD))/race \
-		$(CARGO) +$(TOOLCHAIN) test --locked -Zbuild-std --target x86_64-unknown-linux-gnu --no-default-features --test soak --test sequences
+		$(CARGO) +$(TOOLCHAIN) test --locked -Zbuild-std --target x86_64-unknown-linux-gnu --no-default-features --test soak --test api -- \
+		sequences:: tokens_are_those_of_each_alone
 
 # Chat templates that a fuzzer writes, guided by what of the evaluator they reach, for SECONDS; needs `cargo install cargo-fuzz`. The stable
 # compiler counts what is reached, but not for everyone.
@@ -241,9 +242,9 @@ fuzz-templates:
 	$(CARGO) fuzz run -O -s none templates $(BUILD)/fuzz/templates -- -dict=$(BUILD)/fuzz/templates.dict \
 		-max_total_time=$(SECONDS) -timeout=60 -rss_limit_mb=1500 -max_len=3000
 
-# Regenerates include/segno.h from src/ffi; the test `header` fails when that was forgotten.
+# Regenerates include/segno.h from src/ffi; the test `style` fails when that was forgotten.
 header:
-	SEGNO_WRITE_HEADER=1 $(CARGO) test --locked --quiet --test header
+	SEGNO_WRITE_HEADER=1 $(CARGO) test --locked --quiet --test style header::
 
 $(LIB): $(RUST_SOURCES)
 	@mkdir -p $(TARGET)

@@ -11,7 +11,12 @@ cd "$(dirname "$0")/.."
 mkdir -p "$1" "$2/sanitize"
 target=$(cd "$1" && pwd) build=$(cd "$2/sanitize" && pwd) model=$3
 triple=x86_64-unknown-linux-gnu
-tests="gguf model_files families reference sequences session_rules text_api text_tokenizer chat_api hostile"
+# A line a folder of tests, with the modules that run.
+tests="files gguf:: model_files::
+cpu families:: reference::
+api sequences:: sessions:: text:: chats::
+text tokenizer::
+hostile files::"
 # What the tests run by cargo say through their environment: the root of the package and a folder for files.
 export CARGO_MANIFEST_DIR=$PWD CARGO_TARGET_TMPDIR=$build
 # The stable compiler has the sanitizer, but not for everyone.
@@ -32,14 +37,14 @@ run_c() {
     tests/watchdog.sh "$program" "$@"
 }
 
-# Builds and runs a test in Rust with the library.
+# Builds and runs tests in Rust with the library: PROGRAM SOURCE [FILTER...].
 run_rust() {
-    local source=$1 program
-    program=$build/$(basename "$1" .rs)
+    local program=$build/$1 source=$2
+    shift 2
     rustc --edition 2024 --test "$source" -Zsanitizer=address --target $triple -C opt-level=1 -L "dependency=$library/deps" \
         -L "dependency=$target/debug/deps" --extern "segno=$library/libsegno.rlib" --extern "half=$(crate half)" \
-        --extern "serde_json=$(crate serde_json)" -o "$program"
-    tests/watchdog.sh "$program" --quiet --skip every_limit_of_a_template --skip truncated_models
+        --extern "serde_json=$(crate serde_json)" --extern "libc=$(crate libc)" -o "$program"
+    tests/watchdog.sh "$program" "$@" --quiet --skip every_limit_of_a_template --skip truncated_models
 }
 
 # The archive that a crate of the build is in.
@@ -90,7 +95,7 @@ caught() {
 caught "detected memory leaks" run_c "$build/faulty.c"
 caught heap-buffer-overflow run_c "$build/faulty.c" array
 caught "signed integer overflow" run_c "$build/faulty.c" a number
-caught "detected memory leaks" run_rust "$build/leak.rs"
+caught "detected memory leaks" run_rust leak "$build/leak.rs"
 
 for source in tests/capi/*.c; do
     # It puts an allocator of its own in the place of the sanitizer's.
@@ -99,8 +104,8 @@ for source in tests/capi/*.c; do
     run_c "$source" "$model"
 done
 export SEGNO_HOSTILE_CASES=400
-for test in $tests; do
-    echo "sanitize: tests/$test.rs"
-    run_rust "tests/$test.rs" > "$build/rust.out" 2>&1 || { cat "$build/rust.out"; exit 1; }
-done
+while read -ra words; do
+    echo "sanitize: tests/${words[0]}, ${words[*]:1}"
+    run_rust "${words[0]}" "tests/${words[0]}/main.rs" "${words[@]:1}" > "$build/rust.out" 2>&1 < /dev/null || { cat "$build/rust.out"; exit 1; }
+done <<< "$tests"
 echo "sanitize: passed"

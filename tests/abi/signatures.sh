@@ -2,7 +2,7 @@
 # Compares the types of every function, down to the fields of structs, with the baseline x86_64.abi, by libabigail. The types come from a
 # library of empty functions that is made from the header, which is what hosts are compiled against: no second build of the real library is
 # needed, and const is kept, which debug information of Rust code does not have. That the real library has these functions, library.sh makes
-# sure; that the header is made from its source, tests/header.rs. With --write, renews the baseline after an addition.
+# sure; that the header is made from its source, tests/style/header.rs. With --write, renews the baseline after an addition.
 #
 # usage: tests/abi/signatures.sh [--write]
 set -euo pipefail

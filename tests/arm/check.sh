@@ -85,32 +85,23 @@ examples() {
 }
 
 # Left out: a test of `lib` that begins a program of its own, which qemu does not run; suites with limits of time or of resident memory (cancel, cycles,
-# fair_share, plan, soak, text_chat, text_hostile), with limits of the system that qemu does not keep (host_memory, system_faults), and those that take
+# fair_share, plan, soak, chat of text, vocabularies of hostile), with limits of the system that qemu does not keep (host_memory, system_faults), and those that take
 # minutes there (families, sequences, refused memory while models are loaded and texts are read). That files which end too early are refused does not
 # depend on the processor.
 rust_tests() {
     export SEGNO_HOSTILE_CASES=${SEGNO_HOSTILE_CASES:-1000}
     tests/suites.sh "arm: max" "$work/max" $triple qemu-aarch64-static << 'LIST'
 lib --skip a_panic_prints_nothing
-types
-faults a_session sequences_without
-hostile --skip truncated
-folder_hostile
-session_rules
-reference
-save
-sampling
-sample
-model_files
+cpu types:: reference:: sample:: quant::
+faults calls::a_session calls::sequences_without
+hostile --skip files::truncated --skip vocabularies::
+api sessions:: sampling:: steps:: structs::
+files save:: model_files:: gguf::
 allocation
-quant
-gguf
-step_rules
-struct_sizes
 LIST
     QEMU_CPU=cortex-a53 tests/suites.sh "arm: cortex-a53" "$work/a53" $triple qemu-aarch64-static << 'LIST'
 lib backend::cpu
-reference
+cpu reference::
 LIST
 }
 

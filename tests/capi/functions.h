@@ -1,5 +1,5 @@
-/* Every exported function, with the kinds of its parameters, in one table. tests/hostile_table.rs holds it against the
- * header. */
+/* Every exported function, with the kinds of its parameters, in one table. tests/style/hostile_table.rs holds it
+ * against the header. */
 #ifndef SEGNO_TEST_FUNCTIONS_H
 #define SEGNO_TEST_FUNCTIONS_H
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Every test binary uses another part.
 
+#[cfg(unix)]
+pub mod clock;
 pub mod distance;
 pub mod draws;
 pub mod folders;
@@ -11,11 +13,15 @@ pub mod latent;
 pub mod launches;
 #[allow(dead_code)] // Few tests listen.
 pub mod log;
+pub mod metadata;
 pub mod mixture;
 pub mod passes;
+pub mod patient;
+pub mod process;
 pub mod programs;
 pub mod random;
 pub mod skip;
+pub mod tokenizers;
 pub mod walk;
 
 use segno::ffi::{ctx::*, decode::*, error::*, model::*, seq::*, session::*, status::*, text::*, version::*};

@@ -1,6 +1,6 @@
 //! The tokenizers of `tests/golden/text/json`, with the character maps that stand there by their names.
 
-use crate::common::root;
+use super::root;
 use serde_json::Value;
 
 /// The file of one kind; `map` stands for its character map if it is given.

@@ -11,8 +11,8 @@ cd "$root"
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/data/models" "$folder/root/tests/golden/hf" "$folder/root/tests/golden/sample" "$folder/root/examples/models"
 
-targets=(--test allocation)
-for test in tests/cuda_*.rs; do targets+=(--test "$(basename "$test" .rs)"); done
+targets=(--test cuda --test allocation)
+for test in tests/alone/cuda_*.rs; do targets+=(--test "$(basename "$test" .rs)"); done
 ${CARGO:-cargo} test --locked --no-run --message-format=json-render-diagnostics "${targets[@]}" > "$folder/messages"
 ${CARGO:-cargo} build --locked --message-format=json-render-diagnostics --example diverge --example synth_gguf >> "$folder/messages"
 ${CARGO:-cargo} bench --locked --profile dev --no-run --message-format=json-render-diagnostics --bench cuda >> "$folder/messages"
@@ -31,7 +31,7 @@ cp tests/golden/sample/* "$folder/root/tests/golden/sample/"
 cp examples/models/*.gguf "$folder/root/examples/models/"
 cp tests/cuda/run.sh "$folder/"
 git describe --always --dirty --abbrev=12 > "$folder/commit"
-for program in diverge synth_gguf cuda_models cuda_sessions bench_cuda; do
+for program in diverge synth_gguf cuda cuda_steps bench_cuda; do
     [ -x "$folder/bin/$program" ] || { echo "package: $program is missing" >&2; exit 1; }
 done
 echo "package: $(find "$folder/bin" -type f | wc -l) programs, $(du -sm "$folder" | cut -f 1) MiB, commit $(cat "$folder/commit"), in $folder"

@@ -67,14 +67,17 @@ if wants speed; then
 fi
 
 if wants tests; then
-    for test in cuda_devices cuda_options cuda_lowering cuda_memory cuda_programs cuda_windows cuda_types cuda_kernels cuda_batches cuda_fast cuda_crowd cuda_sample cuda_steps cuda_sessions cuda_models \
-        cuda_fault allocation; do
+    # Modules one after the other, each in a process of its own: they share the device.
+    for module in devices options lowering programs windows types kernels batches fast sample sessions models; do
+        step tests 150 "$module" bin/cuda $module:: --show-output
+    done
+    for test in cuda_memory cuda_crowd cuda_steps cuda_fault allocation; do
         step tests 150 "$test" bin/$test --show-output
     done
 fi
 if wants jit; then
-    for test in cuda_models cuda_sessions; do
-        step jit 150 "$test, compiled by the driver" env CUDA_FORCE_PTX_JIT=1 bin/$test --show-output
+    for module in models sessions; do
+        step jit 150 "$module, compiled by the driver" env CUDA_FORCE_PTX_JIT=1 bin/cuda $module:: --show-output
     done
 fi
 if wants diverge; then
@@ -88,11 +91,11 @@ if wants diverge; then
     expected=0
 fi
 if wants sanitizers; then
-    tiny=(bin/cuda_models a_little_of_everything --show-output) few=(bin/cuda_batches a_few_rows_of_large --show-output)
+    tiny=(bin/cuda models::a_little_of_everything --show-output) few=(bin/cuda batches::a_few_rows_of_large --show-output)
     step sanitizers 150 memcheck compute-sanitizer --tool memcheck --error-exitcode 9 "${tiny[@]}"
     step sanitizers 100 "memcheck of few rows" compute-sanitizer --tool memcheck --kernel-name kernel_substring=gemm_i8_small_batch --error-exitcode 9 "${few[@]}"
     step sanitizers 300 racecheck bash -c 'races "$@"' races "${tiny[@]}"
-    step sanitizers 150 "memcheck of fast batches" compute-sanitizer --tool memcheck --error-exitcode 9 bin/cuda_fast padding --show-output
+    step sanitizers 150 "memcheck of fast batches" compute-sanitizer --tool memcheck --error-exitcode 9 bin/cuda fast::padding --show-output
 fi
 if wants speed; then
     wait
@@ -105,7 +108,7 @@ if wants speed; then
     step speed 240 "speed" bin/bench_cuda "${files[@]}"
     step speed 120 "speed of fast batches" bin/bench_cuda --fast --contexts "" --no-sampler "${files[@]}"
     step speed 120 "speed of storage types" bin/bench_cuda --prompts "" --batches "" --beside "" --no-sampler "${typed[@]}"
-    step tests 150 "accuracy at full depth" env SEGNO_CUDA_MODELS="$synth/${speed%% *}.gguf" bin/cuda_models logits_are --show-output
+    step tests 150 "accuracy at full depth" env SEGNO_CUDA_MODELS="$synth/${speed%% *}.gguf" bin/cuda models::logits_are --show-output
 fi
 echo "$failures steps failed, $((SECONDS - began)) s" | tee -a "$logs/summary.txt"
 [ "$failures" = 0 ]

@@ -3,10 +3,11 @@
 use segno::memory::{self, Source};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 struct Refusing;
 
-pub static REFUSING: Source = Source(&Refusing);
+static REFUSING: Source = Source(&Refusing);
 
 /// Smallest allocation that counts; no allocation does while nothing is to be refused.
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -26,6 +27,13 @@ pub struct Rule {
     pub number: usize,
     /// Whether those behind it are refused too.
     pub all: bool,
+}
+
+/// The allocator is everybody's: one test at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    memory::draw_from(&REFUSING);
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Calls `f` by the rule; how many allocations were refused.

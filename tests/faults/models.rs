@@ -48,7 +48,7 @@ fn with_vocabulary(kind: &str, normal: &[String], byte_kind: i32) -> File {
     file.set("tokenizer.ggml.bos_token_id", 1u32).set("tokenizer.ggml.eos_token_id", 3u32);
     file.set("tokenizer.ggml.tokens", tokens.iter().map(String::as_str).collect::<Vec<_>>());
     file.set("general.name", "n".repeat(200_000).as_str());
-    file.set("tokenizer.chat_template", crate::TEMPLATE);
+    file.set("tokenizer.chat_template", crate::calls::TEMPLATE);
     file
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cargo-deny, by deny.toml: licences, origins, yanked crates, and advisories where its database can be fetched. Without the tool there is nothing to
-# do: it takes minutes to compile, and tests/licences.rs has looked at licences and origins.
+# do: it takes minutes to compile, and tests/style/licences.rs has looked at licences and origins.
 #
 # usage: tests/make/audit.sh
 set -euo pipefail

@@ -15,7 +15,7 @@
 //!    `push_repr` and `push_json`, which pay for every value that they meet.
 //! 4. What calls another operation goes one level deeper with [`Budget::enter`].
 //!
-//! `tests/text_limits.rs` tries each entry of the tables with large operands in a loop.
+//! `tests/alone/text_limits.rs` tries each entry of the tables with large operands in a loop.
 
 use super::arguments::Arguments;
 use super::value::{VALUES, Value};

@@ -1,0 +1,97 @@
+//! A step allocates nothing once the session exists: every buffer is reserved before.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::latent::latent;
+use common::mixture::mixture;
+use common::{Ctx, Model, bundled_model, greedy, sampler};
+use segno::ffi::status::{SEGNO_OK, SEGNO_PENDING};
+use segno::memory::{Source, draw_from};
+use segno::quant::DType;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Counts allocations of all threads while it is switched on.
+struct Counting;
+
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn note() {
+    if COUNTING.load(Ordering::SeqCst) {
+        COUNT.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        note();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        note();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+static ALLOCATOR: Source = Source(&Counting);
+
+/// Allocations and frees during `f`.
+fn count(f: impl FnOnce()) -> usize {
+    COUNT.store(0, Ordering::SeqCst);
+    COUNTING.store(true, Ordering::SeqCst);
+    f();
+    COUNTING.store(false, Ordering::SeqCst);
+    COUNT.load(Ordering::SeqCst)
+}
+
+/// One test, so that nothing else allocates beside it.
+#[test]
+fn a_step_allocates_nothing() {
+    draw_from(&ALLOCATOR);
+    assert!(count(|| drop(std::hint::black_box(vec![0u8; 100]))) >= 2, "the allocator counts");
+    let ctx = Ctx::new(|opts| opts.n_threads = 3).unwrap();
+    steps_allocate_nothing(&ctx.load(&bundled_model()).unwrap());
+    for dtype in [DType::F32, DType::BF16, DType::Q8_0] {
+        steps_allocate_nothing(&ctx.load_buffer(&mixture(dtype).bytes()).unwrap());
+        steps_allocate_nothing(&ctx.load_buffer(&latent(dtype).bytes()).unwrap());
+    }
+}
+
+fn steps_allocate_nothing(model: &Model) {
+    let session = model.session(|opts| opts.max_prefill = 8).unwrap();
+    let mut penalized = sampler();
+    (penalized.repeat_penalty, penalized.seed) = (1.1, 3);
+    let (first, second) = (session.open(&greedy()).unwrap(), session.open(&penalized).unwrap());
+    session.append(first, &[5; 40]).unwrap();
+    session.append(second, &[6; 3]).unwrap();
+    let mut token = 0;
+    let single = count(|| {
+        for _ in 0..40 {
+            let status = segno::ffi::decode::segno_decode_step(session.0, first, &mut token, std::ptr::null_mut());
+            assert!(status == SEGNO_OK || status == SEGNO_PENDING);
+            assert!(session.stats().is_ok() && session.seq_stats(first).is_ok());
+        }
+    });
+    let (mut tokens, mut statuses) = ([0; 2], [0; 2]);
+    let (room, answers) = (tokens.as_mut_ptr(), statuses.as_mut_ptr());
+    let seqs = [first, second];
+    let batch = count(|| {
+        for _ in 0..70 {
+            segno::ffi::decode::segno_decode_batch(session.0, seqs.as_ptr(), 2, room, answers, std::ptr::null_mut());
+        }
+    });
+    assert!(statuses.iter().all(|&status| status >= 0));
+    assert_eq!((single, batch), (0, 0));
+}

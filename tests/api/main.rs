@@ -1,0 +1,12 @@
+//! The C API as a host calls it: contexts, sessions, sequences, sampling, text and chats.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod chats;
+mod sampling;
+mod sequences;
+mod sessions;
+mod steps;
+mod structs;
+mod text;

@@ -1,0 +1,16 @@
+//! Numbers of the CPU backend: storage types, whole families, the sampler, placing and lowering of programs, the pool.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod experts;
+mod families;
+mod latent;
+mod placement;
+mod pool;
+mod quant;
+mod reference;
+mod sample;
+mod types;
+mod wanted_rows;
+mod windows;

@@ -1,0 +1,19 @@
+//! The CUDA backend. On a machine without a GPU most tests say that they are skipped; lists of launches are made everywhere.
+
+#![cfg(feature = "cuda")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod batches;
+mod devices;
+mod fast;
+mod kernels;
+mod lowering;
+mod models;
+mod options;
+mod programs;
+mod sample;
+mod sessions;
+mod types;
+mod windows;

@@ -1,0 +1,147 @@
+//! Programs of all ops in random order on a GPU, against the processor's precise mode and against themselves over graphs, batches and chunks: no op
+//! counts on what stands beside it. On a machine without a GPU the lists of launches alone are made.
+
+use crate::common;
+use crate::common::distance::distance;
+use crate::common::passes::{Run, bits, precise};
+use crate::common::programs::{latent, random};
+use segno::backend::cuda::Cuda;
+use segno::backend::cuda::args::Args;
+use segno::backend::cuda::launch::Launch;
+use segno::backend::cuda::lower::supported;
+use segno::backend::{Backend, KvType, cpu};
+use segno::plan::{Op, Program};
+use segno::quant::DType;
+use std::sync::Arc;
+
+const POSITIONS: usize = 290;
+
+fn program(seed: u64) -> (Arc<Program>, bool) {
+    let program = random(seed, !seed.is_multiple_of(3));
+    let is_float = program.matrices.iter().all(|matrix| matrix.dtype == DType::F32);
+    (Arc::new(program), is_float)
+}
+
+/// Passes of one row and of many, beside others and in chunks, change no bit of a program with experts, or with rows of weights for each head.
+#[test]
+fn random_programs_with_experts_change_no_bit_on_the_processor() {
+    const END: usize = 100;
+    let open =
+        |threads, precise, allow_avx512| cpu::Cpu::new(&cpu::Options { threads, precise, allow_avx512 }).unwrap();
+    let mut with_experts = 0;
+    for seed in 0..40 {
+        let program = Arc::new(if seed % 2 == 1 { latent(seed) } else { random(seed, true) });
+        assert_eq!(supported::check(&program).is_err(), seed % 2 == 1, "program {seed}");
+        with_experts += usize::from(program.ops.iter().any(|op| matches!(op, Op::Route { .. })));
+        for precise in [false, true] {
+            let mut run = Run::new(&open(2, precise, true), &program, KvType::F16, END, 5);
+            let alone = run.steps(0..END, 1);
+            for seqs in [2, 5] {
+                assert!(bits(&alone) == bits(&run.steps(0..END, seqs)), "program {seed}: {seqs} at once differ");
+            }
+            for chunk in [7, 64, END] {
+                let last = run.chunks(1, END, chunk);
+                assert!(bits(&[last]) == bits(&alone[END - 1..]), "program {seed}: chunks of {chunk} differ");
+            }
+            let last = Run::new(&open(1, precise, false), &program, KvType::F16, END, 1).chunks(0, END, END);
+            assert!(bits(&[last]) == bits(&alone[END - 1..]), "program {seed}: other instructions differ");
+        }
+    }
+    assert!(with_experts > 25);
+}
+
+const SEEDS: std::ops::Range<u64> = 0..60;
+
+/// Whether a launch of products adds to the value that it reads, which its other blocks may still be reading.
+fn adds_to_its_input(launch: &Launch) -> bool {
+    let (x, segments) = match &launch.args {
+        Args::Matmul(args) => (args.x.x, &args.segments),
+        Args::Tensor(args) => (args.x.x, &args.segments),
+        Args::Matvec(args) => (args.x.x, &args.segments),
+        _ => return false,
+    };
+    segments.iter().any(|segment| segment.adds != 0.0 && segment.out == x)
+}
+
+#[test]
+fn every_op_of_any_program_is_covered_once() {
+    let (mut sorted_types, mut routers) = (Vec::new(), 0);
+    for seed in 0..400 {
+        let (program, _) = program(seed);
+        supported::check(&program).unwrap();
+        for lists in [common::launches::lists(&program), common::launches::fast_lists(&program)] {
+            let sorted = Some(&lists.sorted).filter(|list| !list.is_empty());
+            let all = [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.prompt];
+            for list in all.into_iter().chain(sorted) {
+                let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
+                covered.sort_unstable();
+                assert_eq!(covered, (0..program.ops.len()).collect::<Vec<usize>>(), "program {seed}");
+                list.iter().for_each(|launch| assert!(!adds_to_its_input(launch), "program {seed}: {launch:?}"));
+            }
+            sorted_types.extend(lists.prompt.iter().filter_map(|launch| match &launch.args {
+                Args::ExpertGemm(args) => Some((args.tables[0].matrix.dtype as u32, args.gated.x != 0)),
+                _ => None,
+            }));
+            routers += lists.four.iter().filter(|launch| matches!(launch.args, Args::Router(_))).count();
+        }
+    }
+    // Each type that tensor cores take, with the gated unit and without.
+    sorted_types.sort_unstable();
+    sorted_types.dedup();
+    assert_eq!(sorted_types.len(), 2 * 5, "{sorted_types:?}");
+    assert!(routers > 0);
+}
+
+/// The worst relative distance of a row of logits.
+fn worst(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
+    let distances = found.iter().zip(expected).map(|(row, reference)| distance(row, reference).relative_l2);
+    // What is no number must fail, so the comparison may not pass over it.
+    distances.fold(0.0, |worst: f64, d| if d.is_nan() { f64::INFINITY } else { worst.max(d) })
+}
+
+/// The processor's usual mode rounds activations and the cache as the GPU does, so a program may lose there as much, but not much more.
+#[test]
+fn random_programs_compute_what_the_processor_computes() {
+    if !common::gpu() {
+        return;
+    }
+    let cuda = Cuda::new(0, false).unwrap();
+    let usual = cpu::Cpu::new(&cpu::Options { threads: 0, precise: false, allow_avx512: true }).unwrap();
+    for seed in SEEDS {
+        let (program, is_float) = program(seed);
+        let steps =
+            |backend: &dyn Backend, kv_type| Run::new(backend, &program, kv_type, POSITIONS, 1).steps(0..POSITIONS, 1);
+        let expected = steps(&precise(), KvType::F32);
+        for kv_type in [KvType::F32, KvType::F16] {
+            let (found, allowed) =
+                (worst(&steps(&cuda, kv_type), &expected), worst(&steps(&usual, kv_type), &expected));
+            println!("program {seed}, {kv_type:?}: distance {found:.2e}, of the processor's usual mode {allowed:.2e}");
+            let is_exact = is_float && kv_type == KvType::F32;
+            assert!(found <= if is_exact { 1e-4 } else { 3.0 * allowed + 1e-3 }, "program {seed}, {kv_type:?}");
+        }
+    }
+}
+
+#[test]
+fn random_programs_change_no_bit_however_they_are_run() {
+    if !common::gpu() {
+        return;
+    }
+    let (graphs, eager) = (Cuda::new(0, false).unwrap(), Cuda::new(0, true).unwrap());
+    for seed in SEEDS {
+        let (program, _) = program(seed);
+        for kv_type in [KvType::F16, KvType::F32] {
+            let mut run = Run::new(&graphs, &program, kv_type, POSITIONS, 9);
+            let alone = run.steps(0..POSITIONS, 1);
+            let listed = Run::new(&eager, &program, kv_type, POSITIONS, 1).steps(0..POSITIONS, 1);
+            assert!(bits(&alone) == bits(&listed), "program {seed}: eager differs from replay");
+            for seqs in [2, 3, 5, 9] {
+                assert!(bits(&alone) == bits(&run.steps(0..POSITIONS, seqs)), "program {seed}: {seqs} at once differ");
+            }
+            for chunk in [1, 50, POSITIONS] {
+                let last = run.chunks(1, POSITIONS, chunk);
+                assert!(bits(&[last]) == bits(&alone[POSITIONS - 1..]), "program {seed}: chunks of {chunk} differ");
+            }
+        }
+    }
+}

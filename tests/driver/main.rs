@@ -1,0 +1,10 @@
+//! The CUDA backend above a driver that stands in for NVIDIA's. Needs no GPU; each test starts this program again.
+
+#![cfg(feature = "cuda")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod calls;
+mod fake;
+mod wait;

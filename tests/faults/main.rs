@@ -1,0 +1,9 @@
+//! Memory that is refused, allocation by allocation.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod allocator;
+mod calls;
+mod folders;
+mod models;

@@ -1,0 +1,15 @@
+//! Model files and folders: what is read, what is refused by name, what is written.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod folder_limits;
+mod folder_quantize;
+mod folders;
+mod gguf;
+mod kinds;
+mod limits;
+mod model_files;
+mod model_meta;
+mod model_sizes;
+mod save;

@@ -1,0 +1,11 @@
+//! Tokenizers, streams of text and chat templates, without a model.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod chat;
+mod chat_values;
+mod json;
+mod stream;
+mod tokenizer;
+mod vocab;
