@@ -93,6 +93,7 @@ make-test: $(LIB)
 lint:
 	$(CARGO) fmt --check
 	PYTHON=$(PYTHON) tests/format.sh $(BUILD)
+	$(CARGO) clippy --locked --quiet -- -D warnings
 	$(CARGO) clippy --locked --all-targets --quiet -- -D warnings
 	$(CARGO) clippy --locked --package segno-models --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --quiet

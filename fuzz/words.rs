@@ -1,6 +1,6 @@
 //! Writes the words of chat templates as a dictionary of libFuzzer: all operations, and what the parser looks for.
 
-use segno::text::chat::operations;
+use segno::text::chat::operations::operations;
 
 const SYNTAX: &str = "{{ }} {% %} {# #} {%- -%} {%+ ( ) [ ] { } : , . | = 'a' \"b\" %s {} [::-1] * ** 99999999999 \
     170141183460469231731687303715884105727 1e300 true none for in if elif else endif endfor set endset macro endmacro call endcall filter \

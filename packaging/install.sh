@@ -13,6 +13,11 @@ case $prefix in /*) ;; *) prefix=$PWD/$prefix ;; esac
 to=${DESTDIR:-}$prefix
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml" | head -n 1)
+# cargo builds it so for tests and tools, and puts it in the same place where all targets are asked for.
+if grep -qF "$version+testing" "$release/libsegno.so"; then
+    echo "install: $release/libsegno.so is built with the feature testing: remove it, and run make" >&2
+    exit 1
+fi
 abi=$(sed -n 's/^#define SEGNO_ABI_VERSION \([0-9]*\)$/\1/p' "$root/include/segno.h")
 # A compiler driver adds -lgcc_s or its static counterpart, and -lc, by itself.
 native=$(tr ' ' '\n' < "$release/native-static-libs" | grep -vxE -e '(-lgcc_s|-lc|)' | paste -sd' ')

@@ -11,7 +11,7 @@
 pub(crate) mod fma;
 mod power;
 
-pub use fma::{fma, fma_exact};
+pub use fma::fma;
 pub use power::pow;
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI, LOG2_E, TAU};

@@ -53,7 +53,7 @@ crate() {
 }
 
 RUSTFLAGS=-Zsanitizer=address CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=$target \
-    "${CARGO:-cargo}" build --locked --quiet --lib --no-default-features --target $triple --message-format=json > "$build/cargo.json"
+    "${CARGO:-cargo}" build --locked --quiet --lib --no-default-features --features testing --target $triple --message-format=json > "$build/cargo.json"
 library=$target/$triple/debug
 
 # A host that has too little room for what the library writes, one that loses a context and one that adds beyond a number must be caught, or

@@ -144,6 +144,7 @@ pub enum Activation {
     /// `x / 2 * (1 + erf(x / sqrt(2)))`
     GeluErf,
     /// `max(x, 0)^2`
+    #[allow(dead_code)] // No family of today has it; backends run it.
     SquaredRelu,
     /// Of gated blocks alone: `g / (1 + exp(-slope * g)) * (u + 1)` with `g = min(x, limit)` and the other factor `u` clamped to `-limit..limit`.
     ClampedSilu {

@@ -19,6 +19,7 @@ pub enum LogLevel {
     /// What was chosen and loaded.
     Info = 2,
     /// Details for finding a fault.
+    #[allow(dead_code)] // A level of the C API: nothing is told at it today.
     Debug = 3,
 }
 

@@ -161,7 +161,7 @@ impl Model {
     ) -> Result<Model> {
         context.require_memory(bytes.len() as u64, WEIGHTS)?;
         let data = Data::copy(bytes, &mut share(progress, 0.0, COPIED))?;
-        let gguf = Gguf::parse_with(data, &mut share(progress, COPIED, READ.files))?;
+        let gguf = Gguf::parse(data, &mut share(progress, COPIED, READ.files))?;
         let origin = Origin { is_folder: false, is_mapped: false, quantized: options.quantize };
         Model::from_folder(context, quantized(Folder::of_file(gguf)?, options)?, origin, &READ, progress)
     }

@@ -22,7 +22,10 @@ pub extern "C" fn segno_version_number() -> u32 {
 /// Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_version_string() -> *const c_char {
-    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    const VERSION: &str = match cfg!(feature = "testing") {
+        true => concat!(env!("CARGO_PKG_VERSION"), "+testing\0"),
+        false => concat!(env!("CARGO_PKG_VERSION"), "\0"),
+    };
     guard_value(std::ptr::null(), || VERSION.as_ptr().cast())
 }
 

@@ -151,11 +151,6 @@ impl<'a> Item<'a> {
         matches!(self.node(), Node::Null)
     }
 
-    /// Whether this is a map.
-    pub fn is_map(self) -> bool {
-        matches!(self.node(), Node::Map { .. })
-    }
-
     fn node(self) -> Node {
         self.document.nodes[self.at]
     }
@@ -307,7 +302,7 @@ mod tests {
         let a: Vec<Item> = root.get("a").unwrap().elements().unwrap().collect();
         assert_eq!((a[0].unsigned(), a[1].unsigned(), a[1].number()), (Some(1), None, Some(-2.0)));
         assert_eq!((a[2].unsigned(), a[2].number(), a[3].unsigned()), (None, Some(2.5), Some(4)));
-        assert_eq!((a[4].text(), a[5].flag(), a[6].is_null(), a[7].is_map()), (Some("té\n"), Some(true), true, true));
+        assert_eq!((a[4].text(), a[5].flag(), a[6].is_null()), (Some("té\n"), Some(true), true));
         assert_eq!(a.len(), 8);
         let c = root.get("b").and_then(|b| b.get("c")).unwrap();
         assert_eq!(c.elements().unwrap().map(|item| item.unsigned()).collect::<Vec<_>>(), [None, Some(7)]);

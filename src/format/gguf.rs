@@ -80,13 +80,8 @@ impl Gguf {
         bytes(path).saturating_add(split::further_by_name(path).map(|path| bytes(&path)).sum())
     }
 
-    /// Parses a whole model from one file's bytes.
-    pub fn parse(data: Arc<Data>) -> Result<Gguf> {
-        Gguf::parse_with(data, &mut |_| Ok(()))
-    }
-
     /// Parses a whole model from one file's bytes; `progress` hears of it.
-    pub fn parse_with(data: Arc<Data>, progress: &mut Progress) -> Result<Gguf> {
+    pub fn parse(data: Arc<Data>, progress: &mut Progress) -> Result<Gguf> {
         let gguf = Gguf::parse_part(data, "", progress)?;
         match split::count(gguf.metadata())? {
             1 => Ok(gguf),

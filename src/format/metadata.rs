@@ -294,11 +294,6 @@ impl Builder {
         Metadata::new(self.header, self.entries)
     }
 
-    /// Whether `key` was set.
-    pub fn has(&self, key: &str) -> bool {
-        self.entries.contains_key(key)
-    }
-
     /// Sets a text.
     pub fn set_text(&mut self, key: &str, text: &str) -> Result<()> {
         let span = self.keep(text.as_bytes())?;

@@ -5,5 +5,4 @@ pub mod pages;
 pub mod paging;
 
 pub use layout::{Layout, PAGE_TOKENS, Reach, Side, Stores, WindowLimits};
-pub use pages::{PageCopy, Pages, Tables};
-pub use paging::Paging;
+pub use pages::{Pages, Tables};

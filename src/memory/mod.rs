@@ -7,25 +7,22 @@
 //! object, and gives everything back. So no more than what lies between two growths ever comes from the reserve.
 
 mod reserve;
+#[cfg(feature = "testing")]
+mod source;
 
-pub use reserve::{Backing, RESERVE_BYTES, is_low, reserve_peak};
+#[cfg(feature = "testing")]
+pub use reserve::reserve_peak;
+pub use reserve::{Backing, RESERVE_BYTES, is_low};
+#[cfg(feature = "testing")]
+pub use source::{Source, draw_from};
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[cfg(feature = "testing")]
+use source::Drawn as Plain;
+#[cfg(not(feature = "testing"))]
+use std::alloc::System as Plain;
+use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
-
-/// Where memory comes from in place of the system: tests count and refuse with it. What it hands out may be freed after it is gone, and
-/// what the system handed out before by it, so it must pass requests on to [`System`].
-pub struct Source(pub &'static (dyn GlobalAlloc + Sync));
-
-/// The source of memory; null stands for the system.
-static SOURCE: AtomicPtr<Source> = AtomicPtr::new(std::ptr::null_mut());
-
-/// Draws memory from `source` from now on, in all threads.
-pub fn draw_from(source: &'static Source) {
-    SOURCE.store((&raw const *source).cast_mut(), Ordering::Release);
-}
 
 /// What a thread knows of its refusals.
 struct State {
@@ -94,7 +91,7 @@ fn stand_in(layout: Layout) -> *mut u8 {
         }
         std::thread::sleep(WAIT);
         // SAFETY: the caller of the allocator vouches for the layout.
-        let block = unsafe { Allocator.plain().alloc(layout) };
+        let block = unsafe { Plain.alloc(layout) };
         if !block.is_null() {
             return block;
         }
@@ -108,77 +105,20 @@ struct Allocator;
 #[global_allocator]
 static GLOBAL: Allocator = Allocator;
 
-impl Allocator {
-    /// Where memory comes from.
-    #[inline]
-    fn plain(&self) -> Plain {
-        // SAFETY: null, or a source that lives as long as the process.
-        Plain(unsafe { SOURCE.load(Ordering::Acquire).as_ref() })
-    }
-}
-
-/// The system's allocator, or what tests have put in its place.
-#[derive(Clone, Copy)]
-struct Plain(Option<&'static Source>);
-
-impl Plain {
-    /// As [`GlobalAlloc::alloc`].
-    ///
-    /// # Safety
-    /// As there.
-    #[inline]
-    unsafe fn alloc(self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { self.0.map_or_else(|| System.alloc(layout), |source| source.0.alloc(layout)) }
-    }
-
-    /// As [`GlobalAlloc::alloc_zeroed`].
-    ///
-    /// # Safety
-    /// As there.
-    #[inline]
-    unsafe fn alloc_zeroed(self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { self.0.map_or_else(|| System.alloc_zeroed(layout), |source| source.0.alloc_zeroed(layout)) }
-    }
-
-    /// As [`GlobalAlloc::dealloc`].
-    ///
-    /// # Safety
-    /// As there.
-    #[inline]
-    unsafe fn dealloc(self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { self.0.map_or_else(|| System.dealloc(block, layout), |source| source.0.dealloc(block, layout)) }
-    }
-
-    /// As [`GlobalAlloc::realloc`].
-    ///
-    /// # Safety
-    /// As there.
-    #[inline]
-    unsafe fn realloc(self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promises are passed on.
-        unsafe {
-            self.0.map_or_else(|| System.realloc(block, layout, size), |source| source.0.realloc(block, layout, size))
-        }
-    }
-}
-
 // SAFETY: a block comes from the system or from the reserve, as large and aligned as asked for, and goes back to where it came from: the
 // reserve knows its own by their addresses. Nothing here unwinds.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are passed on.
-        let block = unsafe { self.plain().alloc(layout) };
+        let block = unsafe { Plain.alloc(layout) };
         if block.is_null() { stand_in(layout) } else { block }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are passed on.
-        let block = unsafe { self.plain().alloc_zeroed(layout) };
+        let block = unsafe { Plain.alloc_zeroed(layout) };
         if !block.is_null() {
             return block;
         }
@@ -194,7 +134,7 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if !reserve::take_back(block, layout) {
             // SAFETY: the caller's promises are passed on: the block is not the reserve's, so it came from there.
-            unsafe { self.plain().dealloc(block, layout) };
+            unsafe { Plain.dealloc(block, layout) };
         }
     }
 
@@ -202,7 +142,7 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if !reserve::owns(block) {
             // SAFETY: the caller's promises are passed on, as above.
-            let grown = unsafe { self.plain().realloc(block, layout, size) };
+            let grown = unsafe { Plain.realloc(block, layout, size) };
             if !grown.is_null() {
                 return grown;
             }

@@ -33,6 +33,7 @@ static BLOCKS: AtomicUsize = AtomicUsize::new(0);
 static LINKED: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of the reserve that are out, and the most that ever were.
 static USED: AtomicUsize = AtomicUsize::new(0);
+#[cfg(feature = "testing")]
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 /// What stands in.
@@ -73,6 +74,7 @@ pub fn is_low() -> bool {
 }
 
 /// Most bytes of the reserve that were ever out.
+#[cfg(feature = "testing")]
 pub fn reserve_peak() -> usize {
     PEAK.load(Ordering::Relaxed)
 }
@@ -157,8 +159,9 @@ impl StandIn {
         }
         // SAFETY: who asks an allocator for memory never asks for no bytes.
         let block = unsafe { self.reserve.allocate(layout) }?;
-        let used = USED.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(used, Ordering::Relaxed);
+        let _used = USED.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        #[cfg(feature = "testing")]
+        PEAK.fetch_max(_used, Ordering::Relaxed);
         Some(block)
     }
 

@@ -1,6 +1,7 @@
 //! Tests of the allocator: what stands in when the system refuses, to whom, and that all of it comes back.
 
 use super::*;
+use std::alloc::System;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Refuses everything to a thread that has asked for that.

@@ -12,4 +12,4 @@ pub mod program;
 mod tensors;
 pub mod validate;
 
-pub use op::{MatrixId, Op, Program, RopeId, Value, ValueId, VectorId, Weight};
+pub use op::{MatrixId, Op, Program, RopeId, ValueId, VectorId};

@@ -234,6 +234,7 @@ pub enum Op {
         y: ValueId,
     },
     /// `x *= y`.
+    #[allow(dead_code)] // No family of today has it; backends run it.
     Mul {
         /// Read and written.
         x: ValueId,

@@ -9,8 +9,6 @@ use crate::quant::DType;
 /// A matrix of the model, as it lies in the file: `rows` rows of `cols` elements in blocks of `dtype`. Those of all experts are one.
 #[derive(Clone, Debug)]
 pub struct Weight {
-    /// Name in the file.
-    pub name: String,
     /// Storage type.
     pub dtype: DType,
     /// Outputs of a multiplication.

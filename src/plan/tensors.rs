@@ -127,7 +127,7 @@ impl<'a> Tensors<'a> {
         let bytes = start.zip(end).and_then(|(start, end)| bytes.part(start..end));
         let bytes =
             bytes.ok_or_else(|| Error::Format(format!("tensor `{name}` has fewer than {:?} rows", part.taken)))?;
-        let weight = Weight { name: copied_text(name, PLAN)?, dtype, rows: part.taken.len(), cols, bytes };
+        let weight = Weight { dtype, rows: part.taken.len(), cols, bytes };
         push(&mut self.matrices, weight, PLAN)?;
         self.mark(name)?;
         Ok(MatrixId(self.matrices.len() - 1))

@@ -341,7 +341,7 @@ mod tests {
         let mut program = program(Op::MulSigmoid { x: X, gate: Y });
         let data = Data::copy(&[0; 128], &mut |_| Ok(())).unwrap();
         let bytes = Bytes::new(&data, 0..128).unwrap();
-        program.matrices.push(Weight { name: "experts".into(), dtype: DType::F32, rows: 8, cols: 4, bytes });
+        program.matrices.push(Weight { dtype: DType::F32, rows: 8, cols: 4, bytes });
         let chosen = Value::floats(4, Rows::Chosen(CHOICE));
         program.values[CHOICE.0] = Value { width: 2, rows: Rows::Batch, kind: Kind::Choices };
         program.values[SAME.0] = chosen;

@@ -12,6 +12,7 @@ pub mod encode;
 pub mod fp8;
 pub mod grids;
 pub mod reference;
+#[cfg(feature = "testing")]
 pub mod synthetic;
 
 pub use dtype::DType;

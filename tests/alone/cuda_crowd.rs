@@ -142,7 +142,7 @@ fn a_crowd_that_comes_and_goes_has_the_tokens_of_each_alone() {
     let free = || cuda::info(0).unwrap().memory_free;
     (0..100).for_each(|_| crowd.step());
     let before = free();
-    let ((), calls) = cuda::calls_of(|| (100..STEPS).for_each(|_| crowd.step()));
+    let ((), calls) = cuda::testing::calls_of(|| (100..STEPS).for_each(|_| crowd.step()));
     assert_eq!(free(), before, "device memory");
     let made = calls.iter().find(|call| call.contains("Instantiate") || call.contains("Alloc"));
     assert_eq!(made, None, "made on the way");

@@ -26,7 +26,7 @@ fn model() -> Model {
 
 /// The calls of a step, those apart that only ask whether it has ended.
 fn calls_of(step: impl FnOnce()) -> Vec<&'static str> {
-    let ((), mut calls) = cuda::calls_of(step);
+    let ((), mut calls) = cuda::testing::calls_of(step);
     calls.retain(|call| *call != "cuStreamQuery");
     calls
 }

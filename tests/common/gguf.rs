@@ -63,8 +63,14 @@ impl Writer {
     }
 
     pub fn parse(&self) -> Result<Gguf, Error> {
-        Gguf::parse(Arc::new(Data::Owned(self.bytes.clone())))
+        Gguf::parse(Arc::new(Data::Owned(self.bytes.clone())), &mut |_| Ok(()))
     }
+}
+
+/// What a whole file of a model says.
+pub fn parsed(bytes: &[u8]) -> Gguf {
+    let progress = &mut |_: f32| Ok(());
+    Gguf::parse(Data::copy(bytes, progress).unwrap(), progress).unwrap()
 }
 
 /// A metadata value as it stands in a file of version 3.

@@ -9,7 +9,7 @@ use segno::backend::cuda::lower::{Addresses, FormPlace, LayerCache, lower, suppo
 use segno::backend::cuda::select::Device;
 use segno::error::Result;
 use segno::format::Gguf;
-use segno::plan::{Program, Weight, build::build, memory::place};
+use segno::plan::{Program, build::build, memory::place, program::Weight};
 use std::path::PathBuf;
 
 /// The small models of all families with their programs, and whether the CUDA backend runs them.

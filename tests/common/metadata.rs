@@ -100,7 +100,7 @@ impl MetadataWriter {
 
 /// The metadata of a file's bytes, if the library can read them.
 pub fn parse(file: Vec<u8>) -> Option<Metadata> {
-    Gguf::parse(Arc::new(Data::Owned(file))).ok().map(|file| file.metadata().clone())
+    Gguf::parse(Arc::new(Data::Owned(file)), &mut |_| Ok(())).ok().map(|file| file.metadata().clone())
 }
 
 fn string(out: &mut Vec<u8>, value: &[u8]) {

@@ -1,12 +1,12 @@
 //! Whole models for tests of GPUs: passes over their sequences on any device, and how far the logits may be from the precise mode's.
 
 use super::distance::distance;
-use super::gguf::File;
+use super::gguf::{File, parsed};
 use segno::arch::{Arch, Hparams};
 use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner, cpu};
-use segno::format::{Data, Gguf};
+use segno::format::Gguf;
 use segno::kv::layout::pages_of_window;
-use segno::kv::{Pages, Paging, Tables, WindowLimits};
+use segno::kv::{Pages, Tables, WindowLimits, paging::Paging};
 use segno::plan::{Program, build::build};
 use std::path::Path;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub fn file(path: &Path, trained: bool) -> Case {
 
 /// Two layers of random weights.
 pub fn random(name: &str, file: &File) -> Case {
-    case(name, &Gguf::parse(Data::copy(&file.bytes(), &mut |_| Ok(())).unwrap()).unwrap(), false)
+    case(name, &parsed(&file.bytes()), false)
 }
 
 pub fn precise() -> cpu::Cpu {

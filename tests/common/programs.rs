@@ -7,7 +7,7 @@ use segno::kv::Layout;
 use segno::plan::op::{
     Activation, AttentionKind, Experts, Groups, HeadPart, Kind, Norm, NormKind, RopeId, Routing, Rows, Score, Value,
 };
-use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, Weight, validate};
+use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight, validate};
 use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
 
@@ -81,13 +81,7 @@ impl Builder {
         let bytes = scaled_blocks(dtype, rows * cols / dtype.block_len(), spread, &mut self.random);
         let data = Data::copy(&bytes, &mut |_| Ok(())).unwrap();
         let bytes = Bytes::new(&data, 0..bytes.len()).unwrap();
-        self.program.matrices.push(Weight {
-            name: format!("matrix {}", self.program.matrices.len()),
-            dtype,
-            rows,
-            cols,
-            bytes,
-        });
+        self.program.matrices.push(Weight { dtype, rows, cols, bytes });
         MatrixId(self.program.matrices.len() - 1)
     }
 

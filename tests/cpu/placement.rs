@@ -1,15 +1,14 @@
 //! Placing values and lowering programs: as the plain rule has it, and in time that grows with the layers, not with their square.
 
 use crate::common;
-use crate::common::gguf::{File, Shape};
+use crate::common::gguf::{File, Shape, parsed};
 use segno::arch::{Arch, Hparams};
-use segno::format::{Data, Gguf};
 use segno::plan::memory::{Buffer, Placement, place};
 use segno::plan::{Op, Program, ValueId, build::build};
 use std::time::{Duration, Instant};
 
 fn program(file: &File, layers: usize) -> Program {
-    let gguf = Gguf::parse(Data::copy(&file.bytes(), &mut |_| Ok(())).unwrap()).unwrap();
+    let gguf = parsed(&file.bytes());
     let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
     let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
     build(&gguf, &arch, &Hparams { layers, ..hparams }).unwrap()

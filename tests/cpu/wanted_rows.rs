@@ -2,12 +2,11 @@
 
 use crate::common;
 use crate::common::clock::ThreadClock;
-use crate::common::gguf::Shape;
+use crate::common::gguf::{Shape, parsed};
 use segno::arch::{Arch, Hparams};
 use segno::backend::cpu::lower::{Step, lower};
 use segno::backend::cpu::{Cpu, Options, simd};
 use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner};
-use segno::format::{Data, Gguf};
 use segno::kv::{PAGE_TOKENS, Pages, Tables};
 use segno::plan::{Op, Program, build::build};
 use segno::quant::DType;
@@ -23,7 +22,7 @@ const LENGTH: usize = 50;
 fn program(layers: usize, dtype: DType) -> Arc<Program> {
     let shape = Shape { layers, hidden: 256, feed_forward: 4096, head_dim: 64, vocab: 96, ..Shape::small() };
     let bytes = common::random::stored(&shape, |_| dtype).bytes();
-    let gguf = Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap();
+    let gguf = parsed(&bytes);
     let arch = Arch::find("llama").unwrap();
     let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
     Arc::new(build(&gguf, &arch, &hparams).unwrap())

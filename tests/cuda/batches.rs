@@ -2,11 +2,10 @@
 //! and odd ones, and for every number of rows. On a machine without a GPU the tests say so and prove nothing.
 
 use crate::common;
-use crate::common::gguf::Shape;
+use crate::common::gguf::{Shape, parsed};
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::Cuda;
 use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner};
-use segno::format::{Data, Gguf};
 use segno::kv::{Pages, Tables};
 use segno::plan::{Program, build::build};
 use segno::quant::DType;
@@ -28,7 +27,7 @@ fn program(dtype: DType, hidden: usize, feed_forward: usize, head_dim: usize) ->
 fn program_of(arch: &'static str, shape: &Shape, dtype: DType, value_type: DType) -> Arc<Program> {
     let dtype_of = |name: &str| if name.contains("attn_v") { value_type } else { dtype };
     let bytes = common::random::stored(&Shape { arch, ..*shape }, dtype_of).bytes();
-    let gguf = Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap();
+    let gguf = parsed(&bytes);
     let arch = Arch::find(arch).unwrap();
     let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
     Arc::new(build(&gguf, &arch, &hparams).unwrap())

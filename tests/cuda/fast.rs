@@ -4,7 +4,7 @@
 use crate::common;
 use crate::common::gguf::Shape;
 use crate::common::passes::{Case, Run, assert_near, bits, file, precise, random};
-use segno::backend::cuda::{self, Cuda, inspect::Contents};
+use segno::backend::cuda::{self, Cuda, testing::inspect::Contents};
 use segno::backend::{Batch, Chooser, KvType, Limits, Row};
 use segno::kv::{Pages, Tables};
 use segno::quant::DType;

@@ -14,7 +14,7 @@ use segno::backend::{Chooser, KvType, Row};
 use segno::format::{Bytes, Data};
 use segno::kv::Layout;
 use segno::plan::op::{Activation, Norm, NormKind, Rows, Value};
-use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, Weight, validate};
+use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight, validate};
 use segno::quant::synthetic::{Random, scaled_blocks};
 use segno::quant::{DType, reference};
 use std::collections::BTreeSet;
@@ -84,8 +84,7 @@ impl Builder {
     fn matrix(&mut self, dtype: DType, rows: usize, cols: usize, bytes: &[u8]) -> MatrixId {
         let data = Data::copy(bytes, &mut |_| Ok(())).unwrap();
         let bytes = Bytes::new(&data, 0..bytes.len()).unwrap();
-        let name = format!("matrix {}", self.program.matrices.len());
-        self.program.matrices.push(Weight { name, dtype, rows, cols, bytes });
+        self.program.matrices.push(Weight { dtype, rows, cols, bytes });
         MatrixId(self.program.matrices.len() - 1)
     }
 

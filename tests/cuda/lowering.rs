@@ -1,13 +1,13 @@
 //! Lowering to CUDA launches, which needs no GPU: every op of every family is covered exactly once, in every bucket.
 
 use crate::common;
-use crate::common::gguf::Shape;
+use crate::common::gguf::{Shape, parsed};
 use crate::common::launches::{fast_lists, goldens, lists, program};
 use segno::backend::cuda::args::{Activation, Args, Shape as Batch};
 use segno::backend::cuda::catalogue::Kernel;
 use segno::backend::cuda::launch::{Extent, Launch};
 use segno::backend::cuda::lower::supported;
-use segno::format::{Data, Gguf};
+use segno::format::Gguf;
 use segno::plan::{Op, Program};
 use segno::quant::DType;
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ fn every_op_is_covered_exactly_once() {
 fn no_type_is_refused() {
     for dtype in DType::ALL {
         let bytes = common::random::odd(dtype).bytes();
-        let program = program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap());
+        let program = program(&parsed(&bytes));
         let lists = lists(&program);
         for list in [&lists.single, &lists.two, &lists.four] {
             let covered = list.iter().map(|launch| launch.covers.len()).sum::<usize>();
@@ -138,7 +138,7 @@ fn attention_writes_over_nothing_that_it_reads() {
     let mut fused = 0;
     for (dim, kv_heads, group) in [(64, 2, 1), (128, 2, 4), (128, 1, 12), (256, 1, 2)] {
         let bytes = common::random::of_heads(dim, kv_heads, group, DType::Q8_0).bytes();
-        let lists = lists(&program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap()));
+        let lists = lists(&program(&parsed(&bytes)));
         let all = [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.prompt];
         for launch in all.into_iter().flatten() {
             let Args::Attention(args) = launch.args else { continue };
@@ -155,7 +155,7 @@ fn attention_fits_on_a_processor_however_few_blocks_have_more_room() {
     let mut spread = 0;
     for dim in [64, 80, 96, 128, 256] {
         let bytes = common::random::of_heads(dim, 2, 2, DType::Q8_0).bytes();
-        let lists = lists(&program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap()));
+        let lists = lists(&program(&parsed(&bytes)));
         for (rows, splits) in [1, 2, 4, 8, 16, 64].into_iter().flat_map(|rows| [1, 8, 64].map(|splits| (rows, splits)))
         {
             let shape = Batch { rows, outputs: rows, splits, draws: 0 };
@@ -195,7 +195,7 @@ fn products_of_quantized_matrices_run_on_tensor_cores_in_every_batch() {
 #[test]
 fn steps_take_seven_launches_a_layer_at_most() {
     let of_heads = common::random::of_heads(64, 2, 2, DType::Q8_0).bytes();
-    let program = program(&Gguf::parse(Data::copy(&of_heads, &mut |_| Ok(())).unwrap()).unwrap());
+    let program = program(&parsed(&of_heads));
     let layers = program.ops.iter().filter(|op| matches!(op, Op::Attention { .. })).count();
     let lists = lists(&program);
     let all =
@@ -215,7 +215,7 @@ fn of_1b(dtype: DType, vocab: usize) -> Program {
 
 fn stored(shape: &Shape, dtype_of: impl Fn(&str) -> DType) -> Program {
     let bytes = common::random::stored(shape, dtype_of).bytes();
-    program(&Gguf::parse(Data::copy(&bytes, &mut |_| Ok(())).unwrap()).unwrap())
+    program(&parsed(&bytes))
 }
 
 #[test]
@@ -306,8 +306,7 @@ fn programs_to_round() -> Vec<Program> {
     let up = |name: &str| if name.contains("ffn_up") { DType::Q4_0 } else { DType::Q8_0 };
     let down = |name: &str| if name.contains("ffn_down") { DType::F16 } else { DType::Q4_K };
     let mixed = [file(&up), file(&down)];
-    let read =
-        |file: common::gguf::File| program(&Gguf::parse(Data::copy(&file.bytes(), &mut |_| Ok(())).unwrap()).unwrap());
+    let read = |file: common::gguf::File| program(&parsed(&file.bytes()));
     types.into_iter().chain(mixed).map(read).collect()
 }
 

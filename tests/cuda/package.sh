@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs what a machine with a GPU needs to run the tests of the CUDA backend without a Rust toolchain: the test programs, the examples
+# Packs what a machine with a GPU needs to run the tests of the CUDA backend without a Rust toolchain: the test programs, the tools
 # that they use, the small models, and run.sh. The folder may be moved; `run.sh LOGS` in it does everything.
 #
 # usage: tests/cuda/package.sh FOLDER

@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::draws::{Golden, history, int, off, options};
 use crate::common::{Ctx, Model, bundled_model};
 use segno::backend::cuda::Cuda;
-use segno::backend::cuda::drawing::{Drawing, Request};
+use segno::backend::cuda::testing::drawing::{Drawing, Request};
 use segno::ffi::ctx::SEGNO_CTX_HOST_ARGMAX;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::seq::{SEGNO_SAMPLER_IGNORE_EOG, segno_logit_bias, segno_sampler_opts};

@@ -110,7 +110,7 @@ fn tokens_chosen_by_the_host_are_those_of_the_device() {
         let session = ctx.load(&bundled_model()).unwrap().session(|_| ()).unwrap();
         let seq = session.open(&greedy()).unwrap();
         session.prefill(seq, &[5, 6, 7]).unwrap();
-        cuda::calls_of(|| session.generate(seq, 100).unwrap())
+        cuda::testing::calls_of(|| session.generate(seq, 100).unwrap())
     };
     let ((device, calls), (host, host_calls)) = (tokens(0), tokens(SEGNO_CTX_HOST_ARGMAX));
     assert_eq!(device, host);

@@ -2,11 +2,10 @@
 //! so and prove nothing.
 
 use crate::common;
-use crate::common::gguf::{Content, File, Shape};
+use crate::common::gguf::{Content, File, Shape, parsed};
 use segno::arch::{Arch, Hparams};
-use segno::backend::cuda::{Cuda, inspect::Inspection};
+use segno::backend::cuda::{Cuda, testing::inspect::Inspection};
 use segno::backend::{Batch, Chooser, KvType, Limits, Row};
-use segno::format::{Data, Gguf};
 use segno::kv::{Pages, Tables};
 use segno::plan::{Program, build::build};
 use segno::quant::synthetic::Random;
@@ -25,7 +24,7 @@ fn model(dtype: DType, cols: usize) -> (Program, Vec<f32>) {
     reference::decode(dtype, &bytes, &mut values);
     let table = file.tensor("token_embd.weight");
     (table.type_id, table.content) = (dtype.ggml_id(), Content::Bytes(bytes));
-    let gguf = Gguf::parse(Data::copy(&file.bytes(), &mut |_| Ok(())).unwrap()).unwrap();
+    let gguf = parsed(&file.bytes());
     let arch = Arch::find("llama").unwrap();
     let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
     (build(&gguf, &arch, &hparams).unwrap(), values)

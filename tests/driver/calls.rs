@@ -219,7 +219,7 @@ fn steps_of(model: &Model, sampler: &segno_sampler_opts) -> (Vec<i32>, Vec<&'sta
     let seq = session.open(sampler).unwrap();
     session.prefill(seq, &[5, 6]).unwrap();
     session.step(seq).unwrap();
-    cuda::calls_of(|| session.generate(seq, 70).unwrap())
+    cuda::testing::calls_of(|| session.generate(seq, 70).unwrap())
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn too_little_memory_inside() {
     let ctx = open(SEGNO_DEVICE_CUDA).0.unwrap();
     let alive = fake.live();
     fake.set_memory(1 << 20);
-    let (failed, calls) = cuda::calls_of(|| ctx.load(&bundled_model()).err().unwrap());
+    let (failed, calls) = cuda::testing::calls_of(|| ctx.load(&bundled_model()).err().unwrap());
     assert_eq!(failed.status, SEGNO_E_DEVICE_MEMORY);
     assert!(failed.message.contains("bytes needed, 1048576 free"), "{}", failed.message);
     assert!(!calls.contains(&"cuMemAlloc") && fake.live() == alive);
@@ -288,7 +288,7 @@ fn the_hosts_context_inside() {
     let fake = Fake::open();
     let own = fake.host_context();
     for device in [SEGNO_DEVICE_CUDA, SEGNO_DEVICE_AUTO] {
-        let ((), calls) = cuda::calls_of(|| {
+        let ((), calls) = cuda::testing::calls_of(|| {
             let (ctx, lines) = open_with(|opts| (opts.device, opts.cuda_context) = (device, own));
             assert!(lines.lock().unwrap()[0].ends_with("cuda: device 0, in the host's context"), "{lines:?}");
             let model = ctx.unwrap().load(&bundled_model()).unwrap();
@@ -377,7 +377,7 @@ fn timing_inside() {
         session.append(seq, &[token]).unwrap();
         seq
     });
-    let (_, calls) = cuda::calls_of(|| [(); 3].map(|()| session.step(seqs[0]).unwrap()));
+    let (_, calls) = cuda::testing::calls_of(|| [(); 3].map(|()| session.step(seqs[0]).unwrap()));
     let launches = calls.iter().filter(|call| **call == "cuLaunchKernel").count() / 3;
     assert!(!calls.contains(&"cuGraphLaunch"));
     _ = session.batch(&seqs).2.unwrap();

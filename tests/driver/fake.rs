@@ -58,7 +58,7 @@ pub fn open_with(change: impl FnOnce(&mut segno_ctx_opts)) -> (Result<Ctx, Faile
 
 /// Whether the library has kernels, or a line that says what is skipped: without them the driver is never asked.
 pub fn built() -> bool {
-    let opened = cuda::calls_of(|| Cuda::new(0, false).err());
+    let opened = cuda::testing::calls_of(|| Cuda::new(0, false).err());
     let message = opened.0.as_ref().map(ToString::to_string).unwrap_or_default();
     if message.contains("built without cuda kernels") {
         assert!(opened.1.is_empty(), "{:?}", opened.1);

@@ -3,11 +3,11 @@
 
 use crate::common;
 use crate::common::folders::{Entry, entries_of, safetensors, with_header, write};
-use crate::common::gguf::Shape;
+use crate::common::gguf::{Shape, parsed};
 use crate::common::{Ctx, Failed, Folder};
 use segno::error::Error;
 use segno::ffi::status::*;
-use segno::format::{Data, Gguf, Safetensors};
+use segno::format::Safetensors;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -133,7 +133,7 @@ fn lengths_of_headers_are_checked_before_anything_is_read() {
 
 /// A model that loads: its configuration and tensors.
 fn model() -> (Value, Vec<Entry>) {
-    let gguf = Gguf::parse(Data::copy(&Shape::small().file().bytes(), &mut |_| Ok(())).unwrap()).unwrap();
+    let gguf = parsed(&Shape::small().file().bytes());
     let config = json!({
         "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
         "num_hidden_layers": 2, "intermediate_size": 96, "max_position_embeddings": 256, "rms_norm_eps": 1e-5

@@ -97,7 +97,7 @@ fn a_file_cut_anywhere_is_an_error() {
     writer.tensor("a", &[4, 2], 0, 0).data(32, &[0; 32]);
     let whole = writer.bytes.len();
     for len in 0..whole {
-        let result = Gguf::parse(Arc::new(Data::Owned(writer.bytes[..len].to_vec())));
+        let result = Gguf::parse(Arc::new(Data::Owned(writer.bytes[..len].to_vec())), &mut |_| Ok(()));
         match result {
             Err(Error::Format(text)) => assert!(!text.is_empty()),
             Err(other) => panic!("{other}"),
@@ -203,10 +203,10 @@ fn other_versions_and_byte_orders_are_named() {
         let mut bytes = b"GGUF".to_vec();
         bytes.extend(version.to_le_bytes());
         bytes.extend([0; 16]);
-        let error = Gguf::parse(Arc::new(Data::Owned(bytes))).unwrap_err();
+        let error = Gguf::parse(Arc::new(Data::Owned(bytes)), &mut |_| Ok(())).unwrap_err();
         assert!(matches!(error, Error::Unsupported(_)) && error.to_string().contains(expected), "{error}");
     }
-    let error = Gguf::parse(Arc::new(Data::Owned(b"GGML0000".to_vec()))).unwrap_err();
+    let error = Gguf::parse(Arc::new(Data::Owned(b"GGML0000".to_vec())), &mut |_| Ok(())).unwrap_err();
     assert!(error.to_string().contains("magic"));
 }
 

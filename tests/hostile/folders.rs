@@ -4,7 +4,7 @@
 //! `SEGNO_HOSTILE_CASES` sets how many, `SEGNO_HOSTILE_FIRST` where to begin: a case is its number.
 
 use crate::common::folders::{Entry, entries_of, safetensors, with_header};
-use crate::common::gguf::Shape;
+use crate::common::gguf::{Shape, parsed};
 use crate::common::patient::shortest;
 use crate::common::tokenizers::of_kind;
 use crate::common::{Ctx, Folder};
@@ -12,7 +12,6 @@ use crate::damage::damage;
 use crate::dice::Dice;
 use crate::host::{Reached, use_path};
 use crate::memory;
-use segno::format::{Data, Gguf};
 use segno::memory::draw_from;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -51,7 +50,7 @@ fn model(kind: &str) -> (Value, Vec<Entry>) {
     let vocab = if kind == "text" { 512 } else { 40 };
     let shape =
         Shape { layers: 2, hidden: 16, heads: 2, kv_heads: 1, head_dim: 8, feed_forward: 24, vocab, ..Shape::small() };
-    let gguf = Gguf::parse(Data::copy(&shape.file().bytes(), &mut |_| Ok(())).unwrap()).unwrap();
+    let gguf = parsed(&shape.file().bytes());
     let mut config = json!({
         "model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
         "num_hidden_layers": 2, "intermediate_size": 24, "vocab_size": vocab, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the Makefile and the scripts of the tests promise: the library is built and found where cargo is told to build, a test that waits for ever
-# is ended, skipped tests are counted, a missing tool fails in continuous integration, and no build changes Cargo.lock.
+# is ended, skipped tests are counted, a missing tool fails in continuous integration, no build changes Cargo.lock, and no library with the feature
+# `testing` is installed.
 #
 # usage: tests/make/check.sh RELEASE_DIR BUILD_DIR MODEL.gguf
 set -euo pipefail
@@ -75,9 +76,20 @@ locked() {
 $loose"
 }
 
+# A library with what tests need is never installed.
+shipped() {
+    local library=$work/testing/libsegno.so
+    mkdir -p "${library%/*}"
+    printf 'x%s+testing\0' "$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)" > "$library"
+    if packaging/install.sh "${library%/*}" "$work/prefix" > "$work/log" 2>&1; then fail "a library with the feature testing is installed"; fi
+    grep -q "is built with the feature testing: remove it, and run make" "$work/log" && [ ! -e "$work/prefix" ] ||
+        { cat "$work/log"; fail "a library with the feature testing is refused for another reason"; }
+}
+
 places
 watchdog
+shipped
 skips
 locked
 elsewhere
-echo "make: cargo's folder is followed, tests are watched, skips are counted, builds are locked"
+echo "make: cargo's folder is followed, tests are watched, skips are counted, builds are locked, what is installed is not for tests"

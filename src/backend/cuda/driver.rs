@@ -5,9 +5,7 @@
 
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult, CUstream};
-use std::cell::RefCell;
 use std::ffi::{CStr, c_int};
-use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,20 +39,6 @@ pub struct DeviceMemory {
     pub total: u64,
     /// What can be taken now.
     pub free: u64,
-}
-
-thread_local! {
-    /// Names of this thread's driver calls, while somebody listens.
-    // Without a destructor, for which the first call of a thread would take memory that has no way to fail.
-    static HEARD: RefCell<Option<ManuallyDrop<Vec<&'static str>>>> = const { RefCell::new(None) };
-}
-
-/// Runs `f`, and tells which calls of the driver this thread made meanwhile, in order.
-pub fn calls_of<T>(f: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
-    let before = HEARD.replace(Some(ManuallyDrop::new(Vec::new())));
-    let value = f();
-    let heard = HEARD.replace(before).map(ManuallyDrop::into_inner);
-    (value, heard.unwrap_or_default())
 }
 
 /// Opens the driver. Looks again after a failure, so that a driver installed meanwhile is found.
@@ -95,13 +79,13 @@ fn new_enough(version: u32) -> Result<()> {
     )))
 }
 
-/// Notes a driver call, for [`calls_of`].
-pub fn hear(call: &'static str) {
-    // A thread that ends has no list any more.
-    _ = HEARD.try_with(|heard| heard.borrow_mut().as_mut().map(|heard| heard.push(call)));
-}
+/// Notes a driver call, for tests.
+#[cfg(feature = "testing")]
+pub use super::testing::hear;
+#[cfg(not(feature = "testing"))]
+pub fn hear(_call: &'static str) {}
 
-/// Turns a failed driver call into an error that names it. Every call of this backend passes here, and is heard.
+/// Turns a failed driver call into an error that names it. Every call of this backend passes here.
 pub fn check(call: &'static str, result: CUresult) -> Result<()> {
     hear(call);
     if result == CUresult::CUDA_SUCCESS {

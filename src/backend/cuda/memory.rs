@@ -74,6 +74,7 @@ pub fn free_bytes() -> Result<u64> {
 }
 
 /// A stretch of a block, for whoever looks into it.
+#[cfg(feature = "testing")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// What lies there.
@@ -89,6 +90,7 @@ pub struct Part {
 pub struct Places {
     base: u64,
     bytes: usize,
+    #[cfg(feature = "testing")]
     parts: Vec<Part>,
 }
 
@@ -98,13 +100,15 @@ impl Places {
         Places { base, ..Places::default() }
     }
 
-    /// The address of the next `bytes`, noted under a name.
-    pub fn named(&mut self, name: &'static str, bytes: usize) -> u64 {
-        self.parts.push(Part { name, offset: self.bytes, bytes });
+    /// The address of the next `bytes`; tests find them under a name.
+    pub fn named(&mut self, _name: &'static str, bytes: usize) -> u64 {
+        #[cfg(feature = "testing")]
+        self.parts.push(Part { name: _name, offset: self.bytes, bytes });
         self.take(bytes)
     }
 
     /// What has a name, in order of address.
+    #[cfg(feature = "testing")]
     pub fn parts(self) -> Vec<Part> {
         self.parts
     }

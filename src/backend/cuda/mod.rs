@@ -8,10 +8,8 @@
 
 pub mod args;
 pub mod catalogue;
-pub mod drawing;
 mod draws;
 mod driver;
-pub mod inspect;
 pub mod launch;
 pub mod lower;
 mod memory;
@@ -19,6 +17,8 @@ mod module;
 mod runner;
 pub mod select;
 mod sizes;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod timing;
 mod weights;
 
@@ -26,7 +26,6 @@ use super::{Backend, Gpu, GpuOptions, Limits, Memory, Prepared, Runner};
 use crate::error::{Error, Progress, Result};
 use crate::plan::Program;
 use driver::Primary;
-pub use driver::calls_of;
 use lower::supported;
 use module::Kernels;
 use runner::CudaRunner;
@@ -62,16 +61,6 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// Opens GPU `index`; `eager` runs every step as single launches, for comparison with the graphs.
-    pub fn new(index: usize, eager: bool) -> Result<Cuda> {
-        Ok(Cuda { eager, ..Cuda::open(&GpuOptions { index, ..GpuOptions::default() })? })
-    }
-
-    /// The same with fast batches, where the device has kernels for them.
-    pub fn fast(index: usize, eager: bool) -> Result<Cuda> {
-        Ok(Cuda { eager, ..Cuda::open(&GpuOptions { index, fast_batches: true, ..GpuOptions::default() })? })
-    }
-
     /// Opens a GPU as a host wants it.
     pub fn open(options: &GpuOptions) -> Result<Cuda> {
         // Asked first: without kernels there is no use for the driver, nor for the time that opening it takes.

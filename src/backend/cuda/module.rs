@@ -207,6 +207,7 @@ impl Stream {
     }
 
     /// Sets every byte of a stretch of device memory.
+    #[cfg(feature = "testing")]
     pub fn fill(&self, to: u64, byte: u8, bytes: usize) -> Result<()> {
         // SAFETY: the caller owns the range.
         check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(to, byte, bytes, self.raw) })

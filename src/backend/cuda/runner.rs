@@ -8,7 +8,9 @@ use super::draws::Draws;
 use super::driver::{Primary, Waited};
 use super::lower::lists::Lists;
 use super::lower::{Addresses, lower};
-use super::memory::{Block, Mapped, Part, Places, free_bytes};
+#[cfg(feature = "testing")]
+use super::memory::Part;
+use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Graph, Kernels, Stream};
 use super::select::attention::splits;
 use super::sizes::{Needs, Sizes, arrange};
@@ -54,8 +56,11 @@ pub struct CudaRunner {
     table_stride: usize,
     logits: u64,
     pub cache: Block,
+    /// Owns what the launches read and write.
+    #[allow(dead_code)] // Tests look into it.
     pub arena: Block,
     /// What lies where in the arena.
+    #[cfg(feature = "testing")]
     pub parts: Vec<Part>,
     vocab: usize,
     serial: u32,
@@ -121,6 +126,7 @@ impl CudaRunner {
             logits: addresses.buffers[placement.buffer_of[program.logits.0]],
             cache,
             arena: block,
+            #[cfg(feature = "testing")]
             parts: places.parts(),
             vocab: program.vocab(),
             serial: 0,
@@ -156,6 +162,7 @@ impl CudaRunner {
     }
 
     /// Bytes of the cache.
+    #[cfg(feature = "testing")]
     pub fn cache_bytes(&self, limits: &Limits) -> usize {
         self.sizes.kv_bytes(limits)
     }

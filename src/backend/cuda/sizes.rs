@@ -24,10 +24,9 @@ const GRAPH_BYTES: usize = 32 << 10;
 const NODE_BYTES: usize = 2304;
 /// Most rows of a value, which grids have along their second axis.
 const MOST_GRID_ROWS: usize = 65535;
-/// The parts of the arena that outlive a step.
-pub const LASTING: [&str; 2] = [PAGE_TABLES, COUNTERS];
-const PAGE_TABLES: &str = "page tables";
-const COUNTERS: &str = "counters";
+/// Names of the parts of the arena that outlive a step.
+pub const PAGE_TABLES: &str = "page tables";
+pub const COUNTERS: &str = "counters";
 
 /// What a session reserves.
 pub struct Sizes {

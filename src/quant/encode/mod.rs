@@ -10,6 +10,7 @@ use super::DType;
 use half::{bf16, f16};
 
 /// The types that values can be encoded in.
+#[cfg(any(doc, feature = "testing"))]
 pub const ENCODABLE: [DType; 10] = [
     DType::F16,
     DType::BF16,

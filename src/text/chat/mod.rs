@@ -29,7 +29,8 @@ mod links;
 mod markup;
 mod methods;
 mod numbers;
-mod operations;
+#[cfg(feature = "testing")]
+pub mod operations;
 mod operators;
 mod parser;
 mod predicates;
@@ -52,7 +53,6 @@ use heap::Entries;
 use interpreter::Interpreter;
 use key::Key;
 use lexer::with_plain_line_ends;
-pub use operations::{Kind, operations};
 use parser::parse;
 use std::time::SystemTime;
 use value::Value;

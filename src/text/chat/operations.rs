@@ -4,7 +4,7 @@ use super::attributes::{
     FLOAT_METHODS, INTEGER_METHODS, LIST_METHODS, LOOP_METHODS, MAP_METHODS, MARKUP_METHODS, TEXT_METHODS, VIEW_METHODS,
 };
 use super::filters::FILTERS;
-use super::operators::{OTHERS, POWERS, PREFIXES, PRODUCTS, SUMS};
+use super::operators::{POWERS, PRODUCTS, SUMS};
 use super::predicates::{COMPARISONS, TESTS};
 use super::value::FUNCTIONS;
 
@@ -26,6 +26,11 @@ pub enum Kind {
     /// `name value`
     Prefix,
 }
+
+/// Operators between two values that are neither arithmetic nor comparisons.
+const OTHERS: [&str; 5] = ["and", "in", "not in", "or", "~"];
+/// Operators before a value.
+const PREFIXES: [&str; 2] = ["-", "not"];
 
 /// All operations: the tables that the evaluator itself looks them up in.
 pub fn operations() -> Vec<(Kind, &'static str)> {

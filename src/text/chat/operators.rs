@@ -24,10 +24,6 @@ pub(super) const SUMS: [(&str, BinOpKind); 2] = [("+", BinOpKind::Add), ("-", Bi
 pub(super) const PRODUCTS: [(&str, BinOpKind); 4] =
     [("*", BinOpKind::Mul), ("/", BinOpKind::Div), ("//", BinOpKind::FloorDiv), ("%", BinOpKind::Rem)];
 pub(super) const POWERS: [(&str, BinOpKind); 1] = [("**", BinOpKind::Pow)];
-/// Operators between two values that are neither arithmetic nor comparisons.
-pub(super) const OTHERS: [&str; 5] = ["and", "in", "not in", "or", "~"];
-/// Operators before a value.
-pub(super) const PREFIXES: [&str; 2] = ["-", "not"];
 
 /// `left op right` for every operator that evaluates both sides.
 pub(super) fn binary(budget: &Budget, op: BinOpKind, left: &Value, right: &Value) -> Result<Value> {

@@ -35,7 +35,7 @@ use bpe::Bpe;
 use charsmap::Charsmap;
 use merge::Chain;
 use parts::{Alphabet, BertRules, Kind, Model, Normalizer, Parts, PrefixScope, PrefixSpace};
-pub use patterns::{Groups, Rule, Spaces};
+pub use patterns::{Rule, Spaces};
 use pretokenizer::Pretokenizer;
 use sentencepiece::SentencePiece;
 use special::{Fragment, Specials};
@@ -194,6 +194,7 @@ impl Tokenizer {
     }
 
     /// The tokens that end generation, in ascending order.
+    #[cfg(feature = "testing")]
     pub fn eog_tokens(&self) -> &[i32] {
         &self.generation_ends
     }

@@ -120,9 +120,9 @@ pub fn check_crate_lints(source: &Source) -> Vec<String> {
     let mut parts = source.path.split('/');
     let root = match (parts.next(), parts.next(), parts.next()) {
         (Some("build.rs"), None, None) | (Some("src"), Some("lib.rs" | "main.rs"), None) => true,
-        (Some("benches" | "examples"), Some(file), None) => file.ends_with(".rs"),
+        (Some("benches" | "tools"), Some(file), None) => file.ends_with(".rs"),
         (Some("tests"), Some("alone"), Some(file)) => file.ends_with(".rs"),
-        (Some("tests"), Some(_), Some("main.rs")) => true,
+        (Some("tests" | "tools"), Some(_), Some("main.rs")) => true,
         _ => false,
     };
     if !root {

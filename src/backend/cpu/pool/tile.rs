@@ -53,11 +53,6 @@ impl<'a, T> Grid<'a, T> {
         down * self.tiles_across()
     }
 
-    /// Whether the matrix has no rows.
-    pub fn is_empty(&self) -> bool {
-        self.rows == 0
-    }
-
     fn tiles_across(&self) -> usize {
         self.cols.div_ceil(self.tile_cols)
     }
@@ -66,7 +61,7 @@ impl<'a, T> Grid<'a, T> {
     ///
     /// # Safety
     /// No other tile of this number may be alive.
-    pub(in crate::backend::cpu) unsafe fn tile(&self, index: usize) -> TileMut<'a, T> {
+    pub(in super::super) unsafe fn tile(&self, index: usize) -> TileMut<'a, T> {
         assert!(index < self.len());
         let (first_row, end) = match self.heights {
             Heights::Equal(rows) => {
@@ -100,9 +95,10 @@ pub struct TileMut<'a, T> {
 
 impl<'a, T> TileMut<'a, T> {
     /// The whole of `values` as one tile with rows of `cols` elements.
+    #[cfg(feature = "testing")]
     pub fn whole(values: &'a mut [T], cols: usize) -> Self {
         let grid = Grid::new(values, cols, usize::MAX, usize::MAX);
-        assert!(!grid.is_empty());
+        assert!(grid.rows > 0);
         // SAFETY: the grid has this one tile and is gone with this call.
         unsafe { grid.tile(0) }
     }

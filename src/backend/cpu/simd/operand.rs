@@ -110,11 +110,6 @@ impl<'a> KvRun<'a> {
         }
     }
 
-    /// Whether there are no rows.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     pub(super) fn bytes(&self) -> &'a [u8] {
         match self {
             KvRun::F16(x) => bytes(x),

@@ -42,12 +42,6 @@ impl Lists {
             _ => &self.batch,
         }
     }
-
-    /// All lists, from that of a single row on.
-    pub fn all_mut(&mut self) -> [&mut Vec<Launch>; 7] {
-        let Lists { single, two, four, narrow, batch, sorted, prompt, .. } = self;
-        [single, two, four, narrow, batch, sorted, prompt]
-    }
 }
 
 /// What a list is for: steps of so many rows, of more or of many, of so many that experts share their weights, or prompts.

@@ -25,7 +25,6 @@ use crate::error::{Error, Result, filled, reserve};
 use crate::plan::memory::Placement;
 use crate::plan::op::{Norm, Rows};
 use crate::plan::{Op, Program, ValueId, VectorId};
-pub use attention::MAX_HEAD_DIM;
 use lists::{Batches, FEW_ROWS, Lists};
 use uses::Uses;
 

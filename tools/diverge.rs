@@ -8,7 +8,7 @@
 
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::Cuda;
-use segno::backend::cuda::inspect::{Contents, Inspection};
+use segno::backend::cuda::testing::inspect::{Contents, Inspection};
 use segno::backend::{Batch, Chooser, KvType, Limits, Row};
 use segno::error::{Error, Result};
 use segno::format::Gguf;

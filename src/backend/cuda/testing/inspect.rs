@@ -2,12 +2,13 @@
 //!
 //! For diagnosis and tests. Two inspections of one program, one eager and one replayed, have the same parts in the same order.
 
-use super::Loaded;
-use super::launch::Launch;
-use super::memory::Part;
-use super::module::{Event, Graph, Kernels};
-use super::runner::CudaRunner;
-use super::sizes::LASTING;
+use crate::backend::cuda::Loaded;
+use crate::backend::cuda::launch::Launch;
+use crate::backend::cuda::lower::lists::Lists;
+use crate::backend::cuda::memory::Part;
+use crate::backend::cuda::module::{Event, Graph, Kernels};
+use crate::backend::cuda::runner::CudaRunner;
+use crate::backend::cuda::sizes::{COUNTERS, PAGE_TABLES};
 use crate::backend::{Batch, Chooser, Limits, Runner};
 use crate::error::{Error, Result, filled};
 use crate::sample::Options;
@@ -16,6 +17,8 @@ use std::sync::atomic::AtomicBool;
 
 /// What fills buffers before a step, so that nothing stays from the step before: NaN as a float, an impossible token or position.
 const POISON: u8 = 0xff;
+/// The parts of the arena that outlive a step.
+const LASTING: [&str; 2] = [PAGE_TABLES, COUNTERS];
 
 /// A session that shows its buffers.
 pub struct Inspection {
@@ -55,8 +58,8 @@ impl Inspection {
     pub fn leave_out(&mut self, launch: usize) -> Result<()> {
         let primary = Arc::clone(&self.runner.primary);
         let _current = primary.enter()?;
-        let lists = &mut self.runner.lists;
-        let all = lists.all_mut();
+        let Lists { single, two, four, narrow, batch, sorted, prompt, .. } = &mut self.runner.lists;
+        let all = [single, two, four, narrow, batch, sorted, prompt];
         let least = all.iter().map(|list| list.len()).min().unwrap_or(0);
         if launch >= least {
             return Err(Error::NotFound(format!(

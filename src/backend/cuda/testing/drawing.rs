@@ -1,12 +1,12 @@
 //! The kernel that draws tokens, alone: on logits of the caller's, for tests and measurements. A session has it at the end of a step.
 
-use super::Cuda;
-use super::args::{Args, SampleArgs, Shape};
-use super::catalogue::Kernel;
-use super::draws::{self, Draws};
-use super::launch::{Extent, Launch};
-use super::memory::{Block, Mapped, Places};
-use super::module::Stream;
+use crate::backend::cuda::Cuda;
+use crate::backend::cuda::args::{Args, SampleArgs, Shape};
+use crate::backend::cuda::catalogue::Kernel;
+use crate::backend::cuda::draws::{self, Draws};
+use crate::backend::cuda::launch::{Extent, Launch};
+use crate::backend::cuda::memory::{Block, Mapped, Places};
+use crate::backend::cuda::module::Stream;
 use crate::error::{Error, Result};
 use crate::sample::Options;
 

@@ -117,7 +117,7 @@ fn files_say_what_they_hold() {
         let model = model("tiny", types);
         let mut bytes = Vec::new();
         model.write(&mut bytes).unwrap();
-        let gguf = Gguf::parse(Arc::new(Data::Owned(bytes))).unwrap();
+        let gguf = Gguf::parse(Arc::new(Data::Owned(bytes)), &mut |_| Ok(())).unwrap();
         assert_eq!(gguf.metadata().u32("general.file_type").unwrap(), Some(file_type));
         let held: Vec<_> = gguf.tensors().iter().map(|tensor| (&tensor.name, tensor.type_id)).collect();
         let wanted: Vec<_> = model.tensors.iter().map(|tensor| (&tensor.name, tensor.dtype.ggml_id())).collect();
