@@ -17,6 +17,7 @@ pub mod metadata;
 pub mod mixture;
 pub mod passes;
 pub mod patient;
+pub mod plain;
 pub mod process;
 pub mod programs;
 pub mod random;

@@ -8,6 +8,7 @@ mod families;
 mod latent;
 mod placement;
 mod pool;
+mod programs;
 mod quant;
 mod reference;
 mod sample;

@@ -1,0 +1,350 @@
+//! Programs in plain f64, op by op as `plan::op` defines them: what every other computation of a program is compared with.
+
+use half::f16;
+use segno::arch::rope::RopeLayout;
+use segno::backend::Row;
+use segno::plan::op::{Activation, AttentionKind, Experts, HeadPart, Norm, NormKind, RopeId, Routing, Rows, Score};
+use segno::plan::{MatrixId, Op, Program, ValueId, VectorId};
+use segno::quant::{DType, reference};
+
+/// The rows of a value.
+type Matrix = Vec<Vec<f64>>;
+
+/// What is rounded on the way; all else is as exact as f64.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rounding {
+    /// Keys and values to 16-bit floats, where the cache holds such.
+    pub cache: bool,
+    /// What quantized matrices multiply to 8-bit blocks.
+    pub activations: bool,
+}
+
+/// A program, and the keys and values of all its sequences.
+pub struct Plain<'a> {
+    program: &'a Program,
+    rounding: Rounding,
+    matrices: Vec<Vec<f32>>,
+    values: Vec<Matrix>,
+    /// By layer and slot, a row of keys and one of values for each position.
+    cache: Vec<Vec<Vec<[Vec<f64>; 2]>>>,
+}
+
+impl<'a> Plain<'a> {
+    pub fn new(program: &'a Program, rounding: Rounding, slots: usize) -> Plain<'a> {
+        let decoded = |weight: &segno::plan::Weight| {
+            let mut values = vec![0.0; weight.rows * weight.cols];
+            reference::decode(weight.dtype, &weight.bytes, &mut values);
+            values
+        };
+        Plain {
+            program,
+            rounding,
+            matrices: program.matrices.iter().map(decoded).collect(),
+            values: vec![Matrix::new(); program.values.len()],
+            cache: vec![vec![Vec::new(); slots]; program.kv.layers],
+        }
+    }
+
+    /// The logits of the rows of a pass that `outputs` names.
+    pub fn pass(&mut self, rows: &[Row], outputs: &[u32]) -> Matrix {
+        for op in &self.program.ops {
+            if let Op::StoreKv { layer, keys, values } = *op {
+                self.store(layer, keys, values, rows);
+                continue;
+            }
+            let written = op.writes().expect("all others write");
+            self.values[written.0] = self.computed(op, rows, outputs);
+        }
+        self.values[self.program.logits.0].clone()
+    }
+
+    fn of(&self, id: ValueId) -> &Matrix {
+        &self.values[id.0]
+    }
+
+    fn vector(&self, id: VectorId) -> impl Fn(usize) -> f64 + '_ {
+        let vector = &self.program.vectors[id.0];
+        |index| f64::from(vector[index])
+    }
+
+    /// What an op makes of the values that it reads.
+    fn computed(&self, op: &Op, rows: &[Row], outputs: &[u32]) -> Matrix {
+        let each = |x: ValueId, change: &dyn Fn(&[f64]) -> Vec<f64>| self.of(x).iter().map(|row| change(row)).collect();
+        let zip = |x: ValueId, y: ValueId, change: &dyn Fn(f64, f64) -> f64| {
+            let rows = self.of(x).iter().zip(self.of(y));
+            // One element stands for a whole row.
+            rows.map(|(x, y)| x.iter().zip(y.iter().cycle()).map(|(&x, &y)| change(x, y)).collect()).collect()
+        };
+        match *op {
+            Op::Embed { table, .. } => {
+                rows.iter().map(|row| self.weights(table, row.token as usize).collect()).collect()
+            }
+            Op::Scale { x, factor } => each(x, &|row| row.iter().map(|v| v * f64::from(factor)).collect()),
+            Op::Norm { x, norm, .. } => each(x, &|row| self.normed(&norm, row)),
+            Op::MatMul { x, matrix, bias, .. } => each(x, &|row| self.product(row, matrix, bias)),
+            Op::HeadMatMul { x, part, matrix, .. } => each(x, &|row| self.head_product(row, part, matrix)),
+            Op::JoinHeads { x, part, y, .. } => {
+                let heads = self.program.kv.heads;
+                let joined = |(x, y): (&Vec<f64>, &Vec<f64>)| {
+                    let (each, own) = (part.each, y.len() / heads);
+                    let head =
+                        |head: usize| [&x[head * each + part.first..][..part.count], &y[head * own..][..own]].concat();
+                    (0..heads).flat_map(head).collect()
+                };
+                self.of(x).iter().zip(self.of(y)).map(joined).collect()
+            }
+            Op::HeadNorm { x, norm } => {
+                let dim = self.program.kv.head_dim;
+                each(x, &|row| row.chunks(dim).flat_map(|head| self.normed(&norm, head)).collect())
+            }
+            Op::Rope { x, table } => {
+                self.of(x).iter().zip(rows).map(|(x, row)| self.rotated(x, row.position, table)).collect()
+            }
+            Op::Temperature { x, factor, period } => {
+                let by = |row: &Row| 1.0 + f64::from(factor) * f64::from(1 + row.position / period).ln();
+                self.of(x).iter().zip(rows).map(|(x, row)| x.iter().map(|v| v * by(row)).collect()).collect()
+            }
+            Op::Attention { kind, queries, .. } => {
+                self.of(queries).iter().zip(rows).map(|(x, row)| self.attended(&kind, x, row)).collect()
+            }
+            Op::Gate { kind, gate, up } => zip(gate, up, &|gate, up| gated(kind, gate, up)),
+            Op::Activate { kind, x } => each(x, &|row| row.iter().map(|&v| activated(kind, v)).collect()),
+            Op::Add { x, y } => zip(x, y, &|x, y| x + y),
+            Op::Mul { x, y } => zip(x, y, &|x, y| x * y),
+            Op::MulSigmoid { x, gate } => zip(x, gate, &|x, gate| x / (1.0 + (-gate).exp())),
+            Op::Route { logits, routing, choice } => {
+                each(logits, &|row| self.routed(&routing, row, self.program.chosen(choice)))
+            }
+            Op::ExpertMatMul { x, choice, experts, scale, bias, out } => {
+                self.expert_products(x, choice, experts, scale, bias, self.program.values[out.0].width)
+            }
+            Op::WeightedSum { x, choice, out } => self.weighted_sum(x, choice, self.program.values[out.0].width),
+            Op::Softcap { x, cap } => {
+                let cap = f64::from(cap);
+                each(x, &|row| row.iter().map(|v| cap * (v / cap).tanh()).collect())
+            }
+            Op::SelectRows { x, .. } => outputs.iter().map(|&row| self.of(x)[row as usize].clone()).collect(),
+            Op::StoreKv { .. } => unreachable!("it writes no value"),
+        }
+    }
+
+    /// A row of a matrix.
+    fn weights(&self, matrix: MatrixId, row: usize) -> impl Iterator<Item = f64> + '_ {
+        let cols = self.program.matrices[matrix.0].cols;
+        self.matrices[matrix.0][row * cols..][..cols].iter().map(|&w| f64::from(w))
+    }
+
+    fn dot(&self, matrix: MatrixId, row: usize, x: &[f64]) -> f64 {
+        self.weights(matrix, row).zip(x).map(|(w, x)| w * x).sum()
+    }
+
+    /// A row as a matrix multiplies it.
+    fn multiplied(&self, matrix: MatrixId, x: &[f64]) -> Vec<f64> {
+        let is_quantized = !matches!(self.program.matrices[matrix.0].dtype, DType::F32 | DType::F16 | DType::BF16);
+        if !(self.rounding.activations && is_quantized) {
+            return x.to_vec();
+        }
+        let rounded = |block: &[f64]| {
+            let unit = block.iter().fold(0.0, |most: f64, v| most.max(v.abs())) / 127.0;
+            block
+                .iter()
+                .map(|v| if unit > 0.0 { (v / unit).round_ties_even() * unit } else { 0.0 })
+                .collect::<Vec<f64>>()
+        };
+        x.chunks(32).flat_map(rounded).collect()
+    }
+
+    fn product(&self, x: &[f64], matrix: MatrixId, bias: Option<VectorId>) -> Vec<f64> {
+        let x = self.multiplied(matrix, x);
+        let bias = |row| bias.map_or(0.0, |bias| self.vector(bias)(row));
+        (0..self.program.matrices[matrix.0].rows).map(|row| self.dot(matrix, row, &x) + bias(row)).collect()
+    }
+
+    fn head_product(&self, x: &[f64], part: HeadPart, matrix: MatrixId) -> Vec<f64> {
+        let heads = self.program.kv.heads;
+        let each = self.program.matrices[matrix.0].rows / heads;
+        let head = |head: usize| {
+            let x = self.multiplied(matrix, &x[head * part.each + part.first..][..part.count]);
+            (0..each).map(|row| self.dot(matrix, head * each + row, &x)).collect::<Vec<f64>>()
+        };
+        (0..heads).flat_map(head).collect()
+    }
+
+    fn normed(&self, norm: &Norm, x: &[f64]) -> Vec<f64> {
+        let count = x.len() as f64;
+        let center = if norm.kind == NormKind::Layer { x.iter().sum::<f64>() / count } else { 0.0 };
+        let square = x.iter().map(|v| (v - center).powi(2)).sum::<f64>() / count;
+        let factor = 1.0 / (square + f64::from(norm.eps)).sqrt();
+        let bias = |index| norm.bias.map_or(0.0, |bias| self.vector(bias)(index));
+        let weight = self.vector(norm.weight);
+        x.iter().enumerate().map(|(index, v)| (v - center) * factor * weight(index) + bias(index)).collect()
+    }
+
+    fn rotated(&self, x: &[f64], position: u32, table: RopeId) -> Vec<f64> {
+        let (rope, dim) = (&self.program.ropes[table.0], self.program.kv.head_dim);
+        let (half, mut x) = (rope.frequencies.len(), x.to_vec());
+        for head in x.chunks_mut(dim) {
+            for (index, frequency) in rope.frequencies.iter().enumerate() {
+                let (first, second) = match rope.layout {
+                    RopeLayout::Pairs => (2 * index, 2 * index + 1),
+                    RopeLayout::Halves => (index, index + half),
+                };
+                let (sin, cos) = (f64::from(position) * f64::from(*frequency)).sin_cos();
+                let (a, b, by) = (head[first], head[second], f64::from(rope.magnitude));
+                (head[first], head[second]) = ((a * cos - b * sin) * by, (a * sin + b * cos) * by);
+            }
+        }
+        x
+    }
+
+    fn store(&mut self, layer: usize, keys: ValueId, values: ValueId, rows: &[Row]) {
+        let rounded = |row: &Vec<f64>| match self.rounding.cache {
+            true => row.iter().map(|&v| f16::from_f64(v).to_f64()).collect(),
+            false => row.clone(),
+        };
+        for (index, row) in rows.iter().enumerate() {
+            let own = [rounded(&self.values[keys.0][index]), rounded(&self.values[values.0][index])];
+            let slot = &mut self.cache[layer][row.slot as usize];
+            slot.truncate(row.position as usize);
+            assert_eq!(slot.len(), row.position as usize, "positions come in their order");
+            slot.push(own);
+        }
+    }
+
+    fn attended(&self, kind: &AttentionKind, queries: &[f64], row: &Row) -> Vec<f64> {
+        let (kv, end) = (self.program.kv, row.position as usize + 1);
+        let seen =
+            &self.cache[kind.layer][row.slot as usize][kind.window.map_or(0, |window| end.saturating_sub(window))..end];
+        let head = |head: usize| {
+            let (query, shared) = (&queries[head * kv.head_dim..][..kv.head_dim], head / kv.group());
+            let score = |[key, _]: &[Vec<f64>; 2]| {
+                let key = &key[shared * kv.head_dim..][..kv.head_dim];
+                let score = query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>() * f64::from(kind.scale);
+                kind.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+            };
+            let scores: Vec<f64> = seen.iter().map(score).collect();
+            let sink = kind.sinks.map(|sinks| self.vector(sinks)(head));
+            let most = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
+            let sum: f64 = scores.iter().copied().chain(sink).map(|score| (score - most).exp()).sum();
+            let mut out = vec![0.0; kv.value_dim];
+            for (score, [_, value]) in scores.iter().zip(seen) {
+                let weight = (score - most).exp() / sum;
+                let value = &value[shared * kv.value_dim..][..kv.value_dim];
+                out.iter_mut().zip(value).for_each(|(out, v)| *out += weight * v);
+            }
+            out
+        };
+        (0..kv.heads).flat_map(head).collect()
+    }
+
+    fn routed(&self, routing: &Routing, logits: &[f64], count: usize) -> Vec<f64> {
+        let scores = match routing.score {
+            Score::Softmax => softmax(logits),
+            Score::Sigmoid => logits.iter().map(|v| 1.0 / (1.0 + (-v).exp())).collect(),
+            Score::ChosenSoftmax => logits.to_vec(),
+        };
+        let rank = |index: usize| scores[index] + routing.bias.map_or(0.0, |bias| self.vector(bias)(index));
+        let best = |of: &mut Vec<usize>, rank: &dyn Fn(usize) -> f64| {
+            of.sort_by(|&a, &b| rank(b).total_cmp(&rank(a)).then(a.cmp(&b)))
+        };
+        let mut experts: Vec<usize> = (0..logits.len()).collect();
+        if let Some(groups) = routing.groups {
+            let size = logits.len() / groups.count;
+            let sum = |group: usize| {
+                let mut own: Vec<usize> = (group * size..(group + 1) * size).collect();
+                best(&mut own, &rank);
+                own.iter().take(groups.best).map(|&index| rank(index)).sum::<f64>()
+            };
+            let mut order: Vec<usize> = (0..groups.count).collect();
+            best(&mut order, &sum);
+            order.truncate(groups.kept);
+            experts.retain(|index| order.contains(&(index / size)));
+        }
+        best(&mut experts, &rank);
+        experts.truncate(count);
+        let mut weights: Vec<f64> = experts.iter().map(|&index| scores[index]).collect();
+        if routing.score == Score::ChosenSoftmax {
+            weights = softmax(&weights);
+        }
+        let sum = if routing.normalizes { weights.iter().sum::<f64>().max(1.0 / 16384.0) } else { 1.0 };
+        let weights = weights.iter().map(|weight| weight / sum * f64::from(routing.scale));
+        experts.iter().map(|&index| index as f64).chain(weights).collect()
+    }
+
+    /// The experts of each row of a choice.
+    fn experts_of(&self, choice: ValueId) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let count = self.program.chosen(choice);
+        let rows = self.of(choice).iter().enumerate();
+        rows.flat_map(move |(row, choice)| choice[..count].iter().map(move |&expert| (row, expert as usize)))
+    }
+
+    fn expert_products(
+        &self,
+        x: ValueId,
+        choice: ValueId,
+        experts: Experts,
+        scale: Option<VectorId>,
+        bias: Option<VectorId>,
+        width: usize,
+    ) -> Matrix {
+        let is_on_pairs = matches!(self.program.values[x.0].rows, Rows::Chosen(_));
+        let product = |(pair, (row, expert)): (usize, (usize, usize))| {
+            let x = self.multiplied(experts.matrix, &self.of(x)[if is_on_pairs { pair } else { row }]);
+            let (first, by) =
+                (expert * experts.each + experts.first, scale.map_or(1.0, |scale| self.vector(scale)(expert)));
+            let bias = |row: usize| bias.map_or(0.0, |bias| self.vector(bias)(expert * width + row));
+            (0..width).map(|row| by * self.dot(experts.matrix, first + row, &x) + bias(row)).collect()
+        };
+        self.experts_of(choice).enumerate().map(product).collect()
+    }
+
+    fn weighted_sum(&self, x: ValueId, choice: ValueId, width: usize) -> Matrix {
+        let count = self.program.chosen(choice);
+        let sum = |(row, choice): (usize, &Vec<f64>)| {
+            let mut out = vec![0.0; width];
+            for (pair, weight) in self.of(x)[row * count..].iter().zip(&choice[count..]) {
+                out.iter_mut().zip(pair).for_each(|(out, v)| *out += weight * v);
+            }
+            out
+        };
+        self.of(choice).iter().enumerate().map(sum).collect()
+    }
+}
+
+fn softmax(x: &[f64]) -> Vec<f64> {
+    let most = x.iter().copied().fold(f64::MIN, f64::max);
+    let sum: f64 = x.iter().map(|v| (v - most).exp()).sum();
+    x.iter().map(|v| (v - most).exp() / sum).collect()
+}
+
+fn activated(kind: Activation, x: f64) -> f64 {
+    match kind {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+        }
+        Activation::GeluErf => x / 2.0 * (1.0 + erf(x / 2f64.sqrt())),
+        Activation::SquaredRelu => x.max(0.0).powi(2),
+        Activation::ClampedSilu { .. } => unreachable!("validated: it takes two values"),
+    }
+}
+
+fn gated(kind: Activation, gate: f64, up: f64) -> f64 {
+    let Activation::ClampedSilu { limit, slope } = kind else { return activated(kind, gate) * up };
+    let (limit, gate) = (f64::from(limit), gate.min(f64::from(limit)));
+    gate / (1.0 + (-f64::from(slope) * gate).exp()) * (up.clamp(-limit, limit) + 1.0)
+}
+
+/// The error function by a series all of whose terms have one sign (Abramowitz and Stegun, 7.1.6).
+fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum, mut odd) = (x, x, 1.0);
+    while term.abs() > 1e-18 * sum.abs() {
+        odd += 2.0;
+        term *= 2.0 * x * x / odd;
+        sum += term;
+    }
+    sum * (-x * x).exp() * 2.0 / std::f64::consts::PI.sqrt()
+}
