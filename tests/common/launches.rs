@@ -37,17 +37,29 @@ pub fn program(gguf: &Gguf) -> Program {
     build(gguf, &arch, &hparams).unwrap()
 }
 
+/// What a session was opened for, as far as launches show it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    /// Exact products over a cache of 16-bit floats.
+    Exact,
+    /// With fast batches.
+    Fast,
+    /// Over a cache of f32.
+    F32Cache,
+}
+
 /// The lists of a program.
 pub fn lists(program: &Program) -> Lists {
-    listed(program, false)
+    lists_of(program, Sort::Exact)
 }
 
 /// The lists of a program, with fast batches.
 pub fn fast_lists(program: &Program) -> Lists {
-    listed(program, true)
+    lists_of(program, Sort::Fast)
 }
 
-fn listed(program: &Program, fast: bool) -> Lists {
+/// The lists of a program in such a session.
+pub fn lists_of(program: &Program, sort: Sort) -> Lists {
     let placement = place(program).unwrap();
     let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
     let matrix = |weight: &Weight| {
@@ -71,10 +83,11 @@ fn listed(program: &Program, fast: bool) -> Lists {
             .map(|place| FormPlace {
                 q: place + (1 << 45),
                 meta: place + (1 << 46),
-                f16: if fast { place + (1 << 49) } else { 0 },
+                f16: if sort == Sort::Fast { place + (1 << 49) } else { 0 },
             })
             .collect(),
         layers: vec![LayerCache::default(); program.kv.layers],
+        cache_f32: sort == Sort::F32Cache,
         device: Device { sms: 132, most_shared: 227 << 10, bulk_copies: true },
         ..Addresses::default()
     };

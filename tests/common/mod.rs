@@ -15,6 +15,7 @@ pub mod launches;
 pub mod log;
 pub mod metadata;
 pub mod mixture;
+pub mod parts;
 pub mod passes;
 pub mod patient;
 pub mod plain;

@@ -4,8 +4,9 @@ use half::f16;
 use segno::arch::rope::RopeLayout;
 use segno::backend::Row;
 use segno::plan::op::{Activation, AttentionKind, Experts, HeadPart, Norm, NormKind, RopeId, Routing, Rows, Score};
-use segno::plan::{MatrixId, Op, Program, ValueId, VectorId};
+use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight};
 use segno::quant::{DType, reference};
+use std::f32::consts::LOG2_E;
 
 /// The rows of a value.
 type Matrix = Vec<Vec<f64>>;
@@ -17,6 +18,8 @@ pub struct Rounding {
     pub cache: bool,
     /// What quantized matrices multiply to 8-bit blocks.
     pub activations: bool,
+    /// Queries, times the scale and log2(e), to 16-bit floats.
+    pub queries: bool,
 }
 
 /// A program, and the keys and values of all its sequences.
@@ -31,7 +34,7 @@ pub struct Plain<'a> {
 
 impl<'a> Plain<'a> {
     pub fn new(program: &'a Program, rounding: Rounding, slots: usize) -> Plain<'a> {
-        let decoded = |weight: &segno::plan::Weight| {
+        let decoded = |weight: &Weight| {
             let mut values = vec![0.0; weight.rows * weight.cols];
             reference::decode(weight.dtype, &weight.bytes, &mut values);
             values
@@ -45,9 +48,12 @@ impl<'a> Plain<'a> {
         }
     }
 
-    /// The logits of the rows of a pass that `outputs` names.
+    /// The logits of the rows of a pass that `outputs` names; without any the pass ends where the cache is filled.
     pub fn pass(&mut self, rows: &[Row], outputs: &[u32]) -> Matrix {
-        for op in &self.program.ops {
+        let stored =
+            self.program.ops.iter().rposition(|op| matches!(op, Op::StoreKv { .. })).map_or(0, |last| last + 1);
+        let end = if outputs.is_empty() { stored } else { self.program.ops.len() };
+        for op in &self.program.ops[..end] {
             if let Op::StoreKv { layer, keys, values } = *op {
                 self.store(layer, keys, values, rows);
                 continue;
@@ -215,11 +221,17 @@ impl<'a> Plain<'a> {
         let (kv, end) = (self.program.kv, row.position as usize + 1);
         let seen =
             &self.cache[kind.layer][row.slot as usize][kind.window.map_or(0, |window| end.saturating_sub(window))..end];
+        let unit = f64::from(kind.scale * LOG2_E);
+        let scaled = |q: &f64| match self.rounding.queries {
+            true => f16::from_f64(q * unit).to_f64() / f64::from(LOG2_E),
+            false => q * f64::from(kind.scale),
+        };
+        let scaled: Vec<f64> = queries.iter().map(scaled).collect();
         let head = |head: usize| {
-            let (query, shared) = (&queries[head * kv.head_dim..][..kv.head_dim], head / kv.group());
+            let (query, shared) = (&scaled[head * kv.head_dim..][..kv.head_dim], head / kv.group());
             let score = |[key, _]: &[Vec<f64>; 2]| {
                 let key = &key[shared * kv.head_dim..][..kv.head_dim];
-                let score = query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>() * f64::from(kind.scale);
+                let score = query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>();
                 kind.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
             };
             let scores: Vec<f64> = seen.iter().map(score).collect();

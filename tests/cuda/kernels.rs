@@ -5,18 +5,18 @@
 //! left are the roundings of sums.
 
 use crate::common;
+use crate::common::launches::Sort;
+use crate::common::parts::Parts;
 use crate::common::passes::Run;
-use segno::arch::names::Idle;
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Shape;
 use segno::backend::cuda::catalogue::{DeviceType, Kernel};
 use segno::backend::{Chooser, KvType, Row};
-use segno::format::{Bytes, Data};
 use segno::kv::Layout;
-use segno::plan::op::{Activation, Norm, NormKind, Rows, Value};
-use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight, validate};
-use segno::quant::synthetic::{Random, scaled_blocks};
-use segno::quant::{DType, reference};
+use segno::plan::op::{Activation, Norm, NormKind, Rows};
+use segno::plan::{Op, Program, ValueId, validate};
+use segno::quant::DType;
+use segno::quant::synthetic::Random;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -65,45 +65,6 @@ struct Built {
     bias: Vec<f32>,
 }
 
-struct Builder {
-    random: Random,
-    program: Program,
-}
-
-impl Builder {
-    fn value(&mut self, width: usize, rows: Rows) -> ValueId {
-        self.program.values.push(Value::floats(width, rows));
-        ValueId(self.program.values.len() - 1)
-    }
-
-    fn vector(&mut self, values: &[f32]) -> VectorId {
-        self.program.vectors.push(values.to_vec());
-        VectorId(self.program.vectors.len() - 1)
-    }
-
-    fn matrix(&mut self, dtype: DType, rows: usize, cols: usize, bytes: &[u8]) -> MatrixId {
-        let data = Data::copy(bytes, &mut |_| Ok(())).unwrap();
-        let bytes = Bytes::new(&data, 0..bytes.len()).unwrap();
-        self.program.matrices.push(Weight { dtype, rows, cols, bytes });
-        MatrixId(self.program.matrices.len() - 1)
-    }
-
-    /// A random matrix, and its values.
-    fn random_matrix(&mut self, dtype: DType, rows: usize, cols: usize) -> (MatrixId, Vec<f32>) {
-        let bytes = scaled_blocks(dtype, rows * cols / dtype.block_len(), 0.05, &mut self.random);
-        let mut values = vec![0.0; rows * cols];
-        reference::decode(dtype, &bytes, &mut values);
-        (self.matrix(dtype, rows, cols, &bytes), values)
-    }
-
-    fn product(&mut self, x: ValueId, matrix: MatrixId, bias: Option<VectorId>) -> ValueId {
-        let width = self.program.matrices[matrix.0].rows;
-        let out = self.value(width, self.program.values[x.0].rows);
-        self.program.ops.push(Op::MatMul { x, matrix, bias, out });
-        out
-    }
-}
-
 /// Whole numbers up to 127, of which each 32 have one, times a power of two of their own.
 fn whole_activations(count: usize, random: &mut Random) -> Vec<f32> {
     let mut values = Vec::with_capacity(count);
@@ -119,23 +80,13 @@ fn whole_activations(count: usize, random: &mut Random) -> Vec<f32> {
 
 fn build(case: &Case) -> Built {
     let Case { form, dtype, cols, rows, .. } = *case;
-    let program = Program {
-        ops: Vec::new(),
-        values: Vec::new(),
-        matrices: Vec::new(),
-        vectors: Vec::new(),
-        ropes: Vec::new(),
-        kv: Layout::new(1, 1, 1, 64),
-        logits: ValueId(0),
-        idle: [0; Idle::ALL.len()],
-    };
-    let mut b = Builder { random: Random::new((cols * 31 + rows) as u64), program };
+    let mut b = Parts::new((cols * 31 + rows) as u64, Layout::new(1, 1, 1, 64));
     let embedding = whole_activations(TOKENS * cols, &mut b.random);
     let bytes: Vec<u8> = embedding.iter().flat_map(|value| value.to_le_bytes()).collect();
     let table = b.matrix(DType::F32, TOKENS, cols, &bytes);
     let mut x = b.value(cols, Rows::Batch);
     b.program.ops.push(Op::Embed { table, out: x });
-    let select = |b: &mut Builder, x: ValueId| {
+    let select = |b: &mut Parts, x: ValueId| {
         let out = b.value(b.program.values[x.0].width, Rows::Outputs);
         b.program.ops.push(Op::SelectRows { x, out });
         out
@@ -157,7 +108,7 @@ fn build(case: &Case) -> Built {
         _ => vec![dtype],
     };
     let bias: Vec<f32> = if form == Form::Plain { b.random.uniforms(rows).into_iter().collect() } else { Vec::new() };
-    let matrices: Vec<_> = types.iter().map(|&dtype| b.random_matrix(dtype, rows, cols)).collect();
+    let matrices: Vec<_> = types.iter().map(|&dtype| b.random_matrix(dtype, rows, cols, 0.05)).collect();
     let op = b.program.ops.len();
     let mut outs = Vec::new();
     for (matrix, _) in &matrices {
@@ -250,10 +201,7 @@ fn expected(case: &Case, built: &Built, token: usize) -> Vec<Near> {
 
 /// The kernel that runs the products of the case, on a device of 132 SMs.
 fn chosen(case: &Case, built: &Built) -> &'static str {
-    let lists = match case.fast {
-        true => common::launches::fast_lists(&built.program),
-        false => common::launches::lists(&built.program),
-    };
+    let lists = common::launches::lists_of(&built.program, if case.fast { Sort::Fast } else { Sort::Exact });
     let rows = if case.prompt { case.batch } else { case.batch.next_power_of_two() } as u32;
     let outputs = if case.prompt { outputs(case).len() as u32 } else { rows };
     let shape = Shape { rows, outputs, splits: u32::from(!case.prompt), draws: 0 };

@@ -11,6 +11,7 @@ mod fast;
 mod kernels;
 mod lowering;
 mod models;
+mod ops;
 mod options;
 mod programs;
 mod sample;
