@@ -17,7 +17,7 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET) tests/watchdog.sh
 
-.PHONY: all models real-test chat cuda dist gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
+.PHONY: all models real-test chat cuda release reproduce release-test gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
 	frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak cancel fuzz fuzz-templates audit notices miri race header format clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
@@ -51,17 +51,24 @@ cuda: .cuda/nvidia/cu13/bin/nvcc
 .cuda/nvidia/cu13/bin/nvcc:
 	$(PYTHON) -m pip install --quiet --no-deps --require-hashes --target .cuda --requirement packaging/cuda-requirements.txt
 
-# The library for every chip that is supported, below $(BUILD)/dist: machine code for each, and code that the driver of a later chip compiles.
+# The packages of a version, below $(BUILD)/release: an archive a platform, Debian's packages, a vcpkg port and a Conan recipe that take the archives from
+# RELEASE_URL, and the sums of all. The libraries have kernels for every chip that is supported: machine code for each, and code that the driver of a
+# later chip compiles.
+PLATFORMS := linux-x86_64 linux-aarch64 windows-x86_64
 DIST_ARCH := sm_80,sm_86,sm_89,sm_90a,sm_100,sm_120,compute_90
-dist: export SEGNO_CUDA_ARCH := $(DIST_ARCH)
-dist: export CARGO_TARGET_DIR := $(abspath $(BUILD))/dist-target
-dist: cuda
-	@mkdir -p $(CARGO_TARGET_DIR)/release
-	env -u CARGO_BUILD_TARGET \
-		$(CARGO) rustc --locked --release --lib -- --print native-static-libs=$(CARGO_TARGET_DIR)/release/native-static-libs
-	cat $(CARGO_TARGET_DIR)/release/build/segno-*/out/registers.txt
-	packaging/install.sh $(CARGO_TARGET_DIR)/release $(BUILD)/dist
-	@bytes=$$(stat -Lc %s $(BUILD)/dist/lib/libsegno.so); echo "make dist: $$bytes bytes for $(DIST_ARCH)"; [ $$bytes -le 41943040 ]
+release: export SEGNO_CUDA_ARCH := $(DIST_ARCH)
+release: export SEGNO_RELEASE_URL := $(RELEASE_URL)
+release: cuda
+	packaging/release.sh $(BUILD)/release $(PLATFORMS)
+
+# Two copies of what is committed, built in different folders, give packages with the same bytes; takes two builds a platform. Without kernels where they
+# would have to be compiled first.
+reproduce:
+	tests/release/reproduce.sh $(BUILD) $(PLATFORMS)
+
+# What hosts make of the archive of this system; those of the others are parts of test-windows and test-arm.
+release-test: $(BUILD)/generate tools
+	LD_LIBRARY_PATH=$(TARGET) tests/release/check.sh linux-x86_64 $(TARGET) $(BUILD) $(MODEL)
 
 # Programs that time kernels; see kernels/lab/README.md.
 NVCC ?= .cuda/nvidia/cu13/bin/nvcc

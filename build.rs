@@ -34,6 +34,8 @@ fn link(system: &str) {
     let arguments: &[&str] = match system {
         // Worker threads may still be leaving when a host closes the library. On Windows it pins itself (src/os/windows.rs).
         "linux" | "android" => &["-Wl,-soname,libsegno.so.0", "-Wl,-z,nodelete"],
+        // The same bytes whenever it is linked.
+        "windows" => &["-Wl,--no-insert-timestamp"],
         "macos" => &["-Wl,-install_name,@rpath/libsegno.0.dylib"],
         _ => &[],
     };

@@ -3,8 +3,10 @@
 # the installed files names the prefix, so the folder may be moved.
 #
 # usage: packaging/install.sh RELEASE_DIR PREFIX [LIBDIR]
-#   DESTDIR   put in front of every path that is written, for packagers
-#   LIBDIR    folder of the libraries below PREFIX, lib by default
+#   RELEASE_DIR   libsegno.so or segno.dll and libsegno.dll.a, libsegno.a, and native-static-libs, which rustc printed
+#   DESTDIR       put in front of every path that is written, for packagers
+#   LIBDIR        folder of the libraries below PREFIX, lib by default
+#   BINUTILS      what stands before the names of ld, objcopy, ar and strip, for the library of another system
 set -euo pipefail
 export LC_ALL=C
 release=$1 prefix=$2 libdir=${3:-lib}
@@ -36,15 +38,29 @@ install -m 644 "$root/include/segno.h" "$root/bindings/cpp/segno.hpp" "$to/inclu
 install -m 644 "$root/LICENSE-MIT" "$root/LICENSE-APACHE" "$root/packaging/THIRD-PARTY-NOTICES.txt" "$to/share/doc/segno/"
 
 # Written under another name first: a process that has the old library mapped keeps it.
-install -m 755 "$release/libsegno.so" "$to/$libdir/.libsegno.so.partial"
-strip --strip-unneeded "$to/$libdir/.libsegno.so.partial"
-mv -f "$to/$libdir/.libsegno.so.partial" "$to/$libdir/libsegno.so.$version"
-ln -sfn "libsegno.so.$version" "$to/$libdir/libsegno.so.$abi"
-ln -sfn "libsegno.so.$abi" "$to/$libdir/libsegno.so"
+library() {
+    install -m 755 "$1" "$2.partial"
+    "${BINUTILS:-}strip" --strip-unneeded "$2.partial"
+    mv -f "$2.partial" "$2"
+}
+
 "$root/packaging/archive.sh" "$release/libsegno.a" "$to/$libdir/libsegno.a"
+if [ -e "$release/segno.dll" ]; then
+    config=SegnoConfig-windows.cmake.in rpath=''
+    install -d "$to/bin"
+    library "$release/segno.dll" "$to/bin/segno.dll"
+    install -m 644 "$release/libsegno.dll.a" "$to/$libdir/"
+    "$root/packaging/import-library.sh" "$to/$libdir/segno.lib"
+    chmod 644 "$to/$libdir/segno.lib"
+else
+    config=SegnoConfig.cmake.in
+    library "$release/libsegno.so" "$to/$libdir/libsegno.so.$version"
+    ln -sfn "libsegno.so.$version" "$to/$libdir/libsegno.so.$abi"
+    ln -sfn "libsegno.so.$abi" "$to/$libdir/libsegno.so"
+fi
 
 fill segno.pc.in "$to/$libdir/pkgconfig/segno.pc"
 fill segno-static.pc.in "$to/$libdir/pkgconfig/segno-static.pc"
-fill SegnoConfig.cmake.in "$to/$libdir/cmake/Segno/SegnoConfig.cmake"
+fill "$config" "$to/$libdir/cmake/Segno/SegnoConfig.cmake"
 fill SegnoConfigVersion.cmake.in "$to/$libdir/cmake/Segno/SegnoConfigVersion.cmake"
 echo "installed segno $version (ABI $abi) to $to"

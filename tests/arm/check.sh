@@ -21,16 +21,16 @@ if [ -n "$missing" ]; then
 fi
 
 export CARGO_TARGET_DIR=$work/target CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$cc
-bin=$work/target/$triple/debug
+bin=$work/target/$triple/release
 # QEMU_CPU names the processor: `max` has dot products and I8MM, `cortex-a53` neither.
 export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu QEMU_CPU=max
 run() { tests/watchdog.sh qemu-aarch64-static -E LD_LIBRARY_PATH="$bin" "$@"; }
 
 # Fatbins do not depend on the host: those that were compiled for this system serve.
 build_library() {
-    mkdir -p "$release/../kernels" "$work/target/$triple"
+    mkdir -p "$release/../kernels" "$bin"
     ln -sfn "$release/../kernels" "$work/target/$triple/kernels"
-    cargo build --locked --lib --target $triple
+    CARGO_PROFILE_RELEASE_LTO=thin cargo rustc --locked --release --lib --target $triple -- --print "native-static-libs=$bin/native-static-libs"
     ln -sf libsegno.so "$bin/libsegno.so.0"
 }
 
@@ -108,7 +108,7 @@ LIST
 build_library
 look_inside
 # Beside the compiler, which does not always keep two processors busy.
-{ hosts; examples; } > "$work/hosts.log" 2>&1 &
+{ LD_LIBRARY_PATH=$release tests/release/check.sh linux-aarch64 "$bin" "$build" "$model"; hosts; examples; } > "$work/hosts.log" 2>&1 &
 hosts=$!
 rust_tests
 wait $hosts || { cat "$work/hosts.log"; exit 1; }

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The library on Windows: built by MinGW's linker, run under Wine. The DLL exports what is declared and imports system libraries alone; C and C++
-# hosts link with it, those of another compiler through an import library of their own; C tests, examples and the frozen programs of ABI 0 pass;
-# what the library writes is what it writes here; and Rust tests pass.
+# The library on Windows: built by MinGW's linker, run under Wine. The DLL exports what is declared and imports system libraries alone; hosts are built
+# from its archive (tests/release); C tests, examples and the frozen programs of ABI 0 pass; what the library writes is what it writes here; and Rust
+# tests pass.
 #
 # usage: tests/windows/check.sh RELEASE_DIR BUILD_DIR MODEL.gguf
-#   RELEASE_DIR   has the library of this system, BUILD_DIR the examples `generate` and `crowd`, for comparison
+#   RELEASE_DIR            has the library of this system, BUILD_DIR the examples `generate` and `crowd`, for comparison
 set -euo pipefail
 # Wine takes the names of files for what the locale says.
 export LC_ALL=C.UTF-8
@@ -24,14 +24,14 @@ fi
 
 export CARGO_TARGET_DIR=$work/target CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$cc
 export WINEPREFIX=$work/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml="
-bin=$work/target/$triple/debug
+bin=$work/target/$triple/release
 run() { tests/watchdog.sh wine "$@"; }
 
 # Fatbins do not depend on the host: those that were compiled for this system serve.
 build_library() {
-    mkdir -p "$release/../kernels" "$work/target/$triple"
+    mkdir -p "$release/../kernels" "$bin"
     ln -sfn "$release/../kernels" "$work/target/$triple/kernels"
-    cargo build --locked --lib --target $triple
+    CARGO_PROFILE_RELEASE_LTO=thin cargo rustc --locked --release --lib --target $triple -- --print "native-static-libs=$bin/native-static-libs"
 }
 
 look_inside() {
@@ -101,17 +101,6 @@ examples() {
     echo "windows: the examples write the text that they write here"
 }
 
-# A host of the linkers of Microsoft's kind.
-other_compilers() {
-    packaging/import-library.sh "$work/segno.lib"
-    clang --target=x86_64-pc-windows-msvc -std=c11 -ffreestanding -Wall -Wextra -Wpedantic -Werror -Iinclude -c tests/windows/msvc.c -o "$work/msvc.obj"
-    lld-link /nologo /machine:x64 /subsystem:console /entry:start /nodefaultlib "$work/msvc.obj" "$work/segno.lib" "/out:$work/bin/msvc.exe"
-    local code=0
-    run "$work/bin/msvc.exe" || code=$?
-    [ $code = 42 ] || fail "a program that lld-link joined with segno.lib ends with $code, not 42"
-    echo "windows: segno.lib of $(stat -c %s "$work/segno.lib") bytes serves lld-link"
-}
-
 # Left out of `lib`: what compares with functions of the C library, which are MinGW's here and wrong by more than a bit (the tests of the bits that are
 # defined stay), and a figure of the system that Wine gives as 0.
 rust_tests() {
@@ -124,7 +113,7 @@ build_library
 look_inside
 trap 'wineserver -k || true' EXIT
 tests/windows/wine.sh
+LD_LIBRARY_PATH=$release tests/release/check.sh windows-x86_64 "$bin" "$build" "$model"
 hosts
 examples
-other_compilers
 rust_tests
