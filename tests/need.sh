@@ -7,7 +7,7 @@ set -euo pipefail
 
 declare -A package=(
     [clang]=clang [cmake]=cmake [valgrind]=valgrind [abidiff]=abigail-tools [pkg-config]=pkg-config [gcc]=gcc [g++]=g++ [readelf]=binutils
-    [go]=golang-go [lld-link]=lld [ld.lld]=lld [llvm-dlltool]=llvm [wine]="wine wine64" [dpkg-deb]=dpkg [zip]=zip [unzip]=unzip
+    [go]=golang-go [lld-link]=lld [ld.lld]=lld [llvm-dlltool]=llvm [llvm-nm]=llvm [wine]="wine wine64" [dpkg-deb]=dpkg [zip]=zip [unzip]=unzip
     [x86_64-w64-mingw32-gcc-posix]=gcc-mingw-w64-x86-64-posix [x86_64-w64-mingw32-g++-posix]=g++-mingw-w64-x86-64-posix
     [x86_64-w64-mingw32-objdump]=binutils-mingw-w64-x86-64
     [aarch64-linux-gnu-gcc]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross" [aarch64-linux-gnu-g++]=g++-aarch64-linux-gnu

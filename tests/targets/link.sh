@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Links the shared library for a system of which nothing but Rust's standard library is at hand: libraries without code stand for the system's, so what is
+# undefined is not looked for. What it exports, and the name by which programs find it, are those that they are on Linux.
+#
+# usage: tests/targets/link.sh TRIPLE WORK_DIR
+set -euo pipefail
+export LC_ALL=C
+triple=$1
+mkdir -p "$2/sdk/usr/lib"
+work=$(cd "$2" && pwd)
+cd "$(dirname "$0")/../.."
+
+fail() { echo "targets: $triple: $*" >&2; exit 1; }
+
+# What Apple's linker is told of a library that it does not have.
+stub() {
+    printf -- '--- !tapi-tbd\ntbd-version: 4\ntargets: [ arm64-macos ]\ninstall-name: /usr/lib/lib%s.dylib\n' "$1"
+    printf 'exports:\n  - targets: [ arm64-macos ]\n    symbols: [ dyld_stub_binder ]\n...\n'
+}
+
+arguments=(-Clinker=clang)
+case $triple in
+    *-android)
+        library=libsegno.so
+        for name in c m dl log; do clang --target=$triple -fuse-ld=lld -nostdlib -shared -x c /dev/null -o "$work/sdk/lib$name.so"; done
+        llvm-ar rcs "$work/sdk/libunwind.a"
+        arguments+=("-Clink-args=--target=$triple -fuse-ld=lld -nostartfiles -L$work/sdk") ;;
+    *-apple-darwin)
+        library=libsegno.dylib
+        export SDKROOT=$work/sdk
+        for name in System c m iconv; do stub $name > "$work/sdk/usr/lib/lib$name.tbd"; done
+        arguments+=("-Clink-args=--target=arm64-apple-macos11 -fuse-ld=lld -mlinker-version=705 -Wl,-undefined,dynamic_lookup") ;;
+esac
+cargo rustc --locked --quiet --lib --crate-type cdylib --no-default-features --target "$triple" -- "${arguments[@]}"
+linked=$CARGO_TARGET_DIR/$triple/debug/$library
+
+case $triple in
+    *-android)
+        llvm-nm -D --defined-only "$linked" | awk '{print $3}' | sort > "$work/exports"
+        llvm-readelf -d "$linked" | grep -q 'SONAME.*\[libsegno\.so\.0\]' || fail "SONAME is not libsegno.so.0" ;;
+    *-apple-darwin)
+        llvm-nm -g --defined-only "$linked" | awk '{print $3}' | sed 's/^_//' | sort > "$work/exports"
+        llvm-objdump --macho --dylib-id "$linked" | grep -qx '@rpath/libsegno\.0\.dylib' || fail "the install name is not @rpath/libsegno.0.dylib" ;;
+esac
+diff tests/abi/symbols.txt "$work/exports" > "$work/log" || { head -n 20 "$work/log"; fail "exports (>) something else than tests/abi/symbols.txt (<)"; }
+echo "targets: the library links for $triple, with $(wc -l < "$work/exports") exports"
