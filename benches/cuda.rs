@@ -128,14 +128,14 @@ impl Floor {
             }
             _ => 0,
         };
-        let (kv, lists) = (&program.kv, lists(program));
+        let (positions, lists) = (program.kv.all().map(|sizes| sizes.position_elements()), lists(program));
         let kernels = |rows| {
             let shape = Shape { rows, outputs: rows, splits: 1, draws: 0 };
             lists.of(&shape).iter().filter(|launch| launch.runs(&shape)).count()
         };
         Floor {
             weight_bytes: program.ops.iter().map(bytes).sum::<u64>() as f64,
-            kv_bytes: (2 * 2 * kv.layers * kv.kv_heads * kv.head_dim) as f64,
+            kv_bytes: (2 * positions.sum::<usize>()) as f64,
             single_kernels: kernels(1),
             batch_kernels: kernels(2),
         }

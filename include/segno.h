@@ -425,7 +425,7 @@ typedef struct segno_model_info {
   uint32_t layers;
   /** Elements of a token's vector. */
   uint32_t hidden;
-  /** Query heads of a layer. */
+  /** Query heads of a layer; where layers differ, the most of any, as below. */
   uint32_t heads;
   /** Key-value heads of a layer. */
   uint32_t kv_heads;

@@ -1,11 +1,12 @@
 //! Sizes of a model, read from metadata and checked against each other.
 
 use super::experts::Experts;
+use super::heads::Heads;
 use super::latent::Latent;
 use super::rope::original_context;
 use super::spec::{Arch, Factor, RopeRule, WindowRule};
-use crate::error::{Error, Result, filled};
-use crate::format::{Array, Metadata, Value, limits};
+use crate::error::{Error, Result, filled, reserve};
+use crate::format::{Metadata, Value, limits};
 
 /// Sizes of one model. Counts are plural, in elements.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,20 +19,12 @@ pub struct Hparams {
     pub layers: usize,
     /// Blocks behind them that predict further tokens, which are not run.
     pub predicting_blocks: usize,
-    /// Query heads of a layer.
-    pub heads: usize,
-    /// Key-value heads of a layer; divides `heads`.
-    pub kv_heads: usize,
-    /// Elements of a head of queries and keys.
-    pub head_dim: usize,
-    /// Elements of a head of values.
-    pub value_dim: usize,
+    /// Attention heads of every layer.
+    pub heads: Vec<Heads>,
     /// What the heads of latent attention are made of.
     pub latent: Option<Latent>,
-    /// Leading elements of a head that rotate.
-    pub rope_dims: usize,
-    /// Elements between the two halves of a feed-forward block without experts.
-    pub feed_forward: usize,
+    /// Elements between the two halves of every layer's feed-forward block, where that has no experts.
+    pub feed_forward: Vec<usize>,
     /// Experts of layers that have them.
     pub experts: Option<Experts>,
     /// Added to the mean square or the variance in every norm.
@@ -40,8 +33,8 @@ pub struct Hparams {
     pub embedding_scale: f32,
     /// Factor on what each block adds to its input.
     pub residual_scale: f32,
-    /// Factor on the dot products of queries and keys.
-    pub attention_scale: f32,
+    /// Factor on the dot products of queries and keys, where that is not one by the root of a head's elements.
+    pub attention_scale: Option<f32>,
     /// Factor on logits.
     pub logit_scale: f32,
     /// Factor on the logarithm by which queries beyond the trained context grow, and the tokens of that context.
@@ -74,10 +67,8 @@ impl Keys {
     }
 }
 
-/// Most query heads that share a key-value head, and longest head, that the backends keep on their stacks.
-const MAX_GROUP: usize = 128;
-const MAX_HEAD_DIM: usize = 576;
-
+/// What the memory is for.
+const SIZES: &str = "sizes of the layers";
 /// Size of the feed-forward block.
 const FEED_FORWARD: &str = "feed_forward_length";
 /// Size of the sliding window of attention.
@@ -100,36 +91,30 @@ const ABSENT_FEATURES: [(&str, f32); 10] = [
 impl Hparams {
     /// Reads the sizes of a model of family `arch`.
     pub fn read(meta: &Metadata, arch: &Arch) -> Result<Hparams> {
-        let reader = Reader { meta, arch, keys: Keys::new(arch) };
+        let keys = Keys::new(arch);
+        let (layers, predicting_blocks) = layers(meta, &keys)?;
+        let reader = Reader { meta, arch, keys, layers, blocks: layers + predicting_blocks };
         reader.refuse_unknown_features()?;
         let hidden = reader.required("embedding_length", limits::HIDDEN)?;
-        let heads = reader.uniform("attention.head_count", None, limits::HEADS)?;
-        let latent = reader.latent(heads)?;
-        let (kv_heads, head_dim, value_dim) = match latent {
-            Some(Latent { rank, rotated, .. }) => (1, rank + rotated, rank),
-            None => reader.heads(hidden, heads)?,
-        };
-        let (layers, predicting_blocks) = reader.layers()?;
+        let latent = reader.latent()?;
+        let heads = reader.heads(hidden, latent)?;
         let window = reader.window()?;
-        let dense = match reader.meta.get(&reader.keys.of(FEED_FORWARD)) {
-            Some(_) => Some(reader.uniform(FEED_FORWARD, None, limits::FEED_FORWARD)?),
-            None => None,
+        let dense = reader.by_layer(FEED_FORWARD, limits::FEED_FORWARD)?;
+        let experts = reader.experts(dense.as_ref().map(|dense| dense[0]))?;
+        let feed_forward = match (dense, experts) {
+            (Some(dense), _) => dense,
+            (None, experts) => {
+                let width = experts.map(|experts| experts.feed_forward);
+                filled(layers, meta.required(&reader.keys.of(FEED_FORWARD), width)?, SIZES)?
+            }
         };
-        let experts = reader.experts(dense)?;
-        let hparams = Hparams {
+        Ok(Hparams {
             context: reader.context()?,
             hidden,
             layers,
             predicting_blocks,
-            heads,
-            kv_heads,
-            head_dim,
-            value_dim,
             latent,
-            rope_dims: reader.size("rope.dimension_count", limits::HIDDEN)?.unwrap_or(head_dim),
-            feed_forward: reader
-                .meta
-                .required(&reader.keys.of(FEED_FORWARD), dense.or(experts.map(|experts| experts.feed_forward)))?,
+            feed_forward,
             experts,
             norm_eps: reader.norm_eps()?,
             embedding_scale: if arch.scales_embedding {
@@ -139,21 +124,20 @@ impl Hparams {
             },
             residual_scale: reader.factor(Factor::Residual)?.unwrap_or(1.0),
             attention_scale: match (reader.factor(Factor::Attention)?, latent) {
-                (Some(scale), _) => scale,
-                (None, Some(latent)) => reader.latent_scale(&latent)?,
-                (None, None) if arch.wide_scale_layers == Some(layers) => inverse_root(hidden / heads),
-                (None, None) => inverse_root(head_dim),
+                (Some(scale), _) => Some(scale),
+                (None, Some(latent)) => Some(reader.latent_scale(&latent)?),
+                (None, None) if arch.wide_scale_layers == Some(layers) => Some(inverse_root(hidden / heads[0].heads)),
+                (None, None) => None,
             },
+            heads,
             logit_scale: reader.logit_scale()?,
             temperature: reader.temperature()?,
             attention_softcap: reader.factor(Factor::AttentionSoftcap)?,
             final_softcap: reader.factor(Factor::FinalSoftcap)?,
-            local_layers: reader.local_layers(layers, window)?,
+            local_layers: reader.local_layers(window)?,
             window,
             rotates: reader.rotates()?,
-        };
-        reader.check(&hparams)?;
-        Ok(hparams)
+        })
     }
 
     /// Whether a layer sees no further back than the window.
@@ -166,9 +150,9 @@ impl Hparams {
         self.experts.as_ref().filter(|experts| experts.are_in(layer))
     }
 
-    /// Query heads that share one key-value head.
-    pub fn group(&self) -> usize {
-        self.heads / self.kv_heads
+    /// Factor on the dot products of a layer's queries and keys.
+    pub fn attention_scale_of(&self, layer: usize) -> f32 {
+        self.attention_scale.unwrap_or_else(|| inverse_root(self.heads[layer].head_dim))
     }
 }
 
@@ -181,21 +165,15 @@ pub(super) struct Reader<'a> {
     pub(super) meta: &'a Metadata,
     pub(super) arch: &'a Arch,
     pub(super) keys: Keys,
+    /// Layers of the forward pass, and blocks of the file, which has those that are not run too.
+    layers: usize,
+    blocks: usize,
 }
 
 impl Reader<'_> {
     /// A size of 1 to `most`.
     pub(super) fn size(&self, name: &str, most: usize) -> Result<Option<usize>> {
-        let key = self.keys.of(name);
-        let value = self.meta.u32(&key)?;
-        value.map(|v| self.in_range(&key, v, most)).transpose()
-    }
-
-    fn in_range(&self, key: &str, value: u32, most: usize) -> Result<usize> {
-        if (1..=most).contains(&(value as usize)) {
-            return Ok(value as usize);
-        }
-        Err(self.meta.bad(key, &format!("is {value}, 1 to {most} are supported")))
+        size(self.meta, &self.keys.of(name), most)
     }
 
     /// The same, which must be there.
@@ -203,47 +181,43 @@ impl Reader<'_> {
         self.meta.required(&self.keys.of(name), self.size(name, most)?)
     }
 
-    /// A size that newer files may give a layer at a time; they must agree.
-    pub(super) fn uniform(&self, name: &str, default: Option<usize>, most: usize) -> Result<usize> {
+    /// A size of every layer: a number is that of all, a list has one for each block of the file.
+    pub(super) fn by_layer(&self, name: &str, most: usize) -> Result<Option<Vec<usize>>> {
         let key = self.keys.of(name);
-        let Some(Value::Array(Array::Scalars { .. })) = self.meta.get(&key) else {
-            return self.size(name, most)?.or(default).ok_or_else(|| self.meta.bad(&key, "is missing"));
+        let Some(Value::Array(_)) = self.meta.get(&key) else {
+            return self.size(name, most)?.map(|size| filled(self.layers, size, SIZES)).transpose();
         };
-        let mut values = self.meta.scalars(&key)?.into_iter().flatten();
-        let first = values.next();
-        let all_equal = values.all(|v| {
-            matches!((&v, &first), (Value::Unsigned(a), Some(Value::Unsigned(b))) if a == b)
-                || matches!((&v, &first), (Value::Signed(a), Some(Value::Signed(b))) if a == b)
+        let listed = self.listed(&key, self.blocks)?.map(|value| match value {
+            Value::Unsigned(value) => Some(value),
+            Value::Signed(value) => u64::try_from(value).ok(),
+            _ => None,
         });
-        match first {
-            Some(Value::Unsigned(v)) if all_equal => self.in_range(&key, u32::try_from(v).unwrap_or(0), most),
-            Some(Value::Signed(v)) if all_equal => self.in_range(&key, u32::try_from(v).unwrap_or(0), most),
-            _ => Err(Error::Unsupported(format!("`{key}` differs from layer to layer, which is not supported"))),
+        let mut sizes = reserve(self.layers, SIZES)?;
+        for value in listed.take(self.layers) {
+            let value = value.ok_or_else(|| self.meta.bad(&key, "holds what is no size"))?;
+            sizes.push(in_range(self.meta, &key, u32::try_from(value).unwrap_or(0), most)?);
         }
+        Ok(Some(sizes))
     }
 
-    /// Key-value heads, and elements of keys and of values.
-    fn heads(&self, hidden: usize, heads: usize) -> Result<(usize, usize, usize)> {
-        let kv_heads = self.uniform("attention.head_count_kv", Some(heads), limits::HEADS)?;
-        let head_dim = match self.size("attention.key_length", limits::HIDDEN)? {
-            Some(dim) => dim,
-            None => self.divide(hidden, heads)?,
-        };
-        let value_dim = self.size("attention.value_length", limits::HIDDEN)?.unwrap_or(head_dim);
-        if value_dim != head_dim {
-            let message = format!("value heads of {value_dim} beside key heads of {head_dim} are not supported");
-            return Err(Error::Unsupported(message));
+    /// The same where all layers must have as many.
+    pub(super) fn uniform(&self, name: &str, most: usize) -> Result<Option<usize>> {
+        let Some(sizes) = self.by_layer(name, most)? else { return Ok(None) };
+        if sizes.iter().any(|size| *size != sizes[0]) {
+            let problem = format!("`{}` differs from layer to layer, which is not supported here", self.keys.of(name));
+            return Err(Error::Unsupported(problem));
         }
-        Ok((kv_heads, head_dim, value_dim))
+        Ok(Some(sizes[0]))
     }
 
-    fn divide(&self, hidden: usize, heads: usize) -> Result<usize> {
-        if hidden.is_multiple_of(heads) {
-            return Ok(hidden / heads);
+    /// The elements of a list that must have so many.
+    fn listed(&self, key: &str, count: usize) -> Result<impl Iterator<Item = Value>> {
+        let listed = self.meta.scalars(key)?;
+        let found = listed.as_ref().map_or(0, |listed| listed.len());
+        if found != count {
+            return Err(self.meta.bad(key, &format!("has {found} elements for {count} layers")));
         }
-        Err(self
-            .meta
-            .bad(&self.keys.of("attention.head_count"), &format!("is {heads}, which does not divide {hidden}")))
+        Ok(listed.into_iter().flatten())
     }
 
     /// A window of all layers ends what the model can see, so it ends the context too.
@@ -268,17 +242,12 @@ impl Reader<'_> {
     }
 
     /// Which layers are local: by the file's period or its list, or else by the family's period.
-    fn local_layers(&self, layers: usize, window: Option<usize>) -> Result<Vec<bool>> {
-        let mut is_local = filled(layers, false, "sizes of the layers")?;
+    fn local_layers(&self, window: Option<usize>) -> Result<Vec<bool>> {
+        let mut is_local = filled(self.layers, false, SIZES)?;
         let (WindowRule::LocalLayers { period }, Some(_)) = (self.arch.window, window) else { return Ok(is_local) };
         let key = self.keys.of("attention.sliding_window_pattern");
         if let Some(Value::Array(_)) = self.meta.get(&key) {
-            let listed = self.meta.scalars(&key)?;
-            let count = listed.as_ref().map_or(0, |listed| listed.len());
-            if count != layers {
-                return Err(self.meta.bad(&key, &format!("has {count} elements for {layers} layers")));
-            }
-            for (is, listed) in is_local.iter_mut().zip(listed.into_iter().flatten()) {
+            for (is, listed) in is_local.iter_mut().zip(self.listed(&key, self.layers)?) {
                 *is = !matches!(listed, Value::Bool(false) | Value::Unsigned(0) | Value::Signed(0));
             }
             return Ok(is_local);
@@ -324,17 +293,6 @@ impl Reader<'_> {
         if (0.0..1.0).contains(&eps) { Ok(eps) } else { Err(self.meta.bad(&key, &format!("is {eps}"))) }
     }
 
-    /// The layers of the forward pass, and the blocks behind them that predict further tokens: `block_count` counts both.
-    fn layers(&self) -> Result<(usize, usize)> {
-        let (blocks, key) = (self.required("block_count", limits::LAYERS)?, "nextn_predict_layers");
-        // Converters write 0 for models without such blocks.
-        let predicting = self.meta.unsigned(&self.keys.of(key))?.unwrap_or(0);
-        match usize::try_from(predicting).ok().filter(|&predicting| predicting < blocks) {
-            Some(predicting) => Ok((blocks - predicting, predicting)),
-            None => Err(self.meta.bad(&self.keys.of(key), &format!("is {predicting} of {blocks} blocks"))),
-        }
-    }
-
     fn refuse_unknown_features(&self) -> Result<()> {
         let is_used = |name: &str| self.arch.factors.iter().any(|factor| factor.key() == name);
         for (name, neutral) in ABSENT_FEATURES.into_iter().filter(|(name, _)| !is_used(name)) {
@@ -349,26 +307,29 @@ impl Reader<'_> {
             _ => Ok(()),
         }
     }
+}
 
-    fn check(&self, h: &Hparams) -> Result<()> {
-        let bad = |name: &str, problem: String| Err(self.meta.bad(&self.keys.of(name), &problem));
-        if !h.heads.is_multiple_of(h.kv_heads) {
-            return bad(
-                "attention.head_count_kv",
-                format!("is {}, which does not divide {} heads", h.kv_heads, h.heads),
-            );
-        }
-        if h.group() > MAX_GROUP || h.head_dim > MAX_HEAD_DIM {
-            let message = format!(
-                "heads of {} elements, {} a key-value head, exceed the limits {MAX_HEAD_DIM} and {MAX_GROUP}",
-                h.head_dim,
-                h.group()
-            );
-            return Err(Error::Unsupported(message));
-        }
-        if !h.rope_dims.is_multiple_of(2) || h.rope_dims > h.head_dim {
-            return bad("rope.dimension_count", format!("is {}, heads have {} elements", h.rope_dims, h.head_dim));
-        }
-        Ok(())
+/// The layers of the forward pass, and the blocks behind them that predict further tokens: `block_count` counts both.
+fn layers(meta: &Metadata, keys: &Keys) -> Result<(usize, usize)> {
+    let (key, predicting) = (keys.of("block_count"), keys.of("nextn_predict_layers"));
+    let blocks = meta.required(&key, size(meta, &key, limits::LAYERS)?)?;
+    // Converters write 0 for models without such blocks.
+    let count = meta.unsigned(&predicting)?.unwrap_or(0);
+    match usize::try_from(count).ok().filter(|&count| count < blocks) {
+        Some(count) => Ok((blocks - count, count)),
+        None => Err(meta.bad(&predicting, &format!("is {count} of {blocks} blocks"))),
     }
+}
+
+/// A size of 1 to `most`.
+fn size(meta: &Metadata, key: &str, most: usize) -> Result<Option<usize>> {
+    let value = meta.u32(key)?;
+    value.map(|value| in_range(meta, key, value, most)).transpose()
+}
+
+fn in_range(meta: &Metadata, key: &str, value: u32, most: usize) -> Result<usize> {
+    if (1..=most).contains(&(value as usize)) {
+        return Ok(value as usize);
+    }
+    Err(meta.bad(key, &format!("is {value}, 1 to {most} are supported")))
 }

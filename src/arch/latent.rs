@@ -29,6 +29,7 @@ pub const NORM_EPS: f32 = 1e-6;
 
 /// Sizes of the vectors, and of heads as they would be without them.
 pub const RANK: &str = "attention.kv_lora_rank";
+const HEADS: &str = "attention.head_count";
 const QUERY_RANK: &str = "attention.q_lora_rank";
 const KEY: &str = "attention.key_length";
 const VALUE: &str = "attention.value_length";
@@ -38,11 +39,13 @@ const VALUE_OF_HEADS: &str = "attention.value_length_mla";
 const ROTATED: &str = "rope.dimension_count";
 
 impl Reader<'_> {
-    /// The sizes of latent attention, in families that have it; `heads` are the query heads.
-    pub(super) fn latent(&self, heads: usize) -> Result<Option<Latent>> {
+    /// The sizes of latent attention, in families that have it.
+    pub(super) fn latent(&self) -> Result<Option<Latent>> {
         if !self.arch.is_latent {
             return Ok(None);
         }
+        let heads = self.uniform(HEADS, limits::HEADS)?;
+        let heads = self.meta.required(&self.keys.of(HEADS), heads)?;
         let (rank, rotated) = (self.required(RANK, limits::HIDDEN)?, self.required(ROTATED, limits::HIDDEN)?);
         let (key, value) = match self.size(KEY_OF_HEADS, limits::HIDDEN)? {
             Some(key) => {
@@ -60,7 +63,7 @@ impl Reader<'_> {
         if rotated >= key || !rotated.is_multiple_of(2) {
             return Err(self.wrong(ROTATED, format!("is {rotated}, heads of queries have {key} elements")));
         }
-        let kv_heads = self.uniform("attention.head_count_kv", Some(1), limits::HEADS)?;
+        let kv_heads = self.uniform("attention.head_count_kv", limits::HEADS)?.unwrap_or(1);
         if kv_heads != 1 && kv_heads != heads {
             let problem = format!("is {kv_heads}, latent attention has 1, or as many as its {heads} query heads");
             return Err(self.wrong("attention.head_count_kv", problem));

@@ -1,6 +1,7 @@
 //! Model families as data: what their layers hold, which metadata gives their sizes, how their tensors are named.
 
 pub mod experts;
+pub mod heads;
 pub mod hparams;
 pub mod latent;
 pub mod mixtures;

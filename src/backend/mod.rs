@@ -133,7 +133,7 @@ impl Limits {
     /// The caches of a session of `program`, and the layers in them.
     pub fn stores(&self, program: &Program) -> Result<Stores> {
         let kept = program.attentions().filter(|kind| self.windows.is_some() && kind.window.is_some());
-        Stores::new(program.kv, kept.map(|kind| kind.layer))
+        Stores::new(&program.kv, kept.map(|kind| kind.layer))
     }
 
     /// Pages of a cache.

@@ -45,10 +45,12 @@ pub fn split(folder: &mut Folder) -> Result<()> {
     let arch = meta.text("general.architecture").ok().flatten().and_then(|name| Arch::find(name).ok());
     let Some(arch) = arch.filter(|arch| arch.is_latent) else { return Ok(()) };
     let Ok(Hparams { heads, latent: Some(latent), .. }) = Hparams::read(meta, &arch) else { return Ok(()) };
+    // As many in every layer.
+    let heads = heads[0].heads as u64;
     for index in 0..folder.gguf.tensors().len() {
         let name = copied_text(&folder.gguf.tensors()[index].name, DIRECTORY)?;
         if let Some(before) = name.strip_suffix(&end) {
-            split_one(folder, index, before, &latent, heads as u64)?;
+            split_one(folder, index, before, &latent, heads)?;
         }
     }
     Ok(())

@@ -106,7 +106,7 @@ pub struct segno_model_info {
     pub layers: u32,
     /// Elements of a token's vector.
     pub hidden: u32,
-    /// Query heads of a layer.
+    /// Query heads of a layer; where layers differ, the most of any, as below.
     pub heads: u32,
     /// Key-value heads of a layer.
     pub kv_heads: u32,
@@ -352,9 +352,9 @@ fn info(model: &Model) -> Result<segno_model_info> {
         context: hparams.context as u32,
         layers: hparams.layers as u32,
         hidden: hparams.hidden as u32,
-        heads: hparams.heads as u32,
-        kv_heads: hparams.kv_heads as u32,
-        head_dim: hparams.head_dim as u32,
+        heads: hparams.most_of_heads(|layer| layer.heads) as u32,
+        kv_heads: hparams.most_of_heads(|layer| layer.kv_heads) as u32,
+        head_dim: hparams.most_of_heads(|layer| layer.head_dim) as u32,
         bos: token(tokenizer.and_then(|t| t.bos())),
         eos: token(tokenizer.and_then(|t| t.eos())),
         parameters: model.parameters(),

@@ -15,7 +15,7 @@ mod writer;
 pub use document::{Document, Item};
 pub use gguf::{Gguf, TensorInfo};
 pub use kind::check_is_model;
-pub use metadata::{Array, Builder, Metadata, ScalarKind, Value};
+pub use metadata::{Builder, Metadata, ScalarKind, Value};
 pub use mmap::{Bytes, Data, Parts, read_small};
 pub use safetensors::Safetensors;
 pub use writer::{Draft, save};

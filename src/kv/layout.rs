@@ -1,10 +1,10 @@
-//! Where keys and values lie: `[page][layer][keys or values][kv head][slot][element]`.
+//! Where keys and values lie: `[page][layer][keys or values][kv head][slot][element]`. Layers may differ in their heads and in the elements of these.
 //!
 //! A page holds [`PAGE_TOKENS`] positions of one sequence in every layer, so that sharing and copying handle one block; the
 //! keys of a head lie together, so that attention streams. How a device orders a head's run inside is its own business: the CPU keeps keys as
 //! `[element][slot]`.
 
-use crate::error::{Result, filled};
+use crate::error::{Result, collected, filled};
 
 /// Positions of a page.
 pub const PAGE_TOKENS: usize = 32;
@@ -18,14 +18,12 @@ pub enum Side {
     Values,
 }
 
-/// Shape of one model's cache.
+/// The attention heads of a layer, and their sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Layers with attention.
-    pub layers: usize,
-    /// Query heads of a layer.
+pub struct HeadSizes {
+    /// Query heads.
     pub heads: usize,
-    /// Key-value heads of a layer.
+    /// Key-value heads.
     pub kv_heads: usize,
     /// Elements of a head of keys, and of queries.
     pub head_dim: usize,
@@ -33,15 +31,11 @@ pub struct Layout {
     pub value_dim: usize,
 }
 
-impl Layout {
-    /// The layout of a model with these sizes, whose values are as long as its keys.
-    pub fn new(layers: usize, heads: usize, kv_heads: usize, head_dim: usize) -> Layout {
-        Layout { layers, heads, kv_heads, head_dim, value_dim: head_dim }
-    }
-
-    /// The same for values of another length.
-    pub fn with_values(self, value_dim: usize) -> Layout {
-        Layout { value_dim, ..self }
+impl HeadSizes {
+    /// Heads whose values are as long as their keys.
+    #[cfg(feature = "testing")]
+    pub fn new(heads: usize, kv_heads: usize, head_dim: usize) -> HeadSizes {
+        HeadSizes { heads, kv_heads, head_dim, value_dim: head_dim }
     }
 
     /// Elements of a head's key or value.
@@ -57,26 +51,62 @@ impl Layout {
         self.heads / self.kv_heads
     }
 
-    /// The same for another number of layers.
-    pub fn with_layers(self, layers: usize) -> Layout {
-        Layout { layers, ..self }
+    /// Elements that a position takes.
+    pub fn position_elements(&self) -> usize {
+        self.kv_heads * (self.head_dim + self.value_dim)
+    }
+}
+
+/// Shape of one model's cache: the heads of every layer with attention, which may differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Of each layer also the elements that a position takes in those before it.
+    layers: Vec<(HeadSizes, usize)>,
+    position_elements: usize,
+}
+
+impl Layout {
+    /// The layout of a model with these layers.
+    pub fn new(layers: impl IntoIterator<Item = HeadSizes>) -> Result<Layout> {
+        let mut position_elements = 0usize;
+        let with_start = |sizes: HeadSizes| {
+            let start = position_elements;
+            position_elements = start.saturating_add(sizes.position_elements());
+            (sizes, start)
+        };
+        let layers = collected(layers.into_iter().map(with_start), "the kv cache")?;
+        Ok(Layout { layers, position_elements })
+    }
+
+    /// How many layers there are.
+    pub fn count(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// The heads of a layer.
+    pub fn of(&self, layer: usize) -> HeadSizes {
+        self.layers[layer].0
+    }
+
+    /// The heads of all layers.
+    pub fn all(&self) -> impl Iterator<Item = HeadSizes> + '_ {
+        self.layers.iter().map(|(sizes, _)| *sizes)
     }
 
     /// Elements of one page, or `None` on overflow.
     pub fn page_elements(&self) -> Option<usize> {
-        let dims = self.head_dim + self.value_dim;
-        self.layers.checked_mul(self.kv_heads)?.checked_mul(dims * PAGE_TOKENS)
+        self.position_elements.checked_mul(PAGE_TOKENS)
     }
 
     /// Index of the first element of a head's run of [`PAGE_TOKENS`] keys or values, in elements from the start of the page.
     pub fn run(&self, layer: usize, side: Side, head: usize) -> usize {
-        debug_assert!(layer < self.layers && head < self.kv_heads);
-        let of_layers = layer * (self.head_dim + self.value_dim) * self.kv_heads;
+        let (HeadSizes { kv_heads, head_dim, value_dim, .. }, start) = self.layers[layer];
+        debug_assert!(head < kv_heads);
         let before = match side {
-            Side::Keys => head * self.head_dim,
-            Side::Values => self.kv_heads * self.head_dim + head * self.value_dim,
+            Side::Keys => head * head_dim,
+            Side::Values => kv_heads * head_dim + head * value_dim,
         };
-        (of_layers + before) * PAGE_TOKENS
+        (start + before) * PAGE_TOKENS
     }
 }
 
@@ -126,8 +156,8 @@ pub struct Stores {
 
 impl Stores {
     /// Puts the layers of `kv` that `windows` names into the cache of those that see a window.
-    pub fn new(kv: Layout, windows: impl Iterator<Item = usize>) -> Result<Stores> {
-        let mut places = filled(kv.layers, (Reach::Whole, 0), "the kv cache")?;
+    pub fn new(kv: &Layout, windows: impl Iterator<Item = usize>) -> Result<Stores> {
+        let mut places = filled(kv.count(), (Reach::Whole, 0), "the kv cache")?;
         windows.for_each(|layer| places[layer].0 = Reach::Window);
         let mut counts = (0, 0);
         for (reach, number) in &mut places {
@@ -135,7 +165,11 @@ impl Stores {
             *number = *count;
             *count += 1;
         }
-        Ok(Stores { whole: kv.with_layers(counts.0), windows: kv.with_layers(counts.1), places })
+        let of = |wanted| {
+            let here = kv.all().zip(&places).filter(move |(_, (reach, _))| *reach == wanted);
+            Layout::new(here.map(|(sizes, _)| sizes))
+        };
+        Ok(Stores { whole: of(Reach::Whole)?, windows: of(Reach::Window)?, places })
     }
 
     /// The cache of a layer, and its number there.
@@ -158,12 +192,33 @@ mod tests {
 
     #[test]
     fn layers_are_numbered_in_their_caches() {
-        let stores = Stores::new(Layout::new(5, 4, 2, 64), [0, 1, 3].into_iter()).unwrap();
+        let uniform = |layers| Layout::new(vec![HeadSizes::new(4, 2, 64); layers]).unwrap();
+        let stores = Stores::new(&uniform(5), [0, 1, 3].into_iter()).unwrap();
         let places = [0, 1, 2, 3, 4].map(|layer| stores.place(layer));
         use Reach::{Whole, Window};
         assert_eq!(places, [(Window, 0), (Window, 1), (Whole, 0), (Window, 2), (Whole, 1)]);
-        assert_eq!((stores.layout(Whole).layers, stores.layout(Window).layers), (2, 3));
-        let all = Stores::new(Layout::new(2, 4, 2, 64), [].into_iter()).unwrap();
-        assert_eq!((all.layout(Whole).layers, all.layout(Window).page_elements()), (2, Some(0)));
+        assert_eq!((stores.layout(Whole).count(), stores.layout(Window).count()), (2, 3));
+        let all = Stores::new(&uniform(2), [].into_iter()).unwrap();
+        assert_eq!((all.layout(Whole).count(), all.layout(Window).page_elements()), (2, Some(0)));
+    }
+
+    #[test]
+    fn runs_of_layers_that_differ_fill_a_page_without_a_gap() {
+        let long = HeadSizes { value_dim: 24, ..HeadSizes::new(6, 3, 32) };
+        let layout = Layout::new([HeadSizes::new(4, 2, 8), long, HeadSizes::new(2, 1, 2)]).unwrap();
+        let mut end = 0;
+        for layer in 0..layout.count() {
+            let sizes = layout.of(layer);
+            for side in [Side::Keys, Side::Values] {
+                for head in 0..sizes.kv_heads {
+                    assert_eq!(layout.run(layer, side, head), end, "layer {layer}, {side:?}, head {head}");
+                    end += sizes.dim(side) * PAGE_TOKENS;
+                }
+            }
+        }
+        assert_eq!(layout.page_elements(), Some(end));
+        let stores = Stores::new(&layout, [0, 2].into_iter()).unwrap();
+        assert_eq!(stores.layout(Reach::Whole).all().collect::<Vec<_>>(), [long]);
+        assert_eq!(stores.layout(Reach::Window).run(1, Side::Keys, 0), 32 * PAGE_TOKENS);
     }
 }

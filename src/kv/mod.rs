@@ -4,5 +4,5 @@ pub mod layout;
 pub mod pages;
 pub mod paging;
 
-pub use layout::{Layout, PAGE_TOKENS, Reach, Side, Stores, WindowLimits};
+pub use layout::{HeadSizes, Layout, PAGE_TOKENS, Reach, Side, Stores, WindowLimits};
 pub use pages::{Pages, Tables};

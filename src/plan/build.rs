@@ -5,10 +5,10 @@ use super::tensors::{PLAN, Part, Tensors, Weights};
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::rope::{Divisors, Rope};
 use crate::arch::spec::{NormOrder, NormSpan, Presence, RopeRule};
-use crate::arch::{Arch, Hparams, hparams::Keys};
-use crate::error::{Error, Result, push};
+use crate::arch::{Arch, Hparams, heads::Heads, hparams::Keys};
+use crate::error::{Error, Result, collected, push};
 use crate::format::Gguf;
-use crate::kv::Layout;
+use crate::kv::{HeadSizes, Layout};
 
 /// Builds the program of the model in `gguf`. Tensors that the family does not use are refused: the model would run wrongly
 /// without them.
@@ -29,14 +29,14 @@ pub(super) struct Builder<'a> {
     pub(super) tensors: Tensors<'a>,
     ops: Vec<Op>,
     pub(super) values: Vec<Value>,
-    ropes: Vec<Rope>,
+    rotations: Vec<Rotation>,
 }
 
 impl<'a> Builder<'a> {
     fn new(gguf: &'a Gguf, arch: &'a Arch, hparams: &'a Hparams) -> Result<Self> {
         let mut tensors = Tensors::new(gguf)?;
-        let ropes = ropes(gguf, arch, hparams, &mut tensors)?;
-        Ok(Builder { arch, hparams, tensors, ops: Vec::new(), values: Vec::new(), ropes })
+        let rotations = rotations(gguf, arch, hparams, &mut tensors)?;
+        Ok(Builder { arch, hparams, tensors, ops: Vec::new(), values: Vec::new(), rotations })
     }
 
     fn embed(&mut self) -> Result<ValueId> {
@@ -73,7 +73,8 @@ impl<'a> Builder<'a> {
     }
 
     fn attention(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
-        let Hparams { hidden, heads, head_dim, temperature, latent, .. } = *self.hparams;
+        let Hparams { hidden, temperature, latent, .. } = *self.hparams;
+        let Heads { heads, head_dim, .. } = self.hparams.heads[index];
         if let Some(latent) = latent {
             return self.latent_attention(index, &latent, input);
         }
@@ -91,7 +92,7 @@ impl<'a> Builder<'a> {
 
     /// The three projections of a layer, which some files store as one.
     fn queries_keys_values(&mut self, index: usize, input: ValueId) -> Result<[ValueId; 3]> {
-        let Hparams { heads, kv_heads, head_dim, .. } = *self.hparams;
+        let Heads { heads, kv_heads, head_dim, .. } = self.hparams.heads[index];
         let (q, kv, bias) = (heads * head_dim, kv_heads * head_dim, self.arch.qkv_bias);
         let fused = in_layer(index, layer::QKV);
         if self.tensors.has(&format!("{fused}.weight"), Presence::Optional)? {
@@ -106,10 +107,11 @@ impl<'a> Builder<'a> {
     /// Normalizes and rotates queries and keys, in the family's order.
     fn position(&mut self, index: usize, queries: ValueId, keys: ValueId) -> Result<(ValueId, ValueId)> {
         let names = [layer::Q_NORM, layer::K_NORM].map(|name| in_layer(index, name));
+        let head_dim = self.hparams.heads[index].head_dim;
         if self.arch.qk_norm_after_rope {
             self.rotate(index, [queries, keys])?;
         }
-        let (queries, keys) = (self.qk_norm(&names[0], queries)?, self.qk_norm(&names[1], keys)?);
+        let (queries, keys) = (self.qk_norm(&names[0], queries, head_dim)?, self.qk_norm(&names[1], keys, head_dim)?);
         if !self.arch.qk_norm_after_rope {
             self.rotate(index, [queries, keys])?;
         }
@@ -118,7 +120,8 @@ impl<'a> Builder<'a> {
 
     pub(super) fn rotate(&mut self, index: usize, values: [ValueId; 2]) -> Result<()> {
         let Some(table) = self.rope_of(index) else { return Ok(()) };
-        values.into_iter().try_for_each(|x| self.push(Op::Rope { x, table }))
+        let head_dim = self.hparams.heads[index].head_dim;
+        values.into_iter().try_for_each(|x| self.push(Op::Rope { x, head_dim, table }))
     }
 
     /// Last norm and output head; a file without a head of its own uses the embedding.
@@ -142,20 +145,24 @@ impl<'a> Builder<'a> {
     }
 
     fn finish(self, logits: ValueId) -> Result<Program> {
-        let Builder { arch, hparams, tensors, ops, values, ropes } = self;
+        let Builder { arch, hparams, tensors, ops, values, rotations } = self;
         let Weights { matrices, vectors, idle } = tensors.finish(arch.name, hparams)?;
-        let Hparams { layers, heads, kv_heads, head_dim, value_dim, .. } = *hparams;
-        let kv = Layout::new(layers, heads, kv_heads, head_dim).with_values(value_dim);
-        Ok(Program { ops, values, matrices, vectors, ropes, kv, logits, idle })
+        let sizes = hparams.heads.iter().map(|&heads| {
+            let Heads { heads, kv_heads, head_dim, value_dim, .. } = heads;
+            HeadSizes { heads, kv_heads, head_dim, value_dim }
+        });
+        let ropes = collected(rotations.into_iter().map(|rotation| rotation.rope), PLAN)?;
+        Ok(Program { ops, values, matrices, vectors, ropes, kv: Layout::new(sizes)?, logits, idle })
     }
 
     pub(super) fn attention_kind(&mut self, index: usize) -> Result<AttentionKind> {
-        let Hparams { attention_scale, attention_softcap, window, heads, .. } = *self.hparams;
+        let Hparams { attention_softcap, window, .. } = *self.hparams;
+        let (heads, scale) = (self.hparams.heads[index].heads, self.hparams.attention_scale_of(index));
         let window = window.filter(|_| self.hparams.is_local(index));
         let name = format!("{}.weight", in_layer(index, layer::SINKS));
         let has_sinks = self.tensors.has(&name, self.arch.sinks)?;
         let sinks = if has_sinks { Some(self.tensors.vector(&name, heads)?) } else { None };
-        Ok(AttentionKind { layer: index, scale: attention_scale, window, softcap: attention_softcap, sinks })
+        Ok(AttentionKind { layer: index, scale, window, softcap: attention_softcap, sinks })
     }
 
     /// By which table a layer rotates.
@@ -166,8 +173,9 @@ impl<'a> Builder<'a> {
             RopeRule::LocalOnly => is_local || self.hparams.window.is_none(),
             _ => true,
         };
-        let table = if is_local { self.ropes.len().saturating_sub(1) } else { 0 };
-        (rotates && !self.ropes.is_empty()).then_some(RopeId(table))
+        let own = Turns::of(self.arch, self.hparams, index);
+        let table = self.rotations.iter().position(|rotation| rotation.turns == own);
+        table.filter(|_| rotates).map(RopeId)
     }
 
     /// What a block reads.
@@ -216,15 +224,15 @@ impl<'a> Builder<'a> {
     }
 
     /// Normalizes queries or keys, where the model does.
-    fn qk_norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+    fn qk_norm(&mut self, name: &str, x: ValueId, head_dim: usize) -> Result<ValueId> {
         if !self.tensors.has(&format!("{name}.weight"), self.arch.qk_norm)? {
             return Ok(x);
         }
         match self.arch.qk_norm_span {
             NormSpan::Row => self.norm(name, x),
             NormSpan::Head => {
-                let norm = self.norm_of(name, self.hparams.head_dim, NormKind::Rms, Presence::Absent)?;
-                self.push(Op::HeadNorm { x, norm })?;
+                let norm = self.norm_of(name, head_dim, NormKind::Rms, Presence::Absent)?;
+                self.push(Op::HeadNorm { x, head_dim, norm })?;
                 Ok(x)
             }
         }
@@ -261,25 +269,55 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The rotation of all layers, and after it that of local ones where theirs differs; none for a model without positions.
-fn ropes(gguf: &Gguf, arch: &Arch, hparams: &Hparams, tensors: &mut Tensors) -> Result<Vec<Rope>> {
+/// By what a layer's rotation is told from another's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Turns {
+    /// Whether it is that of local layers, where theirs differs.
+    is_local: bool,
+    /// Elements of a head that rotate.
+    dims: usize,
+}
+
+impl Turns {
+    fn of(arch: &Arch, hparams: &Hparams, layer: usize) -> Turns {
+        let differs = matches!(arch.rope_rule, RopeRule::LocalBase | RopeRule::LocalUnscaled);
+        Turns { is_local: differs && hparams.is_local(layer), dims: hparams.heads[layer].rope_dims }
+    }
+}
+
+struct Rotation {
+    turns: Turns,
+    rope: Rope,
+}
+
+/// The rotations of layers that see everything, and after them those of local ones where theirs differ; none for a model without positions.
+fn rotations(gguf: &Gguf, arch: &Arch, hparams: &Hparams, tensors: &mut Tensors) -> Result<Vec<Rotation>> {
     let mut divisors = |name| {
         let is_there = tensors.has(name, Presence::Optional)?;
-        if is_there { tensors.decode(name, hparams.rope_dims / 2).map(Some) } else { Ok(None) }
+        if is_there { tensors.decode(name, hparams.heads[0].rope_dims / 2).map(Some) } else { Ok(None) }
     };
     let long = divisors(global::LONG_DIVISORS)?;
     let all = divisors(if long.is_some() { global::SHORT_DIVISORS } else { global::ROPE_DIVISORS })?;
     let divisors = Divisors { all, long };
-    let mut ropes = Vec::new();
+    let mut rotations: Vec<Rotation> = Vec::new();
     if !hparams.rotates {
-        return Ok(ropes);
+        return Ok(rotations);
     }
-    let (meta, keys, dims) = (gguf.metadata(), Keys::new(arch), hparams.rope_dims);
-    push(&mut ropes, Rope::read(meta, arch, dims, &divisors)?, PLAN)?;
-    let differs = matches!(arch.rope_rule, RopeRule::LocalBase | RopeRule::LocalUnscaled);
-    if differs && hparams.local_layers.contains(&true) {
-        let own_base = arch.rope_rule == RopeRule::LocalBase;
-        push(&mut ropes, Rope::read_local(meta, &keys, arch.rope, dims, own_base)?, PLAN)?;
+    let (meta, keys) = (gguf.metadata(), Keys::new(arch));
+    for is_local in [false, true] {
+        let of_layers = (0..hparams.layers).map(|layer| Turns::of(arch, hparams, layer));
+        for turns in of_layers.filter(|turns| turns.is_local == is_local) {
+            if rotations.iter().any(|known| known.turns == turns) {
+                continue;
+            }
+            let dims = turns.dims;
+            let own_base = arch.rope_rule == RopeRule::LocalBase;
+            let rope = match is_local {
+                true => Rope::read_local(meta, &keys, arch.rope, dims, own_base)?,
+                false => Rope::read(meta, arch, dims, &divisors)?,
+            };
+            push(&mut rotations, Rotation { turns, rope }, PLAN)?;
+        }
     }
-    Ok(ropes)
+    Ok(rotations)
 }

@@ -21,7 +21,7 @@ impl Builder<'_> {
             Some((experts, mixture)) => self.mixture(index, experts, &mixture, input),
             None => {
                 let (kind, bias) = (self.arch.feed_forward, self.arch.feed_forward_bias);
-                self.dense(DENSE.map(|name| in_layer(index, name)), hparams.feed_forward, kind, bias, input)
+                self.dense(DENSE.map(|name| in_layer(index, name)), hparams.feed_forward[index], kind, bias, input)
             }
         }
     }

@@ -12,17 +12,13 @@ impl Builder<'_> {
     /// What the attention of layer `index` makes of `input`.
     pub(super) fn latent_attention(&mut self, index: usize, latent: &Latent, input: ValueId) -> Result<ValueId> {
         let &Latent { rank, plain, rotated, value, .. } = latent;
-        let (heads, hidden) = (self.hparams.heads, self.hparams.hidden);
+        let (heads, hidden) = (self.hparams.heads[index].heads, self.hparams.hidden);
         let own = self.latent_queries(index, latent, input)?;
         let (vector, shared) = self.latent_vector(index, latent, input)?;
 
         let each = plain + rotated;
-        let products = self.head_product(
-            &in_layer(index, layer::K_OF_LATENT),
-            own,
-            HeadPart { each, first: 0, count: plain },
-            rank,
-        )?;
+        let part = HeadPart { each, first: 0, count: plain };
+        let products = self.head_product(&in_layer(index, layer::K_OF_LATENT), own, part, heads * rank)?;
         let queries = self.join_heads(own, HeadPart { each, first: plain, count: rotated }, products, heads)?;
         let keys = self.join_heads(shared, HeadPart { each: rotated, first: 0, count: rotated }, vector, 1)?;
         self.rotate(index, [queries, keys])?;
@@ -31,13 +27,13 @@ impl Builder<'_> {
         let kind = self.attention_kind(index)?;
         self.push(Op::Attention { kind, queries, out: mixed })?;
         let part = HeadPart { each: rank, first: 0, count: rank };
-        let values = self.head_product(&in_layer(index, layer::V_OF_LATENT), mixed, part, value)?;
+        let values = self.head_product(&in_layer(index, layer::V_OF_LATENT), mixed, part, heads * value)?;
         self.project(&in_layer(index, layer::ATTENTION_OUTPUT), values, hidden, self.arch.output_bias)
     }
 
     /// The queries of all heads, of each those elements first that do not rotate.
     fn latent_queries(&mut self, index: usize, latent: &Latent, input: ValueId) -> Result<ValueId> {
-        let (width, bias) = (self.hparams.heads * (latent.plain + latent.rotated), self.arch.qkv_bias);
+        let (width, bias) = (self.hparams.heads[index].heads * (latent.plain + latent.rotated), self.arch.qkv_bias);
         let Some(rank) = latent.query_rank else {
             return self.project(&in_layer(index, layer::Q), input, width, bias);
         };
@@ -61,11 +57,11 @@ impl Builder<'_> {
         Ok(out)
     }
 
-    /// Multiplies a part of each head by `width` rows of its own.
+    /// Multiplies a part of each head by rows of its own, `width` of all heads together.
     fn head_product(&mut self, name: &str, x: ValueId, part: HeadPart, width: usize) -> Result<ValueId> {
-        let heads = self.hparams.heads;
-        let matrix = self.tensors.experts(&format!("{name}.weight"), width, part.count, heads)?;
-        let out = self.value(heads * width, Rows::Batch)?;
+        let heads = self.values[x.0].width / part.each;
+        let matrix = self.tensors.experts(&format!("{name}.weight"), width / heads, part.count, heads)?;
+        let out = self.value(width, Rows::Batch)?;
         self.push(Op::HeadMatMul { x, part, matrix, out })?;
         Ok(out)
     }

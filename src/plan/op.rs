@@ -169,10 +169,12 @@ pub enum Op {
         /// Written.
         out: ValueId,
     },
-    /// Normalizes every head of `x` by itself, in place; the weights have `head_dim` elements.
+    /// Normalizes every head of `x` by itself, in place.
     HeadNorm {
         /// Read and written.
         x: ValueId,
+        /// Elements of a head.
+        head_dim: usize,
         /// One head's weights.
         norm: Norm,
     },
@@ -180,6 +182,8 @@ pub enum Op {
     Rope {
         /// Read and written.
         x: ValueId,
+        /// Elements of a head.
+        head_dim: usize,
         /// Whose angles.
         table: RopeId,
     },
@@ -196,18 +200,18 @@ pub enum Op {
     StoreKv {
         /// Layer of the cache.
         layer: usize,
-        /// Read; `kv_heads * head_dim` wide.
+        /// Read; as wide as the key-value heads of the layer ([`crate::kv::HeadSizes`]).
         keys: ValueId,
-        /// Read; `kv_heads * value_dim` wide.
+        /// Read; as wide as all their values.
         values: ValueId,
     },
     /// Causal attention of every row over its own sequence's cache.
     Attention {
         /// Scale, mask and the like.
         kind: AttentionKind,
-        /// Read; `heads * head_dim` wide.
+        /// Read; as wide as the query heads of the layer.
         queries: ValueId,
-        /// Written; `heads * value_dim` wide.
+        /// Written; a head of values for each.
         out: ValueId,
     },
     /// `gate = activation(gate) * up`, in place (Shazeer, "GLU Variants Improve Transformer").

@@ -32,7 +32,7 @@ pub struct Program {
     pub vectors: Vec<Vec<f32>>,
     /// Rotations of queries and keys; layers may differ in theirs.
     pub ropes: Vec<Rope>,
-    /// Shape of the cache.
+    /// Shape of the cache, and the heads of every layer.
     pub kv: Layout,
     /// The value that holds the logits at the end, `vocab` wide.
     pub logits: ValueId,

@@ -8,6 +8,7 @@ use super::op::{
     ValueId, VectorId,
 };
 use crate::error::{Error, Result, filled};
+use crate::kv::layout::HeadSizes;
 
 /// Checks `program`: every id exists, shapes agree, values are written before they are read and have one op that makes them.
 pub fn check(program: &Program) -> Result<()> {
@@ -114,7 +115,6 @@ impl Checker<'_> {
 
     /// The same of ops that know heads apart.
     fn shapes_of_heads(&self, op: &Op) -> Result<()> {
-        let kv = &self.program.kv;
         match *op {
             Op::HeadMatMul { x, part, matrix, out } => {
                 let (from, to, (rows, cols)) = (self.value(x)?, self.value(out)?, self.matrix(matrix.0)?);
@@ -130,30 +130,32 @@ impl Checker<'_> {
                 let fits = behind.width.is_multiple_of(heads) && to.width == heads * part.count + behind.width;
                 self.require(fits && from.rows == to.rows && behind.rows == to.rows, "shapes differ")
             }
-            Op::HeadNorm { x, norm } => {
-                self.heads(x)?;
-                self.norm(norm, kv.head_dim)
+            Op::HeadNorm { x, head_dim, norm } => {
+                self.heads(x, head_dim)?;
+                self.norm(norm, head_dim)
             }
-            Op::Rope { x, table } => {
+            Op::Rope { x, head_dim, table } => {
                 let rope = self.program.ropes.get(table.0);
-                self.require(rope.is_some_and(|rope| rope.dims() <= kv.head_dim), "no such rotation of a head")?;
-                self.heads(x)
+                self.require(rope.is_some_and(|rope| rope.dims() <= head_dim), "no such rotation of a head")?;
+                self.heads(x, head_dim)
             }
             Op::StoreKv { layer, keys, values } => {
-                let fits = [(keys, kv.head_dim), (values, kv.value_dim)]
+                let sizes = self.head_sizes(layer, "keys or values do not fit the cache")?;
+                let fits = [(keys, sizes.head_dim), (values, sizes.value_dim)]
                     .iter()
-                    .all(|(id, dim)| self.program.values[id.0] == Value::floats(kv.kv_heads * dim, Rows::Batch));
-                self.require(fits && layer < kv.layers, "keys or values do not fit the cache")
+                    .all(|(id, dim)| self.program.values[id.0] == Value::floats(sizes.kv_heads * dim, Rows::Batch));
+                self.require(fits, "keys or values do not fit the cache")
             }
             Op::Attention { kind, queries, out } => {
-                self.same(self.value(out)?, Value::floats(kv.heads * kv.value_dim, Rows::Batch))?;
-                let fits = self.value(queries)? == Value::floats(kv.heads * kv.head_dim, Rows::Batch);
-                self.require(fits && kind.layer < kv.layers, "queries do not fit the cache")?;
+                let sizes = self.head_sizes(kind.layer, "queries do not fit the cache")?;
+                self.same(self.value(out)?, Value::floats(sizes.heads * sizes.value_dim, Rows::Batch))?;
+                let fits = self.value(queries)? == Value::floats(sizes.heads * sizes.head_dim, Rows::Batch);
+                self.require(fits, "queries do not fit the cache")?;
                 self.require(
                     kind.window != Some(0) && kind.softcap.is_none_or(|cap| cap > 0.0),
                     "a limit must be positive",
                 )?;
-                kind.sinks.map_or(Ok(()), |sinks| self.vector(sinks, kv.heads))
+                kind.sinks.map_or(Ok(()), |sinks| self.vector(sinks, sizes.heads))
             }
             _ => Ok(()),
         }
@@ -234,9 +236,16 @@ impl Checker<'_> {
         self.require(norm.eps >= 0.0, "eps is negative")
     }
 
-    fn heads(&self, id: ValueId) -> Result<()> {
-        let (value, dim) = (self.value(id)?, self.program.kv.head_dim);
-        self.require(value.rows == Rows::Batch && value.width.is_multiple_of(dim), "a value does not hold whole heads")
+    fn heads(&self, id: ValueId, dim: usize) -> Result<()> {
+        let value = self.value(id)?;
+        let is_whole = dim > 0 && value.width.is_multiple_of(dim);
+        self.require(value.rows == Rows::Batch && is_whole, "a value does not hold whole heads")
+    }
+
+    /// The heads of a layer of the cache.
+    fn head_sizes(&self, layer: usize, problem: &str) -> Result<HeadSizes> {
+        let kv = &self.program.kv;
+        if layer < kv.count() { Ok(kv.of(layer)) } else { Err(self.error(problem)) }
     }
 
     /// How many heads a value holds of which `part` is meant.
@@ -285,7 +294,7 @@ mod tests {
             matrices: Vec::new(),
             vectors: vec![vec![1.0; 4], vec![1.0; 8]],
             ropes: vec![Rope { layout: RopeLayout::Halves, frequencies: vec![1.0], magnitude: 1.0, long: None }],
-            kv: Layout::new(1, 2, 1, 2),
+            kv: Layout::new([HeadSizes::new(2, 1, 2)]).unwrap(),
             logits: X,
             idle: [0; 3],
         }
@@ -316,7 +325,7 @@ mod tests {
             Op::Temperature { x: X, factor: 0.1, period: 16 },
             Op::Scale { x: X, factor: 2.0 },
             Op::Softcap { x: X, cap: 2.0 },
-            Op::Rope { x: Y, table: RopeId(0) },
+            Op::Rope { x: Y, head_dim: 2, table: RopeId(0) },
             Op::Norm { x: X, norm, out: SAME },
             Op::Attention { kind, queries: X, out: SAME },
             Op::JoinHeads { x: X, part: HeadPart { each: 2, first: 0, count: 2 }, y: Y, out: WIDE },
@@ -329,7 +338,7 @@ mod tests {
     fn a_layer_that_the_cache_lacks_is_named() {
         let store = |layer| {
             let mut program = program(Op::StoreKv { layer, keys: X, values: X });
-            program.kv = Layout::new(2, 1, 1, 4);
+            program.kv = Layout::new([HeadSizes::new(1, 1, 4); 2]).unwrap();
             problem_of(&program)
         };
         assert_eq!([store(0), store(1)], [const { None }; 2]);
@@ -430,9 +439,15 @@ mod tests {
             (Op::Add { x: X, y: WIDE }, "op 1 (add) of the program: a value is read before it is written"),
             (Op::Add { x: X, y: ValueId(7) }, "op 1 (add) of the program: no such value"),
             (Op::Norm { x: X, norm, out: WIDE }, "op 1 (norm) of the program: shapes differ"),
-            (Op::HeadNorm { x: X, norm }, "op 1 (head norm) of the program: a vector of weights has another length"),
+            (
+                Op::HeadNorm { x: X, head_dim: 2, norm },
+                "op 1 (head norm) of the program: a vector of weights has another length",
+            ),
             (Op::Norm { x: X, norm, out: Y }, "op 1 (norm) of the program: a value is written by two ops"),
-            (Op::Rope { x: X, table: RopeId(1) }, "op 1 (rope) of the program: no such rotation of a head"),
+            (
+                Op::Rope { x: X, head_dim: 2, table: RopeId(1) },
+                "op 1 (rope) of the program: no such rotation of a head",
+            ),
             (Op::Softcap { x: X, cap: 0.0 }, "op 1 (softcap) of the program: a cap must be positive"),
             (Op::Scale { x: X, factor: f32::NAN }, "op 1 (scale) of the program: a factor is not finite"),
             (

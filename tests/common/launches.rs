@@ -86,7 +86,7 @@ pub fn lists_of(program: &Program, sort: Sort) -> Lists {
                 f16: if sort == Sort::Fast { place + (1 << 49) } else { 0 },
             })
             .collect(),
-        layers: vec![LayerCache::default(); program.kv.layers],
+        layers: vec![LayerCache::default(); program.kv.count()],
         cache_f32: sort == Sort::F32Cache,
         device: Device { sms: 132, most_shared: 227 << 10, bulk_copies: true },
         ..Addresses::default()

@@ -11,6 +11,7 @@ pub mod gguf;
 pub mod latent;
 #[cfg(feature = "cuda")]
 pub mod launches;
+pub mod layers;
 #[allow(dead_code)] // Few tests listen.
 pub mod log;
 pub mod metadata;

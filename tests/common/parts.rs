@@ -2,7 +2,7 @@
 
 use segno::arch::names::Idle;
 use segno::format::{Bytes, Data};
-use segno::kv::Layout;
+use segno::kv::{HeadSizes, Layout};
 use segno::plan::op::{Rows, Value};
 use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight};
 use segno::quant::synthetic::{Random, scaled_blocks};
@@ -16,14 +16,14 @@ pub struct Parts {
 
 impl Parts {
     /// An empty program with a cache of this shape.
-    pub fn new(seed: u64, kv: Layout) -> Parts {
+    pub fn new(seed: u64, heads: HeadSizes) -> Parts {
         let program = Program {
             ops: Vec::new(),
             values: Vec::new(),
             matrices: Vec::new(),
             vectors: Vec::new(),
             ropes: Vec::new(),
-            kv,
+            kv: Layout::new([heads]).unwrap(),
             logits: ValueId(0),
             idle: [0; Idle::ALL.len()],
         };

@@ -44,7 +44,7 @@ impl<'a> Plain<'a> {
             rounding,
             matrices: program.matrices.iter().map(decoded).collect(),
             values: vec![Matrix::new(); program.values.len()],
-            cache: vec![vec![Vec::new(); slots]; program.kv.layers],
+            cache: vec![vec![Vec::new(); slots]; program.kv.count()],
         }
     }
 
@@ -90,21 +90,20 @@ impl<'a> Plain<'a> {
             Op::MatMul { x, matrix, bias, .. } => each(x, &|row| self.product(row, matrix, bias)),
             Op::HeadMatMul { x, part, matrix, .. } => each(x, &|row| self.head_product(row, part, matrix)),
             Op::JoinHeads { x, part, y, .. } => {
-                let heads = self.program.kv.heads;
                 let joined = |(x, y): (&Vec<f64>, &Vec<f64>)| {
-                    let (each, own) = (part.each, y.len() / heads);
+                    let (each, heads) = (part.each, x.len() / part.each);
+                    let own = y.len() / heads;
                     let head =
                         |head: usize| [&x[head * each + part.first..][..part.count], &y[head * own..][..own]].concat();
                     (0..heads).flat_map(head).collect()
                 };
                 self.of(x).iter().zip(self.of(y)).map(joined).collect()
             }
-            Op::HeadNorm { x, norm } => {
-                let dim = self.program.kv.head_dim;
-                each(x, &|row| row.chunks(dim).flat_map(|head| self.normed(&norm, head)).collect())
+            Op::HeadNorm { x, head_dim, norm } => {
+                each(x, &|row| row.chunks(head_dim).flat_map(|head| self.normed(&norm, head)).collect())
             }
-            Op::Rope { x, table } => {
-                self.of(x).iter().zip(rows).map(|(x, row)| self.rotated(x, row.position, table)).collect()
+            Op::Rope { x, head_dim, table } => {
+                self.of(x).iter().zip(rows).map(|(x, row)| self.rotated(x, head_dim, row.position, table)).collect()
             }
             Op::Temperature { x, factor, period } => {
                 let by = |row: &Row| 1.0 + f64::from(factor) * f64::from(1 + row.position / period).ln();
@@ -167,7 +166,7 @@ impl<'a> Plain<'a> {
     }
 
     fn head_product(&self, x: &[f64], part: HeadPart, matrix: MatrixId) -> Vec<f64> {
-        let heads = self.program.kv.heads;
+        let heads = x.len() / part.each;
         let each = self.program.matrices[matrix.0].rows / heads;
         let head = |head: usize| {
             let x = self.multiplied(matrix, &x[head * part.each + part.first..][..part.count]);
@@ -186,8 +185,8 @@ impl<'a> Plain<'a> {
         x.iter().enumerate().map(|(index, v)| (v - center) * factor * weight(index) + bias(index)).collect()
     }
 
-    fn rotated(&self, x: &[f64], position: u32, table: RopeId) -> Vec<f64> {
-        let (rope, dim) = (&self.program.ropes[table.0], self.program.kv.head_dim);
+    fn rotated(&self, x: &[f64], dim: usize, position: u32, table: RopeId) -> Vec<f64> {
+        let rope = &self.program.ropes[table.0];
         let (half, mut x) = (rope.frequencies.len(), x.to_vec());
         for head in x.chunks_mut(dim) {
             for (index, frequency) in rope.frequencies.iter().enumerate() {
@@ -218,7 +217,7 @@ impl<'a> Plain<'a> {
     }
 
     fn attended(&self, kind: &AttentionKind, queries: &[f64], row: &Row) -> Vec<f64> {
-        let (kv, end) = (self.program.kv, row.position as usize + 1);
+        let (kv, end) = (self.program.kv.of(kind.layer), row.position as usize + 1);
         let seen =
             &self.cache[kind.layer][row.slot as usize][kind.window.map_or(0, |window| end.saturating_sub(window))..end];
         let unit = f64::from(kind.scale * LOG2_E);

@@ -3,7 +3,7 @@
 use segno::arch::names::Idle;
 use segno::arch::rope::{Rope, RopeLayout};
 use segno::format::{Bytes, Data};
-use segno::kv::Layout;
+use segno::kv::{HeadSizes, Layout};
 use segno::plan::op::{
     Activation, AttentionKind, Experts, Groups, HeadPart, Kind, Norm, NormKind, RopeId, Routing, Rows, Score, Value,
 };
@@ -32,6 +32,16 @@ impl Builder {
         let mut pick = |all: &[usize]| all[random.bits() as usize % all.len()];
         let (head_dim, kv_heads, group) = (pick(&[16, 48, 64, 80, 128, 256]), pick(&[1, 2]), pick(&[1, 2, 3]));
         let layers = pick(&[1, 2, 3]);
+        let mut sizes = vec![HeadSizes::new(kv_heads * group, kv_heads, head_dim); layers];
+        if seed / 2 % 8 == 1 {
+            // Layers that differ; by numbers of their own, so that the rest is as it was.
+            let mut random = Random::new(!seed);
+            let mut pick = |all: &[usize]| all[random.bits() as usize % all.len()];
+            for sizes in sizes.iter_mut().skip(1) {
+                let kv_heads = pick(&[1, 2, 3]);
+                *sizes = HeadSizes::new(kv_heads * pick(&[1, 2, 4]), kv_heads, pick(&[16, 48, 64, 80, 128, 256]));
+            }
+        }
         let dtypes = match pick(&[0, 1, 2, 3]) {
             0 => vec![DType::F32],
             1 => vec![DType::Q8_0, DType::Q4_0],
@@ -44,7 +54,7 @@ impl Builder {
             matrices: Vec::new(),
             vectors: Vec::new(),
             ropes: Vec::new(),
-            kv: Layout::new(layers, kv_heads * group, kv_heads, head_dim),
+            kv: Layout::new(sizes).unwrap(),
             logits: ValueId(0),
             idle: [0; Idle::ALL.len()],
         };
@@ -118,28 +128,36 @@ impl Builder {
         out
     }
 
-    fn rope(&mut self) -> RopeId {
-        if self.program.ropes.len() < 3 {
-            let half = self.program.kv.head_dim / 2;
+    /// A rotation of heads of so many elements.
+    fn rope(&mut self, head_dim: usize) -> RopeId {
+        let fits = |program: &Program| {
+            let ropes = program.ropes.iter().enumerate();
+            ropes.filter(|(_, rope)| rope.dims() <= head_dim).map(|(at, _)| at).collect::<Vec<usize>>()
+        };
+        let is_full = self.program.ropes.len() >= 3;
+        if !is_full || fits(&self.program).is_empty() {
+            // The last one fits the smallest heads.
+            let half = if is_full { 8 } else { head_dim / 2 };
             let dims = [half, half / 2][self.below(2)].max(1);
             let layout = [RopeLayout::Pairs, RopeLayout::Halves][self.below(2)];
             let frequencies = (0..dims).map(|i| 500f32.powf(-(i as f32) / dims as f32)).collect();
             self.program.ropes.push(Rope { layout, frequencies, magnitude: 1.0, long: None });
         }
-        RopeId(self.below(self.program.ropes.len()))
+        let fitting = fits(&self.program);
+        RopeId(fitting[self.below(fitting.len())])
     }
 
     /// A few changes of heads in place, in any order.
-    fn change_heads(&mut self, values: &[ValueId]) {
+    fn change_heads(&mut self, head_dim: usize, values: &[ValueId]) {
         for _ in 0..self.below(4) {
             let same = self.chance(60);
-            let table = self.rope();
-            let norm = self.norm(self.program.kv.head_dim);
+            let table = self.rope(head_dim);
+            let norm = self.norm(head_dim);
             let kind = self.below(3);
             for &x in values.iter().take(if same { 2 } else { 1 }) {
                 self.push(match kind {
-                    0 => Op::HeadNorm { x, norm },
-                    1 => Op::Rope { x, table },
+                    0 => Op::HeadNorm { x, head_dim, norm },
+                    1 => Op::Rope { x, head_dim, table },
                     _ => Op::Temperature { x, factor: 0.2, period: 37 },
                 });
             }
@@ -147,8 +165,9 @@ impl Builder {
     }
 
     fn attention(&mut self, layer: usize, x: ValueId) -> ValueId {
-        let kv = self.program.kv;
-        let queries = if self.is_latent { self.joined(x) } else { self.project(x, kv.heads * kv.head_dim) };
+        let kv = self.program.kv.of(layer);
+        let head_dim = kv.head_dim;
+        let queries = if self.is_latent { self.joined(x, kv) } else { self.project(x, kv.heads * kv.head_dim) };
         let keys = self.project(x, kv.kv_heads * kv.head_dim);
         let values = self.project(x, kv.kv_heads * kv.value_dim);
         let (queries, keys) = if self.chance(80) {
@@ -158,13 +177,13 @@ impl Builder {
                 Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 }
             };
             let (of_queries, of_keys) = (norm(self), norm(self));
-            self.push(Op::HeadNorm { x: queries, norm: of_queries });
-            self.push(Op::HeadNorm { x: keys, norm: of_keys });
+            self.push(Op::HeadNorm { x: queries, head_dim, norm: of_queries });
+            self.push(Op::HeadNorm { x: keys, head_dim, norm: of_keys });
             (queries, keys)
         } else {
             (self.normed(queries), self.normed(keys))
         };
-        self.change_heads(&[queries, keys]);
+        self.change_heads(head_dim, &[queries, keys]);
         self.push(Op::StoreKv { layer, keys, values });
         let out = self.value(kv.heads * kv.value_dim, Rows::Batch);
         let window = [None, Some(7), Some(64), Some(150)][self.below(4)];
@@ -174,22 +193,22 @@ impl Builder {
         let kind = AttentionKind { layer, scale, window, softcap, sinks };
         self.push(Op::Attention { kind, queries, out });
         let part = HeadPart { each: kv.value_dim, first: 0, count: kv.value_dim };
-        if self.is_latent { self.head_product(out, part, 24) } else { out }
+        if self.is_latent { self.head_product(out, part, kv.heads, 24) } else { out }
     }
 
     /// Queries of a part of each head and of a product of the rest.
-    fn joined(&mut self, x: ValueId) -> ValueId {
-        let (kv, own) = (self.program.kv, [8, 32][self.below(2)].min(self.program.kv.head_dim - 8));
+    fn joined(&mut self, x: ValueId, kv: HeadSizes) -> ValueId {
+        let own = [8, 32][self.below(2)].min(kv.head_dim - 8);
         let each = 32 + own;
         let x = self.project(x, kv.heads * each);
-        let y = self.head_product(x, HeadPart { each, first: own, count: 32 }, kv.head_dim - own);
+        let y = self.head_product(x, HeadPart { each, first: own, count: 32 }, kv.heads, kv.head_dim - own);
         let out = self.value(kv.heads * kv.head_dim, Rows::Batch);
         self.push(Op::JoinHeads { x, part: HeadPart { each, first: 0, count: own }, y, out });
         out
     }
 
-    fn head_product(&mut self, x: ValueId, part: HeadPart, width: usize) -> ValueId {
-        let rows = self.program.kv.heads * width;
+    fn head_product(&mut self, x: ValueId, part: HeadPart, heads: usize, width: usize) -> ValueId {
+        let rows = heads * width;
         let (matrix, out) = (self.matrix(rows, part.count, 0.15), self.value(rows, Rows::Batch));
         self.push(Op::HeadMatMul { x, part, matrix, out });
         out
@@ -319,7 +338,7 @@ impl Builder {
         if self.chance(40) {
             self.push(Op::Scale { x: hidden, factor: 1.7 });
         }
-        for layer in 0..self.program.kv.layers {
+        for layer in 0..self.program.kv.count() {
             let input = self.any(hidden);
             let attended = self.attention(layer, input);
             // Parallel blocks read the same.
@@ -369,6 +388,7 @@ pub fn random(seed: u64, has_experts: bool) -> Program {
 /// A program with experts and shorter values, whose heads have rows of their own.
 pub fn latent(seed: u64) -> Program {
     let mut builder = Builder { has_experts: true, is_latent: true, ..Builder::new(seed) };
-    builder.program.kv = builder.program.kv.with_values(builder.program.kv.head_dim / 2);
+    let shorter = builder.program.kv.all().map(|sizes| HeadSizes { value_dim: sizes.head_dim / 2, ..sizes });
+    builder.program.kv = Layout::new(shorter.collect::<Vec<_>>()).unwrap();
     builder.build()
 }

@@ -6,6 +6,7 @@ mod common;
 mod experts;
 mod families;
 mod latent;
+mod layers;
 mod placement;
 mod pool;
 mod programs;

@@ -11,7 +11,8 @@ fn program(file: &File, layers: usize) -> Program {
     let gguf = parsed(&file.bytes());
     let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
     let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
-    build(&gguf, &arch, &Hparams { layers, ..hparams }).unwrap()
+    let (heads, feed_forward) = (vec![hparams.heads[0]; layers], vec![hparams.feed_forward[0]; layers]);
+    build(&gguf, &arch, &Hparams { layers, heads, feed_forward, ..hparams }).unwrap()
 }
 
 /// A program of so many layers; files may have fewer.

@@ -12,7 +12,7 @@ use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Shape;
 use segno::backend::cuda::catalogue::{DeviceType, Kernel};
 use segno::backend::{Chooser, KvType, Row};
-use segno::kv::Layout;
+use segno::kv::HeadSizes;
 use segno::plan::op::{Activation, Norm, NormKind, Rows};
 use segno::plan::{Op, Program, ValueId, validate};
 use segno::quant::DType;
@@ -80,7 +80,7 @@ fn whole_activations(count: usize, random: &mut Random) -> Vec<f32> {
 
 fn build(case: &Case) -> Built {
     let Case { form, dtype, cols, rows, .. } = *case;
-    let mut b = Parts::new((cols * 31 + rows) as u64, Layout::new(1, 1, 1, 64));
+    let mut b = Parts::new((cols * 31 + rows) as u64, HeadSizes::new(1, 1, 64));
     let embedding = whole_activations(TOKENS * cols, &mut b.random);
     let bytes: Vec<u8> = embedding.iter().flat_map(|value| value.to_le_bytes()).collect();
     let table = b.matrix(DType::F32, TOKENS, cols, &bytes);

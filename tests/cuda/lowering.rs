@@ -3,11 +3,13 @@
 use crate::common;
 use crate::common::gguf::{Shape, parsed};
 use crate::common::launches::{fast_lists, goldens, lists, program};
+use crate::common::layers::{LAYERS, Uneven};
 use segno::backend::cuda::args::{Activation, Args, Shape as Batch};
 use segno::backend::cuda::catalogue::Kernel;
 use segno::backend::cuda::launch::{Extent, Launch};
 use segno::backend::cuda::lower::supported;
 use segno::format::Gguf;
+use segno::kv::{HeadSizes, Layout};
 use segno::plan::{Op, Program};
 use segno::quant::DType;
 use std::path::PathBuf;
@@ -24,7 +26,7 @@ fn every_family_runs() {
     let mut latent = 0;
     for (path, program, runs) in goldens() {
         // No kernel takes values of another length than keys, as latent attention has them.
-        if program.kv.value_dim != program.kv.head_dim {
+        if program.kv.all().any(|sizes| sizes.value_dim != sizes.head_dim) {
             let refused = runs.unwrap_err().to_string();
             assert_eq!(refused, "keys of 26 elements beside values of 20: the cuda kernels take equal sizes");
             latent += 1;
@@ -45,7 +47,7 @@ fn what_the_kernels_lack_is_refused_by_name() {
     program.ropes = vec![program.ropes[0].clone(); 5];
     let refused = supported::check(&program).unwrap_err().to_string();
     assert_eq!(refused, "5 rotations: the cuda kernels take 4 at most");
-    program.kv.head_dim = 514;
+    program.kv = Layout::new([HeadSizes::new(2, 1, 64), HeadSizes::new(2, 1, 514)]).unwrap();
     let refused = supported::check(&program).unwrap_err().to_string();
     assert_eq!(refused, "heads of 514 elements: the cuda kernels take even sizes to 512");
 }
@@ -54,7 +56,7 @@ fn what_the_kernels_lack_is_refused_by_name() {
 fn ops_of_latent_attention_and_groups_by_their_best_are_refused_by_name() {
     let of = |name: &str| goldens().into_iter().find(|(path, ..)| path.ends_with(name)).unwrap().1;
     let mut program = of("deepseekv3-plain.gguf");
-    program.kv = program.kv.with_values(program.kv.head_dim);
+    program.kv = Layout::new(program.kv.all().map(|sizes| HeadSizes { value_dim: sizes.head_dim, ..sizes })).unwrap();
     let refused = supported::check(&program).unwrap_err().to_string();
     assert!(refused.ends_with("(head matmul): there is no kernel for latent attention"), "{refused}");
     let mut program = of("glm4moe-plain.gguf");
@@ -203,6 +205,32 @@ fn steps_take_seven_launches_a_layer_at_most() {
     for (list, of_layer, of_head) in all {
         let launches = list.iter().filter(|launch| !launch.covers.is_empty()).count();
         assert_eq!(launches, 1 + of_layer * layers + of_head);
+    }
+}
+
+#[test]
+fn layers_that_differ_have_attention_of_their_own_sizes() {
+    let program = program(&parsed(&Uneven::new(&LAYERS).file().bytes()));
+    supported::check(&program).unwrap();
+    let expected = LAYERS.map(|layer| [layer.heads, layer.kv_heads, layer.head_dim].map(|size| size as u32));
+    let lists = lists(&program);
+    let steps = [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch];
+    for (list, is_step) in steps.into_iter().map(|list| (list, true)).chain([(&lists.prompt, false)]) {
+        let attends =
+            |launch: &&Launch| launch.covers.iter().any(|&op| matches!(program.ops[op], Op::Attention { .. }));
+        for (launch, expected) in list.iter().filter(attends).zip(expected) {
+            let Args::Attention(args) = &launch.args else { panic!("{launch:?}") };
+            assert_eq!([args.heads.heads, args.heads.kv_heads, args.heads.head_dim], expected);
+            // Pages pass through shared memory where heads are of a size that has kernels for that.
+            let family = match (expected[2], is_step) {
+                (64 | 128, true) => "attention_decode",
+                (64 | 128, false) => "attention_prefill",
+                _ => "attention_f16",
+            };
+            let name = launch.function.entry().name;
+            assert!(name.starts_with(family), "{name} for heads of {}", expected[2]);
+        }
+        assert_eq!(list.iter().filter(attends).count(), LAYERS.len());
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::common;
 use crate::common::gguf::Writer;
 use segno::error::Error;
-use segno::format::{Array, Data, Gguf, Value};
+use segno::format::metadata::Array;
+use segno::format::{Data, Gguf, Value};
 use std::sync::Arc;
 
 fn message(result: Result<Gguf, Error>) -> String {

@@ -378,9 +378,6 @@ fn what_the_library_lacks_is_refused_by_name() {
     unsupported(&["tokenizer model `wordpiece`"], &|file| {
         file.set("tokenizer.ggml.model", "wordpiece");
     });
-    unsupported(&["llama.attention.head_count_kv", "layer to layer"], &|file| {
-        file.set("llama.attention.head_count_kv", [2u32, 4]);
-    });
 }
 
 #[test]

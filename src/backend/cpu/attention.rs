@@ -289,7 +289,7 @@ mod tests {
     use super::*;
     use crate::backend::cpu::simd::available;
     use crate::backend::{KvType, Limits};
-    use crate::kv::{Layout, Side, Stores};
+    use crate::kv::{HeadSizes, Layout, Side, Stores};
     use crate::quant::synthetic::Random;
 
     const HEADS: usize = 3;
@@ -312,11 +312,9 @@ mod tests {
             let pages: Vec<u32> = (0..KEYS.div_ceil(PAGE_TOKENS) as u32).rev().collect();
             let (kv_type, pages_of_all) = (KvType::F32, pages.len());
             let limits = Limits { rows: 1, outputs: 1, pages: pages_of_all, context: 4096, kv_type, windows: None };
-            let mut cache = Cache::of_layers(
-                Stores::new(Layout::new(1, HEADS, 1, DIM).with_values(VALUE_DIM), [].into_iter()).unwrap(),
-                &limits,
-            )
-            .unwrap();
+            let sizes = HeadSizes { value_dim: VALUE_DIM, ..HeadSizes::new(HEADS, 1, DIM) };
+            let stores = Stores::new(&Layout::new([sizes]).unwrap(), [].into_iter()).unwrap();
+            let mut cache = Cache::of_layers(stores, &limits).unwrap();
             let (keys, values) = (Random::new(1).uniforms(KEYS * DIM), Random::new(2).uniforms(KEYS * VALUE_DIM));
             for (position, (key, value)) in keys.chunks(DIM).zip(values.chunks(VALUE_DIM)).enumerate() {
                 let (page, slot) = (pages[position / PAGE_TOKENS], position % PAGE_TOKENS);

@@ -58,7 +58,7 @@ impl Cache {
 
     /// The same for the layers in `stores`.
     pub fn of_layers(layers: Stores, limits: &Limits) -> Result<Cache> {
-        let store = |reach| Store::new(*layers.layout(reach), limits.pages_of(reach), limits.kv_type);
+        let store = |reach| Store::new(layers.layout(reach).clone(), limits.pages_of(reach), limits.kv_type);
         Ok(Cache { whole: store(Reach::Whole)?, windows: store(Reach::Window)?, layers })
     }
 
@@ -86,14 +86,14 @@ impl Cache {
     /// All keys of a head's run in `page`: element 0 of every position, then element 1.
     pub fn keys(&self, page: u32, layer: usize, head: usize) -> KvRun<'_> {
         let (store, layer) = self.place(layer);
-        store.run(store.start(page, layer, Side::Keys, head), PAGE_TOKENS * store.layout.head_dim)
+        store.run(store.start(page, layer, Side::Keys, head), PAGE_TOKENS * store.layout.of(layer).head_dim)
     }
 
     /// The values of a head at some positions of `page`, one after the other.
     pub fn values(&self, page: u32, layer: usize, head: usize, slots: Range<usize>) -> KvRun<'_> {
         debug_assert!(slots.end <= PAGE_TOKENS);
         let (store, layer) = self.place(layer);
-        let dim = store.layout.value_dim;
+        let dim = store.layout.of(layer).value_dim;
         store.run(store.start(page, layer, Side::Values, head) + slots.start * dim, slots.len() * dim)
     }
 
@@ -132,7 +132,7 @@ impl Store {
     }
 
     fn write(&mut self, page: u32, layer: usize, side: Side, slot: usize, heads: &[f32], kernels: &Kernels) {
-        let dim = self.layout.dim(side);
+        let dim = self.layout.of(layer).dim(side);
         for (head, values) in heads.chunks_exact(dim).enumerate() {
             let start = self.start(page, layer, side, head);
             let range = start..start + PAGE_TOKENS * dim;
@@ -170,12 +170,13 @@ fn place<T: Copy>(values: &[T], side: Side, slot: usize, run: &mut [T]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kv::HeadSizes;
 
     #[test]
     fn a_page_is_copied_whole_and_no_other_is_touched() {
-        let layout = Layout::new(2, 2, 1, 4);
+        let layout = Layout::new([HeadSizes::new(2, 1, 4), HeadSizes::new(4, 2, 6)]).unwrap();
         for kv_type in [KvType::F16, KvType::F32] {
-            let mut cache = Store::new(layout, 4, kv_type).unwrap();
+            let mut cache = Store::new(layout.clone(), 4, kv_type).unwrap();
             // Small whole numbers, which 16 bits hold exactly.
             let number = |index: usize| (index % 2039) as f32;
             match &mut cache.elements {

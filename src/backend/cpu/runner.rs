@@ -14,7 +14,7 @@ use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
 use crate::backend::{Batch, Limits, Runner};
 use crate::elementary;
 use crate::error::{Error, Result, filled, push};
-use crate::kv::{Layout, PAGE_TOKENS, Reach, Side};
+use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side};
 use crate::plan::op::{AttentionKind, Norm, NormKind, RopeLayout, Rows};
 use crate::plan::{MatrixId, Op, Program, RopeId, ValueId};
 use crate::quant::reference;
@@ -212,8 +212,12 @@ impl Pass<'_> {
                 self.write_rows(out, |runner, row, out| normalize(runner, norm, runner.row(x, row), out))
             }
             Op::JoinHeads { x, part, y, out } => self.join_heads(x, part, y, out),
-            Op::HeadNorm { x, norm } => self.write_rows(x, |runner, _, heads| norm_heads(runner, norm, heads)),
-            Op::Rope { x, table } => self.write_rows(x, |runner, row, heads| rotate_heads(runner, table, row, heads)),
+            Op::HeadNorm { x, head_dim, norm } => {
+                self.write_rows(x, |runner, _, heads| norm_heads(runner, norm, head_dim, heads))
+            }
+            Op::Rope { x, head_dim, table } => {
+                self.write_rows(x, |runner, row, heads| rotate_heads(runner, table, row, head_dim, heads))
+            }
             Op::Temperature { x, factor, period } => self.scale_by_position(x, factor, period),
             Op::StoreKv { layer, keys, values } => self.store(layer, keys, values),
             Op::Attention { kind, queries, out } => self.attention(kind, queries, out),
@@ -308,19 +312,19 @@ impl Pass<'_> {
     }
 
     fn attention(&mut self, kind: AttentionKind, queries: ValueId, out: ValueId) -> Result<()> {
-        let (rows, width, layout) =
-            (self.rows_of(out), self.runner.program.values[out.0].width, self.runner.program.kv);
-        let Layout { head_dim, value_dim, .. } = layout;
+        let (rows, width) = (self.rows_of(out), self.runner.program.values[out.0].width);
+        let sizes = self.runner.program.kv.of(kind.layer);
+        let HeadSizes { head_dim, value_dim, .. } = sizes;
         let (mut buffer, stride) = (self.runner.take(out), self.runner.program.values[queries.0].width);
         let (runner, batch) = (&*self.runner, self.batch);
         let tables = batch.tables_of(runner.cache.reach(kind.layer));
-        let (tile_rows, heads) = attention_tile(rows, &layout, runner.pool.threads());
+        let (tile_rows, heads) = attention_tile(rows, &sizes, runner.pool.threads());
         let grid = Grid::new(&mut buffer[..rows * width], width, tile_rows, heads * value_dim);
         let result = self.turn.for_each_tile(&[grid], self.cancel, |_, mut tile| {
             let (mut row, first_head) = (tile.first_row(), tile.first_col() / value_dim);
             for rows in batch.rows[row..row + tile.rows()].chunk_by(|a, b| a.slot == b.slot) {
                 let pages = tables.of(rows[0].slot as usize);
-                let head = first_head / layout.group();
+                let head = first_head / sizes.group();
                 let source = Source { cache: &runner.cache, pages, layer: kind.layer, head };
                 let values = &runner.rows(queries, row, rows.len())[first_head * head_dim..];
                 let sinks = kind.sinks.map(|id| &runner.program.vectors[id.0][first_head..][..heads]);
@@ -399,8 +403,7 @@ fn normalize(runner: &CpuRunner, norm: Norm, x: &[f32], out: &mut [f32]) {
     }
 }
 
-fn norm_heads(runner: &CpuRunner, norm: Norm, heads: &mut [f32]) {
-    let dim = runner.program.kv.head_dim;
+fn norm_heads(runner: &CpuRunner, norm: Norm, dim: usize, heads: &mut [f32]) {
     let mut copy = [0.0; MAX_HEAD_DIM];
     let copy = &mut copy[..dim];
     for head in heads.chunks_exact_mut(dim) {
@@ -409,11 +412,11 @@ fn norm_heads(runner: &CpuRunner, norm: Norm, heads: &mut [f32]) {
     }
 }
 
-fn rotate_heads(runner: &CpuRunner, table: RopeId, row: usize, heads: &mut [f32]) {
+fn rotate_heads(runner: &CpuRunner, table: RopeId, row: usize, dim: usize, heads: &mut [f32]) {
     let (rope, Angles { cos, sin, .. }) = (&runner.program.ropes[table.0], &runner.angles[table.0]);
     let half = rope.dims() / 2;
     let (cos, sin) = (&cos[row * half..][..half], &sin[row * half..][..half]);
-    for head in heads.chunks_exact_mut(runner.program.kv.head_dim) {
+    for head in heads.chunks_exact_mut(dim) {
         match rope.layout {
             RopeLayout::Pairs => runner.kernels.rope_pairs(head, cos, sin),
             RopeLayout::Halves => runner.kernels.rope_halves(head, cos, sin),
@@ -444,8 +447,8 @@ pub(super) fn for_each_row<T: Send>(
 
 /// Batch rows and heads of a tile of attention. The rows of a prompt share what is read, single rows are shared out; heads that share a
 /// key-value head are divided where there are too many for a tile, or too few tiles for the threads.
-fn attention_tile(rows: usize, layout: &Layout, threads: usize) -> (usize, usize) {
-    let group = layout.group();
+fn attention_tile(rows: usize, sizes: &HeadSizes, threads: usize) -> (usize, usize) {
+    let group = sizes.group();
     let parts = |most: usize| {
         let parts = group.div_ceil(most.max(1));
         group / (parts..=group).find(|&parts| group.is_multiple_of(parts)).unwrap_or(group)
@@ -454,7 +457,7 @@ fn attention_tile(rows: usize, layout: &Layout, threads: usize) -> (usize, usize
         let heads = parts(MAX_QUERIES / ATTENTION_ROWS);
         return ((MAX_QUERIES / heads).clamp(1, ATTENTION_ROWS), heads);
     }
-    let wanted = (2 * threads).div_ceil(rows.max(1) * layout.kv_heads);
+    let wanted = (2 * threads).div_ceil(rows.max(1) * sizes.kv_heads);
     (1, parts((group / wanted).max(SET)))
 }
 

@@ -12,7 +12,7 @@ use super::select::experts::TILE_PAIRS;
 use super::weights;
 use crate::backend::{KvType, Limits};
 use crate::error::{Error, Result, collected, filled};
-use crate::kv::{PAGE_TOKENS, Reach, Side, Stores};
+use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side, Stores};
 use crate::plan::Program;
 use crate::plan::memory::{Placement, place};
 use crate::plan::op::Rows;
@@ -71,7 +71,7 @@ impl Sizes {
 
     /// Whether layers that see a window have a cache of their own, and page tables behind the others.
     pub fn has_windows(&self) -> bool {
-        self.stores.layout(Reach::Window).layers > 0
+        self.stores.layout(Reach::Window).count() > 0
     }
 
     /// Entries of the page tables of all slots, that of padded rows included, in both caches.
@@ -101,7 +101,7 @@ impl Sizes {
                 values: run(Side::Values),
             }
         };
-        collected((0..program.kv.layers).map(place), "a list of launches")
+        collected((0..program.kv.count()).map(place), "a list of launches")
     }
 
     /// Shapes of the graphs, in their order: the tiers of each bucket for the highest logits, then for drawn tokens.
@@ -216,7 +216,7 @@ pub fn arrange(
     cache: u64,
     places: &mut Places,
 ) -> Result<Addresses> {
-    let (rows, kv) = (sizes.rows, &program.kv);
+    let rows = sizes.rows;
     let count = |kind| if kind == Rows::Batch { rows } else { sizes.outputs };
     let buffers = placement
         .buffers
@@ -224,7 +224,9 @@ pub fn arrange(
         .map(|b| places.named("values", b.width.saturating_mul(count(b.rows)).saturating_mul(4)))
         .collect();
     let most = sizes.tiers.last().copied().unwrap_or(1);
-    let heads = rows.max(sizes.outputs.saturating_mul(most)).saturating_mul(kv.heads);
+    let most_of = |size: fn(HeadSizes) -> usize| program.kv.all().map(size).max().unwrap_or(0);
+    let (heads, elements) = (most_of(|sizes| sizes.heads), most_of(|sizes| sizes.heads * sizes.head_dim));
+    let splits = rows.max(sizes.outputs.saturating_mul(most));
     let entries = (sizes.outputs + 1).saturating_mul(limits.pages + 1);
     let step = StepArgs {
         rows: places.named("rows", rows * size_of::<Row>()),
@@ -250,10 +252,10 @@ pub fn arrange(
         forms: forms(program, rows, fast, places)?,
         order: order(program, rows, places),
         factors: places.named("factors of norms", rows * 4),
-        mixed: places.named("parts of attention", heads.saturating_mul(kv.head_dim * 4)),
-        states: places.named("sums of attention", heads.saturating_mul(8)),
+        mixed: places.named("parts of attention", splits.saturating_mul(elements * 4)),
+        states: places.named("sums of attention", splits.saturating_mul(heads * 8)),
         routed: places.named(COUNTERS, sizes.outputs * 4),
-        ended: places.named(COUNTERS, sizes.outputs * kv.heads * 4),
+        ended: places.named(COUNTERS, sizes.outputs * heads * 4),
         layers: sizes.layers(program, cache, step.tables, entries)?,
         cache_f32: limits.kv_type == KvType::F32,
         step,

@@ -34,8 +34,6 @@ pub struct Timing {
     /// 1 lets the stream go on.
     gate: Mapped<u32>,
     tables: Vec<Table>,
-    /// Bytes that a launch reads for each position of each row.
-    position_bytes: u64,
     /// Bytes a second of the device's memory.
     bandwidth: f64,
 }
@@ -59,7 +57,8 @@ struct Line {
     name: String,
     /// Bytes of weights that it reads.
     weights: u64,
-    attends: bool,
+    /// Bytes of keys and values that it reads for each position of each row.
+    position_bytes: u64,
 }
 
 /// What the host's memory is for.
@@ -82,18 +81,12 @@ impl Timing {
         let mut tables = Vec::new();
         for shape in shapes {
             let launches = lists.of(&shape).iter().filter(|launch| launch.runs(&shape));
-            let lines = collected(launches.map(|launch| Line::new(program, matrices, launch, &shape)), WHAT)?;
+            let lines =
+                collected(launches.map(|launch| Line::new(program, matrices, launch, &shape, element_bytes)), WHAT)?;
             let (times, empty) = (filled(lines.len() * STEPS, 0.0, WHAT)?, filled(STEPS, 0.0, WHAT)?);
             tables.push(Table { shape, lines, times, empty, steps: 0, positions: 0 });
         }
-        let kv = &program.kv;
-        Ok(Timing {
-            events,
-            gate: Mapped::new(primary, 1)?,
-            tables,
-            position_bytes: (2 * kv.kv_heads * kv.head_dim * element_bytes) as u64,
-            bandwidth: primary.device().memory_bandwidth()?,
-        })
+        Ok(Timing { events, gate: Mapped::new(primary, 1)?, tables, bandwidth: primary.device().memory_bandwidth()? })
     }
 
     /// Runs a step of a bucket, launch by launch; `positions` are those that its rows attend to, all together.
@@ -158,22 +151,26 @@ impl Timing {
     pub fn report(&self) -> Option<String> {
         let mut text = String::new();
         let tables = self.tables.iter().filter(|table| table.steps > 0);
-        tables.for_each(|table| table.tell(&mut text, self.position_bytes, self.bandwidth));
+        tables.for_each(|table| table.tell(&mut text, self.bandwidth));
         Some(text).filter(|text| !text.is_empty())
     }
 }
 
 impl Line {
-    fn new(program: &Program, matrices: &[Matrix], launch: &Launch, shape: &Shape) -> Line {
+    fn new(program: &Program, matrices: &[Matrix], launch: &Launch, shape: &Shape, element_bytes: usize) -> Line {
         let mut name = launch.choose(shape).function.entry().name.to_owned();
         let ops = launch.covers.iter().map(|&op| &program.ops[op]);
-        let attends = ops.clone().any(|op| matches!(op, Op::Attention { .. }));
+        let elements = ops.clone().map(|op| match op {
+            Op::Attention { kind, .. } => program.kv.of(kind.layer).position_elements(),
+            _ => 0,
+        });
+        let position_bytes = (elements.sum::<usize>() * element_bytes) as u64;
         let weights = ops.clone().map(|op| weight_bytes(program, matrices, op, shape)).sum();
         for op in ops {
             name += if name.contains(": ") { ", " } else { ": " };
             name += op.name();
         }
-        Line { name, weights, attends }
+        Line { name, weights, position_bytes }
     }
 }
 
@@ -199,7 +196,7 @@ fn weight_bytes(program: &Program, matrices: &[Matrix], op: &Op, shape: &Shape) 
 }
 
 impl Table {
-    fn tell(&self, text: &mut String, position_bytes: u64, bandwidth: f64) {
+    fn tell(&self, text: &mut String, bandwidth: f64) {
         let steps = self.steps.min(STEPS);
         let (mut weights, mut cached, mut total) = (0, 0, 0.0);
         let empty = median(self.empty[..steps].iter().copied());
@@ -212,7 +209,7 @@ impl Table {
         );
         _ = writeln!(text, "{:>4} {:>12} {:>9} {:>7} {:>6}  launch", "", "bytes", "us", "GB/s", "share");
         for (index, line) in self.lines.iter().enumerate() {
-            let keys = if line.attends { self.positions * position_bytes } else { 0 };
+            let keys = self.positions * line.position_bytes;
             let us = median((0..steps).map(|step| self.times[step * self.lines.len() + index]));
             (weights, cached, total) = (weights + line.weights, cached + keys, total + us);
             _ = writeln!(text, "{:>4} {} {}", index + 1, figures(line.weights + keys, us, bandwidth), line.name);

@@ -5,7 +5,7 @@ use crate::common::parts::Parts;
 use segno::arch::rope::{Rope, RopeLayout};
 use segno::backend::KvType;
 use segno::backend::cuda::catalogue::DeviceType;
-use segno::kv::Layout;
+use segno::kv::HeadSizes;
 use segno::plan::op::{Activation, AttentionKind, Experts, Groups, Kind, Norm, NormKind, RopeId, Routing, Rows, Score};
 use segno::plan::{Op, Program, ValueId, VectorId, validate};
 use segno::quant::DType;
@@ -23,12 +23,12 @@ const BLOCKS: f64 = 1e-3;
 
 const PASSES: [Pass; 5] = [Pass::Step(1, 7), Pass::Step(2, 40), Pass::Step(3, 0), Pass::Step(7, 90), Pass::Prompt(29)];
 
-fn begin(kv: Layout) -> (Parts, ValueId) {
+fn begin(kv: HeadSizes) -> (Parts, ValueId) {
     embedded(kv, HIDDEN)
 }
 
 /// A program that begins with rows of random numbers.
-fn embedded(kv: Layout, width: usize) -> (Parts, ValueId) {
+fn embedded(kv: HeadSizes, width: usize) -> (Parts, ValueId) {
     let mut b = Parts::new(width as u64, kv);
     let (table, _) = b.random_matrix(DType::F32, TOKENS, width, 1.0);
     let out = b.value(width, Rows::Batch);
@@ -81,8 +81,8 @@ fn in_passes(cases: &mut Vec<Case>, kernel: &str, program: Arc<Program>, passes:
     }));
 }
 
-fn one_head() -> Layout {
-    Layout::new(1, 1, 1, 64)
+fn one_head() -> HeadSizes {
+    HeadSizes::new(1, 1, 64)
 }
 
 pub fn elementwise() -> Vec<Case> {
@@ -162,16 +162,16 @@ pub fn norms() -> Vec<Case> {
 pub fn heads() -> Vec<Case> {
     let mut cases = Vec::new();
     for dim in [48, 80, 128] {
-        let (mut b, hidden) = begin(Layout::new(1, 3, 1, dim));
+        let (mut b, hidden) = begin(HeadSizes::new(3, 1, dim));
         let x = apart(&mut b, hidden, 3 * dim);
         let norm = Norm { kind: NormKind::Layer, weight: random_vector(&mut b, dim, 1.0), bias: None, eps: 1e-5 };
-        b.program.ops.push(Op::HeadNorm { x, norm });
+        b.program.ops.push(Op::HeadNorm { x, head_dim: dim, norm });
         in_passes(&mut cases, "normalize", finish(b, x), &PASSES);
         for (layout, rotated) in [(RopeLayout::Pairs, dim), (RopeLayout::Halves, dim), (RopeLayout::Halves, dim / 2)] {
-            let (mut b, hidden) = begin(Layout::new(1, 3, 1, dim));
+            let (mut b, hidden) = begin(HeadSizes::new(3, 1, dim));
             let x = apart(&mut b, hidden, 3 * dim);
             let table = rope(&mut b, layout, rotated);
-            b.program.ops.push(Op::Rope { x, table });
+            b.program.ops.push(Op::Rope { x, head_dim: dim, table });
             in_passes(&mut cases, "rope", finish(b, x), &PASSES);
         }
     }
@@ -195,7 +195,7 @@ struct Attention {
     rope: Option<RopeLayout>,
 }
 
-fn attention(kv: Layout, with: Attention) -> Arc<Program> {
+fn attention(kv: HeadSizes, with: Attention) -> Arc<Program> {
     let (mut b, hidden) = begin(kv);
     let queries = floats(&mut b, hidden, kv.heads * kv.head_dim);
     let keys = floats(&mut b, hidden, kv.kv_heads * kv.head_dim);
@@ -203,12 +203,13 @@ fn attention(kv: Layout, with: Attention) -> Arc<Program> {
     if with.has_norms {
         for x in [queries, keys] {
             let weight = random_vector(&mut b, kv.head_dim, 1.0);
-            b.program.ops.push(Op::HeadNorm { x, norm: Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 } });
+            let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 };
+            b.program.ops.push(Op::HeadNorm { x, head_dim: kv.head_dim, norm });
         }
     }
     if let Some(layout) = with.rope {
         let table = rope(&mut b, layout, kv.head_dim / 2);
-        b.program.ops.extend([queries, keys].map(|x| Op::Rope { x, table }));
+        b.program.ops.extend([queries, keys].map(|x| Op::Rope { x, head_dim: kv.head_dim, table }));
     }
     b.program.ops.push(Op::StoreKv { layer: 0, keys, values });
     let sinks = with.has_sinks.then(|| random_vector(&mut b, kv.heads, 1.0));
@@ -229,7 +230,7 @@ pub fn attentions() -> Vec<Case> {
     };
     for dim in [64, 80, 96, 128, 256] {
         for (kv_heads, group, with) in [(2, 3, normed), (1, 9, turned), (3, 1, Attention::default())] {
-            let program = attention(Layout::new(1, kv_heads * group, kv_heads, dim), with);
+            let program = attention(HeadSizes::new(kv_heads * group, kv_heads, dim), with);
             let of = |name: &str| format!("{name}_hd{dim}");
             let prompt = of("attention_prefill");
             let mut prompts = vec!["qk_norm_rope_kv", prompt.as_str()];
@@ -257,7 +258,7 @@ pub fn attentions() -> Vec<Case> {
         (112, turned, KvType::F32),
         (512, normed, KvType::F16),
     ] {
-        let program = attention(Layout::new(1, 10, 2, dim), with);
+        let program = attention(HeadSizes::new(10, 2, dim), with);
         // Queries are floats here; keys may be rounded to the neighbour.
         let (name, within) = if cache == KvType::F32 { ("attention_f32", 1e-5) } else { ("attention_f16", 5e-4) };
         for pass in [Pass::Prompt(40), Pass::Step(1, 300), Pass::Step(6, 2500)] {

@@ -5,6 +5,7 @@ use super::{Addresses, ELEMENTS_A_BLOCK, Extent, LayerCache, Lowering, ONE};
 use crate::backend::cuda::args::{Args, AttentionArgs, HeadsArgs};
 use crate::backend::cuda::catalogue::Kernel;
 use crate::backend::cuda::select::attention::{is_staged, of_heads};
+use crate::kv::layout::HeadSizes;
 use crate::plan::op::{AttentionKind, NormKind, RopeId, RopeLayout};
 use crate::plan::{Op, ValueId};
 use std::f32::consts::LOG2_E;
@@ -33,8 +34,7 @@ impl Lowering<'_> {
     /// Norms and rotations of queries and keys, up to the store that ends them; false leaves them as they are.
     pub fn heads(&mut self) -> bool {
         let Some((args, covered)) = self.turned_heads() else { return false };
-        let heads = self.program.kv.heads + 2 * self.program.kv.kv_heads;
-        let blocks = Extent::Fixed(heads.div_ceil(HEADS_A_BLOCK) as u32);
+        let blocks = Extent::Fixed((args.heads + 2 * args.kv_heads).div_ceil(HEADS_A_BLOCK as u32));
         self.push(
             Kernel::QkNormRopeKv.only(),
             [blocks, Extent::Rows, ONE],
@@ -61,7 +61,7 @@ impl Lowering<'_> {
     /// Keys and values to their places as they are.
     pub fn store(&mut self, layer: usize, keys: ValueId, values: ValueId) {
         let args = HeadsArgs { k: self.value(keys), v: self.value(values), heads: 0, ..self.heads_args(layer) };
-        let blocks = Extent::Fixed((2 * self.program.kv.kv_heads).div_ceil(HEADS_A_BLOCK) as u32);
+        let blocks = Extent::Fixed((2 * args.kv_heads).div_ceil(HEADS_A_BLOCK as u32));
         self.push(Kernel::QkNormRopeKv.only(), [blocks, Extent::Rows, ONE], 32 * HEADS_A_BLOCK, Args::Heads(args), 1);
     }
 
@@ -72,13 +72,17 @@ impl Lowering<'_> {
         let is_of_heads = |op: &&Op| matches!(op, Op::HeadNorm { .. } | Op::Rope { .. });
         let end = ops.iter().take_while(is_of_heads).count();
         let Op::StoreKv { layer, keys, values } = *ops.get(end)? else { return None };
-        let Op::Attention { queries, .. } = *ops.get(end + 1)? else { return None };
-        let mut args = self.heads_args(layer);
+        let Op::Attention { kind, queries, .. } = *ops.get(end + 1)? else { return None };
+        let (mut args, own_dim) = (self.heads_args(layer), self.program.kv.of(layer).head_dim);
+        if kind.layer != layer {
+            return None;
+        }
         (args.q, args.k, args.v) = (self.value(queries), self.value(keys), self.value(values));
         let (mut turned, mut eps) = ([None; 2], None);
         for op in &ops[..end] {
             match *op {
-                Op::HeadNorm { x, norm } if [queries, keys].contains(&x) && turned == [None; 2] => {
+                Op::HeadNorm { head_dim, .. } | Op::Rope { head_dim, .. } if head_dim != own_dim => return None,
+                Op::HeadNorm { x, norm, .. } if [queries, keys].contains(&x) && turned == [None; 2] => {
                     let weight = if x == keys { &mut args.k_norm } else { &mut args.q_norm };
                     let fits = norm.kind == NormKind::Rms && norm.bias.is_none() && *weight == 0;
                     if !fits || *eps.get_or_insert(norm.eps) != norm.eps {
@@ -86,7 +90,7 @@ impl Lowering<'_> {
                     }
                     *weight = self.vector(Some(norm.weight));
                 }
-                Op::Rope { x, table } if [queries, keys].contains(&x) => {
+                Op::Rope { x, table, .. } if [queries, keys].contains(&x) => {
                     if turned[usize::from(x == keys)].replace(table).is_some() {
                         return None;
                     }
@@ -111,7 +115,7 @@ impl Lowering<'_> {
     }
 
     fn heads_args(&self, layer: usize) -> HeadsArgs {
-        let (addresses, kv) = (self.addresses, &self.program.kv);
+        let (addresses, sizes) = (self.addresses, self.program.kv.of(layer));
         let LayerCache { tables, cache, page_elements, keys, values } = addresses.layers[layer];
         HeadsArgs {
             rows: addresses.step.rows,
@@ -121,9 +125,9 @@ impl Lowering<'_> {
             keys,
             values,
             table_stride: addresses.table_stride,
-            heads: kv.heads as u32,
-            kv_heads: kv.kv_heads as u32,
-            head_dim: kv.head_dim as u32,
+            heads: sizes.heads as u32,
+            kv_heads: sizes.kv_heads as u32,
+            head_dim: sizes.head_dim as u32,
             cache_f32: addresses.cache_f32.into(),
             ..HeadsArgs::default()
         }
@@ -131,24 +135,24 @@ impl Lowering<'_> {
 
     /// Whether pages pass through shared memory, and matrix instructions multiply them.
     fn stages_pages(&self, kind: &AttentionKind) -> bool {
-        let dim = self.program.kv.head_dim;
+        let dim = self.program.kv.of(kind.layer).head_dim;
         kind.softcap.is_none() && kind.sinks.is_none() && !self.addresses.cache_f32 && is_staged(dim)
     }
 
     /// Attention with staged pages; the arguments of prompts have only the queries of what stands in `heads`.
     fn attend(&mut self, kernel: Kernel, heads: HeadsArgs, kind: &AttentionKind, out: ValueId, covered: usize) {
-        let kv = self.program.kv;
-        let dim = kv.head_dim;
+        let sizes = self.program.kv.of(kind.layer);
+        let dim = sizes.head_dim;
         // Blocks of 8-bit values must lie within a head, or another launch makes them.
         let merges_later = !dim.is_multiple_of(32);
         let args = self.attention_args(heads, kind, out);
         let args = AttentionArgs { ended: if merges_later { 0 } else { args.ended }, ..args };
         let is_prompt = kernel == Kernel::AttentionPrefill;
-        let (grid, shared_bytes) = if is_prompt { self.prompt_grid() } else { self.step_grid() };
+        let (grid, shared_bytes) = if is_prompt { prompt_grid(&sizes) } else { self.step_grid(&sizes) };
         let threads = if is_prompt && dim <= MOST_NARROW { ATTENTION_THREADS / 2 } else { ATTENTION_THREADS };
         let function = of_heads(kernel, dim).expect("only staged sizes come here");
         self.push(function, grid, threads, Args::Attention(args), covered);
-        let spread_bytes = self.spread_bytes(kernel, shared_bytes);
+        let spread_bytes = self.spread_bytes(kernel, dim, shared_bytes);
         let launch = self.launches.last_mut().expect("just added");
         (launch.shared_bytes, launch.spread_bytes) = (shared_bytes as u32, spread_bytes as u32);
         if merges_later {
@@ -157,20 +161,20 @@ impl Lowering<'_> {
     }
 
     /// Grid and shared memory of the attention of steps: a ring of stages, and fragments of queries and weights.
-    fn step_grid(&self) -> ([Extent; 3], usize) {
-        let (kv, dim) = (self.program.kv, self.program.kv.head_dim);
+    fn step_grid(&self, sizes: &HeadSizes) -> ([Extent; 3], usize) {
+        let dim = sizes.head_dim;
         // Weights of two steps.
         let ((positions, stages), fragments) = (STEP, STAGED_HEADS * (dim + 2 * STEP.0));
         let shared = 2 * (stages * positions * (dim + PAD) + fragments + 2 * dim);
-        let each = (kv.kv_heads * kv.group().div_ceil(STAGED_HEADS)) as u32;
+        let each = (sizes.kv_heads * sizes.group().div_ceil(STAGED_HEADS)) as u32;
         // The kernel's registers leave room for two.
         let resident = self.addresses.device.sms * (SM_BYTES / (shared + OTHER_BYTES)).clamp(1, 2) as u32;
         ([Extent::SplitShares { each, resident }, Extent::Fixed(each), Extent::Rows], shared)
     }
 
     /// Shared memory of a block of short splits where few of them run: so much that no two share an SM, and in batches a stage more for its copies.
-    fn spread_bytes(&self, kernel: Kernel, own: usize) -> usize {
-        let stage = 2 * STEP.0 * (self.program.kv.head_dim + PAD);
+    fn spread_bytes(&self, kernel: Kernel, dim: usize, own: usize) -> usize {
+        let stage = 2 * STEP.0 * (dim + PAD);
         let wanted = match kernel {
             Kernel::AttentionDecodeBatch => (own + stage).max(SM_BYTES / 2),
             // The next kernel has blocks beside these.
@@ -178,15 +182,6 @@ impl Lowering<'_> {
             _ => 0,
         };
         if wanted + OTHER_BYTES <= self.addresses.device.most_shared as usize { wanted } else { 0 }
-    }
-
-    /// The same of prompts: a ring of stages, and results.
-    fn prompt_grid(&self) -> ([Extent; 3], usize) {
-        let (kv, dim) = (self.program.kv, self.program.kv.head_dim);
-        let (positions, stages) = PROMPT_STEP;
-        let shared = 2 * stages * positions * (dim + PAD) + 4 * PROMPT_QUERIES * (dim + 4);
-        let each = kv.group() as u32;
-        ([Extent::Stretches { each, width: PROMPT_QUERIES as u32 }, Extent::Fixed(kv.kv_heads as u32), ONE], shared)
     }
 
     fn attention_args(&self, heads: HeadsArgs, kind: &AttentionKind, out: ValueId) -> AttentionArgs {
@@ -206,12 +201,12 @@ impl Lowering<'_> {
         if self.stages_pages(&kind) {
             return self.attend(Kernel::AttentionPrefill, heads, &kind, out, 1);
         }
-        let (args, kv) = (self.attention_args(heads, &kind, out), self.program.kv);
+        let (args, sizes) = (self.attention_args(heads, &kind, out), self.program.kv.of(kind.layer));
         let kernel = if self.addresses.cache_f32 { Kernel::AttentionF32 } else { Kernel::AttentionF16 };
-        let blocks = Extent::Fixed((kv.kv_heads * kv.group().div_ceil(PLAIN_HEADS)) as u32);
+        let blocks = Extent::Fixed((sizes.kv_heads * sizes.group().div_ceil(PLAIN_HEADS)) as u32);
         self.push(kernel.only(), [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, Args::Attention(args), 1);
-        let parts = ATTENTION_THREADS / (kv.head_dim / 2);
-        let floats = PLAIN_HEADS * kv.head_dim * (2 + parts);
+        let parts = ATTENTION_THREADS / (sizes.head_dim / 2);
+        let floats = PLAIN_HEADS * sizes.head_dim * (2 + parts);
         self.launches.last_mut().expect("just added").shared_bytes = (floats * size_of::<f32>()) as u32;
         self.merge(args, out);
     }
@@ -226,4 +221,12 @@ impl Lowering<'_> {
             0,
         );
     }
+}
+
+/// Grid and shared memory of the attention of prompts: a ring of stages, and results.
+fn prompt_grid(sizes: &HeadSizes) -> ([Extent; 3], usize) {
+    let (dim, (positions, stages)) = (sizes.head_dim, PROMPT_STEP);
+    let shared = 2 * stages * positions * (dim + PAD) + 4 * PROMPT_QUERIES * (dim + 4);
+    let each = sizes.group() as u32;
+    ([Extent::Stretches { each, width: PROMPT_QUERIES as u32 }, Extent::Fixed(sizes.kv_heads as u32), ONE], shared)
 }

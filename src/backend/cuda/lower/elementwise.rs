@@ -32,8 +32,7 @@ impl Lowering<'_> {
     }
 
     /// A norm of every head by itself.
-    pub fn normalize_heads(&mut self, x: ValueId, norm: Norm) {
-        let dim = self.program.kv.head_dim;
+    pub fn normalize_heads(&mut self, x: ValueId, dim: usize, norm: Norm) {
         let heads = Extent::Fixed((self.width(x) / dim) as u32);
         let args = self.normalize_args(x, norm, dim);
         let args =
@@ -54,8 +53,8 @@ impl Lowering<'_> {
     }
 
     /// A rotation of heads by itself.
-    pub fn rotate(&mut self, x: ValueId, table: RopeId) {
-        let (angles, dim) = (self.addresses.step.angles[table.0], self.program.kv.head_dim);
+    pub fn rotate(&mut self, x: ValueId, dim: usize, table: RopeId) {
+        let angles = self.addresses.step.angles[table.0];
         let heads = self.width(x) / dim;
         let args = RopeArgs {
             x: self.value(x),

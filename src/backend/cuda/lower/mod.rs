@@ -178,8 +178,8 @@ impl Lowering<'_> {
             Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.gemm(x) => {}
             Op::MatMul { x, .. } => self.gemm_of_any_type(x),
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. } if self.heads() => {}
-            Op::HeadNorm { x, norm } => self.normalize_heads(x, norm),
-            Op::Rope { x, table } => self.rotate(x, table),
+            Op::HeadNorm { x, head_dim, norm } => self.normalize_heads(x, head_dim, norm),
+            Op::Rope { x, head_dim, table } => self.rotate(x, head_dim, table),
             Op::StoreKv { layer, keys, values } => self.store(layer, keys, values),
             Op::Attention { kind, queries, out } => self.attention(kind, queries, out),
             Op::SelectRows { x, out } => self.select(x, out),

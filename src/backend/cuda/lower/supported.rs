@@ -3,25 +3,15 @@
 use super::attention::MAX_HEAD_DIM;
 use crate::backend::cuda::args::MOST_ROPES;
 use crate::error::{Error, Result};
+use crate::kv::layout::HeadSizes;
 use crate::plan::{Op, Program, validate};
 
 /// Refuses what the kernels lack, by name. Every op has a kernel, whatever stands before and after it; sizes have limits.
 pub fn check(program: &Program) -> Result<()> {
-    let dim = program.kv.head_dim;
-    if !dim.is_multiple_of(2) || dim > MAX_HEAD_DIM {
-        return Err(Error::Unsupported(format!(
-            "heads of {dim} elements: the cuda kernels take even sizes to {MAX_HEAD_DIM}"
-        )));
-    }
+    program.kv.all().try_for_each(check_heads)?;
     if program.ropes.len() > MOST_ROPES {
         let count = program.ropes.len();
         return Err(Error::Unsupported(format!("{count} rotations: the cuda kernels take {MOST_ROPES} at most")));
-    }
-    let values = program.kv.value_dim;
-    if values != dim {
-        return Err(Error::Unsupported(format!(
-            "keys of {dim} elements beside values of {values}: the cuda kernels take equal sizes"
-        )));
     }
     validate::check_device(program, "cuda", |at| match program.ops[at] {
         Op::HeadMatMul { .. } | Op::JoinHeads { .. } => Some("there is no kernel for latent attention"),
@@ -31,4 +21,18 @@ pub fn check(program: &Program) -> Result<()> {
         Op::Embed { .. } if at > 0 => Some("the embedding comes first"),
         _ => None,
     })
+}
+
+fn check_heads(HeadSizes { head_dim, value_dim, .. }: HeadSizes) -> Result<()> {
+    if !head_dim.is_multiple_of(2) || head_dim > MAX_HEAD_DIM {
+        return Err(Error::Unsupported(format!(
+            "heads of {head_dim} elements: the cuda kernels take even sizes to {MAX_HEAD_DIM}"
+        )));
+    }
+    if value_dim != head_dim {
+        return Err(Error::Unsupported(format!(
+            "keys of {head_dim} elements beside values of {value_dim}: the cuda kernels take equal sizes"
+        )));
+    }
+    Ok(())
 }
