@@ -3,6 +3,7 @@
 mod bindings;
 mod header;
 mod hostile_table;
+mod kernels;
 mod licences;
 mod listing;
 mod tidy;
