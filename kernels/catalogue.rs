@@ -32,6 +32,7 @@ fn weight_types(types: &str, out: &mut String) -> Result<Vec<String>, std::fmt::
     let names: Vec<String> = types.iter().map(|entry| entry.arguments[0].to_owned()).collect();
     writeln!(out, "/// A weight type of the device, with the number that kernels know it by.")?;
     writeln!(out, "#[allow(missing_docs, non_camel_case_types)] // Named as in `kernels/quant/types.def`.")?;
+    writeln!(out, "#[allow(clippy::upper_case_acronyms)] // As those are.")?;
     writeln!(out, "#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]\n#[repr(u32)]")?;
     writeln!(out, "pub enum DeviceType {{ #[default] {} }}\n", names.join(", "))?;
     writeln!(out, "impl DeviceType {{\n    /// Every type, by its number.")?;
