@@ -45,7 +45,9 @@ fn weight_types(types: &str, out: &mut String) -> Result<Vec<String>, std::fmt::
     )?;
     writeln!(out, "    /// Bytes of a group.\n    pub const fn group(self) -> GroupBytes {{\n        match self {{")?;
     for Entry { arguments, .. } in &types {
-        let [name, codes, high, scales, floats, shared] = arguments[..] else { panic!("six arguments: {arguments:?}") };
+        let [name, codes, high, scales, floats, shared, _] = arguments[..] else {
+            panic!("seven arguments: {arguments:?}")
+        };
         writeln!(
             out,
             "            DeviceType::{name} => GroupBytes {{ codes: {codes}, high: {high}, scales: {scales}, floats: {floats}, shared: {shared} }},"

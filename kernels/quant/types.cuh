@@ -15,9 +15,9 @@
 //           Q4_K, Q5_K scale and minimum; Q6_K, Q3_K the signed scales of both halves; IQ4_XS a scale with 32 added;
 //           MXFP4 an exponent biased by 127; NVFP4 the E4M3 scales of both halves; Q2_K for each half the scale in the
 //           low nibble and the minimum in the high one
-//   blocks  Q8_0, Q4_0, Q5_0, IQ4_NL: a half a group; Q4_1, Q5_1: two halves a group, scale and minimum, which is
-//   added; BYTES: two floats a
-//           group, the scales of both halves; Q4_K, Q5_K, Q2_K: two halves for each 8 groups, Q6_K, Q3_K, IQ4_XS: one
+//   blocks  two bytes a group: its scale, a half; four: scale and minimum, which is added, halves; eight: the scales of
+//           both halves, floats; shared by 8 groups, two bytes: the factor of their scales, a half; four: also that of
+//           their minimums
 #pragma once
 #include <stdint.h>
 
@@ -35,7 +35,7 @@ struct GroupBytes {
 };
 __host__ __device__ constexpr GroupBytes bytes_of_group(uint32_t dtype) {
     switch (dtype) {
-#define WEIGHT_TYPE(name, codes, high, scales, floats, shared) \
+#define WEIGHT_TYPE(name, codes, high, scales, floats, shared, offset) \
     case name: return {codes, high, scales, floats, shared};
 #include "quant/types.def"
         default: return {};
@@ -77,7 +77,12 @@ __host__ __device__ constexpr bool has_short_slices(uint32_t dtype) { return byt
 // What a code means: value = scale * (code - offset) - min, with a scale for each half of a group, or one for both;
 // minimums likewise, if any.
 __host__ __device__ constexpr int offset_of(uint32_t dtype) {
-    return dtype == Q6_K ? 32 : dtype == Q5_0 ? 16 : dtype == Q4_0 ? 8 : dtype == Q3_K ? 4 : 0;
+    switch (dtype) {
+#define WEIGHT_TYPE(name, codes, high, scales, floats, shared, offset) \
+    case name: return offset;
+#include "quant/types.def"
+        default: return 0;
+    }
 }
 __host__ __device__ constexpr bool has_halves(uint32_t dtype) {
     return dtype == Q6_K || dtype == Q2_K || dtype == Q3_K || dtype == NVFP4 || dtype == BYTES;
@@ -88,6 +93,11 @@ __host__ __device__ constexpr bool has_min(uint32_t dtype) {
 
 // Whether the scales of halves are small whole numbers times one scale: sums of both are exact then.
 __host__ __device__ constexpr bool has_factors(uint32_t dtype) { return dtype == Q2_K || dtype == Q3_K; }
+
+// Whether codes have two bits, and nothing stands elsewhere.
+__host__ __device__ constexpr bool has_two_bits(uint32_t dtype) {
+    return code_bytes(dtype) == 8 && high_bytes(dtype) == 0;
+}
 
 // Whether codes are numbers of levels.
 __host__ __device__ constexpr bool has_levels(uint32_t dtype) {

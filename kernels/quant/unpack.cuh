@@ -144,7 +144,7 @@ __device__ __forceinline__ void look_up_levels(const Levels &table, const uint4 
 // How many bits a word of codes stands above its place where it is not REUSED.
 template <int TYPE>
 __device__ constexpr int shift_of(int word) {
-    if (TYPE == Q2_K) return word % 2 * 2;
+    if (has_two_bits(TYPE)) return word % 2 * 2;
     if (TYPE == Q3_K) return word % 4 == 3 ? 5 : word == 1 || word == 4 || word == 6 ? 3 : 0;
     return code_bytes(TYPE) == 16 && high_bytes(TYPE) == 0 && !has_levels(TYPE) && word > 3 ? 4 : 0;
 }
@@ -154,7 +154,7 @@ template <int TYPE>
 __device__ __forceinline__ void load_small_codes(
     const uint8_t *slice, const uint8_t *high, uint32_t index, int (&w)[8]) {
     const uint2 c = read_at<uint2>(slice, index);
-    if constexpr (TYPE == Q2_K) {
+    if constexpr (has_two_bits(TYPE)) {
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
             const uint32_t word = (i < 4 ? c.x : c.y) >> (i % 4 * 2);

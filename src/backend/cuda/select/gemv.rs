@@ -39,9 +39,9 @@ const OWN_OF_REGISTERS: u32 = 2 << 10;
 const OWN_OF_GLU: u32 = 5 << 10;
 /// Weight rows of a block of either, but for gated units and the head.
 const TILE_ROWS: u32 = 16;
-/// Columns of rows that are long enough for a single stage, and the types with less than four bits, of which shorter ones are too.
+/// Columns of rows that are long enough for a single stage, and code bytes of the types with less than four bits, of which shorter ones are too.
 const LONG_COLUMNS: u32 = 4096;
-const SMALL_TYPES: [DeviceType; 2] = [DeviceType::Q2_K, DeviceType::Q3_K];
+const SMALL_CODES: u32 = 8;
 /// Columns and type of the kernels that keep activations in registers, what rows are a multiple of, and their activations in shared memory.
 const REGISTER_COLUMNS: u32 = 2048;
 const REGISTER_TYPE: DeviceType = DeviceType::Q2_K;
@@ -274,7 +274,7 @@ fn stages(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32, device: &Devic
 fn fits_single_stage(args: &MatvecArgs, tiles: u32, beside: u32, device: &Device) -> bool {
     let Matrix { rows, row_bytes, dtype, cols, .. } = args.segments[0].matrix;
     let is_plain = args.count == 1 && args.norm == 0 && args.best == 0 && args.rows_a_warp == 2;
-    let is_long = cols >= LONG_COLUMNS || SMALL_TYPES.contains(&dtype);
+    let is_long = cols >= LONG_COLUMNS || dtype.group().codes == SMALL_CODES;
     let fits = TILE_ROWS * row_bytes + beside <= SHARED_OF_ONE && rows.is_multiple_of(TILE_ROWS);
     is_plain && is_long && fits && tiles <= device.sms && has_even_shares(tiles, device)
 }
