@@ -47,7 +47,7 @@ template <int TYPE>
 __device__ __forceinline__ uint32_t code_of(const uint8_t *block, uint32_t s, uint32_t i) {
     const uint8_t *codes = block + before_codes(TYPE);
     if constexpr (code_bytes(TYPE) == 32) return codes[i];
-    if constexpr (TYPE == Q2_K) return two_bits(codes, s, i);
+    if constexpr (has_two_bits(TYPE)) return two_bits(codes, s, i);
     if constexpr (TYPE == Q3_K) return two_bits(codes, s, i) | (block[i] >> s & 1) << 2;
     if constexpr (TYPE == Q4_K) return codes[s / 2 * 32 + i] >> (s % 2 * 4) & 15;
     if constexpr (TYPE == Q5_K) return (codes[s / 2 * 32 + i] >> (s % 2 * 4) & 15) | (block[16 + i] >> s & 1) << 4;
@@ -167,6 +167,7 @@ __device__ constexpr uint2 floats_of(uint32_t dtype) {
         case Q4_K:
         case Q5_K: return uint2{0, 4};
         case Q2_K: return uint2{80, 4};
+        case TQ2_0: return uint2{64, 2};
         case Q3_K: return uint2{108, 2};
         case Q6_K: return uint2{208, 2};
         case BYTES: return uint2{32, 8};

@@ -36,6 +36,7 @@ __device__ __forceinline__ void by_quantized_type(uint32_t dtype, const F &f) {
         case Q5_1: return f(Known<Q5_1>());
         case Q2_K: return f(Known<Q2_K>());
         case Q3_K: return f(Known<Q3_K>());
+        case TQ2_0: return f(Known<TQ2_0>());
         case IQ4_NL: return f(Known<IQ4_NL>());
         case IQ4_XS: return f(Known<IQ4_XS>());
         case MXFP4: return f(Known<MXFP4>());
@@ -228,6 +229,8 @@ __device__ __forceinline__ void load_scales(const uint8_t *scales, const uint8_t
     } else if constexpr (TYPE == Q4_1 || TYPE == Q5_1) {
         const float2 d = __half22float2(read_at<__half2>(blocks, index));
         g.scale[0] = d.x, g.min[0] = -d.y;
+    } else if constexpr (TYPE == TQ2_0) {
+        g.scale[0] = __half2float(read_at<__half>(blocks, index / 8));
     } else if constexpr (TYPE == BYTES) {
         const float2 pair = read_at<float2>(blocks, index);
         g.scale[0] = pair.x, g.scale[1] = pair.y;
