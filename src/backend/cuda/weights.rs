@@ -8,7 +8,7 @@ use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Kernels, Stream};
 use crate::error::{Error, Progress, Result, collected};
 use crate::plan::Program;
-use crate::plan::op::{Rope, Weight};
+use crate::plan::op::Weight;
 use crate::quant::{DType, bytes as groups};
 use crate::sync::threads;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const STAGING_BYTES: usize = 16 << 20;
 pub struct Weights {
     pub matrices: Vec<Matrix>,
     pub vectors: Vec<u64>,
-    /// Of every rotation: the angle a position of each rotated pair, and the same for long sequences.
+    /// Of every rotation: the angle a position of each rotated pair, and the same for long sequences, at one place where they do not differ.
     pub frequencies: Vec<[u64; 2]>,
     /// Owns what the addresses point to.
     _block: Block,
@@ -44,15 +44,13 @@ pub fn place(program: &Program, places: &mut Places) -> Result<Placed> {
     let matrices = collected(program.matrices.iter().map(|weight| place_matrix(weight, places)), WEIGHTS)?;
     let vectors = program.vectors.iter().map(|vector| places.take(size_of_val(vector.as_slice())));
     let vectors = collected(vectors, WEIGHTS)?;
-    let frequencies =
-        program.ropes.iter().map(|rope| frequencies_of(rope).map(|values| places.take(size_of_val(values))));
+    let frequencies = program.ropes.iter().map(|rope| {
+        let mut take = |values: &Vec<f32>| places.take(size_of_val(values.as_slice()));
+        let short = take(&rope.frequencies);
+        [short, rope.long.as_ref().map_or(short, |long| take(&long.frequencies))]
+    });
     let frequencies = collected(frequencies, WEIGHTS)?;
     Ok((matrices, vectors, frequencies))
-}
-
-/// Of short sequences and of long ones; the same where a model has but one.
-fn frequencies_of(rope: &Rope) -> [&[f32]; 2] {
-    [&rope.frequencies, rope.long.as_ref().map_or(&rope.frequencies, |long| &long.frequencies)]
 }
 
 fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
@@ -97,8 +95,9 @@ impl Weights {
         for (vector, &to) in program.vectors.iter().zip(&vectors) {
             upload.floats(vector, to)?;
         }
-        for (rope, to) in program.ropes.iter().zip(&frequencies) {
-            frequencies_of(rope).iter().zip(to).try_for_each(|(values, &to)| upload.floats(values, to))?;
+        for (rope, [short, long]) in program.ropes.iter().zip(&frequencies) {
+            upload.floats(&rope.frequencies, *short)?;
+            rope.long.iter().try_for_each(|of_long| upload.floats(&of_long.frequencies, *long))?;
         }
         upload.streams.iter().try_for_each(Stream::wait)?;
         Ok(Weights { matrices, vectors, frequencies, _block: block })
