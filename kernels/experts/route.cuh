@@ -4,20 +4,23 @@
 #pragma once
 #include "experts/choice.cuh"
 
+// What is made of logits.
+enum RouteScore : uint32_t { SOFTMAX, SIGMOID, CHOSEN_SOFTMAX };
+static_assert(SOFTMAX == 0 && SIGMOID == 1 && CHOSEN_SOFTMAX == 2, "as in args.rs");
+
 struct RouteArgs {
     const float *logits;  // one for each expert
     const float *bias;    // null for none
     float *choice;        // written
     float scale;
     uint32_t experts, chosen, groups, kept;  // without groups both are 1
-    uint32_t score, normalizes;
+    RouteScore score;
+    uint32_t normalizes;
     uint32_t pad;
 };
 static_assert(sizeof(RouteArgs) == 56, "as in args.rs");
 
 constexpr uint32_t THREADS = 256, WARPS = THREADS / WARP, MOST_EXPERTS = 1024, MOST_CHOSEN = 64;
-// What is made of logits.
-constexpr uint32_t SOFTMAX = 0, SIGMOID = 1, CHOSEN_SOFTMAX = 2;
 // Least sum by which weights are divided: 2^-14.
 constexpr float LEAST_SUM = 1.0f / 16384.0f;
 // Keys of what is not looked at, and of what is no number: below all others.

@@ -8,6 +8,19 @@ pub type Address = u64;
 /// Most rotations of a program.
 pub const MOST_ROPES: usize = 4;
 
+/// What a router makes of logits, by the numbers that `kernels/experts/route.cuh` has for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(u32)]
+pub enum RouteScore {
+    /// Softmax of all.
+    #[default]
+    Softmax = 0,
+    /// Sigmoid of each.
+    Sigmoid = 1,
+    /// Softmax of the chosen.
+    ChosenSoftmax = 2,
+}
+
 macro_rules! args {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty),* $(,)? })*) => {$(
         $(#[$doc])*
@@ -64,8 +77,8 @@ args! {
     }
     /// How experts are chosen for rows; without groups their counts are 1.
     RouteArgs {
-        logits: Address, bias: Address, choice: Address, scale: f32, experts: u32, chosen: u32, groups: u32, kept: u32, score: u32,
-        normalizes: u32, pad: u32,
+        logits: Address, bias: Address, choice: Address, scale: f32, experts: u32, chosen: u32, groups: u32, kept: u32,
+        score: RouteScore,        normalizes: u32, pad: u32,
     }
     /// A norm, the product of its result with a router's matrix, and the choice by that.
     RouterArgs {
@@ -204,6 +217,12 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scores_have_the_numbers_that_the_kernels_expect() {
+        let numbers = [RouteScore::Softmax, RouteScore::Sigmoid, RouteScore::ChosenSoftmax].map(|score| score as u32);
+        assert_eq!(numbers, [0, 1, 2]);
+    }
 
     #[test]
     fn structs_have_the_sizes_that_the_kernels_expect() {

@@ -7,7 +7,7 @@ use super::elementwise::{Sum, sigmoid};
 use super::{ELEMENTS_A_BLOCK, Extent, Lowering, ONE, OrderPlace};
 use crate::backend::cuda::args::{
     Args, ExpertArgs, ExpertGemmArgs, ExpertSumArgs, ExpertTable, ExpertUnitArgs, GatedUnit, OrderArgs, RouteArgs,
-    RouterArgs, Sigmoid, WeightedSumArgs,
+    RouteScore, RouterArgs, Sigmoid, WeightedSumArgs,
 };
 use crate::backend::cuda::catalogue::{Function, Kernel};
 use crate::backend::cuda::select::experts::{self, ExpertKernel};
@@ -61,9 +61,9 @@ impl Lowering<'_> {
             groups: routing.groups.map_or(1, |groups| groups.count as u32),
             kept: routing.groups.map_or(1, |groups| groups.kept as u32),
             score: match routing.score {
-                Score::Softmax => 0,
-                Score::Sigmoid => 1,
-                Score::ChosenSoftmax => 2,
+                Score::Softmax => RouteScore::Softmax,
+                Score::Sigmoid => RouteScore::Sigmoid,
+                Score::ChosenSoftmax => RouteScore::ChosenSoftmax,
             },
             normalizes: routing.normalizes.into(),
             pad: 0,
