@@ -1,7 +1,7 @@
 //! The feed-forward block of a layer: dense, or experts of which each row has some.
 
 use super::build::Builder;
-use super::op::{Experts, Groups, Kind, Op, Routing, Rows, Score, Value, ValueId};
+use super::op::{ExpertProduct, Experts, Groups, Kind, Op, Routing, Rows, Score, Value, ValueId};
 use super::tensors::Part;
 use crate::arch::experts;
 use crate::arch::names::{in_layer, layer};
@@ -163,7 +163,7 @@ impl Builder<'_> {
         let bias =
             if self.tensors.has(&name, presence)? { Some(self.tensors.table(&name, width, count)?) } else { None };
         let out = self.value(width, Rows::Chosen(choice))?;
-        self.push(Op::ExpertMatMul { x, choice, experts, scale, bias, out })?;
+        self.push(Op::ExpertMatMul(ExpertProduct { x, choice, experts, scale, bias, out }))?;
         Ok(out)
     }
 }

@@ -99,6 +99,23 @@ pub struct Experts {
     pub first: usize,
 }
 
+/// A product of rows with the matrices of their experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertProduct {
+    /// Read; a row for each of the batch, which all of its experts read, or one for each of them.
+    pub x: ValueId,
+    /// Read: which experts.
+    pub choice: ValueId,
+    /// Weights, of each expert one row for each column of `out`.
+    pub experts: Experts,
+    /// A factor for each expert.
+    pub scale: Option<VectorId>,
+    /// Added; as many elements for each expert as `out` has columns.
+    pub bias: Option<VectorId>,
+    /// Written; a row for each chosen expert.
+    pub out: ValueId,
+}
+
 /// The same elements of each of several heads that stand one after the other in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadPart {
@@ -262,20 +279,7 @@ pub enum Op {
         choice: ValueId,
     },
     /// `out = scale * x * matrix^T + bias`, each row by the rows of its own expert.
-    ExpertMatMul {
-        /// Read; a row for each of the batch, which all of its experts read, or one for each of them.
-        x: ValueId,
-        /// Read: which experts.
-        choice: ValueId,
-        /// Weights, of each expert one row for each column of `out`.
-        experts: Experts,
-        /// A factor for each expert.
-        scale: Option<VectorId>,
-        /// Added; as many elements for each expert as `out` has columns.
-        bias: Option<VectorId>,
-        /// Written; a row for each chosen expert.
-        out: ValueId,
-    },
+    ExpertMatMul(ExpertProduct),
     /// `out` = the sum of the rows of all experts of a row, by the weights of the choice and in its order.
     WeightedSum {
         /// Read; a row for each chosen expert.
@@ -322,7 +326,7 @@ impl Op {
             Op::Mul { .. } => "multiply",
             Op::MulSigmoid { .. } => "multiply by sigmoid",
             Op::Route { .. } => "route",
-            Op::ExpertMatMul { .. } => "expert matmul",
+            Op::ExpertMatMul(_) => "expert matmul",
             Op::WeightedSum { .. } => "weighted sum",
             Op::Softcap { .. } => "softcap",
             Op::SelectRows { .. } => "select rows",
@@ -348,7 +352,9 @@ impl Op {
             Op::Gate { gate, up, .. } => (Some(gate), Some(up)),
             Op::MulSigmoid { x, gate } => (Some(x), Some(gate)),
             Op::Route { logits, .. } => (Some(logits), None),
-            Op::ExpertMatMul { x, choice, .. } | Op::WeightedSum { x, choice, .. } => (Some(x), Some(choice)),
+            Op::ExpertMatMul(ExpertProduct { x, choice, .. }) | Op::WeightedSum { x, choice, .. } => {
+                (Some(x), Some(choice))
+            }
             Op::Add { x, y } | Op::Mul { x, y } | Op::JoinHeads { x, y, .. } => (Some(x), Some(y)),
         };
         first.into_iter().chain(second)
@@ -363,7 +369,7 @@ impl Op {
             | Op::HeadMatMul { out, .. }
             | Op::JoinHeads { out, .. }
             | Op::Attention { out, .. }
-            | Op::ExpertMatMul { out, .. }
+            | Op::ExpertMatMul(ExpertProduct { out, .. })
             | Op::WeightedSum { out, .. }
             | Op::SelectRows { out, .. } => Some(out),
             Op::Route { choice, .. } => Some(choice),
@@ -401,7 +407,7 @@ impl Op {
             | Op::Mul { .. }
             | Op::MulSigmoid { .. }
             | Op::Route { .. }
-            | Op::ExpertMatMul { .. }
+            | Op::ExpertMatMul(_)
             | Op::WeightedSum { .. }
             | Op::Softcap { .. }
             | Op::SelectRows { .. } => true,

@@ -4,8 +4,8 @@
 //! spare the backends theirs.
 
 use super::op::{
-    Activation, Experts, Groups, HeadPart, Kind, MOST_CHOSEN, MOST_EXPERTS, Norm, Op, Program, Routing, Rows, Value,
-    ValueId, VectorId,
+    Activation, ExpertProduct, Experts, Groups, HeadPart, Kind, MOST_CHOSEN, MOST_EXPERTS, Norm, Op, Program, Routing,
+    Rows, Value, ValueId, VectorId,
 };
 use crate::error::{Error, Result, filled};
 use crate::kv::layout::HeadSizes;
@@ -36,7 +36,9 @@ pub fn check_device(program: &Program, device: &str, refusal: impl Fn(usize) -> 
 /// The value by which an op knows the experts of its rows.
 fn choice_of(op: &Op) -> Option<ValueId> {
     match *op {
-        Op::Route { choice, .. } | Op::ExpertMatMul { choice, .. } | Op::WeightedSum { choice, .. } => Some(choice),
+        Op::Route { choice, .. } | Op::ExpertMatMul(ExpertProduct { choice, .. }) | Op::WeightedSum { choice, .. } => {
+            Some(choice)
+        }
         _ => None,
     }
 }
@@ -100,7 +102,7 @@ impl Checker<'_> {
             Op::Gate { gate: x, up: y, .. } | Op::Add { x, y } | Op::Mul { x, y } => {
                 self.same(self.value(x)?, self.value(y)?)
             }
-            Op::MulSigmoid { .. } | Op::Route { .. } | Op::ExpertMatMul { .. } | Op::WeightedSum { .. } => {
+            Op::MulSigmoid { .. } | Op::Route { .. } | Op::ExpertMatMul(_) | Op::WeightedSum { .. } => {
                 self.shapes_of_experts(op)
             }
             Op::SelectRows { x, out } => {
@@ -169,7 +171,7 @@ impl Checker<'_> {
                 self.require(x.rows == gate.rows && (gate.width == 1 || gate.width == x.width), "shapes differ")
             }
             Op::Route { logits, routing, choice } => self.routing(self.value(logits)?, routing, self.value(choice)?),
-            Op::ExpertMatMul { x, choice, experts, scale, bias, out } => {
+            Op::ExpertMatMul(ExpertProduct { x, choice, experts, scale, bias, out }) => {
                 let (from, to) = (self.value(x)?, self.value(out)?);
                 let fits = from.rows == Rows::Batch || from.rows == Rows::Chosen(choice);
                 self.require(fits && to.rows == Rows::Chosen(choice), "shapes differ")?;
@@ -372,15 +374,22 @@ mod tests {
         Routing { score: Score::Sigmoid, bias: Some(VectorId(0)), groups: None, normalizes: true, scale: 1.0 };
     const ROUTE: Op = Op::Route { logits: X, routing: ROUTING, choice: CHOICE };
     const EXPERTS: Experts = Experts { matrix: MatrixId(0), each: 4, first: 0 };
-    const MULTIPLY: Op =
-        Op::ExpertMatMul { x: Y, choice: CHOICE, experts: EXPERTS, scale: None, bias: Some(VectorId(1)), out: SAME };
+    const MULTIPLY: Op = Op::ExpertMatMul(ExpertProduct {
+        x: Y,
+        choice: CHOICE,
+        experts: EXPERTS,
+        scale: None,
+        bias: Some(VectorId(1)),
+        out: SAME,
+    });
     const SUM: Op = Op::WeightedSum { x: SAME, choice: CHOICE, out: ValueId(4) };
 
     #[test]
     fn experts_that_fit_pass_and_others_are_named() {
         let set = |routing| Op::Route { logits: X, routing, choice: ValueId(5) };
-        let multiply =
-            |experts, scale| Op::ExpertMatMul { x: SAME, choice: CHOICE, experts, scale, bias: None, out: ValueId(6) };
+        let multiply = |experts, scale| {
+            Op::ExpertMatMul(ExpertProduct { x: SAME, choice: CHOICE, experts, scale, bias: None, out: ValueId(6) })
+        };
         let multiply_heads = |part, matrix| Op::HeadMatMul { x: X, part, matrix, out: ValueId(7) };
         for (op, wanted) in [
             (SUM, None),

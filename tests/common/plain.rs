@@ -3,7 +3,9 @@
 use half::f16;
 use segno::arch::rope::RopeLayout;
 use segno::backend::Row;
-use segno::plan::op::{Activation, AttentionKind, Experts, HeadPart, Norm, NormKind, RopeId, Routing, Rows, Score};
+use segno::plan::op::{
+    Activation, AttentionKind, ExpertProduct, Experts, HeadPart, Norm, NormKind, RopeId, Routing, Rows, Score,
+};
 use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight};
 use segno::quant::{DType, reference};
 use std::f32::consts::LOG2_E;
@@ -120,7 +122,7 @@ impl<'a> Plain<'a> {
             Op::Route { logits, routing, choice } => {
                 each(logits, &|row| self.routed(&routing, row, self.program.chosen(choice)))
             }
-            Op::ExpertMatMul { x, choice, experts, scale, bias, out } => {
+            Op::ExpertMatMul(ExpertProduct { x, choice, experts, scale, bias, out }) => {
                 self.expert_products(x, choice, experts, scale, bias, self.program.values[out.0].width)
             }
             Op::WeightedSum { x, choice, out } => self.weighted_sum(x, choice, self.program.values[out.0].width),

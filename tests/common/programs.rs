@@ -5,7 +5,8 @@ use segno::arch::rope::{Rope, RopeLayout};
 use segno::format::{Bytes, Data};
 use segno::kv::{HeadSizes, Layout};
 use segno::plan::op::{
-    Activation, AttentionKind, Experts, Groups, HeadPart, Kind, Norm, NormKind, RopeId, Routing, Rows, Score, Value,
+    Activation, AttentionKind, ExpertProduct, Experts, Groups, HeadPart, Kind, Norm, NormKind, RopeId, Routing, Rows,
+    Score, Value,
 };
 use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight, validate};
 use segno::quant::DType;
@@ -271,7 +272,7 @@ impl Builder {
         let bias = if self.chance(25) { Some(self.vector(count * width, 0.0, 0.2)) } else { None };
         let out = self.value(width, Rows::Chosen(choice));
         let experts = Experts { matrix, each: width + more, first };
-        self.push(Op::ExpertMatMul { x, choice, experts, scale, bias, out });
+        self.push(Op::ExpertMatMul(ExpertProduct { x, choice, experts, scale, bias, out }));
         out
     }
 

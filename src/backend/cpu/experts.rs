@@ -5,7 +5,7 @@
 //! has a tile for some weights of each of its experts. Sums over experts follow the choice's order, so company never enters.
 
 use super::aligned::Aligned;
-use super::lower::{ExpertProduct, Gathered, MAX_EXPERT_GROUP};
+use super::lower::{Gathered, MAX_EXPERT_GROUP};
 use super::pool::{Grid, TileMut};
 use super::routing::choose;
 use super::runner::{CpuRunner, Pass, TILE_ROWS, tile_weights};
@@ -13,7 +13,7 @@ use super::simd::{Form, Input, Matrix};
 use crate::backend::Limits;
 use crate::error::{Result, filled, reserve};
 use crate::plan::ValueId;
-use crate::plan::op::{Routing, Rows, Value};
+use crate::plan::op::{ExpertProduct, Routing, Rows, Value};
 
 /// Elements whose sigmoids are on the stack together.
 const STRETCH: usize = 256;

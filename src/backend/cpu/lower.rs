@@ -4,7 +4,7 @@
 use super::simd::{Form, Kernels, Q8_LEN};
 use crate::error::{Result, push};
 use crate::plan::memory::{Placement, place};
-use crate::plan::op::{Experts, HeadPart, Kind, Rows};
+use crate::plan::op::{ExpertProduct, HeadPart, Kind, Rows};
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 
 /// What the memory of a lowered program is for.
@@ -111,19 +111,6 @@ pub struct HeadProduct {
     pub out: ValueId,
 }
 
-/// `out = scale * x * matrix^T + bias`, each row by its expert.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ExpertProduct {
-    /// Weights.
-    pub experts: Experts,
-    /// A factor for each expert.
-    pub scale: Option<VectorId>,
-    /// Added to each expert's rows.
-    pub bias: Option<VectorId>,
-    /// Written.
-    pub out: ValueId,
-}
-
 /// `out = x * matrix^T + bias`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
@@ -146,12 +133,13 @@ pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowe
                 lowering.convert(x, form, program.extent(x).0)?;
                 lowering.multiply(x, form, Product { matrix, bias, out })?;
             }
-            Op::ExpertMatMul { x, choice, experts, scale, bias, out } => {
+            Op::ExpertMatMul(product) => {
+                let ExpertProduct { x, choice, experts, .. } = product;
                 let weight = &program.matrices[experts.matrix.0];
                 let form = if precise { Form::F32 } else { kernels.form(weight.dtype) };
                 lowering.convert(x, form, program.extent(x).0)?;
                 lowering.gather(program, x, form, choice, weight.rows / experts.each);
-                lowering.multiply_experts(x, form, choice, ExpertProduct { experts, scale, bias, out })?;
+                lowering.multiply_experts(form, product)?;
             }
             Op::HeadMatMul { x, part, matrix, out } => {
                 let form = form_of_heads(program, kernels, part, matrix, precise);
@@ -252,7 +240,8 @@ impl Lowering {
         gathered.note(form, program.values[x.0].width * chosen);
     }
 
-    fn multiply_experts(&mut self, x: ValueId, form: Form, choice: ValueId, product: ExpertProduct) -> Result<()> {
+    fn multiply_experts(&mut self, form: Form, product: ExpertProduct) -> Result<()> {
+        let ExpertProduct { x, choice, .. } = product;
         if let Some(Step::Experts { x: last_x, form: last_form, choice: last_choice, products }) = self.steps.last_mut()
             && (*last_x, *last_form, *last_choice) == (x, form, choice)
             && products.len() < MAX_EXPERT_GROUP

@@ -236,7 +236,7 @@ impl Pass<'_> {
                 let from = |row: usize| if selected { row } else { outputs[row] as usize };
                 self.write_rows(out, |runner, row, out| out.copy_from_slice(runner.row(x, from(row))))
             }
-            Op::MatMul { .. } | Op::ExpertMatMul { .. } | Op::HeadMatMul { .. } => {
+            Op::MatMul { .. } | Op::ExpertMatMul(_) | Op::HeadMatMul { .. } => {
                 unreachable!("lowering turns every multiplication into a step of its own")
             }
         }

@@ -10,6 +10,7 @@ use super::lower::lists::Lists;
 use super::memory::Mapped;
 use super::module::{Event, Stream};
 use crate::error::{Error, Result, collected, filled, reserve};
+use crate::plan::op::ExpertProduct;
 use crate::plan::{Op, Program};
 use crate::sync::threads;
 use std::fmt::Write;
@@ -185,7 +186,7 @@ fn weight_bytes(program: &Program, matrices: &[Matrix], op: &Op, shape: &Shape) 
             matrix(id.0) * u64::from(matrices[id.0].rows) + bias.map_or(0, |bias| vector(bias.0))
         }
         // Those of all pairs, as if no two had the same expert.
-        Op::ExpertMatMul { choice, experts, out, .. } => {
+        Op::ExpertMatMul(ExpertProduct { choice, experts, out, .. }) => {
             let pairs = u64::from(shape.rows) * program.chosen(choice) as u64;
             pairs.min(u64::from(matrices[experts.matrix.0].rows) / experts.each as u64)
                 * program.values[out.0].width as u64

@@ -6,7 +6,9 @@ use segno::arch::rope::{Rope, RopeLayout};
 use segno::backend::KvType;
 use segno::backend::cuda::catalogue::DeviceType;
 use segno::kv::HeadSizes;
-use segno::plan::op::{Activation, AttentionKind, Experts, Groups, Kind, Norm, NormKind, RopeId, Routing, Rows, Score};
+use segno::plan::op::{
+    Activation, AttentionKind, ExpertProduct, Experts, Groups, Kind, Norm, NormKind, RopeId, Routing, Rows, Score,
+};
 use segno::plan::{Op, Program, ValueId, VectorId, validate};
 use segno::quant::DType;
 use std::collections::BTreeSet;
@@ -305,7 +307,7 @@ fn experts(dtype: DType, width: usize, unit: Unit) -> Arc<Program> {
         let scale = unit.has_bias.then(|| random_vector(b, COUNT, 1.0));
         let out = b.value(width, Rows::Chosen(choice));
         let experts = Experts { matrix, each: width, first: 0 };
-        b.program.ops.push(Op::ExpertMatMul { x, choice, experts, scale, bias, out });
+        b.program.ops.push(Op::ExpertMatMul(ExpertProduct { x, choice, experts, scale, bias, out }));
         out
     };
     let (gate, up) = (product(&mut b, x, width), product(&mut b, x, width));

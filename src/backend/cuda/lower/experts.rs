@@ -11,8 +11,8 @@ use crate::backend::cuda::args::{
 };
 use crate::backend::cuda::catalogue::{Function, Kernel};
 use crate::backend::cuda::select::experts::{self, ExpertKernel};
-use crate::plan::op::{Activation, Experts, Routing, Rows, Score};
-use crate::plan::{Op, Program, ValueId, VectorId};
+use crate::plan::op::{Activation, ExpertProduct, Routing, Rows, Score};
+use crate::plan::{Op, Program, ValueId};
 
 /// Experts of a block that also norms the row and makes logits, and the widest row that it takes.
 const ROUTER_EXPERTS: usize = 8;
@@ -30,17 +30,6 @@ pub fn most_experts(program: &Program) -> Option<(usize, usize)> {
         _ => None,
     });
     choices.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
-}
-
-/// A product of rows with the matrices of their experts.
-#[derive(Clone, Copy)]
-struct Product {
-    x: ValueId,
-    choice: ValueId,
-    experts: Experts,
-    scale: Option<VectorId>,
-    bias: Option<VectorId>,
-    out: ValueId,
 }
 
 impl Lowering<'_> {
@@ -142,17 +131,12 @@ impl Lowering<'_> {
     }
 
     /// The product that op `at` is.
-    fn product_at(&self, at: usize) -> Option<Product> {
-        match *self.program.ops.get(at)? {
-            Op::ExpertMatMul { x, choice, experts, scale, bias, out } => {
-                Some(Product { x, choice, experts, scale, bias, out })
-            }
-            _ => None,
-        }
+    fn product_at(&self, at: usize) -> Option<ExpertProduct> {
+        if let Op::ExpertMatMul(product) = *self.program.ops.get(at)? { Some(product) } else { None }
     }
 
-    fn table(&self, product: Product) -> ExpertTable {
-        let Product { experts, scale, bias, .. } = product;
+    fn table(&self, product: ExpertProduct) -> ExpertTable {
+        let ExpertProduct { experts, scale, bias, .. } = product;
         ExpertTable {
             matrix: self.addresses.matrices[experts.matrix.0],
             scale: self.vector(scale),
@@ -163,12 +147,12 @@ impl Lowering<'_> {
     }
 
     /// Whether the input of a product has a row for each pair.
-    fn is_on_pairs(&self, product: Product) -> bool {
+    fn is_on_pairs(&self, product: ExpertProduct) -> bool {
         matches!(self.program.values[product.x.0].rows, Rows::Chosen(_))
     }
 
     /// The second product, if the next op and the one behind it make a gated unit with this one; and the unit.
-    fn gated_with(&self, gate: Product) -> Option<(Product, GatedUnit)> {
+    fn gated_with(&self, gate: ExpertProduct) -> Option<(ExpertProduct, GatedUnit)> {
         let up = self.product_at(self.next + 1)?;
         let &Op::Gate { kind, gate: first, up: second } = self.program.ops.get(self.next + 2)? else { return None };
         let is_unit = (first, second) == (gate.out, up.out) && (gate.x, gate.choice) == (up.x, up.choice);
@@ -182,7 +166,7 @@ impl Lowering<'_> {
     }
 
     /// The gated unit of this product and the next, pair by pair; false leaves them as they are.
-    fn expert_unit(&mut self, gate: Product) -> bool {
+    fn expert_unit(&mut self, gate: ExpertProduct) -> bool {
         let Some((up, unit)) = self.gated_with(gate).filter(|_| !self.is_on_pairs(gate)) else { return false };
         let (width, chosen) = (self.width(gate.out) as u32, self.program.chosen(gate.choice) as u32);
         let mut args = ExpertUnitArgs {
@@ -203,7 +187,7 @@ impl Lowering<'_> {
     }
 
     /// This product on tensor cores, or its gated unit with the next; false leaves them as they are.
-    fn expert_gemm(&mut self, product: Product) -> bool {
+    fn expert_gemm(&mut self, product: ExpertProduct) -> bool {
         let mut args = ExpertGemmArgs {
             x: self.input(product.x),
             tables: [self.table(product), ExpertTable::default()],
@@ -237,7 +221,7 @@ impl Lowering<'_> {
     }
 
     /// This product with the sum over a row's experts behind it, and its addition to another value; false leaves them as they are.
-    fn expert_sum(&mut self, product: Product) -> bool {
+    fn expert_sum(&mut self, product: ExpertProduct) -> bool {
         let is_sum = |op: &Op| matches!(op, Op::WeightedSum { x, .. } if *x == product.out);
         if !self.is_on_pairs(product) || self.uses.of_value(product.out).readers != 1 {
             return false;
@@ -272,7 +256,7 @@ impl Lowering<'_> {
     }
 
     /// Where the pairs of a product's choice stand in the order of their experts: sorts them, unless they are.
-    fn order(&mut self, product: Product) -> OrderPlace {
+    fn order(&mut self, product: ExpertProduct) -> OrderPlace {
         let (place, choice) = (self.addresses.order, product.choice);
         if self.ordered.replace(choice) == Some(choice) {
             return place;

@@ -23,7 +23,7 @@ use super::launch::{Extent, Launch};
 use super::select::{self, Device};
 use crate::error::{Error, Result, filled, reserve};
 use crate::plan::memory::Placement;
-use crate::plan::op::{Norm, Rows};
+use crate::plan::op::{ExpertProduct, Norm, Rows};
 use crate::plan::{Op, Program, ValueId, VectorId};
 use lists::{Batches, FEW_ROWS, Lists};
 use uses::Uses;
@@ -156,7 +156,7 @@ impl Lowering<'_> {
     /// Lowers the next op, with those after it that its launch covers too.
     fn op(&mut self) -> Result<()> {
         let op = &self.program.ops[self.next];
-        if let Op::MatMul { x, .. } | Op::ExpertMatMul { x, .. } = *op {
+        if let Op::MatMul { x, .. } | Op::ExpertMatMul(ExpertProduct { x, .. }) = *op {
             self.form(x);
         }
         if self.batches.has_router() && self.router() {
@@ -192,7 +192,7 @@ impl Lowering<'_> {
             | Op::MulSigmoid { .. }
             | Op::Softcap { .. } => self.elementwise(),
             Op::Route { logits, routing, choice } => self.route(logits, routing, choice),
-            Op::ExpertMatMul { .. } => self.expert_product(),
+            Op::ExpertMatMul(_) => self.expert_product(),
             Op::WeightedSum { x, choice, out } => self.weighted_sum(x, choice, out),
         }
         Ok(())

@@ -4,7 +4,7 @@
 use crate::backend::cuda::catalogue::DeviceType;
 use crate::backend::cuda::select::gemm_f16;
 use crate::error::{Result, collected, filled, push};
-use crate::plan::op::NormKind;
+use crate::plan::op::{ExpertProduct, NormKind};
 use crate::plan::{Op, Program, ValueId};
 
 /// Columns that the width of a value is a multiple of where it may be 16-bit floats.
@@ -154,7 +154,7 @@ impl Use {
         self.is_read = true;
         let (weight, rounds) = match op {
             Op::MatMul { matrix, .. } => (&program.matrices[matrix.0], true),
-            Op::ExpertMatMul { experts, .. } => (&program.matrices[experts.matrix.0], false),
+            Op::ExpertMatMul(ExpertProduct { experts, .. }) => (&program.matrices[experts.matrix.0], false),
             _ => {
                 self.is_read_as_floats = true;
                 return;
@@ -176,7 +176,7 @@ impl Use {
             op,
             Op::Embed { .. }
                 | Op::MatMul { .. }
-                | Op::ExpertMatMul { .. }
+                | Op::ExpertMatMul(_)
                 | Op::HeadNorm { .. }
                 | Op::Rope { .. }
                 | Op::SelectRows { .. }
