@@ -15,9 +15,11 @@ case $prefix in /*) ;; *) prefix=$PWD/$prefix ;; esac
 to=${DESTDIR:-}$prefix
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml" | head -n 1)
+shared=$release/libsegno.so
+[ ! -e "$release/segno.dll" ] || shared=$release/segno.dll
 # cargo builds it so for tests and tools, and puts it in the same place where all targets are asked for.
-if grep -qF "$version+testing" "$release/libsegno.so"; then
-    echo "install: $release/libsegno.so is built with the feature testing: remove it, and run make" >&2
+if grep -qF "$version+testing" "$shared"; then
+    echo "install: $shared is built with the feature testing: remove it, and run make" >&2
     exit 1
 fi
 abi=$(sed -n 's/^#define SEGNO_ABI_VERSION \([0-9]*\)$/\1/p' "$root/include/segno.h")
@@ -45,16 +47,16 @@ library() {
 }
 
 "$root/packaging/archive.sh" "$release/libsegno.a" "$to/$libdir/libsegno.a"
-if [ -e "$release/segno.dll" ]; then
+if [ "$shared" = "$release/segno.dll" ]; then
     config=SegnoConfig-windows.cmake.in rpath=''
     install -d "$to/bin"
-    library "$release/segno.dll" "$to/bin/segno.dll"
+    library "$shared" "$to/bin/segno.dll"
     install -m 644 "$release/libsegno.dll.a" "$to/$libdir/"
     "$root/packaging/import-library.sh" "$to/$libdir/segno.lib"
     chmod 644 "$to/$libdir/segno.lib"
 else
     config=SegnoConfig.cmake.in
-    library "$release/libsegno.so" "$to/$libdir/libsegno.so.$version"
+    library "$shared" "$to/$libdir/libsegno.so.$version"
     ln -sfn "libsegno.so.$version" "$to/$libdir/libsegno.so.$abi"
     ln -sfn "libsegno.so.$abi" "$to/$libdir/libsegno.so"
 fi
