@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Links the shared library for a system of which nothing but Rust's standard library is at hand: libraries without code stand for the system's, so what is
-# undefined is not looked for. What it exports, and the name by which programs find it, are those that they are on Linux.
+# undefined is not looked for. What it exports, the name by which programs find it, and what the header promises of sizes are those of Linux.
 #
 # usage: tests/targets/link.sh TRIPLE WORK_DIR
 set -euo pipefail
@@ -21,15 +21,15 @@ stub() {
 arguments=(-Clinker=clang)
 case $triple in
     *-android)
-        library=libsegno.so
+        library=libsegno.so system=$triple
         for name in c m dl log; do clang --target=$triple -fuse-ld=lld -nostdlib -shared -x c /dev/null -o "$work/sdk/lib$name.so"; done
         llvm-ar rcs "$work/sdk/libunwind.a"
-        arguments+=("-Clink-args=--target=$triple -fuse-ld=lld -nostartfiles -L$work/sdk") ;;
+        arguments+=("-Clink-args=--target=$system -fuse-ld=lld -nostartfiles -L$work/sdk") ;;
     *-apple-darwin)
-        library=libsegno.dylib
+        library=libsegno.dylib system=arm64-apple-macos11
         export SDKROOT=$work/sdk
         for name in System c m iconv; do stub $name > "$work/sdk/usr/lib/lib$name.tbd"; done
-        arguments+=("-Clink-args=--target=arm64-apple-macos11 -fuse-ld=lld -mlinker-version=705 -Wl,-undefined,dynamic_lookup") ;;
+        arguments+=("-Clink-args=--target=$system -fuse-ld=lld -mlinker-version=705 -Wl,-undefined,dynamic_lookup") ;;
 esac
 cargo rustc --locked --quiet --lib --crate-type cdylib --no-default-features --target "$triple" -- "${arguments[@]}"
 linked=$CARGO_TARGET_DIR/$triple/debug/$library
@@ -42,5 +42,7 @@ case $triple in
         llvm-nm -g --defined-only "$linked" | awk '{print $3}' | sed 's/^_//' | sort > "$work/exports"
         llvm-objdump --macho --dylib-id "$linked" | grep -qx '@rpath/libsegno\.0\.dylib' || fail "the install name is not @rpath/libsegno.0.dylib" ;;
 esac
+clang --target=$system -std=c11 -ffreestanding -Wall -Wextra -Wpedantic -Werror -fsyntax-only -Iinclude tests/abi/golden.c ||
+    fail "sizes, offsets or signatures are not those of the ABI"
 diff tests/abi/symbols.txt "$work/exports" > "$work/log" || { head -n 20 "$work/log"; fail "exports (>) something else than tests/abi/symbols.txt (<)"; }
 echo "targets: the library links for $triple, with $(wc -l < "$work/exports") exports"

@@ -41,6 +41,9 @@ look_inside() {
     sed -n 's/^\tDLL Name: //p' "$work/headers" | tr 'A-Z' 'a-z' | sort -u > "$work/imports"
     local system='^(kernel32|ntdll|advapi32|msvcrt|userenv|ws2_32|bcrypt|bcryptprimitives|api-ms-win-[a-z0-9-]*)\.dll$'
     if grep -vE "$system" "$work/imports"; then fail "the DLL imports a library that is no part of Windows"; fi
+    local flags=(-std=c11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -Iinclude)
+    { $cc "${flags[@]}" tests/abi/golden.c && clang --target=x86_64-pc-windows-msvc -ffreestanding "${flags[@]}" tests/abi/golden.c; } ||
+        fail "sizes, offsets or signatures are not those of the ABI"
     echo "windows: $(wc -l < "$work/exports") exports; imports $(paste -sd' ' "$work/imports")"
 }
 
