@@ -709,6 +709,144 @@ segno_status segno_chat_render(const struct segno_model *model,
                                size_t *len,
                                struct segno_error **err);
 
+/* ---- Replies -------------------------------------------------------------------------------------------------------
+ *
+ * A segno_reply tells what the tokens of an assistant mean, whatever way its family writes: reasoning, content, and calls of tools
+ * with arguments as JSON.
+ */
+
+/** A stretch of reasoning. */
+#define SEGNO_EVENT_REASONING 1
+/** A stretch of content. */
+#define SEGNO_EVENT_CONTENT 2
+/** A call begins; the text is the name of the function. */
+#define SEGNO_EVENT_TOOL_BEGIN 3
+/** A stretch of the call's arguments; all of them together are one JSON object. */
+#define SEGNO_EVENT_TOOL_ARGUMENTS 4
+/** The call is whole. A call without this event was not: it ended early, or its arguments are not what the format allows. */
+#define SEGNO_EVENT_TOOL_END 5
+/** The reply is over. */
+#define SEGNO_EVENT_END 6
+
+/** A reader of replies: tokens in, events out. Owned by the host, one call at a time; keeps what it needs of its model alive. */
+typedef struct segno_reply segno_reply;
+
+/** Options of a reader of replies; fill with `segno_reply_opts_init`. Texts are UTF-8. */
+typedef struct segno_reply_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** 0: there are none yet. */
+  uint32_t flags;
+  /**
+   * Name of the format, NUL-terminated; NULL (default): the template tells. One of harmony, gemma4, dsml, deepseek, kimi-k2, kimi-k3,
+   * minimax-m2, hunyuan, glm4, qwen3-coder, minicpm5, lfm2, cohere, gigachat, functionary, mistral, nemotron, firefunction, hermes, llama3,
+   * think, plain.
+   */
+  const char *format;
+  /**
+   * What the reply follows, the rendered conversation or its end: reasoning may have begun there. NULL (default): what the template makes of
+   * a short message.
+   */
+  const char *prompt;
+  /** Bytes at `prompt`. */
+  size_t prompt_len;
+  /** A template in place of the model's own; NULL (default) for the model's. */
+  const char *template_text;
+  /** Bytes at `template_text`. */
+  size_t template_len;
+  /** The tools of the conversation, a JSON array: they tell which values of arguments are text. NULL (default) for none. */
+  const char *tools_json;
+  /** Bytes at `tools_json`. */
+  size_t tools_len;
+  /** `stop_count` texts that end the content of a reply, copied; NULL when there are none. */
+  const struct segno_string *stops;
+  /** Number of texts at `stops`. */
+  size_t stop_count;
+} segno_reply_opts;
+
+/**
+ * What happened in a reply. Texts are whole UTF-8 characters, not NUL-terminated, and valid until the next call on the object that gave
+ * them.
+ */
+typedef struct segno_event {
+  /** `SEGNO_EVENT_...`. */
+  int32_t kind;
+  /** Number of the call in its reply, from 0; 0 for other events. */
+  int32_t index;
+  /** `len` bytes: reasoning, content, the name of a function, or a part of its arguments. */
+  const char *text;
+  /** Bytes at `text`. */
+  size_t len;
+  /**
+   * With TOOL_END the id that the answer of the tool refers to: the model's, or `call` and five digits. With TOOL_BEGIN the same, or
+   * nothing where the model may still write one.
+   */
+  const char *id;
+  /** Bytes at `id`. */
+  size_t id_len;
+} segno_event;
+
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
+void segno_reply_opts_init(struct segno_reply_opts *opts, size_t size);
+
+/**
+ * Makes a reader of the replies of a model: what it reasons, says, and which tools it calls.
+ *
+ * `opts`: NULL for defaults; everything is copied. `out` receives the reader, NULL on failure; free it with `segno_reply_free`. A marker of the
+ * format is recognised by the ids of the vocabulary's special tokens, and by its text only where there are none. Arguments of calls
+ * arrive as JSON whatever the model writes; a value that it writes as plain text becomes what the tool's schema says, and without one a
+ * number, boolean, null, list or object where it is one, else a string. White space beside markers is left out. Codes: NULL_POINTER,
+ * INVALID_ARGUMENT (tools that are no JSON array, a bad stop string, unknown flags), NOT_FOUND (there is no such format: the message names
+ * all), TEMPLATE (`prompt` is NULL and the template fails), UNSUPPORTED (the file has no tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
+ */
+segno_status segno_reply_create(const struct segno_model *model,
+                                const struct segno_reply_opts *opts,
+                                struct segno_reply **out,
+                                struct segno_error **err);
+
+/**
+ * Puts one token into a reader and receives the events that it brings, often one or none.
+ *
+ * `events`: room for `cap` of them; `count` receives how many there are, and is written for BUFFER_TOO_SMALL too: then nothing was given, and
+ * the same call with more room gives them. Four are enough for most tokens. Answers `SEGNO_DONE` once the reply is over: a token ended
+ * generation, or a stop string is complete; the event END has been given, and further tokens give nothing until a flush. Codes:
+ * BUFFER_TOO_SMALL, INVALID_ARGUMENT (a token outside the vocabulary; events of another call wait), NULL_POINTER, OUT_OF_MEMORY (the reply
+ * is over; flush it), BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_reply_push(struct segno_reply *reply,
+                              int32_t token,
+                              struct segno_event *events,
+                              size_t cap,
+                              size_t *count,
+                              struct segno_error **err);
+
+/**
+ * Ends a reply: receives what was held back and the event END, unless it has been given, and readies the object for the next reply to the
+ * same kind of prompt. Ids of calls count on.
+ *
+ * `events`: room for `cap` of them; `count` receives how many there are. Answers `SEGNO_DONE` if the reply was over. Codes: BUFFER_TOO_SMALL
+ * (nothing is lost: call again), INVALID_ARGUMENT (events of a push wait), NULL_POINTER, OUT_OF_MEMORY, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_reply_flush(struct segno_reply *reply,
+                               struct segno_event *events,
+                               size_t cap,
+                               size_t *count,
+                               struct segno_error **err);
+
+/**
+ * Gives the name of the format that replies are read in, as in `segno_reply_opts`.
+ *
+ * `buf`: room for `cap` bytes, NULL to ask; `len` receives how many there are. Codes: BUFFER_TOO_SMALL, NULL_POINTER, BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_reply_format(struct segno_reply *reply,
+                                char *buf,
+                                size_t cap,
+                                size_t *len,
+                                struct segno_error **err);
+
+/** Frees a reader; NULL is allowed. No call on it may be running. Since 0.1. */
+void segno_reply_free(struct segno_reply *reply);
+
 /* ---- Sessions ------------------------------------------------------------------------------------------------------
  *
  * A segno_session is everything that changes while a model runs: the cache of keys and values, and the buffers of a pass. All of

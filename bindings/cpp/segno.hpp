@@ -163,6 +163,23 @@ struct text_options {
     std::vector<std::string> stops;
 };
 
+/// Options of a reader of replies. Empty texts stand for what is not given.
+struct reply_options {
+    std::string format;         ///< Name of the format; empty: the template tells.
+    std::string prompt;         ///< What replies follow, or its end; empty: what the template makes of a short message.
+    std::string template_text;  ///< In place of the model's own; empty: the model's.
+    std::string tools_json;     ///< A JSON array of tools; empty: none.
+    std::vector<std::string> stops;
+};
+
+/// Something that happened in a reply; the texts are valid until the next call on the object that gave them.
+struct event {
+    std::int32_t kind;      ///< SEGNO_EVENT_...
+    std::int32_t index;     ///< Number of the call in its reply, from 0.
+    std::string_view text;  ///< Reasoning, content, the name of a function, or a part of its arguments.
+    std::string_view id;    ///< Of a call.
+};
+
 /// One turn of a conversation, as every chat service takes it. `render_chat_json` takes turns with parts and tool
 /// calls.
 struct message {
@@ -188,6 +205,7 @@ struct release {
     void operator()(segno_model *p) const { segno_model_free(p); }
     void operator()(segno_session *p) const { segno_session_free(p); }
     void operator()(segno_text *p) const { segno_text_free(p); }
+    void operator()(segno_reply *p) const { segno_reply_free(p); }
 };
 
 /// Makes a call that ends in `segno_error **`; a negative status is a failure, any other the value.
@@ -275,6 +293,7 @@ struct progress {
 class model;
 class sequence;
 class text;
+class reply;
 
 /// One device with its worker threads.
 class context {
@@ -529,6 +548,90 @@ private:
 
     std::string buffer_;
     std::unique_ptr<segno_text, detail::release> handle_;
+};
+
+/// A reader of replies: tokens in; reasoning, content and calls of tools out.
+class reply {
+public:
+    struct step {
+        std::vector<event> events;
+        bool done;  ///< The reply is over.
+    };
+
+    static result<reply> try_create(const model &m, const reply_options &options = {}) {
+        std::vector<segno_string> stops;
+        for (const std::string &stop : options.stops) stops.push_back({stop.data(), stop.size()});
+        segno_reply_opts opts;
+        segno_reply_opts_init(&opts, sizeof opts);
+        opts.flags = 0;
+        opts.format = options.format.empty() ? nullptr : options.format.c_str();
+        opts.prompt = options.prompt.empty() ? nullptr : options.prompt.data();
+        opts.prompt_len = options.prompt.size();
+        opts.template_text = options.template_text.empty() ? nullptr : options.template_text.data();
+        opts.template_len = options.template_text.size();
+        opts.tools_json = options.tools_json.empty() ? nullptr : options.tools_json.data();
+        opts.tools_len = options.tools_json.size();
+        opts.stops = stops.data();
+        opts.stop_count = stops.size();
+        segno_reply *handle = nullptr;
+        if (auto f = detail::fails([&](segno_error **err) { return segno_reply_create(m.get(), &opts, &handle, err); }))
+            return std::move(*f);
+        reply made;
+        made.handle_.reset(handle);
+        return made;
+    }
+    /// Puts one token in and gets the events that it brings, often one or none.
+    result<step> try_push(token t) {
+        return give([&](segno_event *events, std::size_t cap, std::size_t *count, segno_error **err) {
+            return segno_reply_push(get(), t, events, cap, count, err);
+        });
+    }
+    /// Ends the reply: gets what was held back, and readies the object for the next.
+    result<step> try_flush() {
+        return give([&](segno_event *events, std::size_t cap, std::size_t *count, segno_error **err) {
+            return segno_reply_flush(get(), events, cap, count, err);
+        });
+    }
+    /// The name of the format that replies are read in.
+    result<std::string> try_format() {
+        return detail::fetch<std::string>([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
+            return segno_reply_format(get(), buf, cap, len, err);
+        });
+    }
+#if SEGNO_EXCEPTIONS
+    static reply create(const model &m, const reply_options &options = {}) { return try_create(m, options).value(); }
+    step push(token t) { return try_push(t).value(); }
+    step flush() { return try_flush().value(); }
+    std::string format() { return try_format().value(); }
+#endif
+    segno_reply *get() const { return handle_.get(); }
+
+private:
+    reply() : events_(8) {}
+
+    template <class F>
+    result<step> give(F &&function) {
+        for (;;) {
+            std::size_t count = 0;
+            auto status =
+                detail::call([&](segno_error **err) { return function(events_.data(), events_.size(), &count, err); });
+            if (status) return taken(count, *status == SEGNO_DONE);
+            if (status.error().status() != SEGNO_E_BUFFER_TOO_SMALL) return std::move(status).error();
+            events_.resize(count);
+        }
+    }
+
+    step taken(std::size_t count, bool done) const {
+        step made{{}, done};
+        for (std::size_t i = 0; i < count; i++) {
+            const segno_event &e = events_[i];
+            made.events.push_back({e.kind, e.index, {e.text, e.len}, {e.id, e.id_len}});
+        }
+        return made;
+    }
+
+    std::vector<segno_event> events_;
+    std::unique_ptr<segno_reply, detail::release> handle_;
 };
 
 /// Everything that changes while a model runs. Takes one call at a time; `cancel` and `stats` may run beside another.

@@ -127,6 +127,39 @@ func TestStopStringsAreHeldBack(t *testing.T) {
 	}
 }
 
+func TestRepliesAreToldAsEvents(t *testing.T) {
+	m := load(t, nil)
+	tools := `[{"type":"function","function":{"name":"stab","parameters":{"properties":{"times":{"type":"integer"}}}}}]`
+	reply := must(m.NewReply(&ReplyOptions{Format: "qwen3-coder", Prompt: "<think>", Tools: tools, Stop: []string{"Exeunt"}}))(t)
+	defer reply.Close()
+	if must(reply.Format())(t) != "qwen3-coder" {
+		t.Fatal("another format")
+	}
+	text := "Hm.</think>So be it.<tool_call><function=stab><parameter=times>\n23\n</parameter></function></tool_call>Exeunt all."
+	shown := make(map[EventKind]string)
+	var over bool
+	for _, token := range must(m.Tokenize(text, TokenizeOptions{}))(t) {
+		events, done, err := reply.Push(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, event := range events {
+			shown[event.Kind] += event.Text + event.ID
+		}
+		over = over || done
+	}
+	if _, _, err := reply.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if !over || shown[EventReasoning] != "Hm." || shown[EventContent] != "So be it." || shown[EventToolArguments] != `{"times":23}` ||
+		shown[EventToolBegin] != "stabcall00000" || shown[EventToolEnd] != "call00000" {
+		t.Fatal(over, shown)
+	}
+	if _, err := m.NewReply(&ReplyOptions{Tools: "{}"}); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
+}
+
 func TestChatIsRenderedByTheTemplateGiven(t *testing.T) {
 	m := load(t, nil)
 	opts := &ChatOptions{

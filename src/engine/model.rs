@@ -10,7 +10,7 @@ use crate::format::{Data, Gguf, Metadata, TensorInfo, check_is_model};
 use crate::plan::{Program, build::build, validate};
 use crate::quant::DType;
 use crate::text::chat::ChatOptions;
-use crate::text::{self, Tokenizer};
+use crate::text::{self, Reply, ReplyOptions, Tokenizer};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -312,12 +312,40 @@ impl Model {
             eos: &eos,
             ..ChatOptions::default()
         };
-        let key = "tokenizer.chat_template";
-        let template = match chat.template {
-            Some(template) => template,
-            None => self.metadata.text(key)?.ok_or_else(|| Error::NotFound("the model has no chat template".into()))?,
-        };
+        let template = self.template(chat)?.ok_or_else(|| Error::NotFound("the model has no chat template".into()))?;
         text::chat::render(template, messages_json, &options)
+    }
+
+    /// The chat template that `chat` asks for.
+    fn template<'a>(&'a self, chat: &Chat<'a>) -> Result<Option<&'a str>> {
+        if chat.template.is_some() { Ok(chat.template) } else { self.metadata.text("tokenizer.chat_template") }
+    }
+
+    /// Reads replies in the format called `format`, or in that of the template that `chat` asks for. They follow `prompt`, or else what the template
+    /// makes of one short message. `stops` are texts that end the content of one.
+    pub fn open_reply(
+        &self,
+        chat: &Chat,
+        format: Option<&str>,
+        prompt: Option<&str>,
+        stops: Vec<Vec<u8>>,
+    ) -> Result<Reply> {
+        let template = self.template(chat)?;
+        let made = match (prompt, template) {
+            (None, Some(_)) => {
+                let chat = Chat { add_generation_prompt: true, ..*chat };
+                self.render_chat(br#"[{"role":"user","content":"?"}]"#, &chat)?
+            }
+            _ => String::new(),
+        };
+        let options = ReplyOptions {
+            format,
+            template: template.unwrap_or_default(),
+            prompt: prompt.unwrap_or(&made),
+            tools_json: chat.tools_json,
+            calls_before: 0,
+        };
+        Reply::new(Arc::clone(self.tokenizer()?), &options, stops)
     }
 
     /// Name of one of the tokenizer's tokens, "" when there is none.

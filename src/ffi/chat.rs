@@ -96,14 +96,8 @@ pub extern "C" fn segno_chat_render(
 }
 
 fn chat(opts: &segno_chat_opts) -> Result<Chat<'_>> {
-    let template = optional(opts.template_text, opts.template_len, "template_text")?;
-    let template = template.map(|bytes| {
-        std::str::from_utf8(bytes).map_err(|error| {
-            Error::InvalidArgument(format!("`template_text` is not valid utf-8 at byte {}", error.valid_up_to()))
-        })
-    });
     Ok(Chat {
-        template: template.transpose()?,
+        template: optional_text(opts.template_text, opts.template_len, "template_text")?,
         add_generation_prompt: opts.flags & SEGNO_CHAT_ADD_GENERATION_PROMPT != 0,
         tools_json: optional(opts.tools_json, opts.tools_len, "tools_json")?,
         vars_json: optional(opts.vars_json, opts.vars_len, "vars_json")?,
@@ -112,6 +106,14 @@ fn chat(opts: &segno_chat_opts) -> Result<Chat<'_>> {
 }
 
 /// The bytes of an optional text; NULL with a length is a mistake.
-fn optional<'a>(pointer: *const c_char, len: usize, name: &'static str) -> Result<Option<&'a [u8]>> {
+pub(super) fn optional<'a>(pointer: *const c_char, len: usize, name: &'static str) -> Result<Option<&'a [u8]>> {
     if pointer.is_null() && len == 0 { Ok(None) } else { slice(pointer.cast::<u8>(), len, name).map(Some) }
+}
+
+/// The same for UTF-8.
+pub(super) fn optional_text<'a>(pointer: *const c_char, len: usize, name: &'static str) -> Result<Option<&'a str>> {
+    let Some(bytes) = optional(pointer, len, name)? else { return Ok(None) };
+    let text = std::str::from_utf8(bytes);
+    text.map(Some)
+        .map_err(|error| Error::InvalidArgument(format!("`{name}` is not valid utf-8 at byte {}", error.valid_up_to())))
 }

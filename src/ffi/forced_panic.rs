@@ -6,6 +6,7 @@ use super::ctx::*;
 use super::decode::{segno_decode_batch, segno_decode_step};
 use super::error::*;
 use super::model::*;
+use super::reply::*;
 use super::seq::*;
 use super::session::*;
 use super::status::*;
@@ -103,6 +104,19 @@ fn text_calls(text: *mut segno_text) -> Answers {
     ]
 }
 
+/// The same for a reply.
+fn reply_calls(reply: *mut segno_reply) -> Answers {
+    let (mut len, none) = (0, null_mut());
+    // SAFETY: the struct holds numbers and pointers, for which zero is a value.
+    let mut events: [segno_event; 4] = unsafe { std::mem::zeroed() };
+    let mut name = [0; 64];
+    vec![
+        ("segno_reply_flush", segno_reply_flush(reply, events.as_mut_ptr(), 4, &mut len, none)),
+        ("segno_reply_format", segno_reply_format(reply, name.as_mut_ptr(), 64, &mut len, none)),
+        ("segno_reply_push", segno_reply_push(reply, 40, events.as_mut_ptr(), 4, &mut len, none)),
+    ]
+}
+
 /// Functions of the header whose first parameter is this object, but for cancel.
 fn declared_for(object: &str) -> Vec<String> {
     let header = include_str!("../../include/segno.h");
@@ -192,6 +206,26 @@ fn a_panic_poisons_its_text_and_no_other() {
     }
     segno_text_free(broken);
     segno_text_free(healthy);
+    segno_model_free(model);
+    segno_ctx_free(ctx);
+}
+
+#[test]
+fn replies_are_busy_beside_a_call_and_poisoned_by_a_panic() {
+    let (ctx, model) = load();
+    let mut reply = null_mut();
+    assert_eq!(segno_reply_create(model, null(), &mut reply, null_mut()), SEGNO_OK);
+    let address = reply as usize;
+    let outer = with_reply(reply, null_mut(), |_| {
+        let beside = std::thread::spawn(move || reply_calls(address as *mut _)).join().unwrap();
+        assert_all(&beside, "segno_reply", SEGNO_E_BUSY);
+        Ok(SEGNO_OK)
+    });
+    assert_eq!(outer, SEGNO_OK);
+    assert_all(&reply_calls(reply), "segno_reply", SEGNO_OK);
+    assert_eq!(failure(|err| with_reply(reply, err, |_| panic!("forced in a reply"))).0, SEGNO_E_PANIC);
+    assert_all(&reply_calls(reply), "segno_reply", SEGNO_E_POISONED);
+    segno_reply_free(reply);
     segno_model_free(model);
     segno_ctx_free(ctx);
 }

@@ -17,6 +17,7 @@ mod handle;
 pub mod model;
 pub mod plan;
 mod process;
+pub mod reply;
 pub mod seq;
 pub mod session;
 pub mod status;

@@ -161,12 +161,18 @@ pub extern "C" fn segno_text_create(
 
 fn stream_options(opts: &segno_text_opts) -> Result<StreamOptions> {
     known_flags(opts.flags, SEGNO_TEXT_SPECIAL, "text")?;
-    let given = slice(opts.stops, opts.stop_count, "stops")?;
+    let stops = stop_texts(opts.stops, opts.stop_count)?;
+    Ok(StreamOptions { special: opts.flags & SEGNO_TEXT_SPECIAL != 0, stops })
+}
+
+/// Copies of `count` stop strings.
+pub(super) fn stop_texts(stops: *const segno_string, count: usize) -> Result<Vec<Vec<u8>>> {
+    let given = slice(stops, count, "stops")?;
     let mut stops = reserve(given.len(), "stop strings")?;
     for stop in given {
         stops.push(copied(slice(stop.data.cast::<u8>(), stop.len, "stops")?, "stop strings")?);
     }
-    Ok(StreamOptions { special: opts.flags & SEGNO_TEXT_SPECIAL != 0, stops })
+    Ok(stops)
 }
 
 /// Runs the body of a call on a stream, and gives out the text that it releases if the host's buffer holds it.

@@ -6,7 +6,7 @@
 //! to the text. Bytes that are not UTF-8 become U+FFFD exactly as `String::from_utf8_lossy` does for the whole stream.
 
 use super::tokenizer::Tokenizer;
-use crate::error::{Error, Result, filled, grow, reserve};
+use crate::error::{Error, Result, filled, grow, grow_text, reserve};
 use std::sync::Arc;
 
 /// How a stream shows its tokens and where it stops.
@@ -40,6 +40,76 @@ struct State {
     /// For each stop string, how many of its bytes the text ends with.
     matched: Vec<usize>,
     done: bool,
+}
+
+/// The search for stop strings in characters that come one by one.
+#[derive(Default)]
+pub(super) struct Stops {
+    stops: Vec<Stop>,
+    matched: Vec<usize>,
+    /// What may be the beginning of one.
+    held: String,
+    done: bool,
+}
+
+impl Stops {
+    /// Each of `texts` is UTF-8 and not empty.
+    pub(super) fn new(texts: Vec<Vec<u8>>) -> Result<Stops> {
+        let mut stops = reserve(texts.len(), STOPS)?;
+        for text in texts {
+            stops.push(Stop::new(text)?);
+        }
+        Ok(Stops { matched: filled(stops.len(), 0, STOPS)?, stops, ..Stops::default() })
+    }
+
+    /// Takes a character, and appends to `out` what is decided by it; nothing once a stop string is complete.
+    pub(super) fn push(&mut self, c: char, out: &mut String) -> Result<()> {
+        if self.done {
+            return Ok(());
+        }
+        grow_text(&mut self.held, c.len_utf8(), STOPS)?;
+        self.held.push(c);
+        // Stop strings are UTF-8, so one is complete with the last byte of a character.
+        let complete = c
+            .encode_utf8(&mut [0; 4])
+            .bytes()
+            .fold(None, |complete, byte| advance(&self.stops, &mut self.matched, byte).or(complete));
+        let (ready, kept) = match complete {
+            Some(stop) => {
+                self.done = true;
+                (self.held.len() - stop, 0)
+            }
+            None => {
+                let kept = self.matched.iter().copied().max().unwrap_or(0);
+                (self.held.len() - kept, kept)
+            }
+        };
+        grow_text(out, ready, STOPS)?;
+        out.push_str(&self.held[..ready]);
+        self.held.drain(..self.held.len() - kept);
+        Ok(())
+    }
+
+    /// Appends what was held back: the text ends here, or something else stands between it and what follows.
+    pub(super) fn release(&mut self, out: &mut String) -> Result<()> {
+        grow_text(out, self.held.len(), STOPS)?;
+        out.push_str(&self.held);
+        self.held.clear();
+        self.matched.fill(0);
+        Ok(())
+    }
+
+    /// Whether a stop string is complete.
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Readies the search for another text.
+    pub(super) fn reset(&mut self) {
+        self.held.clear();
+        self.matched.fill(0);
+        self.done = false;
+    }
 }
 
 /// Text that a step releases. Final once committed.
@@ -204,14 +274,14 @@ fn advance(stops: &[Stop], matched: &mut [usize], byte: u8) -> Option<usize> {
 
 /// The bytes of a character that is not whole yet.
 #[derive(Clone, Copy, Default)]
-struct Partial {
+pub(super) struct Partial {
     bytes: [u8; 4],
     len: usize,
 }
 
 impl Partial {
     /// Takes one more byte and appends what is decided by it: a character, replacements, or nothing yet.
-    fn push(&mut self, byte: u8, out: &mut Vec<u8>) {
+    pub(super) fn push(&mut self, byte: u8, out: &mut Vec<u8>) {
         self.bytes[self.len] = byte;
         self.len += 1;
         while self.len > 0 {
@@ -230,7 +300,7 @@ impl Partial {
     }
 
     /// Replaces what has no end.
-    fn finish(&mut self, out: &mut Vec<u8>) {
+    pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         if self.len > 0 {
             self.replace(self.len, out);
         }

@@ -184,6 +184,29 @@ static void sequences_with_bad_arguments(void) {
     EXPECT(SEGNO_OK, segno_seq_close(session, seq, &err));
 }
 
+static void events_that_do_not_fit_wait(void) {
+    segno_event events[8];
+    segno_reply_opts opts;
+    segno_reply *reply = NULL;
+    int32_t tokens[2];
+    size_t count = 9;
+    segno_reply_opts_init(&opts, sizeof opts);
+    opts.format = "plain";
+    EXPECT(SEGNO_OK, segno_tokenize(model, "xy", 2, 0, tokens, 2, &count, &err));
+    EXPECT(SEGNO_OK, segno_reply_create(model, &opts, &reply, &err));
+    EXPECT(SEGNO_E_BUFFER_TOO_SMALL, segno_reply_push(reply, tokens[0], NULL, 0, &count, &err));
+    CHECK(count == 1);
+    EXPECT(SEGNO_E_INVALID_ARGUMENT, segno_reply_flush(reply, events, 8, &count, &err));
+    EXPECT(SEGNO_E_INVALID_ARGUMENT, segno_reply_push(reply, tokens[0] + 1, events, 8, &count, &err));
+    EXPECT(SEGNO_OK, segno_reply_push(reply, tokens[0], events, 1, &count, &err));
+    CHECK(count == 1 && events[0].kind == SEGNO_EVENT_CONTENT && events[0].len >= 1 && events[0].text[0] == 'x');
+    EXPECT(SEGNO_E_INVALID_ARGUMENT, segno_reply_push(reply, -1, events, 8, &count, &err));
+    EXPECT(SEGNO_E_BUFFER_TOO_SMALL, segno_reply_flush(reply, events, 0, &count, &err));
+    EXPECT(SEGNO_OK, segno_reply_flush(reply, events, count, &count, &err));
+    CHECK(count == 1 && events[0].kind == SEGNO_EVENT_END && events[0].len == 0 && events[0].id_len == 0);
+    segno_reply_free(reply);
+}
+
 static int32_t refuse(void *user, float done) {
     ++*(int *)user;
     return done >= 0;
@@ -230,6 +253,7 @@ int main(int argc, char **argv) {
     structs_of_other_sizes();
     models_are_saved_whole_or_not_at_all();
     sizes_are_told_and_small_buffers_get_nothing();
+    events_that_do_not_fit_wait();
     EXPECT(SEGNO_OK, segno_session_create(model, NULL, &session, &err));
     sequences_with_bad_arguments();
     objects_that_are_none();

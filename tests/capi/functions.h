@@ -14,6 +14,7 @@ typedef enum {
     MODEL,
     SESSION,
     TEXT,
+    REPLY,
     ERROR,
     PATH,   /* texts and lists in: NULL is refused while their length is not 0 */
     TARGET, /* the path of a file to write */
@@ -104,6 +105,12 @@ THUNK(segno_model_meta, segno_model_meta(P(0), P(1), P(2), N(0), P(3), a->err))
 THUNK(segno_model_info_get, segno_model_info_get(P(0), P(1), N(0), a->err))
 VOID(segno_model_free, segno_model_free(P(0)))
 THUNK(segno_plan_get, segno_plan_get(P(0), P(1), P(2), P(3), P(4), N(0), a->err))
+VOID(segno_reply_opts_init, segno_reply_opts_init(P(0), N(0)))
+THUNK(segno_reply_create, segno_reply_create(P(0), P(1), P(2), a->err))
+THUNK(segno_reply_push, segno_reply_push(P(0), N(0), P(1), N(1), P(2), a->err))
+THUNK(segno_reply_flush, segno_reply_flush(P(0), P(1), N(0), P(2), a->err))
+THUNK(segno_reply_format, segno_reply_format(P(0), P(1), N(0), P(2), a->err))
+VOID(segno_reply_free, segno_reply_free(P(0)))
 VOID(segno_sampler_opts_init, segno_sampler_opts_init(P(0), N(0)))
 THUNK(segno_seq_open, segno_seq_open(P(0), P(1), P(2), a->err))
 THUNK(segno_seq_append, segno_seq_append(P(0), N(0), P(1), N(1), a->err))
@@ -140,9 +147,11 @@ static void init_model(void *p, size_t size) { segno_model_opts_init(UNTYPED(p),
 static void init_session(void *p, size_t size) { segno_session_opts_init(UNTYPED(p), size); }
 static void init_save(void *p, size_t size) { segno_save_opts_init(UNTYPED(p), size); }
 static void init_sampler(void *p, size_t size) { segno_sampler_opts_init(UNTYPED(p), size); }
+static void init_reply(void *p, size_t size) { segno_reply_opts_init(UNTYPED(p), size); }
 static void init_text(void *p, size_t size) { segno_text_opts_init(UNTYPED(p), size); }
 static void free_ctx(void *p) { segno_ctx_free(UNTYPED(p)); }
 static void free_model(void *p) { segno_model_free(UNTYPED(p)); }
+static void free_reply(void *p) { segno_reply_free(UNTYPED(p)); }
 static void free_session(void *p) { segno_session_free(UNTYPED(p)); }
 static void free_text(void *p) { segno_text_free(UNTYPED(p)); }
 
@@ -183,6 +192,16 @@ static const function functions[] = {
     {F(segno_model_free), .kinds = {MODEL}, .names = "model", .is_free = 1},
     {F(segno_plan_get), .kinds = {CTX, PATH, OPTS, SECOND, INFO}, .names = "ctx path model_opts session_opts out",
         .numbers = {SIZE}, OPTIONS(model), STRUCT(segno_plan), .has_err = 1},
+    {F(segno_reply_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(reply)},
+    {F(segno_reply_create), .kinds = {MODEL, OPTS, VALUE}, .names = "model opts out", OPTIONS(reply),
+        .release = free_reply, .has_err = 1},
+    {F(segno_reply_push), .kinds = {REPLY, BUFFER, LEN}, .names = "reply events count", .numbers = {TOKEN, CAP},
+        .element = sizeof(segno_event), .has_err = 1},
+    {F(segno_reply_flush), .kinds = {REPLY, BUFFER, LEN}, .names = "reply events count", .numbers = {CAP},
+        .element = sizeof(segno_event), .has_err = 1},
+    {F(segno_reply_format), .kinds = {REPLY, BUFFER, LEN}, .names = "reply buf len", .numbers = {CAP}, .element = 1,
+        .has_err = 1},
+    {F(segno_reply_free), .kinds = {REPLY}, .names = "reply", .is_free = 1},
     {F(segno_sampler_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(sampler)},
     {F(segno_seq_open), .kinds = {SESSION, OPTS, VALUE}, .names = "session opts seq", OPTIONS(sampler), .has_err = 1},
     {F(segno_seq_append), .kinds = {SESSION, TOKENS}, .names = "session tokens", .numbers = {ID, COUNT}, .has_err = 1},

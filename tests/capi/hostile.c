@@ -90,6 +90,7 @@ static void *freed_object(kind k) {
     segno_model *dead_model;
     segno_session *dead_session;
     segno_text *dead_text;
+    segno_reply *dead_reply;
     segno_error *dead_error;
     switch (k) {
         case CTX:
@@ -108,6 +109,10 @@ static void *freed_object(kind k) {
             EXPECT(SEGNO_OK, segno_text_create(model, NULL, &dead_text, &err));
             segno_text_free(dead_text);
             return dead_text;
+        case REPLY:
+            EXPECT(SEGNO_OK, segno_reply_create(model, NULL, &dead_reply, &err));
+            segno_reply_free(dead_reply);
+            return dead_reply;
         default:
             CHECK(segno_seq_close(session, closed, &dead_error) == SEGNO_E_NOT_FOUND);
             segno_error_free(dead_error);
@@ -119,15 +124,15 @@ static void *freed_object(kind k) {
 static void wrong_objects(const function *f) {
     static unsigned char foreign[128];
     const kind k = f->kinds[0];
-    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != ERROR) return;
+    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != REPLY && k != ERROR) return;
     make_world();
     segno_error *live = NULL;
     CHECK(segno_seq_close(session, closed, &live) == SEGNO_E_NOT_FOUND);
-    void *of_kind[5] = {ctx, model, session, text, live};
+    void *of_kind[6] = {ctx, model, session, text, reply, live};
     char *own = (char *)of_kind[k - CTX];
-    void *wrong[10] = {ctx, model, session, text, live, freed_object(k), own + 1, own + 8, own + 32,
+    void *wrong[11] = {ctx, model, session, text, reply, live, freed_object(k), own + 1, own + 8, own + 32,
         foreign + (64 - (size_t)foreign % 64) % 64};
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 11; i++) {
         args a = good_args(f);
         a.p[0] = wrong[i];
         if (wrong[i] == own) continue;

@@ -12,6 +12,7 @@ static segno_ctx *ctx;
 static segno_model *model;
 static segno_session *session;
 static segno_text *text;
+static segno_reply *reply;
 static int32_t seq, closed;
 static size_t len;
 static int32_t tokens[4] = {40, 41, 42, 43};
@@ -48,6 +49,7 @@ static void make_world(void) {
     small.max_prefill = 16;
     EXPECT(SEGNO_OK, segno_session_create(model, &small, &session, &err));
     EXPECT(SEGNO_OK, segno_text_create(model, NULL, &text, &err));
+    EXPECT(SEGNO_OK, segno_reply_create(model, NULL, &reply, &err));
     EXPECT(SEGNO_OK, segno_seq_open(session, NULL, &closed, &err));
     EXPECT(SEGNO_OK, segno_seq_close(session, closed, &err));
     EXPECT(SEGNO_OK, segno_seq_open(session, &greedy, &seq, &err));
@@ -57,6 +59,7 @@ static void make_world(void) {
 static void end_world(void) {
     segno_session_free(session);
     segno_text_free(text);
+    segno_reply_free(reply);
 }
 
 static void *good(kind k, int index) {
@@ -65,6 +68,7 @@ static void *good(kind k, int index) {
         case MODEL: return model;
         case SESSION: return session;
         case TEXT: return text;
+        case REPLY: return reply;
         case PATH: return (void *)path;
         case TARGET: return (void *)target();
         case KEY: return (void *)"general.architecture";

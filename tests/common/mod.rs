@@ -23,6 +23,7 @@ pub mod plain;
 pub mod process;
 pub mod programs;
 pub mod random;
+pub mod replies;
 pub mod skip;
 pub mod tokenizers;
 pub mod walk;

@@ -273,6 +273,30 @@ static void streams_end_for_a_reason(const segno::model &model) {
     CHECK(seq.decode().token >= 0);
 }
 
+static void replies_are_told(const segno::model &model) {
+    segno::reply_options options;
+    options.format = "think";
+    options.prompt = "<think>";
+    auto reply = segno::reply::create(model, options);
+    CHECK(reply.format() == "think");
+    for (int round = 0; round < 2; round++) {
+        std::string reasoning, content;
+        std::size_t ends = 0;
+        const auto take = [&](const segno::reply::step &step) {
+            for (const auto &event : step.events) {
+                if (event.kind == SEGNO_EVENT_REASONING) reasoning += event.text;
+                if (event.kind == SEGNO_EVENT_CONTENT) content += event.text;
+                if (event.kind == SEGNO_EVENT_END) ends++;
+            }
+        };
+        for (const auto token : model.tokenize("Who? </think> The duke.", 0)) take(reply.push(token));
+        take(reply.flush());
+        CHECK(reasoning == "Who?" && content == "The duke." && ends == 1);
+    }
+    options.format = "iambic";
+    CHECK(thrown_by([&] { segno::reply::create(model, options); }) == SEGNO_E_NOT_FOUND);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     const auto context = segno::context::create();
@@ -288,6 +312,7 @@ int main(int argc, char **argv) {
     loads_report_progress(context, argv[1], expected);
     models_are_saved(context, model, expected);
     streams_end_for_a_reason(model);
+    replies_are_told(model);
     std::puts("objects: passed");
     return 0;
 }

@@ -6,6 +6,8 @@ mod common;
 mod chat;
 mod chat_values;
 mod json;
+mod replies;
+mod replies_wrong;
 mod stream;
 mod tokenizer;
 mod vocab;

@@ -206,6 +206,20 @@ impl Tokenizer {
         Ok(if hidden && !special { &[] } else { self.vocabulary.bytes(token) })
     }
 
+    /// Whether a text becomes `token` by its name alone: control tokens and those that files call user-defined.
+    pub fn is_special(&self, token: i32) -> bool {
+        checked(token, self.vocabulary.len())
+            .is_ok_and(|token| matches!(self.vocabulary.kind(token), Kind::Control | Kind::Unknown | Kind::UserDefined))
+    }
+
+    /// Calls `visit` with the special tokens that `text` names, and with the text between them.
+    pub fn stretches(&self, text: &str, mut visit: impl FnMut(Stretch) -> Result<()>) -> Result<()> {
+        self.specials.split(&self.vocabulary, text, true, |fragment| match fragment {
+            Fragment::Token(token) => visit(Stretch::Special(token as i32)),
+            Fragment::Text(text) => visit(Stretch::Text(text)),
+        })
+    }
+
     /// Name of a token, U+FFFD for what is not UTF-8.
     pub fn name(&self, token: i32) -> Result<String> {
         let name = with_replacements(self.piece(token, true)?)?;
@@ -278,6 +292,15 @@ impl Tokenizer {
         }
         if std::str::from_utf8(&out).is_ok() { Ok(out) } else { with_replacements(&out) }
     }
+}
+
+/// A part of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stretch<'a> {
+    /// A special token that is named.
+    Special(i32),
+    /// What stands between such names.
+    Text(&'a str),
 }
 
 /// What stands before a stretch of text.

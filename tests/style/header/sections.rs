@@ -9,7 +9,7 @@ pub struct Section {
     pub files: &'static [&'static str],
 }
 
-pub const SECTIONS: [Section; 11] = [
+pub const SECTIONS: [Section; 12] = [
     Section {
         title: "Library",
         text: "Every call answers a segno_status. The numbers of the library and of its ABI tell a host what it runs with:\nsegno_ctx_create compares the ABI.",
@@ -44,6 +44,11 @@ pub const SECTIONS: [Section; 11] = [
         title: "Chat",
         text: "A conversation as JSON becomes the text that a model was trained on, by the model's template or another one.",
         files: &["chat"],
+    },
+    Section {
+        title: "Replies",
+        text: "A segno_reply tells what the tokens of an assistant mean, whatever way its family writes: reasoning, content, and calls of tools\nwith arguments as JSON.",
+        files: &["reply"],
     },
     Section {
         title: "Sessions",
