@@ -709,6 +709,24 @@ segno_status segno_chat_render(const struct segno_model *model,
                                size_t *len,
                                struct segno_error **err);
 
+/**
+ * Renders a conversation, as `segno_chat_render` does, and gives its tokens. Texts of messages never become special tokens: a user who
+ * types the name of one has typed text. What the template itself writes does, and so do roles, tools and variables, which are the host's.
+ *
+ * `messages_json`: `json_len` bytes, as for `segno_chat_render`; give an assistant's reasoning as a member of its own (`reasoning_content`),
+ * because a template finds no marker in a text. `opts`: NULL for defaults. `tokens`: room for `cap` ids; `count` receives how many there
+ * are. A text without names of special tokens gives the tokens that tokenizing the rendered text gives. Codes: those of
+ * `segno_chat_render`, and UNSUPPORTED (the file has no tokenizer, or all private characters of Unicode are in use). Any thread. Since 0.1.
+ */
+segno_status segno_chat_tokenize(const struct segno_model *model,
+                                 const char *messages_json,
+                                 size_t json_len,
+                                 const struct segno_chat_opts *opts,
+                                 int32_t *tokens,
+                                 size_t cap,
+                                 size_t *count,
+                                 struct segno_error **err);
+
 /* ---- Replies -------------------------------------------------------------------------------------------------------
  *
  * A segno_reply tells what the tokens of an assistant mean, whatever way its family writes: reasoning, content, and calls of tools

@@ -384,32 +384,28 @@ public:
     /// A conversation as the model's chat template renders it. Tokenize the result with SEGNO_TOKENIZE_PARSE_SPECIAL
     /// alone.
     result<std::string> try_render_chat(const std::vector<message> &messages, const chat_options &options = {}) const {
-        std::string json = "[";
-        for (const message &m : messages) {
-            json += json.size() > 1 ? ",{\"role\":" : "{\"role\":";
-            detail::quote(json, m.role);
-            json += ",\"content\":";
-            detail::quote(json, m.content);
-            json += '}';
-        }
-        return try_render_chat_json(json + "]", options);
+        return try_render_chat_json(json_of(messages), options);
     }
     /// The same with messages that are a JSON array already.
     result<std::string> try_render_chat_json(std::string_view messages, const chat_options &options = {}) const {
-        segno_chat_opts opts;
-        segno_chat_opts_init(&opts, sizeof opts);
-        const auto set = [](const std::string &text, const char *&data, std::size_t &len) {
-            data = text.empty() ? nullptr : text.data();
-            len = text.size();
-        };
-        opts.flags = options.flags;
-        opts.now = options.now;
-        set(options.template_text, opts.template_text, opts.template_len);
-        set(options.tools_json, opts.tools_json, opts.tools_len);
-        set(options.vars_json, opts.vars_json, opts.vars_len);
+        const segno_chat_opts opts = given(options);
         return detail::fetch<std::string>([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
             return segno_chat_render(get(), messages.data(), messages.size(), &opts, buf, cap, len, err);
         });
+    }
+    /// The tokens of a conversation, in which no text of a message becomes a special token.
+    result<std::vector<token>> try_tokenize_chat(
+        const std::vector<message> &messages, const chat_options &options = {}) const {
+        return try_tokenize_chat_json(json_of(messages), options);
+    }
+    /// The same with messages that are a JSON array already.
+    result<std::vector<token>> try_tokenize_chat_json(
+        std::string_view messages, const chat_options &options = {}) const {
+        const segno_chat_opts opts = given(options);
+        return detail::fetch<std::vector<token>>(
+            [&](token *buf, std::size_t cap, std::size_t *count, segno_error **err) {
+                return segno_chat_tokenize(get(), messages.data(), messages.size(), &opts, buf, cap, count, err);
+            });
     }
 #if SEGNO_EXCEPTIONS
     static model load(const context &ctx, const std::string &path, const model_options &options = {}) {
@@ -435,12 +431,46 @@ public:
     std::string render_chat_json(std::string_view messages, const chat_options &options = {}) const {
         return try_render_chat_json(messages, options).value();
     }
+    std::vector<token> tokenize_chat(const std::vector<message> &messages, const chat_options &options = {}) const {
+        return try_tokenize_chat(messages, options).value();
+    }
+    std::vector<token> tokenize_chat_json(std::string_view messages, const chat_options &options = {}) const {
+        return try_tokenize_chat_json(messages, options).value();
+    }
 #endif
     const segno_model *get() const { return handle_.get(); }
 
 private:
     friend class session;
     model() = default;
+
+    static std::string json_of(const std::vector<message> &messages) {
+        std::string json = "[";
+        for (const message &m : messages) {
+            json += json.size() > 1 ? ",{\"role\":" : "{\"role\":";
+            detail::quote(json, m.role);
+            json += ",\"content\":";
+            detail::quote(json, m.content);
+            json += '}';
+        }
+        return json + "]";
+    }
+
+    /// The options as C takes them, valid while `options` lives.
+    static segno_chat_opts given(const chat_options &options) {
+        segno_chat_opts opts;
+        segno_chat_opts_init(&opts, sizeof opts);
+        const auto set = [](const std::string &text, const char *&data, std::size_t &len) {
+            data = text.empty() ? nullptr : text.data();
+            len = text.size();
+        };
+        opts.flags = options.flags;
+        opts.now = options.now;
+        set(options.template_text, opts.template_text, opts.template_len);
+        set(options.tools_json, opts.tools_json, opts.tools_len);
+        set(options.vars_json, opts.vars_json, opts.vars_len);
+        return opts;
+    }
 
     template <class F>
     static result<model> make(const context &ctx, const model_options &options, F &&load) {

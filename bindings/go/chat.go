@@ -27,14 +27,47 @@ type ChatOptions struct {
 
 // RenderChat renders a conversation with the model's chat template. Tokenize the result with ParseSpecial alone. opts may be nil.
 func (m *Model) RenderChat(messages []Message, opts *ChatOptions) (string, error) {
-	if messages == nil {
-		messages = []Message{} // an empty list, not a JSON null
-	}
-	encoded, err := json.Marshal(messages)
+	encoded, err := encodeMessages(messages)
 	if err != nil {
 		return "", err
 	}
 	return m.RenderChatJSON(encoded, opts)
+}
+
+func encodeMessages(messages []Message) ([]byte, error) {
+	if messages == nil {
+		messages = []Message{} // an empty list, not a JSON null
+	}
+	return json.Marshal(messages)
+}
+
+// TokenizeChat renders a conversation and returns its tokens. No text of a message becomes a special token: a user who types the name of
+// one has typed text. opts may be nil.
+func (m *Model) TokenizeChat(messages []Message, opts *ChatOptions) ([]int32, error) {
+	encoded, err := encodeMessages(messages)
+	if err != nil {
+		return nil, err
+	}
+	return m.TokenizeChatJSON(encoded, opts)
+}
+
+// TokenizeChatJSON does the same with messages that are a JSON array already.
+func (m *Model) TokenizeChatJSON(messages []byte, opts *ChatOptions) ([]int32, error) {
+	handle, err := m.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer m.leave()
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	c, err := opts.c(&pinner)
+	if err != nil {
+		return nil, err
+	}
+	return fetch(func(buf *int32, capacity C.size_t, size *C.size_t, err **C.segno_error) C.segno_status {
+		return C.segno_chat_tokenize(handle, (*C.char)(unsafe.Pointer(unsafe.SliceData(messages))), C.size_t(len(messages)), &c,
+			(*C.int32_t)(buf), capacity, size, err)
+	})
 }
 
 // RenderChatJSON does the same with messages that are a JSON array already.

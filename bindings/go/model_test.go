@@ -172,6 +172,11 @@ func TestChatIsRenderedByTheTemplateGiven(t *testing.T) {
 	if text != "user=Who's there?;assistant=\"Nay\";grim1!" {
 		t.Fatal(text)
 	}
+	typed := []Message{{"user", "Who <|endoftext|>?"}}
+	tokens := must(m.TokenizeChat(typed, opts))(t)
+	if must(m.Detokenize(tokens, false))(t) != must(m.RenderChat(typed, opts))(t) {
+		t.Fatal(tokens)
+	}
 	if _, err := m.RenderChat([]Message{{"user", "x"}}, nil); !errors.Is(err, NotFound) {
 		t.Fatal(err)
 	}

@@ -4,12 +4,12 @@ use super::context::{Context, LogLevel};
 use crate::arch::{Arch, Hparams, names::Idle};
 use crate::backend::{Backend, Prepared};
 use crate::convert::{self, Folder, Making, TokenizerFiles, Workshop};
-use crate::error::{Count, Error, Progress, Result, share};
+use crate::error::{Count, Error, Progress, Result, backed, share};
 use crate::format::limits::VOCAB;
 use crate::format::{Data, Gguf, Metadata, TensorInfo, check_is_model};
 use crate::plan::{Program, build::build, validate};
 use crate::quant::DType;
-use crate::text::chat::ChatOptions;
+use crate::text::chat::{ChatOptions, StandIns};
 use crate::text::{self, Reply, ReplyOptions, Tokenizer};
 use std::path::Path;
 use std::sync::Arc;
@@ -302,6 +302,26 @@ impl Model {
 
     /// Renders a conversation, an array of messages as JSON, with the model's chat template or that of `chat`.
     pub fn render_chat(&self, messages_json: &[u8], chat: &Chat) -> Result<String> {
+        self.render_with(messages_json, chat, None)
+    }
+
+    /// The tokens of a conversation, rendered likewise, in which texts of messages never become special tokens.
+    pub fn tokenize_chat(&self, messages_json: &[u8], chat: &Chat) -> Result<Vec<i32>> {
+        let tokenizer = self.tokenizer()?;
+        let text = |json: Option<&'_ [u8]>| String::from_utf8_lossy(json.unwrap_or_default()).into_owned();
+        let bytes = [Some(messages_json), chat.tools_json, chat.vars_json]
+            .into_iter()
+            .flatten()
+            .map(<[u8]>::len)
+            .sum::<usize>();
+        let _backing = backed(bytes.saturating_mul(4), "a chat template")?;
+        let texts = [text(Some(messages_json)), text(chat.tools_json), text(chat.vars_json)];
+        let template = self.template(chat)?.unwrap_or_default();
+        let stand_ins = StandIns::new(tokenizer.marks(), &[&texts[0], &texts[1], &texts[2], template])?;
+        tokenizer.encode_rendered(&self.render_with(messages_json, chat, Some(&stand_ins))?, &stand_ins)
+    }
+
+    fn render_with(&self, messages_json: &[u8], chat: &Chat, stand_ins: Option<&StandIns>) -> Result<String> {
         let (bos, eos) = (self.token_text(Tokenizer::bos)?, self.token_text(Tokenizer::eos)?);
         let options = ChatOptions {
             add_generation_prompt: chat.add_generation_prompt,
@@ -310,6 +330,7 @@ impl Model {
             now: chat.now,
             bos: &bos,
             eos: &eos,
+            stand_ins,
             ..ChatOptions::default()
         };
         let template = self.template(chat)?.ok_or_else(|| Error::NotFound("the model has no chat template".into()))?;

@@ -95,6 +95,35 @@ pub extern "C" fn segno_chat_render(
     })
 }
 
+/// Renders a conversation, as `segno_chat_render` does, and gives its tokens. Texts of messages never become special tokens: a user who
+/// types the name of one has typed text. What the template itself writes does, and so do roles, tools and variables, which are the host's.
+///
+/// `messages_json`: `json_len` bytes, as for `segno_chat_render`; give an assistant's reasoning as a member of its own (`reasoning_content`),
+/// because a template finds no marker in a text. `opts`: NULL for defaults. `tokens`: room for `cap` ids; `count` receives how many there
+/// are. A text without names of special tokens gives the tokens that tokenizing the rendered text gives. Codes: those of
+/// `segno_chat_render`, and UNSUPPORTED (the file has no tokenizer, or all private characters of Unicode are in use). Any thread. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_chat_tokenize(
+    model: *const segno_model,
+    messages_json: *const c_char,
+    json_len: usize,
+    opts: *const segno_chat_opts,
+    tokens: *mut i32,
+    cap: usize,
+    count: *mut usize,
+    err: *mut *mut segno_error,
+) -> segno_status {
+    let context = borrow(model).ok().map(|model| &**model.context());
+    guard(context, err, || {
+        let buffer = Buffer::new(tokens, cap, count, ["tokens", "count"])?;
+        let messages = slice(messages_json.cast::<u8>(), json_len, "messages_json")?;
+        let opts = options(opts, defaults(), "opts")?;
+        known_flags(opts.flags, SEGNO_CHAT_ADD_GENERATION_PROMPT, "chat")?;
+        buffer.fill(&borrow(model)?.tokenize_chat(messages, &chat(&opts)?)?)?;
+        Ok(SEGNO_OK)
+    })
+}
+
 fn chat(opts: &segno_chat_opts) -> Result<Chat<'_>> {
     Ok(Chat {
         template: optional_text(opts.template_text, opts.template_len, "template_text")?,

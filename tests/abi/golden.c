@@ -310,3 +310,4 @@ FUNCTION(segno_status segno_reply_push(struct segno_reply *, int32_t, struct seg
 FUNCTION(segno_status segno_reply_flush(struct segno_reply *, struct segno_event *, size_t, size_t *, struct segno_error **))
 FUNCTION(segno_status segno_reply_format(struct segno_reply *, char *, size_t, size_t *, struct segno_error **))
 FUNCTION(void segno_reply_free(struct segno_reply *))
+FUNCTION(segno_status segno_chat_tokenize(const struct segno_model *, const char *, size_t, const struct segno_chat_opts *, int32_t *, size_t, size_t *, struct segno_error **))

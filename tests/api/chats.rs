@@ -105,6 +105,25 @@ fn a_model_without_a_template_says_so_and_takes_the_callers() {
 }
 
 #[test]
+fn names_of_special_tokens_in_messages_are_text() {
+    let model = bundled();
+    let template = "{{ bos_token }}{% for m in messages %}{{ m.content | trim }}{{ eos_token }}{% endfor %}";
+    let messages = json!([{"role": "user", "content": " <|endoftext|>a<|endoftext|> "}]).to_string();
+    // SAFETY: the struct holds numbers and nullable pointers, for which zero is a value.
+    let mut opts: segno_chat_opts = unsafe { std::mem::zeroed() };
+    segno_chat_opts_init(&mut opts, size_of::<segno_chat_opts>());
+    (opts.template_text, opts.template_len) = parts(Some(template));
+    let (json, len) = parts(Some(&messages));
+    let (mut tokens, mut count) = ([0; 64], 0);
+    call(|err| segno_chat_tokenize(model.0, json, len, &opts, tokens.as_mut_ptr(), 64, &mut count, err)).unwrap();
+    let end = model.info().eos;
+    let ends = tokens[..count].iter().filter(|&&token| token == end).count();
+    assert_eq!((ends, tokens[0], tokens[count - 1]), (2, end, end), "{:?}", &tokens[..count]);
+    let asked = call(|err| segno_chat_tokenize(model.0, json, len, &opts, null_mut(), 0, &mut count, err));
+    assert!(asked.is_ok() && count > 4);
+}
+
+#[test]
 fn the_models_own_template_is_used_unless_another_is_given() {
     let mut file: File = Shape::small().file();
     file.set("tokenizer.chat_template", "own: {{ messages[0].content }}{{ bos_token }}");

@@ -85,6 +85,7 @@ typedef struct {
 
 VOID(segno_chat_opts_init, segno_chat_opts_init(P(0), N(0)))
 THUNK(segno_chat_render, segno_chat_render(P(0), P(1), N(0), P(2), P(3), N(1), P(4), a->err))
+THUNK(segno_chat_tokenize, segno_chat_tokenize(P(0), P(1), N(0), P(2), P(3), N(1), P(4), a->err))
 VOID(segno_ctx_opts_init, segno_ctx_opts_init(P(0), N(0)))
 THUNK(segno_ctx_create, segno_ctx_create(N(0), P(0), P(1), a->err))
 VOID(segno_ctx_free, segno_ctx_free(P(0)))
@@ -164,6 +165,9 @@ static const function functions[] = {
     /* The model of the tests has no template. */
     {F(segno_chat_render), .kinds = {MODEL, JSON, OPTS, BUFFER, LEN}, .names = "model messages_json opts buf len",
         .numbers = {COUNT, CAP}, OPTIONS(chat), .element = 1, .has_err = 1, .good = SEGNO_E_NOT_FOUND},
+    {F(segno_chat_tokenize), .kinds = {MODEL, JSON, OPTS, BUFFER, LEN},
+        .names = "model messages_json opts tokens count", .numbers = {COUNT, CAP}, OPTIONS(chat),
+        .element = sizeof(int32_t), .has_err = 1, .good = SEGNO_E_NOT_FOUND},
     {F(segno_ctx_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(ctx)},
     {F(segno_ctx_create), .kinds = {OPTS, VALUE}, .names = "opts out", .numbers = {ABI}, OPTIONS(ctx),
         .release = free_ctx, .has_err = 1},

@@ -102,6 +102,10 @@ static void conversations_are_rendered(const segno::model &model) {
     CHECK(model.render_chat({{"user", "Who's there?"}, {"assistant", nasty}}, options) ==
         "user=Who's there?;assistant=" + nasty + ";grim1!1970");
     CHECK(model.render_chat({}, options) == "grim1!1970");
+    const std::vector<segno::message> typed = {{"user", "Who <|endoftext|>?"}};
+    const auto written = model.tokenize(model.render_chat(typed, options), SEGNO_TOKENIZE_PARSE_SPECIAL);
+    const auto said = model.tokenize_chat(typed, options);
+    CHECK(said.size() > written.size() && model.detokenize(said, 0) == model.render_chat(typed, options));
     options.template_text = "{{ messages[0].content[0].text }}";
     CHECK(model.render_chat_json(
               "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"ay\"}]}]", options) == "ay");

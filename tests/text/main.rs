@@ -4,6 +4,7 @@
 mod common;
 
 mod chat;
+mod chat_plain;
 mod chat_values;
 mod json;
 mod replies;

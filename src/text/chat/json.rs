@@ -7,18 +7,32 @@ use super::budget::{Budget, VALUE_DEPTH};
 use super::heap::{Buffer, Entries, Text};
 use super::integer::{self, MAX_DIGITS};
 use super::key::Key;
+use super::stand_ins::StandIns;
 use super::value::Value;
 use crate::error::{Error, Result};
 
 /// Reads `json`, which is `what` in messages.
 pub(super) fn read(budget: &Budget, json: &[u8], what: &str) -> Result<Value> {
+    read_with(budget, json, what, None)
+}
+
+/// Reads the messages of a conversation, their texts written with `stand_ins`.
+pub(super) fn read_messages(budget: &Budget, json: &[u8], stand_ins: Option<&StandIns>) -> Result<Value> {
+    read_with(budget, json, "messages", stand_ins)
+}
+
+/// Members that are words of the host's, never texts of others, and how many containers are around them: the role of a message, the types
+/// of its parts and calls.
+const WORDS: [(&str, u32); 2] = [("role", 2), ("type", 4)];
+
+fn read_with(budget: &Budget, json: &[u8], what: &str, stand_ins: Option<&StandIns>) -> Result<Value> {
     let (text, invalid) = match std::str::from_utf8(json) {
         Ok(text) => (text, None),
         Err(error) => {
             (std::str::from_utf8(&json[..error.valid_up_to()]).unwrap_or_default(), Some("a text that is no utf-8"))
         }
     };
-    let mut reader = Reader { budget, text, at: 0, what, depth: 0 };
+    let mut reader = Reader { budget, text, at: 0, what, depth: 0, stand_ins };
     let value = reader.document();
     match (value, invalid) {
         (Ok(value), None) => Ok(value),
@@ -35,6 +49,7 @@ struct Reader<'j> {
     at: usize,
     what: &'j str,
     depth: u32,
+    stand_ins: Option<&'j StandIns>,
 }
 
 impl<'j> Reader<'j> {
@@ -79,7 +94,7 @@ impl<'j> Reader<'j> {
 
     fn value(&mut self) -> Result<Value> {
         match self.rest().bytes().next() {
-            Some(b'"') => self.string().map(Text::value),
+            Some(b'"') => self.string(self.stand_ins).map(Text::value),
             Some(b'[') => self.container(Self::list),
             Some(b'{') => self.container(Self::map),
             Some(b'-' | b'0'..=b'9') => self.number(),
@@ -132,18 +147,22 @@ impl<'j> Reader<'j> {
             if !this.rest().starts_with('"') {
                 return this.expected("a name in double quotes");
             }
-            let key = Key::new(this.budget, this.string()?.value())?;
+            let key = this.string(None)?.value();
+            let is_word = key.as_str().is_some_and(|key| WORDS.contains(&(key, this.depth)));
+            let key = Key::new(this.budget, key)?;
             this.skip_space();
             if !this.skip(":") {
                 return this.expected("':'");
             }
             this.skip_space();
-            entries.insert(key, this.value()?)
+            let value =
+                if is_word && this.rest().starts_with('"') { this.string(None)?.value() } else { this.value()? };
+            entries.insert(key, value)
         })?;
         Value::map(entries)
     }
 
-    fn string(&mut self) -> Result<Text> {
+    fn string(&mut self, stand_ins: Option<&StandIns>) -> Result<Text> {
         self.at += 1;
         let mut out = Text::new(self.budget);
         loop {
@@ -152,14 +171,20 @@ impl<'j> Reader<'j> {
                 self.at = self.text.len();
                 return self.wrong("a text has no end");
             };
-            out.push(&rest[..end])?;
+            match stand_ins {
+                Some(stand_ins) => rest[..end].chars().try_for_each(|c| out.push_char(stand_ins.stand_in(c)))?,
+                None => out.push(&rest[..end])?,
+            }
             self.at += end;
             match rest.as_bytes()[end] {
                 b'"' => {
                     self.at += 1;
                     return Ok(out);
                 }
-                b'\\' => out.push_char(self.escape()?)?,
+                b'\\' => {
+                    let c = self.escape()?;
+                    out.push_char(stand_ins.map_or(c, |stand_ins| stand_ins.stand_in(c)))?;
+                }
                 _ => return self.expected("a character that is no control character"),
             }
         }

@@ -39,6 +39,7 @@ mod references;
 mod scope;
 mod sequences;
 mod show;
+mod stand_ins;
 mod translation;
 mod tree;
 mod value;
@@ -54,6 +55,7 @@ use interpreter::Interpreter;
 use key::Key;
 use lexer::with_plain_line_ends;
 use parser::parse;
+pub use stand_ins::StandIns;
 use std::time::SystemTime;
 use value::Value;
 
@@ -75,6 +77,8 @@ pub struct ChatOptions<'a> {
     pub bos: &'a str,
     /// Text of the model's end token, for `eos_token`.
     pub eos: &'a str,
+    /// What the texts of messages are written with, if names of special tokens in them must stay text: the rendered text has the stand-ins.
+    pub stand_ins: Option<&'a StandIns>,
     /// What the template may use up.
     pub limits: Limits,
 }
@@ -111,7 +115,7 @@ fn context(messages_json: &[u8], options: &ChatOptions) -> Result<Entries> {
     let budget = Budget::of_input();
     let mut context = Entries::new(&budget);
     let mut set = |name: &str, value: Value| context.insert(Key::text(&budget, name)?, value);
-    let messages = json::read(&budget, messages_json, "messages")?;
+    let messages = json::read_messages(&budget, messages_json, options.stand_ins)?;
     if !matches!(messages, Value::List(_)) {
         return Err(Error::InvalidArgument("messages are not a json array".into()));
     }

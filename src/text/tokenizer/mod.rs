@@ -31,6 +31,7 @@ mod wordpiece;
 
 use crate::error::{Error, Progress, Result, copied, extend, grow_text, push, reserve, share};
 use crate::format::Metadata;
+use crate::text::chat::StandIns;
 use bpe::Bpe;
 use charsmap::Charsmap;
 use merge::Chain;
@@ -55,6 +56,7 @@ pub struct Tokenizer {
     algorithm: Algorithm,
     normal: Normal,
     specials: Specials,
+    marks: Vec<char>,
     bos: Option<u32>,
     eos: Option<u32>,
     separator: Option<u32>,
@@ -156,6 +158,7 @@ impl Tokenizer {
         Ok(Tokenizer {
             generation_ends: generation_end::find(&mut vocabulary, parts.named)?,
             specials: Specials::build(parts, &vocabulary)?,
+            marks: Specials::marks(&vocabulary)?,
             vocabulary,
             algorithm,
             normal: Normal::build(parts)?,
@@ -239,17 +242,42 @@ impl Tokenizer {
         let mut out = Vec::new();
         let [prefix, suffix] = [&self.prefix, &self.suffix].map(|added| if add_special { &added[..] } else { &[] });
         prefix.iter().try_for_each(|&token| push(&mut out, token as i32, TOKENS_OF_TEXT))?;
+        self.encode_fragments(text, parse_special, &|_| Ok(None), &mut out)?;
+        suffix.iter().try_for_each(|&token| push(&mut out, token as i32, TOKENS_OF_TEXT))?;
+        Ok(out)
+    }
+
+    /// The tokens of a text that a template has rendered with `stand_ins`: names of special tokens are those of the template alone.
+    pub fn encode_rendered(&self, text: &str, stand_ins: &StandIns) -> Result<Vec<i32>> {
+        let mut out = Vec::new();
+        self.encode_fragments(text, true, &|text| stand_ins.restored(text).map(Some), &mut out)?;
+        Ok(out)
+    }
+
+    /// Characters that need stand-ins, so that texts hold no name of a special token.
+    pub fn marks(&self) -> &[char] {
+        &self.marks
+    }
+
+    fn encode_fragments(
+        &self,
+        text: &str,
+        control: bool,
+        restore: &dyn Fn(&str) -> Result<Option<String>>,
+        out: &mut Vec<i32>,
+    ) -> Result<()> {
         let mut before = Before::Nothing;
-        self.specials.split(&self.vocabulary, text, parse_special, |fragment| {
+        self.specials.split(&self.vocabulary, text, control, |fragment| {
             match fragment {
-                Fragment::Token(token) => push(&mut out, token as i32, TOKENS_OF_TEXT)?,
-                Fragment::Text(text) => self.encode_text(text, before, &mut out)?,
+                Fragment::Token(token) => push(out, token as i32, TOKENS_OF_TEXT)?,
+                Fragment::Text(text) => {
+                    let restored = restore(text)?;
+                    self.encode_text(restored.as_deref().unwrap_or(text), before, out)?;
+                }
             }
             before = if matches!(fragment, Fragment::Token(_)) { Before::Special } else { Before::Text };
             Ok(())
-        })?;
-        suffix.iter().try_for_each(|&token| push(&mut out, token as i32, TOKENS_OF_TEXT))?;
-        Ok(out)
+        })
     }
 
     fn encode_text(&self, text: &str, before: Before, out: &mut Vec<i32>) -> Result<()> {

@@ -5,7 +5,7 @@
 use super::finder::Finder;
 use super::parts::{Kind, Parts};
 use super::vocabulary::Vocabulary;
-use crate::error::{Error, Result, copied};
+use crate::error::{Error, Result, copied, push};
 
 /// A stretch of text, or a token that was written out in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,31 @@ impl Specials {
             strips_before: sorted(&parts.strips_before)?,
             strips_after: sorted(&parts.strips_after)?,
         })
+    }
+
+    /// The characters that tell names of special tokens from other text: the first and the last of each that are no letters, digits or white
+    /// space, or the first and the last at all. User-defined tokens of one character, or of letters and white space alone, are text.
+    pub(super) fn marks(vocabulary: &Vocabulary) -> Result<Vec<char>> {
+        let mut marks = Vec::new();
+        for (token, kind) in vocabulary.kinds() {
+            let is_control = matches!(kind, Kind::Control | Kind::Unknown);
+            let name = match std::str::from_utf8(vocabulary.bytes(token)) {
+                Ok(name) if is_control || kind == Kind::UserDefined && name.chars().nth(1).is_some() => name,
+                _ => continue,
+            };
+            // JSON needs its quotation marks and escapes.
+            let tells = |c: &char| !c.is_alphanumeric() && !c.is_whitespace() && !matches!(c, '"' | '\\' | '▁');
+            let mut ends = [name.chars().find(tells), name.chars().rev().find(tells)];
+            if is_control && ends[0].is_none() {
+                ends = [name.chars().next(), name.chars().next_back()];
+            }
+            for mark in ends.into_iter().flatten() {
+                if !marks.contains(&mark) {
+                    push(&mut marks, mark, "special tokens")?;
+                }
+            }
+        }
+        Ok(marks)
     }
 
     /// Calls `visit` with the fragments of `text` in order; `control` says whether control tokens are recognised too.
