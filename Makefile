@@ -85,9 +85,9 @@ gpu-package: cuda
 # Everything that continuous integration checks, in this order. Kernels are compiled on the way; without a driver their tests skip. What was
 # skipped is told at the end.
 test: export SEGNO_SKIPS := $(abspath $(BUILD))/skips
-test: no-skips cuda lab tools lint audit make-test rust-test c-test cpp-test go-test install-test abi-test memcheck sanitize
+test: no-skips cuda lab tools lint audit make-test rust-test c-test cpp-test go-test install-test release-test abi-test check-targets memcheck sanitize
 	@tests/skip.sh report
-	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, abi and memory checks, sanitizers passed"
+	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, other targets and memory checks, sanitizers passed"
 
 no-skips:
 	@mkdir -p $(BUILD)
@@ -176,8 +176,8 @@ test-windows: $(BUILD)/generate $(BUILD)/crowd
 test-arm: $(BUILD)/generate $(BUILD)/crowd
 	tests/arm/check.sh $(TARGET) $(BUILD) $(MODEL)
 
-# Compiles for systems on which nothing is run, and with the oldest Rust that Cargo.toml allows. No part of `make test`.
-check-targets:
+# Links for systems on which nothing is run, and compiles with the oldest Rust that Cargo.toml allows.
+check-targets: $(LIB)
 	tests/targets/check.sh $(TARGET) $(BUILD)
 
 # Shared and static library, headers, pkg-config files, CMake package and licences; DESTDIR for packagers, LIBDIR below PREFIX.
