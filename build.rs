@@ -40,6 +40,24 @@ fn link(system: &str) {
         _ => &[],
     };
     arguments.iter().for_each(|argument| println!("cargo::rustc-cdylib-link-arg={argument}"));
+    hide_foreign(system);
+}
+
+/// Names that a crate exports for hosts of its own; rustc would export them from the shared library too. `tests/abi/library.sh` finds what is
+/// missing.
+const FOREIGN: &str = include_str!("packaging/foreign-symbols.txt");
+
+/// Keeps those names inside the library, where the linker is LLVM's: of two scripts it lets an exact local name win, GNU's takes only one.
+fn hide_foreign(system: &str) {
+    println!("cargo::rerun-if-changed=packaging/foreign-symbols.txt");
+    let target = env::var("TARGET").expect("cargo tells the target");
+    if system != "linux" || target != "x86_64-unknown-linux-gnu" {
+        return;
+    }
+    let path = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("foreign.map");
+    let names: String = FOREIGN.lines().map(|name| format!("{name};\n")).collect();
+    fs::write(&path, format!("{{ local:\n{names}}};\n")).expect("OUT_DIR can be written");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", path.display());
 }
 
 fn embed_kernels() {

@@ -62,6 +62,8 @@ extern "C" {
 #define SEGNO_CANCELLED 2
 /** The sequence's prompt is not fully evaluated yet; call again. */
 #define SEGNO_PENDING 3
+/** The text of the sequence's grammar has ended and no token that ends generation may follow: no token was sampled, and the token is -1. */
+#define SEGNO_GRAMMAR_END 4
 /** A parameter has a value that the call does not accept. */
 #define SEGNO_E_INVALID_ARGUMENT -1
 /** A pointer that must not be NULL is NULL. */
@@ -98,6 +100,8 @@ extern "C" {
 #define SEGNO_E_TEMPLATE -17
 /** The host was compiled against a header of another ABI number. */
 #define SEGNO_E_ABI -18
+/** A grammar could not be compiled, or takes more than its limits at some text. */
+#define SEGNO_E_GRAMMAR -19
 /** Version of the header, packed as MAJOR << 16 | MINOR << 8 | PATCH. */
 #define SEGNO_VERSION_NUMBER 256
 /** Number of the ABI that the header describes; pass it to `segno_ctx_create`. */
@@ -1208,9 +1212,10 @@ segno_status segno_seq_close(struct segno_session *session, int32_t seq, struct 
  * Advances one sequence: evaluates what it lacks, at most `max_prefill` tokens, then samples a token and appends it.
  *
  * `token` receives the sampled token; it is written with `SEGNO_OK` and `SEGNO_DONE` (the token ended generation; it is in the history, and a
- * further call goes on from it). Other outcomes: `SEGNO_PENDING` (the prompt is longer than one pass: call again), `SEGNO_CANCELLED`.
- * Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (an empty sequence), CONTEXT_FULL, KV_FULL, DEVICE, BUSY, POISONED; the sequence is then as it
- * was. Allocates nothing. Since 0.1.
+ * further call goes on from it). Other outcomes: `SEGNO_PENDING` (the prompt is longer than one pass: call again), `SEGNO_CANCELLED`,
+ * `SEGNO_GRAMMAR_END` (the sequence's grammar lets no token follow). A token that the grammar forces costs no pass: it is evaluated together with
+ * the next one that is sampled. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (an empty sequence), CONTEXT_FULL, KV_FULL, GRAMMAR, DEVICE,
+ * BUSY, POISONED; the sequence is then as it was. Allocates nothing but for sequences with a grammar. Since 0.1.
  */
 segno_status segno_decode_step(struct segno_session *session,
                                int32_t seq,
@@ -1224,7 +1229,7 @@ segno_status segno_decode_step(struct segno_session *session,
  * `seqs`: `count` ids, each once. `tokens` and `statuses`: room for `count` results, all written once the call has begun; `tokens[i]` is -1
  * unless `statuses[i]` is `SEGNO_OK` or `SEGNO_DONE`. `statuses[i]` is what `segno_decode_step` would answer for item i. Returns `SEGNO_OK`, or the
  * code of the first failed item (`segno_error_item` is its index): its sequence is as it was, the others have advanced; or
- * `SEGNO_CANCELLED`: no item has advanced. Also: NULL_POINTER, BUSY, POISONED. Allocates nothing. Since 0.1.
+ * `SEGNO_CANCELLED`: no item has advanced. Also: NULL_POINTER, BUSY, POISONED. Allocates nothing but for sequences with a grammar. Since 0.1.
  */
 segno_status segno_decode_batch(struct segno_session *session,
                                 const int32_t *seqs,
@@ -1232,6 +1237,82 @@ segno_status segno_decode_batch(struct segno_session *session,
                                 int32_t *tokens,
                                 segno_status *statuses,
                                 struct segno_error **err);
+
+/* ---- Grammars ------------------------------------------------------------------------------------------------------
+ *
+ * A segno_grammar says which tokens may follow, so that a text is JSON of a schema, or what an expression or rules describe. It is
+ * compiled once for a model, and given to any number of sequences.
+ */
+
+/** JSON Schema, drafts 4 to 2020-12. */
+#define SEGNO_GRAMMAR_JSON_SCHEMA 0
+/** A regular expression that the whole text matches. */
+#define SEGNO_GRAMMAR_REGEX 1
+/** Lark, as llguidance has it. */
+#define SEGNO_GRAMMAR_LARK 2
+/** GBNF, the notation of llama.cpp; the text is what its rule `root` describes. */
+#define SEGNO_GRAMMAR_GBNF 3
+/** JSON of a schema has no white space outside of strings. */
+#define SEGNO_GRAMMAR_COMPACT 1
+
+/** A compiled grammar: which tokens of a model may follow which. Owned by the host, immutable; sequences that have it keep it alive. */
+typedef struct segno_grammar segno_grammar;
+
+/** What a grammar is compiled from; fill with `segno_grammar_opts_init`. */
+typedef struct segno_grammar_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** One of `SEGNO_GRAMMAR_JSON_SCHEMA` (default), `_REGEX`, `_LARK` and `_GBNF`. */
+  int32_t kind;
+  /** `SEGNO_GRAMMAR_COMPACT` or 0 (default). */
+  uint32_t flags;
+  /** Zero. */
+  uint32_t reserved;
+  /** The grammar, UTF-8, at most 256 KiB; not NUL-terminated. NULL (default) is the schema of any JSON value. */
+  const char *text;
+  /** Bytes at `text`. */
+  size_t text_len;
+} segno_grammar_opts;
+
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
+void segno_grammar_opts_init(struct segno_grammar_opts *opts, size_t size);
+
+/**
+ * Compiles a grammar for the tokens of a model. Any number of sequences, sessions and threads share it.
+ *
+ * `opts`: NULL for any JSON value. `out` receives the grammar, NULL on failure; free it with `segno_grammar_free`. The first grammar of a model
+ * also brings its tokens in order, which takes about a second and 110 MB for 256,000 tokens, and stays with the model. Every text ends in a
+ * grammar or an error within about two seconds and 256 MB. A schema's properties come in its order; what it says must hold, so that one with
+ * keywords that cannot be watched while a text is written (`not`, `if`, `contains`, `uniqueItems`, `propertyNames`, `unevaluated...`,
+ * `dependent...`) is refused by name, and one that refers to other documents or by `$id` and `$anchor` is too. A regular expression has Rust's
+ * syntax, without look-around and word boundaries. Special tokens are let through only where a grammar in Lark names them: `<|name|>` or
+ * `<[number]>`. Codes: NULL_POINTER, INVALID_ARGUMENT (not UTF-8, unknown kind or flags), GRAMMAR (line or place, and cause), UNSUPPORTED (the
+ * file has no tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
+ */
+segno_status segno_grammar_create(const struct segno_model *model,
+                                  const struct segno_grammar_opts *opts,
+                                  struct segno_grammar **out,
+                                  struct segno_error **err);
+
+/** Frees a grammar; NULL is allowed. Sequences that have it keep what they need of it. Since 0.1. */
+void segno_grammar_free(struct segno_grammar *grammar);
+
+/**
+ * Lets the tokens that a sequence samples follow a grammar, or sets it free again.
+ *
+ * `grammar`: NULL for none. It begins with the next sampled token; with a `start_token` of 0 or more behind the next sampled token of that id, and
+ * until then every token may come. -1: at once. Tokens that the host appends do not move it. Where the text may end, the tokens that end
+ * generation may come too, and with one of them `SEGNO_DONE`; where nothing else may come, one of them does, and where the sampler ignores
+ * them all, the step answers `SEGNO_GRAMMAR_END`, and so does every one behind the end, until another grammar or none is set. A fork walks on
+ * from where its parent is, and `segno_seq_truncate` leads back to where the sequence was at that length. Codes: NULL_POINTER (the
+ * session), NOT_FOUND, INVALID_ARGUMENT (a grammar of another model, a token outside the vocabulary), OUT_OF_MEMORY, BUSY, POISONED; a failed call
+ * changes nothing. Since 0.1.
+ */
+segno_status segno_seq_grammar_set(struct segno_session *session,
+                                   int32_t seq,
+                                   const struct segno_grammar *grammar,
+                                   int32_t start_token,
+                                   struct segno_error **err);
 
 /* ---- Plans ---------------------------------------------------------------------------------------------------------
  *

@@ -141,6 +141,9 @@ pub enum Error {
     /// A chat template could not be compiled or rendered.
     #[error("{0}")]
     Template(String),
+    /// A grammar could not be compiled, or takes too much at some text.
+    #[error("{0}")]
+    Grammar(String),
     /// The host was compiled against another ABI.
     #[error("header has abi version {header}, library has {library}; rebuild against this library's header")]
     Abi {

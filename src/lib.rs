@@ -7,7 +7,7 @@
 //! file bytes -> format -> weights + sizes -> arch -> plan::Program -> backend -> [ batch -> run -> sample -> token ]*
 //! ```
 //!
-//! Imports point down this list only: `ffi -> engine -> {text, sample, arch, convert, plan, kv, backend} -> {quant, format} -> {error, sync,
+//! Imports point down this list only: `ffi -> engine -> {text, grammar, sample, arch, convert, plan, kv, backend} -> {quant, format} -> {error, sync,
 //! elementary} -> memory -> os`.
 
 #![deny(unsafe_code)]
@@ -27,6 +27,7 @@ mod internal {
     pub mod engine;
     pub mod error;
     pub mod format;
+    pub mod grammar;
     pub mod kv;
     #[allow(unsafe_code)]
     pub mod memory;

@@ -180,6 +180,13 @@ struct event {
     std::string_view id;    ///< Of a call.
 };
 
+/// What a grammar is compiled from.
+struct grammar_options {
+    std::int32_t kind = SEGNO_GRAMMAR_JSON_SCHEMA;
+    std::uint32_t flags = 0;  ///< SEGNO_GRAMMAR_COMPACT
+    std::string text;         ///< The grammar; empty, and of a schema, for any JSON value.
+};
+
 /// One turn of a conversation, as every chat service takes it. `render_chat_json` takes turns with parts and tool
 /// calls.
 struct message {
@@ -206,6 +213,7 @@ struct release {
     void operator()(segno_session *p) const { segno_session_free(p); }
     void operator()(segno_text *p) const { segno_text_free(p); }
     void operator()(segno_reply *p) const { segno_reply_free(p); }
+    void operator()(segno_grammar *p) const { segno_grammar_free(p); }
 };
 
 /// Makes a call that ends in `segno_error **`; a negative status is a failure, any other the value.
@@ -664,6 +672,36 @@ private:
     std::unique_ptr<segno_reply, detail::release> handle_;
 };
 
+/// Which tokens of a model may follow which. Immutable; any number of sequences share it, and may outlive it.
+class grammar {
+public:
+    static result<grammar> try_create(const model &m, const grammar_options &options = {}) {
+        segno_grammar_opts opts;
+        segno_grammar_opts_init(&opts, sizeof opts);
+        opts.kind = options.kind;
+        opts.flags = options.flags;
+        opts.text = options.text.empty() ? nullptr : options.text.data();
+        opts.text_len = options.text.size();
+        segno_grammar *handle = nullptr;
+        if (auto f =
+                detail::fails([&](segno_error **err) { return segno_grammar_create(m.get(), &opts, &handle, err); }))
+            return std::move(*f);
+        grammar made;
+        made.handle_.reset(handle);
+        return made;
+    }
+#if SEGNO_EXCEPTIONS
+    static grammar create(const model &m, const grammar_options &options = {}) {
+        return try_create(m, options).value();
+    }
+#endif
+    const segno_grammar *get() const { return handle_.get(); }
+
+private:
+    grammar() = default;
+    std::unique_ptr<segno_grammar, detail::release> handle_;
+};
+
 /// Everything that changes while a model runs. Takes one call at a time; `cancel` and `stats` may run beside another.
 class session {
 public:
@@ -763,6 +801,16 @@ public:
     result<segno_status> try_set_sampler(const sampler_options &options) {
         return detail::call([&](segno_error **err) { return segno_seq_sampler_set(get(), id_, &options, err); });
     }
+    /// Lets the tokens that are sampled follow `rules`, from the next one on, or behind the next one that is
+    /// `start_token`.
+    result<segno_status> try_set_grammar(const grammar &rules, token start_token = -1) {
+        return detail::call(
+            [&](segno_error **err) { return segno_seq_grammar_set(get(), id_, rules.get(), start_token, err); });
+    }
+    /// Sets the sequence free of its grammar.
+    result<segno_status> try_clear_grammar() {
+        return detail::call([&](segno_error **err) { return segno_seq_grammar_set(get(), id_, nullptr, -1, err); });
+    }
     /// Opens a sequence with this one's history and options, and its seed if one was given; instead of a random seed it
     /// gets another.
     result<sequence> try_fork() const { return fork_with(nullptr); }
@@ -788,6 +836,10 @@ public:
     segno_seq_stats stats() const { return try_stats().value(); }
     std::vector<float> logits() { return try_logits().value(); }
     void set_sampler(const sampler_options &options) { (void)try_set_sampler(options).value(); }
+    void set_grammar(const grammar &rules, token start_token = -1) {
+        (void)try_set_grammar(rules, start_token).value();
+    }
+    void clear_grammar() { (void)try_clear_grammar().value(); }
     sequence fork() const { return try_fork().value(); }
     sequence fork(const sampler_options &options) const { return try_fork(options).value(); }
     void truncate(std::size_t tokens) { (void)try_truncate(tokens).value(); }
@@ -862,7 +914,7 @@ public:
     }
     sentinel end() const { return {}; }
     bool ended() const { return ended_; }
-    /// How it ended: SEGNO_OK at the limit, SEGNO_DONE, SEGNO_CANCELLED, or an error.
+    /// How it ended: SEGNO_OK at the limit, SEGNO_DONE, SEGNO_GRAMMAR_END, SEGNO_CANCELLED, or an error.
     segno_status status() const { return status_; }
     const failure &error() const { return failure_; }
 
@@ -878,7 +930,7 @@ private:
         while (next && next->pending()) next = seq_->try_decode();
         if (!next) return fail(std::move(next).error());
         status_ = next->status;
-        if (status_ == SEGNO_CANCELLED) return finish();
+        if (status_ == SEGNO_CANCELLED || status_ == SEGNO_GRAMMAR_END) return finish();
         left_--;
         auto got = stream_->try_push(next->token);
         if (!got) return fail(std::move(got).error());

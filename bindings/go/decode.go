@@ -124,6 +124,9 @@ func (q *Sequence) generate(ctx context.Context, limit int, text *Text, yield fu
 		if step.Status == Pending {
 			continue
 		}
+		if step.Status == GrammarEnd {
+			break
+		}
 		count++
 		words, stopped, err := text.Push(step.Token)
 		if err != nil {

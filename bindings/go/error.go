@@ -17,6 +17,7 @@ const (
 	Done            Status = C.SEGNO_DONE      // the token ended generation, or a stop string is complete
 	Cancelled       Status = C.SEGNO_CANCELLED // nothing has changed
 	Pending         Status = C.SEGNO_PENDING   // the prompt needs another step
+	GrammarEnd      Status = C.SEGNO_GRAMMAR_END // the grammar lets no token follow
 	InvalidArgument Status = C.SEGNO_E_INVALID_ARGUMENT
 	NullPointer     Status = C.SEGNO_E_NULL_POINTER
 	BufferTooSmall  Status = C.SEGNO_E_BUFFER_TOO_SMALL
@@ -35,6 +36,7 @@ const (
 	NotFound        Status = C.SEGNO_E_NOT_FOUND
 	Template        Status = C.SEGNO_E_TEMPLATE
 	ABI             Status = C.SEGNO_E_ABI
+	BadGrammar      Status = C.SEGNO_E_GRAMMAR
 )
 
 // String returns the status as the C header spells it, for example "SEGNO_E_KV_FULL".

@@ -88,8 +88,13 @@ pub trait Runner: Send {
     /// returns `Ok`; otherwise only the pages of its rows may have changed. Never allocates. `cancel` raised ends the run early
     /// with [`crate::error::Error::Cancelled`].
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()>;
-    /// Takes over the choice of the token of output `index` of the next run, with the arguments of [`sample::sample`]; the run then gives the same
-    /// token as that would. False where the host has to choose: then [`Chooser::Host`] chooses every token of the batch. Never allocates.
+    /// The same, and calls `beside` once, while the device is at work where it is another than the caller's processor, else before.
+    fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, beside: &mut dyn FnMut()) -> Result<()> {
+        beside();
+        self.run(batch, cancel)
+    }
+    /// Takes over the choice of the token of output `index` of the next run, with the arguments of [`sample::sample_masked`]; the run then gives
+    /// the same token as that would. False where the host has to choose: then [`Chooser::Host`] chooses every token of the batch. Never allocates.
     fn draw(&mut self, _index: usize, _options: &sample::Options, _history: &[i32], _position: u64) -> bool {
         false
     }

@@ -7,6 +7,7 @@ use super::sequence::Pending;
 use super::session::{Failure, Session, Step};
 use crate::backend::{Batch, Chooser, Limits, Row};
 use crate::error::{Error, Result, filled, reserve};
+use crate::grammar::Next;
 use crate::kv::layout::pages_for;
 use crate::sample;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +20,8 @@ pub struct Pass {
     /// Who chooses the tokens.
     chooser: Chooser,
     planned: Vec<Planned>,
-    /// The token of each planned item, `None` while its prompt is not evaluated.
-    chosen: Vec<Result<Option<i32>>>,
+    /// What becomes of each planned item.
+    chosen: Vec<Result<Choice>>,
     /// Rows of prompts, and those of a single token each.
     prompt_rows: usize,
     decode_rows: usize,
@@ -45,6 +46,19 @@ struct Planned {
     ready: bool,
     /// Which output of the pass holds its logits; `None` when they are kept from before.
     output: Option<usize>,
+    /// What its grammar says of the token.
+    next: Next,
+}
+
+/// What became of an item.
+#[derive(Clone, Copy)]
+enum Choice {
+    /// Its prompt is not evaluated.
+    Pending,
+    /// This token follows.
+    Token(i32),
+    /// Its grammar lets no token follow.
+    GrammarEnd,
 }
 
 impl Pass {
@@ -214,9 +228,9 @@ impl Session {
     /// Appends the chosen tokens, and reports what became of each planned item.
     fn finish_all(&mut self, failures: &mut Failures<impl FnMut(usize, Result<Step, &Error>)>) {
         let mut chosen = std::mem::take(&mut self.pass.chosen);
-        for (index, token) in chosen.drain(..).enumerate() {
+        for (index, choice) in chosen.drain(..).enumerate() {
             let planned = self.pass.planned[index];
-            match self.finish(&planned, token) {
+            match self.finish(&planned, choice) {
                 Ok(step) => (failures.report)(planned.item, Ok(step)),
                 Err(error) => failures.add(planned.item, error),
             }
@@ -237,6 +251,10 @@ impl Session {
         if length >= limit {
             return Err(Error::ContextFull { length, more: 1, limit });
         }
+        let next = self.sequence_mut(slot).next_by_grammar()?;
+        if matches!(next, Next::Forced(_) | Next::Nothing) || (next == Next::End && !self.may_end(slot)) {
+            return self.plan_without_logits(item, slot, next);
+        }
         let Pending { start, count } = self.sequence(slot).pending();
         let is_prompt = count > 1;
         let taken = if is_prompt { count.min(*budget) } else { count };
@@ -254,15 +272,28 @@ impl Session {
         let output = self.pass.add_rows(slot, &sequence.tokens[start..start + taken], start, ready);
         if let Some(output) = output {
             let (history, position) = (&sequence.tokens, sequence.tokens.len() as u64);
-            let by_host = self.model.context().host_argmax();
+            let by_host = self.model.context().host_argmax() || next != Next::Free;
             if by_host || !self.runner.draw(output, &sequence.sampler, history, position) {
                 self.pass.chooser = Chooser::Host;
             }
         }
         let evaluated = sequence.evaluated.max(start + taken);
         let prompt_rows = if is_prompt { taken } else { 0 };
-        self.pass.planned.push(Planned { item, slot, evaluated, prompt_rows, pages, ready, output });
+        self.pass.planned.push(Planned { item, slot, evaluated, prompt_rows, pages, ready, output, next });
         Ok(())
+    }
+
+    /// Plans an item whose token, or that there is none, is known: what it lacks is evaluated by the step that needs logits.
+    fn plan_without_logits(&mut self, item: usize, slot: usize, next: Next) -> Result<()> {
+        let (evaluated, pages) = (self.sequence(slot).evaluated, self.paging.count(slot));
+        let known = Planned { item, slot, evaluated, prompt_rows: 0, pages, ready: true, output: None, next };
+        self.pass.planned.push(known);
+        Ok(())
+    }
+
+    /// Whether some token ends generation of a sequence.
+    fn may_end(&self, slot: usize) -> bool {
+        self.sequence(slot).ends(self.model.eog_tokens()).iter().any(|tokens| !tokens.is_empty())
     }
 
     /// Makes room for `tokens` positions of a slot.
@@ -274,13 +305,22 @@ impl Session {
         if cancel.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
         }
-        if self.pass.rows.is_empty() {
+        let Session { runner, paging, slots, pass, .. } = self;
+        let Pass { rows, outputs, chooser, planned, .. } = &*pass;
+        // No pass has to wait for a grammar: its masks are worked out while a device is at work.
+        let mut prepare = || {
+            for planned in planned.iter().filter(|planned| planned.ready && planned.next == Next::Choice) {
+                let constraint = slots[planned.slot].as_mut().and_then(|sequence| sequence.constraint.as_mut());
+                constraint.into_iter().for_each(|constraint| constraint.prepare());
+            }
+        };
+        if rows.is_empty() {
+            prepare();
             return Ok(());
         }
-        let Pass { rows, outputs, chooser, .. } = &self.pass;
-        let (tables, window_tables) = (self.paging.tables(), self.paging.window_tables());
+        let (tables, window_tables) = (paging.tables(), paging.window_tables());
         let batch = Batch { rows, outputs, chooser: *chooser, tables, window_tables };
-        self.runner.run(&batch, cancel)
+        runner.run_beside(&batch, cancel, &mut prepare)
     }
 
     /// Takes back the pages of a pass that did not end well, and reports what became of its items.
@@ -303,43 +343,57 @@ impl Session {
                 return Err(Error::Cancelled);
             }
             let planned = self.pass.planned[index];
-            let token = if planned.ready { self.choose(&planned).map(Some) } else { Ok(None) };
-            self.pass.chosen.push(token);
+            let choice = if planned.ready { self.choose(&planned) } else { Ok(Choice::Pending) };
+            self.pass.chosen.push(choice);
         }
         Ok(())
     }
 
     /// The token that follows an item's history.
-    fn choose(&mut self, planned: &Planned) -> Result<i32> {
-        let Planned { slot, output, .. } = *planned;
+    fn choose(&mut self, planned: &Planned) -> Result<Choice> {
+        let Planned { slot, output, next, .. } = *planned;
         let vocab = self.model.vocab();
         let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
+        let mask = match next {
+            Next::Forced(token) => return Ok(Choice::Token(token)),
+            Next::Nothing => return Ok(Choice::GrammarEnd),
+            Next::Free => sample::Mask::default(),
+            Next::Choice | Next::End => sequence.mask(next, self.model.eog_tokens())?,
+        };
+        if mask.is_empty() {
+            return Ok(Choice::GrammarEnd);
+        }
         let by_device = self.pass.chooser == Chooser::Device;
         if let Some(best) = output.filter(|_| by_device).and_then(|index| self.runner.best_token(index)) {
-            return Ok(best as i32);
+            return Ok(Choice::Token(best as i32));
         }
         let logits = match output {
             Some(index) => self.runner.logits(index),
             None => &self.logits[slot * vocab..(slot + 1) * vocab],
         };
         let position = sequence.tokens.len() as u64;
-        sample::sample(&sequence.sampler, logits, &sequence.tokens, position, &mut self.scratch)
+        let (sampler, history) = (&sequence.sampler, &sequence.tokens);
+        sample::sample_masked(sampler, logits, &mask, history, position, &mut self.scratch).map(Choice::Token)
     }
 
     /// Notes what a pass evaluated for one item, and appends its token.
-    fn finish(&mut self, planned: &Planned, token: Result<Option<i32>>) -> Result<Step> {
+    fn finish(&mut self, planned: &Planned, choice: Result<Choice>) -> Result<Step> {
         let Planned { slot, evaluated, prompt_rows, .. } = *planned;
-        let sequence = self.sequence_mut(slot);
+        let eog = self.model.eog_tokens();
+        let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         sequence.evaluated = evaluated;
         sequence.prompt_tokens += prompt_rows as u64;
-        let Some(token) = token? else { return Ok(Step::Pending) };
-        let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
+        let token = match choice? {
+            Choice::Pending => return Ok(Step::Pending),
+            Choice::GrammarEnd => return Ok(Step::GrammarEnd),
+            Choice::Token(token) => token,
+        };
+        let ends = sequence.ends(eog).iter().any(|tokens| tokens.contains(&token));
+        sequence.follow(token, ends)?;
         sequence.tokens.push(token);
         sequence.has_logits = false;
         sequence.decoded_tokens += 1;
         self.done.decoded_tokens += 1;
-        let ends =
-            sequence.sampler.stop_tokens.contains(&token) || (!sequence.sampler.ignore_eog && self.model.is_eog(token));
         Ok(if ends { Step::Done(token) } else { Step::Token(token) })
     }
 }

@@ -7,12 +7,13 @@ use crate::convert::{self, Folder, Making, TokenizerFiles, Workshop};
 use crate::error::{Count, Error, Progress, Result, backed, share};
 use crate::format::limits::VOCAB;
 use crate::format::{Data, Gguf, Metadata, TensorInfo, check_is_model};
+use crate::grammar::{self, Grammar};
 use crate::plan::{Program, build::build, validate};
 use crate::quant::DType;
 use crate::text::chat::{ChatOptions, StandIns};
 use crate::text::{self, Reply, ReplyOptions, Tokenizer};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// How a conversation is rendered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +43,8 @@ pub struct Model {
     /// How it was loaded.
     origin: Origin,
     tokenizer: Option<Arc<Tokenizer>>,
+    /// The tokens as grammars see them, from the first grammar on.
+    vocabulary: Mutex<Option<Arc<grammar::Vocabulary>>>,
     program: Arc<Program>,
     backend: Arc<dyn Backend>,
     prepared: Arc<dyn Prepared>,
@@ -203,6 +206,7 @@ impl Model {
             tensors,
             origin,
             tokenizer,
+            vocabulary: Mutex::new(None),
             program,
             backend,
             prepared,
@@ -300,6 +304,28 @@ impl Model {
         self.tokenizer.as_ref().ok_or_else(|| Error::Unsupported("the model file holds no tokenizer".into()))
     }
 
+    /// Compiles a grammar for its tokens. The first one waits until the tokens are in order for that.
+    pub fn compile(&self, form: &grammar::Form) -> Result<Grammar> {
+        let tokenizer = self.tokenizer()?;
+        let known = {
+            let mut vocabulary = self.vocabulary.lock().unwrap_or_else(PoisonError::into_inner);
+            let made = vocabulary.take().map_or_else(|| grammar::Vocabulary::of(tokenizer).map(Arc::new), Ok)?;
+            Arc::clone(vocabulary.insert(made))
+        };
+        Grammar::compile(&known, form)
+    }
+
+    /// Whether `grammar` was compiled for its tokens.
+    pub(super) fn made(&self, grammar: &Grammar) -> bool {
+        let vocabulary = self.vocabulary.lock().unwrap_or_else(PoisonError::into_inner);
+        vocabulary.as_ref().is_some_and(|vocabulary| Arc::ptr_eq(vocabulary, grammar.vocabulary()))
+    }
+
+    /// The tokens that end generation by the rules of the vocabulary.
+    pub fn eog_tokens(&self) -> &[i32] {
+        self.tokenizer.as_ref().map_or(&[], |tokenizer| tokenizer.eog_tokens())
+    }
+
     /// Renders a conversation, an array of messages as JSON, with the model's chat template or that of `chat`.
     pub fn render_chat(&self, messages_json: &[u8], chat: &Chat) -> Result<String> {
         self.render_with(messages_json, chat, None)
@@ -373,11 +399,6 @@ impl Model {
     fn token_text(&self, find: fn(&Tokenizer) -> Option<i32>) -> Result<String> {
         let token = self.tokenizer.as_ref().and_then(|tokenizer| Some((tokenizer, find(tokenizer)?)));
         token.map_or(Ok(String::new()), |(tokenizer, token)| tokenizer.name(token))
-    }
-
-    /// Whether `token` ends generation by the rules of the vocabulary.
-    pub fn is_eog(&self, token: i32) -> bool {
-        self.tokenizer.as_ref().is_some_and(|tokenizer| tokenizer.is_eog(token))
     }
 }
 

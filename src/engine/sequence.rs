@@ -1,10 +1,10 @@
 //! One sequence of a session: its history, how far it is evaluated, its sampler.
 
 use crate::error::{Error, Result, room};
+use crate::grammar::{Constraint, Next};
 use crate::sample;
 
 /// A sequence. Its pages are in the session's tables, under its slot.
-#[derive(Debug)]
 pub struct Sequence {
     /// What the host calls it.
     pub id: i32,
@@ -18,6 +18,8 @@ pub struct Sequence {
     pub sampler: sample::Options,
     /// Whether the seed was taken at random.
     random_seed: bool,
+    /// The grammar that its tokens follow, and where they stand in it.
+    pub constraint: Option<Box<Constraint>>,
     /// Tokens evaluated as parts of its prompts.
     pub prompt_tokens: u64,
     /// Tokens sampled.
@@ -43,6 +45,7 @@ impl Sequence {
             has_logits: false,
             sampler: sample::Options::defaults(),
             random_seed: false,
+            constraint: None,
             prompt_tokens: 0,
             decoded_tokens: 0,
         };
@@ -76,6 +79,31 @@ impl Sequence {
         Pending { start, count: self.tokens.len() - start }
     }
 
+    /// What its grammar says of the next token.
+    pub fn next_by_grammar(&mut self) -> Result<Next> {
+        self.constraint.as_mut().map_or(Ok(Next::Free), |constraint| constraint.peek())
+    }
+
+    /// The tokens that end its generation: its own, and `eog`, those of the vocabulary.
+    pub fn ends<'a>(&'a self, eog: &'a [i32]) -> [&'a [i32]; 2] {
+        [&self.sampler.stop_tokens, if self.sampler.ignore_eog { &[] } else { eog }]
+    }
+
+    /// The tokens that may follow where the grammar says `next`, which is [`Next::Choice`] or [`Next::End`]; the mask has been worked out.
+    pub fn mask<'a>(&'a self, next: Next, eog: &'a [i32]) -> Result<sample::Mask<'a>> {
+        let (bits, may_end) = match &self.constraint {
+            Some(constraint) if next == Next::Choice => constraint.mask()?,
+            _ => (&[][..], true),
+        };
+        Ok(sample::Mask { bits: Some(bits), named: if may_end { self.ends(eog) } else { [&[], &[]] } })
+    }
+
+    /// Moves its grammar on by `token`, which is about to be appended and `ends` generation or does not.
+    pub fn follow(&mut self, token: i32, ends: bool) -> Result<()> {
+        let position = self.tokens.len();
+        self.constraint.as_mut().map_or(Ok(()), |constraint| constraint.advance(token, position, ends))
+    }
+
     /// Queues tokens behind the history.
     pub fn append(&mut self, tokens: &[i32], context: usize) -> Result<()> {
         let length = self.tokens.len();
@@ -94,6 +122,9 @@ impl Sequence {
         self.has_logits &= length == self.tokens.len();
         self.tokens.truncate(length);
         self.evaluated = self.evaluated.min(length);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.cut(length);
+        }
     }
 }
 

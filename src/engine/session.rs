@@ -9,6 +9,7 @@ use super::sequence::Sequence;
 use super::stats::{self, Done, Shown};
 use crate::backend::{Backend, KvType, Limits, Memory, Row, Runner};
 use crate::error::{Count, Error, Result, filled, reserve, room};
+use crate::grammar::{Constraint, Grammar};
 use crate::kv::layout::{PAGE_TOKENS, WindowLimits, pages_for, pages_of_window};
 use crate::kv::paging::{Copies, Paging};
 use crate::plan::Program;
@@ -53,6 +54,8 @@ pub enum Step {
     Done(i32),
     /// The prompt is not fully evaluated yet.
     Pending,
+    /// Nothing was sampled: the text of the grammar has ended, and no token that ends generation may follow.
+    GrammarEnd,
 }
 
 /// Sequences of one model, their cache and their buffers.
@@ -162,6 +165,7 @@ impl Session {
         sampler.validate(self.model.vocab())?;
         let capacity = self.history.max(parent.tokens.len() + 1);
         let mut sequence = Sequence::new(new_id, capacity, sampler)?;
+        sequence.constraint = parent.constraint.as_deref().map(|parent| parent.fork().map(Box::new)).transpose()?;
         sequence.tokens.extend_from_slice(&parent.tokens);
         sequence.evaluated = parent.evaluated;
         let copies = self.paging.fork(source, slot).map_err(|needed| self.kv_full(needed))?;
@@ -175,6 +179,24 @@ impl Session {
         let slot = self.slot(id)?;
         sampler.validate(self.model.vocab())?;
         self.sequence_mut(slot).set_sampler(sampler);
+        Ok(())
+    }
+
+    /// Lets the tokens that a sequence samples from now on, or behind the next token `trigger`, follow `grammar`; `None` sets it free.
+    pub fn set_grammar(&mut self, id: i32, grammar: Option<&Arc<Grammar>>, trigger: Option<i32>) -> Result<()> {
+        let slot = self.slot(id)?;
+        let vocab = self.model.vocab();
+        if let Some(token) = trigger.filter(|&token| token < 0 || token as usize >= vocab) {
+            return Err(Error::InvalidArgument(format!("start_token {token} is not in the vocabulary of {vocab}")));
+        }
+        let constraint = match grammar {
+            Some(grammar) if !self.model.made(grammar) => {
+                return Err(Error::InvalidArgument("`grammar` was compiled for another model".into()));
+            }
+            Some(grammar) => Some(Box::new(Constraint::new(grammar, trigger)?)),
+            None => None,
+        };
+        self.sequence_mut(slot).constraint = constraint;
         Ok(())
     }
 

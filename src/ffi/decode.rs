@@ -3,7 +3,7 @@
 use super::argument::{Out, slice, slice_mut};
 use super::error::segno_error;
 use super::session::{segno_session, with_session};
-use super::status::{SEGNO_DONE, SEGNO_OK, SEGNO_PENDING, segno_status, status_of};
+use super::status::{SEGNO_DONE, SEGNO_GRAMMAR_END, SEGNO_OK, SEGNO_PENDING, segno_status, status_of};
 use crate::engine::Step;
 use crate::error::{Error, Result};
 
@@ -13,6 +13,7 @@ fn outcome(step: Result<Step, &Error>) -> (i32, segno_status) {
         Ok(Step::Token(token)) => (token, SEGNO_OK),
         Ok(Step::Done(token)) => (token, SEGNO_DONE),
         Ok(Step::Pending) => (-1, SEGNO_PENDING),
+        Ok(Step::GrammarEnd) => (-1, SEGNO_GRAMMAR_END),
         Err(error) => (-1, status_of(error)),
     }
 }
@@ -20,9 +21,10 @@ fn outcome(step: Result<Step, &Error>) -> (i32, segno_status) {
 /// Advances one sequence: evaluates what it lacks, at most `max_prefill` tokens, then samples a token and appends it.
 ///
 /// `token` receives the sampled token; it is written with `SEGNO_OK` and `SEGNO_DONE` (the token ended generation; it is in the history, and a
-/// further call goes on from it). Other outcomes: `SEGNO_PENDING` (the prompt is longer than one pass: call again), `SEGNO_CANCELLED`.
-/// Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (an empty sequence), CONTEXT_FULL, KV_FULL, DEVICE, BUSY, POISONED; the sequence is then as it
-/// was. Allocates nothing. Since 0.1.
+/// further call goes on from it). Other outcomes: `SEGNO_PENDING` (the prompt is longer than one pass: call again), `SEGNO_CANCELLED`,
+/// `SEGNO_GRAMMAR_END` (the sequence's grammar lets no token follow). A token that the grammar forces costs no pass: it is evaluated together with
+/// the next one that is sampled. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (an empty sequence), CONTEXT_FULL, KV_FULL, GRAMMAR, DEVICE,
+/// BUSY, POISONED; the sequence is then as it was. Allocates nothing but for sequences with a grammar. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_decode_step(
     session: *mut segno_session,
@@ -47,7 +49,7 @@ pub extern "C" fn segno_decode_step(
 /// `seqs`: `count` ids, each once. `tokens` and `statuses`: room for `count` results, all written once the call has begun; `tokens[i]` is -1
 /// unless `statuses[i]` is `SEGNO_OK` or `SEGNO_DONE`. `statuses[i]` is what `segno_decode_step` would answer for item i. Returns `SEGNO_OK`, or the
 /// code of the first failed item (`segno_error_item` is its index): its sequence is as it was, the others have advanced; or
-/// `SEGNO_CANCELLED`: no item has advanced. Also: NULL_POINTER, BUSY, POISONED. Allocates nothing. Since 0.1.
+/// `SEGNO_CANCELLED`: no item has advanced. Also: NULL_POINTER, BUSY, POISONED. Allocates nothing but for sequences with a grammar. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_decode_batch(
     session: *mut segno_session,

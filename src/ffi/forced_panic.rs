@@ -5,6 +5,7 @@
 use super::ctx::*;
 use super::decode::{segno_decode_batch, segno_decode_step};
 use super::error::*;
+use super::grammar::segno_seq_grammar_set;
 use super::model::*;
 use super::reply::*;
 use super::seq::*;
@@ -83,6 +84,7 @@ fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
         ("segno_seq_append", segno_seq_append(session, seq, [1].as_ptr(), 1, none)),
         ("segno_seq_close", segno_seq_close(session, seq, none)),
         ("segno_seq_fork", segno_seq_fork(session, seq, null(), &mut id, none)),
+        ("segno_seq_grammar_set", segno_seq_grammar_set(session, seq, null(), -1, none)),
         ("segno_seq_length", segno_seq_length(session, seq, &mut len, none)),
         ("segno_seq_logits", segno_seq_logits(session, seq, null_mut(), 0, &mut len, none)),
         ("segno_seq_open", segno_seq_open(session, null(), &mut id, none)),

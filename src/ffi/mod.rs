@@ -12,6 +12,7 @@ pub mod error;
 mod exclusive;
 #[cfg(test)]
 mod forced_panic;
+pub mod grammar;
 mod guard;
 mod handle;
 pub mod model;

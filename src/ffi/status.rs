@@ -16,6 +16,8 @@ pub const SEGNO_DONE: i32 = 1;
 pub const SEGNO_CANCELLED: i32 = 2;
 /// The sequence's prompt is not fully evaluated yet; call again.
 pub const SEGNO_PENDING: i32 = 3;
+/// The text of the sequence's grammar has ended and no token that ends generation may follow: no token was sampled, and the token is -1.
+pub const SEGNO_GRAMMAR_END: i32 = 4;
 /// A parameter has a value that the call does not accept.
 pub const SEGNO_E_INVALID_ARGUMENT: i32 = -1;
 /// A pointer that must not be NULL is NULL.
@@ -52,9 +54,11 @@ pub const SEGNO_E_NOT_FOUND: i32 = -16;
 pub const SEGNO_E_TEMPLATE: i32 = -17;
 /// The host was compiled against a header of another ABI number.
 pub const SEGNO_E_ABI: i32 = -18;
+/// A grammar could not be compiled, or takes more than its limits at some text.
+pub const SEGNO_E_GRAMMAR: i32 = -19;
 
 /// How many error codes there are: they are -1, -2 and so on.
-pub(super) const ERROR_CODES: usize = -SEGNO_E_ABI as usize;
+pub(super) const ERROR_CODES: usize = -SEGNO_E_GRAMMAR as usize;
 
 /// The code that stands for `error`.
 pub(super) fn status_of(error: &Error) -> segno_status {
@@ -78,6 +82,7 @@ pub(super) fn status_of(error: &Error) -> segno_status {
         Error::NotFound(_) => SEGNO_E_NOT_FOUND,
         Error::Template(_) => SEGNO_E_TEMPLATE,
         Error::Abi { .. } => SEGNO_E_ABI,
+        Error::Grammar(_) => SEGNO_E_GRAMMAR,
         Error::Cancelled => SEGNO_CANCELLED,
     }
 }
@@ -96,6 +101,7 @@ fn name_of(code: segno_status) -> &'static std::ffi::CStr {
         SEGNO_DONE => c"SEGNO_DONE",
         SEGNO_CANCELLED => c"SEGNO_CANCELLED",
         SEGNO_PENDING => c"SEGNO_PENDING",
+        SEGNO_GRAMMAR_END => c"SEGNO_GRAMMAR_END",
         SEGNO_E_INVALID_ARGUMENT => c"SEGNO_E_INVALID_ARGUMENT",
         SEGNO_E_NULL_POINTER => c"SEGNO_E_NULL_POINTER",
         SEGNO_E_BUFFER_TOO_SMALL => c"SEGNO_E_BUFFER_TOO_SMALL",
@@ -114,6 +120,7 @@ fn name_of(code: segno_status) -> &'static std::ffi::CStr {
         SEGNO_E_NOT_FOUND => c"SEGNO_E_NOT_FOUND",
         SEGNO_E_TEMPLATE => c"SEGNO_E_TEMPLATE",
         SEGNO_E_ABI => c"SEGNO_E_ABI",
+        SEGNO_E_GRAMMAR => c"SEGNO_E_GRAMMAR",
         _ => c"unknown status",
     }
 }

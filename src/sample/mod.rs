@@ -1,10 +1,11 @@
 //! From logits to a token: bias, penalties, filters, and a stateless draw.
 //!
-//! [`sample`] is the whole of it: logits, the sequence's [`Options`], its history and a position in, a token out. Nothing is
+//! [`sample_masked`] is the whole of it: logits, the sequence's [`Options`], its history and a position in, a token out. Nothing is
 //! kept between calls, so a token depends on these alone; [`Scratch`] is memory, not state. Whether a token ends generation is
 //! the engine's to decide: [`Options::stop_tokens`] and [`Options::ignore_eog`] are only carried here.
 //!
-//! Order and meaning are those of the C API: bias, penalties, top_k, typical_p, top_p, min_p, temperature, draw. All arithmetic
+//! A [`Mask`] takes tokens out before anything else is done. Order and meaning of the rest are those of the C API: bias, penalties, top_k,
+//! typical_p, top_p, min_p, temperature, draw. All arithmetic
 //! is defined to the bit (see [`crate::elementary`], [`filters`], [`penalties`] and [`rng`]), so that backends agree where their logits
 //! do. Logits that are not finite: NaN and minus infinity are never drawn, plus infinity wins over every finite logit.
 
@@ -13,7 +14,9 @@ pub mod filters;
 pub mod penalties;
 pub mod rng;
 
-pub use chain::{Scratch, sample};
+#[cfg(feature = "testing")]
+pub use chain::sample;
+pub use chain::{Mask, Scratch, sample_masked};
 pub use rng::{SEED_RANDOM, resolve_seed};
 
 use crate::error::{Error, Result, copied};

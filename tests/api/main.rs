@@ -4,6 +4,9 @@
 mod common;
 
 mod chats;
+mod grammar_suite;
+mod grammar_walks;
+mod grammars;
 mod sampling;
 mod sequences;
 mod sessions;

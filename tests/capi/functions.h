@@ -15,6 +15,7 @@ typedef enum {
     SESSION,
     TEXT,
     REPLY,
+    GRAMMAR,
     ERROR,
     PATH,   /* texts and lists in: NULL is refused while their length is not 0 */
     TARGET, /* the path of a file to write */
@@ -31,7 +32,8 @@ typedef enum {
     BUFFER, /* room of a stated size: NULL asks for the size */
     ROOM,   /* room without which the call makes no sense */
     LEN,    /* where the size goes */
-    NAME    /* a text for which NULL is just unknown */
+    NAME,   /* a text for which NULL is just unknown */
+    RULES   /* a grammar: NULL is none */
 } kind;
 
 /* What a parameter is that is no pointer. */
@@ -91,6 +93,10 @@ THUNK(segno_ctx_create, segno_ctx_create(N(0), P(0), P(1), a->err))
 VOID(segno_ctx_free, segno_ctx_free(P(0)))
 THUNK(segno_decode_step, segno_decode_step(P(0), N(0), P(1), a->err))
 THUNK(segno_decode_batch, segno_decode_batch(P(0), P(1), N(0), P(2), P(3), a->err))
+VOID(segno_grammar_opts_init, segno_grammar_opts_init(P(0), N(0)))
+THUNK(segno_grammar_create, segno_grammar_create(P(0), P(1), P(2), a->err))
+VOID(segno_grammar_free, segno_grammar_free(P(0)))
+THUNK(segno_seq_grammar_set, segno_seq_grammar_set(P(0), N(0), P(1), N(1), a->err))
 THUNK(segno_device_count, segno_device_count(N(0), P(0), a->err))
 THUNK(segno_device_info_get, segno_device_info_get(N(0), N(1), P(0), N(2), a->err))
 VOID(segno_error_code, (void)segno_error_code(P(0)))
@@ -144,6 +150,7 @@ THUNK(segno_has_feature, segno_has_feature(P(0)))
 
 static void init_chat(void *p, size_t size) { segno_chat_opts_init(UNTYPED(p), size); }
 static void init_ctx(void *p, size_t size) { segno_ctx_opts_init(UNTYPED(p), size); }
+static void init_grammar(void *p, size_t size) { segno_grammar_opts_init(UNTYPED(p), size); }
 static void init_model(void *p, size_t size) { segno_model_opts_init(UNTYPED(p), size); }
 static void init_session(void *p, size_t size) { segno_session_opts_init(UNTYPED(p), size); }
 static void init_save(void *p, size_t size) { segno_save_opts_init(UNTYPED(p), size); }
@@ -151,6 +158,7 @@ static void init_sampler(void *p, size_t size) { segno_sampler_opts_init(UNTYPED
 static void init_reply(void *p, size_t size) { segno_reply_opts_init(UNTYPED(p), size); }
 static void init_text(void *p, size_t size) { segno_text_opts_init(UNTYPED(p), size); }
 static void free_ctx(void *p) { segno_ctx_free(UNTYPED(p)); }
+static void free_grammar(void *p) { segno_grammar_free(UNTYPED(p)); }
 static void free_model(void *p) { segno_model_free(UNTYPED(p)); }
 static void free_reply(void *p) { segno_reply_free(UNTYPED(p)); }
 static void free_session(void *p) { segno_session_free(UNTYPED(p)); }
@@ -175,6 +183,12 @@ static const function functions[] = {
     {F(segno_decode_step), .kinds = {SESSION, VALUE}, .names = "session token", .numbers = {ID}, .has_err = 1},
     {F(segno_decode_batch), .kinds = {SESSION, SEQS, ROOM, ROOM}, .names = "session seqs tokens statuses",
         .numbers = {COUNT}, .has_err = 1},
+    {F(segno_grammar_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(grammar)},
+    {F(segno_grammar_create), .kinds = {MODEL, OPTS, VALUE}, .names = "model opts out", OPTIONS(grammar),
+        .release = free_grammar, .has_err = 1},
+    {F(segno_grammar_free), .kinds = {GRAMMAR}, .names = "grammar", .is_free = 1},
+    {F(segno_seq_grammar_set), .kinds = {SESSION, RULES}, .names = "session grammar", .numbers = {ID, TOKEN},
+        .has_err = 1},
     {F(segno_device_count), .kinds = {VALUE}, .names = "out", .numbers = {DEVICE}, .has_err = 1},
     {F(segno_device_info_get), .kinds = {INFO}, .names = "out", .numbers = {DEVICE, INDEX, SIZE},
         STRUCT(segno_device_info), .has_err = 1},

@@ -50,7 +50,8 @@ static void expect(const function *f, segno_status expected, segno_status got, c
 }
 
 static segno_status meaning_of_null(const function *f, kind k) {
-    if (f->is_free || k == OPTS || k == SECOND || k == FILL || k == NAME || k == NONE || k == ERROR) return f->good;
+    if (f->is_free || k == OPTS || k == SECOND || k == FILL || k == NAME || k == NONE || k == ERROR || k == RULES)
+        return f->good;
     return SEGNO_E_NULL_POINTER;
 }
 
@@ -91,6 +92,7 @@ static void *freed_object(kind k) {
     segno_session *dead_session;
     segno_text *dead_text;
     segno_reply *dead_reply;
+    segno_grammar *dead_grammar;
     segno_error *dead_error;
     switch (k) {
         case CTX:
@@ -113,6 +115,10 @@ static void *freed_object(kind k) {
             EXPECT(SEGNO_OK, segno_reply_create(model, NULL, &dead_reply, &err));
             segno_reply_free(dead_reply);
             return dead_reply;
+        case GRAMMAR:
+            EXPECT(SEGNO_OK, segno_grammar_create(model, NULL, &dead_grammar, &err));
+            segno_grammar_free(dead_grammar);
+            return dead_grammar;
         default:
             CHECK(segno_seq_close(session, closed, &dead_error) == SEGNO_E_NOT_FOUND);
             segno_error_free(dead_error);
@@ -124,15 +130,15 @@ static void *freed_object(kind k) {
 static void wrong_objects(const function *f) {
     static unsigned char foreign[128];
     const kind k = f->kinds[0];
-    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != REPLY && k != ERROR) return;
+    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != REPLY && k != GRAMMAR && k != ERROR) return;
     make_world();
     segno_error *live = NULL;
     CHECK(segno_seq_close(session, closed, &live) == SEGNO_E_NOT_FOUND);
-    void *of_kind[6] = {ctx, model, session, text, reply, live};
+    void *of_kind[7] = {ctx, model, session, text, reply, grammar, live};
     char *own = (char *)of_kind[k - CTX];
-    void *wrong[11] = {ctx, model, session, text, reply, live, freed_object(k), own + 1, own + 8, own + 32,
+    void *wrong[12] = {ctx, model, session, text, reply, grammar, live, freed_object(k), own + 1, own + 8, own + 32,
         foreign + (64 - (size_t)foreign % 64) % 64};
-    for (int i = 0; i < 11; i++) {
+    for (int i = 0; i < 12; i++) {
         args a = good_args(f);
         a.p[0] = wrong[i];
         if (wrong[i] == own) continue;
@@ -465,15 +471,16 @@ static void texts_of_two_threads(void) {
     end_world();
 }
 
-/* Context, model, session, text and an error, freed in every order; whatever is left works on. */
+/* Context, model, session, text and grammar, and an error, freed in every order; whatever is left works on. */
 static void free_in_order(const int *order) {
     segno_ctx_opts options;
     segno_ctx *own_ctx;
     segno_model *own_model;
     segno_session *own_session;
     segno_text *own_text;
+    segno_grammar *own_grammar;
     segno_error *own_error;
-    int32_t id;
+    int32_t id, tokens_out;
     segno_ctx_opts_init(&options, sizeof options);
     options.n_threads = 2;
     EXPECT(SEGNO_OK, segno_ctx_create(SEGNO_ABI_VERSION, &options, &own_ctx, &err));
@@ -482,10 +489,15 @@ static void free_in_order(const int *order) {
     EXPECT(SEGNO_OK, segno_text_create(own_model, NULL, &own_text, &err));
     CHECK(segno_seq_close(own_session, 77, &own_error) == SEGNO_E_NOT_FOUND);
     EXPECT(SEGNO_OK, segno_seq_open(own_session, NULL, &id, &err));
+    EXPECT(SEGNO_OK, segno_grammar_create(own_model, NULL, &own_grammar, &err));
+    EXPECT(SEGNO_OK, segno_seq_grammar_set(own_session, id, own_grammar, -1, &err));
     int freed[5] = {0};
     for (int i = 0; i < 5; i++) {
         if (!freed[1]) EXPECT(SEGNO_OK, segno_tokenize(own_model, "ab", 2, 0, NULL, 0, &len, &err));
-        if (!freed[2]) EXPECT(SEGNO_OK, segno_seq_prefill(own_session, id, tokens, 1, &err));
+        if (!freed[2]) {
+            EXPECT(SEGNO_OK, segno_seq_prefill(own_session, id, tokens, 1, &err));
+            CHECK(segno_decode_step(own_session, id, &tokens_out, NULL) >= 0);
+        }
         if (!freed[3]) CHECK(segno_text_push(own_text, 40, (char *)buffer, sizeof buffer, &len, NULL) == SEGNO_OK);
         if (!freed[4])
             CHECK(segno_error_code(own_error) == SEGNO_E_NOT_FOUND && strlen(segno_error_message(own_error)) > 5);
@@ -494,7 +506,10 @@ static void free_in_order(const int *order) {
             case 0: segno_ctx_free(own_ctx); break;
             case 1: segno_model_free(own_model); break;
             case 2: segno_session_free(own_session); break;
-            case 3: segno_text_free(own_text); break;
+            case 3:
+                segno_text_free(own_text);
+                segno_grammar_free(own_grammar);
+                break;
             default: segno_error_free(own_error);
         }
     }

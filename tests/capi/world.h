@@ -13,6 +13,7 @@ static segno_model *model;
 static segno_session *session;
 static segno_text *text;
 static segno_reply *reply;
+static segno_grammar *grammar;
 static int32_t seq, closed;
 static size_t len;
 static int32_t tokens[4] = {40, 41, 42, 43};
@@ -50,6 +51,7 @@ static void make_world(void) {
     EXPECT(SEGNO_OK, segno_session_create(model, &small, &session, &err));
     EXPECT(SEGNO_OK, segno_text_create(model, NULL, &text, &err));
     EXPECT(SEGNO_OK, segno_reply_create(model, NULL, &reply, &err));
+    EXPECT(SEGNO_OK, segno_grammar_create(model, NULL, &grammar, &err));
     EXPECT(SEGNO_OK, segno_seq_open(session, NULL, &closed, &err));
     EXPECT(SEGNO_OK, segno_seq_close(session, closed, &err));
     EXPECT(SEGNO_OK, segno_seq_open(session, &greedy, &seq, &err));
@@ -60,6 +62,7 @@ static void end_world(void) {
     segno_session_free(session);
     segno_text_free(text);
     segno_reply_free(reply);
+    segno_grammar_free(grammar);
 }
 
 static void *good(kind k, int index) {
@@ -69,6 +72,8 @@ static void *good(kind k, int index) {
         case SESSION: return session;
         case TEXT: return text;
         case REPLY: return reply;
+        case RULES:
+        case GRAMMAR: return grammar;
         case PATH: return (void *)path;
         case TARGET: return (void *)target();
         case KEY: return (void *)"general.architecture";

@@ -28,7 +28,9 @@ pub mod skip;
 pub mod tokenizers;
 pub mod walk;
 
-use segno::ffi::{ctx::*, decode::*, error::*, model::*, seq::*, session::*, status::*, text::*, version::*};
+use segno::ffi::{
+    ctx::*, decode::*, error::*, grammar::*, model::*, seq::*, session::*, status::*, text::*, version::*,
+};
 use skip::{Lack, skip};
 use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
@@ -234,6 +236,15 @@ impl Model {
         Ok(text)
     }
 
+    pub fn grammar(&self, kind: i32, flags: u32, text: &str) -> Result<Grammar> {
+        // SAFETY: as above.
+        let mut opts: segno_grammar_opts = unsafe { std::mem::zeroed() };
+        segno_grammar_opts_init(&mut opts, size_of::<segno_grammar_opts>());
+        (opts.kind, opts.flags, opts.text, opts.text_len) = (kind, flags, text.as_ptr().cast(), text.len());
+        let mut grammar = null_mut();
+        call(|err| segno_grammar_create(self.0, &opts, &mut grammar, err)).map(|_| Grammar(grammar))
+    }
+
     pub fn session(&self, change: impl FnOnce(&mut segno_session_opts)) -> Result<Session> {
         // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
         let mut opts = unsafe { std::mem::zeroed() };
@@ -270,6 +281,19 @@ impl Model {
 impl Drop for Model {
     fn drop(&mut self) {
         segno_model_free(self.0);
+    }
+}
+
+pub struct Grammar(pub *mut segno_grammar);
+
+// SAFETY: the header allows any thread.
+unsafe impl Send for Grammar {}
+// SAFETY: as above.
+unsafe impl Sync for Grammar {}
+
+impl Drop for Grammar {
+    fn drop(&mut self) {
+        segno_grammar_free(self.0);
     }
 }
 
@@ -344,6 +368,12 @@ impl Session {
 
     pub fn truncate(&self, seq: i32, tokens: usize) -> Result<segno_status> {
         call(|err| segno_seq_truncate(self.0, seq, tokens, err))
+    }
+
+    /// Gives a sequence a grammar, behind the next `start_token` unless that is -1.
+    pub fn constrain(&self, seq: i32, grammar: Option<&Grammar>, start_token: i32) -> Result<segno_status> {
+        let grammar = grammar.map_or(null_mut(), |grammar| grammar.0);
+        call(|err| segno_seq_grammar_set(self.0, seq, grammar, start_token, err))
     }
 
     pub fn close(&self, seq: i32) -> Result<segno_status> {

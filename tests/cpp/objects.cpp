@@ -301,6 +301,31 @@ static void replies_are_told(const segno::model &model) {
     CHECK(thrown_by([&] { segno::reply::create(model, options); }) == SEGNO_E_NOT_FOUND);
 }
 
+static void grammars_are_followed(const segno::model &model) {
+    auto session = segno::session::create(model);
+    auto text = segno::text::create(model);
+    auto seq = session.open(seeded(5));
+    seq.append(model.tokenize("ROMEO:"));
+    segno::grammar_options options;
+    options.kind = SEGNO_GRAMMAR_REGEX;
+    options.text = "(yes|no), my lord [A-Z]{3}";
+    {
+        const auto grammar = segno::grammar::create(model, options);
+        seq.set_grammar(grammar);
+    }
+    auto fork = seq.fork();
+    std::string words;
+    for (const auto &piece : seq.generate(text)) words += piece.text;
+    CHECK(words.find(", my lord ") != std::string::npos && words.size() <= 16);
+    std::string others;
+    for (const auto &piece : fork.generate(text)) others += piece.text;
+    CHECK(others == words);
+    seq.clear_grammar();
+    CHECK(seq.decode().status == SEGNO_OK);
+    options.text = "a(";
+    CHECK(thrown_by([&] { segno::grammar::create(model, options); }) == SEGNO_E_GRAMMAR);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     const auto context = segno::context::create();
@@ -317,6 +342,7 @@ int main(int argc, char **argv) {
     models_are_saved(context, model, expected);
     streams_end_for_a_reason(model);
     replies_are_told(model);
+    grammars_are_followed(model);
     std::puts("objects: passed");
     return 0;
 }

@@ -55,6 +55,9 @@ int main(int argc, char **argv) {
     auto whole = model->try_detokenize(tokens);
     CHECK(whole && *whole == words);
 
+    auto grammar = segno::grammar::try_create(*model);
+    CHECK(grammar && seq->try_set_grammar(*grammar, 7) && seq->try_clear_grammar());
+
     auto fork = seq->try_fork();
     CHECK(fork && fork->try_truncate(prompt->size()) && fork->try_set_sampler(sampler));
     segno::batch batch(*session);

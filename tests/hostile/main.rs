@@ -8,6 +8,7 @@ mod dice;
 mod files;
 mod folders;
 mod gguf;
+mod grammars;
 mod host;
 mod memory;
 mod models;

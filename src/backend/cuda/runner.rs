@@ -351,7 +351,7 @@ impl CudaRunner {
         Ok(())
     }
 
-    fn step(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+    fn step(&mut self, batch: &Batch, cancel: &AtomicBool, beside: &mut dyn FnMut()) -> Result<()> {
         let updates = self.write_batch(batch);
         let (shape, graph) = self.choose(batch);
         if graph.is_some() {
@@ -368,6 +368,7 @@ impl CudaRunner {
             self.tables.chunks_mut(slots + self.table_stride).for_each(|tables| tables[..slots].fill(u32::MAX));
         }
         started?;
+        beside();
         self.outputs = batch.outputs.len();
         if batch.chooser == Chooser::Host || self.outputs == 0 {
             return self.fetch_logits(batch.rows.len(), cancel);
@@ -424,12 +425,16 @@ impl Shared {
 
 impl Runner for CudaRunner {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        self.run_beside(batch, cancel, &mut || ())
+    }
+
+    fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, beside: &mut dyn FnMut()) -> Result<()> {
         if let Some(reason) = &self.failed {
             return Err(Error::Device(reason.clone()));
         }
         let primary = Arc::clone(&self.primary);
         let _current = primary.enter()?;
-        let result = self.settle(cancel).and_then(|()| self.step(batch, cancel));
+        let result = self.settle(cancel).and_then(|()| self.step(batch, cancel, beside));
         match &result {
             Err(Error::Device(reason)) => self.failed = Some(reason.clone()),
             Err(Error::Cancelled) => self.at_work = true,

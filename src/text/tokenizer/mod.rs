@@ -197,7 +197,6 @@ impl Tokenizer {
     }
 
     /// The tokens that end generation, in ascending order.
-    #[cfg(feature = "testing")]
     pub fn eog_tokens(&self) -> &[i32] {
         &self.generation_ends
     }
@@ -220,6 +219,18 @@ impl Tokenizer {
         self.specials.split(&self.vocabulary, text, true, |fragment| match fragment {
             Fragment::Token(token) => visit(Stretch::Special(token as i32)),
             Fragment::Text(text) => visit(Stretch::Text(text)),
+        })
+    }
+
+    /// What `token` is to a text.
+    pub fn role(&self, token: i32) -> Result<Role<'_>> {
+        let token = checked(token, self.vocabulary.len())?;
+        let bytes = self.vocabulary.bytes(token);
+        Ok(match self.vocabulary.kind(token) {
+            Kind::Normal | Kind::Byte => Role::Text(bytes),
+            Kind::UserDefined if !is_markup(bytes) => Role::Text(bytes),
+            Kind::UserDefined | Kind::Control | Kind::Unknown => Role::Special(bytes),
+            Kind::Unused => Role::Unused,
         })
     }
 
@@ -329,6 +340,22 @@ pub enum Stretch<'a> {
     Special(i32),
     /// What stands between such names.
     Text(&'a str),
+}
+
+/// What a token is to a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role<'a> {
+    /// It adds these bytes, perhaps a part of a character.
+    Text(&'a [u8]),
+    /// It is apart from the text, and has this name. Tokens that files call user-defined are too, where the name is in brackets.
+    Special(&'a [u8]),
+    /// It stands for nothing.
+    Unused,
+}
+
+/// Whether a user-defined token is named as special ones are: `<think>`, `[TOOL_CALLS]`.
+fn is_markup(name: &[u8]) -> bool {
+    matches!(name, [b'<', _, .., b'>'] | [b'[', _, .., b']'])
 }
 
 /// What stands before a stretch of text.

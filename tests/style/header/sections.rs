@@ -9,7 +9,7 @@ pub struct Section {
     pub files: &'static [&'static str],
 }
 
-pub const SECTIONS: [Section; 12] = [
+pub const SECTIONS: [Section; 13] = [
     Section {
         title: "Library",
         text: "Every call answers a segno_status. The numbers of the library and of its ABI tell a host what it runs with:\nsegno_ctx_create compares the ABI.",
@@ -64,6 +64,11 @@ pub const SECTIONS: [Section; 12] = [
         title: "Decoding",
         text: "One token a call for one sequence, or for many in one pass. Queued prompts are evaluated on the way.",
         files: &["decode"],
+    },
+    Section {
+        title: "Grammars",
+        text: "A segno_grammar says which tokens may follow, so that a text is JSON of a schema, or what an expression or rules describe. It is\ncompiled once for a model, and given to any number of sequences.",
+        files: &["grammar"],
     },
     Section {
         title: "Plans",

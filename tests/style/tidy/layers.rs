@@ -12,7 +12,7 @@ use super::source::{Block, Kind, Source, Token, blocks, is_name};
 const LAYERS: [&[&str]; 7] = [
     &["ffi"],
     &["engine"],
-    &["text", "sample", "arch", "convert", "plan", "kv", "backend"],
+    &["text", "grammar", "sample", "arch", "convert", "plan", "kv", "backend"],
     &["quant", "format"],
     &["error", "sync", "elementary"],
     &["memory"],
@@ -20,7 +20,8 @@ const LAYERS: [&[&str]; 7] = [
 ];
 
 /// What may be named beside that: the module that names, and the path below which it may.
-const EXCEPTIONS: [(&str, &[&str]); 9] = [
+const EXCEPTIONS: [(&str, &[&str]); 10] = [
+    ("grammar", &["text"]),
     ("convert", &["arch"]),
     ("backend", &["plan", "op"]),
     ("backend", &["plan", "memory"]),

@@ -23,7 +23,7 @@ pub struct Drawing {
     vocab: usize,
 }
 
-/// One token to draw, as [`crate::sample::sample`] takes it.
+/// One token to draw, as [`crate::sample::sample_masked`] takes it.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// How.

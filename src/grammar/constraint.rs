@@ -1,0 +1,227 @@
+//! A sequence's walk through a grammar: which tokens may come next, and what the tokens that came have left to be said.
+//!
+//! Only sampled tokens move it. Where it stands follows from the tokens that moved it, so that a sequence that was forked or cut has the masks
+//! of one that was there from the beginning. Tokens that end generation are not the grammar's: the caller lets them through where
+//! [`Next::Choice`] or [`Next::End`] says that the text may end.
+
+use super::{Grammar, WHAT};
+use crate::error::{Error, Result, backed, checked, push};
+use llguidance::TokenParser;
+use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
+use std::cmp::Reverse;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Most tokens that are looked at for whether they are beginnings of one.
+const MOST_BEGINNINGS: usize = 64;
+
+/// Memory that is set aside for what a step of the engine takes.
+const STEP_BYTES: usize = 4 << 20;
+
+/// Where a sequence stands in its grammar.
+pub struct Constraint {
+    grammar: Arc<Grammar>,
+    parser: TokenParser,
+    /// The token behind which the grammar begins; none where it began at once.
+    trigger: Option<i32>,
+    /// Where in the sequence the trigger was.
+    begun: Option<usize>,
+    /// Where in the sequence a token ended the text.
+    ended: Option<usize>,
+    /// Where in the sequence the tokens are that moved the parser.
+    moves: Vec<usize>,
+    /// The tokens that may come next, once worked out.
+    mask: Option<Mask>,
+    /// Why it cannot go on.
+    broken: Option<String>,
+}
+
+/// The tokens that a grammar lets through.
+struct Mask {
+    tokens: SimpleVob,
+    /// Whether the text may end here.
+    may_end: bool,
+    /// The only one, but for tokens that are beginnings of it.
+    forced: Option<i32>,
+}
+
+/// What a grammar says of the next token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Any token: the grammar has not begun.
+    Free,
+    /// This one.
+    Forced(i32),
+    /// One of the mask's.
+    Choice,
+    /// None but one that ends generation.
+    End,
+    /// None: the text has ended.
+    Nothing,
+}
+
+impl Constraint {
+    /// At the beginning of `grammar`, behind the next token `trigger` if there is one.
+    pub fn new(grammar: &Arc<Grammar>, trigger: Option<i32>) -> Result<Constraint> {
+        Ok(Constraint {
+            grammar: Arc::clone(grammar),
+            parser: copied(&grammar.start)?,
+            trigger,
+            begun: None,
+            ended: None,
+            moves: Vec::new(),
+            mask: None,
+            broken: None,
+        })
+    }
+
+    /// Another walk from the same place.
+    pub fn fork(&self) -> Result<Constraint> {
+        let copy = Constraint {
+            grammar: Arc::clone(&self.grammar),
+            parser: copied(&self.parser)?,
+            trigger: self.trigger,
+            begun: self.begun,
+            ended: self.ended,
+            moves: crate::error::copied(&self.moves, WHAT)?,
+            mask: None,
+            broken: self.broken.clone(),
+        };
+        checked(WHAT)?;
+        Ok(copy)
+    }
+
+    /// What may come next; for most places without the work of a mask.
+    pub fn peek(&mut self) -> Result<Next> {
+        if self.ended.is_some() {
+            return Ok(Next::Nothing);
+        }
+        if self.trigger.is_some() && self.begun.is_none() {
+            return Ok(Next::Free);
+        }
+        if let Some(cause) = &self.broken {
+            return Err(Error::Grammar(cause.clone()));
+        }
+        if self.parser.stopped() {
+            return Ok(Next::End);
+        }
+        // Most masks can wait until the pass runs: those of places where more than one byte may follow.
+        if self.mask.is_none() && self.work(|parser| Ok(has_one_byte(parser)))? {
+            self.prepare();
+        }
+        let forced = self.mask.as_ref().and_then(|mask| mask.forced);
+        Ok(forced.map_or(Next::Choice, Next::Forced))
+    }
+
+    /// Works out the mask of the next token; for [`Next::Choice`] alone. What goes wrong is told by [`Constraint::mask`].
+    pub fn prepare(&mut self) {
+        if self.mask.is_some() || self.broken.is_some() {
+            return;
+        }
+        let may_end = self.work(|parser| Ok(parser.is_accepting())).unwrap_or(false);
+        // No token at all is an error to the engine, and an answer here.
+        let tokens = self.work(|parser| match parser.compute_mask() {
+            Err(_) if parser.stop_reason().is_ok() => Ok(None),
+            mask => mask.map(Some),
+        });
+        let Ok(tokens) = tokens else { return };
+        let tokens = tokens.unwrap_or_else(|| SimpleVob::alloc(self.grammar.vocabulary.len()));
+        let forced = if may_end { None } else { only_one(&tokens, self.grammar.vocabulary.trie()) };
+        self.mask = Some(Mask { tokens, may_end, forced });
+    }
+
+    /// The tokens that may come next, a bit each, the lowest first, and whether the text may end here; once [`Constraint::prepare`] has run.
+    pub fn mask(&self) -> Result<(&[u32], bool)> {
+        let mask = self.mask.as_ref().map(|mask| (mask.tokens.as_slice(), mask.may_end));
+        mask.ok_or_else(|| Error::Grammar(self.broken.clone().unwrap_or_default()))
+    }
+
+    /// Moves on by `token`, which will have the index `position` in its sequence. `ends` says whether it ends generation.
+    pub fn advance(&mut self, token: i32, position: usize, ends: bool) -> Result<()> {
+        if let Some(trigger) = self.trigger.filter(|_| self.begun.is_none()) {
+            if token == trigger {
+                self.begun = Some(position);
+            }
+            return Ok(());
+        }
+        let is_text = self.mask.as_ref().is_some_and(|mask| mask.tokens.is_allowed(token as u32));
+        if !is_text && ends {
+            self.ended = Some(position);
+            return Ok(());
+        }
+        push(&mut self.moves, position, WHAT)?;
+        self.mask = None;
+        self.work(|parser| {
+            parser.consume_token(token as u32)?;
+            parser.check_stop()
+        })?;
+        Ok(())
+    }
+
+    /// Goes back to where the first `length` tokens of the sequence have led.
+    pub fn cut(&mut self, length: usize) {
+        self.begun = self.begun.filter(|&position| position < length);
+        self.ended = self.ended.filter(|&position| position < length);
+        let kept = self.moves.partition_point(|&position| position < length);
+        let undone = self.moves.len() - kept;
+        if undone == 0 {
+            return;
+        }
+        self.moves.truncate(kept);
+        self.mask = None;
+        // What fails here has broken the walk, and the next step tells.
+        let _ = self.work(|parser| parser.rollback(undone));
+    }
+
+    /// Runs a piece of the engine's work. Whatever it fails from, this walk alone is broken.
+    fn work<T>(&mut self, body: impl FnOnce(&mut TokenParser) -> anyhow::Result<T>) -> Result<T> {
+        let backing = backed(STEP_BYTES, WHAT)?;
+        let result = catch_unwind(AssertUnwindSafe(|| body(&mut self.parser)));
+        drop(backing);
+        let cause = match result {
+            _ if let Err(refused) = checked(WHAT) => {
+                self.broken = Some("an earlier step of this grammar was refused memory".into());
+                return Err(refused);
+            }
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => format!("the grammar takes too much at this text: {error}"),
+            Err(_) => "the grammar breaks the engine at this text".into(),
+        };
+        self.broken = Some(cause.clone());
+        Err(Error::Grammar(cause))
+    }
+}
+
+/// Whether a single byte may follow.
+fn has_one_byte(parser: &mut TokenParser) -> bool {
+    parser.parser.with_recognizer(|recognizer| {
+        recognizer.trie_started("one byte");
+        let count = (0..=u8::MAX).filter(|&byte| recognizer.byte_allowed(byte)).take(2).count();
+        recognizer.trie_finished();
+        count == 1
+    })
+}
+
+/// The longest of `tokens`, if all others are beginnings of it: what they lead to is the same text, which the longest says in the fewest passes.
+fn only_one(tokens: &SimpleVob, trie: &TokTrie) -> Option<i32> {
+    if tokens.num_set() > MOST_BEGINNINGS {
+        return None;
+    }
+    let all = || {
+        let words = tokens.as_slice().iter().enumerate();
+        words.flat_map(|(index, &word)| {
+            (0..32).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index as u32 * 32 + bit)
+        })
+    };
+    // Of tokens with the same bytes the first, as `max_by_key` takes the last.
+    let longest = all().max_by_key(|&token| (trie.token(token).len(), Reverse(token)))?;
+    all().all(|token| trie.token(longest).starts_with(trie.token(token))).then_some(longest as i32)
+}
+
+/// A copy with tables of its own, so that what another walk has worked out changes nothing here.
+fn copied(parser: &TokenParser) -> Result<TokenParser> {
+    let _backing = backed(2 * parser.parser.lexer_stats().num_bytes + STEP_BYTES, WHAT)?;
+    let copy = parser.deep_clone();
+    checked(WHAT)?;
+    Ok(copy)
+}

@@ -1,0 +1,184 @@
+//! Grammars: which tokens may follow, so that the text of a sequence is a JSON value of a schema, or what an expression or rules describe.
+//!
+//! A [`Grammar`] is compiled once for a model's [`Vocabulary`] and never changes; a sequence has a [`Constraint`] that walks through it. The
+//! engine is llguidance: derivatives of regular expressions below, an Earley parser above. Texts are strangers': they are compiled on a
+//! thread with a large stack, within [`limits`]. What is drawn from the tokens that are left is the sampler's business.
+
+mod constraint;
+mod gbnf;
+mod measure;
+mod regex;
+mod schema;
+mod vocabulary;
+
+pub use constraint::{Constraint, Next};
+pub use vocabulary::Vocabulary;
+
+use crate::error::{Error, Result, backed, checked};
+use crate::sync::threads;
+use crate::text::Tokenizer;
+use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
+use llguidance::{ParserFactory, TokenParser, panic_utils};
+use std::panic;
+use std::sync::{Arc, Once};
+
+/// The languages in which a grammar may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// JSON Schema, drafts 4 to 2020-12.
+    JsonSchema,
+    /// A regular expression, which the whole text matches.
+    Regex,
+    /// Lark, as llguidance has it.
+    Lark,
+    /// GBNF, the notation of llama.cpp.
+    Gbnf,
+}
+
+/// A grammar as it is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Form<'a> {
+    /// Its language.
+    pub kind: Kind,
+    /// UTF-8.
+    pub text: &'a [u8],
+    /// JSON of a schema has no white space outside of strings.
+    pub compact: bool,
+}
+
+/// A compiled grammar. Shared by sequences, sessions and threads.
+pub struct Grammar {
+    vocabulary: Arc<Vocabulary>,
+    /// At the beginning of a text, its first mask known. What walks starts as a copy of it, so that nobody notices who else walks.
+    start: TokenParser,
+}
+
+/// Longest text of a grammar.
+pub const TEXT_BYTES: usize = 256 << 10;
+/// Stack of the thread that a grammar is compiled on: nested expressions recurse.
+const STACK_BYTES: usize = 256 << 20;
+/// Memory that is set aside for a compilation, which has no way to fail.
+const COMPILING_BYTES: usize = 64 << 20;
+/// What the memory is for, in messages.
+const WHAT: &str = "a grammar";
+
+/// What a grammar may take, so that compiling one and working out a mask end in time and within 256 MB, whatever they are made of.
+fn limits() -> ParserLimits {
+    ParserLimits {
+        max_items_in_row: 2_000,
+        initial_lexer_fuel: 300_000,
+        step_lexer_fuel: 200_000,
+        step_max_items: 50_000,
+        max_lexer_states: 50_000,
+        max_grammar_size: 100_000,
+        precompute_large_lexemes: false,
+        verbose_errors: false,
+    }
+}
+
+impl Vocabulary {
+    /// Reads the tokens of `tokenizer`.
+    pub fn of(tokenizer: &Arc<Tokenizer>) -> Result<Vocabulary> {
+        apart(|| Vocabulary::new(tokenizer))
+    }
+}
+
+impl Grammar {
+    /// Compiles what is written. [`Error::Grammar`] tells what is wrong with it, and where.
+    pub fn compile(vocabulary: &Arc<Vocabulary>, form: &Form) -> Result<Grammar> {
+        if form.text.len() > TEXT_BYTES {
+            let length = form.text.len();
+            return Err(Error::Grammar(format!("the grammar has {length} bytes, at most {TEXT_BYTES} are possible")));
+        }
+        let text = std::str::from_utf8(form.text).map_err(|error| {
+            Error::InvalidArgument(format!("the grammar is not valid utf-8 at byte {}", error.valid_up_to()))
+        })?;
+        if text.trim_ascii().is_empty() {
+            return Err(Error::Grammar("the grammar is empty".into()));
+        }
+        apart(|| {
+            let _backing = backed(COMPILING_BYTES, WHAT)?;
+            match form.kind {
+                Kind::JsonSchema => schema::compile(vocabulary, text, form.compact),
+                Kind::Regex => Grammar::of(vocabulary, TopLevelGrammar::from_regex(regex::whole(text)?), refused),
+                Kind::Lark => {
+                    measure::lark(text)?;
+                    Grammar::of(vocabulary, TopLevelGrammar::from_lark(text.into()), refused)
+                }
+                Kind::Gbnf => Grammar::of(vocabulary, TopLevelGrammar::from_lark(gbnf::to_lark(text)?), refused),
+            }
+        })
+    }
+
+    /// Compiles what has been read, and works out the first mask, so that a grammar that is too large is refused here.
+    fn of(
+        vocabulary: &Arc<Vocabulary>,
+        source: TopLevelGrammar,
+        refused: impl FnOnce(&anyhow::Error) -> Error,
+    ) -> Result<Grammar> {
+        let start = begun(&vocabulary.factory, source);
+        checked(WHAT)?;
+        let start = start.map_err(|error| refused(&error))?;
+        Ok(Grammar { vocabulary: Arc::clone(vocabulary), start })
+    }
+
+    /// The vocabulary that it was compiled for.
+    pub fn vocabulary(&self) -> &Arc<Vocabulary> {
+        &self.vocabulary
+    }
+}
+
+/// A parser at the beginning of a text, whose first mask is known.
+fn begun(factory: &ParserFactory, source: TopLevelGrammar) -> anyhow::Result<TokenParser> {
+    let mut start = factory.create_parser(source)?;
+    start.parser.grammar().lexer_spec().check_rollback()?;
+    start.start_without_prompt();
+    if !start.check_stop()? {
+        start.compute_mask()?;
+    }
+    Ok(start)
+}
+
+/// Whether the engine says that no token may be the first.
+fn is_empty(cause: &str) -> bool {
+    cause == StopReason::NoExtensionBias.to_string()
+}
+
+/// Runs `body`, which recurses and may panic in code of others, on a thread with a large stack.
+fn apart<T: Send>(body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    leave_no_hook();
+    let result = threads::run("segno-grammar", STACK_BYTES, body);
+    let result = result.map_err(|_| Error::out_of_memory("the stack of a grammar's thread", STACK_BYTES))?;
+    result.unwrap_or_else(|_| Err(Error::Grammar("the grammar cannot be compiled: it breaks the engine".into())))
+}
+
+/// llguidance puts a hook for panics in place of the process's, once and on first use: have it done, and put back what was there.
+fn leave_no_hook() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let previous = panic::take_hook();
+        let _ = panic_utils::catch_unwind(|| Ok(()));
+        panic::set_hook(previous);
+    });
+}
+
+/// What the engine says of a grammar, in one line. It begins with line and column in the form `3(14): `, where it knows them.
+fn refused(error: &anyhow::Error) -> Error {
+    let text = error.to_string();
+    if text.starts_with("panic: ") {
+        return Error::Grammar("the grammar is too large for the engine".into());
+    }
+    if is_empty(&text) {
+        return Error::Grammar("the grammar lets no text through".into());
+    }
+    let line = text.lines().next().unwrap_or_default().trim_end();
+    let line = line.strip_prefix("at ").unwrap_or(line);
+    let place = line.split_once("): ").and_then(|(place, cause)| {
+        let (line, column) = place.split_once('(')?;
+        Some((line.parse::<usize>().ok()?, column.parse::<usize>().ok()?, cause))
+    });
+    Error::Grammar(match place {
+        Some((line, column, cause)) => format!("the grammar, line {line}, column {column}: {cause}"),
+        None => format!("the grammar cannot be compiled: {line}"),
+    })
+}

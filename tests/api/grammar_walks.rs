@@ -1,0 +1,118 @@
+//! Walks through grammars, mask by mask: after any forks and cuts the masks are those of a walk that was there from the beginning.
+
+use crate::common::bundled_model;
+use crate::common::metadata::{MetadataWriter, tokenizer};
+use segno::grammar::{Constraint, Form, Grammar, Kind, Next, Vocabulary};
+use segno::text::Tokenizer;
+use std::sync::Arc;
+
+const GRAMMARS: [(Kind, &str); 4] = [
+    (
+        Kind::JsonSchema,
+        r#"{"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-f]+$"}, "b": {"type": "array", "items":
+            {"anyOf": [{"type": "number"}, {"const": "a long and forced text"}]}}}, "required": ["a", "b"]}"#,
+    ),
+    (Kind::Regex, r"(ab|a[bc]*d|[^x]{2,9}){3,}"),
+    (Kind::Lark, "start: item+\nitem: \"<\" NAME \">\" item* \"</>\" | TEXT\nNAME: /[a-z]+/\nTEXT: /[A-Z ]+/\n"),
+    (Kind::Gbnf, "root ::= \"[\" (root (\",\" root)*)? \"]\" | [0-9]+ (\".\" [0-9]+)?"),
+];
+
+fn vocabulary() -> Arc<Vocabulary> {
+    Arc::new(Vocabulary::of(&Arc::new(tokenizer(&bundled_model()))).unwrap())
+}
+
+/// What a walk says of the next token: the forced one, or the mask and whether the text may end.
+fn view(walk: &mut Constraint) -> (Next, Vec<u32>, bool) {
+    let next = walk.peek().unwrap();
+    if next != Next::Choice {
+        return (next, Vec::new(), false);
+    }
+    walk.prepare();
+    let (mask, may_end) = walk.mask().unwrap();
+    (next, mask.to_vec(), may_end)
+}
+
+/// Some token that the view lets through.
+fn pick(view: &(Next, Vec<u32>, bool), state: &mut u64) -> Option<i32> {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    match view.0 {
+        Next::Forced(token) => Some(token),
+        Next::Choice => {
+            let bits = (0..view.1.len() * 32).filter(|bit| view.1[bit / 32] >> (bit % 32) & 1 == 1);
+            let bits: Vec<usize> = bits.collect();
+            Some(bits[(*state >> 33) as usize % bits.len()] as i32).filter(|_| !bits.is_empty())
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn a_walk_with_forks_and_cuts_has_the_masks_of_a_fresh_one() {
+    let vocabulary = vocabulary();
+    for (kind, text) in GRAMMARS {
+        let form = Form { kind, text: text.as_bytes(), compact: false };
+        let grammar = Arc::new(Grammar::compile(&vocabulary, &form).unwrap());
+        let (mut state, mut seen) = (1, 0);
+        for _ in 0..12 {
+            let mut walk = Constraint::new(&grammar, None).unwrap();
+            let mut tokens = Vec::new();
+            for turn in 0..60 {
+                let current = view(&mut walk);
+                if turn % 4 == 3 {
+                    let mut fresh = Constraint::new(&grammar, None).unwrap();
+                    for (position, &token) in tokens.iter().enumerate() {
+                        view(&mut fresh);
+                        fresh.advance(token, position, false).unwrap();
+                    }
+                    assert_eq!(view(&mut fresh), current, "{text}: after {tokens:?}");
+                    seen += 1;
+                }
+                let Some(token) = pick(&current, &mut state) else { break };
+                walk.advance(token, tokens.len(), false).unwrap();
+                tokens.push(token);
+                if state >> 62 == 0 {
+                    let fork = walk.fork().unwrap();
+                    let kept = (state >> 40) as usize % (tokens.len() + 1);
+                    walk.cut(kept);
+                    tokens.truncate(kept);
+                    if state >> 61 & 1 == 1 {
+                        walk = fork;
+                        walk.cut(kept);
+                    }
+                }
+            }
+        }
+        assert!(seen > 20, "{text}: {seen} comparisons");
+    }
+}
+
+#[test]
+fn special_tokens_are_let_through_by_name_alone() {
+    let mut tokens: Vec<Vec<u8>> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>").into_bytes()).collect();
+    let mut kinds = vec![6; 256];
+    for (name, kind) in [("<unk>", 2), ("<s>", 3), ("</s>", 3), ("<tool>", 4), ("plain", 4), ("yes", 1), ("<tool>x", 1)]
+    {
+        tokens.push(name.into());
+        kinds.push(kind);
+    }
+    let find = |name: &str| tokens.iter().position(|token| token == name.as_bytes()).unwrap();
+    let metadata = MetadataWriter::default().text("tokenizer.ggml.model", "llama");
+    let metadata = metadata.strings("tokenizer.ggml.tokens", &tokens).integers("tokenizer.ggml.token_type", &kinds);
+    let metadata = metadata.floats("tokenizer.ggml.scores", &vec![0.0; tokens.len()]).finish();
+    let tokenizer = Arc::new(Tokenizer::from_metadata(&metadata).unwrap().unwrap());
+    let vocabulary = Arc::new(Vocabulary::of(&tokenizer).unwrap());
+    let allowed = |kind, text: &str| {
+        let form = Form { kind, text: text.as_bytes(), compact: false };
+        let mut walk = Constraint::new(&Arc::new(Grammar::compile(&vocabulary, &form).unwrap()), None).unwrap();
+        match view(&mut walk) {
+            (Next::Forced(token), ..) => vec![token as usize],
+            (_, mask, _) => (0..tokens.len()).filter(|token| mask[token / 32] >> (token % 32) & 1 == 1).collect(),
+        }
+    };
+    let any = allowed(Kind::Regex, r"(?s:.)+");
+    assert!(["plain", "yes", "<tool>x"].iter().all(|name| any.contains(&find(name))), "{any:?}");
+    assert!(["<unk>", "<s>", "</s>", "<tool>"].iter().all(|name| !any.contains(&find(name))), "{any:?}");
+    assert_eq!(allowed(Kind::Lark, "start: <tool> /x/\n"), [find("<tool>")]);
+    let number = format!("start: <[{}]> \"x\"\n", find("</s>"));
+    assert_eq!(allowed(Kind::Lark, &number), [find("</s>")]);
+}
