@@ -161,10 +161,20 @@ fn compile_all(nvcc: &Path, kept: &Path) -> Vec<Compiled> {
 
 /// Compiles one file, unless that was done before.
 fn compile(nvcc: &Path, source: &Path, kept: &Path) -> Compiled {
-    let mut arguments: Vec<String> =
-        ["-fatbin", "-O3", "-std=c++17", "-Xptxas", "-v", "-Xfatbin", "-compress-all", "-I", KERNELS]
-            .map(String::from)
-            .into();
+    let mut arguments: Vec<String> = [
+        "-fatbin",
+        "-O3",
+        "-std=c++17",
+        "-Xptxas",
+        "-v",
+        "-Xfatbin",
+        "-compress-all",
+        "-compress-mode=size",
+        "-I",
+        KERNELS,
+    ]
+    .map(String::from)
+    .into();
     let targets = env::var("SEGNO_CUDA_ARCH").unwrap_or_else(|_| DEFAULT_ARCH.into());
     for target in targets.split(',') {
         let number = target.trim_start_matches("sm_").trim_start_matches("compute_");
