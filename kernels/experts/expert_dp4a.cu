@@ -55,9 +55,17 @@ __device__ __forceinline__ void multiply(const ExpertArgs &args, const Shape &sh
     }
 }
 
-#define EXPERT_DP4A(family, file, name, BATCH)                                   \
-    extern "C" __global__ void __launch_bounds__(WARPS *WARP, BATCH > 4 ? 1 : 2) \
-        name(const __grid_constant__ ExpertArgs args, Shape shape) {             \
-        multiply<BATCH>(args, shape);                                            \
+// Blocks of an SM that registers leave room for: one where rows of several pairs wait, and on chips of compute
+// capability 8.0, for which the unpacking of all types takes a few registers more.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
+constexpr int MOST_BLOCKS = 1;
+#else
+constexpr int MOST_BLOCKS = 2;
+#endif
+
+#define EXPERT_DP4A(family, file, name, BATCH)                                             \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP, BATCH > 4 ? 1 : MOST_BLOCKS) \
+        name(const __grid_constant__ ExpertArgs args, Shape shape) {                       \
+        multiply<BATCH>(args, shape);                                                      \
     }
 #include "kernels.def"
