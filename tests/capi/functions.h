@@ -45,7 +45,8 @@ typedef enum {
     COUNT, /* elements of the list in */
     ID,    /* of a sequence */
     TOKEN,
-    KEPT, /* tokens to keep */
+    START, /* a token behind which something begins; -1 is none */
+    KEPT,  /* tokens to keep */
     FLAGS,
     DEVICE, /* kind of device */
     INDEX,  /* of a device of that kind */
@@ -187,7 +188,7 @@ static const function functions[] = {
     {F(segno_grammar_create), .kinds = {MODEL, OPTS, VALUE}, .names = "model opts out", OPTIONS(grammar),
         .release = free_grammar, .has_err = 1},
     {F(segno_grammar_free), .kinds = {GRAMMAR}, .names = "grammar", .is_free = 1},
-    {F(segno_seq_grammar_set), .kinds = {SESSION, RULES}, .names = "session grammar", .numbers = {ID, TOKEN},
+    {F(segno_seq_grammar_set), .kinds = {SESSION, RULES}, .names = "session grammar", .numbers = {ID, START},
         .has_err = 1},
     {F(segno_device_count), .kinds = {VALUE}, .names = "out", .numbers = {DEVICE}, .has_err = 1},
     {F(segno_device_info_get), .kinds = {INFO}, .names = "out", .numbers = {DEVICE, INDEX, SIZE},

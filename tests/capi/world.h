@@ -103,6 +103,7 @@ static int64_t good_number(const function *f, number k) {
         case CAP: return (int64_t)(sizeof buffer / f->element);
         case COUNT: return strcmp(f->name, "segno_decode_batch") == 0 ? 1 : 4;
         case ID: return seq;
+        case START:
         case TOKEN: return 40;
         case KEPT: return 2;
         case DEVICE: return SEGNO_DEVICE_CPU;
