@@ -14,7 +14,7 @@ mod vocabulary;
 pub use constraint::{Constraint, Next};
 pub use vocabulary::Vocabulary;
 
-use crate::error::{Error, Result, backed, checked};
+use crate::error::{Error, Result, backed, checked, reserve};
 use crate::sync::threads;
 use crate::text::Tokenizer;
 use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
@@ -59,6 +59,8 @@ pub const TEXT_BYTES: usize = 256 << 10;
 const STACK_BYTES: usize = 256 << 20;
 /// Memory that is set aside for a compilation, which has no way to fail.
 const COMPILING_BYTES: usize = 64 << 20;
+/// Memory in which glibc notes that a thread has values to drop, generously.
+const NOTE_BYTES: usize = 256;
 /// What the memory is for, in messages.
 const WHAT: &str = "a grammar";
 
@@ -146,20 +148,29 @@ fn is_empty(cause: &str) -> bool {
 
 /// Runs `body`, which recurses and may panic in code of others, on a thread with a large stack.
 fn apart<T: Send>(body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    leave_no_hook();
-    let result = threads::run("segno-grammar", STACK_BYTES, body);
+    let result = threads::run("segno-grammar", STACK_BYTES, || {
+        note_values_of_thread()?;
+        body()
+    });
     let result = result.map_err(|_| Error::out_of_memory("the stack of a grammar's thread", STACK_BYTES))?;
     result.unwrap_or_else(|_| Err(Error::Grammar("the grammar cannot be compiled: it breaks the engine".into())))
 }
 
-/// llguidance puts a hook for panics in place of the process's, once and on first use: have it done, and put back what was there.
-fn leave_no_hook() {
+/// The engine has values that are dropped when a thread ends. Where glibc finds no memory to note that, it ends the process; so a thread that
+/// begins asks for such memory in the way that can fail, frees it, and has the note made of it.
+///
+/// The engine also puts a hook for panics in place of the process's, once and on first use: what was there is put back.
+fn note_values_of_thread() -> Result<()> {
     static ONCE: Once = Once::new();
+    drop(reserve::<u8>(NOTE_BYTES, WHAT)?);
+    let note = || drop(panic_utils::catch_unwind(|| Ok(())));
     ONCE.call_once(|| {
         let previous = panic::take_hook();
-        let _ = panic_utils::catch_unwind(|| Ok(()));
+        note();
         panic::set_hook(previous);
     });
+    note();
+    Ok(())
 }
 
 /// What the engine says of a grammar, in one line. It begins with line and column in the form `3(14): `, where it knows them.

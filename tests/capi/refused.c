@@ -6,9 +6,10 @@
  * them while patterns are compiled: behind the first thousand one of 17 is tried, each where a function is named.
  *
  * usage: test_refused MODEL.gguf [function] */
-#define _DEFAULT_SOURCE
+#define _GNU_SOURCE
 #include "world.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
 #include <stdatomic.h>
@@ -43,7 +44,22 @@ static void *counted(void *block) {
 }
 
 void *malloc(size_t size) { return refuse() ? NULL : counted(__libc_malloc(size)); }
-void *calloc(size_t count, size_t size) { return refuse() ? NULL : counted(__libc_calloc(count, size)); }
+
+/* Whether glibc notes that a value of a thread is to be dropped. It ends the process where it cannot, so nobody answers
+ * for that. */
+static int notes_destructor(const void *caller) {
+    Dl_info found;
+    return dladdr(caller, &found) != 0 && found.dli_sname != NULL &&
+        strcmp(found.dli_sname, "__cxa_thread_atexit_impl") == 0;
+}
+
+void *calloc(size_t count, size_t size) {
+    if (atomic_load(&first) != 0 && notes_destructor(__builtin_return_address(0))) {
+        return counted(__libc_calloc(count, size));
+    }
+    return refuse() ? NULL : counted(__libc_calloc(count, size));
+}
+
 void *memalign(size_t alignment, size_t size) { return refuse() ? NULL : counted(__libc_memalign(alignment, size)); }
 void *aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
 
