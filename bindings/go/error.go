@@ -14,9 +14,9 @@ type Status int32
 // Outcomes and errors of the library.
 const (
 	OK              Status = C.SEGNO_OK
-	Done            Status = C.SEGNO_DONE      // the token ended generation, or a stop string is complete
-	Cancelled       Status = C.SEGNO_CANCELLED // nothing has changed
-	Pending         Status = C.SEGNO_PENDING   // the prompt needs another step
+	Done            Status = C.SEGNO_DONE        // the token ended generation, or a stop string is complete
+	Cancelled       Status = C.SEGNO_CANCELLED   // nothing has changed
+	Pending         Status = C.SEGNO_PENDING     // the prompt needs another step
 	GrammarEnd      Status = C.SEGNO_GRAMMAR_END // the grammar lets no token follow
 	InvalidArgument Status = C.SEGNO_E_INVALID_ARGUMENT
 	NullPointer     Status = C.SEGNO_E_NULL_POINTER
