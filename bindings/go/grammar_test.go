@@ -12,7 +12,7 @@ const person = `{"type": "object", "properties": {"name": {"type": "string", "ma
 	"required": ["name", "age"], "additionalProperties": false}`
 
 func TestGrammar(t *testing.T) {
-	model := load(t)
+	model := load(t, nil)
 	grammar := must(model.NewGrammar(&GrammarOptions{Text: person, Compact: true}))(t)
 	session := must(model.NewSession(nil))(t)
 	defer session.Close()
