@@ -178,11 +178,11 @@ impl Constraint {
         let backing = backed(STEP_BYTES, WHAT)?;
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut self.parser)));
         drop(backing);
+        if let Err(refused) = checked(WHAT) {
+            self.broken = Some("an earlier step of this grammar was refused memory".into());
+            return Err(refused);
+        }
         let cause = match result {
-            _ if let Err(refused) = checked(WHAT) => {
-                self.broken = Some("an earlier step of this grammar was refused memory".into());
-                return Err(refused);
-            }
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => format!("the grammar takes too much at this text: {error}"),
             Err(_) => "the grammar breaks the engine at this text".into(),
