@@ -44,7 +44,7 @@ fn link(system: &str) {
 }
 
 /// Names that a crate exports for hosts of its own; rustc would export them from the shared library too. `tests/abi/library.sh` finds what is
-/// missing.
+/// missing. Builds for other systems are linked by `packaging/linker.sh`, which leaves them out.
 const FOREIGN: &str = include_str!("packaging/foreign-symbols.txt");
 
 /// Keeps those names inside the library, where the linker is LLVM's: of two scripts it lets an exact local name win, GNU's takes only one.

@@ -32,7 +32,8 @@ for platform in "$@"; do
     mkdir -p "$release"
     # Kernels do not depend on the system.
     ln -sfn ../kernels "$out/target/$triple/kernels"
-    env -u RUSTFLAGS CARGO_ENCODED_RUSTFLAGS="$flags" CARGO_TARGET_DIR="$out/target" "CARGO_TARGET_${upper//-/_}_LINKER=${linkers[$platform]}" \
+    env -u RUSTFLAGS CARGO_ENCODED_RUSTFLAGS="$flags" CARGO_TARGET_DIR="$out/target" "SEGNO_LINKER=${linkers[$platform]}" \
+        "CARGO_TARGET_${upper//-/_}_LINKER=$PWD/packaging/linker.sh" \
         "${CARGO:-cargo}" rustc --locked --release --lib --target "$triple" -- --print "native-static-libs=$release/native-static-libs"
     packaging/pack.sh "$platform" "$release" "$out"
 done

@@ -20,7 +20,8 @@ if [ -n "$missing" ]; then
     exit 0
 fi
 
-export CARGO_TARGET_DIR=$work/target CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$cc
+export CARGO_TARGET_DIR=$work/target CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 SEGNO_LINKER=$cc
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$PWD/packaging/linker.sh
 bin=$work/target/$triple/release
 # QEMU_CPU names the processor: `max` has dot products and I8MM, `cortex-a53` neither.
 export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu QEMU_CPU=max

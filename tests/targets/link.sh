@@ -18,20 +18,22 @@ stub() {
     printf 'exports:\n  - targets: [ arm64-macos ]\n    symbols: [ dyld_stub_binder ]\n...\n'
 }
 
-arguments=(-Clinker=clang)
+# Of every crate, since one that is used declares that it is a shared library too, which cargo links as well.
+export SEGNO_LINKER=clang
+flags="${RUSTFLAGS:-} -Clinker=$PWD/packaging/linker.sh"
 case $triple in
     *-android)
         library=libsegno.so system=$triple
         for name in c m dl log; do clang --target=$triple -fuse-ld=lld -nostdlib -shared -x c /dev/null -o "$work/sdk/lib$name.so"; done
         llvm-ar rcs "$work/sdk/libunwind.a"
-        arguments+=("-Clink-args=--target=$system -fuse-ld=lld -nostartfiles -L$work/sdk") ;;
+        flags+=" -Clink-arg=--target=$system -Clink-arg=-fuse-ld=lld -Clink-arg=-nostartfiles -Clink-arg=-L$work/sdk" ;;
     *-apple-darwin)
         library=libsegno.dylib system=arm64-apple-macos11
         export SDKROOT=$work/sdk
         for name in System c m iconv; do stub $name > "$work/sdk/usr/lib/lib$name.tbd"; done
-        arguments+=("-Clink-args=--target=$system -fuse-ld=lld -mlinker-version=705 -Wl,-undefined,dynamic_lookup") ;;
+        flags+=" -Clink-arg=--target=$system -Clink-arg=-fuse-ld=lld -Clink-arg=-mlinker-version=705 -Clink-arg=-Wl,-undefined,dynamic_lookup" ;;
 esac
-cargo rustc --locked --quiet --lib --crate-type cdylib --no-default-features --target "$triple" -- "${arguments[@]}"
+RUSTFLAGS=$flags cargo rustc --locked --quiet --lib --crate-type cdylib --no-default-features --target "$triple"
 linked=$CARGO_TARGET_DIR/$triple/debug/$library
 
 case $triple in

@@ -22,7 +22,8 @@ if [ -n "$missing" ]; then
     exit 0
 fi
 
-export CARGO_TARGET_DIR=$work/target CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$cc
+export CARGO_TARGET_DIR=$work/target CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 SEGNO_LINKER=$cc
+export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$PWD/packaging/linker.sh
 export WINEPREFIX=$work/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml="
 bin=$work/target/$triple/release
 run() { tests/watchdog.sh wine "$@"; }
