@@ -1238,6 +1238,75 @@ segno_status segno_decode_batch(struct segno_session *session,
                                 segno_status *statuses,
                                 struct segno_error **err);
 
+/* ---- Saved sequences -----------------------------------------------------------------------------------------------
+ *
+ * A sequence outlives its session as bytes: what a host keeps of a game or a conversation goes on where it stopped, with the same
+ * tokens, without its prompt being evaluated again.
+ */
+
+/**
+ * Takes `len` bytes at `data`, which are gone when it returns; a non-zero result ends the call with IO. Called on the thread of the call, with a
+ * page of the cache or a megabyte at a time. Must not unwind. Calls from inside it on the context or what was made from it answer BUSY.
+ */
+typedef int32_t (*segno_write_fn)(void *user, const void *data, size_t len);
+
+/** Fills up to `len` bytes at `data` and returns how many; 0 is the end, or a failure of the host's. Else as `segno_write_fn`. */
+typedef size_t (*segno_read_fn)(void *user, void *data, size_t len);
+
+/**
+ * Gives out a sequence: its tokens, its keys and values, and how it draws with its seed. The sequence stays as it is. What was given out goes on
+ * by `segno_seq_restore` in any session of the same model and `kv_type`, in another process, on another machine or device, and gives the same
+ * tokens as if it had never stopped, on the same kind of device. The form has a version, a hash of the model's tensors and a checksum of
+ * everything; per token it takes what the KV cache does.
+ *
+ * `write` gets the bytes, `user` is its first argument. Codes: NULL_POINTER, NOT_FOUND, IO (`write` refused), UNSUPPORTED (the sequence follows a
+ * grammar), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
+ */
+segno_status segno_seq_save(struct segno_session *session,
+                            int32_t seq,
+                            segno_write_fn write,
+                            void *user,
+                            struct segno_error **err);
+
+/**
+ * Opens a sequence as `segno_seq_save` has given it out. What belongs to another model or type of cache, or is damaged in a single bit, is refused,
+ * and then there is no sequence. Reads no byte behind its end.
+ *
+ * `read` gives the bytes, `user` is its first argument. `opts`: how it draws from now on; NULL goes on as it was, with its seed. `seq` receives
+ * the id. Layers that see a window keep what this session has room for; where the saved sequence has less than they need (`max_prefill` was
+ * smaller there), the tokens are evaluated anew. Codes: NULL_POINTER, INVALID_ARGUMENT (another model or type of cache, an option out of range),
+ * FORMAT (damaged, or ends early), UNSUPPORTED (of a newer form), IO (`read` tells more than it was asked for), SEQ_FULL, KV_FULL, OUT_OF_MEMORY,
+ * DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
+ */
+segno_status segno_seq_restore(struct segno_session *session,
+                               segno_read_fn read,
+                               void *user,
+                               const struct segno_sampler_opts *opts,
+                               int32_t *seq,
+                               struct segno_error **err);
+
+/**
+ * As `segno_seq_save`, to a file.
+ *
+ * `path`: of the file, NUL-terminated UTF-8, in a folder that exists. It appears, or takes the place of another, when all is on the disk; what
+ * fails or is cancelled leaves nothing behind. Codes: those of `segno_seq_save`, and INVALID_ARGUMENT where `path` is a folder. Since 0.1.
+ */
+segno_status segno_seq_save_file(struct segno_session *session,
+                                 int32_t seq,
+                                 const char *path,
+                                 struct segno_error **err);
+
+/**
+ * As `segno_seq_restore`, from a file, which holds nothing else.
+ *
+ * `path`: of the file, NUL-terminated UTF-8. Codes: those of `segno_seq_restore`. Since 0.1.
+ */
+segno_status segno_seq_restore_file(struct segno_session *session,
+                                    const char *path,
+                                    const struct segno_sampler_opts *opts,
+                                    int32_t *seq,
+                                    struct segno_error **err);
+
 /* ---- Grammars ------------------------------------------------------------------------------------------------------
  *
  * A segno_grammar says which tokens may follow, so that a text is JSON of a schema, or what an expression or rules describe. It is

@@ -85,9 +85,15 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A function of the host's refused to take or to give bytes.
+    #[error("{0}")]
+    Host(String),
     /// A model file breaks its format.
     #[error("bad model file: {0}")]
     Format(String),
+    /// A saved sequence is damaged, or is none.
+    #[error("bad saved sequence: {0}")]
+    Saved(String),
     /// A metadata entry is absent, of the wrong type, or out of range.
     #[error("bad model file: metadata `{key}` {problem}")]
     Metadata {

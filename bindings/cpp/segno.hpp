@@ -296,7 +296,51 @@ struct progress {
     }
 };
 
+/// A host's function that takes or gives bytes, beside the call that uses it; keeps what it threw.
+template <class Result, class Byte>
+struct transfer {
+    const std::function<Result(Byte *, std::size_t)> &function;
+#if SEGNO_EXCEPTIONS
+    std::exception_ptr thrown = nullptr;
+#endif
+
+    Result forward(void *data, std::size_t len) noexcept {
+#if SEGNO_EXCEPTIONS
+        try {
+            return function(static_cast<Byte *>(data), len);
+        } catch (...) {
+            thrown = std::current_exception();
+            return {};
+        }
+#else
+        return function(static_cast<Byte *>(data), len);
+#endif
+    }
+    void rethrow() const {
+#if SEGNO_EXCEPTIONS
+        if (thrown) std::rethrow_exception(thrown);
+#endif
+    }
+};
+
+using writing = transfer<bool, const char>;
+using reading = transfer<std::size_t, char>;
+
+inline std::int32_t write_forward(void *user, const void *data, std::size_t len) noexcept {
+    // The bytes stay const: `forward` gives them to a function that takes them so.
+    return static_cast<writing *>(user)->forward(const_cast<void *>(data), len) ? 0 : 1;
+}
+
+inline std::size_t read_forward(void *user, void *data, std::size_t len) noexcept {
+    return static_cast<reading *>(user)->forward(data, len);
+}
+
 }  // namespace detail
+
+/// Takes bytes and returns whether it could.
+using write_function = std::function<bool(const char *data, std::size_t len)>;
+/// Fills up to `len` bytes and returns how many; 0 is the end.
+using read_function = std::function<std::size_t(char *data, std::size_t len)>;
 
 class model;
 class sequence;
@@ -721,6 +765,11 @@ public:
     }
     /// Opens an empty sequence.
     result<sequence> try_open(const sampler_options &options = {});
+    /// Opens a sequence as `sequence::try_save` has given it out, of a session of the same model and KV type. It goes
+    /// on as it was, or draws by `options`. Throws what `read` throws.
+    result<sequence> try_restore(const read_function &read, const sampler_options *options = nullptr);
+    /// The same from a file.
+    result<sequence> try_restore_file(const char *path, const sampler_options *options = nullptr);
     result<segno_memory> try_memory() const {
         return detail::read<segno_memory>(
             [&](auto *out, auto **err) { return segno_session_memory(get(), out, sizeof *out, err); });
@@ -737,6 +786,8 @@ public:
         return try_create(m, options).value();
     }
     sequence open(const sampler_options &options = {});
+    sequence restore(const read_function &read, const sampler_options *options = nullptr);
+    sequence restore_file(const char *path, const sampler_options *options = nullptr);
     segno_memory memory() const { return try_memory().value(); }
     segno_session_stats stats() const { return try_stats().value(); }
 #endif
@@ -819,6 +870,18 @@ public:
     result<segno_status> try_truncate(std::size_t tokens) {
         return detail::call([&](segno_error **err) { return segno_seq_truncate(get(), id_, tokens, err); });
     }
+    /// Gives out all that `session::try_restore` needs: SEGNO_OK or SEGNO_CANCELLED. Throws what `write` throws.
+    result<segno_status> try_save(const write_function &write) {
+        detail::writing writing{write};
+        auto status = detail::call(
+            [&](segno_error **err) { return segno_seq_save(get(), id_, detail::write_forward, &writing, err); });
+        writing.rethrow();
+        return status;
+    }
+    /// The same to a file, which appears, or takes the place of another, when it is whole.
+    result<segno_status> try_save_file(const char *path) {
+        return detail::call([&](segno_error **err) { return segno_seq_save_file(get(), id_, path, err); });
+    }
     /// Evaluates what is queued and samples a token.
     result<step> try_decode() {
         token t = -1;
@@ -843,6 +906,8 @@ public:
     sequence fork() const { return try_fork().value(); }
     sequence fork(const sampler_options &options) const { return try_fork(options).value(); }
     void truncate(std::size_t tokens) { (void)try_truncate(tokens).value(); }
+    segno_status save(const write_function &write) { return try_save(write).value(); }
+    segno_status save_file(const char *path) { return try_save_file(path).value(); }
     step decode() { return try_decode().value(); }
     /// A range over at most `limit` further tokens and their text, for one loop:
     /// `for (auto piece : seq.generate(stream)) std::cout << piece.text;`
@@ -868,6 +933,24 @@ private:
 inline result<sequence> session::try_open(const sampler_options &options) {
     std::int32_t id = 0;
     if (auto f = detail::fails([&](segno_error **err) { return segno_seq_open(get(), &options, &id, err); }))
+        return std::move(*f);
+    return sequence(handle_, id);
+}
+
+inline result<sequence> session::try_restore(const read_function &read, const sampler_options *options) {
+    detail::reading reading{read};
+    std::int32_t id = 0;
+    auto failed = detail::fails(
+        [&](segno_error **err) { return segno_seq_restore(get(), detail::read_forward, &reading, options, &id, err); });
+    reading.rethrow();
+    if (failed) return std::move(*failed);
+    return sequence(handle_, id);
+}
+
+inline result<sequence> session::try_restore_file(const char *path, const sampler_options *options) {
+    std::int32_t id = 0;
+    if (auto f =
+            detail::fails([&](segno_error **err) { return segno_seq_restore_file(get(), path, options, &id, err); }))
         return std::move(*f);
     return sequence(handle_, id);
 }
@@ -1014,6 +1097,12 @@ inline segno_plan plan(
     return try_plan(ctx, path, model, session).value();
 }
 inline sequence session::open(const sampler_options &options) { return try_open(options).value(); }
+inline sequence session::restore(const read_function &read, const sampler_options *options) {
+    return try_restore(read, options).value();
+}
+inline sequence session::restore_file(const char *path, const sampler_options *options) {
+    return try_restore_file(path, options).value();
+}
 inline generation sequence::generate(text &stream, std::size_t limit) { return generation(this, &stream, limit, true); }
 #endif
 

@@ -1,9 +1,11 @@
 package segno
 
+// #include <stddef.h>
 // #include <stdint.h>
 import "C"
 
 import (
+	"io"
 	"runtime/cgo"
 	"runtime/debug"
 	"sync/atomic"
@@ -77,6 +79,27 @@ func (p *progress) caught() error {
 	return nil
 }
 
+// transfer is a host's stream beside the call that uses it, and what it has refused for.
+type transfer struct {
+	writer io.Writer
+	reader io.Reader
+	err    error
+}
+
+// cause tells why the call failed: what the stream has said goes before what the library says of it.
+func (t *transfer) cause(err error) error {
+	if err != nil && t.err != nil {
+		return t.err
+	}
+	return err
+}
+
+func (t *transfer) recovered() {
+	if value := recover(); value != nil {
+		t.err = &PanicError{value, debug.Stack()}
+	}
+}
+
 //export segnoGoLog
 func segnoGoLog(user unsafe.Pointer, level C.int32_t, message *C.char) {
 	sink := cgo.Handle(uintptr(user)).Value().(*logSink)
@@ -101,4 +124,27 @@ func segnoGoProgress(user unsafe.Pointer, done C.float) (stop C.int32_t) {
 		return 0
 	}
 	return 1
+}
+
+//export segnoGoWrite
+func segnoGoWrite(user, data unsafe.Pointer, length C.size_t) (stop C.int32_t) {
+	t := cgo.Handle(uintptr(user)).Value().(*transfer)
+	stop = 1
+	defer t.recovered()
+	if _, t.err = t.writer.Write(unsafe.Slice((*byte)(data), int(length))); t.err == nil {
+		stop = 0
+	}
+	return stop
+}
+
+//export segnoGoRead
+func segnoGoRead(user, data unsafe.Pointer, length C.size_t) (count C.size_t) {
+	t := cgo.Handle(uintptr(user)).Value().(*transfer)
+	defer t.recovered()
+	n, err := io.ReadFull(t.reader, unsafe.Slice((*byte)(data), int(length)))
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		t.err = err
+		return 0
+	}
+	return C.size_t(n)
 }

@@ -25,7 +25,7 @@ type lostSequence struct {
 
 // Open opens an empty sequence. opts may be nil.
 func (s *Session) Open(opts *SamplerOptions) (*Sequence, error) {
-	return s.add(opts, func(handle *C.segno_session, c *C.segno_sampler_opts, id *C.int32_t, err **C.segno_error) C.segno_status {
+	return s.add(context.Background(), opts, func(handle *C.segno_session, c *C.segno_sampler_opts, id *C.int32_t, err **C.segno_error) C.segno_status {
 		return C.segno_seq_open(handle, c, id, err)
 	})
 }
@@ -37,18 +37,18 @@ func (q *Sequence) Fork(opts *SamplerOptions) (*Sequence, error) {
 		return nil, ErrClosed
 	}
 	defer runtime.KeepAlive(q)
-	return q.session.add(opts, func(handle *C.segno_session, c *C.segno_sampler_opts, id *C.int32_t, err **C.segno_error) C.segno_status {
+	return q.session.add(context.Background(), opts, func(handle *C.segno_session, c *C.segno_sampler_opts, id *C.int32_t, err **C.segno_error) C.segno_status {
 		return C.segno_seq_fork(handle, q.id, c, id, err)
 	})
 }
 
-func (s *Session) add(opts *SamplerOptions,
+func (s *Session) add(ctx context.Context, opts *SamplerOptions,
 	call func(*C.segno_session, *C.segno_sampler_opts, *C.int32_t, **C.segno_error) C.segno_status) (*Sequence, error) {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
 	c := opts.c(&pinner)
 	q := &Sequence{session: s}
-	_, err := s.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+	_, err := s.call(ctx, func(handle *C.segno_session, err **C.segno_error) C.segno_status {
 		return call(handle, c, &q.id, err)
 	})
 	if err != nil {

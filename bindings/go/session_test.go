@@ -1,12 +1,16 @@
 package segno
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"path/filepath"
 	"reflect"
 	"runtime"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 )
 
@@ -342,3 +346,47 @@ func TestForksOfARandomSeedGoTheirOwnWays(t *testing.T) {
 		}
 	}
 }
+
+func TestSavedSequencesGoOn(t *testing.T) {
+	ctx, m := context.Background(), load(t, nil)
+	s, other := open(t, m, nil), open(t, m, &SessionOptions{MaxPrefill: 7})
+	q := start(t, s, "JULIET:", 5)
+	run(t, q, 9)
+	var saved bytes.Buffer
+	path := filepath.Join(t.TempDir(), "one.seq")
+	if err := errors.Join(q.Save(ctx, &saved), q.SaveFile(ctx, path)); err != nil {
+		t.Fatal(err)
+	}
+	whole := saved.Bytes()
+	saved.WriteString("more")
+	again := must(other.Restore(ctx, iotest.OneByteReader(&saved), nil))(t)
+	if saved.String() != "more" {
+		t.Fatalf("%d bytes are left", saved.Len())
+	}
+	ofFile := must(other.RestoreFile(ctx, path, nil))(t)
+	want, _ := run(t, q, 12)
+	for _, q := range []*Sequence{again, ofFile} {
+		if got, _ := run(t, q, 12); !reflect.DeepEqual(got, want) {
+			t.Fatal(got, want)
+		}
+	}
+	if _, err := other.Restore(ctx, bytes.NewReader(whole[:len(whole)-1]), nil); !errors.Is(err, Format) {
+		t.Fatal(err)
+	}
+	if _, err := other.Restore(ctx, iotest.ErrReader(io.ErrClosedPipe), nil); err != io.ErrClosedPipe {
+		t.Fatal(err)
+	}
+	_, closed := io.Pipe()
+	closed.Close()
+	if err := q.Save(ctx, closed); err != io.ErrClosedPipe {
+		t.Fatal(err)
+	}
+	var panicked *PanicError
+	if err := q.Save(ctx, panics{}); !errors.As(err, &panicked) || panicked.Value != "in a write" {
+		t.Fatal(err)
+	}
+}
+
+type panics struct{}
+
+func (panics) Write([]byte) (int, error) { panic("in a write") }

@@ -107,6 +107,11 @@ pub trait Runner: Send {
     }
     /// Copies one page over another, in the cache of the layers that see so far.
     fn copy_page(&mut self, reach: Reach, from: u32, to: u32);
+    /// Gives out a page, in the order of [`crate::kv::Layout`] with the positions of each head one after the other: little-endian elements of the
+    /// cache's type. `out` holds just as much.
+    fn read_page(&mut self, reach: Reach, page: u32, out: &mut [u8]) -> Result<()>;
+    /// Takes a page in, in the same order.
+    fn write_page(&mut self, reach: Reach, page: u32, bytes: &[u8]) -> Result<()>;
     /// What was measured, as lines for the host's log; none where nobody asked.
     fn report(&self) -> Option<String> {
         None
@@ -162,6 +167,16 @@ pub enum KvType {
     F16,
     /// 32-bit floats.
     F32,
+}
+
+impl KvType {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            KvType::F16 => 2,
+            KvType::F32 => 4,
+        }
+    }
 }
 
 /// Bytes that a program and a runner take.

@@ -13,7 +13,7 @@ use crate::quant::DType;
 use crate::text::chat::{ChatOptions, StandIns};
 use crate::text::{self, Reply, ReplyOptions, Tokenizer};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// How a conversation is rendered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,6 +50,8 @@ pub struct Model {
     prepared: Arc<dyn Prepared>,
     /// Bytes of weights that lie in a mapped file and are read there.
     mapped: u64,
+    /// What tells it from others, from the first saved sequence on.
+    fingerprint: OnceLock<u128>,
 }
 
 /// Where a model comes from.
@@ -211,6 +213,7 @@ impl Model {
             backend,
             prepared,
             mapped,
+            fingerprint: OnceLock::new(),
         };
         progress(1.0)?;
         model.log_summary();
@@ -256,6 +259,11 @@ impl Model {
     /// What the metadata lacks of the tokenizer, where that comes from the files of a folder.
     pub(super) fn described(&self) -> Option<&Metadata> {
         self.described.as_ref()
+    }
+
+    /// Where its fingerprint is kept.
+    pub(super) fn known_fingerprint(&self) -> &OnceLock<u128> {
+        &self.fingerprint
     }
 
     /// The tensors of its file.

@@ -60,6 +60,16 @@ impl Sequence {
         self.sampler = sampler;
     }
 
+    /// Whether its seed was taken at random, so that a fork takes another.
+    pub fn has_random_seed(&self) -> bool {
+        self.random_seed
+    }
+
+    /// Draws by the sampler of a sequence that was saved, whose seed was taken at random or not.
+    pub fn resume_sampler(&mut self, sampler: sample::Options, random_seed: bool) {
+        (self.sampler, self.random_seed) = (sampler, random_seed);
+    }
+
     /// The sampler of a fork: the same, but a random seed is taken anew, or all forks would draw the same words.
     pub fn sampler_of_fork(&self) -> Result<sample::Options> {
         let mut sampler = self.sampler.copied()?;

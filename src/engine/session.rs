@@ -67,9 +67,9 @@ pub struct Session {
     slot_of: HashMap<i32, usize>,
     next_id: i32,
     max_prefill: usize,
-    limits: Limits,
+    pub(super) limits: Limits,
     /// Room that a sequence's history has from the start: all that the cache can hold, and one sampled token.
-    history: usize,
+    pub(super) history: usize,
     /// Logits that outlive their pass, a row for each slot.
     pub(super) logits: Vec<f32>,
     pub(super) scratch: sample::Scratch,
@@ -270,18 +270,18 @@ impl Session {
         Error::KvFull { needed, free: self.paging.pages().free(), total: self.paging.pages().total() }
     }
 
-    fn free_slot(&self) -> Result<usize> {
+    pub(super) fn free_slot(&self) -> Result<usize> {
         let slot = self.slots.iter().position(Option::is_none);
         slot.ok_or(Error::SeqFull { limit: self.slots.len() })
     }
 
     /// Ids are never used twice in a session.
-    fn next_id(&self) -> Result<i32> {
+    pub(super) fn next_id(&self) -> Result<i32> {
         let exhausted = || Error::Unsupported("this session has used up its sequence ids; create a new one".into());
         self.next_id.checked_add(1).ok_or_else(exhausted)
     }
 
-    fn occupy(&mut self, slot: usize, sequence: Sequence) {
+    pub(super) fn occupy(&mut self, slot: usize, sequence: Sequence) {
         self.next_id = sequence.id;
         self.slot_of.insert(sequence.id, slot);
         self.slots[slot] = Some(sequence);

@@ -8,6 +8,7 @@ use super::error::*;
 use super::grammar::segno_seq_grammar_set;
 use super::model::*;
 use super::reply::*;
+use super::saved::*;
 use super::seq::*;
 use super::session::*;
 use super::status::*;
@@ -89,7 +90,11 @@ fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
         ("segno_seq_logits", segno_seq_logits(session, seq, null_mut(), 0, &mut len, none)),
         ("segno_seq_open", segno_seq_open(session, null(), &mut id, none)),
         ("segno_seq_prefill", segno_seq_prefill(session, seq, [1].as_ptr(), 1, none)),
+        ("segno_seq_restore", segno_seq_restore(session, None, null_mut(), null(), &mut id, none)),
+        ("segno_seq_restore_file", segno_seq_restore_file(session, c"none".as_ptr(), null(), &mut id, none)),
         ("segno_seq_sampler_set", segno_seq_sampler_set(session, seq, null(), none)),
+        ("segno_seq_save", segno_seq_save(session, seq, None, null_mut(), none)),
+        ("segno_seq_save_file", segno_seq_save_file(session, seq, c"none".as_ptr(), none)),
         ("segno_seq_stats_get", segno_seq_stats_get(session, seq, &mut stats.1, sizes.1, none)),
         ("segno_seq_truncate", segno_seq_truncate(session, seq, 1, none)),
         ("segno_session_memory", segno_session_memory(session, &mut memory, size_of::<segno_memory>(), none)),

@@ -19,6 +19,7 @@ pub mod model;
 pub mod plan;
 mod process;
 pub mod reply;
+pub mod saved;
 pub mod seq;
 pub mod session;
 pub mod status;

@@ -1,13 +1,12 @@
 //! Writing GGUF files, version 3: metadata of any source, tensors from wherever they lie.
-//!
-//! A file appears under its name when it is whole: until then it is called otherwise, and what fails leaves nothing behind.
 
 use super::gguf::{TensorInfo, alignment};
 use super::metadata::{Array, Entry, Metadata, TYPE_ARRAY, TYPE_STRING, Value};
+use super::replace::{Refused, replace};
 use crate::error::{Error, Progress, Result, extend, filled, reserve};
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 
 /// What the memory of a header is for.
 const HEADER: &str = "the header of the file";
@@ -15,8 +14,6 @@ const HEADER: &str = "the header of the file";
 const STEP_BYTES: usize = 4 << 20;
 /// What keys begin with that tell of the parts of a split model.
 const SPLIT: &str = "split.";
-/// Names that are tried for an unfinished file.
-const NAMES: u32 = 1000;
 
 /// What is to be written.
 #[derive(Clone, Copy)]
@@ -33,40 +30,8 @@ pub struct Draft<'a> {
 /// Writes `draft` to the file at `path`, which is replaced if it is there, once all is written and on the disk. `progress` hears of it; when it
 /// asks to stop, or something fails, there is nothing left of the attempt.
 pub fn save(draft: &Draft, path: &Path, progress: &mut Progress) -> Result<()> {
-    if path.is_dir() {
-        let path = path.display();
-        return Err(Error::InvalidArgument(format!("{path} is a folder; name the file to write")));
-    }
     let layout = draft.layout()?;
-    let refused = |source: io::Error| Error::Write { path: path.display().to_string(), source };
-    let (unfinished, mut file) = create_beside(path).map_err(refused)?;
-    let written = layout.write(draft, &mut file, &refused, progress).and_then(|()| {
-        file.sync_all().map_err(refused)?;
-        // Closed before it is renamed, as some systems want it.
-        drop(file);
-        progress(1.0)?;
-        std::fs::rename(&unfinished, path).map_err(refused)
-    });
-    if written.is_err() {
-        // There may be nothing to remove; the first error tells more.
-        _ = std::fs::remove_file(&unfinished);
-    }
-    written
-}
-
-/// A new file in the folder of `path`.
-fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
-    let name = path.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it is no name of a file"))?;
-    for number in 0..NAMES {
-        let mut unfinished = name.to_owned();
-        unfinished.push(format!(".{}-{number}.part", std::process::id()));
-        let unfinished = path.with_file_name(unfinished);
-        match OpenOptions::new().write(true).create_new(true).open(&unfinished) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            opened => return opened.map(|file| (unfinished, file)),
-        }
-    }
-    Err(ErrorKind::AlreadyExists.into())
+    replace(path, progress, |file, refused, progress| layout.write(draft, file, refused, progress))
 }
 
 /// A header, and where tensors go.
@@ -126,13 +91,7 @@ impl Draft<'_> {
 }
 
 impl Layout {
-    fn write(
-        &self,
-        draft: &Draft,
-        file: &mut File,
-        refused: &dyn Fn(io::Error) -> Error,
-        progress: &mut Progress,
-    ) -> Result<()> {
+    fn write(&self, draft: &Draft, file: &mut File, refused: &Refused, progress: &mut Progress) -> Result<()> {
         let total = self.header.len() + self.lens.iter().sum::<usize>();
         let zeros = filled(self.alignment, 0u8, HEADER)?;
         let mut written = 0;

@@ -88,6 +88,12 @@ impl Tables {
         &self.entries[slot * self.stride..][..self.lengths[slot]]
     }
 
+    /// Lets the table of an empty slot begin at the page `first`, as if it had given up those before.
+    pub fn begin(&mut self, slot: usize, first: usize) {
+        debug_assert!(self.lengths[slot] == 0 && first <= self.stride);
+        (self.firsts[slot], self.lengths[slot]) = (first, first);
+    }
+
     /// Grows a slot to `count` pages; `false`, and nothing changed, when the pool or the table has too few.
     pub fn grow(&mut self, slot: usize, count: usize, pages: &mut Pages) -> bool {
         let more = count.saturating_sub(self.lengths[slot]);

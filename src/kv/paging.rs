@@ -78,6 +78,32 @@ impl Paging {
         debug_assert!(has_grown && tables.first(slot) * PAGE_TOKENS <= limits.first_seen(start));
     }
 
+    /// Gives an empty slot pages for `tokens` positions, where a window is kept those from the page `first` on and no more than a slot may have;
+    /// else the number of pages that are missing, with nothing changed. Returns the first page where a window is kept.
+    pub fn place(&mut self, slot: usize, tokens: usize, first: usize) -> Result<usize, usize> {
+        self.grow(slot, tokens)?;
+        let count = pages_for(tokens);
+        let Some((limits, Pool { pages, tables })) = &mut self.windows else { return Ok(0) };
+        let first = first.max(count.saturating_sub(limits.pages_each)).min(count);
+        tables.begin(slot, first);
+        let has_grown = tables.grow(slot, count, pages);
+        debug_assert!(has_grown, "every slot has its pages");
+        Ok(first)
+    }
+
+    /// The pages of a slot in a cache, in order of position; those before [`Paging::first`] mean nothing.
+    pub fn pages_of(&self, slot: usize, reach: Reach) -> &[u32] {
+        match (reach, &self.windows) {
+            (Reach::Window, Some((_, pool))) => pool.tables.of(slot),
+            _ => self.whole.tables.of(slot),
+        }
+    }
+
+    /// The first page that a slot still has where a window is kept.
+    pub fn first(&self, slot: usize) -> usize {
+        self.windows.as_ref().map_or(0, |(_, pool)| pool.tables.first(slot))
+    }
+
     /// Whether the slot still has all that a token at `position` sees.
     pub fn reaches(&self, slot: usize, position: usize) -> bool {
         let seen = |(limits, pool): &(WindowLimits, Pool)| {

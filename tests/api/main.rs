@@ -8,6 +8,7 @@ mod grammar_suite;
 mod grammar_walks;
 mod grammars;
 mod sampling;
+mod saved;
 mod sequences;
 mod sessions;
 mod steps;

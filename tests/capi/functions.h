@@ -33,7 +33,8 @@ typedef enum {
     ROOM,   /* room without which the call makes no sense */
     LEN,    /* where the size goes */
     NAME,   /* a text for which NULL is just unknown */
-    RULES   /* a grammar: NULL is none */
+    RULES,  /* a grammar: NULL is none */
+    USER    /* the argument of a function of the host's, which may be NULL */
 } kind;
 
 /* What a parameter is that is no pointer. */
@@ -51,7 +52,8 @@ typedef enum {
     DEVICE, /* kind of device */
     INDEX,  /* of a device of that kind */
     SWITCH, /* on or off */
-    CODE    /* a status */
+    CODE,   /* a status */
+    CALLED  /* 1 for a function of the host's, 0 for NULL */
 } number;
 
 /* Arguments of one call: its pointers and its numbers, each in the order of the parameters. */
@@ -85,6 +87,31 @@ typedef struct {
     }
 #define P(i) UNTYPED(a->p[i])
 #define N(i) a->n[i]
+
+/* A saved sequence, for the functions of a host that take one and give it. */
+static unsigned char saved[65536];
+static size_t saved_len, saved_at;
+
+static int32_t take_saved(void *user, const void *data, size_t length) {
+    (void)user;
+    if (length > sizeof saved - saved_len) return 1;
+    memcpy(saved + saved_len, data, length);
+    saved_len += length;
+    return 0;
+}
+
+static size_t give_saved(void *user, void *data, size_t length) {
+    (void)user;
+    if (length > saved_len - saved_at) length = saved_len - saved_at;
+    memcpy(data, saved + saved_at, length);
+    saved_at += length;
+    return length;
+}
+
+static segno_status save_again(segno_session *session, int32_t seq, int is_called, void *user, segno_error **err) {
+    saved_len = 0;
+    return segno_seq_save(session, seq, is_called ? take_saved : NULL, user, err);
+}
 
 VOID(segno_chat_opts_init, segno_chat_opts_init(P(0), N(0)))
 THUNK(segno_chat_render, segno_chat_render(P(0), P(1), N(0), P(2), P(3), N(1), P(4), a->err))
@@ -126,6 +153,10 @@ THUNK(segno_seq_prefill, segno_seq_prefill(P(0), N(0), P(1), N(1), a->err))
 THUNK(segno_seq_length, segno_seq_length(P(0), N(0), P(1), a->err))
 THUNK(segno_seq_stats_get, segno_seq_stats_get(P(0), N(0), P(1), N(1), a->err))
 THUNK(segno_seq_logits, segno_seq_logits(P(0), N(0), P(1), N(1), P(2), a->err))
+THUNK(segno_seq_save, save_again(P(0), N(0), (int)N(1), P(1), a->err))
+THUNK(segno_seq_restore, (saved_at = 0, segno_seq_restore(P(0), N(0) ? give_saved : NULL, P(1), P(2), P(3), a->err)))
+THUNK(segno_seq_save_file, segno_seq_save_file(P(0), N(0), P(1), a->err))
+THUNK(segno_seq_restore_file, segno_seq_restore_file(P(0), P(1), P(2), P(3), a->err))
 THUNK(segno_seq_sampler_set, segno_seq_sampler_set(P(0), N(0), P(1), a->err))
 THUNK(segno_seq_fork, segno_seq_fork(P(0), N(0), P(1), P(2), a->err))
 THUNK(segno_seq_truncate, segno_seq_truncate(P(0), N(0), N(1), a->err))
@@ -230,6 +261,12 @@ static const function functions[] = {
         STRUCT(segno_seq_stats), .has_err = 1},
     {F(segno_seq_logits), .kinds = {SESSION, BUFFER, LEN}, .names = "session buf count", .numbers = {ID, CAP},
         .element = sizeof(float), .has_err = 1},
+    {F(segno_seq_save), .kinds = {SESSION, USER}, .names = "session user", .numbers = {ID, CALLED}, .has_err = 1},
+    {F(segno_seq_restore), .kinds = {SESSION, USER, OPTS, VALUE}, .names = "session user opts seq", .numbers = {CALLED},
+        OPTIONS(sampler), .has_err = 1},
+    {F(segno_seq_save_file), .kinds = {SESSION, TARGET}, .names = "session path", .numbers = {ID}, .has_err = 1},
+    {F(segno_seq_restore_file), .kinds = {SESSION, PATH, OPTS, VALUE}, .names = "session path opts seq",
+        OPTIONS(sampler), .has_err = 1, .good = SEGNO_E_FORMAT},
     {F(segno_seq_sampler_set), .kinds = {SESSION, OPTS}, .names = "session opts", .numbers = {ID}, OPTIONS(sampler),
         .has_err = 1},
     {F(segno_seq_fork), .kinds = {SESSION, OPTS, VALUE}, .names = "session opts out", .numbers = {ID}, OPTIONS(sampler),

@@ -50,7 +50,8 @@ static void expect(const function *f, segno_status expected, segno_status got, c
 }
 
 static segno_status meaning_of_null(const function *f, kind k) {
-    if (f->is_free || k == OPTS || k == SECOND || k == FILL || k == NAME || k == NONE || k == ERROR || k == RULES)
+    if (f->is_free || k == OPTS || k == SECOND || k == FILL || k == NAME || k == NONE || k == ERROR || k == RULES ||
+        k == USER)
         return f->good;
     return SEGNO_E_NULL_POINTER;
 }

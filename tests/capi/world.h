@@ -56,6 +56,7 @@ static void make_world(void) {
     EXPECT(SEGNO_OK, segno_seq_close(session, closed, &err));
     EXPECT(SEGNO_OK, segno_seq_open(session, &greedy, &seq, &err));
     EXPECT(SEGNO_OK, segno_seq_prefill(session, seq, tokens, 4, &err));
+    EXPECT(SEGNO_OK, save_again(session, seq, 1, NULL, &err));
 }
 
 static void end_world(void) {
@@ -90,6 +91,7 @@ static void *good(kind k, int index) {
         case BUFFER: return buffer;
         case ROOM: return &rooms[index % 2];
         case LEN: return &len;
+        case USER: return &value;
         case NONE:
         case ERROR: break;
     }
@@ -106,6 +108,7 @@ static int64_t good_number(const function *f, number k) {
         case START:
         case TOKEN: return 40;
         case KEPT: return 2;
+        case CALLED: return 1;
         case DEVICE: return SEGNO_DEVICE_CPU;
         case FLAGS:
         case INDEX:

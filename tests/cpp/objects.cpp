@@ -152,6 +152,41 @@ static void sequences_branch(const segno::model &model) {
     CHECK(fork.length() > length && fork.decode().token >= 0);
 }
 
+static void sequences_are_saved(const segno::model &model) {
+    auto session = segno::session::create(model);
+    auto seq = session.open(seeded(5));
+    CHECK(seq.prefill(model.tokenize("JULIET:")) == SEGNO_OK && seq.decode().token >= 0);
+    std::string bytes;
+    CHECK(seq.save([&](const char *data, std::size_t len) { return bytes.append(data, len), true; }) == SEGNO_OK);
+    CHECK(seq.save_file("segno-cpp-saved.seq") == SEGNO_OK);
+    std::size_t at = 0;
+    const segno::read_function read = [&](char *data, std::size_t len) {
+        const std::size_t count = bytes.copy(data, len, at);
+        at += count;
+        return count;
+    };
+    auto other = segno::session::create(model);
+    auto again = other.restore(read);
+    auto of_file = other.restore_file("segno-cpp-saved.seq");
+    const auto others = seeded(6);
+    at = 0;
+    auto otherwise = other.restore(read, &others);
+    CHECK(std::remove("segno-cpp-saved.seq") == 0 && otherwise.length() == seq.length());
+    for (int i = 0; i < 8; i++) {
+        const segno::token expected = seq.decode().token;
+        CHECK(again.decode().token == expected && of_file.decode().token == expected);
+    }
+    CHECK(thrown_by([&] { (void)other.restore(read); }) == SEGNO_E_FORMAT);
+    CHECK(thrown_by([&] { (void)other.restore_file("segno-cpp-saved.seq"); }) == SEGNO_E_IO);
+    CHECK(thrown_by([&] { (void)seq.save([](const char *, std::size_t) { return false; }); }) == SEGNO_E_IO);
+    try {
+        (void)seq.save([](const char *, std::size_t) -> bool { throw std::string("of the host's own"); });
+        CHECK(!"it was thrown");
+    } catch (const std::string &thrown) {
+        CHECK(thrown == "of the host's own");
+    }
+}
+
 static void figures_are_told(const segno::model &model) {
     segno::session_options options;
     options.max_seqs = 4;
@@ -336,6 +371,7 @@ int main(int argc, char **argv) {
     text_goes_both_ways(model);
     conversations_are_rendered(model);
     sequences_branch(model);
+    sequences_are_saved(model);
     figures_are_told(model);
     any_order_of_destruction(argv[1], expected);
     loads_report_progress(context, argv[1], expected);

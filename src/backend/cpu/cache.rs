@@ -35,14 +35,7 @@ pub fn bytes(program: &Program, limits: &Limits) -> Result<u64> {
     let stores = limits.stores(program)?;
     let count = |reach| elements(stores.layout(reach), limits.pages_of(reach));
     let elements = count(Reach::Whole)? as u64 + count(Reach::Window)? as u64;
-    Ok(elements.saturating_mul(element_bytes(limits.kv_type)))
-}
-
-fn element_bytes(kv_type: KvType) -> u64 {
-    match kv_type {
-        KvType::F16 => 2,
-        KvType::F32 => 4,
-    }
+    Ok(elements.saturating_mul(limits.kv_type.bytes() as u64))
 }
 
 fn elements(layout: &Layout, pages: usize) -> Result<usize> {
@@ -107,6 +100,19 @@ impl Cache {
     pub fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {
         self.store_mut(reach).copy_page(from, to);
     }
+
+    /// Gives out a page of a store, with the keys of a head one after the other as its values are.
+    pub fn read_page(&self, reach: Reach, page: u32, out: &mut [u8]) {
+        match reach {
+            Reach::Whole => self.whole.read_page(page, out),
+            Reach::Window => self.windows.read_page(page, out),
+        }
+    }
+
+    /// Takes in a page of a store, in the same order.
+    pub fn write_page(&mut self, reach: Reach, page: u32, bytes: &[u8]) {
+        self.store_mut(reach).write_page(page, bytes);
+    }
 }
 
 impl Store {
@@ -147,6 +153,26 @@ impl Store {
         }
     }
 
+    fn page(&self, page: u32) -> Range<usize> {
+        let start = page as usize * self.page_elements;
+        start..start + self.page_elements
+    }
+
+    fn read_page(&self, page: u32, out: &mut [u8]) {
+        match &self.elements {
+            Elements::F16(values) => give_out(&self.layout, &values[self.page(page)], out, f16::to_le_bytes),
+            Elements::F32(values) => give_out(&self.layout, &values[self.page(page)], out, f32::to_le_bytes),
+        }
+    }
+
+    fn write_page(&mut self, page: u32, bytes: &[u8]) {
+        let range = self.page(page);
+        match &mut self.elements {
+            Elements::F16(values) => take_in(&self.layout, &mut values[range], bytes, f16::from_le_bytes),
+            Elements::F32(values) => take_in(&self.layout, &mut values[range], bytes, f32::from_le_bytes),
+        }
+    }
+
     fn copy_page(&mut self, from: u32, to: u32) {
         let source = from as usize * self.page_elements..(from as usize + 1) * self.page_elements;
         let target = to as usize * self.page_elements;
@@ -164,6 +190,54 @@ fn place<T: Copy>(values: &[T], side: Side, slot: usize, run: &mut [T]) {
             run[slot..].iter_mut().step_by(PAGE_TOKENS).zip(values).for_each(|(place, value)| *place = *value)
         }
         Side::Values => run[slot * values.len()..][..values.len()].copy_from_slice(values),
+    }
+}
+
+/// The runs of a page in their order: whose keys or values, and how many elements a position has.
+fn runs(layout: &Layout) -> impl Iterator<Item = (Side, usize)> + '_ {
+    layout.all().flat_map(|sizes| {
+        let of = move |side| std::iter::repeat_n((side, sizes.dim(side)), sizes.kv_heads);
+        of(Side::Keys).chain(of(Side::Values))
+    })
+}
+
+/// Writes the elements of a page as bytes, keys turned so that those of a position stand together.
+fn give_out<T: Copy, const N: usize>(layout: &Layout, mut page: &[T], out: &mut [u8], bytes: fn(T) -> [u8; N]) {
+    assert_eq!(page.len() * N, out.len());
+    let (mut out, _) = out.as_chunks_mut::<N>();
+    for (side, dim) in runs(layout) {
+        let (run, rest) = page.split_at(dim * PAGE_TOKENS);
+        let (places, behind) = std::mem::take(&mut out).split_at_mut(run.len());
+        match side {
+            Side::Keys => {
+                for (slot, key) in places.chunks_exact_mut(dim).enumerate() {
+                    key.iter_mut()
+                        .zip(run[slot..].iter().step_by(PAGE_TOKENS))
+                        .for_each(|(to, &from)| *to = bytes(from));
+                }
+            }
+            Side::Values => places.iter_mut().zip(run).for_each(|(to, &from)| *to = bytes(from)),
+        }
+        (page, out) = (rest, behind);
+    }
+}
+
+/// The other way.
+fn take_in<T: Copy, const N: usize>(layout: &Layout, mut page: &mut [T], bytes: &[u8], value: fn([u8; N]) -> T) {
+    assert_eq!(page.len() * N, bytes.len());
+    let (mut bytes, _) = bytes.as_chunks::<N>();
+    for (side, dim) in runs(layout) {
+        let (run, rest) = std::mem::take(&mut page).split_at_mut(dim * PAGE_TOKENS);
+        let (given, behind) = bytes.split_at(run.len());
+        match side {
+            Side::Keys => {
+                for (slot, key) in given.chunks_exact(dim).enumerate() {
+                    run[slot..].iter_mut().step_by(PAGE_TOKENS).zip(key).for_each(|(to, &from)| *to = value(from));
+                }
+            }
+            Side::Values => run.iter_mut().zip(given).for_each(|(to, &from)| *to = value(from)),
+        }
+        (page, bytes) = (rest, behind);
     }
 }
 

@@ -163,6 +163,16 @@ impl Runner for CpuRunner {
     fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {
         self.cache.copy_page(reach, from, to);
     }
+
+    fn read_page(&mut self, reach: Reach, page: u32, out: &mut [u8]) -> Result<()> {
+        self.cache.read_page(reach, page, out);
+        Ok(())
+    }
+
+    fn write_page(&mut self, reach: Reach, page: u32, bytes: &[u8]) -> Result<()> {
+        self.cache.write_page(reach, page, bytes);
+        Ok(())
+    }
 }
 
 /// One run over one batch.

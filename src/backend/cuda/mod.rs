@@ -16,6 +16,7 @@ mod memory;
 mod module;
 mod runner;
 pub mod select;
+mod shared;
 mod sizes;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -4,15 +4,15 @@
 //! writes the tokens and the step's number. Passes of prompts run the same list without a graph.
 
 use super::args::{Row, Shape, TableUpdate};
-use super::draws::Draws;
 use super::driver::{Primary, Waited};
 use super::lower::lists::Lists;
-use super::lower::{Addresses, lower};
+use super::lower::lower;
 #[cfg(feature = "testing")]
 use super::memory::Part;
-use super::memory::{Block, Mapped, Places, free_bytes};
+use super::memory::{Block, Places, free_bytes};
 use super::module::{Graph, Kernels, Stream};
 use super::select::attention::splits;
+use super::shared::Shared;
 use super::sizes::{Needs, Sizes, arrange};
 use super::timing::Timing;
 use super::weights::Weights;
@@ -30,19 +30,6 @@ use std::time::{Duration, Instant};
 const SPINS: usize = 20_000;
 /// What each row of a pass adds to the time that its call waits for the device: far more than the largest models take on the smallest.
 const ROW_WAIT: Duration = Duration::from_millis(50);
-
-/// Memory that host and device share.
-struct Shared {
-    rows: Mapped<Row>,
-    outputs: Mapped<u32>,
-    updates: Mapped<TableUpdate>,
-    /// Serial number of the step, number of updates.
-    header: Mapped<u32>,
-    /// A token of each output, below the serial number of its step.
-    tokens: Mapped<u64>,
-    logits: Mapped<f32>,
-    draws: Draws,
-}
 
 /// A session's buffers, launches and graphs. The graphs hold addresses of the blocks, so they stand before them and go first.
 pub struct CudaRunner {
@@ -351,6 +338,23 @@ impl CudaRunner {
         Ok(())
     }
 
+    /// Has `start` begin a copy between the cache, whose address it gets, and the host, behind everything that the device is at; waits for it.
+    fn move_page(&mut self, start: impl FnOnce(&Stream, u64) -> Result<()>) -> Result<()> {
+        if let Some(reason) = &self.failed {
+            return Err(Error::Device(reason.clone()));
+        }
+        let primary = Arc::clone(&self.primary);
+        let _current = primary.enter()?;
+        let moved = self.settle(&AtomicBool::new(false)).and_then(|()| {
+            start(&self.stream, self.cache.address())?;
+            self.stream.wait()
+        });
+        if let Err(Error::Device(reason)) = &moved {
+            self.failed = Some(reason.clone());
+        }
+        moved
+    }
+
     fn step(&mut self, batch: &Batch, cancel: &AtomicBool, beside: &mut dyn FnMut()) -> Result<()> {
         let updates = self.write_batch(batch);
         let (shape, graph) = self.choose(batch);
@@ -395,31 +399,6 @@ impl Drop for CudaRunner {
             // Graphs go first, and none may be in use. A device that does not answer is given up, and keeps them.
             _ = self.settle(&AtomicBool::new(false));
         }
-    }
-}
-
-impl Shared {
-    fn new(primary: &Arc<Primary>, sizes: &Sizes, limits: &Limits, vocab: usize, resident: usize) -> Result<Shared> {
-        let logits = sizes.outputs.checked_mul(vocab).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))?;
-        Ok(Shared {
-            rows: Mapped::new(primary, sizes.rows)?,
-            outputs: Mapped::new(primary, sizes.outputs)?,
-            updates: Mapped::new(primary, sizes.table_entries(limits))?,
-            header: Mapped::new(primary, 2)?,
-            tokens: Mapped::new(primary, sizes.outputs)?,
-            logits: Mapped::new(primary, logits)?,
-            draws: Draws::new(primary, sizes.outputs, vocab, resident)?,
-        })
-    }
-
-    fn tell(&self, addresses: &mut Addresses) {
-        addresses.step.host_rows = self.rows.device();
-        addresses.step.host_outputs = self.outputs.device();
-        addresses.step.host_updates = self.updates.device();
-        addresses.step.host_header = self.header.device();
-        addresses.step.host_draws = self.draws.device();
-        self.draws.tell(&mut addresses.sample);
-        addresses.host_tokens = self.tokens.device();
     }
 }
 
@@ -470,6 +449,18 @@ impl Runner for CudaRunner {
             Err(error) => _ = self.failed.get_or_insert(error.to_string()),
             Ok(()) => {}
         }
+    }
+
+    fn read_page(&mut self, reach: Reach, page: u32, out: &mut [u8]) -> Result<()> {
+        let (start, bytes) = self.sizes.page(reach, page);
+        assert_eq!(out.len(), bytes);
+        self.move_page(|stream, cache| stream.download(out.as_mut_ptr(), cache + start as u64, bytes))
+    }
+
+    fn write_page(&mut self, reach: Reach, page: u32, given: &[u8]) -> Result<()> {
+        let (start, bytes) = self.sizes.page(reach, page);
+        assert_eq!(given.len(), bytes);
+        self.move_page(|stream, cache| stream.upload(cache + start as u64, given.as_ptr(), bytes))
     }
 
     fn report(&self) -> Option<String> {

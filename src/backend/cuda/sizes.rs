@@ -43,7 +43,7 @@ pub struct Sizes {
 impl Sizes {
     pub fn new(program: &Program, limits: &Limits) -> Result<Sizes> {
         let outputs = limits.outputs.next_power_of_two();
-        let element_bytes = if limits.kv_type == KvType::F16 { 2 } else { 4 };
+        let element_bytes = limits.kv_type.bytes();
         let stores = limits.stores(program)?;
         let most = splits(limits.pages * PAGE_TOKENS).max(1);
         let mut tiers: Vec<usize> =

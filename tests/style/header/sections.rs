@@ -9,7 +9,7 @@ pub struct Section {
     pub files: &'static [&'static str],
 }
 
-pub const SECTIONS: [Section; 13] = [
+pub const SECTIONS: [Section; 14] = [
     Section {
         title: "Library",
         text: "Every call answers a segno_status. The numbers of the library and of its ABI tell a host what it runs with:\nsegno_ctx_create compares the ABI.",
@@ -64,6 +64,11 @@ pub const SECTIONS: [Section; 13] = [
         title: "Decoding",
         text: "One token a call for one sequence, or for many in one pass. Queued prompts are evaluated on the way.",
         files: &["decode"],
+    },
+    Section {
+        title: "Saved sequences",
+        text: "A sequence outlives its session as bytes: what a host keeps of a game or a conversation goes on where it stopped, with the same\ntokens, without its prompt being evaluated again.",
+        files: &["saved"],
     },
     Section {
         title: "Grammars",

@@ -1,0 +1,62 @@
+//! The pinned memory that host and device share: what a step is told, and what it answers.
+
+use super::args::{Row, TableUpdate};
+use super::draws::Draws;
+use super::driver::Primary;
+use super::lower::Addresses;
+use super::memory::Mapped;
+use super::sizes::Sizes;
+use crate::backend::Limits;
+use crate::error::{Error, Result};
+use std::sync::Arc;
+
+/// Memory that host and device share.
+pub struct Shared {
+    /// The rows of a step.
+    pub rows: Mapped<Row>,
+    /// Which of them have logits.
+    pub outputs: Mapped<u32>,
+    /// Entries of page tables that have changed.
+    pub updates: Mapped<TableUpdate>,
+    /// Serial number of the step, number of updates.
+    pub header: Mapped<u32>,
+    /// A token of each output, below the serial number of its step.
+    pub tokens: Mapped<u64>,
+    /// Logits of each output, where the host chooses.
+    pub logits: Mapped<f32>,
+    /// How each output's token is drawn.
+    pub draws: Draws,
+}
+
+impl Shared {
+    /// Memory for sessions of these sizes.
+    pub fn new(
+        primary: &Arc<Primary>,
+        sizes: &Sizes,
+        limits: &Limits,
+        vocab: usize,
+        resident: usize,
+    ) -> Result<Shared> {
+        let logits = sizes.outputs.checked_mul(vocab).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))?;
+        Ok(Shared {
+            rows: Mapped::new(primary, sizes.rows)?,
+            outputs: Mapped::new(primary, sizes.outputs)?,
+            updates: Mapped::new(primary, sizes.table_entries(limits))?,
+            header: Mapped::new(primary, 2)?,
+            tokens: Mapped::new(primary, sizes.outputs)?,
+            logits: Mapped::new(primary, logits)?,
+            draws: Draws::new(primary, sizes.outputs, vocab, resident)?,
+        })
+    }
+
+    /// Tells where the device sees it.
+    pub fn tell(&self, addresses: &mut Addresses) {
+        addresses.step.host_rows = self.rows.device();
+        addresses.step.host_outputs = self.outputs.device();
+        addresses.step.host_updates = self.updates.device();
+        addresses.step.host_header = self.header.device();
+        addresses.step.host_draws = self.draws.device();
+        self.draws.tell(&mut addresses.sample);
+        addresses.host_tokens = self.tokens.device();
+    }
+}

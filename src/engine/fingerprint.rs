@@ -1,0 +1,61 @@
+//! What tells models apart: a hash of their tensors, and of what their metadata says of the forward pass.
+
+use super::Model;
+use super::model::stored_bytes;
+use crate::error::Result;
+use crate::format::TensorInfo;
+use twox_hash::XxHash3_128;
+
+/// Tensors of at most so many bytes are hashed whole.
+const WHOLE: usize = 64 << 10;
+/// Of larger ones so many pieces of so many bytes, the first and the last among them, so that a model need not be read for it.
+const PIECES: usize = 16;
+const PIECE: usize = 4 << 10;
+
+impl Model {
+    /// A hash of names, types, shapes and contents of all tensors, the contents of large ones by pieces, and of the metadata of the architecture. The
+    /// same for a folder and the file that is saved of it, in whatever order they stand there.
+    pub(super) fn fingerprint(&self) -> Result<u128> {
+        if let Some(&known) = self.known_fingerprint().get() {
+            return Ok(known);
+        }
+        let mut sum = 0u128;
+        for tensor in self.tensors() {
+            sum = sum.wrapping_add(hash_of(tensor)?);
+        }
+        let prefix = format!("{}.", self.arch().name);
+        let own = self.metadata().entries().filter_map(|(key, entry)| Some((key.strip_prefix(&prefix)?, entry)));
+        // What a saved file says beside its folder.
+        for (key, entry) in own.filter(|(key, _)| *key != "vocab_size") {
+            let mut hasher = XxHash3_128::new();
+            write_text(&mut hasher, key.as_bytes());
+            write_text(&mut hasher, &self.metadata().render(&entry.value)?);
+            sum = sum.wrapping_add(hasher.finish_128());
+        }
+        Ok(*self.known_fingerprint().get_or_init(|| sum))
+    }
+}
+
+fn hash_of(tensor: &TensorInfo) -> Result<u128> {
+    let mut hasher = XxHash3_128::new();
+    write_text(&mut hasher, tensor.name.as_bytes());
+    hasher.write(&tensor.type_id.to_le_bytes());
+    tensor.dims.iter().for_each(|dim| hasher.write(&dim.to_le_bytes()));
+    // Without a known type nobody reads it.
+    let len = stored_bytes(tensor).and_then(|len| usize::try_from(len).ok()).unwrap_or(0);
+    let bytes = tensor.bytes(len)?;
+    if len <= WHOLE {
+        hasher.write(&bytes);
+    } else {
+        let piece = |index: usize| (len - PIECE) / (PIECES - 1) * index;
+        (0..PIECES - 1).for_each(|index| hasher.write(&bytes[piece(index)..][..PIECE]));
+        hasher.write(&bytes[len - PIECE..]);
+    }
+    Ok(hasher.finish_128())
+}
+
+/// With its length, so that neighbours are told apart.
+fn write_text(hasher: &mut XxHash3_128, text: &[u8]) {
+    hasher.write(&(text.len() as u64).to_le_bytes());
+    hasher.write(text);
+}
