@@ -903,6 +903,13 @@ typedef struct segno_session_opts {
   uint32_t max_prefill;
   /** `SEGNO_KV_F16` (default) or `SEGNO_KV_F32`. */
   int32_t kv_type;
+  /**
+   * Marks that all sequences together keep, 1 to 1024: snapshots of models whose layers have a state (LFM2), to which `segno_seq_truncate` goes
+   * back. 0 (default): one for each sequence, and four. Each takes the memory of a sequence's states.
+   */
+  uint32_t max_marks;
+  /** Zero. */
+  uint32_t reserved;
 } segno_session_opts;
 
 /** Memory that a session takes, in bytes, the weights that it shares with others included. */
@@ -1187,7 +1194,9 @@ segno_status segno_seq_fork(struct segno_session *session,
  *
  * Of most models this costs one token, which the next call evaluates again where it needs logits. Layers that see a window keep the last
  * tokens alone: a model with such layers is cut by up to about `max_prefill` tokens at that price, further back it gives its pages up and evaluates
- * what is kept anew in the calls that follow, `segno_decode_step` with PENDING until it is done.
+ * what is kept anew in the calls that follow, `segno_decode_step` with PENDING until it is done. Layers with a state (LFM2, Qwen 3.5) cannot be cut
+ * anywhere: the sequence goes back to the last mark before, and evaluates what lies between likewise. Prompts set marks by themselves, at the end
+ * of each pass and of the prompt, so that a cut back to the last turn costs a token; `segno_seq_mark` sets more.
  *
  * Codes: NOT_FOUND, INVALID_ARGUMENT (more than its length), BUSY, POISONED, NULL_POINTER. Since 0.1.
  */
@@ -1195,6 +1204,30 @@ segno_status segno_seq_truncate(struct segno_session *session,
                                 int32_t seq,
                                 size_t tokens,
                                 struct segno_error **err);
+
+/**
+ * Sets a mark at the present length of a sequence: a snapshot of the states of its layers, to which `segno_seq_truncate` can go back. Tokens
+ * that are queued are not evaluated for it, so call it behind `segno_seq_prefill` or a decode call. Marks of all sequences share `max_marks`
+ * snapshots, of which the oldest is given up for a new one; forks share those of their parent.
+ *
+ * Models whose layers have no state need no marks, and the call does nothing. Codes: NOT_FOUND, BUSY, POISONED, NULL_POINTER. Since 0.1.
+ */
+segno_status segno_seq_mark(struct segno_session *session,
+                            int32_t seq,
+                            struct segno_error **err);
+
+/**
+ * Tells how many tokens of a sequence would stay evaluated if it were cut to its first `tokens`: what lies behind is evaluated again by the
+ * calls that follow. Where layers have a state that is the place of the last mark before.
+ *
+ * `found` receives the number, `tokens` at most; the last token is evaluated again where its logits are wanted, which may ask for a mark
+ * before it. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (more than its length), BUSY, POISONED. Since 0.1.
+ */
+segno_status segno_seq_mark_nearest(struct segno_session *session,
+                                    int32_t seq,
+                                    size_t tokens,
+                                    size_t *found,
+                                    struct segno_error **err);
 
 /**
  * Closes a sequence and gives its pages back to the pool.

@@ -62,6 +62,7 @@ impl Scan {
             context: 4096,
             kv_type: KvType::F16,
             windows: None,
+            records: 0,
         };
         let (mut pages, mut tables) = (Pages::new(limits.pages)?, Tables::new(seqs, each)?);
         (0..seqs).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
@@ -90,6 +91,7 @@ impl Scan {
                     chooser: Chooser::Host,
                     tables: &self.tables,
                     window_tables: None,
+                    moves: &[],
                 };
                 self.eager.run(&batch)?;
                 self.replay.run(&batch)?;
@@ -102,8 +104,14 @@ impl Scan {
     fn step(&mut self, position: usize) -> Result<bool> {
         let rows: Vec<Row> = (0..self.seqs).map(|slot| self.row(slot, position)).collect();
         let outputs: Vec<u32> = (0..self.seqs as u32).collect();
-        let batch =
-            Batch { rows: &rows, outputs: &outputs, chooser: Chooser::Host, tables: &self.tables, window_tables: None };
+        let batch = Batch {
+            rows: &rows,
+            outputs: &outputs,
+            chooser: Chooser::Host,
+            tables: &self.tables,
+            window_tables: None,
+            moves: &[],
+        };
         let before = self.eager.read()?.pop().expect("a session has a cache");
         for session in [&mut self.eager, &mut self.replay] {
             session.poison()?;

@@ -882,6 +882,18 @@ public:
     result<segno_status> try_save_file(const char *path) {
         return detail::call([&](segno_error **err) { return segno_seq_save_file(get(), id_, path, err); });
     }
+    /// Sets a mark at the present length, to which `truncate` can go back in models whose layers have a state.
+    result<segno_status> try_mark() {
+        return detail::call([&](segno_error **err) { return segno_seq_mark(get(), id_, err); });
+    }
+    /// How many tokens would stay evaluated if the sequence were cut to its first `tokens`.
+    result<std::size_t> try_mark_nearest(std::size_t tokens) {
+        std::size_t found = 0;
+        auto status =
+            detail::call([&](segno_error **err) { return segno_seq_mark_nearest(get(), id_, tokens, &found, err); });
+        if (!status) return std::move(status).error();
+        return found;
+    }
     /// Evaluates what is queued and samples a token.
     result<step> try_decode() {
         token t = -1;
@@ -908,6 +920,8 @@ public:
     void truncate(std::size_t tokens) { (void)try_truncate(tokens).value(); }
     segno_status save(const write_function &write) { return try_save(write).value(); }
     segno_status save_file(const char *path) { return try_save_file(path).value(); }
+    void mark() { (void)try_mark().value(); }
+    std::size_t mark_nearest(std::size_t tokens) { return try_mark_nearest(tokens).value(); }
     step decode() { return try_decode().value(); }
     /// A range over at most `limit` further tokens and their text, for one loop:
     /// `for (auto piece : seq.generate(stream)) std::cout << piece.text;`

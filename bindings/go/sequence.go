@@ -163,6 +163,23 @@ func (q *Sequence) SetSampler(opts *SamplerOptions) error {
 	return err
 }
 
+// Mark sets a mark at the present length, to which Truncate can go back in models whose layers have a state.
+func (q *Sequence) Mark() error {
+	_, err := q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_seq_mark(handle, q.id, err)
+	})
+	return err
+}
+
+// MarkNearest tells how many tokens would stay evaluated if the sequence were cut to its first tokens.
+func (q *Sequence) MarkNearest(tokens int) (int, error) {
+	var found C.size_t
+	_, err := q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_seq_mark_nearest(handle, q.id, C.size_t(tokens), &found, err)
+	})
+	return int(found), err
+}
+
 // Truncate keeps the first tokens of the sequence; 0 empties it.
 func (q *Sequence) Truncate(tokens int) error {
 	_, err := q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {

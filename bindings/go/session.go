@@ -26,6 +26,7 @@ type SessionOptions struct {
 	KVTokens   uint64 // tokens that the KV cache holds for all sequences together; 0: the model's context, at most 8192
 	MaxPrefill int    // most prompt tokens of one pass; 0: 512
 	KVType     KVType
+	MaxMarks   int // snapshots that all sequences keep of models whose layers have a state; 0: one for each sequence, and four
 }
 
 // Memory is what a session takes, in bytes, the weights that it shares with others included.
@@ -95,6 +96,7 @@ func (o *SessionOptions) c() C.segno_session_opts {
 	if o.MaxPrefill != 0 {
 		c.max_prefill = C.uint32_t(o.MaxPrefill)
 	}
+	c.max_marks = C.uint32_t(o.MaxMarks)
 	c.kv_tokens = C.uint64_t(o.KVTokens)
 	c.kv_type = C.int32_t(o.KVType)
 	return c

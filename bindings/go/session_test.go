@@ -87,6 +87,12 @@ func TestSequencesForkAndGoBack(t *testing.T) {
 	if !reflect.DeepEqual(a, b) || must(seq.Len())(t) != length+10 {
 		t.Fatal(a, b)
 	}
+	if err := seq.Mark(); err != nil || must(seq.MarkNearest(length))(t) != length {
+		t.Fatal(err)
+	}
+	if _, err := seq.MarkNearest(length + 11); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
 	if err := seq.Truncate(length); err != nil {
 		t.Fatal(err)
 	}

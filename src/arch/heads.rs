@@ -2,15 +2,16 @@
 
 use super::hparams::{Hparams, Reader};
 use super::latent::Latent;
+use super::recurrent::Recurrence;
 use crate::error::{Error, Result, collected};
-use crate::format::limits;
+use crate::format::{Value, limits};
 
 /// The attention heads of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// Query heads.
     pub heads: usize,
-    /// Key-value heads; divides `heads`.
+    /// Key-value heads; divides `heads`. None in layers without attention, whose other sizes say nothing.
     pub kv_heads: usize,
     /// Elements of a head of queries and keys.
     pub head_dim: usize,
@@ -53,22 +54,34 @@ impl Reader<'_> {
         let rotated = self.size(ROTATED, limits::HIDDEN)?;
         let (kv_counts, dims) = match latent {
             Some(_) => (None, None),
-            None => (self.by_layer(KV_COUNT, limits::HEADS)?, self.by_layer(KEY, limits::HIDDEN)?),
+            None => (self.kv_counts()?, self.by_layer(KEY, limits::HIDDEN)?),
         };
         let values = if latent.is_none() { self.by_layer(VALUE, limits::HIDDEN)? } else { None };
         let shared = if dims.is_some() || latent.is_some() { 0 } else { self.divide(hidden, &counts)? };
+        let attends = self.attending(counts.len())?;
         let of_layer = |index: usize| {
             let of = |list: &Option<Vec<usize>>, default: usize| list.as_ref().map_or(default, |list| list[index]);
             let (heads, head_dim) = (counts[index], of(&dims, shared));
             let (kv_heads, head_dim, value_dim) = match latent {
                 Some(Latent { rank, rotated, .. }) => (1, rank + rotated, rank),
+                None if !attends[index] => (0, head_dim, head_dim),
                 None => (of(&kv_counts, heads), head_dim, of(&values, head_dim)),
             };
             Heads { heads, kv_heads, head_dim, value_dim, rope_dims: rotated.unwrap_or(head_dim) }
         };
         let all = collected((0..counts.len()).map(of_layer), SIZES)?;
-        all.iter().try_for_each(|heads| self.check_heads(heads, latent.is_some()))?;
+        let attending = all.iter().filter(|heads| heads.kv_heads > 0);
+        attending.into_iter().try_for_each(|heads| self.check_heads(heads, latent.is_some()))?;
         Ok(all)
+    }
+
+    /// Key-value heads of each layer; a list may have none for layers without attention.
+    fn kv_counts(&self) -> Result<Option<Vec<usize>>> {
+        let key = self.keys.of(KV_COUNT);
+        match (self.arch.recurrence, self.meta.get(&key)) {
+            (Some(Recurrence::ShortConvolution), Some(Value::Array(_))) => self.list(&key, 0, limits::HEADS).map(Some),
+            _ => self.by_layer(KV_COUNT, limits::HEADS),
+        }
     }
 
     /// Elements of a head where the file does not tell: all layers must have as many heads.

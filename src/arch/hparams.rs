@@ -3,6 +3,7 @@
 use super::experts::Experts;
 use super::heads::Heads;
 use super::latent::Latent;
+use super::recurrent::Recurrent;
 use super::rope::original_context;
 use super::spec::{Arch, Factor, RopeRule, WindowRule};
 use crate::error::{Error, Result, filled, reserve};
@@ -21,6 +22,8 @@ pub struct Hparams {
     pub predicting_blocks: usize,
     /// Attention heads of every layer.
     pub heads: Vec<Heads>,
+    /// Layers without attention, which have no key-value heads.
+    pub recurrent: Option<Recurrent>,
     /// What the heads of latent attention are made of.
     pub latent: Option<Latent>,
     /// Elements between the two halves of every layer's feed-forward block, where that has no experts.
@@ -113,6 +116,7 @@ impl Hparams {
             hidden,
             layers,
             predicting_blocks,
+            recurrent: reader.recurrent()?,
             latent,
             feed_forward,
             experts,
@@ -138,6 +142,16 @@ impl Hparams {
             window,
             rotates: reader.rotates()?,
         })
+    }
+
+    /// Whether a layer has attention.
+    pub fn attends(&self, layer: usize) -> bool {
+        self.heads[layer].kv_heads > 0
+    }
+
+    /// The number of a layer among those with attention.
+    pub fn kv_layer(&self, layer: usize) -> usize {
+        (0..layer).filter(|&layer| self.attends(layer)).count()
     }
 
     /// Whether a layer sees no further back than the window.
@@ -167,7 +181,7 @@ pub(super) struct Reader<'a> {
     pub(super) keys: Keys,
     /// Layers of the forward pass, and blocks of the file, which has those that are not run too.
     layers: usize,
-    blocks: usize,
+    pub(super) blocks: usize,
 }
 
 impl Reader<'_> {
@@ -187,17 +201,23 @@ impl Reader<'_> {
         let Some(Value::Array(_)) = self.meta.get(&key) else {
             return self.size(name, most)?.map(|size| filled(self.layers, size, SIZES)).transpose();
         };
-        let listed = self.listed(&key, self.blocks)?.map(|value| match value {
+        self.list(&key, 1, most).map(Some)
+    }
+
+    /// A list of sizes of `least` to `most`, one for each block of the file: those of the layers.
+    pub(super) fn list(&self, key: &str, least: usize, most: usize) -> Result<Vec<usize>> {
+        let listed = self.listed(key, self.blocks)?.map(|value| match value {
             Value::Unsigned(value) => Some(value),
             Value::Signed(value) => u64::try_from(value).ok(),
             _ => None,
         });
         let mut sizes = reserve(self.layers, SIZES)?;
         for value in listed.take(self.layers) {
-            let value = value.ok_or_else(|| self.meta.bad(&key, "holds what is no size"))?;
-            sizes.push(in_range(self.meta, &key, u32::try_from(value).unwrap_or(0), most)?);
+            let value = value.ok_or_else(|| self.meta.bad(key, "holds what is no size"))?;
+            let is_least = value == 0 && least == 0;
+            sizes.push(if is_least { 0 } else { in_range(self.meta, key, u32::try_from(value).unwrap_or(0), most)? });
         }
-        Ok(Some(sizes))
+        Ok(sizes)
     }
 
     /// The same where all layers must have as many.
@@ -211,7 +231,7 @@ impl Reader<'_> {
     }
 
     /// The elements of a list that must have so many.
-    fn listed(&self, key: &str, count: usize) -> Result<impl Iterator<Item = Value>> {
+    pub(super) fn listed(&self, key: &str, count: usize) -> Result<impl Iterator<Item = Value>> {
         let listed = self.meta.scalars(key)?;
         let found = listed.as_ref().map_or(0, |listed| listed.len());
         if found != count {

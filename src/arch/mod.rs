@@ -3,9 +3,11 @@
 pub mod experts;
 pub mod heads;
 pub mod hparams;
+pub mod hybrids;
 pub mod latent;
 pub mod mixtures;
 pub mod names;
+pub mod recurrent;
 pub mod rope;
 pub mod spec;
 

@@ -1,10 +1,10 @@
 //! Tensor names of GGUF files, by role.
 
-/// Names outside the layers; the last norm has `.weight` and `.bias`.
+/// Names outside the layers; norms have `.weight` and `.bias`.
 pub mod global {
     /// Token embedding, `[hidden, vocab]`; also the output head where that is absent.
     pub const EMBEDDING: &str = "token_embd.weight";
-    /// The last norm.
+    /// The last norm, in most families.
     pub const OUTPUT_NORM: &str = "output_norm";
     /// Output head, `[hidden, vocab]`.
     pub const HEAD: &str = "output.weight";
@@ -64,6 +64,30 @@ pub mod layer {
     pub const DOWN: &str = "ffn_down";
     /// One more score of attention for each query head.
     pub const SINKS: &str = "attn_sinks";
+    /// Of a short convolution: both gates and the values, their rows in this order.
+    pub const SHORT_IN: &str = "shortconv.in_proj";
+    /// Its weights, of each column those of all taps.
+    pub const SHORT_CONVOLUTION: &str = "shortconv.conv";
+    /// Its output projection.
+    pub const SHORT_OUT: &str = "shortconv.out_proj";
+    /// The gate of a scan's result.
+    pub const SCAN_GATE: &str = "attn_gate";
+    /// Weights of the convolution before a scan, of each column those of all taps.
+    pub const SCAN_CONVOLUTION: &str = "ssm_conv1d";
+    /// How much enters the state.
+    pub const SCAN_STRENGTH: &str = "ssm_beta";
+    /// How much of the state is kept.
+    pub const SCAN_DECAY: &str = "ssm_alpha";
+    /// Both, by key head.
+    pub const SCAN_GATES: &str = "ssm_ba";
+    /// What is added to the decay.
+    pub const SCAN_STEP: &str = "ssm_dt.bias";
+    /// The rate of the decay, which has no `.weight`.
+    pub const SCAN_RATE: &str = "ssm_a";
+    /// Norm over each head of the result.
+    pub const SCAN_NORM: &str = "ssm_norm";
+    /// Output projection of a scan.
+    pub const SCAN_OUT: &str = "ssm_out";
     /// Router: a logit for each expert.
     pub const ROUTER: &str = "ffn_gate_inp";
     /// What is added to the router's scores for the choice alone.

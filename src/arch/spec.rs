@@ -1,10 +1,14 @@
-//! The families. A new family is a constant that differs from another one by its fields. Those whose layers have experts are in `mixtures`.
+//! The families. A new family is a constant that differs from another one by its fields. Those whose layers have experts are in `mixtures`,
+//! those some of whose layers have a state in place of keys and values in `hybrids`.
 
 pub use super::experts::{Mixture, Score, Shared};
+use super::hybrids::{LFM2, LFM2MOE, QWEN3NEXT, QWEN35, QWEN35MOE};
 use super::mixtures::{
     DEEPSEEK2, ERNIE4_5_MOE, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL, OLMOE, QWEN2MOE, QWEN3MOE,
     QWEN3VLMOE,
 };
+use super::names::global;
+pub use super::recurrent::{Recurrence, ValueHeads};
 use super::rope::RopeLayout;
 use crate::error::{Error, Excerpt, Result};
 
@@ -19,6 +23,10 @@ pub struct Arch {
     pub rope_rule: RopeRule,
     /// Whether attention is latent, as in [`super::latent`].
     pub is_latent: bool,
+    /// What layers have that have no attention, in families with such.
+    pub recurrence: Option<Recurrence>,
+    /// Whether the projection of queries has a gate behind each head, by whose sigmoid the head's result is multiplied.
+    pub gates_attention: bool,
     /// Biases of the Q, K and V projections.
     pub qkv_bias: Presence,
     /// Bias of the attention's output projection.
@@ -37,6 +45,8 @@ pub struct Arch {
     pub norm_bias: Presence,
     /// Name of the norm before the feed-forward block, within a layer.
     pub feed_forward_norm: &'static str,
+    /// Name of the last norm.
+    pub output_norm: &'static str,
     /// Projections of the feed-forward block.
     pub feed_forward: FeedForward,
     /// Biases of those projections.
@@ -228,6 +238,8 @@ pub const LLAMA: Arch = Arch {
     rope: RopeLayout::Pairs,
     rope_rule: RopeRule::Same,
     is_latent: false,
+    recurrence: None,
+    gates_attention: false,
     qkv_bias: Presence::Optional,
     output_bias: Presence::Optional,
     qk_norm: Presence::Absent,
@@ -237,6 +249,7 @@ pub const LLAMA: Arch = Arch {
     norm: NormKind::Rms,
     norm_bias: Presence::Absent,
     feed_forward_norm: "ffn_norm",
+    output_norm: global::OUTPUT_NORM,
     feed_forward: FeedForward::Gated,
     feed_forward_bias: Presence::Optional,
     activation: Activation::Silu,
@@ -382,7 +395,7 @@ pub const STARCODER2: Arch = Arch {
 };
 
 /// Every family.
-pub const ALL: [Arch; 29] = [
+pub const ALL: [Arch; 34] = [
     LLAMA,
     QWEN2,
     QWEN3,
@@ -412,6 +425,11 @@ pub const ALL: [Arch; 29] = [
     MINIMAX_M2,
     QWEN3VLMOE,
     DEEPSEEK2,
+    LFM2,
+    LFM2MOE,
+    QWEN3NEXT,
+    QWEN35,
+    QWEN35MOE,
 ];
 
 impl Arch {

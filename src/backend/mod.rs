@@ -11,6 +11,7 @@ pub mod cuda;
 pub mod cuda;
 
 use crate::error::{Progress, Result};
+use crate::kv::state::Move;
 use crate::kv::{Reach, Stores, Tables, WindowLimits};
 use crate::plan::Program;
 use crate::sample;
@@ -85,8 +86,8 @@ pub trait Prepared: Send + Sync {
 /// A prepared program with a cache and buffers of its own.
 pub trait Runner: Send {
     /// Evaluates `batch`. The keys and values of its rows are in the cache, and the logits of its outputs are readable, when this
-    /// returns `Ok`; otherwise only the pages of its rows may have changed. Never allocates. `cancel` raised ends the run early
-    /// with [`crate::error::Error::Cancelled`].
+    /// returns `Ok`; otherwise only the pages of its rows may have changed, and the records that were to be filled. Never
+    /// allocates. `cancel` raised ends the run early with [`crate::error::Error::Cancelled`].
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()>;
     /// The same, and calls `beside` once, while the device is at work where it is another than the caller's processor, else before.
     fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, beside: &mut dyn FnMut()) -> Result<()> {
@@ -137,6 +138,8 @@ pub struct Limits {
     pub kv_type: KvType,
     /// What layers that see a window keep in a cache of their own; `None` where they keep all positions beside the other layers.
     pub windows: Option<WindowLimits>,
+    /// Records, each of which holds all states of a sequence; none of them for a program without.
+    pub records: usize,
 }
 
 impl Limits {
@@ -240,6 +243,8 @@ pub struct Batch<'a> {
     pub tables: &'a Tables,
     /// The same in the cache of layers that see a window, from the first position that a row sees on; where [`Limits::windows`] says so.
     pub window_tables: Option<&'a Tables>,
+    /// The records that each slot with rows reads and writes; empty for a program without states.
+    pub moves: &'a [Move],
 }
 
 impl Batch<'_> {

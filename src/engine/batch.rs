@@ -167,12 +167,14 @@ impl Session {
 
     /// Evaluates whatever one sequence lacks, in as many passes as it takes, and keeps the logits.
     fn evaluate(&mut self, slot: usize, cancel: &AtomicBool) -> Result<()> {
+        self.settle(slot);
         let pages = self.paging.count(slot);
         self.take_pages(slot, self.sequence(slot).tokens.len())?;
         let result = self.evaluate_in_passes(slot, cancel);
         if result.is_err() {
             let kept = pages.max(pages_for(self.sequence(slot).evaluated));
             self.paging.shrink(slot, kept);
+            self.states.iter_mut().for_each(|states| states.abandon(slot));
         }
         result
     }
@@ -182,7 +184,7 @@ impl Session {
             let begin = Instant::now();
             let Pending { start, count } = self.sequence(slot).pending();
             let taken = count.min(self.max_prefill());
-            self.paging.slide(slot, start, start + taken);
+            self.make_way(slot, start, taken);
             self.pass.clear();
             self.pass.prompt_rows = taken;
             let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
@@ -191,8 +193,9 @@ impl Session {
                 self.pass.chooser = Chooser::Host;
             }
             self.run(cancel)?;
+            self.states.iter_mut().for_each(|states| states.commit(slot, start + taken));
             let sequence = self.sequence_mut(slot);
-            sequence.evaluated = sequence.evaluated.max(start + taken);
+            sequence.evaluated = sequence.evaluated_after(start, taken);
             sequence.prompt_tokens += taken as u64;
             if let Some(output) = output {
                 let vocab = self.model.vocab();
@@ -255,12 +258,13 @@ impl Session {
         if matches!(next, Next::Forced(_) | Next::Nothing) || (next == Next::End && !self.may_end(slot)) {
             return self.plan_without_logits(item, slot, next);
         }
+        self.settle(slot);
         let Pending { start, count } = self.sequence(slot).pending();
         let is_prompt = count > 1;
         let taken = if is_prompt { count.min(*budget) } else { count };
         let pages = self.paging.count(slot);
         self.take_pages(slot, start + taken)?;
-        self.paging.slide(slot, start, start + taken);
+        self.make_way(slot, start, taken);
         if is_prompt {
             *budget -= taken;
             self.pass.prompt_rows += taken;
@@ -277,7 +281,7 @@ impl Session {
                 self.pass.chooser = Chooser::Host;
             }
         }
-        let evaluated = sequence.evaluated.max(start + taken);
+        let evaluated = sequence.evaluated_after(start, taken);
         let prompt_rows = if is_prompt { taken } else { 0 };
         self.pass.planned.push(Planned { item, slot, evaluated, prompt_rows, pages, ready, output, next });
         Ok(())
@@ -296,6 +300,12 @@ impl Session {
         self.sequence(slot).ends(self.model.eog_tokens()).iter().any(|tokens| !tokens.is_empty())
     }
 
+    /// Makes room for the rows of a pass where a window is kept, and chooses the records of its states.
+    fn make_way(&mut self, slot: usize, start: usize, rows: usize) {
+        self.paging.slide(slot, start, start + rows);
+        self.states.iter_mut().filter(|_| rows > 0).for_each(|states| states.plan(slot, rows));
+    }
+
     /// Makes room for `tokens` positions of a slot.
     fn take_pages(&mut self, slot: usize, tokens: usize) -> Result<()> {
         self.paging.grow(slot, tokens).map_err(|needed| self.kv_full(needed))
@@ -305,7 +315,7 @@ impl Session {
         if cancel.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
         }
-        let Session { runner, paging, slots, pass, .. } = self;
+        let Session { runner, paging, states, slots, pass, .. } = self;
         let Pass { rows, outputs, chooser, planned, .. } = &*pass;
         // No pass has to wait for a grammar: its masks are worked out while a device is at work.
         let mut prepare = || {
@@ -319,7 +329,8 @@ impl Session {
             return Ok(());
         }
         let (tables, window_tables) = (paging.tables(), paging.window_tables());
-        let batch = Batch { rows, outputs, chooser: *chooser, tables, window_tables };
+        let moves = states.as_ref().map_or(&[][..], |states| states.moves());
+        let batch = Batch { rows, outputs, chooser: *chooser, tables, window_tables, moves };
         runner.run_beside(&batch, cancel, &mut prepare)
     }
 
@@ -331,6 +342,7 @@ impl Session {
         for index in 0..self.pass.planned.len() {
             let Planned { item, slot, pages, .. } = self.pass.planned[index];
             self.paging.shrink(slot, pages);
+            self.states.iter_mut().for_each(|states| states.abandon(slot));
             report(item, Err(error));
         }
     }
@@ -380,6 +392,7 @@ impl Session {
     fn finish(&mut self, planned: &Planned, choice: Result<Choice>) -> Result<Step> {
         let Planned { slot, evaluated, prompt_rows, .. } = *planned;
         let eog = self.model.eog_tokens();
+        self.states.iter_mut().for_each(|states| states.commit(slot, evaluated));
         let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         sequence.evaluated = evaluated;
         sequence.prompt_tokens += prompt_rows as u64;

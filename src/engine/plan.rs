@@ -26,7 +26,7 @@ impl Plan {
     pub fn new(context: &Context, path: &Path, loading: &model::Options, options: &Options) -> Result<Plan> {
         let folder = model::open(context, path, loading, &mut |_| Ok(()))?;
         let header = Header::read(&folder.gguf)?;
-        let limits = session::limits(header.hparams.context, header.program.window(), options)?;
+        let limits = session::limits(header.hparams.context, &header.program, options)?;
         let backend = context.backend_for(&header.program)?;
         let memory = session::memory(&*backend, &header.program, &limits)?;
         let free = context.free_memory().unwrap_or(0);

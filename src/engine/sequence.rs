@@ -1,6 +1,6 @@
 //! One sequence of a session: its history, how far it is evaluated, its sampler.
 
-use crate::error::{Error, Result, room};
+use crate::error::{Count, Error, Result, room};
 use crate::grammar::{Constraint, Next};
 use crate::sample;
 
@@ -89,6 +89,11 @@ impl Sequence {
         Pending { start, count: self.tokens.len() - start }
     }
 
+    /// How far it is evaluated after a pass of `count` tokens from `start` on: no further than before where kept logits spare the pass.
+    pub fn evaluated_after(&self, start: usize, count: usize) -> usize {
+        if count > 0 { self.evaluated.max(start + count) } else { self.evaluated }
+    }
+
     /// What its grammar says of the next token.
     pub fn next_by_grammar(&mut self) -> Result<Next> {
         self.constraint.as_mut().map_or(Ok(Next::Free), |constraint| constraint.peek())
@@ -125,6 +130,15 @@ impl Sequence {
         self.tokens.extend_from_slice(tokens);
         self.has_logits &= tokens.is_empty();
         Ok(())
+    }
+
+    /// Refuses to keep more tokens than there are.
+    pub fn check_cut(&self, length: usize) -> Result<()> {
+        if length <= self.tokens.len() {
+            return Ok(());
+        }
+        let message = format!("cannot keep {} of a sequence of {}", Count(length, "token"), self.tokens.len());
+        Err(Error::InvalidArgument(message))
     }
 
     /// Keeps the first `length` tokens.

@@ -5,13 +5,14 @@
 
 use super::context::LogLevel;
 use super::model::Model;
-use super::sequence::Sequence;
+use super::sequence::{Pending, Sequence};
 use super::stats::{self, Done, Shown};
 use crate::backend::{Backend, KvType, Limits, Memory, Row, Runner};
-use crate::error::{Count, Error, Result, filled, reserve, room};
+use crate::error::{Error, Result, filled, reserve, room};
 use crate::grammar::{Constraint, Grammar};
 use crate::kv::layout::{PAGE_TOKENS, WindowLimits, pages_for, pages_of_window};
 use crate::kv::paging::{Copies, Paging};
+use crate::kv::state::{States, default_marks, records};
 use crate::plan::Program;
 use crate::sample;
 use std::collections::HashMap;
@@ -28,6 +29,8 @@ pub struct Options {
     pub max_prefill: usize,
     /// Element type of the cache.
     pub kv_type: KvType,
+    /// Marks of models with states, for all sequences together; 0 means one for each sequence and a few more.
+    pub marks: usize,
 }
 
 /// An error, and the item of a list that it concerns.
@@ -63,6 +66,8 @@ pub struct Session {
     pub(super) model: Arc<Model>,
     pub(super) runner: Box<dyn Runner>,
     pub(super) paging: Paging,
+    /// Where the states of layers without keys are, in models that have such.
+    pub(super) states: Option<States>,
     pub(super) slots: Vec<Option<Sequence>>,
     slot_of: HashMap<i32, usize>,
     next_id: i32,
@@ -81,13 +86,14 @@ pub struct Session {
 
 const MAX_SEQS: usize = 256;
 const MAX_PREFILL: usize = 16_384;
+const MAX_MARKS: usize = 1024;
 const DEFAULT_KV_TOKENS: usize = 8192;
 
 impl Session {
     /// Reserves everything.
     pub fn create(model: &Arc<Model>, options: &Options) -> Result<Session> {
         let context = model.hparams().context;
-        let limits = limits(context, model.program().window(), options)?;
+        let limits = limits(context, model.program(), options)?;
         let vocab = model.vocab();
         let memory = memory(model.backend(), model.program(), &limits)?;
         model.context().require_memory(memory.on_host(model.mapped()), "a session and its model")?;
@@ -102,6 +108,7 @@ impl Session {
         let session = Session {
             runner,
             paging: Paging::new(options.max_seqs, limits.pages, limits.pages.min(pages_for(context)), limits.windows)?,
+            states: if limits.records > 0 { Some(States::new(options.max_seqs, marks(options)?)?) } else { None },
             slots,
             slot_of,
             next_id: 0,
@@ -167,9 +174,14 @@ impl Session {
         let mut sequence = Sequence::new(new_id, capacity, sampler)?;
         sequence.constraint = parent.constraint.as_deref().map(|parent| parent.fork().map(Box::new)).transpose()?;
         sequence.tokens.extend_from_slice(&parent.tokens);
-        sequence.evaluated = parent.evaluated;
+        (sequence.evaluated, sequence.has_logits) = (parent.evaluated, parent.has_logits);
         let copies = self.paging.fork(source, slot).map_err(|needed| self.kv_full(needed))?;
         self.copy_pages(copies);
+        self.states.iter_mut().for_each(|states| states.fork(source, slot));
+        if sequence.has_logits {
+            let vocab = self.model.vocab();
+            self.logits.copy_within(source * vocab..(source + 1) * vocab, slot * vocab);
+        }
         self.occupy(slot, sequence);
         Ok(new_id)
     }
@@ -203,11 +215,7 @@ impl Session {
     /// Keeps the first `length` tokens.
     pub fn truncate(&mut self, id: i32, length: usize) -> Result<()> {
         let slot = self.slot(id)?;
-        let sequence = self.sequence(slot);
-        if length > sequence.tokens.len() {
-            let message = format!("cannot keep {} of a sequence of {}", Count(length, "token"), sequence.tokens.len());
-            return Err(Error::InvalidArgument(message));
-        }
+        self.sequence(slot).check_cut(length)?;
         self.cut(slot, length);
         Ok(())
     }
@@ -216,6 +224,7 @@ impl Session {
     pub fn close(&mut self, id: i32) -> Result<()> {
         let slot = self.slot(id)?;
         self.paging.shrink(slot, 0);
+        self.states.iter_mut().for_each(|states| states.clear(slot));
         self.slots[slot] = None;
         self.slot_of.remove(&id);
         Ok(())
@@ -251,15 +260,56 @@ impl Session {
         self.slots[slot].as_mut().expect("only occupied slots have ids")
     }
 
-    /// Cuts a sequence, and gives up the pages behind what stays evaluated: nothing where layers with a window lack what the next token sees.
+    /// Cuts a sequence, and gives up the pages behind what stays evaluated: nothing where layers with a window lack what the next token sees,
+    /// and where layers have states, what the last snapshot before the cut holds.
     pub(super) fn cut(&mut self, slot: usize, length: usize) {
         let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         sequence.truncate(length);
+        if let Some(states) = &mut self.states {
+            sequence.evaluated = states.cut(slot, length);
+        }
+        self.give_up_behind(slot);
+    }
+
+    /// Gives up the pages behind what a sequence has evaluated, and everything where layers with a window lack what its next token sees.
+    fn give_up_behind(&mut self, slot: usize) {
+        let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         if !self.paging.reaches(slot, sequence.pending().start) {
             sequence.evaluated = 0;
+            self.states.iter_mut().for_each(|states| states.clear(slot));
         }
         let copies = self.paging.truncate(slot, pages_for(sequence.evaluated));
         self.copy_pages(copies);
+    }
+
+    /// Brings the states of a sequence to where its next evaluation begins: before the last token, where that is evaluated again.
+    pub(super) fn settle(&mut self, slot: usize) {
+        let Pending { start, count } = self.sequence(slot).pending();
+        let Some(states) = self.states.as_mut().filter(|states| count > 0 && states.length(slot) > start) else {
+            return;
+        };
+        let evaluated = states.rewind(slot, start);
+        self.sequence_mut(slot).evaluated = evaluated;
+        self.give_up_behind(slot);
+    }
+
+    /// Keeps a snapshot of a sequence's states, to which a cut to the present length can go back.
+    pub fn mark(&mut self, id: i32) -> Result<()> {
+        let slot = self.slot(id)?;
+        let length = self.sequence(slot).tokens.len();
+        self.states.iter_mut().for_each(|states| states.mark(slot, length));
+        Ok(())
+    }
+
+    /// How many of the first `length` tokens of a sequence stay evaluated when it is cut to these.
+    pub fn mark_nearest(&self, id: i32, length: usize) -> Result<usize> {
+        let slot = self.slot(id)?;
+        let sequence = self.sequence(slot);
+        sequence.check_cut(length)?;
+        let most = length.min(sequence.evaluated);
+        let kept = self.states.as_ref().map_or(most, |states| states.nearest(slot, most));
+        let first = kept.min(length.saturating_sub(1));
+        Ok(if self.paging.reaches(slot, first) { kept } else { 0 })
     }
 
     fn copy_pages(&mut self, copies: Copies) {
@@ -303,18 +353,29 @@ pub(super) fn memory(backend: &dyn Backend, program: &Program, limits: &Limits) 
     let kept_logits = limits.outputs * program.vocab() * size_of::<f32>();
     let pages = limits.pages + limits.window_pages();
     let lists = limits.rows * size_of::<Row>() + pages * 2 * size_of::<u32>();
-    memory.arena += (kept_logits + lists) as u64 + sample::Scratch::bytes(program.vocab());
+    let records = limits.records.saturating_sub(2 * limits.outputs);
+    let states = if limits.records > 0 { States::bytes(limits.outputs, records) } else { 0 };
+    memory.arena += (kept_logits + lists + states) as u64 + sample::Scratch::bytes(program.vocab());
     Ok(memory)
 }
 
-/// What a runner must be able to do for a session of a model with this context length, some layers of which see `window` positions.
-pub(super) fn limits(context: usize, window: Option<usize>, options: &Options) -> Result<Limits> {
-    let in_range = |name: &str, value: usize, max: usize| {
-        if (1..=max).contains(&value) {
-            return Ok(value);
-        }
-        Err(Error::InvalidArgument(format!("{name} is {value}, 1 to {max} are possible")))
-    };
+/// Marks of a session.
+fn marks(options: &Options) -> Result<usize> {
+    match options.marks {
+        0 => Ok(default_marks(options.max_seqs)),
+        marks => in_range("max_marks", marks, MAX_MARKS),
+    }
+}
+
+fn in_range(name: &str, value: usize, max: usize) -> Result<usize> {
+    if (1..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::InvalidArgument(format!("{name} is {value}, 1 to {max} are possible")))
+}
+
+/// What a runner must be able to do for a session of a model of this context length.
+pub(super) fn limits(context: usize, program: &Program, options: &Options) -> Result<Limits> {
     let outputs = in_range("max_seqs", options.max_seqs, MAX_SEQS)?;
     let prefill = in_range("max_prefill", options.max_prefill, MAX_PREFILL)?;
     let kv_tokens = match options.kv_tokens {
@@ -324,10 +385,12 @@ pub(super) fn limits(context: usize, window: Option<usize>, options: &Options) -
     let pages = pages_for(kv_tokens).checked_add(outputs).filter(|&pages| pages <= u32::MAX as usize);
     let pages = pages.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))?;
     let context = context.min(kv_tokens);
-    let windows = window.map(|window| WindowLimits { window, pages_each: pages_of_window(window, prefill) });
+    let windows = program.window().map(|window| WindowLimits { window, pages_each: pages_of_window(window, prefill) });
     // A cache of their own only where that takes less.
     let windows = windows.filter(|windows| outputs.saturating_mul(windows.pages_each) < pages);
-    Ok(Limits { rows: prefill + outputs, outputs, pages, context, kv_type: options.kv_type, windows })
+    let marks = marks(options)?;
+    let records = if program.states.is_empty() { 0 } else { records(outputs, marks) };
+    Ok(Limits { rows: prefill + outputs, outputs, pages, context, kv_type: options.kv_type, windows, records })
 }
 
 fn logits_len(max_seqs: usize, vocab: usize) -> Result<usize> {

@@ -97,6 +97,8 @@ fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
         ("segno_seq_save_file", segno_seq_save_file(session, seq, c"none".as_ptr(), none)),
         ("segno_seq_stats_get", segno_seq_stats_get(session, seq, &mut stats.1, sizes.1, none)),
         ("segno_seq_truncate", segno_seq_truncate(session, seq, 1, none)),
+        ("segno_seq_mark", segno_seq_mark(session, seq, none)),
+        ("segno_seq_mark_nearest", segno_seq_mark_nearest(session, seq, 1, &mut 0, none)),
         ("segno_session_memory", segno_session_memory(session, &mut memory, size_of::<segno_memory>(), none)),
         ("segno_session_stats_get", segno_session_stats_get(session, &mut stats.0, sizes.0, none)),
     ]

@@ -323,7 +323,9 @@ pub extern "C" fn segno_seq_fork(
 ///
 /// Of most models this costs one token, which the next call evaluates again where it needs logits. Layers that see a window keep the last
 /// tokens alone: a model with such layers is cut by up to about `max_prefill` tokens at that price, further back it gives its pages up and evaluates
-/// what is kept anew in the calls that follow, `segno_decode_step` with PENDING until it is done.
+/// what is kept anew in the calls that follow, `segno_decode_step` with PENDING until it is done. Layers with a state (LFM2, Qwen 3.5) cannot be cut
+/// anywhere: the sequence goes back to the last mark before, and evaluates what lies between likewise. Prompts set marks by themselves, at the end
+/// of each pass and of the prompt, so that a cut back to the last turn costs a token; `segno_seq_mark` sets more.
 ///
 /// Codes: NOT_FOUND, INVALID_ARGUMENT (more than its length), BUSY, POISONED, NULL_POINTER. Since 0.1.
 #[unsafe(no_mangle)]
@@ -335,6 +337,39 @@ pub extern "C" fn segno_seq_truncate(
 ) -> segno_status {
     with_session(session, err, |session, _| {
         session.truncate(seq, tokens)?;
+        Ok(SEGNO_OK)
+    })
+}
+
+/// Sets a mark at the present length of a sequence: a snapshot of the states of its layers, to which `segno_seq_truncate` can go back. Tokens
+/// that are queued are not evaluated for it, so call it behind `segno_seq_prefill` or a decode call. Marks of all sequences share `max_marks`
+/// snapshots, of which the oldest is given up for a new one; forks share those of their parent.
+///
+/// Models whose layers have no state need no marks, and the call does nothing. Codes: NOT_FOUND, BUSY, POISONED, NULL_POINTER. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_seq_mark(session: *mut segno_session, seq: i32, err: *mut *mut segno_error) -> segno_status {
+    with_session(session, err, |session, _| {
+        session.mark(seq)?;
+        Ok(SEGNO_OK)
+    })
+}
+
+/// Tells how many tokens of a sequence would stay evaluated if it were cut to its first `tokens`: what lies behind is evaluated again by the
+/// calls that follow. Where layers have a state that is the place of the last mark before.
+///
+/// `found` receives the number, `tokens` at most; the last token is evaluated again where its logits are wanted, which may ask for a mark
+/// before it. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (more than its length), BUSY, POISONED. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_seq_mark_nearest(
+    session: *mut segno_session,
+    seq: i32,
+    tokens: usize,
+    found: *mut usize,
+    err: *mut *mut segno_error,
+) -> segno_status {
+    with_session(session, err, |session, _| {
+        let out = Out::new(found, "found")?;
+        out.set(session.mark_nearest(seq, tokens)?);
         Ok(SEGNO_OK)
     })
 }

@@ -60,9 +60,14 @@ pub struct segno_session_opts {
     pub max_prefill: u32,
     /// `SEGNO_KV_F16` (default) or `SEGNO_KV_F32`.
     pub kv_type: i32,
+    /// Marks that all sequences together keep, 1 to 1024: snapshots of models whose layers have a state (LFM2), to which `segno_seq_truncate` goes
+    /// back. 0 (default): one for each sequence, and four. Each takes the memory of a sequence's states.
+    pub max_marks: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
-// SAFETY: repr(C), size first, 4 + 4 + 8 + 4 + 4 bytes without padding, numbers only.
+// SAFETY: repr(C), size first, 4 + 4 + 8 + 4 * 4 bytes without padding, numbers only.
 unsafe impl SizedStruct for segno_session_opts {}
 
 /// Memory that a session takes, in bytes, the weights that it shares with others included.
@@ -134,6 +139,8 @@ pub(super) fn defaults() -> segno_session_opts {
         kv_tokens: 0,
         max_prefill: 512,
         kv_type: SEGNO_KV_F16,
+        max_marks: 0,
+        reserved: 0,
     }
 }
 
@@ -204,7 +211,7 @@ pub(super) fn engine_options(opts: &segno_session_opts) -> Result<Options> {
         other => return Err(Error::InvalidArgument(format!("there is no kv_type {other}"))),
     };
     let (max_seqs, max_prefill) = (opts.max_seqs as usize, opts.max_prefill as usize);
-    Ok(Options { max_seqs, kv_tokens: opts.kv_tokens, max_prefill, kv_type })
+    Ok(Options { max_seqs, kv_tokens: opts.kv_tokens, max_prefill, kv_type, marks: opts.max_marks as usize })
 }
 
 /// Frees a session and its sequences; NULL is allowed. No call on it may be running. Since 0.1.

@@ -24,6 +24,8 @@ pub const EXPERTS: usize = 1024;
 pub const CHOSEN: usize = 64;
 /// Query heads of a layer, and key-value heads; Falcon 180B has 232.
 pub const HEADS: usize = 1024;
+/// Rows of a matrix of a state; Mamba 2 has 128 or 256.
+pub const STATE: usize = 1 << 12;
 /// Tokens of the longest sequence; Llama 4 Scout has 10,485,760.
 pub const CONTEXT: usize = 1 << 24;
 /// Bytes of the header of a safetensors file; public ones have up to 0.3 MB.

@@ -8,6 +8,7 @@ use crate::arch::spec::{NormOrder, NormSpan, Presence, RopeRule};
 use crate::arch::{Arch, Hparams, heads::Heads, hparams::Keys};
 use crate::error::{Error, Result, collected, push};
 use crate::format::Gguf;
+use crate::kv::state::Shape;
 use crate::kv::{HeadSizes, Layout};
 
 /// Builds the program of the model in `gguf`. Tensors that the family does not use are refused: the model would run wrongly
@@ -29,6 +30,7 @@ pub(super) struct Builder<'a> {
     pub(super) tensors: Tensors<'a>,
     ops: Vec<Op>,
     pub(super) values: Vec<Value>,
+    pub(super) states: Vec<Shape>,
     rotations: Vec<Rotation>,
 }
 
@@ -36,7 +38,7 @@ impl<'a> Builder<'a> {
     fn new(gguf: &'a Gguf, arch: &'a Arch, hparams: &'a Hparams) -> Result<Self> {
         let mut tensors = Tensors::new(gguf)?;
         let rotations = rotations(gguf, arch, hparams, &mut tensors)?;
-        Ok(Builder { arch, hparams, tensors, ops: Vec::new(), values: Vec::new(), rotations })
+        Ok(Builder { arch, hparams, tensors, ops: Vec::new(), values: Vec::new(), states: Vec::new(), rotations })
     }
 
     fn embed(&mut self) -> Result<ValueId> {
@@ -75,18 +77,25 @@ impl<'a> Builder<'a> {
     fn attention(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
         let Hparams { hidden, temperature, latent, .. } = *self.hparams;
         let Heads { heads, head_dim, .. } = self.hparams.heads[index];
+        if let Some(recurrent) = self.hparams.recurrent.filter(|_| !self.hparams.attends(index)) {
+            return self.recurrent(index, &recurrent, input);
+        }
         if let Some(latent) = latent {
             return self.latent_attention(index, &latent, input);
         }
-        let [queries, keys, values] = self.queries_keys_values(index, input)?;
+        let ([queries, keys, values], gate) = match self.arch.gates_attention {
+            true => self.gated_queries(index, input)?,
+            false => (self.queries_keys_values(index, input)?, None),
+        };
         let (queries, keys) = self.position(index, queries, keys)?;
         if let Some((factor, period)) = temperature {
             self.push(Op::Temperature { x: queries, factor, period })?;
         }
-        self.push(Op::StoreKv { layer: index, keys, values })?;
+        self.push(Op::StoreKv { layer: self.hparams.kv_layer(index), keys, values })?;
         let mixed = self.value(heads * head_dim, Rows::Batch)?;
         let kind = self.attention_kind(index)?;
         self.push(Op::Attention { kind, queries, out: mixed })?;
+        gate.map_or(Ok(()), |gate| self.push(Op::MulSigmoid { x: mixed, gate }))?;
         self.project(&in_layer(index, layer::ATTENTION_OUTPUT), mixed, hidden, self.arch.output_bias)
     }
 
@@ -129,7 +138,7 @@ impl<'a> Builder<'a> {
         let width = self.hparams.hidden;
         let selected = self.value(width, Rows::Outputs)?;
         self.push(Op::SelectRows { x: hidden, out: selected })?;
-        let normed = self.norm(global::OUTPUT_NORM, selected)?;
+        let normed = self.norm(self.arch.output_norm, selected)?;
         let vocab = self.tensors.weight(MatrixId(0)).rows;
         let name = if self.tensors.has(global::HEAD, self.arch.head)? { global::HEAD } else { global::EMBEDDING };
         let matrix = self.tensors.matrix(name, vocab, width)?;
@@ -145,14 +154,16 @@ impl<'a> Builder<'a> {
     }
 
     fn finish(self, logits: ValueId) -> Result<Program> {
-        let Builder { arch, hparams, tensors, ops, values, rotations } = self;
+        let Builder { arch, hparams, tensors, ops, values, rotations, states } = self;
         let Weights { matrices, vectors, idle } = tensors.finish(arch.name, hparams)?;
-        let sizes = hparams.heads.iter().map(|&heads| {
+        let attending = hparams.heads.iter().filter(|heads| heads.kv_heads > 0);
+        let sizes = attending.map(|&heads| {
             let Heads { heads, kv_heads, head_dim, value_dim, .. } = heads;
             HeadSizes { heads, kv_heads, head_dim, value_dim }
         });
         let ropes = collected(rotations.into_iter().map(|rotation| rotation.rope), PLAN)?;
-        Ok(Program { ops, values, matrices, vectors, ropes, kv: Layout::new(sizes)?, logits, idle })
+        let kv = Layout::new(sizes)?;
+        Ok(Program { ops, values, matrices, vectors, ropes, kv, states, logits, idle })
     }
 
     pub(super) fn attention_kind(&mut self, index: usize) -> Result<AttentionKind> {
@@ -162,7 +173,7 @@ impl<'a> Builder<'a> {
         let name = format!("{}.weight", in_layer(index, layer::SINKS));
         let has_sinks = self.tensors.has(&name, self.arch.sinks)?;
         let sinks = if has_sinks { Some(self.tensors.vector(&name, heads)?) } else { None };
-        Ok(AttentionKind { layer: index, scale, window, softcap: attention_softcap, sinks })
+        Ok(AttentionKind { layer: self.hparams.kv_layer(index), scale, window, softcap: attention_softcap, sinks })
     }
 
     /// By which table a layer rotates.

@@ -22,7 +22,7 @@ impl Builder<'_> {
         let queries = self.join_heads(own, HeadPart { each, first: plain, count: rotated }, products, heads)?;
         let keys = self.join_heads(shared, HeadPart { each: rotated, first: 0, count: rotated }, vector, 1)?;
         self.rotate(index, [queries, keys])?;
-        self.push(Op::StoreKv { layer: index, keys, values: vector })?;
+        self.push(Op::StoreKv { layer: self.hparams.kv_layer(index), keys, values: vector })?;
         let mixed = self.value(heads * rank, Rows::Batch)?;
         let kind = self.attention_kind(index)?;
         self.push(Op::Attention { kind, queries, out: mixed })?;

@@ -9,6 +9,8 @@ mod latent;
 pub mod memory;
 pub mod op;
 pub mod program;
+mod recurrent;
+mod recurrent_layer;
 mod tensors;
 pub mod validate;
 

@@ -5,6 +5,7 @@
 //! every [`Op`], so that one that it lacks does not compile; what it cannot run it refuses by name (`plan::validate`).
 
 pub use super::program::{Program, Weight};
+pub use super::recurrent::{Convolution, MOST_TAPS, Scan, StateId, Strength};
 pub use crate::arch::rope::{Rope, RopeLayout};
 pub use crate::arch::spec::{Activation, NormKind, Score};
 use crate::format::limits;
@@ -186,6 +187,15 @@ pub enum Op {
         /// Written.
         out: ValueId,
     },
+    /// Each head of `out` = elements of the same head of `x`.
+    TakeHeads {
+        /// Read.
+        x: ValueId,
+        /// The elements of each head.
+        part: HeadPart,
+        /// Written.
+        out: ValueId,
+    },
     /// Normalizes every head of `x` by itself, in place.
     HeadNorm {
         /// Read and written.
@@ -231,6 +241,10 @@ pub enum Op {
         /// Written; a head of values for each.
         out: ValueId,
     },
+    /// Each column convolved with the rows before.
+    Convolve(Convolution),
+    /// Linear attention through a state that decays.
+    Scan(Scan),
     /// `gate = activation(gate) * up`, in place (Shazeer, "GLU Variants Improve Transformer").
     Gate {
         /// The activation.
@@ -255,7 +269,6 @@ pub enum Op {
         y: ValueId,
     },
     /// `x *= y`.
-    #[allow(dead_code)] // No family of today has it; backends run it.
     Mul {
         /// Read and written.
         x: ValueId,
@@ -315,11 +328,14 @@ impl Op {
             Op::MatMul { .. } => "matmul",
             Op::HeadMatMul { .. } => "head matmul",
             Op::JoinHeads { .. } => "join heads",
+            Op::TakeHeads { .. } => "take heads",
             Op::HeadNorm { .. } => "head norm",
             Op::Rope { .. } => "rope",
             Op::Temperature { .. } => "temperature",
             Op::StoreKv { .. } => "store kv",
             Op::Attention { .. } => "attention",
+            Op::Convolve(_) => "convolve",
+            Op::Scan(_) => "scan",
             Op::Gate { .. } => "gate",
             Op::Activate { .. } => "activate",
             Op::Add { .. } => "add",
@@ -336,14 +352,17 @@ impl Op {
     /// Values that the op reads, those that it changes in place included.
     pub fn reads(&self) -> impl Iterator<Item = ValueId> + use<> {
         let (first, second) = match *self {
+            Op::Scan(scan) => return scan.reads().into_iter().flatten(),
             Op::Embed { .. } => (None, None),
             Op::Scale { x, .. }
             | Op::Norm { x, .. }
             | Op::MatMul { x, .. }
             | Op::HeadMatMul { x, .. }
+            | Op::TakeHeads { x, .. }
             | Op::HeadNorm { x, .. }
             | Op::Rope { x, .. }
             | Op::Temperature { x, .. }
+            | Op::Convolve(Convolution { x, .. })
             | Op::Activate { x, .. }
             | Op::Softcap { x, .. }
             | Op::SelectRows { x, .. } => (Some(x), None),
@@ -357,7 +376,7 @@ impl Op {
             }
             Op::Add { x, y } | Op::Mul { x, y } | Op::JoinHeads { x, y, .. } => (Some(x), Some(y)),
         };
-        first.into_iter().chain(second)
+        [first, second, None, None, None].into_iter().flatten()
     }
 
     /// The value that the op writes, if any.
@@ -368,6 +387,9 @@ impl Op {
             | Op::MatMul { out, .. }
             | Op::HeadMatMul { out, .. }
             | Op::JoinHeads { out, .. }
+            | Op::TakeHeads { out, .. }
+            | Op::Convolve(Convolution { out, .. })
+            | Op::Scan(Scan { out, .. })
             | Op::Attention { out, .. }
             | Op::ExpertMatMul(ExpertProduct { out, .. })
             | Op::WeightedSum { out, .. }
@@ -387,6 +409,11 @@ impl Op {
         }
     }
 
+    /// Whether a row of the result depends on other rows of its sequence.
+    pub fn mixes_rows(&self) -> bool {
+        matches!(self, Op::Attention { .. } | Op::Convolve(_) | Op::Scan(_))
+    }
+
     /// Whether a row of the result depends on the same row of what the op reads alone, and not on the row's place in the batch.
     pub fn is_row_wise(&self) -> bool {
         match self {
@@ -395,12 +422,15 @@ impl Op {
             | Op::Rope { .. }
             | Op::Temperature { .. }
             | Op::StoreKv { .. }
+            | Op::Convolve(_)
+            | Op::Scan(_)
             | Op::Attention { .. } => false,
             Op::Scale { .. }
             | Op::Norm { .. }
             | Op::MatMul { .. }
             | Op::HeadMatMul { .. }
             | Op::JoinHeads { .. }
+            | Op::TakeHeads { .. }
             | Op::Gate { .. }
             | Op::Activate { .. }
             | Op::Add { .. }

@@ -4,6 +4,7 @@ use super::op::{AttentionKind, Op, Rope, Rows, Value, ValueId};
 use crate::arch::names::Idle;
 use crate::format::Bytes;
 use crate::kv::Layout;
+use crate::kv::state::Shape;
 use crate::quant::DType;
 
 /// A matrix of the model, as it lies in the file: `rows` rows of `cols` elements in blocks of `dtype`. Those of all experts are one.
@@ -34,6 +35,8 @@ pub struct Program {
     pub ropes: Vec<Rope>,
     /// Shape of the cache, and the heads of every layer.
     pub kv: Layout,
+    /// What layers without keys keep of each sequence.
+    pub states: Vec<Shape>,
     /// The value that holds the logits at the end, `vocab` wide.
     pub logits: ValueId,
     /// How many tensors of each kind of [`Idle::ALL`] the file holds that are not run.

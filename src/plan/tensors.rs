@@ -5,7 +5,7 @@ use super::op::{MatrixId, VectorId, Weight};
 use crate::arch::Hparams;
 use crate::arch::names::Idle;
 use crate::arch::spec::Presence;
-use crate::error::{Error, Result, copied_text, filled, push, room};
+use crate::error::{Error, Result, copied_text, filled, push, reserve, room};
 use crate::format::{Gguf, TensorInfo};
 use crate::quant::{DType, reference};
 use std::collections::{HashMap, HashSet};
@@ -154,6 +154,26 @@ impl<'a> Tensors<'a> {
         let values = decode_elements(info, len.ok_or_else(|| wrong_shape(info, dims.to_vec()))?)?;
         push(&mut self.vectors, values, PLAN)?;
         self.mark(name)?;
+        Ok(VectorId(self.vectors.len() - 1))
+    }
+
+    /// Some columns of the convolution `name`, of which the file has the weights of all `taps` behind each other: a row for each tap.
+    pub fn taps(&mut self, name: &str, taps: usize, part: &Part) -> Result<VectorId> {
+        let (info, dims) = (self.info(name)?, [taps as u64, part.of as u64]);
+        let len = taps.checked_mul(part.of).filter(|_| info.dims == dims);
+        let values = decode_elements(info, len.ok_or_else(|| wrong_shape(info, dims.to_vec()))?)?;
+        let mut rows = reserve(taps * part.taken.len(), PLAN)?;
+        for tap in 0..taps {
+            rows.extend(part.taken.clone().map(|column| values[column * taps + tap]));
+        }
+        push(&mut self.vectors, rows, PLAN)?;
+        self.mark(name)?;
+        Ok(VectorId(self.vectors.len() - 1))
+    }
+
+    /// A vector of equal elements, which no file holds.
+    pub fn constant(&mut self, value: f32, width: usize) -> Result<VectorId> {
+        push(&mut self.vectors, filled(width, value, PLAN)?, PLAN)?;
         Ok(VectorId(self.vectors.len() - 1))
     }
 

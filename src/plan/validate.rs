@@ -13,6 +13,7 @@ use crate::kv::layout::HeadSizes;
 /// Checks `program`: every id exists, shapes agree, values are written before they are read and have one op that makes them.
 pub fn check(program: &Program) -> Result<()> {
     let mut checker = Checker { program, at: 0, written: filled(program.values.len(), false, "the plan of a pass")? };
+    checker.states()?;
     for (at, op) in program.ops.iter().enumerate() {
         checker.at = at;
         checker.op(op)?;
@@ -43,8 +44,8 @@ fn choice_of(op: &Op) -> Option<ValueId> {
     }
 }
 
-struct Checker<'a> {
-    program: &'a Program,
+pub(super) struct Checker<'a> {
+    pub(super) program: &'a Program,
     at: usize,
     written: Vec<bool>,
 }
@@ -86,8 +87,11 @@ impl Checker<'_> {
                 self.require(from.width == cols && to.width == rows && from.rows == to.rows, "shapes differ")?;
                 bias.map_or(Ok(()), |bias| self.vector(bias, rows))
             }
+            Op::Convolve(convolution) => self.convolution(convolution),
+            Op::Scan(scan) => self.scan(scan),
             Op::HeadMatMul { .. }
             | Op::JoinHeads { .. }
+            | Op::TakeHeads { .. }
             | Op::HeadNorm { .. }
             | Op::Rope { .. }
             | Op::StoreKv { .. }
@@ -131,6 +135,11 @@ impl Checker<'_> {
                 let heads = self.heads_of(from, part)?;
                 let fits = behind.width.is_multiple_of(heads) && to.width == heads * part.count + behind.width;
                 self.require(fits && from.rows == to.rows && behind.rows == to.rows, "shapes differ")
+            }
+            Op::TakeHeads { x, part, out } => {
+                let (from, to) = (self.value(x)?, self.value(out)?);
+                let fits = to.width == self.heads_of(from, part)? * part.count;
+                self.require(fits && from.rows == to.rows, "shapes differ")
             }
             Op::HeadNorm { x, head_dim, norm } => {
                 self.heads(x, head_dim)?;
@@ -212,7 +221,7 @@ impl Checker<'_> {
         Ok(rows / each)
     }
 
-    fn value(&self, id: ValueId) -> Result<Value> {
+    pub(super) fn value(&self, id: ValueId) -> Result<Value> {
         let value = self.program.values.get(id.0).copied().ok_or_else(|| self.error("no such value"))?;
         if let Rows::Chosen(choice) = value.rows {
             let choice = self.program.values.get(choice.0);
@@ -227,7 +236,7 @@ impl Checker<'_> {
         matrix.map(|matrix| (matrix.rows, matrix.cols)).ok_or_else(|| self.error("no such matrix"))
     }
 
-    fn vector(&self, id: VectorId, width: usize) -> Result<()> {
+    pub(super) fn vector(&self, id: VectorId, width: usize) -> Result<()> {
         let fits = self.program.vectors.get(id.0).is_some_and(|vector| vector.len() == width);
         self.require(fits, "a vector of weights has another length")
     }
@@ -258,11 +267,11 @@ impl Checker<'_> {
         Ok(value.width / each)
     }
 
-    fn same(&self, a: Value, b: Value) -> Result<()> {
+    pub(super) fn same(&self, a: Value, b: Value) -> Result<()> {
         self.require(a == b, "shapes differ")
     }
 
-    fn require(&self, holds: bool, problem: &str) -> Result<()> {
+    pub(super) fn require(&self, holds: bool, problem: &str) -> Result<()> {
         if holds { Ok(()) } else { Err(self.error(problem)) }
     }
 
@@ -272,5 +281,6 @@ impl Checker<'_> {
     }
 }
 
+mod recurrent;
 #[cfg(test)]
 mod tests;

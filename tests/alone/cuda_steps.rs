@@ -133,13 +133,21 @@ fn graph_time() -> f64 {
     let gguf = Gguf::open(&bundled_model(), true, &mut |_| Ok(())).unwrap();
     let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
     let program = Arc::new(build(&gguf, &arch, &Hparams::read(gguf.metadata(), &arch).unwrap()).unwrap());
-    let limits = Limits { rows: 16, outputs: 8, pages: 24, context: 4096, kv_type: KvType::F16, windows: None };
+    let limits =
+        Limits { rows: 16, outputs: 8, pages: 24, context: 4096, kv_type: KvType::F16, windows: None, records: 0 };
     let mut inspection =
         Cuda::new(0, false).unwrap().upload(program, &mut |_| Ok(())).unwrap().inspect(&limits, false).unwrap();
     let (mut tables, mut pages) = (Tables::new(1, 8).unwrap(), Pages::new(24).unwrap());
     assert!(tables.grow(0, 8, &mut pages));
     let rows = [Row { token: 5, position: 120, slot: 0 }];
-    let batch = Batch { rows: &rows, outputs: &[0], chooser: Chooser::Device, tables: &tables, window_tables: None };
+    let batch = Batch {
+        rows: &rows,
+        outputs: &[0],
+        chooser: Chooser::Device,
+        tables: &tables,
+        window_tables: None,
+        moves: &[],
+    };
     (0..10).map(|_| inspection.replay_seconds(&batch, 100).unwrap() * 1e6).fold(f64::MAX, f64::min)
 }
 

@@ -37,7 +37,7 @@ fn load(context: &Arc<Context>, map: bool) -> Result<Model, Error> {
 const MAPPED: Loading = Loading { map: true, quantize: None };
 
 const OPTIONS: session::Options =
-    session::Options { max_seqs: 1, kv_tokens: 512, max_prefill: 16, kv_type: KvType::F16 };
+    session::Options { max_seqs: 1, kv_tokens: 512, max_prefill: 16, kv_type: KvType::F16, marks: 0 };
 
 /// The bytes needed and free of a refusal.
 fn refused<T>(result: Result<T, Error>) -> (u64, u64) {

@@ -370,6 +370,23 @@ impl Session {
         call(|err| segno_seq_truncate(self.0, seq, tokens, err))
     }
 
+    pub fn mark(&self, seq: i32) -> Result<segno_status> {
+        call(|err| segno_seq_mark(self.0, seq, err))
+    }
+
+    /// How many tokens stay evaluated when a sequence is cut to so many.
+    pub fn nearest(&self, seq: i32, tokens: usize) -> Result<usize> {
+        let mut found = usize::MAX;
+        call(|err| segno_seq_mark_nearest(self.0, seq, tokens, &mut found, err)).map(|_| found)
+    }
+
+    pub fn memory(&self) -> segno_memory {
+        // SAFETY: the struct holds numbers, for which zero is a value.
+        let mut memory = unsafe { std::mem::zeroed() };
+        call(|err| segno_session_memory(self.0, &mut memory, size_of::<segno_memory>(), err)).unwrap();
+        memory
+    }
+
     /// Gives a sequence a grammar, behind the next `start_token` unless that is -1.
     pub fn constrain(&self, seq: i32, grammar: Option<&Grammar>, start_token: i32) -> Result<segno_status> {
         let grammar = grammar.map_or(null_mut(), |grammar| grammar.0);

@@ -25,6 +25,7 @@ impl Parts {
             ropes: Vec::new(),
             kv: Layout::new([heads]).unwrap(),
             logits: ValueId(0),
+            states: Vec::new(),
             idle: [0; Idle::ALL.len()],
         };
         Parts { random: Random::new(seed), program }

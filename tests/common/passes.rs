@@ -6,6 +6,7 @@ use segno::arch::{Arch, Hparams};
 use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner, cpu};
 use segno::format::Gguf;
 use segno::kv::layout::pages_of_window;
+use segno::kv::state::{States, records};
 use segno::kv::{Pages, Tables, WindowLimits, paging::Paging};
 use segno::plan::{Program, build::build};
 use std::path::Path;
@@ -63,7 +64,12 @@ pub struct Run {
     pub tokens: Vec<u32>,
     /// The tables of layers that keep a window and a pass alone, where they do.
     windows: Option<Paging>,
+    /// The records of states, in programs that have such.
+    states: Option<States>,
 }
+
+/// Marks of a run.
+const MARKS: usize = 6;
 
 impl Run {
     /// For `seqs` sequences of `positions` each; tokens follow a fixed pattern.
@@ -82,14 +88,17 @@ impl Run {
     ) -> Run {
         let each = positions.div_ceil(32);
         let windows = window.map(|window| WindowLimits { window, pages_each: pages_of_window(window, 512) });
-        let limits = Limits { rows: 512 + seqs, outputs: seqs, pages: seqs * each, context: 4096, kv_type, windows };
+        let records = if program.states.is_empty() { 0 } else { records(seqs, MARKS) };
+        let limits =
+            Limits { rows: 512 + seqs, outputs: seqs, pages: seqs * each, context: 4096, kv_type, windows, records };
         let mut pages = Pages::new(limits.pages).unwrap();
         let mut tables = Tables::new(seqs, each).unwrap();
         (0..seqs).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
         let runner = backend.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap();
         let tokens = (0..positions).map(|position| ((position * 7919 + 13) % program.vocab()) as u32).collect();
         let windows = windows.map(|windows| Paging::new(seqs, seqs * each, each, Some(windows)).unwrap());
-        Run { runner, tables, tokens, windows }
+        let states = (records > 0).then(|| States::new(seqs, MARKS).unwrap());
+        Run { runner, tables, tokens, windows, states }
     }
 
     /// Makes room for the rows of a pass where windows are kept; a sequence that begins anew gives up its pages.
@@ -105,12 +114,32 @@ impl Run {
         }
     }
 
+    /// Chooses the records of a pass; a sequence that begins further back goes back to a state that was kept there.
+    fn plan_states(&mut self, rows: &[Row]) {
+        let Some(states) = &mut self.states else { return };
+        for rows in rows.chunk_by(|a, b| a.slot == b.slot) {
+            let (slot, start) = (rows[0].slot as usize, rows[0].position as usize);
+            assert_eq!(states.cut(slot, start), start, "there is no state to go back to");
+            states.plan(slot, rows.len());
+        }
+    }
+
+    fn commit_states(&mut self, rows: &[Row]) {
+        let Some(states) = &mut self.states else { return };
+        rows.chunk_by(|a, b| a.slot == b.slot).for_each(|rows| {
+            states.commit(rows[0].slot as usize, rows[rows.len() - 1].position as usize + 1);
+        });
+    }
+
     pub fn pass(&mut self, rows: &[Row], outputs: &[u32], chooser: Chooser) -> Vec<Vec<f32>> {
         self.slide(rows);
+        self.plan_states(rows);
+        let moves = self.states.as_ref().map_or(&[][..], |states| states.moves());
         let tables = self.windows.as_ref().map_or(&self.tables, Paging::tables);
         let window_tables = self.windows.as_ref().and_then(Paging::window_tables);
-        let batch = Batch { rows, outputs, chooser, tables, window_tables };
+        let batch = Batch { rows, outputs, chooser, tables, window_tables, moves };
         self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
+        self.commit_states(rows);
         if chooser == Chooser::Device {
             return Vec::new();
         }

@@ -3,8 +3,10 @@
 use half::f16;
 use segno::arch::rope::RopeLayout;
 use segno::backend::Row;
+use segno::kv::state::Shape;
 use segno::plan::op::{
-    Activation, AttentionKind, ExpertProduct, Experts, HeadPart, Norm, NormKind, RopeId, Routing, Rows, Score,
+    Activation, AttentionKind, Convolution, ExpertProduct, Experts, HeadPart, Norm, NormKind, RopeId, Routing, Rows,
+    Scan, Score, Strength,
 };
 use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight};
 use segno::quant::{DType, reference};
@@ -32,6 +34,8 @@ pub struct Plain<'a> {
     values: Vec<Matrix>,
     /// By layer and slot, a row of keys and one of values for each position.
     cache: Vec<Vec<Vec<[Vec<f64>; 2]>>>,
+    /// By state and slot, for each position the row that was convolved, or the matrices behind it.
+    states: Vec<Vec<Matrix>>,
 }
 
 impl<'a> Plain<'a> {
@@ -47,13 +51,14 @@ impl<'a> Plain<'a> {
             matrices: program.matrices.iter().map(decoded).collect(),
             values: vec![Matrix::new(); program.values.len()],
             cache: vec![vec![Vec::new(); slots]; program.kv.count()],
+            states: vec![vec![Matrix::new(); slots]; program.states.len()],
         }
     }
 
     /// The logits of the rows of a pass that `outputs` names; without any the pass ends where the cache is filled.
     pub fn pass(&mut self, rows: &[Row], outputs: &[u32]) -> Matrix {
-        let stored =
-            self.program.ops.iter().rposition(|op| matches!(op, Op::StoreKv { .. })).map_or(0, |last| last + 1);
+        let stores = |op: &Op| matches!(op, Op::StoreKv { .. } | Op::Convolve(_) | Op::Scan(_));
+        let stored = self.program.ops.iter().rposition(stores).map_or(0, |last| last + 1);
         let end = if outputs.is_empty() { stored } else { self.program.ops.len() };
         for op in &self.program.ops[..end] {
             if let Op::StoreKv { layer, keys, values } = *op {
@@ -61,7 +66,11 @@ impl<'a> Plain<'a> {
                 continue;
             }
             let written = op.writes().expect("all others write");
-            self.values[written.0] = self.computed(op, rows, outputs);
+            self.values[written.0] = match op {
+                Op::Convolve(convolution) => self.convolved(convolution, rows),
+                Op::Scan(scan) => self.scanned(scan, rows),
+                _ => self.computed(op, rows, outputs),
+            };
         }
         self.values[self.program.logits.0].clone()
     }
@@ -101,6 +110,10 @@ impl<'a> Plain<'a> {
                 };
                 self.of(x).iter().zip(self.of(y)).map(joined).collect()
             }
+            Op::TakeHeads { x, part, .. } => {
+                let head = |head: &[f64]| head[part.first..part.first + part.count].to_vec();
+                each(x, &|row| row.chunks(part.each).flat_map(head).collect())
+            }
             Op::HeadNorm { x, head_dim, norm } => {
                 each(x, &|row| row.chunks(head_dim).flat_map(|head| self.normed(&norm, head)).collect())
             }
@@ -131,7 +144,7 @@ impl<'a> Plain<'a> {
                 each(x, &|row| row.iter().map(|v| cap * (v / cap).tanh()).collect())
             }
             Op::SelectRows { x, .. } => outputs.iter().map(|&row| self.of(x)[row as usize].clone()).collect(),
-            Op::StoreKv { .. } => unreachable!("it writes no value"),
+            Op::StoreKv { .. } | Op::Convolve(_) | Op::Scan(_) => unreachable!("they change what is kept"),
         }
     }
 
@@ -216,6 +229,67 @@ impl<'a> Plain<'a> {
             assert_eq!(slot.len(), row.position as usize, "positions come in their order");
             slot.push(own);
         }
+    }
+
+    fn convolved(&mut self, convolution: &Convolution, rows: &[Row]) -> Matrix {
+        let Convolution { state, x, taps, weight, bias, .. } = *convolution;
+        let mut out = Matrix::new();
+        for (index, row) in rows.iter().enumerate() {
+            let x = self.values[x.0][index].clone();
+            let seen = &mut self.states[state.0][row.slot as usize];
+            seen.truncate(row.position as usize);
+            assert_eq!(seen.len(), row.position as usize, "positions come in their order");
+            seen.push(x);
+            let (seen, last) = (&self.states[state.0][row.slot as usize], row.position as usize);
+            let width = seen[0].len();
+            let (weight, bias) = (self.vector(weight), bias.map(|bias| self.vector(bias)));
+            let sum = |column: usize| {
+                let tap = |tap: usize| (last + tap + 1).checked_sub(taps).map_or(0.0, |row| seen[row][column]);
+                let sum: f64 = (0..taps).map(|index| weight(index * width + column) * tap(index)).sum();
+                sum + bias.as_ref().map_or(0.0, |bias| bias(column))
+            };
+            out.push((0..width).map(sum).collect());
+        }
+        out
+    }
+
+    fn scanned(&mut self, scan: &Scan, rows: &[Row]) -> Matrix {
+        let Shape::Matrices { heads, rows: keys, cols } = self.program.states[scan.state.0] else {
+            panic!("a scan has matrices")
+        };
+        let mut out = Matrix::new();
+        for (index, row) in rows.iter().enumerate() {
+            let (position, own) = (row.position as usize, |id: ValueId| &self.values[id.0][index]);
+            let before = &self.states[scan.state.0][row.slot as usize][..position];
+            let mut state = before.last().cloned().unwrap_or(vec![0.0; heads * keys * cols]);
+            let mut sums = vec![0.0; heads * cols];
+            for head in 0..heads {
+                let step = (own(scan.decay)[head] + self.vector(scan.bias)(head)).exp().ln_1p();
+                let kept = (self.vector(scan.rate)(head) * step).exp();
+                let matrix = &mut state[head * keys * cols..][..keys * cols];
+                matrix.iter_mut().for_each(|element| *element *= kept);
+                let first = scan.key_head(head, heads) * keys;
+                let (key, query) = (&own(scan.keys)[first..][..keys], &own(scan.queries)[first..][..keys]);
+                for column in 0..cols {
+                    let value = own(scan.values)[head * cols + column];
+                    let times = |by: &[f64], matrix: &[f64]| {
+                        by.iter().enumerate().map(|(row, by)| by * matrix[row * cols + column]).sum::<f64>()
+                    };
+                    let new = match scan.strength {
+                        Strength::Step => step * value,
+                        Strength::Delta(by) => (value - times(key, matrix)) / (1.0 + (-own(by)[head]).exp()),
+                    };
+                    key.iter().enumerate().for_each(|(row, key)| matrix[row * cols + column] += key * new);
+                    let skip = scan.skip.map_or(0.0, |skip| self.vector(skip)(head) * value);
+                    sums[head * cols + column] = times(query, matrix) + skip;
+                }
+            }
+            let kept = &mut self.states[scan.state.0][row.slot as usize];
+            kept.truncate(position);
+            kept.push(state);
+            out.push(sums);
+        }
+        out
     }
 
     fn attended(&self, kind: &AttentionKind, queries: &[f64], row: &Row) -> Vec<f64> {

@@ -3,10 +3,11 @@
 use segno::arch::names::Idle;
 use segno::arch::rope::{Rope, RopeLayout};
 use segno::format::{Bytes, Data};
+use segno::kv::state::Shape;
 use segno::kv::{HeadSizes, Layout};
 use segno::plan::op::{
-    Activation, AttentionKind, ExpertProduct, Experts, Groups, HeadPart, Kind, Norm, NormKind, RopeId, Routing, Rows,
-    Score, Value,
+    Activation, AttentionKind, Convolution, ExpertProduct, Experts, Groups, HeadPart, Kind, Norm, NormKind, RopeId,
+    Routing, Rows, Scan, Score, StateId, Strength, Value,
 };
 use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight, validate};
 use segno::quant::DType;
@@ -25,6 +26,8 @@ struct Builder {
     has_experts: bool,
     /// Whether heads are multiplied by rows of their own, and values shorter than keys: no GPU runs that.
     is_latent: bool,
+    /// Whether some layers have a state in place of keys and values: no GPU runs that.
+    has_states: bool,
 }
 
 impl Builder {
@@ -57,9 +60,10 @@ impl Builder {
             ropes: Vec::new(),
             kv: Layout::new(sizes).unwrap(),
             logits: ValueId(0),
+            states: Vec::new(),
             idle: [0; Idle::ALL.len()],
         };
-        Builder { random, program, dtypes, live: Vec::new(), has_experts: false, is_latent: false }
+        Builder { random, program, dtypes, live: Vec::new(), has_experts: false, is_latent: false, has_states: false }
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -215,6 +219,65 @@ impl Builder {
         out
     }
 
+    fn state(&mut self, shape: Shape) -> StateId {
+        self.program.states.push(shape);
+        StateId(self.program.states.len() - 1)
+    }
+
+    fn convolved(&mut self, x: ValueId) -> ValueId {
+        let (width, taps) = (self.width(x), 2 + self.below(4));
+        let state = self.state(Shape::Rows { count: taps - 1, width });
+        let weight = self.vector(taps * width, 0.0, 0.6);
+        let bias = if self.chance(40) { Some(self.vector(width, 0.0, 0.2)) } else { None };
+        let out = self.value(width, Rows::Batch);
+        self.push(Op::Convolve(Convolution { state, x, taps, weight, bias, out }));
+        out
+    }
+
+    /// A scan over convolved heads, in place of an attention.
+    fn scanned(&mut self, x: ValueId) -> ValueId {
+        let (key_heads, group) = (1 + self.below(3), 1 + self.below(3));
+        let (heads, rows) = (key_heads * group, [8, 16, 33][self.below(3)]);
+        let cols = [8, 16, 48, 64, 100, 160][self.below(6)];
+        let state = self.state(Shape::Matrices { heads, rows, cols });
+        let mut part = |width: usize, head_dim: usize| {
+            let x = self.project(x, width);
+            let x = if self.chance(70) { self.convolved(x) } else { x };
+            let weight = self.vector(head_dim, 1.0 / (head_dim as f32).sqrt(), 0.05);
+            let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 };
+            self.push(Op::HeadNorm { x, head_dim, norm });
+            x
+        };
+        let (queries, keys) = (part(key_heads * rows, rows), part(key_heads * rows, rows));
+        let values = part(heads * cols, cols);
+        let both = self.project(x, 2 * heads);
+        let mut half = |first: usize| {
+            let out = self.value(heads, Rows::Batch);
+            self.push(Op::TakeHeads { x: both, part: HeadPart { each: 2 * group, first, count: group }, out });
+            out
+        };
+        let (decay, strength) = (half(0), half(group));
+        let strength = if self.chance(60) { Strength::Delta(strength) } else { Strength::Step };
+        let (bias, rate) = (self.vector(heads, -1.0, 1.0), self.vector(heads, -1.5, 1.4));
+        let skip = if self.chance(50) { Some(self.vector(heads, 0.0, 1.0)) } else { None };
+        let (is_tiled, out) = (self.chance(50), self.value(heads * cols, Rows::Batch));
+        self.push(Op::Scan(Scan {
+            state,
+            queries,
+            keys,
+            values,
+            decay,
+            strength,
+            bias,
+            rate,
+            skip,
+            key_heads,
+            is_tiled,
+            out,
+        }));
+        out
+    }
+
     fn activation(&mut self, gates: bool) -> Activation {
         match self.below(if gates { 5 } else { 4 }) {
             0 => Activation::Silu,
@@ -341,7 +404,11 @@ impl Builder {
         }
         for layer in 0..self.program.kv.count() {
             let input = self.any(hidden);
-            let attended = self.attention(layer, input);
+            let attended = match () {
+                () if !self.has_states || self.chance(40) => self.attention(layer, input),
+                () if self.chance(70) => self.scanned(input),
+                () => self.convolved(input),
+            };
             // Parallel blocks read the same.
             let input = if self.chance(20) {
                 let fed = self.unit(input);
@@ -392,4 +459,9 @@ pub fn latent(seed: u64) -> Program {
     let shorter = builder.program.kv.all().map(|sizes| HeadSizes { value_dim: sizes.head_dim / 2, ..sizes });
     builder.program.kv = Layout::new(shorter.collect::<Vec<_>>()).unwrap();
     builder.build()
+}
+
+/// A program some of whose layers have a state.
+pub fn recurrent(seed: u64) -> Program {
+    Builder { has_experts: seed.is_multiple_of(2), has_states: true, ..Builder::new(seed) }.build()
 }

@@ -1,5 +1,5 @@
-//! Random walks over sequences of models some layers of which see a window: prompts, cancelled ones too, steps in company, forks and cuts, whose
-//! logits must be those of fresh evaluation where every layer keeps everything.
+//! Random walks over sequences of models some layers of which see a window or have a state: prompts, cancelled ones too, steps in company, forks and
+//! cuts, whose logits must be those of fresh evaluation where every layer keeps everything.
 
 use super::{Model, Session, greedy};
 use segno::ffi::session::segno_session_opts;

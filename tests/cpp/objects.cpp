@@ -131,6 +131,9 @@ static void sequences_branch(const segno::model &model) {
         b.push_back(fork.decode().token);
     }
     CHECK(a == b);
+    seq.mark();
+    CHECK(seq.mark_nearest(length) == length &&
+        seq.try_mark_nearest(length + 9).error().status() == SEGNO_E_INVALID_ARGUMENT);
     seq.truncate(length);
     seq.set_sampler(seeded(6));
     a.clear();

@@ -59,7 +59,8 @@ int main(int argc, char **argv) {
     CHECK(grammar && seq->try_set_grammar(*grammar, 7) && seq->try_clear_grammar());
 
     auto fork = seq->try_fork();
-    CHECK(fork && fork->try_truncate(prompt->size()) && fork->try_set_sampler(sampler));
+    CHECK(fork && fork->try_mark() && fork->try_mark_nearest(1) && fork->try_truncate(prompt->size()) &&
+        fork->try_set_sampler(sampler));
     segno::batch batch(*session);
     batch.add(*fork);
     CHECK(batch.try_decode() && batch[0].token == tokens[0]);

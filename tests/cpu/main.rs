@@ -13,6 +13,7 @@ mod programs;
 mod quant;
 mod reference;
 mod sample;
+mod states;
 mod types;
 mod wanted_rows;
 mod windows;

@@ -43,6 +43,7 @@ impl Run {
             context: 4096,
             kv_type: KvType::F16,
             windows: None,
+            records: 0,
         };
         let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, each).unwrap());
         (0..SEQS).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
@@ -59,7 +60,14 @@ impl Run {
             slot: slot as u32,
         };
         let rows: Vec<Row> = (0..SEQS * LENGTH).map(|index| row(place(index))).collect();
-        let batch = Batch { rows: &rows, outputs, chooser: Chooser::Host, tables: &self.tables, window_tables: None };
+        let batch = Batch {
+            rows: &rows,
+            outputs,
+            chooser: Chooser::Host,
+            tables: &self.tables,
+            window_tables: None,
+            moves: &[],
+        };
         self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
         let bits = |index| self.runner.logits(index).iter().map(|logit| logit.to_bits()).collect();
         (0..outputs.len()).map(bits).collect()

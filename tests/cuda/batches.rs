@@ -41,8 +41,15 @@ struct Run {
 impl Run {
     fn new(device: &Cuda, program: &Arc<Program>) -> Run {
         let each = PROMPT.div_ceil(PAGE);
-        let limits =
-            Limits { rows: 512, outputs: SEQS, pages: SEQS * each, context: 4096, kv_type: KvType::F16, windows: None };
+        let limits = Limits {
+            rows: 512,
+            outputs: SEQS,
+            pages: SEQS * each,
+            context: 4096,
+            kv_type: KvType::F16,
+            windows: None,
+            records: 0,
+        };
         let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, each).unwrap());
         (0..SEQS).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
         Run { runner: device.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap(), tables }
@@ -50,7 +57,8 @@ impl Run {
 
     /// Bits of the logits of the wanted rows.
     fn pass(&mut self, rows: &[Row], outputs: &[u32]) -> Vec<Vec<u32>> {
-        let batch = Batch { rows, outputs, chooser: Chooser::Host, tables: &self.tables, window_tables: None };
+        let batch =
+            Batch { rows, outputs, chooser: Chooser::Host, tables: &self.tables, window_tables: None, moves: &[] };
         self.runner.run(&batch, &AtomicBool::new(false)).unwrap();
         let bits = |index| self.runner.logits(index).iter().map(|logit| logit.to_bits()).collect();
         (0..outputs.len()).map(bits).collect()

@@ -215,8 +215,15 @@ fn batches_round_where_they_may() {
 
 /// The cache after a batch of three rows, which a graph pads to four; with what `poisoned` puts into everything that a step computes.
 fn cache_of(case: &Case, slots: [usize; 3], poisoned: bool) -> (Contents, Contents, Tables) {
-    let limits =
-        Limits { rows: 512 + SEQS, outputs: SEQS, pages: SEQS, context: 4096, kv_type: KvType::F16, windows: None };
+    let limits = Limits {
+        rows: 512 + SEQS,
+        outputs: SEQS,
+        pages: SEQS,
+        context: 4096,
+        kv_type: KvType::F16,
+        windows: None,
+        records: 0,
+    };
     let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, 1).unwrap());
     (0..SEQS).for_each(|slot| assert!(tables.grow(slot, 1, &mut pages)));
     let loaded = fast(false).upload(Arc::clone(&case.program), &mut |_| Ok(())).unwrap();
@@ -231,7 +238,14 @@ fn cache_of(case: &Case, slots: [usize; 3], poisoned: bool) -> (Contents, Conten
             inspection.poison().unwrap();
         }
         inspection
-            .run(&Batch { rows, outputs: &outputs, chooser: Chooser::Host, tables: &tables, window_tables: None })
+            .run(&Batch {
+                rows,
+                outputs: &outputs,
+                chooser: Chooser::Host,
+                tables: &tables,
+                window_tables: None,
+                moves: &[],
+            })
             .unwrap();
         inspection.read().unwrap().pop().unwrap()
     };

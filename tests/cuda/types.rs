@@ -37,7 +37,14 @@ fn embedded(inspection: &mut Inspection, tokens: &[u32]) -> Vec<Vec<f32>> {
     let row = |(position, &token): (usize, &u32)| Row { token, position: position as u32, slot: 0 };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
     let outputs = [rows.len() as u32 - 1];
-    let batch = Batch { rows: &rows, outputs: &outputs, chooser: Chooser::Host, tables: &tables, window_tables: None };
+    let batch = Batch {
+        rows: &rows,
+        outputs: &outputs,
+        chooser: Chooser::Host,
+        tables: &tables,
+        window_tables: None,
+        moves: &[],
+    };
     inspection.poison().unwrap();
     inspection.run_first(&batch, 2).unwrap();
     let parts = inspection.read().unwrap();
@@ -65,7 +72,8 @@ fn embedded_rows_are_those_of_the_decoder() {
         return;
     }
     let device = Cuda::new(0, true).unwrap();
-    let limits = Limits { rows: 128, outputs: 1, pages: 4, context: 4096, kv_type: KvType::F16, windows: None };
+    let limits =
+        Limits { rows: 128, outputs: 1, pages: 4, context: 4096, kv_type: KvType::F16, windows: None, records: 0 };
     for dtype in DType::ALL {
         for cols in widths(dtype) {
             let (program, expected) = model(dtype, cols);

@@ -97,7 +97,7 @@ fn load(context: &Arc<Context>) -> Result<Arc<Model>, Error> {
 }
 
 fn session(model: &Arc<Model>) -> Result<session::Session, Error> {
-    let options = session::Options { max_seqs: 2, kv_tokens: 256, max_prefill: 16, kv_type: KvType::F16 };
+    let options = session::Options { max_seqs: 2, kv_tokens: 256, max_prefill: 16, kv_type: KvType::F16, marks: 0 };
     session::Session::create(model, &options)
 }
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import gguf
 import hf_latent
 import hf_mixtures
+import hf_recurrent
 import numpy as np
 import torch
 import transformers
@@ -162,11 +163,11 @@ CASES = [
     Case("llama-fedbias", "biases on the three projections of the feed-forward block", settings={"mlp_bias": True},
          without=({"mlp_bias": False},)),
 ]
-CASES += hf_mixtures.cases(Case) + hf_latent.cases(Case)
+CASES += hf_mixtures.cases(Case) + hf_latent.cases(Case) + hf_recurrent.cases(Case)
 
 
 # Families whose heads are as wide as the hidden size leaves for each.
-FIXED_HEADS = ("qwen2", "phi3", "cohere2", "starcoder2") + hf_mixtures.FIXED_HEADS
+FIXED_HEADS = ("qwen2", "phi3", "cohere2", "starcoder2") + hf_mixtures.FIXED_HEADS + hf_recurrent.FIXED_HEADS
 
 # The model in transformers.
 
@@ -185,13 +186,14 @@ def config_of(case):
         "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "gemma3": "Gemma3",
         "olmo2": "Olmo2", "olmo3": "Olmo3", "exaone4": "Exaone4", "granite": "Granite", "smollm3": "SmolLM3", "seed": "SeedOss",
         "ernie": "Ernie4_5", "mistral3": "Ministral3", "phi3": "Phi3", "glm4": "Glm4", "cohere2": "Cohere2",
-        "hunyuan": "HunYuanDenseV1", "qwen3vl": "Qwen3VL", "starcoder2": "Starcoder2", **hf_mixtures.CLASSES, **hf_latent.CLASSES}[case.family]
+        "hunyuan": "HunYuanDenseV1", "qwen3vl": "Qwen3VL", "starcoder2": "Starcoder2", **hf_mixtures.CLASSES, **hf_latent.CLASSES, **hf_recurrent.CLASSES}
+    prefix = prefix[case.family]
     settings = {
         "vocab_size": case.vocab, "hidden_size": case.hidden, "intermediate_size": case.feed_forward,
         "num_hidden_layers": case.layers, "num_attention_heads": case.heads, "num_key_value_heads": case.kv_heads,
         "max_position_embeddings": CONTEXT, "tie_word_embeddings": case.tied,
         "rope_parameters": rope_parameters(case), "attn_implementation": "eager", "pad_token_id": None}
-    settings[{"cohere2": "layer_norm_eps", "starcoder2": "norm_epsilon"}.get(case.family, "rms_norm_eps")] = case.eps
+    settings[{"cohere2": "layer_norm_eps", "starcoder2": "norm_epsilon", **hf_recurrent.EPS_NAMES}.get(case.family, "rms_norm_eps")] = case.eps
     if case.family in FIXED_HEADS:
         assert case.head_dim == case.hidden // case.heads
     else:
@@ -211,7 +213,8 @@ def config_of(case):
         tied = settings.pop("tie_word_embeddings")
         config = getattr(transformers, prefix + "Config")(text_config=settings, vision_config=vision, tie_word_embeddings=tied)
         return config, getattr(transformers, prefix + "ForConditionalGeneration")
-    config = getattr(transformers, prefix + ("TextConfig" if case.family == "gemma3" else "Config"))(**settings)
+    is_text = case.family in ("gemma3", *hf_recurrent.TEXT_CONFIGS)
+    config = getattr(transformers, prefix + ("TextConfig" if is_text else "Config"))(**settings)
     return config, getattr(transformers, prefix + "ForCausalLM")
 
 
@@ -221,7 +224,11 @@ def draw(rng, case, name, shape):
         # Two experts of equal score must not tell apart the groups that they are in.
         twin = 1 if case.settings.get("topk_method") == "group_limited_greedy" else -1
         return hf_mixtures.draw(rng, name, shape, twin)
+    if (own := hf_recurrent.draw(rng, name, shape)) is not None:
+        return own
     values = rng.standard_normal(shape).astype(np.float32)
+    if name.endswith("norm.weight") and case.arch in hf_recurrent.ADDS_ONE and "linear_attn" not in name:
+        return 0.3 * values
     if name.endswith("norm.weight"):
         return 1.0 + 0.3 * values
     if name.endswith(".bias"):
@@ -236,7 +243,7 @@ def parameters_of(model):
     """Names and values of all that is not in the code, biases for the choice of experts included."""
     yield from model.named_parameters()
     known = {name for name, _ in model.named_parameters()}
-    yield from (named for named in model.named_buffers() if named[0].endswith("e_score_correction_bias") and named[0] not in known)
+    yield from (named for named in model.named_buffers() if named[0].endswith(("e_score_correction_bias", "expert_bias")) and named[0] not in known)
 
 
 def model_of(case, seed):
@@ -259,7 +266,7 @@ def logits_of(model, prompt):
 
 GLOBAL_NAMES = {
     "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "model.norm.bias": "output_norm.bias",
-    "lm_head.weight": "output.weight"}
+    "lm_head.weight": "output.weight", **hf_recurrent.GLOBAL_NAMES}
 LAYER_NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
@@ -267,9 +274,9 @@ LAYER_NAMES = {
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
     "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm", "self_attn.qkv_proj": "attn_qkv",
-    "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", **hf_latent.LAYER_NAMES}
+    "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", **hf_latent.LAYER_NAMES, **hf_recurrent.LAYER_NAMES}
 # Where the norm that follows the attention keeps its own name.
-KEEPS_NAME = ("gemma2", "gemma3", "olmo2", "exaone4", "seed_oss", "gpt-oss", "glm4moe")
+KEEPS_NAME = ("gemma2", "gemma3", "olmo2", "exaone4", "seed_oss", "gpt-oss", "glm4moe", *hf_recurrent.KEEPS_NAME)
 # Whose rows of queries and keys the converter reorders.
 REORDERED = ("llama", "granite", "smollm3", "mistral3", "granitemoe")
 
@@ -300,10 +307,11 @@ def tensors_of(case, model):
             values = interleave_halves(values, case.heads)
         if case.arch in REORDERED and "k_proj" in name:
             values = interleave_halves(values, case.kv_heads)
-        if case.arch in ("gemma2", "gemma3") and name.endswith("norm.weight"):
+        adds_one = case.arch in ("gemma2", "gemma3") or (case.arch in hf_recurrent.ADDS_ONE and "linear_attn" not in name)
+        if adds_one and name.endswith("norm.weight"):
             values = values + 1.0
         layer, part = (name.split(".", 3) + ["", ""])[2:4]
-        others = hf_mixtures.tensors(case, part, values) or hf_latent.tensors(case, part, values)
+        others = hf_mixtures.tensors(case, part, values) or hf_latent.tensors(case, part, values) or hf_recurrent.tensors(case, part, values)
         if others is None:
             yield file_name(case, name), values
         else:
@@ -347,7 +355,8 @@ def add_rope(writer, case, model):
 def add_heads(writer, case):
     if case.family in hf_latent.CLASSES:
         return hf_latent.add_heads(writer, case)
-    writer.add_head_count_kv(case.kv_heads)
+    if "attention.head_count_kv" not in case.keys:
+        writer.add_head_count_kv(case.kv_heads)
     if case.family not in FIXED_HEADS:
         writer.add_key_length(case.head_dim)
         writer.add_value_length(case.head_dim)
@@ -430,7 +439,7 @@ def save_folders(out):
 def save_configs():
     configs = {}
     for seed, case in enumerate(CASES, 1):
-        if case.family in hf_mixtures.NO_FOLDERS:
+        if case.family in hf_mixtures.NO_FOLDERS + hf_recurrent.NO_FOLDERS:
             continue
         folder = OUT / "folders" / case.name
         configs[case.name] = save_folder(case, model_of(case, seed), folder, FOLDERS.get(case.name, "1GB"))

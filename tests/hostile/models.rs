@@ -29,6 +29,21 @@ const HEADS: usize = 2;
 const HEAD_DIM: usize = 16;
 const FEED_FORWARD: usize = 32;
 const EXPERTS: usize = 4;
+/// Key heads of a scan, heads of values, elements of each, and rows that a convolution sees.
+const KEY_HEADS: usize = 1;
+const VALUE_HEADS: usize = 2;
+const STATE: usize = 8;
+const TAPS: usize = 3;
+/// Numbers of the header of models some of whose layers have a state, after the family's name.
+pub const STATE_SIZES: [&str; 7] = [
+    "shortconv.l_cache",
+    "ssm.conv_kernel",
+    "ssm.state_size",
+    "ssm.group_count",
+    "ssm.time_step_rank",
+    "ssm.inner_size",
+    "full_attention_interval",
+];
 /// Numbers of the header of models with experts, after the family's name.
 pub const EXPERT_SIZES: [&str; 9] = [
     "expert_count",
@@ -44,7 +59,7 @@ pub const EXPERT_SIZES: [&str; 9] = [
 const TEMPLATE: &str = "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }}</s>{% endfor %}\
     {% if add_generation_prompt %}<s>assistant:{% endif %}";
 
-const RECIPES: [Recipe; 11] = [
+const RECIPES: [Recipe; 14] = [
     recipe("llama", 3, 32, Vocabulary::SentencePiece, &[F32]),
     recipe("llama", 3, 64, Vocabulary::BytePair("gpt-2"), &[F16, BF16, Q8_0, Q4_0, F32]),
     recipe("llama", 3, 256, Vocabulary::SentencePiece, &[Q4_K, Q6_K, Q2_K, Q3_K, Q5_K, Q8_0]),
@@ -56,6 +71,9 @@ const RECIPES: [Recipe; 11] = [
     recipe("qwen3moe", 3, 64, Vocabulary::BytePair("qwen2"), &[Q8_0, MXFP4, F16]),
     recipe("glm4moe", 3, 32, Vocabulary::SentencePiece, &[F32, Q4_0, BF16]),
     Recipe { rich: true, layers: 2, ..recipe("qwen2", 3, 32, Vocabulary::BytePair("gpt-2"), &[Q8_0, F32]) },
+    Recipe { layers: 2, ..recipe("lfm2", 3, 32, Vocabulary::BytePair("gpt-2"), &[F32, Q8_0]) },
+    Recipe { layers: 2, ..recipe("qwen35", 3, 32, Vocabulary::BytePair("qwen2"), &[Q8_0, F32]) },
+    Recipe { layers: 2, ..recipe("qwen3next", 3, 64, Vocabulary::SentencePiece, &[F16, Q8_0]) },
 ];
 
 const fn recipe(
@@ -105,7 +123,8 @@ impl<'a> Builder<'a> {
         for layer in 0..self.recipe.layers {
             self.layer(layer);
         }
-        self.vector("output_norm.weight", self.recipe.hidden);
+        let last = if self.recipe.arch == "lfm2" { "token_embd_norm.weight" } else { "output_norm.weight" };
+        self.vector(last, self.recipe.hidden);
         if self.recipe.rich {
             self.matrix("output.weight", self.recipe.hidden, tokens);
             self.vector("rope_freqs.weight", HEAD_DIM / 2);
@@ -133,11 +152,29 @@ impl<'a> Builder<'a> {
         }
         self.file.set(&format!("{arch}.attention.layer_norm_rms_epsilon"), Value::f32(1e-5));
         self.file.set(&format!("{arch}.rope.freq_base"), Value::f32(10_000.0));
+        if self.has_states() {
+            self.states();
+        }
         if self.recipe.rich {
             self.file.set("general.alignment", Value::u32(32));
             self.file.set(&format!("{arch}.rope.scaling.type"), Value::text("yarn"));
             self.file.set(&format!("{arch}.rope.scaling.factor"), Value::f32(4.0));
             self.file.set(&format!("{arch}.rope.scaling.original_context_length"), Value::u32(32));
+        }
+    }
+
+    /// Sizes of a family some of whose layers have a state: of each two layers the second has attention.
+    fn states(&mut self) {
+        let arch = self.recipe.arch;
+        let numbers = [TAPS, TAPS, STATE, KEY_HEADS, VALUE_HEADS, VALUE_HEADS * STATE, 2];
+        for (name, number) in
+            STATE_SIZES.into_iter().zip(numbers).filter(|(name, _)| name.starts_with("shortconv") == (arch == "lfm2"))
+        {
+            self.file.set(&format!("{arch}.{name}"), Value::u32(number as u32));
+        }
+        if arch == "lfm2" {
+            let counts = (0..self.recipe.layers).map(|layer| Value::u32((layer % 2) as u32));
+            self.file.set("lfm2.attention.head_count_kv", Value::array(gguf::U32, counts));
         }
     }
 
@@ -178,25 +215,74 @@ impl<'a> Builder<'a> {
         count
     }
 
-    fn layer(&mut self, index: usize) {
-        let hidden = self.recipe.hidden;
+    fn has_states(&self) -> bool {
+        matches!(self.recipe.arch, "lfm2" | "qwen35" | "qwen3next")
+    }
+
+    /// What a layer without attention has in its place.
+    fn recurrent(&mut self, index: usize) {
+        let (hidden, arch) = (self.recipe.hidden, self.recipe.arch);
         let name = |part: &str| format!("blk.{index}.{part}");
-        self.vector(&name("attn_norm.weight"), hidden);
-        for (part, rows) in [("attn_q", HEADS * HEAD_DIM), ("attn_k", HEAD_DIM), ("attn_v", HEAD_DIM)] {
+        if arch == "lfm2" {
+            self.matrix(&name("shortconv.in_proj.weight"), hidden, 3 * hidden);
+            self.tensor(&name("shortconv.conv.weight"), &[TAPS, hidden], F32);
+            return self.matrix(&name("shortconv.out_proj.weight"), hidden, hidden);
+        }
+        let (width, channels) = (VALUE_HEADS * STATE, 2 * KEY_HEADS * STATE + VALUE_HEADS * STATE);
+        self.matrix(&name("attn_qkv.weight"), hidden, channels);
+        self.matrix(&name("attn_gate.weight"), hidden, width);
+        if arch == "qwen35" {
+            self.matrix(&name("ssm_beta.weight"), hidden, VALUE_HEADS);
+            self.matrix(&name("ssm_alpha.weight"), hidden, VALUE_HEADS);
+        } else {
+            self.matrix(&name("ssm_ba.weight"), hidden, 2 * VALUE_HEADS);
+        }
+        self.tensor(&name("ssm_conv1d.weight"), &[TAPS, channels], F32);
+        self.vector(&name("ssm_dt.bias"), VALUE_HEADS);
+        self.vector(&name("ssm_a"), VALUE_HEADS);
+        // No rate is positive.
+        let data = &mut self.file.tensors.last_mut().expect("just added").data;
+        data.as_chunks_mut::<4>().0.iter_mut().for_each(|rate| *rate = (-0.5f32).to_le_bytes());
+        self.vector(&name("ssm_norm.weight"), STATE);
+        self.matrix(&name("ssm_out.weight"), width, hidden);
+    }
+
+    fn layer(&mut self, index: usize) {
+        let name = |part: &str| format!("blk.{index}.{part}");
+        self.vector(&name("attn_norm.weight"), self.recipe.hidden);
+        if self.has_states() && index.is_multiple_of(2) {
+            self.recurrent(index)
+        } else {
+            self.attention(index)
+        }
+        self.feed_forward(index);
+    }
+
+    fn attention(&mut self, index: usize) {
+        let (hidden, arch) = (self.recipe.hidden, self.recipe.arch);
+        let name = |part: &str| format!("blk.{index}.{part}");
+        let gates = if matches!(arch, "qwen35" | "qwen3next") { 2 } else { 1 };
+        for (part, rows) in [("attn_q", gates * HEADS * HEAD_DIM), ("attn_k", HEAD_DIM), ("attn_v", HEAD_DIM)] {
             self.matrix(&name(&format!("{part}.weight")), hidden, rows);
             if self.recipe.arch == "qwen2" || self.recipe.rich {
                 self.vector(&name(&format!("{part}.bias")), rows);
             }
         }
-        if self.recipe.arch.starts_with("qwen3") {
+        if arch.starts_with("qwen3") || arch == "lfm2" {
             self.vector(&name("attn_q_norm.weight"), HEAD_DIM);
             self.vector(&name("attn_k_norm.weight"), HEAD_DIM);
         }
         self.matrix(&name("attn_output.weight"), HEADS * HEAD_DIM, hidden);
-        if self.recipe.arch.ends_with("moe") {
+    }
+
+    fn feed_forward(&mut self, index: usize) {
+        let (hidden, arch) = (self.recipe.hidden, self.recipe.arch);
+        let name = |part: &str| format!("blk.{index}.{part}");
+        if arch.ends_with("moe") {
             return self.experts(index);
         }
-        self.vector(&name("ffn_norm.weight"), hidden);
+        let renamed = matches!(arch, "qwen35" | "qwen3next");
+        self.vector(&name(if renamed { "post_attention_norm.weight" } else { "ffn_norm.weight" }), hidden);
         self.matrix(&name("ffn_gate.weight"), hidden, FEED_FORWARD);
         self.matrix(&name("ffn_up.weight"), hidden, FEED_FORWARD);
         self.matrix(&name("ffn_down.weight"), FEED_FORWARD, hidden);

@@ -1,4 +1,4 @@
-//! Products of each head of a row with rows of weights of its own, and heads put together of two values.
+//! Products of each head of a row with rows of weights of its own, heads put together of two values, and parts of heads.
 //!
 //! The parts of a batch's rows that a head multiplies are copied one behind the other, so that its weights are unpacked once for all rows; a
 //! lone row is read where it lies. A tile holds outputs of one head.
@@ -53,6 +53,15 @@ impl Pass<'_> {
                 out[..count].copy_from_slice(&x[first..first + count]);
                 out[count..].copy_from_slice(y);
             }
+        })
+    }
+
+    /// Takes a part of each head of `x`.
+    pub(super) fn take_heads(&mut self, x: ValueId, part: HeadPart, out: ValueId) -> Result<()> {
+        let HeadPart { each, first, count } = part;
+        self.write_rows(out, |runner, row, out| {
+            let heads = runner.row(x, row).chunks_exact(each);
+            out.chunks_exact_mut(count).zip(heads).for_each(|(out, x)| out.copy_from_slice(&x[first..first + count]));
         })
     }
 }

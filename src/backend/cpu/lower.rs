@@ -170,7 +170,7 @@ fn form_of_heads(program: &Program, kernels: &Kernels, part: HeadPart, matrix: M
 
 /// The last op in which rows of a batch meet, unless it cannot be told.
 fn last_mix(program: &Program) -> Option<usize> {
-    let index = program.ops.iter().rposition(|op| matches!(op, Op::Attention { .. }))?;
+    let index = program.ops.iter().rposition(Op::mixes_rows)?;
     let behind = &program.ops[index + 1..];
     // Rows of experts stand in an order of their own.
     let is_of_experts = |id: ValueId| {

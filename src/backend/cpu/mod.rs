@@ -12,6 +12,7 @@ mod heads;
 pub mod lower;
 #[allow(unsafe_code)]
 pub mod pool;
+mod recurrent;
 mod routing;
 mod runner;
 #[allow(unsafe_code)]
@@ -68,7 +69,7 @@ impl Backend for Cpu {
         let lowered = lower::lower(program, self.kernels, self.precise)?;
         Ok(Memory {
             weights: program.weight_bytes(),
-            kv: cache::bytes(program, limits)?,
+            kv: cache::bytes(program, limits)?.saturating_add(recurrent::bytes(program, limits)?),
             arena: runner::arena_bytes(program, &lowered, limits),
             ..Memory::default()
         })

@@ -10,6 +10,7 @@ use super::experts::Sorted;
 use super::gather::Copies;
 use super::lower::{Lowered, MAX_GROUP, Product, Step};
 use super::pool::{Grid, Pool, Turn};
+use super::recurrent::{self, States};
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
 use crate::backend::{Batch, Limits, Runner};
 use crate::elementary;
@@ -48,6 +49,7 @@ pub struct CpuRunner {
     pub(super) copies: Copies,
     angles: Vec<Angles>,
     cache: Cache,
+    pub(super) states: States,
 }
 
 /// Cosines and sines of the rows of a batch for one rotation, `dims / 2` of each a row.
@@ -66,7 +68,7 @@ pub fn arena_bytes(program: &Program, lowered: &Lowered, limits: &Limits) -> u64
     let rounded = limits.rows * lowered.rounded_width;
     let converted = blocks * size_of::<Q8Block>() + rounded * size_of::<bf16>();
     let gathered = Sorted::bytes(&lowered.gathered, limits) + Copies::bytes(&lowered.gathered, limits);
-    ((floats + angles) * size_of::<f32>() + converted + gathered) as u64
+    ((floats + angles) * size_of::<f32>() + converted + gathered + recurrent::arena_bytes(program, limits)) as u64
 }
 
 fn row_limit(rows: Rows, limits: &Limits) -> usize {
@@ -105,6 +107,7 @@ impl CpuRunner {
             copies: Copies::new(&lowered.gathered, limits)?,
             angles,
             cache: Cache::new(&program, limits)?,
+            states: States::new(&program, limits)?,
             program,
             lowered,
             kernels,
@@ -178,7 +181,7 @@ impl Runner for CpuRunner {
 /// One run over one batch.
 pub(super) struct Pass<'a> {
     pub(super) runner: &'a mut CpuRunner,
-    batch: &'a Batch<'a>,
+    pub(super) batch: &'a Batch<'a>,
     pub(super) cancel: &'a AtomicBool,
     pub(super) turn: Turn<'a>,
     /// Whether values hold the rows of outputs alone.
@@ -222,6 +225,7 @@ impl Pass<'_> {
                 self.write_rows(out, |runner, row, out| normalize(runner, norm, runner.row(x, row), out))
             }
             Op::JoinHeads { x, part, y, out } => self.join_heads(x, part, y, out),
+            Op::TakeHeads { x, part, out } => self.take_heads(x, part, out),
             Op::HeadNorm { x, head_dim, norm } => {
                 self.write_rows(x, |runner, _, heads| norm_heads(runner, norm, head_dim, heads))
             }
@@ -231,6 +235,8 @@ impl Pass<'_> {
             Op::Temperature { x, factor, period } => self.scale_by_position(x, factor, period),
             Op::StoreKv { layer, keys, values } => self.store(layer, keys, values),
             Op::Attention { kind, queries, out } => self.attention(kind, queries, out),
+            Op::Convolve(ref convolution) => self.convolve(convolution),
+            Op::Scan(ref scan) => self.scan(scan),
             Op::Gate { kind, gate, up } => {
                 self.write_rows(gate, |runner, row, gate| runner.kernels.gate(kind, gate, runner.row(up, row)))
             }

@@ -24,6 +24,7 @@ fn program(op: Op) -> Program {
         ropes: vec![Rope { layout: RopeLayout::Halves, frequencies: vec![1.0], magnitude: 1.0, long: None }],
         kv: Layout::new([HeadSizes::new(2, 1, 2)]).unwrap(),
         logits: X,
+        states: Vec::new(),
         idle: [0; 3],
     }
 }

@@ -121,6 +121,23 @@ impl Turn<'_> {
         };
         self.pool.shared.run_stage(Stage { total, cancel, run: &run })
     }
+
+    /// The same for grids of as many tiles: calls `f` with the tiles of one number of all grids together.
+    ///
+    /// # Panics
+    /// If a grid has another number of tiles.
+    pub fn for_each_tile_of_all<'g, T: Send, const N: usize>(
+        &mut self,
+        grids: &[Grid<'g, T>; N],
+        cancel: &AtomicBool,
+        f: impl Fn([TileMut<'g, T>; N]) + Sync,
+    ) -> Result<()> {
+        let total = grids[0].len();
+        assert!(grids.iter().all(|grid| grid.len() == total));
+        // SAFETY: a stage hands out each index once, so these are the only tiles of their number, each of another grid.
+        let run = |index: usize| f(std::array::from_fn(|grid| unsafe { grids[grid].tile(index) }));
+        self.pool.shared.run_stage(Stage { total, cancel, run: &run })
+    }
 }
 
 /// What the threads of a stage share.

@@ -17,6 +17,8 @@
 //!     weights, `sum` that of the activations, and `d` and `m` the scale and the (signed) minimum of the 32 weights,
 //!     exact products in the K types;
 //!   - `v = fma(-dmin, msum, d * isum)` for Q2_K, where `msum` is the exact sum of activations times 4-bit minimums.
+//! - Sums over the rows of a state: a lane for each column, the rows in ascending order by fma; convolutions: a lane for each column, the taps in
+//!   ascending order by fma.
 //! - Float dot products (float weights, decoded weights, keys, squares, exponentials): 16 lanes, element k to lane
 //!   k mod 16 by fma in ascending order, the tail filled with zeros; the lanes are added as a fixed tree.
 //! - BF16 weights times activations rounded to BF16: the same, but a lane takes two neighbours, of 32 elements the numbers 2 i and 2 i + 1, the
@@ -39,13 +41,13 @@ mod vector;
 #[cfg(test)]
 mod tests;
 
-pub use operand::{Form, Input, KvRun, Matrix, Q8_LEN, Q8Block};
+pub use operand::{Form, Input, KvRun, Matrix, Q8_LEN, Q8Block, ScanRow};
 
 use crate::backend::cpu::pool::TileMut;
 use crate::plan::op::Activation;
 use crate::quant::DType;
 use crate::quant::encode::{self, kquant};
-use generic::{activation, attention, float, map, norm, quantize};
+use generic::{activation, attention, float, map, norm, quantize, scan};
 use half::{bf16, f16};
 use operand::bytes;
 use vector::{Kernel, Simd};
@@ -338,6 +340,28 @@ impl Kernels {
         assert!(values.len() == len * count);
         assert!(weights.iter().all(|weights| weights.len() == count) && out.iter().all(|out| out.len() == len));
         self.run(attention::Mix { weights, values, out });
+    }
+
+    /// `acc = fma(x, y, acc)`
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn mul_add(&self, acc: &mut [f32], x: &[f32], y: &[f32]) {
+        assert!(acc.len() == x.len() && acc.len() == y.len());
+        self.run(map::MulAdd { acc, x, y });
+    }
+
+    /// A row of [`crate::plan::op::Scan`] for columns of a matrix that lies in blocks of 16 columns, a block's row behind the other:
+    /// `m = state[i] * kept` for each row `i`, where the delta rule asks for it `known = fma(m, key[i], known)` over all rows, `new` the rest of the
+    /// value by one subtraction, times strength; then `state[i] = fma(key[i], new, m)` and `out = fma(state[i], query[i], out)`, and in the end
+    /// `out = fma(skip, value, out)`.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn scan_row(&self, row: &ScanRow, state: &mut [f32], out: &mut [f32]) {
+        assert!(row.key.len() == row.query.len() && row.value.len() == out.len());
+        assert_eq!(state.len(), out.len().next_multiple_of(16) * row.key.len());
+        self.run(scan::Scan { row, state, out });
     }
 
     /// `acc = fma(acc, a, other * b)`

@@ -129,3 +129,22 @@ pub(super) fn bytes<T: Plain>(x: &[T]) -> &[u8] {
     // SAFETY: plain numbers are initialised bytes throughout, and the slice is borrowed for as long.
     unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(x)) }
 }
+
+/// What a row of linear attention reads beside the state.
+#[derive(Clone, Copy)]
+pub struct ScanRow<'a> {
+    /// An element for each row of the matrix.
+    pub query: &'a [f32],
+    /// The same.
+    pub key: &'a [f32],
+    /// An element for each column.
+    pub value: &'a [f32],
+    /// Factor on the matrix.
+    pub kept: f32,
+    /// Factor on what enters.
+    pub strength: f32,
+    /// Whether what the matrix knows of the key is taken off the value first.
+    pub is_delta: bool,
+    /// Factor on the value that is added to the result.
+    pub skip: Option<f32>,
+}

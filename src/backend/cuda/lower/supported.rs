@@ -15,6 +15,8 @@ pub fn check(program: &Program) -> Result<()> {
     }
     validate::check_device(program, "cuda", |at| match program.ops[at] {
         Op::HeadMatMul { .. } | Op::JoinHeads { .. } => Some("there is no kernel for latent attention"),
+        Op::Convolve(_) | Op::Scan(_) => Some("there is no kernel for layers with a state"),
+        Op::TakeHeads { .. } => Some("there is no kernel for parts of heads"),
         Op::Route { routing, .. } if routing.groups.is_some_and(|groups| groups.best != 2) => {
             Some("its kernel ranks groups of experts by their two best")
         }

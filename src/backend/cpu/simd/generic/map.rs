@@ -38,6 +38,23 @@ impl Kernel for Mul<'_> {
     }
 }
 
+pub(in super::super) struct MulAdd<'a> {
+    pub acc: &'a mut [f32],
+    pub x: &'a [f32],
+    pub y: &'a [f32],
+}
+
+impl Kernel for MulAdd<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for ((acc, x), y) in self.acc.iter_mut().zip(self.x).zip(self.y) {
+            *acc = s.fma_one(*x, *y, *acc);
+        }
+    }
+}
+
 pub(in super::super) struct Scale<'a> {
     pub x: &'a mut [f32],
     pub factor: f32,

@@ -14,6 +14,7 @@ mod panel;
 pub(super) mod quant;
 pub(super) mod quantize;
 mod rows;
+pub(super) mod scan;
 mod small;
 mod terms;
 

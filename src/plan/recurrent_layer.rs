@@ -1,0 +1,134 @@
+//! What layers without attention have in its place, and the attention of their families that has a gate: see [`crate::arch::recurrent`].
+
+use super::build::Builder;
+use super::op::{Activation, Convolution, HeadPart, Norm, NormKind, Op, Rows, Scan, StateId, Strength, ValueId};
+use super::tensors::{PLAN, Part};
+use crate::arch::heads::Heads;
+use crate::arch::names::{in_layer, layer};
+use crate::arch::recurrent::{Recurrence, Recurrent, ValueHeads};
+use crate::arch::spec::Presence;
+use crate::error::{Result, push};
+use crate::kv::state::Shape;
+
+/// What is added to the square of a head of queries or keys before a scan, whatever the norms of layers add.
+const SQUARE_EPS: f32 = 1e-6;
+
+impl Builder<'_> {
+    /// What the block of layer `index`, which has no attention, makes of `input`.
+    pub(super) fn recurrent(&mut self, index: usize, recurrent: &Recurrent, input: ValueId) -> Result<ValueId> {
+        match recurrent.kind {
+            Recurrence::ShortConvolution => self.short_convolution(index, recurrent.taps, input),
+            Recurrence::DeltaNet(heads) => self.delta_net(index, recurrent, heads, input),
+        }
+    }
+
+    /// `second gate * convolution(first gate * values)`
+    fn short_convolution(&mut self, index: usize, taps: usize, input: ValueId) -> Result<ValueId> {
+        let (hidden, name) = (self.hparams.hidden, in_layer(index, layer::SHORT_IN));
+        let mut part = |part: usize| {
+            let part = Part { taken: part * hidden..(part + 1) * hidden, of: 3 * hidden };
+            self.project_part(&name, input, &part, Presence::Absent)
+        };
+        let [first, second, values] = [part(0)?, part(1)?, part(2)?];
+        self.push(Op::Mul { x: values, y: first })?;
+        let name = in_layer(index, layer::SHORT_CONVOLUTION);
+        let mixed = self.convolve(&name, values, taps, &Part::all(hidden), Presence::Absent)?;
+        self.push(Op::Mul { x: mixed, y: second })?;
+        self.project(&in_layer(index, layer::SHORT_OUT), mixed, hidden, Presence::Absent)
+    }
+
+    /// The gated delta rule over heads that a convolution has mixed.
+    fn delta_net(&mut self, index: usize, sizes: &Recurrent, heads: ValueHeads, input: ValueId) -> Result<ValueId> {
+        let &Recurrent { taps, key_heads, key_dim, value_heads, value_dim, .. } = sizes;
+        let (keys, width) = (key_heads * key_dim, value_heads * value_dim);
+        let of = 2 * keys + width;
+        let mut part = |taken| self.convolved(index, input, taps, &Part { taken, of });
+        let [queries, keys, values] = [part(0..keys)?, part(keys..2 * keys)?, part(2 * keys..of)?];
+        // Unit vectors; the scale of products goes into those of queries.
+        let unit = 1.0 / (key_dim as f32).sqrt();
+        for (x, length) in [(queries, unit), (keys, 1.0)] {
+            let weight = self.tensors.constant(length * unit, key_dim)?;
+            let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: SQUARE_EPS / key_dim as f32 };
+            self.push(Op::HeadNorm { x, head_dim: key_dim, norm })?;
+        }
+        let gate = self.project(&in_layer(index, layer::SCAN_GATE), input, width, Presence::Absent)?;
+        let [strength, decay] = self.scan_gates(index, sizes, heads, input)?;
+        let rate = self.tensors.vector(&in_layer(index, layer::SCAN_RATE), value_heads)?;
+        let bias = self.tensors.vector(&in_layer(index, layer::SCAN_STEP), value_heads)?;
+        let state = self.state(Shape::Matrices { heads: value_heads, rows: key_dim, cols: value_dim })?;
+        let out = self.value(width, Rows::Batch)?;
+        let strength = Strength::Delta(strength);
+        let (is_tiled, skip) = (heads == ValueHeads::Tiled, None);
+        self.push(Op::Scan(Scan {
+            state,
+            queries,
+            keys,
+            values,
+            decay,
+            strength,
+            bias,
+            rate,
+            skip,
+            key_heads,
+            is_tiled,
+            out,
+        }))?;
+        let norm = self.norm_of(&in_layer(index, layer::SCAN_NORM), value_dim, NormKind::Rms, Presence::Absent)?;
+        self.push(Op::HeadNorm { x: out, head_dim: value_dim, norm })?;
+        self.push(Op::Gate { kind: Activation::Silu, gate, up: out })?;
+        self.project(&in_layer(index, layer::SCAN_OUT), gate, self.hparams.hidden, Presence::Absent)
+    }
+
+    /// Queries, keys or values of a scan: some rows of a projection, convolved and activated.
+    fn convolved(&mut self, index: usize, input: ValueId, taps: usize, part: &Part) -> Result<ValueId> {
+        let x = self.project_part(&in_layer(index, layer::QKV), input, part, Presence::Absent)?;
+        let x = self.convolve(&in_layer(index, layer::SCAN_CONVOLUTION), x, taps, part, Presence::Absent)?;
+        self.push(Op::Activate { kind: Activation::Silu, x })?;
+        Ok(x)
+    }
+
+    /// How much of the delta rule enters each head's state, and how much is kept.
+    fn scan_gates(&mut self, index: usize, sizes: &Recurrent, heads: ValueHeads, x: ValueId) -> Result<[ValueId; 2]> {
+        let &Recurrent { key_heads, value_heads, .. } = sizes;
+        if heads == ValueHeads::Tiled {
+            let mut project = |name| self.project(&in_layer(index, name), x, value_heads, Presence::Absent);
+            return Ok([project(layer::SCAN_STRENGTH)?, project(layer::SCAN_DECAY)?]);
+        }
+        let both = self.project(&in_layer(index, layer::SCAN_GATES), x, 2 * value_heads, Presence::Absent)?;
+        let count = value_heads / key_heads;
+        let mut half = |first| self.take_heads(both, HeadPart { each: 2 * count, first, count });
+        Ok([half(0)?, half(count)?])
+    }
+
+    /// Queries, keys and values, and the gate that stands behind each head of queries.
+    pub(super) fn gated_queries(&mut self, index: usize, input: ValueId) -> Result<([ValueId; 3], Option<ValueId>)> {
+        let Heads { heads, kv_heads, head_dim, .. } = self.hparams.heads[index];
+        let mut project = |name, width| self.project(&in_layer(index, name), input, width, Presence::Absent);
+        let both = project(layer::Q, 2 * heads * head_dim)?;
+        let (keys, values) = (project(layer::K, kv_heads * head_dim)?, project(layer::V, kv_heads * head_dim)?);
+        let mut half = |first| self.take_heads(both, HeadPart { each: 2 * head_dim, first, count: head_dim });
+        Ok(([half(0)?, keys, values], Some(half(head_dim)?)))
+    }
+
+    fn take_heads(&mut self, x: ValueId, part: HeadPart) -> Result<ValueId> {
+        let out = self.value(self.values[x.0].width / part.each * part.count, Rows::Batch)?;
+        self.push(Op::TakeHeads { x, part, out })?;
+        Ok(out)
+    }
+
+    /// Convolves the columns `part` of those that the tensor `name` has weights for.
+    fn convolve(&mut self, name: &str, x: ValueId, taps: usize, part: &Part, bias: Presence) -> Result<ValueId> {
+        let width = part.taken.len();
+        let weight = self.tensors.taps(&format!("{name}.weight"), taps, part)?;
+        let bias = self.bias(name, part, bias)?;
+        let state = self.state(Shape::Rows { count: taps - 1, width })?;
+        let out = self.value(width, Rows::Batch)?;
+        self.push(Op::Convolve(Convolution { state, x, taps, weight, bias, out }))?;
+        Ok(out)
+    }
+
+    fn state(&mut self, shape: Shape) -> Result<StateId> {
+        push(&mut self.states, shape, PLAN)?;
+        Ok(StateId(self.states.len() - 1))
+    }
+}
