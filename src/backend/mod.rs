@@ -10,7 +10,7 @@ pub mod cuda;
 #[path = "no_cuda.rs"]
 pub mod cuda;
 
-use crate::error::{Progress, Result};
+use crate::error::{Error, Progress, Result};
 use crate::kv::state::Move;
 use crate::kv::{Reach, Stores, Tables, WindowLimits};
 use crate::plan::Program;
@@ -113,6 +113,14 @@ pub trait Runner: Send {
     fn read_page(&mut self, reach: Reach, page: u32, out: &mut [u8]) -> Result<()>;
     /// Takes a page in, in the same order.
     fn write_page(&mut self, reach: Reach, page: u32, bytes: &[u8]) -> Result<()>;
+    /// Gives out a record of states, little-endian, one state after the other; `out` has room for just that.
+    fn read_record(&mut self, _record: u32, _out: &mut [u8]) -> Result<()> {
+        Err(Error::Unsupported("this device keeps no states of layers".into()))
+    }
+    /// Takes a record in, in the same form.
+    fn write_record(&mut self, _record: u32, _bytes: &[u8]) -> Result<()> {
+        Err(Error::Unsupported("this device keeps no states of layers".into()))
+    }
     /// What was measured, as lines for the host's log; none where nobody asked.
     fn report(&self) -> Option<String> {
         None

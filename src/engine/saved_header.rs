@@ -12,7 +12,7 @@ const MAGIC: [u8; 8] = *b"SEGNOSEQ";
 /// The form that is written, and the only one that is read.
 const VERSION: u32 = 1;
 /// Bytes of a header, its checksum included.
-pub const HEADER_BYTES: usize = 128;
+pub const HEADER_BYTES: usize = 132;
 /// Bytes of a checksum.
 pub const CHECK_BYTES: usize = 16;
 /// Flags of the sampler.
@@ -40,11 +40,13 @@ pub struct Header {
     pub biases: u32,
     /// The same of tokens that end it.
     pub stops: u32,
+    /// States of layers that follow.
+    pub states: u32,
 }
 
 impl Header {
-    /// That of `sequence`, whose layers with a window begin at the page `first`.
-    pub fn of(sequence: &Sequence, model: u128, kv_type: KvType, first: usize) -> Header {
+    /// That of `sequence`, whose layers with a window begin at the page `first`, and which has so many states.
+    pub fn of(sequence: &Sequence, model: u128, kv_type: KvType, first: usize, states: usize) -> Header {
         let sampler = &sequence.sampler;
         Header {
             model,
@@ -54,6 +56,7 @@ impl Header {
             first: first as u64,
             biases: sampler.bias.len() as u32,
             stops: sampler.stop_tokens.len() as u32,
+            states: states as u32,
             sampler: sample::Options { bias: Vec::new(), stop_tokens: Vec::new(), ..*sampler },
             random_seed: sequence.has_random_seed(),
         }
@@ -69,7 +72,7 @@ impl Header {
         fields.put(self.model.to_le_bytes());
         [self.tokens, self.evaluated, self.first, sampler.seed].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
         let flags = u32::from(sampler.ignore_eog) * IGNORE_EOG + u32::from(self.random_seed) * RANDOM_SEED;
-        [flags, self.biases, self.stops].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
+        [flags, self.biases, self.stops, self.states].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
         [sampler.top_k, sampler.penalty_last_n].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
         floats(sampler).into_iter().for_each(|x| fields.put(x.to_le_bytes()));
         let check = XxHash3_128::oneshot(&fields.bytes[..HEADER_BYTES - CHECK_BYTES]);
@@ -99,7 +102,7 @@ impl Header {
         };
         let model = u128::from_le_bytes(fields.get());
         let [tokens, evaluated, first, seed] = [(); 4].map(|()| u64::from_le_bytes(fields.get()));
-        let [flags, biases, stops] = [(); 3].map(|()| fields.u32());
+        let [flags, biases, stops, states] = [(); 4].map(|()| fields.u32());
         let [top_k, penalty_last_n] = [(); 2].map(|()| i32::from_le_bytes(fields.get()));
         let [temperature, top_p, min_p, typical_p, repeat_penalty, frequency_penalty, presence_penalty] =
             [(); 7].map(|()| f32::from_le_bytes(fields.get()));
@@ -122,7 +125,7 @@ impl Header {
             stop_tokens: Vec::new(),
         };
         let random_seed = flags & RANDOM_SEED != 0;
-        Ok(Header { model, kv_type, tokens, evaluated, first, sampler, random_seed, biases, stops })
+        Ok(Header { model, kv_type, tokens, evaluated, first, sampler, random_seed, biases, stops, states })
     }
 }
 
@@ -190,6 +193,7 @@ mod tests {
             random_seed: true,
             biases: 2,
             stops: 3,
+            states: 2,
         }
     }
 

@@ -32,6 +32,22 @@ pub enum Shape {
     },
 }
 
+impl Shape {
+    /// Elements of a row, and how many rows there are: those of all matrices together.
+    pub fn rows(&self) -> (usize, usize) {
+        match *self {
+            Shape::Rows { count, width } => (width, count),
+            Shape::Matrices { heads, rows, cols } => (cols, heads.saturating_mul(rows)),
+        }
+    }
+
+    /// All elements.
+    pub fn elements(&self) -> usize {
+        let (width, count) = self.rows();
+        width.saturating_mul(count)
+    }
+}
+
 /// Which records the pass of a sequence reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Move {
@@ -141,6 +157,21 @@ impl States {
         let from = self.slots[slot].current.map(|current| current.record);
         self.moves[slot] = Move { from, to, before };
         self.slots[slot].moving = Some(self.moves[slot]);
+    }
+
+    /// The states that a slot goes on from: that of its last token and, before it, of the token before, if there are such; tokens and record of each.
+    pub fn last(&self, slot: usize) -> [Option<(usize, u32)>; 2] {
+        let Slot { current, previous, .. } = &self.slots[slot];
+        [previous, current].map(|snapshot| snapshot.map(|snapshot| (snapshot.length, snapshot.record)))
+    }
+
+    /// A record for the state of a slot behind `length` tokens, which the caller fills; that of the token before is adopted first, if at all.
+    pub fn adopt(&mut self, slot: usize, length: usize) -> u32 {
+        let record = self.take();
+        self.records[record as usize].is_open = false;
+        let Slot { current, previous, .. } = &mut self.slots[slot];
+        *previous = current.replace(Snapshot { length, record, by_host: false });
+        record
     }
 
     /// Notes that the pass has ended well, after which a slot has evaluated `end` tokens; does nothing for one that had no part in it.

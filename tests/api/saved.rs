@@ -156,6 +156,40 @@ fn windows_are_kept_whatever_the_sessions_keep() {
     }
 }
 
+#[test]
+fn states_of_layers_go_on_too() {
+    for name in ["lfm2-plain", "qwen35-plain", "qwen3next-wide"] {
+        let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
+        let model = ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap();
+        let sessions = [8, 64].map(|prefill| model.session(|opts| sizes(opts, 2, prefill)).unwrap());
+        for (from, to) in [(&sessions[0], &sessions[1]), (&sessions[1], &sessions[0])] {
+            for (length, steps, queued) in [(1, 0, 0), (40, 0, 0), (40, 3, 0), (40, 3, 5), (0, 0, 4)] {
+                let seq = from.open(&greedy()).unwrap();
+                from.prefill(seq, &prompt(length, 131)).unwrap();
+                from.generate(seq, steps).unwrap();
+                from.append(seq, &prompt(queued, 131)).unwrap();
+                let bytes = save(from, seq);
+                let whole = from.generate(seq, 12).unwrap();
+                let again = restore(to, &bytes).unwrap();
+                let before = to.seq_stats(again).unwrap();
+                assert_eq!(to.generate(again, 12).unwrap(), whole, "{name}, {length} + {steps} + {queued}");
+                // At most the last token is evaluated again.
+                let evaluated = to.seq_stats(again).unwrap().prompt_tokens - before.prompt_tokens;
+                assert_eq!(
+                    evaluated,
+                    if queued > 1 { queued as u64 } else { 0 },
+                    "{name}, {length} + {steps} + {queued}"
+                );
+                let mut damaged = bytes.clone();
+                *damaged.last_mut().unwrap() ^= 1;
+                assert_eq!(refused(restore(to, &damaged)).status, SEGNO_E_FORMAT);
+                to.close(again).unwrap();
+                from.close(seq).unwrap();
+            }
+        }
+    }
+}
+
 fn small(ctx: &Ctx) -> Model {
     ctx.load_buffer(&Shape::small().file().bytes()).unwrap()
 }

@@ -176,6 +176,16 @@ impl Runner for CpuRunner {
         self.cache.write_page(reach, page, bytes);
         Ok(())
     }
+
+    fn read_record(&mut self, record: u32, out: &mut [u8]) -> Result<()> {
+        self.states.read(&self.program.states, record, out);
+        Ok(())
+    }
+
+    fn write_record(&mut self, record: u32, bytes: &[u8]) -> Result<()> {
+        self.states.write(&self.program.states, record, bytes);
+        Ok(())
+    }
 }
 
 /// One run over one batch.
