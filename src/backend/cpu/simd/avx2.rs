@@ -54,7 +54,13 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             kernel.run(s)
         }
         // SAFETY: `self` exists only on a processor that has these features.
-        unsafe { if VNNI { compiled_with_vnni(self, kernel) } else { compiled(self, kernel) } }
+        unsafe {
+            if VNNI && K::BYTE_PRODUCTS {
+                compiled_with_vnni(self, kernel)
+            } else {
+                compiled(Avx2::<false>(()), kernel)
+            }
+        }
     }
 
     #[inline(always)]

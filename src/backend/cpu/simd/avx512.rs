@@ -56,7 +56,13 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
             kernel.run(s)
         }
         // SAFETY: `self` exists only on a processor that has these features.
-        unsafe { if BF16 { compiled_with_bf16(self, kernel) } else { compiled(self, kernel) } }
+        unsafe {
+            if BF16 && K::PAIR_PRODUCTS {
+                compiled_with_bf16(self, kernel)
+            } else {
+                compiled(Avx512::<false>(()), kernel)
+            }
+        }
     }
 
     #[inline(always)]

@@ -77,10 +77,10 @@ impl<const DOT: bool, const I8MM: bool> Simd for Neon<DOT, I8MM> {
         }
         // SAFETY: `self` exists only on a processor that has these features.
         unsafe {
-            match (DOT, I8MM) {
-                (_, true) => compiled_with_i8mm(self, kernel),
+            match (DOT && K::BYTE_PRODUCTS, I8MM) {
+                (true, true) => compiled_with_i8mm(self, kernel),
                 (true, false) => compiled_with_dot(self, kernel),
-                (false, false) => compiled(self, kernel),
+                (false, _) => compiled(Neon::<false, false>(()), kernel),
             }
         }
     }

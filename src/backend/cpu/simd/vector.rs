@@ -12,6 +12,10 @@
 pub(super) trait Kernel {
     /// What it returns.
     type Output;
+    /// Whether it multiplies bytes ([`Simd::dot4`] and the like), or calls kernels that do.
+    const BYTE_PRODUCTS: bool = false;
+    /// Whether it multiplies BF16 pairs ([`Simd::dot_pairs`]), or calls kernels that do.
+    const PAIR_PRODUCTS: bool = false;
 
     /// Computes it; implementations are `#[inline(always)]`.
     fn run<S: Simd>(self, s: S) -> Self::Output;
@@ -38,7 +42,8 @@ pub(super) trait Simd: Copy {
     /// Whether panels are multiplied with pairs of activation rows by [`Simd::dot_pair`], or with each row by [`Simd::dot4`].
     const BY_PAIR: bool = false;
 
-    /// Runs a kernel compiled for this instruction set.
+    /// Runs a kernel compiled for this instruction set. One that has no use for the products that only some of its processors have is compiled once,
+    /// without them.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 
     /// All lanes `x`.

@@ -42,6 +42,7 @@ pub(in super::super) struct PairProduct<'a, 'w, 'o> {
 
 impl Kernel for PairProduct<'_, '_, '_> {
     type Output = ();
+    const PAIR_PRODUCTS: bool = true;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

@@ -17,6 +17,7 @@ pub(super) struct MultiplyLone<'a, F> {
 
 impl<F: Format> Kernel for MultiplyLone<'_, F> {
     type Output = [f32; ROWS];
+    const BYTE_PRODUCTS: bool = true;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> [f32; ROWS] {

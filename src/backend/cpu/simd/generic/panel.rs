@@ -151,6 +151,7 @@ pub(super) struct Unpack<'a, F> {
 
 impl<F: Format> Kernel for Unpack<'_, F> {
     type Output = ();
+    const BYTE_PRODUCTS: bool = true;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -202,6 +203,7 @@ pub(super) struct Multiply<'a, F, const G: usize, const T: usize> {
 
 impl<F: Format, const G: usize, const T: usize> Kernel for Multiply<'_, F, G, T> {
     type Output = ();
+    const BYTE_PRODUCTS: bool = true;
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {

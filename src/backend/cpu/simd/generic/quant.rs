@@ -32,6 +32,7 @@ struct Part {
 
 impl Kernel for Product<'_, '_, '_> {
     type Output = ();
+    const BYTE_PRODUCTS: bool = true;
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
