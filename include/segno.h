@@ -1416,6 +1416,77 @@ segno_status segno_seq_grammar_set(struct segno_session *session,
                                    int32_t start_token,
                                    struct segno_error **err);
 
+/* ---- Tools ---------------------------------------------------------------------------------------------------------
+ *
+ * A grammar of replies that call tools: what the model's family writes, with arguments that meet the schemas of the tools.
+ */
+
+/** Any tool may be called, or none. */
+#define SEGNO_TOOLS_AUTO 0
+/** A reply begins with a call, behind reasoning. */
+#define SEGNO_TOOLS_REQUIRED 1
+/** No tool is called. */
+#define SEGNO_TOOLS_NONE 2
+/** A reply begins with a call of the tool that `name` names. */
+#define SEGNO_TOOLS_NAMED 3
+/** A reply has one call at most. */
+#define SEGNO_TOOLS_ONE_CALL 1
+
+/** What a grammar of calls is made of; fill with `segno_tools_opts_init`. Texts are UTF-8. */
+typedef struct segno_tools_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** `SEGNO_TOOLS_ONE_CALL` or 0 (default): several calls in a reply, where the family writes several. */
+  uint32_t flags;
+  /** One of `SEGNO_TOOLS_AUTO` (default), `_REQUIRED`, `_NONE` and `_NAMED`. */
+  int32_t choice;
+  /** Zero. */
+  uint32_t reserved;
+  /** The tools, a JSON array as in `segno_chat_opts`, at most 256 KiB; NULL (default) for none. */
+  const char *tools_json;
+  /** Bytes at `tools_json`. */
+  size_t tools_len;
+  /** The tool of `SEGNO_TOOLS_NAMED`, NUL-terminated; NULL (default). */
+  const char *name;
+  /** Name of the format, NUL-terminated, as in `segno_reply_opts`; NULL (default): the template tells. */
+  const char *format;
+  /**
+   * What the reply follows, the rendered conversation or its end: reasoning may have begun there. NULL (default): what the template makes of
+   * a short message.
+   */
+  const char *prompt;
+  /** Bytes at `prompt`. */
+  size_t prompt_len;
+  /** A template in place of the model's own; NULL (default) for the model's. */
+  const char *template_text;
+  /** Bytes at `template_text`. */
+  size_t template_len;
+} segno_tools_opts;
+
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
+void segno_tools_opts_init(struct segno_tools_opts *opts, size_t size);
+
+/**
+ * Compiles a grammar of replies that call tools: what the model's family writes, with names of the tools and arguments that meet their
+ * schemas. Give both results to `segno_seq_grammar_set`, and the tokens to a `segno_reply` with the same tools, format and prompt.
+ *
+ * `opts`: NULL for defaults, that is no tools. `out` receives the grammar, NULL on failure; free it with `segno_grammar_free`.
+ * `start_token` receives the special token that begins a call, behind which the grammar begins, or -1: at once. AUTO leaves the text before a
+ * call as it is, at no cost where a token begins calls; families that begin them with characters (harmony, llama3, functionary, kimi-k3,
+ * and any whose vocabulary lacks the token) are watched from the start, and write no special tokens but those of their format. Behind a
+ * call the reply ends, goes on as text, or has another. REQUIRED and NAMED begin at once: reasoning where the family reasons, then calls,
+ * then the end. NONE, too, watches the whole reply. Arguments come in the order of the schema; where it has `properties`, others
+ * only if it says `additionalProperties`; no more white space than one space behind a separator. A family that does not write JSON is told by
+ * name which keyword it cannot watch. Codes: NULL_POINTER, INVALID_ARGUMENT (tools that are none, unknown flags or choice), NOT_FOUND (no
+ * such format or tool), GRAMMAR (which tool cannot be watched, and why), TEMPLATE (`prompt` is NULL and the template fails), UNSUPPORTED (the
+ * file has no tokenizer), OUT_OF_MEMORY. Any thread. Since 0.1.
+ */
+segno_status segno_tools_grammar_create(const struct segno_model *model,
+                                        const struct segno_tools_opts *opts,
+                                        struct segno_grammar **out,
+                                        int32_t *start_token,
+                                        struct segno_error **err);
+
 /* ---- Plans ---------------------------------------------------------------------------------------------------------
  *
  * What a model and a session would take, from the header of a file or the configuration of a folder alone.

@@ -187,6 +187,17 @@ struct grammar_options {
     std::string text;         ///< The grammar; empty, and of a schema, for any JSON value.
 };
 
+/// What a grammar of calls of tools is made of.
+struct tools_options {
+    std::int32_t choice = SEGNO_TOOLS_AUTO;
+    std::uint32_t flags = 0;  ///< SEGNO_TOOLS_ONE_CALL
+    std::string tools_json;   ///< A JSON array of tools; empty: none.
+    std::string name;         ///< The tool of SEGNO_TOOLS_NAMED.
+    std::string format;       ///< Name of the format; empty: the template tells.
+    std::string prompt;  ///< What the reply follows, or its end; empty: what the template makes of a short message.
+    std::string template_text;  ///< In place of the model's own; empty: the model's.
+};
+
 /// One turn of a conversation, as every chat service takes it. `render_chat_json` takes turns with parts and tool
 /// calls.
 struct message {
@@ -739,11 +750,43 @@ public:
         return try_create(m, options).value();
     }
 #endif
+    /// A grammar of replies that call tools, with arguments that meet their schemas. A sequence that is given it begins
+    /// it where calls begin.
+    static result<grammar> try_create_for_tools(const model &m, const tools_options &options) {
+        segno_tools_opts opts;
+        segno_tools_opts_init(&opts, sizeof opts);
+        opts.choice = options.choice;
+        opts.flags = options.flags;
+        opts.tools_json = options.tools_json.empty() ? nullptr : options.tools_json.data();
+        opts.tools_len = options.tools_json.size();
+        opts.name = options.name.empty() ? nullptr : options.name.c_str();
+        opts.format = options.format.empty() ? nullptr : options.format.c_str();
+        opts.prompt = options.prompt.empty() ? nullptr : options.prompt.data();
+        opts.prompt_len = options.prompt.size();
+        opts.template_text = options.template_text.empty() ? nullptr : options.template_text.data();
+        opts.template_len = options.template_text.size();
+        segno_grammar *handle = nullptr;
+        grammar made;
+        if (auto f = detail::fails([&](segno_error **err) {
+                return segno_tools_grammar_create(m.get(), &opts, &handle, &made.start_token_, err);
+            }))
+            return std::move(*f);
+        made.handle_.reset(handle);
+        return made;
+    }
+#if SEGNO_EXCEPTIONS
+    static grammar create_for_tools(const model &m, const tools_options &options) {
+        return try_create_for_tools(m, options).value();
+    }
+#endif
     const segno_grammar *get() const { return handle_.get(); }
+    /// The token behind which it begins, -1 for one that begins at once.
+    token start_token() const { return start_token_; }
 
 private:
     grammar() = default;
     std::unique_ptr<segno_grammar, detail::release> handle_;
+    token start_token_ = -1;
 };
 
 /// Everything that changes while a model runs. Takes one call at a time; `cancel` and `stats` may run beside another.
@@ -852,9 +895,11 @@ public:
     result<segno_status> try_set_sampler(const sampler_options &options) {
         return detail::call([&](segno_error **err) { return segno_seq_sampler_set(get(), id_, &options, err); });
     }
-    /// Lets the tokens that are sampled follow `rules`, from the next one on, or behind the next one that is
-    /// `start_token`.
-    result<segno_status> try_set_grammar(const grammar &rules, token start_token = -1) {
+    /// Lets the tokens that are sampled follow `rules`, from the next one on, or behind the next one that is the
+    /// grammar's start token.
+    result<segno_status> try_set_grammar(const grammar &rules) { return try_set_grammar(rules, rules.start_token()); }
+    /// The same behind the next one that is `start_token`; -1: at once.
+    result<segno_status> try_set_grammar(const grammar &rules, token start_token) {
         return detail::call(
             [&](segno_error **err) { return segno_seq_grammar_set(get(), id_, rules.get(), start_token, err); });
     }
@@ -911,9 +956,8 @@ public:
     segno_seq_stats stats() const { return try_stats().value(); }
     std::vector<float> logits() { return try_logits().value(); }
     void set_sampler(const sampler_options &options) { (void)try_set_sampler(options).value(); }
-    void set_grammar(const grammar &rules, token start_token = -1) {
-        (void)try_set_grammar(rules, start_token).value();
-    }
+    void set_grammar(const grammar &rules) { (void)try_set_grammar(rules).value(); }
+    void set_grammar(const grammar &rules, token start_token) { (void)try_set_grammar(rules, start_token).value(); }
     void clear_grammar() { (void)try_clear_grammar().value(); }
     sequence fork() const { return try_fork().value(); }
     sequence fork(const sampler_options &options) const { return try_fork(options).value(); }

@@ -31,6 +31,7 @@ type GrammarOptions struct {
 // Grammar says which tokens of a model may follow which. It is immutable: any number of sequences and goroutines share it.
 type Grammar struct {
 	state *grammarState
+	start int32
 	clean runtime.Cleanup
 }
 
@@ -65,9 +66,14 @@ func (m *Model) NewGrammar(opts *GrammarOptions) (*Grammar, error) {
 	if err := take(C.segno_grammar_create(handle, &c, &state.handle, &detail), detail); err != nil {
 		return nil, err
 	}
-	g := &Grammar{state: state}
-	g.clean = runtime.AddCleanup(g, (*grammarState).free, state)
-	return g, nil
+	return state.grammar(-1), nil
+}
+
+// grammar is the object of a compiled grammar, which begins behind the token start unless that is -1.
+func (s *grammarState) grammar(start int32) *Grammar {
+	g := &Grammar{state: s, start: start}
+	g.clean = runtime.AddCleanup(g, (*grammarState).free, s)
+	return g
 }
 
 // Close frees the grammar. Sequences that have it keep what they need of it.
@@ -87,8 +93,17 @@ func (s *grammarState) free() {
 	s.handle = nil
 }
 
-// SetGrammar lets the tokens that are sampled follow a grammar, from the next one on. A nil grammar sets the sequence free.
-func (q *Sequence) SetGrammar(g *Grammar) error { return q.SetGrammarBehind(g, -1) }
+// StartToken is the token behind which the grammar begins, -1 for one that begins at once.
+func (g *Grammar) StartToken() int32 { return g.start }
+
+// SetGrammar lets the tokens that are sampled follow a grammar, from the next one on, or behind the next one that is its start
+// token. A nil grammar sets the sequence free.
+func (q *Sequence) SetGrammar(g *Grammar) error {
+	if g == nil {
+		return q.SetGrammarBehind(nil, -1)
+	}
+	return q.SetGrammarBehind(g, g.start)
+}
 
 // SetGrammarBehind does so behind the next sampled token that is startToken; until then every token may come.
 func (q *Sequence) SetGrammarBehind(g *Grammar, startToken int32) error {

@@ -54,3 +54,54 @@ func TestGrammar(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestToolGrammar(t *testing.T) {
+	model := load(t, nil)
+	const tools = `[{"name": "add", "parameters": {"properties": {"a": {"type": "integer", "minimum": 10, "maximum": 99}}, "required": ["a"]}}]`
+	options := &ToolOptions{Tools: tools, Choice: ToolsNamed, Name: "add", OneCall: true, Format: "hermes", Prompt: "assistant\n"}
+	grammar := must(model.NewToolGrammar(options))(t)
+	defer grammar.Close()
+	if grammar.StartToken() != -1 {
+		t.Fatal(grammar.StartToken())
+	}
+	reply := must(model.NewReply(&ReplyOptions{Format: "hermes", Prompt: "assistant\n", Tools: tools}))(t)
+	defer reply.Close()
+	session := must(model.NewSession(nil))(t)
+	defer session.Close()
+	seq := must(session.Open(nil))(t)
+	if err := seq.Append(must(model.Tokenize("ROMEO:", TokenizeOptions{}))(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := seq.SetGrammar(grammar); err != nil {
+		t.Fatal(err)
+	}
+	var name, arguments string
+	for piece, err := range seq.Generate(context.Background(), GenerateOptions{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if piece.Token < 0 {
+			continue
+		}
+		events, _, err := reply.Push(piece.Token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, event := range events {
+			switch event.Kind {
+			case EventToolBegin:
+				name = event.Text
+			case EventToolArguments:
+				arguments += event.Text
+			}
+		}
+	}
+	var given struct{ A int }
+	if err := json.Unmarshal([]byte(arguments), &given); err != nil || name != "add" || given.A < 10 || given.A > 99 {
+		t.Fatal(name, arguments, err)
+	}
+	options.Name = "subtract"
+	if _, err := model.NewToolGrammar(options); !errors.Is(err, NotFound) {
+		t.Fatal(err)
+	}
+}

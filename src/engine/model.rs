@@ -11,6 +11,7 @@ use crate::grammar::{self, Grammar};
 use crate::plan::{Program, build::build, validate};
 use crate::quant::DType;
 use crate::text::chat::{ChatOptions, StandIns};
+use crate::text::reply::{CallOptions, Choice};
 use crate::text::{self, Reply, ReplyOptions, Tokenizer};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -314,13 +315,30 @@ impl Model {
 
     /// Compiles a grammar for its tokens. The first one waits until the tokens are in order for that.
     pub fn compile(&self, form: &grammar::Form) -> Result<Grammar> {
+        Grammar::compile(&self.vocabulary_of_grammars()?, form)
+    }
+
+    /// Compiles a grammar of what replies may hold that call tools, and gives the token behind which it begins, if it does not begin at once.
+    /// They are read as [`Model::open_reply`] says.
+    pub fn compile_calls(
+        &self,
+        chat: &Chat,
+        format: Option<&str>,
+        prompt: Option<&str>,
+        (choice, parallel): (Choice, bool),
+    ) -> Result<(Grammar, Option<i32>)> {
+        let (vocabulary, tokenizer) = (self.vocabulary_of_grammars()?, self.tokenizer()?);
+        self.with_reply(chat, format, prompt, |reply| {
+            Grammar::of_calls(&vocabulary, tokenizer, &CallOptions { reply, choice, parallel })
+        })
+    }
+
+    /// Its tokens as grammars see them.
+    fn vocabulary_of_grammars(&self) -> Result<Arc<grammar::Vocabulary>> {
         let tokenizer = self.tokenizer()?;
-        let known = {
-            let mut vocabulary = self.vocabulary.lock().unwrap_or_else(PoisonError::into_inner);
-            let made = vocabulary.take().map_or_else(|| grammar::Vocabulary::of(tokenizer).map(Arc::new), Ok)?;
-            Arc::clone(vocabulary.insert(made))
-        };
-        Grammar::compile(&known, form)
+        let mut vocabulary = self.vocabulary.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = vocabulary.take().map_or_else(|| grammar::Vocabulary::of(tokenizer).map(Arc::new), Ok)?;
+        Ok(Arc::clone(vocabulary.insert(made)))
     }
 
     /// Whether `grammar` was compiled for its tokens.
@@ -385,6 +403,17 @@ impl Model {
         prompt: Option<&str>,
         stops: Vec<Vec<u8>>,
     ) -> Result<Reply> {
+        self.with_reply(chat, format, prompt, |options| Reply::new(Arc::clone(self.tokenizer()?), &options, stops))
+    }
+
+    /// How a reply is read, for `body`.
+    fn with_reply<T>(
+        &self,
+        chat: &Chat,
+        format: Option<&str>,
+        prompt: Option<&str>,
+        body: impl FnOnce(ReplyOptions) -> Result<T>,
+    ) -> Result<T> {
         let template = self.template(chat)?;
         let made = match (prompt, template) {
             (None, Some(_)) => {
@@ -393,14 +422,13 @@ impl Model {
             }
             _ => String::new(),
         };
-        let options = ReplyOptions {
+        body(ReplyOptions {
             format,
             template: template.unwrap_or_default(),
             prompt: prompt.unwrap_or(&made),
             tools_json: chat.tools_json,
             calls_before: 0,
-        };
-        Reply::new(Arc::clone(self.tokenizer()?), &options, stops)
+        })
     }
 
     /// Name of one of the tokenizer's tokens, "" when there is none.

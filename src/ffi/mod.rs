@@ -24,4 +24,5 @@ pub mod seq;
 pub mod session;
 pub mod status;
 pub mod text;
+pub mod tools;
 pub mod version;

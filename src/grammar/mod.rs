@@ -4,6 +4,7 @@
 //! engine is llguidance: derivatives of regular expressions below, an Earley parser above. Texts are strangers': they are compiled on a
 //! thread with a large stack, within [`limits`]. What is drawn from the tokens that are left is the sampler's business.
 
+mod calls;
 mod constraint;
 mod gbnf;
 mod measure;

@@ -21,6 +21,11 @@ pub fn compile(vocabulary: &Arc<Vocabulary>, text: &str, compact: bool) -> Resul
     if compact && schema.is_object() {
         JsonCompileOptions { whitespace_flexible: false, ..JsonCompileOptions::default() }.apply_to(&mut schema);
     }
+    compile_value(vocabulary, schema)
+}
+
+/// Compiles a schema that has been read.
+pub fn compile_value(vocabulary: &Arc<Vocabulary>, schema: Value) -> Result<Grammar> {
     measure::schema(&schema)?;
     let source = TopLevelGrammar::from_json_schema(schema.clone());
     Grammar::of(vocabulary, source, |error| refused(&schema, &error.to_string()))

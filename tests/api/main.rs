@@ -14,3 +14,4 @@ mod sessions;
 mod steps;
 mod structs;
 mod text;
+mod tools;

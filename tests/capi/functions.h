@@ -177,6 +177,8 @@ THUNK(segno_text_create, segno_text_create(P(0), P(1), P(2), a->err))
 THUNK(segno_text_push, segno_text_push(P(0), N(0), P(1), N(1), P(2), a->err))
 THUNK(segno_text_flush, segno_text_flush(P(0), P(1), N(0), P(2), a->err))
 VOID(segno_text_free, segno_text_free(P(0)))
+VOID(segno_tools_opts_init, segno_tools_opts_init(P(0), N(0)))
+THUNK(segno_tools_grammar_create, segno_tools_grammar_create(P(0), P(1), P(2), P(3), a->err))
 VOID(segno_version_number, CHECK(segno_version_number() == SEGNO_VERSION_NUMBER))
 VOID(segno_version_string, CHECK(segno_version_string() != NULL))
 VOID(segno_abi_version, CHECK(segno_abi_version() == SEGNO_ABI_VERSION))
@@ -191,6 +193,7 @@ static void init_save(void *p, size_t size) { segno_save_opts_init(UNTYPED(p), s
 static void init_sampler(void *p, size_t size) { segno_sampler_opts_init(UNTYPED(p), size); }
 static void init_reply(void *p, size_t size) { segno_reply_opts_init(UNTYPED(p), size); }
 static void init_text(void *p, size_t size) { segno_text_opts_init(UNTYPED(p), size); }
+static void init_tools(void *p, size_t size) { segno_tools_opts_init(UNTYPED(p), size); }
 static void free_ctx(void *p) { segno_ctx_free(UNTYPED(p)); }
 static void free_grammar(void *p) { segno_grammar_free(UNTYPED(p)); }
 static void free_model(void *p) { segno_model_free(UNTYPED(p)); }
@@ -300,6 +303,9 @@ static const function functions[] = {
     {F(segno_text_flush), .kinds = {TEXT, BUFFER, LEN}, .names = "text buf len", .numbers = {CAP}, .element = 1,
         .has_err = 1},
     {F(segno_text_free), .kinds = {TEXT}, .names = "text", .is_free = 1},
+    {F(segno_tools_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(tools)},
+    {F(segno_tools_grammar_create), .kinds = {MODEL, OPTS, VALUE, VALUE}, .names = "model opts out start_token",
+        OPTIONS(tools), .release = free_grammar, .has_err = 1},
     {F(segno_version_number)},
     {F(segno_version_string)},
     {F(segno_abi_version)},

@@ -364,6 +364,29 @@ static void grammars_are_followed(const segno::model &model) {
     CHECK(thrown_by([&] { segno::grammar::create(model, options); }) == SEGNO_E_GRAMMAR);
 }
 
+static void tools_are_called(const segno::model &model) {
+    auto session = segno::session::create(model);
+    auto seq = session.open(seeded(5));
+    seq.append(model.tokenize("ROMEO:"));
+    segno::tools_options options;
+    options.choice = SEGNO_TOOLS_NAMED;
+    options.flags = SEGNO_TOOLS_ONE_CALL;
+    options.name = "add";
+    options.format = "hermes";
+    options.prompt = "assistant\n";
+    options.tools_json =
+        R"([{"name": "add", "parameters": {"properties": {"a": {"type": "integer", "minimum": 10, "maximum": 99}}, "required": ["a"]}}])";
+    const auto grammar = segno::grammar::create_for_tools(model, options);
+    CHECK(grammar.start_token() == -1);
+    seq.set_grammar(grammar);
+    auto text = segno::text::create(model);
+    std::string words;
+    for (const auto &piece : seq.generate(text)) words += piece.text;
+    CHECK(words.find("{\"name\": \"add\", \"arguments\": {\"a\":") != std::string::npos);
+    options.name = "subtract";
+    CHECK(thrown_by([&] { segno::grammar::create_for_tools(model, options); }) == SEGNO_E_NOT_FOUND);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     const auto context = segno::context::create();
@@ -382,6 +405,7 @@ int main(int argc, char **argv) {
     streams_end_for_a_reason(model);
     replies_are_told(model);
     grammars_are_followed(model);
+    tools_are_called(model);
     std::puts("objects: passed");
     return 0;
 }

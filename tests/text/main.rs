@@ -11,4 +11,5 @@ mod replies;
 mod replies_wrong;
 mod stream;
 mod tokenizer;
+mod tool_calls;
 mod vocab;

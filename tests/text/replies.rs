@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Calls with all that is hard to write. The template of LFM2 does not escape quotation marks.
-fn calls(format: &str) -> Vec<(String, Value)> {
+pub fn calls(format: &str) -> Vec<(String, Value)> {
     if format == "lfm2" {
         return vec![
             ("search".into(), json!({"query": "a, (b) [c] = {d}", "limit": 3, "exact": false, "tags": ["a"]})),
@@ -25,11 +25,11 @@ fn calls(format: &str) -> Vec<(String, Value)> {
     ]
 }
 
-const REASONING: &str = "The user wants \"x\".\nSo: 1 < 2, {\"name\": 1}.";
-const CONTENT: &str = "Let me look it up: a < b, {c} [d]. Über 🦙!";
+pub const REASONING: &str = "The user wants \"x\".\nSo: 1 < 2, {\"name\": 1}.";
+pub const CONTENT: &str = "Let me look it up: a < b, {c} [d]. Über 🦙!";
 
 /// Templates, their formats, and what they render of an assistant's last message: reasoning, content beside calls, how many calls.
-const TEMPLATES: [(&str, &str, bool, bool, usize); 25] = [
+pub const TEMPLATES: [(&str, &str, bool, bool, usize); 25] = [
     ("Bielik-11B-v3.0-Instruct", "hermes", false, true, 2),
     ("Cohere2MoE", "cohere", true, false, 2),
     ("CohereForAI-c4ai-command-r7b-12-2024-tool_use", "cohere", false, false, 2),
@@ -58,7 +58,7 @@ const TEMPLATES: [(&str, &str, bool, bool, usize); 25] = [
 ];
 
 /// What a template renders of an assistant's message, from the end of the prompt on.
-fn rendered(template: &str, message: &Value, tools: &[u8]) -> (String, String) {
+pub fn rendered(template: &str, message: &Value, tools: &[u8]) -> (String, String) {
     let user = json!({"role": "user", "content": "Please look it up."});
     let options = |add_generation_prompt| ChatOptions {
         add_generation_prompt,
@@ -87,7 +87,7 @@ fn rendered(template: &str, message: &Value, tools: &[u8]) -> (String, String) {
     (prompt[..shared].to_owned(), whole[shared..].to_owned())
 }
 
-fn message(format: &str, reasoning: bool, content: bool, count: usize) -> Value {
+pub fn message(format: &str, reasoning: bool, content: bool, count: usize) -> Value {
     let mut message = json!({"role": "assistant", "content": if content { CONTENT } else { "" }});
     let calls: Vec<Value> = calls(format).into_iter().take(count).enumerate().map(|(index, (name, arguments))| {
         let arguments = if format == "functionary" { json!(arguments.to_string()) } else { arguments };

@@ -118,6 +118,11 @@ impl Machine {
         self.format.rethinks || !self.has_thought && !self.events.has_content
     }
 
+    /// Whether characters that look like a marker are none, since they stand in a string of a value.
+    pub(super) fn is_quoted(&self) -> bool {
+        matches!(&self.state, State::Value(value) if value.is_quoted())
+    }
+
     /// Whether what is no marker here is text of a value, where every token is shown.
     pub(super) fn is_value(&self) -> bool {
         matches!(self.state, State::Value(_) | State::Arguments(_) | State::Objects(_))

@@ -7,17 +7,21 @@
 //!
 //! Memory is bounded: what is held back are one marker, names and headers of 4 KiB, and of a value whose type is not known 64 KiB.
 
+mod calls;
 mod envelope;
 mod events;
+mod families;
 mod formats;
 mod literal;
 mod machine;
 mod schema;
 mod value;
+mod writings;
 
 use super::stream::{Partial, Stops};
 use super::tokenizer::{Stretch, Tokenizer};
 use crate::error::{Result, grow_text, push};
+pub use calls::{CallOptions, Choice, calls};
 use events::Events;
 pub use events::{Event, Kind};
 use formats::{Format, Layout, Mark};
@@ -207,7 +211,10 @@ impl Reply {
     /// Decides what it can of the units that are held: markers that are expected, and what can be none. `ends`: nothing follows.
     fn settle(&mut self, ends: bool) -> Result<()> {
         while let Some(&first) = self.held.first() {
-            let expected = self.marks.iter().filter(|(mark, _)| self.machine.expects(*mark));
+            let is_quoted = self.machine.is_quoted();
+            let is_text = |units: &[Unit]| units.iter().all(|unit| matches!(unit, Unit::Character(_)));
+            let expected =
+                self.marks.iter().filter(|(mark, units)| self.machine.expects(*mark) && !(is_quoted && is_text(units)));
             // The longest counts, so that what may become a longer one waits.
             let (mut may_follow, mut found) = (false, None);
             for (mark, units) in expected {

@@ -9,7 +9,7 @@ pub struct Section {
     pub files: &'static [&'static str],
 }
 
-pub const SECTIONS: [Section; 14] = [
+pub const SECTIONS: [Section; 15] = [
     Section {
         title: "Library",
         text: "Every call answers a segno_status. The numbers of the library and of its ABI tell a host what it runs with:\nsegno_ctx_create compares the ABI.",
@@ -74,6 +74,11 @@ pub const SECTIONS: [Section; 14] = [
         title: "Grammars",
         text: "A segno_grammar says which tokens may follow, so that a text is JSON of a schema, or what an expression or rules describe. It is\ncompiled once for a model, and given to any number of sequences.",
         files: &["grammar"],
+    },
+    Section {
+        title: "Tools",
+        text: "A grammar of replies that call tools: what the model's family writes, with arguments that meet the schemas of the tools.",
+        files: &["tools"],
     },
     Section {
         title: "Plans",
