@@ -37,15 +37,29 @@ pub extern "C" fn segno_seq_save(
     with_session(session, err, |session, cancel| {
         let write = write.ok_or(Error::NullPointer("write"))?;
         let context = Arc::clone(session.model().context());
-        session.save(seq, cancel, &mut |bytes| {
-            // SAFETY: the host's function takes its own argument and bytes to read, as the header says.
-            match context.calling(|| unsafe { write(user, bytes.as_ptr().cast(), bytes.len()) }) {
-                0 => Ok(()),
-                number => Err(Error::Host(format!("`write` returned {number} for {} bytes", bytes.len()))),
-            }
-        })?;
+        session.save(seq, cancel, &mut |bytes| context.calling(|| put(write, user, bytes)))?;
         Ok(SEGNO_OK)
     })
+}
+
+type Write = unsafe extern "C" fn(user: *mut c_void, data: *const c_void, len: usize) -> i32;
+type Read = unsafe extern "C" fn(user: *mut c_void, data: *mut c_void, len: usize) -> usize;
+
+fn put(write: Write, user: *mut c_void, bytes: &[u8]) -> Result<()> {
+    // SAFETY: the host's function takes its own argument and bytes to read, as the header says.
+    match unsafe { write(user, bytes.as_ptr().cast(), bytes.len()) } {
+        0 => Ok(()),
+        number => Err(Error::Host(format!("`write` returned {number} for {} bytes", bytes.len()))),
+    }
+}
+
+fn get(read: Read, user: *mut c_void, bytes: &mut [u8]) -> Result<usize> {
+    // SAFETY: the host's function takes its own argument and room for so many bytes, as the header says.
+    let count = unsafe { read(user, bytes.as_mut_ptr().cast(), bytes.len()) };
+    if count > bytes.len() {
+        return Err(Error::Host(format!("`read` tells of {count} bytes where {} were wanted", bytes.len())));
+    }
+    Ok(count)
 }
 
 /// Opens a sequence as `segno_seq_save` has given it out. What belongs to another model or type of cache, or is damaged in a single bit, is refused,
@@ -69,14 +83,7 @@ pub extern "C" fn segno_seq_restore(
         let read = read.ok_or(Error::NullPointer("read"))?;
         let (out, sampler) = (Out::new(seq, "seq")?, chosen(opts)?);
         let context = Arc::clone(session.model().context());
-        let id = session.restore(sampler, cancel, &mut |bytes| {
-            // SAFETY: the host's function takes its own argument and room for so many bytes, as the header says.
-            let count = context.calling(|| unsafe { read(user, bytes.as_mut_ptr().cast(), bytes.len()) });
-            if count > bytes.len() {
-                return Err(Error::Host(format!("`read` tells of {count} bytes where {} were wanted", bytes.len())));
-            }
-            Ok(count)
-        })?;
+        let id = session.restore(sampler, cancel, &mut |bytes| context.calling(|| get(read, user, bytes)))?;
         out.set(id);
         Ok(SEGNO_OK)
     })
