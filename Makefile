@@ -219,10 +219,9 @@ fuzz:
 	SEGNO_TEST_SECONDS=0 SEGNO_HOSTILE_CASES=$(CASES) SEGNO_HOSTILE_FIRST=$(FIRST) SEGNO_HOSTILE_LARGE=1 \
 		$(CARGO) test --locked --test hostile -- files::changed files::truncated --show-output
 
-# Licences, origins and known vulnerabilities of all crates, where cargo-deny is installed and finds its database of advisories; licences and origins
-# are tested without it too (tests/style/licences.rs).
+# Licences and origins of all crates by cargo-deny, and known vulnerabilities where its database of advisories can be fetched.
 audit:
-	tests/make/audit.sh
+	tests/make/audit.sh $(BUILD)
 
 # Rewrites packaging/THIRD-PARTY-NOTICES.txt; the test `style` fails when that was forgotten.
 notices:

