@@ -11,8 +11,8 @@ for argument in "$@"; do
     list=${argument##*[=,]}
     case $list in
         */list | */list.def)
-            # A name stands alone on its line, after Apple's underscore or before a semicolon.
-            { grep -vE "^[[:space:]]*_?($(paste -sd'|' "$foreign"));?$" "$list" || true; } > "$list.own"
+            # A name stands alone on its line, after Apple's underscore, before a semicolon, or between quotes.
+            { grep -vE "^[[:space:]]*[_\"]?($(paste -sd'|' "$foreign"))[;\"]?$" "$list" || true; } > "$list.own"
             mv "$list.own" "$list" ;;
     esac
 done
