@@ -122,6 +122,16 @@ pub enum Error {
         /// The model's context length.
         limit: usize,
     },
+    /// A conversation has as many tokens as are there for it.
+    #[error(
+        "the conversation takes {needed} tokens, and {limit} are there for it: cut it back, or create it with SEGNO_CHAT_FORGET"
+    )]
+    ConversationFull {
+        /// Tokens that it would have.
+        needed: usize,
+        /// Tokens that it can have.
+        limit: usize,
+    },
     /// The KV pool has too few free pages.
     #[error(
         "kv pool is full: {} needed, {free} of {total} free; close or truncate a sequence, or raise kv_tokens",

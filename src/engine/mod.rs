@@ -4,6 +4,7 @@ mod batch;
 pub mod board;
 pub mod callback;
 pub mod context;
+pub mod conversation;
 pub mod device;
 mod fingerprint;
 pub mod model;
@@ -16,6 +17,7 @@ pub mod session;
 pub mod stats;
 
 pub use context::{Context, LogLevel};
+pub use conversation::Conversation;
 pub use model::Model;
 pub use plan::Plan;
 pub use session::{Failure, Session, Step};

@@ -31,6 +31,14 @@ pub struct Chat<'a> {
     pub now: i64,
 }
 
+/// A conversation as a model sees it.
+pub struct Prompt {
+    /// Its tokens.
+    pub tokens: Vec<i32>,
+    /// The rendered text, in which names of special tokens are the template's own: characters of such names that messages have are private ones.
+    pub text: String,
+}
+
 /// Weights on a device, shared by any number of sessions.
 pub struct Model {
     context: Arc<Context>,
@@ -357,8 +365,8 @@ impl Model {
         self.render_with(messages_json, chat, None)
     }
 
-    /// The tokens of a conversation, rendered likewise, in which texts of messages never become special tokens.
-    pub fn tokenize_chat(&self, messages_json: &[u8], chat: &Chat) -> Result<Vec<i32>> {
+    /// A conversation, rendered likewise, as tokens, in which texts of messages never become special tokens.
+    pub fn tokenize_chat(&self, messages_json: &[u8], chat: &Chat) -> Result<Prompt> {
         let tokenizer = self.tokenizer()?;
         let text = |json: Option<&'_ [u8]>| String::from_utf8_lossy(json.unwrap_or_default()).into_owned();
         let bytes = [Some(messages_json), chat.tools_json, chat.vars_json]
@@ -370,7 +378,8 @@ impl Model {
         let texts = [text(Some(messages_json)), text(chat.tools_json), text(chat.vars_json)];
         let template = self.template(chat)?.unwrap_or_default();
         let stand_ins = StandIns::new(tokenizer.marks(), &[&texts[0], &texts[1], &texts[2], template])?;
-        tokenizer.encode_rendered(&self.render_with(messages_json, chat, Some(&stand_ins))?, &stand_ins)
+        let text = self.render_with(messages_json, chat, Some(&stand_ins))?;
+        Ok(Prompt { tokens: tokenizer.encode_rendered(&text, &stand_ins)?, text })
     }
 
     fn render_with(&self, messages_json: &[u8], chat: &Chat, stand_ins: Option<&StandIns>) -> Result<String> {
@@ -390,7 +399,7 @@ impl Model {
     }
 
     /// The chat template that `chat` asks for.
-    fn template<'a>(&'a self, chat: &Chat<'a>) -> Result<Option<&'a str>> {
+    pub(super) fn template<'a>(&'a self, chat: &Chat<'a>) -> Result<Option<&'a str>> {
         if chat.template.is_some() { Ok(chat.template) } else { self.metadata.text("tokenizer.chat_template") }
     }
 

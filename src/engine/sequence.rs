@@ -3,6 +3,7 @@
 use crate::error::{Count, Error, Result, room};
 use crate::grammar::{Constraint, Next};
 use crate::sample;
+use std::sync::Weak;
 
 /// A sequence. Its pages are in the session's tables, under its slot.
 pub struct Sequence {
@@ -24,6 +25,8 @@ pub struct Sequence {
     pub prompt_tokens: u64,
     /// Tokens sampled.
     pub decoded_tokens: u64,
+    /// What it belongs to, if not to the host: it is of no use to anybody once that is gone.
+    pub owner: Option<Weak<()>>,
 }
 
 /// Tokens that an evaluation takes next.
@@ -48,6 +51,7 @@ impl Sequence {
             constraint: None,
             prompt_tokens: 0,
             decoded_tokens: 0,
+            owner: None,
         };
         sequence.set_sampler(sampler);
         Ok(sequence)
@@ -117,6 +121,11 @@ impl Sequence {
     pub fn follow(&mut self, token: i32, ends: bool) -> Result<()> {
         let position = self.tokens.len();
         self.constraint.as_mut().map_or(Ok(()), |constraint| constraint.advance(token, position, ends))
+    }
+
+    /// Whether its owner is gone.
+    pub fn is_abandoned(&self) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.strong_count() == 0)
     }
 
     /// Queues tokens behind the history.

@@ -247,6 +247,21 @@ impl Session {
         Ok(self.sequence(self.slot(id)?).tokens.len())
     }
 
+    /// The tokens of a sequence.
+    pub(super) fn tokens(&self, id: i32) -> Result<&[i32]> {
+        Ok(&self.sequence(self.slot(id)?).tokens)
+    }
+
+    /// Tokens of a sequence that are evaluated before its next one can be sampled.
+    pub(super) fn lacking(&self, id: i32) -> Result<usize> {
+        Ok(self.sequence(self.slot(id)?).pending().count)
+    }
+
+    /// Most tokens that a sequence can have here: the model's context, or what the cache holds.
+    pub(super) fn capacity(&self) -> usize {
+        self.limits.context
+    }
+
     /// Slot of the sequence `id`.
     pub(super) fn slot(&self, id: i32) -> Result<usize> {
         self.slot_of.get(&id).copied().ok_or_else(|| stats::not_open(id))

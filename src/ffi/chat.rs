@@ -119,7 +119,7 @@ pub extern "C" fn segno_chat_tokenize(
         let messages = slice(messages_json.cast::<u8>(), json_len, "messages_json")?;
         let opts = options(opts, defaults(), "opts")?;
         known_flags(opts.flags, SEGNO_CHAT_ADD_GENERATION_PROMPT, "chat")?;
-        buffer.fill(&borrow(model)?.tokenize_chat(messages, &chat(&opts)?)?)?;
+        buffer.fill(&borrow(model)?.tokenize_chat(messages, &chat(&opts)?)?.tokens)?;
         Ok(SEGNO_OK)
     })
 }

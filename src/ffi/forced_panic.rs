@@ -2,6 +2,7 @@
 //!
 //! The panics are forced inside the bodies that the exported functions hand to the guard, so they take its whole way.
 
+use super::conversation::*;
 use super::ctx::*;
 use super::decode::{segno_decode_batch, segno_decode_step};
 use super::error::*;
@@ -13,6 +14,7 @@ use super::seq::*;
 use super::session::*;
 use super::status::*;
 use super::text::*;
+use super::turn::*;
 use super::{guard::guard, version::SEGNO_ABI_VERSION};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::process::Command;
@@ -79,7 +81,11 @@ fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
     // SAFETY: as above.
     let mut stats: (segno_session_stats, segno_seq_stats) = unsafe { std::mem::zeroed() };
     let sizes = (size_of::<segno_session_stats>(), size_of::<segno_seq_stats>());
+    let mut chat = null_mut();
+    let batch = segno_chat_next_batch(session, null(), 0, null_mut(), 0, null_mut(), null_mut(), none);
     vec![
+        ("segno_chat_create", segno_chat_create(session, null(), &mut chat, none)),
+        ("segno_chat_next_batch", batch),
         ("segno_decode_batch", segno_decode_batch(session, &seq, 1, &mut id, &mut status, none)),
         ("segno_decode_step", segno_decode_step(session, seq, &mut id, none)),
         ("segno_seq_append", segno_seq_append(session, seq, [1].as_ptr(), 1, none)),
@@ -123,6 +129,24 @@ fn reply_calls(reply: *mut segno_reply) -> Answers {
         ("segno_reply_flush", segno_reply_flush(reply, events.as_mut_ptr(), 4, &mut len, none)),
         ("segno_reply_format", segno_reply_format(reply, name.as_mut_ptr(), 64, &mut len, none)),
         ("segno_reply_push", segno_reply_push(reply, 40, events.as_mut_ptr(), 4, &mut len, none)),
+    ]
+}
+
+/// The same for a conversation.
+fn chat_calls(chat: *mut segno_chat) -> Answers {
+    let (mut len, mut id, mut fork, none) = (0, 0, null_mut(), null_mut());
+    // SAFETY: the structs hold numbers and pointers, for which zero is a value.
+    let (mut events, mut stats): ([segno_event; 4], segno_chat_stats) = unsafe { std::mem::zeroed() };
+    let json = c"[]".as_ptr();
+    vec![
+        ("segno_chat_add", segno_chat_add(chat, json, 2, none)),
+        ("segno_chat_fork", segno_chat_fork(chat, null(), &mut fork, none)),
+        ("segno_chat_messages", segno_chat_messages(chat, null_mut(), 0, &mut len, none)),
+        ("segno_chat_next", segno_chat_next(chat, events.as_mut_ptr(), 4, &mut len, none)),
+        ("segno_chat_say", segno_chat_say(chat, c"user".as_ptr(), json, 2, none)),
+        ("segno_chat_seq", segno_chat_seq(chat, &mut id, none)),
+        ("segno_chat_stats_get", segno_chat_stats_get(chat, &mut stats, size_of::<segno_chat_stats>(), none)),
+        ("segno_chat_truncate", segno_chat_truncate(chat, 0, none)),
     ]
 }
 
@@ -235,6 +259,50 @@ fn replies_are_busy_beside_a_call_and_poisoned_by_a_panic() {
     assert_eq!(failure(|err| with_reply(reply, err, |_| panic!("forced in a reply"))).0, SEGNO_E_PANIC);
     assert_all(&reply_calls(reply), "segno_reply", SEGNO_E_POISONED);
     segno_reply_free(reply);
+    segno_model_free(model);
+    segno_ctx_free(ctx);
+}
+
+#[test]
+fn conversations_are_busy_beside_a_call_and_poisoned_by_a_panic() {
+    let (ctx, model) = load();
+    let (session, seq) = open(model);
+    let create = || {
+        // SAFETY: the struct holds numbers and nullable pointers, for which zero is a value.
+        let mut opts: segno_chat_create_opts = unsafe { std::mem::zeroed() };
+        segno_chat_create_opts_init(&mut opts, size_of::<segno_chat_create_opts>());
+        (opts.template_text, opts.template_len) = (c"{{ messages[-1].content }}".as_ptr(), 26);
+        let mut chat = null_mut();
+        assert_eq!(segno_chat_create(session, &opts, &mut chat, null_mut()), SEGNO_OK);
+        assert_eq!(segno_chat_say(chat, c"user".as_ptr(), c"x".as_ptr(), 1, null_mut()), SEGNO_OK);
+        chat
+    };
+    let (broken, healthy) = (create(), create());
+    let address = broken as usize;
+    let outer = with_chat(broken, null_mut(), |_| {
+        let beside = std::thread::spawn(move || chat_calls(address as *mut _)).join().unwrap();
+        assert_all(&beside, "segno_chat", SEGNO_E_BUSY);
+        Ok(SEGNO_OK)
+    });
+    assert_eq!(outer, SEGNO_OK);
+    assert_eq!(failure(|err| with_chat(broken, err, |_| panic!("forced in a chat"))).0, SEGNO_E_PANIC);
+    assert_all(&chat_calls(broken), "segno_chat", SEGNO_E_POISONED);
+    // The session and its other conversations go on. One that is freed beside a call gives its sequence back with the next.
+    let next = |chat| segno_chat_next(chat, null_mut(), 0, &mut 0, null_mut());
+    let outer = with_session(session, null_mut(), |_, _| {
+        assert_eq!(next(healthy), SEGNO_E_BUSY);
+        segno_chat_free(broken);
+        Ok(SEGNO_OK)
+    });
+    assert_eq!(outer, SEGNO_OK);
+    assert!(next(healthy) >= SEGNO_OK || next(healthy) == SEGNO_E_BUFFER_TOO_SMALL);
+    let open = with_session(session, null_mut(), |session, _| Ok(session.shown().session().seqs as segno_status));
+    assert_eq!(open, 2, "{seq} and that of the conversation that is left");
+    // A panic of the session's ends what needs it.
+    assert_eq!(with_session(session, null_mut(), |_, _| panic!("forced in a session")), SEGNO_E_PANIC);
+    assert_eq!(next(healthy), SEGNO_E_POISONED);
+    segno_session_free(session);
+    segno_chat_free(healthy);
     segno_model_free(model);
     segno_ctx_free(ctx);
 }

@@ -27,17 +27,26 @@ pub(super) enum Object {
     Grammar,
     Error,
     Reply,
+    Chat,
 }
 
 /// The word of a freed head; those of the kinds count on from it. A number that no other memory holds but by the rarest accident.
 const FREED: u64 = 0x9c5e_67e0_b1d3_4a00;
-const KINDS: [Object; 7] =
-    [Object::Ctx, Object::Model, Object::Session, Object::Text, Object::Grammar, Object::Error, Object::Reply];
+const KINDS: [Object; 8] = [
+    Object::Ctx,
+    Object::Model,
+    Object::Session,
+    Object::Text,
+    Object::Grammar,
+    Object::Error,
+    Object::Reply,
+    Object::Chat,
+];
 
 impl Object {
     /// The name of the C type behind `segno_`, and of the parameter.
     const fn name(self) -> &'static str {
-        ["ctx", "model", "session", "text", "grammar", "error", "reply"][self as usize]
+        ["ctx", "model", "session", "text", "grammar", "error", "reply", "chat"][self as usize]
     }
 
     const fn word(self) -> u64 {
@@ -72,7 +81,7 @@ impl Head {
     }
 }
 
-/// Freed heads of a kind that wait before one of them is used again, and how many more there are from the start: 32 KiB for all kinds.
+/// Freed heads of a kind that wait before one of them is used again, and how many more there are from the start: 36 KiB for all kinds.
 const KEPT: usize = 64;
 const SPARE: usize = 8;
 

@@ -5,6 +5,7 @@
 
 mod argument;
 pub mod chat;
+pub mod conversation;
 pub mod ctx;
 pub mod decode;
 pub mod device;
@@ -25,4 +26,5 @@ pub mod session;
 pub mod status;
 pub mod text;
 pub mod tools;
+pub mod turn;
 pub mod version;

@@ -98,6 +98,7 @@ pub extern "C" fn segno_sampler_opts_init(opts: *mut segno_sampler_opts, size: u
     guard_value((), || drop(write_sized(opts, size, &defaults(), "opts")))
 }
 
+/// The options of a sampler; NULL for defaults.
 pub(super) fn sampler(opts: *const segno_sampler_opts) -> Result<sample::Options> {
     let opts = options(opts, defaults(), "opts")?;
     known_flags(opts.flags, SEGNO_SAMPLER_IGNORE_EOG, "sampler")?;

@@ -4,7 +4,7 @@ use super::argument::{Out, SizedStruct, options, write_sized};
 use super::error::segno_error;
 use super::exclusive::Exclusive;
 use super::guard::{guard, guard_free, guard_value};
-use super::handle::{Handle, Object, borrow, disown, own, share_of};
+use super::handle::{Handle, Object, borrow, share, share_of, unshare};
 use super::model::segno_model;
 use super::process;
 use super::status::{SEGNO_E_PANIC, SEGNO_OK, segno_status, status_of};
@@ -31,6 +31,36 @@ pub(super) struct Shared {
     cancel: AtomicBool,
     session: Exclusive<Session>,
     shown: Shown,
+    /// Whether a conversation was freed beside a running call, so that its sequence is still open.
+    has_abandoned: AtomicBool,
+}
+
+impl Shared {
+    /// The context of its model.
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Runs the body of a call: enters the lock, and hands out the cancel flag.
+    pub(super) fn run<T>(
+        &self,
+        body: impl FnOnce(&mut Session, &AtomicBool) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut session = self.session.enter(segno_session::NAME)?;
+        if self.has_abandoned.swap(false, Ordering::AcqRel) {
+            session.close_abandoned()?;
+        }
+        let result = body(&mut session, &self.cancel);
+        session.show();
+        result
+    }
+
+    /// Closes sequences whose conversations are gone: now, or as the next call begins if one is running.
+    pub(super) fn close_abandoned(&self) {
+        self.has_abandoned.store(true, Ordering::Release);
+        // What fails is a session that is in use, or of no more use.
+        let _ = self.run(|_, _| Ok(()));
+    }
 }
 
 impl Handle for segno_session {
@@ -151,13 +181,7 @@ pub(super) fn with_session(
     body: impl FnOnce(&mut Session, &AtomicBool) -> Result<segno_status, Failure>,
 ) -> segno_status {
     let context = borrow(session).ok().map(|shared| &*shared.context);
-    guard(context, err, || {
-        let shared = borrow(session)?;
-        let mut session = shared.session.enter(segno_session::NAME)?;
-        let result = body(&mut session, &shared.cancel);
-        session.show();
-        result
-    })
+    guard(context, err, || borrow(session)?.run(body))
 }
 
 /// Runs the body of a call that waits for nobody, on what the session shows of itself.
@@ -198,8 +222,14 @@ pub extern "C" fn segno_session_create(
         let model = share_of(model)?;
         let opts = options(opts, defaults(), "opts")?;
         let session = Session::create(&model, &engine_options(&opts)?)?;
-        let (shown, session) = (session.shown().clone(), Exclusive::new(session));
-        out.set(own(Shared { context: Arc::clone(model.context()), cancel: AtomicBool::new(false), session, shown })?);
+        let shared = Shared {
+            context: Arc::clone(model.context()),
+            cancel: AtomicBool::new(false),
+            shown: session.shown().clone(),
+            session: Exclusive::new(session),
+            has_abandoned: AtomicBool::new(false),
+        };
+        out.set(share(Arc::new(shared))?);
         Ok(SEGNO_OK)
     })
 }
@@ -214,10 +244,10 @@ pub(super) fn engine_options(opts: &segno_session_opts) -> Result<Options> {
     Ok(Options { max_seqs, kv_tokens: opts.kv_tokens, max_prefill, kv_type, marks: opts.max_marks as usize })
 }
 
-/// Frees a session and its sequences; NULL is allowed. No call on it may be running. Since 0.1.
+/// Frees a session and its sequences; NULL is allowed. No call on it may be running. Conversations keep it alive for themselves. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_session_free(session: *mut segno_session) {
-    guard_free(|| drop(disown(session)))
+    guard_free(|| drop(unshare(session)))
 }
 
 /// Tells the memory of a session.

@@ -76,7 +76,7 @@ pub(super) fn status_of(error: &Error) -> segno_status {
         Error::Io { source, .. } if source.kind() == std::io::ErrorKind::OutOfMemory => SEGNO_E_OUT_OF_MEMORY,
         Error::Io { .. } | Error::Write { .. } | Error::Host(_) => SEGNO_E_IO,
         Error::Format(_) | Error::Saved(_) | Error::Metadata { .. } | Error::Tensor { .. } => SEGNO_E_FORMAT,
-        Error::ContextFull { .. } => SEGNO_E_CONTEXT_FULL,
+        Error::ContextFull { .. } | Error::ConversationFull { .. } => SEGNO_E_CONTEXT_FULL,
         Error::KvFull { .. } => SEGNO_E_KV_FULL,
         Error::SeqFull { .. } => SEGNO_E_SEQ_FULL,
         Error::NotFound(_) => SEGNO_E_NOT_FOUND,

@@ -91,12 +91,17 @@ impl Constraint {
         Ok(copy)
     }
 
+    /// Whether it chooses the tokens, and does not wait for the one behind which it begins.
+    pub fn has_begun(&self) -> bool {
+        self.trigger.is_none() || self.begun.is_some()
+    }
+
     /// What may come next; for most places without the work of a mask.
     pub fn peek(&mut self) -> Result<Next> {
         if self.ended.is_some() {
             return Ok(Next::Nothing);
         }
-        if self.trigger.is_some() && self.begun.is_none() {
+        if !self.has_begun() {
             return Ok(Next::Free);
         }
         if let Some(cause) = &self.broken {

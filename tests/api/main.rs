@@ -4,6 +4,9 @@
 mod common;
 
 mod chats;
+mod conversation_room;
+mod conversation_turns;
+mod conversations;
 mod grammar_suite;
 mod grammar_walks;
 mod grammars;

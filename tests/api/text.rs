@@ -13,12 +13,12 @@ use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-/// A small model with the tokenizer of another file.
-fn with_tokenizer(path: &Path) -> File {
+/// A model of this shape with the tokenizer of another file.
+pub fn with_tokenizer(path: &Path, shape: Shape) -> File {
     let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
     let meta = gguf.metadata();
     let vocab = meta.strings("tokenizer.ggml.tokens").unwrap().unwrap().len();
-    let mut file = Shape { vocab, tied: true, storage: Storage::Hole, ..Shape::small() }.file();
+    let mut file = Shape { vocab, tied: true, ..shape }.file();
     file.remove("tokenizer.ggml.model");
     for key in ["model", "pre", "tokens", "token_type", "scores", "merges", "bos_token_id", "eos_token_id"] {
         copy(&mut file, meta, &format!("tokenizer.ggml.{key}"));
@@ -60,7 +60,7 @@ fn copy_array(file: &mut File, meta: &Metadata, key: &str) {
 fn load(ctx: &Ctx, path: &Path) -> Model {
     let folder = Folder::new("text-api");
     let file = folder.join("model.gguf");
-    with_tokenizer(path).write(&file);
+    with_tokenizer(path, Shape { storage: Storage::Hole, ..Shape::small() }).write(&file);
     ctx.load(&file).unwrap()
 }
 

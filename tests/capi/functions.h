@@ -15,6 +15,7 @@ typedef enum {
     SESSION,
     TEXT,
     REPLY,
+    CHAT,
     GRAMMAR,
     ERROR,
     PATH,   /* texts and lists in: NULL is refused while their length is not 0 */
@@ -24,12 +25,14 @@ typedef enum {
     JSON,
     TOKENS,
     SEQS,
+    CHATS,
     OPTS,   /* options: NULL means defaults */
     SECOND, /* options of a session, beside others */
     FILL,   /* options to be filled: NULL does nothing */
     INFO,   /* struct out, with its size */
     VALUE,  /* a place for one value, or for an object */
     BUFFER, /* room of a stated size: NULL asks for the size */
+    PLACES, /* room of a stated size for each item of a list */
     ROOM,   /* room without which the call makes no sense */
     LEN,    /* where the size goes */
     NAME,   /* a text for which NULL is just unknown */
@@ -116,6 +119,18 @@ static segno_status save_again(segno_session *session, int32_t seq, int is_calle
 VOID(segno_chat_opts_init, segno_chat_opts_init(P(0), N(0)))
 THUNK(segno_chat_render, segno_chat_render(P(0), P(1), N(0), P(2), P(3), N(1), P(4), a->err))
 THUNK(segno_chat_tokenize, segno_chat_tokenize(P(0), P(1), N(0), P(2), P(3), N(1), P(4), a->err))
+VOID(segno_chat_create_opts_init, segno_chat_create_opts_init(P(0), N(0)))
+THUNK(segno_chat_create, segno_chat_create(P(0), P(1), P(2), a->err))
+THUNK(segno_chat_say, segno_chat_say(P(0), P(1), P(2), N(0), a->err))
+THUNK(segno_chat_add, segno_chat_add(P(0), P(1), N(0), a->err))
+THUNK(segno_chat_truncate, segno_chat_truncate(P(0), N(0), a->err))
+THUNK(segno_chat_messages, segno_chat_messages(P(0), P(1), N(0), P(2), a->err))
+THUNK(segno_chat_seq, segno_chat_seq(P(0), P(1), a->err))
+THUNK(segno_chat_stats_get, segno_chat_stats_get(P(0), P(1), N(0), a->err))
+THUNK(segno_chat_fork, segno_chat_fork(P(0), P(1), P(2), a->err))
+THUNK(segno_chat_next, segno_chat_next(P(0), P(1), N(0), P(2), a->err))
+THUNK(segno_chat_next_batch, segno_chat_next_batch(P(0), P(1), N(0), P(2), N(1), P(3), P(4), a->err))
+VOID(segno_chat_free, segno_chat_free(P(0)))
 VOID(segno_ctx_opts_init, segno_ctx_opts_init(P(0), N(0)))
 THUNK(segno_ctx_create, segno_ctx_create(N(0), P(0), P(1), a->err))
 VOID(segno_ctx_free, segno_ctx_free(P(0)))
@@ -185,6 +200,7 @@ VOID(segno_abi_version, CHECK(segno_abi_version() == SEGNO_ABI_VERSION))
 THUNK(segno_has_feature, segno_has_feature(P(0)))
 
 static void init_chat(void *p, size_t size) { segno_chat_opts_init(UNTYPED(p), size); }
+static void init_chat_create(void *p, size_t size) { segno_chat_create_opts_init(UNTYPED(p), size); }
 static void init_ctx(void *p, size_t size) { segno_ctx_opts_init(UNTYPED(p), size); }
 static void init_grammar(void *p, size_t size) { segno_grammar_opts_init(UNTYPED(p), size); }
 static void init_model(void *p, size_t size) { segno_model_opts_init(UNTYPED(p), size); }
@@ -194,6 +210,7 @@ static void init_sampler(void *p, size_t size) { segno_sampler_opts_init(UNTYPED
 static void init_reply(void *p, size_t size) { segno_reply_opts_init(UNTYPED(p), size); }
 static void init_text(void *p, size_t size) { segno_text_opts_init(UNTYPED(p), size); }
 static void init_tools(void *p, size_t size) { segno_tools_opts_init(UNTYPED(p), size); }
+static void free_chat(void *p) { segno_chat_free(UNTYPED(p)); }
 static void free_ctx(void *p) { segno_ctx_free(UNTYPED(p)); }
 static void free_grammar(void *p) { segno_grammar_free(UNTYPED(p)); }
 static void free_model(void *p) { segno_model_free(UNTYPED(p)); }
@@ -213,6 +230,27 @@ static const function functions[] = {
     {F(segno_chat_tokenize), .kinds = {MODEL, JSON, OPTS, BUFFER, LEN},
         .names = "model messages_json opts tokens count", .numbers = {COUNT, CAP}, OPTIONS(chat),
         .element = sizeof(int32_t), .has_err = 1, .good = SEGNO_E_NOT_FOUND},
+    {F(segno_chat_create_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(chat_create)},
+    {F(segno_chat_create), .kinds = {SESSION, OPTS, VALUE}, .names = "session opts out", OPTIONS(chat_create),
+        .release = free_chat, .has_err = 1, .good = SEGNO_E_NOT_FOUND},
+    {F(segno_chat_say), .kinds = {CHAT, KEY, BYTES}, .names = "chat role text", .numbers = {COUNT}, .has_err = 1},
+    /* A message without a role. */
+    {F(segno_chat_add), .kinds = {CHAT, JSON}, .names = "chat message_json", .numbers = {COUNT}, .has_err = 1,
+        .good = SEGNO_E_INVALID_ARGUMENT},
+    {F(segno_chat_truncate), .kinds = {CHAT}, .names = "chat", .numbers = {KEPT}, .has_err = 1},
+    {F(segno_chat_messages), .kinds = {CHAT, BUFFER, LEN}, .names = "chat buf len", .numbers = {CAP}, .element = 1,
+        .has_err = 1},
+    {F(segno_chat_seq), .kinds = {CHAT, VALUE}, .names = "chat seq", .has_err = 1},
+    {F(segno_chat_stats_get), .kinds = {CHAT, INFO}, .names = "chat out", .numbers = {SIZE}, STRUCT(segno_chat_stats),
+        .has_err = 1},
+    {F(segno_chat_fork), .kinds = {CHAT, OPTS, VALUE}, .names = "chat opts out", OPTIONS(sampler), .release = free_chat,
+        .has_err = 1},
+    {F(segno_chat_next), .kinds = {CHAT, BUFFER, LEN}, .names = "chat events count", .numbers = {CAP},
+        .element = sizeof(segno_event), .has_err = 1},
+    {F(segno_chat_next_batch), .kinds = {SESSION, CHATS, PLACES, ROOM, ROOM},
+        .names = "session chats events counts statuses", .numbers = {COUNT, CAP}, .element = sizeof(segno_event),
+        .has_err = 1},
+    {F(segno_chat_free), .kinds = {CHAT}, .names = "chat", .is_free = 1},
     {F(segno_ctx_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(ctx)},
     {F(segno_ctx_create), .kinds = {OPTS, VALUE}, .names = "opts out", .numbers = {ABI}, OPTIONS(ctx),
         .release = free_ctx, .has_err = 1},

@@ -93,6 +93,7 @@ static void *freed_object(kind k) {
     segno_session *dead_session;
     segno_text *dead_text;
     segno_reply *dead_reply;
+    segno_chat *dead_chat, *live_chat;
     segno_grammar *dead_grammar;
     segno_error *dead_error;
     switch (k) {
@@ -116,6 +117,13 @@ static void *freed_object(kind k) {
             EXPECT(SEGNO_OK, segno_reply_create(model, NULL, &dead_reply, &err));
             segno_reply_free(dead_reply);
             return dead_reply;
+        case CHAT:
+            live_chat = conversation;
+            make_conversation(NULL);
+            dead_chat = conversation;
+            conversation = live_chat;
+            segno_chat_free(dead_chat);
+            return dead_chat;
         case GRAMMAR:
             EXPECT(SEGNO_OK, segno_grammar_create(model, NULL, &dead_grammar, &err));
             segno_grammar_free(dead_grammar);
@@ -131,15 +139,16 @@ static void *freed_object(kind k) {
 static void wrong_objects(const function *f) {
     static unsigned char foreign[128];
     const kind k = f->kinds[0];
-    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != REPLY && k != GRAMMAR && k != ERROR) return;
+    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != REPLY && k != CHAT && k != GRAMMAR && k != ERROR)
+        return;
     make_world();
     segno_error *live = NULL;
     CHECK(segno_seq_close(session, closed, &live) == SEGNO_E_NOT_FOUND);
-    void *of_kind[7] = {ctx, model, session, text, reply, grammar, live};
+    void *of_kind[8] = {ctx, model, session, text, reply, conversation, grammar, live};
     char *own = (char *)of_kind[k - CTX];
-    void *wrong[12] = {ctx, model, session, text, reply, grammar, live, freed_object(k), own + 1, own + 8, own + 32,
-        foreign + (64 - (size_t)foreign % 64) % 64};
-    for (int i = 0; i < 12; i++) {
+    void *wrong[13] = {ctx, model, session, text, reply, conversation, grammar, live, freed_object(k), own + 1, own + 8,
+        own + 32, foreign + (64 - (size_t)foreign % 64) % 64};
+    for (int i = 0; i < 13; i++) {
         args a = good_args(f);
         a.p[0] = wrong[i];
         if (wrong[i] == own) continue;

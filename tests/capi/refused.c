@@ -177,6 +177,43 @@ static void a_list(const function *f, args *a) {
     a->p[1] = (void *)"tokenizer.ggml.tokens";
 }
 
+static int answers(const function *f) { return f->call == call_segno_chat_next || f->call == call_segno_chat_say; }
+static void amid_a_reply(const function *f, args *a) {
+    size_t count;
+    (void)f;
+    (void)a;
+    for (int i = 0; i < 3; i++) EXPECT(SEGNO_OK, segno_chat_next(conversation, UNTYPED(buffer), 8, &count, &err));
+}
+
+static int adds(const function *f) { return f->call == call_segno_chat_add; }
+static void a_call(const function *f, args *a) {
+    static const char json[] =
+        "[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"call00007\",\"function\":{\"name\":\"f\","
+        "\"arguments\":{}}}]},{\"role\":\"tool\",\"content\":\"\\u00e9\"}]";
+    (void)f;
+    a->p[1] = (void *)json;
+    a->n[0] = sizeof json - 1;
+}
+
+static int converses(const function *f) { return f->call == call_segno_chat_create; }
+static void with_everything(const function *f, args *a) {
+    static const segno_string stops[1] = {{"aaab", 4}};
+    segno_chat_create_opts *o = UNTYPED(a->p[1]);
+    (void)f;
+    o->template_text = plain_template;
+    o->template_len = sizeof plain_template - 1;
+    o->system_text = "Be short.";
+    o->system_len = 9;
+    o->tools_json = "[]";
+    o->tools_len = 2;
+    o->vars_json = "{}";
+    o->vars_len = 2;
+    o->format = "hermes";
+    o->stops = stops;
+    o->stop_count = 1;
+    o->grammar = grammar;
+}
+
 static const variant variants[] = {
     {"good arguments", nothing, always},
     {"NULL", second_null, has_second},
@@ -188,6 +225,9 @@ static const variant variants[] = {
     {"lists", with_lists, samples},
     {"stop strings", with_stops, streams},
     {"a list", a_list, tells},
+    {"amid a reply", amid_a_reply, answers},
+    {"a call of a tool", a_call, adds},
+    {"everything", with_everything, converses},
 };
 #define VARIANTS (sizeof variants / sizeof *variants)
 
@@ -204,9 +244,10 @@ static uint64_t digest_of(const void *bytes, size_t count, uint64_t digest) {
 }
 
 /* Texts of events stand anywhere in memory. */
-static void hide_addresses(void) {
+static void hide_addresses(const function *f) {
     segno_event *events = (segno_event *)(void *)buffer;
-    for (size_t i = 0; i < len; i++) events[i].text = events[i].id = NULL;
+    size_t count = f->call == call_segno_chat_next_batch ? (size_t)rooms[1] : len;
+    for (size_t i = 0; i < count; i++) events[i].text = events[i].id = NULL;
 }
 
 /* One call in the world as it is, the allocations from number `from` to number `to` refused. */
@@ -237,7 +278,7 @@ static outcome call(const function *f, const variant *v, long from, long to) {
         f->release(value);
         value = NULL;
     }
-    if (f->call == call_segno_reply_push || f->call == call_segno_reply_flush) hide_addresses();
+    if (f->element == sizeof(segno_event)) hide_addresses(f);
     result.digest =
         digest_of(buffer, sizeof buffer, digest_of(rooms, sizeof rooms, digest_of(&value, sizeof value, len)));
     return result;
@@ -247,6 +288,7 @@ static outcome call(const function *f, const variant *v, long from, long to) {
 static void forget_freed(const function *f) {
     session = f->call == call_segno_session_free ? NULL : session;
     text = f->call == call_segno_text_free ? NULL : text;
+    conversation = f->call == call_segno_chat_free ? NULL : conversation;
     model = f->call == call_segno_model_free ? NULL : model;
     ctx = f->call == call_segno_ctx_free ? NULL : ctx;
 }

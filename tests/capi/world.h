@@ -13,6 +13,7 @@ static segno_model *model;
 static segno_session *session;
 static segno_text *text;
 static segno_reply *reply;
+static segno_chat *conversation;
 static segno_grammar *grammar;
 static int32_t seq, closed;
 static size_t len;
@@ -39,6 +40,22 @@ static const char *target(void) {
     return target_path;
 }
 
+/* The model of the tests has no template. */
+static const char plain_template[] = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+
+/* A conversation whose next step begins a reply. */
+static void make_conversation(const segno_sampler_opts *sampler) {
+    static const char messages[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]";
+    segno_chat_create_opts of;
+    segno_chat_create_opts_init(&of, sizeof of);
+    of.sampler = sampler;
+    of.template_text = plain_template;
+    of.template_len = sizeof plain_template - 1;
+    EXPECT(SEGNO_OK, segno_chat_create(session, &of, &conversation, &err));
+    EXPECT(SEGNO_OK, segno_chat_add(conversation, messages, sizeof messages - 1, &err));
+    EXPECT(SEGNO_OK, segno_chat_say(conversation, "user", "c", 1, &err));
+}
+
 static void make_world(void) {
     segno_session_opts small;
     segno_sampler_opts greedy;
@@ -54,12 +71,14 @@ static void make_world(void) {
     EXPECT(SEGNO_OK, segno_grammar_create(model, NULL, &grammar, &err));
     EXPECT(SEGNO_OK, segno_seq_open(session, NULL, &closed, &err));
     EXPECT(SEGNO_OK, segno_seq_close(session, closed, &err));
+    make_conversation(&greedy);
     EXPECT(SEGNO_OK, segno_seq_open(session, &greedy, &seq, &err));
     EXPECT(SEGNO_OK, segno_seq_prefill(session, seq, tokens, 4, &err));
     EXPECT(SEGNO_OK, save_again(session, seq, 1, NULL, &err));
 }
 
 static void end_world(void) {
+    segno_chat_free(conversation);
     segno_session_free(session);
     segno_text_free(text);
     segno_reply_free(reply);
@@ -73,6 +92,9 @@ static void *good(kind k, int index) {
         case SESSION: return session;
         case TEXT: return text;
         case REPLY: return reply;
+        case CHAT: return conversation;
+        case CHATS: return &conversation;
+        case PLACES: return buffer;
         case RULES:
         case GRAMMAR: return grammar;
         case PATH: return (void *)path;
@@ -103,7 +125,7 @@ static int64_t good_number(const function *f, number k) {
         case ABI: return SEGNO_ABI_VERSION;
         case SIZE: return (int64_t)(f->info_size > 0 ? f->info_size : f->opts_size);
         case CAP: return (int64_t)(sizeof buffer / f->element);
-        case COUNT: return strcmp(f->name, "segno_decode_batch") == 0 ? 1 : 4;
+        case COUNT: return f->kinds[1] == SEQS || f->kinds[1] == CHATS ? 1 : 4;
         case ID: return seq;
         case START:
         case TOKEN: return 40;

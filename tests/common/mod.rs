@@ -4,6 +4,7 @@
 
 #[cfg(unix)]
 pub mod clock;
+pub mod conversation;
 pub mod distance;
 pub mod draws;
 pub mod folders;

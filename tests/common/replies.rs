@@ -99,6 +99,9 @@ pub const SPECIALS: [&str; 57] = [
 pub const PIECES: [&str; 16] =
     ["\">", "\n</", "{\"", "}}", ">\n", "</", "<t", "nk>", "\":", "=\"", " {", "search", "tool", "_call", "ü", "call"];
 
+/// Number of the first special token.
+const FIRST_SPECIAL: usize = 256 + PIECES.len();
+
 /// A vocabulary of 256 bytes, pieces and special tokens; with `few`, only those that end a turn are special.
 pub struct Vocabulary {
     pub tokenizer: Arc<Tokenizer>,
@@ -106,20 +109,24 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// The vocabulary.
-    pub fn new(few: bool) -> Vocabulary {
+    /// The texts of all tokens, and their kinds.
+    pub fn parts(few: bool) -> (Vec<String>, Vec<i32>) {
         let mut tokens: Vec<String> = (0..256).map(|byte| format!("<0x{byte:02X}>")).collect();
         tokens.extend(PIECES.map(|piece| piece.replace(' ', "▁")));
-        let first = tokens.len();
         tokens.extend(ENDS.map(String::from));
         tokens.extend(SPECIALS.iter().filter(|_| !few).map(|&name| name.to_owned()));
         let mut kinds = vec![6; 256];
         kinds.extend([1; PIECES.len()]);
         // Tags of thinking and calls are what files call user-defined, the rest control tokens.
-        kinds.extend(
-            tokens[first..].iter().map(|name| if name.starts_with("<t") || name.starts_with("</") { 4 } else { 3 }),
-        );
-        let special: Vec<(String, i32)> = tokens[first..].iter().cloned().zip(first as i32..).collect();
+        let is_tag = |name: &String| name.starts_with("<t") || name.starts_with("</");
+        kinds.extend(tokens[FIRST_SPECIAL..].iter().map(|name| if is_tag(name) { 4 } else { 3 }));
+        (tokens, kinds)
+    }
+
+    /// The vocabulary.
+    pub fn new(few: bool) -> Vocabulary {
+        let (tokens, kinds) = Vocabulary::parts(few);
+        let special: Vec<(String, i32)> = tokens[FIRST_SPECIAL..].iter().cloned().zip(FIRST_SPECIAL as i32..).collect();
         let eot = special.iter().find(|(name, _)| name == "<|END_OF_TURN_TOKEN|>").unwrap().1;
         let eom = special.iter().find(|(name, _)| name == "<|end_of_msg|>").unwrap().1;
         let eos = special.iter().find(|(name, _)| name == "<|message_sep|>").unwrap().1;

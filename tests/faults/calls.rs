@@ -4,11 +4,13 @@
 
 use crate::allocator::{self, Rule, alone};
 use crate::common;
+use crate::common::conversation::Chat;
 use crate::common::gguf::{self, File};
 use crate::common::{Ctx, Failed, Folder, Model, Result, Watch, call, model_opts};
 use crate::models;
 use segno::ffi::{chat::*, model::*, plan::*, seq::*, status::*, text::*};
 use segno::memory::reserve_peak;
+use serde_json::{Value, json};
 use std::ffi::CString;
 use std::fmt::Debug;
 use std::path::Path;
@@ -293,6 +295,31 @@ fn a_conversation_without_memory_is_an_error() {
     ];
     for (name, template) in templates {
         refuse_each(&format!("chat, {name}"), || render(&model, &messages, template));
+    }
+}
+
+/// A conversation of large messages, which is begun, added to, forked and answered: as far as its size allows, which a short one fits.
+#[test]
+fn a_conversation_that_is_held_without_memory_is_an_error() {
+    let (_alone, ctx) = (alone(), context());
+    let mut file = models::byte_pair();
+    file.set("tokenizer.chat_template", TEMPLATE);
+    let model = ctx.load_buffer(&file.bytes()).unwrap();
+    let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (2, 64)).unwrap();
+    let long: Value = serde_json::from_str(&conversation()).unwrap();
+    let short = json!([{"role": "user", "content": "x"}]);
+    for (name, messages) in [("long", &long), ("short", &short)] {
+        refuse_each(&format!("held, {name}"), || {
+            let chat = Chat::new(&session, |opts| opts.max_tokens = 3)?;
+            chat.add(messages)?;
+            let (json, fork) = (chat.json()?, chat.fork()?);
+            let replies: Vec<Result<_>> = [&chat, &fork].map(|chat| chat.finish()).into_iter().collect();
+            let failed = |reply: &Result<_>| reply.as_ref().is_err_and(|failed| failed.status == SEGNO_E_OUT_OF_MEMORY);
+            match replies.into_iter().find(failed) {
+                Some(Err(failed)) => Err(failed),
+                _ => Ok((json, chat.json()?, fork.json()?)),
+            }
+        });
     }
 }
 

@@ -21,6 +21,26 @@ pub(super) fn read_messages(budget: &Budget, json: &[u8], stand_ins: Option<&Sta
     read_with(budget, json, "messages", stand_ins)
 }
 
+/// Reads an array, or a value as an array of one: calls `visit` with the text and the value of each element.
+pub(super) fn read_each(
+    budget: &Budget,
+    json: &[u8],
+    what: &str,
+    visit: &mut dyn FnMut(&str, &Value) -> Result<()>,
+) -> Result<()> {
+    let whole = read(budget, json, what)?;
+    let text = std::str::from_utf8(json).unwrap_or_default().trim_matches([' ', '\t', '\n', '\r']);
+    if !matches!(whole, Value::List(_)) {
+        return visit(text, &whole);
+    }
+    let mut reader = Reader { budget, text, at: 1, what, depth: 1, stand_ins: None };
+    reader.parts("]", |this| {
+        let start = this.at;
+        let value = this.value()?;
+        visit(&this.text[start..this.at], &value)
+    })
+}
+
 /// Members that are words of the host's, never texts of others, and how many containers are around them: the role of a message, the types
 /// of its parts and calls.
 const WORDS: [(&str, u32); 2] = [("role", 2), ("type", 4)];

@@ -27,6 +27,7 @@ mod lazy;
 mod lexer;
 mod links;
 mod markup;
+pub mod message;
 mod methods;
 mod numbers;
 #[cfg(feature = "testing")]

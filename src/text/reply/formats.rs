@@ -185,6 +185,14 @@ impl Format {
         found.or(self.writings.last()).map(|(_, writing)| writing)
     }
 
+    /// What a reply writes where it stops reasoning, for content to follow.
+    pub(super) fn reasoning_end(&self) -> Option<&'static str> {
+        match self.layout {
+            Layout::Harmony => Some("<|end|><|start|>assistant<|channel|>final<|message|>"),
+            _ => self.marks.iter().find(|(mark, _)| *mark == Mark::ThinkEnd).map(|(_, text)| *text),
+        }
+    }
+
     /// The format that hosts call `name`.
     pub(super) fn named(name: &str) -> Result<&'static Format> {
         FORMATS.iter().find(|format| format.name == name).ok_or_else(|| {

@@ -419,7 +419,7 @@ pub(super) fn escape(c: char, out: &mut String) -> Result<()> {
 }
 
 /// Writes the inside of a JSON string.
-pub(super) fn escape_all(text: &str, out: &mut String) -> Result<()> {
+pub(in super::super) fn escape_all(text: &str, out: &mut String) -> Result<()> {
     text.chars().try_for_each(|c| escape(c, out))
 }
 

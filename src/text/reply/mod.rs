@@ -8,6 +8,7 @@
 //! Memory is bounded: what is held back are one marker, names and headers of 4 KiB, and of a value whose type is not known 64 KiB.
 
 mod calls;
+mod draft;
 mod envelope;
 mod events;
 mod families;
@@ -22,9 +23,11 @@ use super::stream::{Partial, Stops};
 use super::tokenizer::{Stretch, Tokenizer};
 use crate::error::{Result, grow_text, push};
 pub use calls::{CallOptions, Choice, calls};
+pub use draft::Draft;
 use events::Events;
 pub use events::{Event, Kind};
 use formats::{Format, Layout, Mark};
+pub(super) use literal::escape_all;
 use machine::{Machine, State};
 use schema::Tools;
 use std::sync::Arc;
@@ -112,6 +115,17 @@ impl Reply {
     /// The name of the format.
     pub fn format(&self) -> &'static str {
         self.machine.format.name
+    }
+
+    /// Whether what comes next is reasoning.
+    pub fn is_reasoning(&self) -> bool {
+        !self.is_over && matches!(self.machine.state, State::Reasoning)
+    }
+
+    /// The tokens that end reasoning and begin what follows it; none where the format knows no end.
+    pub fn reasoning_end(&self) -> Result<Vec<i32>> {
+        let end = self.machine.format.reasoning_end();
+        end.map_or(Ok(Vec::new()), |end| self.tokenizer.encode(end.as_bytes(), false, true))
     }
 
     fn begin(&mut self) {

@@ -4,6 +4,7 @@
 //! [`Tokenizer::from_metadata`] takes them from a GGUF file (`gpt2`, `gemma4`, `llama`, `t5`, `bert`) and refuses other kinds by name. A tokenizer
 //! never changes and is shared between threads. Streaming is [`TextStream`](super::TextStream)'s business.
 
+mod agreement;
 mod alphabet;
 mod bert;
 mod bert_characters;

@@ -9,7 +9,7 @@ pub struct Section {
     pub files: &'static [&'static str],
 }
 
-pub const SECTIONS: [Section; 15] = [
+pub const SECTIONS: [Section; 16] = [
     Section {
         title: "Library",
         text: "Every call answers a segno_status. The numbers of the library and of its ABI tell a host what it runs with:\nsegno_ctx_create compares the ABI.",
@@ -79,6 +79,11 @@ pub const SECTIONS: [Section; 15] = [
         title: "Tools",
         text: "A grammar of replies that call tools: what the model's family writes, with arguments that meet the schemas of the tools.",
         files: &["tools"],
+    },
+    Section {
+        title: "Conversations",
+        text: "A segno_chat holds the messages of a conversation and answers them in a sequence of its own: a message, then steps until the\nreply is over. What the cache has of earlier turns is kept.",
+        files: &["conversation", "turn"],
     },
     Section {
         title: "Plans",
