@@ -14,6 +14,7 @@
 
 #include <segno.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -214,6 +215,26 @@ struct chat_options {
     std::int64_t now = 0;       ///< The time that the template sees, in Unix seconds; 0: the clock.
 };
 
+class grammar;
+
+/// Options of a conversation. Empty texts stand for what is not given.
+struct chat_create_options {
+    std::uint32_t flags = 0;    ///< SEGNO_CHAT_FORGET
+    std::string system_text;    ///< What the system says, the first message.
+    std::string template_text;  ///< In place of the model's own; empty: the model's.
+    std::string tools_json;     ///< A JSON array of tools; empty: none.
+    std::string vars_json;      ///< A JSON object of further variables of the template; empty: none.
+    std::int64_t now = 0;       ///< The time that the template sees, in Unix seconds; 0: the clock at the beginning.
+    std::string format;         ///< Name of the format of replies; empty: the template tells.
+    std::vector<std::string> stops;
+    sampler_options sampler;
+    const segno::grammar *grammar = nullptr;  ///< What the content of each reply follows.
+    token grammar_start = -1;                 ///< The sampled token behind which the grammar begins instead.
+    std::uint32_t max_tokens = 0;             ///< Most tokens of a reply; 0: as many as fit.
+    std::int64_t reasoning_tokens = -1;       ///< Most tokens of a reply's reasoning; -1: no limit.
+    std::uint64_t context_tokens = 0;  ///< Most tokens of the conversation in the cache; 0: as many as there are.
+};
+
 namespace detail {
 
 using log_sink = std::function<void(std::int32_t, std::string_view)>;
@@ -225,6 +246,7 @@ struct release {
     void operator()(segno_text *p) const { segno_text_free(p); }
     void operator()(segno_reply *p) const { segno_reply_free(p); }
     void operator()(segno_grammar *p) const { segno_grammar_free(p); }
+    void operator()(segno_chat *p) const { segno_chat_free(p); }
 };
 
 /// Makes a call that ends in `segno_error **`; a negative status is a failure, any other the value.
@@ -789,6 +811,14 @@ private:
     token start_token_ = -1;
 };
 
+/// What one step of a conversation brought.
+struct chat_step {
+    segno_status status;
+    std::vector<event> events;
+    /// The reply is over, and a message of the conversation.
+    bool done() const { return status == SEGNO_DONE; }
+};
+
 /// Everything that changes while a model runs. Takes one call at a time; `cancel` and `stats` may run beside another.
 class session {
 public:
@@ -838,6 +868,8 @@ public:
 
 private:
     friend class batch;
+    friend class chat;
+    friend class chat_batch;
     session() = default;
     // Shared with its sequences, so that they may outlive it.
     std::shared_ptr<segno_session> handle_;
@@ -1144,6 +1176,178 @@ private:
     std::shared_ptr<segno_session> session_;
     std::vector<std::int32_t> seqs_;
     std::vector<token> tokens_;
+    std::vector<segno_status> statuses_;
+};
+
+/// A conversation: its messages, and a sequence of a session that answers them. Keeps its session alive.
+class chat {
+public:
+    static result<chat> try_create(const session &s, const chat_create_options &options = {}) {
+        std::vector<segno_string> stops;
+        for (const std::string &stop : options.stops) stops.push_back({stop.data(), stop.size()});
+        segno_chat_create_opts opts;
+        segno_chat_create_opts_init(&opts, sizeof opts);
+        const auto set = [](const std::string &text, const char *&data, std::size_t &len) {
+            data = text.empty() ? nullptr : text.data();
+            len = text.size();
+        };
+        opts.flags = options.flags;
+        set(options.system_text, opts.system_text, opts.system_len);
+        set(options.template_text, opts.template_text, opts.template_len);
+        set(options.tools_json, opts.tools_json, opts.tools_len);
+        set(options.vars_json, opts.vars_json, opts.vars_len);
+        opts.now = options.now;
+        opts.format = options.format.empty() ? nullptr : options.format.c_str();
+        opts.stops = stops.data();
+        opts.stop_count = stops.size();
+        opts.sampler = &options.sampler;
+        opts.grammar = options.grammar ? options.grammar->get() : nullptr;
+        opts.grammar_start = options.grammar_start;
+        opts.max_tokens = options.max_tokens;
+        opts.reasoning_tokens = options.reasoning_tokens;
+        opts.context_tokens = options.context_tokens;
+        segno_chat *handle = nullptr;
+        if (auto f = detail::fails([&](segno_error **err) { return segno_chat_create(s.get(), &opts, &handle, err); }))
+            return std::move(*f);
+        return chat(s.handle_, handle);
+    }
+    /// Adds a message. A reply that is being written ends there.
+    result<segno_status> try_say(const std::string &role, std::string_view text) {
+        return detail::call(
+            [&](segno_error **err) { return segno_chat_say(get(), role.c_str(), text.data(), text.size(), err); });
+    }
+    /// Adds a message, or an array of messages, as JSON.
+    result<segno_status> try_add(std::string_view json) {
+        return detail::call([&](segno_error **err) { return segno_chat_add(get(), json.data(), json.size(), err); });
+    }
+    /// One step of the reply: SEGNO_OK, SEGNO_PENDING, SEGNO_DONE or SEGNO_CANCELLED, and what it brought.
+    result<chat_step> try_next() {
+        for (;;) {
+            std::size_t count = 0;
+            auto status = detail::call(
+                [&](segno_error **err) { return segno_chat_next(get(), events_.data(), events_.size(), &count, err); });
+            if (status) return chat_step{*status, views(events_.data(), count)};
+            if (status.error().status() != SEGNO_E_BUFFER_TOO_SMALL) return std::move(status).error();
+            events_.resize(count);
+        }
+    }
+    /// Steps until the reply is over, and calls `on_event` with each event: SEGNO_DONE or SEGNO_CANCELLED.
+    template <class F>
+    result<segno_status> try_reply(F &&on_event) {
+        for (;;) {
+            auto got = try_next();
+            if (!got) return std::move(got).error();
+            for (const event &e : got->events) on_event(e);
+            if (got->status != SEGNO_OK && got->status != SEGNO_PENDING) return got->status;
+        }
+    }
+    /// A conversation with the same messages, the reply that is being written included, which goes on apart.
+    result<chat> try_fork() const { return fork_with(nullptr); }
+    result<chat> try_fork(const sampler_options &options) const { return fork_with(&options); }
+    /// Keeps the first `messages` messages.
+    result<segno_status> try_truncate(std::size_t messages) {
+        return detail::call([&](segno_error **err) { return segno_chat_truncate(get(), messages, err); });
+    }
+    /// All messages as a JSON array, which `add` takes.
+    result<std::string> try_messages() const {
+        return detail::fetch<std::string>([&](char *buf, std::size_t cap, std::size_t *len, segno_error **err) {
+            return segno_chat_messages(get(), buf, cap, len, err);
+        });
+    }
+    result<segno_chat_stats> try_stats() const {
+        return detail::read<segno_chat_stats>(
+            [&](auto *out, auto **err) { return segno_chat_stats_get(get(), out, sizeof *out, err); });
+    }
+    /// The id of its sequence.
+    result<std::int32_t> try_seq() const {
+        return detail::read<std::int32_t>([&](auto *out, auto **err) { return segno_chat_seq(get(), out, err); });
+    }
+#if SEGNO_EXCEPTIONS
+    static chat create(const session &s, const chat_create_options &options = {}) {
+        return try_create(s, options).value();
+    }
+    void say(const std::string &role, std::string_view text) { (void)try_say(role, text).value(); }
+    void add(std::string_view json) { (void)try_add(json).value(); }
+    chat_step next() { return try_next().value(); }
+    template <class F>
+    segno_status reply(F &&on_event) {
+        return try_reply(std::forward<F>(on_event)).value();
+    }
+    chat fork() const { return try_fork().value(); }
+    chat fork(const sampler_options &options) const { return try_fork(options).value(); }
+    void truncate(std::size_t messages) { (void)try_truncate(messages).value(); }
+    std::string messages() const { return try_messages().value(); }
+    segno_chat_stats stats() const { return try_stats().value(); }
+    std::int32_t seq() const { return try_seq().value(); }
+#endif
+    segno_chat *get() const { return handle_.get(); }
+
+private:
+    friend class chat_batch;
+    chat(std::shared_ptr<segno_session> session, segno_chat *handle)
+        : session_(std::move(session)), events_(8), handle_(handle) {}
+
+    static std::vector<event> views(const segno_event *events, std::size_t count) {
+        std::vector<event> made;
+        for (const segno_event *e = events; e != events + count; e++)
+            made.push_back({e->kind, e->index, {e->text, e->len}, {e->id, e->id_len}});
+        return made;
+    }
+
+    result<chat> fork_with(const sampler_options *options) const {
+        segno_chat *handle = nullptr;
+        if (auto f = detail::fails([&](segno_error **err) { return segno_chat_fork(get(), options, &handle, err); }))
+            return std::move(*f);
+        return chat(session_, handle);
+    }
+
+    std::shared_ptr<segno_session> session_;
+    std::vector<segno_event> events_;
+    std::unique_ptr<segno_chat, detail::release> handle_;
+};
+
+/// A list of conversations of a session that advance together, in one pass.
+class chat_batch {
+public:
+    explicit chat_batch(const session &s) : session_(s.handle_) {}
+    void add(const chat &c) { chats_.push_back(c.get()); }
+    void clear() { chats_.clear(); }
+    std::size_t size() const { return chats_.size(); }
+
+    /// Advances every conversation by one step. The value is the status of the first that failed, or SEGNO_OK, or
+    /// SEGNO_CANCELLED: what became of each tells `operator[]`; one without room for its events is
+    /// SEGNO_E_BUFFER_TOO_SMALL, and gives them in the next call. A failure means that the call as a whole was refused.
+    result<segno_status> try_next() {
+        counts_.assign(chats_.size(), 0);
+        statuses_.assign(chats_.size(), untouched);
+        events_.resize(chats_.size() * room_);
+        auto status = detail::call([&](segno_error **err) {
+            return segno_chat_next_batch(session_.get(), chats_.data(), chats_.size(), events_.data(), room_,
+                counts_.data(), statuses_.data(), err);
+        });
+        shown_ = room_;
+        for (std::size_t i = 0; i < chats_.size(); i++) {
+            if (statuses_[i] == SEGNO_E_BUFFER_TOO_SMALL) room_ = (std::max)(room_, counts_[i]);
+        }
+        if (!status && !statuses_.empty() && statuses_[0] != untouched) return status.error().status();
+        return status;
+    }
+    /// What the last call brought for conversation `i`; the texts are valid until the next call on it.
+    chat_step operator[](std::size_t i) const {
+        const std::size_t count = SEGNO_FAILED(statuses_[i]) ? 0 : counts_[i];
+        return {statuses_[i], chat::views(events_.data() + i * shown_, count)};
+    }
+#if SEGNO_EXCEPTIONS
+    segno_status next() { return try_next().value(); }
+#endif
+
+private:
+    static constexpr segno_status untouched = (std::numeric_limits<segno_status>::min)();
+    std::shared_ptr<segno_session> session_;
+    std::vector<segno_chat *> chats_;
+    std::size_t room_ = 8, shown_ = 8;
+    std::vector<segno_event> events_;
+    std::vector<std::size_t> counts_;
     std::vector<segno_status> statuses_;
 };
 

@@ -15,7 +15,7 @@
 //
 // # Threads
 //
-// Every method may be called from any goroutine. Calls on one [Session] or one [Text] wait for each other, but for Stats and Len, which tell
+// Every method may be called from any goroutine. Calls on one [Session], one [Chat] or one [Text] wait for each other, but for Stats and Len, which tell
 // figures beside a running call; calls on a [Context] or [Model] run at once. A context.Context ends a running call within a fraction of a
 // pass, and the sequences are then as they were before it.
 //

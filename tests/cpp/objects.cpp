@@ -387,6 +387,64 @@ static void tools_are_called(const segno::model &model) {
     CHECK(thrown_by([&] { segno::grammar::create_for_tools(model, options); }) == SEGNO_E_NOT_FOUND);
 }
 
+/// The content of a reply.
+static std::string reply_of(segno::chat &chat) {
+    std::string content;
+    CHECK(chat.reply([&](const segno::event &e) {
+        if (e.kind == SEGNO_EVENT_CONTENT) content += e.text;
+    }) == SEGNO_DONE);
+    return content;
+}
+
+static void conversations_are_held(const segno::model &model) {
+    segno::chat_create_options options;
+    options.template_text = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:";
+    options.system_text = "The duke speaks.";
+    options.max_tokens = 8;
+    options.flags = SEGNO_CHAT_FORGET;
+    options.sampler = seeded(9);
+    std::optional<segno::chat> kept;
+    {
+        const auto session = segno::session::create(model);
+        auto chat = segno::chat::create(session, options);
+        chat.say("user", "Who art thou?");
+        auto fork = chat.fork();
+        const std::string words = reply_of(chat);
+        CHECK(!words.empty() && reply_of(fork) == words);
+        const auto stats = chat.stats();
+        CHECK(stats.messages == 3 && stats.turns == 1 && stats.last_turn == 1 && stats.reply_tokens <= 8);
+        CHECK(session.stats().seqs == 2 && chat.seq() != fork.seq());
+        chat.truncate(2);
+        CHECK(reply_of(chat) == words && chat.stats().evaluated_tokens == 1);
+        options.system_text.clear();
+        auto loaded = segno::chat::create(session, options);
+        loaded.add(chat.messages());
+        CHECK(loaded.messages() == chat.messages());
+        segno::chat_batch batch(session);
+        for (auto *one : {&chat, &loaded}) {
+            one->say("user", "Speak.");
+            batch.add(*one);
+        }
+        std::string said[2];
+        for (bool going = true; going;) {
+            CHECK(batch.next() == SEGNO_OK);
+            for (std::size_t i = 0; i < 2; i++)
+                for (const auto &e : batch[i].events)
+                    if (e.kind == SEGNO_EVENT_CONTENT) said[i] += e.text;
+            going = !batch[0].done();
+            CHECK(batch[0].done() == batch[1].done());
+        }
+        CHECK(said[0] == said[1]);
+        CHECK(thrown_by([&] { chat.next(); }) == SEGNO_E_INVALID_ARGUMENT);
+        kept.emplace(std::move(loaded));
+    }
+    kept->say("user", "Again.");
+    CHECK(!reply_of(*kept).empty());
+    options.format = "iambic";
+    const auto session = segno::session::create(model);
+    CHECK(thrown_by([&] { segno::chat::create(session, options); }) == SEGNO_E_NOT_FOUND);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     const auto context = segno::context::create();
@@ -406,6 +464,7 @@ int main(int argc, char **argv) {
     replies_are_told(model);
     grammars_are_followed(model);
     tools_are_called(model);
+    conversations_are_held(model);
     std::puts("objects: passed");
     return 0;
 }
