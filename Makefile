@@ -127,8 +127,8 @@ c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 	$(RUN) $(BUILD)/crowd examples/models/shakespeare.gguf -c 3 -n 40 | grep "^3 characters, 120 tokens"
 	$(RUN) $(BUILD)/form examples/models/shakespeare.gguf | $(PYTHON) -c "import json, sys; assert 1 <= json.load(sys.stdin)['age'] <= 99"
 	printf 'Who art thou?\nSpeak more.\n/reset\n' | $(RUN) $(BUILD)/chat examples/models/shakespeare.gguf -s 7 "The duke speaks." \
-		| grep -c -e 'the context is full: 2 turns are forgotten' -e '\[forgotten\]' | grep -x 2
-	$(RUN) $(BUILD)/readme examples/models/shakespeare.gguf
+		| grep -c -e 'the context is full: 2 messages are forgotten' -e '\[forgotten\]' | grep -x 2
+	printf 'Who art thou?\nSpeak more.\n' | $(RUN) $(BUILD)/readme examples/models/shakespeare.gguf
 	$(RUN) tests/frame/check.sh $(BUILD) $(MODEL) 4 5 60
 
 # The frames of a game whose characters speak, beside those of a silent one. The limits are for a machine with two idle cores.

@@ -41,5 +41,5 @@ check generate "$build/generate" "$model" -p "ROMEO:" -n 8 -s 1
 check crowd "$build/crowd" "$model" -c 3 -n 8
 check form "$build/form" "$model"
 check chat "$build/chat" "$model" -s 7 -n 16 "The duke speaks." < <(printf 'Who art thou?\n')
-check readme "$build/readme" "$model"
+check readme "$build/readme" "$model" < <(printf 'Who art thou?\n')
 echo "memcheck: passed"
