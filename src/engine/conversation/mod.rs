@@ -108,7 +108,7 @@ pub struct Conversation {
     setup: Arc<Setup>,
     seq: i32,
     /// The session closes the sequence once this is gone.
-    owner: Arc<()>,
+    _owner: Arc<()>,
     messages: Vec<Message>,
     /// Messages behind the leading ones of the system that are no longer shown to the model.
     forgotten: usize,
@@ -148,7 +148,7 @@ impl Conversation {
         }
         Ok(Conversation {
             model,
-            owner: session.adopt(seq)?,
+            _owner: session.adopt(seq)?,
             setup: Arc::new(setup),
             seq,
             messages,
@@ -174,7 +174,7 @@ impl Conversation {
             model: Arc::clone(&self.model),
             setup: Arc::clone(&self.setup),
             seq,
-            owner: session.adopt(seq)?,
+            _owner: session.adopt(seq)?,
             messages,
             turn,
             ..*self
