@@ -976,7 +976,7 @@ segno_status segno_session_create(const struct segno_model *model,
                                   struct segno_session **out,
                                   struct segno_error **err);
 
-/** Frees a session and its sequences; NULL is allowed. No call on it may be running. Since 0.1. */
+/** Frees a session and its sequences; NULL is allowed. No call on it may be running. Conversations keep it alive for themselves. Since 0.1. */
 void segno_session_free(struct segno_session *session);
 
 /**
@@ -1486,6 +1486,255 @@ segno_status segno_tools_grammar_create(const struct segno_model *model,
                                         struct segno_grammar **out,
                                         int32_t *start_token,
                                         struct segno_error **err);
+
+/* ---- Conversations -------------------------------------------------------------------------------------------------
+ *
+ * A segno_chat holds the messages of a conversation and answers them in a sequence of its own: a message, then steps until the
+ * reply is over. What the cache has of earlier turns is kept.
+ */
+
+/**
+ * When the context is full, the oldest turns are forgotten: a user's message with all that answers it, never the system's messages, never
+ * the newest turn. Messages that are forgotten stay in the conversation, but the model no longer sees them.
+ */
+#define SEGNO_CHAT_FORGET 1
+/** No reply has ended yet, or one is being written. */
+#define SEGNO_CHAT_END_NONE 0
+/** The model ended the reply. */
+#define SEGNO_CHAT_END_TOKEN 1
+/** A stop string was complete. */
+#define SEGNO_CHAT_END_STOP 2
+/** The reply had `max_tokens`. */
+#define SEGNO_CHAT_END_LENGTH 3
+/** The grammar let nothing follow. */
+#define SEGNO_CHAT_END_GRAMMAR 4
+/** A message was added before the reply was over. */
+#define SEGNO_CHAT_END_INTERRUPTED 5
+
+/**
+ * A conversation: messages, the template that renders them, one sequence of a session, and the reader of its replies. Owned by the host, one
+ * call at a time; keeps its session alive.
+ */
+typedef struct segno_chat segno_chat;
+
+/** Options of a conversation; fill with `segno_chat_create_opts_init`. Texts are UTF-8; everything is copied. */
+typedef struct segno_chat_create_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** `SEGNO_CHAT_FORGET` or 0 (default): then a full context is CONTEXT_FULL. */
+  uint32_t flags;
+  /** What the system says, the first message; NULL (default) for nothing. */
+  const char *system_text;
+  /** Bytes at `system_text`. */
+  size_t system_len;
+  /** A template in place of the model's own, at most 128 KiB; NULL (default) for the model's. */
+  const char *template_text;
+  /** Bytes at `template_text`. */
+  size_t template_len;
+  /** The tools that the model may call, a JSON array; NULL (default) for none. */
+  const char *tools_json;
+  /** Bytes at `tools_json`. */
+  size_t tools_len;
+  /** A JSON object whose entries become variables of the template, `enable_thinking` for example; NULL (default) for none. */
+  const char *vars_json;
+  /** Bytes at `vars_json`. */
+  size_t vars_len;
+  /** The time that the template sees in every turn, in Unix seconds, UTC; 0 (default): the clock as the conversation begins. */
+  int64_t now;
+  /** Name of the format of replies, NUL-terminated, as in `segno_reply_opts`; NULL (default): the template tells. */
+  const char *format;
+  /** `stop_count` texts that end the content of a reply; NULL when there are none. */
+  const struct segno_string *stops;
+  /** Number of texts at `stops`. */
+  size_t stop_count;
+  /** How tokens are drawn; NULL for defaults. A token that ends generation by the rules of the vocabulary ends a reply whatever it says. */
+  const struct segno_sampler_opts *sampler;
+  /** What the content of each reply follows, behind its reasoning if the prompt opens that; NULL (default) for none. */
+  const struct segno_grammar *grammar;
+  /** The sampled token behind which the grammar begins instead; -1 (default) for none. */
+  int32_t grammar_start;
+  /** Most tokens of a reply; 0 (default): as many as fit. */
+  uint32_t max_tokens;
+  /** Most tokens of a reply's reasoning: then the marker that ends it is put in for the model. -1 (default): no limit. */
+  int64_t reasoning_tokens;
+  /**
+   * Most tokens of the conversation in the cache; 0 (default): the model's context or the session's `kv_tokens`, whichever is less. Several
+   * conversations share `kv_tokens`.
+   */
+  uint64_t context_tokens;
+} segno_chat_create_opts;
+
+/** Figures of a conversation, and of its last turn. */
+typedef struct segno_chat_stats {
+  /** Bytes of this struct that the library knows. */
+  uint32_t struct_size;
+  /** `SEGNO_CHAT_END_...`: why the last reply ended. */
+  int32_t end;
+  /** Messages, forgotten ones included. */
+  uint64_t messages;
+  /** Messages that the model no longer sees: those that follow the system's. */
+  uint64_t forgotten;
+  /** Turns: a message of the user, or several, with all that answers it; what comes before the first of these is one too. */
+  uint64_t turns;
+  /** Index of the first message of the newest turn; `messages` if there is none. */
+  uint64_t last_turn;
+  /** Tokens of the conversation as the last reply found it. */
+  uint64_t prompt_tokens;
+  /** Those of them that were in the cache already. */
+  uint64_t kept_tokens;
+  /** Tokens that had to be evaluated before the first token of the reply: what is new, and the last token of what was kept, if nothing is. */
+  uint64_t evaluated_tokens;
+  /** Tokens of the reply. */
+  uint64_t reply_tokens;
+  /** Those of them that were reasoning. */
+  uint64_t reasoning_tokens;
+} segno_chat_stats;
+
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
+void segno_chat_create_opts_init(struct segno_chat_create_opts *opts, size_t size);
+
+/**
+ * Begins a conversation: opens a sequence of the session for it.
+ *
+ * `opts`: NULL for defaults. `out` receives the conversation, NULL on failure; free it with `segno_chat_free`. Codes: NULL_POINTER,
+ * INVALID_ARGUMENT (an option out of range, tools that are no JSON array, a bad stop string, a grammar of another model), NOT_FOUND (neither the
+ * model nor `opts` has a template, or there is no such format), UNSUPPORTED (the file has no tokenizer), SEQ_FULL, OUT_OF_MEMORY, BUSY (the
+ * session), POISONED. Since 0.1.
+ */
+segno_status segno_chat_create(struct segno_session *session,
+                               const struct segno_chat_create_opts *opts,
+                               struct segno_chat **out,
+                               struct segno_error **err);
+
+/**
+ * Adds a message that is a text. A reply that is being written ends there: what there is of it becomes the assistant's message, and events
+ * that have not been taken are lost.
+ *
+ * `role`: NUL-terminated, "user" for example. `text`: `len` bytes of UTF-8; no part of it ever becomes a special token. Nothing is rendered before
+ * the next reply. Codes: NULL_POINTER, INVALID_ARGUMENT (not UTF-8), OUT_OF_MEMORY, BUSY, POISONED; a failed call adds nothing. May run beside a
+ * call on the session for others. Since 0.1.
+ */
+segno_status segno_chat_say(struct segno_chat *chat,
+                            const char *role,
+                            const char *text,
+                            size_t len,
+                            struct segno_error **err);
+
+/**
+ * Adds a message, or an array of messages, as JSON: what a tool answers, a message with parts, or all that `segno_chat_messages` has given. A
+ * reply that is being written ends there, as with `segno_chat_say`.
+ *
+ * `message_json`: `len` bytes, objects as for `segno_chat_render`, each with a text as its "role". Codes: NULL_POINTER, INVALID_ARGUMENT (JSON that
+ * is none, a message without a role), OUT_OF_MEMORY, BUSY, POISONED; a failed call adds nothing. May run beside a call on the session for others.
+ * Since 0.1.
+ */
+segno_status segno_chat_add(struct segno_chat *chat,
+                            const char *message_json,
+                            size_t len,
+                            struct segno_error **err);
+
+/**
+ * Cuts a conversation back to its first `messages` messages, without the reply that is being written. `last_turn` of `segno_chat_stats` undoes the
+ * newest turn, one more lets it be answered anew.
+ *
+ * What the cache has of it is kept until the next reply, which uses as much as it can. Codes: INVALID_ARGUMENT (more than there are), NULL_POINTER,
+ * BUSY, POISONED. May run beside a call on the session for others. Since 0.1.
+ */
+segno_status segno_chat_truncate(struct segno_chat *chat,
+                                 size_t messages,
+                                 struct segno_error **err);
+
+/**
+ * Gives all messages as a JSON array, forgotten ones included, and without the reply that is being written. `segno_chat_add` takes it, so that a
+ * conversation can be saved and begun again.
+ *
+ * Messages of the assistant have "role", "content", and where there are any "reasoning_content" and "tool_calls", whose arguments are objects.
+ * `buf`: room for `cap` bytes, NULL to ask; `len` receives how many there are. Codes: BUFFER_TOO_SMALL, NULL_POINTER, OUT_OF_MEMORY, BUSY, POISONED.
+ * May run beside a call on the session for others. Since 0.1.
+ */
+segno_status segno_chat_messages(const struct segno_chat *chat,
+                                 char *buf,
+                                 size_t cap,
+                                 size_t *len,
+                                 struct segno_error **err);
+
+/**
+ * Tells the sequence of a conversation, for its figures, its logits or another sampler. The conversation brings its tokens up to date with every
+ * reply, and closes it.
+ *
+ * `seq` receives its id. Codes: NULL_POINTER, BUSY, POISONED. May run beside a call on the session for others. Since 0.1.
+ */
+segno_status segno_chat_seq(const struct segno_chat *chat,
+                            int32_t *seq,
+                            struct segno_error **err);
+
+/**
+ * Tells the figures of a conversation.
+ *
+ * `out` points to a struct of `size` bytes; pass `sizeof *out`. Codes: NULL_POINTER, INVALID_ARGUMENT, BUSY, POISONED. May run beside a call on the
+ * session for others. Since 0.1.
+ */
+segno_status segno_chat_stats_get(const struct segno_chat *chat,
+                                  struct segno_chat_stats *out,
+                                  size_t size,
+                                  struct segno_error **err);
+
+/**
+ * Begins a conversation with the messages of another, the reply that is being written included; what is evaluated is shared, not copied.
+ *
+ * `opts`: NULL keeps the options of the sampler, as `segno_seq_fork` does. `out` receives the conversation, NULL on failure; free it with
+ * `segno_chat_free`. Codes: NULL_POINTER, INVALID_ARGUMENT, SEQ_FULL, KV_FULL, NOT_FOUND (the host has closed the sequence), OUT_OF_MEMORY, BUSY
+ * (the conversation or its session), POISONED. Since 0.1.
+ */
+segno_status segno_chat_fork(const struct segno_chat *chat,
+                             const struct segno_sampler_opts *opts,
+                             struct segno_chat **out,
+                             struct segno_error **err);
+
+/**
+ * Frees a conversation and its sequence; NULL is allowed. No call on it may be running; one on its session may, and then the sequence is closed
+ * as the session's next call begins. Since 0.1.
+ */
+void segno_chat_free(struct segno_chat *chat);
+
+/**
+ * Advances a conversation by one step. The first step after a message begins a reply: it renders the conversation, keeps what the cache has of it,
+ * and evaluates the rest.
+ *
+ * `events`: room for `cap` of them; `count` receives how many there are, and is written for BUFFER_TOO_SMALL too: then nothing was given, and the
+ * next call with more room gives them, before it does anything else. Eight are enough for most tokens. Their texts are valid until the next call
+ * on the conversation. Outcomes: `SEGNO_OK` (a token was read, which may bring no event), `SEGNO_PENDING` (the prompt is longer than one pass, or
+ * turns were forgotten: call again), `SEGNO_DONE` (the reply is over and a message of the conversation; END is its last event), `SEGNO_CANCELLED`
+ * (nothing has changed; a later call goes on).
+ *
+ * What a template writes of earlier replies is compared with the tokens that were sampled, as text: they stay as they were where it is the same.
+ * Where a template changes what was said, as those do that drop reasoning of earlier turns, what follows is evaluated anew. Codes: NULL_POINTER,
+ * INVALID_ARGUMENT (there is no message to answer), CONTEXT_FULL (nothing is left to forget, or nothing may be), KV_FULL (other sequences hold the
+ * pages), TEMPLATE, GRAMMAR, DEVICE, OUT_OF_MEMORY, BUSY (the conversation or its session), POISONED; the conversation is then as it was. Since 0.1.
+ */
+segno_status segno_chat_next(struct segno_chat *chat,
+                             struct segno_event *events,
+                             size_t cap,
+                             size_t *count,
+                             struct segno_error **err);
+
+/**
+ * Advances conversations of one session by one step each, in one pass; each answers as it would alone.
+ *
+ * `chats`: `count` conversations, each once. `events`: room for `count` times `cap` of them; those of conversation i begin at `events[i * cap]`.
+ * `counts` and `statuses`: room for `count` results; `statuses[i]` is what `segno_chat_next` would answer for conversation i, and `counts[i]` the
+ * number of its events. Returns `SEGNO_OK`, or the code of the first that failed (`segno_error_item` is its index): the others have advanced; or
+ * `SEGNO_CANCELLED`: none has. Codes: those of `segno_chat_next`; one that is listed twice is BUSY, one of another session INVALID_ARGUMENT.
+ * Since 0.1.
+ */
+segno_status segno_chat_next_batch(struct segno_session *session,
+                                   struct segno_chat *const *chats,
+                                   size_t count,
+                                   struct segno_event *events,
+                                   size_t cap,
+                                   size_t *counts,
+                                   segno_status *statuses,
+                                   struct segno_error **err);
 
 /* ---- Plans ---------------------------------------------------------------------------------------------------------
  *
