@@ -182,7 +182,8 @@ static void amid_a_reply(const function *f, args *a) {
     size_t count;
     (void)f;
     (void)a;
-    for (int i = 0; i < 3; i++) EXPECT(SEGNO_OK, segno_chat_next(conversation, UNTYPED(buffer), 8, &count, &err));
+    for (int i = 0; i < 3; i++)
+        EXPECT(SEGNO_OK, segno_chat_next(conversation, UNTYPED((void *)buffer), 8, &count, &err));
 }
 
 static int adds(const function *f) { return f->call == call_segno_chat_add; }
