@@ -94,6 +94,8 @@ fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
         ("segno_seq_grammar_set", segno_seq_grammar_set(session, seq, null(), -1, none)),
         ("segno_seq_length", segno_seq_length(session, seq, &mut len, none)),
         ("segno_seq_logits", segno_seq_logits(session, seq, null_mut(), 0, &mut len, none)),
+        ("segno_seq_mark", segno_seq_mark(session, seq, none)),
+        ("segno_seq_mark_nearest", segno_seq_mark_nearest(session, seq, 1, &mut 0, none)),
         ("segno_seq_open", segno_seq_open(session, null(), &mut id, none)),
         ("segno_seq_prefill", segno_seq_prefill(session, seq, [1].as_ptr(), 1, none)),
         ("segno_seq_restore", segno_seq_restore(session, None, null_mut(), null(), &mut id, none)),
@@ -103,8 +105,6 @@ fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
         ("segno_seq_save_file", segno_seq_save_file(session, seq, c"none".as_ptr(), none)),
         ("segno_seq_stats_get", segno_seq_stats_get(session, seq, &mut stats.1, sizes.1, none)),
         ("segno_seq_truncate", segno_seq_truncate(session, seq, 1, none)),
-        ("segno_seq_mark", segno_seq_mark(session, seq, none)),
-        ("segno_seq_mark_nearest", segno_seq_mark_nearest(session, seq, 1, &mut 0, none)),
         ("segno_session_memory", segno_session_memory(session, &mut memory, size_of::<segno_memory>(), none)),
         ("segno_session_stats_get", segno_session_stats_get(session, &mut stats.0, sizes.0, none)),
     ]

@@ -348,7 +348,14 @@ impl<'a> Sequence<'a> {
 
 /// `ln(1 + exp(x))`
 fn softplus(x: f64) -> f64 {
-    if x.is_nan() { x } else { x.max(0.0) + ln(1.0 + exp(-x.abs())) }
+    if x.is_nan() {
+        return x;
+    }
+    let small = exp(-x.abs());
+    let sum = 1.0 + small;
+    // What the sum has lost of a small number is made up for (Higham, "Accuracy and Stability of Numerical Algorithms", section 1.14.1).
+    let rest = if sum == 1.0 { small } else { ln(sum) * (small / (sum - 1.0)) };
+    x.max(0.0) + rest
 }
 
 /// `1 / (1 + exp(-x))`
