@@ -154,8 +154,9 @@ static void read_file(const function *f, args *a) {
 static int samples(const function *f) { return f->init == init_sampler && f->kinds[0] == SESSION; }
 static void with_lists(const function *f, args *a) {
     static const segno_logit_bias bias[2] = {{3, 1.0f}, {4, -1.0f}};
-    segno_sampler_opts *sampler = UNTYPED(a->p[1]);
-    (void)f;
+    int place = 0;
+    while (f->kinds[place] != OPTS) place++;
+    segno_sampler_opts *sampler = UNTYPED(a->p[place]);
     sampler->bias = bias;
     sampler->bias_count = 2;
     sampler->stop_tokens = tokens;
