@@ -5,7 +5,7 @@ mod common;
 
 use common::latent::latent;
 use common::mixture::mixture;
-use common::{Ctx, Model, bundled_model, greedy, sampler};
+use common::{Ctx, Model, bundled_model, greedy, root, sampler};
 use segno::ffi::status::{SEGNO_OK, SEGNO_PENDING};
 use segno::memory::{Source, draw_from};
 use segno::quant::DType;
@@ -66,6 +66,9 @@ fn a_step_allocates_nothing() {
     for dtype in [DType::F32, DType::BF16, DType::Q8_0] {
         steps_allocate_nothing(&ctx.load_buffer(&mixture(dtype).bytes()).unwrap());
         steps_allocate_nothing(&ctx.load_buffer(&latent(dtype).bytes()).unwrap());
+    }
+    for name in ["lfm2moe-plain", "qwen35-plain"] {
+        steps_allocate_nothing(&ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap());
     }
 }
 

@@ -174,6 +174,7 @@ impl<'a> Builder<'a> {
         }
         if arch == "lfm2" {
             let counts = (0..self.recipe.layers).map(|layer| Value::u32((layer % 2) as u32));
+            self.file.entries.retain(|entry| entry.key != b"lfm2.attention.head_count_kv");
             self.file.set("lfm2.attention.head_count_kv", Value::array(gguf::U32, counts));
         }
     }
