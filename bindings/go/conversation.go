@@ -115,7 +115,10 @@ func (s *Session) NewChat(opts *ChatCreateOptions) (*Chat, error) {
 func (s *Session) chat(create func(*C.segno_session, **C.segno_chat, **C.segno_error) C.segno_status) (*Chat, error) {
 	state := &chatState{events: make([]C.segno_event, 8)}
 	_, err := s.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
-		status := create(handle, &state.handle, err)
+		// In a place of its own: what C writes to must hold no pointers of Go.
+		var made *C.segno_chat
+		status := create(handle, &made, err)
+		state.handle = made
 		if status >= 0 {
 			state.sink = s.core.sink.share()
 		}

@@ -32,19 +32,19 @@ pub enum Shape {
     },
 }
 
-impl Shape {
-    /// Elements of a row, and how many rows there are: those of all matrices together.
-    pub fn rows(&self) -> (usize, usize) {
-        match *self {
-            Shape::Rows { count, width } => (width, count),
-            Shape::Matrices { heads, rows, cols } => (cols, heads.saturating_mul(rows)),
-        }
-    }
+/// Columns of matrices, and elements of states, are kept in whole blocks of so many.
+pub const BLOCK: usize = 16;
 
-    /// All elements.
+impl Shape {
+    /// Elements that a record has for it, those included that fill the blocks.
     pub fn elements(&self) -> usize {
-        let (width, count) = self.rows();
-        width.saturating_mul(count)
+        let elements = match *self {
+            Shape::Rows { count, width } => count.saturating_mul(width),
+            Shape::Matrices { heads, rows, cols } => {
+                heads.saturating_mul(rows).saturating_mul(cols.div_ceil(BLOCK).saturating_mul(BLOCK))
+            }
+        };
+        elements.div_ceil(BLOCK).saturating_mul(BLOCK)
     }
 }
 

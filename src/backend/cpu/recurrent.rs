@@ -11,13 +11,11 @@ use super::simd::ScanRow;
 use crate::backend::{Limits, Row};
 use crate::elementary::{exp, ln};
 use crate::error::{Error, Result, push, reserve};
-use crate::kv::state::{Move, Shape};
+use crate::kv::state::{BLOCK, Move, Shape};
 use crate::plan::Program;
 use crate::plan::op::{Convolution, Scan, StateId, Strength};
 use std::ops::Range;
 
-/// Columns of a block of a matrix.
-const BLOCK: usize = 16;
 /// Most blocks of a tile: as many sums as are under way at once.
 const TILE_BLOCKS: usize = 4;
 const WHAT: &str = "states of layers";
@@ -46,25 +44,18 @@ impl States {
         Ok(States { records, starts, gates })
     }
 
-    /// Gives out a record of the states of `shapes`, without what lies between their rows here.
-    pub fn read(&self, shapes: &[Shape], record: u32, out: &mut [u8]) {
-        let (mut places, _) = out.as_chunks_mut();
-        for row in rows(shapes, &self.starts) {
-            let (here, rest) = std::mem::take(&mut places).split_at_mut(row.len());
-            here.iter_mut().zip(&self.records[record as usize][row]).for_each(|(to, from)| *to = from.to_le_bytes());
-            places = rest;
-        }
+    /// Gives out a record.
+    pub fn read(&self, record: u32, out: &mut [u8]) {
+        let record = &self.records[record as usize];
+        assert_eq!(record.len() * size_of::<f32>(), out.len());
+        out.as_chunks_mut().0.iter_mut().zip(&record[..]).for_each(|(to, from)| *to = from.to_le_bytes());
     }
 
-    /// Takes a record in, in the same form.
-    pub fn write(&mut self, shapes: &[Shape], record: u32, bytes: &[u8]) {
-        let (mut given, _) = bytes.as_chunks();
-        for row in rows(shapes, &self.starts) {
-            let (here, rest) = given.split_at(row.len());
-            let places = &mut self.records[record as usize][row];
-            places.iter_mut().zip(here).for_each(|(to, &from)| *to = f32::from_le_bytes(from));
-            given = rest;
-        }
+    /// Takes a record in.
+    pub fn write(&mut self, record: u32, bytes: &[u8]) {
+        let record = &mut self.records[record as usize];
+        assert_eq!(record.len() * size_of::<f32>(), bytes.len());
+        record.iter_mut().zip(bytes.as_chunks().0).for_each(|(to, &from)| *to = f32::from_le_bytes(from));
     }
 
     fn range(&self, state: StateId) -> Range<usize> {
@@ -105,15 +96,6 @@ fn starts(program: &Program) -> Result<Vec<usize>> {
     }
     push(&mut starts, end, WHAT)?;
     Ok(starts)
-}
-
-/// Where the rows of all states lie in a record.
-fn rows<'a>(shapes: &'a [Shape], starts: &'a [usize]) -> impl Iterator<Item = Range<usize>> + 'a {
-    shapes.iter().zip(starts).flat_map(|(shape, &start)| {
-        let (width, count) = shape.rows();
-        let stride = if matches!(shape, Shape::Matrices { .. }) { width.next_multiple_of(BLOCK) } else { width };
-        (0..count).map(move |row| start + row * stride..start + row * stride + width)
-    })
 }
 
 /// Elements of a state as it lies here.

@@ -178,12 +178,12 @@ impl Runner for CpuRunner {
     }
 
     fn read_record(&mut self, record: u32, out: &mut [u8]) -> Result<()> {
-        self.states.read(&self.program.states, record, out);
+        self.states.read(record, out);
         Ok(())
     }
 
     fn write_record(&mut self, record: u32, bytes: &[u8]) -> Result<()> {
-        self.states.write(&self.program.states, record, bytes);
+        self.states.write(record, bytes);
         Ok(())
     }
 }
