@@ -2,7 +2,6 @@
 
 use super::hparams::{Hparams, Reader};
 use super::latent::Latent;
-use super::recurrent::Recurrence;
 use crate::error::{Error, Result, collected};
 use crate::format::{Value, limits};
 
@@ -79,7 +78,7 @@ impl Reader<'_> {
     fn kv_counts(&self) -> Result<Option<Vec<usize>>> {
         let key = self.keys.of(KV_COUNT);
         match (self.arch.recurrence, self.meta.get(&key)) {
-            (Some(Recurrence::ShortConvolution), Some(Value::Array(_))) => self.list(&key, 0, limits::HEADS).map(Some),
+            (Some(kind), Some(Value::Array(_))) if kind.is_counted() => self.list(&key, 0, limits::HEADS).map(Some),
             _ => self.by_layer(KV_COUNT, limits::HEADS),
         }
     }

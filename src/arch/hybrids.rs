@@ -1,6 +1,6 @@
 //! The families some of whose layers have a state in place of keys and values.
 
-use super::mixtures::MIXTRAL;
+use super::mixtures::{GRANITEMOE, MIXTRAL};
 use super::rope::RopeLayout;
 use super::spec::{Arch, LLAMA, Mixture, Presence, Recurrence, Score, Shared, ValueHeads, WindowRule};
 
@@ -53,3 +53,6 @@ pub const QWEN35MOE: Arch =
 /// Qwen 3 Next.
 pub const QWEN3NEXT: Arch =
     Arch { name: "qwen3next", recurrence: Some(Recurrence::DeltaNet(ValueHeads::Grouped)), ..QWEN35MOE };
+
+/// Granite 4, with or without experts.
+pub const GRANITEHYBRID: Arch = Arch { name: "granitehybrid", recurrence: Some(Recurrence::StateSpace), ..GRANITEMOE };

@@ -70,6 +70,10 @@ pub mod layer {
     pub const SHORT_CONVOLUTION: &str = "shortconv.conv";
     /// Its output projection.
     pub const SHORT_OUT: &str = "shortconv.out_proj";
+    /// Of a state space: the gate of its result, values, keys, queries and steps, their rows in this order.
+    pub const SPACE_IN: &str = "ssm_in";
+    /// Factor on values that are added to the result, which has no `.weight`.
+    pub const SPACE_SKIP: &str = "ssm_d";
     /// The gate of a scan's result.
     pub const SCAN_GATE: &str = "attn_gate";
     /// Weights of the convolution before a scan, of each column those of all taps.

@@ -9,6 +9,8 @@ use crate::format::{Value, limits};
 pub enum Recurrence {
     /// A convolution over few tokens between two gates, in layers for which the file counts no key-value heads.
     ShortConvolution,
+    /// Convolutions and a selective state space (Dao and Gu, "Transformers are SSMs"), in layers for which the file counts no key-value heads.
+    StateSpace,
     /// Convolutions and the gated delta rule (Yang et al., "Gated Delta Networks"), in all layers but every n-th.
     DeltaNet(ValueHeads),
 }
@@ -37,6 +39,13 @@ pub struct Recurrent {
     pub value_heads: usize,
     /// Elements of each.
     pub value_dim: usize,
+}
+
+impl Recurrence {
+    /// Whether layers without attention are those for which the file counts no key-value heads.
+    pub fn is_counted(self) -> bool {
+        matches!(self, Recurrence::ShortConvolution | Recurrence::StateSpace)
+    }
 }
 
 /// Most tokens that a convolution sees.

@@ -2,7 +2,7 @@
 //! those some of whose layers have a state in place of keys and values in `hybrids`.
 
 pub use super::experts::{Mixture, Score, Shared};
-use super::hybrids::{LFM2, LFM2MOE, QWEN3NEXT, QWEN35, QWEN35MOE};
+use super::hybrids::{GRANITEHYBRID, LFM2, LFM2MOE, QWEN3NEXT, QWEN35, QWEN35MOE};
 use super::mixtures::{
     DEEPSEEK2, ERNIE4_5_MOE, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL, OLMOE, QWEN2MOE, QWEN3MOE,
     QWEN3VLMOE,
@@ -395,7 +395,7 @@ pub const STARCODER2: Arch = Arch {
 };
 
 /// Every family.
-pub const ALL: [Arch; 34] = [
+pub const ALL: [Arch; 35] = [
     LLAMA,
     QWEN2,
     QWEN3,
@@ -430,6 +430,7 @@ pub const ALL: [Arch; 34] = [
     QWEN3NEXT,
     QWEN35,
     QWEN35MOE,
+    GRANITEHYBRID,
 ];
 
 impl Arch {

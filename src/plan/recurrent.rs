@@ -35,7 +35,6 @@ pub enum Strength {
     /// Delta Networks").
     Delta(ValueId),
     /// The step of the head, of the values themselves: a selective state space (Dao and Gu, "Transformers are SSMs").
-    #[allow(dead_code)] // No family of today has it; backends run it.
     Step,
 }
 

@@ -7,8 +7,9 @@ use crate::arch::heads::Heads;
 use crate::arch::names::{in_layer, layer};
 use crate::arch::recurrent::{Recurrence, Recurrent, ValueHeads};
 use crate::arch::spec::Presence;
-use crate::error::{Result, push};
+use crate::error::{Error, Result, push};
 use crate::kv::state::Shape;
+use std::ops::Range;
 
 /// What is added to the square of a head of queries or keys before a scan, whatever the norms of layers add.
 const SQUARE_EPS: f32 = 1e-6;
@@ -18,8 +19,57 @@ impl Builder<'_> {
     pub(super) fn recurrent(&mut self, index: usize, recurrent: &Recurrent, input: ValueId) -> Result<ValueId> {
         match recurrent.kind {
             Recurrence::ShortConvolution => self.short_convolution(index, recurrent.taps, input),
+            Recurrence::StateSpace => self.state_space(index, recurrent, input),
             Recurrence::DeltaNet(heads) => self.delta_net(index, recurrent, heads, input),
         }
+    }
+
+    /// A selective state space: keys and queries are the ways into the state and out of it, the same for all heads of a group.
+    fn state_space(&mut self, index: usize, sizes: &Recurrent, input: ValueId) -> Result<ValueId> {
+        let &Recurrent { taps, key_heads, key_dim, value_heads, value_dim, .. } = sizes;
+        if key_heads > 1 {
+            let problem = format!("`{}` models with {key_heads} groups of a state are not supported", self.arch.name);
+            return Err(Error::Unsupported(problem));
+        }
+        let (keys, width) = (key_heads * key_dim, value_heads * value_dim);
+        let (of, channels) = (2 * width + 2 * keys + value_heads, width + 2 * keys);
+        let (name, none) = (in_layer(index, layer::SPACE_IN), Presence::Absent);
+        let gate = self.project_part(&name, input, &Part { taken: 0..width, of }, none)?;
+        let decay = self.project_part(&name, input, &Part { taken: width + channels..of, of }, none)?;
+        let mut part = |taken: Range<usize>| {
+            let x = Part { taken: width + taken.start..width + taken.end, of };
+            let x = self.project_part(&name, input, &x, none)?;
+            let (name, part) = (in_layer(index, layer::SCAN_CONVOLUTION), Part { taken, of: channels });
+            let x = self.convolve(&name, x, taps, &part, Presence::Optional)?;
+            self.push(Op::Activate { kind: Activation::Silu, x })?;
+            Ok(x)
+        };
+        let [values, keys, queries] = [part(0..width)?, part(width..width + keys)?, part(width + keys..channels)?];
+        let rate = self.tensors.table(&in_layer(index, layer::SCAN_RATE), 1, value_heads)?;
+        let bias = self.tensors.vector(&in_layer(index, layer::SCAN_STEP), value_heads)?;
+        let skip = Some(self.tensors.table(&in_layer(index, layer::SPACE_SKIP), 1, value_heads)?);
+        let state = self.state(Shape::Matrices { heads: value_heads, rows: key_dim, cols: value_dim })?;
+        let (out, strength, is_tiled) = (self.value(width, Rows::Batch)?, Strength::Step, false);
+        self.push(Op::Scan(Scan {
+            state,
+            queries,
+            keys,
+            values,
+            decay,
+            strength,
+            bias,
+            rate,
+            skip,
+            key_heads,
+            is_tiled,
+            out,
+        }))?;
+        self.push(Op::Gate { kind: Activation::Silu, gate, up: out })?;
+        let weight = self.tensors.table(&format!("{}.weight", in_layer(index, layer::SCAN_NORM)), width, 1)?;
+        let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: self.hparams.norm_eps };
+        let normed = self.value(width, Rows::Batch)?;
+        self.push(Op::Norm { x: gate, norm, out: normed })?;
+        self.project(&in_layer(index, layer::SCAN_OUT), normed, self.hparams.hidden, none)
     }
 
     /// `second gate * convolution(first gate * values)`

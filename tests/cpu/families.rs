@@ -34,7 +34,7 @@ fn cases() -> Vec<Case> {
         Case { file: folder.join(format!("{name}.gguf")), name, prompt: prompt.clone(), expected }
     });
     let cases: Vec<Case> = cases.collect();
-    assert_eq!((prompt.len(), cases.len()), (40, 60));
+    assert_eq!((prompt.len(), cases.len()), (40, 62));
     cases
 }
 

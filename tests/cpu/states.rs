@@ -6,7 +6,8 @@ use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
 use segno::ffi::status::*;
 
 /// One of each family, and what differs within them.
-const MODELS: [&str; 5] = ["lfm2-plain", "lfm2-taps", "lfm2moe-plain", "qwen3next-wide", "qwen35-plain"];
+const MODELS: [&str; 6] =
+    ["lfm2-plain", "lfm2-taps", "lfm2moe-plain", "qwen3next-wide", "qwen35-plain", "granitehybrid-plain"];
 
 fn load(name: &str, precision: i32) -> Model {
     let ctx = Ctx::new(|opts| (opts.precision, opts.n_threads) = (precision, 2)).unwrap();

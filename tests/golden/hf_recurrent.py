@@ -5,14 +5,15 @@ import functools
 import numpy as np
 
 # Classes of transformers by family.
-CLASSES = {"lfm2": "Lfm2", "lfm2moe": "Lfm2Moe", "qwen3next": "Qwen3Next", "qwen35": "Qwen3_5", "qwen35moe": "Qwen3_5Moe"}
+CLASSES = {"lfm2": "Lfm2", "lfm2moe": "Lfm2Moe", "qwen3next": "Qwen3Next", "qwen35": "Qwen3_5", "qwen35moe": "Qwen3_5Moe",
+           "granitehybrid": "GraniteMoeHybrid"}
 # Families whose folders are not known.
 NO_FOLDERS = tuple(CLASSES)
 # Those whose configuration is that of the text of a model that sees.
 TEXT_CONFIGS = ("qwen35", "qwen35moe")
 # Heads as wide as the hidden size leaves for each.
-FIXED_HEADS = ("lfm2", "lfm2moe")
-EPS_NAMES = dict.fromkeys(FIXED_HEADS, "norm_eps")
+FIXED_HEADS = ("lfm2", "lfm2moe", "granitehybrid")
+EPS_NAMES = dict.fromkeys(("lfm2", "lfm2moe"), "norm_eps")
 KEEPS_NAME = ("qwen3next", "qwen35", "qwen35moe")
 # Whose norms, but for those of results of scans, hold what is added to one.
 ADDS_ONE = ("qwen3next", "qwen35", "qwen35moe")
@@ -30,6 +31,15 @@ SCAN = {"linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_num_value_h
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40,
            "norm_topk_prob": True}
 EXPERT_KEYS = {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24, "expert_shared_feed_forward_length": 40}
+
+
+# A state space: heads, elements of each, rows of their matrices.
+SPACE = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 12, "mamba_d_conv": 4, "mamba_expand": 2,
+         "mamba_chunk_size": 16}
+SPACE_KEYS = {"ssm.conv_kernel": 4, "ssm.state_size": 12, "ssm.group_count": 1, "ssm.time_step_rank": 8, "ssm.inner_size": 64}
+# Settings of the experts' family.
+GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.2, "logits_scaling": 4.0}
+GRANITE_KEYS = {"embedding_scale": 3.0, "residual_scale": 0.22, "attention.scale": 0.2, "logit_scale": 4.0}
 
 
 def scan_keys(scan):
@@ -77,6 +87,16 @@ def cases(case):
                settings={**wide, **{k: v for k, v in EXPERTS.items() if k != "norm_topk_prob"},
                          "layer_types": kinds("llla", "linear_attention")},
                keys={**scan_keys(wide), **EXPERT_KEYS, "full_attention_interval": 4, "rope.dimension_sections": [2, 1, 1, 0]}),
+        case("granitehybrid-plain", "state spaces, and attention without positions; dense", tied=True, layers=3,
+             settings={**SPACE, **GRANITE, "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 0,
+                       "shared_intermediate_size": 44},
+             keys={**SPACE_KEYS, **GRANITE_KEYS, "attention.head_count_kv": [0, 2, 0], "rope.scaling.finetuned": False},
+             without=({"position_embedding_type": "rope"}, {"residual_multiplier": 1.0})),
+        case("granitehybrid-experts", "positions; experts with a shared one", layers=3,
+             settings={**SPACE, **GRANITE, "layer_types": ["mamba", "mamba", "attention"], "num_local_experts": 4,
+                       "num_experts_per_tok": 2, "shared_intermediate_size": 40, "position_embedding_type": "rope"},
+             keys={**SPACE_KEYS, **GRANITE_KEYS, "attention.head_count_kv": [0, 0, 2], "expert_count": 4, "expert_used_count": 2,
+                   "expert_shared_feed_forward_length": 40}, without=({"position_embedding_type": None},)),
     ]
 
 
@@ -87,6 +107,10 @@ def draw(rng, name, shape):
         return 0.7 * values - 1.0
     if name.endswith("dt_bias"):
         return 0.5 * values
+    if name.endswith(".D"):
+        return values
+    if name.endswith("conv1d.bias"):
+        return 0.3 * values
     if name.endswith(("conv.conv.weight", "conv1d.weight")):
         return 0.6 * values
     if name.endswith("expert_bias"):
@@ -112,6 +136,8 @@ def tensors(case, part, values):
         return [("ffn_gate_inp.weight", values)]
     if part == "feed_forward.expert_bias":
         return [("exp_probs_b.bias", values)]
+    if case.family == "granitehybrid":
+        return space_tensors(case, part, values)
     if not part.startswith("linear_attn."):
         return None
     name, s = part.removeprefix("linear_attn."), case.settings
@@ -139,3 +165,22 @@ def tensors(case, part, values):
         "norm.weight": lambda: [("ssm_norm.weight", values)],
         "out_proj.weight": lambda: [("ssm_out.weight", np.ascontiguousarray(tile(case, np.ascontiguousarray(values.T)).T))],
     }[name]()
+
+
+def space_tensors(case, part, values):
+    """The same of models with state spaces."""
+    if part.startswith("shared_mlp.") and not case.settings["num_local_experts"]:
+        if part == "shared_mlp.output_linear.weight":
+            return [("ffn_down.weight", values)]
+        gate, up = np.split(values, 2)
+        return [("ffn_gate.weight", gate), ("ffn_up.weight", up)]
+    return {
+        "mamba.in_proj.weight": lambda: [("ssm_in.weight", values)],
+        "mamba.conv1d.weight": lambda: [("ssm_conv1d.weight", values[:, 0])],
+        "mamba.conv1d.bias": lambda: [("ssm_conv1d.bias", values)],
+        "mamba.dt_bias": lambda: [("ssm_dt.bias", values)],
+        "mamba.A_log": lambda: [("ssm_a", -np.exp(values)[:, None])],
+        "mamba.D": lambda: [("ssm_d", values[:, None])],
+        "mamba.norm.weight": lambda: [("ssm_norm.weight", values[None])],
+        "mamba.out_proj.weight": lambda: [("ssm_out.weight", values)],
+    }.get(part, lambda: None)()

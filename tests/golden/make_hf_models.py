@@ -278,7 +278,7 @@ LAYER_NAMES = {
 # Where the norm that follows the attention keeps its own name.
 KEEPS_NAME = ("gemma2", "gemma3", "olmo2", "exaone4", "seed_oss", "gpt-oss", "glm4moe", *hf_recurrent.KEEPS_NAME)
 # Whose rows of queries and keys the converter reorders.
-REORDERED = ("llama", "granite", "smollm3", "mistral3", "granitemoe")
+REORDERED = ("llama", "granite", "smollm3", "mistral3", "granitemoe", "granitehybrid")
 
 
 def file_name(case, name):
@@ -311,7 +311,9 @@ def tensors_of(case, model):
         if adds_one and name.endswith("norm.weight"):
             values = values + 1.0
         layer, part = (name.split(".", 3) + ["", ""])[2:4]
-        others = hf_mixtures.tensors(case, part, values) or hf_latent.tensors(case, part, values) or hf_recurrent.tensors(case, part, values)
+        others = None
+        for own in (hf_recurrent, hf_mixtures, hf_latent):
+            others = others or own.tensors(case, part, values)
         if others is None:
             yield file_name(case, name), values
         else:
