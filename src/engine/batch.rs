@@ -401,7 +401,7 @@ impl Session {
             Choice::GrammarEnd => return Ok(Step::GrammarEnd),
             Choice::Token(token) => token,
         };
-        let ends = sequence.ends(eog).iter().any(|tokens| tokens.contains(&token));
+        let ends = sequence.sampler.is_end(token, eog);
         sequence.follow(token, ends)?;
         sequence.tokens.push(token);
         sequence.has_logits = false;

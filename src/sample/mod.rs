@@ -78,6 +78,11 @@ impl Options {
         Ok(Options { bias, stop_tokens, ..*self })
     }
 
+    /// Whether a token ends generation of a sequence: one of its own, or of `eog`, those of the vocabulary.
+    pub fn is_end(&self, token: i32, eog: &[i32]) -> bool {
+        self.stop_tokens.contains(&token) || (!self.ignore_eog && eog.contains(&token))
+    }
+
     /// Refuses values outside the ranges of the C API, NaN included, and tokens outside a vocabulary of `vocab`.
     pub fn validate(&self, vocab: usize) -> Result<()> {
         within("temperature", self.temperature, 0.0, 100.0)?;

@@ -38,8 +38,7 @@ impl Session {
 
     /// Whether `token` ends generation of a sequence.
     pub(super) fn ends(&self, id: i32, token: i32) -> Result<bool> {
-        let ends = self.sequence(self.slot(id)?).ends(self.model.eog_tokens());
-        Ok(ends.iter().any(|tokens| tokens.contains(&token)))
+        Ok(self.sequence(self.slot(id)?).sampler.is_end(token, self.model.eog_tokens()))
     }
 
     /// Leads the grammar of a sequence through its tokens from index `from` on, as if they were sampled now.
@@ -51,9 +50,9 @@ impl Session {
     fn walk(&mut self, slot: usize, from: usize) -> Result<()> {
         let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         let Some(constraint) = &mut sequence.constraint else { return Ok(()) };
-        let (own, eog) = (&sequence.sampler.stop_tokens, self.model.eog_tokens());
+        let eog = self.model.eog_tokens();
         for (position, &token) in sequence.tokens.iter().enumerate().skip(from) {
-            let ends = own.contains(&token) || !sequence.sampler.ignore_eog && eog.contains(&token);
+            let ends = sequence.sampler.is_end(token, eog);
             if constraint.has_begun() {
                 // Whether a token that ends generation is text is told by the mask.
                 constraint.prepare();
