@@ -174,8 +174,7 @@ impl Store {
     }
 
     fn copy_page(&mut self, from: u32, to: u32) {
-        let source = from as usize * self.page_elements..(from as usize + 1) * self.page_elements;
-        let target = to as usize * self.page_elements;
+        let (source, target) = (self.page(from), self.page(to).start);
         match &mut self.elements {
             Elements::F16(values) => values.copy_within(source, target),
             Elements::F32(values) => values.copy_within(source, target),
