@@ -113,6 +113,11 @@ pub(super) fn text<'a>(pointer: *const c_char, name: &'static str) -> Result<&'a
         .map_err(|error| Error::InvalidArgument(format!("`{name}` is not valid utf-8 at byte {}", error.valid_up_to())))
 }
 
+/// The same, where NULL is none.
+pub(super) fn optional_name<'a>(pointer: *const c_char, name: &'static str) -> Result<Option<&'a str>> {
+    if pointer.is_null() { Ok(None) } else { text(pointer, name).map(Some) }
+}
+
 /// The path of a file.
 pub(super) fn path<'a>(pointer: *const c_char, name: &'static str) -> Result<&'a Path> {
     match text(pointer, name)? {
@@ -126,6 +131,14 @@ pub(super) fn known_flags(flags: u32, known: u32, what: &str) -> Result<()> {
     match flags & !known {
         0 => Ok(()),
         unknown => Err(Error::InvalidArgument(format!("unknown {what} flags {unknown:#x}"))),
+    }
+}
+
+/// Refuses a reserved field that is set.
+pub(super) fn check_reserved(reserved: u32) -> Result<()> {
+    match reserved {
+        0 => Ok(()),
+        _ => Err(Error::InvalidArgument(format!("reserved is {reserved}, must be 0"))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Conversations: the noun `segno_chat`, messages and the sequence that answers them.
 
-use super::argument::{Buffer, Out, SizedStruct, known_flags, options, slice, text, write_sized};
+use super::argument::{Buffer, Out, SizedStruct, known_flags, optional_name, options, slice, write_sized};
 use super::chat::{optional, optional_text};
 use super::error::segno_error;
 use super::exclusive::Exclusive;
@@ -178,7 +178,7 @@ fn setup(opts: &segno_chat_create_opts) -> Result<Setup> {
         tools_json: owned_bytes(optional(opts.tools_json, opts.tools_len, "tools_json")?)?,
         vars_json: owned_bytes(optional(opts.vars_json, opts.vars_len, "vars_json")?)?,
         now: opts.now,
-        format: owned_text(if opts.format.is_null() { None } else { Some(text(opts.format, "format")?) })?,
+        format: owned_text(optional_name(opts.format, "format")?)?,
         stops: stop_texts(opts.stops, opts.stop_count)?,
         grammar: if opts.grammar.is_null() { None } else { Some(share_of(opts.grammar)?) },
         grammar_start: count("grammar_start", opts.grammar_start.into())?.map(|_| opts.grammar_start),

@@ -1,6 +1,6 @@
 //! Grammars: the noun `segno_grammar`, and the call that gives one to a sequence.
 
-use super::argument::{Out, SizedStruct, known_flags, options, slice, write_sized};
+use super::argument::{Out, SizedStruct, check_reserved, known_flags, options, slice, write_sized};
 use super::error::segno_error;
 use super::guard::{guard, guard_free, guard_value};
 use super::handle::{Handle, Object, borrow, share, share_of, unshare};
@@ -104,9 +104,7 @@ pub extern "C" fn segno_grammar_create(
 
 fn form(opts: &segno_grammar_opts) -> Result<Form<'_>> {
     known_flags(opts.flags, SEGNO_GRAMMAR_COMPACT, "grammar")?;
-    if opts.reserved != 0 {
-        return Err(Error::InvalidArgument("`opts` has a reserved field that is not zero".into()));
-    }
+    check_reserved(opts.reserved)?;
     let kind = match opts.kind {
         SEGNO_GRAMMAR_JSON_SCHEMA => Kind::JsonSchema,
         SEGNO_GRAMMAR_REGEX => Kind::Regex,

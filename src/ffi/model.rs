@@ -1,6 +1,8 @@
 //! The noun `segno_model`: weights, tokenizer and metadata of one file on one device.
 
-use super::argument::{self, Buffer, Out, SizedStruct, chars, known_flags, options, slice, text, write_sized};
+use super::argument::{
+    self, Buffer, Out, SizedStruct, chars, check_reserved, known_flags, options, slice, text, write_sized,
+};
 use super::ctx::segno_ctx;
 use super::error::segno_error;
 use super::guard::{guard, guard_free, guard_value};
@@ -207,13 +209,6 @@ pub(super) fn model_options(opts: *const segno_model_opts, name: &'static str) -
     known_flags(opts.flags, SEGNO_MODEL_NO_MMAP, "model")?;
     check_reserved(opts.reserved)?;
     Ok(opts)
-}
-
-fn check_reserved(reserved: u32) -> Result<()> {
-    match reserved {
-        0 => Ok(()),
-        _ => Err(Error::InvalidArgument(format!("reserved is {reserved}, must be 0"))),
-    }
 }
 
 /// The same as the engine takes them.

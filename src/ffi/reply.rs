@@ -1,6 +1,6 @@
 //! Replies: the noun `segno_reply`, which tells what the tokens of an assistant mean.
 
-use super::argument::{Buffer, Out, SizedStruct, known_flags, options, text, write_sized};
+use super::argument::{Buffer, Out, SizedStruct, known_flags, optional_name, options, write_sized};
 use super::chat::{optional, optional_text};
 use super::error::segno_error;
 use super::exclusive::Exclusive;
@@ -167,7 +167,7 @@ pub extern "C" fn segno_reply_create(
             tools_json: optional(opts.tools_json, opts.tools_len, "tools_json")?,
             ..Chat::default()
         };
-        let format = if opts.format.is_null() { None } else { Some(text(opts.format, "format")?) };
+        let format = optional_name(opts.format, "format")?;
         let prompt = optional_text(opts.prompt, opts.prompt_len, "prompt")?;
         let reply = model.open_reply(&chat, format, prompt, stop_texts(opts.stops, opts.stop_count)?)?;
         let reply = Exclusive::new(Pending { reply, waiting: None, ended: false });

@@ -1,6 +1,6 @@
 //! Tools: the call that makes a grammar of the calls that a reply may hold.
 
-use super::argument::{Out, SizedStruct, known_flags, options, text, write_sized};
+use super::argument::{Out, SizedStruct, check_reserved, known_flags, optional_name, options, text, write_sized};
 use super::chat::{optional, optional_text};
 use super::error::segno_error;
 use super::grammar::segno_grammar;
@@ -113,15 +113,13 @@ pub extern "C" fn segno_tools_grammar_create(
         let model = borrow(model)?;
         let opts = options(opts, defaults(), "opts")?;
         known_flags(opts.flags, SEGNO_TOOLS_ONE_CALL, "tools")?;
-        if opts.reserved != 0 {
-            return Err(Error::InvalidArgument("`opts` has a reserved field that is not zero".into()).into());
-        }
+        check_reserved(opts.reserved)?;
         let chat = Chat {
             template: optional_text(opts.template_text, opts.template_len, "template_text")?,
             tools_json: optional(opts.tools_json, opts.tools_len, "tools_json")?,
             ..Chat::default()
         };
-        let format = if opts.format.is_null() { None } else { Some(text(opts.format, "format")?) };
+        let format = optional_name(opts.format, "format")?;
         let prompt = optional_text(opts.prompt, opts.prompt_len, "prompt")?;
         let parallel = opts.flags & SEGNO_TOOLS_ONE_CALL == 0;
         let (grammar, token) = model.compile_calls(&chat, format, prompt, (choice(&opts)?, parallel))?;
