@@ -22,7 +22,7 @@ pub type segno_read_fn = Option<unsafe extern "C" fn(user: *mut c_void, data: *m
 /// Gives out a sequence: its tokens, its keys and values, and how it draws with its seed. The sequence stays as it is. What was given out goes on
 /// by `segno_seq_restore` in any session of the same model and `kv_type`, in another process, on another machine or device, and gives the same
 /// tokens as if it had never stopped, on the same kind of device. The form has a version, a hash of the model's tensors and a checksum of
-/// everything; per token it takes what the KV cache does.
+/// everything; per token it takes what the KV cache does. Marks are not saved.
 ///
 /// `write` gets the bytes, `user` is its first argument. Codes: NULL_POINTER, NOT_FOUND, IO (`write` refused), UNSUPPORTED (the sequence follows a
 /// grammar), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.

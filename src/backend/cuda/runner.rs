@@ -338,7 +338,8 @@ impl CudaRunner {
         Ok(())
     }
 
-    /// Has `start` begin a copy between the cache, whose address it gets, and the host, behind everything that the device is at; waits for it.
+    /// Has `start` begin a copy between the cache, whose address it gets, and the host, behind everything that the device is at; waits for it. The
+    /// host's memory need not be pinned: the driver takes it through memory of its own.
     fn move_page(&mut self, start: impl FnOnce(&Stream, u64) -> Result<()>) -> Result<()> {
         if let Some(reason) = &self.failed {
             return Err(Error::Device(reason.clone()));
