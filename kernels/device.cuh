@@ -23,7 +23,8 @@ static_assert(sizeof(Shape) == 16, "as in args.rs");
 
 // One token to evaluate.
 struct __align__(16) Row {
-    uint32_t token, position, slot, pad;
+    uint32_t token, position, slot;
+    uint32_t stretch;  // of the rows of its sequence, where layers have states (recurrent/stretch.cuh)
 };
 static_assert(sizeof(Row) == 16, "as in args.rs");
 

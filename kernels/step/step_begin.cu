@@ -2,6 +2,7 @@
 // to their fixed places on the device, computes the angles of every row's position, and decodes the embedding of its
 // token to f32. One block a row.
 #include "quant/unpack.cuh"
+#include "recurrent/stretch.cuh"
 #include "sampling/draw.cuh"
 
 struct __align__(8) TableUpdate {
@@ -30,13 +31,17 @@ struct StepArgs {
     uint32_t *serial;
     unsigned long long *best;  // cleared for the kernels that choose tokens
     Draw *draws;
+    const Stretch *host_stretches;
+    Stretch *stretches;
+    uint32_t most_stretches;  // of a pass; 0 where no layer has a state
+    uint32_t pad;
     Angles angles[MOST_ROPES];
     Matrix embedding;
     float *embedded;
 };
-static_assert(sizeof(StepArgs) == 256, "as in args.rs");
+static_assert(sizeof(StepArgs) == 280, "as in args.rs");
 
-constexpr uint32_t DRAW_WORDS = sizeof(Draw) / 4;
+constexpr uint32_t DRAW_WORDS = sizeof(Draw) / 4, STRETCH_WORDS = sizeof(Stretch) / 4;
 // Threads of a block: a warp for the lists, some for the angles, and some for the embedding.
 constexpr uint32_t LIST_THREADS = WARP, ANGLE_THREADS = 3 * WARP, EMBED_THREADS = 4 * WARP,
                    THREADS = LIST_THREADS + ANGLE_THREADS + EMBED_THREADS;
@@ -79,7 +84,7 @@ __device__ __forceinline__ void put_floats(const Matrix &m, const uint8_t *row, 
 struct Lists {
     uint4 row;
     uint2 header;
-    uint32_t output, draw;
+    uint32_t output, draw, stretch;
 };
 
 // All that every step needs is asked for at once, each piece by one lane: a trip to the host's memory takes longer than
@@ -92,14 +97,19 @@ __device__ __forceinline__ Lists ask(const StepArgs &args, const Shape &shape, u
     if (shape.draws != 0 && row < shape.outputs && lane < DRAW_WORDS) {
         lists.draw = __ldcv(reinterpret_cast<const uint32_t *>(args.host_draws + row) + lane);
     }
+    if (row < args.most_stretches && lane < STRETCH_WORDS) {
+        lists.stretch = __ldcv(reinterpret_cast<const uint32_t *>(args.host_stretches + row) + lane);
+    }
     return lists;
 }
 
 __device__ __forceinline__ void put_lists(
     const StepArgs &args, const Shape &shape, uint32_t row, uint32_t lane, const Lists &lists) {
-    if (lane == 0) args.rows[row] = Row{lists.row.x, lists.row.y, lists.row.z, 0};
+    if (lane == 0) args.rows[row] = Row{lists.row.x, lists.row.y, lists.row.z, lists.row.w};
     if (shape.draws != 0 && row < shape.outputs && lane < DRAW_WORDS)
         reinterpret_cast<uint32_t *>(args.draws + row)[lane] = lists.draw;
+    if (row < args.most_stretches && lane < STRETCH_WORDS)
+        reinterpret_cast<uint32_t *>(args.stretches + row)[lane] = lists.stretch;
     if (row != 0) return;
     if (lane == 0) *args.serial = lists.header.x;
     for (uint32_t i = lane; i < shape.outputs; i += WARP) {

@@ -9,7 +9,7 @@
 //!
 //! Two records a slot suffice for every pass; marks have as many more. Nothing here allocates after [`States::new`].
 
-use crate::error::{Result, filled, reserve};
+use crate::error::{Error, Result, filled, reserve};
 
 /// What a part of a program keeps of a sequence. All its elements are f32; before the first token they are zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,18 @@ impl Shape {
         };
         elements.div_ceil(BLOCK).saturating_mul(BLOCK)
     }
+}
+
+/// Where in a record each state of these shapes begins, in elements, and where the last one ends.
+pub fn starts(shapes: &[Shape]) -> Result<Vec<usize>> {
+    let what = "states of layers";
+    let mut starts = reserve(shapes.len() + 1, what)?;
+    starts.push(0usize);
+    for shape in shapes {
+        let end = starts[starts.len() - 1].checked_add(shape.elements());
+        starts.push(end.filter(|&end| end < usize::MAX).ok_or_else(|| Error::out_of_memory(what, usize::MAX))?);
+    }
+    Ok(starts)
 }
 
 /// Which records the pass of a sequence reads and writes.

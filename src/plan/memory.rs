@@ -1,10 +1,10 @@
 //! A buffer for every value: values whose lifetimes do not meet share one.
 //!
-//! A value lives from the op that first writes it to the last op that touches it; logits live to the end, and keys and values until the
-//! attention that follows their store, so that a backend may do both at once. Buffers are handed
-//! out in op order, the free one closest in width first, so that the plan depends on the program alone.
+//! A value lives from the op that first writes it to the last op that touches it; logits live to the end, keys and values until the
+//! attention that follows their store, and what convolutions read until the last of those that stand together, so that a backend may do them at
+//! once. Buffers are handed out in op order, the free one closest in width first, so that the plan depends on the program alone.
 
-use super::op::{Op, Program, Rows};
+use super::op::{Convolution, Op, Program, Rows};
 use crate::error::{Result, collected, filled, push};
 
 const WHAT: &str = "the plan of a pass";
@@ -63,6 +63,10 @@ fn last_uses(program: &Program) -> Result<Vec<usize>> {
         match *op {
             Op::StoreKv { keys, values, .. } => stored = Some([keys, values]),
             Op::Attention { .. } => stored.take().into_iter().flatten().for_each(|id| last[id.0] = at),
+            Op::Convolve(Convolution { x, .. }) => {
+                let others = program.ops[at + 1..].iter().take_while(|op| matches!(op, Op::Convolve(_)));
+                last[x.0] = at + others.count();
+            }
             _ => {}
         }
     }

@@ -36,15 +36,14 @@ impl Builder<'_> {
         let (name, none) = (in_layer(index, layer::SPACE_IN), Presence::Absent);
         let gate = self.project_part(&name, input, &Part { taken: 0..width, of }, none)?;
         let decay = self.project_part(&name, input, &Part { taken: width + channels..of, of }, none)?;
-        let mut part = |taken: Range<usize>| {
+        let parts = [0..width, width..width + keys, width + keys..channels];
+        let mut project = |taken: &Range<usize>| {
             let x = Part { taken: width + taken.start..width + taken.end, of };
-            let x = self.project_part(&name, input, &x, none)?;
-            let (name, part) = (in_layer(index, layer::SCAN_CONVOLUTION), Part { taken, of: channels });
-            let x = self.convolve(&name, x, taps, &part, Presence::Optional)?;
-            self.push(Op::Activate { kind: Activation::Silu, x })?;
-            Ok(x)
+            self.project_part(&name, input, &x, none)
         };
-        let [values, keys, queries] = [part(0..width)?, part(width..width + keys)?, part(width + keys..channels)?];
+        let projected = [project(&parts[0])?, project(&parts[1])?, project(&parts[2])?];
+        let parts = parts.map(|taken| Part { taken, of: channels });
+        let [values, keys, queries] = self.convolved(index, projected, taps, &parts, Presence::Optional)?;
         let rate = self.tensors.table(&in_layer(index, layer::SCAN_RATE), 1, value_heads)?;
         let bias = self.tensors.vector(&in_layer(index, layer::SCAN_STEP), value_heads)?;
         let skip = Some(self.tensors.table(&in_layer(index, layer::SPACE_SKIP), 1, value_heads)?);
@@ -92,8 +91,12 @@ impl Builder<'_> {
         let &Recurrent { taps, key_heads, key_dim, value_heads, value_dim, .. } = sizes;
         let (keys, width) = (key_heads * key_dim, value_heads * value_dim);
         let of = 2 * keys + width;
-        let mut part = |taken| self.convolved(index, input, taps, &Part { taken, of });
-        let [queries, keys, values] = [part(0..keys)?, part(keys..2 * keys)?, part(2 * keys..of)?];
+        let parts = [0..keys, keys..2 * keys, 2 * keys..of].map(|taken| Part { taken, of });
+        let mut project = |part| self.project_part(&in_layer(index, layer::QKV), input, part, Presence::Absent);
+        let projected = [project(&parts[0])?, project(&parts[1])?, project(&parts[2])?];
+        let gate = self.project(&in_layer(index, layer::SCAN_GATE), input, width, Presence::Absent)?;
+        let [strength, decay] = self.scan_gates(index, sizes, heads, input)?;
+        let [queries, keys, values] = self.convolved(index, projected, taps, &parts, Presence::Absent)?;
         // Unit vectors; the scale of products goes into those of queries.
         let unit = 1.0 / (key_dim as f32).sqrt();
         for (x, length) in [(queries, unit), (keys, 1.0)] {
@@ -101,8 +104,6 @@ impl Builder<'_> {
             let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: SQUARE_EPS / key_dim as f32 };
             self.push(Op::HeadNorm { x, head_dim: key_dim, norm })?;
         }
-        let gate = self.project(&in_layer(index, layer::SCAN_GATE), input, width, Presence::Absent)?;
-        let [strength, decay] = self.scan_gates(index, sizes, heads, input)?;
         let rate = self.tensors.vector(&in_layer(index, layer::SCAN_RATE), value_heads)?;
         let bias = self.tensors.vector(&in_layer(index, layer::SCAN_STEP), value_heads)?;
         let state = self.state(Shape::Matrices { heads: value_heads, rows: key_dim, cols: value_dim })?;
@@ -129,12 +130,25 @@ impl Builder<'_> {
         self.project(&in_layer(index, layer::SCAN_OUT), gate, self.hparams.hidden, Presence::Absent)
     }
 
-    /// Queries, keys or values of a scan: some rows of a projection, convolved and activated.
-    fn convolved(&mut self, index: usize, input: ValueId, taps: usize, part: &Part) -> Result<ValueId> {
-        let x = self.project_part(&in_layer(index, layer::QKV), input, part, Presence::Absent)?;
-        let x = self.convolve(&in_layer(index, layer::SCAN_CONVOLUTION), x, taps, part, Presence::Absent)?;
-        self.push(Op::Activate { kind: Activation::Silu, x })?;
-        Ok(x)
+    /// Queries, keys and values of a scan: parts of what was projected, convolved and activated, each op for all three at once, which suits backends
+    /// that do neighbouring ops together.
+    fn convolved(
+        &mut self,
+        index: usize,
+        projected: [ValueId; 3],
+        taps: usize,
+        parts: &[Part; 3],
+        bias: Presence,
+    ) -> Result<[ValueId; 3]> {
+        let name = in_layer(index, layer::SCAN_CONVOLUTION);
+        let mut all = projected;
+        for (x, part) in all.iter_mut().zip(parts) {
+            *x = self.convolve(&name, *x, taps, part, bias)?;
+        }
+        for x in all {
+            self.push(Op::Activate { kind: Activation::Silu, x })?;
+        }
+        Ok(all)
     }
 
     /// How much of the delta rule enters each head's state, and how much is kept.

@@ -78,7 +78,8 @@ pub fn lists_of(program: &Program, sort: Sort) -> Lists {
         buffers: numbers(placement.buffers.len(), 1 << 32),
         matrices: program.matrices.iter().map(matrix).collect(),
         vectors: numbers(program.vectors.len(), 1 << 36),
-        step: StepArgs { best: 1 << 44, ..StepArgs::default() },
+        step: StepArgs { best: 1 << 44, most_stretches: 64, ..StepArgs::default() },
+        state_starts: numbers(program.states.len(), 0),
         forms: (0..8)
             .map(|place| FormPlace {
                 q: place + (1 << 45),

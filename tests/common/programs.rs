@@ -26,7 +26,7 @@ struct Builder {
     has_experts: bool,
     /// Whether heads are multiplied by rows of their own, and values shorter than keys: no GPU runs that.
     is_latent: bool,
-    /// Whether some layers have a state in place of keys and values: no GPU runs that.
+    /// Whether some layers have a state in place of keys and values.
     has_states: bool,
 }
 

@@ -9,6 +9,9 @@ use segno::quant::synthetic::Random;
 /// Test models with windows of 7 to 12 positions, and a context of 256.
 pub const MODELS: [&str; 6] =
     ["gemma2-plain", "gemma3-plain", "gemma3-listed", "olmo3-yarn", "exaone4-window", "cohere2-plain"];
+/// Test models with layers that have a state: one of each family, and what differs within them.
+pub const RECURRENT: [&str; 6] =
+    ["lfm2-plain", "lfm2-taps", "lfm2moe-plain", "qwen3next-wide", "qwen35-plain", "granitehybrid-plain"];
 const VOCAB: u64 = 131;
 const CONTEXT: usize = 256;
 const SEQS: usize = 3;

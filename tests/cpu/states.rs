@@ -1,13 +1,9 @@
 //! Models some of whose layers have a state: whatever is forked, cut, cancelled or evaluated in company, every token is what fresh evaluation gives.
 
-use crate::common::walk::{sizes, walk};
+use crate::common::walk::{RECURRENT, sizes, walk};
 use crate::common::{Ctx, Model, Session, greedy, root};
 use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
 use segno::ffi::status::*;
-
-/// One of each family, and what differs within them.
-const MODELS: [&str; 6] =
-    ["lfm2-plain", "lfm2-taps", "lfm2moe-plain", "qwen3next-wide", "qwen35-plain", "granitehybrid-plain"];
 
 fn load(name: &str, precision: i32) -> Model {
     let ctx = Ctx::new(|opts| (opts.precision, opts.n_threads) = (precision, 2)).unwrap();
@@ -16,7 +12,9 @@ fn load(name: &str, precision: i32) -> Model {
 
 #[test]
 fn chunks_forks_cuts_and_company_of_states_equal_fresh_evaluation() {
-    for (name, precision) in MODELS.iter().zip([SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE].into_iter().cycle()) {
+    for (name, precision) in
+        RECURRENT.iter().zip([SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE].into_iter().cycle())
+    {
         walk(name, &load(name, precision));
     }
 }

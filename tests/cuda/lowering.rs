@@ -25,11 +25,6 @@ fn programs() -> Vec<(PathBuf, Program)> {
 fn every_family_runs() {
     let mut latent = 0;
     for (path, program, runs) in goldens() {
-        if !program.states.is_empty() {
-            let refused = runs.unwrap_err().to_string();
-            assert!(refused.starts_with("the cuda backend cannot run op"), "{}: {refused}", path.display());
-            continue;
-        }
         // No kernel takes values of another length than keys, as latent attention has them.
         if program.kv.all().any(|sizes| sizes.value_dim != sizes.head_dim) {
             let refused = runs.unwrap_err().to_string();

@@ -16,5 +16,6 @@ mod options;
 mod programs;
 mod sample;
 mod sessions;
+mod states;
 mod types;
 mod windows;

@@ -2,12 +2,14 @@
 //! kernels that must run, which is checked without a GPU too.
 
 mod cases;
+mod recurrent;
 
 use crate::common;
 use crate::common::launches::Sort;
 use crate::common::passes::Run;
 use crate::common::plain::{Plain, Rounding};
 use cases::{attentions, elementwise, heads, mixtures, norms};
+use recurrent::recurrent;
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Shape;
 use segno::backend::cuda::catalogue::Kernel;
@@ -46,7 +48,7 @@ fn names() -> impl Iterator<Item = &'static str> {
 }
 
 fn all_cases() -> Vec<Case> {
-    [elementwise(), norms(), heads(), attentions(), mixtures()].into_iter().flatten().collect()
+    [elementwise(), norms(), heads(), attentions(), mixtures(), recurrent()].into_iter().flatten().collect()
 }
 
 /// The kernels of a pass, on a device of 132 SMs.
@@ -108,7 +110,8 @@ fn run(case: &Case, cuda: &Cuda) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
     let rounding = Rounding { cache: case.cache == KvType::F16, activations: true, queries };
     let mut run = Run::new(cuda, &case.program, case.cache, filled + CHUNK, seqs);
     let mut plain = Plain::new(&case.program, rounding, seqs);
-    let has_cache = case.program.ops.iter().any(|op| matches!(op, Op::StoreKv { .. }));
+    let keeps = |op: &Op| matches!(op, Op::StoreKv { .. } | Op::Convolve(_) | Op::Scan(_));
+    let has_cache = case.program.ops.iter().any(keeps);
     for slot in 0..if has_cache { seqs } else { 0 } {
         for start in (0..filled).step_by(CHUNK) {
             let rows: Vec<Row> = (start..filled.min(start + CHUNK)).map(|position| row(slot, position)).collect();
@@ -162,6 +165,11 @@ fn norms_and_rotations_are_those_of_plain_f64() {
 #[test]
 fn attention_is_that_of_plain_f64() {
     check(&attentions());
+}
+
+#[test]
+fn layers_with_states_are_those_of_plain_f64() {
+    check(&recurrent());
 }
 
 #[test]

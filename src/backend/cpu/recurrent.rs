@@ -10,8 +10,8 @@ use super::runner::{CpuRunner, Pass, for_each_row};
 use super::simd::ScanRow;
 use crate::backend::{Limits, Row};
 use crate::elementary::{exp, ln};
-use crate::error::{Error, Result, push, reserve};
-use crate::kv::state::{BLOCK, Move, Shape};
+use crate::error::{Result, reserve};
+use crate::kv::state::{self, BLOCK, Move, Shape};
 use crate::plan::Program;
 use crate::plan::op::{Convolution, Scan, StateId, Strength};
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub struct States {
 impl States {
     /// Zeroed records for `program`.
     pub fn new(program: &Program, limits: &Limits) -> Result<States> {
-        let starts = starts(program)?;
+        let starts = state::starts(&program.states)?;
         let each = starts.last().copied().unwrap_or(0);
         let count = if each > 0 { limits.records } else { 0 };
         let mut records = reserve(count, WHAT)?;
@@ -70,7 +70,7 @@ impl States {
 
 /// Bytes of the records.
 pub fn bytes(program: &Program, limits: &Limits) -> Result<u64> {
-    let each = starts(program)?.last().copied().unwrap_or(0);
+    let each = state::starts(&program.states)?.last().copied().unwrap_or(0);
     Ok((each as u64).saturating_mul(limits.records as u64).saturating_mul(size_of::<f32>() as u64))
 }
 
@@ -84,28 +84,6 @@ fn gates_width(program: &Program) -> usize {
     let heads =
         program.states.iter().map(|shape| if let Shape::Matrices { heads, .. } = shape { 2 * heads } else { 0 });
     heads.max().unwrap_or(0)
-}
-
-fn starts(program: &Program) -> Result<Vec<usize>> {
-    let mut starts = reserve(program.states.len() + 1, WHAT)?;
-    let mut end = 0usize;
-    for shape in &program.states {
-        push(&mut starts, end, WHAT)?;
-        let len = elements(shape).and_then(|len| end.checked_add(len.checked_next_multiple_of(BLOCK)?));
-        end = len.ok_or_else(|| Error::out_of_memory(WHAT, usize::MAX))?;
-    }
-    push(&mut starts, end, WHAT)?;
-    Ok(starts)
-}
-
-/// Elements of a state as it lies here.
-fn elements(shape: &Shape) -> Option<usize> {
-    match *shape {
-        Shape::Rows { count, width } => count.checked_mul(width),
-        Shape::Matrices { heads, rows, cols } => {
-            heads.checked_mul(rows)?.checked_mul(cols.checked_next_multiple_of(BLOCK)?)
-        }
-    }
 }
 
 /// The rows that a convolution sees: those of a sequence in the batch, and the ones before.

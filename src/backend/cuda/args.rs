@@ -8,6 +8,12 @@ pub type Address = u64;
 /// Most rotations of a program.
 pub const MOST_ROPES: usize = 4;
 
+/// Most values that one launch convolves.
+pub const MOST_PARTS: usize = 3;
+
+/// Where a row has no stretch, and a stretch no record.
+pub const NONE: u32 = u32::MAX;
+
 /// What a router makes of logits, by the numbers that `kernels/experts/route.cuh` has for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(u32)]
@@ -35,7 +41,11 @@ args! {
     /// Rows and outputs of a launch, padding included, splits of attention, and whether tokens are drawn.
     Shape { rows: u32, outputs: u32, splits: u32, draws: u32 }
     /// One token to evaluate.
-    Row { token: u32, position: u32, slot: u32, pad: u32 }
+    Row { token: u32, position: u32, slot: u32, stretch: u32 }
+    /// Rows of one sequence in a pass, and the records of layers' states that they go on from and leave.
+    Stretch { first: u32, count: u32, from: u32, to: u32, before: u32, pad: [u32; 3] }
+    /// The records of a session, of so many elements each.
+    Records { data: Address, elements: u64 }
     /// A changed entry of the page tables.
     TableUpdate { index: u32, page: u32 }
     /// A weight matrix in its slices.
@@ -47,8 +57,8 @@ args! {
     Angles { frequencies: Address, cos: Address, sin: Address, half_dims: u32, magnitude: f32 }
     StepArgs {
         host_rows: Address, host_outputs: Address, host_updates: Address, host_header: Address, host_draws: Address, rows: Address,
-        outputs: Address, tables: Address, serial: Address, best: Address, draws: Address, angles: [Angles; MOST_ROPES],
-        embedding: Matrix, embedded: Address,
+        outputs: Address, tables: Address, serial: Address, best: Address, draws: Address, host_stretches: Address, stretches: Address,
+        most_stretches: u32, pad: u32, angles: [Angles; MOST_ROPES], embedding: Matrix, embedded: Address,
     }
     SelectArgs { x: Address, outputs: Address, out: Address, width: u32, pad: u32 }
     /// Without `selected`, all rows of `x` are taken.
@@ -123,6 +133,21 @@ args! {
         heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation, sinks: Address, scale: f32,
         cap: f32, window: u32, pad: u32,
     }
+    /// A value that is convolved, with what stands behind that.
+    ConvolvePart {
+        x: Address, weight: Address, bias: Address, norm: Address, out: Address, state: u64, width: u32, tile: u32, first_block: u32,
+        eps: f32, activates: u32, pad: u32,
+    }
+    ConvolveArgs {
+        rows: Address, stretches: Address, records: Records, taps: u32, count: u32, parts: [ConvolvePart; MOST_PARTS],
+    }
+    ScanArgs {
+        queries: Address, keys: Address, values: Address, decay: Address, strength: Address, bias: Address, rate: Address,
+        skip: Address, out: Address, stretches: Address, records: Records, state: u64, heads: u32, key_heads: u32, key_dim: u32,
+        value_dim: u32, is_tiled: u32, pad: u32,
+    }
+    /// Some elements of each head, as a value of its own.
+    TakeHeadsArgs { x: Address, out: Address, each: u32, first: u32, count: u32, width: u32 }
     ArgmaxArgs {
         logits: Address, best: Address, serial: Address, host_tokens: Address, vocab: u32, pad: u32,
     }
@@ -161,6 +186,9 @@ pub enum Args {
     ExpertUnit(ExpertUnitArgs),
     ExpertSum(ExpertSumArgs),
     WeightedSum(WeightedSumArgs),
+    Convolve(ConvolveArgs),
+    Scan(ScanArgs),
+    TakeHeads(TakeHeadsArgs),
     Heads(HeadsArgs),
     Attention(AttentionArgs),
     Argmax(ArgmaxArgs),
@@ -206,6 +234,9 @@ impl Args {
             Args::ExpertUnit(args) => std::ptr::from_ref(args).cast(),
             Args::ExpertSum(args) => std::ptr::from_ref(args).cast(),
             Args::WeightedSum(args) => std::ptr::from_ref(args).cast(),
+            Args::Convolve(args) => std::ptr::from_ref(args).cast(),
+            Args::Scan(args) => std::ptr::from_ref(args).cast(),
+            Args::TakeHeads(args) => std::ptr::from_ref(args).cast(),
             Args::Heads(args) => std::ptr::from_ref(args).cast(),
             Args::Attention(args) => std::ptr::from_ref(args).cast(),
             Args::Argmax(args) => std::ptr::from_ref(args).cast(),
@@ -227,13 +258,14 @@ mod tests {
     #[test]
     fn structs_have_the_sizes_that_the_kernels_expect() {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
-        assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>()], [256, 32]);
+        assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>(), size_of::<Stretch>()], [280, 32, 32]);
         assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 80, 216]);
         assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [64, 40]);
         assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [288, 256, 216]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);
+        assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<TakeHeadsArgs>()], [256, 128, 32]);
         assert_eq!(
             [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],
             [56, 168, 56, 144]

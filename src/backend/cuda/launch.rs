@@ -16,6 +16,8 @@ pub enum Extent {
     Rows,
     Outputs,
     Splits,
+    /// Sequences of a pass, this many at most: those without rows have blocks that do nothing.
+    Sequences(u32),
     /// Rows times the experts that each has.
     Chosen(u32),
     /// Blocks of products with experts: `tiles` of weight rows for each pair of a row and an expert.
@@ -84,6 +86,7 @@ impl Extent {
             Extent::Rows => shape.rows,
             Extent::Outputs => shape.outputs,
             Extent::Splits => shape.splits.max(1),
+            Extent::Sequences(most) => shape.rows.min(most),
             Extent::Chosen(each) => shape.rows * each,
             Extent::Pairs { tiles, chosen } => tiles * shape.rows * chosen,
             Extent::ExpertTiles { tiles, chosen, experts } => {

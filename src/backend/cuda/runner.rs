@@ -3,7 +3,7 @@
 //! The host writes rows, outputs and changed page-table entries into mapped memory; the first kernel of a step fetches them, the last one
 //! writes the tokens and the step's number. Passes of prompts run the same list without a graph.
 
-use super::args::{Row, Shape, TableUpdate};
+use super::args::{NONE, Row, Shape, Stretch, TableUpdate};
 use super::driver::{Primary, Waited};
 use super::lower::lists::Lists;
 use super::lower::lower;
@@ -18,10 +18,12 @@ use super::timing::Timing;
 use super::weights::Weights;
 use crate::backend::{Batch, Chooser, Limits, Runner};
 use crate::error::{Error, Result, filled};
+use crate::kv::state::Move;
 use crate::kv::{Reach, Tables};
 use crate::plan::Program;
 use crate::plan::memory::place;
 use crate::sample::Options;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -203,29 +205,49 @@ impl CudaRunner {
 
     pub fn pad_rows(&mut self, from: usize, to: usize) {
         for index in from..to {
-            self.shared.rows.write(index, Row { token: 0, position: 0, slot: self.sizes.outputs as u32, pad: 0 });
+            let slot = self.sizes.outputs as u32;
+            self.shared.rows.write(index, Row { token: 0, position: 0, slot, stretch: NONE });
             self.shared.outputs.write(index, index as u32);
             self.shared.draws.pad(index);
+        }
+        self.pad_stretches(from, to);
+    }
+
+    /// Makes stretches have no rows.
+    fn pad_stretches(&mut self, from: usize, to: usize) {
+        for index in from..to.min(self.sizes.stretches()) {
+            self.shared.stretches.write(index, Stretch { from: NONE, to: NONE, before: NONE, ..Stretch::default() });
         }
     }
 
     /// Writes the rows, and the entries of their page tables that the device lacks; the number of those.
     pub fn write_batch(&mut self, batch: &Batch) -> usize {
-        let mut updates = 0;
-        for (index, row) in batch.rows.iter().enumerate() {
-            self.shared.rows.write(index, Row { token: row.token, position: row.position, slot: row.slot, pad: 0 });
+        let (mut updates, mut stretches, mut first) = (0, 0, 0);
+        for (index, &crate::backend::Row { token, position, slot }) in batch.rows.iter().enumerate() {
+            self.shared.rows.write(index, Row { token, position, slot, stretch: stretches as u32 });
             let next = batch.rows.get(index + 1);
-            if next.is_none_or(|next| next.slot != row.slot) {
-                updates = self.write_table(batch.tables, Reach::Whole, row.slot as usize, updates);
+            if next.is_none_or(|next| next.slot != slot) {
+                self.write_stretch(stretches, first..index + 1, batch.moves.get(slot as usize));
+                (stretches, first) = (stretches + 1, index + 1);
+                updates = self.write_table(batch.tables, Reach::Whole, slot as usize, updates);
                 if let Some(tables) = batch.window_tables.filter(|_| self.sizes.has_windows()) {
-                    updates = self.write_table(tables, Reach::Window, row.slot as usize, updates);
+                    updates = self.write_table(tables, Reach::Window, slot as usize, updates);
                 }
             }
         }
         for (index, &output) in batch.outputs.iter().enumerate() {
             self.shared.outputs.write(index, output);
         }
+        self.pad_stretches(stretches, batch.rows.len());
         updates
+    }
+
+    /// Tells which records the rows of a sequence read and write, where layers have states.
+    fn write_stretch(&mut self, index: usize, rows: Range<usize>, moved: Option<&Move>) {
+        let Some(&Move { from, to, before }) = moved.filter(|_| self.sizes.stretches() > 0) else { return };
+        let (first, count) = (rows.start as u32, rows.len() as u32);
+        let (from, before) = (from.unwrap_or(NONE), before.unwrap_or(NONE));
+        self.shared.stretches.write(index, Stretch { first, count, from, to, before, ..Stretch::default() });
     }
 
     /// Writes the entries that a slot has and the device lacks.
@@ -340,7 +362,7 @@ impl CudaRunner {
 
     /// Has `start` begin a copy between the cache, whose address it gets, and the host, behind everything that the device is at; waits for it. The
     /// host's memory need not be pinned: the driver takes it through memory of its own.
-    fn move_page(&mut self, start: impl FnOnce(&Stream, u64) -> Result<()>) -> Result<()> {
+    fn move_bytes(&mut self, start: impl FnOnce(&Stream, u64) -> Result<()>) -> Result<()> {
         if let Some(reason) = &self.failed {
             return Err(Error::Device(reason.clone()));
         }
@@ -455,13 +477,25 @@ impl Runner for CudaRunner {
     fn read_page(&mut self, reach: Reach, page: u32, out: &mut [u8]) -> Result<()> {
         let (start, bytes) = self.sizes.page(reach, page);
         assert_eq!(out.len(), bytes);
-        self.move_page(|stream, cache| stream.download(out.as_mut_ptr(), cache + start as u64, bytes))
+        self.move_bytes(|stream, cache| stream.download(out.as_mut_ptr(), cache + start as u64, bytes))
     }
 
     fn write_page(&mut self, reach: Reach, page: u32, given: &[u8]) -> Result<()> {
         let (start, bytes) = self.sizes.page(reach, page);
         assert_eq!(given.len(), bytes);
-        self.move_page(|stream, cache| stream.upload(cache + start as u64, given.as_ptr(), bytes))
+        self.move_bytes(|stream, cache| stream.upload(cache + start as u64, given.as_ptr(), bytes))
+    }
+
+    fn read_record(&mut self, record: u32, out: &mut [u8]) -> Result<()> {
+        let (start, bytes) = self.sizes.record(record);
+        assert_eq!(out.len(), bytes);
+        self.move_bytes(|stream, cache| stream.download(out.as_mut_ptr(), cache + start as u64, bytes))
+    }
+
+    fn write_record(&mut self, record: u32, given: &[u8]) -> Result<()> {
+        let (start, bytes) = self.sizes.record(record);
+        assert_eq!(given.len(), bytes);
+        self.move_bytes(|stream, cache| stream.upload(cache + start as u64, given.as_ptr(), bytes))
     }
 
     fn report(&self) -> Option<String> {

@@ -1,6 +1,6 @@
 //! The pinned memory that host and device share: what a step is told, and what it answers.
 
-use super::args::{Row, TableUpdate};
+use super::args::{Row, Stretch, TableUpdate};
 use super::draws::Draws;
 use super::driver::Primary;
 use super::lower::Addresses;
@@ -26,6 +26,8 @@ pub struct Shared {
     pub logits: Mapped<f32>,
     /// How each output's token is drawn.
     pub draws: Draws,
+    /// The rows of each sequence, where layers have states.
+    pub stretches: Mapped<Stretch>,
 }
 
 impl Shared {
@@ -46,6 +48,7 @@ impl Shared {
             tokens: Mapped::new(primary, sizes.outputs)?,
             logits: Mapped::new(primary, logits)?,
             draws: Draws::new(primary, sizes.outputs, vocab, resident)?,
+            stretches: Mapped::new(primary, sizes.stretches())?,
         })
     }
 
@@ -56,6 +59,7 @@ impl Shared {
         addresses.step.host_updates = self.updates.device();
         addresses.step.host_header = self.header.device();
         addresses.step.host_draws = self.draws.device();
+        addresses.step.host_stretches = self.stretches.device();
         self.draws.tell(&mut addresses.sample);
         addresses.host_tokens = self.tokens.device();
     }

@@ -1,6 +1,6 @@
 //! What a session on a GPU reserves: buckets and tiers of its graphs, bytes, and the place of everything in its arena.
 
-use super::args::{Angles, Draw, ExpertTile, MOST_ROPES, Row, SampleArgs, Shape, StepArgs};
+use super::args::{Angles, Draw, ExpertTile, MOST_ROPES, Records, Row, SampleArgs, Shape, StepArgs, Stretch};
 use super::draws;
 use super::lower::experts::most_experts;
 use super::lower::uses::Uses;
@@ -12,7 +12,7 @@ use super::select::experts::TILE_PAIRS;
 use super::weights;
 use crate::backend::{KvType, Limits};
 use crate::error::{Error, Result, collected, filled};
-use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side, Stores};
+use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side, Stores, state};
 use crate::plan::Program;
 use crate::plan::memory::{Placement, place};
 use crate::plan::op::Rows;
@@ -22,6 +22,8 @@ const TIER_GROWTH: usize = 8;
 /// Device memory that the driver keeps for a graph and for each of its nodes, as seen with driver 580.
 const GRAPH_BYTES: usize = 32 << 10;
 const NODE_BYTES: usize = 2304;
+/// Bytes that the records of states are aligned to.
+const RECORD_ALIGNMENT: usize = 256;
 /// Most rows of a value, which grids have along their second axis.
 const MOST_GRID_ROWS: usize = 65535;
 /// Names of the parts of the arena that outlive a step.
@@ -35,6 +37,10 @@ pub struct Sizes {
     pub element_bytes: usize,
     /// Bytes of the cache of layers that see everything; that of the others comes behind it.
     whole_bytes: usize,
+    /// Where the first record of states is, from the first byte of the caches.
+    first_record: usize,
+    /// Where in a record each state begins, in elements, and where the last one ends.
+    starts: Vec<usize>,
     pub stores: Stores,
     pub buckets: Vec<usize>,
     pub tiers: Vec<usize>,
@@ -52,9 +58,17 @@ impl Sizes {
         let buckets = (0..=outputs.ilog2()).map(|power| 1 << power).collect();
         let rows = limits.rows.max(outputs);
         check_rows(program, rows)?;
-        let mut sizes = Sizes { rows, outputs, element_bytes, whole_bytes: 0, stores, buckets, tiers };
+        let starts = state::starts(&program.states)?;
+        let mut sizes =
+            Sizes { rows, outputs, element_bytes, whole_bytes: 0, first_record: 0, starts, stores, buckets, tiers };
         sizes.whole_bytes = sizes.bytes_of(Reach::Whole, limits)?;
-        sizes.bytes_of(Reach::Window, limits)?;
+        let caches = sizes.whole_bytes.checked_add(sizes.bytes_of(Reach::Window, limits)?);
+        let first = caches.and_then(|bytes| bytes.checked_next_multiple_of(RECORD_ALIGNMENT));
+        let ends = |&first: &usize| {
+            sizes.record_bytes().checked_mul(limits.records).is_some_and(|all| all.checked_add(first).is_some())
+        };
+        let first = first.filter(ends);
+        sizes.first_record = first.ok_or_else(|| Error::out_of_memory("states of layers", usize::MAX))?;
         Ok(sizes)
     }
 
@@ -114,10 +128,26 @@ impl Sizes {
         (0..2).flat_map(move |draws| self.buckets.iter().flat_map(move |&bucket| tiers(draws, bucket)))
     }
 
-    /// Bytes of both caches.
+    /// Most sequences of a pass, where layers have states.
+    pub fn stretches(&self) -> usize {
+        if self.record_bytes() > 0 { self.outputs } else { 0 }
+    }
+
+    /// Bytes of both caches, and of the records of states behind them.
     pub fn kv_bytes(&self, limits: &Limits) -> usize {
-        let windows = self.bytes_of(Reach::Window, limits).unwrap_or(usize::MAX);
-        self.whole_bytes.saturating_add(windows)
+        let records = self.record_bytes().saturating_mul(limits.records);
+        self.first_record.saturating_add(records)
+    }
+
+    /// Where a record is, from the first byte of the caches, and its bytes.
+    pub fn record(&self, record: u32) -> (usize, usize) {
+        let bytes = self.record_bytes();
+        (self.first_record + record as usize * bytes, bytes)
+    }
+
+    /// Bytes of a record; 0 where no layer has a state.
+    pub fn record_bytes(&self) -> usize {
+        self.starts.last().map_or(0, |end| end.saturating_mul(size_of::<f32>()))
     }
 }
 
@@ -235,6 +265,8 @@ pub fn arrange(
         serial: places.named("serial", 4),
         best: places.named("highest logits", sizes.outputs * 8),
         draws: places.named("sampler options", sizes.outputs * size_of::<Draw>()),
+        stretches: places.named("stretches", sizes.stretches() * size_of::<Stretch>()),
+        most_stretches: sizes.stretches() as u32,
         angles: angles(program, rows, places),
         ..StepArgs::default()
     };
@@ -257,6 +289,11 @@ pub fn arrange(
         routed: places.named(COUNTERS, sizes.outputs * 4),
         ended: places.named(COUNTERS, sizes.outputs * heads * 4),
         layers: sizes.layers(program, cache, step.tables, entries)?,
+        records: Records {
+            data: cache + sizes.record(0).0 as u64,
+            elements: (sizes.record_bytes() / size_of::<f32>()) as u64,
+        },
+        state_starts: collected(sizes.starts.iter().map(|&start| start as u64), "a list of launches")?,
         cache_f32: limits.kv_type == KvType::F32,
         step,
         table_stride: limits.pages as u32 + 1,

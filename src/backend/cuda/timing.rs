@@ -10,7 +10,7 @@ use super::lower::lists::Lists;
 use super::memory::Mapped;
 use super::module::{Event, Stream};
 use crate::error::{Error, Result, collected, filled, reserve};
-use crate::plan::op::ExpertProduct;
+use crate::plan::op::{Convolution, ExpertProduct, Scan, StateId};
 use crate::plan::{Op, Program};
 use crate::sync::threads;
 use std::fmt::Write;
@@ -56,7 +56,7 @@ struct Table {
 struct Line {
     /// Kernel and ops.
     name: String,
-    /// Bytes of weights that it reads.
+    /// Bytes of weights that it reads, and of states that it reads and writes.
     weights: u64,
     /// Bytes of keys and values that it reads for each position of each row.
     position_bytes: u64,
@@ -175,10 +175,11 @@ impl Line {
     }
 }
 
-/// Bytes of weights that an op reads.
+/// Bytes of weights that an op reads, and of states that it reads and writes for each row.
 fn weight_bytes(program: &Program, matrices: &[Matrix], op: &Op, shape: &Shape) -> u64 {
     let matrix = |id: usize| u64::from(matrices[id].row_bytes);
     let vector = |id: usize| size_of_val(program.vectors[id].as_slice()) as u64;
+    let states = |id: StateId| 2 * u64::from(shape.rows) * (program.states[id.0].elements() * size_of::<f32>()) as u64;
     match *op {
         Op::Embed { table, .. } => matrix(table.0) * u64::from(shape.rows),
         Op::Norm { norm, .. } | Op::HeadNorm { norm, .. } => vector(norm.weight.0),
@@ -192,6 +193,8 @@ fn weight_bytes(program: &Program, matrices: &[Matrix], op: &Op, shape: &Shape) 
                 * program.values[out.0].width as u64
                 * matrix(experts.matrix.0)
         }
+        Op::Convolve(Convolution { state, weight, .. }) => vector(weight.0) + states(state),
+        Op::Scan(Scan { state, .. }) => states(state),
         _ => 0,
     }
 }
@@ -216,7 +219,7 @@ impl Table {
             _ = writeln!(text, "{:>4} {} {}", index + 1, figures(line.weights + keys, us, bandwidth), line.name);
         }
         let sum = figures(weights + cached, total, bandwidth);
-        _ = writeln!(text, " all {sum} {weights} bytes of weights, {cached} of keys and values");
+        _ = writeln!(text, " all {sum} {weights} bytes of weights and states, {cached} of keys and values");
     }
 }
 

@@ -23,9 +23,10 @@ const F16: f64 = 1e-3;
 /// Of 8-bit blocks: a value close to half a step may be rounded the other way.
 const BLOCKS: f64 = 1e-3;
 
-const PASSES: [Pass; 5] = [Pass::Step(1, 7), Pass::Step(2, 40), Pass::Step(3, 0), Pass::Step(7, 90), Pass::Prompt(29)];
+pub const PASSES: [Pass; 5] =
+    [Pass::Step(1, 7), Pass::Step(2, 40), Pass::Step(3, 0), Pass::Step(7, 90), Pass::Prompt(29)];
 
-fn begin(kv: HeadSizes) -> (Parts, ValueId) {
+pub fn begin(kv: HeadSizes) -> (Parts, ValueId) {
     embedded(kv, HIDDEN)
 }
 
@@ -44,13 +45,13 @@ fn floats(b: &mut Parts, x: ValueId, width: usize) -> ValueId {
 }
 
 /// Values that no product takes further: another op stands behind it.
-fn apart(b: &mut Parts, x: ValueId, width: usize) -> ValueId {
+pub fn apart(b: &mut Parts, x: ValueId, width: usize) -> ValueId {
     let x = floats(b, x, width);
     b.program.ops.push(Op::Softcap { x, cap: 3.0 });
     x
 }
 
-fn random_vector(b: &mut Parts, len: usize, mean: f32) -> VectorId {
+pub fn random_vector(b: &mut Parts, len: usize, mean: f32) -> VectorId {
     let values: Vec<f32> = b.random.uniforms(len).into_iter().map(|v| mean + 0.4 * v).collect();
     b.vector(&values)
 }
@@ -61,7 +62,7 @@ fn select(b: &mut Parts, x: ValueId) -> ValueId {
     out
 }
 
-fn finish(mut b: Parts, result: ValueId) -> Arc<Program> {
+pub fn finish(mut b: Parts, result: ValueId) -> Arc<Program> {
     let logits = select(&mut b, result);
     finish_with(b, logits)
 }
@@ -73,7 +74,7 @@ fn finish_with(mut b: Parts, logits: ValueId) -> Arc<Program> {
 }
 
 /// A case for each of `passes`.
-fn in_passes(cases: &mut Vec<Case>, kernel: &str, program: Arc<Program>, passes: &[Pass]) {
+pub fn in_passes(cases: &mut Vec<Case>, kernel: &str, program: Arc<Program>, passes: &[Pass]) {
     cases.extend(passes.iter().map(|&pass| Case {
         kernels: vec![kernel.into()],
         program: Arc::clone(&program),
@@ -83,7 +84,7 @@ fn in_passes(cases: &mut Vec<Case>, kernel: &str, program: Arc<Program>, passes:
     }));
 }
 
-fn one_head() -> HeadSizes {
+pub fn one_head() -> HeadSizes {
     HeadSizes::new(1, 1, 64)
 }
 

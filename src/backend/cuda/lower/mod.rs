@@ -14,6 +14,7 @@ mod gemm;
 mod gemv;
 pub mod lists;
 mod products;
+pub mod recurrent;
 pub mod supported;
 pub mod uses;
 
@@ -58,6 +59,9 @@ pub struct Addresses {
     /// Where each layer's keys and values are.
     pub layers: Vec<LayerCache>,
     pub cache_f32: bool,
+    /// Where layers' states are, and where in a record each begins, in elements.
+    pub records: Records,
+    pub state_starts: Vec<u64>,
     /// What the launches run on.
     pub device: Device,
     /// The step's own: host and device lists.
@@ -172,12 +176,7 @@ impl Lowering<'_> {
         }
         match *op {
             Op::Embed { table, out } if self.next == 0 => self.embed(table, out),
-            Op::Embed { .. }
-            | Op::HeadMatMul { .. }
-            | Op::JoinHeads { .. }
-            | Op::TakeHeads { .. }
-            | Op::Convolve(_)
-            | Op::Scan(_) => return Err(self.out_of_place()),
+            Op::Embed { .. } | Op::HeadMatMul { .. } | Op::JoinHeads { .. } => return Err(self.out_of_place()),
             Op::Norm { x, norm, out } if self.uses.is_deferred(out) => self.norm(x, norm, out, 0, 1),
             Op::Norm { x, norm, out } => self.normalize(x, norm, out),
             Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.gemm(x) => {}
@@ -187,6 +186,9 @@ impl Lowering<'_> {
             Op::Rope { x, head_dim, table } => self.rotate(x, head_dim, table),
             Op::StoreKv { layer, keys, values } => self.store(layer, keys, values),
             Op::Attention { kind, queries, out } => self.attention(kind, queries, out),
+            Op::Convolve(convolution) => self.convolve(convolution),
+            Op::Scan(scan) => self.scan(scan)?,
+            Op::TakeHeads { x, part, out } => self.take_heads(x, part, out),
             Op::SelectRows { x, out } => self.select(x, out),
             Op::Scale { .. }
             | Op::Temperature { .. }

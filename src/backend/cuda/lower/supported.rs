@@ -1,9 +1,11 @@
 //! What the kernels of this backend lack: programs that it refuses by name when a model is loaded, before anything is uploaded.
 
 use super::attention::MAX_HEAD_DIM;
+use super::recurrent::{MOST_KEYS, too_wide};
 use crate::backend::cuda::args::MOST_ROPES;
 use crate::error::{Error, Result};
 use crate::kv::layout::HeadSizes;
+use crate::kv::state::Shape;
 use crate::plan::{Op, Program, validate};
 
 /// Refuses what the kernels lack, by name. Every op has a kernel, whatever stands before and after it; sizes have limits.
@@ -13,16 +15,22 @@ pub fn check(program: &Program) -> Result<()> {
         let count = program.ropes.len();
         return Err(Error::Unsupported(format!("{count} rotations: the cuda kernels take {MOST_ROPES} at most")));
     }
+    program.states.iter().try_for_each(check_state)?;
     validate::check_device(program, "cuda", |at| match program.ops[at] {
         Op::HeadMatMul { .. } | Op::JoinHeads { .. } => Some("there is no kernel for latent attention"),
-        Op::Convolve(_) | Op::Scan(_) => Some("there is no kernel for layers with a state"),
-        Op::TakeHeads { .. } => Some("there is no kernel for parts of heads"),
         Op::Route { routing, .. } if routing.groups.is_some_and(|groups| groups.best != 2) => {
             Some("its kernel ranks groups of experts by their two best")
         }
         Op::Embed { .. } if at > 0 => Some("the embedding comes first"),
         _ => None,
     })
+}
+
+fn check_state(state: &Shape) -> Result<()> {
+    match *state {
+        Shape::Matrices { rows, .. } if rows > MOST_KEYS => Err(Error::Unsupported(too_wide(rows))),
+        _ => Ok(()),
+    }
 }
 
 fn check_heads(HeadSizes { head_dim, value_dim, .. }: HeadSizes) -> Result<()> {

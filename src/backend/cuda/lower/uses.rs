@@ -177,6 +177,9 @@ impl Use {
             Op::Embed { .. }
                 | Op::MatMul { .. }
                 | Op::ExpertMatMul(_)
+                | Op::TakeHeads { .. }
+                | Op::Convolve(_)
+                | Op::Scan(_)
                 | Op::HeadNorm { .. }
                 | Op::Rope { .. }
                 | Op::SelectRows { .. }

@@ -1,0 +1,185 @@
+//! Lowering of layers with a state: convolutions, which take along what stands behind them, scans, and parts of heads.
+
+use super::{ELEMENTS_A_BLOCK, Extent, Lowering, ONE};
+use crate::backend::cuda::args::{Args, ConvolveArgs, ConvolvePart, MOST_PARTS, ScanArgs, TakeHeadsArgs};
+use crate::backend::cuda::catalogue::Kernel;
+use crate::error::{Error, Result};
+use crate::kv::state::Shape;
+use crate::plan::op::{Activation, Convolution, HeadPart, Norm, NormKind, Scan, Strength};
+use crate::plan::{Op, ValueId};
+
+/// Threads, and most columns, of a block that convolves.
+const CONVOLVE_THREADS: usize = 256;
+const WARP: usize = 32;
+/// Threads of a block that scans, and its columns.
+const SCAN_THREADS: usize = 128;
+const SCAN_COLUMNS: usize = 32;
+/// Most elements of a key that a scan takes.
+pub const MOST_KEYS: usize = 256;
+
+/// Convolutions in one launch, with what becomes of each.
+#[derive(Clone, Copy)]
+struct Group {
+    parts: [Option<Part>; MOST_PARTS],
+    /// Ops that the launch covers.
+    covered: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Part {
+    op: Convolution,
+    activates: bool,
+    norm: Option<(usize, Norm)>,
+}
+
+impl Group {
+    fn parts(&self) -> impl Iterator<Item = Part> + '_ {
+        self.parts.iter().flatten().copied()
+    }
+
+    fn part_of(&mut self, id: ValueId) -> Option<&mut Part> {
+        self.parts.iter_mut().flatten().find(|part| part.op.out == id)
+    }
+}
+
+impl Lowering<'_> {
+    /// The next convolutions, with the activations and the norms of heads that follow.
+    pub fn convolve(&mut self, first: Convolution) {
+        let group = self.convolutions(first);
+        let mut args = ConvolveArgs {
+            rows: self.addresses.step.rows,
+            stretches: self.addresses.step.stretches,
+            records: self.addresses.records,
+            taps: first.taps as u32,
+            count: group.parts().count() as u32,
+            ..ConvolveArgs::default()
+        };
+        let mut blocks = 0;
+        for (part, to) in group.parts().zip(&mut args.parts) {
+            *to = ConvolvePart { first_block: blocks, ..self.convolve_part(&part) };
+            blocks += to.width.div_ceil(to.tile);
+        }
+        let widest = args.parts.iter().map(|part| part.tile as usize).max().unwrap_or(0);
+        let grid = [Extent::Fixed(blocks), self.rows(first.out), ONE];
+        let threads = widest.next_multiple_of(WARP);
+        self.push(Kernel::Convolve.only(), grid, threads, Args::Convolve(args), group.covered);
+    }
+
+    fn convolve_part(&self, part: &Part) -> ConvolvePart {
+        let Part { op, activates, norm } = *part;
+        let width = self.width(op.out);
+        let (tile, weight, eps) = match norm {
+            Some((head_dim, norm)) => (head_dim, self.vector(Some(norm.weight)), norm.eps),
+            None => (width.min(CONVOLVE_THREADS), 0, 0.0),
+        };
+        ConvolvePart {
+            x: self.value(op.x),
+            weight: self.vector(Some(op.weight)),
+            bias: self.vector(op.bias),
+            norm: weight,
+            out: self.value(op.out),
+            state: self.addresses.state_starts[op.state.0],
+            width: width as u32,
+            tile: tile as u32,
+            eps,
+            activates: activates.into(),
+            ..ConvolvePart::default()
+        }
+    }
+
+    /// Which ops the launch of a convolution takes along.
+    fn convolutions(&self, first: Convolution) -> Group {
+        let mut group = Group { parts: [None; MOST_PARTS], covered: 0 };
+        for (slot, op) in group.parts.iter_mut().zip(&self.program.ops[self.next..]) {
+            let &Op::Convolve(op) = op else { break };
+            if op.taps != first.taps {
+                break;
+            }
+            *slot = Some(Part { op, activates: false, norm: None });
+            group.covered += 1;
+        }
+        while let Some(op) = self.program.ops.get(self.next + group.covered)
+            && self.takes_along(&mut group, op)
+        {
+            group.covered += 1;
+        }
+        group
+    }
+
+    /// Adds an op to what becomes of a convolution's result, if the kernel can do it.
+    fn takes_along(&self, group: &mut Group, op: &Op) -> bool {
+        match *op {
+            Op::Activate { kind: Activation::Silu, x } if !self.is_f16(x) => {
+                let Some(part) = group.part_of(x).filter(|part| !part.activates && part.norm.is_none()) else {
+                    return false;
+                };
+                part.activates = true;
+                true
+            }
+            Op::HeadNorm { x, head_dim, norm } => {
+                let is_plain = norm.kind == NormKind::Rms && norm.bias.is_none() && head_dim <= CONVOLVE_THREADS;
+                let part = group.part_of(x).filter(|part| is_plain && part.norm.is_none());
+                part.map(|part| part.norm = Some((head_dim, norm))).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Linear attention through a state.
+    pub fn scan(&mut self, scan: Scan) -> Result<()> {
+        let Shape::Matrices { heads, rows, cols } = self.program.states[scan.state.0] else {
+            return Err(self.out_of_place());
+        };
+        let strength = match scan.strength {
+            Strength::Delta(strength) => self.value(strength),
+            Strength::Step => 0,
+        };
+        let args = ScanArgs {
+            queries: self.value(scan.queries),
+            keys: self.value(scan.keys),
+            values: self.value(scan.values),
+            decay: self.value(scan.decay),
+            strength,
+            bias: self.vector(Some(scan.bias)),
+            rate: self.vector(Some(scan.rate)),
+            skip: self.vector(scan.skip),
+            out: self.value(scan.out),
+            stretches: self.addresses.step.stretches,
+            records: self.addresses.records,
+            state: self.addresses.state_starts[scan.state.0],
+            heads: heads as u32,
+            key_heads: scan.key_heads as u32,
+            key_dim: rows as u32,
+            value_dim: cols as u32,
+            is_tiled: scan.is_tiled.into(),
+            pad: 0,
+        };
+        let takes = [64, 128, MOST_KEYS].into_iter().find(|&keys| rows <= keys);
+        let function = takes.and_then(|keys| Kernel::Scan.of_numbers(&[keys as u32]));
+        let function = function.ok_or_else(|| Error::Unsupported(too_wide(rows)))?;
+        let blocks = Extent::Fixed((heads * cols.div_ceil(SCAN_COLUMNS)) as u32);
+        let sequences = Extent::Sequences(self.addresses.step.most_stretches);
+        self.push(function, [blocks, sequences, ONE], SCAN_THREADS, Args::Scan(args), 1);
+        Ok(())
+    }
+
+    /// Some elements of each head.
+    pub fn take_heads(&mut self, x: ValueId, part: HeadPart, out: ValueId) {
+        let width = self.width(out);
+        let args = TakeHeadsArgs {
+            x: self.value(x),
+            out: self.value(out),
+            each: part.each as u32,
+            first: part.first as u32,
+            count: part.count as u32,
+            width: width as u32,
+        };
+        let grid = [Extent::Fixed(width.div_ceil(ELEMENTS_A_BLOCK) as u32), self.rows(out), ONE];
+        self.push(Kernel::TakeHeads.only(), grid, ELEMENTS_A_BLOCK, Args::TakeHeads(args), 1);
+    }
+}
+
+/// Why a scan has no kernel.
+pub fn too_wide(keys: usize) -> String {
+    format!("a state of keys of {keys} elements: the cuda kernels take {MOST_KEYS} at most")
+}

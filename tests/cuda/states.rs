@@ -1,0 +1,90 @@
+//! Layers with states on a GPU, and sequences that are saved there: forks, cuts and company change no token, and what is saved on one device is on the
+//! other what it was. On a machine without a GPU the tests say so and prove nothing.
+
+use crate::common;
+use crate::common::distance::distance;
+use crate::common::walk::{MODELS, RECURRENT, sizes, walk};
+use crate::common::{Ctx, Folder, Model, Session, call, greedy, root};
+use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
+use segno::ffi::saved::{segno_seq_restore_file, segno_seq_save_file};
+use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32};
+use std::ffi::CString;
+use std::path::Path;
+use std::ptr::null;
+
+fn open(device: i32) -> Ctx {
+    Ctx::new(|opts| opts.device = device).unwrap()
+}
+
+fn load(ctx: &Ctx, name: &str) -> Model {
+    ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap()
+}
+
+#[test]
+fn chunks_forks_cuts_and_company_of_states_equal_fresh_evaluation() {
+    if !common::gpu() {
+        return;
+    }
+    let ctx = open(SEGNO_DEVICE_CUDA);
+    for name in RECURRENT {
+        walk(name, &load(&ctx, name));
+    }
+}
+
+fn name_of(path: &Path) -> CString {
+    CString::new(path.to_str().unwrap()).unwrap()
+}
+
+fn save(session: &Session, seq: i32, path: &Path) -> Vec<u8> {
+    call(|err| segno_seq_save_file(session.0, seq, name_of(path).as_ptr(), err)).unwrap();
+    std::fs::read(path).unwrap()
+}
+
+fn restore(session: &Session, path: &Path) -> i32 {
+    let mut seq = -1;
+    call(|err| segno_seq_restore_file(session.0, name_of(path).as_ptr(), null(), &mut seq, err)).unwrap();
+    seq
+}
+
+/// From the GPU to the processor and back, and the other way: every save gives the same bytes, and logits are as near as those of the devices are.
+#[test]
+fn what_one_device_saves_the_other_restores() {
+    if !common::gpu() {
+        return;
+    }
+    let contexts = [SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA].map(open);
+    let folder = Folder::new("cuda-saved");
+    let plain = ["llama-ratio1", "qwen3moe-plain"];
+    for (index, name) in MODELS.into_iter().chain(RECURRENT).chain(plain).enumerate() {
+        let models = [0, 1].map(|at| load(&contexts[at], name));
+        let kv_type = if index % 2 == 0 { SEGNO_KV_F16 } else { SEGNO_KV_F32 };
+        for (from, to) in [(0, 1), (1, 0)] {
+            let session = |at: usize| {
+                models[at]
+                    .session(|opts| {
+                        sizes(opts, 2, 64);
+                        opts.kv_type = kv_type;
+                    })
+                    .unwrap()
+            };
+            let (first, second, path) = (session(from), session(to), folder.join("saved"));
+            let seq = first.open(&greedy()).unwrap();
+            first.prefill(seq, &(0..77).map(|token| token * 7 % 131).collect::<Vec<i32>>()).unwrap();
+            first.generate(seq, 12).unwrap();
+            let saved = save(&first, seq, &path);
+            let other = restore(&second, &path);
+            assert!(save(&second, other, &path) == saved, "{name}: saved again elsewhere");
+            let back = restore(&first, &path);
+            assert!(save(&first, back, &path) == saved, "{name}: saved again at home");
+            let tokens = [3, 5, 8];
+            let logits = [(&first, seq), (&first, back), (&second, other)].map(|(session, seq)| {
+                session.prefill(seq, &tokens).unwrap();
+                session.logits(seq).unwrap()
+            });
+            assert_eq!(logits[0], logits[1], "{name}: back at home");
+            let apart = distance(&logits[0], &logits[2]).relative_l2;
+            println!("{name}, {kv_type}, from {from} to {to}: {} bytes, logits {apart:.1e} apart", saved.len());
+            assert!(apart < 4e-2, "{name}: {apart}");
+        }
+    }
+}
