@@ -2,11 +2,11 @@
 //! beside greedy, and how long a stream waits beside a prompt.
 //!
 //! `cargo bench --bench cuda -- [--prompts 512,4096] [--contexts 128,2048,16384] [--batches 2,8] [--beside 4096]
-//! [--no-sampler] [--fast] [--steps N] [--runs N]
+//! [--launches 1,8] [--no-sampler] [--fast] [--steps N] [--runs N]
 //! [--bandwidth GB/S] MODEL.gguf...` prints one table a model; a list may be empty (`--batches ""`). Figures are medians of the runs, each of
 //! `--steps` tokens. The floor of a step is the time in which the card reads, at its measured bandwidth, the weights once and the keys and
 //! values of every sequence; what a step takes beyond that is also shown as microseconds for each of its kernels. Long contexts come from
-//! real prompts.
+//! real prompts. `--launches` adds the times of the single launches of such batches, which `SEGNO_CTX_TIMING` measures.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -15,12 +15,13 @@ use common::{Ctx, Model, Session, greedy, launches::lists, sampler};
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda;
 use segno::backend::cuda::args::Shape;
-use segno::ffi::ctx::SEGNO_CTX_FAST_BATCHES;
+use segno::ffi::ctx::{SEGNO_CTX_FAST_BATCHES, SEGNO_CTX_TIMING};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::seq::{SEGNO_SAMPLER_IGNORE_EOG, segno_sampler_opts};
 use segno::ffi::status::SEGNO_OK;
 use segno::format::Gguf;
 use segno::plan::{Op, Program, build::build};
+use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -35,6 +36,8 @@ struct Options {
     batches: Vec<usize>,
     /// Tokens of the prompts that come beside a stream.
     beside: Vec<usize>,
+    /// Batches whose launches are measured one by one.
+    launches: Vec<usize>,
     samples: bool,
     /// Whether batches may round what they multiply.
     fast: bool,
@@ -72,6 +75,7 @@ fn parse() -> Options {
         contexts: vec![SHORT],
         batches: vec![2, 4, 8, 16, 32, 64],
         beside: vec![4096],
+        launches: Vec::new(),
         samples: true,
         fast: false,
         steps: 128,
@@ -92,6 +96,7 @@ fn parse() -> Options {
             "--contexts" => options.contexts = list(),
             "--batches" => options.batches = list(),
             "--beside" => options.beside = list(),
+            "--launches" => options.launches = list(),
             "--no-sampler" => options.samples = false,
             "--fast" => options.fast = true,
             "--steps" => options.steps = list()[0],
@@ -162,6 +167,8 @@ fn report(path: &Path, options: &Options) {
     alone(&model, &floor, options);
     together(&model, &floor, options);
     options.beside.iter().for_each(|&count| beside(&model, count));
+    drop((model, ctx));
+    options.launches.iter().for_each(|&batch| print_launches(path, batch, flags));
 }
 
 fn repeat(options: &Options, f: impl FnMut(usize) -> f64) -> f64 {
@@ -256,6 +263,27 @@ fn together(model: &Model, floor: &Floor, options: &Options) {
             "  batch {batch:>7}: {rate:>8.0} tok/s, {share:.0} % of the bandwidth, {above:.2} us a kernel above the floor"
         );
     }
+}
+
+/// The table of launches of steps of so many sequences.
+fn print_launches(path: &Path, batch: usize, flags: u32) {
+    let ctx = Ctx::new(|opts| {
+        (opts.device, opts.flags) = (SEGNO_DEVICE_CUDA, flags | SEGNO_CTX_TIMING);
+        opts.log = Some(print_line);
+    });
+    let model = ctx.unwrap().load(path).unwrap();
+    let room = batch as u64 * 256;
+    let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (batch as u32, room)).unwrap();
+    let seqs: Vec<i32> = (0..batch).map(|_| session.open(&greedy()).unwrap()).collect();
+    seqs.iter().for_each(|&seq| _ = session.prefill(seq, &tokens(SHORT)).unwrap());
+    advance(&session, &seqs, 64);
+}
+
+/// # Safety
+/// As `segno_log_fn` is called.
+unsafe extern "C" fn print_line(_user: *mut c_void, _level: i32, line: *const c_char) {
+    // SAFETY: the line ends with NUL and lives as long as the call.
+    println!("{}", unsafe { CStr::from_ptr(line) }.to_string_lossy());
 }
 
 /// The longest that a stream waits for a token while another sequence of its session takes a prompt.

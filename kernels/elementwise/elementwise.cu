@@ -25,8 +25,6 @@ __device__ __forceinline__ void map_elements(const ElementwiseArgs &args, F f) {
 
 __device__ __forceinline__ float cap_of(float x, float cap) { return __fmul_rn(cap, tanhf(__fdiv_rn(x, cap))); }
 
-__device__ __forceinline__ float sigmoid_of(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x))); }
-
 __device__ __forceinline__ float gelu_erf_of(float x) {
     return __fmul_rn(__fmul_rn(0.5f, x), __fadd_rn(1.0f, erff(__fmul_rn(x, 0.70710678118654752440f))));
 }

@@ -1,7 +1,7 @@
 // Norms whose result is there as such, for any reader: of whole rows or of each head of a row, by the root of the mean
 // square (Zhang and Sennrich, "Root Mean Square Layer Normalization") or by mean and variance (Ba et al., "Layer
 // Normalization"). A block a row or a head. What products alone read is normalized by `rms_norm` (rms_norm.cu), which
-// leaves the division to them.
+// leaves the division to them. Behind the norm of heads may stand a gated unit, of which it is the second value.
 #include "elementwise/rms_norm.cuh"
 #include "quant/activation.cuh"
 
@@ -9,13 +9,15 @@ struct NormalizeArgs {
     const float *x;
     const float *weight, *bias;  // `bias` may be null
     const float *sum;            // what the result is added to, null for nothing
+    const float *gate;           // whose activation the result is multiplied by, null for none
     Activation out;
     uint32_t width;  // elements that are normalized together
     float eps;
     uint32_t centered;  // 1 for a layer norm, which subtracts the mean
     float factor;       // what the result is multiplied by before it is added
+    Sigmoid unit;       // the activation
 };
-static_assert(sizeof(NormalizeArgs) == 80, "as in args.rs");
+static_assert(sizeof(NormalizeArgs) == 96, "as in args.rs");
 
 // The sum over the block, the same in every thread.
 __device__ __forceinline__ float block_sum(float v, float *shares) {
@@ -50,6 +52,8 @@ __device__ __forceinline__ void normalize_quads(
     const float4 *x = reinterpret_cast<const float4 *>(args.x) + (size_t)row * quads;
     const float4 *weights = reinterpret_cast<const float4 *>(args.weight), none = make_float4(0, 0, 0, 0);
     float4 weight[NORM_QUADS], bias[NORM_QUADS], v[NORM_QUADS], before[NORM_QUADS];
+    // What is added to, or the gate: a launch has one of them at most.
+    const float4 *other = reinterpret_cast<const float4 *>(args.gate != nullptr ? args.gate : args.sum);
 #pragma unroll
     for (uint32_t i = 0; i < NORM_QUADS; i++) {
         const uint32_t quad = threadIdx.x + i * NORM_THREADS;
@@ -62,9 +66,7 @@ __device__ __forceinline__ void normalize_quads(
     for (uint32_t i = 0; i < NORM_QUADS; i++) {
         const uint32_t quad = threadIdx.x + i * NORM_THREADS;
         v[i] = quad < quads ? x[quad] : none;
-        before[i] = quad < quads && args.sum != nullptr
-            ? reinterpret_cast<const float4 *>(args.sum)[(size_t)row * quads + quad]
-            : none;
+        before[i] = quad < quads && other != nullptr ? other[(size_t)row * quads + quad] : none;
     }
     if (args.centered) {
         float sum = 0.0f;
@@ -93,6 +95,10 @@ __device__ __forceinline__ void normalize_quads(
         if (args.sum != nullptr) {
             r = make_float4(__fmaf_rn(args.factor, r.x, before[i].x), __fmaf_rn(args.factor, r.y, before[i].y),
                 __fmaf_rn(args.factor, r.z, before[i].z), __fmaf_rn(args.factor, r.w, before[i].w));
+        }
+        if (args.gate != nullptr) {
+            r = make_float4(gated(args.unit, before[i].x, r.x), gated(args.unit, before[i].y, r.y),
+                gated(args.unit, before[i].z, r.z), gated(args.unit, before[i].w, r.w));
         }
         emit_quad<true>(args.out, row, quad, args.width, quad < quads, r);
     }
@@ -124,6 +130,7 @@ __device__ __forceinline__ void normalize_elements(
             v = finish(__fsub_rn(x[col], mean), factor, args.weight[col]);
             if (args.bias != nullptr) v = __fadd_rn(v, args.bias[col]);
             if (args.sum != nullptr) v = __fmaf_rn(args.factor, v, args.sum[(size_t)row * width + col]);
+            if (args.gate != nullptr) v = gated(args.unit, args.gate[(size_t)row * width + col], v);
         }
         emit(args.out, row, col, width, v);
     }

@@ -1,5 +1,5 @@
 // Products of 8-bit activations with the quantized matrices of experts, for steps of few rows. All weights of a block
-// are in flight at once, as soon as its experts are known. The sums of a product are those of every kernel; the sum
+// are in flight at once, as soon as its experts are known. The expert that every row has may come along with them. The sums of a product are those of every kernel; the sum
 // over a row's experts goes by slots of its choice.
 #include "experts/choice.cuh"
 #include "gemv/single_stage.cuh"
@@ -11,8 +11,12 @@ struct ExpertUnitArgs {
     ExpertTable gate, up;
     GatedUnit unit;
     uint32_t chosen, width;
+    // The same of the expert that every row has, with a row for each; no width for none.
+    Activation shared_out;
+    ExpertTable shared_gate, shared_up;
+    uint32_t shared_width, pad;
 };
-static_assert(sizeof(ExpertUnitArgs) == 208, "as in args.rs");
+static_assert(sizeof(ExpertUnitArgs) == 360, "as in args.rs");
 
 // The sum over the experts of a row.
 struct ExpertSumArgs {
@@ -23,8 +27,13 @@ struct ExpertSumArgs {
     uint32_t chosen, width;
     float adds;  // what the result is multiplied by and then added to `out`; 0 where it takes the place of that
     uint32_t pad;
+    // The expert that every row has: its inner values and its matrix, no data for none; and the logit of its gate, null
+    // where it counts in full.
+    Activation shared_x;
+    Matrix shared;
+    const float *shared_gate;
 };
-static_assert(sizeof(ExpertSumArgs) == 120, "as in args.rs");
+static_assert(sizeof(ExpertSumArgs) == 192, "as in args.rs");
 
 // Outputs of a block of a gated unit, which make an 8-bit block, and of one of its warps.
 constexpr uint32_t UNIT_OUTPUTS = 32, WARP_OUTPUTS = UNIT_OUTPUTS / WARPS;
@@ -62,22 +71,28 @@ template <uint32_t TYPE>
 __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStorage &own) {
     extern __shared__ __align__(128) uint8_t shared[];
     const uint32_t warp = warp_number(), lane = threadIdx.x % WARP, across = args.width / UNIT_OUTPUTS;
-    const uint32_t pair = blockIdx.x / across, row = pair / args.chosen, tile = blockIdx.x % across * UNIT_OUTPUTS,
-                   first = tile + warp * WARP_OUTPUTS;
-    const Matrix &m = args.gate.matrix;
+    // Blocks of a row: those of its pairs, then those of the expert that every row has.
+    const uint32_t of_pairs = args.chosen * across, blocks = of_pairs + args.shared_width / UNIT_OUTPUTS;
+    const uint32_t row = blockIdx.x / blocks, block = blockIdx.x % blocks;
+    const bool is_shared = block >= of_pairs;
+    const uint32_t pair = row * args.chosen + block / across;
+    const uint32_t tile = (is_shared ? block - of_pairs : block % across) * UNIT_OUTPUTS,
+                   first = tile + warp * WARP_OUTPUTS, width = is_shared ? args.shared_width : args.width;
+    const ExpertTable &gates = is_shared ? args.shared_gate : args.gate, &ups = is_shared ? args.shared_up : args.up;
+    const Matrix &m = gates.matrix;
     const uint32_t bytes = WARP_OUTPUTS * m.row_bytes, barrier = shared_address(own.barriers + warp);
     if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
     make_level_words<TYPE>(own.level_words);
     __syncwarp();
     launch_then_await();
-    const uint32_t expert = expert_of(args.choice, args.chosen, pair);
+    const uint32_t expert = is_shared ? 0 : expert_of(args.choice, args.chosen, pair);
     const uint8_t *weights = shared + warp * 2 * bytes;
     if (elect_lane()) {
         announce(barrier, 2 * bytes);
         copy_run(
-            shared_address(weights), m.data + (size_t)row_of(args.gate, expert, first) * m.row_bytes, bytes, barrier);
+            shared_address(weights), m.data + (size_t)row_of(gates, expert, first) * m.row_bytes, bytes, barrier);
         copy_run(shared_address(weights) + bytes,
-            args.up.matrix.data + (size_t)row_of(args.up, expert, first) * m.row_bytes, bytes, barrier);
+            ups.matrix.data + (size_t)row_of(ups, expert, first) * m.row_bytes, bytes, barrier);
     }
     __syncwarp();
     uint8_t *units = shared + WARPS * 2 * bytes;
@@ -96,13 +111,15 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     __syncwarp();
     // Every four lanes have the sum of a row: of gate and up in turn.
     const uint32_t output = lane / 8;
-    const ExpertTable &table = lane / 4 % 2 ? args.up : args.gate;
-    const float v =
-        finish_output(table, expert, args.width, first + output, __fmul_rn(add_lanes(own.sums[warp]), factor));
+    const ExpertTable &table = lane / 4 % 2 ? ups : gates;
+    const float v = finish_output(table, expert, width, first + output, __fmul_rn(add_lanes(own.sums[warp]), factor));
     const float up = __shfl_down_sync(ALL_LANES, v, 4);
     if (lane % 8 == 0) own.outputs[warp * WARP_OUTPUTS + output] = args.unit(v, up);
     __syncthreads();
-    if (warp == 0) emit_blocks(args.out, pair, tile + lane, args.width, own.outputs[lane]);
+    if (warp == 0) {
+        emit_blocks(is_shared ? args.shared_out : args.out, is_shared ? row : pair, tile + lane, width,
+            own.outputs[lane]);
+    }
 }
 
 struct SumStorage {
@@ -124,15 +141,23 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
     const ExpertTable &table = args.table;
     const Matrix &m = table.matrix;
     const uint32_t bytes = SUM_OUTPUTS * m.row_bytes, barrier = shared_address(own.barriers + warp);
-    const bool has_outputs = first < args.width;
+    const bool has_outputs = first < args.width, has_shared = args.shared.data != nullptr;
+    const uint32_t shared_bytes = has_shared ? SUM_OUTPUTS * args.shared.row_bytes : 0,
+                   warp_bytes = args.chosen * bytes + shared_bytes;
     if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
     make_level_words<TYPE>(own.level_words);
     __syncwarp();
     launch_then_await();
     const float *choice = args.choice + (size_t)row * 2 * args.chosen;
-    const uint8_t *weights = shared + warp * args.chosen * bytes;
+    const uint8_t *weights = shared + warp * warp_bytes;
     if (has_outputs) {
-        if (elect_lane()) announce(barrier, args.chosen * bytes);
+        if (elect_lane()) {
+            announce(barrier, warp_bytes);
+            if (has_shared) {
+                copy_run(shared_address(weights) + args.chosen * bytes,
+                    args.shared.data + (size_t)first * args.shared.row_bytes, shared_bytes, barrier);
+            }
+        }
         __syncwarp();
         for (uint32_t slot = lane; slot < args.chosen; slot += WARP) {
             const uint32_t from = row_of(table, __float_as_uint(choice[slot]), first);
@@ -141,9 +166,11 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
     }
     for (uint32_t slot = threadIdx.x; slot < args.chosen; slot += blockDim.x)
         own.experts[slot] = __float_as_uint(choice[slot]), own.weights[slot] = choice[args.chosen + slot];
-    uint8_t *units = shared + warps * args.chosen * bytes;
+    uint8_t *units = shared + warps * warp_bytes;
     const uint32_t unit_bytes = units_of(m.cols) * ROW_OF_UNIT;
     put_rows(args.x, (size_t)row * args.chosen, args.chosen, m.cols, units);
+    if (has_shared) put_rows(args.shared_x, row, 1, args.shared.cols, units + args.chosen * unit_bytes);
+    const float gate = args.shared_gate != nullptr ? args.shared_gate[row] : 0.0f;
     const uint32_t column = first + lane % SUM_OUTPUTS;
     float *out = args.out + (size_t)row * args.width + column;
     const float residual = has_outputs && args.adds && lane < SUM_OUTPUTS ? *out : 0.0f;
@@ -175,6 +202,18 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
             total = __fmaf_rn(own.weights[begin + i], product, total);
         }
         __syncwarp();
+    }
+    if (has_shared) {
+        float sum[2] = {};
+        add_two_rows<TYPE>(weights + args.chosen * bytes, args.shared.row_bytes, args.shared.cols / 32,
+            units + args.chosen * unit_bytes, level_words, sum);
+        float *place = own.sums[warp] + lane;
+        place[0] = sum[0], place[SUM_STRIDE] = sum[1];
+        __syncwarp();
+        float v = add_lanes(own.sums[warp]);
+        if (args.shared_x.factors != nullptr) v = __fmul_rn(v, args.shared_x.factors[row]);
+        v = __shfl_sync(ALL_LANES, v, lane % SUM_OUTPUTS * 4);
+        total = __fadd_rn(total, args.shared_gate != nullptr ? __fmul_rn(v, sigmoid_of(gate)) : v);
     }
     if (lane < SUM_OUTPUTS) *out = args.adds ? __fmaf_rn(args.adds, total, residual) : total;
 }

@@ -1,5 +1,5 @@
 // An RMS norm, the product of its result with a router's matrix of floats, and the choice of experts by that, for steps
-// of few rows: one launch in place of three. Some blocks a row, of which each norms the row and makes the logits of
+// of few rows: one launch in place of three. The gate of the expert that every row has counts as one more of them. Some blocks a row, of which each norms the row and makes the logits of
 // some experts; the first one writes the norm's result for other products, the last one to end chooses. The bits are
 // those of `rms_norm`, of the products, and of `route`.
 #include "elementwise/rms_norm.cuh"
@@ -15,9 +15,11 @@ struct RouterArgs {
     uint32_t *arrived;  // blocks of each row that have ended; 0 before and after
     float eps;
     uint32_t width;
+    Matrix gate;      // of one row, whose product is left too; no data for none
+    float *gate_out;  // an element for each row
     RouteArgs route;
 };
-static_assert(sizeof(RouterArgs) == 168, "as in args.rs");
+static_assert(sizeof(RouterArgs) == 208, "as in args.rs");
 
 static_assert(NORM_THREADS == THREADS, "a block does both");
 // Steps of a product whose weights are loaded before the block waits for its producers.
@@ -30,8 +32,9 @@ struct RowProduct {
     const uint8_t *row;
     float early[EARLY][8];
 
-    __device__ __forceinline__ RowProduct(const Matrix &m, uint32_t expert)
-        : row(m.data + (size_t)min(expert, m.rows - 1) * m.row_bytes) {
+    __device__ __forceinline__ RowProduct(const Matrix &m, const Matrix &gate, uint32_t expert)
+        : row(expert == m.rows && gate.data != nullptr ? gate.data
+                                                       : m.data + (size_t)min(expert, m.rows - 1) * m.row_bytes) {
         const uint32_t lane = threadIdx.x % WARP;
 #pragma unroll
         for (uint32_t i = 0; i < EARLY; i++) {
@@ -95,12 +98,13 @@ __device__ __forceinline__ void route_rows(const RouterArgs &args) {
     __shared__ float shares[WARPS];
     __shared__ RouteStorage space;
     const uint32_t row = blockIdx.y, expert = blockIdx.x * WARPS + threadIdx.x / WARP;
-    const RowProduct<TYPE> product(args.matrix, expert);
+    const RowProduct<TYPE> product(args.matrix, args.gate, expert);
     const float factor = norm_row(args, normed, shares);
     float *logits = args.logits + (size_t)row * args.matrix.rows;
     float v = __fmul_rn(product.with(normed, args.width), factor);
     if (threadIdx.x % WARP == 0 && expert < args.matrix.rows)
         logits[expert] = args.bias != nullptr ? __fadd_rn(v, args.bias[expert]) : v;
+    if (threadIdx.x % WARP == 0 && expert == args.matrix.rows && args.gate.data != nullptr) args.gate_out[row] = v;
     if (!is_last_block(args.arrived + row)) return;
     for (uint32_t i = threadIdx.x; i < args.matrix.rows; i += THREADS) normed[i] = __ldcg(logits + i);
     __syncthreads();

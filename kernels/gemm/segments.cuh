@@ -1,4 +1,4 @@
-// What multiplications take: up to three matrices of one input, each with a storage type of its own.
+// What multiplications take: a few matrices of one input, each with a storage type of its own.
 #pragma once
 #include "quant/unpack.cuh"
 
@@ -25,8 +25,14 @@ struct TensorArgs {
 static_assert(sizeof(TensorArgs) == 256, "as in args.rs");
 
 // The segment of a tile.
-__device__ __forceinline__ int segment_of(const Segment (&segments)[3], uint32_t count, uint32_t tile) {
-    return count > 2 && tile >= segments[2].first_tile ? 2 : count > 1 && tile >= segments[1].first_tile ? 1 : 0;
+template <int MOST>
+__device__ __forceinline__ int segment_of(const Segment (&segments)[MOST], uint32_t count, uint32_t tile) {
+    int own = 0;
+#pragma unroll
+    for (int i = 1; i < MOST; i++) {
+        if (i < count && tile >= segments[i].first_tile) own = i;
+    }
+    return own;
 }
 
 // The sum of a warp's lanes in the order of every multiplication: neighbours first, then pairs of them, and so on.

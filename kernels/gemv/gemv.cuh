@@ -1,4 +1,4 @@
-// A row of activations, or a few, times up to three matrices, with what stands before and after it in a layer: the norm
+// A row of activations, or a few, times up to six matrices, with what stands before and after it in a layer: the norm
 // of a single row, bias, the addition to the residual, the gated unit, the choice of the best token.
 //
 // The warps of a block take the rows of its tile in turn and stream them through rings in shared memory, whose first
@@ -23,9 +23,9 @@ struct MatvecArgs {
     // Of a warp's ring; `units` of a stage are half one row's and half another's, or all one row's.
     uint32_t stage_bytes, stages, units;
     uint32_t batch;  // rows of x, for the host
-    Segment segments[3];
+    Segment segments[6];
 };
-static_assert(sizeof(MatvecArgs) == 288, "as in args.rs");
+static_assert(sizeof(MatvecArgs) == 456, "as in args.rs");
 
 constexpr int WARPS = 8;
 // Columns that a unit of work has for each kind of type: a slice, or as many floats as fill about as much.

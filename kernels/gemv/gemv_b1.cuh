@@ -1,4 +1,4 @@
-// A single row of activations times up to three quantized matrices: `multiply` of gemv.cuh with the same sums in the
+// A single row of activations times up to six quantized matrices: `multiply` of gemv.cuh with the same sums in the
 // same order, for the launches that are most of a step of one row. What counts there is the way from the end of a
 // block's wait to its own end, so all that can be known before the wait is known before, and blocks of activations are
 // made two at a time.

@@ -118,6 +118,8 @@ __device__ __forceinline__ void emit_quad(
     if (quad % 8 == 0) out.meta[at / 8] = meta;
 }
 
+__device__ __forceinline__ float sigmoid_of(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x))); }
+
 __device__ __forceinline__ float activate(const Sigmoid &kind, float x) {
     const float inner = __fmul_rn(x, __fmaf_rn(__fmul_rn(kind.cubic, x), x, kind.linear));
     return __fdiv_rn(x, __fadd_rn(1.0f, expf(-inner)));

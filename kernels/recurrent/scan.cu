@@ -3,6 +3,7 @@
 // one head's matrix in registers while the rows of a stretch pass by, so the sums of a prompt are those of steps. Four
 // lanes share a column: lane `part` has of each 16 elements of a key those from 4 part on.
 #include "ptx/cp_async.cuh"
+#include "quant/activation.cuh"
 #include "recurrent/stretch.cuh"
 
 constexpr int THREADS = 128, COLUMNS = 32, PARTS = 4, BLOCK = 16;
@@ -79,8 +80,6 @@ __device__ __forceinline__ void fetch(
 // ln(1 + exp(x))
 __device__ __forceinline__ float softplus(float x) { return __fadd_rn(fmaxf(x, 0.0f), log1pf(expf(-fabsf(x)))); }
 
-__device__ __forceinline__ float sigmoid(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x))); }
-
 // Makes of a row's gates how much of the matrix is kept, and how much of the values enters.
 template <int KEYS>
 __device__ __forceinline__ void finish_gates(const ScanArgs &args, uint32_t head, Stage<KEYS> &stage, uint32_t count) {
@@ -88,7 +87,7 @@ __device__ __forceinline__ void finish_gates(const ScanArgs &args, uint32_t head
     if (i >= count) return;
     const float step = softplus(__fadd_rn(stage.decay[i], args.bias[head]));
     stage.decay[i] = expf(__fmul_rn(args.rate[head], step));
-    stage.strength[i] = args.strength != nullptr ? sigmoid(stage.strength[i]) : step;
+    stage.strength[i] = args.strength != nullptr ? sigmoid_of(stage.strength[i]) : step;
 }
 
 // The sum over the lanes that share a column.

@@ -35,6 +35,19 @@ impl Builder<'_> {
         bias: Presence,
         input: ValueId,
     ) -> Result<ValueId> {
+        let inner = self.dense_inner([gate, up], width, projections, bias, input)?;
+        self.project(&down, inner, self.hparams.hidden, bias)
+    }
+
+    /// The first half of such a block.
+    fn dense_inner(
+        &mut self,
+        [gate, up]: [String; 2],
+        width: usize,
+        projections: FeedForward,
+        bias: Presence,
+        input: ValueId,
+    ) -> Result<ValueId> {
         let kind = self.arch.activation;
         let inner = match projections {
             FeedForward::Plain => {
@@ -57,7 +70,7 @@ impl Builder<'_> {
                 gate
             }
         };
-        self.project(&down, inner, self.hparams.hidden, bias)
+        Ok(inner)
     }
 
     /// The sum of a row's experts, and of the shared one.
@@ -69,19 +82,22 @@ impl Builder<'_> {
         input: ValueId,
     ) -> Result<ValueId> {
         let hidden = self.hparams.hidden;
-        let choice = self.route(index, experts, mixture, input)?;
+        let (choice, gate) = self.route(index, experts, mixture, input)?;
         let products = Products { index, choice, count: experts.count, bias: mixture.bias };
+        let [gate_name, up_name, down_name] = SHARED.map(|name| in_layer(index, name));
+        let kind = if self.arch.feed_forward == FeedForward::Plain { FeedForward::Plain } else { FeedForward::Gated };
+        // Halves of the shared expert stand behind those of the others, for backends that do neighbouring ops together.
         let inner = self.expert_inner(&products, experts.feed_forward, input)?;
+        let shared = match experts.shared_feed_forward {
+            0 => None,
+            width => Some(self.dense_inner([gate_name, up_name], width, kind, Presence::Absent, input)?),
+        };
         let each = self.expert_product(&products, layer::EXPERT_DOWN, inner, hidden)?;
         let out = self.value(hidden, Rows::Batch)?;
         self.push(Op::WeightedSum { x: each, choice, out })?;
-        if experts.shared_feed_forward > 0 {
-            let names = SHARED.map(|name| in_layer(index, name));
-            let kind =
-                if self.arch.feed_forward == FeedForward::Plain { FeedForward::Plain } else { FeedForward::Gated };
-            let shared = self.dense(names, experts.shared_feed_forward, kind, Presence::Absent, input)?;
-            if mixture.shared == Shared::Gated {
-                let gate = self.project(&in_layer(index, layer::SHARED_ROUTER), input, 1, Presence::Absent)?;
+        if let Some(inner) = shared {
+            let shared = self.project(&down_name, inner, hidden, Presence::Absent)?;
+            if let Some(gate) = gate {
                 self.push(Op::MulSigmoid { x: shared, gate })?;
             }
             self.push(Op::Add { x: out, y: shared })?;
@@ -89,14 +105,14 @@ impl Builder<'_> {
         Ok(out)
     }
 
-    /// Which experts the rows of `input` have.
+    /// Which experts the rows of `input` have, and the logit of how much of the shared one counts, where that has a gate.
     fn route(
         &mut self,
         index: usize,
         experts: &experts::Experts,
         mixture: &Mixture,
         input: ValueId,
-    ) -> Result<ValueId> {
+    ) -> Result<(ValueId, Option<ValueId>)> {
         let logits = self.project(&in_layer(index, layer::ROUTER), input, experts.count, mixture.bias)?;
         let bias = self.bias(&in_layer(index, layer::CHOICE_BIAS), &Part::all(experts.count), mixture.choice_bias)?;
         let choice = self.add_value(Value { width: 2 * experts.chosen, rows: Rows::Batch, kind: Kind::Choices })?;
@@ -111,8 +127,13 @@ impl Builder<'_> {
             normalizes: experts.normalizes,
             scale: experts.scale,
         };
+        let has_gate = experts.shared_feed_forward > 0 && mixture.shared == Shared::Gated;
+        let gate = match has_gate {
+            true => Some(self.project(&in_layer(index, layer::SHARED_ROUTER), input, 1, Presence::Absent)?),
+            false => None,
+        };
         self.push(Op::Route { logits, routing, choice })?;
-        Ok(choice)
+        Ok((choice, gate))
     }
 
     /// The first half of the experts, `width` elements of each.

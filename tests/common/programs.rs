@@ -293,6 +293,9 @@ impl Builder {
         let (count, out) = ([1, 3, 8, 12][self.below(4)], [32, 64, 160][self.below(3)]);
         let chosen = 1 + self.below(count.min(4));
         let logits = self.project(x, count);
+        // The gate of a shared expert, which is computed in halves beside those of the others.
+        let has_shared = self.chance(40);
+        let shared_gate = (has_shared && self.chance(50)).then(|| self.bare(x, 1, None));
         let routing = Routing {
             score: [Score::Softmax, Score::Sigmoid, Score::ChosenSoftmax][self.below(3)],
             bias: if self.chance(30) { Some(self.vector(count, 0.0, 0.1)) } else { None },
@@ -305,18 +308,34 @@ impl Builder {
         self.push(Op::Route { logits, routing, choice });
         let width = self.one_of(&[32, 96, 256], &[256, 512]);
         let gate = self.expert_product(x, choice, count, width);
+        let kind;
         if self.chance(30) {
-            let kind = self.activation(false);
+            kind = self.activation(false);
             self.push(Op::Activate { kind, x: gate });
         } else {
             let up = self.expert_product(x, choice, count, width);
-            let kind = self.activation(true);
+            kind = self.activation(true);
             self.push(Op::Gate { kind, gate, up });
         }
+        let dtype = self.program.matrices.last().map(|matrix| matrix.dtype);
+        let shared = has_shared.then(|| {
+            let width = self.one_of(&[32, 160, 256], &[256, 512]);
+            let [gate, up] = [(); 2].map(|()| self.bare(x, width, dtype));
+            let kind = if self.chance(80) { kind } else { Activation::GeluErf };
+            self.push(Op::Gate { kind, gate, up });
+            gate
+        });
         let each = self.expert_product(gate, choice, count, out);
         let sum = self.value(out, Rows::Batch);
         self.push(Op::WeightedSum { x: each, choice, out: sum });
-        if self.chance(40) {
+        if let Some(inner) = shared {
+            let dtype = self.program.matrices.last().map(|matrix| matrix.dtype);
+            let y = self.bare(inner, out, dtype);
+            if let Some(gate) = shared_gate {
+                self.push(Op::MulSigmoid { x: y, gate });
+            }
+            self.push(Op::Add { x: sum, y });
+        } else if self.chance(40) {
             let shared = self.project(x, out);
             let gates = if self.chance(50) { 1 } else { out };
             let gate = self.project(x, gates);
@@ -324,6 +343,19 @@ impl Builder {
             self.push(Op::Add { x: sum, y: shared });
         }
         sum
+    }
+
+    /// A product without a bias, with a matrix of this type at most times.
+    fn bare(&mut self, x: ValueId, width: usize, dtype: Option<DType>) -> ValueId {
+        let (cols, kept) = (self.width(x), self.dtypes.clone());
+        if let Some(dtype) = dtype.filter(|_| self.chance(80)) {
+            self.dtypes = vec![dtype];
+        }
+        let matrix = self.matrix(width, cols, 1.0 / (cols as f32).sqrt());
+        self.dtypes = kept;
+        let out = self.value(width, Rows::Batch);
+        self.push(Op::MatMul { x, matrix, bias: None, out });
+        out
     }
 
     /// A product of each row with the matrix of its expert, or with some rows of it.

@@ -68,9 +68,9 @@ fn seeds(plain: u64, with_states: u64) -> impl Iterator<Item = u64> {
 /// Whether a launch of products adds to the value that it reads, which its other blocks may still be reading.
 fn adds_to_its_input(launch: &Launch) -> bool {
     let (x, segments) = match &launch.args {
-        Args::Matmul(args) => (args.x.x, &args.segments),
-        Args::Tensor(args) => (args.x.x, &args.segments),
-        Args::Matvec(args) => (args.x.x, &args.segments),
+        Args::Matmul(args) => (args.x.x, &args.segments[..]),
+        Args::Tensor(args) => (args.x.x, &args.segments[..]),
+        Args::Matvec(args) => (args.x.x, &args.segments[..]),
         _ => return false,
     };
     segments.iter().any(|segment| segment.adds != 0.0 && segment.out == x)
@@ -78,7 +78,7 @@ fn adds_to_its_input(launch: &Launch) -> bool {
 
 #[test]
 fn every_op_of_any_program_is_covered_once() {
-    let (mut sorted_types, mut routers) = (Vec::new(), 0);
+    let (mut sorted_types, mut routers, mut shared) = (Vec::new(), [0; 2], [0; 3]);
     for seed in seeds(600, 200) {
         let (program, _) = program(seed);
         supported::check(&program).unwrap();
@@ -98,14 +98,24 @@ fn every_op_of_any_program_is_covered_once() {
                 Args::ExpertGemm(args) => Some((args.tables[0].matrix.dtype as u32, args.gated.x != 0)),
                 _ => None,
             }));
-            routers += lists.four.iter().filter(|launch| matches!(launch.args, Args::Router(_))).count();
+            for launch in lists.four.iter().chain(&lists.single) {
+                match &launch.args {
+                    Args::Router(args) => routers[usize::from(args.gate_out != 0)] += 1,
+                    Args::ExpertUnit(args) => shared[0] += usize::from(args.shared_width > 0),
+                    Args::ExpertSum(args) if args.shared.data > 0 => {
+                        shared[1 + usize::from(args.shared_gate != 0)] += 1
+                    }
+                    _ => {}
+                }
+            }
         }
     }
     // Each type that tensor cores take, with the gated unit and without.
     sorted_types.sort_unstable();
     sorted_types.dedup();
     assert_eq!(sorted_types.len(), 2 * 5, "{sorted_types:?}");
-    assert!(routers > 0);
+    let often = routers.iter().chain(&shared).all(|&count| count > 5);
+    assert!(often, "{routers:?} routers without a gate and with one, {shared:?} shared halves, sums with a gate last");
 }
 
 /// Whether a launch of convolutions writes what another of its blocks may still read.
@@ -135,9 +145,12 @@ fn random_programs_compute_what_the_processor_computes() {
         let steps =
             |backend: &dyn Backend, kv_type| Run::new(backend, &program, kv_type, POSITIONS, 1).steps(0..POSITIONS, 1);
         let expected = steps(&precise(), KvType::F32);
-        for kv_type in [KvType::F32, KvType::F16] {
-            let (found, allowed) =
-                (worst(&steps(&cuda, kv_type), &expected), worst(&steps(&usual, kv_type), &expected));
+        // Where scores of experts are close, rounding of any kind may choose another.
+        let types = [KvType::F32, KvType::F16];
+        let allowed = types.map(|kv_type| worst(&steps(&usual, kv_type), &expected));
+        let allowed = allowed[0].max(allowed[1]);
+        for kv_type in types {
+            let found = worst(&steps(&cuda, kv_type), &expected);
             println!("program {seed}, {kv_type:?}: distance {found:.2e}, of the processor's usual mode {allowed:.2e}");
             let is_exact = is_float && kv_type == KvType::F32;
             assert!(found <= if is_exact { 1e-4 } else { 3.0 * allowed + 1e-3 }, "program {seed}, {kv_type:?}");

@@ -14,7 +14,7 @@ mod tests;
 
 use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
-use shapes::{Experts, Latent, SHAPES, Shape};
+use shapes::{Experts, Latent, Recurrent, SHAPES, Shape};
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 
@@ -53,6 +53,7 @@ impl Mix {
         let keeps_more = layer < first || layer >= last || (layer - first) % 3 == 2;
         let many_heads_share = shape.heads / shape.kv_heads >= 4;
         // Tables of experts are as fine as the one block of others.
+        let part = part.strip_suffix("_shexp").unwrap_or(part);
         let (part, is_table) = part.strip_suffix("_exps").map_or((part, false), |part| (part, true));
         match (self.rule, part) {
             (Rule::Experts, _) if is_table => DType::MXFP4,
@@ -148,12 +149,16 @@ impl Model<'_> {
         let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
         let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
         self.vector(named("attn_norm.weight"), hidden, 1.0, 0.05);
-        if let Some(latent) = self.shape.latent {
+        let recurrent = self.shape.recurrent.filter(|recurrent| !recurrent.attends(index));
+        let has_gate = matches!(self.shape.recurrent, Some(Recurrent::DeltaNet { .. }));
+        if let Some(recurrent) = recurrent {
+            self.recurrent(index, &recurrent);
+        } else if let Some(latent) = self.shape.latent {
             self.latent(index, &latent);
         } else if fused {
             self.part(index, "attn_qkv", queries + 2 * keys, hidden, spread(hidden));
         } else {
-            self.part(index, "attn_q", queries, hidden, spread(hidden));
+            self.part(index, "attn_q", if has_gate { 2 * queries } else { queries }, hidden, spread(hidden));
             self.part(index, "attn_k", keys, hidden, spread(hidden));
             self.part(index, "attn_v", keys, hidden, spread(hidden));
         }
@@ -166,14 +171,16 @@ impl Model<'_> {
             self.vector(named("attn_output.bias"), hidden, 0.0, 0.1);
             self.vector(named("attn_sinks.weight"), heads, 0.0, 1.0);
         }
-        if head_norms {
+        if head_norms && recurrent.is_none() {
             for (part, row) in [("q", queries), ("k", keys)] {
                 let len = if arch == "olmoe" { row } else { head_dim };
                 self.vector(named(&format!("attn_{part}_norm.weight")), len, 1.0, 0.05);
             }
         }
-        self.part(index, "attn_output", hidden, queries, 0.3 * spread(queries));
-        let norms: &[&str] = match (post_norms, sinks) {
+        if recurrent.is_none() {
+            self.part(index, "attn_output", hidden, queries, 0.3 * spread(queries));
+        }
+        let norms: &[&str] = match (post_norms, sinks || has_gate) {
             (true, _) => &["post_attention_norm", "ffn_norm", "post_ffw_norm"],
             (_, true) => &["post_attention_norm"],
             _ => &["ffn_norm"],
@@ -189,6 +196,32 @@ impl Model<'_> {
             self.part(index, "ffn_up", feed_forward, hidden, spread(hidden));
         }
         self.part(index, "ffn_down", hidden, feed_forward, 0.5 * spread(feed_forward));
+    }
+
+    /// What a layer without attention has in its place.
+    fn recurrent(&mut self, index: usize, recurrent: &Recurrent) {
+        let hidden = self.shape.hidden;
+        let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
+        let named = |part: &str| format!("blk.{index}.{part}");
+        match *recurrent {
+            Recurrent::ShortConvolution { .. } => {
+                self.part(index, "shortconv.in_proj", 3 * hidden, hidden, spread(hidden));
+                self.table(named("shortconv.conv.weight"), &[3, hidden], DType::F32, 0.6);
+                self.part(index, "shortconv.out_proj", hidden, hidden, 0.3 * spread(hidden));
+            }
+            Recurrent::DeltaNet { key_heads, value_heads, dim } => {
+                let (channels, width) = ((2 * key_heads + value_heads) * dim, value_heads * dim);
+                self.part(index, "attn_qkv", channels, hidden, spread(hidden));
+                self.part(index, "attn_gate", width, hidden, spread(hidden));
+                self.part(index, "ssm_beta", value_heads, hidden, spread(hidden));
+                self.part(index, "ssm_alpha", value_heads, hidden, spread(hidden));
+                self.table(named("ssm_conv1d.weight"), &[4, channels], DType::F32, 0.5);
+                self.vector(named("ssm_dt.bias"), value_heads, 0.0, 0.3);
+                self.vector(named("ssm_a"), value_heads, -1.0, 0.1);
+                self.vector(named("ssm_norm.weight"), dim, 1.0, 0.05);
+                self.part(index, "ssm_out", hidden, width, 0.3 * spread(width));
+            }
+        }
     }
 
     /// The projections of latent attention, but that of its result.
@@ -230,6 +263,9 @@ impl Model<'_> {
             self.part(index, "ffn_gate_shexp", shared, hidden, spread);
             self.part(index, "ffn_up_shexp", shared, hidden, spread);
             self.part(index, "ffn_down_shexp", hidden, shared, 0.5 / (shared as f32).sqrt());
+            if self.shape.recurrent.is_some() {
+                self.vector(format!("blk.{index}.ffn_gate_inp_shexp.weight"), hidden, 0.0, spread);
+            }
         }
     }
 
@@ -238,7 +274,9 @@ impl Model<'_> {
         let embedding = if tied { self.mix.head() } else { self.mix.base };
         self.matrix("token_embd.weight".into(), vocab, hidden, embedding, 0.05);
         (0..layers).for_each(|index| self.layer(index));
-        self.vector("output_norm.weight".into(), hidden, 1.0, 0.05);
+        let is_short = matches!(self.shape.recurrent, Some(Recurrent::ShortConvolution { .. }));
+        let norm = if is_short { "token_embd_norm.weight" } else { "output_norm.weight" };
+        self.vector(norm.into(), hidden, 1.0, 0.05);
         if !tied {
             self.matrix("output.weight".into(), vocab, hidden, self.mix.head(), 1.0 / (hidden as f32).sqrt());
         }
@@ -277,7 +315,6 @@ impl Model<'_> {
             ("embedding_length", shape.hidden),
             ("feed_forward_length", shape.feed_forward),
             ("attention.head_count", shape.heads),
-            ("attention.head_count_kv", shape.kv_heads),
             ("attention.key_length", shape.latent.map_or(shape.head_dim, |latent| latent.rank + shape.rope_dims)),
             ("attention.value_length", shape.latent.map_or(shape.head_dim, |latent| latent.rank)),
             ("rope.dimension_count", shape.rope_dims),
@@ -298,6 +335,7 @@ impl Model<'_> {
             header.number(&key("attention.key_length_mla"), (plain + shape.rope_dims) as u32);
             header.number(&key("attention.value_length_mla"), shape.head_dim as u32);
         }
+        self.write_layers(header);
         if shape.sinks {
             header.text(&key("rope.scaling.type"), "yarn").float(&key("rope.scaling.factor"), 32.0);
             header.number(&key("rope.scaling.original_context_length"), 4096);
@@ -305,6 +343,37 @@ impl Model<'_> {
         shape.numbers.iter().for_each(|&(name, value)| _ = header.number(&key(name), value));
         shape.floats.iter().for_each(|&(name, value)| _ = header.float(&key(name), value));
         write_vocabulary(if shape.arch.starts_with("qwen") { "qwen2" } else { "llama-bpe" }, shape.vocab, header);
+    }
+}
+
+impl Model<'_> {
+    /// What differs by layer, and the sizes of layers without attention.
+    fn write_layers(&self, header: &mut Header) {
+        let shape = self.shape;
+        let key = |name: &str| format!("{}.{name}", shape.arch);
+        let kv_heads = key("attention.head_count_kv");
+        match shape.recurrent {
+            Some(recurrent @ Recurrent::ShortConvolution { .. }) => {
+                let of = |layer| if recurrent.attends(layer) { shape.kv_heads as u32 } else { 0 };
+                header.numbers(&kv_heads, &(0..shape.layers).map(of).collect::<Vec<u32>>());
+            }
+            _ => _ = header.number(&kv_heads, shape.kv_heads as u32),
+        }
+        if let Some(Recurrent::DeltaNet { key_heads, value_heads, dim }) = shape.recurrent {
+            for (name, value) in [
+                ("ssm.conv_kernel", 4),
+                ("ssm.state_size", dim),
+                ("ssm.group_count", key_heads),
+                ("ssm.time_step_rank", value_heads),
+                ("ssm.inner_size", value_heads * dim),
+            ] {
+                header.number(&key(name), value as u32);
+            }
+            header.numbers(&key("rope.dimension_sections"), &[11, 11, 10, 0]);
+            if shape.experts.is_some() {
+                header.number(&key("expert_shared_feed_forward_length"), shape.shared_feed_forward as u32);
+            }
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Shape {
     pub shared_feed_forward: usize,
     /// Latent attention: the elements of the vector of a token, and of a head that do not rotate. Heads of values have `head_dim` elements.
     pub latent: Option<Latent>,
+    /// Layers that keep a state in place of keys and values.
+    pub recurrent: Option<Recurrent>,
     /// Biases of all projections, and one more score for each head: gpt-oss.
     pub sinks: bool,
     /// Numbers of the family, by their keys without its name.
@@ -41,6 +43,30 @@ pub struct Shape {
 pub struct Latent {
     pub rank: usize,
     pub plain: usize,
+}
+
+/// What most layers have in place of attention.
+#[derive(Clone, Copy)]
+pub enum Recurrent {
+    /// The gated delta rule in all layers but every fourth, whose attention has a gate.
+    DeltaNet {
+        /// Heads of keys, and of values, of `dim` elements each.
+        key_heads: usize,
+        value_heads: usize,
+        dim: usize,
+    },
+    /// A convolution over three tokens in all layers but these.
+    ShortConvolution { attention: &'static [usize] },
+}
+
+impl Recurrent {
+    /// Whether a layer has attention.
+    pub fn attends(&self, layer: usize) -> bool {
+        match self {
+            Recurrent::DeltaNet { .. } => layer % 4 == 3,
+            Recurrent::ShortConvolution { attention } => attention.contains(&layer),
+        }
+    }
 }
 
 /// Experts of every layer.
@@ -75,6 +101,7 @@ const LLAMA_1B: Shape = Shape {
     dense_layers: 0,
     shared_feed_forward: 0,
     latent: None,
+    recurrent: None,
     sinks: false,
     floats: &[],
     numbers: &[],
@@ -101,7 +128,7 @@ const GEMMA_4B: Shape = Shape {
 };
 
 /// The models that are known.
-pub const SHAPES: [Shape; 17] = [
+pub const SHAPES: [Shape; 21] = [
     LLAMA_1B,
     Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
     Shape {
@@ -207,6 +234,42 @@ pub const SHAPES: [Shape; 17] = [
     },
     OLMOE,
     Shape { name: "olmoe-1b-7b-short", layers: 4, ..OLMOE },
+    QWEN35,
+    Shape {
+        name: "qwen3.6-27b",
+        layers: 64,
+        hidden: 5120,
+        heads: 24,
+        kv_heads: 4,
+        feed_forward: 17_408,
+        tied: false,
+        recurrent: Some(Recurrent::DeltaNet { key_heads: 16, value_heads: 48, dim: 128 }),
+        ..QWEN35
+    },
+    Shape {
+        name: "qwen3.6-35b-a3b",
+        arch: "qwen35moe",
+        layers: 40,
+        hidden: 2048,
+        heads: 16,
+        kv_heads: 2,
+        tied: false,
+        experts: Some(Experts { count: 256, chosen: 8, feed_forward: 512 }),
+        shared_feed_forward: 512,
+        recurrent: Some(Recurrent::DeltaNet { key_heads: 16, value_heads: 32, dim: 128 }),
+        ..QWEN35
+    },
+    Shape {
+        name: "lfm2.5-1.2b",
+        arch: "lfm2",
+        vocab: 65_536,
+        rope_base: 1e6,
+        context: 128_000,
+        head_norms: true,
+        recurrent: Some(Recurrent::ShortConvolution { attention: &[2, 5, 8, 10, 12, 14] }),
+        numbers: &[("shortconv.l_cache", 3)],
+        ..LLAMA_1B
+    },
     DEEPSEEK_LITE,
     Shape { name: "deepseek-v2-lite-short", layers: 4, ..DEEPSEEK_LITE },
     Shape {
@@ -262,6 +325,27 @@ const OLMOE: Shape = Shape {
     rope_dims: 128,
     head_norms: true,
     experts: Some(Experts { count: 64, chosen: 8, feed_forward: 1024 }),
+    ..LLAMA_1B
+};
+
+/// Qwen 3.5 0.8B.
+const QWEN35: Shape = Shape {
+    name: "qwen3.5-0.8b",
+    arch: "qwen35",
+    layers: 24,
+    hidden: 1024,
+    heads: 8,
+    kv_heads: 2,
+    head_dim: 256,
+    feed_forward: 3584,
+    vocab: 248_320,
+    rope_base: 1e7,
+    norm_eps: 1e-6,
+    context: 262_144,
+    rope_dims: 64,
+    head_norms: true,
+    recurrent: Some(Recurrent::DeltaNet { key_heads: 16, value_heads: 16, dim: 128 }),
+    numbers: &[("full_attention_interval", 4)],
     ..LLAMA_1B
 };
 

@@ -2,7 +2,9 @@
 
 use super::*;
 use DType::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0};
+use segno::arch::{Arch, Hparams};
 use segno::format::{Data, Gguf};
+use segno::plan::build::build;
 use std::sync::Arc;
 
 fn model(shape: &str, types: &str) -> Model<'static> {
@@ -122,5 +124,27 @@ fn files_say_what_they_hold() {
         let held: Vec<_> = gguf.tensors().iter().map(|tensor| (&tensor.name, tensor.type_id)).collect();
         let wanted: Vec<_> = model.tensors.iter().map(|tensor| (&tensor.name, tensor.dtype.ggml_id())).collect();
         assert_eq!(held, wanted, "{types}");
+    }
+}
+
+/// A few layers with few experts: the engine makes a program of each, which has as many states as layers without attention ask for.
+#[test]
+fn files_of_layers_with_states_are_those_of_their_family() {
+    for (name, attention) in [("qwen3.5-0.8b", 1), ("qwen3.6-35b-a3b", 1), ("lfm2.5-1.2b", 1)] {
+        let known = SHAPES.iter().find(|known| known.name == name).unwrap();
+        let experts = known.experts.map(|experts| Experts { count: 8, ..experts });
+        let shape = Shape { layers: 4, vocab: 1000, experts, ..*known };
+        let mut model = Model { shape: &shape, mix: mix("Q4_K_M").unwrap(), tensors: Vec::new() };
+        model.collect();
+        let mut bytes = Vec::new();
+        model.write(&mut bytes).unwrap();
+        let gguf = Gguf::parse(Arc::new(Data::Owned(bytes)), &mut |_| Ok(())).unwrap();
+        let arch = Arch::find(shape.arch).unwrap();
+        let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
+        let program = build(&gguf, &arch, &hparams).unwrap();
+        assert_eq!(program.attentions().count(), attention, "{name}");
+        // A delta rule has three convolutions beside it.
+        let each = if known.arch == "lfm2" { 1 } else { 4 };
+        assert_eq!(program.states.len(), (4 - attention) * each, "{name}");
     }
 }

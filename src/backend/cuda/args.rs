@@ -8,6 +8,11 @@ pub type Address = u64;
 /// Most rotations of a program.
 pub const MOST_ROPES: usize = 4;
 
+/// Most products of a launch: of a single row, and of more.
+pub const MOST_SEGMENTS: usize = 6;
+/// See [`MOST_SEGMENTS`].
+pub const FEW_SEGMENTS: usize = 3;
+
 /// Most values that one launch convolves.
 pub const MOST_PARTS: usize = 3;
 
@@ -63,9 +68,10 @@ args! {
     SelectArgs { x: Address, outputs: Address, out: Address, width: u32, pad: u32 }
     /// Without `selected`, all rows of `x` are taken.
     NormArgs { x: Address, weight: Address, out: Activation, width: u32, eps: f32, selected: Address }
-    /// A norm whose result is there as such, added to `sum` where that is not 0.
+    /// A norm whose result is there as such, added to `sum` where that is not 0, or multiplied by the activation of `gate`.
     NormalizeArgs {
-        x: Address, weight: Address, bias: Address, sum: Address, out: Activation, width: u32, eps: f32, centered: u32, factor: f32,
+        x: Address, weight: Address, bias: Address, sum: Address, gate: Address, out: Activation, width: u32, eps: f32, centered: u32,
+        factor: f32, unit: Sigmoid,
     }
     /// What is done element by element with `x`, in place; `y`, `a` and `b` are the operation's.
     ElementwiseArgs { x: Activation, y: Address, rows: Address, width: u32, a: f32, b: f32, period: u32 }
@@ -74,26 +80,26 @@ args! {
     Sigmoid { linear: f32, cubic: f32 }
     /// One product of a multiplication.
     Segment { matrix: Matrix, bias: Address, out: Address, first_tile: u32, adds: f32 }
-    MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; 3] }
+    MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; FEW_SEGMENTS] }
     /// Products of many rows on tensor cores, with what stands behind them.
     TensorArgs {
         x: Activation, gated: Activation, unit: Sigmoid, cols: u32, count: u32, on_outputs: u32, f16_row_bytes: u32,
-        segments: [Segment; 3],
+        segments: [Segment; FEW_SEGMENTS],
     }
     /// Products of one row or a few, with what stands before and after them.
     MatvecArgs {
         x: Activation, norm: Address, gated: Activation, unit: Sigmoid, best: Address, eps: f32, cols: u32, count: u32, rows_a_warp: u32,
-        stage_bytes: u32, stages: u32, units: u32, batch: u32, segments: [Segment; 3],
+        stage_bytes: u32, stages: u32, units: u32, batch: u32, segments: [Segment; MOST_SEGMENTS],
     }
     /// How experts are chosen for rows; without groups their counts are 1.
     RouteArgs {
         logits: Address, bias: Address, choice: Address, scale: f32, experts: u32, chosen: u32, groups: u32, kept: u32,
         score: RouteScore,        normalizes: u32, pad: u32,
     }
-    /// A norm, the product of its result with a router's matrix, and the choice by that.
+    /// A norm, the product of its result with a router's matrix, and the choice by that; and its product with the only row of another, if there is one.
     RouterArgs {
         x: Address, weight: Address, out: Activation, matrix: Matrix, bias: Address, logits: Address, arrived: Address, eps: f32,
-        width: u32, route: RouteArgs,
+        width: u32, gate: Matrix, gate_out: Address, route: RouteArgs,
     }
     /// Pairs of rows and experts in the order of experts, and tiles of at most `widths[1]` of one, with fewer than `wide_rows` rows `widths[0]`.
     OrderArgs {
@@ -115,12 +121,17 @@ args! {
         x: Activation, gated: Activation, order: Address, tiles: Address, count: Address, tables: [ExpertTable; 2], out: Address,
         unit: GatedUnit, cols: u32, chosen: u32, width: u32, on_pairs: u32,
     }
-    /// The gated unit of two of them.
+    /// The gated unit of two of them, and of the two matrices of the expert that every row has, unless its width is 0.
     ExpertUnitArgs {
         x: Activation, out: Activation, choice: Address, gate: ExpertTable, up: ExpertTable, unit: GatedUnit, chosen: u32, width: u32,
+        shared_out: Activation, shared_gate: ExpertTable, shared_up: ExpertTable, shared_width: u32, pad: u32,
     }
-    /// The weighted sum of one of them over the experts of a row.
-    ExpertSumArgs { x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, pad: u32 }
+    /// The weighted sum of one of them over the experts of a row, and of the expert that every row has, where there is one; that by the sigmoid of a
+    /// gate, if it has one.
+    ExpertSumArgs {
+        x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, pad: u32,
+        shared_x: Activation, shared: Matrix, shared_gate: Address,
+    }
     WeightedSumArgs { x: Address, choice: Address, out: Activation, width: u32, chosen: u32 }
     HeadsArgs {
         q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, cos: Address, sin: Address, rows: Address,
@@ -196,8 +207,13 @@ pub enum Args {
 }
 
 impl Args {
-    /// The activations that the launch writes in a form for products, if it writes any that may have one.
-    pub fn written(&self) -> Option<&Activation> {
+    /// The activations that the launch writes and that may have a form for products.
+    pub fn written(&self) -> impl Iterator<Item = &Activation> {
+        let shared = if let Args::ExpertUnit(args) = self { Some(&args.shared_out) } else { None };
+        self.first_written().into_iter().chain(shared).filter(|written| written.x != 0)
+    }
+
+    fn first_written(&self) -> Option<&Activation> {
         let written = match self {
             Args::Norm(args) => &args.out,
             Args::Router(args) => &args.out,
@@ -211,7 +227,7 @@ impl Args {
             Args::ExpertUnit(args) => &args.out,
             _ => return None,
         };
-        Some(written).filter(|written| written.x != 0)
+        Some(written)
     }
 
     /// Address of the struct, for the driver to copy.
@@ -259,21 +275,21 @@ mod tests {
     fn structs_have_the_sizes_that_the_kernels_expect() {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
         assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>(), size_of::<Stretch>()], [280, 32, 32]);
-        assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 80, 216]);
+        assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 96, 216]);
         assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [64, 40]);
-        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [288, 256, 216]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 216]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);
         assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<TakeHeadsArgs>()], [256, 128, 32]);
         assert_eq!(
             [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],
-            [56, 168, 56, 144]
+            [56, 208, 56, 144]
         );
         assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [56, 16, 56]);
         assert_eq!(
             [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
-            [240, 208, 120]
+            [240, 360, 192]
         );
     }
 }

@@ -10,7 +10,11 @@ use segno::plan::{Op, ValueId};
 pub fn recurrent() -> Vec<Case> {
     let mut cases = Vec::new();
     convolutions(&mut cases);
+    // Exponentials of sums, and what they keep of a state of some tens of rows.
+    let first = cases.len();
     scans(&mut cases);
+    cases[first..].iter_mut().for_each(|case| case.within = 2e-5);
+    gated_norms(&mut cases);
     for (each, first, count) in [(24, 0, 12), (24, 12, 12), (7, 2, 3)] {
         let (mut b, hidden) = begin(one_head());
         let x = apart(&mut b, hidden, 5 * each);
@@ -68,6 +72,17 @@ fn convolutions(cases: &mut Vec<Case>) {
             b.program.ops.extend([Op::TakeHeads { x, part, out: y }, Op::Add { x: result, y }]);
         }
         in_passes(cases, "convolve", finish(b, result), &PASSES);
+    }
+}
+
+/// A norm of heads as the second value of a gated unit.
+fn gated_norms(cases: &mut Vec<Case>) {
+    for (kind, dim) in [(Activation::Silu, 128), (Activation::GeluTanh, 96), (Activation::Silu, 40)] {
+        let (mut b, hidden) = begin(one_head());
+        let [gate, up] = [3 * dim; 2].map(|width| apart(&mut b, hidden, width));
+        normed(&mut b, up, dim);
+        b.program.ops.push(Op::Gate { kind, gate, up });
+        in_passes(cases, "normalize", finish(b, gate), &PASSES);
     }
 }
 

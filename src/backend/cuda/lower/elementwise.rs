@@ -2,8 +2,8 @@
 //! such, rotation of heads, and what is done element by element.
 
 use super::attention::HEADS_A_BLOCK;
-use super::{ELEMENTS_A_BLOCK, Extent, Lowering, NORM_THREADS, ONE};
-use crate::backend::cuda::args::{Args, ElementwiseArgs, NormalizeArgs, RopeArgs, Sigmoid};
+use super::{ELEMENTS_A_BLOCK, Extent, Lowering, NORM_THREADS, ONE, QUANTIZED};
+use crate::backend::cuda::args::{Activation as Written, Args, ElementwiseArgs, NormalizeArgs, RopeArgs, Sigmoid};
 use crate::backend::cuda::catalogue::Kernel;
 use crate::plan::op::{Activation, Norm, NormKind, RopeId, RopeLayout};
 use crate::plan::{Op, ValueId};
@@ -35,9 +35,22 @@ impl Lowering<'_> {
     pub fn normalize_heads(&mut self, x: ValueId, dim: usize, norm: Norm) {
         let heads = Extent::Fixed((self.width(x) / dim) as u32);
         let args = self.normalize_args(x, norm, dim);
-        let args =
-            NormalizeArgs { out: crate::backend::cuda::args::Activation { x: args.x, ..Default::default() }, ..args };
-        self.push(Kernel::Normalize.only(), [self.rows(x), heads, ONE], NORM_THREADS, Args::Normalize(args), 1);
+        let (args, covered) = match self.gate_of(x, dim) {
+            Some((gate, unit)) => {
+                (NormalizeArgs { gate: self.value(gate), unit, out: self.activation(gate), ..args }, 2)
+            }
+            None => (NormalizeArgs { out: Written { x: args.x, ..Default::default() }, ..args }, 1),
+        };
+        self.push(Kernel::Normalize.only(), [self.rows(x), heads, ONE], NORM_THREADS, Args::Normalize(args), covered);
+    }
+
+    /// The gated unit behind the norm of heads of `x`, which nothing else reads, if the norm can take it along: its gate, and the activation.
+    /// Heads are written as rows of their own, so 8-bit blocks must be theirs, and 16-bit floats have another place.
+    fn gate_of(&self, x: ValueId, dim: usize) -> Option<(ValueId, Sigmoid)> {
+        let Op::Gate { kind, gate, up } = *self.program.ops.get(self.next + 1)? else { return None };
+        let fits = up == x && gate != x && self.uses.of_value(x).readers == 2;
+        let is_whole = dim.is_multiple_of(QUANTIZED) && !self.is_f16(gate);
+        sigmoid(kind).filter(|_| fits && is_whole).map(|unit| (gate, unit))
     }
 
     fn normalize_args(&self, x: ValueId, norm: Norm, width: usize) -> NormalizeArgs {
@@ -126,15 +139,15 @@ impl Lowering<'_> {
         self.push_elementwise(kernel, x, args, covered);
     }
 
-    /// The addition at op `at` of `y`, which nothing else reads, with a scale before it or without one.
+    /// The addition at op `at` of `y`, which nothing reads behind it, with a scale before it or without one.
     pub fn sum_of(&self, y: ValueId, at: usize) -> Option<Sum> {
-        let readers = self.uses.of_value(y).readers;
+        let last_reader = self.uses.of_value(y).last_reader;
         match (self.program.ops.get(at)?, self.program.ops.get(at + 1)) {
-            (&Op::Add { x, y: added }, _) if added == y && x != y && readers == 1 => {
+            (&Op::Add { x, y: added }, _) if added == y && x != y && last_reader == at => {
                 Some(Sum { to: x, factor: 1.0, ops: 1 })
             }
             (&Op::Scale { x: scaled, factor }, Some(&Op::Add { x, y: added }))
-                if scaled == y && added == y && x != y && readers == 2 && factor != 0.0 =>
+                if scaled == y && added == y && x != y && last_reader == at + 1 && factor != 0.0 =>
             {
                 Some(Sum { to: x, factor, ops: 2 })
             }

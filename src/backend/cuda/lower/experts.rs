@@ -4,15 +4,15 @@
 //! rows multiply pair by pair, with the gated unit or the sum that follows; more are sorted by expert, so that pairs of one share its weights.
 
 use super::elementwise::{Sum, sigmoid};
-use super::{ELEMENTS_A_BLOCK, Extent, Lowering, ONE, OrderPlace};
+use super::{ELEMENTS_A_BLOCK, Extent, Lowering, ONE, OrderPlace, QUANTIZED};
 use crate::backend::cuda::args::{
-    Args, ExpertArgs, ExpertGemmArgs, ExpertSumArgs, ExpertTable, ExpertUnitArgs, GatedUnit, OrderArgs, RouteArgs,
-    RouteScore, RouterArgs, Sigmoid, WeightedSumArgs,
+    Args, ExpertArgs, ExpertGemmArgs, ExpertSumArgs, ExpertTable, ExpertUnitArgs, GatedUnit, Matrix, OrderArgs,
+    RouteArgs, RouteScore, RouterArgs, Sigmoid, WeightedSumArgs,
 };
 use crate::backend::cuda::catalogue::{Function, Kernel};
 use crate::backend::cuda::select::experts::{self, ExpertKernel};
 use crate::plan::op::{Activation, ExpertProduct, Routing, Rows, Score};
-use crate::plan::{Op, Program, ValueId};
+use crate::plan::{MatrixId, Op, Program, ValueId};
 
 /// Experts of a block that also norms the row and makes logits, and the widest row that it takes.
 const ROUTER_EXPERTS: usize = 8;
@@ -30,6 +30,24 @@ pub fn most_experts(program: &Program) -> Option<(usize, usize)> {
         _ => None,
     });
     choices.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
+}
+
+/// The first half of the expert that every row has.
+struct SharedUnit {
+    tables: [ExpertTable; 2],
+    out: ValueId,
+    /// Blocks of a row.
+    blocks: u32,
+}
+
+/// Its second half.
+struct SharedSum {
+    x: ValueId,
+    matrix: Matrix,
+    /// The logit of how much of it counts.
+    gate: Option<ValueId>,
+    /// Ops that it takes.
+    ops: usize,
 }
 
 impl Lowering<'_> {
@@ -59,25 +77,33 @@ impl Lowering<'_> {
         }
     }
 
-    /// The next ops in one launch, if they are a norm, a router's product with its result, and the choice by that; false leaves them as they are.
+    /// The next ops in one launch, if they are a norm, a router's product with its result, that of the shared expert's gate or none, and the choice;
+    /// false leaves them as they are.
     pub fn router(&mut self) -> bool {
-        let [
-            Op::Norm { x, norm, out },
-            Op::MatMul { x: read, matrix, bias, out: product },
-            Op::Route { logits, routing, choice },
-            ..,
-        ] = self.program.ops[self.next..]
+        let [Op::Norm { x, norm, out }, Op::MatMul { x: read, matrix, bias, out: product }, ref rest @ ..] =
+            self.program.ops[self.next..]
         else {
             return false;
         };
+        let (gate, rest) = match *rest {
+            [Op::MatMul { x: read, matrix, bias: None, out: gate }, ref rest @ ..] if read == out => {
+                (Some((self.addresses.matrices[matrix.0], self.value(gate))), rest)
+            }
+            ref rest => (None, rest),
+        };
+        let [Op::Route { logits, routing, choice }, ..] = *rest else { return false };
         let own = self.addresses.matrices[matrix.0];
         let Some(function) = Kernel::Router.of_types(std::iter::once(own.dtype)) else { return false };
         let width = self.width(x);
         let is_row = self.program.values[out.0].rows == Rows::Batch && self.uses.is_deferred(out);
         let is_router = (read, logits) == (out, product) && self.uses.of_value(product).readers == 1;
-        if !is_row || !is_router || !width.is_multiple_of(32) || width > ROUTER_WIDTH {
+        let is_gate = gate.is_none_or(|(matrix, _)| matrix.rows == 1 && matrix.dtype == own.dtype);
+        if !is_row || !is_router || !is_gate || !width.is_multiple_of(32) || width > ROUTER_WIDTH {
             return false;
         }
+        let products = own.rows + u32::from(gate.is_some());
+        let covered = if gate.is_some() { 4 } else { 3 };
+        let (gate, gate_out) = gate.unwrap_or_default();
         let args = RouterArgs {
             x: self.value(x),
             weight: self.vector(Some(norm.weight)),
@@ -88,10 +114,12 @@ impl Lowering<'_> {
             arrived: self.addresses.routed,
             eps: norm.eps,
             width: width as u32,
+            gate,
+            gate_out,
             route: self.route_args(logits, routing, choice),
         };
-        let blocks = Extent::Fixed(own.rows.div_ceil(ROUTER_EXPERTS as u32));
-        self.push(function, [blocks, Extent::Rows, ONE], ROUTE_THREADS, Args::Router(args), 3);
+        let blocks = Extent::Fixed(products.div_ceil(ROUTER_EXPERTS as u32));
+        self.push(function, [blocks, Extent::Rows, ONE], ROUTE_THREADS, Args::Router(args), covered);
         self.launches.last_mut().expect("just added").shared_bytes = 4 * own.rows.max(width as u32);
         true
     }
@@ -181,9 +209,42 @@ impl Lowering<'_> {
         };
         let Some(kernel) = experts::unit(&args.gate, &args.up, width, &self.addresses.device) else { return false };
         args.out = self.activation(gate.out);
-        let blocks = Extent::Pairs { tiles: kernel.blocks, chosen };
-        self.push_experts(&kernel, blocks, Args::ExpertUnit(args), 3);
+        let (mut blocks, mut covered) = (chosen * kernel.blocks, 3);
+        if let Some(shared) = self.shared_unit(gate.x, &unit, &args.gate) {
+            blocks += shared.blocks;
+            covered += 3;
+            [args.shared_gate, args.shared_up] = shared.tables;
+            (args.shared_out, args.shared_width) = (self.activation(shared.out), shared.tables[0].each);
+        }
+        self.push_experts(&kernel, Extent::Pairs { tiles: blocks, chosen: 1 }, Args::ExpertUnit(args), covered);
         true
+    }
+
+    /// The gated unit of the expert that every row has, if it stands behind that of the others and their launch can do it too.
+    fn shared_unit(&self, x: ValueId, unit: &GatedUnit, own: &ExpertTable) -> Option<SharedUnit> {
+        let at = self.next + 3;
+        let [
+            Op::MatMul { x: first, matrix: gate, bias: None, out },
+            Op::MatMul { x: second, matrix: up, bias: None, out: up_out },
+            Op::Gate { kind, gate: left, up: right },
+            ..,
+        ] = self.program.ops[at..]
+        else {
+            return None;
+        };
+        let is_unit = (first, second, left, right) == (x, x, out, up_out) && self.uses.of_value(right).readers == 1;
+        let same_unit = sigmoid(kind).is_some_and(|sigmoid| unit.is_clamped == 0 && unit.activation == sigmoid);
+        if !self.batches.joins_shared_experts() || !is_unit || !same_unit {
+            return None;
+        }
+        let table = |matrix: MatrixId| {
+            let matrix = self.addresses.matrices[matrix.0];
+            ExpertTable { matrix, each: matrix.rows, ..ExpertTable::default() }
+        };
+        let tables = [table(gate), table(up)];
+        let width = tables[0].each;
+        let kernel = experts::unit(&tables[0], &tables[1], width, &self.addresses.device)?;
+        (tables[0].matrix.dtype == own.matrix.dtype).then_some(SharedUnit { tables, out, blocks: kernel.blocks })
     }
 
     /// This product on tensor cores, or its gated unit with the next; false leaves them as they are.
@@ -232,10 +293,18 @@ impl Lowering<'_> {
         };
         let (width, chosen) = (self.width(out) as u32, self.program.chosen(choice) as u32);
         let table = self.table(product);
-        let Some(kernel) = experts::sum(&table, chosen, width, &self.addresses.device) else { return false };
-        let added = self.sum_of_product(product.x, out, self.next + 2);
+        let shared = self.shared_sum(out, &table);
+        // Only the products of ops that come by themselves have the form of their input made.
+        let shared = shared.filter(|shared| self.formed[shared.x.0]);
+        let shared = shared.filter(|shared| {
+            experts::sum(&table, Some(&shared.matrix), chosen, width, &self.addresses.device).is_some()
+        });
+        let matrix = shared.as_ref().map(|shared| &shared.matrix);
+        let Some(kernel) = experts::sum(&table, matrix, chosen, width, &self.addresses.device) else { return false };
+        let covered = 2 + shared.as_ref().map_or(0, |shared| shared.ops);
+        let added = self.sum_of_product(product.x, out, self.next + covered);
         let (to, adds, ops) = added.map_or((out, 0.0, 0), |Sum { to, factor, ops }| (to, factor, ops));
-        let args = ExpertSumArgs {
+        let mut args = ExpertSumArgs {
             x: self.input(product.x),
             choice: self.value(choice),
             out: self.value(to),
@@ -243,11 +312,31 @@ impl Lowering<'_> {
             chosen,
             width,
             adds,
-            pad: 0,
+            ..ExpertSumArgs::default()
         };
+        if let Some(SharedSum { x, matrix, gate, .. }) = shared {
+            (args.shared_x, args.shared) = (self.input(x), matrix);
+            args.shared_gate = gate.map_or(0, |gate| self.value(gate));
+        }
         let blocks = Extent::Pairs { tiles: kernel.blocks, chosen: 1 };
-        self.push_experts(&kernel, blocks, Args::ExpertSum(args), 2 + ops);
+        self.push_experts(&kernel, blocks, Args::ExpertSum(args), covered + ops);
         true
+    }
+
+    /// The second half of the expert that every row has, if it is added to the sum `out` of the others and their launch can do that.
+    fn shared_sum(&self, out: ValueId, own: &ExpertTable) -> Option<SharedSum> {
+        let at = self.next + 2;
+        let &Op::MatMul { x, matrix, bias: None, out: product } = self.program.ops.get(at)? else { return None };
+        let (gate, ops) = match *self.program.ops.get(at + 1)? {
+            Op::MulSigmoid { x, gate } if x == product && self.width(gate) == 1 => (Some(gate), 3),
+            _ => (None, 2),
+        };
+        let is_added = matches!(*self.program.ops.get(at + ops - 1)?, Op::Add { x, y } if (x, y) == (out, product));
+        let readers = self.uses.of_value(product).readers;
+        let matrix = self.addresses.matrices[matrix.0];
+        let fits = matrix.dtype == own.matrix.dtype && matrix.cols.is_multiple_of(QUANTIZED as u32);
+        let is_alone = is_added && readers + 1 == ops && self.batches.joins_shared_experts();
+        (fits && is_alone).then_some(SharedSum { x, matrix, gate, ops })
     }
 
     fn push_experts(&mut self, kernel: &ExpertKernel, blocks: Extent, args: Args, covered: usize) {

@@ -2,7 +2,7 @@
 
 use super::products::Follower;
 use super::{Extent, Lowering, ONE};
-use crate::backend::cuda::args::{Args, MatmulArgs, TensorArgs};
+use crate::backend::cuda::args::{Args, FEW_SEGMENTS, MatmulArgs, TensorArgs};
 use crate::backend::cuda::catalogue::{DeviceType, Function, Kernel};
 use crate::backend::cuda::select::{gemm_f16, gemm_i8};
 use crate::plan::ValueId;
@@ -27,7 +27,7 @@ impl Lowering<'_> {
 
     /// What the kernels take for that, if they can, and how many ops it covers.
     pub fn tensor_args(&self, x: ValueId) -> Option<(TensorArgs, usize)> {
-        let (products, is_f16) = (self.products_of(x, self.next), self.is_f16(x));
+        let (products, is_f16) = (self.products_of(x, self.next, FEW_SEGMENTS), self.is_f16(x));
         let has_gemm = |dtype| DeviceType::of(dtype).has_gemm();
         let types = products.matrices().iter().map(|matrix| self.program.matrices[matrix.0].dtype);
         if !is_f16 && !types.into_iter().all(has_gemm) {
@@ -38,7 +38,7 @@ impl Lowering<'_> {
             cols: self.width(x) as u32,
             count: products.count as u32,
             on_outputs: self.is_on_outputs(x).into(),
-            segments: products.segments,
+            segments: products.few_segments(),
             ..TensorArgs::default()
         };
         args.f16_row_bytes = args.most(gemm_f16::row_bytes);
@@ -63,14 +63,14 @@ impl Lowering<'_> {
 
     /// Up to three products of one value in a launch; a lone product also takes the addition that follows it.
     pub fn gemm_of_any_type(&mut self, x: ValueId) {
-        let products = self.products_of(x, self.next);
+        let products = self.products_of(x, self.next, FEW_SEGMENTS);
         let on_outputs = self.is_on_outputs(x);
         let mut args = MatmulArgs {
             x: self.input(x),
             cols: self.width(x) as u32,
             count: products.count as u32,
             on_outputs: on_outputs.into(),
-            segments: products.segments,
+            segments: products.few_segments(),
             ..MatmulArgs::default()
         };
         for segment in &mut args.segments[..products.count] {

@@ -4,7 +4,7 @@
 
 use super::products::Follower;
 use super::{Extent, Lowering, ONE};
-use crate::backend::cuda::args::{Args, MatvecArgs};
+use crate::backend::cuda::args::{Args, FEW_SEGMENTS, MOST_SEGMENTS, MatvecArgs};
 use crate::backend::cuda::catalogue::Kernel;
 use crate::backend::cuda::select::{self, gemv};
 use crate::plan::op::Norm;
@@ -51,7 +51,8 @@ impl Lowering<'_> {
 
     /// Products of `x`, which the ops behind the next `skipped` read as `seen`.
     fn gemv(&mut self, batch: u32, skipped: usize, x: ValueId, norm: Option<Norm>, seen: ValueId) -> bool {
-        let products = self.products_of(seen, self.next + skipped);
+        let most = if batch == 1 { MOST_SEGMENTS } else { FEW_SEGMENTS };
+        let products = self.products_of(seen, self.next + skipped, most);
         let mut args = MatvecArgs {
             batch,
             cols: self.width(x) as u32,

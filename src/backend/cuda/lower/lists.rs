@@ -60,6 +60,11 @@ impl Batches {
         !matches!(self, Batches::Sorted | Batches::Prompts)
     }
 
+    /// Whether the expert that every row has goes with the others, pair by pair too: its weights are read again for each row then.
+    pub fn joins_shared_experts(self) -> bool {
+        matches!(self, Batches::Few(_) | Batches::Narrow)
+    }
+
     /// Whether a launch that norms rows and chooses their experts is quicker than three: a few rows fill some SMs each.
     pub fn has_router(self) -> bool {
         matches!(self, Batches::Few(FEW_ROWS) | Batches::Narrow)

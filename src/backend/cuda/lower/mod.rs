@@ -214,8 +214,8 @@ impl Lowering<'_> {
     pub fn push(&mut self, function: Function, grid: [Extent; 3], threads: usize, args: Args, covered: usize) {
         let covers: Vec<usize> = (self.next..self.next + covered).collect();
         for id in covers.iter().filter_map(|&op| self.program.ops[op].writes()) {
-            let written = args.written().filter(|written| written.x == self.value(id));
-            self.formed[id.0] = written.is_some_and(|written| written.q != 0);
+            let mut written = args.written().filter(|written| written.x == self.value(id));
+            self.formed[id.0] = written.any(|written| written.q != 0);
         }
         self.next += covered;
         self.launches.push(Launch {

@@ -2,23 +2,20 @@
 
 use super::elementwise::{Sum, sigmoid};
 use super::{Lowering, Segment};
-use crate::backend::cuda::args::Sigmoid;
+use crate::backend::cuda::args::{FEW_SEGMENTS, MOST_SEGMENTS, Sigmoid};
 use crate::backend::cuda::select::gemv::GATED_ROWS;
 use crate::plan::{MatrixId, Op, ValueId};
-
-/// Most products of a launch.
-const MOST: usize = 3;
 
 /// Products of a value that stand one behind the other.
 pub struct Products {
     /// Their arguments; `count` of them.
-    pub segments: [Segment; MOST],
+    pub segments: [Segment; MOST_SEGMENTS],
     /// How many there are.
     pub count: usize,
     /// What they write.
-    outs: [ValueId; MOST],
+    outs: [ValueId; MOST_SEGMENTS],
     /// Their matrices.
-    matrices: [MatrixId; MOST],
+    matrices: [MatrixId; MOST_SEGMENTS],
 }
 
 /// What follows products and is done by their launch.
@@ -40,6 +37,11 @@ impl Follower {
 }
 
 impl Products {
+    /// The arguments of those that a launch of several rows takes.
+    pub fn few_segments(&self) -> [Segment; FEW_SEGMENTS] {
+        *self.segments.first_chunk().expect("a launch of one row takes more")
+    }
+
     /// The matrices of the program.
     pub fn matrices(&self) -> &[MatrixId] {
         &self.matrices[..self.count]
@@ -52,17 +54,17 @@ impl Products {
 }
 
 impl Lowering<'_> {
-    /// The products of `x` from op `first` on, as many as a launch has.
-    pub fn products_of(&self, x: ValueId, first: usize) -> Products {
+    /// The products of `x` from op `first` on: `most`, or fewer.
+    pub fn products_of(&self, x: ValueId, first: usize, most: usize) -> Products {
         let mut all = Products {
-            segments: [Segment::default(); MOST],
+            segments: [Segment::default(); MOST_SEGMENTS],
             count: 0,
-            outs: [ValueId(0); MOST],
-            matrices: [MatrixId(0); MOST],
+            outs: [ValueId(0); MOST_SEGMENTS],
+            matrices: [MatrixId(0); MOST_SEGMENTS],
         };
         for op in &self.program.ops[first..] {
             let &Op::MatMul { x: read, matrix, bias, out } = op else { break };
-            if read != x || all.count == MOST {
+            if read != x || all.count == most {
                 break;
             }
             all.segments[all.count] = Segment {
@@ -82,7 +84,7 @@ impl Lowering<'_> {
         match (self.program.ops.get(at), &products.outs[..products.count]) {
             (Some(&Op::Gate { kind, gate, up }), &[first, second]) if (first, second) == (gate, up) => {
                 let unit = sigmoid(kind)?;
-                let [a, b, _] = &products.segments;
+                let [a, b, ..] = &products.segments;
                 let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(GATED_ROWS);
                 let is_plain = a.bias == 0 && b.bias == 0 && self.uses.of_value(up).readers == 1;
                 (fits && is_plain).then_some(Follower::Gate { unit, gate })

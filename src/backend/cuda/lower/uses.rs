@@ -16,6 +16,8 @@ const WHAT: &str = "a list of launches";
 pub struct Use {
     /// Ops that read it.
     pub readers: usize,
+    /// The index of the last of them.
+    pub last_reader: usize,
     /// Which of the places its form has that products read; none where none reads it.
     pub place: Option<usize>,
     /// Whether a norm by the root of the mean square writes it, and nothing else.
@@ -150,7 +152,7 @@ impl Use {
     }
 
     fn read(&mut self, program: &Program, index: usize, op: &Op) {
-        self.readers += 1;
+        (self.readers, self.last_reader) = (self.readers + 1, index);
         self.is_read = true;
         let (weight, rounds) = match op {
             Op::MatMul { matrix, .. } => (&program.matrices[matrix.0], true),

@@ -1,7 +1,7 @@
 //! The kernels that multiply rows by the matrices of their experts, for few rows (`expert_gemv.cu`) and for many (`expert_gemm.cu`): whether they
 //! take a product, and their blocks.
 
-use super::super::args::{ExpertGemmArgs, ExpertTable};
+use super::super::args::{ExpertGemmArgs, ExpertTable, Matrix};
 use super::super::catalogue::{DeviceType, Function, Kernel};
 use super::gemm_i8_specialized::{ROWS, Tile, row_stride};
 use super::{Choice, Device, SLICE_COLUMNS};
@@ -50,11 +50,21 @@ pub fn unit(gate: &ExpertTable, up: &ExpertTable, width: u32, device: &Device) -
     fits.then_some(ExpertKernel { function, blocks, threads: 32 * MOST_WARPS, shared_bytes })
 }
 
-/// The sum of `width` outputs over `chosen` experts, by as many warps as leave room for a second block of an SM, or for one.
-pub fn sum(table: &ExpertTable, chosen: u32, width: u32, device: &Device) -> Option<ExpertKernel> {
+/// The sum of `width` outputs over `chosen` experts, and of one that every row has, by as many warps as leave room for a second block of an SM, or
+/// for one.
+pub fn sum(
+    table: &ExpertTable,
+    shared: Option<&Matrix>,
+    chosen: u32,
+    width: u32,
+    device: &Device,
+) -> Option<ExpertKernel> {
     let function = of_type(Kernel::ExpertSum, table, device)?;
-    let bytes =
-        |warps: u32| chosen.saturating_mul(warps * SUM_OUTPUTS * table.matrix.row_bytes + row_bytes(table.matrix.cols));
+    let of_expert = |matrix: &Matrix, warps: u32| warps * SUM_OUTPUTS * matrix.row_bytes + row_bytes(matrix.cols);
+    let bytes = |warps: u32| {
+        let of_shared = shared.map_or(0, |matrix| of_expert(matrix, warps));
+        chosen.saturating_mul(of_expert(&table.matrix, warps)).saturating_add(of_shared)
+    };
     let warps_within = |room: u32| {
         (0..=MOST_WARPS.ilog2()).rev().map(|power| 1 << power).find(|&warps| bytes(warps) + STATIC_BYTES <= room)
     };
