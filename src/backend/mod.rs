@@ -89,9 +89,8 @@ pub trait Runner: Send {
     /// returns `Ok`; otherwise only the pages of its rows may have changed, and the records that were to be filled. Never
     /// allocates. `cancel` raised ends the run early with [`crate::error::Error::Cancelled`].
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()>;
-    /// The same, and calls `beside` once, while the device is at work where it is another than the caller's processor, else before.
-    fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, beside: &mut dyn FnMut()) -> Result<()> {
-        beside();
+    /// The same, and calls `beside` once, while the device is at work; where that is the caller's processor, never.
+    fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, _beside: &mut dyn FnMut()) -> Result<()> {
         self.run(batch, cancel)
     }
     /// Takes over the choice of the token of output `index` of the next run, with the arguments of [`sample::sample_masked`]; the run then gives

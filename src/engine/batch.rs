@@ -9,7 +9,6 @@ use crate::backend::{Batch, Chooser, Limits, Row};
 use crate::error::{Error, Result, filled, reserve};
 use crate::grammar::Next;
 use crate::kv::layout::pages_for;
-use crate::sample;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -317,7 +316,8 @@ impl Session {
         }
         let Session { runner, paging, states, slots, pass, .. } = self;
         let Pass { rows, outputs, chooser, planned, .. } = &*pass;
-        // No pass has to wait for a grammar: its masks are worked out while a device is at work.
+        // No pass has to wait for a grammar: its masks are worked out while a device is at work. Where the caller's processor is the device, only
+        // those are that a choice turns out to need.
         let mut prepare = || {
             for planned in planned.iter().filter(|planned| planned.ready && planned.next == Next::Choice) {
                 let constraint = slots[planned.slot].as_mut().and_then(|sequence| sequence.constraint.as_mut());
@@ -325,7 +325,6 @@ impl Session {
             }
         };
         if rows.is_empty() {
-            prepare();
             return Ok(());
         }
         let (tables, window_tables) = (paging.tables(), paging.window_tables());
@@ -364,18 +363,13 @@ impl Session {
     /// The token that follows an item's history.
     fn choose(&mut self, planned: &Planned) -> Result<Choice> {
         let Planned { slot, output, next, .. } = *planned;
-        let vocab = self.model.vocab();
-        let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
-        let mask = match next {
+        let (vocab, eog) = (self.model.vocab(), self.model.eog_tokens());
+        let by_device = self.pass.chooser == Chooser::Device;
+        match next {
             Next::Forced(token) => return Ok(Choice::Token(token)),
             Next::Nothing => return Ok(Choice::GrammarEnd),
-            Next::Free => sample::Mask::default(),
-            Next::Choice | Next::End => sequence.mask(next, self.model.eog_tokens())?,
-        };
-        if mask.is_empty() {
-            return Ok(Choice::GrammarEnd);
+            Next::Free | Next::Choice | Next::End => {}
         }
-        let by_device = self.pass.chooser == Chooser::Device;
         if let Some(best) = output.filter(|_| by_device).and_then(|index| self.runner.best_token(index)) {
             return Ok(Choice::Token(best as i32));
         }
@@ -383,9 +377,9 @@ impl Session {
             Some(index) => self.runner.logits(index),
             None => &self.logits[slot * vocab..(slot + 1) * vocab],
         };
-        let position = sequence.tokens.len() as u64;
-        let (sampler, history) = (&sequence.sampler, &sequence.tokens);
-        sample::sample_masked(sampler, logits, &mask, history, position, &mut self.scratch).map(Choice::Token)
+        let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
+        let token = sequence.choose(next, logits, eog, &mut self.scratch)?;
+        Ok(token.map_or(Choice::GrammarEnd, Choice::Token))
     }
 
     /// Notes what a pass evaluated for one item, and appends its token.

@@ -108,6 +108,12 @@ impl Sequence {
         [&self.sampler.stop_tokens, if self.sampler.ignore_eog { &[] } else { eog }]
     }
 
+    /// Works out the mask of the next token, if the grammar says [`Next::Choice`]. What goes wrong is told by [`Sequence::mask`].
+    pub fn prepare_mask(&mut self, next: Next) {
+        let constraint = self.constraint.iter_mut().filter(|_| next == Next::Choice);
+        constraint.for_each(|constraint| constraint.prepare());
+    }
+
     /// The tokens that may follow where the grammar says `next`, which is [`Next::Choice`] or [`Next::End`]; the mask has been worked out.
     pub fn mask<'a>(&'a self, next: Next, eog: &'a [i32]) -> Result<sample::Mask<'a>> {
         let (bits, may_end) = match &self.constraint {
@@ -115,6 +121,47 @@ impl Sequence {
             _ => (&[][..], true),
         };
         Ok(sample::Mask { bits: Some(bits), named: if may_end { self.ends(eog) } else { [&[], &[]] } })
+    }
+
+    /// The token that follows by `logits` where the grammar says `next`, [`Next::Free`] if there is none; `None` if no token may.
+    pub fn choose(
+        &mut self,
+        next: Next,
+        logits: &[f32],
+        eog: &[i32],
+        scratch: &mut sample::Scratch,
+    ) -> Result<Option<i32>> {
+        if next == Next::Choice {
+            if let Some(token) = self.choose_without_mask(logits, eog, scratch)? {
+                return Ok(Some(token));
+            }
+            self.prepare_mask(next);
+        }
+        let mask = if next == Next::Free { sample::Mask::default() } else { self.mask(next, eog)? };
+        if mask.is_empty() {
+            return Ok(None);
+        }
+        let position = self.tokens.len() as u64;
+        sample::sample_masked(&self.sampler, logits, &mask, &self.tokens, position, scratch).map(Some)
+    }
+
+    /// The same token where it is known without the work of a mask.
+    fn choose_without_mask(
+        &mut self,
+        logits: &[f32],
+        eog: &[i32],
+        scratch: &mut sample::Scratch,
+    ) -> Result<Option<i32>> {
+        let Some(constraint) = self.constraint.as_mut().filter(|constraint| !constraint.is_prepared()) else {
+            return Ok(None);
+        };
+        // The mask tells whether those that end generation may follow.
+        let (sampler, position) = (&self.sampler, self.tokens.len() as u64);
+        let mut allows = |tokens: &[i32]| {
+            let is_text = !tokens.iter().any(|&token| sampler.is_end(token, eog));
+            Ok(is_text && constraint.allows(tokens)?)
+        };
+        sample::sample_unmasked(sampler, logits, &self.tokens, position, scratch, &mut allows)
     }
 
     /// Moves its grammar on by `token`, which is about to be appended and `ends` generation or does not.

@@ -7,6 +7,7 @@
 use super::{Grammar, WHAT};
 use crate::error::{Error, Result, backed, checked, push};
 use llguidance::TokenParser;
+use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
 use std::cmp::Reverse;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +15,9 @@ use std::sync::Arc;
 
 /// Most tokens that are looked at for whether they are beginnings of one.
 const MOST_BEGINNINGS: usize = 64;
+
+/// What a computer of masks of our own is told to begin with, and does not heed: the engine keeps masks that have no beginning for later.
+const NOT_KEPT: &[u8] = b" ";
 
 /// Memory that is set aside for what a step of the engine takes.
 const STEP_BYTES: usize = 4 << 20;
@@ -112,6 +116,7 @@ impl Constraint {
         }
         // Most masks can wait until the pass runs: those of places where more than one byte may follow.
         if self.mask.is_none() && self.work(|parser| Ok(has_one_byte(parser)))? {
+            self.prepare_narrow();
             self.prepare();
         }
         let forced = self.mask.as_ref().and_then(|mask| mask.forced);
@@ -130,9 +135,50 @@ impl Constraint {
             mask => mask.map(Some),
         });
         let Ok(tokens) = tokens else { return };
-        let tokens = tokens.unwrap_or_else(|| SimpleVob::alloc(self.grammar.vocabulary.len()));
+        self.keep(tokens.unwrap_or_else(|| SimpleVob::alloc(self.grammar.vocabulary.len())), may_end);
+    }
+
+    /// The same where a single byte may follow, if tokens of text begin with it: one walk through the vocabulary is all, where the engine would first
+    /// ask which of its slices fit.
+    fn prepare_narrow(&mut self) {
+        let grammar = Arc::clone(&self.grammar);
+        let may_end = self.work(|parser| Ok(parser.is_accepting()));
+        let tokens = may_end.and_then(|may_end| Ok((self.compute(&All(grammar.vocabulary.trie()))?, may_end)));
+        if let Some((tokens, may_end)) = tokens.ok().filter(|(tokens, _)| !tokens.is_zero()) {
+            self.keep(tokens, may_end);
+        }
+    }
+
+    /// Keeps what was worked out of the next token.
+    fn keep(&mut self, tokens: SimpleVob, may_end: bool) {
         let forced = if may_end { None } else { only_one(&tokens, self.grammar.vocabulary.trie()) };
         self.mask = Some(Mask { tokens, may_end, forced });
+    }
+
+    /// Whether all of `tokens` may come next, for [`Next::Choice`] alone. Says no, too, of tokens that only the mask tells of: those that are no text.
+    pub fn allows(&mut self, tokens: &[i32]) -> Result<bool> {
+        if let Some(cause) = &self.broken {
+            return Err(Error::Grammar(cause.clone()));
+        }
+        let are_in = |set: &SimpleVob| tokens.iter().all(|&token| set.is_allowed(token as u32));
+        if let Some(mask) = &self.mask {
+            return Ok(are_in(&mask.tokens));
+        }
+        let grammar = Arc::clone(&self.grammar);
+        self.compute(&Asked { trie: grammar.vocabulary.trie(), tokens }).map(|found| are_in(&found))
+    }
+
+    /// Has the engine compute a set of tokens by `computer`, within the limits of a mask.
+    fn compute(&mut self, computer: &dyn BiasComputer) -> Result<SimpleVob> {
+        self.work(|parser| {
+            let found = parser.parser.compute_bias(computer, NOT_KEPT);
+            parser.parser.get_error().map_or(Ok(found), |error| Err(anyhow::anyhow!(error.message())))
+        })
+    }
+
+    /// Whether the tokens that may come next have been worked out.
+    pub fn is_prepared(&self) -> bool {
+        self.mask.is_some()
     }
 
     /// The tokens that may come next, a bit each, the lowest first, and whether the text may end here; once [`Constraint::prepare`] has run.
@@ -209,18 +255,63 @@ fn has_one_byte(parser: &mut TokenParser) -> bool {
 
 /// The longest of `tokens`, if all others are beginnings of it: what they lead to is the same text, which the longest says in the fewest passes.
 fn only_one(tokens: &SimpleVob, trie: &TokTrie) -> Option<i32> {
-    if tokens.num_set() > MOST_BEGINNINGS {
-        return None;
+    let mut found = [0; MOST_BEGINNINGS];
+    let mut count = 0;
+    for (index, &word) in tokens.as_slice().iter().enumerate().filter(|(_, word)| **word != 0) {
+        let mut rest = word;
+        while rest != 0 {
+            *found.get_mut(count)? = index as u32 * u32::BITS + rest.trailing_zeros();
+            rest &= rest - 1;
+            count += 1;
+        }
     }
-    let all = || {
-        let words = tokens.as_slice().iter().enumerate();
-        words.flat_map(|(index, &word)| {
-            (0..32).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index as u32 * 32 + bit)
-        })
-    };
+    let found = &found[..count];
     // Of tokens with the same bytes the first, as `max_by_key` takes the last.
-    let longest = all().max_by_key(|&token| (trie.token(token).len(), Reverse(token)))?;
-    all().all(|token| trie.token(longest).starts_with(trie.token(token))).then_some(longest as i32)
+    let longest = *found.iter().max_by_key(|&&token| (trie.token(token).len(), Reverse(token)))?;
+    found.iter().all(|&token| trie.token(longest).starts_with(trie.token(token))).then_some(longest as i32)
+}
+
+/// All tokens of text, in one go.
+struct All<'a>(&'a TokTrie);
+
+impl BiasComputer for All<'_> {
+    fn compute_bias(&self, recognizer: &mut ParserRecognizer<'_>, _start: &[u8]) -> SimpleVob {
+        let mut set = self.0.alloc_token_set();
+        self.0.add_bias(recognizer, &mut set, &[]);
+        set
+    }
+
+    fn trie(&self) -> &TokTrie {
+        self.0
+    }
+}
+
+/// Some tokens, each by itself.
+struct Asked<'a> {
+    trie: &'a TokTrie,
+    tokens: &'a [i32],
+}
+
+impl BiasComputer for Asked<'_> {
+    fn compute_bias(&self, recognizer: &mut ParserRecognizer<'_>, _start: &[u8]) -> SimpleVob {
+        let mut set = self.trie.alloc_token_set();
+        recognizer.trie_started("asked");
+        for &token in self.tokens {
+            let bytes = self.trie.token(token as u32);
+            let pushed = bytes.iter().take_while(|&&byte| recognizer.try_push_byte(byte)).count();
+            recognizer.pop_bytes(pushed);
+            let is_text = bytes.first().is_some_and(|&first| first != TokTrie::SPECIAL_TOKEN_MARKER);
+            if is_text && pushed == bytes.len() {
+                set.allow_token(token as u32);
+            }
+        }
+        recognizer.trie_finished();
+        set
+    }
+
+    fn trie(&self) -> &TokTrie {
+        self.trie
+    }
 }
 
 /// A copy with tables of its own, so that what another walk has worked out changes nothing here.

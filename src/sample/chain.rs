@@ -9,10 +9,10 @@ use crate::error::{Error, Result, filled, reserve};
 /// Buffers of sampling for one vocabulary size, reserved when a session is made and shared by all of its sequences.
 #[derive(Debug)]
 pub struct Scratch {
-    adjusted: Vec<f32>,
-    counts: Vec<u32>,
-    candidates: Vec<Candidate>,
-    bins: Vec<u64>,
+    pub(super) adjusted: Vec<f32>,
+    pub(super) counts: Vec<u32>,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) bins: Vec<u64>,
 }
 
 impl Scratch {
@@ -146,7 +146,7 @@ fn filtered<'a>(
 }
 
 /// The logits after mask, bias and penalties: themselves where none is in use, else a changed copy.
-fn adjust<'a>(
+pub(super) fn adjust<'a>(
     options: &Options,
     logits: &'a [f32],
     mask: &Mask,

@@ -129,6 +129,16 @@ pub fn min_p(candidates: &mut Vec<Candidate>, min_p: f32) {
     candidates.retain(|candidate| candidate.below(top) >= least);
 }
 
+/// Whether [`top_p`] keeps `token`, one of `candidates`, of these alone.
+pub fn is_within(candidates: &[Candidate], token: i32, top_p: f32) -> bool {
+    let top = top(candidates);
+    let place = |candidate: &Candidate| (-candidate.below(top), candidate.id);
+    let weight = |candidate: &Candidate| units(elementary::exp(candidate.below(top)));
+    let Some(own) = candidates.iter().find(|candidate| candidate.id == token).map(place) else { return false };
+    let before = candidates.iter().filter(|candidate| place(candidate) < own).map(weight).sum::<u64>();
+    before < target(candidates.iter().map(weight).sum(), top_p)
+}
+
 /// Keeps the candidates of lowest rank until their probabilities reach `share`. `rank` of x = logit - highest logit is not
 /// negative; ties go to the lowest token.
 ///

@@ -13,11 +13,13 @@ pub mod chain;
 pub mod filters;
 pub mod penalties;
 pub mod rng;
+pub mod unmasked;
 
 #[cfg(feature = "testing")]
 pub use chain::sample;
 pub use chain::{Mask, Scratch, sample_masked};
 pub use rng::{SEED_RANDOM, resolve_seed};
+pub use unmasked::sample_unmasked;
 
 use crate::error::{Error, Result, copied};
 

@@ -32,6 +32,25 @@ fn view(walk: &mut Constraint) -> (Next, Vec<u32>, bool) {
     (next, mask.to_vec(), may_end)
 }
 
+/// Compares the ways to a mask: what [`Constraint::peek`] works out in narrow places, what is asked of single tokens, and the engine's own.
+fn assert_masks_agree(walk: &Constraint, vocabulary: &Vocabulary) {
+    let (mut peeked, mut asked, mut whole) = (walk.fork().unwrap(), walk.fork().unwrap(), walk.fork().unwrap());
+    let next = peeked.peek().unwrap();
+    if !matches!(next, Next::Choice | Next::Forced(_)) {
+        return;
+    }
+    whole.prepare();
+    let mask = whole.mask().unwrap();
+    if peeked.is_prepared() {
+        assert_eq!(peeked.mask().unwrap(), mask);
+    }
+    for token in 0..vocabulary.len() {
+        let bit = mask.0[token / 32] >> (token % 32) & 1 == 1;
+        assert_eq!(asked.allows(&[token as i32]).unwrap(), bit, "token {token}");
+    }
+    assert!(!asked.is_prepared());
+}
+
 /// Some token that the view lets through.
 fn pick(view: &(Next, Vec<u32>, bool), state: &mut u64) -> Option<i32> {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -57,6 +76,7 @@ fn a_walk_with_forks_and_cuts_has_the_masks_of_a_fresh_one() {
             let mut walk = Constraint::new(&grammar, None).unwrap();
             let mut tokens = Vec::new();
             for turn in 0..60 {
+                assert_masks_agree(&walk, &vocabulary);
                 let current = view(&mut walk);
                 if turn % 4 == 3 {
                     let mut fresh = Constraint::new(&grammar, None).unwrap();
