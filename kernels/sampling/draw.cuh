@@ -3,6 +3,9 @@
 #pragma once
 #include "device.cuh"
 
+// What changes an output's logits before they are candidates: adjustments, a mask.
+constexpr uint32_t ADJUSTED = 1, MASKED = 2;
+
 // How the token of an output is drawn. The host computes what does not depend on the logits.
 struct Draw {
     unsigned long long seed, position;
@@ -11,7 +14,7 @@ struct Draw {
     float top_p, typical_p;             // 1 is off
     float repeat, frequency, presence;  // penalties
     uint32_t top_k;                     // 0 is off
-    uint32_t adjusted;                  // 1 if there are adjustments
+    uint32_t changes;                   // ADJUSTED, MASKED
 };
 static_assert(sizeof(Draw) == 56, "as in args.rs");
 

@@ -1,9 +1,40 @@
-// Drawing tokens: bias and penalties, filters, the draw, and the end of the step. The meaning is that of src/sample, to
+// Drawing tokens: masks, bias and penalties, filters, the draw, and the end of the step. The meaning is that of src/sample, to
 // the bit.
 //
 // The blocks of a row hold its logits in registers, a part each.
 #include "sampling/full_vocabulary.cuh"
 #include "sampling/top_k_fast.cuh"
+
+// Brings the block's part of its row's mask, which the host works out while the step runs: once it is there where
+// `waits` is set, else if it is. Whether it was.
+__device__ __forceinline__ bool fetch_mask(
+    const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, uint32_t serial, bool waits) {
+    if (threadIdx.x == 0) {
+        uint32_t written;
+        while (true) {
+            // What the host wrote before it is seen after it.
+            asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(written) : "l"(args.host_masked + row) : "memory");
+            if (written == serial || !waits) break;
+            __nanosleep(200);
+        }
+        s.fetched = written == serial;
+    }
+    __syncthreads();
+    const bool fetched = s.fetched != 0;
+    if (fetched && threadIdx.x < MASK_WORDS)
+        s.mask[threadIdx.x] = __ldcv(args.host_masks + ((size_t)row * args.parts + part) * MASK_WORDS + threadIdx.x);
+    __syncthreads();
+    return fetched;
+}
+
+// Leaves of the block's part what the mask allows. A warp's elements share a word.
+__device__ __forceinline__ void apply_mask(const Scratch &s, float (&v)[ITEMS]) {
+#pragma unroll
+    for (int j = 0; j < ITEMS; j++) {
+        const uint32_t word = s.mask[j * (THREADS / WARP) + threadIdx.x / WARP];
+        if ((word >> threadIdx.x % WARP & 1) == 0) v[j] = -INFINITY;
+    }
+}
 
 // Applies the block's adjustments to its part: all of a token's by one thread, in order.
 __device__ __forceinline__ void adjust(
@@ -61,10 +92,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(const __grid_con
             __ldcg(reinterpret_cast<const uint32_t *>(args.draws + row) + threadIdx.x);
     const uint32_t serial = __ldcg(args.serial);
     __syncthreads();
-    if (s.draw.adjusted != 0 && threadIdx.x < 2) {
+    const bool is_adjusted = (s.draw.changes & ADJUSTED) != 0, is_masked = (s.draw.changes & MASKED) != 0;
+    if (is_adjusted && threadIdx.x < 2) {
         s.range[threadIdx.x] =
             reinterpret_cast<const volatile uint32_t *>(args.host_starts)[row * (args.parts + 1) + part + threadIdx.x];
     }
+    // Mostly the mask is there long before the logits.
+    bool fetched = !is_masked || fetch_mask(args, s, row, part, serial, false);
     const uint32_t k = s.draw.temperature == 0.0f ? 1 : s.draw.top_k;
     const bool is_few = k > 0 && k <= FEW;
     // The first blocks go the short way twice, first with any logits, while the true ones are being made: all of the
@@ -72,6 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(const __grid_con
 #pragma unroll 1
     for (bool rehearses = is_few && s.ticket < REHEARSERS;; rehearses = false) {
         if (!rehearses) await_then_launch();
+        if (!rehearses && !fetched) fetched = fetch_mask(args, s, row, part, serial, true);
         const float *logits = args.logits + (size_t)row * args.vocab;
         uint32_t token = NONE;
         if (is_few && is_quick(args, s.draw)) {
@@ -87,8 +122,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(const __grid_con
             const uint32_t i = part * PART + j * THREADS + threadIdx.x;
             v[j] = i < args.vocab ? __ldcg(logits + i) : -INFINITY;
         }
+        if (!rehearses && is_masked) apply_mask(s, v);
         __syncthreads();
-        if (!rehearses && s.draw.adjusted != 0 && s.range[0] < s.range[1])
+        if (!rehearses && is_adjusted && s.range[0] < s.range[1])
             adjust(args, s, row, part, s.range[0], s.range[1], v);
         const bool last =
             is_few ? few(args, s, row, part, v, k, rehearses, token) : whole(args, s, row, part, v, token);

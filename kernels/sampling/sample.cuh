@@ -4,6 +4,8 @@
 #include "sampling/draw.cuh"
 
 constexpr int THREADS = 256, ITEMS = 16, PART = THREADS * ITEMS;
+// Words of a part's mask, a bit for each token.
+constexpr uint32_t MASK_WORDS = PART / 32;
 // Most candidates of the short way, and what a block may leave for them: few, where few are asked for.
 constexpr uint32_t FEW = 128, SLOTS = 256, LEAST_SLOTS = 64, FIT_LEAST = 40;
 // Keys that the last block looks at closely.
@@ -30,6 +32,8 @@ struct SampleArgs {
     const uint32_t
         *host_starts;  // mapped; where each part's adjustments start, and where the last one's end, for every output
     const Adjustment *host_adjustments;  // mapped; `most_adjustments` for every output, ascending by token
+    const uint32_t *host_masks;          // mapped; MASK_WORDS for every part of every output
+    const uint32_t *host_masked;         // mapped; the step whose mask each output has
     Key *kept;                           // SLOTS for every part
     Group *groups;
     uint32_t *maxima;    // of the stretches of every part; zero between steps
@@ -38,7 +42,7 @@ struct SampleArgs {
     unsigned long long *host_tokens;  // mapped
     uint32_t vocab, parts, most_adjustments, pad;
 };
-static_assert(sizeof(SampleArgs) == 96, "as in args.rs");
+static_assert(sizeof(SampleArgs) == 112, "as in args.rs");
 
 struct Scratch {
     union {
@@ -57,7 +61,8 @@ struct Scratch {
     Key warps[THREADS / WARP];
     Draw draw;
     Key missing;
-    uint32_t ticket, bound, count, stretches, crossing, last, range[2];
+    uint32_t mask[MASK_WORDS];
+    uint32_t ticket, bound, count, stretches, crossing, last, fetched, range[2];
 };
 
 // The order of logits alone; 0 for what cannot be drawn.

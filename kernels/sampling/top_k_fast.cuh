@@ -11,7 +11,7 @@ constexpr uint32_t MAXIMA = 8, LEAST_PARTS = 8, MOST_PARTS = MAXIMA * THREADS / 
 constexpr uint32_t NO_LOGIT = 1;
 
 __device__ __forceinline__ bool is_quick(const SampleArgs &args, const Draw &draw) {
-    return draw.adjusted == 0 && args.parts >= LEAST_PARTS && args.parts <= MOST_PARTS;
+    return draw.changes == 0 && args.parts >= LEAST_PARTS && args.parts <= MOST_PARTS;
 }
 
 // The maxima of a row, some for each thread, once all blocks have told them; they are cleared for the next step.

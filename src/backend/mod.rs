@@ -90,18 +90,18 @@ pub trait Runner: Send {
     /// allocates. `cancel` raised ends the run early with [`crate::error::Error::Cancelled`].
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()>;
     /// The same, and calls `beside` once, while the device is at work; where that is the caller's processor, never.
-    fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, _beside: &mut dyn FnMut()) -> Result<()> {
+    fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, _beside: Beside) -> Result<()> {
         self.run(batch, cancel)
     }
-    /// Takes over the choice of the token of output `index` of the next run, with the arguments of [`sample::sample_masked`]; the run then gives
-    /// the same token as that would. False where the host has to choose: then [`Chooser::Host`] chooses every token of the batch. Never allocates.
-    fn draw(&mut self, _index: usize, _options: &sample::Options, _history: &[i32], _position: u64) -> bool {
+    /// Takes over the choice of the token of output `index` of the next run; the run then gives the same token as [`sample::sample_masked`]
+    /// would. False where the host has to choose: then [`Chooser::Host`] chooses every token of the batch. Never allocates.
+    fn draw(&mut self, _index: usize, _drawn: &Drawn) -> bool {
         false
     }
     /// Logits of output `index` of the last run, `vocab` floats; readable where the host chooses, or the device found no token.
     fn logits(&self, index: usize) -> &[f32];
     /// The token of output `index` of the last run, which [`Runner::draw`] took over and whose batch left the choice to the device; none where
-    /// no logit is usable. For outputs that nobody asked to draw, that of the highest logit.
+    /// no logit is usable or allowed. For outputs that nobody asked to draw, that of the highest logit.
     fn best_token(&self, _index: usize) -> Option<u32> {
         None
     }
@@ -128,6 +128,22 @@ pub trait Runner: Send {
     fn warning(&self) -> Option<&str> {
         None
     }
+}
+
+/// What a host does while a device is at work: it works out masks, and tells them by the indices of their outputs.
+pub type Beside<'a> = &'a mut dyn FnMut(&mut dyn FnMut(usize, &sample::Mask));
+
+/// How a token is drawn: the arguments of [`sample::sample_masked`], but for logits and mask.
+#[derive(Clone, Copy, Debug)]
+pub struct Drawn<'a> {
+    /// How.
+    pub options: &'a sample::Options,
+    /// The tokens so far.
+    pub history: &'a [i32],
+    /// The index that the new token will have.
+    pub position: u64,
+    /// Whether there is a mask, which the host tells while the device is at work; one that it does not tell allows nothing.
+    pub is_masked: bool,
 }
 
 /// What a session may ask of its runner.

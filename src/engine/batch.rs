@@ -5,10 +5,11 @@
 
 use super::sequence::Pending;
 use super::session::{Failure, Session, Step};
-use crate::backend::{Batch, Chooser, Limits, Row};
+use crate::backend::{Batch, Chooser, Drawn, Limits, Row};
 use crate::error::{Error, Result, filled, reserve};
 use crate::grammar::Next;
 use crate::kv::layout::pages_for;
+use crate::sample::Mask;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -274,9 +275,9 @@ impl Session {
         let ready = taken == count;
         let output = self.pass.add_rows(slot, &sequence.tokens[start..start + taken], start, ready);
         if let Some(output) = output {
-            let (history, position) = (&sequence.tokens, sequence.tokens.len() as u64);
-            let by_host = self.model.context().host_argmax() || next != Next::Free;
-            if by_host || !self.runner.draw(output, &sequence.sampler, history, position) {
+            let (options, history, position) = (&sequence.sampler, &sequence.tokens, sequence.tokens.len() as u64);
+            let drawn = Drawn { options, history, position, is_masked: next != Next::Free };
+            if self.model.context().host_argmax() || !self.runner.draw(output, &drawn) {
                 self.pass.chooser = Chooser::Host;
             }
         }
@@ -314,23 +315,27 @@ impl Session {
         if cancel.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
         }
-        let Session { runner, paging, states, slots, pass, .. } = self;
+        let Session { runner, paging, states, slots, pass, model, .. } = self;
         let Pass { rows, outputs, chooser, planned, .. } = &*pass;
-        // No pass has to wait for a grammar: its masks are worked out while a device is at work. Where the caller's processor is the device, only
-        // those are that a choice turns out to need.
-        let mut prepare = || {
-            for planned in planned.iter().filter(|planned| planned.ready && planned.next == Next::Choice) {
-                let constraint = slots[planned.slot].as_mut().and_then(|sequence| sequence.constraint.as_mut());
-                constraint.into_iter().for_each(|constraint| constraint.prepare());
-            }
-        };
         if rows.is_empty() {
             return Ok(());
         }
+        // No pass has to wait for a grammar: its masks are worked out while a device is at work. Where the caller's processor is the device, only
+        // those are that a choice turns out to need.
+        let mut work_out_masks = |tell: &mut dyn FnMut(usize, &Mask)| {
+            for &Planned { slot, output, next, .. } in planned {
+                let (Some(output), Some(sequence)) = (output.filter(|_| next != Next::Free), &mut slots[slot]) else {
+                    continue;
+                };
+                sequence.prepare_mask(next);
+                // What has gone wrong is told when the token is chosen.
+                sequence.mask(next, model.eog_tokens()).iter().for_each(|mask| tell(output, mask));
+            }
+        };
         let (tables, window_tables) = (paging.tables(), paging.window_tables());
         let moves = states.as_ref().map_or(&[][..], |states| states.moves());
         let batch = Batch { rows, outputs, chooser: *chooser, tables, window_tables, moves };
-        runner.run_beside(&batch, cancel, &mut prepare)
+        runner.run_beside(&batch, cancel, &mut work_out_masks)
     }
 
     /// Takes back the pages of a pass that did not end well, and reports what became of its items.

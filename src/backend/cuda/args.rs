@@ -165,13 +165,13 @@ args! {
     /// How the token of an output is drawn.
     Draw {
         seed: u64, position: u64, least: f64, temperature: f32, top_p: f32, typical_p: f32, repeat: f32, frequency: f32,
-        presence: f32, top_k: u32, adjusted: u32,
+        presence: f32, top_k: u32, changes: u32,
     }
     /// A bias, or the penalties for `count` occurrences.
     Adjustment { token: u32, count: u32, bias: f32 }
     SampleArgs {
-        logits: Address, draws: Address, host_starts: Address, host_adjustments: Address, kept: Address, groups: Address,
-        maxima: Address, counters: Address, serial: Address, host_tokens: Address, vocab: u32, parts: u32, most_adjustments: u32, pad: u32,
+        logits: Address, draws: Address, host_starts: Address, host_adjustments: Address, host_masks: Address, host_masked: Address,
+        kept: Address, groups: Address, maxima: Address, counters: Address, serial: Address, host_tokens: Address, vocab: u32, parts: u32, most_adjustments: u32, pad: u32,
     }
     RepackArgs { raw: Address, out: Matrix, first: u64, count: u64, block_bytes: u32, block_groups: u32 }
 }
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 96, 216]);
         assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [64, 40]);
         assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 216]);
-        assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 96]);
+        assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 112]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);
         assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<TakeHeadsArgs>()], [256, 128, 32]);

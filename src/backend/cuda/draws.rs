@@ -1,13 +1,14 @@
-//! How the device draws tokens: the options of every output, written by the host into mapped memory before a step.
+//! How the device draws tokens: the options of every output, written by the host into mapped memory before a step, and masks, while it runs.
 //!
 //! What depends on the logits is the kernels' (`kernels/sample.cu`); what does not is computed here. Meaning and order are those of `sample`.
 
 use super::args::{Adjustment, Draw, SampleArgs};
 use super::driver::Primary;
 use super::memory::Mapped;
+use crate::backend::Drawn;
 use crate::elementary;
 use crate::error::{Result, filled, reserve};
-use crate::sample::{self, Options, penalties};
+use crate::sample::{self, Mask, Options, penalties};
 use std::sync::Arc;
 
 /// Logits of a block of the kernel.
@@ -18,6 +19,11 @@ pub const SLOTS: usize = 256;
 pub const STRETCHES: usize = 32;
 /// Bytes that the blocks of a row share: two counters, and three times 256 sums.
 pub const GROUP_BYTES: usize = 8 + 3 * 256 * 8;
+/// Words of the mask of a part, a bit for each token.
+const MASK_WORDS: usize = PART / 32;
+/// What changes logits, as the kernel has it.
+const ADJUSTED: u32 = 1;
+const MASKED: u32 = 2;
 /// Threads of a block.
 pub const THREADS: usize = 256;
 /// Most candidates of the short way, in which no block waits for another.
@@ -35,7 +41,8 @@ pub fn parts(vocab: usize) -> usize {
 
 /// Bytes of the host's memory that [`Draws::new`] takes.
 pub fn bytes(outputs: usize, vocab: usize) -> usize {
-    let each = size_of::<Draw>() + (parts(vocab) + 1) * 4 + MOST_ADJUSTMENTS * size_of::<Adjustment>() + 1;
+    let masks = parts(vocab) * MASK_WORDS * 4 + 4;
+    let each = size_of::<Draw>() + (parts(vocab) + 1) * 4 + MOST_ADJUSTMENTS * size_of::<Adjustment>() + masks + 2;
     let shared = MOST_ADJUSTMENTS * size_of::<(u64, Adjustment)>();
     outputs.saturating_mul(each).saturating_add(shared).saturating_add(vocab.saturating_mul(4))
 }
@@ -46,6 +53,12 @@ pub struct Draws {
     /// Where the adjustments of each part start, and where those of the last one end.
     starts: Mapped<u32>,
     adjustments: Mapped<Adjustment>,
+    /// Of every output, those that the kernel is told to wait for.
+    masks: Mapped<u32>,
+    /// The step whose mask each output has.
+    masked: Mapped<u32>,
+    /// Which outputs wait for a mask.
+    awaited: Vec<bool>,
     /// Which outputs ask for more than the highest logit.
     drawn: Vec<bool>,
     /// Adjustments of one output in the order of tokens, then of their own, which the first number tells.
@@ -62,6 +75,9 @@ impl Draws {
             draws: Mapped::new(primary, outputs)?,
             starts: Mapped::new(primary, outputs * (parts(vocab) + 1))?,
             adjustments: Mapped::new(primary, outputs * MOST_ADJUSTMENTS)?,
+            masks: Mapped::new(primary, outputs * parts(vocab) * MASK_WORDS)?,
+            masked: Mapped::new(primary, outputs)?,
+            awaited: filled(outputs, false, "sampler options")?,
             drawn: filled(outputs, false, "sampler options")?,
             sorted: reserve(MOST_ADJUSTMENTS, "sampler options")?,
             counts: filled(vocab, 0, "sampler token counts")?,
@@ -78,6 +94,7 @@ impl Draws {
     pub fn tell(&self, args: &mut SampleArgs) {
         args.host_starts = self.starts.device();
         args.host_adjustments = self.adjustments.device();
+        (args.host_masks, args.host_masked) = (self.masks.device(), self.masked.device());
         args.most_adjustments = MOST_ADJUSTMENTS as u32;
     }
 
@@ -92,8 +109,10 @@ impl Draws {
     }
 
     /// Writes how the token of an output is drawn; false where the device cannot, and the host must.
-    pub fn set(&mut self, output: usize, options: &Options, history: &[i32], position: u64) -> bool {
-        self.drawn[output] = !sample::is_plain_greedy(options);
+    pub fn set(&mut self, output: usize, drawn: &Drawn) -> bool {
+        let &Drawn { options, history, position, is_masked } = drawn;
+        self.drawn[output] = is_masked || !sample::is_plain_greedy(options);
+        self.awaited[output] = is_masked;
         let is_whole = options.temperature > 0.0 && !(1..=FEW).contains(&options.top_k);
         if (is_whole && !self.whole) || !self.adjust(output, options, history) {
             return false;
@@ -110,10 +129,45 @@ impl Draws {
             frequency: options.frequency_penalty,
             presence: options.presence_penalty,
             top_k: options.top_k.max(0) as u32,
-            adjusted: (!self.sorted.is_empty()).into(),
+            changes: if self.sorted.is_empty() { 0 } else { ADJUSTED } | if is_masked { MASKED } else { 0 },
         };
         self.draws.write(output, draw);
         true
+    }
+
+    /// Has `work` tell the masks of outputs, for the step number `serial`, which may be running. Those that it does not tell allow nothing, so that
+    /// the device waits for none in vain, whatever becomes of `work`.
+    pub fn write_masks(&mut self, serial: u32, work: impl FnOnce(&mut dyn FnMut(usize, &Mask))) {
+        struct Rest<'a>(&'a mut Draws, u32);
+        impl Drop for Rest<'_> {
+            fn drop(&mut self) {
+                for output in 0..self.0.awaited.len() {
+                    self.0.write_mask(output, &Mask { bits: Some(&[]), named: [&[], &[]] }, self.1);
+                }
+            }
+        }
+        let rest = Rest(self, serial);
+        work(&mut |output, mask| rest.0.write_mask(output, mask, serial));
+    }
+
+    fn write_mask(&mut self, output: usize, mask: &Mask, serial: u32) {
+        if !std::mem::take(&mut self.awaited[output]) {
+            return;
+        }
+        let (count, vocab) = (parts(self.counts.len()) * MASK_WORDS, self.counts.len());
+        let words = self.masks.slice_mut(output * count, count);
+        match mask.bits {
+            Some(bits) => {
+                let (told, rest) = words.split_at_mut(bits.len().min(count));
+                told.copy_from_slice(&bits[..told.len()]);
+                rest.fill(0);
+            }
+            None => words.fill(u32::MAX),
+        }
+        for &token in mask.named.into_iter().flatten().filter(|&&token| (token as usize) < vocab) {
+            words[token as usize / 32] |= 1 << (token % 32);
+        }
+        self.masked.publish(output, serial);
     }
 
     /// Writes the output's biases and penalties; false where there are too many, or a token that no vocabulary has.

@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUresult, CUstream};
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Alignment of everything placed in a block: that of the widest loads, and of cache lines.
 const ALIGNMENT: usize = 256;
@@ -184,11 +184,27 @@ impl<T: Copy> Mapped<T> {
         unsafe { self.host.as_ptr().add(index).write_volatile(value) }
     }
 
+    /// Some elements for the host to fill, which the device is not reading.
+    pub fn slice_mut(&mut self, start: usize, count: usize) -> &mut [T] {
+        assert!(start <= self.len && count <= self.len - start);
+        // SAFETY: within the memory, initialised, and borrowed as this is; what the device is told to read was written before.
+        unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr().add(start), count) }
+    }
+
     /// Some elements that the device no longer writes.
     pub fn slice(&self, start: usize, count: usize) -> &[T] {
         assert!(start <= self.len && count <= self.len - start);
         // SAFETY: within the memory, and initialised; the runner has waited for the device.
         unsafe { std::slice::from_raw_parts(self.host.as_ptr().add(start), count) }
+    }
+}
+
+impl Mapped<u32> {
+    /// Sets element `index`; a device that reads it and waits for the value finds what was written here before.
+    pub fn publish(&mut self, index: usize, value: u32) {
+        assert!(index < self.len);
+        // SAFETY: within the memory, aligned, and the host writes it nowhere else meanwhile.
+        unsafe { AtomicU32::from_ptr(self.host.as_ptr().add(index)) }.store(value, Ordering::Release);
     }
 }
 

@@ -16,13 +16,12 @@ use super::shared::Shared;
 use super::sizes::{Needs, Sizes, arrange};
 use super::timing::Timing;
 use super::weights::Weights;
-use crate::backend::{Batch, Chooser, Limits, Runner};
+use crate::backend::{Batch, Beside, Chooser, Drawn, Limits, Runner};
 use crate::error::{Error, Result, filled};
 use crate::kv::state::Move;
 use crate::kv::{Reach, Tables};
 use crate::plan::Program;
 use crate::plan::memory::place;
-use crate::sample::Options;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -378,16 +377,20 @@ impl CudaRunner {
         moved
     }
 
-    fn step(&mut self, batch: &Batch, cancel: &AtomicBool, beside: &mut dyn FnMut()) -> Result<()> {
+    fn step(&mut self, batch: &Batch, cancel: &AtomicBool, beside: Beside) -> Result<()> {
         let updates = self.write_batch(batch);
         let (shape, graph) = self.choose(batch);
         if graph.is_some() {
             self.pad_rows(batch.rows.len(), shape.rows as usize);
         }
         let started = if graph.is_some() && self.timing.is_some() {
+            // A measured step has ended when this returns.
+            self.shared.draws.write_masks(self.serial.wrapping_add(1), beside);
             self.start_timed(&shape, updates, batch)
         } else {
-            self.start(&shape, updates, graph, cancel)
+            let started = self.start(&shape, updates, graph, cancel);
+            self.shared.draws.write_masks(self.serial, beside);
+            started
         };
         if matches!(started, Err(Error::Cancelled)) && updates > 0 {
             // The first kernel may not have fetched the entries: send all again.
@@ -395,7 +398,6 @@ impl CudaRunner {
             self.tables.chunks_mut(slots + self.table_stride).for_each(|tables| tables[..slots].fill(u32::MAX));
         }
         started?;
-        beside();
         self.outputs = batch.outputs.len();
         if batch.chooser == Chooser::Host || self.outputs == 0 {
             return self.fetch_logits(batch.rows.len(), cancel);
@@ -427,10 +429,10 @@ impl Drop for CudaRunner {
 
 impl Runner for CudaRunner {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
-        self.run_beside(batch, cancel, &mut || ())
+        self.run_beside(batch, cancel, &mut |_| ())
     }
 
-    fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, beside: &mut dyn FnMut()) -> Result<()> {
+    fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, beside: Beside) -> Result<()> {
         if let Some(reason) = &self.failed {
             return Err(Error::Device(reason.clone()));
         }
@@ -445,12 +447,12 @@ impl Runner for CudaRunner {
         result
     }
 
-    fn draw(&mut self, index: usize, options: &Options, history: &[i32], position: u64) -> bool {
+    fn draw(&mut self, index: usize, drawn: &Drawn) -> bool {
         // What a cancelled pass may still be reading stays as it is: the host chooses this token.
         if self.at_work {
             return false;
         }
-        self.shared.draws.set(index, options, history, position)
+        self.shared.draws.set(index, drawn)
     }
 
     fn logits(&self, index: usize) -> &[f32] {

@@ -1,5 +1,6 @@
 //! The kernel that draws tokens, alone: on logits of the caller's, for tests and measurements. A session has it at the end of a step.
 
+use crate::backend::Drawn;
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::args::{Args, SampleArgs, Shape};
 use crate::backend::cuda::catalogue::Kernel;
@@ -8,7 +9,9 @@ use crate::backend::cuda::launch::{Extent, Launch};
 use crate::backend::cuda::memory::{Block, Mapped, Places};
 use crate::backend::cuda::module::Stream;
 use crate::error::{Error, Result};
-use crate::sample::Options;
+use crate::sample::Mask;
+
+use std::time::Duration;
 
 /// Draws for up to a number of rows at a time.
 pub struct Drawing {
@@ -21,19 +24,20 @@ pub struct Drawing {
     _block: Block,
     launch: Launch,
     vocab: usize,
+    /// Number of the last launch, and where the kernel reads it.
+    serial: u32,
+    serial_at: u64,
 }
 
-/// One token to draw, as [`crate::sample::sample_masked`] takes it.
+/// One token to draw.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// How.
-    pub options: &'a Options,
+    pub drawn: Drawn<'a>,
     /// From what.
     pub logits: &'a [f32],
-    /// The tokens so far.
-    pub history: &'a [i32],
-    /// The index that the new token will have.
-    pub position: u64,
+    /// From which of them, where it is masked.
+    pub mask: Mask<'a>,
 }
 
 impl Drawing {
@@ -75,14 +79,19 @@ impl Drawing {
             device: kernels.device()?,
         };
         let stream = Stream::new(kernels)?;
-        Ok(Drawing { stream, draws, logits, tokens, _block: block, launch, vocab })
+        let serial_at = arrange(block.address()).0.serial;
+        Ok(Drawing { stream, draws, logits, tokens, _block: block, launch, vocab, serial: 0, serial_at })
     }
 
-    /// Draws a token for each request; none where no logit is usable. `Unsupported` for what the device leaves to the host.
-    pub fn draw(&mut self, cuda: &Cuda, requests: &[Request]) -> Result<Vec<Option<i32>>> {
+    /// Draws a token for each request; none where no logit is usable. `Unsupported` for what the device leaves to the host. Masks are written when the
+    /// kernel has been started, `late` after that.
+    pub fn draw(&mut self, cuda: &Cuda, requests: &[Request], late: Duration) -> Result<Vec<Option<i32>>> {
         let _current = cuda.primary.enter()?;
+        self.serial += 1;
+        self.stream.upload(self.serial_at, (&raw const self.serial).cast(), size_of::<u32>())?;
+        self.stream.wait()?;
         for (row, request) in requests.iter().enumerate() {
-            if !self.draws.set(row, request.options, request.history, request.position) {
+            if !self.draws.set(row, &request.drawn) {
                 return Err(Error::Unsupported("the host draws here".into()));
             }
             assert_eq!(request.logits.len(), self.vocab);
@@ -92,6 +101,10 @@ impl Drawing {
         }
         let rows = requests.len() as u32;
         self.stream.launch(&self.launch, &Shape { rows, outputs: rows, splits: 1, draws: 1 })?;
+        self.draws.write_masks(self.serial, |tell| {
+            std::thread::sleep(late);
+            requests.iter().enumerate().for_each(|(row, request)| tell(row, &request.mask));
+        });
         self.stream.wait()?;
         Ok((0..requests.len()).map(|row| i32::try_from(self.tokens.read(row) as u32).ok()).collect())
     }

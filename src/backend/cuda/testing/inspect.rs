@@ -9,7 +9,7 @@ use crate::backend::cuda::memory::Part;
 use crate::backend::cuda::module::{Event, Graph, Kernels};
 use crate::backend::cuda::runner::CudaRunner;
 use crate::backend::cuda::sizes::{COUNTERS, PAGE_TABLES};
-use crate::backend::{Batch, Chooser, Limits, Runner};
+use crate::backend::{Batch, Chooser, Drawn, Limits, Runner};
 use crate::error::{Error, Result, filled};
 use crate::sample::Options;
 use std::sync::Arc;
@@ -91,7 +91,8 @@ impl Inspection {
 
     /// Says how the token of an output of the next batches is drawn, as [`Runner::draw`] does.
     pub fn draw(&mut self, output: usize, options: &Options, history: &[i32]) -> bool {
-        self.runner.draw(output, options, history, history.len() as u64)
+        let position = history.len() as u64;
+        self.runner.draw(output, &Drawn { options, history, position, is_masked: false })
     }
 
     /// Runs a batch whole, with logits.
