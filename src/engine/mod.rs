@@ -11,6 +11,7 @@ pub mod model;
 pub mod plan;
 mod save;
 mod saved;
+mod saved_grammar;
 mod saved_header;
 pub mod sequence;
 pub mod session;

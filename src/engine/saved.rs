@@ -1,10 +1,11 @@
 //! A sequence outside of its session: its tokens, its keys and values and the way it draws, as bytes that go to a host or come from one.
 //!
-//! Behind the header stand the sampler's lists, the tokens, and page by page the keys and values of the layers that see everything, then of those
+//! Behind the header stand the sampler's lists, the tokens, the grammar if it follows one, and page by page the keys and values of the layers that see everything, then of those
 //! that see a window; of a page that is not full no more than is. States of layers follow, each behind the number of its tokens, in the blocks
 //! that a record has. Numbers are little-endian, and the positions of a head stand one after the other, whatever the device keeps (`Layout`
 //! has the order). A checksum of all of it stands at the end.
 
+use super::saved_grammar::SavedGrammar;
 use super::saved_header::{CHECK_BYTES, HEADER_BYTES, Header, bad};
 use super::sequence::Sequence;
 use super::session::Session;
@@ -37,11 +38,6 @@ impl Session {
     pub fn save(&mut self, id: i32, cancel: &AtomicBool, sink: &mut Sink) -> Result<()> {
         let slot = self.slot(id)?;
         let sequence = self.sequence(slot);
-        if sequence.constraint.is_some() {
-            let problem =
-                format!("sequence {id} follows a grammar, which is not saved; set it free by segno_seq_grammar_set");
-            return Err(Error::Unsupported(problem));
-        }
         let first = self.paging.first(slot);
         let states = self.states.as_ref().map_or([None; 2], |states| states.last(slot));
         let count = states.iter().flatten().count();
@@ -53,6 +49,7 @@ impl Session {
         })?;
         writer.put_all(&sequence.sampler.stop_tokens, |token| token.to_le_bytes())?;
         writer.put_all(&sequence.tokens, |token| token.to_le_bytes())?;
+        sequence.constraint.iter().try_for_each(|constraint| SavedGrammar::write(constraint, &mut writer))?;
         let evaluated = sequence.evaluated;
         let mut pages = Pages::new(self, evaluated, first)?;
         for page in 0..pages_for(evaluated) {
@@ -87,14 +84,18 @@ impl Session {
         let mut header = Header::decode(bytes)?;
         self.check(&header)?;
         let mut sequence = self.read_sequence(id, &mut header, sampler, &mut reader)?;
-        let result = self.read_pages(slot, &header, cancel, &mut reader);
-        match result {
-            Ok(evaluated) => sequence.evaluated = evaluated,
-            Err(error) => {
-                self.paging.shrink(slot, 0);
-                self.states.iter_mut().for_each(|states| states.clear(slot));
-                return Err(error);
-            }
+        let grammar =
+            if header.has_grammar { Some(SavedGrammar::read(sequence.tokens.len(), &mut reader)?) } else { None };
+        let result = self.read_pages(slot, &header, cancel, &mut reader).and_then(|evaluated| {
+            // Only what the checksum has approved is compiled.
+            let walk = grammar.map(|grammar| grammar.resume(&self.model, &sequence.tokens, cancel)).transpose()?;
+            (sequence.evaluated, sequence.constraint) = (evaluated, walk.map(Box::new));
+            Ok(())
+        });
+        if let Err(error) = result {
+            self.paging.shrink(slot, 0);
+            self.states.iter_mut().for_each(|states| states.clear(slot));
+            return Err(error);
         }
         self.occupy(slot, sequence);
         Ok(id)
@@ -365,18 +366,20 @@ fn runs(part: &Part, slots: usize, element: usize) -> impl Iterator<Item = (usiz
 }
 
 /// Bytes on their way out, and the checksum of those that have gone.
-struct Writer<'a, 's> {
+pub struct Writer<'a, 's> {
     hash: XxHash3_128,
     sink: &'a mut Sink<'s>,
 }
 
 impl Writer<'_, '_> {
-    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+    /// Gives out some bytes.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.hash.write(bytes);
         if bytes.is_empty() { Ok(()) } else { (self.sink)(bytes) }
     }
 
-    fn put_all<T, const N: usize>(&mut self, values: &[T], bytes: impl Fn(&T) -> [u8; N]) -> Result<()> {
+    /// Gives out values, each as `bytes` has it.
+    pub fn put_all<T, const N: usize>(&mut self, values: &[T], bytes: impl Fn(&T) -> [u8; N]) -> Result<()> {
         let mut piece = reserve(values.len().saturating_mul(N).min(PIECE_BYTES), WHAT)?;
         for values in values.chunks(PIECE_BYTES / N) {
             piece.clear();
@@ -388,14 +391,15 @@ impl Writer<'_, '_> {
 }
 
 /// Bytes on their way in, and the checksum of those that have come.
-struct Reader<'a, 's> {
+pub struct Reader<'a, 's> {
     hash: XxHash3_128,
     source: &'a mut Source<'s>,
     bytes: u64,
 }
 
 impl Reader<'_, '_> {
-    fn fill(&mut self, out: &mut [u8]) -> Result<()> {
+    /// Fills `out`.
+    pub fn fill(&mut self, out: &mut [u8]) -> Result<()> {
         let mut at = 0;
         while at < out.len() {
             match (self.source)(&mut out[at..])? {
@@ -409,7 +413,7 @@ impl Reader<'_, '_> {
     }
 
     /// `count` values; memory is taken as they come.
-    fn take_all<T: Clone, const N: usize>(&mut self, count: usize, value: impl Fn([u8; N]) -> T) -> Result<Vec<T>> {
+    pub fn take_all<T: Clone, const N: usize>(&mut self, count: usize, value: impl Fn([u8; N]) -> T) -> Result<Vec<T>> {
         let mut values = Vec::new();
         let mut piece = filled(count.saturating_mul(N).min(PIECE_BYTES / N * N), 0u8, WHAT)?;
         while values.len() < count {

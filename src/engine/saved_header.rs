@@ -18,6 +18,8 @@ pub const CHECK_BYTES: usize = 16;
 /// Flags of the sampler.
 const IGNORE_EOG: u32 = 1;
 const RANDOM_SEED: u32 = 2;
+/// A grammar follows.
+const GRAMMAR: u32 = 4;
 
 /// The header of a saved sequence.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ pub struct Header {
     pub stops: u32,
     /// States of layers that follow.
     pub states: u32,
+    /// Whether a grammar follows.
+    pub has_grammar: bool,
 }
 
 impl Header {
@@ -59,6 +63,7 @@ impl Header {
             states: states as u32,
             sampler: sample::Options { bias: Vec::new(), stop_tokens: Vec::new(), ..*sampler },
             random_seed: sequence.has_random_seed(),
+            has_grammar: sequence.constraint.is_some(),
         }
     }
 
@@ -71,7 +76,8 @@ impl Header {
         fields.put(number_of(self.kv_type).to_le_bytes());
         fields.put(self.model.to_le_bytes());
         [self.tokens, self.evaluated, self.first, sampler.seed].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
-        let flags = u32::from(sampler.ignore_eog) * IGNORE_EOG + u32::from(self.random_seed) * RANDOM_SEED;
+        let flags = [(sampler.ignore_eog, IGNORE_EOG), (self.random_seed, RANDOM_SEED), (self.has_grammar, GRAMMAR)];
+        let flags = flags.into_iter().map(|(is_set, flag)| u32::from(is_set) * flag).sum::<u32>();
         [flags, self.biases, self.stops, self.states].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
         [sampler.top_k, sampler.penalty_last_n].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
         floats(sampler).into_iter().for_each(|x| fields.put(x.to_le_bytes()));
@@ -106,7 +112,7 @@ impl Header {
         let [top_k, penalty_last_n] = [(); 2].map(|()| i32::from_le_bytes(fields.get()));
         let [temperature, top_p, min_p, typical_p, repeat_penalty, frequency_penalty, presence_penalty] =
             [(); 7].map(|()| f32::from_le_bytes(fields.get()));
-        if flags & !(IGNORE_EOG | RANDOM_SEED) != 0 {
+        if flags & !(IGNORE_EOG | RANDOM_SEED | GRAMMAR) != 0 {
             return Err(bad(&format!("it has unknown flags {flags:#x}")));
         }
         let sampler = sample::Options {
@@ -124,8 +130,20 @@ impl Header {
             bias: Vec::new(),
             stop_tokens: Vec::new(),
         };
-        let random_seed = flags & RANDOM_SEED != 0;
-        Ok(Header { model, kv_type, tokens, evaluated, first, sampler, random_seed, biases, stops, states })
+        let (random_seed, has_grammar) = (flags & RANDOM_SEED != 0, flags & GRAMMAR != 0);
+        Ok(Header {
+            model,
+            kv_type,
+            tokens,
+            evaluated,
+            first,
+            sampler,
+            random_seed,
+            biases,
+            stops,
+            states,
+            has_grammar,
+        })
     }
 }
 
@@ -194,6 +212,7 @@ mod tests {
             biases: 2,
             stops: 3,
             states: 2,
+            has_grammar: true,
         }
     }
 

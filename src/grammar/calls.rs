@@ -1,6 +1,6 @@
 //! Grammars of replies that call tools, as `text::reply` writes them.
 
-use super::{COMPILING_BYTES, Grammar, Vocabulary, WHAT, apart, measure, schema};
+use super::{COMPILING_BYTES, Grammar, Source, Vocabulary, WHAT, apart, measure, schema};
 use crate::error::{Error, Result, backed, checked};
 use crate::text::Tokenizer;
 use crate::text::reply::{CallOptions, calls};
@@ -24,25 +24,27 @@ impl Grammar {
             let problem = format!("tools_json has {bytes} bytes, at most {TOOLS_BYTES} are possible");
             return Err(Error::InvalidArgument(problem));
         }
-        apart(|| {
+        let source = Source::of_calls(options)?;
+        let (start, trigger) = apart(|| {
             let _backing = backed(COMPILING_BYTES, WHAT)?;
             let made = calls(tokenizer, options)?;
             for (tool, schema) in &made.schemas {
                 measure::schema(schema).map_err(|error| of_tool(tool, error))?;
             }
             checked(WHAT)?;
-            let grammar = Grammar::of(vocabulary, TopLevelGrammar::from_lark(made.lark), super::refused);
-            let grammar = match grammar {
+            let start = super::start(vocabulary, TopLevelGrammar::from_lark(made.lark), super::refused);
+            let start = match start {
                 Err(Error::Grammar(cause)) => return Err(blamed(vocabulary, made.schemas, cause)),
-                grammar => grammar?,
+                start => start?,
             };
-            Ok((grammar, made.trigger))
-        })
+            Ok((start, made.trigger))
+        })?;
+        Ok((Grammar { vocabulary: Arc::clone(vocabulary), source, start }, trigger))
     }
 }
 
 /// The error of the schema that is to blame, or of the whole.
-fn blamed(vocabulary: &Arc<Vocabulary>, schemas: Vec<(String, Value)>, cause: String) -> Error {
+fn blamed(vocabulary: &Vocabulary, schemas: Vec<(String, Value)>, cause: String) -> Error {
     let failed = schemas.into_iter().find_map(|(tool, schema)| {
         let error = schema::compile_value(vocabulary, schema).err()?;
         Some(of_tool(&tool, error))

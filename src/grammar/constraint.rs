@@ -64,6 +64,19 @@ pub enum Next {
     Nothing,
 }
 
+/// How far a sequence has walked: all places are indices of its tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// The token behind which the grammar begins.
+    pub trigger: Option<i32>,
+    /// Where that was.
+    pub begun: Option<usize>,
+    /// Where a token ended the text.
+    pub ended: Option<usize>,
+    /// Where the tokens are that are the text, ascending.
+    pub moves: Vec<usize>,
+}
+
 impl Constraint {
     /// At the beginning of `grammar`, behind the next token `trigger` if there is one.
     pub fn new(grammar: &Arc<Grammar>, trigger: Option<i32>) -> Result<Constraint> {
@@ -77,6 +90,62 @@ impl Constraint {
             mask: None,
             broken: None,
         })
+    }
+
+    /// The grammar that it walks through.
+    pub fn grammar(&self) -> &Arc<Grammar> {
+        &self.grammar
+    }
+
+    /// How far it has come; the error of a walk that cannot go on.
+    pub fn walk(&self) -> Result<Walk> {
+        if let Some(cause) = &self.broken {
+            return Err(Error::Grammar(cause.clone()));
+        }
+        let &Constraint { trigger, begun, ended, .. } = self;
+        Ok(Walk { trigger, begun, ended, moves: crate::error::copied(&self.moves, WHAT)? })
+    }
+
+    /// Walks as far as another has in a sequence of `tokens`; each step first asks `go_on`. [`Error::Grammar`] where the grammar does not lead there.
+    pub fn resume(
+        grammar: &Arc<Grammar>,
+        walk: Walk,
+        tokens: &[i32],
+        go_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Constraint> {
+        let Walk { trigger, begun, ended, moves } = walk;
+        let is_ascending = moves.is_sorted_by(|a, b| a < b);
+        let last = moves.last().copied().max(ended);
+        let is_begun = begun.is_some_and(|begun| moves.first().copied().or(ended).is_none_or(|first| begun < first));
+        let token_of = |place: Option<usize>| place.and_then(|place| tokens.get(place).copied());
+        let fits = match trigger {
+            None => begun.is_none(),
+            Some(_) if begun.is_none() => last.is_none(),
+            Some(_) => is_begun && token_of(begun) == trigger,
+        };
+        let ends_last = ended.is_none() || last == ended && moves.last() != ended.as_ref();
+        if !fits || !is_ascending || !ends_last || last.is_some_and(|last| last >= tokens.len()) {
+            return Err(Error::Grammar("its places are not those of a walk".into()));
+        }
+        let mut walk = Constraint { begun, ended, ..Constraint::new(grammar, trigger)? };
+        for &position in &moves {
+            go_on()?;
+            walk.step(tokens[position])?;
+        }
+        walk.moves = moves;
+        Ok(walk)
+    }
+
+    /// Moves the parser on by a token of which no mask is known.
+    fn step(&mut self, token: i32) -> Result<()> {
+        let grammar = Arc::clone(&self.grammar);
+        // The engine works within what is left of the limits of the mask before.
+        self.compute(&Asked { trie: grammar.vocabulary.trie(), tokens: &[] })?;
+        self.work(|parser| {
+            parser.consume_token(token as u32)?;
+            parser.check_stop()
+        })?;
+        Ok(())
     }
 
     /// Another walk from the same place.

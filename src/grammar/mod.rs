@@ -10,9 +10,11 @@ mod gbnf;
 mod measure;
 mod regex;
 mod schema;
+mod source;
 mod vocabulary;
 
-pub use constraint::{Constraint, Next};
+pub use constraint::{Constraint, Next, Walk};
+pub use source::{CallChoice, Calls, Source};
 pub use vocabulary::Vocabulary;
 
 use crate::error::{Error, Result, backed, checked, reserve};
@@ -50,6 +52,8 @@ pub struct Form<'a> {
 /// A compiled grammar. Shared by sequences, sessions and threads.
 pub struct Grammar {
     vocabulary: Arc<Vocabulary>,
+    /// What it was compiled of.
+    source: Source,
     /// At the beginning of a text, its first mask known. What walks starts as a copy of it, so that nobody notices who else walks.
     start: TokenParser,
 }
@@ -99,36 +103,42 @@ impl Grammar {
         if text.trim_ascii().is_empty() {
             return Err(Error::Grammar("the grammar is empty".into()));
         }
-        apart(|| {
+        let source = Source::of_text(form)?;
+        let start = apart(|| {
             let _backing = backed(COMPILING_BYTES, WHAT)?;
             match form.kind {
                 Kind::JsonSchema => schema::compile(vocabulary, text, form.compact),
-                Kind::Regex => Grammar::of(vocabulary, TopLevelGrammar::from_regex(regex::whole(text)?), refused),
+                Kind::Regex => start(vocabulary, TopLevelGrammar::from_regex(regex::whole(text)?), refused),
                 Kind::Lark => {
                     measure::lark(text)?;
-                    Grammar::of(vocabulary, TopLevelGrammar::from_lark(text.into()), refused)
+                    start(vocabulary, TopLevelGrammar::from_lark(text.into()), refused)
                 }
-                Kind::Gbnf => Grammar::of(vocabulary, TopLevelGrammar::from_lark(gbnf::to_lark(text)?), refused),
+                Kind::Gbnf => start(vocabulary, TopLevelGrammar::from_lark(gbnf::to_lark(text)?), refused),
             }
-        })
+        })?;
+        Ok(Grammar { vocabulary: Arc::clone(vocabulary), source, start })
     }
 
-    /// Compiles what has been read, and works out the first mask, so that a grammar that is too large is refused here.
-    fn of(
-        vocabulary: &Arc<Vocabulary>,
-        source: TopLevelGrammar,
-        refused: impl FnOnce(&anyhow::Error) -> Error,
-    ) -> Result<Grammar> {
-        let start = begun(&vocabulary.factory, source);
-        checked(WHAT)?;
-        let start = start.map_err(|error| refused(&error))?;
-        Ok(Grammar { vocabulary: Arc::clone(vocabulary), start })
+    /// What it was compiled of.
+    pub fn source(&self) -> &Source {
+        &self.source
     }
 
     /// The vocabulary that it was compiled for.
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
         &self.vocabulary
     }
+}
+
+/// Compiles what has been read, and works out the first mask, so that a grammar that is too large is refused here.
+fn start(
+    vocabulary: &Vocabulary,
+    source: TopLevelGrammar,
+    refused: impl FnOnce(&anyhow::Error) -> Error,
+) -> Result<TokenParser> {
+    let start = begun(&vocabulary.factory, source);
+    checked(WHAT)?;
+    start.map_err(|error| refused(&error))
 }
 
 /// A parser at the beginning of a text, whose first mask is known.

@@ -1,14 +1,13 @@
 //! JSON schemas: read with the place of a mistake, their references made plain, and given to the engine.
 
-use super::{Grammar, Vocabulary, measure};
+use super::{Vocabulary, measure};
 use crate::error::{Error, Result};
-use llguidance::JsonCompileOptions;
 use llguidance::api::TopLevelGrammar;
+use llguidance::{JsonCompileOptions, TokenParser};
 use serde_json::{Map, Value};
-use std::sync::Arc;
 
 /// Compiles the schema `text`; `compact` leaves out white space.
-pub fn compile(vocabulary: &Arc<Vocabulary>, text: &str, compact: bool) -> Result<Grammar> {
+pub fn compile(vocabulary: &Vocabulary, text: &str, compact: bool) -> Result<TokenParser> {
     let mut schema: Value = serde_json::from_str(text).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let cause = error.to_string();
@@ -25,10 +24,10 @@ pub fn compile(vocabulary: &Arc<Vocabulary>, text: &str, compact: bool) -> Resul
 }
 
 /// Compiles a schema that has been read.
-pub fn compile_value(vocabulary: &Arc<Vocabulary>, schema: Value) -> Result<Grammar> {
+pub fn compile_value(vocabulary: &Vocabulary, schema: Value) -> Result<TokenParser> {
     measure::schema(&schema)?;
     let source = TopLevelGrammar::from_json_schema(schema.clone());
-    Grammar::of(vocabulary, source, |error| refused(&schema, &error.to_string()))
+    super::start(vocabulary, source, |error| refused(&schema, &error.to_string()))
 }
 
 /// What the engine says of a schema, in one line, with the place of a keyword that it names.

@@ -13,6 +13,7 @@ mod grammar_walks;
 mod grammars;
 mod sampling;
 mod saved;
+mod saved_grammars;
 mod sequences;
 mod sessions;
 mod steps;

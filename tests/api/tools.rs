@@ -20,7 +20,7 @@ fn model() -> Model {
 }
 
 /// A grammar of calls and its start token; `name` is the tool that must be called.
-fn grammar(
+pub fn grammar(
     model: &Model,
     format: &str,
     name: Option<&str>,
