@@ -230,6 +230,17 @@ fn tool_lists() -> Vec<Value> {
             "properties": {"größe": {"type": "string", "pattern": "x"}, "любой": {}}, "required": ["größe"]})
         )]),
         json!([tool(
+            "pick",
+            json!({"type": "object", "properties": {
+                "one": {"oneOf": [{"type": "integer"}, {"type": "boolean"}]},
+                "inner": {"type": "array", "maxItems": 2, "items": {"oneOf": [
+                    {"type": "object", "properties": {"kind": {"const": "dot"}, "x": {"type": "integer"}}, "required": ["kind"],
+                        "additionalProperties": false},
+                    {"type": "object", "properties": {"kind": {"enum": ["line", "arc"]}}, "required": ["kind"],
+                        "additionalProperties": false},
+                    {"enum": [1, "none", null]}]}}}, "required": ["one", "inner"], "additionalProperties": false})
+        )]),
+        json!([tool(
             "open",
             json!({"type": "object", "properties": {"a": {"type": "object"}},
             "additionalProperties": {"type": "integer"}})
@@ -396,4 +407,55 @@ fn check_schemas(cases: &[String]) {
             said => assert_eq!(said, "checked"),
         }
     });
+}
+
+#[test]
+fn alternatives_of_one_of_must_leave_no_value_to_two() {
+    let words = Words::new(false);
+    let object = |name: &str, schema: Value| {
+        json!({"type": "object", "properties": {name: schema, "x": {"type": "integer"}}, "required": [name],
+            "additionalProperties": false})
+    };
+    let made = |format: &str, list: &Value| {
+        let parameters = json!({"type": "object", "properties": {"v": {"type": "array", "items": {"oneOf": list}}}});
+        let json = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]).to_string();
+        let reply = ReplyOptions { format: Some(format), tools_json: Some(json.as_bytes()), ..ReplyOptions::default() };
+        words.walk(reply, Choice::Required, true).map(|_| ())
+    };
+    for (fits, list) in [
+        (true, json!([{"type": "string"}, {"type": ["integer", "null"]}])),
+        (true, json!([{"enum": [1, "a"]}, {"enum": [2, "b"]}, {"type": "boolean"}])),
+        (true, json!([object("a", json!({"const": "p"})), object("a", json!({"const": "q"}))])),
+        (true, json!([object("a", json!({"type": "string"})), object("b", json!({"type": "string"}))])),
+        (true, json!([{"type": "number", "maximum": 1}, {"type": "integer", "minimum": 2}])),
+        (
+            true,
+            json!([{"anyOf": [{"type": "string"}, {"type": "null"}]}, {"type": "array", "items": {"type": "integer"}}]),
+        ),
+        (false, json!([{"type": "integer"}, {"type": "number"}])),
+        (false, json!([{"enum": [1, "a"]}, {"enum": [1.0, "b"]}])),
+        (false, json!([{"type": "string", "maxLength": 3}, {"type": "string", "pattern": "^a"}])),
+        (false, json!([object("a", json!({"const": "p"})), object("a", json!({"enum": ["p", "q"]}))])),
+        (false, json!([{"type": "number", "maximum": 2}, {"type": "integer", "minimum": 2}])),
+        (false, json!([{"type": "string"}, {"anyOf": [{"type": "string"}, {"type": "null"}]}])),
+    ] {
+        for format in ["lfm2", "gemma4"] {
+            match made(format, &list) {
+                Ok(()) => assert!(fits, "{format} {list}"),
+                Err(error) => {
+                    assert!(!fits && error.contains("the keyword `oneOf` cannot be watched"), "{list}: {error}")
+                }
+            }
+        }
+    }
+    // Arguments in tags are texts or JSON: what may be a text is told apart here, the rest by the engine.
+    let tagged = |list: Value| {
+        let parameters = json!({"type": "object", "properties": {"v": {"oneOf": list}}});
+        let json = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]).to_string();
+        let reply = ReplyOptions { format: Some("glm4"), tools_json: Some(json.as_bytes()), ..ReplyOptions::default() };
+        words.walk(reply, Choice::Required, true).map(|_| ())
+    };
+    tagged(json!([{"type": "string", "maxLength": 4}, {"type": "integer"}])).unwrap();
+    let error = tagged(json!([{"type": "string", "maxLength": 4}, {"type": ["string", "null"]}])).unwrap_err();
+    assert!(error.contains("the keyword `oneOf` cannot be watched"), "{error}");
 }

@@ -199,6 +199,7 @@ impl<'a> Arguments<'a, '_> {
                 return Err(root.unknown("allOf"));
             }
             root.members(schema, &[key])?;
+            root.alternatives(map)?;
             return list.iter().try_for_each(|schema| self.choose(schema, choices, depth + 1));
         }
         for kind in types(map) {

@@ -5,6 +5,7 @@
 //! the whole reply. Compiling is the business of `grammar`.
 
 mod arguments;
+mod disjoint;
 mod family;
 mod pattern;
 mod rules;

@@ -114,14 +114,12 @@ impl<'a> Values<'a> {
             let list: Result<Vec<String>> = list.into_iter().map(|value| self.literal(value)).collect();
             return self.one_of(list?);
         }
-        for key in ["anyOf", "oneOf"] {
-            if let Some(list) = map.get(key).and_then(Value::as_array) {
-                if let Some(other) = map.keys().find(|other| KNOWN.contains(&&***other) && *other != key) {
-                    return Err(self.root.unknown(&format!("{other}` beside `{key}")));
-                }
-                let list: Result<Vec<String>> = list.iter().map(|schema| self.value(rules, schema)).collect();
-                return self.one_of(list?);
+        if let Some((key, list)) = self.root.alternatives(map)? {
+            if let Some(other) = map.keys().find(|other| KNOWN.contains(&&***other) && *other != key) {
+                return Err(self.root.unknown(&format!("{other}` beside `{key}")));
             }
+            let list: Result<Vec<String>> = list.iter().map(|schema| self.value(rules, schema)).collect();
+            return self.one_of(list?);
         }
         let has_type = map.contains_key("type") || map.contains_key("properties") || map.contains_key("items");
         if !has_type && !map.keys().any(|key| KNOWN.contains(&&**key)) {
