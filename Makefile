@@ -18,7 +18,7 @@ C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET) tests/watchdog.sh
 
 .PHONY: all models schemas real-test chat cuda release reproduce release-test gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
-	frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak cancel fuzz fuzz-templates audit notices miri race header format clean
+	frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak conversations cancel fuzz fuzz-templates audit notices miri race header format clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -156,6 +156,11 @@ sanitize: tools
 SECONDS ?= 120
 soak:
 	SEGNO_TEST_SECONDS=0 SEGNO_SOAK_SECONDS=$(SECONDS) $(CARGO) test --locked --test soak -- --show-output
+
+# Conversations of TURNS turns in every template, each turn beside rendering and tokenizing everything anew; the suite has shorter ones.
+TURNS ?= 200
+conversations:
+	SEGNO_TEST_SECONDS=0 SEGNO_TURNS=$(TURNS) $(CARGO) test --locked --test api -- conversations::turns_equal --show-output
 
 # From cancel to return, on any model: SAMPLES cancelled calls of each kind.
 SAMPLES ?= 400

@@ -11,18 +11,27 @@ use segno::ffi::status::*;
 use serde_json::json;
 use std::path::PathBuf;
 
+/// Turns, where `SEGNO_TURNS` does not say otherwise.
+const TURNS: usize = 24;
+/// Tokens of a turn in the longest template, and more.
+const TURN_TOKENS: usize = 640;
+
+/// `make conversations` takes 200 turns.
 #[test]
-fn two_hundred_turns_equal_rendering_everything_anew_in_every_template() {
+fn turns_equal_rendering_everything_anew_in_every_template() {
+    let wanted = std::env::var("SEGNO_TURNS").map_or(TURNS, |turns| turns.parse().expect("SEGNO_TURNS is a number"));
+    let context = (wanted * TURN_TOKENS).next_power_of_two();
+    let tokens = context as u64;
     let ctx = Ctx::new(|_| ()).unwrap();
-    let case = Case::new(&ctx, 1 << 17);
-    let (session, other) = (case.session(1 << 17), case.session(1 << 17));
+    let case = Case::new(&ctx, context);
+    let (session, other) = (case.session(tokens), case.session(tokens));
     let mut whole = Vec::new();
     for (name, template) in templates() {
         let chat = Chat::with_template(&session, &template).unwrap();
         let mut reference = Reference::new(&other);
         let (mut evaluated, mut prompts, mut most) = (0, 0, 0);
         let mut turns = 0;
-        for turn in 0..200 {
+        for turn in 0..wanted {
             chat.say("user", &format!("q{turn}?")).unwrap();
             let messages = chat.messages();
             let Some(prompt) = case.render(&template, &messages, true) else {
@@ -52,7 +61,7 @@ fn two_hundred_turns_equal_rendering_everything_anew_in_every_template() {
             most = most.max(if turn == 0 { 0 } else { stats.evaluated_tokens });
         }
         other.close(reference.seq).unwrap();
-        if turns == 200 {
+        if turns == wanted {
             println!("{name}: {evaluated} tokens evaluated of {prompts} rendered, at most {most} a turn");
             whole.push((name, most));
         }
