@@ -1244,6 +1244,13 @@ public:
     /// A conversation with the same messages, the reply that is being written included, which goes on apart.
     result<chat> try_fork() const { return fork_with(nullptr); }
     result<chat> try_fork(const sampler_options &options) const { return fork_with(&options); }
+    /// Lets the replies that begin from now on call tools as a grammar has it: SEGNO_TOOLS_..., with `name` the tool of
+    /// SEGNO_TOOLS_NAMED; `flags`: SEGNO_TOOLS_ONE_CALL.
+    result<segno_status> try_set_tools(
+        std::int32_t choice, std::uint32_t flags = 0, const std::string &name = std::string()) {
+        const char *tool = name.empty() ? nullptr : name.c_str();
+        return detail::call([&](segno_error **err) { return segno_chat_tools_set(get(), choice, flags, tool, err); });
+    }
     /// Keeps the first `messages` messages.
     result<segno_status> try_truncate(std::size_t messages) {
         return detail::call([&](segno_error **err) { return segno_chat_truncate(get(), messages, err); });
@@ -1275,6 +1282,9 @@ public:
     }
     chat fork() const { return try_fork().value(); }
     chat fork(const sampler_options &options) const { return try_fork(options).value(); }
+    void set_tools(std::int32_t choice, std::uint32_t flags = 0, const std::string &name = std::string()) {
+        (void)try_set_tools(choice, flags, name).value();
+    }
     void truncate(std::size_t messages) { (void)try_truncate(messages).value(); }
     std::string messages() const { return try_messages().value(); }
     segno_chat_stats stats() const { return try_stats().value(); }

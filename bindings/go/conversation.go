@@ -149,6 +149,20 @@ func (c *Chat) Add(json []byte) error {
 	})
 }
 
+// SetTools lets the replies that begin from now on call the conversation's tools as a grammar has it, one at most if oneCall; name is the tool
+// of ToolsNamed.
+func (c *Chat) SetTools(choice ToolChoice, oneCall bool, name string) error {
+	var flags C.uint32_t
+	if oneCall {
+		flags = C.SEGNO_TOOLS_ONE_CALL
+	}
+	tool := C.CString(name)
+	defer C.free(unsafe.Pointer(tool))
+	return c.plain(func(handle *C.segno_chat, err **C.segno_error) C.segno_status {
+		return C.segno_chat_tools_set(handle, C.int32_t(choice), flags, tool, err)
+	})
+}
+
 // Truncate keeps the first messages messages, without the reply that is being written.
 func (c *Chat) Truncate(messages int) error {
 	return c.plain(func(handle *C.segno_chat, err **C.segno_error) C.segno_status {

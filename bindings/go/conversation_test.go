@@ -54,6 +54,14 @@ func TestChat(t *testing.T) {
 	if again := content(t, c); again != words || must(c.Stats())(t).EvaluatedTokens != 1 {
 		t.Fatal(again)
 	}
+	if err := c.SetTools(ToolsNamed, true, "none"); err == nil {
+		t.Fatal("there is no such tool")
+	}
+	for _, choice := range []ToolChoice{ToolsAuto, ToolsFree} {
+		if err := c.SetTools(choice, true, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
 	opts.System = ""
 	loaded := must(session.NewChat(opts))(t)
 	if err := loaded.Add(must(c.Messages())(t)); err != nil {

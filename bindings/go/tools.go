@@ -14,6 +14,7 @@ type ToolChoice int32
 
 // Choices of tools.
 const (
+	ToolsFree     ToolChoice = C.SEGNO_TOOLS_FREE     // what the model likes: calls are not watched; for Chat.SetTools
 	ToolsAuto     ToolChoice = C.SEGNO_TOOLS_AUTO     // any or none
 	ToolsRequired ToolChoice = C.SEGNO_TOOLS_REQUIRED // at least one
 	ToolsNone     ToolChoice = C.SEGNO_TOOLS_NONE     // none

@@ -11,7 +11,7 @@ use crate::grammar::{self, Grammar};
 use crate::plan::{Program, build::build, validate};
 use crate::quant::DType;
 use crate::text::chat::{ChatOptions, StandIns};
-use crate::text::reply::{CallOptions, Choice};
+use crate::text::reply::{CallOptions, Choice, Start};
 use crate::text::{self, Reply, ReplyOptions, Tokenizer};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -339,6 +339,11 @@ impl Model {
         self.with_reply(chat, format, prompt, |reply| {
             Grammar::of_calls(&vocabulary, tokenizer, &CallOptions { reply, choice, parallel })
         })
+    }
+
+    /// Where in its format a reply begins, which is read as [`Model::open_reply`] says.
+    pub fn reply_start(&self, chat: &Chat, format: Option<&str>, prompt: Option<&str>) -> Result<Start> {
+        self.with_reply(chat, format, prompt, |reply| reply.start())
     }
 
     /// Its tokens as grammars see them.

@@ -11,6 +11,7 @@ use super::seq::{sampler, segno_sampler_opts};
 use super::session::{Shared as SharedSession, segno_session, with_session};
 use super::status::{SEGNO_OK, segno_status};
 use super::text::{segno_string, stop_texts};
+use super::tools::{SEGNO_TOOLS_FREE, choice as choice_of, is_parallel};
 use crate::engine::conversation::{End, Setup, owned_bytes, owned_text};
 use crate::engine::{Conversation, Failure};
 use crate::error::{Error, Result};
@@ -266,6 +267,31 @@ pub extern "C" fn segno_chat_add(
 ) -> segno_status {
     with_chat(chat, err, |conversation| {
         conversation.add(slice(message_json.cast::<u8>(), len, "message_json")?)?;
+        Ok(SEGNO_OK)
+    })
+}
+
+/// Lets the replies that begin from now on call the conversation's tools as a grammar has it: names are those of tools, arguments meet their schemas.
+/// It begins with the token that begins a call, behind reasoning, where the family has one; see `segno_tools_grammar_create`, whose flags and choices
+/// these are. The calls are events and become a part of the assistant's message, and `segno_chat_add` takes what the tools answer.
+///
+/// `choice`: `SEGNO_TOOLS_AUTO`, `_REQUIRED`, `_NONE`, `_NAMED`, or `_FREE` for replies that nothing watches, as at the beginning. `flags`:
+/// `SEGNO_TOOLS_ONE_CALL` or 0. `name`: the tool of `SEGNO_TOOLS_NAMED`, NUL-terminated, else not looked at. A reply that is being written goes on as it
+/// began. Codes: NULL_POINTER, INVALID_ARGUMENT (unknown flags or choice, tools that are none, a conversation with a grammar), NOT_FOUND (no such
+/// tool), GRAMMAR (which tool cannot be watched, and why), TEMPLATE, OUT_OF_MEMORY, BUSY, POISONED; a failed call changes nothing. May run beside a
+/// call on the session for others. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_chat_tools_set(
+    chat: *mut segno_chat,
+    choice: i32,
+    flags: u32,
+    name: *const c_char,
+    err: *mut *mut segno_error,
+) -> segno_status {
+    with_chat(chat, err, |conversation| {
+        let parallel = is_parallel(flags)?;
+        let choice = if choice == SEGNO_TOOLS_FREE { None } else { Some(choice_of(choice, name)?) };
+        conversation.watch_calls(choice, parallel)?;
         Ok(SEGNO_OK)
     })
 }

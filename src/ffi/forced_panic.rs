@@ -146,6 +146,7 @@ fn chat_calls(chat: *mut segno_chat) -> Answers {
         ("segno_chat_say", segno_chat_say(chat, c"user".as_ptr(), json, 2, none)),
         ("segno_chat_seq", segno_chat_seq(chat, &mut id, none)),
         ("segno_chat_stats_get", segno_chat_stats_get(chat, &mut stats, size_of::<segno_chat_stats>(), none)),
+        ("segno_chat_tools_set", segno_chat_tools_set(chat, 0, 0, null(), none)),
         ("segno_chat_truncate", segno_chat_truncate(chat, 0, none)),
     ]
 }

@@ -14,6 +14,8 @@ use crate::text::reply::Choice;
 use std::ffi::c_char;
 use std::sync::Arc;
 
+/// Calls are not watched; for `segno_chat_tools_set` alone.
+pub const SEGNO_TOOLS_FREE: i32 = -1;
 /// Any tool may be called, or none.
 pub const SEGNO_TOOLS_AUTO: i32 = 0;
 /// A reply begins with a call, behind reasoning.
@@ -112,8 +114,8 @@ pub extern "C" fn segno_tools_grammar_create(
         let start = Out::new(start_token, "start_token")?;
         let model = borrow(model)?;
         let opts = options(opts, defaults(), "opts")?;
-        known_flags(opts.flags, SEGNO_TOOLS_ONE_CALL, "tools")?;
         check_reserved(opts.reserved)?;
+        let parallel = is_parallel(opts.flags)?;
         let chat = Chat {
             template: optional_text(opts.template_text, opts.template_len, "template_text")?,
             tools_json: optional(opts.tools_json, opts.tools_len, "tools_json")?,
@@ -121,8 +123,8 @@ pub extern "C" fn segno_tools_grammar_create(
         };
         let format = optional_name(opts.format, "format")?;
         let prompt = optional_text(opts.prompt, opts.prompt_len, "prompt")?;
-        let parallel = opts.flags & SEGNO_TOOLS_ONE_CALL == 0;
-        let (grammar, token) = model.compile_calls(&chat, format, prompt, (choice(&opts)?, parallel))?;
+        let choice = choice(opts.choice, opts.name)?;
+        let (grammar, token) = model.compile_calls(&chat, format, prompt, (choice, parallel))?;
         let grammar = share(Arc::new(grammar))?;
         start.set(token.unwrap_or(-1));
         out.set(grammar);
@@ -130,12 +132,19 @@ pub extern "C" fn segno_tools_grammar_create(
     })
 }
 
-fn choice(opts: &segno_tools_opts) -> Result<Choice<'_>> {
-    match opts.choice {
+/// Whether a reply may have several calls.
+pub(super) fn is_parallel(flags: u32) -> Result<bool> {
+    known_flags(flags, SEGNO_TOOLS_ONE_CALL, "tools")?;
+    Ok(flags & SEGNO_TOOLS_ONE_CALL == 0)
+}
+
+/// A choice by its number, and the tool that it names.
+pub(super) fn choice<'a>(number: i32, name: *const c_char) -> Result<Choice<'a>> {
+    match number {
         SEGNO_TOOLS_AUTO => Ok(Choice::Auto),
         SEGNO_TOOLS_REQUIRED => Ok(Choice::Required),
         SEGNO_TOOLS_NONE => Ok(Choice::None),
-        SEGNO_TOOLS_NAMED => Ok(Choice::Named(text(opts.name, "name")?)),
+        SEGNO_TOOLS_NAMED => Ok(Choice::Named(text(name, "name")?)),
         other => Err(Error::InvalidArgument(format!("there is no choice {other} of tools"))),
     }
 }

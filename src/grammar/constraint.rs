@@ -316,7 +316,9 @@ impl Constraint {
 fn has_one_byte(parser: &mut TokenParser) -> bool {
     parser.parser.with_recognizer(|recognizer| {
         recognizer.trie_started("one byte");
-        let count = (0..=u8::MAX).filter(|&byte| recognizer.byte_allowed(byte)).take(2).count();
+        // Those first that most texts have.
+        let bytes = (b' '..=u8::MAX).chain(0..b' ');
+        let count = bytes.filter(|&byte| recognizer.byte_allowed(byte)).take(2).count();
         recognizer.trie_finished();
         count == 1
     })

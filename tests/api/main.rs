@@ -5,6 +5,7 @@ mod common;
 
 mod chats;
 mod conversation_room;
+mod conversation_tools;
 mod conversation_turns;
 mod conversations;
 mod grammar_suite;

@@ -55,6 +55,7 @@ typedef enum {
     DEVICE, /* kind of device */
     INDEX,  /* of a device of that kind */
     SWITCH, /* on or off */
+    CHOICE, /* of tools */
     CODE,   /* a status */
     CALLED  /* 1 for a function of the host's, 0 for NULL */
 } number;
@@ -123,6 +124,7 @@ VOID(segno_chat_create_opts_init, segno_chat_create_opts_init(P(0), N(0)))
 THUNK(segno_chat_create, segno_chat_create(P(0), P(1), P(2), a->err))
 THUNK(segno_chat_say, segno_chat_say(P(0), P(1), P(2), N(0), a->err))
 THUNK(segno_chat_add, segno_chat_add(P(0), P(1), N(0), a->err))
+THUNK(segno_chat_tools_set, segno_chat_tools_set(P(0), N(0), N(1), P(1), a->err))
 THUNK(segno_chat_truncate, segno_chat_truncate(P(0), N(0), a->err))
 THUNK(segno_chat_messages, segno_chat_messages(P(0), P(1), N(0), P(2), a->err))
 THUNK(segno_chat_seq, segno_chat_seq(P(0), P(1), a->err))
@@ -237,6 +239,7 @@ static const function functions[] = {
     /* A message without a role. */
     {F(segno_chat_add), .kinds = {CHAT, JSON}, .names = "chat message_json", .numbers = {COUNT}, .has_err = 1,
         .good = SEGNO_E_INVALID_ARGUMENT},
+    {F(segno_chat_tools_set), .kinds = {CHAT, NAME}, .names = "chat name", .numbers = {CHOICE, FLAGS}, .has_err = 1},
     {F(segno_chat_truncate), .kinds = {CHAT}, .names = "chat", .numbers = {KEPT}, .has_err = 1},
     {F(segno_chat_messages), .kinds = {CHAT, BUFFER, LEN}, .names = "chat buf len", .numbers = {CAP}, .element = 1,
         .has_err = 1},

@@ -135,6 +135,7 @@ static int64_t good_number(const function *f, number k) {
         case FLAGS:
         case INDEX:
         case SWITCH:
+        case CHOICE:
         case CODE:
         case NO_NUMBER: break;
     }

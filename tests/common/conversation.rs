@@ -128,6 +128,13 @@ impl Chat {
         call(|err| segno_chat_add(self.0, json, len, err))
     }
 
+    /// Has the calls of replies watched; `name` is the tool that must be called.
+    pub fn watch(&self, choice: i32, flags: u32, name: Option<&str>) -> Result<segno_status> {
+        let name = name.map(|name| CString::new(name).unwrap());
+        let name = name.as_ref().map_or(null(), |name| name.as_ptr());
+        call(|err| segno_chat_tools_set(self.0, choice, flags, name, err))
+    }
+
     pub fn truncate(&self, messages: usize) -> Result<segno_status> {
         call(|err| segno_chat_truncate(self.0, messages, err))
     }

@@ -416,6 +416,9 @@ static void conversations_are_held(const segno::model &model) {
         CHECK(session.stats().seqs == 2 && chat.seq() != fork.seq());
         chat.truncate(2);
         CHECK(reply_of(chat) == words && chat.stats().evaluated_tokens == 1);
+        CHECK(thrown_by([&] { chat.set_tools(SEGNO_TOOLS_NAMED, 0, "none"); }) == SEGNO_E_NOT_FOUND);
+        chat.set_tools(SEGNO_TOOLS_AUTO, SEGNO_TOOLS_ONE_CALL);
+        chat.set_tools(SEGNO_TOOLS_FREE);
         options.system_text.clear();
         auto loaded = segno::chat::create(session, options);
         loaded.add(chat.messages());

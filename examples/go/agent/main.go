@@ -23,25 +23,19 @@ const tools = `[{"name": "calculate", "parameters": {"type": "object", "properti
 	"folder": {"type": "string", "pattern": "^[a-z]{0,20}$"}}, "required": ["folder"]}}]`
 
 const (
-	promptEnd = "assistant\n"
-	maxTurns  = 4
-	maxReply  = 300
-	// For models without a template of their own.
-	plainTemplate = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+	rules    = "Call a tool by writing <tool_call>\n{\"name\": ..., \"arguments\": ...}\n</tool_call>. Tools: " + tools
+	maxTurns = 4
+	maxReply = 300
+	// ChatML with calls, which the templates of small models leave out.
+	template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls %}<tool_call>\n" +
+		"{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>" +
+		"{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
 )
 
 // call is what a reply calls, if it does.
 type call struct {
 	name, arguments string
 	whole           bool
-}
-
-type agent struct {
-	model    *segno.Model
-	seq      *segno.Sequence
-	reply    *segno.Reply
-	chat     segno.ChatOptions
-	messages []segno.Message
 }
 
 func main() {
@@ -77,28 +71,25 @@ func help(ctx context.Context, path, question string, seed uint64) error {
 		return err
 	}
 	defer session.Close()
-	sampler := segno.DefaultSampler()
-	sampler.Seed = seed
-	seq, err := session.Open(sampler)
+	opts := segno.DefaultChat()
+	opts.System, opts.Template, opts.Tools, opts.Format, opts.MaxTokens = rules, template, tools, "hermes", maxReply
+	opts.Sampler = segno.DefaultSampler()
+	opts.Sampler.Seed = seed
+	chat, err := session.NewChat(opts)
 	if err != nil {
 		return err
 	}
-	defer seq.Close()
-	reply, err := model.NewReply(&segno.ReplyOptions{Format: "hermes", Prompt: promptEnd, Tools: tools})
-	if err != nil {
+	defer chat.Close()
+	if err := chat.Say("user", question); err != nil {
 		return err
 	}
-	defer reply.Close()
-	a := &agent{model: model, seq: seq, reply: reply, chat: segno.ChatOptions{AddGenerationPrompt: true}}
-	if _, err := model.Meta("tokenizer.chat_template"); err != nil {
-		a.chat.Template = plainTemplate
-	}
-	a.say("system", "Call a tool by writing <tool_call>\n{\"name\": ..., \"arguments\": ...}\n</tool_call>. Tools: "+tools)
-	a.say("user", question)
 	// Small models would rather guess, so the first reply has to call a tool, and the last none.
 	choices := [maxTurns]segno.ToolChoice{segno.ToolsRequired, segno.ToolsAuto, segno.ToolsAuto, segno.ToolsNone}
 	for _, choice := range choices {
-		called, err := a.answer(ctx, choice)
+		if err := chat.SetTools(choice, true, ""); err != nil {
+			return err
+		}
+		called, err := answer(ctx, chat)
 		if err != nil || !called {
 			return err
 		}
@@ -106,74 +97,28 @@ func help(ctx context.Context, path, question string, seed uint64) error {
 	return nil
 }
 
-func (a *agent) say(role, text string) {
-	a.messages = append(a.messages, segno.Message{Role: role, Content: text})
-}
-
-// answer shows the text of one reply and uses the tool that it calls, and says whether it called one.
-func (a *agent) answer(ctx context.Context, choice segno.ToolChoice) (bool, error) {
-	ids, err := a.model.TokenizeChat(a.messages, &a.chat)
-	if err != nil {
-		return false, err
-	}
-	if err := a.seq.Truncate(0); err != nil {
-		return false, err
-	}
-	if err := a.seq.Append(ids); err != nil {
-		return false, err
-	}
-	grammar, err := a.model.NewToolGrammar(&segno.ToolOptions{
-		Tools: tools, Choice: choice, OneCall: true, Format: "hermes", Prompt: promptEnd})
-	if err != nil {
-		return false, err
-	}
-	defer grammar.Close()
-	if err := a.seq.SetGrammar(grammar); err != nil {
-		return false, err
-	}
-	made, err := a.read(ctx)
+// answer shows the text of one reply and answers the call in it, and says whether there was one.
+func answer(ctx context.Context, chat *segno.Chat) (bool, error) {
+	var made call
+	err := chat.Reply(ctx, func(event segno.Event) {
+		switch event.Kind {
+		case segno.EventContent:
+			fmt.Print(event.Text)
+		case segno.EventToolBegin:
+			made.name = event.Text
+		case segno.EventToolArguments:
+			made.arguments += event.Text
+		case segno.EventToolEnd:
+			made.whole = true
+		}
+	})
+	fmt.Println()
 	if err != nil || !made.whole {
 		return false, err
 	}
 	result := use(made)
 	fmt.Printf("[%s %s: %s]\n", made.name, made.arguments, result)
-	a.say("assistant", fmt.Sprintf("<tool_call>\n{\"name\": %q, \"arguments\": %s}\n</tool_call>", made.name, made.arguments))
-	a.say("user", "<tool_response>\n"+result+"\n</tool_response>")
-	return true, nil
-}
-
-func (a *agent) read(ctx context.Context) (made call, err error) {
-	take := func(events []segno.Event) {
-		for _, event := range events {
-			switch event.Kind {
-			case segno.EventContent:
-				fmt.Print(event.Text)
-			case segno.EventToolBegin:
-				made.name = event.Text
-			case segno.EventToolArguments:
-				made.arguments += event.Text
-			case segno.EventToolEnd:
-				made.whole = true
-			}
-		}
-	}
-	for piece, err := range a.seq.Generate(ctx, segno.GenerateOptions{MaxTokens: maxReply}) {
-		if err != nil {
-			return made, err
-		}
-		if piece.Token < 0 {
-			continue
-		}
-		events, _, err := a.reply.Push(piece.Token)
-		if err != nil {
-			return made, err
-		}
-		take(events)
-	}
-	events, _, err := a.reply.Flush()
-	take(events)
-	fmt.Println()
-	return made, err
+	return true, chat.Say("user", result)
 }
 
 // use runs a tool. What it is given meets its schema, so reading it does not fail.

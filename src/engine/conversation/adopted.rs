@@ -2,6 +2,7 @@
 
 use super::{Failure, Session};
 use crate::error::Result;
+use crate::grammar::{Constraint, Next};
 use std::sync::Arc;
 
 impl Session {
@@ -24,13 +25,15 @@ impl Session {
     }
 
     /// Appends tokens as if they had been sampled, so that a grammar which begins behind one of them begins. Does nothing, and answers false, where a
-    /// grammar chooses the tokens.
+    /// grammar that has begun lets them not through.
     pub(super) fn force(&mut self, id: i32, tokens: &[i32]) -> Result<bool, Failure> {
         let slot = self.slot(id)?;
-        if self.sequence(slot).constraint.as_ref().is_some_and(|constraint| constraint.has_begun()) {
+        let length = self.sequence(slot).tokens.len();
+        if let Some(constraint) = self.sequence_mut(slot).constraint.as_mut().filter(|it| it.has_begun())
+            && !is_let_through(constraint, tokens, length)?
+        {
             return Ok(false);
         }
-        let length = self.sequence(slot).tokens.len();
         self.append(id, tokens)?;
         self.walk(slot, length)?;
         Ok(true)
@@ -61,4 +64,25 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Whether a walk lets all of `tokens` through, the first at index `position` of its sequence; it stays where it is.
+fn is_let_through(constraint: &mut Constraint, tokens: &[i32], position: usize) -> Result<bool> {
+    let mut is_let = true;
+    for (index, &token) in tokens.iter().enumerate() {
+        is_let = match constraint.peek()? {
+            Next::Forced(forced) => forced == token,
+            Next::Choice => {
+                constraint.prepare();
+                constraint.mask()?.0.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
+            }
+            Next::Free | Next::End | Next::Nothing => false,
+        };
+        if !is_let {
+            break;
+        }
+        constraint.advance(token, position + index, false)?;
+    }
+    constraint.cut(position);
+    Ok(is_let)
 }

@@ -10,6 +10,7 @@ mod adopted;
 mod fitting;
 mod step;
 mod turn;
+mod watch;
 
 use super::model::{Chat, Model};
 use super::session::{Failure, Session};
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 pub use step::{Outcome, next};
 use turn::{Phase, Turn};
+use watch::Watch;
 
 /// What the memory of a conversation is for.
 const CONVERSATION: &str = "a conversation";
@@ -114,6 +116,10 @@ pub struct Conversation {
     forgotten: usize,
     /// Number of the next call of a tool.
     calls: usize,
+    /// Which tools replies may call, where their calls are watched.
+    watch: Option<Watch>,
+    /// Whether the sequence has been given a grammar by the last reply.
+    has_ruled: bool,
     /// The reply that is being written, or the last one, whose events may still be in use.
     turn: Option<Turn>,
     figures: Figures,
@@ -154,6 +160,8 @@ impl Conversation {
             messages,
             forgotten: 0,
             calls: 0,
+            watch: None,
+            has_ruled: false,
             turn: None,
             figures: Figures::default(),
         })
@@ -169,6 +177,7 @@ impl Conversation {
             Some(turn) if turn.phase != Phase::Over => Some(turn.fork(self)?),
             _ => None,
         };
+        let watch = self.watch.as_ref().map(Watch::copied).transpose()?;
         let seq = session.fork(self.seq, sampler)?;
         Ok(Conversation {
             model: Arc::clone(&self.model),
@@ -176,6 +185,7 @@ impl Conversation {
             seq,
             _owner: session.adopt(seq)?,
             messages,
+            watch,
             turn,
             ..*self
         })

@@ -1,5 +1,6 @@
 //! One reply of a conversation: what it follows, the tokens so far, what they mean.
 
+use super::watch::Rule;
 use super::{CONVERSATION, Conversation, End, Figures, Outcome, Setup};
 use crate::engine::Model;
 use crate::engine::session::{Failure, Session};
@@ -38,8 +39,10 @@ pub(super) struct Turn {
     prompt: usize,
     /// Its tokens that `reply` and `draft` have seen; the sequence may have more.
     said: Vec<i32>,
-    /// Where in it the grammar begins; `None` while it waits for the end of reasoning.
-    grammar_from: Option<usize>,
+    /// What it follows.
+    rule: Option<Rule>,
+    /// Where in it that begins, and behind which token; `None` while it waits for the end of reasoning.
+    ruled: Option<(usize, Option<i32>)>,
     /// Whether `reply` and `draft` are what `said` made of them: refused memory stops them half way.
     is_intact: bool,
 }
@@ -83,7 +86,8 @@ impl Turn {
     pub(super) fn fork(&self, conversation: &Conversation) -> Result<Turn> {
         let (reply, draft) = self.renewed(conversation)?;
         let (tail, said) = (copied_text(&self.tail, CONVERSATION)?, copied(&self.said, CONVERSATION)?);
-        Ok(Turn { reply, draft, tail, said, is_intact: true, ..*self })
+        let rule = self.rule.as_ref().map(Rule::copied);
+        Ok(Turn { reply, draft, tail, said, rule, is_intact: true, ..*self })
     }
 }
 
@@ -108,6 +112,7 @@ impl Conversation {
         let start = (text.len().saturating_sub(TAIL_BYTES)..text.len()).find(|&at| text.is_char_boundary(at));
         let tail = copied_text(&text[start.unwrap_or(0)..], CONVERSATION)?;
         let reply = open_reply(&self.model, self.model.tokenizer()?, &self.setup, &tail, self.calls)?;
+        let rule = self.next_rule(&tail)?;
         let prompt = self.bring(session, &fitting.prompt.tokens, &[])?;
         self.forgotten = fitting.forgotten;
         let mut turn = Turn {
@@ -119,10 +124,16 @@ impl Conversation {
             first_call: self.calls,
             prompt,
             said: Vec::new(),
-            grammar_from: None,
+            rule,
+            ruled: None,
             is_intact: true,
         };
-        turn.begin_grammar(&self.setup, session, self.seq, 0)?;
+        if turn.rule.is_some() {
+            turn.begin_rule(session, self.seq, 0, None)?;
+        } else if std::mem::take(&mut self.has_ruled) {
+            session.set_grammar(self.seq, None, None)?;
+        }
+        self.has_ruled = turn.rule.is_some();
         self.turn = Some(turn);
         Ok(())
     }
@@ -169,8 +180,8 @@ impl Conversation {
         self.forgotten = fitting.forgotten;
         let Some(turn) = &mut self.turn else { return Ok(()) };
         turn.prompt = prompt;
-        if let Some(from) = turn.grammar_from.filter(|_| self.setup.grammar.is_some()) {
-            session.set_grammar(self.seq, self.setup.grammar.as_ref(), self.setup.grammar_start)?;
+        if let (Some(rule), Some((from, start))) = (&turn.rule, turn.ruled) {
+            session.set_grammar(self.seq, Some(&rule.grammar), start)?;
             session.replay(self.seq, prompt + from)?;
         }
         Ok(())
@@ -224,7 +235,7 @@ impl Conversation {
         turn.is_intact = false;
         turn.reply.push(token)?;
         turn.draft.take(turn.reply.events())?;
-        turn.begin_grammar(&self.setup, session, self.seq, turn.said.len() + 1)?;
+        turn.begin_rule(session, self.seq, turn.said.len() + 1, Some(token))?;
         turn.is_intact = true;
         turn.said.push(token);
         let said = turn.said.len();
@@ -289,17 +300,17 @@ impl Conversation {
 }
 
 impl Turn {
-    /// Lets the grammar begin, once the reply is behind its reasoning or a token begins it anyway.
-    /// `from`: the number of its tokens, with the one that is being read.
-    fn begin_grammar(&mut self, setup: &Setup, session: &mut Session, seq: i32, from: usize) -> Result<()> {
-        if setup.grammar.is_none() || self.grammar_from.is_some() {
-            return Ok(());
-        }
-        if setup.grammar_start.is_none() && self.reply.is_reasoning() {
+    /// Lets the rule of the reply begin, once it is behind its reasoning or the rule is of that too. `from`: the number of its tokens, with the one
+    /// that is being read, which is `last`.
+    fn begin_rule(&mut self, session: &mut Session, seq: i32, from: usize, last: Option<i32>) -> Result<()> {
+        let Some(rule) = self.rule.as_ref().filter(|_| self.ruled.is_none()) else { return Ok(()) };
+        if rule.after_reasoning && self.reply.is_reasoning() {
             return session.set_grammar(seq, None, None);
         }
-        session.set_grammar(seq, setup.grammar.as_ref(), setup.grammar_start)?;
-        self.grammar_from = Some(from);
+        // What begins a call may have ended the reasoning.
+        let start = rule.start.filter(|_| rule.start != last);
+        session.set_grammar(seq, Some(&rule.grammar), start)?;
+        self.ruled = Some((from, start));
         Ok(())
     }
 }

@@ -83,22 +83,38 @@ pub struct Reply {
 
 /// Where in a format a reply begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Start {
+pub enum Start {
+    /// With its content.
     Content,
+    /// Within reasoning.
     Reasoning,
     /// Behind reasoning.
     Thought,
+    /// Within the header of a message.
     Header,
+    /// With whom it is for.
     Recipient,
+}
+
+impl ReplyOptions<'_> {
+    /// The format of the reply.
+    fn format(&self) -> Result<&'static Format> {
+        match self.format {
+            Some(name) => Format::named(name),
+            None => Ok(Format::of_template(self.template)),
+        }
+    }
+
+    /// Where in it the reply begins.
+    pub fn start(&self) -> Result<Start> {
+        Ok(start(self.format()?, self.prompt))
+    }
 }
 
 impl Reply {
     /// A reply at its beginning. `stops` are texts that end its content; each is UTF-8 and not empty.
     pub fn new(tokenizer: Arc<Tokenizer>, options: &ReplyOptions, stops: Vec<Vec<u8>>) -> Result<Reply> {
-        let format = match options.format {
-            Some(name) => Format::named(name)?,
-            None => Format::of_template(options.template),
-        };
+        let format = options.format()?;
         let mut marks = Vec::new();
         for &(mark, text) in format.marks {
             push(&mut marks, (mark, units(&tokenizer, text)?), REPLY)?;

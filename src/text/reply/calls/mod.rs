@@ -74,10 +74,7 @@ struct Tool {
 /// A tool that cannot be written in the format, or with a schema that cannot be watched, is [`Error::Grammar`] with its name.
 pub fn calls(tokenizer: &Tokenizer, options: &CallOptions) -> Result<Calls> {
     let reply = &options.reply;
-    let format = match reply.format {
-        Some(name) => Format::named(name)?,
-        None => Format::of_template(reply.template),
-    };
+    let format = reply.format()?;
     let read = Tools::read(reply.tools_json)?;
     let tools = tools(reply.tools_json, options.choice)?;
     let mut made = Calls { lark: String::new(), schemas: Vec::new(), trigger: None };
