@@ -11,12 +11,12 @@
 
 enum { MAX_TURNS = 4, MAX_REPLY = 300 };
 
-#define TOOLS \
-    "[{\"name\": \"calculate\", \"parameters\": {\"type\": \"object\", \"properties\": {" \
-    "   \"left\": {\"type\": \"integer\", \"minimum\": -9999, \"maximum\": 9999}," \
-    "   \"operator\": {\"enum\": [\"+\", \"-\", \"*\"]}," \
-    "   \"right\": {\"type\": \"integer\", \"minimum\": -9999, \"maximum\": 9999}}," \
-    "  \"required\": [\"left\", \"operator\", \"right\"]}}," \
+#define TOOLS                                                                              \
+    "[{\"name\": \"calculate\", \"parameters\": {\"type\": \"object\", \"properties\": {"  \
+    "   \"left\": {\"type\": \"integer\", \"minimum\": -9999, \"maximum\": 9999},"         \
+    "   \"operator\": {\"enum\": [\"+\", \"-\", \"*\"]},"                                  \
+    "   \"right\": {\"type\": \"integer\", \"minimum\": -9999, \"maximum\": 9999}},"       \
+    "  \"required\": [\"left\", \"operator\", \"right\"]}},"                               \
     " {\"name\": \"list_files\", \"parameters\": {\"type\": \"object\", \"properties\": {" \
     "   \"folder\": {\"type\": \"string\", \"pattern\": \"^[a-z]{0,20}$\"}}, \"required\": [\"folder\"]}}]"
 

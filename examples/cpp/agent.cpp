@@ -45,7 +45,8 @@ std::string use(const call &made) {
 
 segno::chat_create_options options(std::uint64_t seed) {
     segno::chat_create_options options;
-    options.system_text = "Call a tool by writing <tool_call>\n{\"name\": ..., \"arguments\": ...}\n</tool_call>. Tools: ";
+    options.system_text =
+        "Call a tool by writing <tool_call>\n{\"name\": ..., \"arguments\": ...}\n</tool_call>. Tools: ";
     options.system_text += tools;
     options.template_text = template_text;
     options.tools_json = tools;
@@ -86,8 +87,10 @@ int main(int argc, char **argv) try {
     // Small models would rather guess, so the first reply has to call a tool, and the last none.
     for (int turn = 0; turn < max_turns; turn++) {
         const bool is_last = turn + 1 == max_turns;
-        chat.set_tools(
-            turn == 0 ? SEGNO_TOOLS_REQUIRED : is_last ? SEGNO_TOOLS_NONE : SEGNO_TOOLS_AUTO, SEGNO_TOOLS_ONE_CALL);
+        chat.set_tools(turn == 0 ? SEGNO_TOOLS_REQUIRED
+                : is_last        ? SEGNO_TOOLS_NONE
+                                 : SEGNO_TOOLS_AUTO,
+            SEGNO_TOOLS_ONE_CALL);
         if (!answer(chat)) break;
     }
     return 0;

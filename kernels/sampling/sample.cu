@@ -1,5 +1,5 @@
-// Drawing tokens: masks, bias and penalties, filters, the draw, and the end of the step. The meaning is that of src/sample, to
-// the bit.
+// Drawing tokens: masks, bias and penalties, filters, the draw, and the end of the step. The meaning is that of
+// src/sample, to the bit.
 //
 // The blocks of a row hold its logits in registers, a part each.
 #include "sampling/full_vocabulary.cuh"
@@ -13,7 +13,10 @@ __device__ __forceinline__ bool fetch_mask(
         uint32_t written;
         while (true) {
             // What the host wrote before it is seen after it.
-            asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(written) : "l"(args.host_masked + row) : "memory");
+            asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
+                : "=r"(written)
+                : "l"(args.host_masked + row)
+                : "memory");
             if (written == serial || !waits) break;
             __nanosleep(200);
         }
@@ -124,8 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(const __grid_con
         }
         if (!rehearses && is_masked) apply_mask(s, v);
         __syncthreads();
-        if (!rehearses && is_adjusted && s.range[0] < s.range[1])
-            adjust(args, s, row, part, s.range[0], s.range[1], v);
+        if (!rehearses && is_adjusted && s.range[0] < s.range[1]) adjust(args, s, row, part, s.range[0], s.range[1], v);
         const bool last =
             is_few ? few(args, s, row, part, v, k, rehearses, token) : whole(args, s, row, part, v, token);
         if (last) end_row(args, shape, row, token, serial, !is_few, rehearses);
