@@ -1,6 +1,6 @@
 // Products of 8-bit activations with the quantized matrices of experts, for steps of few rows. All weights of a block
-// are in flight at once, as soon as its experts are known. The expert that every row has may come along with them. The sums of a product are those of every kernel; the sum
-// over a row's experts goes by slots of its choice.
+// are in flight at once, as soon as its experts are known. The expert that every row has may come along with them. The
+// sums of a product are those of every kernel; the sum over a row's experts goes by slots of its choice.
 #include "experts/choice.cuh"
 #include "gemv/single_stage.cuh"
 
@@ -89,10 +89,9 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     const uint8_t *weights = shared + warp * 2 * bytes;
     if (elect_lane()) {
         announce(barrier, 2 * bytes);
-        copy_run(
-            shared_address(weights), m.data + (size_t)row_of(gates, expert, first) * m.row_bytes, bytes, barrier);
-        copy_run(shared_address(weights) + bytes,
-            ups.matrix.data + (size_t)row_of(ups, expert, first) * m.row_bytes, bytes, barrier);
+        copy_run(shared_address(weights), m.data + (size_t)row_of(gates, expert, first) * m.row_bytes, bytes, barrier);
+        copy_run(shared_address(weights) + bytes, ups.matrix.data + (size_t)row_of(ups, expert, first) * m.row_bytes,
+            bytes, barrier);
     }
     __syncwarp();
     uint8_t *units = shared + WARPS * 2 * bytes;
@@ -117,8 +116,8 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     if (lane % 8 == 0) own.outputs[warp * WARP_OUTPUTS + output] = args.unit(v, up);
     __syncthreads();
     if (warp == 0) {
-        emit_blocks(is_shared ? args.shared_out : args.out, is_shared ? row : pair, tile + lane, width,
-            own.outputs[lane]);
+        emit_blocks(
+            is_shared ? args.shared_out : args.out, is_shared ? row : pair, tile + lane, width, own.outputs[lane]);
     }
 }
 

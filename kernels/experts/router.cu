@@ -1,7 +1,8 @@
 // An RMS norm, the product of its result with a router's matrix of floats, and the choice of experts by that, for steps
-// of few rows: one launch in place of three. The gate of the expert that every row has counts as one more of them. Some blocks a row, of which each norms the row and makes the logits of
-// some experts; the first one writes the norm's result for other products, the last one to end chooses. The bits are
-// those of `rms_norm`, of the products, and of `route`.
+// of few rows: one launch in place of three. The gate of the expert that every row has counts as one more of them. Some
+// blocks a row, of which each norms the row and makes the logits of some experts; the first one writes the norm's
+// result for other products, the last one to end chooses. The bits are those of `rms_norm`, of the products, and of
+// `route`.
 #include "elementwise/rms_norm.cuh"
 #include "experts/route.cuh"
 #include "quant/unpack.cuh"

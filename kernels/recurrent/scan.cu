@@ -3,10 +3,9 @@
 // one head's matrix in registers while the rows of a stretch pass by, so the sums of a prompt are those of steps. Four
 // lanes share a column: lane `part` has of each 16 elements of a key those from 4 part on.
 #include "ptx/cp_async.cuh"
-#include "quant/activation.cuh"
-#include "recurrent/stretch.cuh"
+#include "recurrent/column.cuh"
 
-constexpr int THREADS = 128, COLUMNS = 32, PARTS = 4, BLOCK = 16;
+constexpr int THREADS = 128, COLUMNS = THREADS / WARP * WARP_COLUMNS;
 // Rows whose queries, keys and values are in shared memory at once, and buffers of these.
 constexpr int ROWS = 8, STAGES = 2;
 
@@ -41,14 +40,8 @@ struct Place {
         head = blockIdx.x / blocks;
         key_head = args.is_tiled ? head % args.key_heads : head / (args.heads / args.key_heads);
         first_col = blockIdx.x % blocks * COLUMNS;
-        lane_col = threadIdx.x / WARP * (COLUMNS / PARTS) + lane % (WARP / PARTS);
-        part = lane / (WARP / PARTS);
-    }
-
-    // Of a record, the first row of the lane's column.
-    __device__ __forceinline__ uint64_t column(const ScanArgs &args) const {
-        const uint32_t blocks = (args.value_dim + BLOCK - 1) / BLOCK, col = first_col + lane_col;
-        return args.state + ((uint64_t)head * blocks + col / BLOCK) * args.key_dim * BLOCK + col % BLOCK;
+        lane_col = threadIdx.x / WARP * WARP_COLUMNS + lane % WARP_COLUMNS;
+        part = lane / WARP_COLUMNS;
     }
 };
 
@@ -77,80 +70,14 @@ __device__ __forceinline__ void fetch(
     commit_copies();
 }
 
-// ln(1 + exp(x))
-__device__ __forceinline__ float softplus(float x) { return __fadd_rn(fmaxf(x, 0.0f), log1pf(expf(-fabsf(x)))); }
-
 // Makes of a row's gates how much of the matrix is kept, and how much of the values enters.
 template <int KEYS>
 __device__ __forceinline__ void finish_gates(const ScanArgs &args, uint32_t head, Stage<KEYS> &stage, uint32_t count) {
     const uint32_t i = threadIdx.x;
     if (i >= count) return;
-    const float step = softplus(__fadd_rn(stage.decay[i], args.bias[head]));
-    stage.decay[i] = expf(__fmul_rn(args.rate[head], step));
-    stage.strength[i] = args.strength != nullptr ? sigmoid_of(stage.strength[i]) : step;
-}
-
-// The sum over the lanes that share a column.
-__device__ __forceinline__ float sum_of_parts(const float (&sums)[PARTS]) {
-    float sum = __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
-    sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, WARP / PARTS));
-    return __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, 2 * WARP / PARTS));
-}
-
-template <int KEYS>
-using Column = float[KEYS / PARTS];
-
-template <int KEYS>
-__device__ __forceinline__ void load_column(
-    const ScanArgs &args, const Place &place, const float *from, Column<KEYS> &column) {
-#pragma unroll
-    for (int i = 0; i < KEYS / PARTS; i++) {
-        const uint32_t k = i / 4 * BLOCK + 4 * place.part + i % 4;
-        column[i] = from != nullptr && k < args.key_dim ? from[(size_t)k * BLOCK] : 0.0f;
-    }
-}
-
-template <int KEYS>
-__device__ __forceinline__ void store_column(
-    const ScanArgs &args, const Place &place, const Column<KEYS> &column, float *to) {
-#pragma unroll
-    for (int i = 0; i < KEYS / PARTS; i++) {
-        const uint32_t k = i / 4 * BLOCK + 4 * place.part + i % 4;
-        if (k < args.key_dim) to[(size_t)k * BLOCK] = column[i];
-    }
-}
-
-// Takes a column of the matrix through row `i` of a stage; the row's result.
-template <int KEYS>
-__device__ __forceinline__ float take_row(
-    const Place &place, const Stage<KEYS> &stage, uint32_t i, bool is_delta, float skip, Column<KEYS> &column) {
-    const float4 *key = reinterpret_cast<const float4 *>(stage.key[i]) + place.part;
-    const float4 *query = reinterpret_cast<const float4 *>(stage.query[i]) + place.part;
-    const float kept = stage.decay[i], strength = stage.strength[i], value = stage.value[i][place.lane_col];
-    float known[PARTS] = {}, sums[PARTS] = {};
-#pragma unroll
-    for (int j = 0; j < KEYS / BLOCK; j++) {
-        const float4 k = key[j * PARTS];
-        const float elements[4] = {k.x, k.y, k.z, k.w};
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            column[4 * j + e] = __fmul_rn(column[4 * j + e], kept);
-            known[e] = __fmaf_rn(column[4 * j + e], elements[e], known[e]);
-        }
-    }
-    const float entering = is_delta ? __fsub_rn(value, sum_of_parts(known)) : value;
-    const float added = __fmul_rn(entering, strength);
-#pragma unroll
-    for (int j = 0; j < KEYS / BLOCK; j++) {
-        const float4 k = key[j * PARTS], q = query[j * PARTS];
-        const float elements[4] = {k.x, k.y, k.z, k.w}, factors[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            column[4 * j + e] = __fmaf_rn(elements[e], added, column[4 * j + e]);
-            sums[e] = __fmaf_rn(column[4 * j + e], factors[e], sums[e]);
-        }
-    }
-    return __fmaf_rn(skip, value, sum_of_parts(sums));
+    const bool is_delta = args.strength != nullptr;
+    const Entering gates(stage.decay[i], stage.strength[i], is_delta, args.bias[head], args.rate[head]);
+    stage.decay[i] = gates.kept, stage.strength[i] = gates.strength;
 }
 
 #define SCAN(family, file, name, keys)                                                                         \
@@ -164,13 +91,15 @@ __device__ __forceinline__ void scan(const ScanArgs &args, Stage<KEYS> (&stages)
     launch_dependents();
     const Stretch stretch = args.stretches[blockIdx.y];
     const Place place(args);
-    const uint64_t offset = place.column(args);
+    const uint64_t offset =
+        column_at(args.state, place.head, args.value_dim, args.key_dim, place.first_col + place.lane_col);
     const bool has_column = place.first_col + place.lane_col < (args.value_dim + BLOCK - 1) / BLOCK * BLOCK;
     const bool is_written = place.first_col + place.lane_col < args.value_dim && place.part == 0;
     Column<KEYS> column;
     // What earlier steps left is there before the wait.
     const bool has_state = has_column && stretch.count > 0 && stretch.from != NONE;
-    load_column<KEYS>(args, place, has_state ? record_at(args.records, stretch.from, offset) : nullptr, column);
+    const float *from = has_state ? record_at(args.records, stretch.from, offset) : nullptr;
+    load_column<KEYS>(from, place.part, args.key_dim, column);
     for (int i = threadIdx.x; i < (int)sizeof(stages) / 4; i += THREADS) reinterpret_cast<float *>(stages)[i] = 0.0f;
     const float skip = args.skip == nullptr ? 0.0f : args.skip[place.head];
     __syncthreads();
@@ -190,16 +119,19 @@ __device__ __forceinline__ void scan(const ScanArgs &args, Stage<KEYS> (&stages)
         __syncthreads();
         for (uint32_t i = 0; i < rows; i++) {
             if (start + i + 1 == stretch.count && stretch.before != NONE && has_column) {
-                store_column<KEYS>(args, place, column, record_at(args.records, stretch.before, offset));
+                store_column<KEYS>(column, place.part, args.key_dim, record_at(args.records, stretch.before, offset));
             }
-            const float v = take_row<KEYS>(place, stages[stage], i, args.strength != nullptr, skip, column);
+            const Stage<KEYS> &own = stages[stage];
+            const Gates gates{own.decay[i], own.strength[i], args.strength != nullptr, skip};
+            const float v =
+                take_row<KEYS>(own.query[i], own.key[i], own.value[i][place.lane_col], gates, place.part, column);
             const size_t at = ((size_t)(stretch.first + start + i) * args.heads + place.head) * args.value_dim;
             if (is_written) args.out[at + place.first_col + place.lane_col] = v;
         }
         __syncthreads();
     }
     if (has_column && stretch.count > 0) {
-        store_column<KEYS>(args, place, column, record_at(args.records, stretch.to, offset));
+        store_column<KEYS>(column, place.part, args.key_dim, record_at(args.records, stretch.to, offset));
     }
 }
 

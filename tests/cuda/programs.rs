@@ -78,7 +78,7 @@ fn adds_to_its_input(launch: &Launch) -> bool {
 
 #[test]
 fn every_op_of_any_program_is_covered_once() {
-    let (mut sorted_types, mut routers, mut shared) = (Vec::new(), [0; 2], [0; 3]);
+    let (mut sorted_types, mut routers, mut shared, mut steps) = (Vec::new(), [0; 2], [0; 3], 0);
     for seed in seeds(600, 200) {
         let (program, _) = program(seed);
         supported::check(&program).unwrap();
@@ -102,6 +102,7 @@ fn every_op_of_any_program_is_covered_once() {
                 match &launch.args {
                     Args::Router(args) => routers[usize::from(args.gate_out != 0)] += 1,
                     Args::ExpertUnit(args) => shared[0] += usize::from(args.shared_width > 0),
+                    Args::RecurrentStep(_) => steps += 1,
                     Args::ExpertSum(args) if args.shared.data > 0 => {
                         shared[1 + usize::from(args.shared_gate != 0)] += 1
                     }
@@ -114,15 +115,18 @@ fn every_op_of_any_program_is_covered_once() {
     sorted_types.sort_unstable();
     sorted_types.dedup();
     assert_eq!(sorted_types.len(), 2 * 5, "{sorted_types:?}");
-    let often = routers.iter().chain(&shared).all(|&count| count > 5);
-    assert!(often, "{routers:?} routers without a gate and with one, {shared:?} shared halves, sums with a gate last");
+    let often = routers.iter().chain(&shared).chain([&steps]).all(|&count| count > 5);
+    assert!(
+        often,
+        "{routers:?} routers without a gate and with one, {shared:?} shared halves, sums with a gate last, {steps} steps"
+    );
 }
 
 /// Whether a launch of convolutions writes what another of its blocks may still read.
 fn convolves_over_its_input(launch: &Launch) -> bool {
     let Args::Convolve(args) = &launch.args else { return false };
     let parts = &args.parts[..args.count as usize];
-    parts.iter().any(|part| parts.iter().any(|other| part.out == other.x))
+    parts.iter().any(|part| parts.iter().any(|other| part.out == other.convolution.x))
 }
 
 /// The worst relative distance of a row of logits.

@@ -144,9 +144,11 @@ args! {
         heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation, sinks: Address, scale: f32,
         cap: f32, window: u32, pad: u32,
     }
+    /// The convolution of a value.
+    ConvolutionArgs { x: Address, weight: Address, bias: Address, state: u64 }
     /// A value that is convolved, with what stands behind that.
     ConvolvePart {
-        x: Address, weight: Address, bias: Address, norm: Address, out: Address, state: u64, width: u32, tile: u32, first_block: u32,
+        convolution: ConvolutionArgs, norm: Address, out: Address, width: u32, tile: u32, first_block: u32,
         eps: f32, activates: u32, pad: u32,
     }
     ConvolveArgs {
@@ -156,6 +158,13 @@ args! {
         queries: Address, keys: Address, values: Address, decay: Address, strength: Address, bias: Address, rate: Address,
         skip: Address, out: Address, stretches: Address, records: Records, state: u64, heads: u32, key_heads: u32, key_dim: u32,
         value_dim: u32, is_tiled: u32, pad: u32,
+    }
+    /// A step of a layer with a state, from the convolutions to the gated unit behind the norm of the result.
+    RecurrentStepArgs {
+        queries: ConvolutionArgs, keys: ConvolutionArgs, values: ConvolutionArgs, query_norm: Address, key_norm: Address, decay: Address,
+        strength: Address, bias: Address, rate: Address, skip: Address, norm: Address, gate: Address, out: Activation, stretches: Address,
+        records: Records, state: u64, unit: Sigmoid, heads: u32, key_heads: u32, key_dim: u32, value_dim: u32, is_tiled: u32, taps: u32,
+        query_eps: f32, key_eps: f32, norm_eps: f32, pad: u32,
     }
     /// Some elements of each head, as a value of its own.
     TakeHeadsArgs { x: Address, out: Address, each: u32, first: u32, count: u32, width: u32 }
@@ -198,6 +207,7 @@ pub enum Args {
     ExpertSum(ExpertSumArgs),
     WeightedSum(WeightedSumArgs),
     Convolve(ConvolveArgs),
+    RecurrentStep(RecurrentStepArgs),
     Scan(ScanArgs),
     TakeHeads(TakeHeadsArgs),
     Heads(HeadsArgs),
@@ -225,6 +235,7 @@ impl Args {
             Args::WeightedSum(args) => &args.out,
             Args::ExpertGemm(args) => &args.gated,
             Args::ExpertUnit(args) => &args.out,
+            Args::RecurrentStep(args) => &args.out,
             _ => return None,
         };
         Some(written)
@@ -251,6 +262,7 @@ impl Args {
             Args::ExpertSum(args) => std::ptr::from_ref(args).cast(),
             Args::WeightedSum(args) => std::ptr::from_ref(args).cast(),
             Args::Convolve(args) => std::ptr::from_ref(args).cast(),
+            Args::RecurrentStep(args) => std::ptr::from_ref(args).cast(),
             Args::Scan(args) => std::ptr::from_ref(args).cast(),
             Args::TakeHeads(args) => std::ptr::from_ref(args).cast(),
             Args::Heads(args) => std::ptr::from_ref(args).cast(),
@@ -282,6 +294,7 @@ mod tests {
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);
         assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<TakeHeadsArgs>()], [256, 128, 32]);
+        assert_eq!(size_of::<RecurrentStepArgs>(), 280);
         assert_eq!(
             [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],
             [56, 208, 56, 144]

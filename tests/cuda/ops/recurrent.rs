@@ -6,6 +6,7 @@ use crate::common::parts::Parts;
 use segno::kv::state::Shape;
 use segno::plan::op::{Activation, Convolution, HeadPart, Norm, NormKind, Rows, Scan, StateId, Strength};
 use segno::plan::{Op, ValueId};
+use std::sync::Arc;
 
 pub fn recurrent() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -15,6 +16,9 @@ pub fn recurrent() -> Vec<Case> {
     scans(&mut cases);
     cases[first..].iter_mut().for_each(|case| case.within = 2e-5);
     gated_norms(&mut cases);
+    let first = cases.len();
+    layers(&mut cases);
+    cases[first..].iter_mut().for_each(|case| case.within = 5e-5);
     for (each, first, count) in [(24, 0, 12), (24, 12, 12), (7, 2, 3)] {
         let (mut b, hidden) = begin(one_head());
         let x = apart(&mut b, hidden, 5 * each);
@@ -83,6 +87,53 @@ fn gated_norms(cases: &mut Vec<Case>) {
         normed(&mut b, up, dim);
         b.program.ops.push(Op::Gate { kind, gate, up });
         in_passes(cases, "normalize", finish(b, gate), &PASSES);
+    }
+}
+
+/// Whole layers, which steps do in one launch.
+fn layers(cases: &mut Vec<Case>) {
+    for (rows, cols, key_heads, group, is_tiled, is_delta, taps, has_norms) in [
+        (128, 128, 2, 2, true, true, 4, true),
+        (64, 96, 1, 3, false, true, 3, true),
+        (32, 128, 2, 1, false, false, 2, false),
+    ] {
+        let heads = key_heads * group;
+        let (mut b, hidden) = begin(one_head());
+        let gate = apart(&mut b, hidden, heads * cols);
+        let [decay, strength] = [heads; 2].map(|width| apart(&mut b, hidden, width));
+        let widths = [key_heads * rows, key_heads * rows, heads * cols];
+        let projected = widths.map(|width| apart(&mut b, hidden, width));
+        let all = projected.map(|x| convolved(&mut b, x, taps, has_norms));
+        b.program.ops.extend(all.map(|x| Op::Activate { kind: Activation::Silu, x }));
+        let [queries, keys, values] = all;
+        for x in [queries, keys].into_iter().take(if has_norms { 2 } else { 0 }) {
+            let weight = random_vector(&mut b, rows, 1.0 / (rows as f32).sqrt());
+            let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 };
+            b.program.ops.push(Op::HeadNorm { x, head_dim: rows, norm });
+        }
+        let (bias, rate) = (random_vector(&mut b, heads, -1.0), random_vector(&mut b, heads, -0.6));
+        let state = state(&mut b, Shape::Matrices { heads, rows, cols });
+        let strength = if is_delta { Strength::Delta(strength) } else { Strength::Step };
+        let (skip, out) = (None, b.value(heads * cols, Rows::Batch));
+        b.program.ops.push(Op::Scan(Scan {
+            state,
+            queries,
+            keys,
+            values,
+            decay,
+            strength,
+            bias,
+            rate,
+            skip,
+            key_heads,
+            is_tiled,
+            out,
+        }));
+        normed(&mut b, out, cols);
+        b.program.ops.push(Op::Gate { kind: Activation::Silu, gate, up: out });
+        let program = finish(b, gate);
+        in_passes(cases, "recurrent_step", Arc::clone(&program), &PASSES[..4]);
+        in_passes(cases, "convolve", program, &PASSES[4..]);
     }
 }
 
