@@ -1290,10 +1290,12 @@ typedef size_t (*segno_read_fn)(void *user, void *data, size_t len);
  * Gives out a sequence: its tokens, its keys and values, and how it draws with its seed. The sequence stays as it is. What was given out goes on
  * by `segno_seq_restore` in any session of the same model and `kv_type`, in another process, on another machine or device, and gives the same
  * tokens as if it had never stopped, on the same kind of device. The form has a version, a hash of the model's tensors and a checksum of
- * everything; per token it takes what the KV cache does. Marks are not saved.
+ * everything; per token it takes what the KV cache does. Of a grammar that the sequence follows, what it was compiled of is saved, and how far the
+ * sequence has come in it. Marks are not saved.
  *
- * `write` gets the bytes, `user` is its first argument. Codes: NULL_POINTER, NOT_FOUND, IO (`write` refused), UNSUPPORTED (the sequence follows a
- * grammar), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
+ * `write` gets the bytes, `user` is its first argument. Codes: NULL_POINTER, NOT_FOUND, IO (`write` refused), GRAMMAR (the sequence's cannot go on),
+ * UNSUPPORTED (a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the
+ * outcome `SEGNO_CANCELLED`. Since 0.1.
  */
 segno_status segno_seq_save(struct segno_session *session,
                             int32_t seq,
@@ -1307,9 +1309,10 @@ segno_status segno_seq_save(struct segno_session *session,
  *
  * `read` gives the bytes, `user` is its first argument. `opts`: how it draws from now on; NULL goes on as it was, with its seed. `seq` receives
  * the id. Layers that see a window keep what this session has room for; where the saved sequence has less than they need (`max_prefill` was
- * smaller there), the tokens are evaluated anew. Codes: NULL_POINTER, INVALID_ARGUMENT (another model or type of cache, an option out of range),
- * FORMAT (damaged, or ends early), UNSUPPORTED (of a newer form), IO (`read` tells more than it was asked for), SEQ_FULL, KV_FULL, OUT_OF_MEMORY,
- * DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
+ * smaller there), the tokens are evaluated anew. A grammar is compiled again, within the limits of `segno_grammar_create`. Codes: NULL_POINTER,
+ * INVALID_ARGUMENT (another model or type of cache, an option out of range), FORMAT (damaged, ends early, or has a grammar that cannot be
+ * compiled), UNSUPPORTED (of a newer form), IO (`read` tells more than it was asked for), SEQ_FULL, KV_FULL, OUT_OF_MEMORY, DEVICE, BUSY, POISONED,
+ * and the outcome `SEGNO_CANCELLED`. Since 0.1.
  */
 segno_status segno_seq_restore(struct segno_session *session,
                                segno_read_fn read,
@@ -1421,6 +1424,8 @@ segno_status segno_seq_grammar_set(struct segno_session *session,
  * A grammar of replies that call tools: what the model's family writes, with arguments that meet the schemas of the tools.
  */
 
+/** Calls are not watched; for `segno_chat_tools_set` alone. */
+#define SEGNO_TOOLS_FREE -1
 /** Any tool may be called, or none. */
 #define SEGNO_TOOLS_AUTO 0
 /** A reply begins with a call, behind reasoning. */
@@ -1632,6 +1637,23 @@ segno_status segno_chat_add(struct segno_chat *chat,
                             const char *message_json,
                             size_t len,
                             struct segno_error **err);
+
+/**
+ * Lets the replies that begin from now on call the conversation's tools as a grammar has it: names are those of tools, arguments meet their
+ * schemas. It begins with the token that begins a call, behind reasoning, where the family has one; see `segno_tools_grammar_create`, whose flags
+ * and choices these are. The calls are events and become a part of the assistant's message, and `segno_chat_add` takes what the tools answer.
+ *
+ * `choice`: `SEGNO_TOOLS_AUTO`, `_REQUIRED`, `_NONE`, `_NAMED`, or `_FREE` for replies that nothing watches, as at the beginning. `flags`:
+ * `SEGNO_TOOLS_ONE_CALL` or 0. `name`: the tool of `SEGNO_TOOLS_NAMED`, NUL-terminated, else not looked at. A reply that is being written goes
+ * on as it began. Codes: NULL_POINTER, INVALID_ARGUMENT (unknown flags or choice, tools that are none, a conversation with a grammar), NOT_FOUND
+ * (no such tool), GRAMMAR (which tool cannot be watched, and why), TEMPLATE, OUT_OF_MEMORY, BUSY, POISONED; a failed call changes nothing. May
+ * run beside a call on the session for others. Since 0.1.
+ */
+segno_status segno_chat_tools_set(struct segno_chat *chat,
+                                  int32_t choice,
+                                  uint32_t flags,
+                                  const char *name,
+                                  struct segno_error **err);
 
 /**
  * Cuts a conversation back to its first `messages` messages, without the reply that is being written. `last_turn` of `segno_chat_stats` undoes the

@@ -1,5 +1,5 @@
-//! The grammar of a saved sequence: what it was compiled of, and how far the sequence has walked. It is compiled again where the sequence is restored,
-//! within the limits of any other, and walked through anew.
+//! The grammar of a saved sequence: what it was compiled of, and how far the sequence has walked. It is compiled again where the sequence is
+//! restored, within the limits of any other, and walked through anew.
 
 use super::model::{Chat, Model};
 use super::saved::{Reader, Writer};

@@ -271,15 +271,15 @@ pub extern "C" fn segno_chat_add(
     })
 }
 
-/// Lets the replies that begin from now on call the conversation's tools as a grammar has it: names are those of tools, arguments meet their schemas.
-/// It begins with the token that begins a call, behind reasoning, where the family has one; see `segno_tools_grammar_create`, whose flags and choices
-/// these are. The calls are events and become a part of the assistant's message, and `segno_chat_add` takes what the tools answer.
+/// Lets the replies that begin from now on call the conversation's tools as a grammar has it: names are those of tools, arguments meet their
+/// schemas. It begins with the token that begins a call, behind reasoning, where the family has one; see `segno_tools_grammar_create`, whose flags
+/// and choices these are. The calls are events and become a part of the assistant's message, and `segno_chat_add` takes what the tools answer.
 ///
 /// `choice`: `SEGNO_TOOLS_AUTO`, `_REQUIRED`, `_NONE`, `_NAMED`, or `_FREE` for replies that nothing watches, as at the beginning. `flags`:
-/// `SEGNO_TOOLS_ONE_CALL` or 0. `name`: the tool of `SEGNO_TOOLS_NAMED`, NUL-terminated, else not looked at. A reply that is being written goes on as it
-/// began. Codes: NULL_POINTER, INVALID_ARGUMENT (unknown flags or choice, tools that are none, a conversation with a grammar), NOT_FOUND (no such
-/// tool), GRAMMAR (which tool cannot be watched, and why), TEMPLATE, OUT_OF_MEMORY, BUSY, POISONED; a failed call changes nothing. May run beside a
-/// call on the session for others. Since 0.1.
+/// `SEGNO_TOOLS_ONE_CALL` or 0. `name`: the tool of `SEGNO_TOOLS_NAMED`, NUL-terminated, else not looked at. A reply that is being written goes
+/// on as it began. Codes: NULL_POINTER, INVALID_ARGUMENT (unknown flags or choice, tools that are none, a conversation with a grammar), NOT_FOUND
+/// (no such tool), GRAMMAR (which tool cannot be watched, and why), TEMPLATE, OUT_OF_MEMORY, BUSY, POISONED; a failed call changes nothing. May
+/// run beside a call on the session for others. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_chat_tools_set(
     chat: *mut segno_chat,

@@ -224,7 +224,8 @@ impl Constraint {
         self.mask = Some(Mask { tokens, may_end, forced });
     }
 
-    /// Whether all of `tokens` may come next, for [`Next::Choice`] alone. Says no, too, of tokens that only the mask tells of: those that are no text.
+    /// Whether all of `tokens` may come next, for [`Next::Choice`] alone. Says no, too, of tokens that the mask alone tells of: those that are no
+    /// text.
     pub fn allows(&mut self, tokens: &[i32]) -> Result<bool> {
         if let Some(cause) = &self.broken {
             return Err(Error::Grammar(cause.clone()));

@@ -1,5 +1,5 @@
-//! Tools in conversations through the C API: a model that says anything at random calls the tools that it may, with arguments that meet their schemas,
-//! in every template, whatever is forked and cut.
+//! Tools in conversations through the C API: a model that says anything at random calls the tools that it may, with arguments that meet their
+//! schemas, in every template, whatever is forked and cut.
 
 use crate::common::conversation::*;
 use crate::common::{Ctx, Session, sampler};
@@ -49,7 +49,9 @@ fn calls(chat: &Chat) -> Vec<(String, Value)> {
 #[track_caller]
 fn check(what: &str, (name, arguments): &(String, Value)) {
     let members = arguments.as_object().unwrap_or_else(|| panic!("{what}: {arguments}"));
-    let number = |key: &str| arguments[key].as_i64().is_some_and(|number| (-99..=99).contains(&number));
+    // Minus zero is an integer too.
+    let number =
+        |key: &str| arguments[key].as_f64().is_some_and(|number| number.fract() == 0.0 && number.abs() <= 99.0);
     let fits = match &**name {
         "add" => members.len() == 2 && number("a") && number("b"),
         "turn" => {

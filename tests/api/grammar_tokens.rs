@@ -53,7 +53,7 @@ fn options(which: usize) -> (segno_sampler_opts, Options) {
         4 => (opts.temperature, opts.top_k, opts.top_p) = (1.5, 5, 0.7),
         _ => (opts.temperature, opts.typical_p, opts.frequency_penalty) = (1.0, 0.9, 0.2),
     }
-    if which % 4 == 0 {
+    if which.is_multiple_of(4) {
         opts.flags = SEGNO_SAMPLER_IGNORE_EOG;
     }
     let options = Options {

@@ -10,6 +10,7 @@ mod devices;
 mod fast;
 mod kernels;
 mod lowering;
+mod masks;
 mod models;
 mod ops;
 mod options;

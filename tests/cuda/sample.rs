@@ -9,9 +9,7 @@ use segno::backend::cuda::Cuda;
 use segno::backend::cuda::testing::drawing::{Drawing, Request};
 use segno::ffi::ctx::SEGNO_CTX_HOST_ARGMAX;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
-use segno::ffi::grammar::{SEGNO_GRAMMAR_COMPACT, SEGNO_GRAMMAR_JSON_SCHEMA, SEGNO_GRAMMAR_REGEX};
 use segno::ffi::seq::{SEGNO_SAMPLER_IGNORE_EOG, segno_logit_bias, segno_sampler_opts};
-use segno::ffi::status::{SEGNO_CANCELLED, SEGNO_GRAMMAR_END, SEGNO_OK};
 use segno::sample::{Mask, Options, Scratch, sample_masked};
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,19 +17,19 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// One test at a time: each has memory for many rows.
-static ALONE: Mutex<()> = Mutex::new(());
+pub static ALONE: Mutex<()> = Mutex::new(());
 
 /// Rows of a launch.
 const ROWS: usize = 48;
 
 /// What the processor draws.
-fn expected(request: &Request, scratch: &mut Scratch) -> Option<i32> {
+pub fn expected(request: &Request, scratch: &mut Scratch) -> Option<i32> {
     let Drawn { options, history, position, .. } = request.drawn;
     sample_masked(options, request.logits, &request.mask, history, position, scratch).ok()
 }
 
 /// Draws all requests, whose logits have one length, in launches of every size up to [`ROWS`], and compares.
-fn assert_drawn_alike(cuda: &Cuda, requests: &[Request]) {
+pub fn assert_drawn_alike(cuda: &Cuda, requests: &[Request]) {
     let vocab = requests[0].logits.len();
     let mut drawing = Drawing::new(cuda, ROWS, vocab).unwrap();
     let mut scratch = Scratch::new(vocab).unwrap();
@@ -52,23 +50,23 @@ fn assert_drawn_alike(cuda: &Cuda, requests: &[Request]) {
 }
 
 /// A token to draw, and which it is where that is recorded.
-struct Case {
+pub struct Case {
     options: Options,
     history: Vec<i32>,
     position: u64,
     token: Option<i32>,
     /// A bit for each token that may be drawn.
-    mask: Option<Vec<u32>>,
+    pub mask: Option<Vec<u32>>,
     /// Tokens that may be drawn beside those.
-    named: Vec<i32>,
+    pub named: Vec<i32>,
 }
 
 impl Case {
-    fn new(options: Options, history: Vec<i32>, position: u64, token: Option<i32>) -> Case {
+    pub fn new(options: Options, history: Vec<i32>, position: u64, token: Option<i32>) -> Case {
         Case { options, history, position, token, mask: None, named: Vec::new() }
     }
 
-    fn request<'a>(&'a self, logits: &'a [f32]) -> Request<'a> {
+    pub fn request<'a>(&'a self, logits: &'a [f32]) -> Request<'a> {
         let Case { options, history, position, mask, named, .. } = self;
         let drawn = Drawn { options, history, position: *position, is_masked: mask.is_some() };
         Request { drawn, logits, mask: Mask { bits: mask.as_deref(), named: [named, &[]] } }
@@ -114,17 +112,17 @@ fn every_recorded_case_is_drawn_as_on_the_processor() {
 }
 
 /// Numbers without order, the same in every run.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ mixed >> 31
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
@@ -138,11 +136,11 @@ impl Dice {
         (0..6).map(|_| self.unit() - 0.5).sum::<f32>() * 1.4
     }
 
-    fn choose<T: Copy>(&mut self, values: &[T]) -> T {
+    pub fn choose<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(values.len())]
     }
 
-    fn logits(&mut self, vocab: usize) -> Vec<f32> {
+    pub fn logits(&mut self, vocab: usize) -> Vec<f32> {
         let (scale, kind, odd) = (self.choose(&[0.01, 1.0, 4.0, 30.0, 3e37]), self.below(9), self.below(3) == 0);
         let mut logits: Vec<f32> = (0..vocab)
             .map(|token| match kind {
@@ -188,25 +186,7 @@ impl Dice {
         logits
     }
 
-    /// None, no token, one, few, most, all, or whole stretches of a vocabulary; some lists end early, as those of grammars do.
-    fn mask(&mut self, vocab: usize) -> Option<Vec<u32>> {
-        let mut words = vec![0u32; vocab.div_ceil(32)];
-        let mut allow = |token: usize| words[token / 32] |= 1 << (token % 32);
-        match self.below(8) {
-            0 => return None,
-            1 => {}
-            2 => allow(self.below(vocab)),
-            3 => (0..5).for_each(|_| allow(self.below(vocab))),
-            4 => (0..vocab).filter(|_| self.below(50) > 0).for_each(allow),
-            5 => (0..vocab).for_each(allow),
-            6 => (0..vocab).filter(|_| self.below(2) == 0).for_each(allow),
-            _ => (0..vocab).filter(|token| token / 1000 % 3 == 1).for_each(allow),
-        }
-        words.truncate(words.len() - self.below(8) / 7);
-        Some(words)
-    }
-
-    fn options(&mut self, vocab: usize) -> Options {
+    pub fn options(&mut self, vocab: usize) -> Options {
         let share = |dice: &mut Dice| dice.choose(&[1.0, 1.0, 0.95, 0.5, 0.05, 0.999_999, 1e-9]);
         let bias = (0..self.choose(&[0, 0, 0, 1, 5, 300])).map(|_| {
             let bias = if self.below(4) == 0 { f32::NEG_INFINITY } else { self.normal() * 5.0 };
@@ -272,80 +252,12 @@ fn whatever_the_options_and_logits_the_tokens_are_the_processors() {
     assert!(none > 5 && none < drawn / 4);
 }
 
-#[test]
-fn masked_tokens_are_the_processors_beside_rows_without_a_mask() {
-    if !common::gpu() {
-        return;
-    }
-    let _alone = ALONE.lock().unwrap();
-    let cuda = Cuda::new(0, false).unwrap();
-    let mut dice = Dice(5);
-    let (mut masked, mut none) = (0, 0);
-    for (vocab, cases) in [
-        (1, 60),
-        (31, 120),
-        (33, 120),
-        (255, 150),
-        (4_095, 150),
-        (4_097, 250),
-        (20_001, 250),
-        (49_152, 150),
-        (128_256, 150),
-        (151_936, 60),
-        (262_145, 40),
-    ] {
-        let cases: Vec<(Case, Vec<f32>)> = (0..cases)
-            .map(|_| {
-                let history = (0..dice.choose(&[0, 30])).map(|_| dice.below(vocab.min(120)) as i32).collect();
-                let mut case = Case::new(dice.options(vocab), history, dice.next() >> 40, None);
-                case.mask = dice.mask(vocab);
-                // Names outside the vocabulary are passed over.
-                let names = if case.mask.is_some() { dice.choose(&[0, 0, 1, 3]) } else { 0 };
-                case.named = (0..names).map(|_| dice.below(vocab + 2) as i32).collect();
-                (case, dice.logits(vocab))
-            })
-            .collect();
-        let requests: Vec<Request> = cases.iter().map(|(case, logits)| case.request(logits)).collect();
-        assert_drawn_alike(&cuda, &requests);
-        let mut scratch = Scratch::new(vocab).unwrap();
-        masked += requests.iter().filter(|request| request.drawn.is_masked).count();
-        none += requests.iter().filter(|request| expected(request, &mut scratch).is_none()).count();
-    }
-    println!("{masked} masked draws, {none} draws without a token");
-    assert!(masked > 1_000 && none > 50 && none < masked / 2);
-}
-
-#[test]
-fn the_device_waits_for_masks_that_come_late() {
-    if !common::gpu() {
-        return;
-    }
-    let _alone = ALONE.lock().unwrap();
-    let (cuda, vocab) = (Cuda::new(0, false).unwrap(), 50_001);
-    let (mut dice, mut scratch) = (Dice(6), Scratch::new(vocab).unwrap());
-    let mut drawing = Drawing::new(&cuda, 8, vocab).unwrap();
-    for round in 0..40 {
-        let cases: Vec<(Case, Vec<f32>)> = (0..8)
-            .map(|row| {
-                let mut case = Case::new(dice.options(vocab), vec![row], round, None);
-                // Nearly everything changes from one round to the next, so that what is left of the one before shows.
-                case.mask = dice.mask(vocab).filter(|_| row % 3 > 0);
-                (case, dice.logits(vocab))
-            })
-            .collect();
-        let requests: Vec<Request> = cases.iter().map(|(case, logits)| case.request(logits)).collect();
-        let drawn = drawing.draw(&cuda, &requests, Duration::from_millis(round % 4 * 3)).unwrap();
-        let all: Vec<Option<i32>> = requests.iter().map(|request| expected(request, &mut scratch)).collect();
-        assert_eq!(drawn, all, "round {round}");
-    }
-}
-
-fn context(flags: u32) -> Ctx {
+pub fn context(flags: u32) -> Ctx {
     Ctx::new(|opts| (opts.device, opts.flags) = (SEGNO_DEVICE_CUDA, flags)).unwrap()
 }
 
 /// Sampler options number `which`; one asks for more than the device takes.
-fn sampler(which: u64, bias: &[segno_logit_bias]) -> segno_sampler_opts {
+pub fn sampler(which: u64, bias: &[segno_logit_bias]) -> segno_sampler_opts {
     let mut opts = common::sampler();
     (opts.seed, opts.flags) = (which, SEGNO_SAMPLER_IGNORE_EOG);
     match which % 9 {
@@ -398,59 +310,6 @@ fn sequences_say_the_same_whoever_draws() {
     for crowded in [false, true] {
         assert_eq!(story(&device, crowded), story(&host, crowded), "crowded: {crowded}");
     }
-}
-
-/// Tokens and outcomes of sequences, most of them with a grammar, that are stepped together, forked, cut and cancelled.
-fn constrained_story(model: &Model) -> Vec<(Vec<i32>, Vec<i32>)> {
-    let schema = r#"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"},
-        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3}}, "required": ["name", "age"]}"#;
-    let grammars = [
-        model.grammar(SEGNO_GRAMMAR_JSON_SCHEMA, SEGNO_GRAMMAR_COMPACT, schema).unwrap(),
-        model.grammar(SEGNO_GRAMMAR_REGEX, 0, "[A-Z][a-z ,]{5,40}[.!?]").unwrap(),
-    ];
-    let session = model.session(|opts| opts.max_seqs = 16).unwrap();
-    let mut seqs = Vec::new();
-    for which in 0..9 {
-        let mut opts = sampler(which % 5, &[segno_logit_bias { token: 7, bias: 0.5 }; 3]);
-        opts.flags = if which % 2 == 0 { SEGNO_SAMPLER_IGNORE_EOG } else { 0 };
-        let seq = session.open(&opts).unwrap();
-        session.append(seq, &[seq % 50 + 4, 9, 7]).unwrap();
-        if let Some(grammar) = grammars.get(which as usize % 3) {
-            session.constrain(seq, Some(grammar), -1).unwrap();
-        }
-        seqs.push(seq);
-    }
-    let mut heard = Vec::new();
-    for step in 0..80 {
-        match step {
-            10 => seqs.push(session.fork(seqs[0], None).unwrap()),
-            15 => _ = session.truncate(seqs[1], 8).unwrap(),
-            20 => {
-                session.cancel(true);
-                assert_eq!(session.batch(&seqs).2, Ok(SEGNO_CANCELLED));
-                session.cancel(false);
-            }
-            30 => _ = session.close(seqs.remove(3)).unwrap(),
-            _ => {}
-        }
-        let (tokens, outcomes, result) = session.batch(&seqs);
-        result.unwrap();
-        heard.push((tokens, outcomes));
-    }
-    heard
-}
-
-#[test]
-fn constrained_sequences_say_the_same_whoever_draws() {
-    if !common::gpu() {
-        return;
-    }
-    let _alone = ALONE.lock().unwrap();
-    let load = |flags| context(flags).load(&bundled_model()).unwrap();
-    let heard = constrained_story(&load(0));
-    assert_eq!(heard, constrained_story(&load(SEGNO_CTX_HOST_ARGMAX)));
-    let ended = |(_, outcomes): &(_, Vec<i32>)| outcomes.contains(&SEGNO_GRAMMAR_END) && outcomes.contains(&SEGNO_OK);
-    assert!(heard.iter().any(ended), "some end while others go on");
 }
 
 #[test]

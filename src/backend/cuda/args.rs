@@ -180,7 +180,8 @@ args! {
     Adjustment { token: u32, count: u32, bias: f32 }
     SampleArgs {
         logits: Address, draws: Address, host_starts: Address, host_adjustments: Address, host_masks: Address, host_masked: Address,
-        kept: Address, groups: Address, maxima: Address, counters: Address, serial: Address, host_tokens: Address, vocab: u32, parts: u32, most_adjustments: u32, pad: u32,
+        kept: Address, groups: Address, maxima: Address, counters: Address, serial: Address, host_tokens: Address, vocab: u32, parts: u32,
+        most_adjustments: u32, pad: u32,
     }
     RepackArgs { raw: Address, out: Matrix, first: u64, count: u64, block_bytes: u32, block_groups: u32 }
 }

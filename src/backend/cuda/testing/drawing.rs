@@ -83,8 +83,8 @@ impl Drawing {
         Ok(Drawing { stream, draws, logits, tokens, _block: block, launch, vocab, serial: 0, serial_at })
     }
 
-    /// Draws a token for each request; none where no logit is usable. `Unsupported` for what the device leaves to the host. Masks are written when the
-    /// kernel has been started, `late` after that.
+    /// Draws a token for each request; none where no logit is usable. `Unsupported` for what the device leaves to the host. Masks are written
+    /// when the kernel has been started, `late` after that.
     pub fn draw(&mut self, cuda: &Cuda, requests: &[Request], late: Duration) -> Result<Vec<Option<i32>>> {
         let _current = cuda.primary.enter()?;
         self.serial += 1;

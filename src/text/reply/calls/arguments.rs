@@ -29,6 +29,30 @@ pub(super) struct Arguments<'a, 'b> {
     pub(super) tools: &'b Tools,
 }
 
+/// Keywords that may stand beside `type` where a value may be a text.
+const OF_TEXTS: [&str; 20] = [
+    "type",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "format",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "items",
+    "minItems",
+    "maxItems",
+    "properties",
+    "required",
+    "additionalProperties",
+    "minProperties",
+    "maxProperties",
+    "prefixItems",
+    "strict",
+];
+
 impl<'a> Arguments<'a, '_> {
     /// All arguments, in the order of the schema.
     pub(super) fn all(&mut self, rules: &mut Rules, members: &Members<'a>) -> Result<String> {
@@ -204,29 +228,7 @@ impl<'a> Arguments<'a, '_> {
         }
         for kind in types(map) {
             if kind == "string" {
-                const KNOWN: [&str; 20] = [
-                    "type",
-                    "minLength",
-                    "maxLength",
-                    "pattern",
-                    "format",
-                    "minimum",
-                    "maximum",
-                    "exclusiveMinimum",
-                    "exclusiveMaximum",
-                    "multipleOf",
-                    "items",
-                    "minItems",
-                    "maxItems",
-                    "properties",
-                    "required",
-                    "additionalProperties",
-                    "minProperties",
-                    "maxProperties",
-                    "prefixItems",
-                    "strict",
-                ];
-                choices.texts.push(root.text(root.members(schema, &KNOWN)?)?);
+                choices.texts.push(root.text(root.members(schema, &OF_TEXTS)?)?);
                 continue;
             }
             let known = TYPES.iter().find(|known| **known == kind);
