@@ -1,8 +1,8 @@
 //! What masks cost: schemas of real services, each compiled and walked through by what a model says within it.
 //!
 //! `cargo bench --bench masks -- [--tokens N] FOLDER MODEL.gguf` takes all JSON files of the folder; `make schemas` fetches 200 into
-//! `.schemas/services`. It tells how many compile, and why others do not, the time to the first mask, and the times of masks where the model had a choice. The model
-//! draws at temperature 1, so that texts differ; its passes are not measured.
+//! `.schemas/services`. It tells how many compile, and why others do not, the time to the first mask, and the times of masks where the model had a
+//! choice. The model draws at temperature 1, so that texts differ; its passes are not measured.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
