@@ -15,7 +15,7 @@ targets=(--test cuda --test allocation)
 for test in tests/alone/cuda_*.rs; do targets+=(--test "$(basename "$test" .rs)"); done
 ${CARGO:-cargo} test --locked --no-run --message-format=json-render-diagnostics "${targets[@]}" > "$folder/messages"
 ${CARGO:-cargo} build --locked --message-format=json-render-diagnostics --example diverge --example synth_gguf >> "$folder/messages"
-${CARGO:-cargo} bench --locked --profile dev --no-run --message-format=json-render-diagnostics --bench cuda >> "$folder/messages"
+${CARGO:-cargo} bench --locked --profile dev --no-run --message-format=json-render-diagnostics --bench cuda --bench grammar >> "$folder/messages"
 sed -nE 's/.*"reason":"compiler-artifact".*"kind":\["(test|example|bench)"\].*"name":"([a-z0-9_]+)".*"executable":"([^"]+)".*/\1 \2 \3/p' \
     "$folder/messages" | while read -r kind name program; do
     if [ "$kind" = bench ]; then name=bench_$name; fi
@@ -26,6 +26,8 @@ rm "$folder/messages"
 for name in stories260K.gguf TinyStories-656K-Q8_0.gguf; do
     if [ -f "$data/models/$name" ]; then cp "$data/models/$name" "$folder/data/models/"; fi
 done
+# What `make models` has fetched, for the cost of grammars, which need a tokenizer.
+if [ -f .models/smollm2-135m-instruct.gguf ]; then cp .models/smollm2-135m-instruct.gguf "$folder/data/models/"; fi
 cp tests/golden/hf/*.gguf "$folder/root/tests/golden/hf/"
 cp tests/golden/sample/* "$folder/root/tests/golden/sample/"
 cp examples/models/*.gguf "$folder/root/examples/models/"

@@ -108,6 +108,9 @@ if wants speed; then
     for model in $types; do typed+=("$synth/$model.gguf"); done
     step speed 240 "speed" bin/bench_cuda "${files[@]}"
     step speed 120 "speed of fast batches" bin/bench_cuda --fast --contexts "" --no-sampler "${files[@]}"
+    if [ -f data/models/smollm2-135m-instruct.gguf ]; then
+        step speed 120 "cost of grammars" bin/bench_grammar --cuda data/models/smollm2-135m-instruct.gguf
+    fi
     step speed 120 "speed of storage types" bin/bench_cuda --prompts "" --batches "" --beside "" --no-sampler "${typed[@]}"
     step tests 150 "accuracy at full depth" env SEGNO_CUDA_MODELS="$synth/${speed%% *}.gguf" bin/cuda models::logits_are --show-output
 fi
