@@ -1,5 +1,6 @@
 //! Placing values and lowering programs: as the plain rule has it, and in time that grows with the layers, not with their square.
 
+#[cfg(feature = "cuda")]
 use crate::common;
 use crate::common::gguf::{File, Shape, parsed};
 use segno::arch::{Arch, Hparams};

@@ -317,7 +317,7 @@ fn a_file_that_is_no_model_is_refused() {
             assert_eq!(failed.status, SEGNO_E_FORMAT, "{}", failed.message);
         }
     }
-    assert_says(&refusal(&folder.join("absent.gguf")), SEGNO_E_IO, &["absent.gguf", "No such file"]);
+    assert_says(&refusal(&folder.join("absent.gguf")), SEGNO_E_IO, &["absent.gguf", "os error 2"]);
     assert_says(&refusal(folder.path()), SEGNO_E_INVALID_ARGUMENT, &["is a folder"]);
     let failed = ctx().load_with(&path, &model_opts(2, &mut Watch::default())).err().unwrap();
     assert_says(&failed, SEGNO_E_INVALID_ARGUMENT, &["flags 0x2"]);

@@ -5,6 +5,7 @@
 #
 # usage: tests/windows/check.sh RELEASE_DIR BUILD_DIR MODEL.gguf
 #   RELEASE_DIR            has the library of this system, BUILD_DIR the examples `generate` and `crowd`, for comparison
+#   SEGNO_HOSTILE_CASES    hostile files and folders to load, 2000 by default
 set -euo pipefail
 # Wine takes the names of files for what the locale says.
 export LC_ALL=C.UTF-8
@@ -22,17 +23,18 @@ if [ -n "$missing" ]; then
     exit 0
 fi
 
-export CARGO_TARGET_DIR=$work/target CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 SEGNO_LINKER=$cc
+# Beside what was built for this system, so that what runs in builds is compiled once.
+export CARGO_TARGET_DIR=$release/.. CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 SEGNO_LINKER=$cc
 export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$PWD/packaging/linker.sh
 export WINEPREFIX=$work/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml="
-bin=$work/target/$triple/release
+bin=$CARGO_TARGET_DIR/$triple/release
 run() { tests/watchdog.sh wine "$@"; }
 
 # Fatbins do not depend on the host: those that were compiled for this system serve.
 build_library() {
     mkdir -p "$release/../kernels" "$bin"
-    ln -sfn "$release/../kernels" "$work/target/$triple/kernels"
-    CARGO_PROFILE_RELEASE_LTO=thin cargo rustc --locked --release --lib --target $triple -- --print "native-static-libs=$bin/native-static-libs"
+    ln -sfn "$release/../kernels" "$CARGO_TARGET_DIR/$triple/kernels"
+    cargo rustc --locked --release --lib --target $triple -- --print "native-static-libs=$bin/native-static-libs"
 }
 
 look_inside() {
@@ -106,18 +108,31 @@ examples() {
 }
 
 # Left out of `lib`: what compares with functions of the C library, which are MinGW's here and wrong by more than a bit (the tests of the bits that are
-# defined stay), and a figure of the system that Wine gives as 0.
+# defined stay), and a figure of the system that Wine gives as 0. Of others: what removes or replaces a file that is mapped, which Windows refuses; truncated
+# files, since what refuses them does not depend on the system; and suites that are about processes of Unix, or about time. Hostile
+# grammars take up to 2.4 s under Wine where 2 are allowed, so times count half.
 rust_tests() {
+    export SEGNO_HOSTILE_CASES=${SEGNO_HOSTILE_CASES:-2000} SEGNO_TEST_SLOWNESS=2
     tests/suites.sh windows "$work/rust" $triple wine << 'LIST'
 lib --skip near_the_c_librarys --skip as_the_standard_says --skip the_machine_tells_its_memory
+hostile --skip files::truncated
+faults
+files --skip public_safetensors_are_read --skip tensors_are_found_by_name --skip parts_that_are_not_run --skip what_cannot_be_written
+api --skip every_case_of_the_real_vocabularies
 LIST
 }
 
-build_library
-look_inside
 trap 'wineserver -k || true' EXIT
 tests/windows/wine.sh
-LD_LIBRARY_PATH=$release tests/release/check.sh windows-x86_64 "$bin" "$build" "$model"
-hosts
-examples
+# Beside the Rust tests, as the compiler does not always keep two processors busy.
+{
+    build_library
+    look_inside
+    LD_LIBRARY_PATH=$release tests/release/check.sh windows-x86_64 "$bin" "$build" "$model"
+    hosts
+    examples
+} > "$work/hosts.log" 2>&1 &
+hosts=$!
 rust_tests
+wait $hosts || { cat "$work/hosts.log"; exit 1; }
+cat "$work/hosts.log"
