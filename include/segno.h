@@ -515,9 +515,10 @@ void segno_save_opts_init(struct segno_save_opts *opts, size_t size);
  *
  * `path`: of the file, NUL-terminated UTF-8, in a folder that exists. The bytes are written under another name beside it (`NAME.N.part`) and renamed
  * when all are on the disk: a file that is there is replaced then, and what fails or is cancelled leaves nothing behind. The file that the model is
- * loaded from may be named. `opts`: NULL for defaults. Needs the files that the model is mapped from, and memory for the header alone. Codes:
- * NULL_POINTER, INVALID_ARGUMENT (also where `path` is a folder), IO (the disk is full, the folder cannot be written to), UNSUPPORTED (a tokenizer
- * of a folder that GGUF files cannot tell), OUT_OF_MEMORY, and the outcome `SEGNO_CANCELLED`. Any thread, several at once. Since 0.1.
+ * loaded from may be named, on Windows only if it is not mapped: the system refuses to replace one that is (IO). `opts`: NULL for defaults. Needs
+ * the files that the model is mapped from, and memory for the header alone. Codes: NULL_POINTER, INVALID_ARGUMENT (also where `path` is a folder),
+ * IO (the disk is full, the folder cannot be written to), UNSUPPORTED (a tokenizer of a folder that GGUF files cannot tell), OUT_OF_MEMORY, and
+ * the outcome `SEGNO_CANCELLED`. Any thread, several at once. Since 0.1.
  */
 segno_status segno_model_save(const struct segno_model *model,
                               const char *path,
