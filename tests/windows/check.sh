@@ -5,7 +5,7 @@
 #
 # usage: tests/windows/check.sh RELEASE_DIR BUILD_DIR MODEL.gguf
 #   RELEASE_DIR            has the library of this system, BUILD_DIR the examples `generate` and `crowd`, for comparison
-#   SEGNO_HOSTILE_CASES    hostile files and folders to load, 2000 by default
+#   SEGNO_HOSTILE_CASES    hostile files and folders to load, 1000 by default
 set -euo pipefail
 # Wine takes the names of files for what the locale says.
 export LC_ALL=C.UTF-8
@@ -109,16 +109,17 @@ examples() {
 
 # Left out of `lib`: what compares with functions of the C library, which are MinGW's here and wrong by more than a bit (the tests of the bits that are
 # defined stay), and a figure of the system that Wine gives as 0. Of others: what removes or replaces a file that is mapped, which Windows refuses; truncated
-# files, since what refuses them does not depend on the system; and suites that are about processes of Unix, or about time. Hostile
-# grammars take up to 2.4 s under Wine where 2 are allowed, so times count half.
+# files, refused memory where texts are read and written, two hundred turns of conversations and vocabularies, since nothing in them depends on the system;
+# and suites that are about processes of Unix, or about time. Wine's heap takes more than ten times as long as glibc's, which hostile grammars tell, as they
+# allocate all the time: limits of time are four times as long.
 rust_tests() {
-    export SEGNO_HOSTILE_CASES=${SEGNO_HOSTILE_CASES:-2000} SEGNO_TEST_SLOWNESS=2
+    export SEGNO_HOSTILE_CASES=${SEGNO_HOSTILE_CASES:-1000} SEGNO_TEST_SLOWNESS=4
     tests/suites.sh windows "$work/rust" $triple wine << 'LIST'
+faults --skip text_without --skip a_template_makes --skip a_conversation
+api --skip every_case_of_the_real_vocabularies --skip two_hundred_turns
+hostile --skip truncated_
 lib --skip near_the_c_librarys --skip as_the_standard_says --skip the_machine_tells_its_memory
-hostile --skip files::truncated
-faults
 files --skip public_safetensors_are_read --skip tensors_are_found_by_name --skip parts_that_are_not_run --skip what_cannot_be_written
-api --skip every_case_of_the_real_vocabularies
 LIST
 }
 
