@@ -414,3 +414,5 @@ FUNCTION(segno_status segno_chat_fork(const struct segno_chat *, const struct se
 FUNCTION(void segno_chat_free(struct segno_chat *))
 FUNCTION(segno_status segno_chat_next(struct segno_chat *, struct segno_event *, size_t, size_t *, struct segno_error **))
 FUNCTION(segno_status segno_chat_next_batch(struct segno_session *, struct segno_chat *const *, size_t, struct segno_event *, size_t, size_t *, segno_status *, struct segno_error **))
+CONSTANT(SEGNO_TOOLS_FREE, -1)
+FUNCTION(segno_status segno_chat_tools_set(struct segno_chat *, int32_t, uint32_t, const char *, struct segno_error **))

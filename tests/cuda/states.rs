@@ -1,5 +1,5 @@
-//! Layers with states on a GPU, and sequences that are saved there: forks, cuts and company change no token, and what is saved on one device is on the
-//! other what it was. On a machine without a GPU the tests say so and prove nothing.
+//! Layers with states on a GPU, and sequences that are saved there: forks, cuts and company change no token, and what one device saves the other
+//! restores as it was. On a machine without a GPU the tests say so and prove nothing.
 
 use crate::common;
 use crate::common::distance::distance;

@@ -8,10 +8,12 @@
 //! with `--pure`. Rows that are no whole number of blocks become Q8_0, where llama-quantize takes fewer bits. `llama-3.2-1b-short` has the layers of
 //! the whole model, but fewer of them and fewer tokens, for comparing many types.
 
+mod header;
 mod shapes;
 #[cfg(test)]
 mod tests;
 
+use header::Header;
 use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
 use shapes::{Experts, Latent, Recurrent, SHAPES, Shape};
@@ -433,58 +435,6 @@ fn write_tensor(tensor: &Tensor, random: &mut Random, out: &mut impl Write) -> R
         }
     }
     out.write_all(&vec![0; bytes.next_multiple_of(ALIGNMENT) - bytes])
-}
-
-/// The part of a file before the tensor data.
-#[derive(Default)]
-struct Header {
-    bytes: Vec<u8>,
-    entries: u64,
-}
-
-impl Header {
-    fn u32(&mut self, value: u32) -> &mut Self {
-        self.bytes.extend(value.to_le_bytes());
-        self
-    }
-
-    fn u64(&mut self, value: u64) -> &mut Self {
-        self.bytes.extend(value.to_le_bytes());
-        self
-    }
-
-    fn string(&mut self, text: &str) -> &mut Self {
-        self.u64(text.len() as u64);
-        self.bytes.extend(text.as_bytes());
-        self
-    }
-
-    fn text(&mut self, key: &str, value: &str) -> &mut Self {
-        self.entries += 1;
-        self.string(key).u32(8).string(value)
-    }
-
-    fn number(&mut self, key: &str, value: u32) -> &mut Self {
-        self.entries += 1;
-        self.string(key).u32(4).u32(value)
-    }
-
-    fn float(&mut self, key: &str, value: f32) -> &mut Self {
-        self.entries += 1;
-        self.string(key).u32(6).u32(value.to_bits())
-    }
-
-    fn texts(&mut self, key: &str, values: &[String]) -> &mut Self {
-        self.entries += 1;
-        self.string(key).u32(9).u32(8).u64(values.len() as u64);
-        values.iter().fold(self, |header, value| header.string(value))
-    }
-
-    fn numbers(&mut self, key: &str, values: &[u32]) -> &mut Self {
-        self.entries += 1;
-        self.string(key).u32(9).u32(5).u64(values.len() as u64);
-        values.iter().fold(self, |header, &value| header.u32(value))
-    }
 }
 
 fn main() -> Result<()> {

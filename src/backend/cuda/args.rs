@@ -96,7 +96,7 @@ args! {
         logits: Address, bias: Address, choice: Address, scale: f32, experts: u32, chosen: u32, groups: u32, kept: u32,
         score: RouteScore,        normalizes: u32, pad: u32,
     }
-    /// A norm, the product of its result with a router's matrix, and the choice by that; and its product with the only row of another, if there is one.
+    /// A norm, the product of its result with a router's matrix, and the choice by that; and its product with a matrix of one row, if there is one.
     RouterArgs {
         x: Address, weight: Address, out: Activation, matrix: Matrix, bias: Address, logits: Address, arrived: Address, eps: f32,
         width: u32, gate: Matrix, gate_out: Address, route: RouteArgs,

@@ -160,6 +160,11 @@ impl<T: Copy> Mapped<T> {
         Ok(mapped)
     }
 
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Its first byte, as the device sees it.
     pub fn device(&self) -> u64 {
         self.device

@@ -3,7 +3,7 @@
 //! The host writes rows, outputs and changed page-table entries into mapped memory; the first kernel of a step fetches them, the last one
 //! writes the tokens and the step's number. Passes of prompts run the same list without a graph.
 
-use super::args::{NONE, Row, Shape, Stretch, TableUpdate};
+use super::args::{NONE, Row, Shape, TableUpdate};
 use super::driver::{Primary, Waited};
 use super::lower::lists::Lists;
 use super::lower::lower;
@@ -18,11 +18,9 @@ use super::timing::Timing;
 use super::weights::Weights;
 use crate::backend::{Batch, Beside, Chooser, Drawn, Limits, Runner};
 use crate::error::{Error, Result, filled};
-use crate::kv::state::Move;
 use crate::kv::{Reach, Tables};
 use crate::plan::Program;
 use crate::plan::memory::place;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -209,14 +207,7 @@ impl CudaRunner {
             self.shared.outputs.write(index, index as u32);
             self.shared.draws.pad(index);
         }
-        self.pad_stretches(from, to);
-    }
-
-    /// Makes stretches have no rows.
-    fn pad_stretches(&mut self, from: usize, to: usize) {
-        for index in from..to.min(self.sizes.stretches()) {
-            self.shared.stretches.write(index, Stretch { from: NONE, to: NONE, before: NONE, ..Stretch::default() });
-        }
+        self.shared.pad_stretches(from, to);
     }
 
     /// Writes the rows, and the entries of their page tables that the device lacks; the number of those.
@@ -226,7 +217,7 @@ impl CudaRunner {
             self.shared.rows.write(index, Row { token, position, slot, stretch: stretches as u32 });
             let next = batch.rows.get(index + 1);
             if next.is_none_or(|next| next.slot != slot) {
-                self.write_stretch(stretches, first..index + 1, batch.moves.get(slot as usize));
+                self.shared.write_stretch(stretches, first..index + 1, batch.moves.get(slot as usize));
                 (stretches, first) = (stretches + 1, index + 1);
                 updates = self.write_table(batch.tables, Reach::Whole, slot as usize, updates);
                 if let Some(tables) = batch.window_tables.filter(|_| self.sizes.has_windows()) {
@@ -237,16 +228,8 @@ impl CudaRunner {
         for (index, &output) in batch.outputs.iter().enumerate() {
             self.shared.outputs.write(index, output);
         }
-        self.pad_stretches(stretches, batch.rows.len());
+        self.shared.pad_stretches(stretches, batch.rows.len());
         updates
-    }
-
-    /// Tells which records the rows of a sequence read and write, where layers have states.
-    fn write_stretch(&mut self, index: usize, rows: Range<usize>, moved: Option<&Move>) {
-        let Some(&Move { from, to, before }) = moved.filter(|_| self.sizes.stretches() > 0) else { return };
-        let (first, count) = (rows.start as u32, rows.len() as u32);
-        let (from, before) = (from.unwrap_or(NONE), before.unwrap_or(NONE));
-        self.shared.stretches.write(index, Stretch { first, count, from, to, before, ..Stretch::default() });
     }
 
     /// Writes the entries that a slot has and the device lacks.

@@ -1,6 +1,6 @@
 //! The pinned memory that host and device share: what a step is told, and what it answers.
 
-use super::args::{Row, Stretch, TableUpdate};
+use super::args::{NONE, Row, Stretch, TableUpdate};
 use super::draws::Draws;
 use super::driver::Primary;
 use super::lower::Addresses;
@@ -8,6 +8,8 @@ use super::memory::Mapped;
 use super::sizes::Sizes;
 use crate::backend::Limits;
 use crate::error::{Error, Result};
+use crate::kv::state::Move;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Memory that host and device share.
@@ -50,6 +52,21 @@ impl Shared {
             draws: Draws::new(primary, sizes.outputs, vocab, resident)?,
             stretches: Mapped::new(primary, sizes.stretches())?,
         })
+    }
+
+    /// Tells which records the rows of a sequence read and write, where layers have states.
+    pub fn write_stretch(&mut self, index: usize, rows: Range<usize>, moved: Option<&Move>) {
+        let Some(&Move { from, to, before }) = moved.filter(|_| self.stretches.len() > 0) else { return };
+        let (first, count) = (rows.start as u32, rows.len() as u32);
+        let (from, before) = (from.unwrap_or(NONE), before.unwrap_or(NONE));
+        self.stretches.write(index, Stretch { first, count, from, to, before, ..Stretch::default() });
+    }
+
+    /// Makes stretches have no rows.
+    pub fn pad_stretches(&mut self, from: usize, to: usize) {
+        for index in from..to.min(self.stretches.len()) {
+            self.stretches.write(index, Stretch { from: NONE, to: NONE, before: NONE, ..Stretch::default() });
+        }
     }
 
     /// Tells where the device sees it.
