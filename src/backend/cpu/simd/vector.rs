@@ -15,6 +15,7 @@ pub(super) trait Kernel {
     /// Whether it multiplies bytes ([`Simd::dot4`] and the like), or calls kernels that do.
     const BYTE_PRODUCTS: bool = false;
     /// Whether it multiplies BF16 pairs ([`Simd::dot_pairs`]), or calls kernels that do.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "AVX-512 alone is compiled in two ways for it"))]
     const PAIR_PRODUCTS: bool = false;
 
     /// Computes it; implementations are `#[inline(always)]`.
