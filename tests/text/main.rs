@@ -12,4 +12,5 @@ mod replies_wrong;
 mod stream;
 mod tokenizer;
 mod tool_calls;
+mod translation;
 mod vocab;
