@@ -880,6 +880,16 @@ void segno_reply_free(struct segno_reply *reply);
 #define SEGNO_KV_F16 0
 /** KV cache in 32-bit floats. */
 #define SEGNO_KV_F32 1
+/** No speculation. */
+#define SEGNO_SPECULATION_OFF 0
+/** Drafts from all that is there: repetitions in a sequence's text, and the draft model if there is one. */
+#define SEGNO_SPECULATION_AUTO 1
+/** Drafts from repetitions in a sequence's own text, prompt included: for edits of code, summaries, quotes. */
+#define SEGNO_SPECULATION_NGRAM 2
+/** Drafts from the draft model. */
+#define SEGNO_SPECULATION_DRAFT 3
+/** Added to one of the others: drafts are evaluated whether they are expected to pay or not. */
+#define SEGNO_SPECULATION_ALWAYS 256
 
 /**
  * Everything that changes while a model runs: sequences, KV cache, buffers. Owned by the host; takes one call at a time, a second
@@ -911,6 +921,24 @@ typedef struct segno_session_opts {
   uint32_t max_marks;
   /** Zero. */
   uint32_t reserved;
+  /**
+   * `SEGNO_SPECULATION_...`: whether tokens to come are drafted, and evaluated together with the last one; those that are right cost no pass of
+   * their own. **Tokens and outcomes are the same with and without**, greedy and sampled, but with `SEGNO_CTX_FAST_BATCHES`. A sequence drafts
+   * as many tokens as let it advance the fastest, by what passes have taken here and how often its drafts were right: none where they lose.
+   * Models whose layers have a state do not draft. OFF by default.
+   */
+  int32_t speculation;
+  /**
+   * Most drafts of a sequence in a pass, 1 to 15; 0 (default): 7. Passes have room for as many for each sequence, up to 56 together; buffers
+   * grow with that.
+   */
+  uint32_t max_drafts;
+  /**
+   * The model that drafts; NULL (default): none. It has the same vocabulary, but for special tokens, whose numbers may differ, and no layers with
+   * a state; the session keeps it alive, and gives it a cache of its own. It sees of each sequence the last 256 tokens when it begins, and what
+   * follows.
+   */
+  const struct segno_model *draft;
 } segno_session_opts;
 
 /** Memory that a session takes, in bytes, the weights that it shares with others included. */
@@ -959,8 +987,12 @@ typedef struct segno_session_stats {
   uint64_t decoded_tokens;
   /** Microseconds of passes for prompts. A pass that also served other sequences is divided by the number of tokens that it evaluated. */
   uint64_t prompt_us;
-  /** Microseconds of passes for sampled tokens, divided likewise, and of sampling. */
+  /** Microseconds of passes for sampled tokens, divided likewise, of sampling and of drafting. */
   uint64_t decode_us;
+  /** Drafts that were evaluated (`speculation` of the session's options). */
+  uint64_t drafted;
+  /** Those of them that were right: each a token without a pass of its own. */
+  uint64_t accepted;
 } segno_session_stats;
 
 /** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
@@ -970,7 +1002,7 @@ void segno_session_opts_init(struct segno_session_opts *opts, size_t size);
  * Makes a session and reserves all its memory: no later call but opening, forking and appending to a sequence takes more.
  *
  * `opts`: NULL for defaults. `out` receives the session, NULL on failure; free it with `segno_session_free`. Codes: NULL_POINTER,
- * INVALID_ARGUMENT, OUT_OF_MEMORY. Any thread. Since 0.1.
+ * INVALID_ARGUMENT, OUT_OF_MEMORY, UNSUPPORTED (a draft model that cannot draft for this one). Any thread. Since 0.1.
  */
 segno_status segno_session_create(const struct segno_model *model,
                                   const struct segno_session_opts *opts,
@@ -1090,6 +1122,10 @@ typedef struct segno_seq_stats {
   uint64_t decoded_tokens;
   /** Seed of its draw; of a random one what it came to, so that the same words can be had again. */
   uint64_t seed;
+  /** Drafts that were evaluated for it (`speculation` of the session's options). */
+  uint64_t drafted;
+  /** Those of them that were right. */
+  uint64_t accepted;
 } segno_seq_stats;
 
 /** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
@@ -1254,6 +1290,21 @@ segno_status segno_seq_close(struct segno_session *session, int32_t seq, struct 
 segno_status segno_decode_step(struct segno_session *session,
                                int32_t seq,
                                int32_t *token,
+                               struct segno_error **err);
+
+/**
+ * Advances one sequence as `segno_decode_step`, and gives at once all tokens that the pass has settled, where the session drafts (`speculation` of
+ * its options): what drafts gave beyond the first is otherwise handed out by the steps that follow, one each, without a pass. The tokens are the
+ * same.
+ *
+ * `tokens`: room for `cap` tokens, at least one; what is left over comes with later calls. `count` receives how many there are, 0 where
+ * `segno_decode_step` gives none. The outcome is that of the last step. Codes: those of `segno_decode_step`. Since 0.1.
+ */
+segno_status segno_decode_many(struct segno_session *session,
+                               int32_t seq,
+                               int32_t *tokens,
+                               size_t cap,
+                               size_t *count,
                                struct segno_error **err);
 
 /**
@@ -1792,7 +1843,8 @@ typedef struct segno_plan {
 
 /**
  * Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded. The file
- * is mapped meanwhile and must not be truncated; with `SEGNO_MODEL_NO_MMAP` all of it is read into memory instead, and given back.
+ * is mapped meanwhile and must not be truncated; with `SEGNO_MODEL_NO_MMAP` all of it is read into memory instead, and given back. A draft
+ * model of the session's options is loaded already: its cache and its buffers are counted, its weights are not.
  *
  * `path`: NUL-terminated UTF-8. `model_opts`, `session_opts`: NULL for defaults. `out` points to a struct of `size` bytes; pass `sizeof *out`.
  * Codes: those of `segno_model_load` and `segno_session_create`. Any thread. Since 0.1.

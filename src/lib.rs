@@ -7,8 +7,8 @@
 //! file bytes -> format -> weights + sizes -> arch -> plan::Program -> backend -> [ batch -> run -> sample -> token ]*
 //! ```
 //!
-//! Imports point down this list only: `ffi -> engine -> {text, grammar, sample, arch, convert, plan, kv, backend} -> {quant, format} -> {error, sync,
-//! elementary} -> memory -> os`.
+//! Imports point down this list only: `ffi -> engine -> {text, grammar, sample, speculate, arch, convert, plan, kv, backend} -> {quant, format} ->
+//! {error, sync, elementary} -> memory -> os`.
 
 #![deny(unsafe_code)]
 
@@ -36,6 +36,7 @@ mod internal {
     pub mod plan;
     pub mod quant;
     pub mod sample;
+    pub mod speculate;
     pub mod sync;
     pub mod text;
 }

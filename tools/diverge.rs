@@ -58,6 +58,7 @@ impl Scan {
         let limits = Limits {
             rows: CHUNK + seqs,
             outputs: seqs,
+            seqs,
             pages: seqs * each,
             context: 4096,
             kv_type: KvType::F16,

@@ -153,6 +153,8 @@ pub struct Limits {
     pub rows: usize,
     /// Most outputs of one batch.
     pub outputs: usize,
+    /// Most sequences, whose slots are numbered below that: no more than outputs.
+    pub seqs: usize,
     /// Pages of the cache.
     pub pages: usize,
     /// Tokens of the longest sequence that was asked for: it decides between the rotations of models that have two.
@@ -182,7 +184,7 @@ impl Limits {
 
     /// Pages of the cache of layers that see a window.
     pub fn window_pages(&self) -> usize {
-        self.windows.map_or(0, |windows| self.outputs.saturating_mul(windows.pages_each))
+        self.windows.map_or(0, |windows| self.seqs.saturating_mul(windows.pages_each))
     }
 }
 
@@ -225,6 +227,19 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// The sum of both.
+    pub fn with(&self, other: &Memory) -> Memory {
+        Memory {
+            weights: self.weights.saturating_add(other.weights),
+            kv: self.kv.saturating_add(other.kv),
+            arena: self.arena.saturating_add(other.arena),
+            device_weights: self.device_weights.saturating_add(other.device_weights),
+            device_kv: self.device_kv.saturating_add(other.device_kv),
+            device_arena: self.device_arena.saturating_add(other.device_arena),
+            device_graphs: self.device_graphs.saturating_add(other.device_graphs),
+        }
+    }
+
     /// What a session takes of the host's memory, beside so many bytes of weights.
     pub fn on_host(&self, weights: u64) -> u64 {
         self.kv.saturating_add(self.arena).saturating_add(weights)

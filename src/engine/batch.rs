@@ -1,7 +1,8 @@
 //! Advancing sequences: which tokens a pass evaluates, the pass, and what it leaves behind.
 //!
 //! A sequence that lacks one token before it can sample always takes part; the prompts of the others share a budget of
-//! `max_prefill` tokens in list order, so that no stream waits longer than one bounded pass.
+//! `max_prefill` tokens in list order, so that no stream waits longer than one bounded pass. Drafts of tokens to come (`speculation`) are
+//! further rows of a pass, and what it has settled beyond a token is handed out by later calls without one.
 
 use super::sequence::Pending;
 use super::session::{Failure, Session, Step};
@@ -10,6 +11,7 @@ use crate::error::{Error, Result, filled, reserve};
 use crate::grammar::Next;
 use crate::kv::layout::pages_for;
 use crate::sample::Mask;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -32,10 +34,10 @@ pub struct Pass {
 
 /// A sequence's part in a pass.
 #[derive(Clone, Copy)]
-struct Planned {
+pub(super) struct Planned {
     /// Index in the caller's list.
     item: usize,
-    slot: usize,
+    pub(super) slot: usize,
     /// Tokens of the history that are evaluated afterwards.
     evaluated: usize,
     /// Rows of a prompt among what the pass evaluates for it.
@@ -45,18 +47,22 @@ struct Planned {
     /// Whether a token can be sampled afterwards.
     ready: bool,
     /// Which output of the pass holds its logits; `None` when they are kept from before.
-    output: Option<usize>,
+    pub(super) output: Option<usize>,
+    /// Drafts that are evaluated behind its last token, each with an output behind that one.
+    pub(super) drafts: usize,
     /// What its grammar says of the token.
-    next: Next,
+    pub(super) next: Next,
 }
 
 /// What became of an item.
 #[derive(Clone, Copy)]
-enum Choice {
+pub(super) enum Choice {
     /// Its prompt is not evaluated.
     Pending,
     /// This token follows.
     Token(i32),
+    /// The first of the tokens that were drawn ahead follows.
+    Ahead,
     /// Its grammar lets no token follow.
     GrammarEnd,
 }
@@ -68,11 +74,11 @@ impl Pass {
             rows: reserve(limits.rows, "a batch")?,
             outputs: reserve(limits.outputs, "a batch")?,
             chooser: Chooser::Device,
-            planned: reserve(limits.outputs, "a batch")?,
-            chosen: reserve(limits.outputs, "a batch")?,
+            planned: reserve(limits.seqs, "a batch")?,
+            chosen: reserve(limits.seqs, "a batch")?,
             prompt_rows: 0,
             decode_rows: 0,
-            seen: filled(limits.outputs, 0, "a batch")?,
+            seen: filled(limits.seqs, 0, "a batch")?,
             call: 0,
         })
     }
@@ -87,17 +93,22 @@ impl Pass {
         self.call += 1;
     }
 
-    /// Adds rows for `tokens`, the first at `position`; the last one's logits are wanted if `wanted`.
-    fn add_rows(&mut self, slot: usize, tokens: &[i32], position: usize, wanted: bool) -> Option<usize> {
+    /// Whether the device chooses the tokens.
+    pub(super) fn chooses_on_device(&self) -> bool {
+        self.chooser == Chooser::Device
+    }
+
+    /// Adds rows for `tokens`, the first at `position`; of the last ones the logits are `wanted`. The output of the first of these.
+    fn add_rows(&mut self, slot: usize, tokens: &[i32], position: usize, wanted: usize) -> Option<usize> {
+        let first = (wanted > 0 && !tokens.is_empty()).then_some(self.outputs.len());
         for (index, &token) in tokens.iter().enumerate() {
             let (token, position) = (token as u32, (position + index) as u32);
+            if index + wanted >= tokens.len() {
+                self.outputs.push(self.rows.len() as u32);
+            }
             self.rows.push(Row { token, position, slot: slot as u32 });
         }
-        if !wanted || tokens.is_empty() {
-            return None;
-        }
-        self.outputs.push(self.rows.len() as u32 - 1);
-        Some(self.outputs.len() - 1)
+        first
     }
 }
 
@@ -125,10 +136,17 @@ impl Session {
     ) -> Result<(), Failure> {
         let start = Instant::now();
         let mut failures = Failures { first: None, report: &mut report };
+        self.pass.clear();
+        let drafted = self.find_drafts(ids, cancel);
+        let drafting = start.elapsed();
         self.plan(ids, &mut failures);
-        if let Err(error) = self.run(cancel).and_then(|()| self.choose_all(cancel)) {
+        if let Err(error) = drafted.and_then(|()| self.run(cancel)).and_then(|()| self.choose_all(cancel)) {
             self.abandon(ids.len(), &error, &mut report);
             return Err(error.into());
+        }
+        if self.pass.prompt_rows == 0 {
+            let (rows, time) = (self.pass.rows.len(), start.elapsed() - drafting);
+            self.speculation.iter_mut().for_each(|speculation| speculation.note(rows, time));
         }
         self.finish_all(&mut failures);
         let first = failures.first;
@@ -188,7 +206,8 @@ impl Session {
             self.pass.clear();
             self.pass.prompt_rows = taken;
             let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
-            let output = self.pass.add_rows(slot, &sequence.tokens[start..start + taken], start, taken == count);
+            let wanted = usize::from(taken == count);
+            let output = self.pass.add_rows(slot, &sequence.tokens[start..start + taken], start, wanted);
             if output.is_some() {
                 self.pass.chooser = Chooser::Host;
             }
@@ -219,7 +238,6 @@ impl Session {
 
     /// Plans a pass of what the listed sequences lack.
     fn plan(&mut self, ids: &[i32], failures: &mut Failures<impl FnMut(usize, Result<Step, &Error>)>) {
-        self.pass.clear();
         let mut budget = self.max_prefill();
         for (item, &id) in ids.iter().enumerate() {
             if let Err(error) = self.schedule(item, id, &mut budget) {
@@ -254,6 +272,9 @@ impl Session {
         if length >= limit {
             return Err(Error::ContextFull { length, more: 1, limit });
         }
+        if !self.sequence(slot).ahead.is_empty() {
+            return self.plan_without_logits(item, slot, Next::Free);
+        }
         let next = self.sequence_mut(slot).next_by_grammar()?;
         if matches!(next, Next::Forced(_) | Next::Nothing) || (next == Next::End && !self.may_end(slot)) {
             return self.plan_without_logits(item, slot, next);
@@ -268,35 +289,58 @@ impl Session {
         if is_prompt {
             *budget -= taken;
             self.pass.prompt_rows += taken;
-        } else {
-            self.pass.decode_rows += taken;
         }
-        let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
         let ready = taken == count;
-        let output = self.pass.add_rows(slot, &sequence.tokens[start..start + taken], start, ready);
-        if let Some(output) = output {
-            let (options, history, position) = (&sequence.sampler, &sequence.tokens, sequence.tokens.len() as u64);
-            let drawn = Drawn { options, history, position, is_masked: next != Next::Free };
-            if self.model.context().host_argmax() || !self.runner.draw(output, &drawn) {
-                self.pass.chooser = Chooser::Host;
+        let (output, drafts) = self.add_item(slot, start..start + taken, ready, next);
+        if !is_prompt {
+            self.pass.decode_rows += taken + drafts;
+        }
+        let evaluated = self.sequence(slot).evaluated_after(start, taken);
+        let prompt_rows = if is_prompt { taken } else { 0 };
+        let planned = Planned { item, slot, evaluated, prompt_rows, pages, ready, output, drafts, next };
+        self.pass.planned.push(planned);
+        Ok(())
+    }
+
+    /// Adds the rows of an item, those of its drafts behind them, and lets the device draw from what they give, if it is `ready` for that; its
+    /// first output, and how many drafts there are.
+    fn add_item(&mut self, slot: usize, own: Range<usize>, ready: bool, next: Next) -> (Option<usize>, usize) {
+        let host_argmax = self.model.context().host_argmax();
+        let Session { slots, pass, runner, .. } = self;
+        let sequence = slots[slot].as_mut().expect("only occupied slots have ids");
+        let length = sequence.tokens.len();
+        let found = sequence.drafter.as_ref().map_or(&[][..], |drafter| drafter.evaluated());
+        let drafts = if ready && own.len() == 1 { found.len() } else { 0 };
+        // Only as long as rows are added: what is drawn behind a draft depends on it as if it had been appended.
+        sequence.tokens.extend_from_slice(&found[..drafts]);
+        let wanted = if ready { 1 + drafts } else { 0 };
+        let output = pass.add_rows(slot, &sequence.tokens[own.start..own.end + drafts], own.start, wanted);
+        for (index, output) in output.into_iter().flat_map(|first| first..first + wanted).enumerate() {
+            let (options, history) = (&sequence.sampler, &sequence.tokens[..length + index]);
+            let drawn = Drawn { options, history, position: history.len() as u64, is_masked: next != Next::Free };
+            // What a grammar says of later places is known only once the tokens before them are.
+            let by_host = host_argmax || (drafts > 0 && next != Next::Free);
+            if by_host || !runner.draw(output, &drawn) {
+                pass.chooser = Chooser::Host;
             }
         }
-        let evaluated = sequence.evaluated_after(start, taken);
-        let prompt_rows = if is_prompt { taken } else { 0 };
-        self.pass.planned.push(Planned { item, slot, evaluated, prompt_rows, pages, ready, output, next });
-        Ok(())
+        sequence.tokens.truncate(length);
+        (output, drafts)
     }
 
     /// Plans an item whose token, or that there is none, is known: what it lacks is evaluated by the step that needs logits.
     fn plan_without_logits(&mut self, item: usize, slot: usize, next: Next) -> Result<()> {
-        let (evaluated, pages) = (self.sequence(slot).evaluated, self.paging.count(slot));
-        let known = Planned { item, slot, evaluated, prompt_rows: 0, pages, ready: true, output: None, next };
+        let sequence = self.sequence(slot);
+        // All tokens before one that was drawn ahead are in the cache.
+        let evaluated = if sequence.ahead.is_empty() { sequence.evaluated } else { sequence.tokens.len() };
+        let (pages, output) = (self.paging.count(slot), None);
+        let known = Planned { item, slot, evaluated, prompt_rows: 0, pages, ready: true, output, drafts: 0, next };
         self.pass.planned.push(known);
         Ok(())
     }
 
     /// Whether some token ends generation of a sequence.
-    fn may_end(&self, slot: usize) -> bool {
+    pub(super) fn may_end(&self, slot: usize) -> bool {
         self.sequence(slot).ends(self.model.eog_tokens()).iter().any(|tokens| !tokens.is_empty())
     }
 
@@ -344,8 +388,11 @@ impl Session {
             (0..items).for_each(|item| report(item, Err(error)));
         }
         for index in 0..self.pass.planned.len() {
-            let Planned { item, slot, pages, .. } = self.pass.planned[index];
+            let Planned { item, slot, pages, drafts, .. } = self.pass.planned[index];
             self.paging.shrink(slot, pages);
+            if drafts > 0 {
+                self.sequence_mut(slot).forget_ahead();
+            }
             self.states.iter_mut().for_each(|states| states.abandon(slot));
             report(item, Err(error));
         }
@@ -359,16 +406,23 @@ impl Session {
                 return Err(Error::Cancelled);
             }
             let planned = self.pass.planned[index];
-            let choice = if planned.ready { self.choose(&planned) } else { Ok(Choice::Pending) };
+            let choice = match planned {
+                Planned { ready: false, .. } => Ok(Choice::Pending),
+                Planned { drafts: 0, .. } => self.choose(&planned),
+                _ => self.draw_ahead(&planned),
+            };
             self.pass.chosen.push(choice);
         }
         Ok(())
     }
 
     /// The token that follows an item's history.
-    fn choose(&mut self, planned: &Planned) -> Result<Choice> {
+    pub(super) fn choose(&mut self, planned: &Planned) -> Result<Choice> {
         let Planned { slot, output, next, .. } = *planned;
         let (vocab, eog) = (self.model.vocab(), self.model.eog_tokens());
+        if planned.drafts == 0 && !self.sequence(slot).ahead.is_empty() {
+            return Ok(Choice::Ahead);
+        }
         let by_device = self.pass.chooser == Chooser::Device;
         match next {
             Next::Forced(token) => return Ok(Choice::Token(token)),
@@ -389,7 +443,7 @@ impl Session {
 
     /// Notes what a pass evaluated for one item, and appends its token.
     fn finish(&mut self, planned: &Planned, choice: Result<Choice>) -> Result<Step> {
-        let Planned { slot, evaluated, prompt_rows, .. } = *planned;
+        let Planned { slot, evaluated, prompt_rows, output, drafts, .. } = *planned;
         let eog = self.model.eog_tokens();
         self.states.iter_mut().for_each(|states| states.commit(slot, evaluated));
         let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
@@ -398,10 +452,22 @@ impl Session {
         let token = match choice? {
             Choice::Pending => return Ok(Step::Pending),
             Choice::GrammarEnd => return Ok(Step::GrammarEnd),
-            Choice::Token(token) => token,
+            Choice::Token(token) => {
+                sequence.follow(token, sequence.sampler.is_end(token, eog))?;
+                token
+            }
+            Choice::Ahead => sequence.ahead[0],
         };
         let ends = sequence.sampler.is_end(token, eog);
-        sequence.follow(token, ends)?;
+        if let Some(drafter) = sequence.drafter.as_mut().filter(|_| output.is_some()) {
+            let came = if drafts > 0 { &sequence.ahead[..] } else { &[token] };
+            self.done.drafted += drafts as u64;
+            self.done.accepted += drafter.learn(came);
+            self.speculation.iter_mut().for_each(|speculation| speculation.remember(drafter.experience()));
+        }
+        if !sequence.ahead.is_empty() {
+            sequence.ahead.remove(0);
+        }
         sequence.tokens.push(token);
         sequence.has_logits = false;
         sequence.decoded_tokens += 1;

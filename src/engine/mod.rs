@@ -6,6 +6,7 @@ pub mod callback;
 pub mod context;
 pub mod conversation;
 pub mod device;
+mod draft;
 mod fingerprint;
 pub mod model;
 pub mod plan;
@@ -15,6 +16,7 @@ mod saved_grammar;
 mod saved_header;
 pub mod sequence;
 pub mod session;
+mod speculation;
 pub mod stats;
 
 pub use context::{Context, LogLevel};

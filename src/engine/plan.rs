@@ -1,8 +1,9 @@
 //! Will it fit: the memory of a model and a session, told from the file's header before anything is loaded.
 
 use super::context::Context;
-use super::model::{self, Header};
+use super::model::{self, Header, Model};
 use super::session::{self, Options};
+use super::speculation;
 use crate::backend::Memory;
 use crate::error::Result;
 use std::path::Path;
@@ -22,13 +23,20 @@ pub struct Plan {
 
 impl Plan {
     /// Plans a session with `options` of the model at `path`. The file is mapped, whatever the model's options say: only its header
-    /// is looked at.
-    pub fn new(context: &Context, path: &Path, loading: &model::Options, options: &Options) -> Result<Plan> {
+    /// is looked at. `draft` is the model that drafts, which is loaded already, so that its weights take nothing more.
+    pub fn new(
+        context: &Context,
+        path: &Path,
+        loading: &model::Options,
+        options: &Options,
+        draft: Option<&Model>,
+    ) -> Result<Plan> {
         let folder = model::open(context, path, loading, &mut |_| Ok(()))?;
         let header = Header::read(&folder.gguf)?;
         let limits = session::limits(header.hparams.context, &header.program, options)?;
         let backend = context.backend_for(&header.program)?;
         let memory = session::memory(&*backend, &header.program, &limits)?;
+        let memory = memory.with(&speculation::memory(&header.program, options, draft)?);
         let free = context.free_memory().unwrap_or(0);
         let read = loading.map && folder.makings.is_empty() && backend.keeps_weights();
         Ok(Plan { memory, read_once: read, free, device_free: backend.memory_free()? })

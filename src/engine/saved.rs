@@ -37,6 +37,8 @@ impl Session {
     /// Gives out all of a sequence that [`Session::restore`] needs. It stays as it is.
     pub fn save(&mut self, id: i32, cancel: &AtomicBool, sink: &mut Sink) -> Result<()> {
         let slot = self.slot(id)?;
+        // What was drawn ahead is drawn again, and a grammar must stand behind the tokens that are written.
+        self.sequence_mut(slot).forget_ahead();
         let sequence = self.sequence(slot);
         let first = self.paging.first(slot);
         let states = self.states.as_ref().map_or([None; 2], |states| states.last(slot));
@@ -179,7 +181,7 @@ impl Session {
         saved.validate(vocab).map_err(|error| bad(&format!("its sampler's {error}")))?;
         let sampler = sampler.unwrap_or(saved);
         sampler.validate(vocab)?;
-        let mut sequence = Sequence::new(id, self.history.max(tokens.len() + 1), sample::Options::defaults())?;
+        let mut sequence = self.new_sequence(id, self.history.max(tokens.len() + 1), sample::Options::defaults())?;
         match given {
             true => sequence.set_sampler(sampler),
             false => sequence.resume_sampler(sampler, header.random_seed),

@@ -3,6 +3,7 @@
 use crate::error::{Count, Error, Result, room};
 use crate::grammar::{Constraint, Next};
 use crate::sample;
+use crate::speculate::Drafter;
 use std::sync::Weak;
 
 /// A sequence. Its pages are in the session's tables, under its slot.
@@ -21,6 +22,10 @@ pub struct Sequence {
     random_seed: bool,
     /// The grammar that its tokens follow, and where they stand in it.
     pub constraint: Option<Box<Constraint>>,
+    /// What drafts its tokens, if anything does.
+    pub drafter: Option<Box<Drafter>>,
+    /// Tokens that have been drawn and not handed out. All but the last are in the cache, and its grammar has followed them.
+    pub ahead: Vec<i32>,
     /// Tokens evaluated as parts of its prompts.
     pub prompt_tokens: u64,
     /// Tokens sampled.
@@ -49,6 +54,8 @@ impl Sequence {
             sampler: sample::Options::defaults(),
             random_seed: false,
             constraint: None,
+            drafter: None,
+            ahead: Vec::new(),
             prompt_tokens: 0,
             decoded_tokens: 0,
             owner: None,
@@ -59,6 +66,7 @@ impl Sequence {
 
     /// Draws by `sampler` from now on; a seed that is to be random is taken here.
     pub fn set_sampler(&mut self, mut sampler: sample::Options) {
+        self.forget_ahead();
         self.random_seed = sampler.seed == sample::SEED_RANDOM;
         sampler.seed = sample::resolve_seed(sampler.seed);
         self.sampler = sampler;
@@ -81,6 +89,21 @@ impl Sequence {
             sampler.seed = sample::SEED_RANDOM;
         }
         Ok(sampler)
+    }
+
+    /// Takes a draft in for the pass that is planned, and goes on as if it had been appended.
+    pub fn draft(&mut self, token: i32) {
+        self.drafter.iter_mut().for_each(|drafter| drafter.push(token));
+        self.tokens.push(token);
+    }
+
+    /// Forgets the tokens that were drawn ahead, because something changes that they depend on.
+    pub fn forget_ahead(&mut self) {
+        if !self.ahead.is_empty() {
+            self.ahead.clear();
+            let length = self.tokens.len();
+            self.constraint.iter_mut().for_each(|constraint| constraint.cut(length));
+        }
     }
 
     /// What is missing before a token can be sampled. When everything is in the cache but the logits are gone, the last token is
@@ -183,6 +206,9 @@ impl Sequence {
         }
         let bytes = tokens.len().saturating_mul(size_of::<i32>());
         room(bytes, "a prompt", || self.tokens.try_reserve(tokens.len()))?;
+        if !tokens.is_empty() {
+            self.forget_ahead();
+        }
         self.tokens.extend_from_slice(tokens);
         self.has_logits &= tokens.is_empty();
         Ok(())
@@ -199,6 +225,8 @@ impl Sequence {
 
     /// Keeps the first `length` tokens.
     pub fn truncate(&mut self, length: usize) {
+        self.forget_ahead();
+        self.drafter.iter_mut().for_each(|drafter| drafter.cut(&self.tokens, length));
         self.has_logits &= length == self.tokens.len();
         self.tokens.truncate(length);
         self.evaluated = self.evaluated.min(length);

@@ -6,6 +6,7 @@
 use super::context::LogLevel;
 use super::model::Model;
 use super::sequence::{Pending, Sequence};
+use super::speculation::{self, Speculation};
 use super::stats::{self, Done, Shown};
 use crate::backend::{Backend, KvType, Limits, Memory, Row, Runner};
 use crate::error::{Error, Result, filled, reserve, room};
@@ -15,6 +16,7 @@ use crate::kv::paging::{Copies, Paging};
 use crate::kv::state::{States, default_marks, records};
 use crate::plan::Program;
 use crate::sample;
+use crate::speculate;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -31,6 +33,8 @@ pub struct Options {
     pub kv_type: KvType,
     /// Marks of models with states, for all sequences together; 0 means one for each sequence and a few more.
     pub marks: usize,
+    /// Which drafts are made.
+    pub drafts: speculate::Options,
 }
 
 /// An error, and the item of a list that it concerns.
@@ -79,6 +83,8 @@ pub struct Session {
     pub(super) logits: Vec<f32>,
     pub(super) scratch: sample::Scratch,
     pub(super) pass: super::batch::Pass,
+    /// What drafts are made with, where some are.
+    pub(super) speculation: Option<Box<Speculation>>,
     /// What the passes have done.
     pub(super) done: Done,
     shown: Shown,
@@ -90,13 +96,16 @@ const MAX_MARKS: usize = 1024;
 const DEFAULT_KV_TOKENS: usize = 8192;
 
 impl Session {
-    /// Reserves everything.
-    pub fn create(model: &Arc<Model>, options: &Options) -> Result<Session> {
+    /// Reserves everything. `draft` is the model that drafts, where the options want one.
+    pub fn create(model: &Arc<Model>, options: &Options, draft: Option<&Arc<Model>>) -> Result<Session> {
         let context = model.hparams().context;
         let limits = limits(context, model.program(), options)?;
         let vocab = model.vocab();
         let memory = memory(model.backend(), model.program(), &limits)?;
-        model.context().require_memory(memory.on_host(model.mapped()), "a session and its model")?;
+        let drafting = speculation::memory(model.program(), options, draft.map(|draft| &**draft))?;
+        let read = draft.map_or(0, |draft| draft.mapped());
+        let needed = memory.on_host(model.mapped()).saturating_add(drafting.on_host(read));
+        model.context().require_memory(needed, "a session and its model")?;
         let mut slots = reserve(options.max_seqs, "sequences")?;
         slots.resize_with(options.max_seqs, || None);
         let mut slot_of = HashMap::new();
@@ -118,6 +127,7 @@ impl Session {
             logits: filled(logits_len(options.max_seqs, vocab)?, 0.0, "logits")?,
             scratch: sample::Scratch::new(vocab)?,
             pass: super::batch::Pass::new(&limits)?,
+            speculation: Speculation::new(model, options, &limits, draft)?,
             done: Done::default(),
             shown: Shown::new(options.max_seqs)?,
             model: Arc::clone(model),
@@ -145,7 +155,9 @@ impl Session {
 
     /// Bytes that it takes, the model's weights included.
     pub fn memory(&self) -> Result<Memory> {
-        memory(self.model.backend(), self.model.program(), &self.limits)
+        let memory = memory(self.model.backend(), self.model.program(), &self.limits)?;
+        let draft = self.speculation.as_ref().and_then(|speculation| speculation.draft.as_ref());
+        Ok(draft.map(|draft| draft.memory()).transpose()?.map_or(memory, |drafting| memory.with(&drafting)))
     }
 
     /// Most prompt tokens of one pass.
@@ -158,8 +170,19 @@ impl Session {
         let slot = self.free_slot()?;
         let id = self.next_id()?;
         sampler.validate(self.model.vocab())?;
-        self.occupy(slot, Sequence::new(id, self.history, sampler)?);
+        let sequence = self.new_sequence(id, self.history, sampler)?;
+        self.occupy(slot, sequence);
         Ok(id)
+    }
+
+    /// An empty sequence with room for `capacity` tokens, and with what drafts them.
+    pub(super) fn new_sequence(&self, id: i32, capacity: usize, sampler: sample::Options) -> Result<Sequence> {
+        let mut sequence = Sequence::new(id, capacity, sampler)?;
+        if let Some(speculation) = &self.speculation {
+            sequence.drafter = Some(Box::new(speculation.drafter(capacity)?));
+            sequence.ahead = reserve(speculation.most_ahead(), "drafts")?;
+        }
+        Ok(sequence)
     }
 
     /// Opens a sequence with the history of another; its sampler too unless `sampler` gives a new one, but for a seed taken at random.
@@ -171,8 +194,12 @@ impl Session {
         let sampler = sampler.map_or_else(|| parent.sampler_of_fork(), Ok)?;
         sampler.validate(self.model.vocab())?;
         let capacity = self.history.max(parent.tokens.len() + 1);
-        let mut sequence = Sequence::new(new_id, capacity, sampler)?;
+        let mut sequence = self.new_sequence(new_id, capacity, sampler)?;
         sequence.constraint = parent.constraint.as_deref().map(|parent| parent.fork().map(Box::new)).transpose()?;
+        if !parent.ahead.is_empty() {
+            // What the parent has drawn ahead is not handed out yet.
+            sequence.constraint.iter_mut().for_each(|constraint| constraint.cut(parent.tokens.len()));
+        }
         sequence.tokens.extend_from_slice(&parent.tokens);
         (sequence.evaluated, sequence.has_logits) = (parent.evaluated, parent.has_logits);
         let copies = self.paging.fork(source, slot).map_err(|needed| self.kv_full(needed))?;
@@ -208,7 +235,9 @@ impl Session {
             Some(grammar) => Some(Box::new(Constraint::new(grammar, trigger)?)),
             None => None,
         };
-        self.sequence_mut(slot).constraint = constraint;
+        let sequence = self.sequence_mut(slot);
+        sequence.forget_ahead();
+        sequence.constraint = constraint;
         Ok(())
     }
 
@@ -225,6 +254,7 @@ impl Session {
         let slot = self.slot(id)?;
         self.paging.shrink(slot, 0);
         self.states.iter_mut().for_each(|states| states.clear(slot));
+        self.cut_draft(slot, 0);
         self.slots[slot] = None;
         self.slot_of.remove(&id);
         Ok(())
@@ -280,10 +310,17 @@ impl Session {
     pub(super) fn cut(&mut self, slot: usize, length: usize) {
         let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         sequence.truncate(length);
+        self.cut_draft(slot, length);
+        let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         if let Some(states) = &mut self.states {
             sequence.evaluated = states.cut(slot, length);
         }
         self.give_up_behind(slot);
+    }
+
+    fn cut_draft(&mut self, slot: usize, length: usize) {
+        let draft = self.speculation.as_mut().and_then(|speculation| speculation.draft.as_mut());
+        draft.into_iter().for_each(|draft| draft.cut(slot, length));
     }
 
     /// Gives up the pages behind what a sequence has evaluated, and everything where layers with a window lack what its next token sees.
@@ -365,12 +402,13 @@ impl Drop for Session {
 /// Bytes that a session with `limits` takes for `program`, the weights included.
 pub(super) fn memory(backend: &dyn Backend, program: &Program, limits: &Limits) -> Result<Memory> {
     let mut memory = backend.memory(program, limits)?;
-    let kept_logits = limits.outputs * program.vocab() * size_of::<f32>();
+    let kept_logits = limits.seqs * program.vocab() * size_of::<f32>();
     let pages = limits.pages + limits.window_pages();
     let lists = limits.rows * size_of::<Row>() + pages * 2 * size_of::<u32>();
-    let records = limits.records.saturating_sub(2 * limits.outputs);
-    let states = if limits.records > 0 { States::bytes(limits.outputs, records) } else { 0 };
-    memory.arena += (kept_logits + lists + states) as u64 + sample::Scratch::bytes(program.vocab());
+    let records = limits.records.saturating_sub(2 * limits.seqs);
+    let states = if limits.records > 0 { States::bytes(limits.seqs, records) } else { 0 };
+    let costs = if limits.outputs > limits.seqs { speculate::Costs::bytes(limits.outputs) } else { 0 };
+    memory.arena += (kept_logits + lists + states + costs) as u64 + sample::Scratch::bytes(program.vocab());
     Ok(memory)
 }
 
@@ -391,21 +429,23 @@ fn in_range(name: &str, value: usize, max: usize) -> Result<usize> {
 
 /// What a runner must be able to do for a session of a model of this context length.
 pub(super) fn limits(context: usize, program: &Program, options: &Options) -> Result<Limits> {
-    let outputs = in_range("max_seqs", options.max_seqs, MAX_SEQS)?;
+    let seqs = in_range("max_seqs", options.max_seqs, MAX_SEQS)?;
     let prefill = in_range("max_prefill", options.max_prefill, MAX_PREFILL)?;
+    let outputs = seqs + speculate::Options::most_together(seqs, speculation::most_each(program, options)?);
     let kv_tokens = match options.kv_tokens {
         0 => context.min(DEFAULT_KV_TOKENS),
         n => usize::try_from(n).map_err(|_| Error::out_of_memory("the kv cache", usize::MAX))?,
     };
-    let pages = pages_for(kv_tokens).checked_add(outputs).filter(|&pages| pages <= u32::MAX as usize);
+    let pages = pages_for(kv_tokens).checked_add(seqs).filter(|&pages| pages <= u32::MAX as usize);
     let pages = pages.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))?;
     let context = context.min(kv_tokens);
     let windows = program.window().map(|window| WindowLimits { window, pages_each: pages_of_window(window, prefill) });
     // A cache of their own only where that takes less.
-    let windows = windows.filter(|windows| outputs.saturating_mul(windows.pages_each) < pages);
+    let windows = windows.filter(|windows| seqs.saturating_mul(windows.pages_each) < pages);
     let marks = marks(options)?;
-    let records = if program.states.is_empty() { 0 } else { records(outputs, marks) };
-    Ok(Limits { rows: prefill + outputs, outputs, pages, context, kv_type: options.kv_type, windows, records })
+    let records = if program.states.is_empty() { 0 } else { records(seqs, marks) };
+    let (rows, kv_type) = (prefill + outputs, options.kv_type);
+    Ok(Limits { rows, outputs, seqs, pages, context, kv_type, windows, records })
 }
 
 fn logits_len(max_seqs: usize, vocab: usize) -> Result<usize> {

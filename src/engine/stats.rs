@@ -16,6 +16,10 @@ pub struct Done {
     pub prompt_tokens: u64,
     /// Tokens sampled.
     pub decoded_tokens: u64,
+    /// Drafts that were evaluated, and those of them that were right.
+    pub drafted: u64,
+    /// As above.
+    pub accepted: u64,
     /// Nanoseconds of the passes, divided between prompts and sampled tokens by rows; sampling belongs to the latter.
     pub prompt_ns: u64,
     /// As above.
@@ -65,11 +69,15 @@ pub struct SeqStats {
     pub decoded_tokens: u64,
     /// The seed in use.
     pub seed: u64,
+    /// Drafts that were evaluated for it, and those of them that were right.
+    pub drafted: u64,
+    /// As above.
+    pub accepted: u64,
 }
 
 /// Numbers of a session on the board, and of a slot behind them; a free slot has the id 0.
-const SESSION: usize = 9;
-const SLOT: usize = 7;
+const SESSION: usize = 11;
+const SLOT: usize = 9;
 
 /// What a session shows of itself. Reading waits for nobody, and delays nobody.
 #[derive(Clone)]
@@ -91,11 +99,12 @@ impl Shown {
         let open = slots.clone().filter_map(|(sequence, _)| sequence);
         let (seqs, tokens) =
             open.fold((0, 0), |(seqs, tokens), sequence| (seqs + 1, tokens + sequence.tokens.len() as u64));
-        let Done { passes, prompt_tokens, decoded_tokens, prompt_ns, decode_ns } = *done;
+        let Done { passes, prompt_tokens, decoded_tokens, drafted, accepted, prompt_ns, decode_ns } = *done;
         let (total, free) = (pages.total() as u64, pages.free() as u64);
-        let session = [seqs, tokens, total, free, passes, prompt_tokens, decoded_tokens, prompt_ns, decode_ns];
+        let works = [passes, prompt_tokens, decoded_tokens, drafted, accepted, prompt_ns, decode_ns];
+        let session = [seqs, tokens, total, free].into_iter().chain(works);
         let slots = slots.flat_map(|(sequence, pages)| sequence.map_or([0; SLOT], |sequence| numbers(sequence, pages)));
-        self.0.write(session.into_iter().chain(slots));
+        self.0.write(session.chain(slots));
     }
 
     /// Most sequences open at once.
@@ -105,9 +114,10 @@ impl Shown {
 
     /// Figures of the session.
     pub fn session(&self) -> SessionStats {
-        let [seqs, tokens, pages, pages_free, passes, prompt_tokens, decoded_tokens, prompt_ns, decode_ns] =
-            self.0.read(|number| std::array::from_fn::<u64, SESSION, _>(number));
-        let done = Done { passes, prompt_tokens, decoded_tokens, prompt_ns, decode_ns };
+        let numbers = self.0.read(|number| std::array::from_fn::<u64, SESSION, _>(number));
+        let [seqs, tokens, pages, pages_free, works @ ..] = numbers;
+        let [passes, prompt_tokens, decoded_tokens, drafted, accepted, prompt_ns, decode_ns] = works;
+        let done = Done { passes, prompt_tokens, decoded_tokens, drafted, accepted, prompt_ns, decode_ns };
         SessionStats { seqs, tokens, pages, pages_free, done }
     }
 
@@ -118,15 +128,17 @@ impl Shown {
             let place = places.clone().find(|&place| number(place) == id as u64 && id > 0)?;
             Some(std::array::from_fn::<u64, SLOT, _>(|index| number(place + index)))
         });
-        let [_, tokens, evaluated, pages, prompt_tokens, decoded_tokens, seed] = found.ok_or_else(|| not_open(id))?;
-        Ok(SeqStats { tokens, evaluated, pages, prompt_tokens, decoded_tokens, seed })
+        let [_, tokens, evaluated, pages, prompt_tokens, decoded_tokens, seed, drafted, accepted] =
+            found.ok_or_else(|| not_open(id))?;
+        Ok(SeqStats { tokens, evaluated, pages, prompt_tokens, decoded_tokens, seed, drafted, accepted })
     }
 }
 
 fn numbers(sequence: &Sequence, pages: usize) -> [u64; SLOT] {
     let Sequence { id, evaluated, prompt_tokens, decoded_tokens, .. } = *sequence;
     let (tokens, seed) = (sequence.tokens.len() as u64, sequence.sampler.seed);
-    [id as u64, tokens, evaluated as u64, pages as u64, prompt_tokens, decoded_tokens, seed]
+    let [drafted, accepted] = sequence.drafter.as_ref().map_or([0; 2], |drafter| [drafter.drafted, drafter.accepted]);
+    [id as u64, tokens, evaluated as u64, pages as u64, prompt_tokens, decoded_tokens, seed, drafted, accepted]
 }
 
 /// There is no such sequence.

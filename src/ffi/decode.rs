@@ -43,6 +43,39 @@ pub extern "C" fn segno_decode_step(
     })
 }
 
+/// Advances one sequence as `segno_decode_step`, and gives at once all tokens that the pass has settled, where the session drafts (`speculation` of
+/// its options): what drafts gave beyond the first is otherwise handed out by the steps that follow, one each, without a pass. The tokens are the
+/// same.
+///
+/// `tokens`: room for `cap` tokens, at least one; what is left over comes with later calls. `count` receives how many there are, 0 where
+/// `segno_decode_step` gives none. The outcome is that of the last step. Codes: those of `segno_decode_step`. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_decode_many(
+    session: *mut segno_session,
+    seq: i32,
+    tokens: *mut i32,
+    cap: usize,
+    count: *mut usize,
+    err: *mut *mut segno_error,
+) -> segno_status {
+    with_session(session, err, |session, cancel| {
+        let (out, mut given) = (Out::new(count, "count")?, 0);
+        if cap == 0 {
+            return Err(Error::InvalidArgument("`cap` is 0; pass room for a token".into()).into());
+        }
+        let tokens = slice_mut(tokens, cap, "tokens")?;
+        let last = session.decode_many(seq, cap, cancel, |token| {
+            tokens[given].write(token);
+            given += 1;
+        });
+        let outcome = last.map(|last| outcome(Ok(last)).1).map_err(|failure| failure.error);
+        if matches!(outcome, Ok(_) | Err(Error::Cancelled)) {
+            out.set(given);
+        }
+        Ok(outcome?)
+    })
+}
+
 /// Advances every listed sequence by one step, in one pass: running streams always, prompts within a budget of `max_prefill` tokens in
 /// list order.
 ///

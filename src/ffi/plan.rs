@@ -44,7 +44,8 @@ pub struct segno_plan {
 unsafe impl SizedStruct for segno_plan {}
 
 /// Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded. The file
-/// is mapped meanwhile and must not be truncated; with `SEGNO_MODEL_NO_MMAP` all of it is read into memory instead, and given back.
+/// is mapped meanwhile and must not be truncated; with `SEGNO_MODEL_NO_MMAP` all of it is read into memory instead, and given back. A draft
+/// model of the session's options is loaded already: its cache and its buffers are counted, its weights are not.
 ///
 /// `path`: NUL-terminated UTF-8. `model_opts`, `session_opts`: NULL for defaults. `out` points to a struct of `size` bytes; pass `sizeof *out`.
 /// Codes: those of `segno_model_load` and `segno_session_create`. Any thread. Since 0.1.
@@ -62,8 +63,9 @@ pub extern "C" fn segno_plan_get(
         let context = borrow(ctx)?;
         let path = argument::path(path, "path")?;
         let loading = engine_options(&model_options(model_opts, "model_opts")?)?;
-        let options = session::engine_options(&options(session_opts, session::defaults(), "session_opts")?)?;
-        let plan = Plan::new(context, path, &loading, &options)?;
+        let session_opts = options(session_opts, session::defaults(), "session_opts")?;
+        let (options, draft) = (session::engine_options(&session_opts)?, session::draft_of(&session_opts)?);
+        let plan = Plan::new(context, path, &loading, &options, draft.as_deref())?;
         let value = segno_plan {
             struct_size: 0,
             fits: plan.fits().into(),

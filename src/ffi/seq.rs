@@ -218,9 +218,13 @@ pub struct segno_seq_stats {
     pub decoded_tokens: u64,
     /// Seed of its draw; of a random one what it came to, so that the same words can be had again.
     pub seed: u64,
+    /// Drafts that were evaluated for it (`speculation` of the session's options).
+    pub drafted: u64,
+    /// Those of them that were right.
+    pub accepted: u64,
 }
 
-// SAFETY: repr(C), size first, 4 + 4 + 6 * 8 bytes without padding, numbers only.
+// SAFETY: repr(C), size first, 4 + 4 + 8 * 8 bytes without padding, numbers only.
 unsafe impl SizedStruct for segno_seq_stats {}
 
 /// Tells the figures of a sequence.
@@ -246,6 +250,8 @@ pub extern "C" fn segno_seq_stats_get(
             prompt_tokens: stats.prompt_tokens,
             decoded_tokens: stats.decoded_tokens,
             seed: stats.seed,
+            drafted: stats.drafted,
+            accepted: stats.accepted,
         };
         Ok(write_sized(out, size, &value, "out")?)
     })

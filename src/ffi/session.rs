@@ -11,9 +11,10 @@ use super::status::{SEGNO_E_PANIC, SEGNO_OK, segno_status, status_of};
 use crate::backend::KvType;
 use crate::engine::session::Options;
 use crate::engine::stats::{SessionStats, Shown};
-use crate::engine::{Context, Failure, Session};
+use crate::engine::{Context, Failure, Model, Session};
 use crate::error::{Error, Result};
 use crate::kv::PAGE_TOKENS;
+use crate::speculate::{self, Source};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -73,6 +74,17 @@ pub const SEGNO_KV_F16: i32 = 0;
 /// KV cache in 32-bit floats.
 pub const SEGNO_KV_F32: i32 = 1;
 
+/// No speculation.
+pub const SEGNO_SPECULATION_OFF: i32 = 0;
+/// Drafts from all that is there: repetitions in a sequence's text, and the draft model if there is one.
+pub const SEGNO_SPECULATION_AUTO: i32 = 1;
+/// Drafts from repetitions in a sequence's own text, prompt included: for edits of code, summaries, quotes.
+pub const SEGNO_SPECULATION_NGRAM: i32 = 2;
+/// Drafts from the draft model.
+pub const SEGNO_SPECULATION_DRAFT: i32 = 3;
+/// Added to one of the others: drafts are evaluated whether they are expected to pay or not.
+pub const SEGNO_SPECULATION_ALWAYS: i32 = 256;
+
 /// Options of a session; fill with `segno_session_opts_init`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -95,9 +107,21 @@ pub struct segno_session_opts {
     pub max_marks: u32,
     /// Zero.
     pub reserved: u32,
+    /// `SEGNO_SPECULATION_...`: whether tokens to come are drafted, and evaluated together with the last one; those that are right cost no pass of
+    /// their own. **Tokens and outcomes are the same with and without**, greedy and sampled, but with `SEGNO_CTX_FAST_BATCHES`. A sequence drafts
+    /// as many tokens as let it advance the fastest, by what passes have taken here and how often its drafts were right: none where they lose.
+    /// Models whose layers have a state do not draft. OFF by default.
+    pub speculation: i32,
+    /// Most drafts of a sequence in a pass, 1 to 15; 0 (default): 7. Passes have room for as many for each sequence, up to 56 together; buffers
+    /// grow with that.
+    pub max_drafts: u32,
+    /// The model that drafts; NULL (default): none. It has the same vocabulary, but for special tokens, whose numbers may differ, and no layers with
+    /// a state; the session keeps it alive, and gives it a cache of its own. It sees of each sequence the last 256 tokens when it begins, and what
+    /// follows.
+    pub draft: *const segno_model,
 }
 
-// SAFETY: repr(C), size first, 4 + 4 + 8 + 4 * 4 bytes without padding, numbers only.
+// SAFETY: repr(C), size first, 4 + 4 + 8 + 6 * 4 bytes and a pointer without padding, numbers and a pointer for which zero is a value.
 unsafe impl SizedStruct for segno_session_opts {}
 
 /// Memory that a session takes, in bytes, the weights that it shares with others included.
@@ -155,11 +179,15 @@ pub struct segno_session_stats {
     pub decoded_tokens: u64,
     /// Microseconds of passes for prompts. A pass that also served other sequences is divided by the number of tokens that it evaluated.
     pub prompt_us: u64,
-    /// Microseconds of passes for sampled tokens, divided likewise, and of sampling.
+    /// Microseconds of passes for sampled tokens, divided likewise, of sampling and of drafting.
     pub decode_us: u64,
+    /// Drafts that were evaluated (`speculation` of the session's options).
+    pub drafted: u64,
+    /// Those of them that were right: each a token without a pass of its own.
+    pub accepted: u64,
 }
 
-// SAFETY: repr(C), size first, 4 * 4 + 8 * 8 bytes without padding, numbers only.
+// SAFETY: repr(C), size first, 4 * 4 + 10 * 8 bytes without padding, numbers only.
 unsafe impl SizedStruct for segno_session_stats {}
 
 pub(super) fn defaults() -> segno_session_opts {
@@ -171,6 +199,9 @@ pub(super) fn defaults() -> segno_session_opts {
         kv_type: SEGNO_KV_F16,
         max_marks: 0,
         reserved: 0,
+        speculation: SEGNO_SPECULATION_OFF,
+        max_drafts: 0,
+        draft: std::ptr::null(),
     }
 }
 
@@ -207,7 +238,7 @@ pub extern "C" fn segno_session_opts_init(opts: *mut segno_session_opts, size: u
 /// Makes a session and reserves all its memory: no later call but opening, forking and appending to a sequence takes more.
 ///
 /// `opts`: NULL for defaults. `out` receives the session, NULL on failure; free it with `segno_session_free`. Codes: NULL_POINTER,
-/// INVALID_ARGUMENT, OUT_OF_MEMORY. Any thread. Since 0.1.
+/// INVALID_ARGUMENT, OUT_OF_MEMORY, UNSUPPORTED (a draft model that cannot draft for this one). Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_session_create(
     model: *const segno_model,
@@ -221,7 +252,7 @@ pub extern "C" fn segno_session_create(
         out.set(std::ptr::null_mut());
         let model = share_of(model)?;
         let opts = options(opts, defaults(), "opts")?;
-        let session = Session::create(&model, &engine_options(&opts)?)?;
+        let session = Session::create(&model, &engine_options(&opts)?, draft_of(&opts)?.as_ref())?;
         let shared = Shared {
             context: Arc::clone(model.context()),
             cancel: AtomicBool::new(false),
@@ -241,7 +272,25 @@ pub(super) fn engine_options(opts: &segno_session_opts) -> Result<Options> {
         other => return Err(Error::InvalidArgument(format!("there is no kv_type {other}"))),
     };
     let (max_seqs, max_prefill) = (opts.max_seqs as usize, opts.max_prefill as usize);
-    Ok(Options { max_seqs, kv_tokens: opts.kv_tokens, max_prefill, kv_type, marks: opts.max_marks as usize })
+    let (marks, drafts) = (opts.max_marks as usize, drafts(opts)?);
+    Ok(Options { max_seqs, kv_tokens: opts.kv_tokens, max_prefill, kv_type, marks, drafts })
+}
+
+fn drafts(opts: &segno_session_opts) -> Result<speculate::Options> {
+    let always = opts.speculation & SEGNO_SPECULATION_ALWAYS != 0;
+    let source = match opts.speculation & !SEGNO_SPECULATION_ALWAYS {
+        SEGNO_SPECULATION_OFF if !always => Source::Off,
+        SEGNO_SPECULATION_AUTO => Source::Auto,
+        SEGNO_SPECULATION_NGRAM => Source::Repetitions,
+        SEGNO_SPECULATION_DRAFT => Source::Model,
+        _ => return Err(Error::InvalidArgument(format!("there is no speculation {}", opts.speculation))),
+    };
+    Ok(speculate::Options { source, always, most: opts.max_drafts as usize })
+}
+
+/// The draft model of a session's options.
+pub(super) fn draft_of(opts: &segno_session_opts) -> Result<Option<Arc<Model>>> {
+    if opts.draft.is_null() { Ok(None) } else { share_of(opts.draft).map(Some) }
 }
 
 /// Frees a session and its sequences; NULL is allowed. No call on it may be running. Conversations keep it alive for themselves. Since 0.1.
@@ -304,6 +353,8 @@ pub extern "C" fn segno_session_stats_get(
             decoded_tokens: done.decoded_tokens,
             prompt_us: done.prompt_ns / 1000,
             decode_us: done.decode_ns / 1000,
+            drafted: done.drafted,
+            accepted: done.accepted,
         };
         Ok(write_sized(out, size, &value, "out")?)
     })

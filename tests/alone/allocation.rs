@@ -5,7 +5,8 @@ mod common;
 
 use common::latent::latent;
 use common::mixture::mixture;
-use common::{Ctx, Model, bundled_model, greedy, root, sampler};
+use common::{Ctx, Model, Session, bundled_model, greedy, root, sampler};
+use segno::ffi::session::{SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_DRAFT, SEGNO_SPECULATION_NGRAM};
 use segno::ffi::status::{SEGNO_OK, SEGNO_PENDING};
 use segno::memory::{Source, draw_from};
 use segno::quant::DType;
@@ -70,10 +71,25 @@ fn a_step_allocates_nothing() {
     for name in ["lfm2moe-plain", "qwen35-plain"] {
         steps_allocate_nothing(&ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap());
     }
+    let (model, draft) = (ctx.load(&bundled_model()).unwrap(), ctx.load(&bundled_model()).unwrap());
+    for speculation in [SEGNO_SPECULATION_NGRAM, SEGNO_SPECULATION_DRAFT] {
+        let session = model.session(|opts| {
+            (opts.max_prefill, opts.speculation) = (8, speculation + SEGNO_SPECULATION_ALWAYS);
+            if speculation == SEGNO_SPECULATION_DRAFT {
+                opts.draft = draft.0;
+            }
+        });
+        let session = session.unwrap();
+        steps_of_a_session_allocate_nothing(&session);
+        assert!(session.stats().unwrap().accepted > 0);
+    }
 }
 
 fn steps_allocate_nothing(model: &Model) {
-    let session = model.session(|opts| opts.max_prefill = 8).unwrap();
+    steps_of_a_session_allocate_nothing(&model.session(|opts| opts.max_prefill = 8).unwrap());
+}
+
+fn steps_of_a_session_allocate_nothing(session: &Session) {
     let mut penalized = sampler();
     (penalized.repeat_penalty, penalized.seed) = (1.1, 3);
     let (first, second) = (session.open(&greedy()).unwrap(), session.open(&penalized).unwrap());

@@ -133,8 +133,16 @@ fn graph_time() -> f64 {
     let gguf = Gguf::open(&bundled_model(), true, &mut |_| Ok(())).unwrap();
     let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
     let program = Arc::new(build(&gguf, &arch, &Hparams::read(gguf.metadata(), &arch).unwrap()).unwrap());
-    let limits =
-        Limits { rows: 16, outputs: 8, pages: 24, context: 4096, kv_type: KvType::F16, windows: None, records: 0 };
+    let limits = Limits {
+        rows: 16,
+        outputs: 8,
+        seqs: 8,
+        pages: 24,
+        context: 4096,
+        kv_type: KvType::F16,
+        windows: None,
+        records: 0,
+    };
     let mut inspection =
         Cuda::new(0, false).unwrap().upload(program, &mut |_| Ok(())).unwrap().inspect(&limits, false).unwrap();
     let (mut tables, mut pages) = (Tables::new(1, 8).unwrap(), Pages::new(24).unwrap());

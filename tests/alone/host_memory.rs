@@ -13,6 +13,7 @@ use segno::error::Error;
 use segno::ffi::ctx::SEGNO_CTX_OVERCOMMIT;
 use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::status::SEGNO_E_OUT_OF_MEMORY;
+use segno::speculate;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,8 +37,14 @@ fn load(context: &Arc<Context>, map: bool) -> Result<Model, Error> {
 
 const MAPPED: Loading = Loading { map: true, quantize: None };
 
-const OPTIONS: session::Options =
-    session::Options { max_seqs: 1, kv_tokens: 512, max_prefill: 16, kv_type: KvType::F16, marks: 0 };
+const OPTIONS: session::Options = session::Options {
+    max_seqs: 1,
+    kv_tokens: 512,
+    max_prefill: 16,
+    kv_type: KvType::F16,
+    marks: 0,
+    drafts: speculate::Options::OFF,
+};
 
 /// The bytes needed and free of a refusal.
 fn refused<T>(result: Result<T, Error>) -> (u64, u64) {
@@ -77,23 +84,23 @@ fn a_session_that_does_not_fit_is_refused_as_its_plan_says() {
     FREE.store(u64::MAX, Ordering::Relaxed);
     let models = [&careful, &insisting].map(|context| Arc::new(load(context, true).unwrap()));
     let copied = Arc::new(load(&careful, false).unwrap());
-    let plan = || Plan::new(&careful, &bundled_model(), &MAPPED, &OPTIONS).unwrap();
+    let plan = || Plan::new(&careful, &bundled_model(), &MAPPED, &OPTIONS, None).unwrap();
     let memory = plan().memory;
     let needed = memory.weights + memory.kv + memory.arena;
     for (free, fits) in [(needed - 1, false), (needed, true)] {
         FREE.store(free, Ordering::Relaxed);
         assert_eq!((plan().fits(), plan().free), (fits, free));
-        let made = session::Session::create(&models[0], &OPTIONS);
+        let made = session::Session::create(&models[0], &OPTIONS, None);
         if fits {
             made.unwrap();
         } else {
             assert_eq!(refused(made), (needed, free));
         }
-        session::Session::create(&models[1], &OPTIONS).unwrap();
+        session::Session::create(&models[1], &OPTIONS, None).unwrap();
     }
     // Weights that were read have their memory already.
     FREE.store(needed - memory.weights, Ordering::Relaxed);
-    session::Session::create(&copied, &OPTIONS).unwrap();
+    session::Session::create(&copied, &OPTIONS, None).unwrap();
 }
 
 #[test]

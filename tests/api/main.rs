@@ -17,6 +17,7 @@ mod saved;
 mod saved_grammars;
 mod sequences;
 mod sessions;
+mod speculation;
 mod steps;
 mod structs;
 mod text;

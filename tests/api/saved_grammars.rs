@@ -1,8 +1,9 @@
 //! Saved sequences that follow a grammar: what is restored walks on as if it had never stopped, and a grammar that a stranger has put there is
 //! held to the limits of any other.
 
+use crate::common::saved::{restore, save};
 use crate::common::{Ctx, Grammar, Model, Session, bundled_model, sampler};
-use crate::saved::{held, refused, restore, save};
+use crate::saved::{held, refused};
 use crate::tools;
 use segno::ffi::grammar::*;
 use segno::ffi::status::*;

@@ -137,6 +137,7 @@ VOID(segno_ctx_opts_init, segno_ctx_opts_init(P(0), N(0)))
 THUNK(segno_ctx_create, segno_ctx_create(N(0), P(0), P(1), a->err))
 VOID(segno_ctx_free, segno_ctx_free(P(0)))
 THUNK(segno_decode_step, segno_decode_step(P(0), N(0), P(1), a->err))
+THUNK(segno_decode_many, segno_decode_many(P(0), N(0), P(1), N(1), P(2), a->err))
 THUNK(segno_decode_batch, segno_decode_batch(P(0), P(1), N(0), P(2), P(3), a->err))
 VOID(segno_grammar_opts_init, segno_grammar_opts_init(P(0), N(0)))
 THUNK(segno_grammar_create, segno_grammar_create(P(0), P(1), P(2), a->err))
@@ -259,6 +260,8 @@ static const function functions[] = {
         .release = free_ctx, .has_err = 1},
     {F(segno_ctx_free), .kinds = {CTX}, .names = "ctx", .is_free = 1},
     {F(segno_decode_step), .kinds = {SESSION, VALUE}, .names = "session token", .numbers = {ID}, .has_err = 1},
+    {F(segno_decode_many), .kinds = {SESSION, ROOM, VALUE}, .names = "session tokens count", .numbers = {ID, COUNT},
+        .has_err = 1},
     {F(segno_decode_batch), .kinds = {SESSION, SEQS, ROOM, ROOM}, .names = "session seqs tokens statuses",
         .numbers = {COUNT}, .has_err = 1},
     {F(segno_grammar_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(grammar)},

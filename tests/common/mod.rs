@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod conversation;
 pub mod distance;
+pub mod drafts;
 pub mod draws;
 pub mod folders;
 pub mod gguf;
@@ -25,6 +26,7 @@ pub mod process;
 pub mod programs;
 pub mod random;
 pub mod replies;
+pub mod saved;
 pub mod skip;
 pub mod tokenizers;
 pub mod walk;
@@ -375,6 +377,10 @@ impl Session {
         call(|err| segno_seq_mark(self.0, seq, err))
     }
 
+    pub fn set_sampler(&self, seq: i32, opts: &segno_sampler_opts) -> Result<segno_status> {
+        call(|err| segno_seq_sampler_set(self.0, seq, opts, err))
+    }
+
     /// How many tokens stay evaluated when a sequence is cut to so many.
     pub fn nearest(&self, seq: i32, tokens: usize) -> Result<usize> {
         let mut found = usize::MAX;
@@ -414,6 +420,15 @@ impl Session {
             }
         }
         Ok(tokens)
+    }
+
+    /// The tokens that a call of several has given, and how it ended.
+    pub fn many(&self, seq: i32, room: usize) -> Result<(Vec<i32>, segno_status)> {
+        let (mut tokens, mut count) = (vec![-7; room], usize::MAX);
+        let status = call(|err| segno_decode_many(self.0, seq, tokens.as_mut_ptr(), room, &mut count, err))?;
+        assert!(tokens[count..].iter().all(|&token| token == -7));
+        tokens.truncate(count);
+        Ok((tokens, status))
     }
 
     /// Tokens, statuses and the result of one batch.

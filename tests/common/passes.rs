@@ -89,8 +89,16 @@ impl Run {
         let each = positions.div_ceil(32);
         let windows = window.map(|window| WindowLimits { window, pages_each: pages_of_window(window, 512) });
         let records = if program.states.is_empty() { 0 } else { records(seqs, MARKS) };
-        let limits =
-            Limits { rows: 512 + seqs, outputs: seqs, pages: seqs * each, context: 4096, kv_type, windows, records };
+        let limits = Limits {
+            rows: 512 + seqs,
+            outputs: seqs,
+            seqs,
+            pages: seqs * each,
+            context: 4096,
+            kv_type,
+            windows,
+            records,
+        };
         let mut pages = Pages::new(limits.pages).unwrap();
         let mut tables = Tables::new(seqs, each).unwrap();
         (0..seqs).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));

@@ -39,6 +39,7 @@ impl Run {
         let limits = Limits {
             rows: SEQS * LENGTH,
             outputs: SEQS * LENGTH,
+            seqs: SEQS,
             pages: SEQS * each,
             context: 4096,
             kv_type: KvType::F16,

@@ -44,6 +44,7 @@ impl Run {
         let limits = Limits {
             rows: 512,
             outputs: SEQS,
+            seqs: SEQS,
             pages: SEQS * each,
             context: 4096,
             kv_type: KvType::F16,

@@ -218,6 +218,7 @@ fn cache_of(case: &Case, slots: [usize; 3], poisoned: bool) -> (Contents, Conten
     let limits = Limits {
         rows: 512 + SEQS,
         outputs: SEQS,
+        seqs: SEQS,
         pages: SEQS,
         context: 4096,
         kv_type: KvType::F16,

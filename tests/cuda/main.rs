@@ -17,6 +17,7 @@ mod options;
 mod programs;
 mod sample;
 mod sessions;
+mod speculation;
 mod states;
 mod types;
 mod windows;

@@ -72,8 +72,16 @@ fn embedded_rows_are_those_of_the_decoder() {
         return;
     }
     let device = Cuda::new(0, true).unwrap();
-    let limits =
-        Limits { rows: 128, outputs: 1, pages: 4, context: 4096, kv_type: KvType::F16, windows: None, records: 0 };
+    let limits = Limits {
+        rows: 128,
+        outputs: 1,
+        seqs: 1,
+        pages: 4,
+        context: 4096,
+        kv_type: KvType::F16,
+        windows: None,
+        records: 0,
+    };
     for dtype in DType::ALL {
         for cols in widths(dtype) {
             let (program, expected) = model(dtype, cols);

@@ -10,6 +10,7 @@ use segno::error::Error;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::status::*;
 use segno::sample;
+use segno::speculate;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -97,8 +98,15 @@ fn load(context: &Arc<Context>) -> Result<Arc<Model>, Error> {
 }
 
 fn session(model: &Arc<Model>) -> Result<session::Session, Error> {
-    let options = session::Options { max_seqs: 2, kv_tokens: 256, max_prefill: 16, kv_type: KvType::F16, marks: 0 };
-    session::Session::create(model, &options)
+    let options = session::Options {
+        max_seqs: 2,
+        kv_tokens: 256,
+        max_prefill: 16,
+        kv_type: KvType::F16,
+        marks: 0,
+        drafts: speculate::Options::OFF,
+    };
+    session::Session::create(model, &options, None)
 }
 
 /// Asserts that a call has given the device up.

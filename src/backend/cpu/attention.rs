@@ -311,8 +311,16 @@ mod tests {
         fn new() -> Sequence {
             let pages: Vec<u32> = (0..KEYS.div_ceil(PAGE_TOKENS) as u32).rev().collect();
             let (kv_type, pages_of_all) = (KvType::F32, pages.len());
-            let limits =
-                Limits { rows: 1, outputs: 1, pages: pages_of_all, context: 4096, kv_type, windows: None, records: 0 };
+            let limits = Limits {
+                rows: 1,
+                outputs: 1,
+                seqs: 1,
+                pages: pages_of_all,
+                context: 4096,
+                kv_type,
+                windows: None,
+                records: 0,
+            };
             let sizes = HeadSizes { value_dim: VALUE_DIM, ..HeadSizes::new(HEADS, 1, DIM) };
             let stores = Stores::new(&Layout::new([sizes]).unwrap(), [].into_iter()).unwrap();
             let mut cache = Cache::of_layers(stores, &limits).unwrap();

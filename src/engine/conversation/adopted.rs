@@ -28,6 +28,8 @@ impl Session {
     /// grammar that has begun lets them not through.
     pub(super) fn force(&mut self, id: i32, tokens: &[i32]) -> Result<bool, Failure> {
         let slot = self.slot(id)?;
+        // A grammar may have begun behind a token that is not handed out.
+        self.sequence_mut(slot).forget_ahead();
         let length = self.sequence(slot).tokens.len();
         if let Some(constraint) = self.sequence_mut(slot).constraint.as_mut().filter(|it| it.has_begun())
             && !is_let_through(constraint, tokens, length)?

@@ -12,7 +12,7 @@ use super::source::{Block, Kind, Source, Token, blocks, is_name};
 const LAYERS: [&[&str]; 7] = [
     &["ffi"],
     &["engine"],
-    &["text", "grammar", "sample", "arch", "convert", "plan", "kv", "backend"],
+    &["text", "grammar", "sample", "speculate", "arch", "convert", "plan", "kv", "backend"],
     &["quant", "format"],
     &["error", "sync", "elementary"],
     &["memory"],

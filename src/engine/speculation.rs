@@ -1,0 +1,274 @@
+//! Speculation in a session: which sequences a pass drafts for, and drawing the tokens that their drafts have settled.
+//!
+//! Drafts are evaluated as further rows behind the last token of their sequence, each with an output. What is drawn from those, place by place as
+//! steps would draw it, is kept in [`Sequence::ahead`] as long as the drafts agree, and handed out by the steps that follow. So drafts decide what
+//! a pass costs, and never what it says.
+
+use super::batch::{Choice, Planned};
+use super::draft::{self, DraftModel};
+use super::model::Model;
+use super::sequence::Sequence;
+use super::session::{Failure, Options, Session, Step};
+use crate::backend::{Limits, Memory};
+use crate::error::{Error, Result};
+use crate::grammar::Next;
+use crate::kv::layout::{PAGE_TOKENS, pages_for};
+use crate::plan::Program;
+use crate::speculate::{self, Costs, Experience, Outlook, Source};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// What a session that drafts has for that.
+pub struct Speculation {
+    options: speculate::Options,
+    /// Most drafts of a sequence in a pass.
+    most: usize,
+    /// What passes without prompts have taken.
+    costs: Costs,
+    pub(super) draft: Option<DraftModel>,
+    /// Of the sequence that learnt last.
+    experience: Experience,
+}
+
+impl Speculation {
+    /// None where nothing is drafted: where the host does not want it, and for layers with a state, which cannot go back to where drafts were right.
+    pub fn new(
+        model: &Model,
+        options: &Options,
+        limits: &Limits,
+        draft: Option<&Arc<Model>>,
+    ) -> Result<Option<Box<Speculation>>> {
+        check(options, draft.is_some())?;
+        let most = most_each(model.program(), options)?;
+        if most == 0 {
+            return Ok(None);
+        }
+        let draft = draft.map(|draft| DraftModel::new(draft, model, options, most)).transpose()?;
+        let costs = Costs::new(limits.outputs)?;
+        Ok(Some(Box::new(Speculation {
+            options: options.drafts,
+            most,
+            costs,
+            draft,
+            experience: Experience::default(),
+        })))
+    }
+
+    /// Remembers what a pass without prompts has taken, drafts apart.
+    pub fn note(&mut self, rows: usize, time: Duration) {
+        self.costs.note(rows, time.as_nanos() as u64);
+    }
+
+    /// Lets new sequences begin with what one has learnt.
+    pub fn remember(&mut self, experience: &Experience) {
+        self.experience = *experience;
+    }
+
+    /// What drafts for a sequence of up to `capacity` tokens.
+    pub fn drafter(&self, capacity: usize) -> Result<speculate::Drafter> {
+        speculate::Drafter::new(&self.options, capacity, self.most, &self.experience)
+    }
+
+    /// Most tokens that a pass settles for a sequence.
+    pub fn most_ahead(&self) -> usize {
+        self.most + 1
+    }
+
+    /// Chooses drafts for a sequence, `room` at most.
+    fn choose(&mut self, slot: usize, sequence: &mut Sequence, room: usize, outlook: &mut Outlook) {
+        let Sequence { tokens, drafter: Some(drafter), .. } = sequence else { return };
+        drafter.look(tokens, room);
+        let (mut count, speed) = drafter.worth(outlook, &self.costs);
+        if self.options.always {
+            count = drafter.found().len().min(outlook.room());
+        }
+        if !self.asks(slot, sequence, room, outlook, (count, speed)) {
+            let Some(drafter) = &mut sequence.drafter else { return };
+            drafter.evaluate(count);
+            outlook.add(count, drafter.chance(), 0.0);
+        }
+    }
+
+    /// Asks the draft model, if there is one and it promises more than the drafts that were found: so many, with which the pass has such a speed.
+    fn asks(
+        &mut self,
+        slot: usize,
+        sequence: &mut Sequence,
+        room: usize,
+        outlook: &mut Outlook,
+        (found, speed): (usize, f64),
+    ) -> bool {
+        let (Some(draft), Some(drafter)) = (&mut self.draft, &mut sequence.drafter) else { return false };
+        let (length, room) = (sequence.tokens.len(), room.min(outlook.room()));
+        if room == 0 {
+            return false;
+        }
+        let asked = draft.settle(slot, &sequence.tokens);
+        let (mut count, with) = drafter.worth_asking(&asked, outlook, &self.costs, room);
+        if self.options.always {
+            count = if found > 0 { 0 } else { room.min(self.most) };
+        } else if found > 0 && with <= speed {
+            count = 0;
+        } else if count == 0 && found == 0 {
+            let cost = asked.ns(1) + outlook.rows_ns(&self.costs, 1);
+            count = usize::from(drafter.is_time_to_probe(cost, outlook.share_ns(&self.costs)));
+        }
+        let drafting = asked.ns(count);
+        if count == 0 || !draft.ask(slot, length, count) {
+            return false;
+        }
+        drafter.ask();
+        outlook.add(count, drafter.chance(), drafting);
+        true
+    }
+}
+
+/// Refuses options that contradict each other.
+fn check(options: &Options, has_model: bool) -> Result<()> {
+    let problem = match (options.drafts.source, has_model) {
+        (Source::Model, false) => "speculation wants a draft model, and `draft` is NULL",
+        (Source::Off | Source::Repetitions, true) => "`draft` is set, and this speculation asks no draft model",
+        _ => return Ok(()),
+    };
+    Err(Error::InvalidArgument(problem.into()))
+}
+
+/// Most drafts of a sequence of `program` in a pass.
+pub(super) fn most_each(program: &Program, options: &Options) -> Result<usize> {
+    let most = options.drafts.most_each(options.max_prefill)?;
+    Ok(if program.states.is_empty() { most } else { 0 })
+}
+
+/// Bytes that drafting takes in a session of `program` beside the session itself.
+pub(super) fn memory(program: &Program, options: &Options, draft: Option<&Model>) -> Result<Memory> {
+    check(options, draft.is_some())?;
+    match draft.filter(|_| most_each(program, options).is_ok_and(|most| most > 0)) {
+        Some(draft) => draft::memory(draft, options),
+        None => Ok(Memory::default()),
+    }
+}
+
+impl Session {
+    /// Advances one sequence by a step, and by those whose tokens the pass has settled too, at most `most` of them together. `give` gets the tokens;
+    /// what the last step did.
+    pub fn decode_many(
+        &mut self,
+        id: i32,
+        most: usize,
+        cancel: &AtomicBool,
+        mut give: impl FnMut(i32),
+    ) -> Result<Step, Failure> {
+        let mut last = self.decode_one(id, cancel)?;
+        for count in 1.. {
+            if let Step::Token(token) | Step::Done(token) = last {
+                give(token);
+            }
+            let is_ahead = !self.sequence(self.slot(id)?).ahead.is_empty();
+            if count >= most || !is_ahead || !matches!(last, Step::Token(_)) {
+                break;
+            }
+            // What was given is settled: a call that was cancelled by now gives no more, and the next one says so.
+            let Ok(next) = self.decode_one(id, cancel) else { break };
+            last = next;
+        }
+        Ok(last)
+    }
+
+    fn decode_one(&mut self, id: i32, cancel: &AtomicBool) -> Result<Step, Failure> {
+        let mut done = Step::Pending;
+        self.decode(&[id], cancel, |_, step| done = step.unwrap_or(Step::Pending))?;
+        Ok(done)
+    }
+
+    /// Finds drafts for those of the listed sequences that can use some in the next pass.
+    pub(super) fn find_drafts(&mut self, ids: &[i32], cancel: &AtomicBool) -> Result<()> {
+        let Some(mut speculation) = self.speculation.take() else { return Ok(()) };
+        speculation.draft.iter_mut().for_each(DraftModel::clear);
+        let mut outlook = Outlook::new(ids.len(), self.limits.outputs.saturating_sub(ids.len()));
+        for &id in ids {
+            let Ok(slot) = self.slot(id) else { continue };
+            let room = self.room_for_drafts(slot);
+            let sequence = self.sequence_mut(slot);
+            sequence.drafter.iter_mut().for_each(|drafter| drafter.clear());
+            if room > 0 {
+                speculation.choose(slot, sequence, room, &mut outlook);
+            }
+        }
+        let draft = speculation.draft.as_mut();
+        let result = draft.map_or(Ok(()), |draft| draft.draft(&mut self.slots, cancel));
+        self.speculation = Some(speculation);
+        result
+    }
+
+    /// How many drafts a sequence can use: none but where its last token alone is missing and a choice follows. They stay in the page of that token,
+    /// so that no other sequence misses a page for them.
+    fn room_for_drafts(&mut self, slot: usize) -> usize {
+        let context = self.model.hparams().context;
+        let sequence = self.sequence_mut(slot);
+        let length = sequence.tokens.len();
+        if !sequence.ahead.is_empty() || length >= context || sequence.pending().count != 1 {
+            return 0;
+        }
+        if !matches!(sequence.next_by_grammar(), Ok(Next::Free | Next::Choice)) {
+            return 0;
+        }
+        let in_page = pages_for(length) * PAGE_TOKENS - length;
+        in_page.min(context - length - 1).min(sequence.tokens.capacity() - length)
+    }
+
+    /// Draws the tokens that a pass with drafts has settled for an item: as long as a draft is the token that was drawn, the next one is drawn behind
+    /// it, with everything as if that had been appended.
+    pub(super) fn draw_ahead(&mut self, planned: &Planned) -> Result<Choice> {
+        let length = self.sequence(planned.slot).tokens.len();
+        let drawn = self.draw_while_right(planned);
+        self.sequence_mut(planned.slot).tokens.truncate(length);
+        drawn
+    }
+
+    fn draw_while_right(&mut self, planned: &Planned) -> Result<Choice> {
+        let mut place = *planned;
+        for index in 0..=planned.drafts {
+            let token = match self.choose(&place) {
+                Ok(Choice::Token(token)) => token,
+                other if index == 0 => return other,
+                // The step that would draw it says so.
+                _ => break,
+            };
+            let ends = self.sequence(place.slot).sampler.is_end(token, self.model.eog_tokens());
+            let sequence = self.sequence_mut(place.slot);
+            match sequence.follow(token, ends) {
+                Err(error) if index == 0 => return Err(error),
+                Err(_) => break,
+                Ok(()) => sequence.ahead.push(token),
+            }
+            let draft = sequence.drafter.as_ref().and_then(|drafter| drafter.evaluated().get(index).copied());
+            if ends || draft != Some(token) {
+                break;
+            }
+            sequence.tokens.push(token);
+            place.output = planned.output.map(|output| output + index + 1);
+            match self.next_ahead(place.slot) {
+                Some(next) => place.next = next,
+                None => break,
+            }
+        }
+        Ok(Choice::Ahead)
+    }
+
+    /// What the grammar says of the token behind one that was drawn ahead; none where a step has to find out.
+    fn next_ahead(&mut self, slot: usize) -> Option<Next> {
+        let next = self.sequence_mut(slot).next_by_grammar().ok()?;
+        let is_for_device = self.pass.chooses_on_device();
+        match next {
+            Next::Free => {}
+            // A forced token is handed out without a pass as it is, and evaluated with those behind it.
+            Next::Nothing | Next::Forced(_) => return None,
+            // The device has drawn from all tokens.
+            _ if is_for_device => return None,
+            Next::End if !self.may_end(slot) => return None,
+            Next::End | Next::Choice => {}
+        }
+        Some(next)
+    }
+}

@@ -1,0 +1,109 @@
+//! What a pass takes by the number of its rows, as measured.
+
+use crate::error::{Result, filled};
+
+/// Weight of one measurement.
+const WEIGHT: f64 = 0.25;
+/// Passes after which a first measurement is too old to be believed; twice as many for every further one, up to a most.
+const FIRST_LIFE: u64 = 64;
+const LONGEST_LIFE: u64 = 4096;
+
+/// What passes with so many rows take.
+#[derive(Clone, Copy, Debug, Default)]
+struct Time {
+    /// Nanoseconds; 0 where nothing was measured.
+    ns: f64,
+    /// The pass that told last.
+    pass: u64,
+    /// Passes for which it is believed.
+    life: u64,
+}
+
+/// Times of passes by rows.
+#[derive(Debug)]
+pub struct Costs {
+    /// Of passes without rows first.
+    times: Vec<Time>,
+    passes: u64,
+}
+
+impl Costs {
+    /// For passes of up to `rows` rows.
+    pub fn new(rows: usize) -> Result<Costs> {
+        Ok(Costs { times: filled(rows.saturating_add(1), Time::default(), "times of passes")?, passes: 0 })
+    }
+
+    /// Bytes that [`Costs::new`] reserves.
+    pub fn bytes(rows: usize) -> usize {
+        rows.saturating_add(1).saturating_mul(size_of::<Time>())
+    }
+
+    /// Notes what a pass took. One that the system held up counts as twice what was known; without rows there was none.
+    pub fn note(&mut self, rows: usize, ns: u64) {
+        if rows == 0 {
+            return;
+        }
+        self.passes += 1;
+        let (known, pass) = (self.known(rows), self.passes);
+        let Some(time) = self.times.get_mut(rows) else { return };
+        let ns = ns.max(1) as f64;
+        *time = match known {
+            Some(known) => {
+                let life = (2 * time.life).min(LONGEST_LIFE);
+                Time { ns: known + (ns.min(2.0 * known) - known) * WEIGHT, pass, life }
+            }
+            None => Time { ns, pass, life: FIRST_LIFE },
+        };
+    }
+
+    /// What a pass of `rows` rows is expected to take: between what neighbours took. What lies beyond all that is known is thought too cheap, so
+    /// that it is tried: no dearer than the largest pass that is known, or rows of the smallest.
+    pub fn of(&self, rows: usize) -> f64 {
+        let below = (1..=rows).rev().find_map(|rows| Some((rows, self.known(rows)?)));
+        let above = (rows..self.times.len()).find_map(|rows| Some((rows, self.known(rows)?)));
+        match (below, above) {
+            (Some((low, a)), Some((high, b))) if low < high => a + (b - a) * (rows - low) as f64 / (high - low) as f64,
+            (Some((_, time)), _) => time,
+            (None, Some((high, time))) => time * rows as f64 / high as f64,
+            (None, None) => 1.0,
+        }
+    }
+
+    fn known(&self, rows: usize) -> Option<f64> {
+        let time = self.times.get(rows)?;
+        (time.ns > 0.0 && self.passes - time.pass < time.life).then_some(time.ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_expected_between_their_neighbours() {
+        let mut costs = Costs::new(8).unwrap();
+        assert_eq!(costs.of(3), 1.0);
+        costs.note(2, 100);
+        assert_eq!((costs.of(1), costs.of(2), costs.of(5)), (50.0, 100.0, 100.0));
+        costs.note(6, 300);
+        assert_eq!((costs.of(4), costs.of(8)), (200.0, 300.0));
+        costs.note(6, 100_000);
+        assert_eq!(costs.of(6), 375.0);
+        costs.note(99, 1);
+        costs.note(0, 1);
+        assert_eq!((costs.of(2), costs.of(99)), (100.0, 375.0));
+    }
+
+    #[test]
+    fn times_are_forgotten_the_sooner_the_less_often_they_were_measured() {
+        let life = |measurements: u64| {
+            let mut costs = Costs::new(8).unwrap();
+            (0..measurements).for_each(|_| costs.note(5, 300));
+            (0..).find(|_| {
+                costs.note(1, 100);
+                costs.of(5) == 100.0
+            })
+        };
+        assert_eq!([1, 2, 20].map(life), [Some(63), Some(127), Some(4095)]);
+    }
+}

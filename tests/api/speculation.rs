@@ -1,0 +1,176 @@
+//! Speculation through the C API: whatever is drafted, and whatever a host does between steps, tokens and outcomes are those of a session that drafts
+//! nothing; and where drafts are right, passes are saved.
+
+use crate::common::drafts::*;
+use crate::common::mixture::mixture;
+use crate::common::{Ctx, Model, bundled_model, call, greedy, sampler};
+use segno::ffi::decode::segno_decode_many;
+use segno::ffi::device::SEGNO_DEVICE_CPU;
+use segno::ffi::session::*;
+use segno::ffi::status::*;
+use segno::quant::DType;
+
+fn one_thread() -> Ctx {
+    Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
+}
+
+#[test]
+fn tokens_are_those_without_drafts_from_repetitions() {
+    let (drafted, accepted) = walks(&one_thread(), &MODELS, &WAYS);
+    let (wrong, few) = (drafted - accepted, tokens() as u64);
+    assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
+}
+
+#[test]
+fn tokens_are_those_without_drafts_of_a_model() {
+    let (drafted, accepted) = walks(&one_thread(), &MODELS, &WAYS_OF_MODELS);
+    let (wrong, few) = (drafted - accepted, tokens() as u64);
+    assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
+}
+
+#[test]
+fn tokens_are_those_without_drafts_under_grammars() {
+    let ctx = one_thread();
+    let model = ctx.load(&bundled_model()).unwrap();
+    for (speculation, draft) in [(REPETITIONS, None), (DRAFTED, Some(&model)), (SEGNO_SPECULATION_AUTO, Some(&model))] {
+        let drafting = Drafting { speculation, most: 5, draft };
+        let (drafted, accepted) = walk(&model, drafting, 512, 3, 4 * tokens());
+        assert!(accepted > 100 && drafted > accepted, "of {drafted} drafts {accepted} were right");
+    }
+}
+
+#[test]
+fn a_text_that_repeats_takes_fewer_passes_than_tokens() {
+    let ctx = Ctx::new(|opts| opts.n_threads = 2).unwrap();
+    for model in [ctx.load(&bundled_model()).unwrap(), ctx.load_buffer(&mixture(DType::Q8_0).bytes()).unwrap()] {
+        let repeating = Drafting { speculation: REPETITIONS, most: 4, draft: None };
+        // What was said is likelier with each time.
+        let mut again = greedy();
+        again.frequency_penalty = -2.0;
+        let texts = [PLAIN, repeating].map(|drafting| {
+            let session = session(&model, drafting, 512);
+            let seq = session.open(&again).unwrap();
+            session.append(seq, &[11, 12, 13, 14, 15].repeat(12)).unwrap();
+            let text = session.generate(seq, 180).unwrap();
+            (text, session.seq_stats(seq).unwrap(), session.stats().unwrap().passes)
+        });
+        let [(expected, none, most), (text, stats, passes)] = texts;
+        assert_eq!(text, expected);
+        assert_eq!((none.drafted, none.accepted, none.decoded_tokens), (0, 0, 180));
+        assert!(stats.accepted > 50 && stats.drafted >= stats.accepted, "{} of {}", stats.accepted, stats.drafted);
+        assert!(passes + stats.accepted >= most && passes < most - 40, "{passes} and {most} passes");
+    }
+}
+
+#[test]
+fn a_model_that_drafts_for_itself_is_always_right() {
+    let ctx = one_thread();
+    for name in MODELS {
+        let model = load(&ctx, name);
+        let mut drawn = sampler();
+        (drawn.flags, drawn.repeat_penalty) = (greedy().flags, 1.1);
+        let drafting = Drafting { speculation: DRAFTED, most: 5, draft: Some(&model) };
+        for opts in [greedy(), drawn] {
+            let session = session(&model, drafting, 1024);
+            let (first, second) = (session.open(&opts).unwrap(), session.open(&opts).unwrap());
+            session.append(first, &[3, 5, 7]).unwrap();
+            session.append(second, &[11; 30]).unwrap();
+            for _ in 0..150 {
+                let (_, _, result) = session.batch(&[first, second]);
+                result.unwrap();
+            }
+            let stats = session.stats().unwrap();
+            assert_eq!((stats.drafted, stats.accepted), (stats.accepted, stats.drafted), "{name}");
+            assert!(stats.passes < 90 && stats.drafted > 200, "{name}: {} passes", stats.passes);
+        }
+    }
+}
+
+#[test]
+fn a_model_that_says_something_else_is_asked_no_more() {
+    let ctx = one_thread();
+    let other = load(&ctx, "llama-bias");
+    for name in MODELS {
+        let model = load(&ctx, name);
+        let drafting = Drafting { speculation: SEGNO_SPECULATION_DRAFT, most: 0, draft: Some(&other) };
+        let session = session(&model, drafting, 1024);
+        let seq = session.open(&greedy()).unwrap();
+        session.append(seq, &[3, 5, 7]).unwrap();
+        session.generate(seq, 240).unwrap();
+        let stats = session.stats().unwrap();
+        // A draft costs as much as a token here, so even some that are right do not pay.
+        assert!(stats.drafted < 60 && stats.accepted < 30, "{name}: {} of {}", stats.accepted, stats.drafted);
+    }
+}
+
+#[test]
+fn models_whose_layers_have_a_state_draft_nothing() {
+    let ctx = one_thread();
+    let (model, other) = (load(&ctx, "lfm2-plain"), load(&ctx, "llama-bias"));
+    let session_of = |draft| session(&model, Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft }, 256);
+    let texts = [None, Some(&other)].map(|draft| {
+        let session = session_of(draft);
+        let seq = session.open(&greedy()).unwrap();
+        session.append(seq, &[3; 20]).unwrap();
+        (session.generate(seq, 60).unwrap(), session.stats().unwrap().drafted, session.memory().host_kv)
+    });
+    assert!(texts[0] == texts[1] && texts[0].1 == 0);
+}
+
+#[test]
+fn memory_and_plan_count_the_draft_model() {
+    let ctx = one_thread();
+    let (model, draft) = (ctx.load(&bundled_model()).unwrap(), ctx.load(&bundled_model()).unwrap());
+    let drafting = |draft| Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft };
+    let [alone, both] = [None, Some(&draft)].map(|draft| session(&model, drafting(draft), 512).memory());
+    assert_eq!((both.host_kv, both.host_weights), (2 * alone.host_kv, 2 * alone.host_weights));
+    assert!(both.host_arena > alone.host_arena);
+    let planned = plan(&ctx, Some(&draft));
+    assert_eq!((planned.host_kv, planned.host_arena), (both.host_kv, both.host_arena));
+    assert_eq!(planned.host_weights, alone.host_weights);
+    assert_eq!(plan(&ctx, None).host_arena, alone.host_arena);
+}
+
+fn plan(ctx: &Ctx, draft: Option<&Model>) -> segno::ffi::plan::segno_plan {
+    let path = std::ffi::CString::new(bundled_model().to_str().unwrap()).unwrap();
+    // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
+    let (mut opts, mut plan) = unsafe { std::mem::zeroed::<(segno_session_opts, segno::ffi::plan::segno_plan)>() };
+    segno_session_opts_init(&mut opts, size_of::<segno_session_opts>());
+    (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (4, 512, 24);
+    (opts.speculation, opts.draft) = (SEGNO_SPECULATION_AUTO, draft.map_or(std::ptr::null(), |draft| draft.0));
+    let size = size_of::<segno::ffi::plan::segno_plan>();
+    let null = std::ptr::null();
+    call(|err| segno::ffi::plan::segno_plan_get(ctx.0, path.as_ptr(), null, &opts, &mut plan, size, err)).unwrap();
+    plan
+}
+
+#[test]
+fn options_that_cannot_be_are_refused() {
+    let ctx = one_thread();
+    let model = load(&ctx, "llama-bias");
+    let (wide, state) = (load(&ctx, "llama-wide"), load(&ctx, "lfm2-plain"));
+    for (speculation, drafts, draft, status, text) in [
+        (7, 0, None, SEGNO_E_INVALID_ARGUMENT, "speculation 7"),
+        (SEGNO_SPECULATION_ALWAYS, 0, None, SEGNO_E_INVALID_ARGUMENT, "speculation 256"),
+        (SEGNO_SPECULATION_OFF, 3, None, SEGNO_E_INVALID_ARGUMENT, "speculation is off"),
+        (SEGNO_SPECULATION_AUTO, 16, None, SEGNO_E_INVALID_ARGUMENT, "max_drafts is 16"),
+        (SEGNO_SPECULATION_DRAFT, 0, None, SEGNO_E_INVALID_ARGUMENT, "`draft` is NULL"),
+        (SEGNO_SPECULATION_NGRAM, 0, Some(&model), SEGNO_E_INVALID_ARGUMENT, "asks no draft model"),
+        (SEGNO_SPECULATION_OFF, 0, Some(&model), SEGNO_E_INVALID_ARGUMENT, "asks no draft model"),
+        (SEGNO_SPECULATION_AUTO, 0, Some(&wide), SEGNO_E_UNSUPPORTED, "another vocabulary: 97 tokens"),
+        (SEGNO_SPECULATION_DRAFT, 0, Some(&state), SEGNO_E_UNSUPPORTED, "layers of the draft model have a state"),
+    ] {
+        let failed = model.session(|opts| {
+            (opts.speculation, opts.max_drafts) = (speculation, drafts);
+            opts.draft = draft.map_or(std::ptr::null(), |draft| draft.0);
+        });
+        let failed = failed.err().unwrap();
+        assert!(failed.status == status && failed.message.contains(text), "{}", failed.message);
+    }
+    let session = session(&model, Drafting { speculation: SEGNO_SPECULATION_AUTO, ..PLAIN }, 256);
+    let (seq, mut count) = (session.open(&greedy()).unwrap(), 5);
+    session.append(seq, &[1, 2]).unwrap();
+    let mut token = -7;
+    let none = call(|err| segno_decode_many(session.0, seq, &mut token, 0, &mut count, err)).unwrap_err();
+    assert_eq!((none.status, token, count), (SEGNO_E_INVALID_ARGUMENT, -7, 5));
+}

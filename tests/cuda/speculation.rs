@@ -1,0 +1,21 @@
+//! Speculation on a GPU: whatever is drafted and whatever a host does, tokens and outcomes are those of a session that drafts nothing. On a machine
+//! without a GPU the tests say so and prove nothing.
+
+use crate::common::drafts::{MODELS, WAYS, WAYS_OF_MODELS, tokens, walks};
+use crate::common::{Ctx, gpu};
+use segno::ffi::device::SEGNO_DEVICE_CUDA;
+
+#[test]
+fn tokens_are_those_without_drafts() {
+    if !gpu() {
+        return;
+    }
+    let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
+    // No GPU runs latent attention.
+    let models: Vec<&str> = MODELS.into_iter().filter(|name| !name.starts_with("deepseek")).collect();
+    for ways in [&WAYS[..], &WAYS_OF_MODELS] {
+        let (drafted, accepted) = walks(&ctx, &models, ways);
+        let (wrong, few) = (drafted - accepted, tokens() as u64);
+        assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
+    }
+}
