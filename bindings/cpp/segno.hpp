@@ -147,7 +147,7 @@ struct save_options : segno_save_opts {
     std::function<bool(float done)> on_progress;
 };
 
-/// Options of a session: the fields of segno_session_opts with their defaults.
+/// Options of a session: the fields of segno_session_opts with their defaults. `draft` is what `model::get` gives.
 struct session_options : segno_session_opts {
     session_options() { segno_session_opts_init(this, sizeof(segno_session_opts)); }
 };
@@ -978,6 +978,17 @@ public:
         if (!status) return std::move(status).error();
         return step{*status, *status == SEGNO_OK || *status == SEGNO_DONE ? t : -1};
     }
+    /// The same, and where the session drafts, all tokens that the pass has settled: `room` for so many, one at least. `tokens` gets those that
+    /// came, the result is the outcome of the last.
+    result<segno_status> try_decode_many(std::vector<token> &tokens, std::size_t room = 16) {
+        tokens.resize(room);
+        std::size_t count = 0;
+        auto status = detail::call([&](segno_error **err) {
+            return segno_decode_many(get(), id_, tokens.data(), tokens.size(), &count, err);
+        });
+        tokens.resize(status ? count : 0);
+        return status;
+    }
     /// A range over at most `limit` further tokens and their text. Its loop never throws: ask the range afterwards how
     /// it ended.
     generation try_generate(text &stream, std::size_t limit = (std::numeric_limits<std::size_t>::max)());
@@ -999,6 +1010,9 @@ public:
     void mark() { (void)try_mark().value(); }
     std::size_t mark_nearest(std::size_t tokens) { return try_mark_nearest(tokens).value(); }
     step decode() { return try_decode().value(); }
+    segno_status decode_many(std::vector<token> &tokens, std::size_t room = 16) {
+        return try_decode_many(tokens, room).value();
+    }
     /// A range over at most `limit` further tokens and their text, for one loop:
     /// `for (auto piece : seq.generate(stream)) std::cout << piece.text;`
     generation generate(text &stream, std::size_t limit = (std::numeric_limits<std::size_t>::max)());

@@ -29,6 +29,19 @@ func (q *Sequence) Decode(ctx context.Context) (Step, error) {
 	return Step{int32(token), status, nil}, nil
 }
 
+// DecodeMany does the same and, where the session drafts, gives all tokens that the pass has settled, one at least, as many as tokens has room for. It
+// returns how many it has written, and the status of the last; what is left over comes with later calls.
+func (q *Sequence) DecodeMany(ctx context.Context, tokens []int32) (int, Status, error) {
+	if len(tokens) == 0 {
+		return 0, InvalidArgument, &Error{InvalidArgument, "room for a token is needed", -1}
+	}
+	var count C.size_t
+	status, err := q.call(ctx, func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_decode_many(handle, q.id, ids(tokens), C.size_t(len(tokens)), &count, err)
+	})
+	return int(count), status, err
+}
+
 // DecodeBatch advances every sequence by one step, in one pass, and writes what became of each to steps, which must be as long. The error
 // is that of the call as a whole: a refused or cancelled one has advanced no sequence.
 func (s *Session) DecodeBatch(ctx context.Context, seqs []*Sequence, steps []Step) error {

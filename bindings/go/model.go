@@ -271,7 +271,12 @@ func (c *Context) Plan(path string, model *ModelOptions, session *SessionOptions
 	defer c.leave()
 	cPath := C.CString(path)
 	defer C.free(unsafe.Pointer(cPath))
-	m, s := model.c(), session.c()
+	s, done, err := session.c()
+	if err != nil {
+		return Plan{}, err
+	}
+	defer done()
+	m := model.c()
 	var p C.segno_plan
 	var detail *C.segno_error
 	if err := take(C.segno_plan_get(handle, cPath, &m, &s, &p, C.sizeof_segno_plan, &detail), detail); err != nil {

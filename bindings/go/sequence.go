@@ -106,6 +106,8 @@ type SequenceStats struct {
 	PromptTokens  uint64 // evaluated for it as prompts
 	DecodedTokens uint64 // sampled
 	Seed          uint64 // of the draw; of a random one what it came to
+	Drafted       uint64 // drafts that were evaluated for it
+	Accepted      uint64 // those of them that were right
 }
 
 // Stats tells the figures of the sequence. It waits for no running call.
@@ -115,7 +117,7 @@ func (q *Sequence) Stats() (SequenceStats, error) {
 		return C.segno_seq_stats_get(handle, q.id, &c, C.sizeof_segno_seq_stats, err)
 	})
 	return SequenceStats{uint64(c.tokens), uint64(c.evaluated), uint64(c.pages), uint64(c.prompt_tokens), uint64(c.decoded_tokens),
-		uint64(c.seed)}, err
+		uint64(c.seed), uint64(c.drafted), uint64(c.accepted)}, err
 }
 
 // Len returns the number of tokens: evaluated, queued and sampled. It waits for no running call.

@@ -20,6 +20,19 @@ const (
 	KVF32 KVType = C.SEGNO_KV_F32
 )
 
+// Speculation says where drafts come from: guesses at the tokens to come, which are evaluated together with the last one. Tokens are the same with and
+// without.
+type Speculation int32
+
+// Kinds of speculation.
+const (
+	NoSpeculation    Speculation = C.SEGNO_SPECULATION_OFF
+	AutoSpeculation  Speculation = C.SEGNO_SPECULATION_AUTO   // from all that is there
+	NgramSpeculation Speculation = C.SEGNO_SPECULATION_NGRAM  // from repetitions in a sequence's own text
+	DraftSpeculation Speculation = C.SEGNO_SPECULATION_DRAFT  // from the draft model
+	AlwaysSpeculate  Speculation = C.SEGNO_SPECULATION_ALWAYS // added to another one: drafts are evaluated whether they are expected to pay or not
+)
+
 // SessionOptions are the options of a session; the zero value is the default.
 type SessionOptions struct {
 	MaxSeqs    int    // most sequences open at once, 1 to 256; 0: 8
@@ -27,6 +40,10 @@ type SessionOptions struct {
 	MaxPrefill int    // most prompt tokens of one pass; 0: 512
 	KVType     KVType
 	MaxMarks   int // snapshots that all sequences keep of models whose layers have a state; 0: one for each sequence, and four
+	// Speculation is off by default.
+	Speculation Speculation
+	MaxDrafts   int    // most drafts of a sequence in a pass, 1 to 15; 0: 7
+	Draft       *Model // the model that drafts, of the same vocabulary; nil: none
 }
 
 // Memory is what a session takes, in bytes, the weights that it shares with others included.
@@ -67,7 +84,11 @@ func (m *Model) NewSession(opts *SessionOptions) (*Session, error) {
 		return nil, err
 	}
 	defer m.leave()
-	c := opts.c()
+	c, done, err := opts.c()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	core := &sessionCore{turn: make(chan struct{}, 1)}
 	var detail *C.segno_error
 	err = take(C.segno_session_create(handle, &c, &core.handle, &detail), detail)
@@ -84,11 +105,12 @@ func (m *Model) NewSession(opts *SessionOptions) (*Session, error) {
 	return s, nil
 }
 
-func (o *SessionOptions) c() C.segno_session_opts {
-	var c C.segno_session_opts
+// c gives the options as the library takes them, until done is called.
+func (o *SessionOptions) c() (c C.segno_session_opts, done func(), err error) {
 	C.segno_session_opts_init(&c, C.sizeof_segno_session_opts)
+	done = func() {}
 	if o == nil {
-		return c
+		return c, done, nil
 	}
 	if o.MaxSeqs != 0 {
 		c.max_seqs = C.uint32_t(o.MaxSeqs)
@@ -99,7 +121,14 @@ func (o *SessionOptions) c() C.segno_session_opts {
 	c.max_marks = C.uint32_t(o.MaxMarks)
 	c.kv_tokens = C.uint64_t(o.KVTokens)
 	c.kv_type = C.int32_t(o.KVType)
-	return c
+	c.speculation, c.max_drafts = C.int32_t(o.Speculation), C.uint32_t(o.MaxDrafts)
+	if o.Draft != nil {
+		if c.draft, err = o.Draft.enter(); err != nil {
+			return c, done, err
+		}
+		done = o.Draft.leave
+	}
+	return c, done, nil
 }
 
 // Close cancels a running call, waits for it, and frees the session with its sequences.
@@ -146,7 +175,9 @@ type SessionStats struct {
 	PromptTokens  uint64        // evaluated as prompts
 	DecodedTokens uint64        // sampled
 	PromptTime    time.Duration // of passes for prompts; one that served both is divided by the tokens that it evaluated
-	DecodeTime    time.Duration // of passes for sampled tokens, and of sampling
+	DecodeTime    time.Duration // of passes for sampled tokens, of sampling and of drafting
+	Drafted       uint64        // drafts that were evaluated
+	Accepted      uint64        // those of them that were right
 }
 
 // Stats tells how full the session is and what it has done. It waits for no running call.
@@ -160,6 +191,7 @@ func (s *Session) Stats() (SessionStats, error) {
 		PagesUsed: uint64(c.pages_used), PagesFree: uint64(c.pages_free), Passes: uint64(c.passes),
 		PromptTokens: uint64(c.prompt_tokens), DecodedTokens: uint64(c.decoded_tokens),
 		PromptTime: time.Duration(c.prompt_us) * time.Microsecond, DecodeTime: time.Duration(c.decode_us) * time.Microsecond,
+		Drafted: uint64(c.drafted), Accepted: uint64(c.accepted),
 	}, err
 }
 

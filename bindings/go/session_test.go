@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/iotest"
@@ -301,6 +302,40 @@ func startOn(t *testing.T, seq *Sequence) *Sequence {
 		t.Fatal(err)
 	}
 	return seq
+}
+
+func TestSpeculationChangesNoToken(t *testing.T) {
+	m, draft := load(t, nil), load(t, nil)
+	plain := start(t, open(t, m, nil), "ROMEO:", 5)
+	var expected []int32
+	for range 60 {
+		expected = append(expected, must(plain.Decode(t.Context()))(t).Token)
+	}
+	drafting := &SessionOptions{Speculation: DraftSpeculation | AlwaysSpeculate, MaxDrafts: 4, Draft: draft}
+	s := open(t, m, drafting)
+	seq, room := start(t, s, "ROMEO:", 5), make([]int32, 8)
+	var tokens []int32
+	for len(tokens) < 60 {
+		count, status, err := seq.DecodeMany(t.Context(), room)
+		if err != nil || status != OK && status != Pending {
+			t.Fatal(status, err)
+		}
+		tokens = append(tokens, room[:count]...)
+	}
+	if !slices.Equal(tokens[:60], expected) {
+		t.Fatal(tokens, expected)
+	}
+	stats := must(s.Stats())(t)
+	if told := must(seq.Stats())(t); told.Accepted < 30 || told.Drafted != stats.Drafted || told.Accepted != stats.Accepted {
+		t.Fatalf("%+v %+v", told, stats)
+	}
+	if _, _, err := seq.DecodeMany(t.Context(), nil); err == nil {
+		t.Fatal("no room is no error")
+	}
+	draft.Close()
+	if _, err := m.NewSession(drafting); err != ErrClosed {
+		t.Fatal(err)
+	}
 }
 
 func TestFiguresAreToldBesideARunningCall(t *testing.T) {

@@ -212,6 +212,26 @@ static void figures_are_told(const segno::model &model) {
     CHECK(thrown_by([&] { seq.stats(); }) == SEGNO_E_NULL_POINTER);
 }
 
+static void drafts_change_no_token(const segno::model &model) {
+    auto plain = segno::session::create(model).open(seeded(5));
+    plain.append(model.tokenize("ROMEO:"));
+    segno::session_options options;
+    options.speculation = SEGNO_SPECULATION_DRAFT + SEGNO_SPECULATION_ALWAYS;
+    options.draft = model.get();
+    auto session = segno::session::create(model, options);
+    auto seq = session.open(seeded(5));
+    seq.append(model.tokenize("ROMEO:"));
+    std::vector<segno::token> tokens;
+    for (int round = 0; round < 12; round++) {
+        CHECK(seq.decode_many(tokens, 5) == SEGNO_OK && !tokens.empty() && tokens.size() <= 5);
+        for (const segno::token token : tokens) CHECK(plain.decode().token == token);
+    }
+    CHECK(session.stats().accepted > 20 && session.stats().drafted == seq.stats().drafted);
+    CHECK(seq.try_decode_many(tokens, 0).error().status() == SEGNO_E_INVALID_ARGUMENT && tokens.empty());
+    options.speculation = SEGNO_SPECULATION_OFF;
+    CHECK(segno::session::try_create(model, options).error().status() == SEGNO_E_INVALID_ARGUMENT);
+}
+
 static void any_order_of_destruction(const std::string &path, const std::string &expected) {
     std::optional<segno::sequence> seq;
     std::atomic<int> lines{0};
@@ -460,6 +480,7 @@ int main(int argc, char **argv) {
     sequences_branch(model);
     sequences_are_saved(model);
     figures_are_told(model);
+    drafts_change_no_token(model);
     any_order_of_destruction(argv[1], expected);
     loads_report_progress(context, argv[1], expected);
     models_are_saved(context, model, expected);
