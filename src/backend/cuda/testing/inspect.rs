@@ -59,7 +59,9 @@ impl Inspection {
         let primary = Arc::clone(&self.runner.primary);
         let _current = primary.enter()?;
         let Lists { single, two, four, narrow, batch, sorted, prompt, .. } = &mut self.runner.lists;
-        let all = [single, two, four, narrow, batch, sorted, prompt];
+        // Without experts there is no list of sorted ones.
+        let all = [single, two, four, narrow, batch, sorted, prompt].into_iter().filter(|list| !list.is_empty());
+        let all: Vec<_> = all.collect();
         let least = all.iter().map(|list| list.len()).min().unwrap_or(0);
         if launch >= least {
             return Err(Error::NotFound(format!(
