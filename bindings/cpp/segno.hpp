@@ -978,8 +978,8 @@ public:
         if (!status) return std::move(status).error();
         return step{*status, *status == SEGNO_OK || *status == SEGNO_DONE ? t : -1};
     }
-    /// The same, and where the session drafts, all tokens that the pass has settled: `room` for so many, one at least. `tokens` gets those that
-    /// came, the result is the outcome of the last.
+    /// The same, and where the session drafts, all tokens that the pass has settled: `room` for so many, one at least.
+    /// `tokens` gets those that came, the result is the outcome of the last.
     result<segno_status> try_decode_many(std::vector<token> &tokens, std::size_t room = 16) {
         tokens.resize(room);
         std::size_t count = 0;
