@@ -399,7 +399,10 @@ fn timing_inside() {
         assert_eq!(bytes, others + rows * row + cached, "{table:#?}");
         let total = table.last().unwrap();
         assert!(
-            total.ends_with(&format!("{} bytes of weights and states, {cached} of keys and values", others + rows * row)),
+            total.ends_with(&format!(
+                "{} bytes of weights and states, {cached} of keys and values",
+                others + rows * row
+            )),
             "{total}"
         );
         let ops = rows_of_table.iter().flat_map(|line| line.split(": ").nth(1)).flat_map(|ops| ops.split(", "));
