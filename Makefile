@@ -105,7 +105,7 @@ test: export SEGNO_SKIPS := $(abspath $(BUILD))/skips
 test: no-skips cuda lab tools lint audit make-test rust-test c-test cpp-test go-test install-test release-test abi-test check-targets memcheck \
 	sanitize
 	@tests/skip.sh report
-	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, other targets, Windows, AArch64 and memory checks, sanitizers passed"
+	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, other targets and memory checks, sanitizers passed"
 
 no-skips:
 	@mkdir -p $(BUILD)
