@@ -5,7 +5,7 @@ use super::cases::{PASSES, apart, begin, finish, in_passes, one_head, random_vec
 use crate::common::parts::Parts;
 use segno::kv::state::Shape;
 use segno::plan::op::{Activation, Convolution, HeadPart, Norm, NormKind, Rows, Scan, StateId, Strength};
-use segno::plan::{Op, ValueId};
+use segno::plan::{Op, ValueId, VectorId};
 use std::sync::Arc;
 
 pub fn recurrent() -> Vec<Case> {
@@ -79,6 +79,36 @@ fn convolutions(cases: &mut Vec<Case>) {
     }
 }
 
+/// A scan of heads whose keys have `rows` elements and whose values have `cols`, as many as `decay` has elements.
+fn scanned(
+    b: &mut Parts,
+    [queries, keys, values, decay]: [ValueId; 4],
+    strength: Strength,
+    [rows, cols, key_heads]: [usize; 3],
+    skip: Option<VectorId>,
+    is_tiled: bool,
+) -> ValueId {
+    let heads = b.program.values[decay.0].width;
+    let state = state(b, Shape::Matrices { heads, rows, cols });
+    let (bias, rate) = (random_vector(b, heads, -1.0), random_vector(b, heads, -0.6));
+    let out = b.value(heads * cols, Rows::Batch);
+    b.program.ops.push(Op::Scan(Scan {
+        state,
+        queries,
+        keys,
+        values,
+        decay,
+        strength,
+        bias,
+        rate,
+        skip,
+        key_heads,
+        is_tiled,
+        out,
+    }));
+    out
+}
+
 /// A norm of heads as the second value of a gated unit.
 fn gated_norms(cases: &mut Vec<Case>) {
     for (kind, dim) in [(Activation::Silu, 128), (Activation::GeluTanh, 96), (Activation::Silu, 40)] {
@@ -111,24 +141,8 @@ fn layers(cases: &mut Vec<Case>) {
             let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 };
             b.program.ops.push(Op::HeadNorm { x, head_dim: rows, norm });
         }
-        let (bias, rate) = (random_vector(&mut b, heads, -1.0), random_vector(&mut b, heads, -0.6));
-        let state = state(&mut b, Shape::Matrices { heads, rows, cols });
         let strength = if is_delta { Strength::Delta(strength) } else { Strength::Step };
-        let (skip, out) = (None, b.value(heads * cols, Rows::Batch));
-        b.program.ops.push(Op::Scan(Scan {
-            state,
-            queries,
-            keys,
-            values,
-            decay,
-            strength,
-            bias,
-            rate,
-            skip,
-            key_heads,
-            is_tiled,
-            out,
-        }));
+        let out = scanned(&mut b, [queries, keys, values, decay], strength, [rows, cols, key_heads], None, is_tiled);
         normed(&mut b, out, cols);
         b.program.ops.push(Op::Gate { kind: Activation::Silu, gate, up: out });
         let program = finish(b, gate);
@@ -164,26 +178,9 @@ fn scans(cases: &mut Vec<Case>) {
         let (decay, strength) = (heads_of(heads, 1, false), heads_of(heads, 1, false));
         // Keys of about unit length, as the delta rule asks for: longer ones make the state grow.
         b.program.ops.extend([queries, keys].map(|x| Op::Scale { x, factor: 4.0 / (rows as f32).sqrt() }));
-        let state = state(&mut b, Shape::Matrices { heads, rows, cols });
-        let bias = random_vector(&mut b, heads, -1.0);
-        let rate = random_vector(&mut b, heads, -0.6);
         let skip = has_skip.then(|| random_vector(&mut b, heads, 0.5));
         let strength = if is_delta { Strength::Delta(strength) } else { Strength::Step };
-        let out = b.value(heads * cols, Rows::Batch);
-        b.program.ops.push(Op::Scan(Scan {
-            state,
-            queries,
-            keys,
-            values,
-            decay,
-            strength,
-            bias,
-            rate,
-            skip,
-            key_heads,
-            is_tiled,
-            out,
-        }));
+        let out = scanned(&mut b, [queries, keys, values, decay], strength, [rows, cols, key_heads], skip, is_tiled);
         in_passes(cases, kernel, finish(b, out), &PASSES);
     }
 }

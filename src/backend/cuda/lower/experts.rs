@@ -32,6 +32,16 @@ pub fn most_experts(program: &Program) -> Option<(usize, usize)> {
     choices.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
 }
 
+/// What kernels of experts make of two products, if they know this activation.
+fn unit_of(kind: Activation) -> Option<GatedUnit> {
+    Some(match kind {
+        Activation::ClampedSilu { limit, slope } => {
+            GatedUnit { activation: Sigmoid { linear: slope, cubic: limit }, is_clamped: 1, pad: 0 }
+        }
+        kind => GatedUnit { activation: sigmoid(kind)?, ..GatedUnit::default() },
+    })
+}
+
 /// The first half of the expert that every row has.
 struct SharedUnit {
     tables: [ExpertTable; 2],
@@ -184,12 +194,7 @@ impl Lowering<'_> {
         let up = self.product_at(self.next + 1)?;
         let &Op::Gate { kind, gate: first, up: second } = self.program.ops.get(self.next + 2)? else { return None };
         let is_unit = (first, second) == (gate.out, up.out) && (gate.x, gate.choice) == (up.x, up.choice);
-        let unit = match kind {
-            Activation::ClampedSilu { limit, slope } => {
-                GatedUnit { activation: Sigmoid { linear: slope, cubic: limit }, is_clamped: 1, pad: 0 }
-            }
-            kind => GatedUnit { activation: sigmoid(kind)?, ..GatedUnit::default() },
-        };
+        let unit = unit_of(kind)?;
         (is_unit && self.uses.of_value(up.out).readers == 1).then_some((up, unit))
     }
 
@@ -233,8 +238,7 @@ impl Lowering<'_> {
             return None;
         };
         let is_unit = (first, second, left, right) == (x, x, out, up_out) && self.uses.of_value(right).readers == 1;
-        let same_unit = sigmoid(kind).is_some_and(|sigmoid| unit.is_clamped == 0 && unit.activation == sigmoid);
-        if !self.batches.joins_shared_experts() || !is_unit || !same_unit {
+        if !self.batches.joins_shared_experts() || !is_unit || unit_of(kind) != Some(*unit) {
             return None;
         }
         let table = |matrix: MatrixId| {
@@ -293,14 +297,17 @@ impl Lowering<'_> {
         };
         let (width, chosen) = (self.width(out) as u32, self.program.chosen(choice) as u32);
         let table = self.table(product);
-        let shared = self.shared_sum(out, &table);
         // Only the products of ops that come by themselves have the form of their input made.
-        let shared = shared.filter(|shared| self.formed[shared.x.0]);
-        let shared = shared.filter(|shared| {
-            experts::sum(&table, Some(&shared.matrix), chosen, width, &self.addresses.device).is_some()
-        });
-        let matrix = shared.as_ref().map(|shared| &shared.matrix);
-        let Some(kernel) = experts::sum(&table, matrix, chosen, width, &self.addresses.device) else { return false };
+        let shared = self.shared_sum(out, &table).filter(|shared| self.formed[shared.x.0]);
+        let kernel = |shared: Option<&SharedSum>| {
+            let matrix = shared.map(|shared| &shared.matrix);
+            experts::sum(&table, matrix, chosen, width, &self.addresses.device)
+        };
+        let (shared, kernel) = match shared.as_ref().and_then(|shared| kernel(Some(shared))) {
+            Some(kernel) => (shared, Some(kernel)),
+            None => (None, kernel(None)),
+        };
+        let Some(kernel) = kernel else { return false };
         let covered = 2 + shared.as_ref().map_or(0, |shared| shared.ops);
         let added = self.sum_of_product(product.x, out, self.next + covered);
         let (to, adds, ops) = added.map_or((out, 0.0, 0), |Sum { to, factor, ops }| (to, factor, ops));
