@@ -27,14 +27,14 @@ if [ "$(uname -m)" != x86_64 ]; then
     exec tests/skip.sh machine "sanitizers: for x86-64 only"
 fi
 
-# Builds and runs a program in C with the library.
+# Builds and runs a program in C with the library. A failure returns by itself, as the shell does not stop in a function whose result is tested.
 run_c() {
     local source=$1 program
     program=$build/$(basename "$1" .c)
     shift
     "${CC:-cc}" -std=c11 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -Iinclude \
         -DVERSION_SUFFIX='"+testing"' "$source" \
-        "$library/libsegno.a" -lpthread -ldl -lm -o "$program"
+        "$library/libsegno.a" -lpthread -ldl -lm -o "$program" || return
     tests/watchdog.sh "$program" "$@"
 }
 
@@ -44,7 +44,8 @@ run_rust() {
     shift 2
     rustc --edition 2024 --test "$source" -Zsanitizer=address --target $triple -C opt-level=1 -L "dependency=$library/deps" \
         -L "dependency=$target/debug/deps" --extern "segno=$library/libsegno.rlib" --extern "half=$(crate half)" \
-        --extern "serde_json=$(crate serde_json)" --extern "libc=$(crate libc)" --extern "regex_automata=$(crate regex_automata)" -o "$program"
+        --extern "serde_json=$(crate serde_json)" --extern "libc=$(crate libc)" --extern "regex_automata=$(crate regex_automata)" \
+        --extern "twox_hash=$(crate twox_hash)" -o "$program" || return
     tests/watchdog.sh "$program" "$@" --quiet --skip every_limit_of_a_template --skip truncated_models
 }
 
