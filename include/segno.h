@@ -1243,6 +1243,22 @@ segno_status segno_seq_truncate(struct segno_session *session,
                                 struct segno_error **err);
 
 /**
+ * Takes `count` tokens out of a sequence, from the index `first` on: how a sequence whose context is full goes on, with its head kept and the oldest
+ * of the rest forgotten. What follows is what would follow in a new sequence of the tokens that are left: those behind the gap are queued, and
+ * evaluated again by the calls that need them, `segno_decode_step` with PENDING until it is done. Those before it stay evaluated as
+ * `segno_seq_truncate` says.
+ *
+ * A grammar goes on where it is; tokens that it has followed cannot be taken out. `segno_chat_next` forgets whole turns by itself. Codes: NOT_FOUND,
+ * INVALID_ARGUMENT (beyond its length, or tokens that its grammar has followed), OUT_OF_MEMORY (nothing has changed), BUSY, POISONED,
+ * NULL_POINTER. Since 0.1.
+ */
+segno_status segno_seq_remove(struct segno_session *session,
+                              int32_t seq,
+                              size_t first,
+                              size_t count,
+                              struct segno_error **err);
+
+/**
  * Sets a mark at the present length of a sequence: a snapshot of the states of its layers, to which `segno_seq_truncate` can go back. Tokens
  * that are queued are not evaluated for it, so call it behind `segno_seq_prefill` or a decode call. Marks of all sequences share `max_marks`
  * snapshots, of which the oldest is given up for a new one; forks share those of their parent.
@@ -1343,7 +1359,7 @@ typedef size_t (*segno_read_fn)(void *user, void *data, size_t len);
  * by `segno_seq_restore` in any session of the same model and `kv_type`, in another process, on another machine or device, and gives the same
  * tokens as if it had never stopped, on the same kind of device. The form has a version, a hash of the model's tensors and a checksum of
  * everything; per token it takes what the KV cache does. Of a grammar that the sequence follows, what it was compiled of is saved, and how far the
- * sequence has come in it. Marks are not saved.
+ * sequence has come in it. Marks go along, each with its state.
  *
  * `write` gets the bytes, `user` is its first argument. Codes: NULL_POINTER, NOT_FOUND, IO (`write` refused), GRAMMAR (the sequence's cannot go on),
  * UNSUPPORTED (a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the
@@ -1361,10 +1377,10 @@ segno_status segno_seq_save(struct segno_session *session,
  *
  * `read` gives the bytes, `user` is its first argument. `opts`: how it draws from now on; NULL goes on as it was, with its seed. `seq` receives
  * the id. Layers that see a window keep what this session has room for; where the saved sequence has less than they need (`max_prefill` was
- * smaller there), the tokens are evaluated anew. A grammar is compiled again, within the limits of `segno_grammar_create`. Codes: NULL_POINTER,
- * INVALID_ARGUMENT (another model or type of cache, an option out of range), FORMAT (damaged, ends early, or has a grammar that cannot be
- * compiled), UNSUPPORTED (of a newer form), IO (`read` tells more than it was asked for), SEQ_FULL, KV_FULL, OUT_OF_MEMORY, DEVICE, BUSY, POISONED,
- * and the outcome `SEGNO_CANCELLED`. Since 0.1.
+ * smaller there), the tokens are evaluated anew. Marks take the room that `max_marks` has left, the newest first. A grammar is compiled again, within
+ * the limits of `segno_grammar_create`. Codes: NULL_POINTER, INVALID_ARGUMENT (another model or type of cache, an option out of range), FORMAT
+ * (damaged, ends early, or has a grammar that cannot be compiled), UNSUPPORTED (of another form), IO (`read` tells more than it was asked for),
+ * SEQ_FULL, KV_FULL, OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
  */
 segno_status segno_seq_restore(struct segno_session *session,
                                segno_read_fn read,

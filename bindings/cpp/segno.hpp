@@ -947,6 +947,10 @@ public:
     result<segno_status> try_truncate(std::size_t tokens) {
         return detail::call([&](segno_error **err) { return segno_seq_truncate(get(), id_, tokens, err); });
     }
+    /// Takes `count` tokens out, from the index `first` on; those behind them are evaluated again by the calls that need them.
+    result<segno_status> try_remove(std::size_t first, std::size_t count) {
+        return detail::call([&](segno_error **err) { return segno_seq_remove(get(), id_, first, count, err); });
+    }
     /// Gives out all that `session::try_restore` needs: SEGNO_OK or SEGNO_CANCELLED. Throws what `write` throws.
     result<segno_status> try_save(const write_function &write) {
         detail::writing writing{write};
@@ -1005,6 +1009,7 @@ public:
     sequence fork() const { return try_fork().value(); }
     sequence fork(const sampler_options &options) const { return try_fork(options).value(); }
     void truncate(std::size_t tokens) { (void)try_truncate(tokens).value(); }
+    void remove(std::size_t first, std::size_t count) { (void)try_remove(first, count).value(); }
     segno_status save(const write_function &write) { return try_save(write).value(); }
     segno_status save_file(const char *path) { return try_save_file(path).value(); }
     void mark() { (void)try_mark().value(); }

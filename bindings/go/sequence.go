@@ -182,6 +182,14 @@ func (q *Sequence) MarkNearest(tokens int) (int, error) {
 	return int(found), err
 }
 
+// Remove takes count tokens out of the sequence, from the index first on. Those behind them are evaluated again by the calls that need them.
+func (q *Sequence) Remove(first, count int) error {
+	_, err := q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		return C.segno_seq_remove(handle, q.id, C.size_t(first), C.size_t(count), err)
+	})
+	return err
+}
+
 // Truncate keeps the first tokens of the sequence; 0 empties it.
 func (q *Sequence) Truncate(tokens int) error {
 	_, err := q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {

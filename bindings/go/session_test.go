@@ -94,6 +94,12 @@ func TestSequencesForkAndGoBack(t *testing.T) {
 	if _, err := seq.MarkNearest(length + 11); !errors.Is(err, InvalidArgument) {
 		t.Fatal(err)
 	}
+	if err := fork.Remove(1, 4); err != nil || must(fork.Len())(t) != length+6 {
+		t.Fatal(err)
+	}
+	if err := fork.Remove(length+6, 1); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
 	if err := seq.Truncate(length); err != nil {
 		t.Fatal(err)
 	}

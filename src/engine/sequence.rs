@@ -223,6 +223,22 @@ impl Sequence {
         Err(Error::InvalidArgument(message))
     }
 
+    /// Refuses to take tokens out that there are not, or that its grammar has followed.
+    pub fn check_removal(&self, first: usize, count: usize) -> Result<()> {
+        let length = self.tokens.len();
+        let end = first.checked_add(count).filter(|&end| end <= length);
+        let Some(end) = end else {
+            let message =
+                format!("cannot take {} out from {first} on, of a sequence of {length}", Count(count, "token"));
+            return Err(Error::InvalidArgument(message));
+        };
+        if self.constraint.as_ref().is_some_and(|constraint| constraint.has_followed(first..end)) {
+            let message = format!("the grammar has followed some of the tokens {first} to {end}");
+            return Err(Error::InvalidArgument(message));
+        }
+        Ok(())
+    }
+
     /// Keeps the first `length` tokens.
     pub fn truncate(&mut self, length: usize) {
         self.forget_ahead();

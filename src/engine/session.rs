@@ -9,7 +9,7 @@ use super::sequence::{Pending, Sequence};
 use super::speculation::{self, Speculation};
 use super::stats::{self, Done, Shown};
 use crate::backend::{Backend, KvType, Limits, Memory, Row, Runner};
-use crate::error::{Error, Result, filled, reserve, room};
+use crate::error::{Error, Result, copied, filled, reserve, room};
 use crate::grammar::{Constraint, Grammar};
 use crate::kv::layout::{PAGE_TOKENS, WindowLimits, pages_for, pages_of_window};
 use crate::kv::paging::{Copies, Paging};
@@ -92,7 +92,7 @@ pub struct Session {
 
 const MAX_SEQS: usize = 256;
 const MAX_PREFILL: usize = 16_384;
-const MAX_MARKS: usize = 1024;
+pub(super) const MAX_MARKS: usize = 1024;
 const DEFAULT_KV_TOKENS: usize = 8192;
 
 impl Session {
@@ -246,6 +246,25 @@ impl Session {
         let slot = self.slot(id)?;
         self.sequence(slot).check_cut(length)?;
         self.cut(slot, length);
+        Ok(())
+    }
+
+    /// Takes `count` tokens out of a sequence, from `first` on; those behind them are queued.
+    pub fn remove(&mut self, id: i32, first: usize, count: usize) -> Result<()> {
+        let slot = self.slot(id)?;
+        self.sequence(slot).check_removal(first, count)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let sequence = self.sequence_mut(slot);
+        let rest = copied(&sequence.tokens[first + count..], "a sequence")?;
+        sequence.forget_ahead();
+        let constraint = sequence.constraint.take();
+        self.cut(slot, first);
+        let sequence = self.sequence_mut(slot);
+        sequence.tokens.extend_from_slice(&rest);
+        sequence.constraint = constraint;
+        sequence.constraint.iter_mut().for_each(|constraint| constraint.close_gap(first..first + count));
         Ok(())
     }
 

@@ -99,6 +99,7 @@ fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
         ("segno_seq_mark_nearest", segno_seq_mark_nearest(session, seq, 1, &mut 0, none)),
         ("segno_seq_open", segno_seq_open(session, null(), &mut id, none)),
         ("segno_seq_prefill", segno_seq_prefill(session, seq, [1].as_ptr(), 1, none)),
+        ("segno_seq_remove", segno_seq_remove(session, seq, 0, 1, none)),
         ("segno_seq_restore", segno_seq_restore(session, None, null_mut(), null(), &mut id, none)),
         ("segno_seq_restore_file", segno_seq_restore_file(session, c"none".as_ptr(), null(), &mut id, none)),
         ("segno_seq_sampler_set", segno_seq_sampler_set(session, seq, null(), none)),

@@ -348,6 +348,28 @@ pub extern "C" fn segno_seq_truncate(
     })
 }
 
+/// Takes `count` tokens out of a sequence, from the index `first` on: how a sequence whose context is full goes on, with its head kept and the oldest
+/// of the rest forgotten. What follows is what would follow in a new sequence of the tokens that are left: those behind the gap are queued, and
+/// evaluated again by the calls that need them, `segno_decode_step` with PENDING until it is done. Those before it stay evaluated as
+/// `segno_seq_truncate` says.
+///
+/// A grammar goes on where it is; tokens that it has followed cannot be taken out. `segno_chat_next` forgets whole turns by itself. Codes: NOT_FOUND,
+/// INVALID_ARGUMENT (beyond its length, or tokens that its grammar has followed), OUT_OF_MEMORY (nothing has changed), BUSY, POISONED,
+/// NULL_POINTER. Since 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn segno_seq_remove(
+    session: *mut segno_session,
+    seq: i32,
+    first: usize,
+    count: usize,
+    err: *mut *mut segno_error,
+) -> segno_status {
+    with_session(session, err, |session, _| {
+        session.remove(seq, first, count)?;
+        Ok(SEGNO_OK)
+    })
+}
+
 /// Sets a mark at the present length of a sequence: a snapshot of the states of its layers, to which `segno_seq_truncate` can go back. Tokens
 /// that are queued are not evaluated for it, so call it behind `segno_seq_prefill` or a decode call. Marks of all sequences share `max_marks`
 /// snapshots, of which the oldest is given up for a new one; forks share those of their parent.

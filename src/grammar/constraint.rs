@@ -10,6 +10,7 @@ use llguidance::TokenParser;
 use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
 use std::cmp::Reverse;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -292,6 +293,19 @@ impl Constraint {
         self.mask = None;
         // What fails here has broken the walk, and the next step tells.
         let _ = self.work(|parser| parser.rollback(undone));
+    }
+
+    /// Whether any of the tokens at these places have moved it.
+    pub fn has_followed(&self, places: Range<usize>) -> bool {
+        let ends = self.begun.iter().chain(&self.ended);
+        ends.chain(&self.moves).any(|place| places.contains(place))
+    }
+
+    /// Notes that the tokens at these places, none of which has moved it, are gone from the sequence.
+    pub fn close_gap(&mut self, places: Range<usize>) {
+        let ends = self.begun.iter_mut().chain(&mut self.ended);
+        let behind = ends.chain(&mut self.moves).filter(|place| **place >= places.end);
+        behind.for_each(|place| *place -= places.len());
     }
 
     /// Runs a piece of the engine's work. Whatever it fails from, this walk alone is broken.

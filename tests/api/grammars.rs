@@ -54,6 +54,37 @@ fn text(model: &Model, tokens: &[i32]) -> String {
     String::from_utf8(model.detokenize(tokens, 0).unwrap()).unwrap()
 }
 
+/// A grammar stays where it is when tokens before or between its own go, which the text that it makes cannot tell; its own stay.
+#[test]
+fn a_grammar_goes_on_behind_a_gap() {
+    let model = model();
+    let grammar = model.grammar(SEGNO_GRAMMAR_JSON_SCHEMA, SEGNO_GRAMMAR_COMPACT, PERSON).unwrap();
+    let session = model.session(|_| ()).unwrap();
+    for steps in [0, 1, 6] {
+        let seq = constrained(&model, &session, &grammar, 5);
+        let length = session.length(seq).unwrap();
+        let (mut tokens, _) = run(&session, seq, steps);
+        session.remove(seq, 1, length - 2).unwrap();
+        if steps > 0 {
+            let failed = session.remove(seq, 1, 2).unwrap_err();
+            assert!(failed.status == SEGNO_E_INVALID_ARGUMENT && failed.message.contains("has followed"), "{failed:?}");
+        }
+        session.append(seq, &model.tokenize(b" and", 0).unwrap()).unwrap();
+        let (more, _) = run(&session, seq, 3);
+        session.remove(seq, 2 + steps, 1).unwrap();
+        // Back to the first token and forth again.
+        let fork = session.fork(seq, None).unwrap();
+        session.truncate(fork, 2).unwrap();
+        check_person(&text(&model, &run(&session, fork, 400).0));
+        let (rest, status) = run(&session, seq, 400);
+        assert_eq!(status, SEGNO_DONE);
+        tokens.extend([more, rest].concat());
+        check_person(&text(&model, &tokens));
+        session.close(seq).unwrap();
+        session.close(fork).unwrap();
+    }
+}
+
 #[track_caller]
 fn check_person(text: &str) {
     let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));

@@ -161,6 +161,78 @@ fn assert_forks_equal_fresh_evaluation(model: &Model, kv_type: i32, keep: usize)
 }
 
 /// The longest prompt, in whole pages, for which the pool has room now.
+
+#[test]
+fn what_follows_a_gap_is_what_follows_the_tokens_that_are_left() {
+    for model in models(2) {
+        let vocab = model.info().vocab;
+        let history = prompt(150, vocab);
+        let session = model.session(|opts| opts.max_prefill = 40).unwrap();
+        for (index, (first, count)) in
+            [(0, 150), (0, 1), (0, 149), (5, 90), (64, 32), (149, 1), (150, 0)].into_iter().enumerate()
+        {
+            let seq = session.open(&options(index)).unwrap();
+            session.prefill(seq, &history[..140]).unwrap();
+            session.append(seq, &history[140..]).unwrap();
+            session.remove(seq, first, count).unwrap();
+            let left = [&history[..first], &history[first + count..], &[7]].concat();
+            session.append(seq, &[7]).unwrap();
+            assert_eq!(session.length(seq), Ok(left.len()));
+            let fresh = session.open(&options(index)).unwrap();
+            session.prefill(fresh, &left).unwrap();
+            assert_eq!(session.generate(seq, TOKENS), session.generate(fresh, TOKENS), "{first}, {count}");
+            session.close(seq).unwrap();
+            session.close(fresh).unwrap();
+        }
+    }
+}
+
+/// A text without end: its head stays, and whenever the context is full the older half of the rest goes.
+#[test]
+fn a_sequence_whose_context_is_full_goes_on() {
+    const HEAD: usize = 6;
+    let model = load(1);
+    let session = model.session(|opts| (opts.kv_tokens, opts.max_seqs) = (64, 1)).unwrap();
+    let seq = session.open(&options(1)).unwrap();
+    let mut known = prompt(HEAD, model.info().vocab);
+    session.append(seq, &known).unwrap();
+    let (mut tokens, mut gaps) = (0, 0);
+    while tokens < 300 {
+        match session.step(seq) {
+            Ok((token, SEGNO_OK)) => (tokens, known) = (tokens + 1, [&known[..], &[token]].concat()),
+            Ok((_, status)) => assert_eq!(status, SEGNO_PENDING),
+            Err(failed) => {
+                assert!([SEGNO_E_CONTEXT_FULL, SEGNO_E_KV_FULL].contains(&failed.status), "{failed:?}");
+                let half = (known.len() - HEAD) / 2;
+                session.remove(seq, HEAD, half).unwrap();
+                known.drain(HEAD..HEAD + half);
+                gaps += 1;
+            }
+        }
+    }
+    assert!(gaps >= 5, "the context was full {gaps} times");
+    let used = session.stats().unwrap().pages_used;
+    session.remove(seq, 0, known.len()).unwrap();
+    assert!(used > 0 && session.stats().unwrap().pages_used == 0, "an emptied sequence has pages");
+}
+
+#[test]
+fn tokens_that_there_are_not_cannot_be_taken_out() {
+    let model = load(1);
+    let session = model.session(|_| ()).unwrap();
+    let seq = session.open(&options(0)).unwrap();
+    session.prefill(seq, &prompt(9, model.info().vocab)).unwrap();
+    for (first, count) in [(0, 10), (9, 1), (5, 5), (usize::MAX, 1), (1, usize::MAX), (10, 0)] {
+        let failed = session.remove(seq, first, count).unwrap_err();
+        assert!(
+            failed.status == SEGNO_E_INVALID_ARGUMENT && failed.message.contains("of a sequence of 9"),
+            "{failed:?}"
+        );
+    }
+    assert_eq!(session.remove(seq + 1, 0, 1).unwrap_err().status, SEGNO_E_NOT_FOUND);
+    assert_eq!(session.length(seq), Ok(9));
+}
+
 fn longest_prompt(session: &Session) -> usize {
     let seq = session.open(&greedy()).unwrap();
     let fits = |pages: &usize| session.prefill(seq, &vec![3; 32 * pages]).is_ok();

@@ -178,6 +178,7 @@ THUNK(segno_seq_restore_file, segno_seq_restore_file(P(0), P(1), P(2), P(3), a->
 THUNK(segno_seq_sampler_set, segno_seq_sampler_set(P(0), N(0), P(1), a->err))
 THUNK(segno_seq_fork, segno_seq_fork(P(0), N(0), P(1), P(2), a->err))
 THUNK(segno_seq_truncate, segno_seq_truncate(P(0), N(0), N(1), a->err))
+THUNK(segno_seq_remove, segno_seq_remove(P(0), N(0), N(1), N(2), a->err))
 THUNK(segno_seq_mark, segno_seq_mark(P(0), N(0), a->err))
 THUNK(segno_seq_mark_nearest, segno_seq_mark_nearest(P(0), N(0), N(1), P(1), a->err))
 THUNK(segno_seq_close, segno_seq_close(P(0), N(0), a->err))
@@ -321,6 +322,7 @@ static const function functions[] = {
     {F(segno_seq_fork), .kinds = {SESSION, OPTS, VALUE}, .names = "session opts out", .numbers = {ID}, OPTIONS(sampler),
         .has_err = 1},
     {F(segno_seq_truncate), .kinds = {SESSION}, .names = "session", .numbers = {ID, KEPT}, .has_err = 1},
+    {F(segno_seq_remove), .kinds = {SESSION}, .names = "session", .numbers = {ID, KEPT, KEPT}, .has_err = 1},
     {F(segno_seq_mark), .kinds = {SESSION}, .names = "session", .numbers = {ID}, .has_err = 1},
     {F(segno_seq_mark_nearest), .kinds = {SESSION, VALUE}, .names = "session found", .numbers = {ID, KEPT},
         .has_err = 1},

@@ -199,6 +199,12 @@ impl Walk<'_> {
                 let prompt = self.prompt();
                 _ = self.both(|session| session.prefill(seq, &prompt));
             }
+            12 => {
+                let first = self.below(length);
+                let count = self.below((length - first).min(12)) + 1;
+                // Its grammar may have followed them.
+                _ = self.both(|session| session.remove(seq, first, count));
+            }
             _ => self.step(seq, length),
         }
     }

@@ -373,6 +373,10 @@ impl Session {
         call(|err| segno_seq_truncate(self.0, seq, tokens, err))
     }
 
+    pub fn remove(&self, seq: i32, first: usize, count: usize) -> Result<segno_status> {
+        call(|err| segno_seq_remove(self.0, seq, first, count, err))
+    }
+
     pub fn mark(&self, seq: i32) -> Result<segno_status> {
         call(|err| segno_seq_mark(self.0, seq, err))
     }

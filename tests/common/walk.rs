@@ -1,5 +1,5 @@
 //! Random walks over sequences of models some layers of which see a window or have a state: prompts, cancelled ones too, steps in company, forks and
-//! cuts, whose logits must be those of fresh evaluation where every layer keeps everything.
+//! cuts, and tokens taken out of the middle, whose logits must be those of fresh evaluation where every layer keeps everything.
 
 use super::{Model, Session, greedy};
 use segno::ffi::session::segno_session_opts;
@@ -54,7 +54,7 @@ impl Walk<'_> {
         }
         let at = self.below(self.seqs.len());
         let (seq, length) = (self.seqs[at].0, self.seqs[at].1.len());
-        match self.below(8) {
+        match self.below(9) {
             0..3 => self.prefill(at),
             3..5 if length > 0 => self.step_all(),
             5 if length > 0 => {
@@ -68,7 +68,8 @@ impl Walk<'_> {
                 Ok(fork) => self.seqs.push((fork, self.seqs[at].1.clone())),
                 Err(failed) => assert_eq!(failed.status, SEGNO_E_KV_FULL),
             },
-            7 if self.below(4) == 0 => {
+            7 if length > 0 => self.remove(at),
+            8 if self.below(4) == 0 => {
                 self.session.close(seq).unwrap();
                 self.seqs.remove(at);
             }
@@ -110,6 +111,18 @@ impl Walk<'_> {
         self.session.truncate(*seq, keep).unwrap();
         known.truncate(keep);
         self.lost += usize::from(self.session.seq_stats(*seq).unwrap().pages == 0);
+        self.check(at);
+    }
+
+    /// Takes a few tokens out, or most of them.
+    fn remove(&mut self, at: usize) {
+        let length = self.seqs[at].1.len();
+        let first = self.below(length);
+        let most = if self.below(2) == 0 { 20 } else { CONTEXT };
+        let count = self.below((length - first).min(most)) + 1;
+        let (seq, known) = &mut self.seqs[at];
+        self.session.remove(*seq, first, count).unwrap();
+        known.drain(first..first + count);
         self.check(at);
     }
 

@@ -134,6 +134,8 @@ static void sequences_branch(const segno::model &model) {
     seq.mark();
     CHECK(seq.mark_nearest(length) == length &&
         seq.try_mark_nearest(length + 9).error().status() == SEGNO_E_INVALID_ARGUMENT);
+    fork.remove(1, 2);
+    CHECK(fork.length() == length + 6 && fork.try_remove(length, 9).error().status() == SEGNO_E_INVALID_ARGUMENT);
     seq.truncate(length);
     seq.set_sampler(seeded(6));
     a.clear();
