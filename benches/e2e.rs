@@ -1,5 +1,5 @@
 //! End to end through the C API: load to first token, prompts, decoding alone and in batches, short and long contexts, and beside threads
-//! that compete for the processors.
+//! that compete for the processors; and saving and restoring a sequence, to memory.
 //!
 //! `cargo bench --bench e2e -- [--threads N] [--runs N] MODEL.gguf...` prints one table a model. Each decode row also shows the weights'
 //! bytes a second as a share of this machine's read bandwidth, which is measured first with the same threads. Figures are medians
@@ -8,9 +8,12 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use common::{Ctx, Model, Session, greedy};
+use common::saved::{Host, give, take};
+use common::{Ctx, Model, Session, call, greedy};
+use segno::ffi::saved::{segno_seq_restore, segno_seq_save};
 use segno::ffi::status::SEGNO_OK;
 use std::path::{Path, PathBuf};
+use std::ptr::null;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -120,9 +123,38 @@ fn report(path: &Path, options: &Options, bandwidth: f64) {
             steps * batch as f64
         );
     }
+    let bytes = saved(&session).0;
+    let [out, back] = [0, 1].map(|way| repeat(&|| bytes as f64 / 1e9 / saved(&session).1[way]));
+    println!(
+        "  {} tokens as {:.1} MB: saved at {out:.2} GB/s, restored at {back:.2} GB/s",
+        CONTEXTS[1],
+        bytes as f64 / 1e6
+    );
     let alone = repeat(&|| STEPS as f64 / decode_seconds(&session, CONTEXTS[0], 1));
     let beside = repeat(&|| STEPS as f64 / busy(options.threads, &|| decode_seconds(&session, CONTEXTS[0], 1)));
     println!("  decode beside {} busy threads: {beside:.2} tokens/s, {:.2} of alone", options.threads, beside / alone);
+}
+
+/// A sequence at the longer context on its way out and back: bytes, and seconds of each way.
+fn saved(session: &Session) -> (usize, [f64; 2]) {
+    let seq = session.open(&greedy()).unwrap();
+    session.prefill(seq, &tokens(CONTEXTS[1])).unwrap();
+    let mut host = Host { bytes: Vec::new(), room: usize::MAX, at: 0, step: usize::MAX };
+    let save = |host: &mut Host| {
+        host.bytes.clear();
+        call(|err| segno_seq_save(session.0, seq, Some(take), (&raw mut *host).cast(), err)).unwrap();
+    };
+    // The first time brings the fingerprint of the model, and room for the bytes.
+    save(&mut host);
+    let start = Instant::now();
+    save(&mut host);
+    let out = start.elapsed().as_secs_f64();
+    session.close(seq).unwrap();
+    let (start, mut again) = (Instant::now(), -1);
+    call(|err| segno_seq_restore(session.0, Some(give), (&raw mut host).cast(), null(), &mut again, err)).unwrap();
+    let back = start.elapsed().as_secs_f64();
+    session.close(again).unwrap();
+    (host.bytes.len(), [out, back])
 }
 
 /// Runs `f` while `threads` other threads compute without a pause.

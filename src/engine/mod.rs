@@ -14,6 +14,7 @@ mod save;
 mod saved;
 mod saved_grammar;
 mod saved_header;
+mod saved_states;
 pub mod sequence;
 pub mod session;
 mod speculation;

@@ -1,18 +1,18 @@
 //! A sequence outside of its session: its tokens, its keys and values and the way it draws, as bytes that go to a host or come from one.
 //!
 //! Behind the header stand the sampler's lists, the tokens, the grammar if it follows one, and page by page the keys and values of the layers
-//! that see everything, then of those that see a window; of a page that is not full no more than is. States of layers follow, each behind the
-//! number of its tokens, in the blocks that a record has. Numbers are little-endian, and the positions of a head stand one after the other, whatever
+//! that see everything, then of those that see a window; of a page that is not full no more than is. Marks and states of layers follow
+//! ([`super::saved_states`]). Numbers are little-endian, and the positions of a head stand one after the other, whatever
 //! the device keeps (`Layout` has the order). A checksum of all of it stands at the end.
 
 use super::saved_grammar::SavedGrammar;
 use super::saved_header::{CHECK_BYTES, HEADER_BYTES, Header, bad};
+use super::saved_states::{self, SavedStates};
 use super::sequence::Sequence;
 use super::session::Session;
 use crate::error::{Error, Result, filled, reserve};
 use crate::format::replace;
 use crate::kv::layout::pages_for;
-use crate::kv::state::Shape;
 use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side};
 use crate::os;
 use crate::sample;
@@ -41,11 +41,10 @@ impl Session {
         self.sequence_mut(slot).forget_ahead();
         let sequence = self.sequence(slot);
         let first = self.paging.first(slot);
-        let states = self.states.as_ref().map_or([None; 2], |states| states.last(slot));
-        let count = states.iter().flatten().count();
-        let header = Header::of(sequence, self.model.fingerprint()?, self.limits.kv_type, first, count);
+        let states = SavedStates::of(self, slot)?;
+        let header = Header::of(sequence, self.model.fingerprint()?, self.limits.kv_type, first);
         let mut writer = Writer { hash: XxHash3_128::new(), sink };
-        writer.put(&header.encode())?;
+        writer.put(&states.counted(header).encode())?;
         writer.put_all(&sequence.sampler.bias, |&(token, bias)| {
             (token as u32 as u64 | (bias.to_bits() as u64) << 32).to_le_bytes()
         })?;
@@ -61,12 +60,7 @@ impl Session {
             pages.fetch(self, slot, page)?;
             writer.put(pages.gather(page))?;
         }
-        let mut state = filled(self.state_bytes(), 0u8, WHAT)?;
-        for (length, record) in states.into_iter().flatten() {
-            self.runner.read_record(record, &mut state)?;
-            writer.put(&(length as u64).to_le_bytes())?;
-            writer.put(&state)?;
-        }
+        states.write(self, cancel, &mut writer)?;
         let check = writer.hash.finish_128();
         (writer.sink)(&check.to_le_bytes())
     }
@@ -149,10 +143,7 @@ impl Session {
         if header.first > 0 && self.model.program().window().is_none() {
             return Err(bad("it lacks keys of layers that see everything"));
         }
-        let most = if self.states.is_some() { 2 } else { 0 };
-        if header.states > most || (most > 0 && header.states == 0 && header.evaluated > 0) {
-            return Err(bad(&format!("it has {} states, the model's layers keep {most}", header.states)));
-        }
+        saved_states::check(self, header)?;
         if header.biases > MOST_ENTRIES || header.stops > MOST_ENTRIES {
             return Err(bad("the lists of its sampler are too long"));
         }
@@ -207,7 +198,7 @@ impl Session {
             pages.scatter(page);
             pages.store(self, slot, page, kept)?;
         }
-        self.read_states(slot, header, reader)?;
+        saved_states::read(self, slot, header, cancel, reader)?;
         let found = reader.hash.finish_128();
         let mut check = [0; CHECK_BYTES];
         reader.fill(&mut check)?;
@@ -220,29 +211,6 @@ impl Session {
             return Ok(0);
         }
         Ok(evaluated)
-    }
-
-    /// Fills the states of the slot: that of its last token comes last.
-    fn read_states(&mut self, slot: usize, header: &Header, reader: &mut Reader) -> Result<()> {
-        let mut bytes = filled(self.state_bytes(), 0u8, WHAT)?;
-        for number in (0..u64::from(header.states)).rev() {
-            let mut length = [0; 8];
-            reader.fill(&mut length)?;
-            if u64::from_le_bytes(length) + number != header.evaluated {
-                return Err(bad("its states are of other tokens"));
-            }
-            reader.fill(&mut bytes)?;
-            let states = self.states.as_mut().expect("the header was checked against the model");
-            let record = states.adopt(slot, (header.evaluated - number) as usize);
-            self.runner.write_record(record, &bytes)?;
-        }
-        Ok(())
-    }
-
-    /// Bytes of all states of a sequence at one place; 0 for models without.
-    fn state_bytes(&self) -> usize {
-        let elements: usize = self.model.program().states.iter().map(Shape::elements).sum();
-        elements * size_of::<f32>()
     }
 }
 

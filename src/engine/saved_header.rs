@@ -10,9 +10,9 @@ use twox_hash::XxHash3_128;
 /// What every saved sequence begins with.
 const MAGIC: [u8; 8] = *b"SEGNOSEQ";
 /// The form that is written, and the only one that is read.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of a header, its checksum included.
-pub const HEADER_BYTES: usize = 132;
+pub const HEADER_BYTES: usize = 136;
 /// Bytes of a checksum.
 pub const CHECK_BYTES: usize = 16;
 /// Flags of the sampler.
@@ -42,15 +42,17 @@ pub struct Header {
     pub biases: u32,
     /// The same of tokens that end it.
     pub stops: u32,
-    /// States of layers that follow.
+    /// Marks that follow.
+    pub marks: u32,
+    /// States of layers behind them.
     pub states: u32,
     /// Whether a grammar follows.
     pub has_grammar: bool,
 }
 
 impl Header {
-    /// That of `sequence`, whose layers with a window begin at the page `first`, and which has so many states.
-    pub fn of(sequence: &Sequence, model: u128, kv_type: KvType, first: usize, states: usize) -> Header {
+    /// That of `sequence`, whose layers with a window begin at the page `first`, without states.
+    pub fn of(sequence: &Sequence, model: u128, kv_type: KvType, first: usize) -> Header {
         let sampler = &sequence.sampler;
         Header {
             model,
@@ -60,7 +62,8 @@ impl Header {
             first: first as u64,
             biases: sampler.bias.len() as u32,
             stops: sampler.stop_tokens.len() as u32,
-            states: states as u32,
+            marks: 0,
+            states: 0,
             sampler: sample::Options { bias: Vec::new(), stop_tokens: Vec::new(), ..*sampler },
             random_seed: sequence.has_random_seed(),
             has_grammar: sequence.constraint.is_some(),
@@ -78,7 +81,7 @@ impl Header {
         [self.tokens, self.evaluated, self.first, sampler.seed].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
         let flags = [(sampler.ignore_eog, IGNORE_EOG), (self.random_seed, RANDOM_SEED), (self.has_grammar, GRAMMAR)];
         let flags = flags.into_iter().map(|(is_set, flag)| u32::from(is_set) * flag).sum::<u32>();
-        [flags, self.biases, self.stops, self.states].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
+        [flags, self.biases, self.stops, self.marks, self.states].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
         [sampler.top_k, sampler.penalty_last_n].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
         floats(sampler).into_iter().for_each(|x| fields.put(x.to_le_bytes()));
         let check = XxHash3_128::oneshot(&fields.bytes[..HEADER_BYTES - CHECK_BYTES]);
@@ -108,7 +111,7 @@ impl Header {
         };
         let model = u128::from_le_bytes(fields.get());
         let [tokens, evaluated, first, seed] = [(); 4].map(|()| u64::from_le_bytes(fields.get()));
-        let [flags, biases, stops, states] = [(); 4].map(|()| fields.u32());
+        let [flags, biases, stops, marks, states] = [(); 5].map(|()| fields.u32());
         let [top_k, penalty_last_n] = [(); 2].map(|()| i32::from_le_bytes(fields.get()));
         let [temperature, top_p, min_p, typical_p, repeat_penalty, frequency_penalty, presence_penalty] =
             [(); 7].map(|()| f32::from_le_bytes(fields.get()));
@@ -141,6 +144,7 @@ impl Header {
             random_seed,
             biases,
             stops,
+            marks,
             states,
             has_grammar,
         })
@@ -211,6 +215,7 @@ mod tests {
             random_seed: true,
             biases: 2,
             stops: 3,
+            marks: 6,
             states: 2,
             has_grammar: true,
         }
@@ -234,8 +239,8 @@ mod tests {
     #[test]
     fn a_newer_form_is_named() {
         let mut bytes = header().encode();
-        bytes[8] = 2;
+        bytes[8] = 3;
         let message = Header::decode(bytes).unwrap_err().to_string();
-        assert!(message.contains("version 2") && message.contains("reads 1"), "{message}");
+        assert!(message.contains("version 3") && message.contains("reads 2"), "{message}");
     }
 }

@@ -9,7 +9,11 @@
 //!
 //! Two records a slot suffice for every pass; marks have as many more. Nothing here allocates after [`States::new`].
 
+pub use kept::Kept;
+
 use crate::error::{Error, Result, filled, reserve};
+
+mod kept;
 
 /// What a part of a program keeps of a sequence. All its elements are f32; before the first token they are zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,21 +175,6 @@ impl States {
         self.slots[slot].moving = Some(self.moves[slot]);
     }
 
-    /// The states that a slot goes on from: that of its last token and, before it, of the token before, if there are such; tokens and record of each.
-    pub fn last(&self, slot: usize) -> [Option<(usize, u32)>; 2] {
-        let Slot { current, previous, .. } = &self.slots[slot];
-        [previous, current].map(|snapshot| snapshot.map(|snapshot| (snapshot.length, snapshot.record)))
-    }
-
-    /// A record for the state of a slot behind `length` tokens, which the caller fills; that of the token before is adopted first, if at all.
-    pub fn adopt(&mut self, slot: usize, length: usize) -> u32 {
-        let record = self.take();
-        self.records[record as usize].is_open = false;
-        let Slot { current, previous, .. } = &mut self.slots[slot];
-        *previous = current.replace(Snapshot { length, record, by_host: false });
-        record
-    }
-
     /// Notes that the pass has ended well, after which a slot has evaluated `end` tokens; does nothing for one that had no part in it.
     pub fn commit(&mut self, slot: usize, end: usize) {
         let Some(Move { to, before, .. }) = self.slots[slot].moving.take() else { return };
@@ -267,10 +256,8 @@ impl States {
         if self.records[index].marked == 0 && self.marks() >= self.most_marks {
             self.give_up_oldest();
         }
-        self.clock += 1;
-        self.records[index].marked = self.clock;
         self.records[index].users += 1;
-        self.list(slot, Snapshot { by_host: true, ..found });
+        self.list_as_mark(slot, Snapshot { by_host: true, ..found });
     }
 
     /// The last snapshot of a slot behind `most` tokens or fewer.

@@ -16,6 +16,7 @@ use segno::quant::synthetic::Random;
 use std::ffi::{CString, c_void};
 use std::path::Path;
 use std::ptr::null;
+use twox_hash::XxHash3_128;
 
 /// What a session holds: sequences, tokens, pages.
 pub fn held(session: &Session) -> (u32, u64, u64) {
@@ -134,6 +135,41 @@ fn states_of_layers_go_on_too() {
     }
 }
 
+/// A session that restored a sequence goes back to the marks that it had, and one with less room for marks to the newest of them.
+#[test]
+fn marks_go_along_as_far_as_there_is_room() {
+    let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
+    let model = ctx.load(&root().join("tests/golden/hf/lfm2-plain.gguf")).unwrap();
+    let open = |marks| model.session(|opts| (opts.kv_tokens, opts.max_seqs, opts.max_marks) = (256, 2, marks)).unwrap();
+    let (from, roomy, tight) = (open(8), open(8), open(2));
+    let seq = from.open(&greedy()).unwrap();
+    from.prefill(seq, &prompt(10, 131)).unwrap();
+    for steps in [20, 5, 40] {
+        from.generate(seq, steps).unwrap();
+        from.mark(seq).unwrap();
+    }
+    from.generate(seq, 30).unwrap();
+    let bytes = save(&from, seq);
+    let places = [100, 74, 73, 34, 33, 29, 28, 9, 8];
+    let nearest = |session: &Session, seq| places.map(|place| session.nearest(seq, place).unwrap());
+    assert_eq!(nearest(&from, seq), [74, 74, 34, 34, 29, 29, 9, 9, 0], "the marks that the sequence had");
+    let again = restore(&roomy, &bytes).unwrap();
+    assert_eq!(nearest(&roomy, again), nearest(&from, seq));
+    assert_eq!(save(&roomy, again), bytes, "saved again");
+    let other = restore(&tight, &bytes).unwrap();
+    assert_eq!(nearest(&tight, other), [74, 74, 34, 34, 0, 0, 0, 0, 0], "the newest marks");
+    // Marks of others stay.
+    assert_eq!(nearest(&tight, restore(&tight, &bytes).unwrap()), [0; 9]);
+    assert_eq!(nearest(&tight, other)[1], 74);
+    for place in [80, 60, 31] {
+        for (session, seq) in [(&from, seq), (&roomy, again), (&tight, other)] {
+            session.truncate(seq, place).unwrap();
+        }
+        let tokens = from.generate(seq, 3).unwrap();
+        assert_eq!((&roomy.generate(again, 3).unwrap(), &tight.generate(other, 3).unwrap()), (&tokens, &tokens));
+    }
+}
+
 fn small(ctx: &Ctx) -> Model {
     ctx.load_buffer(&Shape::small().file().bytes()).unwrap()
 }
@@ -206,38 +242,92 @@ fn what_belongs_elsewhere_is_refused_by_name() {
     wrong(&tight, SEGNO_E_KV_FULL, "kv pool is full");
 }
 
-/// Every cut, and so many changes of a few bytes, of which none may pass.
+/// So many changes of a few bytes, of which none may pass; `SEGNO_SAVED_CHANGES` sets another number.
 const CHANGES: usize = 20_000;
+/// Bytes of a header, its checksum included, and of a checksum.
+pub const HEADER: usize = 136;
+pub const CHECK: usize = 16;
+
+fn changes() -> usize {
+    std::env::var("SEGNO_SAVED_CHANGES").map_or(CHANGES, |text| text.parse().expect("a number"))
+}
+
+/// A model without states and one with, and a sequence of each as it is saved: with a sampler's lists, marks and a queue.
+fn examples(ctx: &Ctx) -> [(Session, Vec<u8>); 2] {
+    let recurrent = ctx.load(&root().join("tests/golden/hf/lfm2-plain.gguf")).unwrap();
+    [small(ctx), recurrent].map(|model| {
+        let session = model.session(|opts| (opts.kv_tokens, opts.max_seqs) = (64, 2)).unwrap();
+        let seq = session.open(&rich(&[segno_logit_bias { token: 5, bias: 1.5 }], &[9])).unwrap();
+        session.prefill(seq, &prompt(33, model.info().vocab)).unwrap();
+        session.mark(seq).unwrap();
+        session.append(seq, &[1, 2]).unwrap();
+        let bytes = save(&session, seq);
+        session.close(seq).unwrap();
+        (session, bytes)
+    })
+}
+
+/// Changes a few bits, half of the time where most is decided.
+fn change(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut damaged = bytes.to_vec();
+    let span = if random.bits().is_multiple_of(2) { 300 } else { bytes.len() as u64 };
+    for _ in 0..1 + random.bits() % 3 {
+        damaged[(random.bits() % span) as usize] ^= 1 << (random.bits() % 8);
+    }
+    damaged
+}
 
 #[test]
 fn nothing_damaged_is_taken_and_nothing_of_it_stays() {
     let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
-    let model = small(&ctx);
-    let session = model.session(|opts| opts.kv_tokens = 64).unwrap();
-    let seq = session.open(&rich(&[segno_logit_bias { token: 5, bias: 1.5 }], &[9])).unwrap();
-    session.prefill(seq, &prompt(33, model.info().vocab)).unwrap();
-    let bytes = save(&session, seq);
-    session.close(seq).unwrap();
-    let before = held(&session);
-    for length in (0..bytes.len()).step_by(61).chain(0..200) {
-        let failed = refused(restore(&session, &bytes[..length]));
-        assert!(failed.status == SEGNO_E_FORMAT && failed.message.contains("ends after"), "{length}: {failed:?}");
-    }
-    let mut random = Random::new(5);
-    for change in 0..CHANGES {
-        let mut damaged = bytes.clone();
-        // Half of the changes are where most is decided.
-        let span = if change % 2 == 0 { 300 } else { bytes.len() as u64 };
-        for _ in 0..1 + random.bits() % 3 {
-            damaged[(random.bits() % span) as usize] ^= 1 << (random.bits() % 8);
+    for (session, bytes) in examples(&ctx) {
+        let before = held(&session);
+        for length in (0..bytes.len()).step_by(61).chain(0..200) {
+            let failed = refused(restore(&session, &bytes[..length]));
+            assert!(failed.status == SEGNO_E_FORMAT && failed.message.contains("ends after"), "{length}: {failed:?}");
         }
-        if damaged != bytes {
-            refused(restore(&session, &damaged));
+        let mut random = Random::new(5);
+        for _ in 0..changes() / 2 {
+            let damaged = change(&bytes, &mut random);
+            if damaged != bytes {
+                refused(restore(&session, &damaged));
+            }
         }
+        assert_eq!(held(&session), before);
+        let again = restore(&session, &bytes).unwrap();
+        assert_eq!(save(&session, again), bytes);
     }
-    assert_eq!(held(&session), before);
-    let again = restore(&session, &bytes).unwrap();
-    assert_eq!(save(&session, again), bytes);
+}
+
+/// Checksums keep out damage and not strangers: what has the right ones is refused, or becomes a sequence as any other.
+#[test]
+fn strangers_get_an_error_or_a_sequence() {
+    let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
+    for (session, bytes) in examples(&ctx) {
+        let (before, mut random, mut taken) = (held(&session), Random::new(6), 0);
+        let cases = changes() / 10;
+        for _ in 0..cases {
+            let mut forged = change(&bytes, &mut random);
+            for end in [HEADER, bytes.len()] {
+                let check = XxHash3_128::oneshot(&forged[..end - CHECK]);
+                forged[end - CHECK..end].copy_from_slice(&check.to_le_bytes());
+            }
+            let Ok(seq) = restore(&session, &forged) else { continue };
+            taken += 1;
+            let length = session.length(seq).unwrap();
+            match session.step(seq) {
+                Ok((token, status)) => {
+                    assert!([SEGNO_OK, SEGNO_DONE].contains(&status) && token >= 0, "{token}, {status}")
+                }
+                Err(failed) => assert!(failed.message.contains("no usable logit"), "{failed:?}"),
+            }
+            session.truncate(seq, length / 2).unwrap();
+            session.close(seq).unwrap();
+            assert_eq!(held(&session), before);
+        }
+        assert!(taken > cases / 20 && taken < cases, "{taken} of {cases} were taken");
+        assert_eq!(held(&session), before);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::common::saved::{restore, save};
 use crate::common::{Ctx, Grammar, Model, Session, bundled_model, sampler};
-use crate::saved::{held, refused};
+use crate::saved::{CHECK, HEADER, held, refused};
 use crate::tools;
 use segno::ffi::grammar::*;
 use segno::ffi::status::*;
@@ -13,9 +13,6 @@ use twox_hash::XxHash3_128;
 
 const SCHEMA: &str = r#"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"},
     "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "maxItems": 3}}, "required": ["name", "age"]}"#;
-/// Bytes of a header and of a checksum.
-const HEADER: usize = 132;
-const CHECK: usize = 16;
 /// Where the texts of a grammar begin behind its head, and where in it their lengths are.
 const TEXTS: usize = 56;
 const LENGTHS: usize = 20;
