@@ -16,6 +16,8 @@ pub struct Mixture {
     pub normalizes: bool,
     /// An expert beside them that every row has.
     pub shared: Shared,
+    /// Whether they stand beside the block that other layers have, with norms of their own and one before the router.
+    pub is_beside_dense: bool,
     /// Biases of the router and of the experts' projections.
     pub bias: Presence,
     /// What is added to scores for the choice alone.

@@ -22,13 +22,19 @@ pub struct Heads {
 
 /// Most query heads that share a key-value head, and longest head, that the backends keep on their stacks.
 const MAX_GROUP: usize = 128;
-const MAX_HEAD_DIM: usize = 576;
+pub(super) const MAX_HEAD_DIM: usize = 576;
 
 const COUNT: &str = "attention.head_count";
 const KV_COUNT: &str = "attention.head_count_kv";
 const KEY: &str = "attention.key_length";
 const VALUE: &str = "attention.value_length";
 const ROTATED: &str = "rope.dimension_count";
+/// The same of local layers, where theirs differ.
+const LOCAL_KEY: &str = "attention.key_length_swa";
+const LOCAL_VALUE: &str = "attention.value_length_swa";
+const LOCAL_ROTATED: &str = "rope.dimension_count_swa";
+/// How many of the last layers read the keys and values of earlier ones.
+const SHARING: &str = "attention.shared_kv_layers";
 /// What the memory is for.
 const SIZES: &str = "sizes of the layers";
 
@@ -48,14 +54,16 @@ impl Hparams {
 
 impl Reader<'_> {
     /// The heads of every layer: numbers in the file are those of all layers, lists have one for each block.
-    pub(super) fn heads(&self, hidden: usize, latent: Option<Latent>) -> Result<Vec<Heads>> {
+    pub(super) fn heads(&self, hidden: usize, latent: Option<Latent>, is_local: &[bool]) -> Result<Vec<Heads>> {
         let counts = self.meta.required(&self.keys.of(COUNT), self.by_layer(COUNT, limits::HEADS)?)?;
-        let rotated = self.size(ROTATED, limits::HIDDEN)?;
-        let (kv_counts, dims) = match latent {
-            Some(_) => (None, None),
-            None => (self.kv_counts()?, self.by_layer(KEY, limits::HIDDEN)?),
+        let rotated = [self.size(ROTATED, limits::HIDDEN)?, self.size(LOCAL_ROTATED, limits::HIDDEN)?];
+        let (kv_counts, dims, values) = match latent {
+            Some(_) => (None, None, None),
+            None => {
+                let (dims, values) = (self.dims(KEY, LOCAL_KEY, is_local)?, self.dims(VALUE, LOCAL_VALUE, is_local)?);
+                (self.kv_counts()?, dims, values)
+            }
         };
-        let values = if latent.is_none() { self.by_layer(VALUE, limits::HIDDEN)? } else { None };
         let shared = if dims.is_some() || latent.is_some() { 0 } else { self.divide(hidden, &counts)? };
         let attends = self.attending(counts.len())?;
         let of_layer = |index: usize| {
@@ -66,12 +74,45 @@ impl Reader<'_> {
                 None if !attends[index] => (0, head_dim, head_dim),
                 None => (of(&kv_counts, heads), head_dim, of(&values, head_dim)),
             };
+            let rotated = if is_local[index] { rotated[1].or(rotated[0]) } else { rotated[0] };
             Heads { heads, kv_heads, head_dim, value_dim, rope_dims: rotated.unwrap_or(head_dim) }
         };
         let all = collected((0..counts.len()).map(of_layer), SIZES)?;
         let attending = all.iter().filter(|heads| heads.kv_heads > 0);
         attending.into_iter().try_for_each(|heads| self.check_heads(heads, latent.is_some()))?;
         Ok(all)
+    }
+
+    /// Elements of a head of each layer, where the file tells; local layers may have a number of their own.
+    fn dims(&self, name: &str, local_name: &str, is_local: &[bool]) -> Result<Option<Vec<usize>>> {
+        let (Some(mut dims), local) = (self.by_layer(name, limits::HIDDEN)?, self.size(local_name, limits::HIDDEN)?)
+        else {
+            return Ok(None);
+        };
+        if let Some(local) = local {
+            dims.iter_mut().zip(is_local).filter(|(_, is_local)| **is_local).for_each(|(dim, _)| *dim = local);
+        }
+        Ok(Some(dims))
+    }
+
+    /// Of each layer the one whose keys and values it reads. The last ones, so many as the file says, read those of the last layer before them that
+    /// sees as far.
+    pub(super) fn key_sources(&self, heads: &[Heads], is_local: &[bool]) -> Result<Vec<usize>> {
+        let mut sources = collected(0..heads.len(), SIZES)?;
+        let Some(sharing) = self.optional(SHARING, limits::LAYERS)? else { return Ok(sources) };
+        if !self.arch.shares_keys {
+            return self.not_of_family(SHARING);
+        }
+        let own = heads.len().saturating_sub(sharing);
+        for layer in own..heads.len() {
+            let source = (0..own).rfind(|&source| is_local[source] == is_local[layer]);
+            let source = source.filter(|&source| heads[source] == heads[layer]);
+            sources[layer] = source.ok_or_else(|| {
+                let problem = format!("is {sharing}: no layer before them has keys that suit layer {layer}");
+                self.meta.bad(&self.keys.of(SHARING), &problem)
+            })?;
+        }
+        Ok(sources)
     }
 
     /// Key-value heads of each layer; a list may have none for layers without attention.

@@ -1,11 +1,11 @@
 //! Sizes of a model, read from metadata and checked against each other.
 
 use super::experts::Experts;
-use super::heads::Heads;
+use super::heads::{Heads, MAX_HEAD_DIM};
 use super::latent::Latent;
 use super::recurrent::Recurrent;
 use super::rope::original_context;
-use super::spec::{Arch, Factor, RopeRule, WindowRule};
+use super::spec::{Arch, AttentionScale, Factor, RopeRule, WindowRule};
 use crate::error::{Error, Result, filled, reserve};
 use crate::format::{Metadata, Value, limits};
 
@@ -22,6 +22,8 @@ pub struct Hparams {
     pub predicting_blocks: usize,
     /// Attention heads of every layer.
     pub heads: Vec<Heads>,
+    /// Of each layer with attention the one whose keys and values it reads, which is mostly itself.
+    pub key_sources: Vec<usize>,
     /// Layers without attention, which have no key-value heads.
     pub recurrent: Option<Recurrent>,
     /// What the heads of latent attention are made of.
@@ -30,6 +32,8 @@ pub struct Hparams {
     pub feed_forward: Vec<usize>,
     /// Experts of layers that have them.
     pub experts: Option<Experts>,
+    /// Elements of a token's embedding for each layer, in models that have such.
+    pub layer_embedding: Option<usize>,
     /// Added to the mean square or the variance in every norm.
     pub norm_eps: f32,
     /// Factor on token embeddings.
@@ -100,8 +104,9 @@ impl Hparams {
         reader.refuse_unknown_features()?;
         let hidden = reader.required("embedding_length", limits::HIDDEN)?;
         let latent = reader.latent()?;
-        let heads = reader.heads(hidden, latent)?;
         let window = reader.window()?;
+        let local_layers = reader.local_layers(window)?;
+        let heads = reader.heads(hidden, latent, &local_layers)?;
         let dense = reader.by_layer(FEED_FORWARD, limits::FEED_FORWARD)?;
         let experts = reader.experts(dense.as_ref().map(|dense| dense[0]))?;
         let feed_forward = match (dense, experts) {
@@ -116,10 +121,12 @@ impl Hparams {
             hidden,
             layers,
             predicting_blocks,
+            key_sources: reader.key_sources(&heads, &local_layers)?,
             recurrent: reader.recurrent()?,
             latent,
             feed_forward,
             experts,
+            layer_embedding: reader.layer_embedding()?,
             norm_eps: reader.norm_eps()?,
             embedding_scale: if arch.scales_embedding {
                 (hidden as f32).sqrt()
@@ -130,15 +137,18 @@ impl Hparams {
             attention_scale: match (reader.factor(Factor::Attention)?, latent) {
                 (Some(scale), _) => Some(scale),
                 (None, Some(latent)) => Some(reader.latent_scale(&latent)?),
-                (None, None) if arch.wide_scale_layers == Some(layers) => Some(inverse_root(hidden / heads[0].heads)),
-                (None, None) => None,
+                (None, None) => match arch.attention_scale {
+                    AttentionScale::One => Some(1.0),
+                    AttentionScale::WideAt(at) if at == layers => Some(inverse_root(hidden / heads[0].heads)),
+                    AttentionScale::WideAt(_) | AttentionScale::OfHeads => None,
+                },
             },
             heads,
             logit_scale: reader.logit_scale()?,
             temperature: reader.temperature()?,
             attention_softcap: reader.factor(Factor::AttentionSoftcap)?,
             final_softcap: reader.factor(Factor::FinalSoftcap)?,
-            local_layers: reader.local_layers(window)?,
+            local_layers,
             window,
             rotates: reader.rotates()?,
         })
@@ -149,9 +159,19 @@ impl Hparams {
         self.heads[layer].kv_heads > 0
     }
 
-    /// The number of a layer among those with attention.
+    /// Whether a layer has attention that reads the keys and values of another layer.
+    pub fn borrows_keys(&self, layer: usize) -> bool {
+        self.attends(layer) && self.key_sources[layer] != layer
+    }
+
+    /// Whether a layer has keys and values of its own.
+    pub fn has_keys(&self, layer: usize) -> bool {
+        self.attends(layer) && !self.borrows_keys(layer)
+    }
+
+    /// The number of the layer that has the keys and values of `layer` among all that have some.
     pub fn kv_layer(&self, layer: usize) -> usize {
-        (0..layer).filter(|&layer| self.attends(layer)).count()
+        (0..self.key_sources[layer]).filter(|&layer| self.has_keys(layer)).count()
     }
 
     /// Whether a layer sees no further back than the window.
@@ -300,6 +320,20 @@ impl Reader<'_> {
     fn temperature(&self) -> Result<Option<(f32, u32)>> {
         let Some(factor) = self.factor(Factor::Temperature)? else { return Ok(None) };
         original_context(self.meta, &self.keys).map(|period| Some((factor, period)))
+    }
+
+    fn layer_embedding(&self) -> Result<Option<usize>> {
+        let name = "embedding_length_per_layer_input";
+        match self.optional(name, MAX_HEAD_DIM)? {
+            Some(_) if !self.arch.has_layer_embeddings => self.not_of_family(name),
+            size => Ok(size),
+        }
+    }
+
+    /// The error for metadata that other families have.
+    pub(super) fn not_of_family<T>(&self, name: &str) -> Result<T> {
+        let (key, family) = (self.keys.of(name), self.arch.name);
+        Err(Error::Unsupported(format!("metadata `{key}` is not supported for the family `{family}`")))
     }
 
     fn rotates(&self) -> Result<bool> {

@@ -2,8 +2,8 @@
 
 use super::rope::RopeLayout;
 use super::spec::{
-    Activation, Arch, ERNIE4_5, GRANITE, HUNYUAN_DENSE, LLAMA, Mixture, NormOrder, NormSpan, OLMO2, Presence, QWEN2,
-    QWEN3, RopeRule, Score, Shared, WindowRule,
+    Activation, Arch, AttentionScale, ERNIE4_5, GEMMA3, GRANITE, HUNYUAN_DENSE, LLAMA, Mixture, NormOrder, NormSpan,
+    OLMO2, Presence, QWEN2, QWEN3, RopeRule, Score, Shared, WindowRule,
 };
 
 /// Experts as in Mixtral: the softmax of all, divided by the sum of the chosen.
@@ -12,6 +12,7 @@ pub(super) const MIXTRAL: Mixture = Mixture {
     biased_score: Score::Softmax,
     normalizes: true,
     shared: Shared::Absent,
+    is_beside_dense: false,
     bias: Presence::Absent,
     choice_bias: Presence::Absent,
 };
@@ -98,4 +99,16 @@ pub const DEEPSEEK2: Arch = Arch {
     feed_forward_bias: Presence::Absent,
     mixture: Some(Mixture { normalizes: false, shared: Shared::Added, ..BIASED }),
     ..LLAMA
+};
+
+/// Gemma 4, with or without experts.
+pub const GEMMA4: Arch = Arch {
+    name: "gemma4",
+    mixture: Some(Mixture { is_beside_dense: true, ..MIXTRAL }),
+    attention_scale: AttentionScale::One,
+    normalizes_values: true,
+    shares_keys: true,
+    has_layer_embeddings: true,
+    layer_scale: Presence::Optional,
+    ..GEMMA3
 };

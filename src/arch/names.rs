@@ -1,5 +1,7 @@
 //! Tensor names of GGUF files, by role.
 
+use super::hparams::Hparams;
+
 /// Names outside the layers; norms have `.weight` and `.bias`.
 pub mod global {
     /// Token embedding, `[hidden, vocab]`; also the output head where that is absent.
@@ -10,6 +12,12 @@ pub mod global {
     pub const HEAD: &str = "output.weight";
     /// The output head without `.weight` and `.bias`.
     pub const HEAD_PROJECTION: &str = "output";
+    /// Embeddings of tokens for every layer, `[elements of a layer * layers, vocab]`.
+    pub const LAYER_EMBEDDINGS: &str = "per_layer_token_embd.weight";
+    /// From the embedding to what is added to those.
+    pub const LAYER_EMBEDDINGS_PROJECTION: &str = "per_layer_model_proj";
+    /// The norm of that, of each layer by itself.
+    pub const LAYER_EMBEDDINGS_NORM: &str = "per_layer_proj_norm";
     /// Divisors of the rope frequencies.
     pub const ROPE_DIVISORS: &str = "rope_freqs.weight";
     /// The same for sequences that stay within the trained context, where they differ.
@@ -92,6 +100,22 @@ pub mod layer {
     pub const SCAN_NORM: &str = "ssm_norm";
     /// Output projection of a scan.
     pub const SCAN_OUT: &str = "ssm_out";
+    /// Of experts beside a dense block: the norm before them.
+    pub const EXPERTS_NORM: &str = "pre_ffw_norm_2";
+    /// The norm of their sum.
+    pub const POST_EXPERTS_NORM: &str = "post_ffw_norm_2";
+    /// The norm of the dense block's result.
+    pub const POST_DENSE_NORM: &str = "post_ffw_norm_1";
+    /// Weights of the norm before their router, which has no `.weight`.
+    pub const ROUTER_NORM: &str = "ffn_gate_inp.scale";
+    /// Gate projection for a layer's embedding.
+    pub const EMBEDDING_GATE: &str = "inp_gate";
+    /// Output projection of that embedding.
+    pub const EMBEDDING_OUTPUT: &str = "proj";
+    /// The norm of its result.
+    pub const POST_EMBEDDING_NORM: &str = "post_norm";
+    /// Factor on what the layer gives.
+    pub const LAYER_SCALE: &str = "layer_output_scale.weight";
     /// Router: a logit for each expert.
     pub const ROUTER: &str = "ffn_gate_inp";
     /// What is added to the router's scores for the choice alone.
@@ -128,21 +152,29 @@ pub enum Idle {
     Prediction,
     /// Encoders of images and sound, and what leads from them to the text.
     Media,
+    /// Projections and norms of keys and values in layers that read those of another one.
+    Keys,
 }
 
 impl Idle {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Idle; 3] = [Idle::Frequencies, Idle::Prediction, Idle::Media];
+    pub const ALL: [Idle; 4] = [Idle::Frequencies, Idle::Prediction, Idle::Media, Idle::Keys];
 
-    /// What the tensor `name` is in a model of so many `layers`, the blocks `predicting` behind them not counted; none where it has a part in the
-    /// forward pass, or is not known.
-    pub fn of(name: &str, layers: usize, predicting: usize) -> Option<Idle> {
+    /// What the tensor `name` is in a model of these sizes; none where it has a part in the forward pass, or is not known.
+    pub fn of(name: &str, hparams: &Hparams) -> Option<Idle> {
+        let Hparams { layers, predicting_blocks: predicting, .. } = *hparams;
         if MEDIA.iter().any(|part| name.starts_with(part)) {
             return Some(Idle::Media);
         }
         let (index, part) = name.strip_prefix("blk.")?.split_once('.')?;
-        if index.parse::<usize>().is_ok_and(|index| (layers..layers + predicting).contains(&index)) {
+        let index = index.parse::<usize>().ok();
+        if index.is_some_and(|index| (layers..layers + predicting).contains(&index)) {
             return Some(Idle::Prediction);
+        }
+        let role = part.split_once('.').map_or(part, |(role, _)| role);
+        let is_of_keys = [layer::K, layer::V, layer::K_NORM].contains(&role);
+        if is_of_keys && index.is_some_and(|index| index < layers && hparams.borrows_keys(index)) {
+            return Some(Idle::Keys);
         }
         matches!(part, "attn_rot_embd" | "attn_rot_embd.weight").then_some(Idle::Frequencies)
     }
@@ -153,6 +185,7 @@ impl Idle {
             Idle::Frequencies => "rope frequencies that follow from metadata",
             Idle::Prediction => "blocks that predict further tokens",
             Idle::Media => "encoders of images or sound",
+            Idle::Keys => "keys and values of layers that read another layer's",
         }
     }
 }

@@ -4,8 +4,8 @@
 pub use super::experts::{Mixture, Score, Shared};
 use super::hybrids::{GRANITEHYBRID, LFM2, LFM2MOE, QWEN3NEXT, QWEN35, QWEN35MOE};
 use super::mixtures::{
-    DEEPSEEK2, ERNIE4_5_MOE, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL, OLMOE, QWEN2MOE, QWEN3MOE,
-    QWEN3VLMOE,
+    DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL, OLMOE, QWEN2MOE,
+    QWEN3MOE, QWEN3VLMOE,
 };
 use super::names::global;
 pub use super::recurrent::{Recurrence, ValueHeads};
@@ -63,8 +63,16 @@ pub struct Arch {
     pub head: Presence,
     /// Whether token embeddings are multiplied by the square root of the hidden size.
     pub scales_embedding: bool,
-    /// Number of layers at which the scale of attention follows from `hidden / heads` in place of the head size.
-    pub wide_scale_layers: Option<usize>,
+    /// Factor on the dot products of attention, where the file does not tell.
+    pub attention_scale: AttentionScale,
+    /// Whether each head of values is normalized, without weights. A layer without a projection of values takes what it projects for keys.
+    pub normalizes_values: bool,
+    /// Whether the last layers may read the keys and values of earlier ones.
+    pub shares_keys: bool,
+    /// Whether models may have an embedding of each token for every layer.
+    pub has_layer_embeddings: bool,
+    /// A factor on what each layer gives.
+    pub layer_scale: Presence,
     /// Numbers of the metadata that the family uses; any other that would change the result is refused.
     pub factors: &'static [Factor],
 }
@@ -87,6 +95,17 @@ pub enum NormSpan {
     Head,
     /// All heads of a row together.
     Row,
+}
+
+/// The factor on the dot products of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionScale {
+    /// One by the root of a head's elements.
+    OfHeads,
+    /// The same, but in models of so many layers, where `hidden / heads` stands for a head's elements.
+    WideAt(usize),
+    /// One.
+    One,
 }
 
 /// Where the two blocks of a layer have norms. A block is the attention or the feed-forward part; its result is added to its input.
@@ -258,7 +277,11 @@ pub const LLAMA: Arch = Arch {
     window: WindowRule::EndsContext,
     head: Presence::Optional,
     scales_embedding: false,
-    wide_scale_layers: None,
+    attention_scale: AttentionScale::OfHeads,
+    normalizes_values: false,
+    shares_keys: false,
+    has_layer_embeddings: false,
+    layer_scale: Presence::Absent,
     factors: &[],
 };
 
@@ -287,7 +310,7 @@ pub const GEMMA2: Arch = Arch {
     window: WindowRule::LocalLayers { period: 2 },
     head: Presence::Absent,
     scales_embedding: true,
-    wide_scale_layers: Some(46),
+    attention_scale: AttentionScale::WideAt(46),
     factors: &[Factor::AttentionSoftcap, Factor::FinalSoftcap],
     ..LLAMA
 };
@@ -299,7 +322,7 @@ pub const GEMMA3: Arch = Arch {
     qk_norm: Presence::Required,
     window: WindowRule::LocalLayers { period: 6 },
     head: Presence::Optional,
-    wide_scale_layers: Some(62),
+    attention_scale: AttentionScale::WideAt(62),
     factors: &[Factor::FinalSoftcap],
     ..GEMMA2
 };
@@ -395,7 +418,7 @@ pub const STARCODER2: Arch = Arch {
 };
 
 /// Every family.
-pub const ALL: [Arch; 35] = [
+pub const ALL: [Arch; 36] = [
     LLAMA,
     QWEN2,
     QWEN3,
@@ -431,6 +454,7 @@ pub const ALL: [Arch; 35] = [
     QWEN35,
     QWEN35MOE,
     GRANITEHYBRID,
+    GEMMA4,
 ];
 
 impl Arch {

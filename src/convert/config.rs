@@ -6,7 +6,7 @@ use super::latent;
 use super::names::Heads;
 use super::rope;
 use crate::arch::rope::Divisors;
-use crate::arch::spec::{Activation, RopeRule, WindowRule};
+use crate::arch::spec::{Activation, AttentionScale, RopeRule, WindowRule};
 use crate::error::{Error, Excerpt, Result, filled};
 use crate::format::{Builder, Item, ScalarKind, limits};
 
@@ -266,7 +266,8 @@ impl<'a> Config<'a> {
     /// The scale of attention follows from the sizes; Gemma names the size that it follows from.
     fn check_attention(&self, head_dim: u64, wide: u64) -> Result<()> {
         let Some(named) = self.number("query_pre_attn_scalar")? else { return Ok(()) };
-        let is_wide = self.family.arch.wide_scale_layers.map(|layers| layers as u64) == Some(self.size(LAYERS)?);
+        let layers = self.size(LAYERS)?;
+        let is_wide = matches!(self.family.arch.attention_scale, AttentionScale::WideAt(at) if at as u64 == layers);
         let expected = if is_wide { wide } else { head_dim };
         if named == expected as f64 {
             return Ok(());

@@ -1,6 +1,8 @@
 //! From a file and its family to a [`Program`]: the one description of a forward pass.
 
-use super::op::{AttentionKind, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows, Value, ValueId, VectorId};
+use super::op::{
+    AttentionKind, HeadPart, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows, Value, ValueId, VectorId,
+};
 use super::tensors::{PLAN, Part, Tensors, Weights};
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::rope::{Divisors, Rope};
@@ -16,8 +18,13 @@ use crate::kv::{HeadSizes, Layout};
 pub fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams) -> Result<Program> {
     let mut builder = Builder::new(gguf, arch, hparams)?;
     let hidden = builder.embed()?;
+    let embeddings = builder.layer_embeddings(hidden)?;
     for index in 0..hparams.layers {
         builder.layer(index, hidden)?;
+        if let Some(embeddings) = embeddings {
+            builder.add_layer_embedding(index, embeddings, hidden)?;
+        }
+        builder.scale_layer(index, hidden)?;
     }
     let logits = builder.head(hidden)?;
     builder.finish(logits)
@@ -71,27 +78,51 @@ impl<'a> Builder<'a> {
         self.add_block(hidden, output, &in_layer(index, layer::POST_ATTENTION_NORM))?;
         let input = self.block_input(&in_layer(index, self.arch.feed_forward_norm), hidden)?;
         let output = self.feed_forward(index, input)?;
+        let output = self.experts_beside(index, hidden, output)?;
         self.add_block(hidden, output, &in_layer(index, layer::POST_FEED_FORWARD_NORM))
     }
 
+    /// Multiplies what a layer gives by its factor, where the file has one.
+    fn scale_layer(&mut self, index: usize, hidden: ValueId) -> Result<()> {
+        let name = in_layer(index, layer::LAYER_SCALE);
+        if !self.tensors.has(&name, self.arch.layer_scale)? {
+            return Ok(());
+        }
+        let factor = self.tensors.number(&name)?;
+        self.scale(hidden, factor)
+    }
+
     fn attention(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
-        let Hparams { hidden, temperature, latent, .. } = *self.hparams;
-        let Heads { heads, head_dim, .. } = self.hparams.heads[index];
+        let Hparams { temperature, latent, .. } = *self.hparams;
         if let Some(recurrent) = self.hparams.recurrent.filter(|_| !self.hparams.attends(index)) {
             return self.recurrent(index, &recurrent, input);
         }
         if let Some(latent) = latent {
             return self.latent_attention(index, &latent, input);
         }
+        if self.hparams.borrows_keys(index) {
+            let queries = self.queries(index, input)?;
+            let queries = self.position(index, [(layer::Q_NORM, queries)])?;
+            return self.attend(index, queries[0], None);
+        }
         let ([queries, keys, values], gate) = match self.arch.gates_attention {
             true => self.gated_queries(index, input)?,
             false => (self.queries_keys_values(index, input)?, None),
         };
-        let (queries, keys) = self.position(index, queries, keys)?;
+        if self.arch.normalizes_values {
+            self.normalize_values(index, values)?;
+        }
+        let [queries, keys] = self.position(index, [(layer::Q_NORM, queries), (layer::K_NORM, keys)])?;
         if let Some((factor, period)) = temperature {
             self.push(Op::Temperature { x: queries, factor, period })?;
         }
         self.push(Op::StoreKv { layer: self.hparams.kv_layer(index), keys, values })?;
+        self.attend(index, queries, gate)
+    }
+
+    /// The attention of queries over the cache, and the projection of its result.
+    fn attend(&mut self, index: usize, queries: ValueId, gate: Option<ValueId>) -> Result<ValueId> {
+        let (hidden, Heads { heads, head_dim, .. }) = (self.hparams.hidden, self.hparams.heads[index]);
         let mixed = self.value(heads * head_dim, Rows::Batch)?;
         let kind = self.attention_kind(index)?;
         self.push(Op::Attention { kind, queries, out: mixed })?;
@@ -109,28 +140,48 @@ impl<'a> Builder<'a> {
             let mut part = |taken| self.project_part(&fused, input, &Part { taken, of }, bias);
             return Ok([part(0..q)?, part(q..q + kv)?, part(q + kv..of)?]);
         }
-        let mut project = |name, width| self.project(&in_layer(index, name), input, width, bias);
-        Ok([project(layer::Q, q)?, project(layer::K, kv)?, project(layer::V, kv)?])
+        let (queries, keys) = (self.queries(index, input)?, self.project(&in_layer(index, layer::K), input, kv, bias)?);
+        let name = in_layer(index, layer::V);
+        if self.arch.normalizes_values && !self.tensors.has(&format!("{name}.weight"), Presence::Optional)? {
+            let part = HeadPart { each: head_dim, first: 0, count: head_dim };
+            return Ok([queries, keys, self.take_heads(keys, part)?]);
+        }
+        Ok([queries, keys, self.project(&name, input, kv, bias)?])
     }
 
-    /// Normalizes and rotates queries and keys, in the family's order.
-    fn position(&mut self, index: usize, queries: ValueId, keys: ValueId) -> Result<(ValueId, ValueId)> {
-        let names = [layer::Q_NORM, layer::K_NORM].map(|name| in_layer(index, name));
+    fn queries(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
+        let Heads { heads, head_dim, .. } = self.hparams.heads[index];
+        self.project(&in_layer(index, layer::Q), input, heads * head_dim, self.arch.qkv_bias)
+    }
+
+    /// Normalizes every head of values by itself, without weights.
+    fn normalize_values(&mut self, index: usize, x: ValueId) -> Result<()> {
         let head_dim = self.hparams.heads[index].head_dim;
-        if self.arch.qk_norm_after_rope {
-            self.rotate(index, [queries, keys])?;
-        }
-        let (queries, keys) = (self.qk_norm(&names[0], queries, head_dim)?, self.qk_norm(&names[1], keys, head_dim)?);
-        if !self.arch.qk_norm_after_rope {
-            self.rotate(index, [queries, keys])?;
-        }
-        Ok((queries, keys))
+        let weight = self.tensors.constant(1.0, head_dim)?;
+        let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: self.hparams.norm_eps };
+        self.push(Op::HeadNorm { x, head_dim, norm })
     }
 
-    pub(super) fn rotate(&mut self, index: usize, values: [ValueId; 2]) -> Result<()> {
+    /// Normalizes and rotates queries and keys, which come with the names of their norms, in the family's order.
+    fn position<const N: usize>(&mut self, index: usize, values: [(&str, ValueId); N]) -> Result<[ValueId; N]> {
+        let head_dim = self.hparams.heads[index].head_dim;
+        let mut positioned = values.map(|(_, value)| value);
+        if self.arch.qk_norm_after_rope {
+            self.rotate(index, &positioned)?;
+        }
+        for (x, (name, _)) in positioned.iter_mut().zip(values) {
+            *x = self.qk_norm(&in_layer(index, name), *x, head_dim)?;
+        }
+        if !self.arch.qk_norm_after_rope {
+            self.rotate(index, &positioned)?;
+        }
+        Ok(positioned)
+    }
+
+    pub(super) fn rotate(&mut self, index: usize, values: &[ValueId]) -> Result<()> {
         let Some(table) = self.rope_of(index) else { return Ok(()) };
         let head_dim = self.hparams.heads[index].head_dim;
-        values.into_iter().try_for_each(|x| self.push(Op::Rope { x, head_dim, table }))
+        values.iter().try_for_each(|&x| self.push(Op::Rope { x, head_dim, table }))
     }
 
     /// Last norm and output head; a file without a head of its own uses the embedding.
@@ -156,9 +207,9 @@ impl<'a> Builder<'a> {
     fn finish(self, logits: ValueId) -> Result<Program> {
         let Builder { arch, hparams, tensors, ops, values, rotations, states } = self;
         let Weights { matrices, vectors, idle } = tensors.finish(arch.name, hparams)?;
-        let attending = hparams.heads.iter().filter(|heads| heads.kv_heads > 0);
-        let sizes = attending.map(|&heads| {
-            let Heads { heads, kv_heads, head_dim, value_dim, .. } = heads;
+        let with_keys = (0..hparams.layers).filter(|&layer| hparams.has_keys(layer));
+        let sizes = with_keys.map(|layer| {
+            let Heads { heads, kv_heads, head_dim, value_dim, .. } = hparams.heads[layer];
             HeadSizes { heads, kv_heads, head_dim, value_dim }
         });
         let ropes = collected(rotations.into_iter().map(|rotation| rotation.rope), PLAN)?;
@@ -215,12 +266,12 @@ impl<'a> Builder<'a> {
         Ok(ValueId(self.values.len() - 1))
     }
 
-    fn scale(&mut self, x: ValueId, factor: f32) -> Result<()> {
+    pub(super) fn scale(&mut self, x: ValueId, factor: f32) -> Result<()> {
         if factor == 1.0 { Ok(()) } else { self.push(Op::Scale { x, factor }) }
     }
 
     /// Normalizes rows.
-    fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+    pub(super) fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
         let Value { width, rows, .. } = self.values[x.0];
         let norm = self.norm_of(name, width, self.arch.norm, self.arch.norm_bias)?;
         let out = self.value(width, rows)?;
@@ -255,12 +306,18 @@ impl<'a> Builder<'a> {
 
     /// Multiplies by some rows of a tensor that holds several projections.
     pub(super) fn project_part(&mut self, name: &str, x: ValueId, part: &Part, bias: Presence) -> Result<ValueId> {
+        let bias = self.bias(name, part, bias)?;
+        let out = self.multiply(name, x, part, bias)?;
+        self.scale_projection(name, bias, out)?;
+        Ok(out)
+    }
+
+    /// Multiplies by some rows of the tensor `name`, which has no scale.
+    pub(super) fn multiply(&mut self, name: &str, x: ValueId, part: &Part, bias: Option<VectorId>) -> Result<ValueId> {
         let Value { width: cols, rows, .. } = self.values[x.0];
         let matrix = self.tensors.rows(&format!("{name}.weight"), part, cols)?;
-        let bias = self.bias(name, part, bias)?;
         let out = self.value(part.taken.len(), rows)?;
         self.push(Op::MatMul { x, matrix, bias, out })?;
-        self.scale_projection(name, bias, out)?;
         Ok(out)
     }
 
@@ -301,15 +358,22 @@ struct Rotation {
     rope: Rope,
 }
 
-/// The rotations of layers that see everything, and after them those of local ones where theirs differ; none for a model without positions.
-fn rotations(gguf: &Gguf, arch: &Arch, hparams: &Hparams, tensors: &mut Tensors) -> Result<Vec<Rotation>> {
+/// Factors on the frequencies of layers that do not turn in a way of their own.
+fn divisors(hparams: &Hparams, arch: &Arch, tensors: &mut Tensors) -> Result<Divisors> {
+    let whole = (0..hparams.layers).map(|layer| Turns::of(arch, hparams, layer)).find(|turns| !turns.is_local);
+    let dims = whole.map_or(hparams.heads[0].rope_dims, |turns| turns.dims);
     let mut divisors = |name| {
         let is_there = tensors.has(name, Presence::Optional)?;
-        if is_there { tensors.decode(name, hparams.heads[0].rope_dims / 2).map(Some) } else { Ok(None) }
+        if is_there { tensors.decode(name, dims / 2).map(Some) } else { Ok(None) }
     };
     let long = divisors(global::LONG_DIVISORS)?;
     let all = divisors(if long.is_some() { global::SHORT_DIVISORS } else { global::ROPE_DIVISORS })?;
-    let divisors = Divisors { all, long };
+    Ok(Divisors { all, long })
+}
+
+/// The rotations of layers that see everything, and after them those of local ones where theirs differ; none for a model without positions.
+fn rotations(gguf: &Gguf, arch: &Arch, hparams: &Hparams, tensors: &mut Tensors) -> Result<Vec<Rotation>> {
+    let divisors = divisors(hparams, arch, tensors)?;
     let mut rotations: Vec<Rotation> = Vec::new();
     if !hparams.rotates {
         return Ok(rotations);

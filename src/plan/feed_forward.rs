@@ -1,7 +1,7 @@
 //! The feed-forward block of a layer: dense, or experts of which each row has some.
 
 use super::build::Builder;
-use super::op::{ExpertProduct, Experts, Groups, Kind, Op, Routing, Rows, Score, Value, ValueId};
+use super::op::{ExpertProduct, Experts, Groups, Kind, Norm, NormKind, Op, Routing, Rows, Score, Value, ValueId};
 use super::tensors::Part;
 use crate::arch::experts;
 use crate::arch::names::{in_layer, layer};
@@ -18,12 +18,40 @@ impl Builder<'_> {
     pub(super) fn feed_forward(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
         let hparams = self.hparams;
         match hparams.experts_of(index).zip(self.arch.mixture) {
-            Some((experts, mixture)) => self.mixture(index, experts, &mixture, input),
-            None => {
+            Some((experts, mixture)) if !mixture.is_beside_dense => {
+                let routed = self.route(index, experts, &mixture, input)?;
+                self.mixture(index, experts, &mixture, input, routed)
+            }
+            _ => {
                 let (kind, bias) = (self.arch.feed_forward, self.arch.feed_forward_bias);
                 self.dense(DENSE.map(|name| in_layer(index, name)), hparams.feed_forward[index], kind, bias, input)
             }
         }
+    }
+
+    /// Adds to `dense`, which a layer's block has made of `hidden`, what experts beside that make of it.
+    pub(super) fn experts_beside(&mut self, index: usize, hidden: ValueId, dense: ValueId) -> Result<ValueId> {
+        let beside = self.hparams.experts_of(index).zip(self.arch.mixture);
+        let Some((experts, mixture)) = beside.filter(|(_, mixture)| mixture.is_beside_dense) else { return Ok(dense) };
+        let dense = self.norm(&in_layer(index, layer::POST_DENSE_NORM), dense)?;
+        let asked = self.router_input(index, hidden)?;
+        let routed = self.route(index, experts, &mixture, asked)?;
+        let input = self.norm(&in_layer(index, layer::EXPERTS_NORM), hidden)?;
+        let output = self.mixture(index, experts, &mixture, input, routed)?;
+        let output = self.norm(&in_layer(index, layer::POST_EXPERTS_NORM), output)?;
+        self.push(Op::Add { x: dense, y: output })?;
+        Ok(dense)
+    }
+
+    /// What the router of experts beside a dense block reads: rows of length 1 times weights.
+    fn router_input(&mut self, index: usize, hidden: ValueId) -> Result<ValueId> {
+        let width = self.hparams.hidden;
+        let factor = 1.0 / (width as f32).sqrt();
+        let weight = self.tensors.scaled_vector(&in_layer(index, layer::ROUTER_NORM), width, factor)?;
+        let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: self.hparams.norm_eps };
+        let out = self.value(width, Rows::Batch)?;
+        self.push(Op::Norm { x: hidden, norm, out })?;
+        Ok(out)
     }
 
     /// A block of `width` elements between its halves.
@@ -73,16 +101,16 @@ impl Builder<'_> {
         Ok(inner)
     }
 
-    /// The sum of a row's experts, and of the shared one.
+    /// The sum of a row's experts, which the router has chosen, and of the shared one.
     fn mixture(
         &mut self,
         index: usize,
         experts: &experts::Experts,
         mixture: &Mixture,
         input: ValueId,
+        (choice, gate): (ValueId, Option<ValueId>),
     ) -> Result<ValueId> {
         let hidden = self.hparams.hidden;
-        let (choice, gate) = self.route(index, experts, mixture, input)?;
         let products = Products { index, choice, count: experts.count, bias: mixture.bias };
         let [gate_name, up_name, down_name] = SHARED.map(|name| in_layer(index, name));
         let kind = if self.arch.feed_forward == FeedForward::Plain { FeedForward::Plain } else { FeedForward::Gated };
@@ -113,7 +141,12 @@ impl Builder<'_> {
         mixture: &Mixture,
         input: ValueId,
     ) -> Result<(ValueId, Option<ValueId>)> {
-        let logits = self.project(&in_layer(index, layer::ROUTER), input, experts.count, mixture.bias)?;
+        let name = in_layer(index, layer::ROUTER);
+        let logits = match mixture.is_beside_dense {
+            // What the file calls its scale are the weights of the norm before it.
+            true => self.multiply(&name, input, &Part::all(experts.count), None)?,
+            false => self.project(&name, input, experts.count, mixture.bias)?,
+        };
         let bias = self.bias(&in_layer(index, layer::CHOICE_BIAS), &Part::all(experts.count), mixture.choice_bias)?;
         let choice = self.add_value(Value { width: 2 * experts.chosen, rows: Rows::Batch, kind: Kind::Choices })?;
         // Without a key of its own, a file says by the bias that scores are sigmoids.

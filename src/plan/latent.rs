@@ -21,7 +21,7 @@ impl Builder<'_> {
         let products = self.head_product(&in_layer(index, layer::K_OF_LATENT), own, part, heads * rank)?;
         let queries = self.join_heads(own, HeadPart { each, first: plain, count: rotated }, products, heads)?;
         let keys = self.join_heads(shared, HeadPart { each: rotated, first: 0, count: rotated }, vector, 1)?;
-        self.rotate(index, [queries, keys])?;
+        self.rotate(index, &[queries, keys])?;
         self.push(Op::StoreKv { layer: self.hparams.kv_layer(index), keys, values: vector })?;
         let mixed = self.value(heads * rank, Rows::Batch)?;
         let kind = self.attention_kind(index)?;

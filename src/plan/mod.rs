@@ -6,6 +6,7 @@
 pub mod build;
 mod feed_forward;
 mod latent;
+mod layer_embeddings;
 pub mod memory;
 pub mod op;
 pub mod program;

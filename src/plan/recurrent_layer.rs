@@ -174,7 +174,7 @@ impl Builder<'_> {
         Ok(([half(0)?, keys, values], Some(half(head_dim)?)))
     }
 
-    fn take_heads(&mut self, x: ValueId, part: HeadPart) -> Result<ValueId> {
+    pub(super) fn take_heads(&mut self, x: ValueId, part: HeadPart) -> Result<ValueId> {
         let out = self.value(self.values[x.0].width / part.each * part.count, Rows::Batch)?;
         self.push(Op::TakeHeads { x, part, out })?;
         Ok(out)

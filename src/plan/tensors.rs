@@ -157,6 +157,22 @@ impl<'a> Tensors<'a> {
         Ok(VectorId(self.vectors.len() - 1))
     }
 
+    /// The one-dimensional tensor `name` times `factor`, decoded to f32.
+    pub fn scaled_vector(&mut self, name: &str, width: usize, factor: f32) -> Result<VectorId> {
+        let mut values = self.decode(name, width)?;
+        values.iter_mut().for_each(|value| *value *= factor);
+        push(&mut self.vectors, values, PLAN)?;
+        Ok(VectorId(self.vectors.len() - 1))
+    }
+
+    /// The one number of the tensor `name`.
+    pub fn number(&mut self, name: &str) -> Result<f32> {
+        match self.decode(name, 1)?[0] {
+            number if number.is_finite() => Ok(number),
+            number => Err(Error::Format(format!("tensor `{name}` holds {number}"))),
+        }
+    }
+
     /// Some columns of the convolution `name`, of which the file has the weights of all `taps` behind each other: a row for each tap.
     pub fn taps(&mut self, name: &str, taps: usize, part: &Part) -> Result<VectorId> {
         let (info, dims) = (self.info(name)?, [taps as u64, part.of as u64]);
@@ -198,10 +214,7 @@ impl<'a> Tensors<'a> {
         if !self.has(&own, Presence::Optional)? {
             return Ok(None);
         }
-        match self.decode(&own, 1)?[0] {
-            factor if factor.is_finite() => Ok(Some(factor)),
-            factor => Err(Error::Format(format!("tensor `{own}` holds {factor}"))),
-        }
+        self.number(&own).map(Some)
     }
 
     /// The elements of the one-dimensional tensor `name`, which need not become weights of the program.
@@ -217,7 +230,7 @@ impl<'a> Tensors<'a> {
         let mut idle = [0; Idle::ALL.len()];
         for tensor in self.gguf.tensors().iter().filter(|tensor| !self.used.contains(tensor.name.as_str())) {
             let name = &tensor.name;
-            match Idle::of(name, hparams.layers, hparams.predicting_blocks) {
+            match Idle::of(name, hparams) {
                 Some(kind) => idle[kind as usize] += 1,
                 None => {
                     let problem = format!("tensor `{name}` is not part of the supported `{family}` models");

@@ -74,6 +74,8 @@ impl Checker<'_> {
         match *op {
             Op::Embed { table, out } => {
                 let table = self.matrix(table.0)?;
+                let vocab = self.program.values.get(self.program.logits.0).map_or(0, |logits| logits.width);
+                self.require(table.0 >= vocab, "the table has no row for some tokens")?;
                 self.same(self.value(out)?, Value::floats(table.1, Rows::Batch))
             }
             Op::Scale { factor, .. } => self.require(factor.is_finite(), "a factor is not finite"),
@@ -166,6 +168,9 @@ impl Checker<'_> {
                     kind.window != Some(0) && kind.softcap.is_none_or(|cap| cap > 0.0),
                     "a limit must be positive",
                 )?;
+                // The cache keeps of a layer what one window needs, whoever reads it.
+                let mut others = self.program.attentions().filter(|other| other.layer == kind.layer);
+                self.require(others.all(|other| other.window == kind.window), "a layer is seen through two windows")?;
                 kind.sinks.map_or(Ok(()), |sinks| self.vector(sinks, sizes.heads))
             }
             _ => Ok(()),

@@ -13,7 +13,8 @@ fn program(file: &File, layers: usize) -> Program {
     let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
     let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
     let (heads, feed_forward) = (vec![hparams.heads[0]; layers], vec![hparams.feed_forward[0]; layers]);
-    build(&gguf, &arch, &Hparams { layers, heads, feed_forward, ..hparams }).unwrap()
+    let key_sources = (0..layers).collect();
+    build(&gguf, &arch, &Hparams { layers, heads, feed_forward, key_sources, ..hparams }).unwrap()
 }
 
 /// A program of so many layers; files may have fewer.

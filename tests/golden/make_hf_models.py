@@ -1,7 +1,7 @@
 """Writes tests/golden/hf: small random models of every family and the logits that Hugging Face transformers computes for them.
 
 NAME.gguf is a model in F32, named and laid out as llama.cpp's converter does it; NAME.f32 holds its logits after each
-token of the prompt, little-endian singles, one row a token (float32, eager attention). index.json holds the prompt and
+token of its prompt, little-endian singles, one row a token (float32, eager attention). index.json holds the prompt and
 the cases, configs.json the config.json of each. Weights are drawn wide enough that attention is far from uniform, and each setting is
 seen to matter. folders/NAME is the model as transformers saves it, for the cases in FOLDERS; with a path as argument nothing but the folders
 of all cases is written, there.
@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import gguf
+import hf_gemma
 import hf_latent
 import hf_mixtures
 import hf_recurrent
@@ -27,9 +28,9 @@ import transformers
 OUT = Path(__file__).resolve().parent / "hf"
 TOKENS = 40
 CONTEXT = 256
-MOST_BYTES = 10_000_000
+MOST_BYTES = 16_000_000
 # Cases whose folders are kept, and the largest size of their files; a smaller one means several.
-FOLDERS = {"llama-llama3": "1GB", "gemma2-plain": "60KB"}
+FOLDERS = {"llama-llama3": "1GB", "gemma2-plain": "60KB", "gemma4-small": "1GB"}
 # Largest change of a logit that a setting must cause, or the case shows nothing.
 LEAST_EFFECT = 0.1
 
@@ -58,6 +59,8 @@ class Case:
     feed_forward: int = 44
     layers: int = 2
     vocab: int = 131
+    # Tokens of the prompt.
+    tokens: int = TOKENS
     tied: bool = False
     bias: bool = False
     # Share of a head that rotates.
@@ -163,7 +166,7 @@ CASES = [
     Case("llama-fedbias", "biases on the three projections of the feed-forward block", settings={"mlp_bias": True},
          without=({"mlp_bias": False},)),
 ]
-CASES += hf_mixtures.cases(Case) + hf_latent.cases(Case) + hf_recurrent.cases(Case)
+CASES += hf_mixtures.cases(Case) + hf_latent.cases(Case) + hf_recurrent.cases(Case) + hf_gemma.cases(Case)
 
 
 # Families whose heads are as wide as the hidden size leaves for each.
@@ -186,7 +189,8 @@ def config_of(case):
         "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "gemma3": "Gemma3",
         "olmo2": "Olmo2", "olmo3": "Olmo3", "exaone4": "Exaone4", "granite": "Granite", "smollm3": "SmolLM3", "seed": "SeedOss",
         "ernie": "Ernie4_5", "mistral3": "Ministral3", "phi3": "Phi3", "glm4": "Glm4", "cohere2": "Cohere2",
-        "hunyuan": "HunYuanDenseV1", "qwen3vl": "Qwen3VL", "starcoder2": "Starcoder2", **hf_mixtures.CLASSES, **hf_latent.CLASSES, **hf_recurrent.CLASSES}
+        "hunyuan": "HunYuanDenseV1", "qwen3vl": "Qwen3VL", "starcoder2": "Starcoder2", **hf_mixtures.CLASSES, **hf_latent.CLASSES, **hf_recurrent.CLASSES,
+        **hf_gemma.CLASSES}
     prefix = prefix[case.family]
     settings = {
         "vocab_size": case.vocab, "hidden_size": case.hidden, "intermediate_size": case.feed_forward,
@@ -206,6 +210,8 @@ def config_of(case):
     if case.family in ("gemma3", "olmo3"):
         local = {"rope_type": "default", "rope_theta": settings.pop("local_theta", 10000.0 if case.family == "gemma3" else case.theta)}
         settings["rope_parameters"] = {"full_attention": settings["rope_parameters"], "sliding_attention": local}
+    if case.family in hf_gemma.CLASSES:
+        settings["rope_parameters"] = hf_gemma.rope(settings["rope_parameters"])
     if case.family in ("qwen3vl", "qwen3vlmoe"):
         settings["rope_parameters"]["mrope_section"] = case.keys["rope.dimension_sections"][:3]
         vision = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 1, "out_hidden_size": case.hidden,
@@ -213,7 +219,7 @@ def config_of(case):
         tied = settings.pop("tie_word_embeddings")
         config = getattr(transformers, prefix + "Config")(text_config=settings, vision_config=vision, tie_word_embeddings=tied)
         return config, getattr(transformers, prefix + "ForConditionalGeneration")
-    is_text = case.family in ("gemma3", *hf_recurrent.TEXT_CONFIGS)
+    is_text = case.family in ("gemma3", *hf_recurrent.TEXT_CONFIGS, *hf_gemma.CLASSES)
     config = getattr(transformers, prefix + ("TextConfig" if is_text else "Config"))(**settings)
     return config, getattr(transformers, prefix + "ForCausalLM")
 
@@ -224,8 +230,9 @@ def draw(rng, case, name, shape):
         # Two experts of equal score must not tell apart the groups that they are in.
         twin = 1 if case.settings.get("topk_method") == "group_limited_greedy" else -1
         return hf_mixtures.draw(rng, name, shape, twin)
-    if (own := hf_recurrent.draw(rng, name, shape)) is not None:
-        return own
+    for part in (hf_recurrent, hf_gemma):
+        if (own := part.draw(rng, name, shape)) is not None:
+            return own
     values = rng.standard_normal(shape).astype(np.float32)
     if name.endswith("norm.weight") and case.arch in hf_recurrent.ADDS_ONE and "linear_attn" not in name:
         return 0.3 * values
@@ -240,10 +247,11 @@ def draw(rng, case, name, shape):
 
 
 def parameters_of(model):
-    """Names and values of all that is not in the code, biases for the choice of experts included."""
+    """Names and values of all that is not in the code, biases for the choice of experts and factors of layers included."""
     yield from model.named_parameters()
     known = {name for name, _ in model.named_parameters()}
-    yield from (named for named in model.named_buffers() if named[0].endswith(("e_score_correction_bias", "expert_bias")) and named[0] not in known)
+    kinds = ("e_score_correction_bias", "expert_bias", "layer_scalar")
+    yield from (named for named in model.named_buffers() if named[0].endswith(kinds) and named[0] not in known)
 
 
 def model_of(case, seed):
@@ -266,7 +274,7 @@ def logits_of(model, prompt):
 
 GLOBAL_NAMES = {
     "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "model.norm.bias": "output_norm.bias",
-    "lm_head.weight": "output.weight", **hf_recurrent.GLOBAL_NAMES}
+    "lm_head.weight": "output.weight", **hf_recurrent.GLOBAL_NAMES, **hf_gemma.GLOBAL_NAMES}
 LAYER_NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
@@ -274,9 +282,10 @@ LAYER_NAMES = {
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
     "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm", "self_attn.qkv_proj": "attn_qkv",
-    "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", **hf_latent.LAYER_NAMES, **hf_recurrent.LAYER_NAMES}
+    "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", **hf_latent.LAYER_NAMES, **hf_recurrent.LAYER_NAMES,
+    **hf_gemma.LAYER_NAMES}
 # Where the norm that follows the attention keeps its own name.
-KEEPS_NAME = ("gemma2", "gemma3", "olmo2", "exaone4", "seed_oss", "gpt-oss", "glm4moe", *hf_recurrent.KEEPS_NAME)
+KEEPS_NAME = ("gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "seed_oss", "gpt-oss", "glm4moe", *hf_recurrent.KEEPS_NAME)
 # Whose rows of queries and keys the converter reorders.
 REORDERED = ("llama", "granite", "smollm3", "mistral3", "granitemoe", "granitehybrid")
 
@@ -312,12 +321,14 @@ def tensors_of(case, model):
             values = values + 1.0
         layer, part = (name.split(".", 3) + ["", ""])[2:4]
         others = None
-        for own in (hf_recurrent, hf_mixtures, hf_latent):
+        for own in (hf_gemma, hf_recurrent, hf_mixtures, hf_latent):
             others = others or own.tensors(case, part, values)
         if others is None:
             yield file_name(case, name), values
         else:
             yield from ((f"blk.{layer}.{name}", np.ascontiguousarray(values)) for name, values in others)
+    if case.family in hf_gemma.CLASSES:
+        yield from hf_gemma.more_tensors(case)
     if case.scaling.get("rope_type") == "llama3":
         yield "rope_freqs.weight", llama3_divisors(case)
     if case.scaling.get("rope_type") == "longrope":
@@ -357,6 +368,8 @@ def add_rope(writer, case, model):
 def add_heads(writer, case):
     if case.family in hf_latent.CLASSES:
         return hf_latent.add_heads(writer, case)
+    if case.family in hf_gemma.CLASSES:
+        return hf_gemma.add_heads(writer, case)
     if "attention.head_count_kv" not in case.keys:
         writer.add_head_count_kv(case.kv_heads)
     if case.family not in FIXED_HEADS:
@@ -385,7 +398,8 @@ def write(case, model):
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(case.hidden)
     writer.add_block_count(case.layers)
-    writer.add_feed_forward_length(case.feed_forward)
+    if "feed_forward_length" not in case.keys:
+        writer.add_feed_forward_length(case.feed_forward)
     writer.add_head_count(case.heads)
     (writer.add_layer_norm_eps if case.family in ("cohere2", "starcoder2") else writer.add_layer_norm_rms_eps)(case.eps)
     add_heads(writer, case)
@@ -414,7 +428,7 @@ def variants(case):
 
 def make(case, seed, prompt):
     """Writes one case; returns its entry in the index."""
-    prompt = [token % case.vocab for token in prompt]
+    prompt = [token % case.vocab for token in prompt[:case.tokens]]
     model = model_of(case, seed)
     logits = logits_of(model, prompt)
     effects = [np.abs(logits - logits_of(model_of(other, seed), prompt)).max() for other in variants(case)]
@@ -422,7 +436,7 @@ def make(case, seed, prompt):
     write(case, model)
     logits.astype("<f4").tofile(OUT / f"{case.name}.f32")
     print(f"{case.name}: logits up to {np.abs(logits).max():.1f}, {[round(float(e), 2) for e in effects]} without a setting")
-    return {"name": case.name, "arch": case.arch, "vocab": case.vocab, "note": case.note}
+    return {"name": case.name, "arch": case.arch, "vocab": case.vocab, "tokens": case.tokens, "note": case.note}
 
 
 def save_folder(case, model, folder, file_size="1GB"):
@@ -455,7 +469,7 @@ def main():
         return save_folders(Path(sys.argv[1]))
     torch.use_deterministic_algorithms(True)
     OUT.mkdir(exist_ok=True)
-    prompt = np.random.default_rng(0).integers(0, 97, TOKENS).tolist()
+    prompt = np.random.default_rng(0).integers(0, 97, CONTEXT).tolist()
     cases = [make(case, seed, prompt) for seed, case in enumerate(CASES, 1)]
     made_with = {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
     index = {"made_with": made_with, "prompt": prompt, "cases": cases}
