@@ -2,9 +2,11 @@
 //! is refused by name.
 
 use super::family::{Family, PARTIAL};
+use super::gemma4;
 use super::latent;
 use super::names::Heads;
 use super::rope;
+use crate::arch::mixtures::GEMMA4;
 use crate::arch::rope::Divisors;
 use crate::arch::spec::{Activation, AttentionScale, RopeRule, WindowRule};
 use crate::error::{Error, Excerpt, Result, filled};
@@ -63,6 +65,9 @@ const SIZES: [(&str, &str); 4] = [
     ("intermediate_size", "feed_forward_length"),
 ];
 
+/// Whether tokens see those behind them.
+const BIDIRECTIONAL: &str = "use_bidirectional_attention";
+
 /// Settings that change the result in a way no family here knows, with what changes nothing.
 const NEUTRAL: [(&str, f64); 16] = [
     ("attn_logit_softcapping", 0.0),
@@ -77,7 +82,7 @@ const NEUTRAL: [(&str, f64); 16] = [
     ("num_local_experts", 0.0),
     ("n_routed_experts", 0.0),
     (PREDICTING, 0.0),
-    ("use_bidirectional_attention", 0.0),
+    (BIDIRECTIONAL, 0.0),
     ("is_encoder_decoder", 0.0),
     ("add_cross_attention", 0.0),
     ("use_mrope", 0.0),
@@ -105,8 +110,11 @@ impl<'a> Config<'a> {
         }
         let (hidden, heads) = (self.size("hidden_size")?, self.size("num_attention_heads")?);
         out.set_unsigned(&self.key("attention.head_count"), heads)?;
-        let (kv_heads, rotated) =
-            if self.family.arch.is_latent { (1, latent::convert(self, out)?) } else { self.heads(hidden, heads, out)? };
+        let (kv_heads, rotated) = match self.family.arch {
+            arch if arch.is_latent => (1, latent::convert(self, out)?),
+            arch if arch.name == GEMMA4.name => gemma4::convert(self, out)?,
+            _ => self.heads(hidden, heads, out)?,
+        };
         out.set_unsigned(&self.key("rope.dimension_count"), rotated)?;
         let eps = self.required(self.family.norm_eps())? as f32;
         out.set_f32(&self.key(self.family.arch.norm.eps_key()), eps)?;
@@ -229,7 +237,9 @@ impl<'a> Config<'a> {
         let used = |name: &str| self.family.settings.iter().chain(sizes).any(|(used, _)| *used == name);
         for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !used(name)) {
             let Some(value) = self.get(name) else { continue };
-            if value.flag() != Some(false) && value.number() != Some(neutral) {
+            // What is said of images alone does not matter to text.
+            let is_idle = name == BIDIRECTIONAL && value.text() == Some("vision");
+            if value.flag() != Some(false) && value.number() != Some(neutral) && !is_idle {
                 return Err(Error::Unsupported(format!("`{name}` of config.json is {value}, which is not supported")));
             }
         }
@@ -296,7 +306,7 @@ impl<'a> Config<'a> {
     }
 
     /// 1 for each layer that has the window: by the file's list or pattern, or else by the family's.
-    fn local_layers(&self) -> Result<Vec<u8>> {
+    pub fn local_layers(&self) -> Result<Vec<u8>> {
         let name = LAYERS;
         let layers = self.size(name)?;
         let count = usize::try_from(layers).ok().filter(|&count| count <= limits::LAYERS);

@@ -59,6 +59,9 @@ pub const HUNYUAN: Settings = Settings {
     normalizes: true,
 };
 
+pub const GEMMA4: Settings =
+    Settings { sizes: &[COUNT, ("top_k_experts", "expert_used_count"), WIDTH], normalizes: true };
+
 /// Settings by which some layers have no experts in ways that metadata cannot tell, with what changes nothing.
 const EVERY_LAYER: [(&str, u64); 1] = [("decoder_sparse_step", 1)];
 
@@ -139,9 +142,12 @@ pub fn role(part: &str) -> Option<(&'static str, Option<u32>)> {
         "mlp.gate.weight"
         | "mlp.gate.wg.weight"
         | "block_sparse_moe.gate.weight"
-        | "block_sparse_moe.router.layer.weight" => {
-            return table("ffn_gate_inp.weight");
-        }
+        | "block_sparse_moe.router.layer.weight"
+        | "router.proj.weight" => return table("ffn_gate_inp.weight"),
+        "router.scale" => return table("ffn_gate_inp.scale"),
+        "router.per_expert_scale" => return table("ffn_down_exps.scale"),
+        "experts.gate_up_proj" => return table("ffn_gate_up_exps.weight"),
+        "experts.down_proj" => return table("ffn_down_exps.weight"),
         "mlp.gate.e_score_correction_bias"
         | "mlp.moe_statics.e_score_correction_bias"
         | "block_sparse_moe.e_score_correction_bias" => return table("exp_probs_b.bias"),

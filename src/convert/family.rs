@@ -2,7 +2,7 @@
 
 use super::experts::{self, Settings};
 use crate::arch::mixtures::{
-    DEEPSEEK2, ERNIE4_5_MOE, GLM4MOE, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE, QWEN2MOE, QWEN3MOE,
+    DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GLM4MOE, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE, QWEN2MOE, QWEN3MOE,
 };
 use crate::arch::spec::{
     Arch, COHERE2, ERNIE4_5, EXAONE4, GEMMA2, GEMMA3, GLM4, GRANITE, HUNYUAN_DENSE, LLAMA, MISTRAL3, NormKind, OLMO2,
@@ -45,7 +45,7 @@ const WINDOW: &str = "sliding_window";
 /// Share of a head that rotates.
 pub const PARTIAL: &str = "partial_rotary_factor";
 
-const FAMILIES: [Family; 36] = [
+const FAMILIES: [Family; 40] = [
     PLAIN,
     Family { model_type: "mistral", defaults: &[(WINDOW, 4096.0)], ..PLAIN },
     Family { model_type: "qwen2", arch: QWEN2, ..HALVES },
@@ -63,6 +63,10 @@ const FAMILIES: [Family; 36] = [
     },
     GEMMA3_TEXT,
     Family { model_type: "gemma3", ..GEMMA3_TEXT },
+    GEMMA4_TEXT,
+    Family { model_type: "gemma4", ..GEMMA4_TEXT },
+    Family { model_type: "gemma4_unified_text", ..GEMMA4_TEXT },
+    Family { model_type: "gemma4_unified", ..GEMMA4_TEXT },
     Family { model_type: "olmo2", arch: OLMO2, defaults: &[("rms_norm_eps", 1e-5)], ..HALVES },
     Family {
         model_type: "olmo3",
@@ -185,6 +189,24 @@ const GEMMA3_TEXT: Family = Family {
         ("max_position_embeddings", 131_072.0),
         ("rope_theta", 1_000_000.0),
         ("rope_local_base_freq", 10_000.0),
+    ],
+    settings: &[("final_logit_softcapping", "final_logit_softcapping")],
+    ..HALVES
+};
+
+/// Gemma 4, alone or as the text part of a model that sees and hears.
+const GEMMA4_TEXT: Family = Family {
+    model_type: "gemma4_text",
+    arch: GEMMA4,
+    experts: Some(experts::GEMMA4),
+    defaults: &[
+        (WINDOW, 512.0),
+        ("head_dim", 256.0),
+        ("global_head_dim", 512.0),
+        ("num_attention_heads", 8.0),
+        ("num_key_value_heads", 4.0),
+        ("max_position_embeddings", 131_072.0),
+        ("rope_theta", 1_000_000.0),
     ],
     settings: &[("final_logit_softcapping", "final_logit_softcapping")],
     ..HALVES

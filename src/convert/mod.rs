@@ -7,6 +7,7 @@
 mod config;
 mod experts;
 mod family;
+mod gemma4;
 mod latent;
 mod making;
 mod names;

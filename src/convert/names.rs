@@ -35,7 +35,7 @@ pub enum Heads {
 }
 
 /// The part of a name, within a layer, of weights that may have a bias.
-const PROJECTIONS: [(&str, &str, Option<Heads>); 15] = [
+const PROJECTIONS: [(&str, &str, Option<Heads>); 17] = [
     ("self_attn.q_proj", layer::Q, Some(Heads::Query)),
     ("self_attn.k_proj", layer::K, Some(Heads::Key)),
     ("self_attn.v_proj", layer::V, None),
@@ -51,13 +51,24 @@ const PROJECTIONS: [(&str, &str, Option<Heads>); 15] = [
     ("self_attn.q_b_proj", layer::Q_OF_LATENT, None),
     ("self_attn.kv_a_proj_with_mqa", layer::KV_LATENT, None),
     ("self_attn.kv_b_proj", layer::KV_OF_LATENT, None),
+    ("per_layer_input_gate", layer::EMBEDDING_GATE, None),
+    ("per_layer_projection", layer::EMBEDDING_OUTPUT, None),
 ];
 
 /// What names of the text part of a model for images begin with, in place of `model.`.
 const TEXT_PARTS: [&str; 2] = ["language_model.model.", "model.language_model."];
 /// What names of its other parts begin with.
-const OTHER_PARTS: [&str; 5] =
-    ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.", "model.visual."];
+const OTHER_PARTS: [&str; 9] = [
+    "vision_tower.",
+    "multi_modal_projector.",
+    "model.vision_tower.",
+    "model.multi_modal_projector.",
+    "model.visual.",
+    "model.vision_embedder.",
+    "model.embed_vision.",
+    "model.audio_tower.",
+    "model.embed_audio.",
+];
 
 /// Whether a tensor belongs to an encoder of images, or leads from it to the text.
 pub fn is_media(name: &str) -> bool {
@@ -80,9 +91,15 @@ pub fn layer_of(name: &str) -> Option<u16> {
 pub fn role(name: &str, family: &Family) -> Option<Role> {
     let name = TEXT_PARTS.iter().find_map(|part| name.strip_prefix(part)).or_else(|| name.strip_prefix("model."))?;
     let norm = |name: String| Role { name, is_less_one: family.norms_less_one, ..Role::default() };
+    let plain = |name: &str| Some(Role { name: name.into(), ..Role::default() });
     match name {
-        "embed_tokens.weight" => {
-            return Some(Role { name: global::EMBEDDING.into(), ..Role::default() });
+        "embed_tokens.weight" => return plain(global::EMBEDDING),
+        "embed_tokens_per_layer.weight" => return plain(global::LAYER_EMBEDDINGS),
+        "per_layer_model_projection.weight" => {
+            return plain(&format!("{}.weight", global::LAYER_EMBEDDINGS_PROJECTION));
+        }
+        "per_layer_projection_norm.weight" => {
+            return Some(norm(format!("{}.weight", global::LAYER_EMBEDDINGS_NORM)));
         }
         "norm.weight" | "norm.bias" => return Some(norm(name.replace("norm", global::OUTPUT_NORM))),
         _ => {}
@@ -92,6 +109,9 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
     let in_layer = |part: &str| in_layer(index.into(), part);
     if let Some((name, expert)) = experts::role(part).filter(|_| family.experts.is_some()) {
         return Some(Role { name: in_layer(name), expert, ..Role::default() });
+    }
+    if part == "layer_scalar" {
+        return plain(&in_layer(layer::LAYER_SCALE));
     }
     let (part, kind) = part.rsplit_once('.')?;
     let is_known = matches!(kind, "weight" | "bias");
@@ -116,6 +136,10 @@ fn norm_of(part: &str, family: &Family) -> Option<&'static str> {
         "post_attention_layernorm" if family.names_result() => layer::POST_ATTENTION_NORM,
         "post_attention_layernorm" | "pre_feedforward_layernorm" => family.arch.feed_forward_norm,
         "post_feedforward_layernorm" | "post_mlp_layernorm" => layer::POST_FEED_FORWARD_NORM,
+        "post_feedforward_layernorm_1" => layer::POST_DENSE_NORM,
+        "pre_feedforward_layernorm_2" => layer::EXPERTS_NORM,
+        "post_feedforward_layernorm_2" => layer::POST_EXPERTS_NORM,
+        "post_per_layer_input_norm" => layer::POST_EMBEDDING_NORM,
         _ => return None,
     })
 }

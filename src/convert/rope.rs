@@ -4,7 +4,9 @@
 //! `rope_local_base_freq` and `rope_scaling`.
 
 use super::config::Config;
-use crate::arch::mixtures::HUNYUAN_MOE;
+use super::family::PARTIAL;
+use super::gemma4;
+use crate::arch::mixtures::{GEMMA4, HUNYUAN_MOE};
 use crate::arch::rope::Divisors;
 use crate::arch::spec::{HUNYUAN_DENSE, RopeRule};
 use crate::elementary;
@@ -36,6 +38,9 @@ pub fn read(config: &Config, dims: usize, out: &mut Builder) -> Result<Divisors>
         "yarn" => scaling.yarn(out).map(|()| Divisors::default()),
         "llama3" => Ok(Divisors { all: Some(scaling.divisors(base, dims)?), long: None }),
         "longrope" => scaling.long(dims, out),
+        "proportional" if config.family.arch.name == GEMMA4.name => {
+            gemma4::divisors(config, scaling.number(PARTIAL)?.unwrap_or(1.0), dims)
+        }
         "dynamic" if [HUNYUAN_DENSE.name, HUNYUAN_MOE.name].contains(&config.family.arch.name) => {
             out.set_f32(&config.key("rope.scaling.alpha"), scaling.required("alpha")? as f32)?;
             Ok(Divisors::default())

@@ -113,6 +113,9 @@ fn experts_of(tensor: &TensorInfo, config: &Value) -> Option<Vec<Entry>> {
         "ffn_gate_up_exps" => vec![("gate_proj", "w1"), ("up_proj", "w3")],
         _ => return None,
     };
+    if config["model_type"] == "gemma4_text" {
+        return None;
+    }
     let bytes = tensor.bytes(tensor.elements() as usize * 4).unwrap();
     let count = tensor.dims[2] as usize * names.len();
     let shape = [tensor.dims[1] / names.len() as u64, tensor.dims[0]];
@@ -145,7 +148,9 @@ fn entry_of(tensor: &TensorInfo, config: &Value) -> Entry {
         heads.filter(|_| matches!(kind, "llama" | "mistral" | "mixtral" | "granite" | "smollm3" | "ministral3"));
     let values = match halves {
         Some(heads) => as_halves(&values, shape[0] as usize, heads as usize),
-        None if kind.starts_with("gemma") && name.ends_with("norm.weight") => values.iter().map(|v| v - 1.0).collect(),
+        None if matches!(kind, "gemma2" | "gemma3_text") && name.ends_with("norm.weight") => {
+            values.iter().map(|v| v - 1.0).collect()
+        }
         None => values,
     };
     Entry::f32(&name, &shape, &values)
@@ -167,10 +172,16 @@ fn name_of(name: &str, kind: &str) -> String {
         "token_embd" => return format!("model.embed_tokens.{end}"),
         "output_norm" => return format!("model.norm.{end}"),
         "output" => return format!("lm_head.{end}"),
+        "per_layer_token_embd" => return format!("model.embed_tokens_per_layer.{end}"),
+        "per_layer_model_proj" => return format!("model.per_layer_model_projection.{end}"),
+        "per_layer_proj_norm" => return format!("model.per_layer_projection_norm.{end}"),
         _ => {}
     }
     let [_, layer, part] = parts.split('.').collect::<Vec<_>>()[..] else { panic!("{name}") };
     let is_gemma = kind.starts_with("gemma");
+    if let Some(part) = part_of_gemma4(part, end).filter(|_| kind == "gemma4_text") {
+        return format!("model.layers.{layer}.{part}");
+    }
     let part = match (part, kind) {
         ("ffn_up", "phi3" | "glm4") => "mlp.gate_up_proj",
         ("ffn_up", "starcoder2") => "mlp.c_fc",
@@ -204,6 +215,25 @@ fn name_of(name: &str, kind: &str) -> String {
         (part, _) => part_of(part, is_gemma),
     };
     format!("model.layers.{layer}.{part}.{end}")
+}
+
+/// What only layers of Gemma 4 have.
+fn part_of_gemma4(part: &str, end: &str) -> Option<&'static str> {
+    Some(match (part, end) {
+        ("ffn_gate_inp", "weight") => "router.proj.weight",
+        ("ffn_gate_inp", "scale") => "router.scale",
+        ("ffn_down_exps", "scale") => "router.per_expert_scale",
+        ("ffn_gate_up_exps", _) => "experts.gate_up_proj",
+        ("ffn_down_exps", _) => "experts.down_proj",
+        ("post_ffw_norm_1", _) => "post_feedforward_layernorm_1.weight",
+        ("pre_ffw_norm_2", _) => "pre_feedforward_layernorm_2.weight",
+        ("post_ffw_norm_2", _) => "post_feedforward_layernorm_2.weight",
+        ("layer_output_scale", _) => "layer_scalar",
+        ("inp_gate", _) => "per_layer_input_gate.weight",
+        ("proj", _) => "per_layer_projection.weight",
+        ("post_norm", _) => "post_per_layer_input_norm.weight",
+        _ => return None,
+    })
 }
 
 fn part_of(part: &str, is_gemma: bool) -> &'static str {

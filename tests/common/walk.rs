@@ -7,8 +7,17 @@ use segno::ffi::status::*;
 use segno::quant::synthetic::Random;
 
 /// Test models with windows of 7 to 12 positions, and a context of 256.
-pub const MODELS: [&str; 6] =
-    ["gemma2-plain", "gemma3-plain", "gemma3-listed", "olmo3-yarn", "exaone4-window", "cohere2-plain"];
+pub const MODELS: [&str; 7] = [
+    "gemma2-plain",
+    "gemma3-plain",
+    "gemma3-listed",
+    "olmo3-yarn",
+    "exaone4-window",
+    "cohere2-plain",
+    "gemma4-experts",
+];
+/// The same for processors alone: some layers read the keys of others.
+pub const SHARED: &str = "gemma4-small";
 /// Test models with layers that have a state: one of each family, and what differs within them.
 pub const RECURRENT: [&str; 6] =
     ["lfm2-plain", "lfm2-taps", "lfm2moe-plain", "qwen3next-wide", "qwen35-plain", "granitehybrid-plain"];

@@ -1,6 +1,6 @@
 //! Models some layers of which see a window: they keep no more than that and a pass, and every token is what it would be if they kept all.
 
-use crate::common::walk::{MODELS, sizes, walk};
+use crate::common::walk::{MODELS, SHARED, sizes, walk};
 use crate::common::{Ctx, Model, greedy, root};
 use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
 use segno::ffi::status::*;
@@ -12,7 +12,8 @@ fn load(name: &str, precision: i32) -> Model {
 
 #[test]
 fn chunks_forks_cuts_and_company_behind_windows_equal_fresh_evaluation() {
-    for (name, precision) in MODELS.iter().zip([SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE].into_iter().cycle()) {
+    let precisions = [SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE].into_iter().cycle();
+    for (name, precision) in MODELS.into_iter().chain([SHARED]).zip(precisions) {
         walk(name, &load(name, precision));
     }
 }

@@ -56,10 +56,22 @@ pub const EXPERT_SIZES: [&str; 9] = [
     "expert_weights_scale",
     "leading_dense_block_count",
 ];
+/// Numbers of the header of models whose layers differ, after the family's name.
+pub const LAYER_SIZES: [&str; 6] = [
+    "attention.sliding_window",
+    "attention.key_length_swa",
+    "attention.value_length_swa",
+    "rope.dimension_count_swa",
+    "attention.shared_kv_layers",
+    "embedding_length_per_layer_input",
+];
+/// Elements of a head of layers that see a window, and of the embedding of a token for each layer.
+const LOCAL_DIM: usize = 8;
+const EMBEDDING: usize = 4;
 const TEMPLATE: &str = "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }}</s>{% endfor %}\
     {% if add_generation_prompt %}<s>assistant:{% endif %}";
 
-const RECIPES: [Recipe; 14] = [
+const RECIPES: [Recipe; 15] = [
     recipe("llama", 3, 32, Vocabulary::SentencePiece, &[F32]),
     recipe("llama", 3, 64, Vocabulary::BytePair("gpt-2"), &[F16, BF16, Q8_0, Q4_0, F32]),
     recipe("llama", 3, 256, Vocabulary::SentencePiece, &[Q4_K, Q6_K, Q2_K, Q3_K, Q5_K, Q8_0]),
@@ -74,6 +86,7 @@ const RECIPES: [Recipe; 14] = [
     Recipe { layers: 2, ..recipe("lfm2", 3, 32, Vocabulary::BytePair("gpt-2"), &[F32, Q8_0]) },
     Recipe { layers: 2, ..recipe("qwen35", 3, 32, Vocabulary::BytePair("qwen2"), &[Q8_0, F32]) },
     Recipe { layers: 2, ..recipe("qwen3next", 3, 64, Vocabulary::SentencePiece, &[F16, Q8_0]) },
+    Recipe { layers: 3, ..recipe("gemma4", 3, 32, Vocabulary::SentencePiece, &[F32, Q8_0, F16]) },
 ];
 
 const fn recipe(
@@ -120,6 +133,13 @@ impl<'a> Builder<'a> {
             Vocabulary::None => 40,
         };
         self.matrix("token_embd.weight", self.recipe.hidden, tokens);
+        if self.recipe.arch == "gemma4" {
+            let width = EMBEDDING * self.recipe.layers;
+            self.matrix("per_layer_token_embd.weight", width, tokens);
+            self.matrix("per_layer_model_proj.weight", self.recipe.hidden, width);
+            self.vector("per_layer_proj_norm.weight", EMBEDDING);
+            self.vector("rope_freqs.weight", HEAD_DIM / 2);
+        }
         for layer in 0..self.recipe.layers {
             self.layer(layer);
         }
@@ -154,6 +174,13 @@ impl<'a> Builder<'a> {
         self.file.set(&format!("{arch}.rope.freq_base"), Value::f32(10_000.0));
         if self.has_states() {
             self.states();
+        }
+        if arch == "gemma4" {
+            for (name, number) in LAYER_SIZES.into_iter().zip([7, LOCAL_DIM, LOCAL_DIM, LOCAL_DIM, 1, EMBEDDING]) {
+                self.file.set(&format!("{arch}.{name}"), Value::u32(number as u32));
+            }
+            let local = (0..self.recipe.layers).map(|layer| Value::bool(layer % 2 == 0));
+            self.file.set("gemma4.attention.sliding_window_pattern", Value::array(gguf::BOOL, local));
         }
         if self.recipe.rich {
             self.file.set("general.alignment", Value::u32(32));
@@ -263,17 +290,22 @@ impl<'a> Builder<'a> {
         let (hidden, arch) = (self.recipe.hidden, self.recipe.arch);
         let name = |part: &str| format!("blk.{index}.{part}");
         let gates = if matches!(arch, "qwen35" | "qwen3next") { 2 } else { 1 };
-        for (part, rows) in [("attn_q", gates * HEADS * HEAD_DIM), ("attn_k", HEAD_DIM), ("attn_v", HEAD_DIM)] {
+        let dim = if arch == "gemma4" && index.is_multiple_of(2) { LOCAL_DIM } else { HEAD_DIM };
+        for (part, rows) in [("attn_q", gates * HEADS * dim), ("attn_k", dim), ("attn_v", dim)] {
+            // Values may be keys.
+            if arch == "gemma4" && (index, part) == (1, "attn_v") {
+                continue;
+            }
             self.matrix(&name(&format!("{part}.weight")), hidden, rows);
             if self.recipe.arch == "qwen2" || self.recipe.rich {
                 self.vector(&name(&format!("{part}.bias")), rows);
             }
         }
-        if arch.starts_with("qwen3") || arch == "lfm2" {
-            self.vector(&name("attn_q_norm.weight"), HEAD_DIM);
-            self.vector(&name("attn_k_norm.weight"), HEAD_DIM);
+        if arch.starts_with("qwen3") || matches!(arch, "lfm2" | "gemma4") {
+            self.vector(&name("attn_q_norm.weight"), dim);
+            self.vector(&name("attn_k_norm.weight"), dim);
         }
-        self.matrix(&name("attn_output.weight"), HEADS * HEAD_DIM, hidden);
+        self.matrix(&name("attn_output.weight"), HEADS * dim, hidden);
     }
 
     fn feed_forward(&mut self, index: usize) {
@@ -282,11 +314,41 @@ impl<'a> Builder<'a> {
         if arch.ends_with("moe") {
             return self.experts(index);
         }
+        if arch == "gemma4" {
+            self.beside(index);
+        }
         let renamed = matches!(arch, "qwen35" | "qwen3next");
         self.vector(&name(if renamed { "post_attention_norm.weight" } else { "ffn_norm.weight" }), hidden);
         self.matrix(&name("ffn_gate.weight"), hidden, FEED_FORWARD);
         self.matrix(&name("ffn_up.weight"), hidden, FEED_FORWARD);
         self.matrix(&name("ffn_down.weight"), FEED_FORWARD, hidden);
+    }
+
+    /// What Gemma 4 has beside a dense block: norms, experts, and the embedding of the layer.
+    fn beside(&mut self, index: usize) {
+        let (hidden, arch) = (self.recipe.hidden, self.recipe.arch);
+        let name = |part: &str| format!("blk.{index}.{part}");
+        for part in [
+            "post_attention_norm",
+            "post_ffw_norm",
+            "post_ffw_norm_1",
+            "pre_ffw_norm_2",
+            "post_ffw_norm_2",
+            "post_norm",
+        ] {
+            self.vector(&name(&format!("{part}.weight")), hidden);
+        }
+        for (key, number) in [("count", EXPERTS), ("used_count", 2), ("feed_forward_length", FEED_FORWARD)] {
+            self.file.set(&format!("{arch}.expert_{key}"), Value::u32(number as u32));
+        }
+        self.tensor(&name("ffn_gate_inp.weight"), &[hidden, EXPERTS], F32);
+        self.vector(&name("ffn_gate_inp.scale"), hidden);
+        self.table(&name("ffn_gate_up_exps.weight"), &[hidden, 2 * FEED_FORWARD, EXPERTS]);
+        self.table(&name("ffn_down_exps.weight"), &[FEED_FORWARD, hidden, EXPERTS]);
+        self.vector(&name("ffn_down_exps.scale"), EXPERTS);
+        self.matrix(&name("inp_gate.weight"), hidden, EMBEDDING);
+        self.matrix(&name("proj.weight"), EMBEDDING, hidden);
+        self.vector(&name("layer_output_scale.weight"), 1);
     }
 
     /// The norm, router and tables of a layer with experts; `glm4moe` has a bias for the choice and a shared expert beside them.

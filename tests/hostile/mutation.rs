@@ -3,7 +3,7 @@
 use super::damage::damage;
 use super::dice::Dice;
 use super::gguf::{Entry, File, TEXT, Tensor, Value};
-use super::models::{EXPERT_SIZES, STATE_SIZES};
+use super::models::{EXPERT_SIZES, LAYER_SIZES, STATE_SIZES};
 use segno::quant::DType;
 
 type Change = fn(&mut File, &mut Dice);
@@ -245,7 +245,7 @@ fn retype_entry(file: &mut File, dice: &mut Dice) {
     entry.value = Value::Scalar { type_id, bytes };
 }
 
-const ARCHS: [&str; 7] = ["qwen2", "qwen3", "qwen3moe", "glm4moe", "lfm2", "qwen35", "qwen3next"];
+const ARCHS: [&str; 8] = ["qwen2", "qwen3", "qwen3moe", "glm4moe", "lfm2", "qwen35", "qwen3next", "gemma4"];
 
 /// A key that the library knows gets a value of any type at an edge.
 fn set_known_key(file: &mut File, dice: &mut Dice) {
@@ -259,6 +259,9 @@ fn set_known_key(file: &mut File, dice: &mut Dice) {
         0 => (format!("{arch}.{}", dice.pick(&SIZES)), Value::u32(dice.number() as u32)),
         1 => (format!("{arch}.{}", dice.pick(&SIZES)), any_value(dice)),
         2 => (format!("{arch}.{}", dice.pick(&OTHERS)), any_value(dice)),
+        3 if arch == "gemma4" && dice.one_in(2) => {
+            (format!("{arch}.{}", dice.pick(&LAYER_SIZES)), Value::u32(dice.below(20) as u32))
+        }
         3 => (format!("{arch}.{}", dice.pick(&EXPERT_SIZES)), Value::u32(dice.below(9) as u32)),
         4 if dice.one_in(2) => (format!("{arch}.{}", dice.pick(&STATE_SIZES)), Value::u32(dice.below(20) as u32)),
         4 => (format!("{arch}.{}", dice.pick(&STATE_SIZES)), any_value(dice)),

@@ -45,6 +45,13 @@ impl Header {
         values.iter().fold(self, |header, value| header.string(value))
     }
 
+    pub fn flags(&mut self, key: &str, values: &[bool]) -> &mut Self {
+        self.entries += 1;
+        self.string(key).u32(9).u32(7).u64(values.len() as u64);
+        self.bytes.extend(values.iter().map(|&value| u8::from(value)));
+        self
+    }
+
     pub fn numbers(&mut self, key: &str, values: &[u32]) -> &mut Self {
         self.entries += 1;
         self.string(key).u32(9).u32(5).u64(values.len() as u64);

@@ -8,11 +8,13 @@
 //! with `--pure`. Rows that are no whole number of blocks become Q8_0, where llama-quantize takes fewer bits. `llama-3.2-1b-short` has the layers of
 //! the whole model, but fewer of them and fewer tokens, for comparing many types.
 
+mod gemma4;
 mod header;
 mod shapes;
 #[cfg(test)]
 mod tests;
 
+use gemma4::GLOBAL_HEAD;
 use header::Header;
 use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
@@ -107,9 +109,16 @@ struct Tensor {
     dtype: DType,
     mean: f32,
     spread: f32,
+    /// What it holds, where that is not drawn.
+    values: Vec<f32>,
 }
 
 impl Tensor {
+    fn of_values(name: &str, values: Vec<f32>) -> Tensor {
+        let (name, dims) = (name.into(), vec![values.len()]);
+        Tensor { name, dims, dtype: DType::F32, mean: 0.0, spread: 0.0, values }
+    }
+
     fn bytes(&self) -> usize {
         let rows: usize = self.dims[1..].iter().product();
         self.dtype.row_bytes(self.dims[0] as u64).expect("whole blocks") as usize * rows
@@ -131,11 +140,11 @@ impl Model<'_> {
     fn table(&mut self, name: String, dims: &[usize], dtype: DType, spread: f32) {
         let whole = |dtype: &DType| dims[0].is_multiple_of(dtype.block_len());
         let dtype = [dtype, DType::Q8_0, DType::F16].into_iter().find(whole).unwrap_or(DType::F16);
-        self.tensors.push(Tensor { name, dims: dims.to_vec(), dtype, mean: 0.0, spread });
+        self.tensors.push(Tensor { name, dims: dims.to_vec(), dtype, mean: 0.0, spread, values: Vec::new() });
     }
 
     fn vector(&mut self, name: String, len: usize, mean: f32, spread: f32) {
-        self.tensors.push(Tensor { name, dims: vec![len], dtype: DType::F32, mean, spread });
+        self.tensors.push(Tensor { name, dims: vec![len], dtype: DType::F32, mean, spread, values: Vec::new() });
     }
 
     /// A matrix of a layer, of the type that the mix gives it.
@@ -145,6 +154,9 @@ impl Model<'_> {
     }
 
     fn layer(&mut self, index: usize) {
+        if let Some(sizes) = self.shape.gemma4 {
+            return self.gemma4_layer(index, &sizes);
+        }
         let Shape { hidden, heads, kv_heads, head_dim, feed_forward, arch, .. } = *self.shape;
         let Shape { head_norms, post_norms, fused, experts, sinks, .. } = *self.shape;
         let named = |part: &str| format!("blk.{index}.{part}");
@@ -275,6 +287,9 @@ impl Model<'_> {
         let Shape { hidden, vocab, tied, layers, .. } = *self.shape;
         let embedding = if tied { self.mix.head() } else { self.mix.base };
         self.matrix("token_embd.weight".into(), vocab, hidden, embedding, 0.05);
+        if let Some(sizes) = self.shape.gemma4 {
+            self.gemma4_embeddings(&sizes);
+        }
         (0..layers).for_each(|index| self.layer(index));
         let is_short = matches!(self.shape.recurrent, Some(Recurrent::ShortConvolution { .. }));
         let norm = if is_short { "token_embd_norm.weight" } else { "output_norm.weight" };
@@ -310,6 +325,7 @@ impl Model<'_> {
     fn write_metadata(&self, header: &mut Header) {
         let shape = self.shape;
         let key = |name: &str| format!("{}.{name}", shape.arch);
+        let whole_head = if shape.gemma4.is_some() { GLOBAL_HEAD } else { shape.head_dim };
         header.text("general.architecture", shape.arch).text("general.name", &format!("synthetic {}", shape.name));
         header.number("general.file_type", self.mix.file_type).number("general.quantization_version", 2);
         for (name, value) in [
@@ -317,8 +333,8 @@ impl Model<'_> {
             ("embedding_length", shape.hidden),
             ("feed_forward_length", shape.feed_forward),
             ("attention.head_count", shape.heads),
-            ("attention.key_length", shape.latent.map_or(shape.head_dim, |latent| latent.rank + shape.rope_dims)),
-            ("attention.value_length", shape.latent.map_or(shape.head_dim, |latent| latent.rank)),
+            ("attention.key_length", shape.latent.map_or(whole_head, |latent| latent.rank + shape.rope_dims)),
+            ("attention.value_length", shape.latent.map_or(whole_head, |latent| latent.rank)),
             ("rope.dimension_count", shape.rope_dims),
             ("vocab_size", shape.vocab),
         ] {
@@ -354,6 +370,9 @@ impl Model<'_> {
         let shape = self.shape;
         let key = |name: &str| format!("{}.{name}", shape.arch);
         let kv_heads = key("attention.head_count_kv");
+        if let Some(sizes) = &shape.gemma4 {
+            return self.write_gemma4(sizes, header);
+        }
         match shape.recurrent {
             Some(recurrent @ Recurrent::ShortConvolution { .. }) => {
                 let of = |layer| if recurrent.attends(layer) { shape.kv_heads as u32 } else { 0 };
@@ -422,8 +441,9 @@ fn write_tensor(tensor: &Tensor, random: &mut Random, out: &mut impl Write) -> R
     let bytes = tensor.bytes();
     if tensor.dims.len() == 1 {
         // The sum of three even distributions has a variance of one.
-        let normal = (0..tensor.dims[0]).map(|_| random.uniform() + random.uniform() + random.uniform());
-        let values: Vec<f32> = normal.map(|value| tensor.mean + tensor.spread * value).collect();
+        let mut normal = || tensor.mean + tensor.spread * (random.uniform() + random.uniform() + random.uniform());
+        let drawn = if tensor.values.is_empty() { tensor.dims[0] } else { 0 };
+        let values: Vec<f32> = (0..drawn).map(|_| normal()).chain(tensor.values.iter().copied()).collect();
         values.iter().try_for_each(|value| out.write_all(&value.to_le_bytes()))?;
     } else {
         let blocks = PIECE_VALUES.div_ceil(tensor.dtype.block_len());

@@ -1,5 +1,7 @@
 //! Sizes and numbers of well-known models.
 
+use super::gemma4::{GLOBAL_HEAD, Gemma4};
+
 /// Sizes of a model.
 pub struct Shape {
     pub name: &'static str,
@@ -31,6 +33,8 @@ pub struct Shape {
     pub latent: Option<Latent>,
     /// Layers that keep a state in place of keys and values.
     pub recurrent: Option<Recurrent>,
+    /// Layers of two kinds.
+    pub gemma4: Option<Gemma4>,
     /// Biases of all projections, and one more score for each head: gpt-oss.
     pub sinks: bool,
     /// Numbers of the family, by their keys without its name.
@@ -102,6 +106,7 @@ const LLAMA_1B: Shape = Shape {
     shared_feed_forward: 0,
     latent: None,
     recurrent: None,
+    gemma4: None,
     sinks: false,
     floats: &[],
     numbers: &[],
@@ -128,7 +133,7 @@ const GEMMA_4B: Shape = Shape {
 };
 
 /// The models that are known.
-pub const SHAPES: [Shape; 21] = [
+pub const SHAPES: [Shape; 23] = [
     LLAMA_1B,
     Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
     Shape {
@@ -271,6 +276,8 @@ pub const SHAPES: [Shape; 21] = [
         ..LLAMA_1B
     },
     DEEPSEEK_LITE,
+    GEMMA4_26B,
+    GEMMA4_E4B,
     Shape { name: "deepseek-v2-lite-short", layers: 4, ..DEEPSEEK_LITE },
     Shape {
         name: "qwen3-30b-a3b",
@@ -379,4 +386,42 @@ const DEEPSEEK_LITE: Shape = Shape {
         ("leading_dense_block_count", 1),
     ],
     ..LLAMA_1B
+};
+
+/// Gemma 4 26B-A4B, 25 billion weights of which a token uses 3.8.
+const GEMMA4_26B: Shape = Shape {
+    name: "gemma4-26b-a4b",
+    arch: "gemma4",
+    layers: 30,
+    hidden: 2816,
+    heads: 16,
+    kv_heads: 8,
+    head_dim: 256,
+    feed_forward: 2112,
+    vocab: 262_144,
+    rope_base: 1e6,
+    norm_eps: 1e-6,
+    context: 262_144,
+    rope_dims: GLOBAL_HEAD,
+    head_norms: true,
+    post_norms: true,
+    experts: Some(Experts { count: 128, chosen: 8, feed_forward: 704 }),
+    gemma4: Some(Gemma4 { global_kv_heads: 2, has_values: false, sharing: 0, embedding: 0 }),
+    numbers: &[("attention.sliding_window", 1024)],
+    ..LLAMA_1B
+};
+
+/// Gemma 4 E4B.
+const GEMMA4_E4B: Shape = Shape {
+    name: "gemma4-e4b",
+    layers: 42,
+    hidden: 2560,
+    heads: 8,
+    kv_heads: 2,
+    feed_forward: 10_240,
+    context: 131_072,
+    experts: None,
+    gemma4: Some(Gemma4 { global_kv_heads: 2, has_values: true, sharing: 18, embedding: 256 }),
+    numbers: &[("attention.sliding_window", 512)],
+    ..GEMMA4_26B
 };

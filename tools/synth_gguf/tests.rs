@@ -1,9 +1,11 @@
 //! Which matrix of which shape and mix has which type, and that a file says so; the rules are llama-quantize's.
 
+use super::gemma4::Gemma4;
 use super::*;
 use DType::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0};
 use segno::arch::{Arch, Hparams};
 use segno::format::{Data, Gguf};
+use segno::plan::Program;
 use segno::plan::build::build;
 use std::sync::Arc;
 
@@ -127,24 +129,48 @@ fn files_say_what_they_hold() {
     }
 }
 
+/// The program that the engine makes of a file of `shape`.
+fn program(shape: &Shape) -> Program {
+    let mut model = Model { shape, mix: mix("Q4_K_M").unwrap(), tensors: Vec::new() };
+    model.collect();
+    let mut bytes = Vec::new();
+    model.write(&mut bytes).unwrap();
+    let gguf = Gguf::parse(Arc::new(Data::Owned(bytes)), &mut |_| Ok(())).unwrap();
+    let arch = Arch::find(shape.arch).unwrap();
+    let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
+    build(&gguf, &arch, &hparams).unwrap()
+}
+
+/// The shape `name` with few layers and experts.
+fn small(name: &str, layers: usize) -> Shape {
+    let known = SHAPES.iter().find(|known| known.name == name).unwrap();
+    let experts = known.experts.map(|experts| Experts { count: 8, ..experts });
+    Shape { layers, vocab: 1000, experts, ..*known }
+}
+
 /// A few layers with few experts: the engine makes a program of each, which has as many states as layers without attention ask for.
 #[test]
 fn files_of_layers_with_states_are_those_of_their_family() {
     for (name, attention) in [("qwen3.5-0.8b", 1), ("qwen3.6-35b-a3b", 1), ("lfm2.5-1.2b", 1)] {
-        let known = SHAPES.iter().find(|known| known.name == name).unwrap();
-        let experts = known.experts.map(|experts| Experts { count: 8, ..experts });
-        let shape = Shape { layers: 4, vocab: 1000, experts, ..*known };
-        let mut model = Model { shape: &shape, mix: mix("Q4_K_M").unwrap(), tensors: Vec::new() };
-        model.collect();
-        let mut bytes = Vec::new();
-        model.write(&mut bytes).unwrap();
-        let gguf = Gguf::parse(Arc::new(Data::Owned(bytes)), &mut |_| Ok(())).unwrap();
-        let arch = Arch::find(shape.arch).unwrap();
-        let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
-        let program = build(&gguf, &arch, &hparams).unwrap();
+        let shape = small(name, 4);
+        let program = program(&shape);
         assert_eq!(program.attentions().count(), attention, "{name}");
         // A delta rule has three convolutions beside it.
-        let each = if known.arch == "lfm2" { 1 } else { 4 };
+        let each = if shape.arch == "lfm2" { 1 } else { 4 };
         assert_eq!(program.states.len(), (4 - attention) * each, "{name}");
+    }
+}
+
+/// Of twelve layers two see everything, and where some read the keys of others, the cache has fewer.
+#[test]
+fn files_of_layers_of_two_kinds_are_those_of_their_family() {
+    for (name, sharing) in [("gemma4-26b-a4b", 0), ("gemma4-e4b", 6)] {
+        let shape = small(name, 12);
+        let gemma4 = shape.gemma4.map(|sizes| Gemma4 { sharing, ..sizes });
+        let program = program(&Shape { gemma4, ..shape });
+        let seeing: Vec<bool> = program.attentions().map(|kind| kind.window.is_none()).collect();
+        assert_eq!(seeing.iter().filter(|sees| **sees).count(), 2, "{name}");
+        assert_eq!((seeing.len(), program.kv.count()), (12, 12 - sharing), "{name}");
+        assert_eq!(program.kv.of(5).head_dim, 512, "{name}");
     }
 }

@@ -1,0 +1,116 @@
+//! What only files of Gemma 4 have: two kinds of layers, experts beside a dense block, and embeddings of tokens for every layer.
+
+use super::header::Header;
+use super::{Model, Tensor};
+use segno::quant::DType;
+
+/// Of so many layers the last sees everything.
+const PERIOD: usize = 6;
+/// Elements of a head of layers that see everything, and pairs of them that rotate.
+pub const GLOBAL_HEAD: usize = 512;
+const ROTATED: usize = 64;
+const STILL: f32 = 1e30;
+
+/// Sizes that other families do not have.
+#[derive(Clone, Copy)]
+pub struct Gemma4 {
+    /// Key-value heads of layers that see everything, and whether their keys are their values.
+    pub global_kv_heads: usize,
+    pub has_values: bool,
+    /// How many of the last layers read the keys of others.
+    pub sharing: usize,
+    /// Elements of the embedding of a token for each layer; 0 for none.
+    pub embedding: usize,
+}
+
+impl Gemma4 {
+    fn is_local(layer: usize) -> bool {
+        layer % PERIOD != PERIOD - 1
+    }
+
+    /// Key-value heads of a layer, and elements of a head.
+    fn keys(&self, layer: usize, local: [usize; 2]) -> [usize; 2] {
+        if Self::is_local(layer) { local } else { [self.global_kv_heads, GLOBAL_HEAD] }
+    }
+}
+
+impl Model<'_> {
+    /// The tensors of a layer.
+    pub fn gemma4_layer(&mut self, index: usize, sizes: &Gemma4) {
+        let shape = self.shape;
+        let (hidden, feed_forward) = (shape.hidden, shape.feed_forward);
+        let [kv_heads, dim] = sizes.keys(index, [shape.kv_heads, shape.head_dim]);
+        let (queries, keys) = (shape.heads * dim, kv_heads * dim);
+        let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
+        let named = |part: &str| format!("blk.{index}.{part}");
+        self.part(index, "attn_q", queries, hidden, spread(hidden));
+        self.vector(named("attn_q_norm.weight"), dim, 1.0, 0.05);
+        if index < shape.layers - sizes.sharing {
+            self.part(index, "attn_k", keys, hidden, spread(hidden));
+            // Products of queries and keys are not divided by anything.
+            self.vector(named("attn_k_norm.weight"), dim, spread(dim), 0.05 * spread(dim));
+            if sizes.has_values || Gemma4::is_local(index) {
+                self.part(index, "attn_v", keys, hidden, spread(hidden));
+            }
+        }
+        self.part(index, "attn_output", hidden, queries, 0.3 * spread(queries));
+        for norm in ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"] {
+            self.vector(named(&format!("{norm}.weight")), hidden, 1.0, 0.05);
+        }
+        self.part(index, "ffn_gate", feed_forward, hidden, spread(hidden));
+        self.part(index, "ffn_up", feed_forward, hidden, spread(hidden));
+        self.part(index, "ffn_down", hidden, feed_forward, 0.5 * spread(feed_forward));
+        if let Some(experts) = shape.experts {
+            for norm in ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"] {
+                self.vector(named(&format!("{norm}.weight")), hidden, 1.0, 0.05);
+            }
+            self.vector(named("ffn_gate_inp.scale"), hidden, 1.0, 0.05);
+            self.table(named("ffn_gate_inp.weight"), &[hidden, experts.count], DType::F32, 2.0);
+            let width = experts.feed_forward;
+            for (part, cols, rows) in [("ffn_gate_up_exps", hidden, 2 * width), ("ffn_down_exps", width, hidden)] {
+                let dtype = self.mix.part(part, index, shape);
+                self.table(named(&format!("{part}.weight")), &[cols, rows, experts.count], dtype, spread(cols));
+            }
+            self.vector(named("ffn_down_exps.scale"), experts.count, 1.0, 0.05);
+        }
+        if sizes.embedding > 0 {
+            self.part(index, "inp_gate", sizes.embedding, hidden, spread(hidden));
+            self.part(index, "proj", hidden, sizes.embedding, spread(sizes.embedding));
+            self.vector(named("post_norm.weight"), hidden, 0.3, 0.05);
+        }
+        self.vector(named("layer_output_scale.weight"), 1, 0.9, 0.0);
+    }
+
+    /// The tensors beside the layers.
+    pub fn gemma4_embeddings(&mut self, sizes: &Gemma4) {
+        let mut divisors = vec![1.0; ROTATED];
+        divisors.resize(GLOBAL_HEAD / 2, STILL);
+        self.tensors.push(Tensor::of_values("rope_freqs.weight", divisors));
+        if sizes.embedding == 0 {
+            return;
+        }
+        let (width, hidden) = (sizes.embedding * self.shape.layers, self.shape.hidden);
+        let head = self.mix.head();
+        self.matrix("per_layer_token_embd.weight".into(), self.shape.vocab, width, head, 0.05);
+        let base = self.mix.base;
+        self.matrix("per_layer_model_proj.weight".into(), width, hidden, base, 1.0 / (hidden as f32).sqrt());
+        self.vector("per_layer_proj_norm.weight".into(), sizes.embedding, 1.0, 0.05);
+    }
+
+    /// What differs between the kinds of layers.
+    pub fn write_gemma4(&self, sizes: &Gemma4, header: &mut Header) {
+        let shape = self.shape;
+        let key = |name: &str| format!("{}.{name}", shape.arch);
+        let local = [shape.kv_heads, shape.head_dim];
+        let kv_heads: Vec<u32> = (0..shape.layers).map(|layer| sizes.keys(layer, local)[0] as u32).collect();
+        header.numbers(&key("attention.head_count_kv"), &kv_heads);
+        let is_local: Vec<bool> = (0..shape.layers).map(Gemma4::is_local).collect();
+        header.flags(&key("attention.sliding_window_pattern"), &is_local);
+        for name in ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"] {
+            header.number(&key(name), shape.head_dim as u32);
+        }
+        header.number(&key("attention.shared_kv_layers"), sizes.sharing as u32);
+        header.number(&key("embedding_length_per_layer_input"), sizes.embedding as u32);
+        header.float(&key("rope.freq_base_swa"), 10_000.0).float(&key("final_logit_softcapping"), 30.0);
+    }
+}
