@@ -57,6 +57,8 @@ pub struct Experts {
     pub feed_forward: usize,
     /// The same of the shared one; 0 for none.
     pub shared_feed_forward: usize,
+    /// Elements of what stands for a row before them and behind them, where that is not the row itself.
+    pub latent: Option<usize>,
     /// What is made of the router's logits, where the file says.
     pub score: Option<Score>,
     /// Whether weights are divided by their sum.
@@ -110,6 +112,7 @@ impl Reader<'_> {
             chosen,
             feed_forward: width,
             shared_feed_forward: self.shared(&mixture, width)?,
+            latent: self.optional("moe_latent_size", limits::HIDDEN)?,
             score: self.score()?,
             normalizes: self.meta.bool(&self.keys.of("expert_weights_norm"))?.unwrap_or(mixture.normalizes),
             scale: self.meta.f32(&self.keys.of("expert_weights_scale"))?.filter(|&scale| scale != 0.0).unwrap_or(1.0),

@@ -2,6 +2,7 @@
 
 use super::hparams::{Hparams, Reader};
 use super::latent::Latent;
+use super::spec::RopeRule;
 use crate::error::{Error, Result, collected};
 use crate::format::{Value, limits};
 
@@ -56,7 +57,10 @@ impl Reader<'_> {
     /// The heads of every layer: numbers in the file are those of all layers, lists have one for each block.
     pub(super) fn heads(&self, hidden: usize, latent: Option<Latent>, is_local: &[bool]) -> Result<Vec<Heads>> {
         let counts = self.meta.required(&self.keys.of(COUNT), self.by_layer(COUNT, limits::HEADS)?)?;
-        let rotated = [self.size(ROTATED, limits::HIDDEN)?, self.size(LOCAL_ROTATED, limits::HIDDEN)?];
+        let rotated = match self.arch.rope_rule {
+            RopeRule::Never => [None; 2],
+            _ => [self.size(ROTATED, limits::HIDDEN)?, self.size(LOCAL_ROTATED, limits::HIDDEN)?],
+        };
         let (kv_counts, dims, values) = match latent {
             Some(_) => (None, None, None),
             None => {

@@ -5,7 +5,7 @@ use super::heads::{Heads, MAX_HEAD_DIM};
 use super::latent::Latent;
 use super::recurrent::Recurrent;
 use super::rope::original_context;
-use super::spec::{Arch, AttentionScale, Factor, RopeRule, WindowRule};
+use super::spec::{Arch, AttentionScale, Blocks, Factor, RopeRule, WindowRule};
 use crate::error::{Error, Result, filled, reserve};
 use crate::format::{Metadata, Value, limits};
 
@@ -107,8 +107,8 @@ impl Hparams {
         let window = reader.window()?;
         let local_layers = reader.local_layers(window)?;
         let heads = reader.heads(hidden, latent, &local_layers)?;
-        let dense = reader.by_layer(FEED_FORWARD, limits::FEED_FORWARD)?;
-        let experts = reader.experts(dense.as_ref().map(|dense| dense[0]))?;
+        let dense = reader.widths(&heads)?;
+        let experts = reader.experts(dense.iter().flatten().copied().find(|&width| width > 0))?;
         let feed_forward = match (dense, experts) {
             (Some(dense), _) => dense,
             (None, experts) => {
@@ -271,6 +271,20 @@ impl Reader<'_> {
         }
     }
 
+    /// Elements between the halves of each layer's feed-forward block; 0 in layers with another block alone.
+    fn widths(&self, heads: &[Heads]) -> Result<Option<Vec<usize>>> {
+        let key = self.keys.of(FEED_FORWARD);
+        let (Blocks::One, Some(Value::Array(_))) = (self.arch.blocks, self.meta.get(&key)) else {
+            return self.by_layer(FEED_FORWARD, limits::FEED_FORWARD);
+        };
+        let widths = self.list(&key, 0, limits::FEED_FORWARD)?;
+        let both = heads.iter().zip(&widths).position(|(heads, &width)| heads.kv_heads > 0 && width > 0);
+        match both {
+            None => Ok(Some(widths)),
+            Some(layer) => Err(self.meta.bad(&key, &format!("gives layer {layer} a block beside its attention"))),
+        }
+    }
+
     /// Positions that local layers see, where the file has such layers.
     fn window(&self) -> Result<Option<usize>> {
         match self.arch.window {
@@ -337,8 +351,11 @@ impl Reader<'_> {
     }
 
     fn rotates(&self) -> Result<bool> {
-        let is_switch = self.arch.rope_rule == RopeRule::IfFinetuned;
-        Ok(!is_switch || self.meta.bool(&self.keys.of("rope.scaling.finetuned"))? != Some(false))
+        match self.arch.rope_rule {
+            RopeRule::Never => Ok(false),
+            RopeRule::IfFinetuned => Ok(self.meta.bool(&self.keys.of("rope.scaling.finetuned"))? != Some(false)),
+            _ => Ok(true),
+        }
     }
 
     fn norm_eps(&self) -> Result<f32> {

@@ -1,8 +1,11 @@
-//! The families some of whose layers have a state in place of keys and values.
+//! The families some of whose layers have a state, mostly in place of keys and values.
 
 use super::mixtures::{GRANITEMOE, MIXTRAL};
 use super::rope::RopeLayout;
-use super::spec::{Arch, LLAMA, Mixture, Presence, Recurrence, Score, Shared, ValueHeads, WindowRule};
+use super::spec::{
+    Activation, Arch, Blocks, FeedForward, LLAMA, Mixture, Presence, Recurrence, RopeRule, Score, Shared, ValueHeads,
+    WindowRule,
+};
 
 /// LFM 2 and 2.5. Where the file tells a window, all layers with attention have it.
 pub const LFM2: Arch = Arch {
@@ -55,4 +58,46 @@ pub const QWEN3NEXT: Arch =
     Arch { name: "qwen3next", recurrence: Some(Recurrence::DeltaNet(ValueHeads::Grouped)), ..QWEN35MOE };
 
 /// Granite 4, with or without experts.
-pub const GRANITEHYBRID: Arch = Arch { name: "granitehybrid", recurrence: Some(Recurrence::StateSpace), ..GRANITEMOE };
+pub const GRANITEHYBRID: Arch = Arch {
+    name: "granitehybrid",
+    recurrence: Some(Recurrence::StateSpace),
+    space_norm: Presence::Required,
+    ..GRANITEMOE
+};
+
+/// Nemotron H, whose layers have one block each.
+pub const NEMOTRON_H: Arch = Arch {
+    name: "nemotron_h",
+    mixture: None,
+    rope_rule: RopeRule::Never,
+    recurrence: Some(Recurrence::StateSpace),
+    space_norm: Presence::Required,
+    blocks: Blocks::One,
+    feed_forward: FeedForward::Plain,
+    activation: Activation::SquaredRelu,
+    ..LLAMA
+};
+
+/// Nemotron 3, with experts.
+pub const NEMOTRON_H_MOE: Arch = Arch {
+    name: "nemotron_h_moe",
+    mixture: Some(Mixture {
+        score: Score::Sigmoid,
+        biased_score: Score::Sigmoid,
+        shared: Shared::Added,
+        choice_bias: Presence::Optional,
+        ..MIXTRAL
+    }),
+    ..NEMOTRON_H
+};
+
+/// Falcon H1.
+pub const FALCON_H1: Arch = Arch {
+    name: "falcon-h1",
+    mixture: None,
+    rope: RopeLayout::Halves,
+    recurrence: Some(Recurrence::StateSpace),
+    space_norm: Presence::Optional,
+    blocks: Blocks::TwoWithState,
+    ..LLAMA
+};

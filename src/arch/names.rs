@@ -120,6 +120,10 @@ pub mod layer {
     pub const ROUTER: &str = "ffn_gate_inp";
     /// What is added to the router's scores for the choice alone.
     pub const CHOICE_BIAS: &str = "exp_probs_b";
+    /// From a row to what its experts read, where that is shorter.
+    pub const LATENT_DOWN: &str = "ffn_latent_down";
+    /// Back from what they give.
+    pub const LATENT_UP: &str = "ffn_latent_up";
     /// Gate projections of all experts.
     pub const EXPERT_GATE: &str = "ffn_gate_exps";
     /// Up projections of all experts.

@@ -9,7 +9,8 @@ use crate::format::{Value, limits};
 pub enum Recurrence {
     /// A convolution over few tokens between two gates, in layers for which the file counts no key-value heads.
     ShortConvolution,
-    /// Convolutions and a selective state space (Dao and Gu, "Transformers are SSMs"), in layers for which the file counts no key-value heads.
+    /// Convolutions and a selective state space (Dao and Gu, "Transformers are SSMs"), in layers for which the file counts no key-value heads,
+    /// or in all ([`super::spec::Blocks`]).
     StateSpace,
     /// Convolutions and the gated delta rule (Yang et al., "Gated Delta Networks"), in all layers but every n-th.
     DeltaNet(ValueHeads),

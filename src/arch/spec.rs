@@ -2,7 +2,9 @@
 //! those some of whose layers have a state in place of keys and values in `hybrids`.
 
 pub use super::experts::{Mixture, Score, Shared};
-use super::hybrids::{GRANITEHYBRID, LFM2, LFM2MOE, QWEN3NEXT, QWEN35, QWEN35MOE};
+use super::hybrids::{
+    FALCON_H1, GRANITEHYBRID, LFM2, LFM2MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3NEXT, QWEN35, QWEN35MOE,
+};
 use super::mixtures::{
     DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL, OLMOE, QWEN2MOE,
     QWEN3MOE, QWEN3VLMOE,
@@ -25,6 +27,10 @@ pub struct Arch {
     pub is_latent: bool,
     /// What layers have that have no attention, in families with such.
     pub recurrence: Option<Recurrence>,
+    /// The norm of what a state space gives.
+    pub space_norm: Presence,
+    /// What layers are made of.
+    pub blocks: Blocks,
     /// Whether the projection of queries has a gate behind each head, by whose sigmoid the head's result is multiplied.
     pub gates_attention: bool,
     /// Biases of the Q, K and V projections.
@@ -95,6 +101,17 @@ pub enum NormSpan {
     Head,
     /// All heads of a row together.
     Row,
+}
+
+/// What a layer is made of. The first block is attention, or what stands for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// The first block and a feed-forward block.
+    Two,
+    /// The same; the first one is attention and a state space, which read the same and whose results are added.
+    TwoWithState,
+    /// One of the two: attention where the file counts key-value heads, a feed-forward block where it tells its width, else what stands for attention.
+    One,
 }
 
 /// The factor on the dot products of queries and keys.
@@ -173,7 +190,6 @@ pub enum Activation {
     /// `x / 2 * (1 + erf(x / sqrt(2)))`
     GeluErf,
     /// `max(x, 0)^2`
-    #[allow(dead_code)] // No family of today has it; backends run it.
     SquaredRelu,
     /// Of gated blocks alone: `g / (1 + exp(-slope * g)) * (u + 1)` with `g = min(x, limit)` and the other factor `u` clamped to `-limit..limit`.
     ClampedSilu {
@@ -211,6 +227,8 @@ pub enum RopeRule {
     Unrounded,
     /// Local layers alone, in models that have any.
     LocalOnly,
+    /// None.
+    Never,
     /// All, or none where the file says that positions were not trained.
     IfFinetuned,
 }
@@ -258,6 +276,8 @@ pub const LLAMA: Arch = Arch {
     rope_rule: RopeRule::Same,
     is_latent: false,
     recurrence: None,
+    space_norm: Presence::Absent,
+    blocks: Blocks::Two,
     gates_attention: false,
     qkv_bias: Presence::Optional,
     output_bias: Presence::Optional,
@@ -418,7 +438,7 @@ pub const STARCODER2: Arch = Arch {
 };
 
 /// Every family.
-pub const ALL: [Arch; 36] = [
+pub const ALL: [Arch; 39] = [
     LLAMA,
     QWEN2,
     QWEN3,
@@ -455,6 +475,9 @@ pub const ALL: [Arch; 36] = [
     QWEN35MOE,
     GRANITEHYBRID,
     GEMMA4,
+    NEMOTRON_H,
+    NEMOTRON_H_MOE,
+    FALCON_H1,
 ];
 
 impl Arch {

@@ -6,7 +6,7 @@ use super::op::{
 use super::tensors::{PLAN, Part, Tensors, Weights};
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::rope::{Divisors, Rope};
-use crate::arch::spec::{NormOrder, NormSpan, Presence, RopeRule};
+use crate::arch::spec::{Blocks, NormOrder, NormSpan, Presence, RopeRule};
 use crate::arch::{Arch, Hparams, heads::Heads, hparams::Keys};
 use crate::error::{Error, Result, collected, push};
 use crate::format::Gguf;
@@ -74,8 +74,15 @@ impl<'a> Builder<'a> {
             return self.push(Op::Add { x: hidden, y: fed });
         }
         let input = self.block_input(&attention_norm, hidden)?;
+        if self.arch.blocks == Blocks::One && self.hparams.feed_forward[index] > 0 {
+            let output = self.feed_forward(index, input)?;
+            return self.add_block(hidden, output, &in_layer(index, layer::POST_FEED_FORWARD_NORM));
+        }
         let output = self.attention(index, input)?;
         self.add_block(hidden, output, &in_layer(index, layer::POST_ATTENTION_NORM))?;
+        if self.arch.blocks == Blocks::One {
+            return Ok(());
+        }
         let input = self.block_input(&in_layer(index, self.arch.feed_forward_norm), hidden)?;
         let output = self.feed_forward(index, input)?;
         let output = self.experts_beside(index, hidden, output)?;
@@ -93,10 +100,22 @@ impl<'a> Builder<'a> {
     }
 
     fn attention(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
-        let Hparams { temperature, latent, .. } = *self.hparams;
-        if let Some(recurrent) = self.hparams.recurrent.filter(|_| !self.hparams.attends(index)) {
+        let recurrent = self.hparams.recurrent;
+        if let Some(recurrent) = recurrent.filter(|_| !self.hparams.attends(index)) {
             return self.recurrent(index, &recurrent, input);
         }
+        if let Some(recurrent) = recurrent.filter(|_| self.arch.blocks == Blocks::TwoWithState) {
+            let output = self.recurrent(index, &recurrent, input)?;
+            let attended = self.whole_attention(index, input)?;
+            self.push(Op::Add { x: output, y: attended })?;
+            return Ok(output);
+        }
+        self.whole_attention(index, input)
+    }
+
+    /// The attention of a layer that has one.
+    fn whole_attention(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
+        let Hparams { temperature, latent, .. } = *self.hparams;
         if let Some(latent) = latent {
             return self.latent_attention(index, &latent, input);
         }
@@ -280,7 +299,10 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn norm_of(&mut self, name: &str, width: usize, kind: NormKind, bias: Presence) -> Result<Norm> {
-        let weight = self.tensors.vector(&format!("{name}.weight"), width)?;
+        let full = format!("{name}.weight");
+        // Files of Falcon H1 have one without the end of its name.
+        let is_short = !self.tensors.has(&full, Presence::Optional)? && self.tensors.has(name, Presence::Optional)?;
+        let weight = self.tensors.vector(if is_short { name } else { &full }, width)?;
         let bias = self.bias(name, &Part::all(width), bias)?;
         Ok(Norm { kind, weight, bias, eps: self.hparams.norm_eps })
     }

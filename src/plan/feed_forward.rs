@@ -111,18 +111,26 @@ impl Builder<'_> {
         (choice, gate): (ValueId, Option<ValueId>),
     ) -> Result<ValueId> {
         let hidden = self.hparams.hidden;
+        let width = experts.latent.unwrap_or(hidden);
+        let given = match experts.latent {
+            Some(_) => self.project(&in_layer(index, layer::LATENT_DOWN), input, width, Presence::Absent)?,
+            None => input,
+        };
         let products = Products { index, choice, count: experts.count, bias: mixture.bias };
         let [gate_name, up_name, down_name] = SHARED.map(|name| in_layer(index, name));
         let kind = if self.arch.feed_forward == FeedForward::Plain { FeedForward::Plain } else { FeedForward::Gated };
         // Halves of the shared expert stand behind those of the others, for backends that do neighbouring ops together.
-        let inner = self.expert_inner(&products, experts.feed_forward, input)?;
+        let inner = self.expert_inner(&products, experts.feed_forward, given)?;
         let shared = match experts.shared_feed_forward {
             0 => None,
             width => Some(self.dense_inner([gate_name, up_name], width, kind, Presence::Absent, input)?),
         };
-        let each = self.expert_product(&products, layer::EXPERT_DOWN, inner, hidden)?;
-        let out = self.value(hidden, Rows::Batch)?;
+        let each = self.expert_product(&products, layer::EXPERT_DOWN, inner, width)?;
+        let mut out = self.value(width, Rows::Batch)?;
         self.push(Op::WeightedSum { x: each, choice, out })?;
+        if experts.latent.is_some() {
+            out = self.project(&in_layer(index, layer::LATENT_UP), out, hidden, Presence::Absent)?;
+        }
         if let Some(inner) = shared {
             let shared = self.project(&down_name, inner, hidden, Presence::Absent)?;
             if let Some(gate) = gate {
@@ -179,7 +187,7 @@ impl Builder<'_> {
         }
         let fused = in_layer(products.index, layer::EXPERT_GATE_UP);
         let [gate, up] = if self.tensors.has(&format!("{fused}.weight"), Presence::Optional)? {
-            let cols = self.hparams.hidden;
+            let cols = self.values[input.0].width;
             let matrix = self.tensors.experts(&format!("{fused}.weight"), 2 * width, cols, products.count)?;
             let mut half = |first| {
                 let experts = Experts { matrix, each: 2 * width, first };

@@ -154,6 +154,17 @@ pub enum Op {
         /// Written.
         out: ValueId,
     },
+    /// `out = norm(x)`, each of several equal parts of a row by itself.
+    GroupNorm {
+        /// Read.
+        x: ValueId,
+        /// How many parts.
+        groups: usize,
+        /// Weights as wide as `x`.
+        norm: Norm,
+        /// Written.
+        out: ValueId,
+    },
     /// `out = x * matrix^T + bias`.
     MatMul {
         /// Read; as wide as the matrix has columns.
@@ -325,6 +336,7 @@ impl Op {
             Op::Embed { .. } => "embed",
             Op::Scale { .. } => "scale",
             Op::Norm { .. } => "norm",
+            Op::GroupNorm { .. } => "group norm",
             Op::MatMul { .. } => "matmul",
             Op::HeadMatMul { .. } => "head matmul",
             Op::JoinHeads { .. } => "join heads",
@@ -356,6 +368,7 @@ impl Op {
             Op::Embed { .. } => (None, None),
             Op::Scale { x, .. }
             | Op::Norm { x, .. }
+            | Op::GroupNorm { x, .. }
             | Op::MatMul { x, .. }
             | Op::HeadMatMul { x, .. }
             | Op::TakeHeads { x, .. }
@@ -384,6 +397,7 @@ impl Op {
         match *self {
             Op::Embed { out, .. }
             | Op::Norm { out, .. }
+            | Op::GroupNorm { out, .. }
             | Op::MatMul { out, .. }
             | Op::HeadMatMul { out, .. }
             | Op::JoinHeads { out, .. }
@@ -427,6 +441,7 @@ impl Op {
             | Op::Attention { .. } => false,
             Op::Scale { .. }
             | Op::Norm { .. }
+            | Op::GroupNorm { .. }
             | Op::MatMul { .. }
             | Op::HeadMatMul { .. }
             | Op::JoinHeads { .. }

@@ -27,10 +27,6 @@ impl Builder<'_> {
     /// A selective state space: keys and queries are the ways into the state and out of it, the same for all heads of a group.
     fn state_space(&mut self, index: usize, sizes: &Recurrent, input: ValueId) -> Result<ValueId> {
         let &Recurrent { taps, key_heads, key_dim, value_heads, value_dim, .. } = sizes;
-        if key_heads > 1 {
-            let problem = format!("`{}` models with {key_heads} groups of a state are not supported", self.arch.name);
-            return Err(Error::Unsupported(problem));
-        }
         let (keys, width) = (key_heads * key_dim, value_heads * value_dim);
         let (of, channels) = (2 * width + 2 * keys + value_heads, width + 2 * keys);
         let (name, none) = (in_layer(index, layer::SPACE_IN), Presence::Absent);
@@ -64,11 +60,24 @@ impl Builder<'_> {
             out,
         }))?;
         self.push(Op::Gate { kind: Activation::Silu, gate, up: out })?;
-        let weight = self.tensors.table(&format!("{}.weight", in_layer(index, layer::SCAN_NORM)), width, 1)?;
-        let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: self.hparams.norm_eps };
-        let normed = self.value(width, Rows::Batch)?;
-        self.push(Op::Norm { x: gate, norm, out: normed })?;
+        let normed = self.space_norm(index, gate, key_heads)?;
         self.project(&in_layer(index, layer::SCAN_OUT), normed, self.hparams.hidden, none)
+    }
+
+    /// The norm of what a state space gives, where the model has one: of each group of heads by itself.
+    fn space_norm(&mut self, index: usize, x: ValueId, groups: usize) -> Result<ValueId> {
+        let (width, name) = (self.values[x.0].width, format!("{}.weight", in_layer(index, layer::SCAN_NORM)));
+        if !self.tensors.has(&name, self.arch.space_norm)? {
+            return Ok(x);
+        }
+        if !width.is_multiple_of(groups) {
+            return Err(Error::Format(format!("{groups} groups do not divide a state space of {width} elements")));
+        }
+        let weight = self.tensors.table(&name, width / groups, groups)?;
+        let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: self.hparams.norm_eps };
+        let out = self.value(width, Rows::Batch)?;
+        self.push(if groups == 1 { Op::Norm { x, norm, out } } else { Op::GroupNorm { x, groups, norm, out } })?;
+        Ok(out)
     }
 
     /// `second gate * convolution(first gate * values)`

@@ -84,6 +84,12 @@ impl Checker<'_> {
                 self.same(self.value(x)?, self.value(out)?)?;
                 self.norm(norm, self.value(x)?.width)
             }
+            Op::GroupNorm { x, groups, norm, out } => {
+                let width = self.value(x)?.width;
+                self.same(self.value(x)?, self.value(out)?)?;
+                self.require(groups > 0 && width.is_multiple_of(groups), "its groups do not fit")?;
+                self.norm(norm, width)
+            }
             Op::MatMul { x, matrix, bias, out } => {
                 let ((rows, cols), from, to) = (self.matrix(matrix.0)?, self.value(x)?, self.value(out)?);
                 self.require(from.width == cols && to.width == rows && from.rows == to.rows, "shapes differ")?;

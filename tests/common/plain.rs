@@ -98,6 +98,7 @@ impl<'a> Plain<'a> {
             }
             Op::Scale { x, factor } => each(x, &|row| row.iter().map(|v| v * f64::from(factor)).collect()),
             Op::Norm { x, norm, .. } => each(x, &|row| self.normed(&norm, row)),
+            Op::GroupNorm { x, groups, norm, .. } => each(x, &|row| self.normed_groups(&norm, groups, row)),
             Op::MatMul { x, matrix, bias, .. } => each(x, &|row| self.product(row, matrix, bias)),
             Op::HeadMatMul { x, part, matrix, .. } => each(x, &|row| self.head_product(row, part, matrix)),
             Op::JoinHeads { x, part, y, .. } => {
@@ -190,14 +191,28 @@ impl<'a> Plain<'a> {
         (0..heads).flat_map(head).collect()
     }
 
+    /// The norm of each of several equal parts of a row.
+    fn normed_groups(&self, norm: &Norm, groups: usize, x: &[f64]) -> Vec<f64> {
+        let each = x.len() / groups;
+        x.chunks(each).enumerate().flat_map(|(group, part)| self.normed_part(norm, group * each, part)).collect()
+    }
+
     fn normed(&self, norm: &Norm, x: &[f64]) -> Vec<f64> {
+        self.normed_part(norm, 0, x)
+    }
+
+    /// The norm of a part of a row that begins at the element `first`.
+    fn normed_part(&self, norm: &Norm, first: usize, x: &[f64]) -> Vec<f64> {
         let count = x.len() as f64;
         let center = if norm.kind == NormKind::Layer { x.iter().sum::<f64>() / count } else { 0.0 };
         let square = x.iter().map(|v| (v - center).powi(2)).sum::<f64>() / count;
         let factor = 1.0 / (square + f64::from(norm.eps)).sqrt();
         let bias = |index| norm.bias.map_or(0.0, |bias| self.vector(bias)(index));
         let weight = self.vector(norm.weight);
-        x.iter().enumerate().map(|(index, v)| (v - center) * factor * weight(index) + bias(index)).collect()
+        x.iter()
+            .enumerate()
+            .map(|(index, v)| (v - center) * factor * weight(first + index) + bias(first + index))
+            .collect()
     }
 
     fn rotated(&self, x: &[f64], dim: usize, position: u32, table: RopeId) -> Vec<f64> {

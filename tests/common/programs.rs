@@ -130,7 +130,9 @@ impl Builder {
     fn normed(&mut self, x: ValueId) -> ValueId {
         let out = self.value(self.width(x), self.program.values[x.0].rows);
         let norm = self.norm(self.width(x));
-        self.push(Op::Norm { x, norm, out });
+        let groups = if self.is_latent { [1, 2, 4][self.below(3)] } else { 1 };
+        let is_whole = groups == 1 || !self.width(x).is_multiple_of(groups);
+        self.push(if is_whole { Op::Norm { x, norm, out } } else { Op::GroupNorm { x, groups, norm, out } });
         out
     }
 

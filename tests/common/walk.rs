@@ -19,8 +19,17 @@ pub const MODELS: [&str; 7] = [
 /// The same for processors alone: some layers read the keys of others.
 pub const SHARED: &str = "gemma4-small";
 /// Test models with layers that have a state: one of each family, and what differs within them.
-pub const RECURRENT: [&str; 6] =
-    ["lfm2-plain", "lfm2-taps", "lfm2moe-plain", "qwen3next-wide", "qwen35-plain", "granitehybrid-plain"];
+pub const RECURRENT: [&str; 7] = [
+    "lfm2-plain",
+    "lfm2-taps",
+    "lfm2moe-plain",
+    "qwen3next-wide",
+    "qwen35-plain",
+    "granitehybrid-plain",
+    "falconh1-bare",
+];
+/// The same for processors alone: norms of groups.
+pub const GROUPED: [&str; 3] = ["nemotronh-plain", "nemotronhmoe-latent", "falconh1-plain"];
 const VOCAB: u64 = 131;
 const CONTEXT: usize = 256;
 const SEQS: usize = 3;

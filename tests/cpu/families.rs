@@ -37,7 +37,7 @@ fn cases() -> Vec<Case> {
         Case { file: folder.join(format!("{name}.gguf")), name, prompt: prompt[..tokens].to_vec(), expected }
     });
     let cases: Vec<Case> = cases.collect();
-    assert_eq!(cases.len(), 64);
+    assert_eq!(cases.len(), 69);
     assert!(cases.iter().any(|case| case.prompt.len() == 256));
     cases
 }

@@ -1,6 +1,6 @@
 //! Models some of whose layers have a state: whatever is forked, cut, cancelled or evaluated in company, every token is what fresh evaluation gives.
 
-use crate::common::walk::{RECURRENT, sizes, walk};
+use crate::common::walk::{GROUPED, RECURRENT, sizes, walk};
 use crate::common::{Ctx, Model, Session, greedy, root};
 use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
 use segno::ffi::status::*;
@@ -12,9 +12,8 @@ fn load(name: &str, precision: i32) -> Model {
 
 #[test]
 fn chunks_forks_cuts_and_company_of_states_equal_fresh_evaluation() {
-    for (name, precision) in
-        RECURRENT.iter().zip([SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE].into_iter().cycle())
-    {
+    let precisions = [SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE].into_iter().cycle();
+    for (name, precision) in RECURRENT.into_iter().chain(GROUPED).zip(precisions) {
         walk(name, &load(name, precision));
     }
 }

@@ -21,6 +21,7 @@ import hf_gemma
 import hf_latent
 import hf_mixtures
 import hf_recurrent
+import hf_spaces
 import numpy as np
 import torch
 import transformers
@@ -84,7 +85,7 @@ class Case:
     def arch(self):
         """Name of the family in GGUF files."""
         return {"mistral": "llama", "olmo3": "olmo2", "ernie": "ernie4_5", "seed": "seed_oss", "hunyuan": "hunyuan-dense",
-                **hf_mixtures.ARCHS, **hf_latent.ARCHS}.get(self.family, self.family)
+                **hf_mixtures.ARCHS, **hf_latent.ARCHS, **hf_spaces.ARCHS}.get(self.family, self.family)
 
     @property
     def rotated(self):
@@ -166,7 +167,7 @@ CASES = [
     Case("llama-fedbias", "biases on the three projections of the feed-forward block", settings={"mlp_bias": True},
          without=({"mlp_bias": False},)),
 ]
-CASES += hf_mixtures.cases(Case) + hf_latent.cases(Case) + hf_recurrent.cases(Case) + hf_gemma.cases(Case)
+CASES += hf_mixtures.cases(Case) + hf_latent.cases(Case) + hf_recurrent.cases(Case) + hf_gemma.cases(Case) + hf_spaces.cases(Case)
 
 
 # Families whose heads are as wide as the hidden size leaves for each.
@@ -190,14 +191,14 @@ def config_of(case):
         "olmo2": "Olmo2", "olmo3": "Olmo3", "exaone4": "Exaone4", "granite": "Granite", "smollm3": "SmolLM3", "seed": "SeedOss",
         "ernie": "Ernie4_5", "mistral3": "Ministral3", "phi3": "Phi3", "glm4": "Glm4", "cohere2": "Cohere2",
         "hunyuan": "HunYuanDenseV1", "qwen3vl": "Qwen3VL", "starcoder2": "Starcoder2", **hf_mixtures.CLASSES, **hf_latent.CLASSES, **hf_recurrent.CLASSES,
-        **hf_gemma.CLASSES}
+        **hf_gemma.CLASSES, **hf_spaces.CLASSES}
     prefix = prefix[case.family]
     settings = {
         "vocab_size": case.vocab, "hidden_size": case.hidden, "intermediate_size": case.feed_forward,
         "num_hidden_layers": case.layers, "num_attention_heads": case.heads, "num_key_value_heads": case.kv_heads,
         "max_position_embeddings": CONTEXT, "tie_word_embeddings": case.tied,
         "rope_parameters": rope_parameters(case), "attn_implementation": "eager", "pad_token_id": None}
-    settings[{"cohere2": "layer_norm_eps", "starcoder2": "norm_epsilon", **hf_recurrent.EPS_NAMES}.get(case.family, "rms_norm_eps")] = case.eps
+    settings[{"cohere2": "layer_norm_eps", "starcoder2": "norm_epsilon", **hf_recurrent.EPS_NAMES, **hf_spaces.EPS_NAMES}.get(case.family, "rms_norm_eps")] = case.eps
     if case.family in FIXED_HEADS:
         assert case.head_dim == case.hidden // case.heads
     else:
@@ -230,7 +231,7 @@ def draw(rng, case, name, shape):
         # Two experts of equal score must not tell apart the groups that they are in.
         twin = 1 if case.settings.get("topk_method") == "group_limited_greedy" else -1
         return hf_mixtures.draw(rng, name, shape, twin)
-    for part in (hf_recurrent, hf_gemma):
+    for part in (hf_recurrent, hf_gemma, hf_spaces):
         if (own := part.draw(rng, name, shape)) is not None:
             return own
     values = rng.standard_normal(shape).astype(np.float32)
@@ -274,7 +275,8 @@ def logits_of(model, prompt):
 
 GLOBAL_NAMES = {
     "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "model.norm.bias": "output_norm.bias",
-    "lm_head.weight": "output.weight", **hf_recurrent.GLOBAL_NAMES, **hf_gemma.GLOBAL_NAMES}
+    "lm_head.weight": "output.weight", **hf_recurrent.GLOBAL_NAMES, **hf_gemma.GLOBAL_NAMES,
+    **hf_spaces.GLOBAL_NAMES}
 LAYER_NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
@@ -283,7 +285,7 @@ LAYER_NAMES = {
     "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
     "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm", "self_attn.qkv_proj": "attn_qkv",
     "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", **hf_latent.LAYER_NAMES, **hf_recurrent.LAYER_NAMES,
-    **hf_gemma.LAYER_NAMES}
+    **hf_gemma.LAYER_NAMES, **hf_spaces.LAYER_NAMES}
 # Where the norm that follows the attention keeps its own name.
 KEEPS_NAME = ("gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "seed_oss", "gpt-oss", "glm4moe", *hf_recurrent.KEEPS_NAME)
 # Whose rows of queries and keys the converter reorders.
@@ -311,7 +313,7 @@ def tensors_of(case, model):
     for name, weight in parameters_of(model):
         if ".visual." in name:
             continue
-        name, values = name.replace(".language_model.", "."), weight.detach().numpy()
+        name, values = name.replace(".language_model.", "."), hf_spaces.folded(case, name, weight.detach().numpy())
         if case.arch in REORDERED and "q_proj" in name:
             values = interleave_halves(values, case.heads)
         if case.arch in REORDERED and "k_proj" in name:
@@ -321,7 +323,7 @@ def tensors_of(case, model):
             values = values + 1.0
         layer, part = (name.split(".", 3) + ["", ""])[2:4]
         others = None
-        for own in (hf_gemma, hf_recurrent, hf_mixtures, hf_latent):
+        for own in (hf_spaces, hf_gemma, hf_recurrent, hf_mixtures, hf_latent):
             others = others or own.tensors(case, part, values)
         if others is None:
             yield file_name(case, name), values
@@ -455,7 +457,7 @@ def save_folders(out):
 def save_configs():
     configs = {}
     for seed, case in enumerate(CASES, 1):
-        if case.family in hf_mixtures.NO_FOLDERS + hf_recurrent.NO_FOLDERS:
+        if case.family in hf_mixtures.NO_FOLDERS + hf_recurrent.NO_FOLDERS + hf_spaces.NO_FOLDERS:
             continue
         folder = OUT / "folders" / case.name
         configs[case.name] = save_folder(case, model_of(case, seed), folder, FOLDERS.get(case.name, "1GB"))

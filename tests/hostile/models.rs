@@ -71,7 +71,7 @@ const EMBEDDING: usize = 4;
 const TEMPLATE: &str = "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }}</s>{% endfor %}\
     {% if add_generation_prompt %}<s>assistant:{% endif %}";
 
-const RECIPES: [Recipe; 15] = [
+const RECIPES: [Recipe; 17] = [
     recipe("llama", 3, 32, Vocabulary::SentencePiece, &[F32]),
     recipe("llama", 3, 64, Vocabulary::BytePair("gpt-2"), &[F16, BF16, Q8_0, Q4_0, F32]),
     recipe("llama", 3, 256, Vocabulary::SentencePiece, &[Q4_K, Q6_K, Q2_K, Q3_K, Q5_K, Q8_0]),
@@ -86,6 +86,8 @@ const RECIPES: [Recipe; 15] = [
     Recipe { layers: 2, ..recipe("lfm2", 3, 32, Vocabulary::BytePair("gpt-2"), &[F32, Q8_0]) },
     Recipe { layers: 2, ..recipe("qwen35", 3, 32, Vocabulary::BytePair("qwen2"), &[Q8_0, F32]) },
     Recipe { layers: 2, ..recipe("qwen3next", 3, 64, Vocabulary::SentencePiece, &[F16, Q8_0]) },
+    Recipe { layers: 3, ..recipe("nemotron_h_moe", 3, 32, Vocabulary::BytePair("gpt-2"), &[Q8_0, F32, Q4_0]) },
+    Recipe { layers: 2, ..recipe("falcon-h1", 3, 32, Vocabulary::BytePair("gpt-2"), &[F32, Q8_0]) },
     Recipe { layers: 3, ..recipe("gemma4", 3, 32, Vocabulary::SentencePiece, &[F32, Q8_0, F16]) },
 ];
 
@@ -179,6 +181,9 @@ impl<'a> Builder<'a> {
             for (name, number) in LAYER_SIZES.into_iter().zip([7, LOCAL_DIM, LOCAL_DIM, LOCAL_DIM, 1, EMBEDDING]) {
                 self.file.set(&format!("{arch}.{name}"), Value::u32(number as u32));
             }
+            for (key, number) in [("count", EXPERTS), ("used_count", 2), ("feed_forward_length", FEED_FORWARD)] {
+                self.file.set(&format!("{arch}.expert_{key}"), Value::u32(number as u32));
+            }
             let local = (0..self.recipe.layers).map(|layer| Value::bool(layer % 2 == 0));
             self.file.set("gemma4.attention.sliding_window_pattern", Value::array(gguf::BOOL, local));
         }
@@ -193,11 +198,22 @@ impl<'a> Builder<'a> {
     /// Sizes of a family some of whose layers have a state: of each two layers the second has attention.
     fn states(&mut self) {
         let arch = self.recipe.arch;
-        let numbers = [TAPS, TAPS, STATE, KEY_HEADS, VALUE_HEADS, VALUE_HEADS * STATE, 2];
+        let numbers = [TAPS, TAPS, STATE, self.key_heads(), VALUE_HEADS, VALUE_HEADS * STATE, 2];
         for (name, number) in
             STATE_SIZES.into_iter().zip(numbers).filter(|(name, _)| name.starts_with("shortconv") == (arch == "lfm2"))
         {
             self.file.set(&format!("{arch}.{name}"), Value::u32(number as u32));
+        }
+        if arch == "nemotron_h_moe" {
+            for (name, of) in [("attention.head_count_kv", [0, 1, 0]), ("feed_forward_length", [0, 0, FEED_FORWARD])] {
+                let key = format!("{arch}.{name}");
+                self.file.entries.retain(|entry| entry.key != key.as_bytes());
+                self.file.set(&key, Value::array(gguf::U32, of.map(|number| Value::u32(number as u32)).into_iter()));
+            }
+            for (key, number) in [("count", EXPERTS), ("used_count", 2), ("feed_forward_length", FEED_FORWARD)] {
+                self.file.set(&format!("{arch}.expert_{key}"), Value::u32(number as u32));
+            }
+            self.file.set("nemotron_h_moe.moe_latent_size", Value::u32(HEAD_DIM as u32));
         }
         if arch == "lfm2" {
             let counts = (0..self.recipe.layers).map(|layer| Value::u32((layer % 2) as u32));
@@ -244,7 +260,54 @@ impl<'a> Builder<'a> {
     }
 
     fn has_states(&self) -> bool {
-        matches!(self.recipe.arch, "lfm2" | "qwen35" | "qwen3next")
+        matches!(self.recipe.arch, "lfm2" | "qwen35" | "qwen3next") || self.has_spaces()
+    }
+
+    /// Whether states are those of state spaces of two groups.
+    fn has_spaces(&self) -> bool {
+        matches!(self.recipe.arch, "nemotron_h_moe" | "falcon-h1")
+    }
+
+    fn key_heads(&self) -> usize {
+        if self.has_spaces() { 2 * KEY_HEADS } else { KEY_HEADS }
+    }
+
+    fn state_space(&mut self, index: usize) {
+        let hidden = self.recipe.hidden;
+        let name = |part: &str| format!("blk.{index}.{part}");
+        let (width, keys) = (VALUE_HEADS * STATE, 2 * self.key_heads() * STATE);
+        self.matrix(&name("ssm_in.weight"), hidden, 2 * width + keys + VALUE_HEADS);
+        self.tensor(&name("ssm_conv1d.weight"), &[TAPS, width + keys], F32);
+        self.vector(&name("ssm_conv1d.bias"), width + keys);
+        self.vector(&name("ssm_dt.bias"), VALUE_HEADS);
+        self.tensor(&name("ssm_d"), &[1, VALUE_HEADS], F32);
+        self.tensor(&name("ssm_norm.weight"), &[width / self.key_heads(), self.key_heads()], F32);
+        self.matrix(&name("ssm_out.weight"), width, hidden);
+        self.tensor(&name("ssm_a"), &[1, VALUE_HEADS], F32);
+        self.falling();
+    }
+
+    /// No rate is positive: those of the last tensor fall.
+    fn falling(&mut self) {
+        let data = &mut self.file.tensors.last_mut().expect("just added").data;
+        data.as_chunks_mut::<4>().0.iter_mut().for_each(|rate| *rate = (-0.5f32).to_le_bytes());
+    }
+
+    /// A layer of one block: a state space, attention, or experts of shorter rows, which have no gate.
+    fn one_block(&mut self, index: usize) {
+        let name = |part: &str| format!("blk.{index}.{part}");
+        match index % 3 {
+            0 => self.state_space(index),
+            1 => self.attention(index),
+            _ => {
+                self.tensor(&name("ffn_gate_inp.weight"), &[self.recipe.hidden, EXPERTS], F32);
+                self.vector(&name("exp_probs_b.bias"), EXPERTS);
+                self.matrix(&name("ffn_latent_down.weight"), self.recipe.hidden, HEAD_DIM);
+                self.table(&name("ffn_up_exps.weight"), &[HEAD_DIM, FEED_FORWARD, EXPERTS]);
+                self.table(&name("ffn_down_exps.weight"), &[FEED_FORWARD, HEAD_DIM, EXPERTS]);
+                self.matrix(&name("ffn_latent_up.weight"), HEAD_DIM, self.recipe.hidden);
+            }
+        }
     }
 
     /// What a layer without attention has in its place.
@@ -268,9 +331,7 @@ impl<'a> Builder<'a> {
         self.tensor(&name("ssm_conv1d.weight"), &[TAPS, channels], F32);
         self.vector(&name("ssm_dt.bias"), VALUE_HEADS);
         self.vector(&name("ssm_a"), VALUE_HEADS);
-        // No rate is positive.
-        let data = &mut self.file.tensors.last_mut().expect("just added").data;
-        data.as_chunks_mut::<4>().0.iter_mut().for_each(|rate| *rate = (-0.5f32).to_le_bytes());
+        self.falling();
         self.vector(&name("ssm_norm.weight"), STATE);
         self.matrix(&name("ssm_out.weight"), width, hidden);
     }
@@ -278,6 +339,15 @@ impl<'a> Builder<'a> {
     fn layer(&mut self, index: usize) {
         let name = |part: &str| format!("blk.{index}.{part}");
         self.vector(&name("attn_norm.weight"), self.recipe.hidden);
+        match self.recipe.arch {
+            "nemotron_h_moe" => return self.one_block(index),
+            "falcon-h1" => {
+                self.state_space(index);
+                self.attention(index);
+                return self.feed_forward(index);
+            }
+            _ => {}
+        }
         if self.has_states() && index.is_multiple_of(2) {
             self.recurrent(index)
         } else {
@@ -318,7 +388,12 @@ impl<'a> Builder<'a> {
             self.beside(index);
         }
         let renamed = matches!(arch, "qwen35" | "qwen3next");
-        self.vector(&name(if renamed { "post_attention_norm.weight" } else { "ffn_norm.weight" }), hidden);
+        let norm = match arch {
+            _ if renamed => "post_attention_norm.weight",
+            "falcon-h1" => "ffn_norm",
+            _ => "ffn_norm.weight",
+        };
+        self.vector(&name(norm), hidden);
         self.matrix(&name("ffn_gate.weight"), hidden, FEED_FORWARD);
         self.matrix(&name("ffn_up.weight"), hidden, FEED_FORWARD);
         self.matrix(&name("ffn_down.weight"), FEED_FORWARD, hidden);
@@ -326,7 +401,7 @@ impl<'a> Builder<'a> {
 
     /// What Gemma 4 has beside a dense block: norms, experts, and the embedding of the layer.
     fn beside(&mut self, index: usize) {
-        let (hidden, arch) = (self.recipe.hidden, self.recipe.arch);
+        let hidden = self.recipe.hidden;
         let name = |part: &str| format!("blk.{index}.{part}");
         for part in [
             "post_attention_norm",
@@ -337,9 +412,6 @@ impl<'a> Builder<'a> {
             "post_norm",
         ] {
             self.vector(&name(&format!("{part}.weight")), hidden);
-        }
-        for (key, number) in [("count", EXPERTS), ("used_count", 2), ("feed_forward_length", FEED_FORWARD)] {
-            self.file.set(&format!("{arch}.expert_{key}"), Value::u32(number as u32));
         }
         self.tensor(&name("ffn_gate_inp.weight"), &[hidden, EXPERTS], F32);
         self.vector(&name("ffn_gate_inp.scale"), hidden);

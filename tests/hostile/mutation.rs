@@ -245,7 +245,8 @@ fn retype_entry(file: &mut File, dice: &mut Dice) {
     entry.value = Value::Scalar { type_id, bytes };
 }
 
-const ARCHS: [&str; 8] = ["qwen2", "qwen3", "qwen3moe", "glm4moe", "lfm2", "qwen35", "qwen3next", "gemma4"];
+const ARCHS: [&str; 10] =
+    ["qwen2", "qwen3", "qwen3moe", "glm4moe", "lfm2", "qwen35", "qwen3next", "gemma4", "nemotron_h_moe", "falcon-h1"];
 
 /// A key that the library knows gets a value of any type at an edge.
 fn set_known_key(file: &mut File, dice: &mut Dice) {

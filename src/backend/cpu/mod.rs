@@ -10,6 +10,7 @@ mod experts;
 mod gather;
 mod heads;
 pub mod lower;
+mod norms;
 #[allow(unsafe_code)]
 pub mod pool;
 mod recurrent;

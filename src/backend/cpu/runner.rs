@@ -4,11 +4,12 @@
 //! calling thread; the others are shared out as tiles.
 
 use super::aligned::Aligned;
-use super::attention::{MAX_HEAD_DIM, MAX_QUERIES, Queries, SET, Scores, Source, attend};
+use super::attention::{MAX_QUERIES, Queries, SET, Scores, Source, attend};
 use super::cache::Cache;
 use super::experts::Sorted;
 use super::gather::Copies;
 use super::lower::{Lowered, MAX_GROUP, Product, Step};
+use super::norms::{norm_heads, normalize, normalize_groups};
 use super::pool::{Grid, Pool, Turn};
 use super::recurrent::{self, States};
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
@@ -16,7 +17,7 @@ use crate::backend::{Batch, Limits, Runner};
 use crate::elementary;
 use crate::error::{Error, Result, filled, push};
 use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side};
-use crate::plan::op::{AttentionKind, Norm, NormKind, RopeLayout, Rows};
+use crate::plan::op::{AttentionKind, RopeLayout, Rows};
 use crate::plan::{MatrixId, Op, Program, RopeId, ValueId};
 use crate::quant::reference;
 use half::bf16;
@@ -234,6 +235,9 @@ impl Pass<'_> {
             Op::Norm { x, norm, out } => {
                 self.write_rows(out, |runner, row, out| normalize(runner, norm, runner.row(x, row), out))
             }
+            Op::GroupNorm { x, groups, norm, out } => {
+                self.write_rows(out, |runner, row, out| normalize_groups(runner, norm, groups, runner.row(x, row), out))
+            }
             Op::JoinHeads { x, part, y, out } => self.join_heads(x, part, y, out),
             Op::TakeHeads { x, part, out } => self.take_heads(x, part, out),
             Op::HeadNorm { x, head_dim, norm } => {
@@ -414,27 +418,6 @@ impl Pass<'_> {
         });
         products.iter().zip(buffers).for_each(|(product, buffer)| self.runner.give_back(product.out, buffer));
         result
-    }
-}
-
-fn normalize(runner: &CpuRunner, norm: Norm, x: &[f32], out: &mut [f32]) {
-    let vectors = &runner.program.vectors;
-    let weight = &vectors[norm.weight.0];
-    match norm.kind {
-        NormKind::Rms => runner.kernels.rms_norm(x, weight, norm.eps, out),
-        NormKind::Layer => runner.kernels.layer_norm(x, weight, norm.eps, out),
-    }
-    if let Some(bias) = norm.bias {
-        runner.kernels.add(out, &vectors[bias.0]);
-    }
-}
-
-fn norm_heads(runner: &CpuRunner, norm: Norm, dim: usize, heads: &mut [f32]) {
-    let mut copy = [0.0; MAX_HEAD_DIM];
-    let copy = &mut copy[..dim];
-    for head in heads.chunks_exact_mut(dim) {
-        copy.copy_from_slice(head);
-        normalize(runner, norm, copy, head);
     }
 }
 

@@ -182,7 +182,7 @@ fn weight_bytes(program: &Program, matrices: &[Matrix], op: &Op, shape: &Shape) 
     let states = |id: StateId| 2 * u64::from(shape.rows) * (program.states[id.0].elements() * size_of::<f32>()) as u64;
     match *op {
         Op::Embed { table, .. } => matrix(table.0) * u64::from(shape.rows),
-        Op::Norm { norm, .. } | Op::HeadNorm { norm, .. } => vector(norm.weight.0),
+        Op::Norm { norm, .. } | Op::GroupNorm { norm, .. } | Op::HeadNorm { norm, .. } => vector(norm.weight.0),
         Op::MatMul { matrix: id, bias, .. } => {
             matrix(id.0) * u64::from(matrices[id.0].rows) + bias.map_or(0, |bias| vector(bias.0))
         }

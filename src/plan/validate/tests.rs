@@ -2,6 +2,7 @@
 
 use super::super::op::{AttentionKind, MatrixId, NormKind, Rope, RopeId, RopeLayout, Score, Weight};
 use super::*;
+use crate::arch::names::Idle;
 use crate::format::{Bytes, Data};
 use crate::kv::Layout;
 use crate::quant::DType;
@@ -25,7 +26,7 @@ fn program(op: Op) -> Program {
         kv: Layout::new([HeadSizes::new(2, 1, 2)]).unwrap(),
         logits: X,
         states: Vec::new(),
-        idle: [0; 3],
+        idle: [0; Idle::ALL.len()],
     }
 }
 
@@ -56,6 +57,7 @@ fn what_fits_passes() {
         Op::Softcap { x: X, cap: 2.0 },
         Op::Rope { x: Y, head_dim: 2, table: RopeId(0) },
         Op::Norm { x: X, norm, out: SAME },
+        Op::GroupNorm { x: X, groups: 2, norm, out: SAME },
         Op::Attention { kind, queries: X, out: SAME },
         Op::JoinHeads { x: X, part: HeadPart { each: 2, first: 0, count: 2 }, y: Y, out: WIDE },
     ] {
@@ -87,6 +89,34 @@ fn each_layer_has_heads_of_its_own() {
     // Keys of layer 0 are 4 wide, those of the others 2; queries of layer 2 are 8 wide.
     assert_eq!([store(0).is_none(), store(1).is_none(), store(2).is_none()], [true, false, false]);
     assert_eq!([attend(0).is_none(), attend(1).is_none(), attend(2).is_none()], [true, true, false]);
+}
+
+/// Two layers may read one cache, but not through two windows.
+#[test]
+fn layers_that_read_one_cache_see_as_far() {
+    let kind = AttentionKind { layer: 0, scale: 0.5, window: Some(3), softcap: None, sinks: None };
+    let problem = |window| {
+        let mut program = program(Op::Attention { kind, queries: X, out: SAME });
+        program.ops.push(Op::Attention { kind: AttentionKind { window, ..kind }, queries: SAME, out: Y });
+        problem_of(&program)
+    };
+    let other = "op 1 (attention) of the program: a layer is seen through two windows";
+    assert_eq!((problem(Some(4)).as_deref(), problem(None).as_deref()), (Some(other), Some(other)));
+    assert!(problem(Some(3)).is_some_and(|found| found.contains("written by two ops")));
+}
+
+/// Every token has a row in every embedding.
+#[test]
+fn an_embedding_that_lacks_tokens_is_named() {
+    let data = Data::copy(&[0; 128], &mut |_| Ok(())).unwrap();
+    let of = |rows: usize| {
+        let mut program = program(Op::Embed { table: MatrixId(0), out: SAME });
+        let bytes = Bytes::new(&data, 0..16 * rows).unwrap();
+        program.matrices.push(Weight { dtype: DType::F32, rows, cols: 4, bytes });
+        problem_of(&program)
+    };
+    let lacks = "op 1 (embed) of the program: the table has no row for some tokens";
+    assert_eq!((of(3).as_deref(), of(4), of(8)), (Some(lacks), None, None));
 }
 
 /// A matrix of two experts, four outputs and four columns each; logits 4 wide, a choice of one, what the experts give, and their sum.
@@ -190,6 +220,11 @@ fn what_does_not_fit_is_named() {
         (
             Op::HeadNorm { x: X, head_dim: 2, norm },
             "op 1 (head norm) of the program: a vector of weights has another length",
+        ),
+        (Op::GroupNorm { x: X, groups: 3, norm, out: SAME }, "op 1 (group norm) of the program: its groups do not fit"),
+        (
+            Op::GroupNorm { x: X, groups: 2, norm, out: SAME },
+            "op 1 (group norm) of the program: a vector of weights has another length",
         ),
         (Op::Norm { x: X, norm, out: Y }, "op 1 (norm) of the program: a value is written by two ops"),
         (Op::Rope { x: X, head_dim: 2, table: RopeId(1) }, "op 1 (rope) of the program: no such rotation of a head"),

@@ -176,7 +176,9 @@ impl Lowering<'_> {
         }
         match *op {
             Op::Embed { table, out } if self.next == 0 => self.embed(table, out),
-            Op::Embed { .. } | Op::HeadMatMul { .. } | Op::JoinHeads { .. } => return Err(self.out_of_place()),
+            Op::Embed { .. } | Op::GroupNorm { .. } | Op::HeadMatMul { .. } | Op::JoinHeads { .. } => {
+                return Err(self.out_of_place());
+            }
             Op::Norm { x, norm, out } if self.uses.is_deferred(out) => self.norm(x, norm, out, 0, 1),
             Op::Norm { x, norm, out } => self.normalize(x, norm, out),
             Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.gemm(x) => {}

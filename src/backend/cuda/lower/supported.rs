@@ -21,6 +21,7 @@ pub fn check(program: &Program) -> Result<()> {
         Op::Route { routing, .. } if routing.groups.is_some_and(|groups| groups.best != 2) => {
             Some("its kernel ranks groups of experts by their two best")
         }
+        Op::GroupNorm { .. } => Some("there is no kernel for norms of groups"),
         Op::Embed { .. } if at > 0 => Some("there is no kernel for a second embedding"),
         _ => None,
     })
