@@ -68,7 +68,7 @@ fn a_step_allocates_nothing() {
         steps_allocate_nothing(&ctx.load_buffer(&mixture(dtype).bytes()).unwrap());
         steps_allocate_nothing(&ctx.load_buffer(&latent(dtype).bytes()).unwrap());
     }
-    for name in ["lfm2moe-plain", "qwen35-plain"] {
+    for name in ["lfm2moe-plain", "qwen35-plain", "gemma4-small", "gemma4-experts", "nemotronhmoe-latent"] {
         steps_allocate_nothing(&ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap());
     }
     let (model, draft) = (ctx.load(&bundled_model()).unwrap(), ctx.load(&bundled_model()).unwrap());

@@ -5,6 +5,7 @@ use crate::common;
 use crate::common::folders::{Entry, entries_of, safetensors, with_header, write};
 use crate::common::gguf::{Shape, parsed};
 use crate::common::{Ctx, Failed, Folder};
+use crate::folders::{Change, assert_same, case, gguf};
 use segno::error::Error;
 use segno::ffi::status::*;
 use segno::format::Safetensors;
@@ -291,4 +292,30 @@ fn public_safetensors_are_read_and_a_damaged_one_is_refused() {
         assert!(!file.tensors().is_empty());
     }
     assert!(open_file("tiny.safetensors").err().unwrap().to_string().contains("5 bytes behind its last tensor"));
+}
+
+/// Encoders of images and sound stay out; what a layer says of itself alone must be the same in all layers of its kind.
+#[test]
+fn gemma_4_is_loaded_without_what_sees_and_hears() {
+    let folder = Folder::new("folder-gemma4");
+    let (text, mut entries) = case("gemma4-small");
+    let config = json!({"model_type": "gemma4", "text_config": text, "audio_config": {"hidden_size": 8}});
+    entries.iter_mut().for_each(|entry| entry.name = entry.name.replacen("model.", "model.language_model.", 1));
+    for name in ["model.audio_tower.layers.0.norm.weight", "model.embed_vision.embedding_projection.weight"] {
+        entries.push(Entry::f32(name, &[2], &[1.0, 2.0]));
+    }
+    write(folder.path(), &config, &entries);
+    assert_same(folder.path(), &gguf("gemma4-small"));
+    let changes: [(Change, &str); 3] = [
+        (|text| text["per_layer_config"]["2"]["head_dim"] = json!(24), "`head_dim` of config.json differs"),
+        (|text| text["per_layer_config"]["2"]["head_dim"] = json!("x"), "`head_dim` is"),
+        (|text| text["use_bidirectional_attention"] = json!("all"), "`use_bidirectional_attention`"),
+    ];
+    for (change, words) in changes {
+        let mut config = config.clone();
+        change(&mut config["text_config"]);
+        write(folder.path(), &config, &entries);
+        let message = ctx().load(folder.path()).err().unwrap().message;
+        assert!(message.contains(words), "{message}");
+    }
 }

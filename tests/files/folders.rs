@@ -24,7 +24,7 @@ fn golden() -> PathBuf {
     root().join("tests/golden/hf")
 }
 
-fn gguf(name: &str) -> PathBuf {
+pub fn gguf(name: &str) -> PathBuf {
     golden().join(format!("{name}.gguf"))
 }
 
@@ -37,7 +37,7 @@ fn configs() -> serde_json::Map<String, Value> {
 }
 
 /// The configuration and tensors of one case.
-fn case(name: &str) -> (Value, Vec<Entry>) {
+pub fn case(name: &str) -> (Value, Vec<Entry>) {
     let config = configs()[name].clone();
     let entries = entries_of(&Gguf::open(&gguf(name), true, &mut |_| Ok(())).unwrap(), &config);
     (config, entries)
@@ -65,7 +65,7 @@ fn bits(model: &Model) -> Vec<Vec<u32>> {
 }
 
 /// Loads `folder` mapped and read, and compares both with `file` in both precisions.
-fn assert_same(folder: &Path, file: &Path) {
+pub fn assert_same(folder: &Path, file: &Path) {
     for precision in [SEGNO_PRECISION_PRECISE, SEGNO_PRECISION_DEFAULT] {
         let ctx = ctx(precision);
         let expected = bits(&ctx.load(file).unwrap());
@@ -152,10 +152,10 @@ fn shards_are_joined() {
 }
 
 /// Changes a configuration.
-type Change = fn(&mut Value);
+pub type Change = fn(&mut Value);
 
 /// What older writers wrote, or left out, for the same model.
-const OLDER: [(&str, Change); 7] = [
+const OLDER: [(&str, Change); 8] = [
     ("llama-llama3", |config| {
         let mut scaling = config["rope_parameters"].take();
         config["rope_theta"] = scaling["rope_theta"].take();
@@ -183,6 +183,12 @@ const OLDER: [(&str, Change); 7] = [
         config.as_object_mut().unwrap().remove("rope_parameters");
     }),
     ("granite-plain", |config| _ = config.as_object_mut().unwrap().remove("rope_parameters")),
+    ("gemma4-experts", |config| {
+        let config = config.as_object_mut().unwrap();
+        config.remove("per_layer_config");
+        config.extend([("global_head_dim".into(), json!(32)), ("num_global_key_value_heads".into(), json!(1))]);
+        config.insert("use_bidirectional_attention".into(), json!("vision"));
+    }),
 ];
 
 #[test]

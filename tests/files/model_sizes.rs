@@ -13,7 +13,16 @@ fn context_after(change: impl FnOnce(&mut File)) -> Result<u32> {
 }
 
 fn assert_refused(status: segno_status, words: &[&str], change: impl FnOnce(&mut File)) {
-    let Failed { status: found, message, .. } = context_after(change).expect_err("the load must fail");
+    assert_family_refused("llama", status, words, change);
+}
+
+/// The same of a file that says that it is of another family.
+fn assert_family_refused(arch: &'static str, status: segno_status, words: &[&str], change: impl FnOnce(&mut File)) {
+    let mut file = Shape { arch, ..Shape::small() }.file();
+    change(&mut file);
+    let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
+    let loaded = ctx.load_buffer(&file.bytes());
+    let Failed { status: found, message, .. } = loaded.err().expect("the load must fail");
     assert_eq!(found, status, "{message}");
     for word in words {
         assert!(message.contains(word), "`{word}` is not in: {message}");
@@ -60,6 +69,45 @@ fn value_heads_of_another_length_are_refused() {
             file.set("llama.attention.value_length", dim);
         });
     }
+}
+
+#[test]
+fn what_only_other_families_have_is_refused() {
+    for key in ["llama.attention.shared_kv_layers", "llama.embedding_length_per_layer_input"] {
+        let words = [&format!("`{key}`")[..], "not supported for the family `llama`"];
+        assert_refused(SEGNO_E_UNSUPPORTED, &words, |file| {
+            file.set(key, 1u32);
+        });
+        // Converters write 0 for what a model does not have.
+        let none = context_after(|file| {
+            file.set(key, 0u32);
+        });
+        assert_eq!(none, Ok(256));
+    }
+}
+
+/// Of two layers the first sees a window, so the second finds no keys that suit it; and there must be a layer before.
+#[test]
+fn keys_that_no_layer_has_are_refused() {
+    for (sharing, layer) in [(1u32, 1), (2, 0), (9, 0)] {
+        let words = [&format!("is {sharing}")[..], &format!("keys that suit layer {layer}")];
+        assert_family_refused("gemma4", SEGNO_E_FORMAT, &words, |file| {
+            file.set("gemma4.attention.sliding_window", 8u32).set("gemma4.attention.sliding_window_pattern", 2u32);
+            file.set("gemma4.attention.shared_kv_layers", sharing);
+        });
+    }
+    assert_family_refused("gemma4", SEGNO_E_FORMAT, &["is 577, 1 to 576"], |file| {
+        file.set("gemma4.embedding_length_per_layer_input", 577u32);
+    });
+}
+
+#[test]
+fn a_layer_of_two_blocks_is_refused_where_layers_have_one() {
+    let words = ["`nemotron_h.feed_forward_length`", "gives layer 1 a block beside its attention"];
+    assert_family_refused("nemotron_h", SEGNO_E_FORMAT, &words, |file| {
+        file.set("nemotron_h.attention.head_count_kv", vec![0u32, 2]);
+        file.set("nemotron_h.feed_forward_length", vec![96u32, 96]);
+    });
 }
 
 #[test]
