@@ -3,6 +3,7 @@
 use super::experts::Experts;
 use super::heads::Heads;
 use super::latent::Latent;
+use super::pooling::Pooling;
 use super::recurrent::Recurrent;
 use super::rope::original_context;
 use super::spec::{Arch, Factor, RopeRule, WindowRule};
@@ -52,6 +53,8 @@ pub struct Hparams {
     pub local_layers: Vec<bool>,
     /// Whether any layer rotates queries and keys.
     pub rotates: bool,
+    /// Which vector stands for a text, where the file says so.
+    pub pooling: Option<Pooling>,
 }
 
 /// Metadata keys of one family.
@@ -141,6 +144,7 @@ impl Hparams {
             local_layers: reader.local_layers(window)?,
             window,
             rotates: reader.rotates()?,
+            pooling: Pooling::read(meta, arch)?,
         })
     }
 

@@ -7,6 +7,7 @@ pub mod hybrids;
 pub mod latent;
 pub mod mixtures;
 pub mod names;
+pub mod pooling;
 pub mod recurrent;
 pub mod rope;
 pub mod spec;

@@ -57,6 +57,8 @@ pub struct Arch {
     pub mixture: Option<Mixture>,
     /// One more score of attention for each query head, which has no key.
     pub sinks: Presence,
+    /// Which tokens a token sees.
+    pub mask: AttentionMask,
     /// What a sliding window in the metadata means.
     pub window: WindowRule,
     /// An output head beside the embedding; a model without one multiplies by the embedding again.
@@ -165,6 +167,15 @@ pub enum Activation {
     },
 }
 
+/// Which tokens a token sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionMask {
+    /// Itself and those before it.
+    Causal,
+    /// All of its text, so that a model makes embeddings of texts, and no logits.
+    Bidirectional,
+}
+
 /// What `attention.sliding_window` means for a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowRule {
@@ -255,6 +266,7 @@ pub const LLAMA: Arch = Arch {
     activation: Activation::Silu,
     mixture: Some(MIXTRAL),
     sinks: Presence::Absent,
+    mask: AttentionMask::Causal,
     window: WindowRule::EndsContext,
     head: Presence::Optional,
     scales_embedding: false,

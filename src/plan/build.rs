@@ -1,6 +1,9 @@
 //! From a file and its family to a [`Program`]: the one description of a forward pass.
 
-use super::op::{AttentionKind, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows, Value, ValueId, VectorId};
+use super::op::{
+    AttentionKind, AttentionMask, Embedding, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows, Value, ValueId,
+    VectorId,
+};
 use super::tensors::{PLAN, Part, Tensors, Weights};
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::rope::{Divisors, Rope};
@@ -19,8 +22,14 @@ pub fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams) -> Result<Program> {
     for index in 0..hparams.layers {
         builder.layer(index, hidden)?;
     }
-    let logits = builder.head(hidden)?;
-    builder.finish(logits)
+    let after = builder.ops.len();
+    let norm = builder.norm_of(arch.output_norm, hparams.hidden, arch.norm, arch.norm_bias)?;
+    let logits = match arch.mask {
+        AttentionMask::Causal => Some(builder.head(hidden, norm)?),
+        AttentionMask::Bidirectional => None,
+    };
+    let embedding = builder.embedding(hidden, norm, after)?;
+    builder.finish(logits, embedding)
 }
 
 /// A program on its way.
@@ -133,12 +142,12 @@ impl<'a> Builder<'a> {
         values.into_iter().try_for_each(|x| self.push(Op::Rope { x, head_dim, table }))
     }
 
-    /// Last norm and output head; a file without a head of its own uses the embedding.
-    fn head(&mut self, hidden: ValueId) -> Result<ValueId> {
+    /// The last norm and the output head; a file without a head of its own uses the embedding.
+    fn head(&mut self, hidden: ValueId, norm: Norm) -> Result<ValueId> {
         let width = self.hparams.hidden;
         let selected = self.value(width, Rows::Outputs)?;
         self.push(Op::SelectRows { x: hidden, out: selected })?;
-        let normed = self.norm(self.arch.output_norm, selected)?;
+        let normed = self.normed(selected, norm)?;
         let vocab = self.tensors.weight(MatrixId(0)).rows;
         let name = if self.tensors.has(global::HEAD, self.arch.head)? { global::HEAD } else { global::EMBEDDING };
         let matrix = self.tensors.matrix(name, vocab, width)?;
@@ -153,7 +162,16 @@ impl<'a> Builder<'a> {
         Ok(out)
     }
 
-    fn finish(self, logits: ValueId) -> Result<Program> {
+    /// What the last norm gives of each token, which `after` ops come before, and what the last projections make of that.
+    fn embedding(&mut self, hidden: ValueId, norm: Norm, after: usize) -> Result<Embedding> {
+        let first = self.ops.len();
+        let tokens = self.normed(hidden, norm)?;
+        let texts = tokens;
+        let ops = collected(self.ops.drain(first..), PLAN)?;
+        Ok(Embedding { after, ops, tokens, texts })
+    }
+
+    fn finish(self, logits: Option<ValueId>, embedding: Embedding) -> Result<Program> {
         let Builder { arch, hparams, tensors, ops, values, rotations, states } = self;
         let Weights { matrices, vectors, idle } = tensors.finish(arch.name, hparams)?;
         let attending = hparams.heads.iter().filter(|heads| heads.kv_heads > 0);
@@ -163,7 +181,8 @@ impl<'a> Builder<'a> {
         });
         let ropes = collected(rotations.into_iter().map(|rotation| rotation.rope), PLAN)?;
         let kv = Layout::new(sizes)?;
-        Ok(Program { ops, values, matrices, vectors, ropes, kv, states, logits, idle })
+        let embedding = Some(embedding);
+        Ok(Program { ops, values, matrices, vectors, ropes, kv, states, logits, embedding, idle })
     }
 
     pub(super) fn attention_kind(&mut self, index: usize) -> Result<AttentionKind> {
@@ -173,7 +192,8 @@ impl<'a> Builder<'a> {
         let name = format!("{}.weight", in_layer(index, layer::SINKS));
         let has_sinks = self.tensors.has(&name, self.arch.sinks)?;
         let sinks = if has_sinks { Some(self.tensors.vector(&name, heads)?) } else { None };
-        Ok(AttentionKind { layer: self.hparams.kv_layer(index), scale, window, softcap: attention_softcap, sinks })
+        let (layer, mask) = (self.hparams.kv_layer(index), self.arch.mask);
+        Ok(AttentionKind { layer, scale, mask, window, softcap: attention_softcap, sinks })
     }
 
     /// By which table a layer rotates.
@@ -221,8 +241,13 @@ impl<'a> Builder<'a> {
 
     /// Normalizes rows.
     fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
-        let Value { width, rows, .. } = self.values[x.0];
+        let width = self.values[x.0].width;
         let norm = self.norm_of(name, width, self.arch.norm, self.arch.norm_bias)?;
+        self.normed(x, norm)
+    }
+
+    fn normed(&mut self, x: ValueId, norm: Norm) -> Result<ValueId> {
+        let Value { width, rows, .. } = self.values[x.0];
         let out = self.value(width, rows)?;
         self.push(Op::Norm { x, norm, out })?;
         Ok(out)

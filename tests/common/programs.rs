@@ -60,7 +60,8 @@ impl Builder {
             vectors: Vec::new(),
             ropes: Vec::new(),
             kv: Layout::new(sizes).unwrap(),
-            logits: ValueId(0),
+            logits: Some(ValueId(0)),
+            embedding: None,
             states: Vec::new(),
             idle: [0; Idle::ALL.len()],
         };
@@ -196,7 +197,7 @@ impl Builder {
         let softcap = if self.chance(20) { Some(3.0) } else { None };
         let sinks = if self.chance(20) { Some(self.vector(kv.heads, 0.0, 2.0)) } else { None };
         let scale = [1.0, 0.7][self.below(2)] / (kv.head_dim as f32).sqrt();
-        let kind = AttentionKind { layer, scale, window, softcap, sinks };
+        let kind = AttentionKind { layer, scale, mask: AttentionMask::Causal, window, softcap, sinks };
         self.push(Op::Attention { kind, queries, out });
         let part = HeadPart { each: kv.value_dim, first: 0, count: kv.value_dim };
         if self.is_latent { self.head_product(out, part, kv.heads, 24) } else { out }
@@ -416,7 +417,7 @@ impl Builder {
         if self.chance(30) {
             self.push(Op::Softcap { x: logits, cap: 4.0 });
         }
-        self.program.logits = logits;
+        self.program.logits = Some(logits);
         validate::check(&self.program).unwrap();
         self.program
     }

@@ -130,7 +130,7 @@ fn build(case: &Case) -> Built {
             first
         }
     };
-    b.program.logits = if form == Form::Head { result } else { select(&mut b, result) };
+    b.program.logits = Some(if form == Form::Head { result } else { select(&mut b, result) });
     validate::check(&b.program).unwrap();
     let weights = matrices.into_iter().map(|(_, values)| values).collect();
     Built { program: Arc::new(b.program), op, embedding, norm, weights, bias }

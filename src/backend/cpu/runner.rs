@@ -12,11 +12,11 @@ use super::lower::{Lowered, MAX_GROUP, Product, Step};
 use super::pool::{Grid, Pool, Turn};
 use super::recurrent::{self, States};
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
-use crate::backend::{Batch, Limits, Runner};
+use crate::backend::{Batch, Limits, Row, Runner, Stage};
 use crate::elementary;
 use crate::error::{Error, Result, filled, push};
 use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side};
-use crate::plan::op::{AttentionKind, Norm, NormKind, RopeLayout, Rows};
+use crate::plan::op::{AttentionKind, AttentionMask, Norm, NormKind, RopeLayout, Rows};
 use crate::plan::{MatrixId, Op, Program, RopeId, ValueId};
 use crate::quant::reference;
 use half::bf16;
@@ -118,6 +118,15 @@ impl CpuRunner {
 }
 
 impl CpuRunner {
+    /// Runs `steps`, and the `last` ones behind them.
+    fn run_steps(&mut self, steps: &[Step], last: &[Step], batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        let pool = Arc::clone(&self.pool);
+        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)?, selected: false };
+        pass.compute_angles();
+        pass.runner.sorted.forget();
+        steps.iter().chain(last).try_for_each(|step| pass.run_step(step))
+    }
+
     /// Row `row` of a value.
     pub(super) fn row(&self, id: ValueId, row: usize) -> &[f32] {
         self.rows(id, row, 1)
@@ -152,15 +161,23 @@ impl CpuRunner {
 
 impl Runner for CpuRunner {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
-        let (pool, lowered) = (Arc::clone(&self.pool), Arc::clone(&self.lowered));
-        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)?, selected: false };
-        pass.compute_angles();
-        pass.runner.sorted.forget();
-        lowered.steps.iter().try_for_each(|step| pass.run_step(step))
+        let lowered = Arc::clone(&self.lowered);
+        self.run_steps(&lowered.steps, &[], batch, cancel)
+    }
+
+    fn embed(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        let lowered = Arc::clone(&self.lowered);
+        self.run_steps(&lowered.steps[..lowered.shared], &lowered.embedding, batch, cancel)
+    }
+
+    fn embedding(&self, index: usize, stage: Stage) -> &[f32] {
+        let embedding = self.program.embedding.as_ref().expect("only a program with embeddings is run for them");
+        let value = if stage == Stage::Tokens { embedding.tokens } else { embedding.texts };
+        self.row(value, index)
     }
 
     fn logits(&self, index: usize) -> &[f32] {
-        self.row(self.program.logits, index)
+        self.row(self.program.logits.expect("only a program with logits is run for them"), index)
     }
 
     fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {
@@ -346,6 +363,7 @@ impl Pass<'_> {
         let tables = batch.tables_of(runner.cache.reach(kind.layer));
         let (tile_rows, heads) = attention_tile(rows, &sizes, runner.pool.threads());
         let grid = Grid::new(&mut buffer[..rows * width], width, tile_rows, heads * value_dim);
+        let sees_ahead = kind.mask == AttentionMask::Bidirectional;
         let result = self.turn.for_each_tile(&[grid], self.cancel, |_, mut tile| {
             let (mut row, first_head) = (tile.first_row(), tile.first_col() / value_dim);
             for rows in batch.rows[row..row + tile.rows()].chunk_by(|a, b| a.slot == b.slot) {
@@ -355,7 +373,8 @@ impl Pass<'_> {
                 let values = &runner.rows(queries, row, rows.len())[first_head * head_dim..];
                 let sinks = kind.sinks.map(|id| &runner.program.vectors[id.0][first_head..][..heads]);
                 let window = kind.window.unwrap_or(usize::MAX);
-                let scores = Scores { scale: kind.scale, window, softcap: kind.softcap, sinks };
+                let ahead = if sees_ahead { behind_last(&batch.rows[row..]) } else { 0 };
+                let scores = Scores { scale: kind.scale, ahead, window, softcap: kind.softcap, sinks };
                 let queries = Queries { rows, values, stride, head_dim, value_dim, scores };
                 let first = row - tile.first_row();
                 attend(runner.kernels, &source, &queries, &mut tile, first);
@@ -469,6 +488,12 @@ pub(super) fn for_each_row<T: Send>(
     turn.for_each_tile(&[Grid::new(out, width, tile_rows, width)], cancel, |_, mut tile| {
         (0..tile.rows()).for_each(|row| f(tile.first_row() + row, tile.row_mut(row)));
     })
+}
+
+/// One behind the last position of the sequence to which the first of `rows` belongs.
+fn behind_last(rows: &[Row]) -> usize {
+    let same = rows.iter().take_while(|row| row.slot == rows[0].slot);
+    same.last().map_or(0, |row| row.position as usize + 1)
 }
 
 /// Batch rows and heads of a tile of attention. The rows of a prompt share what is read, single rows are shared out; heads that share a

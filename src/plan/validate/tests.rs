@@ -23,7 +23,8 @@ fn program(op: Op) -> Program {
         vectors: vec![vec![1.0; 4], vec![1.0; 8]],
         ropes: vec![Rope { layout: RopeLayout::Halves, frequencies: vec![1.0], magnitude: 1.0, long: None }],
         kv: Layout::new([HeadSizes::new(2, 1, 2)]).unwrap(),
-        logits: X,
+        logits: Some(X),
+        embedding: None,
         states: Vec::new(),
         idle: [0; 3],
     }
@@ -44,7 +45,14 @@ fn problem_of(program: &Program) -> Option<String> {
 
 #[test]
 fn what_fits_passes() {
-    let kind = AttentionKind { layer: 0, scale: 0.5, window: Some(3), softcap: Some(5.0), sinks: None };
+    let kind = AttentionKind {
+        layer: 0,
+        scale: 0.5,
+        mask: AttentionMask::Causal,
+        window: Some(3),
+        softcap: Some(5.0),
+        sinks: None,
+    };
     let norm = Norm { kind: NormKind::Layer, weight: VectorId(0), bias: Some(VectorId(0)), eps: 0.0 };
     for op in [
         Op::Add { x: X, y: Y },
@@ -76,7 +84,8 @@ fn a_layer_that_the_cache_lacks_is_named() {
 
 #[test]
 fn each_layer_has_heads_of_its_own() {
-    let kind = AttentionKind { layer: 0, scale: 0.5, window: None, softcap: None, sinks: None };
+    let kind =
+        AttentionKind { layer: 0, scale: 0.5, mask: AttentionMask::Causal, window: None, softcap: None, sinks: None };
     let problem = |op| {
         let mut program = program(op);
         program.kv = Layout::new([HeadSizes::new(2, 2, 2), HeadSizes::new(2, 1, 2), HeadSizes::new(4, 1, 2)]).unwrap();
@@ -182,7 +191,8 @@ fn experts_that_fit_pass_and_others_are_named() {
 #[test]
 fn what_does_not_fit_is_named() {
     let norm = Norm { kind: NormKind::Layer, weight: VectorId(1), bias: None, eps: 1e-5 };
-    let kind = AttentionKind { layer: 1, scale: 0.5, window: None, softcap: None, sinks: None };
+    let kind =
+        AttentionKind { layer: 1, scale: 0.5, mask: AttentionMask::Causal, window: None, softcap: None, sinks: None };
     for (op, wanted) in [
         (Op::Add { x: X, y: WIDE }, "op 1 (add) of the program: a value is read before it is written"),
         (Op::Add { x: X, y: ValueId(7) }, "op 1 (add) of the program: no such value"),

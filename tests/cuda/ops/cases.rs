@@ -68,7 +68,7 @@ pub fn finish(mut b: Parts, result: ValueId) -> Arc<Program> {
 }
 
 fn finish_with(mut b: Parts, logits: ValueId) -> Arc<Program> {
-    b.program.logits = logits;
+    b.program.logits = Some(logits);
     validate::check(&b.program).unwrap();
     Arc::new(b.program)
 }
@@ -217,7 +217,14 @@ fn attention(kv: HeadSizes, with: Attention) -> Arc<Program> {
     b.program.ops.push(Op::StoreKv { layer: 0, keys, values });
     let sinks = with.has_sinks.then(|| random_vector(&mut b, kv.heads, 1.0));
     let scale = 1.0 / (kv.head_dim as f32).sqrt();
-    let kind = AttentionKind { layer: 0, scale, window: with.window, softcap: with.softcap, sinks };
+    let kind = AttentionKind {
+        layer: 0,
+        scale,
+        mask: AttentionMask::Causal,
+        window: with.window,
+        softcap: with.softcap,
+        sinks,
+    };
     let out = b.value(kv.heads * kv.head_dim, Rows::Batch);
     b.program.ops.push(Op::Attention { kind, queries, out });
     finish(b, out)

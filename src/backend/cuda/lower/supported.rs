@@ -6,10 +6,15 @@ use crate::backend::cuda::args::MOST_ROPES;
 use crate::error::{Error, Result};
 use crate::kv::layout::HeadSizes;
 use crate::kv::state::Shape;
+use crate::plan::op::AttentionMask;
 use crate::plan::{Op, Program, validate};
 
 /// Refuses what the kernels lack, by name. Every op has a kernel, whatever stands before and after it; sizes have limits.
 pub fn check(program: &Program) -> Result<()> {
+    if program.logits.is_none() {
+        let problem = "models that make embeddings alone are run by the cpu; load this one in a context of the cpu";
+        return Err(Error::Unsupported(problem.into()));
+    }
     program.kv.all().try_for_each(check_heads)?;
     if program.ropes.len() > MOST_ROPES {
         let count = program.ropes.len();
@@ -20,6 +25,9 @@ pub fn check(program: &Program) -> Result<()> {
         Op::HeadMatMul { .. } | Op::JoinHeads { .. } => Some("there is no kernel for latent attention"),
         Op::Route { routing, .. } if routing.groups.is_some_and(|groups| groups.best != 2) => {
             Some("its kernel ranks groups of experts by their two best")
+        }
+        Op::Attention { kind, .. } if kind.mask != AttentionMask::Causal => {
+            Some("there is no kernel for attention to later tokens")
         }
         Op::Embed { .. } if at > 0 => Some("the embedding comes first"),
         _ => None,
