@@ -1,13 +1,14 @@
 //! The families. A new family is a constant that differs from another one by its fields. Those whose layers have experts are in `mixtures`,
-//! those some of whose layers have a state in place of keys and values in `hybrids`.
+//! those some of whose layers have a state in place of keys and values in `hybrids`, those whose tokens see all of their text in `encoders`.
 
+use super::encoders::{BERT, GEMMA_EMBEDDING, MODERN_BERT, NOMIC_BERT};
 pub use super::experts::{Mixture, Score, Shared};
 use super::hybrids::{GRANITEHYBRID, LFM2, LFM2MOE, QWEN3NEXT, QWEN35, QWEN35MOE};
 use super::mixtures::{
     DEEPSEEK2, ERNIE4_5_MOE, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL, OLMOE, QWEN2MOE, QWEN3MOE,
     QWEN3VLMOE,
 };
-use super::names::global;
+use super::names::{global, layer};
 pub use super::recurrent::{Recurrence, ValueHeads};
 use super::rope::RopeLayout;
 use crate::error::{Error, Excerpt, Result};
@@ -43,6 +44,12 @@ pub struct Arch {
     pub norm: NormKind,
     /// Biases of those norms.
     pub norm_bias: Presence,
+    /// A norm of the embedding, before the first layer.
+    pub embedding_norm: Presence,
+    /// Vectors for types of tokens, of which the first is added to all embeddings.
+    pub token_types: Presence,
+    /// Vectors for positions, which are added to embeddings.
+    pub positions: Presence,
     /// Name of the norm before the feed-forward block, within a layer.
     pub feed_forward_norm: &'static str,
     /// Name of the last norm.
@@ -63,6 +70,8 @@ pub struct Arch {
     pub window: WindowRule,
     /// An output head beside the embedding; a model without one multiplies by the embedding again.
     pub head: Presence,
+    /// Two projections of the vectors of texts.
+    pub text_projections: Presence,
     /// Whether token embeddings are multiplied by the square root of the hidden size.
     pub scales_embedding: bool,
     /// Number of layers at which the scale of attention follows from `hidden / heads` in place of the head size.
@@ -102,12 +111,16 @@ pub enum NormOrder {
     After,
     /// Once, before both blocks, which read the same.
     Parallel,
+    /// Before each block but the first of all, whose input is normalized already.
+    BeforeButFirst,
+    /// Of the sum of each block's result and its input; there is no last norm then.
+    AfterSum,
 }
 
 impl NormOrder {
     /// Whether blocks read a normalized input.
     pub fn has_before(self) -> bool {
-        self != NormOrder::After
+        !matches!(self, NormOrder::After | NormOrder::AfterSum)
     }
 
     /// Whether results of blocks are normalized.
@@ -186,6 +199,11 @@ pub enum WindowRule {
         /// Layers from a global one to the next.
         period: usize,
     },
+    /// The same, but of every `period` layers the first is global.
+    GlobalFirst {
+        /// As above.
+        period: usize,
+    },
 }
 
 /// Which layers rotate queries and keys, and by which angles.
@@ -205,6 +223,8 @@ pub enum RopeRule {
     LocalOnly,
     /// All, or none where the file says that positions were not trained.
     IfFinetuned,
+    /// None.
+    Never,
 }
 
 /// A number in the metadata that changes what a model computes.
@@ -259,7 +279,10 @@ pub const LLAMA: Arch = Arch {
     norms: NormOrder::Before,
     norm: NormKind::Rms,
     norm_bias: Presence::Absent,
-    feed_forward_norm: "ffn_norm",
+    embedding_norm: Presence::Absent,
+    token_types: Presence::Absent,
+    positions: Presence::Absent,
+    feed_forward_norm: layer::FEED_FORWARD_NORM,
     output_norm: global::OUTPUT_NORM,
     feed_forward: FeedForward::Gated,
     feed_forward_bias: Presence::Optional,
@@ -269,6 +292,7 @@ pub const LLAMA: Arch = Arch {
     mask: AttentionMask::Causal,
     window: WindowRule::EndsContext,
     head: Presence::Optional,
+    text_projections: Presence::Absent,
     scales_embedding: false,
     wide_scale_layers: None,
     factors: &[],
@@ -407,7 +431,7 @@ pub const STARCODER2: Arch = Arch {
 };
 
 /// Every family.
-pub const ALL: [Arch; 35] = [
+pub const ALL: [Arch; 39] = [
     LLAMA,
     QWEN2,
     QWEN3,
@@ -443,6 +467,10 @@ pub const ALL: [Arch; 35] = [
     QWEN35,
     QWEN35MOE,
     GRANITEHYBRID,
+    GEMMA_EMBEDDING,
+    BERT,
+    NOMIC_BERT,
+    MODERN_BERT,
 ];
 
 impl Arch {

@@ -1,8 +1,8 @@
 //! From a file and its family to a [`Program`]: the one description of a forward pass.
 
 use super::op::{
-    AttentionKind, AttentionMask, Embedding, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows, Value, ValueId,
-    VectorId,
+    AttentionKind, AttentionMask, Embedding, Index, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows, Value,
+    ValueId, VectorId,
 };
 use super::tensors::{PLAN, Part, Tensors, Weights};
 use crate::arch::names::{global, in_layer, layer};
@@ -10,7 +10,7 @@ use crate::arch::rope::{Divisors, Rope};
 use crate::arch::spec::{NormOrder, NormSpan, Presence, RopeRule};
 use crate::arch::{Arch, Hparams, heads::Heads, hparams::Keys};
 use crate::error::{Error, Result, collected, push};
-use crate::format::Gguf;
+use crate::format::{Gguf, limits};
 use crate::kv::state::Shape;
 use crate::kv::{HeadSizes, Layout};
 
@@ -18,12 +18,15 @@ use crate::kv::{HeadSizes, Layout};
 /// without them.
 pub fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams) -> Result<Program> {
     let mut builder = Builder::new(gguf, arch, hparams)?;
-    let hidden = builder.embed()?;
+    let mut hidden = builder.embed()?;
     for index in 0..hparams.layers {
-        builder.layer(index, hidden)?;
+        hidden = builder.layer(index, hidden)?;
     }
     let after = builder.ops.len();
-    let norm = builder.norm_of(arch.output_norm, hparams.hidden, arch.norm, arch.norm_bias)?;
+    let norm = match arch.norms {
+        NormOrder::AfterSum => None,
+        _ => Some(builder.norm_of(arch.output_norm, hparams.hidden, arch.norm, arch.norm_bias)?),
+    };
     let logits = match arch.mask {
         AttentionMask::Causal => Some(builder.head(hidden, norm)?),
         AttentionMask::Bidirectional => None,
@@ -62,25 +65,65 @@ impl<'a> Builder<'a> {
         })?;
         let table = self.tensors.matrix(global::EMBEDDING, vocab, hidden)?;
         let out = self.value(hidden, Rows::Batch)?;
-        self.push(Op::Embed { table, out })?;
+        self.push(Op::Embed { table, index: Index::Token, out })?;
         self.scale(out, self.hparams.embedding_scale)?;
-        Ok(out)
+        if self.tensors.has(global::TOKEN_TYPES, self.arch.token_types)? {
+            let types = self.rows_of(global::TOKEN_TYPES)?;
+            self.add_rows(out, global::TOKEN_TYPES, types, Index::First)?;
+        }
+        if self.tensors.has(global::POSITIONS, self.arch.positions)? {
+            self.add_rows(out, global::POSITIONS, self.hparams.context, Index::Position)?;
+        }
+        if self.arch.embedding_norm == Presence::Absent {
+            return Ok(out);
+        }
+        self.norm(global::EMBEDDING_NORM, out)
     }
 
-    fn layer(&mut self, index: usize, hidden: ValueId) -> Result<()> {
+    /// Adds a row of the table `name` to each row of `out`.
+    fn add_rows(&mut self, out: ValueId, name: &str, rows: usize, index: Index) -> Result<()> {
+        let width = self.hparams.hidden;
+        let table = self.tensors.matrix(name, rows, width)?;
+        let row = self.value(width, Rows::Batch)?;
+        self.push(Op::Embed { table, index, out: row })?;
+        self.push(Op::Add { x: out, y: row })
+    }
+
+    /// How many rows the matrix `name` has.
+    fn rows_of(&self, name: &str) -> Result<usize> {
+        let info = self.tensors.info(name)?;
+        let rows = info.dims.get(1).copied().unwrap_or(1);
+        usize::try_from(rows).ok().filter(|rows| (1..=limits::HIDDEN).contains(rows)).ok_or_else(|| {
+            Error::Format(format!("tensor `{name}` has {rows} rows, 1 to {} are supported", limits::HIDDEN))
+        })
+    }
+
+    /// What a layer makes of `hidden`.
+    fn layer(&mut self, index: usize, hidden: ValueId) -> Result<ValueId> {
         let attention_norm = in_layer(index, layer::ATTENTION_NORM);
+        if self.arch.norms == NormOrder::AfterSum {
+            let attended = self.attention(index, hidden)?;
+            self.push(Op::Add { x: hidden, y: attended })?;
+            let hidden = self.norm(&in_layer(index, layer::ATTENTION_SUM_NORM), hidden)?;
+            let fed = self.feed_forward(index, hidden)?;
+            self.push(Op::Add { x: hidden, y: fed })?;
+            return self.norm(&in_layer(index, layer::LAYER_SUM_NORM), hidden);
+        }
         if self.arch.norms == NormOrder::Parallel {
             let input = self.norm(&attention_norm, hidden)?;
             let (attended, fed) = (self.attention(index, input)?, self.feed_forward(index, input)?);
             self.push(Op::Add { x: hidden, y: attended })?;
-            return self.push(Op::Add { x: hidden, y: fed });
+            self.push(Op::Add { x: hidden, y: fed })?;
+            return Ok(hidden);
         }
-        let input = self.block_input(&attention_norm, hidden)?;
+        let is_normalized = self.arch.norms == NormOrder::BeforeButFirst && index == 0;
+        let input = if is_normalized { hidden } else { self.block_input(&attention_norm, hidden)? };
         let output = self.attention(index, input)?;
         self.add_block(hidden, output, &in_layer(index, layer::POST_ATTENTION_NORM))?;
         let input = self.block_input(&in_layer(index, self.arch.feed_forward_norm), hidden)?;
         let output = self.feed_forward(index, input)?;
-        self.add_block(hidden, output, &in_layer(index, layer::POST_FEED_FORWARD_NORM))
+        self.add_block(hidden, output, &in_layer(index, layer::POST_FEED_FORWARD_NORM))?;
+        Ok(hidden)
     }
 
     fn attention(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
@@ -143,11 +186,11 @@ impl<'a> Builder<'a> {
     }
 
     /// The last norm and the output head; a file without a head of its own uses the embedding.
-    fn head(&mut self, hidden: ValueId, norm: Norm) -> Result<ValueId> {
+    fn head(&mut self, hidden: ValueId, norm: Option<Norm>) -> Result<ValueId> {
         let width = self.hparams.hidden;
         let selected = self.value(width, Rows::Outputs)?;
         self.push(Op::SelectRows { x: hidden, out: selected })?;
-        let normed = self.normed(selected, norm)?;
+        let normed = norm.map_or(Ok(selected), |norm| self.normed(selected, norm))?;
         let vocab = self.tensors.weight(MatrixId(0)).rows;
         let name = if self.tensors.has(global::HEAD, self.arch.head)? { global::HEAD } else { global::EMBEDDING };
         let matrix = self.tensors.matrix(name, vocab, width)?;
@@ -163,10 +206,19 @@ impl<'a> Builder<'a> {
     }
 
     /// What the last norm gives of each token, which `after` ops come before, and what the last projections make of that.
-    fn embedding(&mut self, hidden: ValueId, norm: Norm, after: usize) -> Result<Embedding> {
+    fn embedding(&mut self, hidden: ValueId, norm: Option<Norm>, after: usize) -> Result<Embedding> {
         let first = self.ops.len();
-        let tokens = self.normed(hidden, norm)?;
-        let texts = tokens;
+        let tokens = norm.map_or(Ok(hidden), |norm| self.normed(hidden, norm))?;
+        let mut texts = tokens;
+        for name in global::TEXT_PROJECTIONS {
+            if self.tensors.has(name, self.arch.text_projections)? {
+                let (cols, rows) = (self.values[texts.0].width, self.rows_of(name)?);
+                let matrix = self.tensors.matrix(name, rows, cols)?;
+                let out = self.value(rows, Rows::Batch)?;
+                self.push(Op::MatMul { x: texts, matrix, bias: None, out })?;
+                texts = out;
+            }
+        }
         let ops = collected(self.ops.drain(first..), PLAN)?;
         Ok(Embedding { after, ops, tokens, texts })
     }

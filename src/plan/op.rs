@@ -26,6 +26,17 @@ pub struct VectorId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeId(pub usize);
 
+/// Which row of a table stands for a row of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Index {
+    /// That of its token.
+    Token,
+    /// That of its position.
+    Position,
+    /// The first.
+    First,
+}
+
 /// How a row, or a head, is normalized.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
@@ -134,10 +145,12 @@ pub struct HeadPart {
 /// One step of a forward pass. `rows` below are the rows of the value that the op writes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// `out[row] = table[token of row]`, decoded to f32.
+    /// `out[row] = table[index]`, decoded to f32.
     Embed {
-        /// Token embedding, `[vocab, hidden]`.
+        /// Vectors, one a row.
         table: MatrixId,
+        /// Which of them.
+        index: Index,
         /// Written.
         out: ValueId,
     },

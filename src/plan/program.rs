@@ -1,6 +1,6 @@
 //! A program: its ops, its values, the weights that it needs, and what it makes beside logits, or in their place.
 
-use super::op::{AttentionKind, AttentionMask, Op, Rope, Rows, Value, ValueId};
+use super::op::{AttentionKind, AttentionMask, Index, Op, Rope, Rows, Value, ValueId};
 use crate::arch::names::Idle;
 use crate::format::Bytes;
 use crate::kv::Layout;
@@ -62,8 +62,10 @@ pub struct Embedding {
 impl Program {
     /// Tokens that the model knows.
     pub fn vocab(&self) -> usize {
-        let tables =
-            self.ops.iter().filter_map(|op| if let Op::Embed { table, .. } = op { Some(*table) } else { None });
+        let tables = self.ops.iter().filter_map(|op| match op {
+            Op::Embed { table, index: Index::Token, .. } => Some(*table),
+            _ => None,
+        });
         let rows = tables.map(|table| self.matrices[table.0].rows).next();
         self.logits.map_or(rows.unwrap_or(0), |logits| self.values[logits.0].width)
     }

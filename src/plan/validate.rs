@@ -101,7 +101,7 @@ impl Checker<'_> {
 
     fn shapes(&self, op: &Op) -> Result<()> {
         match *op {
-            Op::Embed { table, out } => {
+            Op::Embed { table, out, .. } => {
                 let table = self.matrix(table.0)?;
                 self.same(self.value(out)?, Value::floats(table.1, Rows::Batch))
             }

@@ -7,8 +7,8 @@ use segno::arch::rope::{Rope, RopeLayout};
 use segno::format::{Bytes, Data};
 use segno::kv::{HeadSizes, Layout};
 use segno::plan::op::{
-    Activation, AttentionKind, ExpertProduct, Experts, Groups, HeadPart, Kind, Norm, NormKind, RopeId, Routing, Rows,
-    Score, Value,
+    Activation, AttentionKind, AttentionMask, ExpertProduct, Experts, Groups, HeadPart, Index, Kind, Norm, NormKind,
+    RopeId, Routing, Rows, Score, Value,
 };
 use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight, validate};
 use segno::quant::DType;
@@ -373,7 +373,7 @@ impl Builder {
         let hidden_width = self.one_of(&[32, 64, 160, 256], &[256, 256, 256, 1280]);
         let table = self.matrix(VOCAB, hidden_width, 1.0);
         let hidden = self.value(hidden_width, Rows::Batch);
-        self.push(Op::Embed { table, out: hidden });
+        self.push(Op::Embed { table, index: Index::Token, out: hidden });
         if self.chance(40) {
             self.push(Op::Scale { x: hidden, factor: 1.7 });
         }

@@ -16,7 +16,7 @@ use crate::backend::{Batch, Limits, Row, Runner, Stage};
 use crate::elementary;
 use crate::error::{Error, Result, filled, push};
 use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side};
-use crate::plan::op::{AttentionKind, AttentionMask, Norm, NormKind, RopeLayout, Rows};
+use crate::plan::op::{AttentionKind, AttentionMask, Index, Norm, NormKind, RopeLayout, Rows};
 use crate::plan::{MatrixId, Op, Program, RopeId, ValueId};
 use crate::quant::reference;
 use half::bf16;
@@ -246,7 +246,7 @@ impl Pass<'_> {
 
     fn run_op(&mut self, op: &Op) -> Result<()> {
         match *op {
-            Op::Embed { table, out } => self.embed(table, out),
+            Op::Embed { table, index, out } => self.embed(table, index, out),
             Op::Scale { x, factor } => self.write_rows(x, |runner, _, x| runner.kernels.scale(x, factor)),
             Op::Norm { x, norm, out } => {
                 self.write_rows(out, |runner, row, out| normalize(runner, norm, runner.row(x, row), out))
@@ -320,12 +320,17 @@ impl Pass<'_> {
         result
     }
 
-    fn embed(&mut self, table: MatrixId, out: ValueId) -> Result<()> {
+    fn embed(&mut self, table: MatrixId, index: Index, out: ValueId) -> Result<()> {
         let rows = self.batch.rows;
         self.write_rows(out, |runner, row, out| {
             let table = &runner.program.matrices[table.0];
             let row_bytes = table.bytes.len() / table.rows;
-            let start = rows[row].token as usize * row_bytes;
+            let found = match index {
+                Index::Token => rows[row].token,
+                Index::Position => rows[row].position,
+                Index::First => 0,
+            };
+            let start = found as usize * row_bytes;
             reference::decode(table.dtype, &table.bytes[start..start + row_bytes], out);
         })
     }

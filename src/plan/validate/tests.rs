@@ -1,6 +1,6 @@
 //! Tests of the checks: what fits passes, and what does not is named.
 
-use super::super::op::{AttentionKind, MatrixId, NormKind, Rope, RopeId, RopeLayout, Score, Weight};
+use super::super::op::{AttentionKind, AttentionMask, MatrixId, NormKind, Rope, RopeId, RopeLayout, Score, Weight};
 use super::*;
 use crate::format::{Bytes, Data};
 use crate::kv::Layout;

@@ -7,7 +7,8 @@ use segno::backend::KvType;
 use segno::backend::cuda::catalogue::DeviceType;
 use segno::kv::HeadSizes;
 use segno::plan::op::{
-    Activation, AttentionKind, ExpertProduct, Experts, Groups, Kind, Norm, NormKind, RopeId, Routing, Rows, Score,
+    Activation, AttentionKind, AttentionMask, ExpertProduct, Experts, Groups, Index, Kind, Norm, NormKind, RopeId,
+    Routing, Rows, Score,
 };
 use segno::plan::{Op, Program, ValueId, VectorId, validate};
 use segno::quant::DType;
@@ -35,7 +36,7 @@ fn embedded(kv: HeadSizes, width: usize) -> (Parts, ValueId) {
     let mut b = Parts::new(width as u64, kv);
     let (table, _) = b.random_matrix(DType::F32, TOKENS, width, 1.0);
     let out = b.value(width, Rows::Batch);
-    b.program.ops.push(Op::Embed { table, out });
+    b.program.ops.push(Op::Embed { table, index: Index::Token, out });
     (b, out)
 }
 

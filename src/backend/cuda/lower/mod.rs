@@ -175,7 +175,7 @@ impl Lowering<'_> {
             return Ok(());
         }
         match *op {
-            Op::Embed { table, out } if self.next == 0 => self.embed(table, out),
+            Op::Embed { table, out, .. } if self.next == 0 => self.embed(table, out),
             Op::Embed { .. } | Op::HeadMatMul { .. } | Op::JoinHeads { .. } => return Err(self.out_of_place()),
             Op::Norm { x, norm, out } if self.uses.is_deferred(out) => self.norm(x, norm, out, 0, 1),
             Op::Norm { x, norm, out } => self.normalize(x, norm, out),

@@ -6,7 +6,7 @@ use crate::backend::cuda::args::MOST_ROPES;
 use crate::error::{Error, Result};
 use crate::kv::layout::HeadSizes;
 use crate::kv::state::Shape;
-use crate::plan::op::AttentionMask;
+use crate::plan::op::{AttentionMask, Index};
 use crate::plan::{Op, Program, validate};
 
 /// Refuses what the kernels lack, by name. Every op has a kernel, whatever stands before and after it; sizes have limits.
@@ -30,6 +30,7 @@ pub fn check(program: &Program) -> Result<()> {
             Some("there is no kernel for attention to later tokens")
         }
         Op::Embed { .. } if at > 0 => Some("the embedding comes first"),
+        Op::Embed { index, .. } if index != Index::Token => Some("the embedding is that of tokens"),
         _ => None,
     })
 }
