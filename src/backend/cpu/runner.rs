@@ -4,7 +4,7 @@
 //! calling thread; the others are shared out as tiles.
 
 use super::aligned::Aligned;
-use super::attention::{MAX_HEAD_DIM, MAX_QUERIES, Queries, SET, Scores, Source, attend};
+use super::attention::MAX_HEAD_DIM;
 use super::cache::Cache;
 use super::experts::Sorted;
 use super::gather::Copies;
@@ -12,11 +12,11 @@ use super::lower::{Lowered, MAX_GROUP, Product, Step};
 use super::pool::{Grid, Pool, Turn};
 use super::recurrent::{self, States};
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
-use crate::backend::{Batch, Limits, Row, Runner, Stage};
+use crate::backend::{Batch, Limits, Runner, Stage};
 use crate::elementary;
 use crate::error::{Error, Result, filled, push};
-use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side};
-use crate::plan::op::{AttentionKind, AttentionMask, Index, Norm, NormKind, RopeLayout, Rows};
+use crate::kv::{PAGE_TOKENS, Reach, Side};
+use crate::plan::op::{Index, Norm, NormKind, RopeLayout, Rows};
 use crate::plan::{MatrixId, Op, Program, RopeId, ValueId};
 use crate::quant::reference;
 use half::bf16;
@@ -31,11 +31,6 @@ const TILE_WEIGHTS: usize = 256;
 const TILE_FLOATS: usize = 208;
 /// Batch rows of a tile.
 pub(super) const TILE_ROWS: usize = 128;
-/// Batch rows from which on attention takes several at once.
-const PROMPT_ROWS: usize = 16;
-/// Batch rows of a tile of attention then.
-const ATTENTION_ROWS: usize = 8;
-
 /// One session's buffers.
 pub struct CpuRunner {
     pub(super) program: Arc<Program>,
@@ -48,7 +43,7 @@ pub struct CpuRunner {
     pub(super) sorted: Sorted,
     pub(super) copies: Copies,
     angles: Vec<Angles>,
-    cache: Cache,
+    pub(super) cache: Cache,
     pub(super) states: States,
 }
 
@@ -359,37 +354,6 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn attention(&mut self, kind: AttentionKind, queries: ValueId, out: ValueId) -> Result<()> {
-        let (rows, width) = (self.rows_of(out), self.runner.program.values[out.0].width);
-        let sizes = self.runner.program.kv.of(kind.layer);
-        let HeadSizes { head_dim, value_dim, .. } = sizes;
-        let (mut buffer, stride) = (self.runner.take(out), self.runner.program.values[queries.0].width);
-        let (runner, batch) = (&*self.runner, self.batch);
-        let tables = batch.tables_of(runner.cache.reach(kind.layer));
-        let (tile_rows, heads) = attention_tile(rows, &sizes, runner.pool.threads());
-        let grid = Grid::new(&mut buffer[..rows * width], width, tile_rows, heads * value_dim);
-        let sees_ahead = kind.mask == AttentionMask::Bidirectional;
-        let result = self.turn.for_each_tile(&[grid], self.cancel, |_, mut tile| {
-            let (mut row, first_head) = (tile.first_row(), tile.first_col() / value_dim);
-            for rows in batch.rows[row..row + tile.rows()].chunk_by(|a, b| a.slot == b.slot) {
-                let pages = tables.of(rows[0].slot as usize);
-                let head = first_head / sizes.group();
-                let source = Source { cache: &runner.cache, pages, layer: kind.layer, head };
-                let values = &runner.rows(queries, row, rows.len())[first_head * head_dim..];
-                let sinks = kind.sinks.map(|id| &runner.program.vectors[id.0][first_head..][..heads]);
-                let window = kind.window.unwrap_or(usize::MAX);
-                let ahead = if sees_ahead { behind_last(&batch.rows[row..]) } else { 0 };
-                let scores = Scores { scale: kind.scale, ahead, window, softcap: kind.softcap, sinks };
-                let queries = Queries { rows, values, stride, head_dim, value_dim, scores };
-                let first = row - tile.first_row();
-                attend(runner.kernels, &source, &queries, &mut tile, first);
-                row += rows.len();
-            }
-        });
-        self.runner.give_back(out, buffer);
-        result
-    }
-
     fn quantize(&mut self, x: ValueId) -> Result<()> {
         let (rows, width) = (self.rows_of(x), self.runner.program.values[x.0].width);
         let blocks = width / Q8_LEN;
@@ -493,28 +457,6 @@ pub(super) fn for_each_row<T: Send>(
     turn.for_each_tile(&[Grid::new(out, width, tile_rows, width)], cancel, |_, mut tile| {
         (0..tile.rows()).for_each(|row| f(tile.first_row() + row, tile.row_mut(row)));
     })
-}
-
-/// One behind the last position of the sequence to which the first of `rows` belongs.
-fn behind_last(rows: &[Row]) -> usize {
-    let same = rows.iter().take_while(|row| row.slot == rows[0].slot);
-    same.last().map_or(0, |row| row.position as usize + 1)
-}
-
-/// Batch rows and heads of a tile of attention. The rows of a prompt share what is read, single rows are shared out; heads that share a
-/// key-value head are divided where there are too many for a tile, or too few tiles for the threads.
-fn attention_tile(rows: usize, sizes: &HeadSizes, threads: usize) -> (usize, usize) {
-    let group = sizes.group();
-    let parts = |most: usize| {
-        let parts = group.div_ceil(most.max(1));
-        group / (parts..=group).find(|&parts| group.is_multiple_of(parts)).unwrap_or(group)
-    };
-    if rows >= PROMPT_ROWS {
-        let heads = parts(MAX_QUERIES / ATTENTION_ROWS);
-        return ((MAX_QUERIES / heads).clamp(1, ATTENTION_ROWS), heads);
-    }
-    let wanted = (2 * threads).div_ceil(rows.max(1) * sizes.kv_heads);
-    (1, parts((group / wanted).max(SET)))
 }
 
 /// Weight rows of a tile: enough tiles for every thread to have several, none too large.
