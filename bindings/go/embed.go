@@ -18,6 +18,7 @@ const (
 	MeanPooling  Pooling = C.SEGNO_POOLING_MEAN  // the mean of all tokens
 	FirstPooling Pooling = C.SEGNO_POOLING_FIRST // the first token, which encoders call CLS
 	LastPooling  Pooling = C.SEGNO_POOLING_LAST  // the last token
+	RankPooling  Pooling = C.SEGNO_POOLING_RANK  // no vector, but the scores of a reranker
 )
 
 // EmbedOptions say how texts become vectors; the zero value is the default.

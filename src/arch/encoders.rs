@@ -2,7 +2,8 @@
 
 use super::rope::RopeLayout;
 use super::spec::{
-    Activation, Arch, AttentionMask, FeedForward, GEMMA3, LLAMA, NormKind, NormOrder, Presence, RopeRule, WindowRule,
+    Activation, Arch, AttentionMask, Classifier, FeedForward, GEMMA3, LLAMA, NormKind, NormOrder, Presence, RopeRule,
+    WindowRule,
 };
 
 /// EmbeddingGemma.
@@ -34,6 +35,7 @@ pub const BERT: Arch = Arch {
     mixture: None,
     mask: AttentionMask::Bidirectional,
     head: Presence::Absent,
+    classifier: Classifier::Dense,
     ..LLAMA
 };
 
@@ -48,6 +50,7 @@ pub const NOMIC_BERT: Arch = Arch {
     feed_forward: FeedForward::Gated,
     feed_forward_bias: Presence::Optional,
     activation: Activation::Silu,
+    classifier: Classifier::None,
     ..BERT
 };
 
@@ -65,5 +68,6 @@ pub const MODERN_BERT: Arch = Arch {
     feed_forward: FeedForward::FusedGate,
     feed_forward_bias: Presence::Absent,
     window: WindowRule::GlobalFirst { period: 3 },
+    classifier: Classifier::None,
     ..BERT
 };

@@ -12,6 +12,10 @@ pub mod global {
     pub const TOKEN_TYPES: &str = "token_types.weight";
     /// Projections of the vectors of texts, one behind the other.
     pub const TEXT_PROJECTIONS: [&str; 2] = ["dense_2.weight", "dense_3.weight"];
+    /// The first layer of a classifier, and its last one.
+    pub const CLASSIFIER: &str = "cls";
+    /// See [`CLASSIFIER`].
+    pub const CLASSIFIER_OUT: &str = "cls.output";
     /// The last norm, in most families.
     pub const OUTPUT_NORM: &str = "output_norm";
     /// Output head, `[hidden, vocab]`.

@@ -16,6 +16,8 @@ pub enum Pooling {
     First,
     /// That of the last token.
     Last,
+    /// None: a classifier makes scores of the first token's vector, or where tokens do not see what follows them, of the last one's.
+    Rank,
 }
 
 impl Pooling {
@@ -28,6 +30,7 @@ impl Pooling {
             Some(1) => Ok(Some(Pooling::Mean)),
             Some(2) => Ok(Some(Pooling::First)),
             Some(3) => Ok(Some(Pooling::Last)),
+            Some(4) => Ok(Some(Pooling::Rank)),
             Some(other) => Err(Error::Unsupported(format!("metadata `{key}` is {other}, which is not supported"))),
         }
     }

@@ -72,6 +72,8 @@ pub struct Arch {
     pub head: Presence,
     /// Two projections of the vectors of texts.
     pub text_projections: Presence,
+    /// A classifier of texts.
+    pub classifier: Classifier,
     /// Whether token embeddings are multiplied by the square root of the hidden size.
     pub scales_embedding: bool,
     /// Number of layers at which the scale of attention follows from `hidden / heads` in place of the head size.
@@ -189,6 +191,17 @@ pub enum AttentionMask {
     Bidirectional,
 }
 
+/// How scores of a text are made, in files that have the weights for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Classifier {
+    /// Not at all.
+    None,
+    /// `output(tanh(dense(x)))`
+    Dense,
+    /// `softmax(output(x))`
+    Shares,
+}
+
 /// What `attention.sliding_window` means for a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowRule {
@@ -293,6 +306,7 @@ pub const LLAMA: Arch = Arch {
     window: WindowRule::EndsContext,
     head: Presence::Optional,
     text_projections: Presence::Absent,
+    classifier: Classifier::None,
     scales_embedding: false,
     wide_scale_layers: None,
     factors: &[],
@@ -309,7 +323,13 @@ pub const QWEN2: Arch = Arch {
 };
 
 /// Qwen 3, dense.
-pub const QWEN3: Arch = Arch { name: "qwen3", qkv_bias: Presence::Optional, qk_norm: Presence::Required, ..QWEN2 };
+pub const QWEN3: Arch = Arch {
+    name: "qwen3",
+    qkv_bias: Presence::Optional,
+    qk_norm: Presence::Required,
+    classifier: Classifier::Shares,
+    ..QWEN2
+};
 
 /// Gemma 2.
 pub const GEMMA2: Arch = Arch {

@@ -145,6 +145,8 @@ pub enum Stage {
     Tokens,
     /// Those that the model's last projections make of them.
     Texts,
+    /// Those that its classifier makes of them.
+    Scores,
 }
 
 /// What a host does while a device is at work: it works out masks, and tells them by the indices of their outputs.

@@ -74,8 +74,8 @@ pub fn is_redundant(name: &str, family: &Family) -> bool {
     name.ends_with(".rotary_emb.inv_freq") || (is_encoder && (is_of_head || name.ends_with(".position_ids")))
 }
 
-/// What names begin with of weights by which encoders guess words, or tell classes of texts.
-const HEADS_OF_ENCODERS: [&str; 5] = ["pooler.", "cls.", "head.", "decoder.", "classifier."];
+/// What names begin with of weights by which encoders guess words and the order of texts.
+const HEADS_OF_ENCODERS: [&str; 4] = ["pooler.", "cls.", "head.", "decoder."];
 
 /// Names of encoders outside their layers.
 const OF_ENCODERS: [(&str, &str); 8] = [

@@ -6,7 +6,9 @@
 use super::batch;
 use super::session::{Failure, Session};
 use crate::arch::pooling::Pooling;
+use crate::arch::spec::Classifier;
 use crate::backend::Stage;
+use crate::elementary;
 use crate::error::{Error, Result, filled};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -35,7 +37,7 @@ pub struct Texts<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
     pooling: Pooling,
-    normalizes: bool,
+    finish: Finish,
     /// Elements of a vector, and how many of them are kept.
     width: usize,
     /// As above.
@@ -44,10 +46,25 @@ pub struct Form {
     pub vectors: usize,
 }
 
+/// What becomes of a vector at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finish {
+    /// Nothing.
+    Nothing,
+    /// It is divided by its length.
+    Length,
+    /// Its elements become shares of 1, by the softmax of all.
+    Shares,
+}
+
 impl Form {
     /// Which of a pass's vectors are read.
     fn stage(&self) -> Stage {
-        if self.pooling == Pooling::None { Stage::Tokens } else { Stage::Texts }
+        match self.pooling {
+            Pooling::None => Stage::Tokens,
+            Pooling::Rank => Stage::Scores,
+            _ => Stage::Texts,
+        }
     }
 }
 
@@ -94,8 +111,10 @@ impl Session {
             program.embedding.as_ref().ok_or_else(|| Error::Unsupported("this model makes no embeddings".into()))?;
         // Where a model says nothing, sentence-transformers takes the mean.
         let pooling = options.pooling.or(self.model.hparams().pooling).unwrap_or(Pooling::Mean);
+        let no_classifier = || Error::Unsupported("this model has no classifier, so it gives no scores".into());
         let (value, vectors) = match pooling {
             Pooling::None => (embedding.tokens, texts.tokens.len()),
+            Pooling::Rank => (embedding.scores.ok_or_else(no_classifier)?, texts.lengths.len()),
             _ => (embedding.texts, texts.lengths.len()),
         };
         let width = program.values[value.0].width;
@@ -103,7 +122,13 @@ impl Session {
         if dims > width {
             return Err(Error::InvalidArgument(format!("dims is {dims}, vectors of this model have {width} elements")));
         }
-        Ok(Form { pooling, normalizes: options.normalizes, width, dims, vectors })
+        let finish = match (pooling, self.model.arch().classifier) {
+            (Pooling::Rank, Classifier::Shares) => Finish::Shares,
+            (Pooling::Rank, _) => Finish::Nothing,
+            _ if options.normalizes => Finish::Length,
+            _ => Finish::Nothing,
+        };
+        Ok(Form { pooling, finish, width, dims, vectors })
     }
 
     /// Vectors of `texts`, `form.dims` floats each: one a text, or without pooling one a token. On failure nothing has changed, and the failure names
@@ -199,7 +224,8 @@ impl Session {
         let wanted = match pooling {
             Pooling::None | Pooling::Mean => 0..taken,
             Pooling::First => 0..usize::from(start == 0),
-            Pooling::Last => taken - usize::from(is_whole)..taken,
+            Pooling::Rank if self.model.program().sees_ahead() => 0..usize::from(start == 0),
+            Pooling::Last | Pooling::Rank => taken - usize::from(is_whole)..taken,
         };
         let (first_output, outputs) = (self.pass.outputs.len(), wanted.len());
         self.pass.add_text(slot, tokens, start, wanted);
@@ -258,17 +284,25 @@ impl Pooled {
         match self.form.pooling {
             Pooling::None => {}
             Pooling::Mean => self.end(tokens as f64),
-            Pooling::First | Pooling::Last => self.end(1.0),
+            Pooling::First | Pooling::Last | Pooling::Rank => self.end(1.0),
         }
     }
 
     /// Makes a vector of the sum, which is divided by `divisor`, and begins another.
     fn end(&mut self, divisor: f64) {
-        let Form { dims, normalizes, .. } = self.form;
+        let Form { dims, finish, .. } = self.form;
+        if finish == Finish::Shares {
+            let most = self.sum.iter().fold(f64::NEG_INFINITY, |most, value| most.max(*value));
+            self.sum.iter_mut().for_each(|value| *value = elementary::exp(*value - most));
+        }
         let kept = &self.sum[..dims];
         let square: f64 = kept.iter().map(|value| value * value).sum();
-        // A vector of zeros has no direction, and stays.
-        let divisor = if normalizes && square > 0.0 { square.sqrt() } else { divisor };
+        let divisor = match finish {
+            // A vector of zeros has no direction, and stays.
+            Finish::Length if square > 0.0 => square.sqrt(),
+            Finish::Shares => self.sum.iter().sum(),
+            _ => divisor,
+        };
         let out = &mut self.vectors[self.count * dims..][..dims];
         out.iter_mut().zip(kept).for_each(|(out, value)| *out = (value / divisor) as f32);
         self.count += 1;

@@ -23,6 +23,10 @@ pub const SEGNO_POOLING_FIRST: i32 = 3;
 /// The vector of the last token.
 pub const SEGNO_POOLING_LAST: i32 = 4;
 
+/// No vector of the text, but scores, one a class: what a reranker says of a query and a text that a host has put together as the model wants them.
+/// Those of BERT's kin are as its classifier gives them, those of Qwen 3 add up to 1. Neither is divided by its length.
+pub const SEGNO_POOLING_RANK: i32 = 5;
+
 /// How texts become vectors; fill with `segno_embed_opts_init`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -70,6 +74,7 @@ fn engine_options(opts: *const segno_embed_opts) -> Result<Options> {
         SEGNO_POOLING_MEAN => Some(Pooling::Mean),
         SEGNO_POOLING_FIRST => Some(Pooling::First),
         SEGNO_POOLING_LAST => Some(Pooling::Last),
+        SEGNO_POOLING_RANK => Some(Pooling::Rank),
         other => return Err(Error::InvalidArgument(format!("pooling {other} is no SEGNO_POOLING_..."))),
     };
     let dims = usize::try_from(opts.dims).unwrap_or(usize::MAX);
@@ -92,7 +97,8 @@ fn engine_options(opts: *const segno_embed_opts) -> Result<Options> {
 ///
 /// Codes: NULL_POINTER, INVALID_ARGUMENT (a text without tokens or with too many for one pass, a token outside the vocabulary, more
 /// `dims` than there are; `segno_error_item` is the text, if one is at fault), BUFFER_TOO_SMALL (before any evaluation), CONTEXT_FULL, SEQ_FULL,
-/// KV_FULL (a text that has no room by itself), UNSUPPORTED (a GPU), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since
+/// KV_FULL (a text that has no room by itself), UNSUPPORTED (a GPU, scores of a
+/// model without a classifier), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since
 /// 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_embed(

@@ -7,7 +7,7 @@ use super::op::{
 use super::tensors::{PLAN, Part, Tensors, Weights};
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::rope::{Divisors, Rope};
-use crate::arch::spec::{NormOrder, NormSpan, Presence, RopeRule};
+use crate::arch::spec::{Classifier, NormOrder, NormSpan, Presence, RopeRule};
 use crate::arch::{Arch, Hparams, heads::Heads, hparams::Keys};
 use crate::error::{Error, Result, collected, push};
 use crate::format::{Gguf, limits};
@@ -219,8 +219,26 @@ impl<'a> Builder<'a> {
                 texts = out;
             }
         }
+        let scores = self.scores(tokens)?;
         let ops = collected(self.ops.drain(first..), PLAN)?;
-        Ok(Embedding { after, ops, tokens, texts })
+        Ok(Embedding { after, ops, tokens, texts, scores })
+    }
+
+    /// What the classifier makes of each token, in files that have one.
+    fn scores(&mut self, tokens: ValueId) -> Result<Option<ValueId>> {
+        let name = |part: &str| format!("{part}.weight");
+        let (dense, out) = (name(global::CLASSIFIER), name(global::CLASSIFIER_OUT));
+        let has_out = self.arch.classifier != Classifier::None && self.tensors.has(&out, Presence::Optional)?;
+        if !has_out {
+            return Ok(None);
+        }
+        let mut x = tokens;
+        if self.arch.classifier == Classifier::Dense {
+            x = self.project(global::CLASSIFIER, x, self.rows_of(&dense)?, Presence::Optional)?;
+            // The hyperbolic tangent.
+            self.push(Op::Softcap { x, cap: 1.0 })?;
+        }
+        self.project(global::CLASSIFIER_OUT, x, self.rows_of(&out)?, Presence::Optional).map(Some)
     }
 
     fn finish(self, logits: Option<ValueId>, embedding: Embedding) -> Result<Program> {

@@ -57,6 +57,15 @@ pub struct Embedding {
     /// What the model's last projections make of these, the same value where it has none. They have no bias and no activation, so that it does not
     /// matter whether they come before or behind the mean of several.
     pub texts: ValueId,
+    /// What a classifier makes of the vector of one token, where the model has one.
+    pub scores: Option<ValueId>,
+}
+
+impl Embedding {
+    /// The values that a pass may end with.
+    pub fn ends(&self) -> impl Iterator<Item = ValueId> + use<> {
+        [self.tokens, self.texts].into_iter().chain(self.scores)
+    }
 }
 
 impl Program {

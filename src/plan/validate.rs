@@ -33,7 +33,7 @@ pub fn check(program: &Program) -> Result<()> {
     checker.require(is_row_wise, "rows meet behind the last layer")?;
     checker.written = written;
     checker.ops(program.ops.len(), &embedding.ops)?;
-    [embedding.tokens, embedding.texts].into_iter().try_for_each(|id| {
+    embedding.ends().try_for_each(|id| {
         checker.made(id, "an embedding is never written")?;
         checker.same(program.values[id.0], Value::floats(program.values[id.0].width, Rows::Batch))
     })

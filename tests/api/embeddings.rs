@@ -69,7 +69,13 @@ fn every_model_gives_the_vectors_of_transformers() {
         }
         let session = load(&case.file, SEGNO_PRECISION_DEFAULT, 0).session(|_| ()).unwrap();
         for (found, expected) in session.vectors(&case.texts(), &embed_opts()).iter().zip(&case.vectors) {
-            assert!(cosine(found, expected) >= DEFAULT_COSINE, "{}: {}", case.name, cosine(found, expected));
+            // Of scores there may be few, or one.
+            assert!(
+                case.ranks() || cosine(found, expected) >= DEFAULT_COSINE,
+                "{}: {}",
+                case.name,
+                cosine(found, expected)
+            );
         }
     }
     assert!(wrong.is_empty(), "{wrong:?} differ by more than {PRECISE:.0e}");
@@ -170,6 +176,26 @@ fn options_do_what_they_say() {
     assert_eq!(session.vectors(&[], &embed_opts()).len(), 0);
 }
 
+#[test]
+fn rerankers_give_scores_and_other_models_none() {
+    let case = case("qwen3-rank");
+    let session = load(&case.file, SEGNO_PRECISION_DEFAULT, 0).session_f32();
+    let scores = session.vectors(&case.texts(), &embed_opts());
+    assert!(scores.iter().all(|scores| scores.len() == 2 && (scores[0] + scores[1] - 1.0).abs() < 1e-6));
+    let rank = segno_embed_opts { pooling: SEGNO_POOLING_RANK, ..embed_opts() };
+    assert_eq!(session.vectors(&case.texts(), &rank), scores);
+    let first = session.vectors(&case.texts(), &segno_embed_opts { dims: 1, ..rank });
+    assert!(first.iter().zip(&scores).all(|(first, scores)| first[..] == scores[..1]));
+    let last = segno_embed_opts { pooling: SEGNO_POOLING_LAST, ..embed_opts() };
+    assert_eq!(session.vectors(&case.texts(), &last)[0].len(), 32);
+    for name in ["qwen3-last", "bert-mean", "modern-first"] {
+        let model = load(&crate::common::embeddings::case(name).file, SEGNO_PRECISION_DEFAULT, 0);
+        let failed = model.session_f32().embed(&[&[5]], &rank).unwrap_err();
+        assert_eq!(failed.status, SEGNO_E_UNSUPPORTED);
+        assert!(failed.message.contains("no classifier"), "{}", failed.message);
+    }
+}
+
 /// A model that says nothing of pooling gives the mean.
 #[test]
 fn any_decoder_makes_embeddings() {
@@ -200,7 +226,7 @@ fn what_cannot_be_evaluated_is_refused_and_changes_nothing() {
         (vec![&[1][..], &long], good, SEGNO_E_KV_FULL, 1, "page"),
         (vec![&[1][..]], segno_embed_opts { dims: 33, ..good }, SEGNO_E_INVALID_ARGUMENT, -1, "dims is 33"),
         (vec![&[1][..]], segno_embed_opts { dims: u64::MAX, ..good }, SEGNO_E_INVALID_ARGUMENT, -1, "dims"),
-        (vec![&[1][..]], segno_embed_opts { pooling: 5, ..good }, SEGNO_E_INVALID_ARGUMENT, -1, "pooling 5"),
+        (vec![&[1][..]], segno_embed_opts { pooling: 6, ..good }, SEGNO_E_INVALID_ARGUMENT, -1, "pooling 6"),
         (vec![&[1][..]], segno_embed_opts { pooling: -1, ..good }, SEGNO_E_INVALID_ARGUMENT, -1, "pooling -1"),
         (vec![&[1][..]], segno_embed_opts { flags: 2, ..good }, SEGNO_E_INVALID_ARGUMENT, -1, "flags"),
         (vec![&[1][..]], segno_embed_opts { reserved: 1, ..good }, SEGNO_E_INVALID_ARGUMENT, -1, "reserved"),
@@ -273,7 +299,7 @@ fn encoders_decode_nothing() {
 
 #[test]
 fn folders_give_the_bits_of_files() {
-    for case in cases() {
+    for case in cases().iter().filter(|case| !case.ranks()) {
         let texts = case.texts();
         let of_file = load(&case.file, SEGNO_PRECISION_DEFAULT, 0).session(|_| ()).unwrap();
         let of_folder = load(&case.folder, SEGNO_PRECISION_DEFAULT, 0).session(|_| ()).unwrap();

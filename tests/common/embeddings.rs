@@ -54,6 +54,7 @@ impl Session {
 pub struct Case {
     pub name: String,
     pub file: PathBuf,
+    /// The same model; rerankers have none.
     pub folder: PathBuf,
     pub texts: Vec<Vec<i32>>,
     /// Vectors of all tokens, one text's behind the other's, and those of the texts.
@@ -62,6 +63,11 @@ pub struct Case {
 }
 
 impl Case {
+    /// Whether it gives scores.
+    pub fn ranks(&self) -> bool {
+        self.name.ends_with("-rank")
+    }
+
     pub fn texts(&self) -> Vec<&[i32]> {
         self.texts.iter().map(Vec::as_slice).collect()
     }
@@ -86,7 +92,7 @@ pub fn cases() -> Vec<Case> {
         Case { name, file, folder, texts: texts.clone(), tokens, vectors }
     });
     let cases: Vec<Case> = cases.collect();
-    assert!(cases.len() >= 7);
+    assert_eq!(cases.len(), 9);
     cases
 }
 

@@ -2,8 +2,8 @@
 
 NAME.gguf is a model in F32, named and laid out as llama.cpp's converter does it. NAME.f32 holds little-endian singles: the vectors of all tokens of
 the texts of index.json, one text after the other, as the last norm gives them (float32, eager attention), and behind them the vector of each text, as
-sentence-transformers has it: pooled as the case says, sent through the dense layers where there are some, divided by its length. folders/NAME is the
-same model as transformers and sentence-transformers save it. For each setting of a case that must matter, the vectors without it are seen to differ.
+sentence-transformers has it: pooled as the case says, sent through the dense layers where there are some, divided by its length; of rerankers
+the scores of each text. folders/NAME is the same model as transformers and sentence-transformers save it, but for rerankers. For each setting of a case that must matter, the vectors without it are seen to differ.
 
 Usage: python3 tests/golden/make_embeddings.py   (on a CPU; needs torch 2.15.0, transformers 5.17.0, gguf 0.19.0, numpy 2.4.6, safetensors 0.8.0)
 """
@@ -21,7 +21,9 @@ import transformers
 from safetensors.numpy import save_file
 
 OUT = Path(__file__).resolve().parent / "embeddings"
-POOLINGS = {"mean": 1, "first": 2, "last": 3}
+POOLINGS = {"mean": 1, "first": 2, "last": 3, "rank": 4}
+# Words whose logits a reranker compares.
+ANSWERS = [17, 4]
 LENGTHS = [5, 1, 40, 17, 33]
 MOST_BYTES = 2_500_000
 # Least distance of a text's vector that a setting must cause, or the case shows nothing.
@@ -42,6 +44,8 @@ class Case:
     keys: dict = dataclasses.field(default_factory=dict)
     # Widths of the dense layers behind pooling.
     dense: tuple = ()
+    # Classes of a reranker.
+    classes: int = 0
     without: tuple = ()
     vocab: int = 131
     hidden: int = 32
@@ -63,6 +67,11 @@ CASES = [
     Case("bert-first", "first", kind="Bert", arch="bert",
          settings={**SIZES, "num_hidden_layers": 1, "max_position_embeddings": 48, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
          keys={"attention.layer_norm_epsilon": 1e-5}),
+    Case("bert-rank", "rank", kind="Roberta", arch="bert", classes=3,
+         settings={**SIZES, "num_hidden_layers": 2, "max_position_embeddings": 66, "type_vocab_size": 1, "num_labels": 3, "pad_token_id": 1,
+                   "layer_norm_eps": 1e-5},
+         keys={"attention.layer_norm_epsilon": 1e-5}),
+    Case("qwen3-rank", "rank", hf.Case("qwen3-rank", "", heads=8, head_dim=16, theta=1e6, tied=True, keys={"pooling_type": 4}), classes=2),
     Case("nomic-mean", "mean", kind="NomicBert", arch="nomic-bert",
          settings={**SIZES, "num_hidden_layers": 2, "max_position_embeddings": 256},
          keys={"attention.layer_norm_epsilon": 1e-12, "rope.freq_base": 1000.0}),
@@ -85,7 +94,8 @@ GLOBAL_NAMES = {
     "embeddings.word_embeddings.weight": "token_embd.weight", "embeddings.position_embeddings.weight": "position_embd.weight",
     "embeddings.token_type_embeddings.weight": "token_types.weight", "embeddings.LayerNorm.weight": "token_embd_norm.weight",
     "embeddings.LayerNorm.bias": "token_embd_norm.bias", "embeddings.tok_embeddings.weight": "token_embd.weight",
-    "embeddings.norm.weight": "token_embd_norm.weight", "final_norm.weight": "output_norm.weight"}
+    "classifier.dense.weight": "cls.weight", "classifier.dense.bias": "cls.bias", "classifier.out_proj.weight": "cls.output.weight",
+    "classifier.out_proj.bias": "cls.output.bias", "embeddings.norm.weight": "token_embd_norm.weight", "final_norm.weight": "output_norm.weight"}
 
 
 def draw(rng, name, shape):
@@ -103,7 +113,7 @@ def draw(rng, name, shape):
 def encoder(case, seed, settings):
     config = getattr(transformers, case.kind + "Config")(**settings)
     extra = {"add_pooling_layer": False} if case.kind in ("Bert", "NomicBert") else {}
-    model = getattr(transformers, case.kind + "Model")(config, **extra).float().eval()
+    model = getattr(transformers, case.kind + ("ForSequenceClassification" if case.classes else "Model"))(config, **extra).float().eval()
     rng = np.random.default_rng(seed)
     with torch.no_grad():
         for name, weight in sorted(model.named_parameters()):
@@ -126,6 +136,17 @@ def tokens_of(model, texts):
         return [model(torch.tensor([text])).last_hidden_state[0].float().numpy() for text in texts]
 
 
+def scores_of(case, seed, texts):
+    """What a reranker says of each text."""
+    with torch.no_grad():
+        if case.decoder is None:
+            model = encoder(case, seed, case.settings)
+            return np.stack([model(torch.tensor([text])).logits[0].numpy() for text in texts])
+        model = hf.model_of(case.decoder, seed)
+        logits = [model(torch.tensor([text])).logits[0, -1, ANSWERS].double() for text in texts]
+        return torch.stack(logits).softmax(1).float().numpy()
+
+
 def pooled(case, vectors, dense):
     rows = {"mean": lambda v: v.astype(np.float64).mean(0), "first": lambda v: v[0], "last": lambda v: v[-1]}[case.pooling]
     found = np.stack([rows(v).astype(np.float64) for v in vectors])
@@ -139,7 +160,9 @@ def write_encoder(case, model):
     settings = case.settings
     writer.add_name(case.name)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_context_length(settings["max_position_embeddings"])
+    # Positions of RoBERTa begin behind that of padding.
+    skipped = 2 if case.kind == "Roberta" else 0
+    writer.add_context_length(settings["max_position_embeddings"] - skipped)
     writer.add_embedding_length(case.hidden)
     writer.add_block_count(settings["num_hidden_layers"])
     writer.add_feed_forward_length(settings["intermediate_size"])
@@ -149,7 +172,7 @@ def write_encoder(case, model):
         (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{case.arch}.{key}", value)
     writer.add_tokenizer_model("no_vocab")
     for name, values in encoder_tensors(model):
-        writer.add_tensor(name, values)
+        writer.add_tensor(name, values[skipped:] if name == "position_embd.weight" else values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -157,7 +180,7 @@ def write_encoder(case, model):
 
 
 def encoder_tensors(model):
-    weights = {name: weight.detach().numpy() for name, weight in model.named_parameters()}
+    weights = {name.removeprefix("roberta."): weight.detach().numpy() for name, weight in model.named_parameters()}
     for name, values in weights.items():
         if name in GLOBAL_NAMES:
             yield GLOBAL_NAMES[name], values
@@ -177,7 +200,10 @@ def encoder_tensors(model):
 def write_decoder(case, model, dense):
     inner, tensors = case.decoder, hf.tensors_of
     hf.OUT = OUT
-    hf.tensors_of = lambda inner, model: [*tensors(inner, model), *((f"dense_{number}.weight", weight) for number, weight in enumerate(dense, 2))]
+    more = [(f"dense_{number}.weight", weight) for number, weight in enumerate(dense, 2)]
+    if case.classes:
+        more.append(("cls.output.weight", model.lm_head.weight.detach().numpy()[ANSWERS]))
+    hf.tensors_of = lambda inner, model: [*tensors(inner, model), *more]
     hf.write(inner, model)
     hf.tensors_of = tensors
 
@@ -207,22 +233,25 @@ def save_folder(case, model, dense):
 
 def make(case, seed, texts):
     model, others = base_model(case, seed)
+    whole = model
+    model = getattr(model, "roberta", model)
     rng, dense, width = np.random.default_rng(1000 + seed), [], case.hidden
     for out in case.dense:
         dense.append((rng.standard_normal((out, width)) / np.sqrt(width)).astype(np.float32))
         width = out
     vectors = tokens_of(model, texts)
-    found = pooled(case, vectors, dense)
+    found = scores_of(case, seed, texts) if case.classes else pooled(case, vectors, dense)
     effects = [np.abs(found - pooled(case, tokens_of(other, texts), dense)).max() for other in others]
     assert all(effect > LEAST_EFFECT for effect in effects), (case.name, effects)
     if case.decoder is None:
-        write_encoder(case, model)
+        write_encoder(case, whole)
     else:
         write_decoder(case, hf.model_of(case.decoder, seed), dense)
     np.concatenate([np.concatenate(vectors).ravel(), found.ravel()]).astype("<f4").tofile(OUT / f"{case.name}.f32")
-    save_folder(case, model, dense)
+    if not case.classes:
+        save_folder(case, model, dense)
     print(f"{case.name}: {[round(float(effect), 3) for effect in effects]} without a setting")
-    return {"name": case.name, "pooling": case.pooling, "hidden": case.hidden, "dims": width}
+    return {"name": case.name, "pooling": case.pooling, "hidden": case.hidden, "dims": case.classes or width}
 
 
 def main():

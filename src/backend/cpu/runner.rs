@@ -167,8 +167,12 @@ impl Runner for CpuRunner {
 
     fn embedding(&self, index: usize, stage: Stage) -> &[f32] {
         let embedding = self.program.embedding.as_ref().expect("only a program with embeddings is run for them");
-        let value = if stage == Stage::Tokens { embedding.tokens } else { embedding.texts };
-        self.row(value, index)
+        let value = match stage {
+            Stage::Tokens => Some(embedding.tokens),
+            Stage::Texts => Some(embedding.texts),
+            Stage::Scores => embedding.scores,
+        };
+        self.row(value.expect("only a program with a classifier is asked for scores"), index)
     }
 
     fn logits(&self, index: usize) -> &[f32] {
