@@ -1,4 +1,4 @@
-//! How the vectors of a text's tokens become one, and what a file says of that.
+//! How the vectors of a text's tokens become one, or scores, and what a file says of that.
 
 use super::hparams::Keys;
 use super::spec::Arch;
@@ -18,6 +18,17 @@ pub enum Pooling {
     Last,
     /// None: a classifier makes scores of the first token's vector, or where tokens do not see what follows them, of the last one's.
     Rank,
+}
+
+/// How scores of a text are made, in files that have the weights for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Classifier {
+    /// Not at all.
+    None,
+    /// `output(tanh(dense(x)))`
+    Dense,
+    /// `softmax(output(x))`
+    Shares,
 }
 
 impl Pooling {

@@ -9,6 +9,7 @@ use super::mixtures::{
     QWEN3VLMOE,
 };
 use super::names::{global, layer};
+pub use super::pooling::Classifier;
 pub use super::recurrent::{Recurrence, ValueHeads};
 use super::rope::RopeLayout;
 use crate::error::{Error, Excerpt, Result};
@@ -189,17 +190,6 @@ pub enum AttentionMask {
     Causal,
     /// All of its text, so that a model makes embeddings of texts, and no logits.
     Bidirectional,
-}
-
-/// How scores of a text are made, in files that have the weights for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Classifier {
-    /// Not at all.
-    None,
-    /// `output(tanh(dense(x)))`
-    Dense,
-    /// `softmax(output(x))`
-    Shares,
 }
 
 /// What `attention.sliding_window` means for a family.

@@ -40,8 +40,8 @@ pub struct segno_embed_opts {
     pub pooling: i32,
     /// Must be 0.
     pub reserved: u32,
-    /// Leading elements of a vector that are kept, for models that were trained for that (Matryoshka); 0 (default) for all. Vectors are cut before they
-    /// are divided by their length.
+    /// Leading elements of a vector that are kept, for models that were trained for that (Matryoshka); 0 (default) for all. Vectors are cut before
+    /// they are divided by their length.
     pub dims: u64,
 }
 
@@ -81,13 +81,13 @@ fn engine_options(opts: *const segno_embed_opts) -> Result<Options> {
     Ok(Options { pooling, normalizes: opts.flags & SEGNO_EMBED_RAW == 0, dims })
 }
 
-/// Makes vectors of texts: what the last norm of the model gives of their tokens, pooled, sent through the model's last projections where it has such,
-/// cut to `dims` elements, and divided by its length. Texts are evaluated together, as many in a pass as `max_prefill` tokens, the free places
-/// of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own. A text takes the place of
-/// a sequence and its pages for as long as it is evaluated; open sequences stay as they are.
+/// Makes vectors of texts: what the last norm of the model gives of their tokens, pooled, sent through the model's last projections where it has
+/// such, cut to `dims` elements, and divided by its length. Texts are evaluated together, as many in a pass as `max_prefill` tokens, the free
+/// places of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own. A text takes the
+/// place of a sequence and its pages for as long as it is evaluated; open sequences stay as they are.
 ///
-/// Models whose tokens see what follows them (`gemma-embedding`) evaluate a text in one pass, so none may have more tokens than `max_prefill`; they
-/// make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated as they are given: `segno_tokenize` with
+/// Models whose tokens see what follows them (`gemma-embedding`, `bert`, `nomic-bert`, `modern-bert`) evaluate a text in one pass, so none may have
+/// more tokens than `max_prefill`; they make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated as they are given: `segno_tokenize` with
 /// `SEGNO_TOKENIZE_ADD_SPECIAL` adds those that a model wants around a text.
 ///
 /// `tokens`: those of all texts, one text behind the other. `lengths`: for each of the `texts` texts how many are its own, at least one. `opts`: NULL

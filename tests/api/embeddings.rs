@@ -1,11 +1,11 @@
-//! Embeddings through the C API: the vectors of transformers, the same bits in any company, and the rules of a session. Models and vectors are made by
-//! `tests/golden/make_embeddings.py`.
+//! Embeddings through the C API: the vectors of transformers, the same bits in any company, and the rules of a session. Models and vectors
+//! are made by `tests/golden/make_embeddings.py`.
 
 use crate::common::embeddings::{Case, case, cases, embed_opts, of_tokens};
 use crate::common::{Ctx, Folder, Model, Session, bundled_model, call, greedy, root};
 use segno::ffi::ctx::{SEGNO_CTX_NO_AVX512, SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
 use segno::ffi::embed::*;
-use segno::ffi::session::{SEGNO_KV_F32, segno_session_cancel};
+use segno::ffi::session::{SEGNO_KV_F32, SEGNO_SPECULATION_DRAFT, segno_session_cancel};
 use segno::ffi::status::*;
 use std::path::Path;
 use std::ptr::{null, null_mut};
@@ -282,6 +282,7 @@ fn a_cancelled_call_gives_everything_back() {
 
 #[test]
 fn encoders_decode_nothing() {
+    let target = load(&case("llama-mean").file, SEGNO_PRECISION_DEFAULT, 0);
     for case in cases().iter().filter(|case| sees_ahead(case)) {
         let model = load(&case.file, SEGNO_PRECISION_DEFAULT, 0);
         let arch = String::from_utf8(model.meta("general.architecture").unwrap()).unwrap();
@@ -289,6 +290,10 @@ fn encoders_decode_nothing() {
         let failed = session.open(&greedy()).unwrap_err();
         assert_eq!(failed.status, SEGNO_E_UNSUPPORTED);
         assert!(failed.message.contains(&format!("`{arch}`")) && failed.message.contains("segno_embed"));
+        let drafting = target.session(|opts| (opts.speculation, opts.draft) = (SEGNO_SPECULATION_DRAFT, model.0));
+        let failed = drafting.err().unwrap();
+        assert_eq!(failed.status, SEGNO_E_UNSUPPORTED);
+        assert!(failed.message.contains("embeddings alone"), "{}", failed.message);
         let failed = session.embed(&[&[5], &[5; 17]], &embed_opts()).unwrap_err();
         assert_eq!((failed.status, failed.item), (SEGNO_E_INVALID_ARGUMENT, 1));
         assert!(failed.message.contains("17 tokens") && failed.message.contains("max_prefill"), "{}", failed.message);
