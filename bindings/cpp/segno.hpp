@@ -158,6 +158,11 @@ struct sampler_options : segno_sampler_opts {
     sampler_options() { segno_sampler_opts_init(this, sizeof(segno_sampler_opts)); }
 };
 
+/// Options of embeddings: the fields of segno_embed_opts with their defaults.
+struct embed_options : segno_embed_opts {
+    embed_options() { segno_embed_opts_init(this, sizeof(segno_embed_opts)); }
+};
+
 /// Options of a text stream.
 struct text_options {
     std::uint32_t flags = 0;
@@ -852,6 +857,34 @@ public:
         return detail::read<segno_session_stats>(
             [&](auto *out, auto **err) { return segno_session_stats_get(get(), out, sizeof *out, err); });
     }
+    /// Vectors of texts, or with SEGNO_POOLING_NONE of their tokens, one text after the other; none when the outcome is
+    /// SEGNO_CANCELLED, which is the only one beside SEGNO_OK.
+    result<segno_status> try_embed(const std::vector<std::vector<token>> &texts, std::vector<std::vector<float>> &vectors,
+        const embed_options &options = {}) {
+        std::vector<token> tokens;
+        std::vector<std::size_t> lengths;
+        for (const auto &text : texts) {
+            tokens.insert(tokens.end(), text.begin(), text.end());
+            lengths.push_back(text.size());
+        }
+        std::size_t dims = 0;
+        std::vector<float> room;
+        const auto ask = [&](segno_error **err) {
+            return segno_embed(get(), tokens.data(), lengths.data(), lengths.size(), &options,
+                room.empty() ? nullptr : room.data(), room.size(), &dims, err);
+        };
+        vectors.clear();
+        if (auto f = detail::fails(ask)) return std::move(*f);
+        const std::size_t count = options.pooling == SEGNO_POOLING_NONE ? tokens.size() : lengths.size();
+        if (count == 0) return SEGNO_OK;
+        room.resize(count * dims);
+        auto done = detail::call(ask);
+        if (!done || *done != SEGNO_OK) return done;
+        for (std::size_t i = 0; i < count; i++)
+            vectors.emplace_back(room.begin() + static_cast<std::ptrdiff_t>(i * dims),
+                room.begin() + static_cast<std::ptrdiff_t>((i + 1) * dims));
+        return done;
+    }
     /// Raises or lowers the cancel flag: while it is raised, calls that evaluate end with SEGNO_CANCELLED. Any thread.
     void cancel(bool on) const { segno_session_cancel(get(), on ? 1 : 0); }
 #if SEGNO_EXCEPTIONS
@@ -861,6 +894,10 @@ public:
     sequence open(const sampler_options &options = {});
     sequence restore(const read_function &read, const sampler_options *options = nullptr);
     sequence restore_file(const char *path, const sampler_options *options = nullptr);
+    segno_status embed(const std::vector<std::vector<token>> &texts, std::vector<std::vector<float>> &vectors,
+        const embed_options &options = {}) {
+        return try_embed(texts, vectors, options).value();
+    }
     segno_memory memory() const { return try_memory().value(); }
     segno_session_stats stats() const { return try_stats().value(); }
 #endif

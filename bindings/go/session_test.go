@@ -310,6 +310,41 @@ func startOn(t *testing.T, seq *Sequence) *Sequence {
 	return seq
 }
 
+func TestTextsBecomeVectors(t *testing.T) {
+	m := load(t, nil)
+	s := open(t, m, &SessionOptions{MaxSeqs: 2})
+	a := must(m.Tokenize("Speak, my lord.", TokenizeOptions{}))(t)
+	b := must(m.Tokenize("What says the king?", TokenizeOptions{}))(t)
+	all := must(s.Embed(t.Context(), [][]int32{a, b, a}, nil))(t)
+	one := must(s.Embed(t.Context(), [][]int32{b}, nil))(t)
+	if len(all) != 3 || len(one) != 1 || !slices.Equal(all[0], all[2]) || slices.Equal(all[0], all[1]) || !slices.Equal(all[1], one[0]) {
+		t.Fatal(all, one)
+	}
+	var square float32
+	for _, value := range one[0] {
+		square += value * value
+	}
+	if square < 0.999 || square > 1.001 {
+		t.Fatal(square)
+	}
+	raw := must(s.Embed(t.Context(), [][]int32{a, b}, &EmbedOptions{Pooling: NoPooling, Dims: 3, Raw: true}))(t)
+	if len(raw) != len(a)+len(b) || len(raw[0]) != 3 {
+		t.Fatal(raw)
+	}
+	if none := must(s.Embed(t.Context(), nil, nil))(t); len(none) != 0 {
+		t.Fatal(none)
+	}
+	var failed *Error
+	if _, err := s.Embed(t.Context(), [][]int32{a, {}}, nil); !errors.As(err, &failed) || failed.Item != 1 {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Embed(ctx, [][]int32{a}, nil); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
+
 func TestSpeculationChangesNoToken(t *testing.T) {
 	m, draft := load(t, nil), load(t, nil)
 	plain := start(t, open(t, m, nil), "ROMEO:", 5)

@@ -3,9 +3,10 @@
 use super::experts::Experts;
 use super::heads::{Heads, MAX_HEAD_DIM};
 use super::latent::Latent;
+use super::pooling::Pooling;
 use super::recurrent::Recurrent;
 use super::rope::original_context;
-use super::spec::{Arch, AttentionScale, Blocks, Factor, RopeRule, WindowRule};
+use super::spec::{Arch, AttentionMask, AttentionScale, Blocks, Factor, RopeRule, WindowRule};
 use crate::error::{Error, Result, filled, reserve};
 use crate::format::{Metadata, Value, limits};
 
@@ -56,6 +57,8 @@ pub struct Hparams {
     pub local_layers: Vec<bool>,
     /// Whether any layer rotates queries and keys.
     pub rotates: bool,
+    /// Which vector stands for a text, where the file says so.
+    pub pooling: Option<Pooling>,
 }
 
 /// Metadata keys of one family.
@@ -151,6 +154,7 @@ impl Hparams {
             local_layers,
             window,
             rotates: reader.rotates()?,
+            pooling: Pooling::read(meta, arch)?,
         })
     }
 
@@ -267,7 +271,7 @@ impl Reader<'_> {
             WindowRule::EndsContext => {
                 Ok(self.size(WINDOW, limits::CONTEXT)?.map_or(context, |window| context.min(window)))
             }
-            WindowRule::LocalLayers { .. } => Ok(context),
+            WindowRule::LocalLayers { .. } | WindowRule::GlobalFirst { .. } => Ok(context),
         }
     }
 
@@ -290,15 +294,23 @@ impl Reader<'_> {
         match self.arch.window {
             WindowRule::EndsContext => Ok(None),
             // Converters write 0 for a model without.
-            WindowRule::LocalLayers { .. } if self.meta.unsigned(&self.keys.of(WINDOW))? == Some(0) => Ok(None),
-            WindowRule::LocalLayers { .. } => self.size(WINDOW, limits::CONTEXT),
+            _ if self.meta.unsigned(&self.keys.of(WINDOW))? == Some(0) => Ok(None),
+            _ => Ok(self.size(WINDOW, limits::CONTEXT)?.map(|window| match self.arch.mask {
+                AttentionMask::Causal => window,
+                // Half of it on each side, and the position itself.
+                AttentionMask::Bidirectional => window / 2 + 1,
+            })),
         }
     }
 
     /// Which layers are local: by the file's period or its list, or else by the family's period.
     fn local_layers(&self, window: Option<usize>) -> Result<Vec<bool>> {
         let mut is_local = filled(self.layers, false, SIZES)?;
-        let (WindowRule::LocalLayers { period }, Some(_)) = (self.arch.window, window) else { return Ok(is_local) };
+        let (period, is_global_first) = match (self.arch.window, window) {
+            (WindowRule::LocalLayers { period }, Some(_)) => (period, false),
+            (WindowRule::GlobalFirst { period }, Some(_)) => (period, true),
+            _ => return Ok(is_local),
+        };
         let key = self.keys.of("attention.sliding_window_pattern");
         if let Some(Value::Array(_)) = self.meta.get(&key) {
             for (is, listed) in is_local.iter_mut().zip(self.listed(&key, self.layers)?) {
@@ -308,7 +320,10 @@ impl Reader<'_> {
         }
         let period = self.meta.u32(&key)?.map_or(period, |period| period as usize);
         // A period of 0 means that all are.
-        let local = |index: usize| period == 0 || index % period < period - 1;
+        let local = |index: usize| match is_global_first {
+            true => period == 0 || !index.is_multiple_of(period),
+            false => period == 0 || index % period < period - 1,
+        };
         is_local.iter_mut().enumerate().for_each(|(index, is)| *is = local(index));
         Ok(is_local)
     }
@@ -374,7 +389,9 @@ impl Reader<'_> {
             }
         }
         match self.meta.bool(&self.keys.of("attention.causal"))? {
-            Some(false) => Err(Error::Unsupported("models whose attention is not causal are not supported".into())),
+            Some(false) if self.arch.mask == AttentionMask::Causal => {
+                Err(Error::Unsupported("models whose attention is not causal are not supported".into()))
+            }
             _ => Ok(()),
         }
     }

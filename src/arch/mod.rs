@@ -1,5 +1,6 @@
 //! Model families as data: what their layers hold, which metadata gives their sizes, how their tensors are named.
 
+pub mod encoders;
 pub mod experts;
 pub mod heads;
 pub mod hparams;
@@ -7,6 +8,7 @@ pub mod hybrids;
 pub mod latent;
 pub mod mixtures;
 pub mod names;
+pub mod pooling;
 pub mod recurrent;
 pub mod rope;
 pub mod spec;

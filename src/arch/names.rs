@@ -6,6 +6,18 @@ use super::hparams::Hparams;
 pub mod global {
     /// Token embedding, `[hidden, vocab]`; also the output head where that is absent.
     pub const EMBEDDING: &str = "token_embd.weight";
+    /// The norm of embeddings.
+    pub const EMBEDDING_NORM: &str = "token_embd_norm";
+    /// Vectors for positions, `[hidden, context]`.
+    pub const POSITIONS: &str = "position_embd.weight";
+    /// Vectors for types of tokens, `[hidden, types]`.
+    pub const TOKEN_TYPES: &str = "token_types.weight";
+    /// Projections of the vectors of texts, one behind the other.
+    pub const TEXT_PROJECTIONS: [&str; 2] = ["dense_2.weight", "dense_3.weight"];
+    /// The first layer of a classifier, and its last one.
+    pub const CLASSIFIER: &str = "cls";
+    /// See [`CLASSIFIER`].
+    pub const CLASSIFIER_OUT: &str = "cls.output";
     /// The last norm, in most families.
     pub const OUTPUT_NORM: &str = "output_norm";
     /// Output head, `[hidden, vocab]`.
@@ -64,6 +76,12 @@ pub mod layer {
     pub const POST_ATTENTION_NORM: &str = "post_attention_norm";
     /// The norm of the feed-forward block's result.
     pub const POST_FEED_FORWARD_NORM: &str = "post_ffw_norm";
+    /// The norm of the sum of the attention's result and its input.
+    pub const ATTENTION_SUM_NORM: &str = "attn_output_norm";
+    /// The norm of the sum of the feed-forward block's result and its input.
+    pub const LAYER_SUM_NORM: &str = "layer_output_norm";
+    /// The norm before the feed-forward block, in most families.
+    pub const FEED_FORWARD_NORM: &str = "ffn_norm";
     /// Gate projection.
     pub const GATE: &str = "ffn_gate";
     /// Up projection.

@@ -1,6 +1,7 @@
 //! The families. A new family is a constant that differs from another one by its fields. Those whose layers have experts are in `mixtures`,
-//! those some of whose layers have a state in place of keys and values in `hybrids`.
+//! those some of whose layers have a state in place of keys and values in `hybrids`, those whose tokens see all of their text in `encoders`.
 
+use super::encoders::{BERT, GEMMA_EMBEDDING, MODERN_BERT, NOMIC_BERT};
 pub use super::experts::{Mixture, Score, Shared};
 use super::hybrids::{
     FALCON_H1, GRANITEHYBRID, LFM2, LFM2MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3NEXT, QWEN35, QWEN35MOE,
@@ -9,7 +10,8 @@ use super::mixtures::{
     DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL, OLMOE, QWEN2MOE,
     QWEN3MOE, QWEN3VLMOE,
 };
-use super::names::global;
+use super::names::{global, layer};
+pub use super::pooling::Classifier;
 pub use super::recurrent::{Recurrence, ValueHeads};
 use super::rope::RopeLayout;
 use crate::error::{Error, Excerpt, Result};
@@ -49,6 +51,12 @@ pub struct Arch {
     pub norm: NormKind,
     /// Biases of those norms.
     pub norm_bias: Presence,
+    /// A norm of the embedding, before the first layer.
+    pub embedding_norm: Presence,
+    /// Vectors for types of tokens, of which the first is added to all embeddings.
+    pub token_types: Presence,
+    /// Vectors for positions, which are added to embeddings.
+    pub positions: Presence,
     /// Name of the norm before the feed-forward block, within a layer.
     pub feed_forward_norm: &'static str,
     /// Name of the last norm.
@@ -63,10 +71,16 @@ pub struct Arch {
     pub mixture: Option<Mixture>,
     /// One more score of attention for each query head, which has no key.
     pub sinks: Presence,
+    /// Which tokens a token sees.
+    pub mask: AttentionMask,
     /// What a sliding window in the metadata means.
     pub window: WindowRule,
     /// An output head beside the embedding; a model without one multiplies by the embedding again.
     pub head: Presence,
+    /// Two projections of the vectors of texts.
+    pub text_projections: Presence,
+    /// A classifier of texts.
+    pub classifier: Classifier,
     /// Whether token embeddings are multiplied by the square root of the hidden size.
     pub scales_embedding: bool,
     /// Factor on the dot products of attention, where the file does not tell.
@@ -136,12 +150,16 @@ pub enum NormOrder {
     After,
     /// Once, before both blocks, which read the same.
     Parallel,
+    /// Before each block but the first of all, whose input is normalized already.
+    BeforeButFirst,
+    /// Of the sum of each block's result and its input; there is no last norm then.
+    AfterSum,
 }
 
 impl NormOrder {
     /// Whether blocks read a normalized input.
     pub fn has_before(self) -> bool {
-        self != NormOrder::After
+        !matches!(self, NormOrder::After | NormOrder::AfterSum)
     }
 
     /// Whether results of blocks are normalized.
@@ -200,6 +218,15 @@ pub enum Activation {
     },
 }
 
+/// Which tokens a token sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionMask {
+    /// Itself and those before it.
+    Causal,
+    /// All of its text, so that a model makes embeddings of texts, and no logits.
+    Bidirectional,
+}
+
 /// What `attention.sliding_window` means for a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowRule {
@@ -208,6 +235,11 @@ pub enum WindowRule {
     /// Local layers have it. Of every `period` layers the last is global, unless the file says which are.
     LocalLayers {
         /// Layers from a global one to the next.
+        period: usize,
+    },
+    /// The same, but of every `period` layers the first is global.
+    GlobalFirst {
+        /// As above.
         period: usize,
     },
 }
@@ -287,15 +319,21 @@ pub const LLAMA: Arch = Arch {
     norms: NormOrder::Before,
     norm: NormKind::Rms,
     norm_bias: Presence::Absent,
-    feed_forward_norm: "ffn_norm",
+    embedding_norm: Presence::Absent,
+    token_types: Presence::Absent,
+    positions: Presence::Absent,
+    feed_forward_norm: layer::FEED_FORWARD_NORM,
     output_norm: global::OUTPUT_NORM,
     feed_forward: FeedForward::Gated,
     feed_forward_bias: Presence::Optional,
     activation: Activation::Silu,
     mixture: Some(MIXTRAL),
     sinks: Presence::Absent,
+    mask: AttentionMask::Causal,
     window: WindowRule::EndsContext,
     head: Presence::Optional,
+    text_projections: Presence::Absent,
+    classifier: Classifier::None,
     scales_embedding: false,
     attention_scale: AttentionScale::OfHeads,
     normalizes_values: false,
@@ -316,7 +354,13 @@ pub const QWEN2: Arch = Arch {
 };
 
 /// Qwen 3, dense.
-pub const QWEN3: Arch = Arch { name: "qwen3", qkv_bias: Presence::Optional, qk_norm: Presence::Required, ..QWEN2 };
+pub const QWEN3: Arch = Arch {
+    name: "qwen3",
+    qkv_bias: Presence::Optional,
+    qk_norm: Presence::Required,
+    classifier: Classifier::Shares,
+    ..QWEN2
+};
 
 /// Gemma 2.
 pub const GEMMA2: Arch = Arch {
@@ -438,7 +482,7 @@ pub const STARCODER2: Arch = Arch {
 };
 
 /// Every family.
-pub const ALL: [Arch; 39] = [
+pub const ALL: [Arch; 43] = [
     LLAMA,
     QWEN2,
     QWEN3,
@@ -478,6 +522,10 @@ pub const ALL: [Arch; 39] = [
     NEMOTRON_H,
     NEMOTRON_H_MOE,
     FALCON_H1,
+    GEMMA_EMBEDDING,
+    BERT,
+    NOMIC_BERT,
+    MODERN_BERT,
 ];
 
 impl Arch {

@@ -98,6 +98,14 @@ pub trait Runner: Send {
     fn draw(&mut self, _index: usize, _drawn: &Drawn) -> bool {
         false
     }
+    /// Evaluates `batch`, of whose outputs vectors are wanted in place of logits; otherwise as [`Runner::run`]. There may be as many outputs as rows.
+    fn embed(&mut self, _batch: &Batch, _cancel: &AtomicBool) -> Result<()> {
+        Err(Error::Unsupported("this device makes no embeddings; load the model in a context of the cpu".into()))
+    }
+    /// The vector of output `index` of the last [`Runner::embed`].
+    fn embedding(&self, _index: usize, _stage: Stage) -> &[f32] {
+        &[]
+    }
     /// Logits of output `index` of the last run, `vocab` floats; readable where the host chooses, or the device found no token.
     fn logits(&self, index: usize) -> &[f32];
     /// The token of output `index` of the last run, which [`Runner::draw`] took over and whose batch left the choice to the device; none where
@@ -128,6 +136,17 @@ pub trait Runner: Send {
     fn warning(&self) -> Option<&str> {
         None
     }
+}
+
+/// Which vectors of a run are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Those of tokens, as the last norm gives them.
+    Tokens,
+    /// Those that the model's last projections make of them.
+    Texts,
+    /// Those that its classifier makes of them.
+    Scores,
 }
 
 /// What a host does while a device is at work: it works out masks, and tells them by the indices of their outputs.

@@ -1,14 +1,14 @@
 //! `config.json` as the metadata that a converter writes into a GGUF file. A setting that would change the result and is not understood
 //! is refused by name.
 
-use super::family::{Family, PARTIAL};
+use super::family::{BIDIRECTIONAL, EMBEDDING_GEMMA, Family, PARTIAL};
 use super::gemma4;
 use super::latent;
 use super::names::Heads;
 use super::rope;
 use crate::arch::mixtures::GEMMA4;
 use crate::arch::rope::Divisors;
-use crate::arch::spec::{Activation, AttentionScale, RopeRule, WindowRule};
+use crate::arch::spec::{Activation, AttentionMask, AttentionScale, RopeRule, WindowRule};
 use crate::error::{Error, Excerpt, Result, filled};
 use crate::format::{Builder, Item, ScalarKind, limits};
 
@@ -65,11 +65,8 @@ const SIZES: [(&str, &str); 4] = [
     ("intermediate_size", "feed_forward_length"),
 ];
 
-/// Whether tokens see those behind them.
-const BIDIRECTIONAL: &str = "use_bidirectional_attention";
-
 /// Settings that change the result in a way no family here knows, with what changes nothing.
-const NEUTRAL: [(&str, f64); 16] = [
+const NEUTRAL: [(&str, f64); 22] = [
     ("attn_logit_softcapping", 0.0),
     ("final_logit_softcapping", 0.0),
     ("embedding_multiplier", 1.0),
@@ -84,8 +81,14 @@ const NEUTRAL: [(&str, f64); 16] = [
     (PREDICTING, 0.0),
     (BIDIRECTIONAL, 0.0),
     ("is_encoder_decoder", 0.0),
+    ("is_decoder", 0.0),
     ("add_cross_attention", 0.0),
     ("use_mrope", 0.0),
+    ("prenorm", 0.0),
+    ("parallel_block", 0.0),
+    ("use_rms_norm", 0.0),
+    ("rotary_emb_interleaved", 0.0),
+    ("rotary_scaling_factor", 1.0),
 ];
 
 impl<'a> Config<'a> {
@@ -93,10 +96,12 @@ impl<'a> Config<'a> {
     pub fn new(whole: Item<'a>) -> Result<Config<'a>> {
         let kind = whole.get("model_type").and_then(Item::text);
         let kind = kind.ok_or_else(|| Error::Format("config.json: `model_type` is missing or no text".into()))?;
-        let family = Family::find(kind)?;
         // A model that also sees images keeps the sizes of its language model apart.
-        let text = whole.get("text_config");
-        Ok(Config { whole, text: text.unwrap_or(whole), family })
+        let text = whole.get("text_config").unwrap_or(whole);
+        let sees_ahead = text.get(BIDIRECTIONAL).and_then(Item::flag) == Some(true);
+        let family =
+            if kind == EMBEDDING_GEMMA.model_type && sees_ahead { EMBEDDING_GEMMA } else { Family::find(kind)? };
+        Ok(Config { whole, text, family })
     }
 
     /// Writes all metadata of the architecture.
@@ -193,7 +198,9 @@ impl<'a> Config<'a> {
     }
 
     fn member(&self, name: &str) -> Option<Item<'a>> {
-        self.text.member(name).or_else(|| self.whole.member(name))
+        let own = |name: &str| self.text.member(name).or_else(|| self.whole.member(name));
+        let alias = || self.family.aliases.iter().find(|(known, _)| *known == name);
+        own(name).or_else(|| own(alias()?.1))
     }
 
     /// A positive number, by the family's default where the file leaves it out; none where it is null or 0.
@@ -235,13 +242,17 @@ impl<'a> Config<'a> {
     fn refuse_unknown(&self) -> Result<()> {
         let sizes = self.family.experts.map_or(&[][..], |experts| experts.sizes);
         let used = |name: &str| self.family.settings.iter().chain(sizes).any(|(used, _)| *used == name);
-        for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !used(name)) {
+        let sees_ahead = |name: &str| name == BIDIRECTIONAL && self.family.arch.mask == AttentionMask::Bidirectional;
+        for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !used(name) && !sees_ahead(name)) {
             let Some(value) = self.get(name) else { continue };
             // What is said of images alone does not matter to text.
             let is_idle = name == BIDIRECTIONAL && value.text() == Some("vision");
             if value.flag() != Some(false) && value.number() != Some(neutral) && !is_idle {
                 return Err(Error::Unsupported(format!("`{name}` of config.json is {value}, which is not supported")));
             }
+        }
+        if self.get("position_embedding_type").is_some_and(|kind| kind.text() != Some("absolute")) {
+            return Err(Error::Unsupported("`position_embedding_type` of config.json is not supported".into()));
         }
         let gate = match self.get("hidden_activation").or_else(|| self.get("hidden_act")).map(|name| name.text()) {
             None => Some(self.family.arch.activation),
@@ -288,7 +299,8 @@ impl<'a> Config<'a> {
 
     /// Writes the sliding window, and which layers have it.
     fn window(&self, out: &mut Builder) -> Result<()> {
-        let Some(_) = self.number("sliding_window")? else { return Ok(()) };
+        let name = self.family.window();
+        let Some(_) = self.number(name)? else { return Ok(()) };
         if self.get("use_sliding_window").and_then(Item::flag) == Some(false) {
             return Ok(());
         }
@@ -296,10 +308,10 @@ impl<'a> Config<'a> {
         if !local.contains(&1) {
             return Ok(());
         }
-        out.set_unsigned(&self.key("attention.sliding_window"), self.size("sliding_window")?)?;
+        out.set_unsigned(&self.key("attention.sliding_window"), self.size(name)?)?;
         match self.family.arch.window {
             WindowRule::EndsContext => Ok(()),
-            WindowRule::LocalLayers { .. } => {
+            WindowRule::LocalLayers { .. } | WindowRule::GlobalFirst { .. } => {
                 out.set_scalars(&self.key("attention.sliding_window_pattern"), ScalarKind::Bool, &local)
             }
         }
@@ -325,8 +337,12 @@ impl<'a> Config<'a> {
             }
             return if listed.next().is_none() { Ok(local) } else { Err(bad()) };
         }
-        let WindowRule::LocalLayers { period } = self.family.arch.window else { return Ok(local) };
-        let pattern = self.get("sliding_window_pattern");
+        let (period, first) = match self.family.arch.window {
+            WindowRule::EndsContext => return Ok(local),
+            WindowRule::LocalLayers { period } => (period, 1),
+            WindowRule::GlobalFirst { period } => (period, 0),
+        };
+        let pattern = self.get("sliding_window_pattern").or_else(|| self.get("global_attn_every_n_layers"));
         let letters = pattern.and_then(Item::text).filter(|letters| !letters.is_empty()).map(str::as_bytes);
         let period = match pattern {
             Some(pattern) if letters.is_none() => pattern.unsigned().filter(|&period| period > 0).ok_or_else(|| {
@@ -337,7 +353,7 @@ impl<'a> Config<'a> {
         for (index, is_local) in local.iter_mut().enumerate() {
             *is_local = match letters {
                 Some(letters) => letters[index % letters.len()] == b'L',
-                None => !(index as u64 + 1).is_multiple_of(period),
+                None => !(index as u64 + first).is_multiple_of(period),
             }
             .into();
         }

@@ -1,6 +1,7 @@
 //! Kinds of Hugging Face folders: which family of [`crate::arch`] a `model_type` is, and what its files have another way.
 
 use super::experts::{self, Settings};
+use crate::arch::encoders::{BERT, GEMMA_EMBEDDING, MODERN_BERT, NOMIC_BERT};
 use crate::arch::mixtures::{
     DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GLM4MOE, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE, QWEN2MOE, QWEN3MOE,
 };
@@ -25,6 +26,8 @@ pub struct Family {
     pub experts: Option<Settings>,
     /// Settings that files of the family leave out, with what they are then.
     pub defaults: &'static [(&'static str, f64)],
+    /// What some settings are called in other files of the family.
+    pub aliases: &'static [(&'static str, &'static str)],
     /// Further settings that change what a model computes, and their metadata keys without the family's name.
     pub settings: &'static [(&'static str, &'static str)],
 }
@@ -36,16 +39,20 @@ const PLAIN: Family = Family {
     norms_less_one: false,
     experts: None,
     defaults: &[],
+    aliases: &[],
     settings: &[],
 };
 const HALVES: Family = Family { has_halves: false, ..PLAIN };
 
 /// What some settings are called.
 const WINDOW: &str = "sliding_window";
+const LOCAL_ATTENTION: &str = "local_attention";
+/// Whether tokens see all of their text.
+pub const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 /// Share of a head that rotates.
 pub const PARTIAL: &str = "partial_rotary_factor";
 
-const FAMILIES: [Family; 40] = [
+const FAMILIES: [Family; 43] = [
     PLAIN,
     Family { model_type: "mistral", defaults: &[(WINDOW, 4096.0)], ..PLAIN },
     Family { model_type: "qwen2", arch: QWEN2, ..HALVES },
@@ -151,7 +158,36 @@ const FAMILIES: [Family; 40] = [
     Family { model_type: "glm4_moe_lite", defaults: &[("rms_norm_eps", 1e-5)], ..DEEPSEEK_V3 },
     Family { model_type: "youtu", arch: DEEPSEEK2, ..HALVES },
     Family { model_type: "starcoder2", arch: STARCODER2, defaults: &[("norm_epsilon", 1e-5)], ..HALVES },
+    Family { model_type: "bert", arch: BERT, defaults: &[("layer_norm_eps", 1e-12)], ..HALVES },
+    Family {
+        model_type: "nomic_bert",
+        arch: NOMIC_BERT,
+        defaults: &[("layer_norm_eps", 1e-12), ("rope_theta", 1000.0)],
+        aliases: &NOMIC_NAMES,
+        ..HALVES
+    },
+    Family {
+        model_type: "modernbert",
+        arch: MODERN_BERT,
+        defaults: &[("norm_eps", 1e-5), (LOCAL_ATTENTION, 128.0), ("rope_theta", 160_000.0)],
+        ..HALVES
+    },
 ];
+
+/// What settings are called in the files of Nomic Embed.
+const NOMIC_NAMES: [(&str, &str); 8] = [
+    ("hidden_size", "n_embd"),
+    ("num_attention_heads", "n_head"),
+    ("num_hidden_layers", "n_layer"),
+    ("intermediate_size", "n_inner"),
+    ("max_position_embeddings", "n_positions"),
+    ("layer_norm_eps", "layer_norm_epsilon"),
+    ("rope_theta", "rotary_emb_base"),
+    (PARTIAL, "rotary_emb_fraction"),
+];
+
+/// Gemma 3 whose tokens see all of their text.
+pub const EMBEDDING_GEMMA: Family = Family { arch: GEMMA_EMBEDDING, settings: &[], ..GEMMA3_TEXT };
 
 /// DeepSeek V3 and R1, and models with the same layers.
 const DEEPSEEK_V3: Family =
@@ -235,8 +271,14 @@ impl Family {
         match (self.arch.norm, self.model_type) {
             (NormKind::Rms, _) => "rms_norm_eps",
             (NormKind::Layer, "starcoder2") => "norm_epsilon",
+            (NormKind::Layer, "modernbert") => "norm_eps",
             (NormKind::Layer, _) => "layer_norm_eps",
         }
+    }
+
+    /// The setting that is the window of local layers.
+    pub fn window(&self) -> &'static str {
+        if self.model_type == "modernbert" { LOCAL_ATTENTION } else { WINDOW }
     }
 
     /// What a setting is where a configuration leaves it out.

@@ -10,6 +10,7 @@ mod family;
 mod gemma4;
 mod latent;
 mod making;
+mod modules;
 mod names;
 mod order;
 mod rope;
@@ -20,7 +21,7 @@ pub use tokenizer::TokenizerFiles;
 
 use crate::arch::names::{global, layer};
 use crate::arch::rope::Divisors;
-use crate::arch::spec::Presence;
+use crate::arch::spec::{AttentionMask, Presence};
 use crate::error::{Error, Progress, Result, copied_text, push, reserve, room};
 use crate::format::safetensors::{Shard, Stored};
 use crate::format::{Builder, Data, Document, Gguf, Parts, Safetensors, limits, read_small};
@@ -29,6 +30,7 @@ use config::{CONFIG, Config, Sizes};
 use experts::{Table, Tables};
 use family::Family;
 use making::{Elements, vector};
+use modules::Modules;
 use names::Role;
 use order::Order;
 use std::collections::HashMap;
@@ -113,6 +115,7 @@ pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Folder> {
     let name = path.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     metadata.set_text("general.name", name.as_deref().unwrap_or_default())?;
     let tokenizer = tokenizer::read(path, &document, &mut metadata)?;
+    let modules = modules::read(path, &config.family.arch, map, &mut metadata, progress)?;
     let weights = Safetensors::open(path, map, progress)?;
     let mut assembly = Assembly {
         family: config.family,
@@ -121,6 +124,7 @@ pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Folder> {
         folder: Folder { tokenizer, ..Folder::whole(Gguf::of(metadata.build(), CONFIG)?) },
         parts: HashMap::new(),
         tables: Tables::default(),
+        modules: &modules,
     };
     weights.tensors().iter().try_for_each(|stored| assembly.tensor(stored))?;
     assembly.finish()
@@ -135,6 +139,8 @@ struct Assembly<'a> {
     parts: HashMap<*const Shard, usize>,
     /// Tensors of single experts.
     tables: Tables,
+    /// What comes behind the model.
+    modules: &'a Modules,
 }
 
 impl Assembly<'_> {
@@ -147,7 +153,7 @@ impl Assembly<'_> {
         if names::layer_of(&stored.name).is_some_and(is_predicting) {
             return Ok(());
         }
-        if names::is_redundant(&stored.name) || self.is_scale(stored) {
+        if names::is_redundant(&stored.name, &self.family) || self.is_scale(stored) {
             return Ok(());
         }
         let role =
@@ -248,8 +254,13 @@ impl Assembly<'_> {
     fn finish(mut self) -> Result<Folder> {
         let tables = std::mem::take(&mut self.tables);
         tables.into_tables().into_iter().try_for_each(|table| self.add_table(table))?;
+        for (name, weights) in &self.modules.dense {
+            let role = Role { name: (*name).into(), ..Role::default() };
+            weights.tensors().iter().try_for_each(|stored| self.add(stored, &role))?;
+        }
         let gguf = &mut self.folder.gguf;
-        if self.sizes.is_tied == Some(false) && gguf.tensor(global::HEAD).is_none() {
+        let needs_head = self.sizes.is_tied == Some(false) && !self.modules.are_there && decodes(&self.family);
+        if needs_head && gguf.tensor(global::HEAD).is_none() {
             return Err(Error::Format(
                 "tensor `lm_head.weight` is missing, though config.json says that it is not tied".into(),
             ));
@@ -270,6 +281,11 @@ impl Assembly<'_> {
         let part = self.folder.gguf.add_part(Arc::new(Data::Owned(bytes)), CONFIG)?;
         self.folder.gguf.add_tensor(name, DType::F32.ggml_id(), vec![divisors.len() as u64], part, 0)
     }
+}
+
+/// Whether models of a family make logits.
+fn decodes(family: &Family) -> bool {
+    family.arch.mask == AttentionMask::Causal
 }
 
 fn impossible(stored: &Stored) -> Error {

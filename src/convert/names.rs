@@ -3,6 +3,7 @@
 use super::experts;
 use super::family::Family;
 use crate::arch::names::{global, in_layer, layer};
+use crate::arch::spec::{AttentionMask, NormKind};
 
 /// What a tensor of a folder is.
 #[derive(Debug, Default, PartialEq)]
@@ -75,21 +76,94 @@ pub fn is_media(name: &str) -> bool {
     OTHER_PARTS.iter().any(|part| name.starts_with(part))
 }
 
-/// Whether a tensor follows from the configuration: rope frequencies, which old files hold.
-pub fn is_redundant(name: &str) -> bool {
-    name.ends_with(".rotary_emb.inv_freq")
+/// Whether a tensor follows from the configuration, as rope frequencies do and the numbers of positions, or is a head that an encoder was trained
+/// with and that embeddings do without.
+pub fn is_redundant(name: &str, family: &Family) -> bool {
+    let name_of_encoder = name.strip_prefix("bert.").unwrap_or(name);
+    let is_of_head = HEADS_OF_ENCODERS.iter().any(|part| name_of_encoder.starts_with(part));
+    let is_encoder = family.arch.mask == AttentionMask::Bidirectional;
+    name.ends_with(".rotary_emb.inv_freq") || (is_encoder && (is_of_head || name.ends_with(".position_ids")))
+}
+
+/// What names begin with of weights by which encoders guess words and the order of texts.
+const HEADS_OF_ENCODERS: [&str; 4] = ["pooler.", "cls.", "head.", "decoder."];
+
+/// Names of encoders outside their layers.
+const OF_ENCODERS: [(&str, &str); 8] = [
+    ("embeddings.word_embeddings.weight", global::EMBEDDING),
+    ("embeddings.tok_embeddings.weight", global::EMBEDDING),
+    ("embeddings.position_embeddings.weight", global::POSITIONS),
+    ("embeddings.token_type_embeddings.weight", global::TOKEN_TYPES),
+    ("embeddings.LayerNorm", global::EMBEDDING_NORM),
+    ("embeddings.norm", global::EMBEDDING_NORM),
+    ("emb_ln", global::EMBEDDING_NORM),
+    ("final_norm", global::OUTPUT_NORM),
+];
+
+/// The same within a layer.
+const OF_ENCODER_LAYERS: [(&str, &str); 20] = [
+    ("attention.self.query", layer::Q),
+    ("attention.self.key", layer::K),
+    ("attention.self.value", layer::V),
+    ("attention.output.dense", layer::ATTENTION_OUTPUT),
+    ("attention.output.LayerNorm", layer::ATTENTION_SUM_NORM),
+    ("intermediate.dense", layer::UP),
+    ("output.dense", layer::DOWN),
+    ("output.LayerNorm", layer::LAYER_SUM_NORM),
+    ("attn.out_proj", layer::ATTENTION_OUTPUT),
+    ("norm1", layer::ATTENTION_SUM_NORM),
+    ("norm2", layer::LAYER_SUM_NORM),
+    ("mlp.fc11", layer::UP),
+    ("mlp.fc12", layer::GATE),
+    ("mlp.fc2", layer::DOWN),
+    ("attn_norm", layer::ATTENTION_NORM),
+    ("attn.Wqkv", layer::QKV),
+    ("attn.Wo", layer::ATTENTION_OUTPUT),
+    ("mlp_norm", layer::FEED_FORWARD_NORM),
+    ("mlp.Wi", layer::UP),
+    ("mlp.Wo", layer::DOWN),
+];
+
+/// What the tensor `name` of an encoder is.
+fn role_in_encoder(name: &str) -> Option<String> {
+    let name = ["bert.", "model."].iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+    let (part, kind) = name.rsplit_once('.').filter(|(_, kind)| matches!(*kind, "weight" | "bias"))?;
+    let whole = OF_ENCODERS.iter().find(|(own, _)| *own == name).map(|(_, other)| (*other).into());
+    let norm = OF_ENCODERS.iter().find(|(own, _)| *own == part).map(|(_, other)| format!("{other}.{kind}"));
+    if let Some(found) = whole.or(norm) {
+        return Some(found);
+    }
+    let within =
+        ["encoder.layer.", "encoder.layers.", "layers."].iter().find_map(|prefix| part.strip_prefix(prefix))?;
+    let (index, part) = within.split_once('.')?;
+    let index = index.parse::<u16>().ok().filter(|number| number.to_string() == index)?;
+    let (_, found) = OF_ENCODER_LAYERS.iter().find(|(own, _)| *own == part)?;
+    Some(in_layer(index.into(), &format!("{found}.{kind}")))
+}
+
+/// The name of a tensor in the model itself, whose names begin with nothing else where it was saved without its head.
+fn bare(name: &str) -> &str {
+    let mut prefixes = TEXT_PARTS.iter().chain(&["model."]);
+    prefixes.find_map(|part| name.strip_prefix(part)).unwrap_or(name)
+}
+
+/// Whether names are those of encoders. EmbeddingGemma's are those of Gemma 3.
+fn is_of_encoder(family: &Family) -> bool {
+    family.arch.mask == AttentionMask::Bidirectional && family.arch.norm == NormKind::Layer
 }
 
 /// The layer of the tensor `name`, if it has one.
 pub fn layer_of(name: &str) -> Option<u16> {
-    let name = TEXT_PARTS.iter().find_map(|part| name.strip_prefix(part)).or_else(|| name.strip_prefix("model."))?;
-    let (index, _) = name.strip_prefix("layers.")?.split_once('.')?;
+    let (index, _) = bare(name).strip_prefix("layers.")?.split_once('.')?;
     index.parse().ok().filter(|number: &u16| number.to_string() == index)
 }
 
 /// What the tensor `name` is; none for one that the family does not have.
 pub fn role(name: &str, family: &Family) -> Option<Role> {
-    let name = TEXT_PARTS.iter().find_map(|part| name.strip_prefix(part)).or_else(|| name.strip_prefix("model."))?;
+    if is_of_encoder(family) {
+        return role_in_encoder(name).map(|name| Role { name, ..Role::default() });
+    }
+    let name = bare(name);
     let norm = |name: String| Role { name, is_less_one: family.norms_less_one, ..Role::default() };
     let plain = |name: &str| Some(Role { name: name.into(), ..Role::default() });
     match name {
@@ -188,7 +262,6 @@ mod tests {
         for name in [
             "",
             "model.",
-            "norm.weight",
             "model.layers..norm.weight",
             "model.layers.01.self_attn.q_proj.weight",
             "model.layers.0.self_attn.q_proj",
@@ -198,6 +271,20 @@ mod tests {
         ] {
             assert_eq!(name_of(name, "llama"), None, "{name}");
         }
-        assert!(is_redundant("model.layers.0.self_attn.rotary_emb.inv_freq") && !is_redundant("model.norm.weight"));
+        let is_redundant = |name: &str, kind| is_redundant(name, &Family::find(kind).unwrap());
+        assert!(is_redundant("model.layers.0.self_attn.rotary_emb.inv_freq", "llama"));
+        assert!(!is_redundant("model.norm.weight", "llama") && !is_redundant("classifier.weight", "llama"));
+        assert!(is_redundant("bert.pooler.dense.bias", "bert") && !is_redundant("embeddings.LayerNorm.bias", "bert"));
+    }
+
+    #[test]
+    fn encoders_have_names_of_their_own() {
+        assert_eq!(name_of("encoder.layer.3.output.dense.bias", "bert").unwrap(), "blk.3.ffn_down.bias");
+        assert_eq!(name_of("bert.embeddings.LayerNorm.weight", "bert").unwrap(), "token_embd_norm.weight");
+        assert_eq!(name_of("layers.1.attn.Wqkv.weight", "modernbert").unwrap(), "blk.1.attn_qkv.weight");
+        assert_eq!(name_of("encoder.layers.0.mlp.fc12.weight", "nomic_bert").unwrap(), "blk.0.ffn_gate.weight");
+        for name in ["encoder.layer.03.output.dense.bias", "encoder.layer.3.output.dense.scale", "layers.0.mlp.W", ""] {
+            assert_eq!(name_of(name, "bert"), None, "{name}");
+        }
     }
 }

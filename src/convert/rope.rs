@@ -22,7 +22,10 @@ pub fn read(config: &Config, dims: usize, out: &mut Builder) -> Result<Divisors>
     };
     let base = match all.and_then(|all| all.get("rope_theta")) {
         Some(base) => config.positive("rope_theta", base)?,
-        None => config.number("rope_theta")?.unwrap_or(10_000.0),
+        None => match config.number("global_rope_theta")? {
+            Some(base) => base,
+            None => config.number("rope_theta")?.unwrap_or(10_000.0),
+        },
     };
     out.set_f32(&config.key("rope.freq_base"), base as f32)?;
     read_local(config, local, base, out)?;
@@ -65,7 +68,8 @@ fn read_local(config: &Config, local: Option<Item>, base: f64, out: &mut Builder
         }
     }
     if config.family.arch.rope_rule == RopeRule::LocalBase {
-        let own = own.or(config.number("rope_local_base_freq")?).unwrap_or(10_000.0);
+        let own = own.or(config.number("rope_local_base_freq")?).or(config.number("local_rope_theta")?);
+        let own = own.unwrap_or(10_000.0);
         out.set_f32(&config.key("rope.freq_base_swa"), own as f32)?;
     }
     Ok(())

@@ -4,12 +4,15 @@
 //! `max_prefill` tokens in list order, so that no stream waits longer than one bounded pass. Drafts of tokens to come (`speculation`) are
 //! further rows of a pass, and what it has settled beyond a token is handed out by later calls without one.
 
+use super::embedding::Part;
 use super::sequence::Pending;
 use super::session::{Failure, Session, Step};
 use crate::backend::{Batch, Chooser, Drawn, Limits, Row};
 use crate::error::{Error, Result, filled, reserve};
 use crate::grammar::Next;
 use crate::kv::layout::pages_for;
+use crate::kv::paging::Paging;
+use crate::kv::state::States;
 use crate::sample::Mask;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +20,10 @@ use std::time::Instant;
 
 /// Lists of one pass, reserved once.
 pub struct Pass {
-    rows: Vec<Row>,
-    outputs: Vec<u32>,
+    pub(super) rows: Vec<Row>,
+    pub(super) outputs: Vec<u32>,
+    /// Texts whose embeddings are made.
+    pub(super) parts: Vec<Part>,
     /// Who chooses the tokens.
     chooser: Chooser,
     planned: Vec<Planned>,
@@ -72,7 +77,9 @@ impl Pass {
     pub fn new(limits: &Limits) -> Result<Pass> {
         Ok(Pass {
             rows: reserve(limits.rows, "a batch")?,
-            outputs: reserve(limits.outputs, "a batch")?,
+            // Of texts each row may be wanted.
+            outputs: reserve(limits.rows, "a batch")?,
+            parts: reserve(limits.seqs, "a batch")?,
             chooser: Chooser::Device,
             planned: reserve(limits.seqs, "a batch")?,
             chosen: reserve(limits.seqs, "a batch")?,
@@ -83,9 +90,10 @@ impl Pass {
         })
     }
 
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.rows.clear();
         self.outputs.clear();
+        self.parts.clear();
         self.chooser = Chooser::Device;
         self.planned.clear();
         self.chosen.clear();
@@ -110,6 +118,22 @@ impl Pass {
         }
         first
     }
+
+    /// Adds the rows of a text, of which vectors of those in `wanted` are read.
+    pub(super) fn add_text(&mut self, slot: usize, tokens: &[i32], position: usize, wanted: Range<usize>) {
+        let first = self.rows.len();
+        self.add_rows(slot, tokens, position, 0);
+        self.outputs.extend(wanted.map(|row| (first + row) as u32));
+        self.prompt_rows += tokens.len();
+    }
+}
+
+/// The batch of a pass.
+pub(super) fn batch<'a>(pass: &'a Pass, paging: &'a Paging, states: Option<&'a States>) -> Batch<'a> {
+    let Pass { rows, outputs, chooser, .. } = pass;
+    let (tables, window_tables) = (paging.tables(), paging.window_tables());
+    let moves = states.map_or(&[][..], |states| states.moves());
+    Batch { rows, outputs, chooser: *chooser, tables, window_tables, moves }
 }
 
 /// Where the outcome of each item goes, and the first that failed.
@@ -230,7 +254,7 @@ impl Session {
     }
 
     /// Counts a pass that began at `start` and has ended well.
-    fn count_pass(&mut self, start: Instant) {
+    pub(super) fn count_pass(&mut self, start: Instant) {
         let Pass { rows, prompt_rows, decode_rows, .. } = &self.pass;
         let passes = u64::from(!rows.is_empty());
         self.done.count(passes, *prompt_rows, *decode_rows, start.elapsed());
@@ -345,13 +369,13 @@ impl Session {
     }
 
     /// Makes room for the rows of a pass where a window is kept, and chooses the records of its states.
-    fn make_way(&mut self, slot: usize, start: usize, rows: usize) {
+    pub(super) fn make_way(&mut self, slot: usize, start: usize, rows: usize) {
         self.paging.slide(slot, start, start + rows);
         self.states.iter_mut().filter(|_| rows > 0).for_each(|states| states.plan(slot, rows));
     }
 
     /// Makes room for `tokens` positions of a slot.
-    fn take_pages(&mut self, slot: usize, tokens: usize) -> Result<()> {
+    pub(super) fn take_pages(&mut self, slot: usize, tokens: usize) -> Result<()> {
         self.paging.grow(slot, tokens).map_err(|needed| self.kv_full(needed))
     }
 
@@ -360,7 +384,7 @@ impl Session {
             return Err(Error::Cancelled);
         }
         let Session { runner, paging, states, slots, pass, model, .. } = self;
-        let Pass { rows, outputs, chooser, planned, .. } = &*pass;
+        let Pass { rows, planned, .. } = &*pass;
         if rows.is_empty() {
             return Ok(());
         }
@@ -376,10 +400,7 @@ impl Session {
                 sequence.mask(next, model.eog_tokens()).iter().for_each(|mask| tell(output, mask));
             }
         };
-        let (tables, window_tables) = (paging.tables(), paging.window_tables());
-        let moves = states.as_ref().map_or(&[][..], |states| states.moves());
-        let batch = Batch { rows, outputs, chooser: *chooser, tables, window_tables, moves };
-        runner.run_beside(&batch, cancel, &mut work_out_masks)
+        runner.run_beside(&batch(pass, paging, states.as_ref()), cancel, &mut work_out_masks)
     }
 
     /// Takes back the pages of a pass that did not end well, and reports what became of its items.

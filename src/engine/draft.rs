@@ -77,6 +77,9 @@ impl DraftModel {
                 "layers of the draft model have a state, which does not go back to where its drafts were right";
             return Err(Error::Unsupported(problem.into()));
         }
+        if draft.program().logits.is_none() {
+            return Err(Error::Unsupported("the draft model makes embeddings alone".into()));
+        }
         let words = Words::of(model, draft)?;
         let limits = limits(draft, options)?;
         let each = limits.pages.min(pages_for(limits.context));

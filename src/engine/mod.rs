@@ -7,6 +7,7 @@ pub mod context;
 pub mod conversation;
 pub mod device;
 mod draft;
+pub mod embedding;
 mod fingerprint;
 pub mod model;
 pub mod plan;

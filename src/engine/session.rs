@@ -124,7 +124,7 @@ impl Session {
             max_prefill: options.max_prefill,
             limits,
             history: context.min(limits.pages * PAGE_TOKENS + 1),
-            logits: filled(logits_len(options.max_seqs, vocab)?, 0.0, "logits")?,
+            logits: filled(logits_len(options.max_seqs, model.program())?, 0.0, "logits")?,
             scratch: sample::Scratch::new(vocab)?,
             pass: super::batch::Pass::new(&limits)?,
             speculation: Speculation::new(model, options, &limits, draft)?,
@@ -177,6 +177,11 @@ impl Session {
 
     /// An empty sequence with room for `capacity` tokens, and with what drafts them.
     pub(super) fn new_sequence(&self, id: i32, capacity: usize, sampler: sample::Options) -> Result<Sequence> {
+        if self.model.program().logits.is_none() {
+            let arch = self.model.arch().name;
+            let problem = format!("`{arch}` models make embeddings (segno_embed) and have no sequences to decode");
+            return Err(Error::Unsupported(problem));
+        }
         let mut sequence = Sequence::new(id, capacity, sampler)?;
         if let Some(speculation) = &self.speculation {
             sequence.drafter = Some(Box::new(speculation.drafter(capacity)?));
@@ -421,9 +426,9 @@ impl Drop for Session {
 /// Bytes that a session with `limits` takes for `program`, the weights included.
 pub(super) fn memory(backend: &dyn Backend, program: &Program, limits: &Limits) -> Result<Memory> {
     let mut memory = backend.memory(program, limits)?;
-    let kept_logits = limits.seqs * program.vocab() * size_of::<f32>();
+    let kept_logits = logits_len(limits.seqs, program)? * size_of::<f32>();
     let pages = limits.pages + limits.window_pages();
-    let lists = limits.rows * size_of::<Row>() + pages * 2 * size_of::<u32>();
+    let lists = limits.rows * (size_of::<Row>() + size_of::<u32>()) + pages * 2 * size_of::<u32>();
     let records = limits.records.saturating_sub(2 * limits.seqs);
     let states = if limits.records > 0 { States::bytes(limits.seqs, records) } else { 0 };
     let costs = if limits.outputs > limits.seqs { speculate::Costs::bytes(limits.outputs) } else { 0 };
@@ -467,6 +472,8 @@ pub(super) fn limits(context: usize, program: &Program, options: &Options) -> Re
     Ok(Limits { rows, outputs, seqs, pages, context, kv_type, windows, records })
 }
 
-fn logits_len(max_seqs: usize, vocab: usize) -> Result<usize> {
-    max_seqs.checked_mul(vocab).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))
+/// How many logits outlive their pass.
+fn logits_len(max_seqs: usize, program: &Program) -> Result<usize> {
+    let each = if program.logits.is_some() { program.vocab() } else { 0 };
+    max_seqs.checked_mul(each).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))
 }

@@ -9,6 +9,7 @@ pub mod conversation;
 pub mod ctx;
 pub mod decode;
 pub mod device;
+pub mod embed;
 pub mod error;
 mod exclusive;
 #[cfg(test)]

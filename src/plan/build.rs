@@ -1,15 +1,16 @@
 //! From a file and its family to a [`Program`]: the one description of a forward pass.
 
 use super::op::{
-    AttentionKind, HeadPart, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows, Value, ValueId, VectorId,
+    AttentionKind, AttentionMask, Embedding, HeadPart, Index, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows,
+    Value, ValueId, VectorId,
 };
 use super::tensors::{PLAN, Part, Tensors, Weights};
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::rope::{Divisors, Rope};
-use crate::arch::spec::{Blocks, NormOrder, NormSpan, Presence, RopeRule};
+use crate::arch::spec::{Blocks, Classifier, NormOrder, NormSpan, Presence, RopeRule};
 use crate::arch::{Arch, Hparams, heads::Heads, hparams::Keys};
 use crate::error::{Error, Result, collected, push};
-use crate::format::Gguf;
+use crate::format::{Gguf, limits};
 use crate::kv::state::Shape;
 use crate::kv::{HeadSizes, Layout};
 
@@ -17,17 +18,26 @@ use crate::kv::{HeadSizes, Layout};
 /// without them.
 pub fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams) -> Result<Program> {
     let mut builder = Builder::new(gguf, arch, hparams)?;
-    let hidden = builder.embed()?;
+    let mut hidden = builder.embed()?;
     let embeddings = builder.layer_embeddings(hidden)?;
     for index in 0..hparams.layers {
-        builder.layer(index, hidden)?;
+        hidden = builder.layer(index, hidden)?;
         if let Some(embeddings) = embeddings {
             builder.add_layer_embedding(index, embeddings, hidden)?;
         }
         builder.scale_layer(index, hidden)?;
     }
-    let logits = builder.head(hidden)?;
-    builder.finish(logits)
+    let after = builder.ops.len();
+    let norm = match arch.norms {
+        NormOrder::AfterSum => None,
+        _ => Some(builder.norm_of(arch.output_norm, hparams.hidden, arch.norm, arch.norm_bias)?),
+    };
+    let logits = match arch.mask {
+        AttentionMask::Causal => Some(builder.head(hidden, norm)?),
+        AttentionMask::Bidirectional => None,
+    };
+    let embedding = builder.embedding(hidden, norm, after)?;
+    builder.finish(logits, embedding)
 }
 
 /// A program on its way.
@@ -60,33 +70,74 @@ impl<'a> Builder<'a> {
         })?;
         let table = self.tensors.matrix(global::EMBEDDING, vocab, hidden)?;
         let out = self.value(hidden, Rows::Batch)?;
-        self.push(Op::Embed { table, out })?;
+        self.push(Op::Embed { table, index: Index::Token, out })?;
         self.scale(out, self.hparams.embedding_scale)?;
-        Ok(out)
+        if self.tensors.has(global::TOKEN_TYPES, self.arch.token_types)? {
+            let types = self.rows_of(global::TOKEN_TYPES)?;
+            self.add_rows(out, global::TOKEN_TYPES, types, Index::First)?;
+        }
+        if self.tensors.has(global::POSITIONS, self.arch.positions)? {
+            self.add_rows(out, global::POSITIONS, self.hparams.context, Index::Position)?;
+        }
+        if self.arch.embedding_norm == Presence::Absent {
+            return Ok(out);
+        }
+        self.norm(global::EMBEDDING_NORM, out)
     }
 
-    fn layer(&mut self, index: usize, hidden: ValueId) -> Result<()> {
+    /// Adds a row of the table `name` to each row of `out`.
+    fn add_rows(&mut self, out: ValueId, name: &str, rows: usize, index: Index) -> Result<()> {
+        let width = self.hparams.hidden;
+        let table = self.tensors.matrix(name, rows, width)?;
+        let row = self.value(width, Rows::Batch)?;
+        self.push(Op::Embed { table, index, out: row })?;
+        self.push(Op::Add { x: out, y: row })
+    }
+
+    /// How many rows the matrix `name` has.
+    fn rows_of(&self, name: &str) -> Result<usize> {
+        let info = self.tensors.info(name)?;
+        let rows = info.dims.get(1).copied().unwrap_or(1);
+        usize::try_from(rows).ok().filter(|rows| (1..=limits::HIDDEN).contains(rows)).ok_or_else(|| {
+            Error::Format(format!("tensor `{name}` has {rows} rows, 1 to {} are supported", limits::HIDDEN))
+        })
+    }
+
+    /// What a layer makes of `hidden`.
+    fn layer(&mut self, index: usize, hidden: ValueId) -> Result<ValueId> {
         let attention_norm = in_layer(index, layer::ATTENTION_NORM);
+        if self.arch.norms == NormOrder::AfterSum {
+            let attended = self.attention(index, hidden)?;
+            self.push(Op::Add { x: hidden, y: attended })?;
+            let hidden = self.norm(&in_layer(index, layer::ATTENTION_SUM_NORM), hidden)?;
+            let fed = self.feed_forward(index, hidden)?;
+            self.push(Op::Add { x: hidden, y: fed })?;
+            return self.norm(&in_layer(index, layer::LAYER_SUM_NORM), hidden);
+        }
         if self.arch.norms == NormOrder::Parallel {
             let input = self.norm(&attention_norm, hidden)?;
             let (attended, fed) = (self.attention(index, input)?, self.feed_forward(index, input)?);
             self.push(Op::Add { x: hidden, y: attended })?;
-            return self.push(Op::Add { x: hidden, y: fed });
+            self.push(Op::Add { x: hidden, y: fed })?;
+            return Ok(hidden);
         }
-        let input = self.block_input(&attention_norm, hidden)?;
+        let is_normalized = self.arch.norms == NormOrder::BeforeButFirst && index == 0;
+        let input = if is_normalized { hidden } else { self.block_input(&attention_norm, hidden)? };
         if self.arch.blocks == Blocks::One && self.hparams.feed_forward[index] > 0 {
             let output = self.feed_forward(index, input)?;
-            return self.add_block(hidden, output, &in_layer(index, layer::POST_FEED_FORWARD_NORM));
+            self.add_block(hidden, output, &in_layer(index, layer::POST_FEED_FORWARD_NORM))?;
+            return Ok(hidden);
         }
         let output = self.attention(index, input)?;
         self.add_block(hidden, output, &in_layer(index, layer::POST_ATTENTION_NORM))?;
         if self.arch.blocks == Blocks::One {
-            return Ok(());
+            return Ok(hidden);
         }
         let input = self.block_input(&in_layer(index, self.arch.feed_forward_norm), hidden)?;
         let output = self.feed_forward(index, input)?;
         let output = self.experts_beside(index, hidden, output)?;
-        self.add_block(hidden, output, &in_layer(index, layer::POST_FEED_FORWARD_NORM))
+        self.add_block(hidden, output, &in_layer(index, layer::POST_FEED_FORWARD_NORM))?;
+        Ok(hidden)
     }
 
     /// Multiplies what a layer gives by its factor, where the file has one.
@@ -203,12 +254,12 @@ impl<'a> Builder<'a> {
         values.iter().try_for_each(|&x| self.push(Op::Rope { x, head_dim, table }))
     }
 
-    /// Last norm and output head; a file without a head of its own uses the embedding.
-    fn head(&mut self, hidden: ValueId) -> Result<ValueId> {
+    /// The last norm and the output head; a file without a head of its own uses the embedding.
+    fn head(&mut self, hidden: ValueId, norm: Option<Norm>) -> Result<ValueId> {
         let width = self.hparams.hidden;
         let selected = self.value(width, Rows::Outputs)?;
         self.push(Op::SelectRows { x: hidden, out: selected })?;
-        let normed = self.norm(self.arch.output_norm, selected)?;
+        let normed = norm.map_or(Ok(selected), |norm| self.normed(selected, norm))?;
         let vocab = self.tensors.weight(MatrixId(0)).rows;
         let name = if self.tensors.has(global::HEAD, self.arch.head)? { global::HEAD } else { global::EMBEDDING };
         let matrix = self.tensors.matrix(name, vocab, width)?;
@@ -223,7 +274,43 @@ impl<'a> Builder<'a> {
         Ok(out)
     }
 
-    fn finish(self, logits: ValueId) -> Result<Program> {
+    /// What the last norm gives of each token, which `after` ops come before, and what the last projections make of that.
+    fn embedding(&mut self, hidden: ValueId, norm: Option<Norm>, after: usize) -> Result<Embedding> {
+        let first = self.ops.len();
+        let tokens = norm.map_or(Ok(hidden), |norm| self.normed(hidden, norm))?;
+        let mut texts = tokens;
+        for name in global::TEXT_PROJECTIONS {
+            if self.tensors.has(name, self.arch.text_projections)? {
+                let (cols, rows) = (self.values[texts.0].width, self.rows_of(name)?);
+                let matrix = self.tensors.matrix(name, rows, cols)?;
+                let out = self.value(rows, Rows::Batch)?;
+                self.push(Op::MatMul { x: texts, matrix, bias: None, out })?;
+                texts = out;
+            }
+        }
+        let scores = self.scores(tokens)?;
+        let ops = collected(self.ops.drain(first..), PLAN)?;
+        Ok(Embedding { after, ops, tokens, texts, scores })
+    }
+
+    /// What the classifier makes of each token, in files that have one.
+    fn scores(&mut self, tokens: ValueId) -> Result<Option<ValueId>> {
+        let name = |part: &str| format!("{part}.weight");
+        let (dense, out) = (name(global::CLASSIFIER), name(global::CLASSIFIER_OUT));
+        let has_out = self.arch.classifier != Classifier::None && self.tensors.has(&out, Presence::Optional)?;
+        if !has_out {
+            return Ok(None);
+        }
+        let mut x = tokens;
+        if self.arch.classifier == Classifier::Dense {
+            x = self.project(global::CLASSIFIER, x, self.rows_of(&dense)?, Presence::Optional)?;
+            // The hyperbolic tangent.
+            self.push(Op::Softcap { x, cap: 1.0 })?;
+        }
+        self.project(global::CLASSIFIER_OUT, x, self.rows_of(&out)?, Presence::Optional).map(Some)
+    }
+
+    fn finish(self, logits: Option<ValueId>, embedding: Embedding) -> Result<Program> {
         let Builder { arch, hparams, tensors, ops, values, rotations, states } = self;
         let Weights { matrices, vectors, idle } = tensors.finish(arch.name, hparams)?;
         let with_keys = (0..hparams.layers).filter(|&layer| hparams.has_keys(layer));
@@ -233,7 +320,8 @@ impl<'a> Builder<'a> {
         });
         let ropes = collected(rotations.into_iter().map(|rotation| rotation.rope), PLAN)?;
         let kv = Layout::new(sizes)?;
-        Ok(Program { ops, values, matrices, vectors, ropes, kv, states, logits, idle })
+        let embedding = Some(embedding);
+        Ok(Program { ops, values, matrices, vectors, ropes, kv, states, logits, embedding, idle })
     }
 
     pub(super) fn attention_kind(&mut self, index: usize) -> Result<AttentionKind> {
@@ -243,7 +331,8 @@ impl<'a> Builder<'a> {
         let name = format!("{}.weight", in_layer(index, layer::SINKS));
         let has_sinks = self.tensors.has(&name, self.arch.sinks)?;
         let sinks = if has_sinks { Some(self.tensors.vector(&name, heads)?) } else { None };
-        Ok(AttentionKind { layer: self.hparams.kv_layer(index), scale, window, softcap: attention_softcap, sinks })
+        let (layer, mask) = (self.hparams.kv_layer(index), self.arch.mask);
+        Ok(AttentionKind { layer, scale, mask, window, softcap: attention_softcap, sinks })
     }
 
     /// By which table a layer rotates.
@@ -291,8 +380,13 @@ impl<'a> Builder<'a> {
 
     /// Normalizes rows.
     pub(super) fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
-        let Value { width, rows, .. } = self.values[x.0];
+        let width = self.values[x.0].width;
         let norm = self.norm_of(name, width, self.arch.norm, self.arch.norm_bias)?;
+        self.normed(x, norm)
+    }
+
+    fn normed(&mut self, x: ValueId, norm: Norm) -> Result<ValueId> {
+        let Value { width, rows, .. } = self.values[x.0];
         let out = self.value(width, rows)?;
         self.push(Op::Norm { x, norm, out })?;
         Ok(out)

@@ -1,7 +1,7 @@
 //! Embeddings that tokens have for every layer beside the common one: each layer adds what it makes of its own.
 
 use super::build::Builder;
-use super::op::{HeadPart, Norm, NormKind, Op, Rows, ValueId};
+use super::op::{HeadPart, Index, Norm, NormKind, Op, Rows, ValueId};
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::spec::Presence;
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ impl Builder<'_> {
         let width = width.ok_or_else(|| Error::Format(format!("embeddings of {each} elements are too large")))?;
         let table = self.tensors.matrix(global::LAYER_EMBEDDINGS, vocab, width)?;
         let of_token = self.value(width, Rows::Batch)?;
-        self.push(Op::Embed { table, out: of_token })?;
+        self.push(Op::Embed { table, index: Index::Token, out: of_token })?;
         let half = 0.5f32.sqrt();
         self.scale(of_token, half * (each as f32).sqrt())?;
         let name = global::LAYER_EMBEDDINGS_PROJECTION;

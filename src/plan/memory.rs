@@ -4,7 +4,7 @@
 //! attention that follows their store, and what convolutions read until the last of those that stand together, so that a backend may do them at
 //! once. Buffers are handed out in op order, the free one closest in width first, so that the plan depends on the program alone.
 
-use super::op::{Convolution, Op, Program, Rows};
+use super::op::{Convolution, Embedding, Op, Program, Rows, ValueId};
 use crate::error::{Result, collected, filled, push};
 
 const WHAT: &str = "the plan of a pass";
@@ -27,16 +27,28 @@ pub struct Buffer {
     pub rows: Rows,
 }
 
-/// Places the values of `program`.
+/// Places the values that lead to the logits of `program`.
 pub fn place(program: &Program) -> Result<Placement> {
-    let last_use = last_uses(program)?;
+    place_ops(program, &collected(program.ops.iter(), WHAT)?, program.logits.as_slice())
+}
+
+/// Places those of embeddings as well, which may take the room of logits and leave it to them: a pass makes either.
+pub fn place_all(program: &Program) -> Result<Placement> {
+    let ends = program.embedding.iter().flat_map(Embedding::ends);
+    let kept = collected(program.logits.into_iter().chain(ends), WHAT)?;
+    place_ops(program, &collected(program.all_ops(), WHAT)?, &kept)
+}
+
+/// Places the values that `ops` touch; those in `kept` live to the end.
+fn place_ops(program: &Program, ops: &[&Op], kept: &[ValueId]) -> Result<Placement> {
+    let last_use = last_uses(program, ops, kept)?;
     // In the order in which lives end, so that each op meets only the values that end with it.
     let mut ending = collected(0..program.values.len(), WHAT)?;
     ending.sort_unstable_by_key(|&id| last_use[id]);
     let mut ending = ending.into_iter().peekable();
     let mut placement = Placement { buffer_of: filled(program.values.len(), usize::MAX, WHAT)?, buffers: Vec::new() };
     let mut free: Vec<usize> = Vec::new();
-    for (at, op) in program.ops.iter().enumerate() {
+    for (at, op) in ops.iter().enumerate() {
         if let Some(id) = op.writes().filter(|id| placement.buffer_of[id.0] == usize::MAX) {
             let (width, rows) = program.extent(id);
             placement.buffer_of[id.0] = take(&mut placement.buffers, &mut free, width, rows)?;
@@ -55,22 +67,22 @@ fn touched(op: &Op) -> impl Iterator<Item = usize> {
     op.reads().chain(op.writes()).map(|id| id.0)
 }
 
-fn last_uses(program: &Program) -> Result<Vec<usize>> {
+fn last_uses(program: &Program, ops: &[&Op], kept: &[ValueId]) -> Result<Vec<usize>> {
     let mut last = filled(program.values.len(), 0, WHAT)?;
     let mut stored = None;
-    for (at, op) in program.ops.iter().enumerate() {
+    for (at, op) in ops.iter().enumerate() {
         touched(op).for_each(|id| last[id] = at);
-        match *op {
+        match **op {
             Op::StoreKv { keys, values, .. } => stored = Some([keys, values]),
             Op::Attention { .. } => stored.take().into_iter().flatten().for_each(|id| last[id.0] = at),
             Op::Convolve(Convolution { x, .. }) => {
-                let others = program.ops[at + 1..].iter().take_while(|op| matches!(op, Op::Convolve(_)));
+                let others = ops[at + 1..].iter().take_while(|op| matches!(op, Op::Convolve(_)));
                 last[x.0] = at + others.count();
             }
             _ => {}
         }
     }
-    last[program.logits.0] = usize::MAX;
+    kept.iter().for_each(|id| last[id.0] = usize::MAX);
     Ok(last)
 }
 

@@ -4,14 +4,14 @@
 //! row; of f32 but where it holds choices. Ops run in order. Every number that changes what an op computes is in the op itself. A backend matches on
 //! every [`Op`], so that one that it lacks does not compile; what it cannot run it refuses by name (`plan::validate`).
 
-pub use super::program::{Program, Weight};
+pub use super::program::{Embedding, Program, Weight};
 pub use super::recurrent::{Convolution, MOST_TAPS, Scan, StateId, Strength};
 pub use crate::arch::rope::{Rope, RopeLayout};
-pub use crate::arch::spec::{Activation, NormKind, Score};
+pub use crate::arch::spec::{Activation, AttentionMask, NormKind, Score};
 use crate::format::limits;
 
 /// Index into [`Program::values`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ValueId(pub usize);
 
 /// Index into [`Program::matrices`].
@@ -25,6 +25,17 @@ pub struct VectorId(pub usize);
 /// Index into [`Program::ropes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeId(pub usize);
+
+/// Which row of a table stands for a row of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Index {
+    /// That of its token.
+    Token,
+    /// That of its position.
+    Position,
+    /// The first.
+    First,
+}
 
 /// How a row, or a head, is normalized.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,7 +57,10 @@ pub struct AttentionKind {
     pub layer: usize,
     /// Factor on the dot products of queries and keys.
     pub scale: f32,
-    /// A row at position `p` sees the keys at positions greater than `p - window`; none: all before it.
+    /// Which keys a row may see.
+    pub mask: AttentionMask,
+    /// A row at position `p` sees the keys at positions greater than `p - window`, and where it sees what follows, less than `p + window`; none:
+    /// all that the mask lets it.
     pub window: Option<usize>,
     /// `cap * tanh(score / cap)` in place of a score, before the mask.
     pub softcap: Option<f32>,
@@ -131,10 +145,12 @@ pub struct HeadPart {
 /// One step of a forward pass. `rows` below are the rows of the value that the op writes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// `out[row] = table[token of row]`, decoded to f32.
+    /// `out[row] = table[index]`, decoded to f32.
     Embed {
-        /// Token embedding, `[vocab, hidden]`.
+        /// Vectors, one a row.
         table: MatrixId,
+        /// Which of them.
+        index: Index,
         /// Written.
         out: ValueId,
     },
@@ -243,7 +259,7 @@ pub enum Op {
         /// Read; as wide as all their values.
         values: ValueId,
     },
-    /// Causal attention of every row over its own sequence's cache.
+    /// Attention of every row over its own sequence's cache.
     Attention {
         /// Scale, mask and the like.
         kind: AttentionKind,

@@ -1,6 +1,6 @@
-//! A program: its ops, its values, and the weights that it needs.
+//! A program: its ops, its values, the weights that it needs, and what it makes beside logits, or in their place.
 
-use super::op::{AttentionKind, Op, Rope, Rows, Value, ValueId};
+use super::op::{AttentionKind, AttentionMask, Index, Op, Rope, Rows, Value, ValueId};
 use crate::arch::names::Idle;
 use crate::format::Bytes;
 use crate::kv::Layout;
@@ -37,16 +37,56 @@ pub struct Program {
     pub kv: Layout,
     /// What layers without keys keep of each sequence.
     pub states: Vec<Shape>,
-    /// The value that holds the logits at the end, `vocab` wide.
-    pub logits: ValueId,
+    /// The value that holds the logits at the end, `vocab` wide; none in models that make embeddings alone.
+    pub logits: Option<ValueId>,
+    /// How embeddings are made, in models that this is known of.
+    pub embedding: Option<Embedding>,
     /// How many tensors of each kind of [`Idle::ALL`] the file holds that are not run.
     pub idle: [usize; Idle::ALL.len()],
+}
+
+/// What is made of the last layer in place of logits.
+#[derive(Clone, Debug, Default)]
+pub struct Embedding {
+    /// How many of [`Program::ops`] come before; those behind them are the head, which makes logits.
+    pub after: usize,
+    /// The steps, each of which reads and writes rows of the batch one by one.
+    pub ops: Vec<Op>,
+    /// A vector for each token: what the last norm gives.
+    pub tokens: ValueId,
+    /// What the model's last projections make of these, the same value where it has none. They have no bias and no activation, so that it does not
+    /// matter whether they come before or behind the mean of several.
+    pub texts: ValueId,
+    /// What a classifier makes of the vector of one token, where the model has one.
+    pub scores: Option<ValueId>,
+}
+
+impl Embedding {
+    /// The values that a pass may end with.
+    pub fn ends(&self) -> impl Iterator<Item = ValueId> + use<> {
+        [self.tokens, self.texts].into_iter().chain(self.scores)
+    }
 }
 
 impl Program {
     /// Tokens that the model knows.
     pub fn vocab(&self) -> usize {
-        self.values[self.logits.0].width
+        let tables = self.ops.iter().filter_map(|op| match op {
+            Op::Embed { table, index: Index::Token, .. } => Some(*table),
+            _ => None,
+        });
+        let rows = tables.map(|table| self.matrices[table.0].rows).next();
+        self.logits.map_or(rows.unwrap_or(0), |logits| self.values[logits.0].width)
+    }
+
+    /// All ops: those that lead to logits, and behind them those of embeddings.
+    pub fn all_ops(&self) -> impl DoubleEndedIterator<Item = &Op> + Clone {
+        self.ops.iter().chain(self.embedding.iter().flat_map(|embedding| &embedding.ops))
+    }
+
+    /// Whether some rows see others behind them, so that a text is evaluated as a whole.
+    pub fn sees_ahead(&self) -> bool {
+        self.attentions().any(|kind| kind.mask == AttentionMask::Bidirectional)
     }
 
     /// How many experts the value `choice` chooses for a row.
@@ -63,9 +103,10 @@ impl Program {
         }
     }
 
-    /// Positions that layers with a window see, the most of any; `None` where every layer sees everything.
+    /// Positions that layers with a window see, the most of any; `None` where every layer sees everything, and where a window has two sides.
     pub fn window(&self) -> Option<usize> {
-        self.attentions().filter_map(|kind| kind.window).max()
+        let behind = self.attentions().filter(|kind| kind.mask == AttentionMask::Causal);
+        behind.filter_map(|kind| kind.window).max()
     }
 
     /// How layers attend, one after the other.

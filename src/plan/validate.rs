@@ -4,22 +4,39 @@
 //! spare the backends theirs.
 
 use super::op::{
-    Activation, ExpertProduct, Experts, Groups, HeadPart, Kind, MOST_CHOSEN, MOST_EXPERTS, Norm, Op, Program, Routing,
-    Rows, Value, ValueId, VectorId,
+    Activation, ExpertProduct, Experts, Groups, HeadPart, Index, Kind, MOST_CHOSEN, MOST_EXPERTS, Norm, Op, Program,
+    Routing, Rows, Value, ValueId, VectorId,
 };
-use crate::error::{Error, Result, filled};
+use crate::error::{Error, Result, collected, filled};
 use crate::kv::layout::HeadSizes;
 
 /// Checks `program`: every id exists, shapes agree, values are written before they are read and have one op that makes them.
 pub fn check(program: &Program) -> Result<()> {
     let mut checker = Checker { program, at: 0, written: filled(program.values.len(), false, "the plan of a pass")? };
     checker.states()?;
-    for (at, op) in program.ops.iter().enumerate() {
-        checker.at = at;
-        checker.op(op)?;
+    let after =
+        program.embedding.as_ref().map_or(program.ops.len(), |embedding| embedding.after.min(program.ops.len()));
+    checker.ops(0, &program.ops[..after])?;
+    let written = collected(checker.written.iter().copied(), "the plan of a pass")?;
+    checker.ops(after, &program.ops[after..])?;
+    match program.logits {
+        Some(logits) => {
+            checker.require(!program.sees_ahead(), "logits of tokens that see others behind them")?;
+            checker.made(logits, "the logits are never written")?;
+        }
+        None => checker.require(program.embedding.is_some(), "nothing is made")?,
     }
-    let is_made = checker.written.get(program.logits.0).copied().unwrap_or(false);
-    checker.require(is_made, "the logits are never written")
+    let Some(embedding) = &program.embedding else { return Ok(()) };
+    checker.require(embedding.after == after, "embeddings come after more ops than there are")?;
+    let head = &program.ops[after..];
+    let is_row_wise = head.iter().chain(&embedding.ops).all(Op::is_row_wise);
+    checker.require(is_row_wise, "rows meet behind the last layer")?;
+    checker.written = written;
+    checker.ops(program.ops.len(), &embedding.ops)?;
+    embedding.ends().try_for_each(|id| {
+        checker.made(id, "an embedding is never written")?;
+        checker.same(program.values[id.0], Value::floats(program.values[id.0].width, Rows::Batch))
+    })
 }
 
 /// Refuses the first op of `program` for whose number `refusal` gives a reason why a device cannot run it.
@@ -51,6 +68,18 @@ pub(super) struct Checker<'a> {
 }
 
 impl Checker<'_> {
+    /// Checks `ops`, the first of which has the number `first`.
+    fn ops(&mut self, first: usize, ops: &[Op]) -> Result<()> {
+        ops.iter().enumerate().try_for_each(|(index, op)| {
+            self.at = first + index;
+            self.op(op)
+        })
+    }
+
+    fn made(&self, id: ValueId, problem: &str) -> Result<()> {
+        self.require(self.written.get(id.0).copied().unwrap_or(false), problem)
+    }
+
     fn op(&mut self, op: &Op) -> Result<()> {
         let choice = choice_of(op);
         for id in op.reads() {
@@ -72,10 +101,11 @@ impl Checker<'_> {
 
     fn shapes(&self, op: &Op) -> Result<()> {
         match *op {
-            Op::Embed { table, out } => {
-                let table = self.matrix(table.0)?;
-                let vocab = self.program.values.get(self.program.logits.0).map_or(0, |logits| logits.width);
-                self.require(table.0 >= vocab, "the table has no row for some tokens")?;
+            Op::Embed { table, index, out } => {
+                let (table, logits) = (self.matrix(table.0)?, self.program.logits);
+                let vocab =
+                    logits.and_then(|logits| self.program.values.get(logits.0)).map_or(0, |logits| logits.width);
+                self.require(index != Index::Token || table.0 >= vocab, "the table has no row for some tokens")?;
                 self.same(self.value(out)?, Value::floats(table.1, Rows::Batch))
             }
             Op::Scale { factor, .. } => self.require(factor.is_finite(), "a factor is not finite"),

@@ -71,6 +71,10 @@ fn a_step_allocates_nothing() {
     for name in ["lfm2moe-plain", "qwen35-plain", "gemma4-small", "gemma4-experts", "nemotronhmoe-latent"] {
         steps_allocate_nothing(&ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap());
     }
+    for name in ["hf/lfm2moe-plain", "hf/gemma3-plain", "embeddings/qwen3-last", "embeddings/bert-mean"] {
+        let model = ctx.load(&root().join(format!("tests/golden/{name}.gguf"))).unwrap();
+        passes_for_embeddings_allocate_nothing(&model);
+    }
     let (model, draft) = (ctx.load(&bundled_model()).unwrap(), ctx.load(&bundled_model()).unwrap());
     for speculation in [SEGNO_SPECULATION_NGRAM, SEGNO_SPECULATION_DRAFT] {
         let session = model.session(|opts| {
@@ -83,6 +87,24 @@ fn a_step_allocates_nothing() {
         steps_of_a_session_allocate_nothing(&session);
         assert!(session.stats().unwrap().accepted > 0);
     }
+}
+
+/// A call takes room for its result and for a sum, and gives the latter back with what it has copied, however many passes there are.
+fn passes_for_embeddings_allocate_nothing(model: &Model) {
+    let session = model.session(|opts| (opts.max_prefill, opts.max_seqs) = (8, 3)).unwrap();
+    let (tokens, mut out, mut dims) = ([5; 64], vec![0.0; 32 * 64], 0);
+    for lengths in [&[3][..], &[8; 7], &[1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]] {
+        let (given, room) = (tokens.as_ptr(), out.as_mut_ptr());
+        let (sizes, texts, none) = (lengths.as_ptr(), lengths.len(), std::ptr::null());
+        let err = std::ptr::null_mut();
+        let counted = count(|| {
+            let status =
+                segno::ffi::embed::segno_embed(session.0, given, sizes, texts, none, room, 2048, &mut dims, err);
+            assert_eq!(status, SEGNO_OK);
+        });
+        assert_eq!(counted, 4, "{texts} texts");
+    }
+    assert!(session.stats().unwrap().passes > 10);
 }
 
 fn steps_allocate_nothing(model: &Model) {

@@ -8,6 +8,7 @@ mod conversation_room;
 mod conversation_tools;
 mod conversation_turns;
 mod conversations;
+mod embeddings;
 mod grammar_suite;
 mod grammar_tokens;
 mod grammar_walks;

@@ -24,6 +24,7 @@ typedef enum {
     BYTES,
     JSON,
     TOKENS,
+    LENGTHS, /* of the texts that tokens are of */
     SEQS,
     CHATS,
     OPTS,   /* options: NULL means defaults */
@@ -139,6 +140,8 @@ VOID(segno_ctx_free, segno_ctx_free(P(0)))
 THUNK(segno_decode_step, segno_decode_step(P(0), N(0), P(1), a->err))
 THUNK(segno_decode_many, segno_decode_many(P(0), N(0), P(1), N(1), P(2), a->err))
 THUNK(segno_decode_batch, segno_decode_batch(P(0), P(1), N(0), P(2), P(3), a->err))
+VOID(segno_embed_opts_init, segno_embed_opts_init(P(0), N(0)))
+THUNK(segno_embed, segno_embed(P(0), P(1), P(2), N(0), P(3), P(4), N(1), P(5), a->err))
 VOID(segno_grammar_opts_init, segno_grammar_opts_init(P(0), N(0)))
 THUNK(segno_grammar_create, segno_grammar_create(P(0), P(1), P(2), a->err))
 VOID(segno_grammar_free, segno_grammar_free(P(0)))
@@ -206,6 +209,7 @@ THUNK(segno_has_feature, segno_has_feature(P(0)))
 static void init_chat(void *p, size_t size) { segno_chat_opts_init(UNTYPED(p), size); }
 static void init_chat_create(void *p, size_t size) { segno_chat_create_opts_init(UNTYPED(p), size); }
 static void init_ctx(void *p, size_t size) { segno_ctx_opts_init(UNTYPED(p), size); }
+static void init_embed(void *p, size_t size) { segno_embed_opts_init(UNTYPED(p), size); }
 static void init_grammar(void *p, size_t size) { segno_grammar_opts_init(UNTYPED(p), size); }
 static void init_model(void *p, size_t size) { segno_model_opts_init(UNTYPED(p), size); }
 static void init_session(void *p, size_t size) { segno_session_opts_init(UNTYPED(p), size); }
@@ -265,6 +269,10 @@ static const function functions[] = {
         .has_err = 1},
     {F(segno_decode_batch), .kinds = {SESSION, SEQS, ROOM, ROOM}, .names = "session seqs tokens statuses",
         .numbers = {COUNT}, .has_err = 1},
+    {F(segno_embed_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(embed)},
+    {F(segno_embed), .kinds = {SESSION, TOKENS, LENGTHS, OPTS, BUFFER, LEN},
+        .names = "session tokens lengths opts out dims", .numbers = {COUNT, CAP}, OPTIONS(embed), .element = sizeof(float),
+        .has_err = 1},
     {F(segno_grammar_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(grammar)},
     {F(segno_grammar_create), .kinds = {MODEL, OPTS, VALUE}, .names = "model opts out", OPTIONS(grammar),
         .release = free_grammar, .has_err = 1},

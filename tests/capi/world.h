@@ -18,6 +18,7 @@ static segno_grammar *grammar;
 static int32_t seq, closed;
 static size_t len;
 static int32_t tokens[4] = {40, 41, 42, 43};
+static const size_t length = 4;
 static void *value, *opts[256], *info[256], *buffer[4096], *rooms[2];
 static struct {
     segno_session_opts opts;
@@ -104,6 +105,7 @@ static void *good(kind k, int index) {
         case JSON: return (void *)"[{}]";
         case BYTES:
         case TOKENS: return tokens;
+        case LENGTHS: return (void *)&length;
         case SEQS: return &seq;
         case OPTS:
         case FILL: return opts;
@@ -125,7 +127,7 @@ static int64_t good_number(const function *f, number k) {
         case ABI: return SEGNO_ABI_VERSION;
         case SIZE: return (int64_t)(f->info_size > 0 ? f->info_size : f->opts_size);
         case CAP: return (int64_t)(sizeof buffer / f->element);
-        case COUNT: return f->kinds[1] == SEQS || f->kinds[1] == CHATS ? 1 : 4;
+        case COUNT: return f->kinds[1] == SEQS || f->kinds[1] == CHATS || f->kinds[2] == LENGTHS ? 1 : 4;
         case ID: return seq;
         case START:
         case TOKEN: return 40;

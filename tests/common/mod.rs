@@ -8,6 +8,7 @@ pub mod conversation;
 pub mod distance;
 pub mod drafts;
 pub mod draws;
+pub mod embeddings;
 pub mod folders;
 pub mod gguf;
 pub mod latent;

@@ -24,7 +24,8 @@ impl Parts {
             vectors: Vec::new(),
             ropes: Vec::new(),
             kv: Layout::new([heads]).unwrap(),
-            logits: ValueId(0),
+            logits: Some(ValueId(0)),
+            embedding: None,
             states: Vec::new(),
             idle: [0; Idle::ALL.len()],
         };

@@ -72,7 +72,7 @@ impl<'a> Plain<'a> {
                 _ => self.computed(op, rows, outputs),
             };
         }
-        self.values[self.program.logits.0].clone()
+        self.values[self.program.logits.expect("logits").0].clone()
     }
 
     fn of(&self, id: ValueId) -> &Matrix {

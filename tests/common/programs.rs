@@ -7,8 +7,8 @@ use segno::arch::rope::{Rope, RopeLayout};
 use segno::format::{Bytes, Data};
 use segno::kv::{HeadSizes, Layout};
 use segno::plan::op::{
-    Activation, AttentionKind, ExpertProduct, Experts, Groups, HeadPart, Kind, Norm, NormKind, RopeId, Routing, Rows,
-    Score, Value,
+    Activation, AttentionKind, AttentionMask, ExpertProduct, Experts, Groups, HeadPart, Index, Kind, Norm, NormKind,
+    RopeId, Routing, Rows, Score, Value,
 };
 use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight, validate};
 use segno::quant::DType;
@@ -60,7 +60,8 @@ impl Builder {
             vectors: Vec::new(),
             ropes: Vec::new(),
             kv: Layout::new(sizes).unwrap(),
-            logits: ValueId(0),
+            logits: Some(ValueId(0)),
+            embedding: None,
             states: Vec::new(),
             idle: [0; Idle::ALL.len()],
         };
@@ -198,7 +199,7 @@ impl Builder {
         let softcap = if self.chance(20) { Some(3.0) } else { None };
         let sinks = if self.chance(20) { Some(self.vector(kv.heads, 0.0, 2.0)) } else { None };
         let scale = [1.0, 0.7][self.below(2)] / (kv.head_dim as f32).sqrt();
-        let kind = AttentionKind { layer, scale, window, softcap, sinks };
+        let kind = AttentionKind { layer, scale, mask: AttentionMask::Causal, window, softcap, sinks };
         self.push(Op::Attention { kind, queries, out });
         let part = HeadPart { each: kv.value_dim, first: 0, count: kv.value_dim };
         if self.is_latent { self.head_product(out, part, kv.heads, 24) } else { out }
@@ -374,7 +375,7 @@ impl Builder {
         let hidden_width = self.one_of(&[32, 64, 160, 256], &[256, 256, 256, 1280]);
         let table = self.matrix(VOCAB, hidden_width, 1.0);
         let hidden = self.value(hidden_width, Rows::Batch);
-        self.push(Op::Embed { table, out: hidden });
+        self.push(Op::Embed { table, index: Index::Token, out: hidden });
         if self.chance(40) {
             self.push(Op::Scale { x: hidden, factor: 1.7 });
         }
@@ -418,7 +419,7 @@ impl Builder {
         if self.chance(30) {
             self.push(Op::Softcap { x: logits, cap: 4.0 });
         }
-        self.program.logits = logits;
+        self.program.logits = Some(logits);
         validate::check(&self.program).unwrap();
         self.program
     }

@@ -234,6 +234,28 @@ static void drafts_change_no_token(const segno::model &model) {
     CHECK(segno::session::try_create(model, options).error().status() == SEGNO_E_INVALID_ARGUMENT);
 }
 
+static void texts_become_vectors(const segno::model &model) {
+    segno::session_options options;
+    options.max_seqs = 2;
+    auto session = segno::session::create(model, options);
+    const auto a = model.tokenize("Speak, my lord."), b = model.tokenize("What says the king?");
+    std::vector<std::vector<float>> all, one;
+    CHECK(session.embed({a, b, a}, all) == SEGNO_OK && all.size() == 3 && all[0] == all[2] && all[0] != all[1]);
+    CHECK(session.embed({b}, one) == SEGNO_OK && one.size() == 1 && one[0] == all[1]);
+    float square = 0;
+    for (const float value : one[0]) square += value * value;
+    CHECK(square > 0.999f && square < 1.001f && one[0].size() == model.info().hidden);
+    segno::embed_options of_tokens;
+    of_tokens.pooling = SEGNO_POOLING_NONE;
+    of_tokens.dims = 3;
+    CHECK(session.embed({a, b}, all, of_tokens) == SEGNO_OK && all.size() == a.size() + b.size() && all[0].size() == 3);
+    CHECK(session.embed({}, all) == SEGNO_OK && all.empty());
+    const auto failed = session.try_embed({a, {}}, all);
+    CHECK(failed.error().status() == SEGNO_E_INVALID_ARGUMENT && failed.error().item() == 1 && all.empty());
+    session.cancel(true);
+    CHECK(session.embed({a}, all) == SEGNO_CANCELLED && all.empty());
+}
+
 static void any_order_of_destruction(const std::string &path, const std::string &expected) {
     std::optional<segno::sequence> seq;
     std::atomic<int> lines{0};
@@ -483,6 +505,7 @@ int main(int argc, char **argv) {
     sequences_are_saved(model);
     figures_are_told(model);
     drafts_change_no_token(model);
+    texts_become_vectors(model);
     any_order_of_destruction(argv[1], expected);
     loads_report_progress(context, argv[1], expected);
     models_are_saved(context, model, expected);

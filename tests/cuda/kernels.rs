@@ -13,7 +13,7 @@ use segno::backend::cuda::args::Shape;
 use segno::backend::cuda::catalogue::{DeviceType, Kernel};
 use segno::backend::{Chooser, KvType, Row};
 use segno::kv::HeadSizes;
-use segno::plan::op::{Activation, Norm, NormKind, Rows};
+use segno::plan::op::{Activation, Index, Norm, NormKind, Rows};
 use segno::plan::{Op, Program, ValueId, validate};
 use segno::quant::DType;
 use segno::quant::synthetic::Random;
@@ -85,7 +85,7 @@ fn build(case: &Case) -> Built {
     let bytes: Vec<u8> = embedding.iter().flat_map(|value| value.to_le_bytes()).collect();
     let table = b.matrix(DType::F32, TOKENS, cols, &bytes);
     let mut x = b.value(cols, Rows::Batch);
-    b.program.ops.push(Op::Embed { table, out: x });
+    b.program.ops.push(Op::Embed { table, index: Index::Token, out: x });
     let select = |b: &mut Parts, x: ValueId| {
         let out = b.value(b.program.values[x.0].width, Rows::Outputs);
         b.program.ops.push(Op::SelectRows { x, out });
@@ -130,7 +130,7 @@ fn build(case: &Case) -> Built {
             first
         }
     };
-    b.program.logits = if form == Form::Head { result } else { select(&mut b, result) };
+    b.program.logits = Some(if form == Form::Head { result } else { select(&mut b, result) });
     validate::check(&b.program).unwrap();
     let weights = matrices.into_iter().map(|(_, values)| values).collect();
     Built { program: Arc::new(b.program), op, embedding, norm, weights, bias }

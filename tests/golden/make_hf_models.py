@@ -85,7 +85,7 @@ class Case:
     def arch(self):
         """Name of the family in GGUF files."""
         return {"mistral": "llama", "olmo3": "olmo2", "ernie": "ernie4_5", "seed": "seed_oss", "hunyuan": "hunyuan-dense",
-                **hf_mixtures.ARCHS, **hf_latent.ARCHS, **hf_spaces.ARCHS}.get(self.family, self.family)
+                "embeddinggemma": "gemma-embedding", **hf_mixtures.ARCHS, **hf_latent.ARCHS, **hf_spaces.ARCHS}.get(self.family, self.family)
 
     @property
     def rotated(self):
@@ -188,7 +188,7 @@ def config_of(case):
     """The configuration, and the class of the model."""
     prefix = {
         "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "gemma3": "Gemma3",
-        "olmo2": "Olmo2", "olmo3": "Olmo3", "exaone4": "Exaone4", "granite": "Granite", "smollm3": "SmolLM3", "seed": "SeedOss",
+        "embeddinggemma": "Gemma3", "olmo2": "Olmo2", "olmo3": "Olmo3", "exaone4": "Exaone4", "granite": "Granite", "smollm3": "SmolLM3", "seed": "SeedOss",
         "ernie": "Ernie4_5", "mistral3": "Ministral3", "phi3": "Phi3", "glm4": "Glm4", "cohere2": "Cohere2",
         "hunyuan": "HunYuanDenseV1", "qwen3vl": "Qwen3VL", "starcoder2": "Starcoder2", **hf_mixtures.CLASSES, **hf_latent.CLASSES, **hf_recurrent.CLASSES,
         **hf_gemma.CLASSES, **hf_spaces.CLASSES}
@@ -208,8 +208,8 @@ def config_of(case):
     if case.family == "mistral":
         settings["sliding_window"] = None
     settings.update(case.settings)
-    if case.family in ("gemma3", "olmo3"):
-        local = {"rope_type": "default", "rope_theta": settings.pop("local_theta", 10000.0 if case.family == "gemma3" else case.theta)}
+    if case.family in ("gemma3", "embeddinggemma", "olmo3"):
+        local = {"rope_type": "default", "rope_theta": settings.pop("local_theta", case.theta if case.family == "olmo3" else 10000.0)}
         settings["rope_parameters"] = {"full_attention": settings["rope_parameters"], "sliding_attention": local}
     if case.family in hf_gemma.CLASSES:
         settings["rope_parameters"] = hf_gemma.rope(settings["rope_parameters"])
@@ -220,7 +220,7 @@ def config_of(case):
         tied = settings.pop("tie_word_embeddings")
         config = getattr(transformers, prefix + "Config")(text_config=settings, vision_config=vision, tie_word_embeddings=tied)
         return config, getattr(transformers, prefix + "ForConditionalGeneration")
-    is_text = case.family in ("gemma3", *hf_recurrent.TEXT_CONFIGS, *hf_gemma.CLASSES)
+    is_text = case.family in ("gemma3", "embeddinggemma", *hf_recurrent.TEXT_CONFIGS, *hf_gemma.CLASSES)
     config = getattr(transformers, prefix + ("TextConfig" if is_text else "Config"))(**settings)
     return config, getattr(transformers, prefix + "ForCausalLM")
 
@@ -287,7 +287,7 @@ LAYER_NAMES = {
     "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", **hf_latent.LAYER_NAMES, **hf_recurrent.LAYER_NAMES,
     **hf_gemma.LAYER_NAMES, **hf_spaces.LAYER_NAMES}
 # Where the norm that follows the attention keeps its own name.
-KEEPS_NAME = ("gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "seed_oss", "gpt-oss", "glm4moe", *hf_recurrent.KEEPS_NAME)
+KEEPS_NAME = ("gemma2", "gemma3", "gemma4", "gemma-embedding", "olmo2", "exaone4", "seed_oss", "gpt-oss", "glm4moe", *hf_recurrent.KEEPS_NAME)
 # Whose rows of queries and keys the converter reorders.
 REORDERED = ("llama", "granite", "smollm3", "mistral3", "granitemoe", "granitehybrid")
 
@@ -318,7 +318,7 @@ def tensors_of(case, model):
             values = interleave_halves(values, case.heads)
         if case.arch in REORDERED and "k_proj" in name:
             values = interleave_halves(values, case.kv_heads)
-        adds_one = case.arch in ("gemma2", "gemma3") or (case.arch in hf_recurrent.ADDS_ONE and "linear_attn" not in name)
+        adds_one = case.arch in ("gemma2", "gemma3", "gemma-embedding") or (case.arch in hf_recurrent.ADDS_ONE and "linear_attn" not in name)
         if adds_one and name.endswith("norm.weight"):
             values = values + 1.0
         layer, part = (name.split(".", 3) + ["", ""])[2:4]

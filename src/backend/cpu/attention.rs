@@ -38,7 +38,7 @@ pub struct Source<'a> {
 /// Queries of some rows of one sequence.
 #[derive(Clone, Copy)]
 pub struct Queries<'a> {
-    /// The rows, each of which sees its own position and all before.
+    /// The rows, each of which sees its own position, all before, and those behind that the scores name.
     pub rows: &'a [Row],
     /// The heads of the first row, one after the other; row `r` begins `r * stride` elements further.
     pub values: &'a [f32],
@@ -57,7 +57,9 @@ pub struct Queries<'a> {
 pub struct Scores<'a> {
     /// Factor on them.
     pub scale: f32,
-    /// Keys that a row sees, its own the last of them; `usize::MAX` for all.
+    /// Where the positions end that a row sees, though they lie behind its own; 0 where it sees none of them.
+    pub ahead: usize,
+    /// Keys that a row sees before its own and behind it, its own included; `usize::MAX` for all.
     pub window: usize,
     /// A scaled product `s` becomes `cap * tanh(s / cap)`.
     pub softcap: Option<f32>,
@@ -65,10 +67,19 @@ pub struct Scores<'a> {
     pub sinks: Option<&'a [f32]>,
 }
 
+impl Scores<'_> {
+    /// Positions that a row sees.
+    fn visible(&self, row: &Row) -> Range<usize> {
+        let end = row.position as usize + 1;
+        let last = self.ahead.min((end - 1).saturating_add(self.window));
+        end.saturating_sub(self.window)..end.max(last)
+    }
+}
+
 /// `out = softmax(scores) * values` for every head of every row; the rows of `queries` are those of `out` from
 /// `first` on, and a row of `out` holds as many heads as a row of `queries`.
 pub fn attend(kernels: &Kernels, source: &Source, queries: &Queries, out: &mut TileMut<f32>, first: usize) {
-    let keys = queries.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(0);
+    let keys = queries.rows.iter().map(|row| queries.scores.visible(row).end).max().unwrap_or(0);
     let count = queries.rows.len() * (out.cols() / queries.value_dim);
     let longest = queries.head_dim.max(queries.value_dim);
     assert!(count <= MAX_QUERIES && longest <= MAX_HEAD_DIM && keys <= source.pages.len() * PAGE_TOKENS);
@@ -150,8 +161,7 @@ impl<'a> Block<'a, '_> {
 
     /// Positions that a query sees.
     fn visible(&self, index: usize) -> Range<usize> {
-        let end = self.queries.rows[self.place(index).0].position as usize + 1;
-        end.saturating_sub(self.queries.scores.window)..end
+        self.queries.scores.visible(&self.queries.rows[self.place(index).0])
     }
 
     /// Which keys of a split these are, as numbers within the split.
@@ -356,14 +366,17 @@ mod tests {
         /// The definition, in double precision.
         fn expected(&self, position: usize, head: usize, scores: Scores) -> Vec<f64> {
             let query = &self.queries[(position * HEADS + head) * DIM..][..DIM];
-            let first = (position + 1).saturating_sub(scores.window);
+            let is_near = |key: &usize| position.abs_diff(*key) < scores.window;
+            let (first, seen) = (0..scores.ahead.max(position + 1))
+                .filter(is_near)
+                .fold((usize::MAX, 0), |(first, _), key| (first.min(key), key + 1));
             let score = |key: &[f32]| {
                 let dot: f64 = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
                 let scaled = f64::from(scores.scale) * dot;
                 let capped = scores.softcap.map_or(scaled, |cap| f64::from(cap) * (scaled / f64::from(cap)).tanh());
                 capped.exp()
             };
-            let weights: Vec<f64> = self.keys.chunks(DIM).take(position + 1).skip(first).map(score).collect();
+            let weights: Vec<f64> = self.keys.chunks(DIM).take(seen).skip(first).map(score).collect();
             let sink = scores.sinks.map_or(0.0, |sinks| f64::from(sinks[head]).exp());
             let sum = weights.iter().sum::<f64>() + sink;
             let value = |d: usize| {
@@ -379,10 +392,15 @@ mod tests {
         let sequence = Sequence::new();
         let sinks = [1.5, -3.0, 4.0];
         for window in [usize::MAX, 1, 31, 32, 33, 255, 256, 257, 1000] {
-            for (softcap, sinks) in
-                [(None, None), (Some(2.0), None), (None, Some(&sinks[..])), (Some(1.0), Some(&sinks[..]))]
-            {
-                let scores = Scores { scale: 0.3, window, softcap, sinks };
+            for (softcap, sinks, ahead) in [
+                (None, None, 0),
+                (Some(2.0), None, 0),
+                (None, Some(&sinks[..]), 0),
+                (Some(1.0), Some(&sinks[..]), 0),
+                (None, None, KEYS),
+                (Some(2.0), Some(&sinks[..]), 521),
+            ] {
+                let scores = Scores { scale: 0.3, ahead, window, softcap, sinks };
                 for positions in [0..5, 28..36, 250..262, 287..291, 509..521, 592..600] {
                     let together = sequence.attend(available()[0], positions.clone(), scores);
                     for (row, position) in positions.clone().enumerate() {

@@ -2,9 +2,9 @@
 //! buffer holds each value.
 
 use super::simd::{Form, Kernels, Q8_LEN};
-use crate::error::{Result, push};
-use crate::plan::memory::{Placement, place};
-use crate::plan::op::{ExpertProduct, HeadPart, Kind, Rows};
+use crate::error::{Result, collected, push};
+use crate::plan::memory::{Placement, place_all};
+use crate::plan::op::{Embedding, ExpertProduct, HeadPart, Kind, Rows};
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 
 /// What the memory of a lowered program is for.
@@ -19,8 +19,12 @@ pub const MAX_EXPERT_GROUP: usize = 2;
 /// A program as this backend runs it.
 #[derive(Clone, Debug)]
 pub struct Lowered {
-    /// What to do, in order.
+    /// What leads to logits, in order.
     pub steps: Vec<Step>,
+    /// How many of these steps come before those of embeddings.
+    pub shared: usize,
+    /// What makes embeddings behind them.
+    pub embedding: Vec<Step>,
     /// Buffers of the values.
     pub placement: Placement,
     /// Widest value that is quantized, in elements; 0 when none is.
@@ -58,7 +62,7 @@ impl Gathered {
     }
 }
 
-/// One step; each [`Op`] of the program is covered by exactly one.
+/// One step; each [`Op`] of the program is covered by exactly one of those that lead to logits or make embeddings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// An op that needs no more than its description.
@@ -126,39 +130,31 @@ pub struct Product {
 pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowered> {
     let mut lowering = Lowering::default();
     let last_mix = last_mix(program);
-    for (index, op) in program.ops.iter().enumerate() {
-        match *op {
-            Op::MatMul { x, matrix, bias, out } => {
-                let form = if precise { Form::F32 } else { kernels.form(program.matrices[matrix.0].dtype) };
-                lowering.convert(x, form, program.extent(x).0)?;
-                lowering.multiply(x, form, Product { matrix, bias, out })?;
-            }
-            Op::ExpertMatMul(product) => {
-                let ExpertProduct { x, choice, experts, .. } = product;
-                let weight = &program.matrices[experts.matrix.0];
-                let form = if precise { Form::F32 } else { kernels.form(weight.dtype) };
-                lowering.convert(x, form, program.extent(x).0)?;
-                lowering.gather(program, x, form, choice, weight.rows / experts.each);
-                lowering.multiply_experts(form, product)?;
-            }
-            Op::HeadMatMul { x, part, matrix, out } => {
-                let form = form_of_heads(program, kernels, part, matrix, precise);
-                lowering.convert(x, form, program.extent(x).0)?;
-                let width = program.values[x.0].width / part.each * part.count;
-                lowering.gathered.note(form, width);
-                push(&mut lowering.steps, Step::Heads(HeadProduct { x, form, part, matrix, out }), STEPS)?;
-            }
-            _ => push(&mut lowering.steps, Step::Plain(op.clone()), STEPS)?,
+    let end = program.ops.len();
+    let after = program.embedding.as_ref().map_or(end, |embedding| embedding.after);
+    let (mut shared, mut logits) = (0, 0);
+    for (index, op) in program.all_ops().enumerate() {
+        if index == after || index == end {
+            // What is converted in one of the two ends of a pass is not there in the other.
+            lowering.converted = None;
         }
-        lowering.forget(op.writes());
+        lowering.op(op, program, kernels, precise)?;
         if Some(index) == last_mix {
             lowering.converted = None;
-            let read = read_before_written(program, &program.ops[index + 1..])?;
+            let read = read_before_written(program, index + 1)?;
             push(&mut lowering.steps, Step::Select(read), STEPS)?;
         }
+        if index + 1 == after {
+            shared = lowering.steps.len();
+        }
+        if index + 1 == end {
+            logits = lowering.steps.len();
+        }
     }
-    let Lowering { steps, quantized_width, rounded_width, gathered, .. } = lowering;
-    Ok(Lowered { steps, placement: place(program)?, quantized_width, rounded_width, gathered })
+    let Lowering { mut steps, quantized_width, rounded_width, gathered, .. } = lowering;
+    let embedding = collected(steps.drain(logits..), STEPS)?;
+    let placement = place_all(program)?;
+    Ok(Lowered { steps, shared, embedding, placement, quantized_width, rounded_width, gathered })
 }
 
 /// The form of a value of which heads are multiplied: blocks of integers must not span two heads.
@@ -171,27 +167,28 @@ fn form_of_heads(program: &Program, kernels: &Kernels, part: HeadPart, matrix: M
 /// The last op in which rows of a batch meet, unless it cannot be told.
 fn last_mix(program: &Program) -> Option<usize> {
     let index = program.ops.iter().rposition(Op::mixes_rows)?;
-    let behind = &program.ops[index + 1..];
+    let behind = || program.all_ops().skip(index + 1);
     // Rows of experts stand in an order of their own.
     let is_of_experts = |id: ValueId| {
         let value = program.values[id.0];
         value.kind == Kind::Choices || matches!(value.rows, Rows::Chosen(_))
     };
-    let is_written =
-        |id: ValueId| behind.iter().any(|op| op.writes() == Some(id) && !op.reads().any(|read| read == id));
-    let moves_experts = behind.iter().flat_map(Op::reads).any(|id| is_of_experts(id) && !is_written(id));
-    (behind.iter().all(Op::is_row_wise) && !moves_experts).then_some(index)
+    let is_written = |id: ValueId| behind().any(|op| op.writes() == Some(id) && !op.reads().any(|read| read == id));
+    let moves_experts = behind().flat_map(Op::reads).any(|id| is_of_experts(id) && !is_written(id));
+    (behind().all(Op::is_row_wise) && !moves_experts).then_some(index)
 }
 
-/// The values of all rows of a batch that `ops` read and did not write before.
-fn read_before_written(program: &Program, ops: &[Op]) -> Result<Vec<ValueId>> {
+/// The values of all rows of a batch that the ops from the number `first` on read, or that are the end of a pass, and that they did not write
+/// before.
+fn read_before_written(program: &Program, first: usize) -> Result<Vec<ValueId>> {
     let mut found = Vec::new();
-    for (index, op) in ops.iter().enumerate() {
-        for value in op.reads() {
-            let is_written = ops[..index].iter().any(|op| op.writes() == Some(value));
-            if !is_written && !found.contains(&value) && program.values[value.0].rows == Rows::Batch {
-                push(&mut found, value, STEPS)?;
-            }
+    let ops = || program.all_ops().skip(first);
+    let ends = program.embedding.iter().flat_map(Embedding::ends);
+    let reads = ops().enumerate().flat_map(|(index, op)| op.reads().map(move |value| (index, value)));
+    for (index, value) in reads.chain(ends.map(|end| (usize::MAX, end))) {
+        let is_written = ops().take(index).any(|op| op.writes() == Some(value));
+        if !is_written && !found.contains(&value) && program.values[value.0].rows == Rows::Batch {
+            push(&mut found, value, STEPS)?;
         }
     }
     Ok(found)
@@ -208,6 +205,38 @@ struct Lowering {
 }
 
 impl Lowering {
+    /// Lowers one op.
+    fn op(&mut self, op: &Op, program: &Program, kernels: &Kernels, precise: bool) -> Result<()> {
+        let form_of = |matrix: MatrixId| match precise {
+            true => Form::F32,
+            false => kernels.form(program.matrices[matrix.0].dtype),
+        };
+        match *op {
+            Op::MatMul { x, matrix, bias, out } => {
+                let form = form_of(matrix);
+                self.convert(x, form, program.extent(x).0)?;
+                self.multiply(x, form, Product { matrix, bias, out })?;
+            }
+            Op::ExpertMatMul(product) => {
+                let ExpertProduct { x, choice, experts, .. } = product;
+                let form = form_of(experts.matrix);
+                self.convert(x, form, program.extent(x).0)?;
+                self.gather(program, x, form, choice, program.matrices[experts.matrix.0].rows / experts.each);
+                self.multiply_experts(form, product)?;
+            }
+            Op::HeadMatMul { x, part, matrix, out } => {
+                let form = form_of_heads(program, kernels, part, matrix, precise);
+                self.convert(x, form, program.extent(x).0)?;
+                let width = program.values[x.0].width / part.each * part.count;
+                self.gathered.note(form, width);
+                push(&mut self.steps, Step::Heads(HeadProduct { x, form, part, matrix, out }), STEPS)?;
+            }
+            _ => push(&mut self.steps, Step::Plain(op.clone()), STEPS)?,
+        }
+        self.forget(op.writes());
+        Ok(())
+    }
+
     fn convert(&mut self, x: ValueId, form: Form, width: usize) -> Result<()> {
         if form == Form::F32 || self.converted == Some((x, form)) {
             return Ok(());

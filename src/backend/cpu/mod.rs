@@ -4,6 +4,7 @@
 //! ones on the calling thread. Weights are used where they lie in the mapped file.
 
 mod aligned;
+mod attending;
 pub mod attention;
 pub mod cache;
 mod experts;

@@ -4,7 +4,6 @@
 //! calling thread; the others are shared out as tiles.
 
 use super::aligned::Aligned;
-use super::attention::{MAX_QUERIES, Queries, SET, Scores, Source, attend};
 use super::cache::Cache;
 use super::experts::Sorted;
 use super::gather::Copies;
@@ -13,11 +12,11 @@ use super::norms::{norm_heads, normalize, normalize_groups};
 use super::pool::{Grid, Pool, Turn};
 use super::recurrent::{self, States};
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
-use crate::backend::{Batch, Limits, Runner};
+use crate::backend::{Batch, Limits, Runner, Stage};
 use crate::elementary;
 use crate::error::{Error, Result, filled, push};
-use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side};
-use crate::plan::op::{AttentionKind, RopeLayout, Rows};
+use crate::kv::{PAGE_TOKENS, Reach, Side};
+use crate::plan::op::{Index, RopeLayout, Rows};
 use crate::plan::{MatrixId, Op, Program, RopeId, ValueId};
 use crate::quant::reference;
 use half::bf16;
@@ -32,11 +31,6 @@ const TILE_WEIGHTS: usize = 256;
 const TILE_FLOATS: usize = 208;
 /// Batch rows of a tile.
 pub(super) const TILE_ROWS: usize = 128;
-/// Batch rows from which on attention takes several at once.
-const PROMPT_ROWS: usize = 16;
-/// Batch rows of a tile of attention then.
-const ATTENTION_ROWS: usize = 8;
-
 /// One session's buffers.
 pub struct CpuRunner {
     pub(super) program: Arc<Program>,
@@ -49,7 +43,7 @@ pub struct CpuRunner {
     pub(super) sorted: Sorted,
     pub(super) copies: Copies,
     angles: Vec<Angles>,
-    cache: Cache,
+    pub(super) cache: Cache,
     pub(super) states: States,
 }
 
@@ -119,6 +113,15 @@ impl CpuRunner {
 }
 
 impl CpuRunner {
+    /// Runs `steps`, and the `last` ones behind them.
+    fn run_steps(&mut self, steps: &[Step], last: &[Step], batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        let pool = Arc::clone(&self.pool);
+        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)?, selected: false };
+        pass.compute_angles();
+        pass.runner.sorted.forget();
+        steps.iter().chain(last).try_for_each(|step| pass.run_step(step))
+    }
+
     /// Row `row` of a value.
     pub(super) fn row(&self, id: ValueId, row: usize) -> &[f32] {
         self.rows(id, row, 1)
@@ -153,15 +156,27 @@ impl CpuRunner {
 
 impl Runner for CpuRunner {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
-        let (pool, lowered) = (Arc::clone(&self.pool), Arc::clone(&self.lowered));
-        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)?, selected: false };
-        pass.compute_angles();
-        pass.runner.sorted.forget();
-        lowered.steps.iter().try_for_each(|step| pass.run_step(step))
+        let lowered = Arc::clone(&self.lowered);
+        self.run_steps(&lowered.steps, &[], batch, cancel)
+    }
+
+    fn embed(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        let lowered = Arc::clone(&self.lowered);
+        self.run_steps(&lowered.steps[..lowered.shared], &lowered.embedding, batch, cancel)
+    }
+
+    fn embedding(&self, index: usize, stage: Stage) -> &[f32] {
+        let embedding = self.program.embedding.as_ref().expect("only a program with embeddings is run for them");
+        let value = match stage {
+            Stage::Tokens => Some(embedding.tokens),
+            Stage::Texts => Some(embedding.texts),
+            Stage::Scores => embedding.scores,
+        };
+        self.row(value.expect("only a program with a classifier is asked for scores"), index)
     }
 
     fn logits(&self, index: usize) -> &[f32] {
-        self.row(self.program.logits, index)
+        self.row(self.program.logits.expect("only a program with logits is run for them"), index)
     }
 
     fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {
@@ -230,7 +245,7 @@ impl Pass<'_> {
 
     fn run_op(&mut self, op: &Op) -> Result<()> {
         match *op {
-            Op::Embed { table, out } => self.embed(table, out),
+            Op::Embed { table, index, out } => self.embed(table, index, out),
             Op::Scale { x, factor } => self.write_rows(x, |runner, _, x| runner.kernels.scale(x, factor)),
             Op::Norm { x, norm, out } => {
                 self.write_rows(out, |runner, row, out| normalize(runner, norm, runner.row(x, row), out))
@@ -307,12 +322,17 @@ impl Pass<'_> {
         result
     }
 
-    fn embed(&mut self, table: MatrixId, out: ValueId) -> Result<()> {
+    fn embed(&mut self, table: MatrixId, index: Index, out: ValueId) -> Result<()> {
         let rows = self.batch.rows;
         self.write_rows(out, |runner, row, out| {
             let table = &runner.program.matrices[table.0];
             let row_bytes = table.bytes.len() / table.rows;
-            let start = rows[row].token as usize * row_bytes;
+            let found = match index {
+                Index::Token => rows[row].token,
+                Index::Position => rows[row].position,
+                Index::First => 0,
+            };
+            let start = found as usize * row_bytes;
             reference::decode(table.dtype, &table.bytes[start..start + row_bytes], out);
         })
     }
@@ -339,35 +359,6 @@ impl Pass<'_> {
             self.runner.give_back(id, buffer);
         }
         Ok(())
-    }
-
-    fn attention(&mut self, kind: AttentionKind, queries: ValueId, out: ValueId) -> Result<()> {
-        let (rows, width) = (self.rows_of(out), self.runner.program.values[out.0].width);
-        let sizes = self.runner.program.kv.of(kind.layer);
-        let HeadSizes { head_dim, value_dim, .. } = sizes;
-        let (mut buffer, stride) = (self.runner.take(out), self.runner.program.values[queries.0].width);
-        let (runner, batch) = (&*self.runner, self.batch);
-        let tables = batch.tables_of(runner.cache.reach(kind.layer));
-        let (tile_rows, heads) = attention_tile(rows, &sizes, runner.pool.threads());
-        let grid = Grid::new(&mut buffer[..rows * width], width, tile_rows, heads * value_dim);
-        let result = self.turn.for_each_tile(&[grid], self.cancel, |_, mut tile| {
-            let (mut row, first_head) = (tile.first_row(), tile.first_col() / value_dim);
-            for rows in batch.rows[row..row + tile.rows()].chunk_by(|a, b| a.slot == b.slot) {
-                let pages = tables.of(rows[0].slot as usize);
-                let head = first_head / sizes.group();
-                let source = Source { cache: &runner.cache, pages, layer: kind.layer, head };
-                let values = &runner.rows(queries, row, rows.len())[first_head * head_dim..];
-                let sinks = kind.sinks.map(|id| &runner.program.vectors[id.0][first_head..][..heads]);
-                let window = kind.window.unwrap_or(usize::MAX);
-                let scores = Scores { scale: kind.scale, window, softcap: kind.softcap, sinks };
-                let queries = Queries { rows, values, stride, head_dim, value_dim, scores };
-                let first = row - tile.first_row();
-                attend(runner.kernels, &source, &queries, &mut tile, first);
-                row += rows.len();
-            }
-        });
-        self.runner.give_back(out, buffer);
-        result
     }
 
     fn quantize(&mut self, x: ValueId) -> Result<()> {
@@ -452,22 +443,6 @@ pub(super) fn for_each_row<T: Send>(
     turn.for_each_tile(&[Grid::new(out, width, tile_rows, width)], cancel, |_, mut tile| {
         (0..tile.rows()).for_each(|row| f(tile.first_row() + row, tile.row_mut(row)));
     })
-}
-
-/// Batch rows and heads of a tile of attention. The rows of a prompt share what is read, single rows are shared out; heads that share a
-/// key-value head are divided where there are too many for a tile, or too few tiles for the threads.
-fn attention_tile(rows: usize, sizes: &HeadSizes, threads: usize) -> (usize, usize) {
-    let group = sizes.group();
-    let parts = |most: usize| {
-        let parts = group.div_ceil(most.max(1));
-        group / (parts..=group).find(|&parts| group.is_multiple_of(parts)).unwrap_or(group)
-    };
-    if rows >= PROMPT_ROWS {
-        let heads = parts(MAX_QUERIES / ATTENTION_ROWS);
-        return ((MAX_QUERIES / heads).clamp(1, ATTENTION_ROWS), heads);
-    }
-    let wanted = (2 * threads).div_ceil(rows.max(1) * sizes.kv_heads);
-    (1, parts((group / wanted).max(SET)))
 }
 
 /// Weight rows of a tile: enough tiles for every thread to have several, none too large.

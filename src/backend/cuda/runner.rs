@@ -109,7 +109,7 @@ impl CudaRunner {
             tables: filled(sizes.table_entries(limits), u32::MAX, "page tables")?,
             sizes,
             table_stride,
-            logits: addresses.buffers[placement.buffer_of[program.logits.0]],
+            logits: program.logits.map_or(0, |logits| addresses.buffers[placement.buffer_of[logits.0]]),
             cache,
             arena: block,
             #[cfg(feature = "testing")]

@@ -1,6 +1,8 @@
 //! Tests of the checks: what fits passes, and what does not is named.
 
-use super::super::op::{AttentionKind, MatrixId, NormKind, Rope, RopeId, RopeLayout, Score, Weight};
+use super::super::op::{
+    AttentionKind, AttentionMask, Embedding, Index, MatrixId, NormKind, Rope, RopeId, RopeLayout, Score, Weight,
+};
 use super::*;
 use crate::arch::names::Idle;
 use crate::format::{Bytes, Data};
@@ -24,7 +26,8 @@ fn program(op: Op) -> Program {
         vectors: vec![vec![1.0; 4], vec![1.0; 8]],
         ropes: vec![Rope { layout: RopeLayout::Halves, frequencies: vec![1.0], magnitude: 1.0, long: None }],
         kv: Layout::new([HeadSizes::new(2, 1, 2)]).unwrap(),
-        logits: X,
+        logits: Some(X),
+        embedding: None,
         states: Vec::new(),
         idle: [0; Idle::ALL.len()],
     }
@@ -45,7 +48,14 @@ fn problem_of(program: &Program) -> Option<String> {
 
 #[test]
 fn what_fits_passes() {
-    let kind = AttentionKind { layer: 0, scale: 0.5, window: Some(3), softcap: Some(5.0), sinks: None };
+    let kind = AttentionKind {
+        layer: 0,
+        scale: 0.5,
+        mask: AttentionMask::Causal,
+        window: Some(3),
+        softcap: Some(5.0),
+        sinks: None,
+    };
     let norm = Norm { kind: NormKind::Layer, weight: VectorId(0), bias: Some(VectorId(0)), eps: 0.0 };
     for op in [
         Op::Add { x: X, y: Y },
@@ -78,7 +88,8 @@ fn a_layer_that_the_cache_lacks_is_named() {
 
 #[test]
 fn each_layer_has_heads_of_its_own() {
-    let kind = AttentionKind { layer: 0, scale: 0.5, window: None, softcap: None, sinks: None };
+    let kind =
+        AttentionKind { layer: 0, scale: 0.5, mask: AttentionMask::Causal, window: None, softcap: None, sinks: None };
     let problem = |op| {
         let mut program = program(op);
         program.kv = Layout::new([HeadSizes::new(2, 2, 2), HeadSizes::new(2, 1, 2), HeadSizes::new(4, 1, 2)]).unwrap();
@@ -212,7 +223,8 @@ fn experts_that_fit_pass_and_others_are_named() {
 #[test]
 fn what_does_not_fit_is_named() {
     let norm = Norm { kind: NormKind::Layer, weight: VectorId(1), bias: None, eps: 1e-5 };
-    let kind = AttentionKind { layer: 1, scale: 0.5, window: None, softcap: None, sinks: None };
+    let kind =
+        AttentionKind { layer: 1, scale: 0.5, mask: AttentionMask::Causal, window: None, softcap: None, sinks: None };
     for (op, wanted) in [
         (Op::Add { x: X, y: WIDE }, "op 1 (add) of the program: a value is read before it is written"),
         (Op::Add { x: X, y: ValueId(7) }, "op 1 (add) of the program: no such value"),
@@ -271,4 +283,48 @@ fn what_does_not_fit_is_named() {
     ] {
         assert_eq!(problem(op).as_deref(), Some(wanted));
     }
+}
+
+#[test]
+fn what_embeddings_are_made_of_is_checked() {
+    let norm = Norm { kind: NormKind::Rms, weight: VectorId(0), bias: None, eps: 1e-5 };
+    let data = Data::copy(&[0; 128], &mut |_| Ok(())).unwrap();
+    // One op for the body, one for a head; behind the body a norm of its own.
+    let made = |change: &dyn Fn(&mut Program)| {
+        let mut program = program(Op::Norm { x: X, norm, out: Y });
+        let bytes = Bytes::new(&data, 0..128).unwrap();
+        program.matrices.push(Weight { dtype: DType::F32, rows: 8, cols: 4, bytes });
+        program.ops[0] = Op::Embed { table: MatrixId(0), index: Index::Token, out: X };
+        program.logits = Some(Y);
+        let ops = vec![Op::Norm { x: X, norm, out: SAME }];
+        program.embedding = Some(Embedding { after: 1, ops, tokens: SAME, texts: X, scores: None });
+        change(&mut program);
+        check(&program).err().map(|error| error.to_string())
+    };
+    let embedding = |program: &mut Program, change: &dyn Fn(&mut Embedding)| {
+        change(program.embedding.as_mut().unwrap());
+    };
+    assert_eq!(made(&|_| ()), None);
+    assert_eq!(made(&|program| program.logits = None), None);
+    let mask = AttentionMask::Bidirectional;
+    let kind = AttentionKind { layer: 0, scale: 0.5, mask, window: None, softcap: None, sinks: None };
+    let ahead = Op::Attention { kind, queries: X, out: SAME };
+    for (problem, expected) in [
+        (made(&|p| embedding(p, &|e| e.tokens = WIDE)), "an embedding is never written"),
+        (made(&|p| embedding(p, &|e| e.scores = Some(ValueId(9)))), "an embedding is never written"),
+        // The head is not run for embeddings.
+        (made(&|p| embedding(p, &|e| e.texts = Y)), "an embedding is never written"),
+        (made(&|p| embedding(p, &|e| e.ops = vec![Op::Add { x: X, y: Y }])), "a value is read before it is written"),
+        (made(&|p| embedding(p, &|e| e.after = 3)), "more ops than there are"),
+        (made(&|p| embedding(p, &|e| e.ops.push(of_positions()))), "rows meet behind the last layer"),
+        (made(&|p| (p.logits, p.embedding) = (None, None)), "nothing is made"),
+        (made(&|p| p.ops.insert(1, ahead.clone())), "logits of tokens that see others behind them"),
+    ] {
+        let problem = problem.unwrap();
+        assert!(problem.contains(expected), "{problem} for {expected}");
+    }
+}
+
+fn of_positions() -> Op {
+    Op::Embed { table: MatrixId(0), index: Index::Position, out: WIDE }
 }

@@ -7,7 +7,8 @@ use segno::backend::KvType;
 use segno::backend::cuda::catalogue::DeviceType;
 use segno::kv::HeadSizes;
 use segno::plan::op::{
-    Activation, AttentionKind, ExpertProduct, Experts, Groups, Kind, Norm, NormKind, RopeId, Routing, Rows, Score,
+    Activation, AttentionKind, AttentionMask, ExpertProduct, Experts, Groups, Index, Kind, Norm, NormKind, RopeId,
+    Routing, Rows, Score,
 };
 use segno::plan::{Op, Program, ValueId, VectorId, validate};
 use segno::quant::DType;
@@ -35,7 +36,7 @@ fn embedded(kv: HeadSizes, width: usize) -> (Parts, ValueId) {
     let mut b = Parts::new(width as u64, kv);
     let (table, _) = b.random_matrix(DType::F32, TOKENS, width, 1.0);
     let out = b.value(width, Rows::Batch);
-    b.program.ops.push(Op::Embed { table, out });
+    b.program.ops.push(Op::Embed { table, index: Index::Token, out });
     (b, out)
 }
 
@@ -68,7 +69,7 @@ pub fn finish(mut b: Parts, result: ValueId) -> Arc<Program> {
 }
 
 fn finish_with(mut b: Parts, logits: ValueId) -> Arc<Program> {
-    b.program.logits = logits;
+    b.program.logits = Some(logits);
     validate::check(&b.program).unwrap();
     Arc::new(b.program)
 }
@@ -217,7 +218,14 @@ fn attention(kv: HeadSizes, with: Attention) -> Arc<Program> {
     b.program.ops.push(Op::StoreKv { layer: 0, keys, values });
     let sinks = with.has_sinks.then(|| random_vector(&mut b, kv.heads, 1.0));
     let scale = 1.0 / (kv.head_dim as f32).sqrt();
-    let kind = AttentionKind { layer: 0, scale, window: with.window, softcap: with.softcap, sinks };
+    let kind = AttentionKind {
+        layer: 0,
+        scale,
+        mask: AttentionMask::Causal,
+        window: with.window,
+        softcap: with.softcap,
+        sinks,
+    };
     let out = b.value(kv.heads * kv.head_dim, Rows::Batch);
     b.program.ops.push(Op::Attention { kind, queries, out });
     finish(b, out)

@@ -23,10 +23,14 @@ impl Lowering<'_> {
         self.push(Kernel::SelectRows.only(), [Extent::Outputs, ONE, ONE], 256, Args::Select(args), 1);
     }
 
+    fn logits(&self) -> ValueId {
+        self.program.logits.expect("a program without is refused when a model is loaded")
+    }
+
     /// The choice of tokens, greedy and drawn, where the head has not made it.
     pub fn choose_tokens(&mut self) {
         let args = Args::Argmax(ArgmaxArgs {
-            logits: self.value(self.program.logits),
+            logits: self.value(self.logits()),
             best: self.addresses.step.best,
             serial: self.addresses.step.serial,
             host_tokens: self.addresses.host_tokens,
@@ -40,7 +44,7 @@ impl Lowering<'_> {
         self.push(Kernel::StepEnd.only(), [ONE, ONE, ONE], 256, args, 0);
         let vocab = self.program.vocab();
         let args = SampleArgs {
-            logits: self.value(self.program.logits),
+            logits: self.value(self.logits()),
             draws: self.addresses.step.draws,
             serial: self.addresses.step.serial,
             host_tokens: self.addresses.host_tokens,

@@ -38,7 +38,7 @@ impl Lowering<'_> {
     /// Lowers products of `x` to launches on tensor cores, where these are quicker; false leaves them. Tokens of the head are chosen by the kernels
     /// of few rows.
     fn small_batch_gemm(&mut self, batch: u32, x: ValueId) -> bool {
-        if matches!(self.program.ops[self.next], Op::MatMul { out, .. } if out == self.program.logits) {
+        if matches!(self.program.ops[self.next], Op::MatMul { out, .. } if Some(out) == self.program.logits) {
             return false;
         }
         let Some((args, covered)) = self.tensor_args(x) else { return false };
@@ -76,7 +76,7 @@ impl Lowering<'_> {
             None => {}
         }
         // Tokens are chosen from logits as they are at the end.
-        let is_head = products.first_out() == Some(self.program.logits) && end == self.program.ops.len();
+        let is_head = products.first_out() == self.program.logits && end == self.program.ops.len();
         if is_head {
             args.best = self.addresses.step.best;
         }

@@ -175,7 +175,7 @@ impl Lowering<'_> {
             return Ok(());
         }
         match *op {
-            Op::Embed { table, out } if self.next == 0 => self.embed(table, out),
+            Op::Embed { table, out, .. } if self.next == 0 => self.embed(table, out),
             Op::Embed { .. } | Op::GroupNorm { .. } | Op::HeadMatMul { .. } | Op::JoinHeads { .. } => {
                 return Err(self.out_of_place());
             }

@@ -6,10 +6,15 @@ use crate::backend::cuda::args::MOST_ROPES;
 use crate::error::{Error, Result};
 use crate::kv::layout::HeadSizes;
 use crate::kv::state::Shape;
+use crate::plan::op::{AttentionMask, Index};
 use crate::plan::{Op, Program, validate};
 
 /// Refuses what the kernels lack, by name. Every op has a kernel, whatever stands before and after it; sizes have limits.
 pub fn check(program: &Program) -> Result<()> {
+    if program.logits.is_none() {
+        let problem = "models that make embeddings alone are run by the cpu; load this one in a context of the cpu";
+        return Err(Error::Unsupported(problem.into()));
+    }
     program.kv.all().try_for_each(check_heads)?;
     if program.ropes.len() > MOST_ROPES {
         let count = program.ropes.len();
@@ -22,7 +27,11 @@ pub fn check(program: &Program) -> Result<()> {
             Some("its kernel ranks groups of experts by their two best")
         }
         Op::GroupNorm { .. } => Some("there is no kernel for norms of groups"),
+        Op::Attention { kind, .. } if kind.mask != AttentionMask::Causal => {
+            Some("there is no kernel for attention to later tokens")
+        }
         Op::Embed { .. } if at > 0 => Some("there is no kernel for a second embedding"),
+        Op::Embed { index, .. } if index != Index::Token => Some("the embedding is that of tokens"),
         _ => None,
     })
 }

@@ -1,0 +1,71 @@
+//! Attention of a batch: which rows and heads are computed together, and what each row sees. `attention` computes it.
+
+use super::attention::{MAX_QUERIES, Queries, SET, Scores, Source, attend};
+use super::pool::Grid;
+use super::runner::Pass;
+use crate::backend::Row;
+use crate::error::Result;
+use crate::kv::HeadSizes;
+use crate::plan::ValueId;
+use crate::plan::op::{AttentionKind, AttentionMask};
+
+/// Batch rows from which on attention takes several at once.
+const PROMPT_ROWS: usize = 16;
+/// Batch rows of a tile of attention then.
+const ATTENTION_ROWS: usize = 8;
+
+impl Pass<'_> {
+    /// Mixes the values that each row sees.
+    pub(super) fn attention(&mut self, kind: AttentionKind, queries: ValueId, out: ValueId) -> Result<()> {
+        let (rows, width) = (self.rows_of(out), self.runner.program.values[out.0].width);
+        let sizes = self.runner.program.kv.of(kind.layer);
+        let HeadSizes { head_dim, value_dim, .. } = sizes;
+        let (mut buffer, stride) = (self.runner.take(out), self.runner.program.values[queries.0].width);
+        let (runner, batch) = (&*self.runner, self.batch);
+        let tables = batch.tables_of(runner.cache.reach(kind.layer));
+        let (tile_rows, heads) = attention_tile(rows, &sizes, runner.pool.threads());
+        let grid = Grid::new(&mut buffer[..rows * width], width, tile_rows, heads * value_dim);
+        let sees_ahead = kind.mask == AttentionMask::Bidirectional;
+        let result = self.turn.for_each_tile(&[grid], self.cancel, |_, mut tile| {
+            let (mut row, first_head) = (tile.first_row(), tile.first_col() / value_dim);
+            for rows in batch.rows[row..row + tile.rows()].chunk_by(|a, b| a.slot == b.slot) {
+                let pages = tables.of(rows[0].slot as usize);
+                let head = first_head / sizes.group();
+                let source = Source { cache: &runner.cache, pages, layer: kind.layer, head };
+                let values = &runner.rows(queries, row, rows.len())[first_head * head_dim..];
+                let sinks = kind.sinks.map(|id| &runner.program.vectors[id.0][first_head..][..heads]);
+                let window = kind.window.unwrap_or(usize::MAX);
+                let ahead = if sees_ahead { behind_last(&batch.rows[row..]) } else { 0 };
+                let scores = Scores { scale: kind.scale, ahead, window, softcap: kind.softcap, sinks };
+                let queries = Queries { rows, values, stride, head_dim, value_dim, scores };
+                let first = row - tile.first_row();
+                attend(runner.kernels, &source, &queries, &mut tile, first);
+                row += rows.len();
+            }
+        });
+        self.runner.give_back(out, buffer);
+        result
+    }
+}
+
+/// One behind the last position of the sequence to which the first of `rows` belongs.
+fn behind_last(rows: &[Row]) -> usize {
+    let same = rows.iter().take_while(|row| row.slot == rows[0].slot);
+    same.last().map_or(0, |row| row.position as usize + 1)
+}
+
+/// Batch rows and heads of a tile of attention. The rows of a prompt share what is read, single rows are shared out; heads that share a
+/// key-value head are divided where there are too many for a tile, or too few tiles for the threads.
+fn attention_tile(rows: usize, sizes: &HeadSizes, threads: usize) -> (usize, usize) {
+    let group = sizes.group();
+    let parts = |most: usize| {
+        let parts = group.div_ceil(most.max(1));
+        group / (parts..=group).find(|&parts| group.is_multiple_of(parts)).unwrap_or(group)
+    };
+    if rows >= PROMPT_ROWS {
+        let heads = parts(MAX_QUERIES / ATTENTION_ROWS);
+        return ((MAX_QUERIES / heads).clamp(1, ATTENTION_ROWS), heads);
+    }
+    let wanted = (2 * threads).div_ceil(rows.max(1) * sizes.kv_heads);
+    (1, parts((group / wanted).max(SET)))
+}
