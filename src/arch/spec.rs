@@ -124,7 +124,8 @@ pub enum Blocks {
     Two,
     /// The same; the first one is attention and a state space, which read the same and whose results are added.
     TwoWithState,
-    /// One of the two: attention where the file counts key-value heads, a feed-forward block where it tells its width, else what stands for attention.
+    /// One of the two: attention where the file counts key-value heads, a feed-forward block where it tells its width, else what stands for
+    /// attention.
     One,
 }
 

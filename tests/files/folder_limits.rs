@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::folders::{Entry, entries_of, safetensors, with_header, write};
 use crate::common::gguf::{Shape, parsed};
 use crate::common::{Ctx, Failed, Folder};
-use crate::folders::{Change, assert_same, case, gguf};
+use crate::folders::{assert_same, case, gguf};
 use segno::error::Error;
 use segno::ffi::status::*;
 use segno::format::Safetensors;
@@ -306,7 +306,7 @@ fn gemma_4_is_loaded_without_what_sees_and_hears() {
     }
     write(folder.path(), &config, &entries);
     assert_same(folder.path(), &gguf("gemma4-small"));
-    let changes: [(Change, &str); 3] = [
+    let changes: [(fn(&mut Value), &str); 3] = [
         (|text| text["per_layer_config"]["2"]["head_dim"] = json!(24), "`head_dim` of config.json differs"),
         (|text| text["per_layer_config"]["2"]["head_dim"] = json!("x"), "`head_dim` is"),
         (|text| text["use_bidirectional_attention"] = json!("all"), "`use_bidirectional_attention`"),

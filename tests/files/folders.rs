@@ -152,7 +152,7 @@ fn shards_are_joined() {
 }
 
 /// Changes a configuration.
-pub type Change = fn(&mut Value);
+type Change = fn(&mut Value);
 
 /// What older writers wrote, or left out, for the same model.
 const OLDER: [(&str, Change); 8] = [

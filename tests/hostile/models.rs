@@ -208,7 +208,7 @@ impl<'a> Builder<'a> {
             for (name, of) in [("attention.head_count_kv", [0, 1, 0]), ("feed_forward_length", [0, 0, FEED_FORWARD])] {
                 let key = format!("{arch}.{name}");
                 self.file.entries.retain(|entry| entry.key != key.as_bytes());
-                self.file.set(&key, Value::array(gguf::U32, of.map(|number| Value::u32(number as u32)).into_iter()));
+                self.file.set(&key, Value::array(gguf::U32, of.map(|number| Value::u32(number as u32))));
             }
             for (key, number) in [("count", EXPERTS), ("used_count", 2), ("feed_forward_length", FEED_FORWARD)] {
                 self.file.set(&format!("{arch}.expert_{key}"), Value::u32(number as u32));
