@@ -5,6 +5,7 @@ pub mod board;
 pub mod callback;
 pub mod context;
 pub mod conversation;
+pub mod deputy;
 pub mod device;
 mod draft;
 mod fingerprint;
@@ -16,6 +17,7 @@ mod saved_grammar;
 mod saved_header;
 pub mod sequence;
 pub mod session;
+mod slice;
 mod speculation;
 pub mod stats;
 
