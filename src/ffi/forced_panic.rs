@@ -13,6 +13,7 @@ use super::saved::*;
 use super::seq::*;
 use super::session::*;
 use super::status::*;
+use super::submit::{segno_session_poll, segno_session_submit};
 use super::text::*;
 use super::turn::*;
 use super::{guard::guard, version::SEGNO_ABI_VERSION};
@@ -107,7 +108,9 @@ fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
         ("segno_seq_stats_get", segno_seq_stats_get(session, seq, &mut stats.1, sizes.1, none)),
         ("segno_seq_truncate", segno_seq_truncate(session, seq, 1, none)),
         ("segno_session_memory", segno_session_memory(session, &mut memory, size_of::<segno_memory>(), none)),
+        ("segno_session_poll", segno_session_poll(session, 0, null_mut(), null_mut(), none)),
         ("segno_session_stats_get", segno_session_stats_get(session, &mut stats.0, sizes.0, none)),
+        ("segno_session_submit", segno_session_submit(session, &seq, 1, null(), none)),
     ]
 }
 

@@ -9,7 +9,7 @@ pub struct Section {
     pub files: &'static [&'static str],
 }
 
-pub const SECTIONS: [Section; 16] = [
+pub const SECTIONS: [Section; 17] = [
     Section {
         title: "Library",
         text: "Every call answers a segno_status. The numbers of the library and of its ABI tell a host what it runs with:\nsegno_ctx_create compares the ABI.",
@@ -64,6 +64,11 @@ pub const SECTIONS: [Section; 16] = [
         title: "Decoding",
         text: "One token a call for one sequence, or for many in one pass. Queued prompts are evaluated on the way.",
         files: &["decode"],
+    },
+    Section {
+        title: "Frame loops",
+        text: "Steps that a host does not wait for: it submits one, draws its frame, and polls. A budget in microseconds bounds the slices of long\nprompts. One thread of the host is enough.",
+        files: &["submit"],
     },
     Section {
         title: "Saved sequences",
