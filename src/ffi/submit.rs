@@ -41,10 +41,10 @@ fn defaults() -> segno_submit_opts {
 }
 
 /// What carries out a step: `segno_decode_batch` within a budget.
-type Work = fn(&mut Session, &[i32], Option<Duration>, &AtomicBool, &mut [Item]) -> Result<(), Failure>;
+pub(super) type Work = fn(&mut Session, &[i32], Option<Duration>, &AtomicBool, &mut [Item]) -> Result<(), Failure>;
 
 /// Token and status of one sequence.
-type Item = (i32, segno_status);
+pub(super) type Item = (i32, segno_status);
 
 /// A step, what is asked and what came of it.
 struct Job {
@@ -128,7 +128,7 @@ fn decode(
 
 impl Shared {
     /// Submits a step whose work is `work`.
-    fn submit(&self, seqs: &[i32], budget: Option<Duration>, work: Work) -> Result<(), Failure> {
+    pub(super) fn submit(&self, seqs: &[i32], budget: Option<Duration>, work: Work) -> Result<(), Failure> {
         let mut submitter = self.submitter.enter(segno_session::NAME)?;
         self.run(|session, _| {
             let most = session.shown().max_seqs();

@@ -20,5 +20,6 @@ mod sessions;
 mod speculation;
 mod steps;
 mod structs;
+mod submit;
 mod text;
 mod tools;

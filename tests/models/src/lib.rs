@@ -1,4 +1,4 @@
-//! The worker pool, the lock of one-call-at-a-time objects, and the board of a session's figures under loom: every interleaving of a few threads,
+//! The worker pool, the lock of one-call-at-a-time objects, the thread that steps are submitted to, and the board of a session's figures under loom: every interleaving of a few threads,
 //! with at most so many preemptions, in every order that the memory model allows.
 //!
 //! The files of the library are compiled a second time here, against loom's primitives; nothing is copied. A data race, a deadlock, a
@@ -28,6 +28,7 @@ mod backend {
 #[path = "../../../src/engine"]
 mod engine {
     pub mod board;
+    pub mod deputy;
 }
 
 #[allow(dead_code)] // As above.
@@ -38,9 +39,11 @@ mod ffi {
 
 use backend::cpu::pool::{Grid, Pool};
 use engine::board::Board;
+use engine::deputy::Deputy;
 use error::{Error, Result};
 use ffi::exclusive::Exclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
 use sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sync::{Arc, Cell, thread};
 
@@ -204,6 +207,69 @@ fn one_call_at_a_time_is_inside_and_the_others_are_told() {
         assert!(done >= 1, "whoever comes first enters");
         // SAFETY: as above.
         object.enter("object").unwrap().with(|count| assert_eq!(unsafe { *count }, done));
+    });
+}
+
+#[test]
+fn a_deputy_does_its_work_once_for_each_beginning_and_what_it_did_is_seen() {
+    explore(3, || {
+        let tiles = Arc::new(Tiles::<1>::new());
+        let own = Arc::clone(&tiles);
+        let deputy = Deputy::start("deputy", move || own.add(0)).unwrap();
+        for round in 1..=2 {
+            deputy.begin();
+            // One that asks without waiting may see the end or not; then it has seen the work too.
+            if deputy.wait(Some(Duration::ZERO)) {
+                assert_eq!(tiles.counts(), [round]);
+            }
+            assert!(deputy.wait(None));
+            assert_eq!(tiles.counts(), [round]);
+            deputy.collect();
+        }
+    });
+}
+
+#[test]
+fn a_deputy_ends_whatever_it_is_doing() {
+    explore(3, || drop(Deputy::start("deputy", || {}).unwrap()));
+    explore(3, || {
+        let tiles = Arc::new(Tiles::<1>::new());
+        let own = Arc::clone(&tiles);
+        let deputy = Deputy::start("deputy", move || own.add(0)).unwrap();
+        deputy.begin();
+        drop(deputy);
+        assert!(tiles.counts()[0] <= 1);
+    });
+}
+
+#[test]
+fn an_object_that_is_lent_is_the_borrowers_alone_until_it_is_taken_back() {
+    explore(2, || {
+        let object = Arc::new(Exclusive::new(Cell::new(0)));
+        // SAFETY: loom ends the model when another thread is inside too.
+        let add = |inside: &Cell<usize>| inside.with_mut(|count| unsafe { *count += 1 });
+        let (borrowed, seen) = (Arc::clone(&object), Arc::clone(&object));
+        let deputy = Deputy::start("deputy", move || add(&borrowed.enter_lent("object").unwrap())).unwrap();
+        let inside = object.enter("object").unwrap();
+        object.lend();
+        deputy.begin();
+        drop(inside);
+        let other = thread::spawn(move || match seen.enter("object") {
+            Ok(inside) => {
+                add(&inside);
+                1
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::Lent("object") | Error::Busy("object")));
+                0
+            }
+        });
+        assert!(deputy.wait(None));
+        deputy.collect();
+        object.take_back();
+        let entered = other.join().unwrap();
+        // SAFETY: as above.
+        object.enter("object").unwrap().with(|count| assert_eq!(unsafe { *count }, 1 + entered));
     });
 }
 
