@@ -39,10 +39,7 @@ pub(super) fn guard(
 }
 
 /// Runs what works for an exported function, on whatever thread; a panic is an error, and its text goes to the log of `context` too.
-pub(super) fn contain<T>(
-    context: Option<&Context>,
-    body: impl FnOnce() -> Result<T, Failure>,
-) -> Result<T, Failure> {
+pub(super) fn contain<T>(context: Option<&Context>, body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch(body).unwrap_or_else(|text| {
         if let Some(context) = context {
             context.log(LogLevel::Error, format_args!("internal failure: {text}"));

@@ -216,7 +216,8 @@ pub extern "C" fn segno_session_poll(
         let mut submitter = shared.submitter.enter(segno_session::NAME)?;
         let submitted = submitter.as_mut().and_then(|submitter| submitter.submitted.map(|count| (submitter, count)));
         let Some((submitter, count)) = submitted else {
-            return shared.run(|_, _| Err(Error::InvalidArgument("nothing was submitted to this session".into()).into()));
+            return shared
+                .run(|_, _| Err(Error::InvalidArgument("nothing was submitted to this session".into()).into()));
         };
         let (tokens, statuses) = (slice_mut(tokens, count, "tokens")?, slice_mut(statuses, count, "statuses")?);
         let most = Some(timeout_us).filter(|&us| us < u64::MAX).map(Duration::from_micros);

@@ -29,7 +29,11 @@ fn prompt(session: &Session, length: usize) -> i32 {
 }
 
 /// Submits and polls to the end: what a batch gives.
-fn step(session: &Session, seqs: &[i32], budget_us: u64) -> (Vec<i32>, Vec<segno_status>, Result<segno_status, Failed>) {
+fn step(
+    session: &Session,
+    seqs: &[i32],
+    budget_us: u64,
+) -> (Vec<i32>, Vec<segno_status>, Result<segno_status, Failed>) {
     assert_eq!(session.submit(seqs, budget_us), Ok(SEGNO_OK));
     session.poll(seqs.len(), FOREVER)
 }
@@ -163,10 +167,7 @@ fn failures_of_items_and_of_calls_are_told_apart() {
     let (tokens, statuses, result) = step(&session, &[seq, empty, seq, 999], 0);
     let failed = result.unwrap_err();
     assert_eq!((failed.status, failed.item), (SEGNO_E_INVALID_ARGUMENT, 1));
-    assert_eq!(
-        statuses,
-        [SEGNO_OK, SEGNO_E_INVALID_ARGUMENT, SEGNO_E_INVALID_ARGUMENT, SEGNO_E_NOT_FOUND]
-    );
+    assert_eq!(statuses, [SEGNO_OK, SEGNO_E_INVALID_ARGUMENT, SEGNO_E_INVALID_ARGUMENT, SEGNO_E_NOT_FOUND]);
     assert!(tokens[0] >= 0 && tokens[1..] == [-1; 3], "{tokens:?}");
     // More than there can be is refused at once, and the session stays free.
     let many = session.submit(&[seq; 5], 0).unwrap_err();

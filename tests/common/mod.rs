@@ -32,8 +32,7 @@ pub mod tokenizers;
 pub mod walk;
 
 use segno::ffi::{
-    ctx::*, decode::*, error::*, grammar::*, model::*, seq::*, session::*, status::*, submit::*, text::*,
-    version::*,
+    ctx::*, decode::*, error::*, grammar::*, model::*, seq::*, session::*, status::*, submit::*, text::*, version::*,
 };
 use skip::{Lack, skip};
 use std::ffi::{CStr, CString, c_void};
