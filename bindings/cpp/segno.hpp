@@ -1203,9 +1203,9 @@ private:
 };
 
 /// A list of sequences that advance together while the host goes on: `try_submit` starts a step and returns at once,
-/// `try_poll` tells what became of it. Until then other calls on the session are SEGNO_E_BUSY, but for cancel, stats and
-/// the length of a sequence; a `sequence` that is destroyed meanwhile stays open until its session is freed. Destroyed
-/// amid a step, it cancels the step and waits for its end, which lowers the session's cancel flag.
+/// `try_poll` tells what became of it. Until then other calls on the session are SEGNO_E_BUSY, but for cancel, stats
+/// and the length of a sequence; a `sequence` that is destroyed meanwhile stays open until its session is freed.
+/// Destroyed amid a step, it cancels the step and waits for its end, which lowers the session's cancel flag.
 class submission {
 public:
     explicit submission(const session &s) : session_(s.handle_) {}
@@ -1244,8 +1244,7 @@ public:
         const segno_status code = status ? *status : status.error().status();
         const auto is_pending = [](segno_status item) { return item == SEGNO_PENDING; };
         // A poll that fails by itself has written nothing, and the step goes on; of a step, some item has failed.
-        running_ =
-            code == SEGNO_PENDING || (!status && std::all_of(statuses_.begin(), statuses_.end(), is_pending));
+        running_ = code == SEGNO_PENDING || (!status && std::all_of(statuses_.begin(), statuses_.end(), is_pending));
         if (!status && !running_ && code != SEGNO_E_PANIC) return code;
         return status;
     }

@@ -1,11 +1,10 @@
 /* A game that draws 60 frames a second while its characters speak, on one thread. A frame simulates the same amount of
  * work each time and asks the model for news; what is left of its time it waits for news rather than sleeping. One
- * character speaks word by word, another one reads: long prompts, in slices of at most a time budget. They do so for a
- * second and are silent for the next, so that whatever else the machine does falls on both alike. Tells how long the
- * work of a frame took, how long the calls of the model were in it, and how many frames were late.
+ * character speaks word by word, another one reads long prompts, in slices of half a frame. They do so for a second and
+ * are silent for the next, so that whatever else the machine does falls on both alike. Tells how long the work of a
+ * frame took, the calls of the model in it, and how many frames were late.
  *
- *   frame MODEL.gguf [-t SECONDS] [-r FRAMES A SECOND] [-p TOKENS OF A PROMPT] [-b BUDGET IN MICROSECONDS]
- *         [-w STEPS OF THE SIMULATION IN A FRAME] [-s SEED] */
+ *   frame MODEL.gguf [-t SECONDS] [-r FRAMES A SECOND] [-p TOKENS OF A PROMPT] [-w STEPS OF A FRAME'S SIMULATION] */
 #define _POSIX_C_SOURCE 200809L
 #include <segno.h>
 
@@ -14,26 +13,26 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_RATE = 240, MOST_SECONDS = 600, MOST_PROMPT = 16384, PARTICLES = 8192, SPEECH = 64, CUES = 4 };
+enum { MOST_SECONDS = 600, MOST_RATE = 240, MOST_PROMPT = 16384, PARTICLES = 8192, SPEECH = 64, CUES = 4 };
 enum { SPEAKER, READER, CHARACTERS };
 
+static const char line[] = "The bells ring, the crowd parts, and a herald comes down the steps.\n";
 static const char *const cues[CUES] = {"ROMEO:\n", "JULIET:\n", "Nurse:\n", "MENENIUS:\n"};
+static long seconds = 20, rate = 60, prompt_tokens = 2000, steps = 200; /* the options */
 
 /* The model, and what its characters are about. */
-struct stage {
-    segno_model *model;
-    segno_session *session;
-    segno_text *text;
-    segno_submit_opts step;
-    int32_t seqs[CHARACTERS], prompt[MOST_PROMPT];
-    size_t prompt_tokens;
-    int speaking, running, left; /* whether they may speak, a step is submitted, and words of the speech that are left */
-    long speeches, tokens, prompts;
-};
+static segno_model *model;
+static segno_session *session;
+static segno_text *text;
+static segno_submit_opts slice;
+static segno_error *err;
+static int32_t seqs[CHARACTERS], prompt[MOST_PROMPT];
+static int speaking, running, left; /* whether they may speak, a step runs, and words that are left of the speech */
+static long speeches, tokens, prompts;
 
-struct options {
-    long seconds, rate, prompt, budget_us, steps, seed;
-};
+/* What was measured of every frame, in silence and in speech. */
+static double work[2][MOST_SECONDS / 2 * MOST_RATE], calls[2][MOST_SECONDS / 2 * MOST_RATE];
+static long late[2];
 
 static double now_ms(void) {
     struct timespec t;
@@ -42,149 +41,108 @@ static double now_ms(void) {
 }
 
 /* Ends the program with the library's message when a call has failed. */
-static void check(const char *what, segno_status status, segno_error **err) {
-    if (SEGNO_FAILED(status)) {
-        fprintf(stderr, "%s: %s (%s)\n", what, segno_error_message(*err), segno_status_str(status));
-        exit(1);
+static segno_status check(segno_status status) {
+    if (!SEGNO_FAILED(status)) return status;
+    fprintf(stderr, "%s (%s)\n", segno_error_message(err), segno_status_str(status));
+    exit(1);
+}
+
+/* Gives a character lines to read, with a fresh mind. */
+static void give_lines(int character, const int32_t *lines, size_t count) {
+    check(segno_seq_truncate(session, seqs[character], 0, &err));
+    check(segno_seq_append(session, seqs[character], lines, count, &err));
+}
+
+/* Starts a step of both characters, which runs beside the game; a new speech if the last one is over. */
+static void begin_step(void) {
+    if (left == 0) {
+        const char *cue = cues[speeches++ % CUES];
+        int32_t words[64];
+        size_t count;
+        check(segno_tokenize(model, cue, strlen(cue), SEGNO_TOKENIZE_ADD_SPECIAL, words, 64, &count, &err));
+        give_lines(SPEAKER, words, count);
+        fputs(cue, stdout);
+        left = SPEECH;
     }
-}
-
-/* Gives a character new lines to read, with a fresh mind. */
-static void give_lines(struct stage *s, int character, const int32_t *tokens, size_t count) {
-    segno_error *err = NULL;
-    check("truncate", segno_seq_truncate(s->session, s->seqs[character], 0, &err), &err);
-    check("append", segno_seq_append(s->session, s->seqs[character], tokens, count, &err), &err);
-}
-
-static void begin_speech(struct stage *s) {
-    int32_t tokens[32];
-    size_t count;
-    segno_error *err = NULL;
-    const char *cue = cues[s->speeches++ % CUES];
-    check(
-        "cue", segno_tokenize(s->model, cue, strlen(cue), SEGNO_TOKENIZE_ADD_SPECIAL, tokens, 32, &count, &err), &err);
-    give_lines(s, SPEAKER, tokens, count);
-    fputs(cue, stdout);
-    s->left = SPEECH;
-}
-
-/* Starts a step of both characters; it runs beside the game. */
-static void begin_step(struct stage *s) {
-    segno_error *err = NULL;
-    if (s->left == 0) begin_speech(s);
-    check("submit", segno_session_submit(s->session, s->seqs, CHARACTERS, &s->step, &err), &err);
-    s->running = 1;
+    check(segno_session_submit(session, seqs, CHARACTERS, &slice, &err));
+    running = 1;
 }
 
 /* Shows the word that has come; the speech may end with it. */
-static void show(struct stage *s, int32_t token, segno_status status) {
-    segno_error *err = NULL;
+static void show(int32_t token, segno_status status) {
     char words[512];
     size_t len;
-    segno_status shown = segno_text_push(s->text, token, words, sizeof words, &len, &err);
-    check("text", shown, &err);
+    segno_status shown = check(segno_text_push(text, token, words, sizeof words, &len, &err));
     fwrite(words, 1, len, stdout);
-    s->tokens++;
-    if (--s->left == 0 || status == SEGNO_DONE || shown == SEGNO_DONE) {
-        s->left = 0;
-        check("text", segno_text_flush(s->text, words, sizeof words, &len, &err), &err);
-        fwrite(words, 1, len, stdout);
-        fputs("\n\n", stdout);
-    }
+    tokens++;
+    if (--left > 0 && status != SEGNO_DONE && shown != SEGNO_DONE) return;
+    left = 0;
+    check(segno_text_flush(text, words, sizeof words, &len, &err));
+    fputs("\n\n", stdout);
 }
 
-/* Asks for news, waits for at most so many microseconds, and keeps the model going while the characters may speak.
- * Whether a step has ended. */
-static int attend(struct stage *s, uint64_t timeout_us) {
-    int32_t tokens[CHARACTERS];
-    segno_status statuses[CHARACTERS], status;
-    segno_error *err = NULL;
-    int ended = 0;
-    if (s->running) {
-        check("step", status = segno_session_poll(s->session, timeout_us, tokens, statuses, &err), &err);
-        if (status == SEGNO_PENDING) return 0;
-        ended = 1;
-        s->running = 0;
-        if (status != SEGNO_CANCELLED) { /* else the same step is made again when the characters may speak */
-            if (tokens[SPEAKER] >= 0) show(s, tokens[SPEAKER], statuses[SPEAKER]);
-            if (tokens[READER] >= 0) { /* the whole prompt is read */
-                s->prompts++;
-                give_lines(s, READER, s->prompt, s->prompt_tokens);
-            }
-        }
+/* Asks for news, waits for at most so many microseconds, and keeps the model going while the characters may speak. */
+static void attend(uint64_t timeout_us) {
+    int32_t given[CHARACTERS];
+    segno_status statuses[CHARACTERS], status = SEGNO_CANCELLED;
+    if (running) status = check(segno_session_poll(session, timeout_us, given, statuses, &err));
+    running = status == SEGNO_PENDING;
+    if (status == SEGNO_OK && given[SPEAKER] >= 0) show(given[SPEAKER], statuses[SPEAKER]);
+    if (status == SEGNO_OK && given[READER] >= 0) { /* the whole prompt is read: the next one */
+        prompts++;
+        give_lines(READER, prompt, (size_t)prompt_tokens);
     }
-    if (s->speaking) begin_step(s);
-    return ended;
-}
-
-/* Silence begins within a fraction of a step, whatever the size of the model: the step that runs is cancelled. */
-static void let_speak(struct stage *s, int speaking) {
-    s->speaking = speaking;
-    segno_session_cancel(s->session, !speaking);
+    if (speaking && !running) begin_step(); /* behind a cancelled step the same one again */
 }
 
 /* What is left of a frame: the game waits for news of the model, or sleeps. */
-static void wait_until(struct stage *s, double due) {
-    for (double left; (left = due - now_ms()) > 0;) {
-        if (s->running) {
-            attend(s, (uint64_t)(left * 1e3));
-        } else {
-            nanosleep(&(struct timespec){0, (long)(left * 1e6)}, NULL);
-        }
-    }
+static void wait_until(double due) {
+    for (double wait; (wait = due - now_ms()) > 0;)
+        if (running) attend((uint64_t)(wait * 1e3));
+        else nanosleep(&(struct timespec){0, (long)(wait * 1e6)}, NULL);
 }
 
 /* Lines for the reader: as many tokens as asked for, or as the model can read. */
-static void write_prompt(struct stage *s, long wanted) {
+static void write_prompt(void) {
     segno_model_info info;
-    segno_error *err = NULL;
+    int32_t words[64];
     size_t count;
-    check("model", segno_model_info_get(s->model, &info, sizeof info, &err), &err);
-    s->prompt_tokens = (size_t)wanted < info.context - 1 ? (size_t)wanted : (size_t)info.context - 1;
-    const char *line = "The bells ring, the crowd parts, and a herald comes down the steps.\n";
-    for (size_t at = 0; at < s->prompt_tokens; at += count) {
-        int32_t tokens[64];
-        check("line", segno_tokenize(s->model, line, strlen(line), 0, tokens, 64, &count, &err), &err);
-        for (size_t i = 0; i < count && at + i < s->prompt_tokens; i++) s->prompt[at + i] = tokens[i];
-    }
+    check(segno_tokenize(model, line, strlen(line), 0, words, 64, &count, &err));
+    check(segno_model_info_get(model, &info, sizeof info, &err));
+    if ((uint64_t)prompt_tokens >= info.context) prompt_tokens = (long)info.context - 1;
+    for (size_t i = 0; i < (size_t)prompt_tokens; i++) prompt[i] = words[i % count];
+    give_lines(READER, prompt, (size_t)prompt_tokens);
 }
 
-static void open_stage(struct stage *s, const char *path, const struct options *o) {
-    segno_error *err = NULL;
+static void open_stage(const char *path) {
     segno_ctx *ctx;
     segno_ctx_opts opts;
-    segno_text_opts text;
-    segno_session_opts session;
-    segno_sampler_opts sampler;
+    segno_text_opts stream;
+    segno_session_opts room;
     segno_ctx_opts_init(&opts, sizeof opts);
     opts.device = SEGNO_DEVICE_CPU;
     opts.n_threads = 1; /* the session's: the game keeps its core */
-    segno_text_opts_init(&text, sizeof text);
-    text.stops = &(segno_string){"\n\n", 2};
-    text.stop_count = 1;
-    segno_sampler_opts_init(&sampler, sizeof sampler);
-    sampler.seed = (uint64_t)o->seed;
-    segno_submit_opts_init(&s->step, sizeof s->step);
-    s->step.budget_us = (uint64_t)o->budget_us;
-    check("context", segno_ctx_create(SEGNO_ABI_VERSION, &opts, &ctx, &err), &err);
-    check("load", segno_model_load(ctx, path, NULL, &s->model, &err), &err);
+    segno_text_opts_init(&stream, sizeof stream);
+    stream.stops = &(segno_string){"\n\n", 2};
+    stream.stop_count = 1;
+    segno_session_opts_init(&room, sizeof room);
+    room.max_seqs = CHARACTERS;
+    room.kv_tokens = (uint64_t)prompt_tokens + 2 * SPEECH;
+    segno_submit_opts_init(&slice, sizeof slice);
+    slice.budget_us = 500000 / (uint64_t)rate; /* half a frame */
+    check(segno_ctx_create(SEGNO_ABI_VERSION, &opts, &ctx, &err));
+    check(segno_model_load(ctx, path, NULL, &model, &err));
     segno_ctx_free(ctx);
-    write_prompt(s, o->prompt);
-    segno_session_opts_init(&session, sizeof session);
-    session.max_seqs = CHARACTERS;
-    session.kv_tokens = s->prompt_tokens + 32 + SPEECH + 1;
-    check("session", segno_session_create(s->model, &session, &s->session, &err), &err);
-    check("text", segno_text_create(s->model, &text, &s->text, &err), &err);
-    for (int i = 0; i < CHARACTERS; i++)
-        check("sequence", segno_seq_open(s->session, &sampler, &s->seqs[i], &err), &err);
-    give_lines(s, READER, s->prompt, s->prompt_tokens);
-    /* The first submit starts the session's thread: before the first frame. */
-    check("submit", segno_session_submit(s->session, NULL, 0, NULL, &err), &err);
-    check("poll", segno_session_poll(s->session, UINT64_MAX, NULL, NULL, &err), &err);
+    check(segno_session_create(model, &room, &session, &err));
+    check(segno_text_create(model, &stream, &text, &err));
+    for (int i = 0; i < CHARACTERS; i++) check(segno_seq_open(session, NULL, &seqs[i], &err));
+    write_prompt();
+    check(segno_session_submit(session, NULL, 0, NULL, &err)); /* starts the session's thread */
+    check(segno_session_poll(session, UINT64_MAX, NULL, NULL, &err));
 }
 
 /* The game's own work in a frame: particles on springs, which bounce off the ground. */
-static void simulate(long steps) {
+static void simulate(void) {
     static float place[PARTICLES], speed[PARTICLES];
     for (long step = 0; step < steps; step++)
         for (int i = 0; i < PARTICLES; i++) {
@@ -194,81 +152,58 @@ static void simulate(long steps) {
         }
 }
 
+static void play(void) {
+    const double frame = 1000.0 / (double)rate;
+    double start = now_ms();
+    for (long i = 0; i < seconds / 2 * 2 * rate; i++) {
+        const long at = i / rate / 2 * rate + i % rate;
+        const double due = start + (double)i * frame;
+        wait_until(due);
+        const double begun = now_ms();
+        /* Silence begins within a fraction of a step: the one that runs is cancelled. */
+        if (i % rate == 0) segno_session_cancel(session, !(speaking = i / rate % 2 == 1));
+        simulate();
+        const double simulated = now_ms();
+        attend(0);
+        const double ended = now_ms();
+        work[speaking][at] = ended - begun;
+        calls[speaking][at] = ended - simulated;
+        if (ended <= due + frame) continue;
+        late[speaking]++;
+        start += ended - (due + frame); /* one late frame does not make the next one late */
+    }
+}
+
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-/* Reads the options; 0 for what is none. */
-static int read_options(int argc, char **argv, struct options *o) {
-    for (int i = 2; i + 1 < argc; i += 2) {
-        const char *names = "trpbws", *name = argv[i][0] == '-' ? strchr(names, argv[i][1]) : NULL;
-        long *const places[] = {&o->seconds, &o->rate, &o->prompt, &o->budget_us, &o->steps, &o->seed};
-        if (name == NULL || *name == 0) return 0;
-        *places[name - names] = strtol(argv[i + 1], NULL, 10);
-    }
-    if (o->budget_us == 0) o->budget_us = 500000 / (o->rate > 0 ? o->rate : 1);
-    return argc >= 2 && argc % 2 == 0 && o->seconds >= 2 && o->seconds <= MOST_SECONDS && o->rate >= 1 &&
-        o->rate <= MOST_RATE && o->prompt >= 2 && o->prompt <= MOST_PROMPT && o->budget_us > 0 && o->steps >= 1;
-}
-
-/* Plays, and notes of each frame its work, and the calls of the model in it; how many were late in silence and in
- * speech. */
-static void play(struct stage *s, const struct options *o, double *work[2], double *calls, long late[2]) {
-    const double frame = 1000.0 / (double)o->rate;
-    const size_t rate = (size_t)o->rate, frames = (size_t)o->seconds / 2 * 2 * rate;
-    double start = now_ms();
-    for (size_t i = 0; i < frames; i++) {
-        size_t second = i / rate, place = second / 2 * rate + i % rate;
-        int speaking = second % 2 == 1;
-        double due = start + (double)i * frame;
-        wait_until(s, due);
-        double begun = now_ms();
-        if (i % rate == 0) let_speak(s, speaking);
-        simulate(o->steps);
-        double simulated = now_ms();
-        attend(s, 0);
-        double ended = now_ms();
-        work[speaking][place] = ended - begun;
-        if (speaking) calls[place] = ended - simulated;
-        if (ended > due + frame) {
-            late[speaking]++;
-            start += ended - (due + frame); /* one late frame does not make the next one late */
-        }
-    }
+static void tell(const char *mode, double *w, double *c, long after) {
+    const size_t count = (size_t)(seconds / 2 * rate);
+    qsort(w, count, sizeof *w, compare);
+    qsort(c, count, sizeof *c, compare);
+    printf("%-9s %zu frames, work p50 %.2f ms, p99 %.2f ms, %.2f %% late; calls p50 %.3f ms, p99 %.3f ms\n", mode,
+        count, w[count / 2], w[count * 99 / 100], 100.0 * (double)after / (double)count, c[count / 2],
+        c[count * 99 / 100]);
 }
 
 int main(int argc, char **argv) {
-    static struct stage s;
-    struct options o = {.seconds = 20, .rate = 60, .prompt = 2000, .steps = 200, .seed = 1};
-    if (!read_options(argc, argv, &o)) {
-        fprintf(stderr, "usage: frame MODEL.gguf [-t SECONDS, 2 to %d] [-r FRAMES, to %d] [-p TOKENS, 2 to %d] "
-            "[-b MICROSECONDS] [-w STEPS] [-s SEED]\n", MOST_SECONDS, MOST_RATE, MOST_PROMPT);
-        return 2;
+    for (int i = 2; i + 1 < argc; i += 2) {
+        const char name = argv[i][1];
+        long *option = name == 't' ? &seconds : name == 'r' ? &rate : name == 'p' ? &prompt_tokens : &steps;
+        *option = strtol(argv[i + 1], NULL, 10);
     }
-    open_stage(&s, argv[1], &o);
-    const size_t count = (size_t)(o.seconds / 2 * o.rate);
-    double *work[2] = {calloc(count, sizeof(double)), calloc(count, sizeof(double))};
-    double *calls = calloc(count, sizeof(double));
-    long late[2] = {0, 0};
-    if (work[0] == NULL || work[1] == NULL || calls == NULL) return 1;
-    play(&s, &o, work, calls, late);
-    printf("\n%ld tokens and %ld prompts of %zu tokens in %ld seconds of speech; budget %ld us, %ld steps of %d "
-        "particles in each of %ld frames a second\n", s.tokens, s.prompts, s.prompt_tokens, o.seconds / 2, o.budget_us,
-        o.steps, PARTICLES, o.rate);
-    qsort(calls, count, sizeof(double), compare);
-    printf("calls:    p50 %.3f ms, p99 %.3f ms, most %.3f ms in a frame\n", calls[count / 2], calls[count * 99 / 100],
-        calls[count - 1]);
-    for (int speaking = 0; speaking < 2; speaking++) {
-        qsort(work[speaking], count, sizeof(double), compare);
-        printf("%-9s %zu frames, work p50 %.2f ms, p99 %.2f ms, %.2f %% late\n",
-            speaking ? "speaking:" : "silent:", count, work[speaking][count / 2], work[speaking][count * 99 / 100],
-            100.0 * (double)late[speaking] / (double)count);
-        free(work[speaking]);
-    }
-    free(calls);
-    segno_session_free(s.session); /* whatever it is doing */
-    segno_text_free(s.text);
-    segno_model_free(s.model);
+    if (argc < 2 || argc % 2 != 0 || seconds < 2 || seconds > MOST_SECONDS || rate < 1 || rate > MOST_RATE ||
+        prompt_tokens < 2 || prompt_tokens > MOST_PROMPT || steps < 1)
+        return fputs("usage: frame MODEL.gguf [-t SECONDS] [-r FRAMES] [-p TOKENS] [-w STEPS]\n", stderr), 2;
+    open_stage(argv[1]);
+    play();
+    printf("\n%ld tokens and %ld prompts of %ld in %ld s of speech\n", tokens, prompts, prompt_tokens, seconds / 2);
+    tell("silent:", work[0], calls[0], late[0]);
+    tell("speaking:", work[1], calls[1], late[1]);
+    segno_session_free(session); /* whatever it is doing */
+    segno_text_free(text);
+    segno_model_free(model);
     return 0;
 }

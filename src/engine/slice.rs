@@ -1,8 +1,8 @@
 //! Slices of prompts: how many rows a step may give them, so that it ends in time.
 //!
-//! A session learns what its passes take by the number of their rows, prompts and single tokens alike (`speculate::Costs`). A step within a budget gets
-//! as many rows of prompts as are expected to end in time beside those of single tokens; where nothing is known yet it begins with one, and the
-//! number grows as passes are measured.
+//! A session learns what its passes take by the number of their rows, prompts and single tokens alike (`speculate::Costs`). A step within a budget
+//! gets as many rows of prompts as are expected to end in time beside those of single tokens; where nothing is known yet it begins with one, and
+//! the number grows as passes are measured.
 
 use super::session::Session;
 use std::time::Duration;

@@ -170,9 +170,9 @@ pub extern "C" fn segno_submit_opts_init(opts: *mut segno_submit_opts, size: usi
 /// parked while there is none, with the workers of the context: as many threads compute as in a call, `n_threads`. The first submit of a session
 /// starts that thread (one with `count` 0 does nothing else); later ones allocate nothing, wait for nothing and cost some ten microseconds.
 ///
-/// Until the poll that answers other than `SEGNO_PENDING`, a call is running: all others on the session are BUSY, but for `segno_session_poll`, cancel,
-/// the two stats calls and `segno_seq_length`. Errors of items come from the poll. Codes: NULL_POINTER, INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE (the
-/// thread cannot be started), BUSY, POISONED; nothing was submitted then. Any thread. Since 0.1.
+/// Until the poll that answers other than `SEGNO_PENDING`, a call is running: all others on the session are BUSY, but for `segno_session_poll`,
+/// cancel, the two stats calls and `segno_seq_length`. Errors of items come from the poll. Codes: NULL_POINTER, INVALID_ARGUMENT, OUT_OF_MEMORY,
+/// DEVICE (the thread cannot be started), BUSY, POISONED; nothing was submitted then. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_session_submit(
     session: *mut segno_session,

@@ -1,5 +1,5 @@
-//! Steps that a host submits and polls: the tokens of batches, slices within a budget, a session that is busy until the poll, cancelling, failing, and
-//! freeing amid a step.
+//! Steps that a host submits and polls: the tokens of batches, slices within a budget, a session that is busy until the poll, cancelling, failing,
+//! and freeing amid a step.
 
 use crate::common::conversation::Chat;
 use crate::common::gguf::Shape;
@@ -223,7 +223,8 @@ fn freeing_amid_a_step_ends_it_and_takes_a_fraction_of_it() {
 
 #[test]
 fn conversations_go_on_when_their_session_is_freed_amid_a_step() {
-    let session = session(&small(), 16);
+    let model = Ctx::new(|opts| opts.n_threads = 1).unwrap().load(&bundled_model()).unwrap();
+    let session = session(&model, 16);
     let seq = prompt(&session, 12);
     let chat = Chat::with_template(&session, "{{ messages[-1].content }}").unwrap();
     chat.say("user", "abc").unwrap();

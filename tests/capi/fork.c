@@ -1,5 +1,5 @@
-/* A fork beside a running step, and beside one that was submitted: every call of the child answers an error or does nothing, and none waits. The parent
- * goes on. */
+/* A fork beside a running step, and beside one that was submitted: every call of the child answers an error or does
+ * nothing, and none waits. The parent goes on. */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
 #include <signal.h>

@@ -57,7 +57,7 @@ typedef enum {
     SWITCH, /* on or off */
     CHOICE, /* of tools */
     CODE,   /* a status */
-    WAIT,    /* microseconds */
+    WAIT,   /* microseconds */
     CALLED  /* 1 for a function of the host's, 0 for NULL */
 } number;
 

@@ -23,7 +23,7 @@ play() {
 # Whether the last game kept within the limits.
 within() {
     awk -v ratio="$ratio" -v points="$points" '
-        / seconds of speech; / {tokens = $1; prompts = $4}
+        / s of speech$/ {tokens = $1; prompts = $4}
         /^(silent|speaking):/ {p99[$1] = $9; late[$1] = $11}
         END {
             a = "silent:"; b = "speaking:"

@@ -1,5 +1,5 @@
-//! The worker pool, the lock of one-call-at-a-time objects, the thread that steps are submitted to, and the board of a session's figures under loom: every interleaving of a few threads,
-//! with at most so many preemptions, in every order that the memory model allows.
+//! The worker pool, the lock of one-call-at-a-time objects, the thread that steps are submitted to, and the board of a session's figures under loom:
+//! every interleaving of a few threads, with at most so many preemptions, in every order that the memory model allows.
 //!
 //! The files of the library are compiled a second time here, against loom's primitives; nothing is copied. A data race, a deadlock, a
 //! lost notice or a thread left over ends a model. Loom sees sequentially consistent accesses as acquire and release, so what holds
