@@ -1358,8 +1358,8 @@ void segno_submit_opts_init(struct segno_submit_opts *opts, size_t size);
  * starts that thread (one with `count` 0 does nothing else); later ones allocate nothing, wait for nothing and cost some ten microseconds.
  *
  * Until the poll that answers other than `SEGNO_PENDING`, a call is running: all others on the session are BUSY, but for `segno_session_poll`,
- * cancel, the two stats calls and `segno_seq_length`. Errors of items come from the poll. Codes: NULL_POINTER, INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE (the
- * thread cannot be started), BUSY, POISONED; nothing was submitted then. Any thread. Since 0.1.
+ * cancel, the two stats calls and `segno_seq_length`. Errors of items come from the poll. Codes: NULL_POINTER, INVALID_ARGUMENT, OUT_OF_MEMORY,
+ * DEVICE (the thread cannot be started), BUSY, POISONED; nothing was submitted then. Any thread. Since 0.1.
  */
 segno_status segno_session_submit(struct segno_session *session,
                                   const int32_t *seqs,
