@@ -1,6 +1,6 @@
 /* A game that draws 60 frames a second while its characters speak, on one thread. A frame simulates the same amount of
  * work each time and asks the model for news; what is left of its time it waits for news rather than sleeping. One
- * character speaks word by word, another one reads long prompts, in slices of half a frame. They do so for a second and
+ * character speaks word by word, another one reads long prompts, in slices of two frames. They do so for a second and
  * are silent for the next, so that whatever else the machine does falls on both alike. Tells how long the work of a
  * frame took, the calls of the model in it, and how many frames were late.
  *
@@ -129,7 +129,7 @@ static void open_stage(const char *path) {
     room.max_seqs = CHARACTERS;
     room.kv_tokens = (uint64_t)prompt_tokens + 2 * SPEECH;
     segno_submit_opts_init(&slice, sizeof slice);
-    slice.budget_us = 500000 / (uint64_t)rate; /* half a frame */
+    slice.budget_us = 2000000 / (uint64_t)rate; /* a word for every other frame */
     check(segno_ctx_create(SEGNO_ABI_VERSION, &opts, &ctx, &err));
     check(segno_model_load(ctx, path, NULL, &model, &err));
     segno_ctx_free(ctx);

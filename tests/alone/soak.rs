@@ -109,7 +109,7 @@ fn submitted(session: &Session, seqs: &[i32], random: &mut Random) -> Outcomes {
             session.cancel(false);
             return outcomes;
         }
-        session.cancel(random.bits() % 4 == 0);
+        session.cancel(random.bits().is_multiple_of(4));
     }
 }
 
