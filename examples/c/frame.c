@@ -31,8 +31,7 @@ static int speaking, running, left; /* whether they may speak, a step runs, and 
 static long speeches, tokens, prompts;
 
 /* What was measured of every frame, in silence and in speech. */
-static double work[2][MOST_SECONDS / 2 * MOST_RATE], calls[2][MOST_SECONDS / 2 * MOST_RATE];
-static long late[2];
+static double work[2][MOST_SECONDS / 2 * MOST_RATE], calls[2][MOST_SECONDS / 2 * MOST_RATE], late[2];
 
 static double now_ms(void) {
     struct timespec t;
@@ -122,6 +121,7 @@ static void open_stage(const char *path) {
     segno_ctx_opts_init(&opts, sizeof opts);
     opts.device = SEGNO_DEVICE_CPU;
     opts.n_threads = 1; /* the session's: the game keeps its core */
+    opts.flags = SEGNO_CTX_BACKGROUND;
     segno_text_opts_init(&stream, sizeof stream);
     stream.stops = &(segno_string){"\n\n", 2};
     stream.stop_count = 1;
@@ -179,13 +179,12 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void tell(const char *mode, double *w, double *c, long after) {
+static void tell(const char *mode, double *w, double *c, double after) {
     const size_t count = (size_t)(seconds / 2 * rate);
     qsort(w, count, sizeof *w, compare);
     qsort(c, count, sizeof *c, compare);
     printf("%-9s %zu frames, work p50 %.2f ms, p99 %.2f ms, %.2f %% late; calls p50 %.3f ms, p99 %.3f ms\n", mode,
-        count, w[count / 2], w[count * 99 / 100], 100.0 * (double)after / (double)count, c[count / 2],
-        c[count * 99 / 100]);
+        count, w[count / 2], w[count * 99 / 100], 100 * after / (double)count, c[count / 2], c[count * 99 / 100]);
 }
 
 int main(int argc, char **argv) {

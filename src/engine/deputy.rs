@@ -38,12 +38,18 @@ struct Desk {
 }
 
 impl Deputy {
-    /// Starts the thread and waits until it is there, so that what it allocates at its start falls into no later call. `work` catches its panics.
-    pub fn start(name: &str, work: impl Fn() + Send + 'static) -> Result<Deputy> {
+    /// Starts the thread, which may give way to others, and waits until it is there, so that what it allocates at its start falls into no later
+    /// call. `work` catches its panics.
+    pub fn start(name: &str, gives_way: bool, work: impl Fn() + Send + 'static) -> Result<Deputy> {
         let (phase, stop) = (AtomicU32::new(STARTING), AtomicBool::new(false));
         let desk = Arc::new(Desk { phase, stop, lock: Mutex::new(()), changed: Condvar::new() });
         let own = Arc::clone(&desk);
-        let thread = threads::spawn(name, STACK_BYTES, move || own.serve(work));
+        let thread = threads::spawn(name, STACK_BYTES, move || {
+            if gives_way {
+                threads::give_way();
+            }
+            own.serve(work);
+        });
         let thread = thread.map_err(|error| Error::Device(format!("cannot start the thread of a session: {error}")))?;
         desk.wait_for(IDLE, None);
         Ok(Deputy { desk, thread: Some(thread) })

@@ -72,7 +72,8 @@ impl Submitter {
         let (seqs, items) = (reserve(max_seqs, what)?, reserve(max_seqs, what)?);
         let job = Arc::new(Mutex::new(Job { seqs, budget: None, work: decode, items, result: None }));
         let (core, own) = (Arc::clone(core), Arc::clone(&job));
-        let deputy = Deputy::start("segno-step", move || carry_out(&core, &mut lock(&own)))?;
+        let gives_way = core.context.gives_way();
+        let deputy = Deputy::start("segno-step", gives_way, move || carry_out(&core, &mut lock(&own)))?;
         checked(what)?;
         Ok(Submitter { deputy, job, submitted: None })
     }

@@ -10,7 +10,8 @@ fn work_is_done_once_for_each_beginning_and_waited_for_as_long_as_asked() {
     let (orders, inbox) = mpsc::channel();
     let (outbox, done) = mpsc::channel();
     let inbox = Mutex::new(inbox);
-    let deputy = Deputy::start("segno-test", move || outbox.send(inbox.lock().unwrap().recv()).unwrap()).unwrap();
+    let deputy =
+        Deputy::start("segno-test", false, move || outbox.send(inbox.lock().unwrap().recv()).unwrap()).unwrap();
     for round in 0..50 {
         deputy.begin();
         assert!(!deputy.wait(Some(Duration::ZERO)) && !deputy.wait(Some(Duration::from_micros(200))));
@@ -28,7 +29,7 @@ fn work_is_done_once_for_each_beginning_and_waited_for_as_long_as_asked() {
 fn a_deputy_that_is_dropped_ends_its_work_first() {
     let ended = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&ended);
-    let deputy = Deputy::start("segno-test", move || {
+    let deputy = Deputy::start("segno-test", false, move || {
         count.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(20));
         count.fetch_add(1, Ordering::SeqCst);

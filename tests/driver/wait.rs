@@ -125,7 +125,7 @@ fn submit_inside() {
 
 /// A context whose device may be silent for [`LIMIT`] only.
 fn impatient() -> Arc<Context> {
-    let cpu = cpu::Options { threads: 1, precise: false, allow_avx512: true };
+    let cpu = cpu::Options { threads: 1, precise: false, allow_avx512: true, gives_way: false };
     let gpu = GpuOptions { longest_wait: LIMIT, ..GpuOptions::default() };
     let (free_memory, overcommits) = (segno::os::memory_free as fn() -> Option<u64>, false);
     let options = context::Options { device: Kind::Cuda, cpu, gpu, host_argmax: false, free_memory, overcommits };

@@ -89,7 +89,7 @@ impl<const N: usize> Tiles<N> {
 #[test]
 fn every_tile_of_every_stage_is_done_once_and_seen_by_the_owner() {
     explore(3, || {
-        let (pool, tiles, cancel) = (Pool::new(2).unwrap(), Tiles::<2>::new(), AtomicBool::new(false));
+        let (pool, tiles, cancel) = (Pool::new(2, false).unwrap(), Tiles::<2>::new(), AtomicBool::new(false));
         for stage in 1..=2 {
             tiles.stage(&pool, &cancel).unwrap();
             assert_eq!(tiles.counts(), [stage; 2]);
@@ -100,7 +100,7 @@ fn every_tile_of_every_stage_is_done_once_and_seen_by_the_owner() {
 #[test]
 fn two_workers_and_the_owner_share_a_stage() {
     explore(2, || {
-        let (pool, tiles) = (Pool::new(3).unwrap(), Tiles::<3>::new());
+        let (pool, tiles) = (Pool::new(3, false).unwrap(), Tiles::<3>::new());
         tiles.stage(&pool, &AtomicBool::new(false)).unwrap();
         assert_eq!(tiles.counts(), [1; 3]);
     });
@@ -108,14 +108,14 @@ fn two_workers_and_the_owner_share_a_stage() {
 
 #[test]
 fn a_pool_ends_whatever_its_workers_are_doing() {
-    explore(3, || drop(Pool::new(2).unwrap()));
-    explore(2, || drop(Pool::new(3).unwrap()));
+    explore(3, || drop(Pool::new(2, false).unwrap()));
+    explore(2, || drop(Pool::new(3, false).unwrap()));
 }
 
 #[test]
 fn sessions_take_turns_at_a_pool() {
     explore(2, || {
-        let (pool, tiles) = (Arc::new(Pool::new(2).unwrap()), Arc::new(Tiles::<2>::new()));
+        let (pool, tiles) = (Arc::new(Pool::new(2, false).unwrap()), Arc::new(Tiles::<2>::new()));
         let other = {
             let (pool, tiles) = (Arc::clone(&pool), Arc::clone(&tiles));
             thread::spawn(move || tiles.stage(&pool, &AtomicBool::new(false)).unwrap())
@@ -129,7 +129,7 @@ fn sessions_take_turns_at_a_pool() {
 #[test]
 fn a_cancel_reaches_a_session_that_waits_for_its_turn() {
     explore(2, || {
-        let (pool, tiles) = (Arc::new(Pool::new(1).unwrap()), Arc::new(Tiles::<1>::new()));
+        let (pool, tiles) = (Arc::new(Pool::new(1, false).unwrap()), Arc::new(Tiles::<1>::new()));
         let cancel = Arc::new(AtomicBool::new(false));
         let other = {
             let (pool, tiles, cancel) = (Arc::clone(&pool), Arc::clone(&tiles), Arc::clone(&cancel));
@@ -147,7 +147,7 @@ fn a_cancel_reaches_a_session_that_waits_for_its_turn() {
 #[test]
 fn a_cancel_ends_a_stage_between_tiles_and_the_next_is_whole() {
     explore(2, || {
-        let (pool, tiles, cancel) = (Pool::new(2).unwrap(), Tiles::<2>::new(), Arc::new(AtomicBool::new(false)));
+        let (pool, tiles, cancel) = (Pool::new(2, false).unwrap(), Tiles::<2>::new(), Arc::new(AtomicBool::new(false)));
         let canceller = {
             let cancel = Arc::clone(&cancel);
             thread::spawn(move || cancel.store(true, Ordering::Release))
@@ -169,7 +169,7 @@ fn a_cancel_ends_a_stage_between_tiles_and_the_next_is_whole() {
 #[test]
 fn a_panic_in_any_thread_reaches_the_owner_and_the_pool_goes_on() {
     explore(2, || {
-        let (pool, tiles, cancel) = (Pool::new(2).unwrap(), Tiles::<2>::new(), AtomicBool::new(false));
+        let (pool, tiles, cancel) = (Pool::new(2, false).unwrap(), Tiles::<2>::new(), AtomicBool::new(false));
         // Left after the panic: loom's locks cannot be poisoned.
         let mut turn = pool.enter(&cancel).unwrap();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -215,7 +215,7 @@ fn a_deputy_does_its_work_once_for_each_beginning_and_what_it_did_is_seen() {
     explore(3, || {
         let tiles = Arc::new(Tiles::<1>::new());
         let own = Arc::clone(&tiles);
-        let deputy = Deputy::start("deputy", move || own.add(0)).unwrap();
+        let deputy = Deputy::start("deputy", false, move || own.add(0)).unwrap();
         for round in 1..=2 {
             deputy.begin();
             // One that asks without waiting may see the end or not; then it has seen the work too.
@@ -231,11 +231,11 @@ fn a_deputy_does_its_work_once_for_each_beginning_and_what_it_did_is_seen() {
 
 #[test]
 fn a_deputy_ends_whatever_it_is_doing() {
-    explore(3, || drop(Deputy::start("deputy", || {}).unwrap()));
+    explore(3, || drop(Deputy::start("deputy", false, || {}).unwrap()));
     explore(3, || {
         let tiles = Arc::new(Tiles::<1>::new());
         let own = Arc::clone(&tiles);
-        let deputy = Deputy::start("deputy", move || own.add(0)).unwrap();
+        let deputy = Deputy::start("deputy", false, move || own.add(0)).unwrap();
         deputy.begin();
         drop(deputy);
         assert!(tiles.counts()[0] <= 1);
@@ -249,7 +249,7 @@ fn an_object_that_is_lent_is_the_borrowers_alone_until_it_is_taken_back() {
         // SAFETY: loom ends the model when another thread is inside too.
         let add = |inside: &Cell<usize>| inside.with_mut(|count| unsafe { *count += 1 });
         let (borrowed, seen) = (Arc::clone(&object), Arc::clone(&object));
-        let deputy = Deputy::start("deputy", move || add(&borrowed.enter_lent("object").unwrap())).unwrap();
+        let deputy = Deputy::start("deputy", false, move || add(&borrowed.enter_lent("object").unwrap())).unwrap();
         let inside = object.enter("object").unwrap();
         object.lend();
         deputy.begin();
