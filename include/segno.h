@@ -211,6 +211,12 @@ void segno_error_free(struct segno_error *error);
  * the system keeps count as memory that can be taken, and a mapped model as memory that is needed.
  */
 #define SEGNO_CTX_OVERCOMMIT 16
+/**
+ * Let the threads that compute give way to all others of the machine: the workers, and the threads of sessions to which steps are submitted. For
+ * games and desktops, whose own threads then run when they want to, though a model uses what is left of every core. A thread that calls keeps the
+ * priority that it has. On Linux their nice value is 10, on Windows their priority is the lowest; elsewhere no effect.
+ */
+#define SEGNO_CTX_BACKGROUND 32
 /** Something failed. */
 #define SEGNO_LOG_ERROR 0
 /** Something works worse than it could. */

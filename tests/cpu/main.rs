@@ -1,4 +1,4 @@
-//! Numbers of the CPU backend: storage types, whole families, the sampler, placing and lowering of programs, the pool and the thread of submitted steps.
+//! Numbers of the CPU backend: storage types, whole families, the sampler, placing and lowering of programs, the pool, the thread of submitted steps.
 
 #[path = "../common/mod.rs"]
 mod common;
