@@ -141,11 +141,12 @@ c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 	printf 'Who art thou?\nSpeak more.\n/reset\n' | $(RUN) $(BUILD)/chat examples/models/shakespeare.gguf -s 7 "The duke speaks." \
 		| grep -c -e 'the context is full: 2 messages are forgotten' -e '\[forgotten\]' | grep -x 2
 	printf 'Who art thou?\nSpeak more.\n' | $(RUN) $(BUILD)/readme examples/models/shakespeare.gguf
-	$(RUN) tests/frame/check.sh $(BUILD) $(MODEL) 4 5 60
+	$(RUN) tests/frame/check.sh $(BUILD) $(MODEL) 4 60 5 60
 
-# The frames of a game whose characters speak, beside those of a silent one. The limits are for a machine with two idle cores.
+# The frames of a game whose characters speak and read, beside those of a silent one. The limits are for a machine with two idle cores.
 frame: $(BUILD)/frame
-	$(RUN) tests/frame/check.sh $(BUILD) $(MODEL) 60 1.25 1
+	$(RUN) tests/frame/check.sh $(BUILD) $(MODEL) 60 60 1.25 1
+	$(RUN) tests/frame/check.sh $(BUILD) $(MODEL) 60 120 1.25 1
 
 abi-test: $(LIB) tools
 	tests/abi/check.sh $(TARGET) $(BUILD)/abi $(MODEL)

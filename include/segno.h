@@ -211,6 +211,12 @@ void segno_error_free(struct segno_error *error);
  * the system keeps count as memory that can be taken, and a mapped model as memory that is needed.
  */
 #define SEGNO_CTX_OVERCOMMIT 16
+/**
+ * Let the threads that compute give way to all others of the machine: the workers, and the threads of sessions to which steps are submitted. For
+ * games and desktops, whose own threads then run when they want to, though a model uses what is left of every core. A thread that calls keeps the
+ * priority that it has. On Linux their nice value is 10, on Windows their priority is the lowest; elsewhere no effect.
+ */
+#define SEGNO_CTX_BACKGROUND 32
 /** Something failed. */
 #define SEGNO_LOG_ERROR 0
 /** Something works worse than it could. */
@@ -893,8 +899,8 @@ void segno_reply_free(struct segno_reply *reply);
 
 /**
  * Everything that changes while a model runs: sequences, KV cache, buffers. Owned by the host; takes one call at a time, a second
- * one gets BUSY. Beside a call may run `segno_session_cancel`, `segno_session_stats_get`, `segno_seq_stats_get` and `segno_seq_length`. Keeps
- * its model alive.
+ * one gets BUSY. Beside a call may run `segno_session_cancel`, `segno_session_stats_get`, `segno_seq_stats_get` and `segno_seq_length`.
+ * From `segno_session_submit` until `segno_session_poll` has told what became of the step, a call is running. Keeps its model alive.
  */
 typedef struct segno_session segno_session;
 
@@ -1009,7 +1015,10 @@ segno_status segno_session_create(const struct segno_model *model,
                                   struct segno_session **out,
                                   struct segno_error **err);
 
-/** Frees a session and its sequences; NULL is allowed. No call on it may be running. Conversations keep it alive for themselves. Since 0.1. */
+/**
+ * Frees a session and its sequences; NULL is allowed. No call on it may be running; a step that was submitted is cancelled and waited for, which
+ * takes a fraction of a pass. Conversations keep it alive for themselves. Since 0.1.
+ */
 void segno_session_free(struct segno_session *session);
 
 /**
@@ -1406,6 +1415,64 @@ segno_status segno_embed(struct segno_session *session,
                          size_t cap,
                          size_t *dims,
                          struct segno_error **err);
+/* ---- Frame loops ---------------------------------------------------------------------------------------------------
+ *
+ * Steps that a host does not wait for: it submits one, draws its frame, and polls. A budget in microseconds bounds the slices of long
+ * prompts. One thread of the host is enough.
+ */
+
+/** Options of a step that is submitted; fill with `segno_submit_opts_init`. */
+typedef struct segno_submit_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** Zero. */
+  uint32_t reserved;
+  /**
+   * Microseconds that the step should take: prompts get as many tokens of it as passes have taken so long in this session, at least one, and at
+   * most `max_prefill`. 0 (default): `max_prefill`. A session learns as it runs, so its first slices are short. Listed sequences whose prompt is
+   * evaluated always take part: their step takes what it takes.
+   */
+  uint64_t budget_us;
+} segno_submit_opts;
+
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
+void segno_submit_opts_init(struct segno_submit_opts *opts, size_t size);
+
+/**
+ * Starts a step of every listed sequence, that of `segno_decode_batch`, and returns at once: for loops that draw frames or serve events and have no
+ * thread to wait with. The tokens are the same. `segno_session_poll` tells what became of it.
+ *
+ * `seqs`: `count` ids, each once, at most `max_seqs`; they are copied. `opts`: NULL for defaults. A thread of the session's carries the step out,
+ * parked while there is none, with the workers of the context: as many threads compute as in a call, `n_threads`. The first submit of a session
+ * starts that thread (one with `count` 0 does nothing else); later ones allocate nothing, wait for nothing and cost some ten microseconds.
+ *
+ * Until the poll that answers other than `SEGNO_PENDING`, a call is running: all others on the session are BUSY, but for `segno_session_poll`,
+ * cancel, the two stats calls and `segno_seq_length`. Errors of items come from the poll. Codes: NULL_POINTER, INVALID_ARGUMENT, OUT_OF_MEMORY,
+ * DEVICE (the thread cannot be started), BUSY, POISONED; nothing was submitted then. Any thread. Since 0.1.
+ */
+segno_status segno_session_submit(struct segno_session *session,
+                                  const int32_t *seqs,
+                                  size_t count,
+                                  const struct segno_submit_opts *opts,
+                                  struct segno_error **err);
+
+/**
+ * Asks what became of the step that was submitted.
+ *
+ * `timeout_us`: microseconds to wait for its end at most: 0 asks and never waits, UINT64_MAX waits as long as it takes. Answers `SEGNO_PENDING`, and
+ * writes nothing, while the step runs. Otherwise it is over, and the session can be used again: the answer, `tokens` and `statuses` are those of
+ * `segno_decode_batch`, with room for as many results as sequences were submitted. So `SEGNO_OK` with `statuses[i]` `SEGNO_PENDING` says that the
+ * slice is done and the prompt of item i is not: what is done stays done, submit again. `SEGNO_CANCELLED`: no item has advanced.
+ *
+ * Codes: those of `segno_decode_batch`; INVALID_ARGUMENT (nothing was submitted), NULL_POINTER, BUSY (another poll or submit is running) leave a
+ * step as it is, to be polled again. PANIC: the step has failed inside the library, and the session is poisoned. Any thread; allocates
+ * nothing. Since 0.1.
+ */
+segno_status segno_session_poll(struct segno_session *session,
+                                uint64_t timeout_us,
+                                int32_t *tokens,
+                                segno_status *statuses,
+                                struct segno_error **err);
 
 /* ---- Saved sequences -----------------------------------------------------------------------------------------------
  *

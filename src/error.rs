@@ -29,6 +29,9 @@ pub enum Error {
     /// Another thread is inside a call on the same object.
     #[error("another call on this {0} is running")]
     Busy(&'static str),
+    /// A step that was submitted to this object has not been polled to its end.
+    #[error("what was submitted to this {0} has not been polled to its end: call segno_session_poll")]
+    Lent(&'static str),
     /// A callback of the host's called the context that it belongs to.
     #[error("a callback of this context is running on this thread: return from it first")]
     InCallback,

@@ -1,6 +1,6 @@
 //! The primitives that threads meet at: those of the standard library, by the names that models of concurrency replace.
 //!
-//! The worker pool and the lock of one-call-at-a-time objects import from here alone. `tests/models` compiles the same
+//! The worker pool, the lock of one-call-at-a-time objects and the thread of submitted steps import from here alone. `tests/models` compiles the same
 //! files against `loom`, which tries the interleavings and memory orders that the ones of the machine only may show.
 
 #[allow(unsafe_code)]

@@ -152,6 +152,14 @@ struct session_options : segno_session_opts {
     session_options() { segno_session_opts_init(this, sizeof(segno_session_opts)); }
 };
 
+/// Options of a step that is submitted: the fields of segno_submit_opts with their defaults.
+struct submit_options : segno_submit_opts {
+    explicit submit_options(std::uint64_t budget = 0) {
+        segno_submit_opts_init(this, sizeof(segno_submit_opts));
+        budget_us = budget;
+    }
+};
+
 /// Options of a sampler: the fields of segno_sampler_opts with their defaults. Its arrays need to live during the call
 /// only.
 struct sampler_options : segno_sampler_opts {
@@ -905,6 +913,7 @@ public:
 
 private:
     friend class batch;
+    friend class submission;
     friend class chat;
     friend class chat_batch;
     session() = default;
@@ -1233,6 +1242,69 @@ private:
     std::vector<std::int32_t> seqs_;
     std::vector<token> tokens_;
     std::vector<segno_status> statuses_;
+};
+
+/// A list of sequences that advance together while the host goes on: `try_submit` starts a step and returns at once,
+/// `try_poll` tells what became of it. Until then other calls on the session are SEGNO_E_BUSY, but for cancel, stats
+/// and the length of a sequence; a `sequence` that is destroyed meanwhile stays open until its session is freed.
+/// Destroyed amid a step, it cancels the step and waits for its end, which lowers the session's cancel flag.
+class submission {
+public:
+    explicit submission(const session &s) : session_(s.handle_) {}
+    submission(const submission &) = delete;
+    submission &operator=(const submission &) = delete;
+    ~submission() {
+        if (!running_) return;
+        segno_session_cancel(session_.get(), 1);
+        (void)try_poll(UINT64_MAX);
+        segno_session_cancel(session_.get(), 0);
+    }
+
+    /// What the next step advances; the one that runs has a copy.
+    void add(const sequence &seq) { seqs_.push_back(seq.id()); }
+    void clear() { seqs_.clear(); }
+    std::size_t size() const { return seqs_.size(); }
+
+    /// Starts a step of every sequence; `budget_us` of the options bounds the slices of prompts.
+    result<segno_status> try_submit(const submit_options &options = submit_options()) {
+        auto status = detail::call([&](segno_error **err) {
+            return segno_session_submit(session_.get(), seqs_.data(), seqs_.size(), &options, err);
+        });
+        if (!status) return status;
+        tokens_.assign(seqs_.size(), -1);
+        statuses_.assign(seqs_.size(), SEGNO_PENDING);
+        running_ = true;
+        return status;
+    }
+    /// Asks, and waits for at most `timeout_us` microseconds: SEGNO_PENDING while the step runs. Otherwise it is over:
+    /// the value is the status of the first item that failed, or SEGNO_OK, or SEGNO_CANCELLED.
+    result<segno_status> try_poll(std::uint64_t timeout_us = 0) {
+        if (!running_) return failure(SEGNO_E_INVALID_ARGUMENT, nullptr);
+        auto status = detail::call([&](segno_error **err) {
+            return segno_session_poll(session_.get(), timeout_us, tokens_.data(), statuses_.data(), err);
+        });
+        const segno_status code = status ? *status : status.error().status();
+        const auto is_pending = [](segno_status item) { return item == SEGNO_PENDING; };
+        // A poll that fails by itself has written nothing, and the step goes on; of a step, some item has failed.
+        running_ = code == SEGNO_PENDING || (!status && std::all_of(statuses_.begin(), statuses_.end(), is_pending));
+        if (!status && !running_ && code != SEGNO_E_PANIC) return code;
+        return status;
+    }
+    /// Whether a step was submitted whose end no poll has told.
+    bool running() const { return running_; }
+    /// Outcome of item `i` in the last step that was submitted; SEGNO_PENDING while it runs.
+    step operator[](std::size_t i) const { return step{statuses_[i], tokens_[i]}; }
+#if SEGNO_EXCEPTIONS
+    void submit(const submit_options &options = submit_options()) { (void)try_submit(options).value(); }
+    segno_status poll(std::uint64_t timeout_us = 0) { return try_poll(timeout_us).value(); }
+#endif
+
+private:
+    std::shared_ptr<segno_session> session_;
+    std::vector<std::int32_t> seqs_;
+    std::vector<token> tokens_;
+    std::vector<segno_status> statuses_;
+    bool running_ = false;
 };
 
 /// A conversation: its messages, and a sequence of a session that answers them. Keeps its session alive.

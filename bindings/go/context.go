@@ -47,6 +47,8 @@ type ContextOptions struct {
 	FastBatches bool
 	// Overcommit takes memory although there is not as much; otherwise loading a model and creating a session fail before they take any.
 	Overcommit bool
+	// Background lets the threads that compute give way to all others of the machine: workers, and those of sessions to which steps are submitted.
+	Background bool
 	// CUDAContext is a CUcontext of the host's own, in which all work on the GPU is then done; it must outlive the context and all made from it.
 	CUDAContext unsafe.Pointer
 	// StreamPriority is that of the work on a GPU: 0 to the lowest number that the device takes, which runs first.
@@ -93,6 +95,9 @@ func NewContext(opts *ContextOptions) (*Context, error) {
 	}
 	if opts.Overcommit {
 		c.flags |= C.SEGNO_CTX_OVERCOMMIT
+	}
+	if opts.Background {
+		c.flags |= C.SEGNO_CTX_BACKGROUND
 	}
 	c.cuda_context = opts.CUDAContext
 	c.stream_priority = C.int32_t(opts.StreamPriority)

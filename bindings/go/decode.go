@@ -48,6 +48,25 @@ func (s *Session) DecodeBatch(ctx context.Context, seqs []*Sequence, steps []Ste
 	if len(seqs) != len(steps) {
 		return &Error{InvalidArgument, "as many steps as sequences are needed", -1}
 	}
+	if err := s.check(seqs); err != nil {
+		return err
+	}
+	defer runtime.KeepAlive(seqs)
+	_, err := s.call(ctx, func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		core := s.core
+		core.list(seqs)
+		if len(seqs) == 0 {
+			return C.SEGNO_OK
+		}
+		status := C.segno_decode_batch(handle, &core.seqs[0], C.size_t(len(seqs)), &core.tokens[0], &core.statuses[0], err)
+		core.read(steps)
+		return status
+	})
+	return blame(err, steps)
+}
+
+// check refuses sequences that are no open ones of the session.
+func (s *Session) check(seqs []*Sequence) error {
 	for _, q := range seqs {
 		if q.session != s {
 			return &Error{InvalidArgument, "a sequence of another session", -1}
@@ -56,26 +75,32 @@ func (s *Session) DecodeBatch(ctx context.Context, seqs []*Sequence, steps []Ste
 			return ErrClosed
 		}
 	}
-	defer runtime.KeepAlive(seqs)
-	const untouched = -1 << 31
-	_, err := s.call(ctx, func(handle *C.segno_session, err **C.segno_error) C.segno_status {
-		core := s.core
-		core.seqs, core.tokens, core.statuses = core.seqs[:0], core.tokens[:0], core.statuses[:0]
-		for _, q := range seqs {
-			core.seqs, core.tokens, core.statuses = append(core.seqs, q.id), append(core.tokens, -1), append(core.statuses, untouched)
+	return nil
+}
+
+// The status of an item that a call has not come to.
+const untouched = -1 << 31
+
+// list makes the lists of a step of these sequences.
+func (core *sessionCore) list(seqs []*Sequence) {
+	core.seqs, core.tokens, core.statuses = core.seqs[:0], core.tokens[:0], core.statuses[:0]
+	for _, q := range seqs {
+		core.seqs, core.tokens, core.statuses = append(core.seqs, q.id), append(core.tokens, -1), append(core.statuses, untouched)
+	}
+}
+
+// read tells what became of each item of the step.
+func (core *sessionCore) read(steps []Step) {
+	for i := range steps {
+		steps[i] = Step{int32(core.tokens[i]), Status(core.statuses[i]), nil}
+		if core.statuses[i] < 0 {
+			steps[i].Err = steps[i].Status
 		}
-		if len(seqs) == 0 {
-			return C.SEGNO_OK
-		}
-		status := C.segno_decode_batch(handle, &core.seqs[0], C.size_t(len(seqs)), &core.tokens[0], &core.statuses[0], err)
-		for i := range steps {
-			steps[i] = Step{int32(core.tokens[i]), Status(core.statuses[i]), nil}
-			if core.statuses[i] < 0 {
-				steps[i].Err = steps[i].Status
-			}
-		}
-		return status
-	})
+	}
+}
+
+// blame gives the error of a step to the item that it is about; what is left is the error of the call as a whole.
+func blame(err error, steps []Step) error {
 	var failed *Error
 	if errors.As(err, &failed) && len(steps) > 0 && steps[0].Status != untouched {
 		// The message is that of the first item that failed.

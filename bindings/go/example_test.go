@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"time"
 
 	"segno"
 )
@@ -80,6 +81,44 @@ func ExampleSession_DecodeBatch() {
 	length, _ := seqs[0].Len()
 	fmt.Println(steps[0].Status, steps[1].Status, length)
 	// Output: SEGNO_OK SEGNO_OK 13
+}
+
+// A loop that draws frames keeps one step going and asks once a frame.
+func ExampleSession_Submit() {
+	device, _ := segno.NewContext(&segno.ContextOptions{Threads: 1, Background: true})
+	defer device.Close()
+	model, err := device.LoadModel(context.Background(), path, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+	session, _ := model.NewSession(nil)
+	defer session.Close()
+	sampler := segno.DefaultSampler()
+	sampler.Temperature = 0
+	seq, _ := session.Open(sampler)
+	prompt, _ := model.Tokenize("ROMEO:", segno.TokenizeOptions{AddSpecial: true})
+	seq.Append(prompt)
+
+	seqs, steps, tokens := []*segno.Sequence{seq}, make([]segno.Step, 1), []int32(nil)
+	for running := false; len(tokens) < 8; {
+		if !running {
+			if err := session.Submit(seqs, 8*time.Millisecond); err != nil {
+				log.Fatal(err)
+			}
+		}
+		time.Sleep(time.Millisecond) // the frame is drawn
+		done, err := session.Poll(context.Background(), 0, steps)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if running = !done; done && steps[0].Status == segno.OK {
+			tokens = append(tokens, steps[0].Token)
+		}
+	}
+	text, _ := model.Detokenize(tokens, false)
+	fmt.Println(text)
+	// Output: I'll be a bawd
 }
 
 // Errors are matched by their status.

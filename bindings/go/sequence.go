@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync/atomic"
 )
@@ -58,7 +59,7 @@ func (s *Session) add(ctx context.Context, opts *SamplerOptions,
 	return q, nil
 }
 
-// Close closes the sequence and gives its pages back to the pool.
+// Close closes the sequence and gives its pages back to the pool. Amid a step that was submitted it is refused with Busy, and the next call closes it.
 func (q *Sequence) Close() error {
 	if q.closed.Swap(true) {
 		return nil
@@ -70,6 +71,9 @@ func (q *Sequence) Close() error {
 	})
 	if err == ErrClosed {
 		return nil // the session took its sequences along
+	}
+	if errors.Is(err, Busy) {
+		q.session.core.abandon(q.id)
 	}
 	return err
 }

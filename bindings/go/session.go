@@ -75,6 +75,8 @@ type sessionCore struct {
 
 	seqs, tokens []C.int32_t // of the batch that runs
 	statuses     []C.segno_status
+	submitted    []*Sequence // of the step that has not been polled to its end
+	inFlight     bool        // whether there is one
 }
 
 // NewSession makes a session and takes all its memory. opts may be nil.
@@ -231,8 +233,26 @@ func (s *Session) call(ctx context.Context, function func(*C.segno_session, **C.
 	return Status(status), err
 }
 
-// enter waits for the turn of a call.
+// enter waits for the turn of a call, which a step that was submitted leaves to Poll alone.
 func (core *sessionCore) enter(ctx context.Context) error {
+	if err := core.take(ctx); err != nil {
+		return err
+	}
+	if core.inFlight {
+		core.leave()
+		return &Error{Busy, "what was submitted to this session has not been polled to its end: call Poll", -1}
+	}
+	core.mu.Lock()
+	defer core.mu.Unlock()
+	for _, id := range core.abandoned {
+		C.segno_seq_close(core.handle, id, nil)
+	}
+	core.abandoned = core.abandoned[:0]
+	return nil
+}
+
+// take waits for the turn.
+func (core *sessionCore) take(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -245,12 +265,6 @@ func (core *sessionCore) enter(ctx context.Context) error {
 		<-core.turn
 		return ErrClosed
 	}
-	core.mu.Lock()
-	defer core.mu.Unlock()
-	for _, id := range core.abandoned {
-		C.segno_seq_close(core.handle, id, nil)
-	}
-	core.abandoned = core.abandoned[:0]
 	return nil
 }
 

@@ -16,7 +16,7 @@ use crate::kv::state::States;
 use crate::sample::Mask;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Lists of one pass, reserved once.
 pub struct Pass {
@@ -156,6 +156,17 @@ impl Session {
         &mut self,
         ids: &[i32],
         cancel: &AtomicBool,
+        report: impl FnMut(usize, Result<Step, &Error>),
+    ) -> Result<(), Failure> {
+        self.decode_within(ids, None, cancel, report)
+    }
+
+    /// The same, with no more of prompts than is expected to end within `budget`.
+    pub fn decode_within(
+        &mut self,
+        ids: &[i32],
+        budget: Option<Duration>,
+        cancel: &AtomicBool,
         mut report: impl FnMut(usize, Result<Step, &Error>),
     ) -> Result<(), Failure> {
         let start = Instant::now();
@@ -163,7 +174,7 @@ impl Session {
         self.pass.clear();
         let drafted = self.find_drafts(ids, cancel);
         let drafting = start.elapsed();
-        self.plan(ids, &mut failures);
+        self.plan(ids, self.prompt_rows_within(ids, budget), &mut failures);
         if let Err(error) = drafted.and_then(|()| self.run(cancel)).and_then(|()| self.choose_all(cancel)) {
             self.abandon(ids.len(), &error, &mut report);
             return Err(error.into());
@@ -256,13 +267,18 @@ impl Session {
     /// Counts a pass that began at `start` and has ended well.
     pub(super) fn count_pass(&mut self, start: Instant) {
         let Pass { rows, prompt_rows, decode_rows, .. } = &self.pass;
-        let passes = u64::from(!rows.is_empty());
-        self.done.count(passes, *prompt_rows, *decode_rows, start.elapsed());
+        let (passes, time) = (u64::from(!rows.is_empty()), start.elapsed());
+        self.costs.note(rows.len(), time.as_nanos() as u64);
+        self.done.count(passes, *prompt_rows, *decode_rows, time);
     }
 
-    /// Plans a pass of what the listed sequences lack.
-    fn plan(&mut self, ids: &[i32], failures: &mut Failures<impl FnMut(usize, Result<Step, &Error>)>) {
-        let mut budget = self.max_prefill();
+    /// Plans a pass of what the listed sequences lack, with so many rows of prompts at most.
+    fn plan(
+        &mut self,
+        ids: &[i32],
+        mut budget: usize,
+        failures: &mut Failures<impl FnMut(usize, Result<Step, &Error>)>,
+    ) {
         for (item, &id) in ids.iter().enumerate() {
             if let Err(error) = self.schedule(item, id, &mut budget) {
                 failures.add(item, error);

@@ -49,6 +49,7 @@ pub struct Context {
     /// Takes the models that a GPU cannot run, where the host left the choice to the library.
     fallback: Option<Fallback>,
     host_argmax: bool,
+    gives_way: bool,
     free_memory: fn() -> Option<u64>,
     overcommits: bool,
     load_threads: usize,
@@ -76,11 +77,12 @@ impl Context {
         };
         // Whatever was chosen, only a GPU refuses models.
         let fallback = (options.device == Kind::Auto).then(|| Fallback::new(options));
-        let Options { host_argmax, free_memory, overcommits, .. } = *options;
+        let Options { host_argmax, free_memory, overcommits, cpu: cpu::Options { gives_way, .. }, .. } = *options;
         let usable = usable_threads();
         let load_threads = if options.cpu.threads == 0 { usable } else { options.cpu.threads.min(usable) };
         let (kernels, log) = (simd::detect(options.cpu.allow_avx512), Mutex::new(log));
-        let context = Context { backend, fallback, host_argmax, free_memory, overcommits, load_threads, kernels, log };
+        let context =
+            Context { backend, fallback, host_argmax, gives_way, free_memory, overcommits, load_threads, kernels, log };
         let tell = || lines.iter().for_each(|(level, line)| context.log(*level, format_args!("{line}")));
         callback::run(callback::MAKING, tell);
         Ok(context)
@@ -99,6 +101,11 @@ impl Context {
     /// Whether greedy tokens come from logits on the host.
     pub(super) fn host_argmax(&self) -> bool {
         self.host_argmax
+    }
+
+    /// Whether the threads that the library starts give way to others.
+    pub fn gives_way(&self) -> bool {
+        self.gives_way
     }
 
     /// Most threads that work while a model is loaded, the caller's included.
@@ -228,7 +235,7 @@ mod tests {
 
     /// Opens `device` and returns what was logged.
     fn open(device: Kind, device_index: usize) -> (Result<Context>, String) {
-        let cpu = cpu::Options { threads: 1, precise: false, allow_avx512: true };
+        let cpu = cpu::Options { threads: 1, precise: false, allow_avx512: true, gives_way: false };
         let lines = Arc::new(Mutex::new(String::new()));
         let copy = Arc::clone(&lines);
         let sink: LogSink = Box::new(move |_, line| *copy.lock().unwrap() += &format!("{line}\n"));
@@ -273,7 +280,7 @@ mod tests {
     fn there_are_never_more_threads_than_processors() {
         let usable = usable_threads();
         for (wanted, computing) in [(usable, usable), (usable + 1, usable), (1000, usable)] {
-            let cpu = cpu::Options { threads: wanted, precise: false, allow_avx512: true };
+            let cpu = cpu::Options { threads: wanted, precise: false, allow_avx512: true, gives_way: false };
             let lines = Arc::new(Mutex::new(Vec::new()));
             let copy = Arc::clone(&lines);
             let sink: LogSink = Box::new(move |level, line| copy.lock().unwrap().push((level, line.to_owned())));

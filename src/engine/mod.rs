@@ -5,6 +5,7 @@ pub mod board;
 pub mod callback;
 pub mod context;
 pub mod conversation;
+pub mod deputy;
 pub mod device;
 mod draft;
 pub mod embedding;
@@ -18,6 +19,7 @@ mod saved_header;
 mod saved_states;
 pub mod sequence;
 pub mod session;
+mod slice;
 mod speculation;
 pub mod stats;
 

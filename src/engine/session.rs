@@ -16,7 +16,7 @@ use crate::kv::paging::{Copies, Paging};
 use crate::kv::state::{States, default_marks, records};
 use crate::plan::Program;
 use crate::sample;
-use crate::speculate;
+use crate::speculate::{self, Costs};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -85,6 +85,8 @@ pub struct Session {
     pub(super) pass: super::batch::Pass,
     /// What drafts are made with, where some are.
     pub(super) speculation: Option<Box<Speculation>>,
+    /// What passes have taken.
+    pub(super) costs: Costs,
     /// What the passes have done.
     pub(super) done: Done,
     shown: Shown,
@@ -128,6 +130,7 @@ impl Session {
             scratch: sample::Scratch::new(vocab)?,
             pass: super::batch::Pass::new(&limits)?,
             speculation: Speculation::new(model, options, &limits, draft)?,
+            costs: Costs::new(limits.rows)?,
             done: Done::default(),
             shown: Shown::new(options.max_seqs)?,
             model: Arc::clone(model),
@@ -431,7 +434,8 @@ pub(super) fn memory(backend: &dyn Backend, program: &Program, limits: &Limits) 
     let lists = limits.rows * (size_of::<Row>() + size_of::<u32>()) + pages * 2 * size_of::<u32>();
     let records = limits.records.saturating_sub(2 * limits.seqs);
     let states = if limits.records > 0 { States::bytes(limits.seqs, records) } else { 0 };
-    let costs = if limits.outputs > limits.seqs { speculate::Costs::bytes(limits.outputs) } else { 0 };
+    let drafting = if limits.outputs > limits.seqs { Costs::bytes(limits.outputs) } else { 0 };
+    let costs = Costs::bytes(limits.rows) + drafting;
     memory.arena += (kept_logits + lists + states + costs) as u64 + sample::Scratch::bytes(program.vocab());
     Ok(memory)
 }

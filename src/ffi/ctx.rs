@@ -49,6 +49,10 @@ pub const SEGNO_CTX_FAST_BATCHES: u32 = 8;
 /// taken, where they need more host memory than the system, the limits of the process's cgroups and of its address space leave. Pages of files that
 /// the system keeps count as memory that can be taken, and a mapped model as memory that is needed.
 pub const SEGNO_CTX_OVERCOMMIT: u32 = 16;
+/// Let the threads that compute give way to all others of the machine: the workers, and the threads of sessions to which steps are submitted. For
+/// games and desktops, whose own threads then run when they want to, though a model uses what is left of every core. A thread that calls keeps the
+/// priority that it has. On Linux their nice value is 10, on Windows their priority is the lowest; elsewhere no effect.
+pub const SEGNO_CTX_BACKGROUND: u32 = 32;
 /// Something failed.
 pub const SEGNO_LOG_ERROR: i32 = 0;
 /// Something works worse than it could.
@@ -102,8 +106,12 @@ pub struct segno_ctx_opts {
 unsafe impl SizedStruct for segno_ctx_opts {}
 
 const MAX_THREADS: u32 = 1024;
-const FLAGS: u32 =
-    SEGNO_CTX_NO_AVX512 | SEGNO_CTX_HOST_ARGMAX | SEGNO_CTX_TIMING | SEGNO_CTX_FAST_BATCHES | SEGNO_CTX_OVERCOMMIT;
+const FLAGS: u32 = SEGNO_CTX_NO_AVX512
+    | SEGNO_CTX_HOST_ARGMAX
+    | SEGNO_CTX_TIMING
+    | SEGNO_CTX_FAST_BATCHES
+    | SEGNO_CTX_OVERCOMMIT
+    | SEGNO_CTX_BACKGROUND;
 
 fn defaults() -> segno_ctx_opts {
     segno_ctx_opts {
@@ -189,7 +197,8 @@ fn engine_options(opts: &segno_ctx_opts) -> Result<Options> {
         )));
     }
     let allow_avx512 = opts.flags & SEGNO_CTX_NO_AVX512 == 0;
-    let cpu = cpu::Options { threads: opts.n_threads as usize, precise, allow_avx512 };
+    let gives_way = opts.flags & SEGNO_CTX_BACKGROUND != 0;
+    let cpu = cpu::Options { threads: opts.n_threads as usize, precise, allow_avx512, gives_way };
     let host_argmax = opts.flags & SEGNO_CTX_HOST_ARGMAX != 0;
     let (context, timed) = (opts.cuda_context.expose_provenance(), opts.flags & SEGNO_CTX_TIMING != 0);
     if opts.reserved != 0 {

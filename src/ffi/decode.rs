@@ -8,7 +8,7 @@ use crate::engine::Step;
 use crate::error::{Error, Result};
 
 /// Token and status of one item.
-fn outcome(step: Result<Step, &Error>) -> (i32, segno_status) {
+pub(super) fn outcome(step: Result<Step, &Error>) -> (i32, segno_status) {
     match step {
         Ok(Step::Token(token)) => (token, SEGNO_OK),
         Ok(Step::Done(token)) => (token, SEGNO_DONE),

@@ -14,13 +14,18 @@ use super::saved::*;
 use super::seq::*;
 use super::session::*;
 use super::status::*;
+use super::submit::{Item, segno_session_poll, segno_session_submit};
 use super::text::*;
 use super::turn::*;
-use super::{guard::guard, version::SEGNO_ABI_VERSION};
+use super::{guard::guard, handle::borrow, version::SEGNO_ABI_VERSION};
+use crate::engine::{Failure, Session};
+use crate::error::Error;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::process::Command;
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -110,7 +115,9 @@ fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
         ("segno_seq_stats_get", segno_seq_stats_get(session, seq, &mut stats.1, sizes.1, none)),
         ("segno_seq_truncate", segno_seq_truncate(session, seq, 1, none)),
         ("segno_session_memory", segno_session_memory(session, &mut memory, size_of::<segno_memory>(), none)),
+        ("segno_session_poll", segno_session_poll(session, 0, null_mut(), null_mut(), none)),
         ("segno_session_stats_get", segno_session_stats_get(session, &mut stats.0, sizes.0, none)),
+        ("segno_session_submit", segno_session_submit(session, &seq, 1, null(), none)),
     ]
 }
 
@@ -227,6 +234,81 @@ fn a_panic_poisons_its_session_and_no_other() {
     segno_ctx_free(ctx);
     assert!(step(healthy, other) >= SEGNO_OK);
     segno_session_free(healthy);
+}
+
+/// Whether the steps that are submitted below may end.
+static MAY_END: AtomicBool = AtomicBool::new(false);
+
+/// A step that runs until it may end, or is cancelled.
+fn wait(
+    _: &mut Session,
+    _: &[i32],
+    _: Option<Duration>,
+    cancel: &AtomicBool,
+    items: &mut [Item],
+) -> Result<(), Failure> {
+    while !MAY_END.load(Ordering::SeqCst) {
+        if cancel.load(Ordering::SeqCst) {
+            return Err(Error::Cancelled.into());
+        }
+        std::thread::yield_now();
+    }
+    items.fill((77, SEGNO_OK));
+    Ok(())
+}
+
+#[test]
+fn a_step_that_was_submitted_is_a_running_call_to_all_but_one_poll() {
+    let (ctx, model) = load();
+    let (session, seq) = open(model);
+    MAY_END.store(false, Ordering::SeqCst);
+    borrow(session.cast_const()).unwrap().submit(&[], None, wait).unwrap();
+    for (name, answer) in session_calls(session, seq) {
+        let expected = match name {
+            "segno_session_poll" => SEGNO_PENDING,
+            _ if BESIDE.contains(&name) => SEGNO_OK,
+            _ => SEGNO_E_BUSY,
+        };
+        assert_eq!(answer, expected, "{name}");
+    }
+    let address = session as usize;
+    let poll = |timeout| segno_session_poll(address as *mut _, timeout, null_mut(), null_mut(), null_mut());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| poll(u64::MAX));
+        while poll(0) != SEGNO_E_BUSY {
+            std::thread::yield_now();
+        }
+        MAY_END.store(true, Ordering::SeqCst);
+        assert_eq!(waiting.join().unwrap(), SEGNO_OK);
+    });
+    assert_eq!(poll(0), SEGNO_E_INVALID_ARGUMENT);
+    assert!(step(session, seq) >= SEGNO_OK);
+    // Freeing cancels a step that would never end.
+    MAY_END.store(false, Ordering::SeqCst);
+    borrow(session.cast_const()).unwrap().submit(&[seq], None, wait).unwrap();
+    segno_session_free(session);
+    segno_model_free(model);
+    segno_ctx_free(ctx);
+}
+
+#[test]
+fn a_panic_in_a_submitted_step_is_told_by_its_poll() {
+    let (ctx, model) = load();
+    let ((broken, seq), (healthy, other)) = (open(model), open(model));
+    borrow(broken.cast_const()).unwrap().submit(&[seq], None, |_, _, _, _, _| panic!("forced in a step")).unwrap();
+    let (mut token, mut item) = (0, SEGNO_OK);
+    let (status, message) = failure(|err| segno_session_poll(broken, u64::MAX, &mut token, &mut item, err));
+    assert_eq!((status, message.as_str()), (SEGNO_E_PANIC, "internal failure: forced in a step"));
+    assert_eq!((token, item), (-1, SEGNO_E_PANIC));
+    assert!(LOG.lock().unwrap().iter().any(|line| line.contains("forced in a step")));
+    for _ in 0..2 {
+        assert_all(&session_calls(broken, seq), "segno_session", SEGNO_E_POISONED);
+        assert!(step(healthy, other) >= SEGNO_OK);
+    }
+    segno_session_free(broken);
+    segno_session_free(healthy);
+    segno_model_free(model);
+    segno_ctx_free(ctx);
 }
 
 #[test]

@@ -23,13 +23,7 @@ pub(super) fn guard(
     err: *mut *mut segno_error,
     body: impl FnOnce() -> Result<segno_status, Failure>,
 ) -> segno_status {
-    let body = || permit(context).and_then(|()| body());
-    let result = catch(body).unwrap_or_else(|text| {
-        if let Some(context) = context {
-            context.log(LogLevel::Error, format_args!("internal failure: {text}"));
-        }
-        Err(Error::Panic(text).into())
-    });
+    let result = contain(context, || permit(context).and_then(|()| body()));
     let (status, object) = match result {
         Ok(status) => (status, std::ptr::null_mut()),
         Err(Failure { error: Error::Cancelled, .. }) => (SEGNO_CANCELLED, std::ptr::null_mut()),
@@ -42,6 +36,16 @@ pub(super) fn guard(
         unsafe { err.write(object) };
     }
     status
+}
+
+/// Runs what works for an exported function, on whatever thread; a panic is an error, and its text goes to the log of `context` too.
+pub(super) fn contain<T>(context: Option<&Context>, body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch(body).unwrap_or_else(|text| {
+        if let Some(context) = context {
+            context.log(LogLevel::Error, format_args!("internal failure: {text}"));
+        }
+        Err(Error::Panic(text).into())
+    })
 }
 
 /// Runs the body of an exported function that returns no status; `default` stands for the result after a panic.

@@ -25,6 +25,7 @@ pub mod saved;
 pub mod seq;
 pub mod session;
 pub mod status;
+pub mod submit;
 pub mod text;
 pub mod tools;
 pub mod turn;

@@ -8,6 +8,7 @@ use super::handle::{Handle, Object, borrow, share, share_of, unshare};
 use super::model::segno_model;
 use super::process;
 use super::status::{SEGNO_E_PANIC, SEGNO_OK, segno_status, status_of};
+use super::submit::Submitter;
 use crate::backend::KvType;
 use crate::engine::session::Options;
 use crate::engine::stats::{SessionStats, Shown};
@@ -19,18 +20,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Everything that changes while a model runs: sequences, KV cache, buffers. Owned by the host; takes one call at a time, a second
-/// one gets BUSY. Beside a call may run `segno_session_cancel`, `segno_session_stats_get`, `segno_seq_stats_get` and `segno_seq_length`. Keeps
-/// its model alive.
+/// one gets BUSY. Beside a call may run `segno_session_cancel`, `segno_session_stats_get`, `segno_seq_stats_get` and `segno_seq_length`.
+/// From `segno_session_submit` until `segno_session_poll` has told what became of the step, a call is running. Keeps its model alive.
 #[allow(non_camel_case_types)]
 pub struct segno_session {
     _private: [u8; 0],
 }
 
+/// What a call on a session, and the thread that works for one, needs.
+pub(super) struct Core {
+    pub(super) context: Arc<Context>,
+    pub(super) cancel: AtomicBool,
+    pub(super) session: Exclusive<Session>,
+}
+
 /// What lies behind a `segno_session`.
 pub(super) struct Shared {
-    context: Arc<Context>,
-    cancel: AtomicBool,
-    session: Exclusive<Session>,
+    /// What hosts submit steps to; made by the first of them. Its thread ends before the session does.
+    pub(super) submitter: Exclusive<Option<Submitter>>,
+    pub(super) core: Arc<Core>,
     shown: Shown,
     /// Whether a conversation was freed beside a running call, so that its sequence is still open.
     has_abandoned: AtomicBool,
@@ -39,7 +47,7 @@ pub(super) struct Shared {
 impl Shared {
     /// The context of its model.
     pub(super) fn context(&self) -> &Context {
-        &self.context
+        &self.core.context
     }
 
     /// Runs the body of a call: enters the lock, and hands out the cancel flag.
@@ -47,11 +55,11 @@ impl Shared {
         &self,
         body: impl FnOnce(&mut Session, &AtomicBool) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut session = self.session.enter(segno_session::NAME)?;
+        let mut session = self.core.session.enter(segno_session::NAME)?;
         if self.has_abandoned.swap(false, Ordering::AcqRel) {
             session.close_abandoned()?;
         }
-        let result = body(&mut session, &self.cancel);
+        let result = body(&mut session, &self.core.cancel);
         session.show();
         result
     }
@@ -211,7 +219,7 @@ pub(super) fn with_session(
     err: *mut *mut segno_error,
     body: impl FnOnce(&mut Session, &AtomicBool) -> Result<segno_status, Failure>,
 ) -> segno_status {
-    let context = borrow(session).ok().map(|shared| &*shared.context);
+    let context = borrow(session).ok().map(Shared::context);
     guard(context, err, || borrow(session)?.run(body))
 }
 
@@ -221,10 +229,10 @@ pub(super) fn beside_session(
     err: *mut *mut segno_error,
     body: impl FnOnce(&Shown) -> Result<(), Failure>,
 ) -> segno_status {
-    let context = borrow(session).ok().map(|shared| &*shared.context);
+    let context = borrow(session).ok().map(Shared::context);
     guard(context, err, || {
         let shared = borrow(session)?;
-        shared.session.healthy(segno_session::NAME)?;
+        shared.core.session.healthy(segno_session::NAME)?;
         body(&shared.shown).map(|()| SEGNO_OK)
     })
 }
@@ -253,11 +261,12 @@ pub extern "C" fn segno_session_create(
         let model = share_of(model)?;
         let opts = options(opts, defaults(), "opts")?;
         let session = Session::create(&model, &engine_options(&opts)?, draft_of(&opts)?.as_ref())?;
+        let (context, shown) = (Arc::clone(model.context()), session.shown().clone());
+        let core = Core { context, cancel: AtomicBool::new(false), session: Exclusive::new(session) };
         let shared = Shared {
-            context: Arc::clone(model.context()),
-            cancel: AtomicBool::new(false),
-            shown: session.shown().clone(),
-            session: Exclusive::new(session),
+            submitter: Exclusive::new(None),
+            core: Arc::new(core),
+            shown,
             has_abandoned: AtomicBool::new(false),
         };
         out.set(share(Arc::new(shared))?);
@@ -293,10 +302,11 @@ pub(super) fn draft_of(opts: &segno_session_opts) -> Result<Option<Arc<Model>>> 
     if opts.draft.is_null() { Ok(None) } else { share_of(opts.draft).map(Some) }
 }
 
-/// Frees a session and its sequences; NULL is allowed. No call on it may be running. Conversations keep it alive for themselves. Since 0.1.
+/// Frees a session and its sequences; NULL is allowed. No call on it may be running; a step that was submitted is cancelled and waited for, which
+/// takes a fraction of a pass. Conversations keep it alive for themselves. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_session_free(session: *mut segno_session) {
-    guard_free(|| drop(unshare(session)))
+    guard_free(|| unshare(session).iter().for_each(|shared| shared.end_submitted()))
 }
 
 /// Tells the memory of a session.
@@ -370,7 +380,7 @@ pub extern "C" fn segno_session_stats_get(
 pub extern "C" fn segno_session_cancel(session: *const segno_session, on: i32) -> segno_status {
     guard_value(SEGNO_E_PANIC, || match process::check().and_then(|()| borrow(session)) {
         Ok(shared) => {
-            shared.cancel.store(on != 0, Ordering::Release);
+            shared.core.cancel.store(on != 0, Ordering::Release);
             SEGNO_OK
         }
         Err(error) => status_of(&error),

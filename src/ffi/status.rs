@@ -66,7 +66,7 @@ pub(super) fn status_of(error: &Error) -> segno_status {
         Error::InvalidArgument(_) => SEGNO_E_INVALID_ARGUMENT,
         Error::NullPointer(_) => SEGNO_E_NULL_POINTER,
         Error::BufferTooSmall { .. } => SEGNO_E_BUFFER_TOO_SMALL,
-        Error::Busy(_) | Error::InCallback => SEGNO_E_BUSY,
+        Error::Busy(_) | Error::Lent(_) | Error::InCallback => SEGNO_E_BUSY,
         Error::Poisoned(_) => SEGNO_E_POISONED,
         Error::Panic(_) => SEGNO_E_PANIC,
         Error::Unsupported(_) | Error::Forked { .. } => SEGNO_E_UNSUPPORTED,

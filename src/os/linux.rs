@@ -119,6 +119,19 @@ pub fn bring_in(map: &Mmap, range: Range<usize>) {
     _ = map.advise_range(Advice::PopulateRead, range.start, range.len());
 }
 
+/// A tenth of the share of a thread of usual priority: enough to go on beside those that never sleep.
+const BEHIND_OTHERS: i32 = 10;
+
+/// Lowers the priority of the calling thread; one that is lower stays.
+pub fn give_way() {
+    // SAFETY: the calls take numbers. On Linux 0 is the calling thread; what is refused changes nothing.
+    unsafe {
+        if libc::getpriority(libc::PRIO_PROCESS, 0) < BEHIND_OTHERS {
+            libc::setpriority(libc::PRIO_PROCESS, 0, BEHIND_OTHERS);
+        }
+    }
+}
+
 /// Names a thread that nobody has joined.
 pub fn name(thread: libc::pthread_t, name: &str) {
     let mut shown = [0u8; 16];

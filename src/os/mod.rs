@@ -31,6 +31,11 @@ use std::path::Path;
 
 pub use process::{Quiet, Thread};
 
+/// Lets all threads of usual priority go before the calling one, where the system has priorities of threads that anybody may lower.
+pub fn give_way() {
+    machine::give_way();
+}
+
 /// Hardware threads that this process may use at once, from its affinity and, on Linux, its cgroup's share of processor time, rounded down; at
 /// least 1.
 pub fn usable_threads() -> usize {

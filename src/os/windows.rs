@@ -228,6 +228,12 @@ pub unsafe fn start<E: Entry>(name: &str, stack_bytes: usize, argument: *mut c_v
     Ok(Thread(handle))
 }
 
+/// Lowers the priority of the calling thread.
+pub fn give_way() {
+    // SAFETY: the handle stands for the calling thread and is not closed.
+    unsafe { SetThreadPriority(GetCurrentThread(), THREAD_PRIORITY_LOWEST) };
+}
+
 /// Keeps the library mapped until the process ends: a thread may still be leaving when a host closes it. Elsewhere the linker says so.
 fn stay_loaded() -> io::Result<()> {
     let flags = GET_MODULE_HANDLE_EX_FLAG_PIN | GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS;

@@ -69,6 +69,22 @@ impl Costs {
         }
     }
 
+    /// Most rows, `most` at the most, of a pass that is expected to end within `ns`, and at least one. What lies beyond all that is known is thought
+    /// as dear, row by row, as what is known; what lies below it is not known to be cheaper.
+    pub fn rows_within(&self, ns: f64, most: usize) -> usize {
+        let known = |rows: &usize| self.known(*rows).is_some();
+        let fits = |rows: &usize| self.known(*rows).is_some_and(|time| time <= ns);
+        let Some(low) = (1..self.times.len()).rev().find(fits) else { return 1 };
+        let high = (low + 1..self.times.len()).find(known);
+        let (time, beyond) = (self.of(low), high.map(|high| (high, self.of(high))));
+        let more = match beyond {
+            Some((high, dear)) => (ns - time) / (dear - time) * (high - low) as f64,
+            None => (ns / time - 1.0) * low as f64,
+        };
+        // A number that is too large for the type becomes its largest.
+        low.saturating_add(more as usize).clamp(1, most.max(1))
+    }
+
     fn known(&self, rows: usize) -> Option<f64> {
         let time = self.times.get(rows)?;
         (time.ns > 0.0 && self.passes - time.pass < time.life).then_some(time.ns)
@@ -92,6 +108,21 @@ mod tests {
         costs.note(99, 1);
         costs.note(0, 1);
         assert_eq!((costs.of(2), costs.of(99)), (100.0, 375.0));
+    }
+
+    #[test]
+    fn rows_are_given_only_as_far_as_their_time_is_known() {
+        let mut costs = Costs::new(100).unwrap();
+        assert_eq!(costs.rows_within(1e9, 100), 1);
+        costs.note(4, 400);
+        // Beyond, each row is as dear as those that are known; below, nothing is known to be cheaper.
+        assert_eq!([399.0, 400.0, 999.0, 1e9, f64::INFINITY].map(|ns| costs.rows_within(ns, 50)), [1, 4, 9, 50, 50]);
+        costs.note(20, 600);
+        assert_eq!([400.0, 500.0, 599.0, 600.0, 900.0].map(|ns| costs.rows_within(ns, 50)), [4, 12, 19, 20, 30]);
+        // A pass that was held up stands for itself alone.
+        costs.note(10, 100_000);
+        assert_eq!([500.0, 600.0].map(|ns| costs.rows_within(ns, 50)), [4, 20]);
+        assert_eq!([costs.rows_within(600.0, 7), costs.rows_within(600.0, 0)], [7, 1]);
     }
 
     #[test]

@@ -22,6 +22,11 @@ pub fn is_ours() -> bool {
     OURS.get()
 }
 
+/// Lets all threads of usual priority go before the calling one.
+pub fn give_way() {
+    os::give_way();
+}
+
 /// Starts a thread that calls `body`, which catches its panics. Of the name the first 15 bytes are shown.
 pub fn spawn<F: FnOnce() + Send + 'static>(name: &str, stack_bytes: usize, body: F) -> io::Result<Thread> {
     struct Boxed<F>(PhantomData<F>);

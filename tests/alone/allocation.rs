@@ -8,6 +8,7 @@ use common::mixture::mixture;
 use common::{Ctx, Model, Session, bundled_model, greedy, root, sampler};
 use segno::ffi::session::{SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_DRAFT, SEGNO_SPECULATION_NGRAM};
 use segno::ffi::status::{SEGNO_OK, SEGNO_PENDING};
+use segno::ffi::submit::{segno_session_poll, segno_session_submit, segno_submit_opts};
 use segno::memory::{Source, draw_from};
 use segno::quant::DType;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -135,4 +136,25 @@ fn steps_of_a_session_allocate_nothing(session: &Session) {
     });
     assert!(statuses.iter().all(|&status| status >= 0));
     assert_eq!((single, batch), (0, 0));
+    submitted_steps_allocate_nothing(session, &seqs);
+}
+
+/// The first one starts a thread.
+fn submitted_steps_allocate_nothing(session: &Session, seqs: &[i32; 2]) {
+    let (mut tokens, mut statuses) = ([0; 2], [0; 2]);
+    let (room, answers, none) = (tokens.as_mut_ptr(), statuses.as_mut_ptr(), std::ptr::null_mut());
+    for _ in 0..2 {
+        session.truncate(seqs[0], 0).unwrap();
+        session.append(seqs[0], &[5; 40]).unwrap();
+        session.submit(&[], 0).unwrap();
+        assert_eq!(session.poll(0, u64::MAX).2, Ok(SEGNO_OK));
+        let counted = count(|| {
+            for _ in 0..20 {
+                let opts = segno_submit_opts { struct_size: 16, reserved: 0, budget_us: 200 };
+                assert_eq!(segno_session_submit(session.0, seqs.as_ptr(), 2, &opts, none), SEGNO_OK);
+                while segno_session_poll(session.0, 1000, room, answers, none) == SEGNO_PENDING {}
+            }
+        });
+        assert!(statuses.iter().all(|&status| status >= 0) && counted == 0, "{counted} allocations, {statuses:?}");
+    }
 }

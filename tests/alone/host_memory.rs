@@ -24,7 +24,7 @@ static FREE: AtomicU64 = AtomicU64::new(0);
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn context(overcommits: bool) -> Arc<Context> {
-    let cpu = cpu::Options { threads: 1, precise: false, allow_avx512: true };
+    let cpu = cpu::Options { threads: 1, precise: false, allow_avx512: true, gives_way: false };
     let free_memory = || Some(FREE.load(Ordering::Relaxed));
     let (device, gpu) = (Kind::Cpu, GpuOptions::default());
     let options = context::Options { device, cpu, gpu, host_argmax: false, free_memory, overcommits };

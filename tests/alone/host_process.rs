@@ -7,7 +7,7 @@ mod common;
 use common::process::{assert_passes, program};
 use common::{Ctx, Failed, bundled_model, call};
 use segno::ffi::chat::segno_chat_render;
-use segno::ffi::ctx::{segno_ctx, segno_ctx_create, segno_ctx_opts, segno_ctx_opts_init};
+use segno::ffi::ctx::{SEGNO_CTX_BACKGROUND, segno_ctx, segno_ctx_create, segno_ctx_opts, segno_ctx_opts_init};
 use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::model::{segno_model, segno_model_load, segno_model_opts, segno_model_opts_init};
 use segno::ffi::status::*;
@@ -41,6 +41,47 @@ fn masks_of_named_workers() -> Vec<u64> {
         line.map(|digits| u64::from_str_radix(digits.trim(), 16).unwrap())
     };
     workers.filter_map(|task| mask(read(task.join("status")))).collect()
+}
+
+#[test]
+fn threads_that_compute_give_way_where_the_host_says_so() {
+    assert_passes(&mut program("priorities_inside"));
+}
+
+/// The nice value of a thread, if it is still there.
+fn nice(task: &std::path::Path) -> Option<i32> {
+    let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse().ok()
+}
+
+/// The nice values of the library's threads.
+fn nice_values() -> Vec<i32> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let name = |task: &std::path::Path| std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+    tasks.filter(|task| name(task).starts_with("segno-")).filter_map(|task| nice(&task)).collect()
+}
+
+#[test]
+#[ignore = "started in a process of its own"]
+fn priorities_inside() {
+    let own = nice("/proc/thread-self".as_ref()).unwrap();
+    let processors = std::thread::available_parallelism().unwrap().get();
+    for (flags, expected) in [(0, own), (SEGNO_CTX_BACKGROUND, own.max(10))] {
+        let change = |opts: &mut segno_ctx_opts| {
+            (opts.device, opts.n_threads, opts.flags) = (SEGNO_DEVICE_CPU, processors as u32, flags)
+        };
+        let model = Ctx::new(change).unwrap().load(&bundled_model()).unwrap();
+        let session = model.session(|_| ()).unwrap();
+        session.submit(&[], 0).unwrap();
+        assert_eq!(session.poll(0, u64::MAX).2, Ok(SEGNO_OK));
+        // Workers beside the calling thread, and the session's. A thread that has been waited for may be seen a little longer.
+        let soon = Instant::now() + Duration::from_secs(10);
+        while nice_values().len() > processors && Instant::now() < soon {
+            std::thread::yield_now();
+        }
+        assert_eq!(nice_values(), vec![expected; processors], "flags {flags}");
+        assert_eq!(nice("/proc/thread-self".as_ref()), Some(own));
+    }
 }
 
 #[test]

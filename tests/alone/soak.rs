@@ -100,8 +100,23 @@ fn steps(met: &Met, session: &Session, seq: i32, count: usize) -> Vec<i32> {
     tokens
 }
 
-/// All streams in one session, stepped together.
-fn batch(met: &Met, model: &Model, expected: &[Vec<i32>]) {
+/// A step of all sequences that is submitted within a budget, polled, and now and then cancelled.
+fn submitted(session: &Session, seqs: &[i32], random: &mut Random) -> Outcomes {
+    session.submit(seqs, random.bits() % 2000).unwrap();
+    loop {
+        let outcomes = session.poll(seqs.len(), random.bits() % 300);
+        if outcomes.2 != Ok(SEGNO_PENDING) {
+            session.cancel(false);
+            return outcomes;
+        }
+        session.cancel(random.bits().is_multiple_of(4));
+    }
+}
+
+type Outcomes = (Vec<i32>, Vec<segno_status>, Result<segno_status>);
+
+/// All streams in one session, stepped together by `step`.
+fn batch(met: &Met, model: &Model, expected: &[Vec<i32>], mut step: impl FnMut(&Session, &[i32]) -> Outcomes) {
     let session = model.session(|opts| (opts.kv_tokens, opts.max_prefill) = (KV_TOKENS, 16)).unwrap();
     let seqs: Vec<i32> = (0..STREAMS).map(|stream| session.open(&options(stream)).unwrap()).collect();
     for (stream, &seq) in seqs.iter().enumerate() {
@@ -109,7 +124,7 @@ fn batch(met: &Met, model: &Model, expected: &[Vec<i32>]) {
     }
     let mut got = vec![Vec::new(); STREAMS];
     while got.iter().any(|tokens| tokens.len() < TOKENS) {
-        let (tokens, statuses, result) = session.batch(&seqs);
+        let (tokens, statuses, result) = step(&session, &seqs);
         result.unwrap();
         let ready = (0..STREAMS).filter(|&stream| statuses[stream] == SEGNO_OK);
         ready.for_each(|stream| got[stream].push(tokens[stream]));
@@ -185,11 +200,12 @@ impl World {
             }
             let stream = (random.bits() % STREAMS as u64) as usize;
             let (model, tokens) = (&self.models[(random.bits() % 2) as usize], &expected[stream]);
-            match turn % 5 {
+            match turn % 6 {
                 0 => forked_stream(met, shared, stream, tokens),
                 1 => forked_stream(met, &model.session(|opts| opts.kv_tokens = KV_TOKENS).unwrap(), stream, tokens),
-                2 => batch(met, model, expected),
-                3 => cancelled_stream(met, model, stream, tokens),
+                2 => batch(met, model, expected, Session::batch),
+                3 => batch(met, model, expected, |session, seqs| submitted(session, seqs, &mut random)),
+                4 => cancelled_stream(met, model, stream, tokens),
                 _ => life(met, stream, tokens),
             }
         }

@@ -21,5 +21,6 @@ mod sessions;
 mod speculation;
 mod steps;
 mod structs;
+mod submit;
 mod text;
 mod tools;

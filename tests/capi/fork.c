@@ -1,5 +1,5 @@
-/* A fork beside a running step: every call of the child answers an error or does nothing, and none waits. The parent
- * goes on. */
+/* A fork beside a running step, and beside one that was submitted: every call of the child answers an error or does
+ * nothing, and none waits. The parent goes on. */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -11,8 +11,8 @@
 
 enum { FORKS = 60, SECONDS = 20 };
 
-static segno_session *session;
-static int32_t seq;
+static segno_session *session, *submitted;
+static int32_t seq, submitted_seq;
 static int stop;
 static long steps;
 
@@ -48,9 +48,13 @@ static int first_fault(segno_ctx *ctx, segno_model *model, segno_text *text, con
     if (segno_text_push(text, 5, piece, sizeof piece, &count, NULL) != SEGNO_E_UNSUPPORTED) return 6;
     if (segno_model_load(ctx, path, NULL, &other_model, NULL) != SEGNO_E_UNSUPPORTED) return 7;
     if (segno_ctx_create(SEGNO_ABI_VERSION, NULL, &other_ctx, NULL) != SEGNO_E_UNSUPPORTED) return 8;
+    segno_status status;
+    if (segno_session_poll(submitted, UINT64_MAX, &token, &status, NULL) != SEGNO_E_UNSUPPORTED) return 10;
+    if (segno_session_submit(submitted, NULL, 0, NULL, NULL) != SEGNO_E_UNSUPPORTED) return 11;
     if (segno_abi_version() != SEGNO_ABI_VERSION || strcmp(segno_status_str(SEGNO_OK), "SEGNO_OK") != 0) return 9;
     segno_text_free(text);
     segno_session_free(session);
+    segno_session_free(submitted);
     segno_model_free(model);
     segno_ctx_free(ctx);
     return 0;
@@ -80,6 +84,8 @@ int main(int argc, char **argv) {
     CHECK(segno_session_create(model, NULL, &session, NULL) == SEGNO_OK);
     CHECK(segno_seq_open(session, NULL, &seq, NULL) == SEGNO_OK);
     CHECK(segno_seq_append(session, seq, prompt, 1, NULL) == SEGNO_OK);
+    CHECK(segno_session_create(model, NULL, &submitted, NULL) == SEGNO_OK);
+    CHECK(segno_seq_open(submitted, NULL, &submitted_seq, NULL) == SEGNO_OK);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, run, NULL) == 0);
 
@@ -87,6 +93,10 @@ int main(int argc, char **argv) {
         long before = __atomic_load_n(&steps, __ATOMIC_SEQ_CST);
         while (__atomic_load_n(&steps, __ATOMIC_SEQ_CST) == before) usleep(100);
         usleep((useconds_t)(i * 37 % 500));
+        int32_t token;
+        segno_status step;
+        CHECK(segno_seq_append(submitted, submitted_seq, prompt, 1, NULL) == SEGNO_OK);
+        CHECK(segno_session_submit(submitted, &submitted_seq, 1, NULL, NULL) == SEGNO_OK);
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
@@ -95,12 +105,14 @@ int main(int argc, char **argv) {
         }
         CHECK(waitpid(child, &status, 0) == child);
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        CHECK(segno_session_poll(submitted, UINT64_MAX, &token, &step, NULL) == SEGNO_OK && token >= 0);
     }
 
     __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
     CHECK(pthread_join(thread, NULL) == 0);
     segno_text_free(text);
     segno_session_free(session);
+    segno_session_free(submitted);
     segno_model_free(model);
     segno_ctx_free(ctx);
     return 0;

@@ -58,6 +58,7 @@ typedef enum {
     SWITCH, /* on or off */
     CHOICE, /* of tools */
     CODE,   /* a status */
+    WAIT,   /* microseconds */
     CALLED  /* 1 for a function of the host's, 0 for NULL */
 } number;
 
@@ -116,6 +117,33 @@ static size_t give_saved(void *user, void *data, size_t length) {
 static segno_status save_again(segno_session *session, int32_t seq, int is_called, void *user, segno_error **err) {
     saved_len = 0;
     return segno_seq_save(session, seq, is_called ? take_saved : NULL, user, err);
+}
+
+/* The sequence of which a step is submitted to be polled. */
+static int32_t submitted;
+
+/* Polls a step to its end, so that the session can be used again. */
+static void end_step(segno_session *session) {
+    int32_t token;
+    segno_status status;
+    while (segno_session_poll(session, UINT64_MAX, &token, &status, NULL) == SEGNO_PENDING) continue;
+}
+
+static segno_status submit_to_the_end(
+    segno_session *session, const int32_t *seqs, size_t count, const segno_submit_opts *opts, segno_error **err) {
+    segno_status status = segno_session_submit(session, seqs, count, opts, err);
+    if (status == SEGNO_OK) end_step(session);
+    return status;
+}
+
+static segno_status poll_submitted(
+    segno_session *session, uint64_t timeout_us, int32_t *tokens, segno_status *statuses, segno_error **err) {
+    segno_status status = segno_session_submit(session, &submitted, 1, NULL, err);
+    if (status == SEGNO_E_OUT_OF_MEMORY || status == SEGNO_E_DEVICE) return status;
+    if (err != NULL) segno_error_free(*err);
+    status = segno_session_poll(session, timeout_us, tokens, statuses, err);
+    if (status == SEGNO_PENDING || status == SEGNO_E_NULL_POINTER) end_step(session);
+    return status;
 }
 
 VOID(segno_chat_opts_init, segno_chat_opts_init(P(0), N(0)))
@@ -190,6 +218,9 @@ THUNK(segno_session_create, segno_session_create(P(0), P(1), P(2), a->err))
 VOID(segno_session_free, segno_session_free(P(0)))
 THUNK(segno_session_memory, segno_session_memory(P(0), P(1), N(0), a->err))
 THUNK(segno_session_stats_get, segno_session_stats_get(P(0), P(1), N(0), a->err))
+VOID(segno_submit_opts_init, segno_submit_opts_init(P(0), N(0)))
+THUNK(segno_session_submit, submit_to_the_end(P(0), P(1), N(0), P(2), a->err))
+THUNK(segno_session_poll, poll_submitted(P(0), N(0), P(1), P(2), a->err))
 THUNK(segno_session_cancel, segno_session_cancel(P(0), N(0)))
 VOID(segno_status_str, CHECK(segno_status_str(N(0)) != NULL))
 THUNK(segno_tokenize, segno_tokenize(P(0), P(1), N(0), N(1), P(2), N(2), P(3), a->err))
@@ -216,6 +247,7 @@ static void init_session(void *p, size_t size) { segno_session_opts_init(UNTYPED
 static void init_save(void *p, size_t size) { segno_save_opts_init(UNTYPED(p), size); }
 static void init_sampler(void *p, size_t size) { segno_sampler_opts_init(UNTYPED(p), size); }
 static void init_reply(void *p, size_t size) { segno_reply_opts_init(UNTYPED(p), size); }
+static void init_submit(void *p, size_t size) { segno_submit_opts_init(UNTYPED(p), size); }
 static void init_text(void *p, size_t size) { segno_text_opts_init(UNTYPED(p), size); }
 static void init_tools(void *p, size_t size) { segno_tools_opts_init(UNTYPED(p), size); }
 static void free_chat(void *p) { segno_chat_free(UNTYPED(p)); }
@@ -343,6 +375,11 @@ static const function functions[] = {
         .has_err = 1},
     {F(segno_session_stats_get), .kinds = {SESSION, INFO}, .names = "session out", .numbers = {SIZE},
         STRUCT(segno_session_stats), .has_err = 1},
+    {F(segno_submit_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(submit)},
+    {F(segno_session_submit), .kinds = {SESSION, SEQS, OPTS}, .names = "session seqs opts", .numbers = {COUNT},
+        OPTIONS(submit), .has_err = 1},
+    {F(segno_session_poll), .kinds = {SESSION, ROOM, ROOM}, .names = "session tokens statuses", .numbers = {WAIT},
+        .has_err = 1},
     {F(segno_session_cancel), .kinds = {SESSION}, .names = "session", .numbers = {SWITCH}},
     {F(segno_status_str), .numbers = {CODE}},
     {F(segno_tokenize), .kinds = {MODEL, BYTES, BUFFER, LEN}, .names = "model text tokens count",

@@ -335,7 +335,9 @@ static void series(const function *f, const variant *v, progress *at) {
         long refusals = refused;
         int as_before = same(got, expected);
         /* Whether memory or the number of threads is short the C library does not tell who starts one. */
-        int no_thread = got.status == SEGNO_E_DEVICE && f->call == call_segno_ctx_create;
+        int starts_threads = f->call == call_segno_ctx_create || f->call == call_segno_session_submit ||
+            f->call == call_segno_session_poll;
+        int no_thread = got.status == SEGNO_E_DEVICE && starts_threads;
         if (got.status != SEGNO_E_OUT_OF_MEMORY && !as_before && !no_thread) {
             fprintf(stderr, "%s, %s: refusal of %s%ld: %s, expected %s or out of memory\n", f->name, v->name,
                 at->from_there_on ? "all from " : "", at->number, segno_status_str(got.status),

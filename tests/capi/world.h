@@ -75,6 +75,7 @@ static void make_world(void) {
     make_conversation(&greedy);
     EXPECT(SEGNO_OK, segno_seq_open(session, &greedy, &seq, &err));
     EXPECT(SEGNO_OK, segno_seq_prefill(session, seq, tokens, 4, &err));
+    submitted = seq;
     EXPECT(SEGNO_OK, save_again(session, seq, 1, NULL, &err));
 }
 
@@ -133,6 +134,7 @@ static int64_t good_number(const function *f, number k) {
         case TOKEN: return 40;
         case KEPT: return 2;
         case CALLED: return 1;
+        case WAIT: return 60000000;
         case DEVICE: return SEGNO_DEVICE_CPU;
         case FLAGS:
         case INDEX:

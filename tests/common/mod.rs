@@ -33,7 +33,7 @@ pub mod tokenizers;
 pub mod walk;
 
 use segno::ffi::{
-    ctx::*, decode::*, error::*, grammar::*, model::*, seq::*, session::*, status::*, text::*, version::*,
+    ctx::*, decode::*, error::*, grammar::*, model::*, seq::*, session::*, status::*, submit::*, text::*, version::*,
 };
 use skip::{Lack, skip};
 use std::ffi::{CStr, CString, c_void};
@@ -442,6 +442,23 @@ impl Session {
         let result = call(|err| {
             segno_decode_batch(self.0, seqs.as_ptr(), seqs.len(), tokens.as_mut_ptr(), statuses.as_mut_ptr(), err)
         });
+        (tokens, statuses, result)
+    }
+
+    /// Starts a step within a budget in microseconds.
+    pub fn submit(&self, seqs: &[i32], budget_us: u64) -> Result<segno_status> {
+        // SAFETY: the struct holds numbers, for which zero is a value.
+        let mut opts: segno_submit_opts = unsafe { std::mem::zeroed() };
+        segno_submit_opts_init(&mut opts, size_of::<segno_submit_opts>());
+        opts.budget_us = budget_us;
+        call(|err| segno_session_submit(self.0, seqs.as_ptr(), seqs.len(), &opts, err))
+    }
+
+    /// Tokens, statuses and the result of the step that was submitted for so many sequences.
+    pub fn poll(&self, count: usize, timeout_us: u64) -> (Vec<i32>, Vec<segno_status>, Result<segno_status>) {
+        let (mut tokens, mut statuses) = (vec![-7; count], vec![-99; count]);
+        let result =
+            call(|err| segno_session_poll(self.0, timeout_us, tokens.as_mut_ptr(), statuses.as_mut_ptr(), err));
         (tokens, statuses, result)
     }
 

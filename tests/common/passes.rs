@@ -54,7 +54,7 @@ pub fn random(name: &str, file: &File) -> Case {
 }
 
 pub fn precise() -> cpu::Cpu {
-    cpu::Cpu::new(&cpu::Options { threads: 0, precise: true, allow_avx512: true }).unwrap()
+    cpu::Cpu::new(&cpu::Options { threads: 0, precise: true, allow_avx512: true, gives_way: false }).unwrap()
 }
 
 /// A runner with page tables for all its slots.

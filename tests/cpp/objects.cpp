@@ -256,6 +256,40 @@ static void texts_become_vectors(const segno::model &model) {
     CHECK(session.embed({a}, all) == SEGNO_CANCELLED && all.empty());
 }
 
+static void submitted_steps_give_the_tokens_of_batches(const segno::model &model) {
+    auto session = segno::session::create(model);
+    auto alone = session.open(seeded(3)), seq = session.open(seeded(3)), empty = session.open(seeded(4));
+    for (auto *one : {&alone, &seq}) one->append(model.tokenize("JULIET:"));
+    std::vector<segno::token> expected, got;
+    for (int i = 0; i < 20; i++) expected.push_back(alone.decode().token);
+    segno::submission steps(session);
+    CHECK(!steps.running() && thrown_by([&] { steps.poll(); }) == SEGNO_E_INVALID_ARGUMENT);
+    steps.add(seq);
+    while (got.size() < expected.size()) {
+        steps.submit(segno::submit_options(2000));
+        CHECK(steps.running() && thrown_by([&] { steps.submit(); }) == SEGNO_E_BUSY);
+        CHECK(thrown_by([&] { alone.decode(); }) == SEGNO_E_BUSY && session.stats().seqs == 3);
+        while (steps.poll(1000) == SEGNO_PENDING) CHECK(steps[0].status == SEGNO_PENDING && steps[0].token == -1);
+        if (steps[0].status == SEGNO_OK) got.push_back(steps[0].token);
+    }
+    CHECK(got == expected);
+    steps.add(empty);
+    steps.submit();
+    CHECK(steps.poll(UINT64_MAX) == SEGNO_E_INVALID_ARGUMENT && !steps.running());
+    CHECK(steps[0].status == SEGNO_OK && steps[1].status == SEGNO_E_INVALID_ARGUMENT);
+    {
+        segno::submission abandoned(session);
+        abandoned.add(seq);
+        abandoned.submit();
+    }
+    CHECK(alone.decode().token >= 0);
+    steps.clear();
+    steps.add(seq);
+    session.cancel(true);
+    steps.submit();
+    CHECK(steps.poll(UINT64_MAX) == SEGNO_CANCELLED && steps[0].status == SEGNO_CANCELLED);
+}
+
 static void any_order_of_destruction(const std::string &path, const std::string &expected) {
     std::optional<segno::sequence> seq;
     std::atomic<int> lines{0};
@@ -506,6 +540,7 @@ int main(int argc, char **argv) {
     figures_are_told(model);
     drafts_change_no_token(model);
     texts_become_vectors(model);
+    submitted_steps_give_the_tokens_of_batches(model);
     any_order_of_destruction(argv[1], expected);
     loads_report_progress(context, argv[1], expected);
     models_are_saved(context, model, expected);

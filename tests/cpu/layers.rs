@@ -61,7 +61,8 @@ fn the_cache_takes_what_the_layers_need_together() {
     let program = std::sync::Arc::new(build(&gguf, &arch, &Hparams::read(gguf.metadata(), &arch).unwrap()).unwrap());
     let limits =
         Limits { rows: 8, outputs: 1, seqs: 1, pages: 3, context: 96, kv_type: KvType::F16, windows: None, records: 0 };
-    let cpu = cpu::Cpu::new(&cpu::Options { threads: 1, precise: false, allow_avx512: true }).unwrap();
+    let cpu =
+        cpu::Cpu::new(&cpu::Options { threads: 1, precise: false, allow_avx512: true, gives_way: false }).unwrap();
     let elements: usize = LAYERS.iter().map(|layer| 2 * layer.kv_heads * layer.head_dim).sum();
     assert_eq!(cpu.memory(&program, &limits).unwrap().kv, (3 * 32 * elements * 2) as u64);
 }

@@ -1,8 +1,9 @@
-//! Numbers of the CPU backend: storage types, whole families, the sampler, placing and lowering of programs, the pool.
+//! Numbers of the CPU backend: storage types, whole families, the sampler, placing and lowering of programs, the pool, the thread of submitted steps.
 
 #[path = "../common/mod.rs"]
 mod common;
 
+mod deputy;
 mod experts;
 mod families;
 mod latent;

@@ -31,13 +31,13 @@ fn sum_on(pool: &Pool, stages: usize, cells: usize) {
 #[test]
 fn every_tile_is_done_once_for_any_number_of_threads() {
     for threads in 1..=4 {
-        sum_on(&Pool::new(threads).unwrap(), 300, 7 * 11);
+        sum_on(&Pool::new(threads, false).unwrap(), 300, 7 * 11);
     }
 }
 
 #[test]
 fn parked_workers_wake_for_the_next_stage() {
-    let pool = Pool::new(3).unwrap();
+    let pool = Pool::new(3, false).unwrap();
     for _ in 0..20 {
         sum_on(&pool, 3, 7 * 5);
         std::thread::sleep(UNTIL_PARKED);
@@ -46,7 +46,7 @@ fn parked_workers_wake_for_the_next_stage() {
 
 #[test]
 fn sessions_on_several_threads_take_turns() {
-    let pool = Pool::new(3).unwrap();
+    let pool = Pool::new(3, false).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| sum_on(&pool, 100, 7 * 9));
@@ -56,7 +56,7 @@ fn sessions_on_several_threads_take_turns() {
 
 #[test]
 fn tiles_of_several_grids_are_all_visited() {
-    let pool = Pool::new(2).unwrap();
+    let pool = Pool::new(2, false).unwrap();
     let (mut a, mut b) = (vec![0u8; 12], vec![0u8; 10]);
     let grids = [Grid::new(&mut a, 4, 1, 3), Grid::new(&mut b, 5, 2, 2)];
     let mark = |grid: usize, mut tile: TileMut<u8>| (0..tile.rows()).for_each(|r| tile.row_mut(r).fill(grid as u8 + 1));
@@ -67,7 +67,7 @@ fn tiles_of_several_grids_are_all_visited() {
 
 #[test]
 fn tiles_begin_at_listed_rows_and_are_all_visited_once() {
-    let (pool, go) = (Pool::new(2).unwrap(), AtomicBool::new(false));
+    let (pool, go) = (Pool::new(2, false).unwrap(), AtomicBool::new(false));
     for starts in [&[0][..], &[0, 1, 2, 3, 4, 5, 6], &[0, 4, 5]] {
         let mut values = vec![0u32; 7 * 5];
         let mark = |_, mut tile: TileMut<u32>| {
@@ -91,7 +91,7 @@ fn tiles_begin_at_listed_rows_and_are_all_visited_once() {
 
 #[test]
 fn a_raised_cancel_ends_a_stage() {
-    let pool = Pool::new(2).unwrap();
+    let pool = Pool::new(2, false).unwrap();
     let (cancel, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut values = vec![0u8; 10_000];
     let mut turn = pool.enter(&cancel).unwrap();
@@ -106,7 +106,7 @@ fn a_raised_cancel_ends_a_stage() {
 
 #[test]
 fn a_raised_cancel_ends_the_wait_for_a_turn() {
-    let pool = Pool::new(1).unwrap();
+    let pool = Pool::new(1, false).unwrap();
     let (go, cancel) = (AtomicBool::new(false), AtomicBool::new(false));
     let turn = pool.enter(&go).unwrap();
     std::thread::scope(|scope| {
@@ -123,7 +123,7 @@ fn a_raised_cancel_ends_the_wait_for_a_turn() {
 
 #[test]
 fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
-    let pool = Pool::new(3).unwrap();
+    let pool = Pool::new(3, false).unwrap();
     let mut values = vec![0u8; 64];
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let (grid, go) = (Grid::new(&mut values, 1, 1, 1), AtomicBool::new(false));

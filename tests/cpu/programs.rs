@@ -61,7 +61,8 @@ fn chunked(cpu: &Cpu, program: &Arc<Program>, chunk: usize) -> Vec<Vec<u32>> {
 
 #[test]
 fn states_have_the_same_bits_in_every_chunk_and_on_every_instruction_set() {
-    let cpu = |threads, allow_avx512| Cpu::new(&Options { threads, precise: false, allow_avx512 }).unwrap();
+    let cpu =
+        |threads, allow_avx512| Cpu::new(&Options { threads, precise: false, allow_avx512, gives_way: false }).unwrap();
     let (one, two, narrow) = (cpu(1, true), cpu(2, true), cpu(2, false));
     for seed in 0..16 {
         let program = Arc::new(recurrent(seed));

@@ -48,7 +48,7 @@ impl Run {
         };
         let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, each).unwrap());
         (0..SEQS).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
-        let cpu = Cpu::new(&Options { threads, precise, allow_avx512: true }).unwrap();
+        let cpu = Cpu::new(&Options { threads, precise, allow_avx512: true, gives_way: false }).unwrap();
         Run { runner: cpu.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap(), tables }
     }
 

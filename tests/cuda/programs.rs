@@ -29,8 +29,9 @@ fn program(seed: u64) -> (Arc<Program>, bool) {
 #[test]
 fn random_programs_with_experts_change_no_bit_on_the_processor() {
     const END: usize = 100;
-    let open =
-        |threads, precise, allow_avx512| cpu::Cpu::new(&cpu::Options { threads, precise, allow_avx512 }).unwrap();
+    let open = |threads, precise, allow_avx512| {
+        cpu::Cpu::new(&cpu::Options { threads, precise, allow_avx512, gives_way: false }).unwrap()
+    };
     let (mut with_experts, mut of_floats, mut uneven) = (0, 0, 0);
     for seed in 0..40 {
         let program = Arc::new(if seed % 2 == 1 { latent(seed) } else { random(seed, true) });
@@ -143,7 +144,8 @@ fn random_programs_compute_what_the_processor_computes() {
         return;
     }
     let cuda = Cuda::new(0, false).unwrap();
-    let usual = cpu::Cpu::new(&cpu::Options { threads: 0, precise: false, allow_avx512: true }).unwrap();
+    let usual =
+        cpu::Cpu::new(&cpu::Options { threads: 0, precise: false, allow_avx512: true, gives_way: false }).unwrap();
     for seed in seeds(60, 30) {
         let (program, is_float) = program(seed);
         let steps =

@@ -84,9 +84,48 @@ fn cancel_inside() {
     assert_eq!(fake.live(), 0);
 }
 
+#[test]
+fn a_step_that_was_submitted_waits_for_the_device_in_the_place_of_its_host() {
+    under_a_driver("wait::submit_inside", &[]);
+}
+
+#[test]
+#[ignore = "started under a driver of the test's own"]
+fn submit_inside() {
+    if !built() {
+        return;
+    }
+    let fake = Fake::open();
+    let model = open(SEGNO_DEVICE_CUDA).0.unwrap().load(&bundled_model()).unwrap();
+    let session = model.session(|_| ()).unwrap();
+    let seq = session.open(&greedy()).unwrap();
+    session.prefill(seq, &[5, 6]).unwrap();
+    session.step(seq).unwrap();
+    let step = |budget| {
+        session.submit(&[seq], budget).unwrap();
+        session.poll(1, u64::MAX)
+    };
+    assert_eq!(step(0), (vec![7], vec![SEGNO_OK], Ok(SEGNO_OK)));
+    let length = session.length(seq).unwrap();
+    fake.hang(true);
+    session.submit(&[seq], 1000).unwrap();
+    for timeout_us in [0, 20_000] {
+        let start = Instant::now();
+        assert_eq!(session.poll(1, timeout_us).2, Ok(SEGNO_PENDING));
+        assert!(start.elapsed() < SOON);
+    }
+    assert_eq!(cancelled(&session, |session| session.poll(1, u64::MAX).2.unwrap()), SEGNO_CANCELLED);
+    assert_eq!(session.length(seq), Ok(length));
+    fake.hang(false);
+    step(0).2.unwrap();
+    assert_eq!(step(0).0, [7]);
+    drop((session, model));
+    assert_eq!(fake.live(), 0);
+}
+
 /// A context whose device may be silent for [`LIMIT`] only.
 fn impatient() -> Arc<Context> {
-    let cpu = cpu::Options { threads: 1, precise: false, allow_avx512: true };
+    let cpu = cpu::Options { threads: 1, precise: false, allow_avx512: true, gives_way: false };
     let gpu = GpuOptions { longest_wait: LIMIT, ..GpuOptions::default() };
     let (free_memory, overcommits) = (segno::os::memory_free as fn() -> Option<u64>, false);
     let options = context::Options { device: Kind::Cuda, cpu, gpu, host_argmax: false, free_memory, overcommits };

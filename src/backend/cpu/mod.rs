@@ -45,13 +45,15 @@ pub struct Options {
     pub precise: bool,
     /// Whether 512-bit instructions may be used where the processor has them.
     pub allow_avx512: bool,
+    /// Whether the threads that the library starts give way to others.
+    pub gives_way: bool,
 }
 
 impl Cpu {
     /// Starts the worker threads.
     pub fn new(options: &Options) -> Result<Cpu> {
         let threads = if options.threads == 0 { os::usable_cores() } else { options.threads };
-        let pool = Arc::new(Pool::new(threads)?);
+        let pool = Arc::new(Pool::new(threads, options.gives_way)?);
         Ok(Cpu { pool, kernels: simd::detect(options.allow_avx512), precise: options.precise })
     }
 

@@ -105,7 +105,14 @@ fn each_layer_has_heads_of_its_own() {
 /// Two layers may read one cache, but not through two windows.
 #[test]
 fn layers_that_read_one_cache_see_as_far() {
-    let kind = AttentionKind { layer: 0, scale: 0.5, window: Some(3), softcap: None, sinks: None };
+    let kind = AttentionKind {
+        layer: 0,
+        scale: 0.5,
+        window: Some(3),
+        softcap: None,
+        sinks: None,
+        mask: AttentionMask::Causal,
+    };
     let problem = |window| {
         let mut program = program(Op::Attention { kind, queries: X, out: SAME });
         program.ops.push(Op::Attention { kind: AttentionKind { window, ..kind }, queries: SAME, out: Y });
@@ -121,7 +128,7 @@ fn layers_that_read_one_cache_see_as_far() {
 fn an_embedding_that_lacks_tokens_is_named() {
     let data = Data::copy(&[0; 128], &mut |_| Ok(())).unwrap();
     let of = |rows: usize| {
-        let mut program = program(Op::Embed { table: MatrixId(0), out: SAME });
+        let mut program = program(Op::Embed { table: MatrixId(0), index: Index::Token, out: SAME });
         let bytes = Bytes::new(&data, 0..16 * rows).unwrap();
         program.matrices.push(Weight { dtype: DType::F32, rows, cols: 4, bytes });
         problem_of(&program)

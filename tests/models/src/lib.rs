@@ -1,5 +1,5 @@
-//! The worker pool, the lock of one-call-at-a-time objects, and the board of a session's figures under loom: every interleaving of a few threads,
-//! with at most so many preemptions, in every order that the memory model allows.
+//! The worker pool, the lock of one-call-at-a-time objects, the thread that steps are submitted to, and the board of a session's figures under loom:
+//! every interleaving of a few threads, with at most so many preemptions, in every order that the memory model allows.
 //!
 //! The files of the library are compiled a second time here, against loom's primitives; nothing is copied. A data race, a deadlock, a
 //! lost notice or a thread left over ends a model. Loom sees sequentially consistent accesses as acquire and release, so what holds
@@ -28,6 +28,7 @@ mod backend {
 #[path = "../../../src/engine"]
 mod engine {
     pub mod board;
+    pub mod deputy;
 }
 
 #[allow(dead_code)] // As above.
@@ -38,9 +39,11 @@ mod ffi {
 
 use backend::cpu::pool::{Grid, Pool};
 use engine::board::Board;
+use engine::deputy::Deputy;
 use error::{Error, Result};
 use ffi::exclusive::Exclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
 use sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sync::{Arc, Cell, thread};
 
@@ -86,7 +89,7 @@ impl<const N: usize> Tiles<N> {
 #[test]
 fn every_tile_of_every_stage_is_done_once_and_seen_by_the_owner() {
     explore(3, || {
-        let (pool, tiles, cancel) = (Pool::new(2).unwrap(), Tiles::<2>::new(), AtomicBool::new(false));
+        let (pool, tiles, cancel) = (Pool::new(2, false).unwrap(), Tiles::<2>::new(), AtomicBool::new(false));
         for stage in 1..=2 {
             tiles.stage(&pool, &cancel).unwrap();
             assert_eq!(tiles.counts(), [stage; 2]);
@@ -97,7 +100,7 @@ fn every_tile_of_every_stage_is_done_once_and_seen_by_the_owner() {
 #[test]
 fn two_workers_and_the_owner_share_a_stage() {
     explore(2, || {
-        let (pool, tiles) = (Pool::new(3).unwrap(), Tiles::<3>::new());
+        let (pool, tiles) = (Pool::new(3, false).unwrap(), Tiles::<3>::new());
         tiles.stage(&pool, &AtomicBool::new(false)).unwrap();
         assert_eq!(tiles.counts(), [1; 3]);
     });
@@ -105,14 +108,14 @@ fn two_workers_and_the_owner_share_a_stage() {
 
 #[test]
 fn a_pool_ends_whatever_its_workers_are_doing() {
-    explore(3, || drop(Pool::new(2).unwrap()));
-    explore(2, || drop(Pool::new(3).unwrap()));
+    explore(3, || drop(Pool::new(2, false).unwrap()));
+    explore(2, || drop(Pool::new(3, false).unwrap()));
 }
 
 #[test]
 fn sessions_take_turns_at_a_pool() {
     explore(2, || {
-        let (pool, tiles) = (Arc::new(Pool::new(2).unwrap()), Arc::new(Tiles::<2>::new()));
+        let (pool, tiles) = (Arc::new(Pool::new(2, false).unwrap()), Arc::new(Tiles::<2>::new()));
         let other = {
             let (pool, tiles) = (Arc::clone(&pool), Arc::clone(&tiles));
             thread::spawn(move || tiles.stage(&pool, &AtomicBool::new(false)).unwrap())
@@ -126,7 +129,7 @@ fn sessions_take_turns_at_a_pool() {
 #[test]
 fn a_cancel_reaches_a_session_that_waits_for_its_turn() {
     explore(2, || {
-        let (pool, tiles) = (Arc::new(Pool::new(1).unwrap()), Arc::new(Tiles::<1>::new()));
+        let (pool, tiles) = (Arc::new(Pool::new(1, false).unwrap()), Arc::new(Tiles::<1>::new()));
         let cancel = Arc::new(AtomicBool::new(false));
         let other = {
             let (pool, tiles, cancel) = (Arc::clone(&pool), Arc::clone(&tiles), Arc::clone(&cancel));
@@ -144,7 +147,7 @@ fn a_cancel_reaches_a_session_that_waits_for_its_turn() {
 #[test]
 fn a_cancel_ends_a_stage_between_tiles_and_the_next_is_whole() {
     explore(2, || {
-        let (pool, tiles, cancel) = (Pool::new(2).unwrap(), Tiles::<2>::new(), Arc::new(AtomicBool::new(false)));
+        let (pool, tiles, cancel) = (Pool::new(2, false).unwrap(), Tiles::<2>::new(), Arc::new(AtomicBool::new(false)));
         let canceller = {
             let cancel = Arc::clone(&cancel);
             thread::spawn(move || cancel.store(true, Ordering::Release))
@@ -166,7 +169,7 @@ fn a_cancel_ends_a_stage_between_tiles_and_the_next_is_whole() {
 #[test]
 fn a_panic_in_any_thread_reaches_the_owner_and_the_pool_goes_on() {
     explore(2, || {
-        let (pool, tiles, cancel) = (Pool::new(2).unwrap(), Tiles::<2>::new(), AtomicBool::new(false));
+        let (pool, tiles, cancel) = (Pool::new(2, false).unwrap(), Tiles::<2>::new(), AtomicBool::new(false));
         // Left after the panic: loom's locks cannot be poisoned.
         let mut turn = pool.enter(&cancel).unwrap();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -204,6 +207,69 @@ fn one_call_at_a_time_is_inside_and_the_others_are_told() {
         assert!(done >= 1, "whoever comes first enters");
         // SAFETY: as above.
         object.enter("object").unwrap().with(|count| assert_eq!(unsafe { *count }, done));
+    });
+}
+
+#[test]
+fn a_deputy_does_its_work_once_for_each_beginning_and_what_it_did_is_seen() {
+    explore(3, || {
+        let tiles = Arc::new(Tiles::<1>::new());
+        let own = Arc::clone(&tiles);
+        let deputy = Deputy::start("deputy", false, move || own.add(0)).unwrap();
+        for round in 1..=2 {
+            deputy.begin();
+            // One that asks without waiting may see the end or not; then it has seen the work too.
+            if deputy.wait(Some(Duration::ZERO)) {
+                assert_eq!(tiles.counts(), [round]);
+            }
+            assert!(deputy.wait(None));
+            assert_eq!(tiles.counts(), [round]);
+            deputy.collect();
+        }
+    });
+}
+
+#[test]
+fn a_deputy_ends_whatever_it_is_doing() {
+    explore(3, || drop(Deputy::start("deputy", false, || {}).unwrap()));
+    explore(3, || {
+        let tiles = Arc::new(Tiles::<1>::new());
+        let own = Arc::clone(&tiles);
+        let deputy = Deputy::start("deputy", false, move || own.add(0)).unwrap();
+        deputy.begin();
+        drop(deputy);
+        assert!(tiles.counts()[0] <= 1);
+    });
+}
+
+#[test]
+fn an_object_that_is_lent_is_the_borrowers_alone_until_it_is_taken_back() {
+    explore(2, || {
+        let object = Arc::new(Exclusive::new(Cell::new(0)));
+        // SAFETY: loom ends the model when another thread is inside too.
+        let add = |inside: &Cell<usize>| inside.with_mut(|count| unsafe { *count += 1 });
+        let (borrowed, seen) = (Arc::clone(&object), Arc::clone(&object));
+        let deputy = Deputy::start("deputy", false, move || add(&borrowed.enter_lent("object").unwrap())).unwrap();
+        let inside = object.enter("object").unwrap();
+        object.lend();
+        deputy.begin();
+        drop(inside);
+        let other = thread::spawn(move || match seen.enter("object") {
+            Ok(inside) => {
+                add(&inside);
+                1
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::Lent("object") | Error::Busy("object")));
+                0
+            }
+        });
+        assert!(deputy.wait(None));
+        deputy.collect();
+        object.take_back();
+        let entered = other.join().unwrap();
+        // SAFETY: as above.
+        object.enter("object").unwrap().with(|count| assert_eq!(unsafe { *count }, 1 + entered));
     });
 }
 

@@ -15,6 +15,9 @@ pub mod threads {
         Ok(Thread(loom::thread::spawn(body)))
     }
 
+    /// Models have no priorities.
+    pub fn give_way() {}
+
     impl Thread {
         pub fn join(self) {
             self.0.join().expect("a worker catches every panic");

@@ -9,7 +9,7 @@ pub struct Section {
     pub files: &'static [&'static str],
 }
 
-pub const SECTIONS: [Section; 17] = [
+pub const SECTIONS: [Section; 18] = [
     Section {
         title: "Library",
         text: "Every call answers a segno_status. The numbers of the library and of its ABI tell a host what it runs with:\nsegno_ctx_create compares the ABI.",
@@ -69,6 +69,11 @@ pub const SECTIONS: [Section; 17] = [
         title: "Embeddings",
         text: "Vectors of texts, to be compared with each other: by models that were made for that, and by any other.",
         files: &["embed"],
+    },
+    Section {
+        title: "Frame loops",
+        text: "Steps that a host does not wait for: it submits one, draws its frame, and polls. A budget in microseconds bounds the slices of long\nprompts. One thread of the host is enough.",
+        files: &["submit"],
     },
     Section {
         title: "Saved sequences",

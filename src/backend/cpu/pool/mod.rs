@@ -37,8 +37,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool in which `threads` threads work on a stage: the caller and `threads - 1` workers.
-    pub fn new(threads: usize) -> Result<Pool> {
+    /// A pool in which `threads` threads work on a stage: the caller and `threads - 1` workers, which may give way to other threads.
+    pub fn new(threads: usize, gives_way: bool) -> Result<Pool> {
         let mut pool = Pool {
             shared: Arc::new(Shared::new(threads.max(1))?),
             workers: reserve(threads, "threads")?,
@@ -47,7 +47,12 @@ impl Pool {
         };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
-            let worker = threads::spawn(&format!("segno-{index}"), STACK_BYTES, move || shared.work(index));
+            let worker = threads::spawn(&format!("segno-{index}"), STACK_BYTES, move || {
+                if gives_way {
+                    threads::give_way();
+                }
+                shared.work(index);
+            });
             pool.workers
                 .push(worker.map_err(|error| Error::Device(format!("cannot start worker thread {index}: {error}")))?);
         }
