@@ -4,7 +4,7 @@
 use super::config::Config;
 use super::family::PARTIAL;
 use crate::arch::rope::Divisors;
-use crate::error::{Error, Result, filled, reserve};
+use crate::error::{Error, Result, collected, filled, reserve};
 use crate::format::{Builder, Item, ScalarKind};
 
 /// What divides the frequency of a pair that is not to turn.
@@ -14,18 +14,18 @@ const HEAD_DIM: &str = "head_dim";
 const KV_HEADS: &str = "num_key_value_heads";
 /// How many of the last layers read the keys of others.
 const SHARING: &str = "num_kv_shared_layers";
+/// What the memory is for.
+const SIZES: &str = "sizes of the layers";
 
 /// Heads of keys of a layer, and their elements.
 type Sizes = [u64; 2];
 
 /// Writes the sizes of layers; returns the key-value heads of local ones, and how many elements of a head of the others rotate.
 pub fn convert(config: &Config, out: &mut Builder) -> Result<(u64, u64)> {
-    let local = config.local_layers()?;
-    let sizes = |index: usize| of_layer(config, index, local[index] == 1);
-    let mut kv_heads = reserve(local.len() * size_of::<u32>(), "sizes of the layers")?;
+    let (local, own) = (config.local_layers()?, [config.size(KV_HEADS)?, config.size(HEAD_DIM)?]);
+    let mut kv_heads = reserve(local.len() * size_of::<u32>(), SIZES)?;
     let mut dims = [None; 2];
-    for (index, is_local) in local.iter().enumerate() {
-        let [heads, dim] = sizes(index)?;
+    for (is_local, [heads, dim]) in local.iter().zip(of_layers(config, &local, own)?) {
         kv_heads.extend((heads as u32).to_le_bytes());
         if *dims[usize::from(*is_local)].get_or_insert(dim) != dim {
             return Err(Error::Unsupported(format!(
@@ -33,39 +33,48 @@ pub fn convert(config: &Config, out: &mut Builder) -> Result<(u64, u64)> {
             )));
         }
     }
-    let local_sizes = [config.size(KV_HEADS)?, config.size(HEAD_DIM)?];
-    let (whole, own) = (dims[0].unwrap_or(local_sizes[1]), dims[1].unwrap_or(local_sizes[1]));
+    let [whole_dim, own_dim] = dims.map(|dim| dim.unwrap_or(own[1]));
     out.set_scalars(&config.key("attention.head_count_kv"), ScalarKind::U32, &kv_heads)?;
     for name in ["attention.key_length", "attention.value_length", "rope.dimension_count"] {
-        out.set_unsigned(&config.key(name), whole)?;
-        out.set_unsigned(&config.key(&format!("{name}_swa")), own)?;
+        out.set_unsigned(&config.key(name), whole_dim)?;
+        out.set_unsigned(&config.key(&format!("{name}_swa")), own_dim)?;
     }
-    let sharing = if config.number(SHARING)?.is_some() { config.size(SHARING)? } else { 0 };
-    out.set_unsigned(&config.key("attention.shared_kv_layers"), sharing)?;
-    let embedding = "hidden_size_per_layer_input";
-    let each = if config.number(embedding)?.is_some() { config.size(embedding)? } else { 0 };
-    out.set_unsigned(&config.key("embedding_length_per_layer_input"), each)?;
+    let sharing = optional(config, SHARING)?;
+    out.set_unsigned(&config.key("attention.shared_kv_layers"), sharing.unwrap_or(0))?;
+    let embedding = optional(config, "hidden_size_per_layer_input")?;
+    out.set_unsigned(&config.key("embedding_length_per_layer_input"), embedding.unwrap_or(0))?;
     if config.get("use_double_wide_mlp").and_then(Item::flag) == Some(true) {
-        widths(config, local.len(), sharing, out)?;
+        widths(config, local.len(), sharing.unwrap_or(0), out)?;
     }
-    Ok((local_sizes[0], whole))
+    Ok((own[0], whole_dim))
 }
 
-/// The sizes of a layer: those of local ones, those of the others, or what is said of it alone.
-fn of_layer(config: &Config, index: usize, is_local: bool) -> Result<Sizes> {
-    let own = config.get("per_layer_config").and_then(|layers| layers.get(&index.to_string()));
-    let size = |name: &str, whole: Option<&str>| match own.and_then(|own| own.get(name)) {
-        Some(value) => whole_number(config, name, value),
-        None => match whole.filter(|_| !is_local) {
-            Some(whole) if config.number(whole)?.is_some() => config.size(whole),
-            _ => config.size(name),
-        },
-    };
-    let has_own_heads = config.get("attention_k_eq_v").and_then(Item::flag) == Some(true);
-    Ok([
-        size(KV_HEADS, has_own_heads.then_some("num_global_key_value_heads"))?,
-        size(HEAD_DIM, Some("global_head_dim"))?,
-    ])
+/// The sizes of all layers, `own` those of local ones: the others have a number for all of them, or each layer what is said of it alone.
+fn of_layers(config: &Config, local: &[u8], own: Sizes) -> Result<Vec<Sizes>> {
+    let listed = config.get("per_layer_config").and_then(Item::entries);
+    let mut whole = own;
+    if listed.is_none() {
+        let has_own_heads = config.get("attention_k_eq_v").and_then(Item::flag) == Some(true);
+        if let Some(heads) = optional(config, "num_global_key_value_heads")?.filter(|_| has_own_heads) {
+            whole[0] = heads;
+        }
+        whole[1] = optional(config, "global_head_dim")?.unwrap_or(own[1]);
+    }
+    let mut sizes = collected(local.iter().map(|&is_local| if is_local == 1 { own } else { whole }), SIZES)?;
+    for (layer, said) in listed.into_iter().flatten() {
+        let Some(sizes) = layer.parse::<usize>().ok().and_then(|layer| sizes.get_mut(layer)) else { continue };
+        for (size, name) in sizes.iter_mut().zip([KV_HEADS, HEAD_DIM]) {
+            if let Some(value) = said.get(name) {
+                *size = whole_number(config, name, value)?;
+            }
+        }
+    }
+    Ok(sizes)
+}
+
+/// A whole number, if there is one but 0.
+fn optional(config: &Config, name: &str) -> Result<Option<u64>> {
+    if config.number(name)?.is_some() { config.size(name).map(Some) } else { Ok(None) }
 }
 
 fn whole_number(config: &Config, name: &str, value: Item) -> Result<u64> {
@@ -77,9 +86,9 @@ fn whole_number(config: &Config, name: &str, value: Item) -> Result<u64> {
 fn widths(config: &Config, layers: usize, sharing: u64, out: &mut Builder) -> Result<()> {
     let width = config.size("intermediate_size")?;
     let own = layers.saturating_sub(usize::try_from(sharing).unwrap_or(usize::MAX));
-    let mut widths = filled(layers, width, "sizes of the layers")?;
+    let mut widths = filled(layers, width, SIZES)?;
     widths[own..].iter_mut().for_each(|width| *width *= 2);
-    let mut bytes = reserve(layers * size_of::<u64>(), "sizes of the layers")?;
+    let mut bytes = reserve(layers * size_of::<u64>(), SIZES)?;
     widths.iter().for_each(|width| bytes.extend(width.to_le_bytes()));
     out.set_scalars(&config.key("feed_forward_length"), ScalarKind::U64, &bytes)
 }

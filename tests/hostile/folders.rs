@@ -7,7 +7,7 @@ use crate::common::folders::{Entry, entries_of, safetensors, with_header};
 use crate::common::gguf::{Shape, parsed};
 use crate::common::patient::shortest;
 use crate::common::tokenizers::of_kind;
-use crate::common::{Ctx, Folder};
+use crate::common::{Ctx, Folder, root};
 use crate::damage::damage;
 use crate::dice::Dice;
 use crate::host::{Reached, use_path};
@@ -104,6 +104,9 @@ fn folders() -> Vec<Files> {
         ];
         folders.push(Files(files.map(|(name, bytes)| (name.to_owned(), bytes)).into()));
     }
+    let golden = root().join("tests/golden/hf/folders/gemma4-small");
+    let read = |name: &str| (name.to_owned(), std::fs::read(golden.join(name)).unwrap());
+    folders.push(Files(vec![read("config.json"), read("model.safetensors")]));
     let (config, entries) = model("whole");
     let (first, second) = entries.split_at(7);
     let map = |entries: &[Entry], file: &str| {
