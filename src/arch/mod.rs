@@ -1,5 +1,6 @@
 //! Model families as data: what their layers hold, which metadata gives their sizes, how their tensors are named.
 
+mod choices;
 pub mod encoders;
 pub mod experts;
 pub mod heads;

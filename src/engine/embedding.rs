@@ -3,7 +3,7 @@
 //! A text takes the place of a sequence while it is evaluated, and gives it back with its pages, whatever comes of the call. What is made of its
 //! tokens depends on the text alone: rows of other texts never meet its own, and sums run in order of position, however a text is divided.
 
-use super::batch;
+use super::pass::batch;
 use super::session::{Failure, Session};
 use crate::arch::pooling::Pooling;
 use crate::arch::spec::Classifier;
@@ -260,7 +260,7 @@ impl Session {
             return Err(Error::Cancelled);
         }
         let Session { runner, paging, states, pass, .. } = self;
-        runner.embed(&batch::batch(pass, paging, states.as_ref()), cancel)
+        runner.embed(&batch(pass, paging, states.as_ref()), cancel)
     }
 }
 

@@ -11,6 +11,7 @@ mod draft;
 pub mod embedding;
 mod fingerprint;
 pub mod model;
+mod pass;
 pub mod plan;
 mod save;
 mod saved;

@@ -1,5 +1,5 @@
-//! States of layers in a saved sequence: its marks, the oldest first, then the states that it goes on from. Each stands behind the number of its tokens
-//! and its kind, in the blocks that a record has.
+//! States of layers in a saved sequence: its marks, the oldest first, then the states that it goes on from. Each stands behind the number of its
+//! tokens and its kind, in the blocks that a record has.
 
 use super::saved::{Reader, Writer};
 use super::saved_header::{Header, bad};

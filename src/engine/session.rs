@@ -82,7 +82,7 @@ pub struct Session {
     /// Logits that outlive their pass, a row for each slot.
     pub(super) logits: Vec<f32>,
     pub(super) scratch: sample::Scratch,
-    pub(super) pass: super::batch::Pass,
+    pub(super) pass: super::pass::Pass,
     /// What drafts are made with, where some are.
     pub(super) speculation: Option<Box<Speculation>>,
     /// What passes have taken.
@@ -128,7 +128,7 @@ impl Session {
             history: context.min(limits.pages * PAGE_TOKENS + 1),
             logits: filled(logits_len(options.max_seqs, model.program())?, 0.0, "logits")?,
             scratch: sample::Scratch::new(vocab)?,
-            pass: super::batch::Pass::new(&limits)?,
+            pass: super::pass::Pass::new(&limits)?,
             speculation: Speculation::new(model, options, &limits, draft)?,
             costs: Costs::new(limits.rows)?,
             done: Done::default(),

@@ -4,9 +4,9 @@
 //! steps would draw it, is kept in [`Sequence::ahead`] as long as the drafts agree, and handed out by the steps that follow. So drafts decide what
 //! a pass costs, and never what it says.
 
-use super::batch::{Choice, Planned};
 use super::draft::{self, DraftModel};
 use super::model::Model;
+use super::pass::{Choice, Planned};
 use super::sequence::Sequence;
 use super::session::{Failure, Options, Session, Step};
 use crate::backend::{Limits, Memory};

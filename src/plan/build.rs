@@ -1,13 +1,13 @@
 //! From a file and its family to a [`Program`]: the one description of a forward pass.
 
 use super::op::{
-    AttentionKind, AttentionMask, Embedding, HeadPart, Index, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows,
-    Value, ValueId, VectorId,
+    AttentionKind, AttentionMask, Embedding, HeadPart, Index, Norm, NormKind, Op, Program, RopeId, Rows, Value,
+    ValueId, VectorId,
 };
 use super::tensors::{PLAN, Part, Tensors, Weights};
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::rope::{Divisors, Rope};
-use crate::arch::spec::{Blocks, Classifier, NormOrder, NormSpan, Presence, RopeRule};
+use crate::arch::spec::{Blocks, NormOrder, NormSpan, Presence, RopeRule};
 use crate::arch::{Arch, Hparams, heads::Heads, hparams::Keys};
 use crate::error::{Error, Result, collected, push};
 use crate::format::{Gguf, limits};
@@ -45,7 +45,7 @@ pub(super) struct Builder<'a> {
     pub(super) arch: &'a Arch,
     pub(super) hparams: &'a Hparams,
     pub(super) tensors: Tensors<'a>,
-    ops: Vec<Op>,
+    pub(super) ops: Vec<Op>,
     pub(super) values: Vec<Value>,
     pub(super) states: Vec<Shape>,
     rotations: Vec<Rotation>,
@@ -95,7 +95,7 @@ impl<'a> Builder<'a> {
     }
 
     /// How many rows the matrix `name` has.
-    fn rows_of(&self, name: &str) -> Result<usize> {
+    pub(super) fn rows_of(&self, name: &str) -> Result<usize> {
         let info = self.tensors.info(name)?;
         let rows = info.dims.get(1).copied().unwrap_or(1);
         usize::try_from(rows).ok().filter(|rows| (1..=limits::HIDDEN).contains(rows)).ok_or_else(|| {
@@ -254,62 +254,6 @@ impl<'a> Builder<'a> {
         values.iter().try_for_each(|&x| self.push(Op::Rope { x, head_dim, table }))
     }
 
-    /// The last norm and the output head; a file without a head of its own uses the embedding.
-    fn head(&mut self, hidden: ValueId, norm: Option<Norm>) -> Result<ValueId> {
-        let width = self.hparams.hidden;
-        let selected = self.value(width, Rows::Outputs)?;
-        self.push(Op::SelectRows { x: hidden, out: selected })?;
-        let normed = norm.map_or(Ok(selected), |norm| self.normed(selected, norm))?;
-        let vocab = self.tensors.weight(MatrixId(0)).rows;
-        let name = if self.tensors.has(global::HEAD, self.arch.head)? { global::HEAD } else { global::EMBEDDING };
-        let matrix = self.tensors.matrix(name, vocab, width)?;
-        let bias = self.bias(global::HEAD_PROJECTION, &Part::all(vocab), Presence::Optional)?;
-        let out = self.value(vocab, Rows::Outputs)?;
-        self.push(Op::MatMul { x: normed, matrix, bias, out })?;
-        self.scale_projection(global::HEAD_PROJECTION, bias, out)?;
-        self.scale(out, self.hparams.logit_scale)?;
-        if let Some(cap) = self.hparams.final_softcap {
-            self.push(Op::Softcap { x: out, cap })?;
-        }
-        Ok(out)
-    }
-
-    /// What the last norm gives of each token, which `after` ops come before, and what the last projections make of that.
-    fn embedding(&mut self, hidden: ValueId, norm: Option<Norm>, after: usize) -> Result<Embedding> {
-        let first = self.ops.len();
-        let tokens = norm.map_or(Ok(hidden), |norm| self.normed(hidden, norm))?;
-        let mut texts = tokens;
-        for name in global::TEXT_PROJECTIONS {
-            if self.tensors.has(name, self.arch.text_projections)? {
-                let (cols, rows) = (self.values[texts.0].width, self.rows_of(name)?);
-                let matrix = self.tensors.matrix(name, rows, cols)?;
-                let out = self.value(rows, Rows::Batch)?;
-                self.push(Op::MatMul { x: texts, matrix, bias: None, out })?;
-                texts = out;
-            }
-        }
-        let scores = self.scores(tokens)?;
-        let ops = collected(self.ops.drain(first..), PLAN)?;
-        Ok(Embedding { after, ops, tokens, texts, scores })
-    }
-
-    /// What the classifier makes of each token, in files that have one.
-    fn scores(&mut self, tokens: ValueId) -> Result<Option<ValueId>> {
-        let name = |part: &str| format!("{part}.weight");
-        let (dense, out) = (name(global::CLASSIFIER), name(global::CLASSIFIER_OUT));
-        let has_out = self.arch.classifier != Classifier::None && self.tensors.has(&out, Presence::Optional)?;
-        if !has_out {
-            return Ok(None);
-        }
-        let mut x = tokens;
-        if self.arch.classifier == Classifier::Dense {
-            x = self.project(global::CLASSIFIER, x, self.rows_of(&dense)?, Presence::Optional)?;
-            // The hyperbolic tangent.
-            self.push(Op::Softcap { x, cap: 1.0 })?;
-        }
-        self.project(global::CLASSIFIER_OUT, x, self.rows_of(&out)?, Presence::Optional).map(Some)
-    }
-
     fn finish(self, logits: Option<ValueId>, embedding: Embedding) -> Result<Program> {
         let Builder { arch, hparams, tensors, ops, values, rotations, states } = self;
         let Weights { matrices, vectors, idle } = tensors.finish(arch.name, hparams)?;
@@ -385,7 +329,7 @@ impl<'a> Builder<'a> {
         self.normed(x, norm)
     }
 
-    fn normed(&mut self, x: ValueId, norm: Norm) -> Result<ValueId> {
+    pub(super) fn normed(&mut self, x: ValueId, norm: Norm) -> Result<ValueId> {
         let Value { width, rows, .. } = self.values[x.0];
         let out = self.value(width, rows)?;
         self.push(Op::Norm { x, norm, out })?;
@@ -438,7 +382,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Multiplies a product by the scale that files beside 4-bit floats (NVFP4) have for the whole tensor, before any bias.
-    fn scale_projection(&mut self, name: &str, bias: Option<VectorId>, out: ValueId) -> Result<()> {
+    pub(super) fn scale_projection(&mut self, name: &str, bias: Option<VectorId>, out: ValueId) -> Result<()> {
         let Some(factor) = self.tensors.scale(name)? else { return Ok(()) };
         if bias.is_some() {
             let problem = format!("tensor `{name}.scale` beside `{name}.bias` is not supported");

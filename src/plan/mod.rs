@@ -9,10 +9,12 @@ mod latent;
 mod layer_embeddings;
 pub mod memory;
 pub mod op;
+mod outputs;
 pub mod program;
 mod recurrent;
 mod recurrent_layer;
 mod tensors;
 pub mod validate;
+mod value;
 
 pub use op::{MatrixId, Op, Program, RopeId, ValueId, VectorId};

@@ -6,13 +6,10 @@
 
 pub use super::program::{Embedding, Program, Weight};
 pub use super::recurrent::{Convolution, MOST_TAPS, Scan, StateId, Strength};
+pub use super::value::{Kind, Rows, Value, ValueId};
 pub use crate::arch::rope::{Rope, RopeLayout};
 pub use crate::arch::spec::{Activation, AttentionMask, NormKind, Score};
 use crate::format::limits;
-
-/// Index into [`Program::values`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ValueId(pub usize);
 
 /// Index into [`Program::matrices`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -473,43 +470,5 @@ impl Op {
             | Op::Softcap { .. }
             | Op::SelectRows { .. } => true,
         }
-    }
-}
-
-/// Which rows a value has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
-    /// One for each row of the batch.
-    Batch,
-    /// One for each row whose logits are wanted.
-    Outputs,
-    /// One for each expert that this value chose for a row of the batch. Those of a batch stand in any order that a backend likes.
-    Chosen(ValueId),
-}
-
-/// What a value holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Numbers.
-    Floats,
-    /// Chosen experts: their numbers, as the bits of unsigned 32-bit integers, in the first half of a row, their weights in the second.
-    Choices,
-}
-
-/// A matrix that ops exchange, of elements of 32 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Value {
-    /// Elements of a row.
-    pub width: usize,
-    /// Number of rows.
-    pub rows: Rows,
-    /// What they are.
-    pub kind: Kind,
-}
-
-impl Value {
-    /// Numbers.
-    pub fn floats(width: usize, rows: Rows) -> Value {
-        Value { width, rows, kind: Kind::Floats }
     }
 }
