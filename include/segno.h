@@ -1365,6 +1365,11 @@ segno_status segno_decode_batch(struct segno_session *session,
 #define SEGNO_POOLING_FIRST 3
 /** The vector of the last token. */
 #define SEGNO_POOLING_LAST 4
+/**
+ * No vector of the text, but scores, one a class: what a reranker says of a query and a text that a host has put together as the model wants them.
+ * Those of BERT's kin are as its classifier gives them, those of Qwen 3 add up to 1. Neither is divided by its length.
+ */
+#define SEGNO_POOLING_RANK 5
 
 /** How texts become vectors; fill with `segno_embed_opts_init`. */
 typedef struct segno_embed_opts {
@@ -1377,8 +1382,8 @@ typedef struct segno_embed_opts {
   /** Must be 0. */
   uint32_t reserved;
   /**
-   * Leading elements of a vector that are kept, for models that were trained for that (Matryoshka); 0 (default) for all. Vectors are cut before they
-   * are divided by their length.
+   * Leading elements of a vector that are kept, for models that were trained for that (Matryoshka); 0 (default) for all. Vectors are cut before
+   * they are divided by their length.
    */
   uint64_t dims;
 } segno_embed_opts;
@@ -1387,24 +1392,24 @@ typedef struct segno_embed_opts {
 void segno_embed_opts_init(struct segno_embed_opts *opts, size_t size);
 
 /**
- * Makes vectors of texts: what the last norm of the model gives of their tokens, pooled, sent through the model's last projections where it has such,
- * cut to `dims` elements, and divided by its length. Texts are evaluated together, as many in a pass as `max_prefill` tokens, the free places
- * of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own. A text takes the place of
- * a sequence and its pages for as long as it is evaluated; open sequences stay as they are.
+ * Makes vectors of texts: what the last norm of the model gives of their tokens, pooled, sent through the model's last projections where it has
+ * such, cut to `dims` elements, and divided by its length. Texts are evaluated together, as many in a pass as `max_prefill` tokens, the free
+ * places of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own. A text takes the
+ * place of a sequence and its pages for as long as it is evaluated; open sequences stay as they are.
  *
- * Models whose tokens see what follows them (`gemma-embedding`) evaluate a text in one pass, so none may have more tokens than `max_prefill`; they
- * make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated as they are given: `segno_tokenize` with
- * `SEGNO_TOKENIZE_ADD_SPECIAL` adds those that a model wants around a text.
+ * Models whose tokens see what follows them (`gemma-embedding`, `bert`, `nomic-bert`, `modern-bert`) evaluate a text in one pass, so none may have
+ * more tokens than `max_prefill`; they make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated as they are
+ * given: `segno_tokenize` with `SEGNO_TOKENIZE_ADD_SPECIAL` adds those that a model wants around a text.
  *
- * `tokens`: those of all texts, one text behind the other. `lengths`: for each of the `texts` texts how many are its own, at least one. `opts`: NULL
- * for defaults. `out`: room for `cap` floats; it receives `dims` of them for each text in order, with `SEGNO_POOLING_NONE` for each token, and is
- * written on success alone. `dims` receives the elements of a vector, also when there is too little room; `out` NULL with `cap` 0 asks for
- * these and evaluates nothing. The call allocates what its result takes, and nothing else.
+ * `tokens`: those of all texts, one text behind the other. `lengths`: for each of the `texts` texts how many are its own, at least one. `opts`:
+ * NULL for defaults. `out`: room for `cap` floats; it receives `dims` of them for each text in order, with `SEGNO_POOLING_NONE` for each token, and
+ * is written on success alone. `dims` receives the elements of a vector, also when there is too little room; `out` NULL with `cap` 0 asks for these
+ * and evaluates nothing. The call allocates what its result takes, and nothing else.
  *
- * Codes: NULL_POINTER, INVALID_ARGUMENT (a text without tokens or with too many for one pass, a token outside the vocabulary, more
- * `dims` than there are; `segno_error_item` is the text, if one is at fault), BUFFER_TOO_SMALL (before any evaluation), CONTEXT_FULL, SEQ_FULL,
- * KV_FULL (a text that has no room by itself), UNSUPPORTED (a GPU), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since
- * 0.1.
+ * Codes: NULL_POINTER, INVALID_ARGUMENT (a text without tokens or with too many for one pass, a token outside the vocabulary, more `dims` than
+ * there are; `segno_error_item` is the text, if one is at fault), BUFFER_TOO_SMALL (before any evaluation), CONTEXT_FULL, SEQ_FULL, KV_FULL (a text
+ * that has no room by itself), UNSUPPORTED (a GPU, scores of a model without a classifier), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome
+ * `SEGNO_CANCELLED`. Since 0.1.
  */
 segno_status segno_embed(struct segno_session *session,
                          const int32_t *tokens,

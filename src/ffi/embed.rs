@@ -87,19 +87,18 @@ fn engine_options(opts: *const segno_embed_opts) -> Result<Options> {
 /// place of a sequence and its pages for as long as it is evaluated; open sequences stay as they are.
 ///
 /// Models whose tokens see what follows them (`gemma-embedding`, `bert`, `nomic-bert`, `modern-bert`) evaluate a text in one pass, so none may have
-/// more tokens than `max_prefill`; they make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated as they are given: `segno_tokenize` with
-/// `SEGNO_TOKENIZE_ADD_SPECIAL` adds those that a model wants around a text.
+/// more tokens than `max_prefill`; they make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated as they are
+/// given: `segno_tokenize` with `SEGNO_TOKENIZE_ADD_SPECIAL` adds those that a model wants around a text.
 ///
-/// `tokens`: those of all texts, one text behind the other. `lengths`: for each of the `texts` texts how many are its own, at least one. `opts`: NULL
-/// for defaults. `out`: room for `cap` floats; it receives `dims` of them for each text in order, with `SEGNO_POOLING_NONE` for each token, and is
-/// written on success alone. `dims` receives the elements of a vector, also when there is too little room; `out` NULL with `cap` 0 asks for
-/// these and evaluates nothing. The call allocates what its result takes, and nothing else.
+/// `tokens`: those of all texts, one text behind the other. `lengths`: for each of the `texts` texts how many are its own, at least one. `opts`:
+/// NULL for defaults. `out`: room for `cap` floats; it receives `dims` of them for each text in order, with `SEGNO_POOLING_NONE` for each token, and
+/// is written on success alone. `dims` receives the elements of a vector, also when there is too little room; `out` NULL with `cap` 0 asks for these
+/// and evaluates nothing. The call allocates what its result takes, and nothing else.
 ///
-/// Codes: NULL_POINTER, INVALID_ARGUMENT (a text without tokens or with too many for one pass, a token outside the vocabulary, more
-/// `dims` than there are; `segno_error_item` is the text, if one is at fault), BUFFER_TOO_SMALL (before any evaluation), CONTEXT_FULL, SEQ_FULL,
-/// KV_FULL (a text that has no room by itself), UNSUPPORTED (a GPU, scores of a
-/// model without a classifier), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since
-/// 0.1.
+/// Codes: NULL_POINTER, INVALID_ARGUMENT (a text without tokens or with too many for one pass, a token outside the vocabulary, more `dims` than
+/// there are; `segno_error_item` is the text, if one is at fault), BUFFER_TOO_SMALL (before any evaluation), CONTEXT_FULL, SEQ_FULL, KV_FULL (a text
+/// that has no room by itself), UNSUPPORTED (a GPU, scores of a model without a classifier), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome
+/// `SEGNO_CANCELLED`. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_embed(
     session: *mut segno_session,
@@ -124,7 +123,7 @@ pub extern "C" fn segno_embed(
         if out.is_null() {
             return Ok(SEGNO_OK);
         }
-        let needed = form.vectors.checked_mul(form.dims).unwrap_or(usize::MAX);
+        let needed = form.vectors.saturating_mul(form.dims);
         if needed > cap {
             return Err(Error::BufferTooSmall { needed, given: cap }.into());
         }
