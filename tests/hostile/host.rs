@@ -1,6 +1,7 @@
 //! A host that does with a file what hosts do, and notes whether the library kept its word: an outcome or an error, no panic.
 
 use super::dice::Dice;
+use crate::common::embeddings::{embed_opts, of_tokens};
 use crate::common::{Ctx, Failed, Model, Result, Session, call, sampler};
 use segno::ffi::{chat::*, model::*, plan::*, session::*, status::*, text::*};
 use std::ffi::CString;
@@ -16,7 +17,7 @@ pub enum Reached {
     Refusal,
     /// It became a model, which could not decode.
     Model,
-    /// Four tokens were decoded.
+    /// Four tokens were decoded, or vectors made by a model that is for that alone.
     Tokens,
 }
 
@@ -118,16 +119,23 @@ fn use_model(model: &Model, dice: &mut Dice) -> Reached {
         (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (2, 40, 7);
         opts.kv_type = if dice.one_in(2) { SEGNO_KV_F32 } else { SEGNO_KV_F16 };
     }))
-    .map_or(Reached::Model, |session| decode(&session, &tokens))
+    .map_or(Reached::Model, |session| {
+        let texts = [&tokens[..tokens.len().min(5)], &tokens[..1]];
+        let vectors = [embed_opts(), of_tokens()].map(|opts| orderly(session.embed(&texts, &opts)));
+        decode(&session, &tokens).unwrap_or(if vectors[0].is_some() { Reached::Tokens } else { Reached::Model })
+    })
 }
 
-/// Four tokens by the default sampler, then what else a session can do.
-fn decode(session: &Session, tokens: &[i32]) -> Reached {
+/// Four tokens by the default sampler, then what else a session can do; none of it with a model that makes embeddings alone.
+fn decode(session: &Session, tokens: &[i32]) -> Option<Reached> {
     let mut opts = sampler();
     opts.seed = 7;
-    let seq = session.open(&opts).expect("a session has room for a sequence");
+    let seq = match session.open(&opts) {
+        Err(Failed { status: SEGNO_E_UNSUPPORTED, message, .. }) if message.contains("segno_embed") => return None,
+        other => other.expect("a session has room for a sequence"),
+    };
     if orderly(session.prefill(seq, tokens)).is_none() {
-        return Reached::Model;
+        return Some(Reached::Model);
     }
     let decoded = (0..4).filter_map(|_| orderly(session.step(seq))).count();
     orderly(session.logits(seq));
@@ -135,7 +143,7 @@ fn decode(session: &Session, tokens: &[i32]) -> Reached {
         orderly(session.truncate(child, 3));
         orderly(session.batch(&[child, seq]).2);
     }
-    if decoded == 4 { Reached::Tokens } else { Reached::Model }
+    Some(if decoded == 4 { Reached::Tokens } else { Reached::Model })
 }
 
 fn read_metadata(model: &Model, key: &str) {

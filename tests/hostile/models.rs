@@ -71,7 +71,7 @@ const EMBEDDING: usize = 4;
 const TEMPLATE: &str = "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }}</s>{% endfor %}\
     {% if add_generation_prompt %}<s>assistant:{% endif %}";
 
-const RECIPES: [Recipe; 17] = [
+const RECIPES: [Recipe; 19] = [
     recipe("llama", 3, 32, Vocabulary::SentencePiece, &[F32]),
     recipe("llama", 3, 64, Vocabulary::BytePair("gpt-2"), &[F16, BF16, Q8_0, Q4_0, F32]),
     recipe("llama", 3, 256, Vocabulary::SentencePiece, &[Q4_K, Q6_K, Q2_K, Q3_K, Q5_K, Q8_0]),
@@ -89,6 +89,8 @@ const RECIPES: [Recipe; 17] = [
     Recipe { layers: 3, ..recipe("nemotron_h_moe", 3, 32, Vocabulary::BytePair("gpt-2"), &[Q8_0, F32, Q4_0]) },
     Recipe { layers: 2, ..recipe("falcon-h1", 3, 32, Vocabulary::BytePair("gpt-2"), &[F32, Q8_0]) },
     Recipe { layers: 3, ..recipe("gemma4", 3, 32, Vocabulary::SentencePiece, &[F32, Q8_0, F16]) },
+    Recipe { layers: 2, ..recipe("bert", 3, 32, Vocabulary::SentencePiece, &[F32, Q8_0]) },
+    recipe("gemma-embedding", 3, 64, Vocabulary::SentencePiece, &[Q8_0, F16]),
 ];
 
 const fn recipe(
@@ -146,7 +148,14 @@ impl<'a> Builder<'a> {
             self.layer(layer);
         }
         let last = if self.recipe.arch == "lfm2" { "token_embd_norm.weight" } else { "output_norm.weight" };
-        self.vector(last, self.recipe.hidden);
+        match self.recipe.arch {
+            "bert" => self.ends_of_encoder(),
+            _ => self.vector(last, self.recipe.hidden),
+        }
+        if self.recipe.arch == "gemma-embedding" {
+            self.matrix("dense_2.weight", self.recipe.hidden, FEED_FORWARD);
+            self.matrix("dense_3.weight", FEED_FORWARD, HEAD_DIM);
+        }
         if self.recipe.rich {
             self.matrix("output.weight", self.recipe.hidden, tokens);
             self.vector("rope_freqs.weight", HEAD_DIM / 2);
@@ -174,6 +183,9 @@ impl<'a> Builder<'a> {
         }
         self.file.set(&format!("{arch}.attention.layer_norm_rms_epsilon"), Value::f32(1e-5));
         self.file.set(&format!("{arch}.rope.freq_base"), Value::f32(10_000.0));
+        if arch == "gemma-embedding" {
+            self.file.set("gemma-embedding.attention.sliding_window", Value::u32(4));
+        }
         if self.has_states() {
             self.states();
         }
@@ -336,7 +348,45 @@ impl<'a> Builder<'a> {
         self.matrix(&name("ssm_out.weight"), width, hidden);
     }
 
+    /// What is added to embeddings, their norm, and a classifier.
+    fn ends_of_encoder(&mut self) {
+        let hidden = self.recipe.hidden;
+        self.matrix("position_embd.weight", hidden, 64);
+        self.matrix("token_types.weight", hidden, 2);
+        for name in ["token_embd_norm.weight", "token_embd_norm.bias"] {
+            self.vector(name, hidden);
+        }
+        self.matrix("cls.weight", hidden, hidden);
+        self.matrix("cls.output.weight", hidden, 1);
+        self.file.set("bert.attention.layer_norm_epsilon", Value::f32(1e-5));
+        self.file.set("bert.pooling_type", Value::u32(2));
+    }
+
+    fn encoder_layer(&mut self, index: usize) {
+        let (hidden, inner) = (self.recipe.hidden, HEADS * HEAD_DIM);
+        let name = |part: &str, kind: &str| format!("blk.{index}.{part}.{kind}");
+        for (part, cols, rows) in [
+            ("attn_q", hidden, inner),
+            ("attn_k", hidden, HEAD_DIM),
+            ("attn_v", hidden, HEAD_DIM),
+            ("attn_output", inner, hidden),
+            ("ffn_up", hidden, FEED_FORWARD),
+            ("ffn_down", FEED_FORWARD, hidden),
+        ] {
+            self.matrix(&name(part, "weight"), cols, rows);
+            self.vector(&name(part, "bias"), rows);
+        }
+        for (part, kind) in
+            ["attn_output_norm", "layer_output_norm"].iter().flat_map(|part| [(part, "weight"), (part, "bias")])
+        {
+            self.vector(&name(part, kind), hidden);
+        }
+    }
+
     fn layer(&mut self, index: usize) {
+        if self.recipe.arch == "bert" {
+            return self.encoder_layer(index);
+        }
         let name = |part: &str| format!("blk.{index}.{part}");
         self.vector(&name("attn_norm.weight"), self.recipe.hidden);
         match self.recipe.arch {
@@ -371,7 +421,7 @@ impl<'a> Builder<'a> {
                 self.vector(&name(&format!("{part}.bias")), rows);
             }
         }
-        if arch.starts_with("qwen3") || matches!(arch, "lfm2" | "gemma4") {
+        if arch.starts_with("qwen3") || matches!(arch, "lfm2" | "gemma4" | "gemma-embedding") {
             self.vector(&name("attn_q_norm.weight"), dim);
             self.vector(&name("attn_k_norm.weight"), dim);
         }
@@ -394,6 +444,10 @@ impl<'a> Builder<'a> {
             _ => "ffn_norm.weight",
         };
         self.vector(&name(norm), hidden);
+        if arch == "gemma-embedding" {
+            self.vector(&name("post_attention_norm.weight"), hidden);
+            self.vector(&name("post_ffw_norm.weight"), hidden);
+        }
         self.matrix(&name("ffn_gate.weight"), hidden, FEED_FORWARD);
         self.matrix(&name("ffn_up.weight"), hidden, FEED_FORWARD);
         self.matrix(&name("ffn_down.weight"), FEED_FORWARD, hidden);
