@@ -104,6 +104,7 @@ pub const DEEPSEEK2: Arch = Arch {
 /// Gemma 4, with or without experts.
 pub const GEMMA4: Arch = Arch {
     name: "gemma4",
+    rope_divisors: Presence::Required,
     mixture: Some(Mixture { is_beside_dense: true, ..MIXTRAL }),
     attention_scale: AttentionScale::One,
     normalizes_values: true,

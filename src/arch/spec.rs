@@ -29,6 +29,8 @@ pub struct Arch {
     pub rope: RopeLayout,
     /// Which layers rotate, and by which angles.
     pub rope_rule: RopeRule,
+    /// Factors by which a file divides the frequencies of layers that see everything.
+    pub rope_divisors: Presence,
     /// Whether attention is latent, as in [`super::latent`].
     pub is_latent: bool,
     /// What layers have that have no attention, in families with such.
@@ -106,6 +108,7 @@ pub const LLAMA: Arch = Arch {
     name: "llama",
     rope: RopeLayout::Pairs,
     rope_rule: RopeRule::Same,
+    rope_divisors: Presence::Optional,
     is_latent: false,
     recurrence: None,
     space_norm: Presence::Absent,

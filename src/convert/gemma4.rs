@@ -9,6 +9,8 @@ use crate::format::{Builder, Item, ScalarKind};
 
 /// What divides the frequency of a pair that is not to turn.
 const STILL: f32 = 1e30;
+/// Share of the pairs of a head that turn where nothing is said.
+pub const SHARE: f64 = 0.25;
 /// Sizes that a layer may have of its own.
 const HEAD_DIM: &str = "head_dim";
 const KV_HEADS: &str = "num_key_value_heads";

@@ -29,9 +29,13 @@ pub fn read(config: &Config, dims: usize, out: &mut Builder) -> Result<Divisors>
     };
     out.set_f32(&config.key("rope.freq_base"), base as f32)?;
     read_local(config, local, base, out)?;
-    let Some(all) = all else { return Ok(Divisors::default()) };
+    let is_gemma4 = config.family.arch.name == GEMMA4.name;
+    let Some(all) = all else {
+        return if is_gemma4 { gemma4::divisors(config, gemma4::SHARE, dims) } else { Ok(Divisors::default()) };
+    };
     let scaling = Scaling { config, parameters: all };
     match scaling.kind()? {
+        "default" if is_gemma4 => gemma4::divisors(config, 1.0, dims),
         "default" | "none" => Ok(Divisors::default()),
         "linear" => {
             out.set_text(&config.key("rope.scaling.type"), "linear")?;
@@ -41,7 +45,7 @@ pub fn read(config: &Config, dims: usize, out: &mut Builder) -> Result<Divisors>
         "yarn" => scaling.yarn(out).map(|()| Divisors::default()),
         "llama3" => Ok(Divisors { all: Some(scaling.divisors(base, dims)?), long: None }),
         "longrope" => scaling.long(dims, out),
-        "proportional" if config.family.arch.name == GEMMA4.name => {
+        "proportional" if is_gemma4 && scaling.number("factor")?.is_none_or(|factor| factor == 1.0) => {
             gemma4::divisors(config, scaling.number(PARTIAL)?.unwrap_or(1.0), dims)
         }
         "dynamic" if [HUNYUAN_DENSE.name, HUNYUAN_MOE.name].contains(&config.family.arch.name) => {

@@ -422,12 +422,13 @@ struct Rotation {
 fn divisors(hparams: &Hparams, arch: &Arch, tensors: &mut Tensors) -> Result<Divisors> {
     let whole = (0..hparams.layers).map(|layer| Turns::of(arch, hparams, layer)).find(|turns| !turns.is_local);
     let dims = whole.map_or(hparams.heads[0].rope_dims, |turns| turns.dims);
-    let mut divisors = |name| {
-        let is_there = tensors.has(name, Presence::Optional)?;
+    let mut divisors = |name, presence| {
+        let is_there = tensors.has(name, presence)?;
         if is_there { tensors.decode(name, dims / 2).map(Some) } else { Ok(None) }
     };
-    let long = divisors(global::LONG_DIVISORS)?;
-    let all = divisors(if long.is_some() { global::SHORT_DIVISORS } else { global::ROPE_DIVISORS })?;
+    let long = divisors(global::LONG_DIVISORS, Presence::Optional)?;
+    let presence = whole.map_or(Presence::Optional, |_| arch.rope_divisors);
+    let all = divisors(if long.is_some() { global::SHORT_DIVISORS } else { global::ROPE_DIVISORS }, presence)?;
     Ok(Divisors { all, long })
 }
 

@@ -306,11 +306,11 @@ fn gemma_4_is_loaded_without_what_sees_and_hears() {
     }
     write(folder.path(), &config, &entries);
     assert_same(folder.path(), &gguf("gemma4-small"));
-    type Change = fn(&mut Value);
-    let changes: [(Change, &str); 3] = [
+    let changes: [(Setting, &str); 4] = [
         (|text| text["per_layer_config"]["2"]["head_dim"] = json!(24), "`head_dim` of config.json differs"),
         (|text| text["per_layer_config"]["2"]["head_dim"] = json!("x"), "`head_dim` is"),
         (|text| text["use_bidirectional_attention"] = json!("all"), "`use_bidirectional_attention`"),
+        (|text| text["rope_parameters"]["full_attention"]["factor"] = json!(8.0), "rope scaling `proportional`"),
     ];
     for (change, words) in changes {
         let mut config = config.clone();

@@ -188,6 +188,7 @@ const OLDER: [(&str, Change); 8] = [
         config.remove("per_layer_config");
         config.extend([("global_head_dim".into(), json!(32)), ("num_global_key_value_heads".into(), json!(1))]);
         config.insert("use_bidirectional_attention".into(), json!("vision"));
+        config.remove("rope_parameters");
     }),
 ];
 

@@ -101,6 +101,12 @@ fn keys_that_no_layer_has_are_refused() {
     });
 }
 
+/// Layers that see everything turn but a part of their heads, which the file must tell.
+#[test]
+fn rotations_that_a_file_does_not_tell_are_refused() {
+    assert_family_refused("gemma4", SEGNO_E_FORMAT, &["`rope_freqs.weight` is missing"], |_| ());
+}
+
 #[test]
 fn a_layer_of_two_blocks_is_refused_where_layers_have_one() {
     let words = ["`nemotron_h.feed_forward_length`", "gives layer 1 a block beside its attention"];
