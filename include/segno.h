@@ -1367,7 +1367,8 @@ segno_status segno_decode_batch(struct segno_session *session,
 #define SEGNO_POOLING_LAST 4
 /**
  * No vector of the text, but scores, one a class: what a reranker says of a query and a text that a host has put together as the model wants them.
- * Those of BERT's kin are as its classifier gives them, those of Qwen 3 add up to 1. Neither is divided by its length.
+ * Those of BERT's kin are as its classifier gives them, and all tokens are of its first type; those of Qwen 3 add up to 1. Neither is divided by
+ * its length.
  */
 #define SEGNO_POOLING_RANK 5
 

@@ -24,7 +24,8 @@ pub const SEGNO_POOLING_FIRST: i32 = 3;
 pub const SEGNO_POOLING_LAST: i32 = 4;
 
 /// No vector of the text, but scores, one a class: what a reranker says of a query and a text that a host has put together as the model wants them.
-/// Those of BERT's kin are as its classifier gives them, those of Qwen 3 add up to 1. Neither is divided by its length.
+/// Those of BERT's kin are as its classifier gives them, and all tokens are of its first type; those of Qwen 3 add up to 1. Neither is divided by
+/// its length.
 pub const SEGNO_POOLING_RANK: i32 = 5;
 
 /// How texts become vectors; fill with `segno_embed_opts_init`.

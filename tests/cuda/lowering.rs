@@ -86,6 +86,26 @@ fn ops_of_latent_attention_and_groups_by_their_best_are_refused_by_name() {
 }
 
 #[test]
+fn models_for_embeddings_alone_are_refused_by_name() {
+    let mut refused = 0;
+    for case in common::embeddings::cases() {
+        let mut program = program(&Gguf::open(&case.file, true, &mut |_| Ok(())).unwrap());
+        let Err(error) = supported::check(&program) else { continue };
+        assert!(error.to_string().starts_with("models that make embeddings alone are run by the cpu"), "{error}");
+        refused += 1;
+        // Nor is there a kernel for their attention.
+        program.logits = program.embedding.as_ref().map(|embedding| embedding.tokens);
+        let expected = match case.name.as_str() {
+            "embeddinggemma-dense" | "modern-first" => "(attention): there is no kernel for attention to later tokens",
+            _ => "(embed): the embedding comes first",
+        };
+        let error = supported::check(&program).unwrap_err().to_string();
+        assert!(error.ends_with(expected), "{}: {error}", case.name);
+    }
+    assert_eq!(refused, 6);
+}
+
+#[test]
 fn every_op_is_covered_exactly_once() {
     let programs = programs();
     assert!(programs.len() >= 15);
