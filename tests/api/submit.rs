@@ -38,7 +38,7 @@ fn step(
     session.poll(seqs.len(), FOREVER)
 }
 
-/// Statuses of one sequence until its first token has come.
+/// Steps of one sequence until its first token has come.
 fn until_token(session: &Session, seq: i32, budget_us: u64) -> usize {
     let status = |_: &usize| step(session, &[seq], budget_us).1[0];
     (1..100).find(|round| status(round) == SEGNO_OK).unwrap()
@@ -53,7 +53,7 @@ fn tokens_are_those_of_batches_whatever_the_budget() {
             let mut opts = if length % 2 == 0 { greedy() } else { sampler() };
             opts.seed = length as u64;
             let seq = session.open(&opts).unwrap();
-            let text: Vec<i32> = (0..length).map(|place| (place * 37 % 200 + 40) as i32).collect();
+            let text: Vec<i32> = (0..length).map(|place| place * 37 % 200 + 40).collect();
             session.append(seq, &text).unwrap();
             seq
         })
