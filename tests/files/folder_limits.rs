@@ -294,6 +294,9 @@ fn public_safetensors_are_read_and_a_damaged_one_is_refused() {
     assert!(open_file("tiny.safetensors").err().unwrap().to_string().contains("5 bytes behind its last tensor"));
 }
 
+/// Changes a configuration.
+type Setting = fn(&mut Value);
+
 /// Encoders of images and sound stay out; what a layer says of itself alone must be the same in all layers of its kind.
 #[test]
 fn gemma_4_is_loaded_without_what_sees_and_hears() {
