@@ -34,7 +34,7 @@ func main() {
 }
 
 func embed(ctx context.Context, path string, texts []string) error {
-	device, err := segno.NewContext(&segno.ContextOptions{Device: segno.CPU})
+	device, err := segno.NewContext(&segno.ContextOptions{Device: segno.DeviceCPU})
 	if err != nil {
 		return err
 	}
