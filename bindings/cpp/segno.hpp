@@ -867,8 +867,8 @@ public:
     }
     /// Vectors of texts, or with SEGNO_POOLING_NONE of their tokens, one text after the other; none when the outcome is
     /// SEGNO_CANCELLED, which is the only one beside SEGNO_OK.
-    result<segno_status> try_embed(const std::vector<std::vector<token>> &texts, std::vector<std::vector<float>> &vectors,
-        const embed_options &options = {}) {
+    result<segno_status> try_embed(const std::vector<std::vector<token>> &texts,
+        std::vector<std::vector<float>> &vectors, const embed_options &options = {}) {
         std::vector<token> tokens;
         std::vector<std::size_t> lengths;
         for (const auto &text : texts) {

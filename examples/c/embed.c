@@ -43,8 +43,9 @@ static float *embed(segno_model *model, segno_session *session, char **texts, si
     size_t *lengths = room(count, sizeof *lengths);
     for (size_t i = 0; i < count; i++) {
         const uint32_t flags = SEGNO_TOKENIZE_ADD_SPECIAL;
-        check("tokenize", segno_tokenize(model, texts[i], strlen(texts[i]), flags, tokens + used, capacity - used,
-                              &lengths[i], &err));
+        check("tokenize",
+            segno_tokenize(
+                model, texts[i], strlen(texts[i]), flags, tokens + used, capacity - used, &lengths[i], &err));
         used += lengths[i];
     }
     check("embed", segno_embed(session, tokens, lengths, count, NULL, NULL, 0, dims, &err));
