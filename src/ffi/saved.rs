@@ -71,8 +71,8 @@ fn get(read: Read, user: *mut c_void, bytes: &mut [u8]) -> Result<usize> {
 /// the id. Layers that see a window keep what this session has room for; where the saved sequence has less than they need (`max_prefill` was
 /// smaller there), the tokens are evaluated anew. Marks take the room that `max_marks` has left, the newest first. A grammar is compiled again,
 /// within the limits of `segno_grammar_create`. Codes: NULL_POINTER, INVALID_ARGUMENT (another model or type of cache, an option out of range),
-/// FORMAT (damaged, ends early, or has a grammar that cannot be compiled), UNSUPPORTED (of another form), IO (`read` tells more than it was asked for),
-/// SEQ_FULL, KV_FULL, OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
+/// FORMAT (damaged, ends early, or has a grammar that cannot be compiled), UNSUPPORTED (of another form), IO (`read` tells more than it was asked
+/// for), SEQ_FULL, KV_FULL, OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_seq_restore(
     session: *mut segno_session,
