@@ -7,6 +7,8 @@ const WEIGHT: f64 = 0.25;
 /// Passes after which a first measurement is too old to be believed; twice as many for every further one, up to a most.
 const FIRST_LIFE: u64 = 64;
 const LONGEST_LIFE: u64 = 4096;
+/// Passes after which a number of rows that took too long is tried again: it may have been held up, and would not be measured otherwise.
+const RETRY: u64 = 16;
 
 /// What passes with so many rows take.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,9 +72,9 @@ impl Costs {
     }
 
     /// Most rows, `most` at the most, of a pass that is expected to end within `ns`, and at least one. What lies beyond all that is known is thought
-    /// as dear, row by row, as what is known; what lies below it is not known to be cheaper.
+    /// as dear, row by row, as what is known; what lies below it is not known to be cheaper. What was too long is believed for a while only.
     pub fn rows_within(&self, ns: f64, most: usize) -> usize {
-        let known = |rows: &usize| self.known(*rows).is_some();
+        let known = |rows: &usize| self.known(*rows).is_some() && self.passes - self.times[*rows].pass < RETRY;
         let fits = |rows: &usize| self.known(*rows).is_some_and(|time| time <= ns);
         let Some(low) = (1..self.times.len()).rev().find(fits) else { return 1 };
         let high = (low + 1..self.times.len()).find(known);
@@ -123,6 +125,11 @@ mod tests {
         costs.note(10, 100_000);
         assert_eq!([500.0, 600.0].map(|ns| costs.rows_within(ns, 50)), [4, 20]);
         assert_eq!([costs.rows_within(600.0, 7), costs.rows_within(600.0, 0)], [7, 1]);
+        // Rows that took too long are tried again after a while, however often they were measured.
+        (0..50).for_each(|_| costs.note(21, 700));
+        assert_eq!(costs.rows_within(650.0, 50), 20);
+        (0..RETRY).for_each(|_| costs.note(20, 600));
+        assert_eq!(costs.rows_within(650.0, 50), 21);
     }
 
     #[test]
