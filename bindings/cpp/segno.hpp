@@ -993,7 +993,8 @@ public:
     result<segno_status> try_truncate(std::size_t tokens) {
         return detail::call([&](segno_error **err) { return segno_seq_truncate(get(), id_, tokens, err); });
     }
-    /// Takes `count` tokens out, from the index `first` on; those behind them are evaluated again by the calls that need them.
+    /// Takes `count` tokens out, from the index `first` on; those behind them are evaluated again by the calls that
+    /// need them.
     result<segno_status> try_remove(std::size_t first, std::size_t count) {
         return detail::call([&](segno_error **err) { return segno_seq_remove(get(), id_, first, count, err); });
     }
