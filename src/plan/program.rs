@@ -1,6 +1,6 @@
 //! A program: its ops, its values, the weights that it needs, and what it makes beside logits, or in their place.
 
-use super::op::{AttentionKind, AttentionMask, Index, Op, Rope, Rows, Value, ValueId};
+use super::op::{AttentionKind, AttentionMask, Index, MatrixId, Op, Rope, Rows, Value, ValueId};
 use crate::arch::names::Idle;
 use crate::format::Bytes;
 use crate::kv::Layout;
@@ -71,12 +71,16 @@ impl Embedding {
 impl Program {
     /// Tokens that the model knows.
     pub fn vocab(&self) -> usize {
-        let tables = self.ops.iter().filter_map(|op| match op {
-            Op::Embed { table, index: Index::Token, .. } => Some(*table),
+        let rows = self.token_table().map_or(0, |table| self.matrices[table.0].rows);
+        self.logits.map_or(rows, |logits| self.values[logits.0].width)
+    }
+
+    /// The table of the first embedding of tokens.
+    pub fn token_table(&self) -> Option<MatrixId> {
+        self.ops.iter().find_map(|op| match *op {
+            Op::Embed { table, index: Index::Token, .. } => Some(table),
             _ => None,
-        });
-        let rows = tables.map(|table| self.matrices[table.0].rows).next();
-        self.logits.map_or(rows.unwrap_or(0), |logits| self.values[logits.0].width)
+        })
     }
 
     /// All ops: those that lead to logits, and behind them those of embeddings.

@@ -102,10 +102,9 @@ impl Checker<'_> {
     fn shapes(&self, op: &Op) -> Result<()> {
         match *op {
             Op::Embed { table, index, out } => {
-                let (table, logits) = (self.matrix(table.0)?, self.program.logits);
-                let vocab =
-                    logits.and_then(|logits| self.program.values.get(logits.0)).map_or(0, |logits| logits.width);
-                self.require(index != Index::Token || table.0 >= vocab, "the table has no row for some tokens")?;
+                let (table, first) = (self.matrix(table.0)?, self.program.token_table());
+                let tokens = first.map_or(Ok(0), |first| self.matrix(first.0).map(|(rows, _)| rows))?;
+                self.require(index != Index::Token || table.0 >= tokens, "the table has no row for some tokens")?;
                 self.same(self.value(out)?, Value::floats(table.1, Rows::Batch))
             }
             Op::Scale { factor, .. } => self.require(factor.is_finite(), "a factor is not finite"),

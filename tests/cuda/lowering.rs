@@ -97,7 +97,7 @@ fn models_for_embeddings_alone_are_refused_by_name() {
         program.logits = program.embedding.as_ref().map(|embedding| embedding.tokens);
         let expected = match case.name.as_str() {
             "embeddinggemma-dense" | "modern-first" => "(attention): there is no kernel for attention to later tokens",
-            _ => "(embed): the embedding comes first",
+            _ => "(embed): there is no kernel for a second embedding",
         };
         let error = supported::check(&program).unwrap_err().to_string();
         assert!(error.ends_with(expected), "{}: {error}", case.name);
