@@ -4,7 +4,7 @@ use segno::backend::cpu::pool::{Grid, Pool, TileMut};
 use segno::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer than a worker spins before it parks.
 const UNTIL_PARKED: Duration = Duration::from_micros(120);
@@ -102,6 +102,45 @@ fn a_raised_cancel_ends_a_stage() {
     });
     assert!(matches!(result, Err(Error::Cancelled)));
     assert!(calls.load(Ordering::Relaxed) < 10_000);
+}
+
+/// A flag that is lowered when all threads have seen it and left, and before the stage ends: its caller sleeps until the last one has left.
+#[test]
+fn a_stage_that_was_cut_short_says_so_though_the_flag_is_lowered() {
+    let (pool, never) = (Pool::new(2, false).unwrap(), AtomicBool::new(false));
+    let (cancel, leaves, over) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+    let (mut cut, mut wrong) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if leaves.swap(false, Ordering::Relaxed) {
+                    cancel.store(false, Ordering::Relaxed);
+                }
+            }
+        });
+        let mut turn = pool.enter(&never).unwrap();
+        for _ in 0..200 {
+            let mut done = [0u8; 4];
+            let begin = Instant::now();
+            let stage = turn.for_each_tile(&[Grid::new(&mut done, 1, 1, 1)], &cancel, |_, mut tile| {
+                tile.row_mut(0).fill(1);
+                match tile.first_row() {
+                    0 => while !cancel.load(Ordering::Relaxed) && begin.elapsed() < Duration::from_millis(1) {},
+                    2 => {
+                        cancel.store(true, Ordering::Relaxed);
+                        std::thread::sleep(UNTIL_PARKED);
+                        leaves.store(true, Ordering::Relaxed);
+                    }
+                    _ => {}
+                }
+            });
+            cut += usize::from(done.contains(&0));
+            wrong += usize::from(stage.is_ok() && done.contains(&0));
+            cancel.store(false, Ordering::Relaxed);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(cut > 0 && wrong == 0, "{cut} stages were cut short, {wrong} of them count as done");
 }
 
 #[test]

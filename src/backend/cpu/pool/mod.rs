@@ -168,6 +168,8 @@ struct Shared {
     stage: Cell<Option<Stage<'static>>>,
     /// The next tile of each thread's run.
     runs: Vec<Run>,
+    /// Whether a thread has seen a raised cancel flag and left tiles, which counts even if the flag is lowered meanwhile.
+    cut_short: AtomicBool,
     failed: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     started: AtomicUsize,
@@ -191,6 +193,7 @@ impl Shared {
             gate: AtomicU64::new(0),
             stage: Cell::new(None),
             runs,
+            cut_short: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             panic: Mutex::new(None),
             started: AtomicUsize::new(0),
@@ -227,11 +230,12 @@ impl Shared {
         self.close();
         // SAFETY: the gate is closed and empty again.
         self.stage.with_mut(|place| unsafe { *place = None });
+        let cut_short = self.cut_short.swap(false, Ordering::Relaxed);
         if self.failed.swap(false, Ordering::Relaxed) {
             let panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
             resume_unwind(panic.unwrap_or_else(|| Box::new("panic in a worker")));
         }
-        if cancel.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+        if cut_short || cancel.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     /// Works on tiles until none is left: those of the thread's own run first. Called from inside the gate, or by its owner.
@@ -249,7 +253,7 @@ impl Shared {
             for other in 0..self.runs.len() {
                 let run = (thread + other) % self.runs.len();
                 let end = self.run_start(run + 1, stage.total);
-                while !stage.cancel.load(Ordering::Relaxed) && !self.failed.load(Ordering::Relaxed) {
+                while !self.is_cancelled(stage) && !self.failed.load(Ordering::Relaxed) {
                     let index = self.runs[run].0.fetch_add(1, Ordering::Relaxed);
                     if index >= end {
                         break;
@@ -262,6 +266,15 @@ impl Shared {
             *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
             self.failed.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the cancel flag is raised, which is noted.
+    fn is_cancelled(&self, stage: &Stage) -> bool {
+        let is_raised = stage.cancel.load(Ordering::Relaxed);
+        if is_raised {
+            self.cut_short.store(true, Ordering::Relaxed);
+        }
+        is_raised
     }
 
     /// Closes the gate and waits until everyone who entered has left.
