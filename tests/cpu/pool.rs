@@ -125,7 +125,11 @@ fn a_stage_that_was_cut_short_says_so_though_the_flag_is_lowered() {
             let stage = turn.for_each_tile(&[Grid::new(&mut done, 1, 1, 1)], &cancel, |_, mut tile| {
                 tile.row_mut(0).fill(1);
                 match tile.first_row() {
-                    0 => while !cancel.load(Ordering::Relaxed) && begin.elapsed() < Duration::from_millis(1) {},
+                    0 => {
+                        while !cancel.load(Ordering::Relaxed) && begin.elapsed() < Duration::from_millis(1) {
+                            std::hint::spin_loop();
+                        }
+                    }
                     2 => {
                         cancel.store(true, Ordering::Relaxed);
                         std::thread::sleep(UNTIL_PARKED);
