@@ -187,6 +187,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Whether passes have drafts, each with an output.
+    pub fn have_drafts(&self) -> bool {
+        self.outputs > self.seqs
+    }
+
     /// The caches of a session of `program`, and the layers in them.
     pub fn stores(&self, program: &Program) -> Result<Stores> {
         let kept = program.attentions().filter(|kind| self.windows.is_some() && kind.window.is_some());

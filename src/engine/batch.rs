@@ -118,6 +118,7 @@ impl Session {
             let Pending { start, count } = self.sequence(slot).pending();
             let taken = count.min(self.max_prefill());
             self.make_way(slot, start, taken);
+            self.plan_states(slot, taken, true);
             self.pass.clear();
             self.pass.prompt_rows = taken;
             let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
@@ -127,7 +128,7 @@ impl Session {
                 self.pass.chooser = Chooser::Host;
             }
             self.run(cancel)?;
-            self.states.iter_mut().for_each(|states| states.commit(slot, start + taken));
+            self.commit_states(slot, start + taken);
             let sequence = self.sequence_mut(slot);
             sequence.evaluated = sequence.evaluated_after(start, taken);
             sequence.prompt_tokens += taken as u64;
@@ -201,7 +202,7 @@ impl Session {
         }
         self.settle(slot);
         let Pending { start, count } = self.sequence(slot).pending();
-        let is_prompt = count > 1;
+        let is_prompt = self.sequence(slot).has_prompt();
         let taken = if is_prompt { count.min(*budget) } else { count };
         let pages = self.paging.count(slot);
         self.take_pages(slot, start + taken)?;
@@ -212,6 +213,7 @@ impl Session {
         }
         let ready = taken == count;
         let (output, drafts) = self.add_item(slot, start..start + taken, ready, next);
+        self.plan_states(slot, taken + drafts, is_prompt);
         if !is_prompt {
             self.pass.decode_rows += taken + drafts;
         }
@@ -230,7 +232,7 @@ impl Session {
         let sequence = slots[slot].as_mut().expect("only occupied slots have ids");
         let length = sequence.tokens.len();
         let found = sequence.drafter.as_ref().map_or(&[][..], |drafter| drafter.evaluated());
-        let drafts = if ready && own.len() == 1 { found.len() } else { 0 };
+        let drafts = if ready && !own.is_empty() { found.len() } else { 0 };
         // Only as long as rows are added: what is drawn behind a draft depends on it as if it had been appended.
         sequence.tokens.extend_from_slice(&found[..drafts]);
         let wanted = if ready { 1 + drafts } else { 0 };
@@ -264,10 +266,22 @@ impl Session {
         self.sequence(slot).ends(self.model.eog_tokens()).iter().any(|tokens| !tokens.is_empty())
     }
 
-    /// Makes room for the rows of a pass where a window is kept, and chooses the records of its states.
+    /// Makes room for the rows of a pass where a window is kept.
     pub(super) fn make_way(&mut self, slot: usize, start: usize, rows: usize) {
         self.paging.slide(slot, start, start + rows);
-        self.states.iter_mut().filter(|_| rows > 0).for_each(|states| states.plan(slot, rows));
+    }
+
+    /// Chooses the records of the states of a pass; its last rows may be drafts, or else they are of a prompt.
+    pub(super) fn plan_states(&mut self, slot: usize, rows: usize, is_prompt: bool) {
+        self.states.iter_mut().filter(|_| rows > 0).for_each(|states| states.plan(slot, rows, is_prompt));
+    }
+
+    /// Brings the states of a sequence to its first `right` tokens, or back to where the pass began.
+    fn commit_states(&mut self, slot: usize, right: usize) {
+        if let Some(states) = &mut self.states {
+            let state = states.commit(slot, right);
+            self.sequence_mut(slot).state = state;
+        }
     }
 
     /// Makes room for `tokens` positions of a slot.
@@ -361,8 +375,9 @@ impl Session {
     /// Notes what a pass evaluated for one item, and appends its token.
     fn finish(&mut self, planned: &Planned, choice: Result<Choice>) -> Result<Step> {
         let Planned { slot, evaluated, prompt_rows, output, drafts, .. } = *planned;
+        let agreed = if drafts > 0 { self.sequence(slot).ahead.len().saturating_sub(1) } else { 0 };
+        self.commit_states(slot, evaluated + agreed);
         let eog = self.model.eog_tokens();
-        self.states.iter_mut().for_each(|states| states.commit(slot, evaluated));
         let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         sequence.evaluated = evaluated;
         sequence.prompt_tokens += prompt_rows as u64;

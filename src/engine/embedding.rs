@@ -185,7 +185,9 @@ impl Session {
             self.run_for_vectors(cancel)?;
             for index in 0..self.pass.parts.len() {
                 let part = self.pass.parts[index];
-                self.states.iter_mut().for_each(|states| states.commit(part.slot, part.evaluated));
+                if let Some(states) = &mut self.states {
+                    states.commit(part.slot, part.evaluated);
+                }
                 for output in part.first_output..part.first_output + part.outputs {
                     pooled.add(self.runner.embedding(output, pooled.form.stage()));
                 }
@@ -220,6 +222,7 @@ impl Session {
         let taken = lacking.min(room);
         let (start, is_whole) = (at.done, taken == lacking);
         self.make_way(slot, start, taken);
+        self.plan_states(slot, taken, true);
         let tokens = &texts.tokens[at.start..][start..start + taken];
         let wanted = match pooling {
             Pooling::None | Pooling::Mean => 0..taken,

@@ -36,7 +36,7 @@ impl Plan {
         let limits = session::limits(header.hparams.context, &header.program, options)?;
         let backend = context.backend_for(&header.program)?;
         let memory = session::memory(&*backend, &header.program, &limits)?;
-        let memory = memory.with(&speculation::memory(&header.program, options, draft)?);
+        let memory = memory.with(&speculation::memory(options, draft)?);
         let free = context.free_memory().unwrap_or(0);
         let read = loading.map && folder.makings.is_empty() && backend.keeps_weights();
         Ok(Plan { memory, read_once: read, free, device_free: backend.memory_free()? })

@@ -39,6 +39,7 @@ impl Session {
         let slot = self.slot(id)?;
         // What was drawn ahead is drawn again, and a grammar must stand behind the tokens that are written.
         self.sequence_mut(slot).forget_ahead();
+        self.settle(slot);
         let sequence = self.sequence(slot);
         let first = self.paging.first(slot);
         let states = SavedStates::of(self, slot)?;
@@ -86,6 +87,9 @@ impl Session {
             // Only what the checksum has approved is compiled.
             let walk = grammar.map(|grammar| grammar.resume(&self.model, &sequence.tokens, cancel)).transpose()?;
             (sequence.evaluated, sequence.constraint) = (evaluated, walk.map(Box::new));
+            if let Some(states) = &self.states {
+                sequence.go_back(states.length(slot), self.most_drafts);
+            }
             Ok(())
         });
         if let Err(error) = result {

@@ -6,6 +6,7 @@ use super::saved_header::{Header, bad};
 use super::session::{MAX_MARKS, Session};
 use crate::error::{Error, Result, filled};
 use crate::kv::state::{Kept, Shape};
+use crate::speculate;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What memory is for.
@@ -13,6 +14,8 @@ const WHAT: &str = "states of a saved sequence";
 /// Kinds of states: a mark, and one that the host has set.
 const MARK: u64 = 1;
 const BY_HOST: u64 = 2;
+/// Tokens that the states may lack of what is evaluated: as many as there are drafts in a pass.
+const MOST_BEHIND: u64 = speculate::MAX_DRAFTS as u64;
 
 /// The states of a sequence that are saved.
 pub struct SavedStates {
@@ -51,7 +54,7 @@ impl SavedStates {
 /// Refuses numbers of states that cannot be.
 pub fn check(session: &Session, header: &Header) -> Result<()> {
     let (most, marks) = if session.states.is_some() { (2, MAX_MARKS as u32) } else { (0, 0) };
-    if header.states > most || (most > 0 && header.states == 0 && header.evaluated > 0) {
+    if header.states > most || (most > 0 && header.states == 0 && header.evaluated > MOST_BEHIND) {
         return Err(bad(&format!("it has {} states, the model's layers keep {most}", header.states)));
     }
     if header.marks > marks {
@@ -80,9 +83,12 @@ pub fn read(
             session.runner.write_record(record, &bytes)?;
         }
     }
+    let mut end = None;
     for left in (0..u64::from(header.states)).rev() {
         let (length, kind) = read_one(cancel, reader, &mut bytes)?;
-        if length.checked_add(left) != Some(header.evaluated) || length == 0 {
+        let last = length.checked_add(left).filter(|&last| length > 0 && last <= header.evaluated);
+        let is_right = |&last: &u64| header.evaluated - last <= MOST_BEHIND && *end.get_or_insert(last) == last;
+        if last.filter(is_right).is_none() {
             return Err(bad("its states are of other tokens"));
         }
         let states = session.states.as_mut().expect("the header was checked against the model");

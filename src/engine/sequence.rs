@@ -14,6 +14,8 @@ pub struct Sequence {
     pub tokens: Vec<i32>,
     /// Leading tokens whose keys and values are in the cache.
     pub evaluated: usize,
+    /// Leading tokens that are in the states of its layers, where those are behind after wrong drafts; as many as there may be where layers have none.
+    pub state: usize,
     /// Whether the session keeps the logits after the last token.
     pub has_logits: bool,
     /// How tokens are drawn.
@@ -50,6 +52,7 @@ impl Sequence {
             id,
             tokens: crate::error::reserve(capacity, "a sequence")?,
             evaluated: 0,
+            state: usize::MAX,
             has_logits: false,
             sampler: sample::Options::defaults(),
             random_seed: false,
@@ -112,8 +115,22 @@ impl Sequence {
         if self.has_logits || self.tokens.is_empty() {
             return Pending { start: self.tokens.len(), count: 0 };
         }
-        let start = self.evaluated.min(self.tokens.len() - 1);
+        let start = self.evaluated.min(self.state).min(self.tokens.len() - 1);
         Pending { start, count: self.tokens.len() - start }
+    }
+
+    /// Takes note that its states are behind `state` tokens. Beyond `most` tokens its keys count as lost too, which are evaluated with the states: as
+    /// a prompt then.
+    pub fn go_back(&mut self, state: usize, most: usize) {
+        self.state = state;
+        if self.evaluated > state.saturating_add(most) {
+            self.evaluated = state;
+        }
+    }
+
+    /// Whether it lacks more than its last token, so that a host may have to wait. What its states lack has been evaluated before.
+    pub fn has_prompt(&self) -> bool {
+        !self.has_logits && self.tokens.len() > self.evaluated + 1
     }
 
     /// How far it is evaluated after a pass of `count` tokens from `start` on: no further than before where kept logits spare the pass.

@@ -85,6 +85,8 @@ pub struct Session {
     pub(super) pass: super::pass::Pass,
     /// What drafts are made with, where some are.
     pub(super) speculation: Option<Box<Speculation>>,
+    /// Most drafts of a sequence in a pass.
+    pub(super) most_drafts: usize,
     /// What passes have taken.
     pub(super) costs: Costs,
     /// What the passes have done.
@@ -104,7 +106,7 @@ impl Session {
         let limits = limits(context, model.program(), options)?;
         let vocab = model.vocab();
         let memory = memory(model.backend(), model.program(), &limits)?;
-        let drafting = speculation::memory(model.program(), options, draft.map(|draft| &**draft))?;
+        let drafting = speculation::memory(options, draft.map(|draft| &**draft))?;
         let read = draft.map_or(0, |draft| draft.mapped());
         let needed = memory.on_host(model.mapped()).saturating_add(drafting.on_host(read));
         model.context().require_memory(needed, "a session and its model")?;
@@ -119,7 +121,11 @@ impl Session {
         let session = Session {
             runner,
             paging: Paging::new(options.max_seqs, limits.pages, limits.pages.min(pages_for(context)), limits.windows)?,
-            states: if limits.records > 0 { Some(States::new(options.max_seqs, marks(options)?)?) } else { None },
+            states: if limits.records > 0 {
+                Some(States::new(options.max_seqs, marks(options)?, limits.have_drafts())?)
+            } else {
+                None
+            },
             slots,
             slot_of,
             next_id: 0,
@@ -129,6 +135,7 @@ impl Session {
             logits: filled(logits_len(options.max_seqs, model.program())?, 0.0, "logits")?,
             scratch: sample::Scratch::new(vocab)?,
             pass: super::pass::Pass::new(&limits)?,
+            most_drafts: options.drafts.most_each(options.max_prefill)?,
             speculation: Speculation::new(model, options, &limits, draft)?,
             costs: Costs::new(limits.rows)?,
             done: Done::default(),
@@ -186,6 +193,9 @@ impl Session {
             return Err(Error::Unsupported(problem));
         }
         let mut sequence = Sequence::new(id, capacity, sampler)?;
+        if self.states.is_some() {
+            sequence.state = 0;
+        }
         if let Some(speculation) = &self.speculation {
             sequence.drafter = Some(Box::new(speculation.drafter(capacity)?));
             sequence.ahead = reserve(speculation.most_ahead(), "drafts")?;
@@ -209,7 +219,8 @@ impl Session {
             sequence.constraint.iter_mut().for_each(|constraint| constraint.cut(parent.tokens.len()));
         }
         sequence.tokens.extend_from_slice(&parent.tokens);
-        (sequence.evaluated, sequence.has_logits) = (parent.evaluated, parent.has_logits);
+        (sequence.evaluated, sequence.state) = (parent.evaluated, parent.state);
+        sequence.has_logits = parent.has_logits;
         let copies = self.paging.fork(source, slot).map_err(|needed| self.kv_full(needed))?;
         self.copy_pages(copies);
         self.states.iter_mut().for_each(|states| states.fork(source, slot));
@@ -340,7 +351,8 @@ impl Session {
         self.cut_draft(slot, length);
         let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         if let Some(states) = &mut self.states {
-            sequence.evaluated = states.cut(slot, length);
+            sequence.state = states.cut(slot, length);
+            sequence.evaluated = sequence.state;
         }
         self.give_up_behind(slot);
     }
@@ -355,7 +367,10 @@ impl Session {
         let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
         if !self.paging.reaches(slot, sequence.pending().start) {
             sequence.evaluated = 0;
-            self.states.iter_mut().for_each(|states| states.clear(slot));
+            if let Some(states) = &mut self.states {
+                states.clear(slot);
+                sequence.state = 0;
+            }
         }
         let copies = self.paging.truncate(slot, pages_for(sequence.evaluated));
         self.copy_pages(copies);
@@ -367,8 +382,9 @@ impl Session {
         let Some(states) = self.states.as_mut().filter(|states| count > 0 && states.length(slot) > start) else {
             return;
         };
-        let evaluated = states.rewind(slot, start);
-        self.sequence_mut(slot).evaluated = evaluated;
+        let state = states.rewind(slot, start);
+        let most = self.most_drafts;
+        self.sequence_mut(slot).go_back(state, most);
         self.give_up_behind(slot);
     }
 
@@ -432,9 +448,8 @@ pub(super) fn memory(backend: &dyn Backend, program: &Program, limits: &Limits) 
     let kept_logits = logits_len(limits.seqs, program)? * size_of::<f32>();
     let pages = limits.pages + limits.window_pages();
     let lists = limits.rows * (size_of::<Row>() + size_of::<u32>()) + pages * 2 * size_of::<u32>();
-    let records = limits.records.saturating_sub(2 * limits.seqs);
-    let states = if limits.records > 0 { States::bytes(limits.seqs, records) } else { 0 };
-    let drafting = if limits.outputs > limits.seqs { Costs::bytes(limits.outputs) } else { 0 };
+    let states = if limits.records > 0 { States::bytes(limits.seqs, limits.records) } else { 0 };
+    let drafting = if limits.have_drafts() { Costs::bytes(limits.outputs) } else { 0 };
     let costs = Costs::bytes(limits.rows) + drafting;
     memory.arena += (kept_logits + lists + states + costs) as u64 + sample::Scratch::bytes(program.vocab());
     Ok(memory)
@@ -459,7 +474,8 @@ fn in_range(name: &str, value: usize, max: usize) -> Result<usize> {
 pub(super) fn limits(context: usize, program: &Program, options: &Options) -> Result<Limits> {
     let seqs = in_range("max_seqs", options.max_seqs, MAX_SEQS)?;
     let prefill = in_range("max_prefill", options.max_prefill, MAX_PREFILL)?;
-    let outputs = seqs + speculate::Options::most_together(seqs, speculation::most_each(program, options)?);
+    let most_drafts = options.drafts.most_each(prefill)?;
+    let outputs = seqs + speculate::Options::most_together(seqs, most_drafts);
     let kv_tokens = match options.kv_tokens {
         0 => context.min(DEFAULT_KV_TOKENS),
         n => usize::try_from(n).map_err(|_| Error::out_of_memory("the kv cache", usize::MAX))?,
@@ -471,8 +487,12 @@ pub(super) fn limits(context: usize, program: &Program, options: &Options) -> Re
     // A cache of their own only where that takes less.
     let windows = windows.filter(|windows| seqs.saturating_mul(windows.pages_each) < pages);
     let marks = marks(options)?;
-    let records = if program.states.is_empty() { 0 } else { records(seqs, marks) };
-    let (rows, kv_type) = (prefill + outputs, options.kv_type);
+    // States that drafts have left behind are brought up in a pass of any number of sequences.
+    let (records, steps) = match program.states.is_empty() {
+        true => (0, outputs),
+        false => (records(seqs, marks, most_drafts > 0), seqs * (1 + most_drafts)),
+    };
+    let (rows, kv_type) = (prefill + steps, options.kv_type);
     Ok(Limits { rows, outputs, seqs, pages, context, kv_type, windows, records })
 }
 

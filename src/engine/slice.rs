@@ -18,12 +18,12 @@ impl Session {
         rows.saturating_sub(single).clamp(1, most)
     }
 
-    /// Rows that a pass has for a sequence whose prompt is evaluated: its last token, and drafts behind it.
+    /// Rows that a pass has for a sequence whose prompt is evaluated: its last token, drafts behind it, and what its states lack before it.
     fn single_rows(&self, id: i32) -> usize {
         match self.slot(id) {
-            Ok(slot) if self.sequence(slot).pending().count == 1 => {
+            Ok(slot) if !self.sequence(slot).has_prompt() => {
                 let drafter = self.sequence(slot).drafter.as_ref();
-                1 + drafter.map_or(0, |drafter| drafter.evaluated().len())
+                self.sequence(slot).pending().count + drafter.map_or(0, |drafter| drafter.evaluated().len())
             }
             _ => 0,
         }

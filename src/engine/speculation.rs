@@ -13,7 +13,6 @@ use crate::backend::{Limits, Memory};
 use crate::error::{Error, Result};
 use crate::grammar::Next;
 use crate::kv::layout::{PAGE_TOKENS, pages_for};
-use crate::plan::Program;
 use crate::speculate::{self, Costs, Experience, Outlook, Source};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -32,7 +31,7 @@ pub struct Speculation {
 }
 
 impl Speculation {
-    /// None where nothing is drafted: where the host does not want it, and for layers with a state, which cannot go back to where drafts were right.
+    /// None where the host does not want drafts.
     pub fn new(
         model: &Model,
         options: &Options,
@@ -40,7 +39,7 @@ impl Speculation {
         draft: Option<&Arc<Model>>,
     ) -> Result<Option<Box<Speculation>>> {
         check(options, draft.is_some())?;
-        let most = most_each(model.program(), options)?;
+        let most = options.drafts.most_each(options.max_prefill)?;
         if most == 0 {
             return Ok(None);
         }
@@ -134,19 +133,10 @@ fn check(options: &Options, has_model: bool) -> Result<()> {
     Err(Error::InvalidArgument(problem.into()))
 }
 
-/// Most drafts of a sequence of `program` in a pass.
-pub(super) fn most_each(program: &Program, options: &Options) -> Result<usize> {
-    let most = options.drafts.most_each(options.max_prefill)?;
-    Ok(if program.states.is_empty() { most } else { 0 })
-}
-
-/// Bytes that drafting takes in a session of `program` beside the session itself.
-pub(super) fn memory(program: &Program, options: &Options, draft: Option<&Model>) -> Result<Memory> {
+/// Bytes that drafting takes in a session beside the session itself.
+pub(super) fn memory(options: &Options, draft: Option<&Model>) -> Result<Memory> {
     check(options, draft.is_some())?;
-    match draft.filter(|_| most_each(program, options).is_ok_and(|most| most > 0)) {
-        Some(draft) => draft::memory(draft, options),
-        None => Ok(Memory::default()),
-    }
+    draft.map_or(Ok(Memory::default()), |draft| draft::memory(draft, options))
 }
 
 impl Session {
@@ -185,7 +175,7 @@ impl Session {
     pub(super) fn find_drafts(&mut self, ids: &[i32], cancel: &AtomicBool) -> Result<()> {
         let Some(mut speculation) = self.speculation.take() else { return Ok(()) };
         speculation.draft.iter_mut().for_each(DraftModel::clear);
-        let mut outlook = Outlook::new(ids.len(), self.limits.outputs.saturating_sub(ids.len()));
+        let mut outlook = Outlook::new(ids.len(), self.limits.outputs - self.limits.seqs, self.states.is_some());
         for &id in ids {
             let Ok(slot) = self.slot(id) else { continue };
             let room = self.room_for_drafts(slot);
@@ -201,20 +191,25 @@ impl Session {
         result
     }
 
-    /// How many drafts a sequence can use: none but where its last token alone is missing and a choice follows. They stay in the page of that token,
-    /// so that no other sequence misses a page for them.
+    /// How many drafts a sequence can use: none but where its last token alone has never been evaluated and a choice follows. They stay in the page of
+    /// that token, so that no other sequence misses a page for them. With what its states lack they are no more rows than usual.
     fn room_for_drafts(&mut self, slot: usize) -> usize {
         let context = self.model.hparams().context;
+        if self.sequence(slot).ahead.is_empty() {
+            self.settle(slot);
+        }
+        let most = self.most_drafts;
         let sequence = self.sequence_mut(slot);
         let length = sequence.tokens.len();
-        if !sequence.ahead.is_empty() || length >= context || sequence.pending().count != 1 {
+        let own = sequence.pending().count;
+        if !sequence.ahead.is_empty() || length >= context || own == 0 || sequence.has_prompt() {
             return 0;
         }
         if !matches!(sequence.next_by_grammar(), Ok(Next::Free | Next::Choice)) {
             return 0;
         }
         let in_page = pages_for(length) * PAGE_TOKENS - length;
-        in_page.min(context - length - 1).min(sequence.tokens.capacity() - length)
+        in_page.min(context - length - 1).min(sequence.tokens.capacity() - length).min((1 + most).saturating_sub(own))
     }
 
     /// Draws the tokens that a pass with drafts has settled for an item: as long as a draft is the token that was drawn, the next one is drawn behind

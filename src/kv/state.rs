@@ -7,7 +7,10 @@
 //! a token less where that can be had, because the last token is evaluated again where its logits are gone; and there are
 //! marks, which passes over several tokens set near their ends, and the host where it likes.
 //!
-//! Two records a slot suffice for every pass; marks have as many more. Nothing here allocates after [`States::new`].
+//! A pass may end with guesses at tokens to come. It fills the state behind the last of them and that behind the one before; where fewer were right, its
+//! slot stays at the state that the pass began with, and evaluates again what was right.
+//!
+//! Two records a slot suffice for every pass, three where passes have guesses; marks have as many more. Nothing here allocates after [`States::new`].
 
 pub use kept::Kept;
 
@@ -85,9 +88,9 @@ pub fn default_marks(slots: usize) -> usize {
     slots + DEFAULT_MARKS
 }
 
-/// How many records so many slots and marks need.
-pub fn records(slots: usize, marks: usize) -> usize {
-    slots.saturating_mul(2).saturating_add(marks)
+/// How many records so many slots and marks need, in a session whose passes have guesses or have none.
+pub fn records(slots: usize, marks: usize, guesses: bool) -> usize {
+    slots.saturating_mul(if guesses { 3 } else { 2 }).saturating_add(marks)
 }
 
 /// A record that holds the state behind the first `length` tokens of a sequence.
@@ -113,11 +116,21 @@ struct Record {
 #[derive(Debug, Default)]
 struct Slot {
     current: Option<Snapshot>,
-    /// One token before `current`.
+    /// One token before `current`, or where a pass with guesses began.
     previous: Option<Snapshot>,
     marks: Vec<Snapshot>,
     /// Of a pass that has not ended.
-    moving: Option<Move>,
+    moving: Option<Moving>,
+}
+
+/// What a pass that has not ended does to a slot.
+#[derive(Clone, Copy, Debug)]
+struct Moving {
+    moved: Move,
+    /// Tokens behind which `moved.to` is.
+    end: usize,
+    /// Whether `moved.before` becomes a mark.
+    marks: bool,
 }
 
 /// The records of a session.
@@ -131,20 +144,20 @@ pub struct States {
 }
 
 impl States {
-    /// Records for `slots` sequences and `marks` snapshots of them, at least one.
-    pub fn new(slots: usize, marks: usize) -> Result<States> {
+    /// Records for `slots` sequences and `marks` snapshots of them, at least one; with room for guesses, where passes have some.
+    pub fn new(slots: usize, marks: usize, guesses: bool) -> Result<States> {
         let what = "states of layers";
         let mut all = reserve(slots, what)?;
         for _ in 0..slots {
             all.push(Slot { marks: reserve(marks, what)?, ..Slot::default() });
         }
-        let records = filled(records(slots, marks), Record::default(), what)?;
+        let records = filled(records(slots, marks, guesses), Record::default(), what)?;
         Ok(States { records, slots: all, most_marks: marks, clock: 0, moves: filled(slots, Move::default(), what)? })
     }
 
-    /// Bytes that [`States::new`] reserves.
-    pub fn bytes(slots: usize, marks: usize) -> usize {
-        records(slots, marks) * size_of::<Record>() + slots * (marks * size_of::<Snapshot>() + size_of::<Slot>())
+    /// Bytes that [`States::new`] reserves at most, for so many records.
+    pub fn bytes(slots: usize, records: usize) -> usize {
+        records * size_of::<Record>() + slots * (records * size_of::<Snapshot>() + size_of::<Slot>())
     }
 
     /// The moves of the pass that is planned, by slot.
@@ -162,44 +175,62 @@ impl States {
         self.best(slot, most).map_or(0, |found| found.length)
     }
 
-    /// Plans a pass of the next `rows` tokens of a slot: one at least.
-    pub fn plan(&mut self, slot: usize, rows: usize) {
+    /// Plans a pass of the next `rows` tokens of a slot, one at least. Several end with guesses, or, if they are of a prompt, leave a mark.
+    pub fn plan(&mut self, slot: usize, rows: usize, is_prompt: bool) {
         let end = self.length(slot) + rows;
         if let Some(previous) = self.slots[slot].previous.take() {
             self.release(previous.record);
         }
         let to = self.take();
-        let before = (rows > 1).then(|| self.take_mark(slot, end - 1)).flatten();
+        let before = match rows {
+            1 => None,
+            _ if is_prompt => self.take_mark(slot, end - 1),
+            _ => Some(self.take()),
+        };
         let from = self.slots[slot].current.map(|current| current.record);
         self.moves[slot] = Move { from, to, before };
-        self.slots[slot].moving = Some(self.moves[slot]);
+        self.slots[slot].moving = Some(Moving { moved: self.moves[slot], end, marks: is_prompt });
     }
 
-    /// Notes that the pass has ended well, after which a slot has evaluated `end` tokens; does nothing for one that had no part in it.
-    pub fn commit(&mut self, slot: usize, end: usize) {
-        let Some(Move { to, before, .. }) = self.slots[slot].moving.take() else { return };
-        let snapshot = |length, record| Snapshot { length, record, by_host: false };
-        self.records[to as usize].is_open = false;
-        let old = self.slots[slot].current.replace(snapshot(end, to));
-        if let Some(record) = before {
+    /// Notes that the pass has ended well, and that its rows are right up to the first `right` tokens; does nothing for a slot that had no part in it.
+    /// How many tokens the slot's state is behind now.
+    pub fn commit(&mut self, slot: usize, right: usize) -> usize {
+        let Some(Moving { moved, end, marks }) = self.slots[slot].moving.take() else { return self.length(slot) };
+        let Move { to, before, .. } = moved;
+        let found = match end - right {
+            0 => Some(to),
+            1 => before,
+            _ => None,
+        };
+        for record in [Some(to), before].into_iter().flatten() {
             self.records[record as usize].is_open = false;
-            let mark = snapshot(end - 1, record);
+            if found != Some(record) && !marks {
+                self.release(record);
+            }
+        }
+        let Some(record) = found else { return self.length(slot) };
+        let snapshot = |length, record| Snapshot { length, record, by_host: false };
+        let old = self.slots[slot].current.replace(snapshot(right, record));
+        let mark = before.filter(|_| marks).map(|record| snapshot(end - 1, record));
+        if let Some(mark) = mark {
             self.slots[slot].previous = Some(mark);
-            self.records[record as usize].users += 1;
+            self.records[mark.record as usize].users += 1;
             self.list(slot, mark);
         }
         if let Some(old) = old {
-            if old.length + 1 == end {
+            let is_next = old.length + 1 == right || (before.is_some() && !marks);
+            if is_next && mark.is_none() {
                 self.slots[slot].previous = Some(old);
             } else {
                 self.release(old.record);
             }
         }
+        right
     }
 
     /// Forgets a pass that did not end well.
     pub fn abandon(&mut self, slot: usize) {
-        let Some(Move { to, before, .. }) = self.slots[slot].moving.take() else { return };
+        let Some(Moving { moved: Move { to, before, .. }, .. }) = self.slots[slot].moving.take() else { return };
         [Some(to), before].into_iter().flatten().for_each(|record| self.release(record));
     }
 
@@ -329,7 +360,7 @@ impl States {
     }
 
     /// A record that nobody uses, for a pass to fill. There is one: of those that are no marks, every slot has two at most, and one
-    /// that asks has given one of them up.
+    /// that asks has given one of them up. One that asks for a second, for guesses, has a third.
     fn take(&mut self) -> u32 {
         let free = self.records.iter().position(|record| record.users == 0);
         let free = free.expect("two records a slot, and those of marks, suffice");

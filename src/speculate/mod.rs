@@ -18,7 +18,7 @@ use ngram::Index;
 pub use odds::Odds;
 
 /// Drafts of a sequence in a pass at most, and usually at most: with the token before them no more rows than kernels of small batches take.
-const MAX_DRAFTS: usize = 15;
+pub const MAX_DRAFTS: usize = 15;
 const DEFAULT_DRAFTS: usize = 7;
 /// Drafts of all sequences in a pass at most, where each may have one: beyond so many rows a pass takes as long as its rows are many.
 const MAX_DRAFTS_OF_PASS: usize = 56;
@@ -251,7 +251,7 @@ mod tests {
     fn drafts_that_lose_end_and_those_that_would_win_begin_again() {
         let (mut drafter, mut costs) = (drafter(4), Costs::new(8).unwrap());
         (1..=8).for_each(|rows| costs.note(rows, 1000 + 300 * rows as u64));
-        let (text, outlook) = ([1, 2, 3, 4, 5, 1, 2, 3], Outlook::new(1, 4));
+        let (text, outlook) = ([1, 2, 3, 4, 5, 1, 2, 3], Outlook::new(1, 4, false));
         let mut follow = |token: i32, evaluated: Option<usize>| {
             drafter.look(&text, 4);
             let worth = drafter.worth(&outlook, &costs).0;

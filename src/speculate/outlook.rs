@@ -19,12 +19,14 @@ pub struct Outlook {
     drafting: f64,
     /// Drafts that there is still room for.
     room: usize,
+    /// Whether what was right before a wrong draft is evaluated again, unless that was the last one.
+    goes_back: bool,
 }
 
 impl Outlook {
-    /// A pass of `items` sequences with a row each, and room for so many drafts.
-    pub fn new(items: usize, room: usize) -> Outlook {
-        Outlook { tokens: items as f64, items, rows: items, drafting: 0.0, room }
+    /// A pass of `items` sequences with a row each, and room for so many drafts, of layers whose states go back or that have none.
+    pub fn new(items: usize, room: usize, goes_back: bool) -> Outlook {
+        Outlook { tokens: items as f64, items, rows: items, drafting: 0.0, room, goes_back }
     }
 
     /// Drafts that there is still room for.
@@ -47,11 +49,14 @@ impl Outlook {
     pub fn best(&self, chance: f64, most: usize, costs: &Costs, drafting_ns: impl Fn(usize) -> f64) -> (usize, f64) {
         let plain = self.tokens / (costs.of(self.rows) + self.drafting);
         let mut best = (0, LEAST_GAIN * plain);
-        let (mut tokens, mut reached) = (self.tokens, 1.0);
+        let (mut tokens, mut reached, mut before, mut again) = (self.tokens, 1.0, 0.0, 0.0);
         for count in 1..=most.min(self.room) {
-            reached *= chance;
+            // As many rows as there are right ones, the token before the drafts included, where the one but last or an earlier draft is wrong.
+            again += before * (1.0 - chance) * (count - 1) as f64;
+            (before, reached) = (reached, reached * chance);
             tokens += reached;
-            let speed = tokens / (costs.of(self.rows + count) + self.drafting + drafting_ns(count));
+            let rows_ns = if self.goes_back { again * self.rows_ns(costs, count) / count as f64 } else { 0.0 };
+            let speed = tokens / (costs.of(self.rows + count) + self.drafting + drafting_ns(count) + rows_ns);
             if speed > best.1 {
                 best = (count, speed);
             }
@@ -117,20 +122,20 @@ mod tests {
     #[test]
     fn as_many_drafts_as_pay() {
         let (free, dear) = (costs(1000, 0), costs(0, 1000));
-        let outlook = Outlook::new(1, 7);
+        let outlook = Outlook::new(1, 7, false);
         assert_eq!(outlook.best(0.5, 15, &free, |_| 0.0).0, 7);
         assert_eq!(outlook.best(0.5, 3, &free, |_| 0.0).0, 3);
         assert_eq!(outlook.best(0.98, 7, &dear, |_| 0.0).0, 0);
         assert_eq!(outlook.best(0.7, 7, &costs(900, 100), |_| 0.0).0, 4);
         // A pass of many sequences has to give more for the time that drafts of one take of all.
-        let batch = Outlook::new(32, 7);
+        let batch = Outlook::new(32, 7, false);
         assert_eq!(batch.best(0.7, 7, &costs(900, 100), |_| 0.0).0, 0);
     }
 
     #[test]
     fn drafts_that_are_planned_count() {
         let costs = costs(1000, 100);
-        let mut outlook = Outlook::new(2, 7);
+        let mut outlook = Outlook::new(2, 7, false);
         outlook.add(4, 0.5, 50.0);
         assert_eq!((outlook.rows, outlook.room, outlook.drafting), (6, 3, 50.0));
         assert!((outlook.tokens - 2.9375).abs() < 1e-9);

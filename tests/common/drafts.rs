@@ -28,6 +28,11 @@ pub const MODELS: [&str; 14] = [
     "minimax-plain",
 ];
 
+/// Models whose layers have a state, and those of them for processors alone.
+pub const STATES: [&str; 6] =
+    ["lfm2-plain", "lfm2moe-plain", "qwen3next-wide", "qwen35-plain", "granitehybrid-plain", "falconh1-bare"];
+pub const STATES_OF_GROUPS: [&str; 1] = ["nemotronh-plain"];
+
 /// Sequences of a session, and tokens that one may have: the context of these models.
 const SEQS: u32 = 4;
 
@@ -55,8 +60,8 @@ pub fn walks(ctx: &Ctx, models: &[&str], ways: &[Way]) -> (u64, u64) {
         for (turn, &(speculation, most, draft)) in (0..).zip(ways) {
             let draft = draft.map(|draft| load(ctx, if draft.is_empty() { name } else { draft }));
             let drafting = Drafting { speculation, most, draft: draft.as_ref() };
-            // Every other walk in a cache that is often full.
-            let kv_tokens = if (seed + turn) % 2 == 0 { 1024 } else { 320 };
+            // Every other walk in a cache that is often full, but where the snapshots of states decide how many pages a cut leaves.
+            let kv_tokens = if (seed + turn) % 2 == 0 || has_states(&model) { 1024 } else { 320 };
             let (drafted, accepted) = walk(&model, drafting, kv_tokens, seed, tokens());
             sum = (sum.0 + drafted, sum.1 + accepted);
         }
@@ -79,10 +84,12 @@ pub struct Drafting<'a> {
 
 pub const PLAIN: Drafting = Drafting { speculation: SEGNO_SPECULATION_OFF, most: 0, draft: None };
 
-/// A session of so many tokens that drafts in such a way.
+/// A session of so many tokens that drafts in such a way. Where layers have states, other snapshots let other prompts be long after a cut, so there
+/// each is a single pass.
 pub fn session(model: &Model, drafting: Drafting, kv_tokens: u64) -> Session {
+    let max_prefill = if has_states(model) { 1024 } else { 24 };
     let opts = |opts: &mut segno_session_opts| {
-        (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (SEQS, kv_tokens, 24);
+        (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (SEQS, kv_tokens, max_prefill);
         (opts.speculation, opts.max_drafts) = (drafting.speculation, drafting.most);
         opts.draft = drafting.draft.map_or(null(), |draft| draft.0);
     };
@@ -98,6 +105,7 @@ pub fn walk(model: &Model, drafting: Drafting, kv_tokens: u64, seed: u64, tokens
         sessions: [&plain, &drafts],
         vocab: model.info().vocab as usize,
         samplers: samplers(&bias),
+        has_states: has_states(model),
         // For models that have a tokenizer.
         grammars: texts.iter().filter_map(|text| model.grammar(SEGNO_GRAMMAR_REGEX, 0, text).ok()).collect(),
         random: Random::new(seed),
@@ -109,6 +117,13 @@ pub fn walk(model: &Model, drafting: Drafting, kv_tokens: u64, seed: u64, tokens
     }
     let stats = drafts.stats().unwrap();
     (stats.drafted, stats.accepted)
+}
+
+fn has_states(model: &Model) -> bool {
+    let arch = String::from_utf8(model.meta("general.architecture").unwrap()).unwrap();
+    ["lfm2", "qwen3next", "qwen35", "granitehybrid", "falcon-h1", "nemotron_h"]
+        .iter()
+        .any(|name| arch.starts_with(name))
 }
 
 /// Greedy with and without penalties, drawn, biased, and one that ends.
@@ -130,6 +145,8 @@ struct Walk<'a> {
     random: Random,
     seqs: Vec<i32>,
     tokens: usize,
+    /// Whether layers have states, of which drafts leave other snapshots behind.
+    has_states: bool,
 }
 
 impl Walk<'_> {
@@ -167,6 +184,10 @@ impl Walk<'_> {
         let place = self.below(self.seqs.len());
         let seq = self.seqs[place];
         let length = self.both(|session| session.length(seq)).unwrap();
+        if length == 0 {
+            // All of it was taken out.
+            return self.close(seq);
+        }
         match self.below(48) {
             0 if self.seqs.len() < SEQS as usize => self.open(),
             1 if self.seqs.len() < SEQS as usize => {
@@ -175,7 +196,8 @@ impl Walk<'_> {
             }
             2 => {
                 let keep = length - self.below(length.min(12));
-                self.both(|session| session.nearest(seq, keep)).unwrap();
+                self.both(|session| session.nearest(seq, keep).map(|found| if self.has_states { 0 } else { found }))
+                    .unwrap();
                 self.both(|session| session.truncate(seq, keep)).unwrap();
             }
             3 => {
@@ -224,9 +246,13 @@ impl Walk<'_> {
 
     /// Saves a sequence, closes it, and restores it.
     fn move_house(&mut self, seq: i32) {
-        let Ok(bytes) = self.both(|session| save_within(session, seq, usize::MAX)) else { return };
+        let saved = self.sessions.map(|session| save_within(session, seq, usize::MAX).unwrap());
+        // A text of bytes is too long to be shown.
+        assert!(self.has_states || saved[0] == saved[1], "the saved sequences differ");
         self.close(seq);
-        self.seqs.extend(self.both(|session| restore(session, &bytes)));
+        let [expected, found] = [0, 1].map(|which| restore(self.sessions[which], &saved[which]));
+        assert_eq!(expected, found);
+        self.seqs.extend(found);
     }
 
     /// Gives a sequence a grammar, at once or behind a token that often comes, or takes it away.
@@ -240,11 +266,11 @@ impl Walk<'_> {
         self.both(|session| {
             let stats = session.seq_stats(seq).unwrap();
             let seed = if stats.seed == u64::MAX { 0 } else { stats.seed };
-            (stats.tokens, stats.pages, stats.decoded_tokens, seed)
+            (stats.tokens, if self.has_states { 0 } else { stats.pages }, stats.decoded_tokens, seed)
         });
         self.both(|session| {
             let stats = session.stats().unwrap();
-            (stats.seqs, stats.tokens, stats.pages_used, stats.decoded_tokens)
+            (stats.seqs, stats.tokens, if self.has_states { 0 } else { stats.pages_used }, stats.decoded_tokens)
         });
     }
 

@@ -88,7 +88,7 @@ impl Run {
     ) -> Run {
         let each = positions.div_ceil(32);
         let windows = window.map(|window| WindowLimits { window, pages_each: pages_of_window(window, 512) });
-        let records = if program.states.is_empty() { 0 } else { records(seqs, MARKS) };
+        let records = if program.states.is_empty() { 0 } else { records(seqs, MARKS, false) };
         let limits = Limits {
             rows: 512 + seqs,
             outputs: seqs,
@@ -105,7 +105,7 @@ impl Run {
         let runner = backend.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap();
         let tokens = (0..positions).map(|position| ((position * 7919 + 13) % program.vocab()) as u32).collect();
         let windows = windows.map(|windows| Paging::new(seqs, seqs * each, each, Some(windows)).unwrap());
-        let states = (records > 0).then(|| States::new(seqs, MARKS).unwrap());
+        let states = (records > 0).then(|| States::new(seqs, MARKS, false).unwrap());
         Run { runner, tables, tokens, windows, states }
     }
 
@@ -128,7 +128,7 @@ impl Run {
         for rows in rows.chunk_by(|a, b| a.slot == b.slot) {
             let (slot, start) = (rows[0].slot as usize, rows[0].position as usize);
             assert_eq!(states.cut(slot, start), start, "there is no state to go back to");
-            states.plan(slot, rows.len());
+            states.plan(slot, rows.len(), true);
         }
     }
 

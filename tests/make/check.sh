@@ -32,6 +32,7 @@ elsewhere() {
     local target=$work/target before
     mkdir -p "$target"
     cp -a "$release" "$target/release"
+    ln -s "$release/../kernels" "$target/kernels"
     rm "$target"/release/libsegno.*
     before=$(stat -c '%y %s' "$release/libsegno.so")
     CARGO_TARGET_DIR=$target make --silent BUILD="$work/build" demo > "$work/demo" 2> "$work/log" || { cat "$work/log"; fail "make demo fails elsewhere"; }

@@ -30,9 +30,10 @@ impl States {
 
     /// The states that a slot goes on from: that of the token before its last one, if it is there, and that of its last token.
     pub fn last(&self, slot: usize) -> [Option<Kept>; 2] {
-        let Slot { current, previous, marks, .. } = &self.slots[slot];
+        let &Slot { current, previous, ref marks, .. } = &self.slots[slot];
+        let previous = previous.filter(|previous| current.is_some_and(|current| previous.length + 1 == current.length));
         [previous, current].map(|snapshot| {
-            let snapshot = snapshot.as_ref()?;
+            let snapshot = snapshot?;
             let mark = marks.iter().find(|mark| mark.record == snapshot.record);
             Some(mark.map_or(snapshot.kept(false), |mark| mark.kept(true)))
         })

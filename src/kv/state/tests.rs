@@ -14,8 +14,8 @@ struct World {
 impl World {
     fn new(slots: usize, marks: usize, seed: u64) -> World {
         World {
-            states: States::new(slots, marks).unwrap(),
-            contents: vec![None; records(slots, marks)],
+            states: States::new(slots, marks, true).unwrap(),
+            contents: vec![None; records(slots, marks, true)],
             tokens: vec![Vec::new(); slots],
             random: seed,
         }
@@ -38,7 +38,7 @@ impl World {
     /// A pass of several slots, each with so many rows, that ends well or does not.
     fn pass(&mut self, parts: &[(usize, usize)], is_good: bool) {
         for &(slot, rows) in parts {
-            self.states.plan(slot, rows);
+            self.states.plan(slot, rows, true);
         }
         let mut written = Vec::new();
         for &(slot, rows) in parts {
@@ -66,6 +66,28 @@ impl World {
         self.check();
     }
 
+    /// A pass of one slot whose last rows are guesses, of which the first `right` rows are right, one at least.
+    fn guess(&mut self, slot: usize, rows: usize, right: usize) {
+        let start = self.states.length(slot);
+        assert_eq!(self.tokens[slot].len(), start);
+        self.states.plan(slot, rows, false);
+        let Move { from, to, before } = self.states.moves()[slot];
+        assert_eq!(self.content(from), self.tokens[slot]);
+        let rows_of: Vec<u32> = (0..rows).map(|_| self.bits()).collect();
+        for (record, less) in [(Some(to), 0), (before, 1)] {
+            let Some(record) = record else { continue };
+            let end = [&self.tokens[slot][..], &rows_of[..rows - less]].concat();
+            self.contents[record as usize] = Some(end);
+        }
+        self.tokens[slot].extend(&rows_of[..right]);
+        let reached = self.states.commit(slot, start + right);
+        assert_eq!(reached, if right + 1 >= rows { start + right } else { start });
+        // One of these is there to go back to, if the host wants none of the guesses.
+        assert!(rows == 1 || self.states.nearest(slot, start) == start);
+        self.tokens[slot].truncate(reached);
+        self.check();
+    }
+
     /// Every snapshot of every slot holds what its slot has evaluated.
     fn check(&self) {
         for (slot, tokens) in self.states.slots.iter().zip(&self.tokens) {
@@ -84,7 +106,7 @@ fn every_snapshot_holds_what_its_sequence_has_evaluated() {
         for _ in 0..3000 {
             let slot = world.below(slots);
             let length = world.states.length(slot);
-            match world.below(10) {
+            match world.below(12) {
                 0..6 => {
                     let mut parts = Vec::new();
                     for slot in 0..slots {
@@ -110,6 +132,14 @@ fn every_snapshot_holds_what_its_sequence_has_evaluated() {
                     world.tokens[slot].truncate(found);
                 }
                 8 => world.states.mark(slot, length),
+                9..11 => {
+                    let rows = 1 + world.below(8);
+                    let right = 1 + world.below(rows);
+                    // What is behind the state would be evaluated first.
+                    world.tokens[slot].truncate(length);
+                    world.states.cut(slot, length);
+                    world.guess(slot, rows, right);
+                }
                 _ => {
                     let to = world.below(slots);
                     if to != slot {
