@@ -127,6 +127,9 @@ mod tests {
         assert_eq!(outlook.best(0.5, 3, &free, |_| 0.0).0, 3);
         assert_eq!(outlook.best(0.98, 7, &dear, |_| 0.0).0, 0);
         assert_eq!(outlook.best(0.7, 7, &costs(900, 100), |_| 0.0).0, 4);
+        // Rows that may be evaluated again count.
+        assert_eq!(Outlook::new(1, 7, true).best(0.7, 7, &costs(900, 100), |_| 0.0).0, 3);
+        assert_eq!(Outlook::new(1, 7, true).best(0.7, 7, &costs(1000, 0), |_| 0.0).0, 7);
         // A pass of many sequences has to give more for the time that drafts of one take of all.
         let batch = Outlook::new(32, 7, false);
         assert_eq!(batch.best(0.7, 7, &costs(900, 100), |_| 0.0).0, 0);

@@ -61,7 +61,11 @@ impl World {
         }
         for &(slot, _) in parts {
             let end = self.tokens[slot].len();
-            if is_good { self.states.commit(slot, end) } else { self.states.abandon(slot) }
+            if is_good {
+                self.states.commit(slot, end);
+            } else {
+                self.states.abandon(slot);
+            }
         }
         self.check();
     }
