@@ -18,7 +18,7 @@ C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET) tests/watchdog.sh
 
 .PHONY: all models schemas masks real-test chat cuda release reproduce release-test gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
-	frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak conversations cancel fuzz fuzz-templates audit notices miri race header format clean
+	builds frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak conversations cancel fuzz fuzz-templates audit notices miri race header format clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -102,14 +102,18 @@ gpu-package: cuda
 # Everything that continuous integration checks, in this order. Kernels are compiled on the way; without a driver their tests skip. What was
 # skipped is told at the end.
 test: export SEGNO_SKIPS := $(abspath $(BUILD))/skips
-test: no-skips cuda lab tools lint audit make-test rust-test c-test cpp-test go-test install-test release-test abi-test check-targets memcheck \
-	sanitize
+test: no-skips cuda lab tools lint audit builds make-test rust-test c-test cpp-test go-test install-test release-test abi-test check-targets \
+	memcheck sanitize test-windows test-arm
 	@tests/skip.sh report
-	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, other targets and memory checks, sanitizers passed"
+	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, other targets, memory checks, sanitizers, Windows and AArch64 passed"
 
 no-skips:
 	@mkdir -p $(BUILD)
 	@rm -f $(BUILD)/skips
+
+# The library and the Rust tests, beside each other: the library is one unit of code, which keeps one processor busy.
+builds: cuda
+	@$(MAKE) --no-print-directory $(LIB) & library=$$!; $(CARGO) test --locked --quiet --no-run; tests=$$?; wait $$library && exit $$tests
 
 # What this file and the scripts promise: where the library comes to stand, the watchdog, the count of what was skipped.
 make-test: $(LIB)
