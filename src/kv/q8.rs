@@ -1,8 +1,8 @@
 //! Keys and values of 8 bits: how a head is rotated, and how it is stored then.
 //!
-//! A head is multiplied by an orthonormal Hadamard matrix, part by part, which spreads an outlier over its part (Ashkboos and others, "QuaRot", 2024).
-//! Keys are rotated behind their rotation by position, and queries with them, so that their products stay what they were; values are rotated as
-//! they are stored, and the sum that attention makes of them is rotated back: the matrix is its own inverse.
+//! A head is multiplied by an orthonormal Hadamard matrix, part by part, which spreads an outlier over its part (Ashkboos and others,
+//! "QuaRot", 2024). Keys are rotated behind their rotation by position, and queries with them, so that their products stay what they were;
+//! values are rotated as they are stored, and the sum that attention makes of them is rotated back: the matrix is its own inverse.
 //!
 //! What comes out is cut into blocks of [`BLOCK`] elements, the last of which may be shorter. A block is a scale of 16-bit floats, its largest
 //! magnitude / 127, and the multiples of it, -127 to 127. The bytes of a head are its multiples, then its scales, little-endian.

@@ -45,11 +45,11 @@ mod tests;
 pub use operand::{Form, Input, KvRun, Matrix, Q8_LEN, Q8Block, ScanRow};
 
 use crate::backend::cpu::pool::TileMut;
-use crate::kv;
+use crate::kv::q8;
 use crate::plan::op::Activation;
 use crate::quant::DType;
 use crate::quant::encode::{self, kquant};
-use generic::{activation, attention, float, map, norm, q8, quantize, scan};
+use generic::{activation, attention, float, map, norm, quantize, scan};
 use half::{bf16, f16};
 use operand::bytes;
 use vector::{Kernel, Simd};
@@ -323,24 +323,24 @@ impl Kernels {
         self.run(attention::Scores { queries, keys, scale, out });
     }
 
-    /// Rotates each part of `size` elements of `x` by an orthonormal Hadamard matrix, which is its own inverse: the stages of the fast transform, from
-    /// neighbours to halves, then a factor of `1 / sqrt(size)`.
+    /// Rotates each part of `size` elements of `x` by an orthonormal Hadamard matrix, which is its own inverse: the stages of the fast
+    /// transform, from neighbours to halves, then a factor of `1 / sqrt(size)`.
     ///
     /// # Panics
     /// If `size` is no power of two that divides the length.
     pub fn rotate(&self, x: &mut [f32], size: usize) {
         assert!(size.is_power_of_two() && x.len().is_multiple_of(size));
-        self.run(q8::Rotate { x, size });
+        self.run(generic::q8::Rotate { x, size });
     }
 
-    /// A head as the bytes of [`kv::q8`]: the scale rounded to half precision, multiples of that to the nearest, ties to even. A block with an infinity or
-    /// NaN, or one whose scale overflows, becomes zeros with scale NaN.
+    /// A head as the bytes of [`q8`]: the scale rounded to half precision, multiples of that to the nearest, ties to even. A block with an
+    /// infinity or NaN, or one whose scale overflows, becomes zeros with scale NaN.
     ///
     /// # Panics
     /// If `out` has not just as many bytes as the head takes.
     pub fn encode_head(&self, x: &[f32], out: &mut [u8]) {
-        assert_eq!(out.len(), kv::q8::bytes(x.len()));
-        self.run(q8::Encode { x, out });
+        assert_eq!(out.len(), q8::bytes(x.len()));
+        self.run(generic::q8::Encode { x, out });
     }
 
     /// The largest element that is a number; negative infinity if there is none.
