@@ -887,9 +887,9 @@ void segno_reply_free(struct segno_reply *reply);
 /** KV cache in 32-bit floats. */
 #define SEGNO_KV_F32 1
 /**
- * KV cache in 8-bit integers, with a 16-bit scale for each 32: 53 % of the memory of `SEGNO_KV_F16`, and as much faster at long contexts as
- * reading it takes. Heads are rotated by Hadamard matrices as they are stored, and back, which keeps outliers from coarsening their block.
- * On processors alone: contexts of GPUs refuse it with `SEGNO_E_UNSUPPORTED`.
+ * KV cache in 8-bit integers, with a 16-bit scale for each 32: 53 % of the memory of `SEGNO_KV_F16`. Heads are rotated by Hadamard matrices as they
+ * are stored, and results back, so that an outlier coarsens its block less. On processors alone: contexts of GPUs refuse it with
+ * `SEGNO_E_UNSUPPORTED`.
  */
 #define SEGNO_KV_Q8 2
 /** No speculation. */
