@@ -11,6 +11,7 @@ mod common;
 use common::saved::{Host, give, take};
 use common::{Ctx, Model, Session, call, greedy};
 use segno::ffi::saved::{segno_seq_restore, segno_seq_save};
+use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_Q8};
 use segno::ffi::status::SEGNO_OK;
 use std::path::{Path, PathBuf};
 use std::ptr::null;
@@ -20,6 +21,8 @@ use std::time::Instant;
 const PROMPTS: [usize; 2] = [128, 512];
 const BATCHES: [usize; 4] = [1, 2, 4, 8];
 const CONTEXTS: [usize; 2] = [128, 2048];
+/// Tokens behind which types of the cache are compared.
+const LONG_CONTEXTS: [usize; 2] = [2048, 8128];
 const STEPS: usize = 32;
 const FIRST_PROMPT: usize = 16;
 const BANDWIDTH_BYTES: usize = 1 << 30;
@@ -123,6 +126,7 @@ fn report(path: &Path, options: &Options, bandwidth: f64) {
             steps * batch as f64
         );
     }
+    LONG_CONTEXTS.into_iter().for_each(|context| compare_caches(&model, context, options.runs));
     let bytes = saved(&session).0;
     let [out, back] = [0, 1].map(|way| repeat(&|| bytes as f64 / 1e9 / saved(&session).1[way]));
     println!(
@@ -133,6 +137,33 @@ fn report(path: &Path, options: &Options, bandwidth: f64) {
     let alone = repeat(&|| STEPS as f64 / decode_seconds(&session, CONTEXTS[0], 1));
     let beside = repeat(&|| STEPS as f64 / busy(options.threads, &|| decode_seconds(&session, CONTEXTS[0], 1)));
     println!("  decode beside {} busy threads: {beside:.2} tokens/s, {:.2} of alone", options.threads, beside / alone);
+}
+
+/// Decoding behind `context` tokens over caches of 16 and of 8 bits, by turns, where the model reaches so far.
+fn compare_caches(model: &Model, context: usize, runs: usize) {
+    if (model.info().context as usize) < context + STEPS + 1 {
+        return;
+    }
+    let open = |kv_type| {
+        let room = (context + STEPS + 1) as u64;
+        let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens, opts.kv_type) = (1, room, kv_type)).unwrap();
+        let seq = session.open(&greedy()).unwrap();
+        session.prefill(seq, &tokens(context)).unwrap();
+        (session, seq)
+    };
+    let sessions = [SEGNO_KV_F16, SEGNO_KV_Q8].map(open);
+    let mut seconds = [(); 2].map(|()| Vec::new());
+    for _ in 0..runs {
+        for ((session, seq), seconds) in sessions.iter().zip(&mut seconds) {
+            session.truncate(*seq, context).unwrap();
+            session.step(*seq).unwrap();
+            let start = Instant::now();
+            session.generate(*seq, STEPS).unwrap();
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+    }
+    let [f16, q8] = seconds.map(|seconds| STEPS as f64 / median(seconds));
+    println!("  decode, context {context}: {f16:.2} tokens/s over f16, {q8:.2} over q8, {:.2} times", q8 / f16);
 }
 
 /// A sequence at the longer context on its way out and back: bytes, and seconds of each way.

@@ -886,6 +886,12 @@ void segno_reply_free(struct segno_reply *reply);
 #define SEGNO_KV_F16 0
 /** KV cache in 32-bit floats. */
 #define SEGNO_KV_F32 1
+/**
+ * KV cache in 8-bit integers, with a 16-bit scale for each 32: 53 % of the memory of `SEGNO_KV_F16`. Heads are rotated by Hadamard matrices as they
+ * are stored, and results back, so that an outlier coarsens its block less. On processors alone: contexts of GPUs refuse it with
+ * `SEGNO_E_UNSUPPORTED`.
+ */
+#define SEGNO_KV_Q8 2
 /** No speculation. */
 #define SEGNO_SPECULATION_OFF 0
 /** Drafts from all that is there: repetitions in a sequence's text, and the draft model if there is one. */
@@ -918,7 +924,7 @@ typedef struct segno_session_opts {
   uint64_t kv_tokens;
   /** Most prompt tokens of one pass, 1 to 16384, 512 by default: what a running stream may have to wait for. */
   uint32_t max_prefill;
-  /** `SEGNO_KV_F16` (default) or `SEGNO_KV_F32`. */
+  /** `SEGNO_KV_F16` (default), `SEGNO_KV_F32` or `SEGNO_KV_Q8`: how keys and values are kept. */
   int32_t kv_type;
   /**
    * Marks that all sequences together keep, 1 to 1024: snapshots of models whose layers have a state (LFM2), to which `segno_seq_truncate` goes

@@ -235,12 +235,20 @@ func TestAModelLoadsFromBytes(t *testing.T) {
 func TestAPlanIsWhatASessionTakes(t *testing.T) {
 	ctx := must(NewContext(nil))(t)
 	defer ctx.Close()
-	opts := &SessionOptions{MaxSeqs: 3, KVTokens: 1000, KVType: KVF32}
-	plan := must(ctx.Plan(modelPath, nil, opts))(t)
 	m := must(ctx.LoadModel(context.Background(), modelPath, nil))(t)
 	defer m.Close()
-	memory := must(open(t, m, opts).Memory())(t)
-	if !plan.Fits || plan.HostKV != memory.HostKV || plan.HostWeights != memory.HostWeights {
-		t.Fatal(plan, memory)
+	taken := map[KVType]uint64{}
+	for _, kind := range []KVType{KVF16, KVF32, KVQ8} {
+		opts := &SessionOptions{MaxSeqs: 3, KVTokens: 1000, KVType: kind}
+		plan := must(ctx.Plan(modelPath, nil, opts))(t)
+		memory := must(open(t, m, opts).Memory())(t)
+		if !plan.Fits || plan.HostKV != memory.HostKV || plan.HostWeights != memory.HostWeights {
+			t.Fatal(plan, memory)
+		}
+		taken[kind] = memory.HostKV
+	}
+	// Bits of an element.
+	if taken[KVF32] != 2*taken[KVF16] || 32*taken[KVQ8] != 17*taken[KVF16] {
+		t.Fatal(taken)
 	}
 }

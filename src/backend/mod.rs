@@ -12,7 +12,7 @@ pub mod cuda;
 
 use crate::error::{Error, Progress, Result};
 use crate::kv::state::Move;
-use crate::kv::{Reach, Stores, Tables, WindowLimits};
+use crate::kv::{HeadSizes, Layout, Reach, Stores, Tables, WindowLimits, q8};
 use crate::plan::Program;
 use crate::sample;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ pub trait Runner: Send {
     /// Copies one page over another, in the cache of the layers that see so far.
     fn copy_page(&mut self, reach: Reach, from: u32, to: u32);
     /// Gives out a page, in the order of [`crate::kv::Layout`] with the positions of each head one after the other: little-endian elements of the
-    /// cache's type. `out` holds just as much.
+    /// cache's type, or the bytes of [`q8`]. `out` holds just as much.
     fn read_page(&mut self, reach: Reach, page: u32, out: &mut [u8]) -> Result<()>;
     /// Takes a page in, in the same order.
     fn write_page(&mut self, reach: Reach, page: u32, bytes: &[u8]) -> Result<()>;
@@ -192,10 +192,11 @@ impl Limits {
         self.outputs > self.seqs
     }
 
-    /// The caches of a session of `program`, and the layers in them.
+    /// The caches of a session of `program`, and the layers in them, with the sizes of heads that [`KvType::stored`] gives.
     pub fn stores(&self, program: &Program) -> Result<Stores> {
         let kept = program.attentions().filter(|kind| self.windows.is_some() && kind.window.is_some());
-        Stores::new(&program.kv, kept.map(|kind| kind.layer))
+        let stored = Layout::new(program.kv.all().map(|sizes| self.kv_type.stored(sizes)))?;
+        Stores::new(&stored, kept.map(|kind| kind.layer))
     }
 
     /// Pages of a cache.
@@ -219,14 +220,27 @@ pub enum KvType {
     F16,
     /// 32-bit floats.
     F32,
+    /// Rotated blocks of 8-bit integers ([`q8`]).
+    Q8,
 }
 
 impl KvType {
-    /// Bytes of an element.
+    /// Bytes of an element of the cache, which may be less than an element of a head.
     pub fn bytes(self) -> usize {
         match self {
             KvType::F16 => 2,
             KvType::F32 => 4,
+            KvType::Q8 => 1,
+        }
+    }
+
+    /// The heads of a layer in elements of the cache: with [`KvType::Q8`] the bytes of a head.
+    pub fn stored(self, sizes: HeadSizes) -> HeadSizes {
+        match self {
+            KvType::F16 | KvType::F32 => sizes,
+            KvType::Q8 => {
+                HeadSizes { head_dim: q8::bytes(sizes.head_dim), value_dim: q8::bytes(sizes.value_dim), ..sizes }
+            }
         }
     }
 }

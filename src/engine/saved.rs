@@ -223,6 +223,7 @@ struct Part {
     reach: Reach,
     /// Where they begin, in bytes.
     start: usize,
+    /// In elements of the cache.
     sizes: HeadSizes,
 }
 
@@ -250,7 +251,8 @@ impl Pages {
             let sees_window = program.attentions().any(|kind| kind.layer == layer && kind.window.is_some());
             let (reach, number) = stores.place(layer);
             let start = stores.layout(reach).run(number, Side::Keys, 0) * element;
-            parts[usize::from(sees_window)].push(Part { reach, start, sizes: program.kv.of(layer) });
+            let sizes = stores.layout(reach).of(number);
+            parts[usize::from(sees_window)].push(Part { reach, start, sizes });
         }
         let page = |reach| {
             let bytes = stores.layout(reach).page_elements().and_then(|elements| elements.checked_mul(element));

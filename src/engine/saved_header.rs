@@ -107,6 +107,7 @@ impl Header {
         let kv_type = match fields.u32() {
             0 => KvType::F16,
             1 => KvType::F32,
+            2 => KvType::Q8,
             number => return Err(bad(&format!("it has the unknown cache type {number}"))),
         };
         let model = u128::from_le_bytes(fields.get());
@@ -160,6 +161,7 @@ fn number_of(kv_type: KvType) -> u32 {
     match kv_type {
         KvType::F16 => 0,
         KvType::F32 => 1,
+        KvType::Q8 => 2,
     }
 }
 

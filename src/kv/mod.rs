@@ -4,6 +4,7 @@
 pub mod layout;
 pub mod pages;
 pub mod paging;
+pub mod q8;
 pub mod state;
 
 pub use layout::{HeadSizes, Layout, PAGE_TOKENS, Reach, Side, Stores, WindowLimits};

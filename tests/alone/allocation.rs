@@ -6,7 +6,7 @@ mod common;
 use common::latent::latent;
 use common::mixture::mixture;
 use common::{Ctx, Model, Session, bundled_model, greedy, root, sampler};
-use segno::ffi::session::{SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_DRAFT, SEGNO_SPECULATION_NGRAM};
+use segno::ffi::session::{SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_DRAFT, SEGNO_SPECULATION_NGRAM};
 use segno::ffi::status::{SEGNO_OK, SEGNO_PENDING};
 use segno::ffi::submit::{segno_session_poll, segno_session_submit, segno_submit_opts};
 use segno::memory::{Source, draw_from};
@@ -71,6 +71,11 @@ fn a_step_allocates_nothing() {
     }
     for name in ["lfm2moe-plain", "qwen35-plain", "gemma4-small", "gemma4-experts", "nemotronhmoe-latent"] {
         steps_allocate_nothing(&ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap());
+    }
+    for name in ["llama-llama3", "gemma3-listed", "deepseekv3-plain"] {
+        let model = ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap();
+        let session = model.session(|opts| (opts.max_prefill, opts.kv_type) = (8, SEGNO_KV_Q8));
+        steps_of_a_session_allocate_nothing(&session.unwrap());
     }
     for name in ["hf/lfm2moe-plain", "hf/gemma3-plain", "embeddings/qwen3-last", "embeddings/bert-mean"] {
         let model = ctx.load(&root().join(format!("tests/golden/{name}.gguf"))).unwrap();

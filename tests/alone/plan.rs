@@ -68,7 +68,7 @@ impl Choice {
 }
 
 const DEFAULTS: Choice = Choice { max_seqs: 8, kv_tokens: 0, max_prefill: 512, kv_type: SEGNO_KV_F16 };
-const CHOICES: [Choice; 8] = [
+const CHOICES: [Choice; 9] = [
     DEFAULTS,
     Choice { max_seqs: 1, ..DEFAULTS },
     Choice { max_seqs: 64, ..DEFAULTS },
@@ -76,6 +76,7 @@ const CHOICES: [Choice; 8] = [
     Choice { kv_tokens: 20_000, ..DEFAULTS },
     Choice { kv_tokens: 3_000, kv_type: SEGNO_KV_F32, ..DEFAULTS },
     Choice { max_prefill: 2_000, ..DEFAULTS },
+    Choice { max_seqs: 3, kv_tokens: 2_000, kv_type: SEGNO_KV_Q8, ..DEFAULTS },
     Choice { max_seqs: 256, kv_tokens: 5_000, max_prefill: 33, kv_type: SEGNO_KV_F32 },
 ];
 
@@ -191,6 +192,9 @@ fn the_cache_grows_with_its_tokens_and_elements() {
     assert_eq!(kv(Choice { kv_tokens: 3200, max_seqs: 1, ..DEFAULTS }), (3200 + 32) * token);
     assert_eq!(kv(Choice { kv_tokens: 3201, max_seqs: 64, ..DEFAULTS }), (3232 + 64 * 32) * token);
     assert_eq!(kv(Choice { kv_tokens: 3200, max_seqs: 1, kv_type: SEGNO_KV_F32, ..DEFAULTS }), 2 * (3200 + 32) * token);
+    // In 8 bits 16 elements are as many bytes, and two of a scale.
+    let token_q8 = 2 * 2 * 2 * (16 + 2);
+    assert_eq!(kv(Choice { kv_tokens: 3200, max_seqs: 1, kv_type: SEGNO_KV_Q8, ..DEFAULTS }), (3200 + 32) * token_q8);
     assert_eq!(kv(Choice { max_seqs: 1, ..DEFAULTS }), (256 + 32) * token, "the model's context by default");
 }
 

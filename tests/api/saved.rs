@@ -9,7 +9,7 @@ use crate::common::walk::{MODELS, SHARED, sizes};
 use crate::common::{Ctx, Failed, Folder, Model, Result, Session, bundled_model, call, greedy, root, sampler};
 use segno::ffi::saved::*;
 use segno::ffi::seq::{segno_logit_bias, segno_sampler_opts};
-use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32};
+use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8, segno_session_opts};
 use segno::ffi::status::*;
 use segno::quant::DType;
 use segno::quant::synthetic::Random;
@@ -49,7 +49,7 @@ fn what_is_restored_goes_on_as_if_it_had_never_stopped() {
     let models = [ctx.load(&bundled_model()).unwrap()].into_iter().chain(made);
     for model in models {
         let vocab = model.info().vocab;
-        for kv_type in [SEGNO_KV_F16, SEGNO_KV_F32] {
+        for kv_type in [SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8] {
             let session = model.session(|opts| opts.kv_type = kv_type).unwrap();
             let other = model.session(|opts| (opts.kv_type, opts.max_prefill) = (kv_type, 9)).unwrap();
             for (length, queued, steps) in [(1, 0, 0), (31, 0, 5), (32, 0, 0), (33, 4, 0), (100, 1, 7), (0, 3, 0)] {
@@ -78,7 +78,14 @@ fn windows_are_kept_whatever_the_sessions_keep() {
         let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
         let model = ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap();
         // In passes of 512 rows a window has no pages of its own.
-        let sessions = [8, 64, 512].map(|prefill| model.session(|opts| sizes(opts, 2, prefill)).unwrap());
+        let kv_type = if name.len() % 2 == 0 { SEGNO_KV_Q8 } else { SEGNO_KV_F16 };
+        let sessions = [8, 64, 512].map(|prefill| {
+            let set = |opts: &mut segno_session_opts| {
+                sizes(opts, 2, prefill);
+                opts.kv_type = kv_type;
+            };
+            model.session(set).unwrap()
+        });
         for from in &sessions {
             for length in [5, 40, 200] {
                 let seq = from.open(&greedy()).unwrap();
@@ -233,6 +240,8 @@ fn what_belongs_elsewhere_is_refused_by_name() {
     wrong(&other.session(|_| ()).unwrap(), SEGNO_E_INVALID_ARGUMENT, "another model");
     let floats = model.session(|opts| opts.kv_type = SEGNO_KV_F32).unwrap();
     wrong(&floats, SEGNO_E_INVALID_ARGUMENT, "cache of F16");
+    let blocks = model.session(|opts| opts.kv_type = SEGNO_KV_Q8).unwrap();
+    wrong(&blocks, SEGNO_E_INVALID_ARGUMENT, "this session one of Q8");
     let full = model.session(|opts| opts.max_seqs = 1).unwrap();
     full.open(&greedy()).unwrap();
     wrong(&full, SEGNO_E_SEQ_FULL, "sequence");

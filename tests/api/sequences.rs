@@ -6,7 +6,7 @@ use crate::common::latent::latent;
 use crate::common::mixture::mixture;
 use crate::common::{Ctx, Model, Session, bundled_model, greedy, sampler};
 use segno::ffi::seq::segno_sampler_opts;
-use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32};
+use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8};
 use segno::ffi::status::*;
 
 const LENGTHS: [usize; 8] = [1, 2, 7, 31, 32, 33, 100, 150];
@@ -124,7 +124,7 @@ fn a_prompt_appended_beside_running_streams_changes_neither() {
 #[test]
 fn forks_and_truncations_equal_fresh_evaluation() {
     for model in models(2) {
-        for kv_type in [SEGNO_KV_F16, SEGNO_KV_F32] {
+        for kv_type in [SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8] {
             for keep in [1, 31, 32, 33, 64, 100, 150] {
                 assert_forks_equal_fresh_evaluation(&model, kv_type, keep);
             }

@@ -321,7 +321,7 @@ fn figures_are_told_beside_a_running_call_and_belong_together() {
 #[test]
 fn options_out_of_range_are_refused_with_the_range() {
     let model = model();
-    for (seqs, prefill, kv_type) in [(0, 512, 0), (257, 512, 0), (8, 0, 0), (8, 512, 7)] {
+    for (seqs, prefill, kv_type) in [(0, 512, 0), (257, 512, 0), (8, 0, 0), (8, 512, 3), (8, 512, -1)] {
         let failed = model.session(|opts| (opts.max_seqs, opts.max_prefill, opts.kv_type) = (seqs, prefill, kv_type));
         assert_eq!(status_of(failed), SEGNO_E_INVALID_ARGUMENT);
     }

@@ -29,11 +29,18 @@ fn tokens_are_those_without_drafts_of_a_model() {
 }
 
 #[test]
+fn tokens_are_those_without_drafts_over_a_cache_of_8_bits() {
+    let models = ["llama-llama3", "gemma3-listed", "gptoss-plain", "deepseekv3-plain"];
+    let (drafted, accepted) = walks_in(&one_thread(), SEGNO_KV_Q8, &models, &[WAYS[0], WAYS_OF_MODELS[1]]);
+    assert!(accepted > 100 && drafted > accepted, "of {drafted} drafts {accepted} were right");
+}
+
+#[test]
 fn tokens_are_those_without_drafts_under_grammars() {
     let ctx = one_thread();
     let model = ctx.load(&bundled_model()).unwrap();
     for (speculation, draft) in [(REPETITIONS, None), (DRAFTED, Some(&model)), (SEGNO_SPECULATION_AUTO, Some(&model))] {
-        let drafting = Drafting { speculation, most: 5, draft };
+        let drafting = Drafting { speculation, most: 5, draft, ..PLAIN };
         let (drafted, accepted) = walk(&model, drafting, 512, 3, 4 * tokens());
         assert!(accepted > 100 && drafted > accepted, "of {drafted} drafts {accepted} were right");
     }
@@ -43,7 +50,7 @@ fn tokens_are_those_without_drafts_under_grammars() {
 fn a_text_that_repeats_takes_fewer_passes_than_tokens() {
     let ctx = Ctx::new(|opts| opts.n_threads = 2).unwrap();
     for model in [ctx.load(&bundled_model()).unwrap(), ctx.load_buffer(&mixture(DType::Q8_0).bytes()).unwrap()] {
-        let repeating = Drafting { speculation: REPETITIONS, most: 4, draft: None };
+        let repeating = Drafting { speculation: REPETITIONS, most: 4, draft: None, ..PLAIN };
         // What was said is likelier with each time.
         let mut again = greedy();
         again.frequency_penalty = -2.0;
@@ -69,7 +76,7 @@ fn a_model_that_drafts_for_itself_is_always_right() {
         let model = load(&ctx, name);
         let mut drawn = sampler();
         (drawn.flags, drawn.repeat_penalty) = (greedy().flags, 1.1);
-        let drafting = Drafting { speculation: DRAFTED, most: 5, draft: Some(&model) };
+        let drafting = Drafting { speculation: DRAFTED, most: 5, draft: Some(&model), ..PLAIN };
         for opts in [greedy(), drawn] {
             let session = session(&model, drafting, 1024);
             let (first, second) = (session.open(&opts).unwrap(), session.open(&opts).unwrap());
@@ -92,7 +99,7 @@ fn a_model_that_says_something_else_is_asked_no_more() {
     let other = load(&ctx, "llama-bias");
     for name in MODELS {
         let model = load(&ctx, name);
-        let drafting = Drafting { speculation: SEGNO_SPECULATION_DRAFT, most: 0, draft: Some(&other) };
+        let drafting = Drafting { speculation: SEGNO_SPECULATION_DRAFT, most: 0, draft: Some(&other), ..PLAIN };
         let stats = || {
             let session = session(&model, drafting, 1024);
             let seq = session.open(&greedy()).unwrap();
@@ -124,7 +131,7 @@ fn states_go_back_to_where_drafts_were_right() {
     let model = load(&ctx, "qwen35-plain");
     let mut again = greedy();
     again.frequency_penalty = -2.0;
-    let texts = [PLAIN, Drafting { speculation: REPETITIONS, most: 5, draft: None }].map(|drafting| {
+    let texts = [PLAIN, Drafting { speculation: REPETITIONS, most: 5, ..PLAIN }].map(|drafting| {
         let session = session(&model, drafting, 512);
         let seq = session.open(&again).unwrap();
         session.append(seq, &[11, 12, 13, 14, 15].repeat(8)).unwrap();
@@ -165,7 +172,7 @@ fn a_stream_waits_for_no_prompt_where_states_go_back() {
 fn memory_and_plan_count_the_draft_model() {
     let ctx = one_thread();
     let (model, draft) = (ctx.load(&bundled_model()).unwrap(), ctx.load(&bundled_model()).unwrap());
-    let drafting = |draft| Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft };
+    let drafting = |draft| Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft, ..PLAIN };
     let [alone, both] = [None, Some(&draft)].map(|draft| session(&model, drafting(draft), 512).memory());
     assert_eq!((both.host_kv, both.host_weights), (2 * alone.host_kv, 2 * alone.host_weights));
     assert!(both.host_arena > alone.host_arena);

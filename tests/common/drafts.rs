@@ -54,12 +54,17 @@ pub fn tokens() -> usize {
 
 /// Walks through models with drafts of each way; how many were evaluated, and how many of them were right.
 pub fn walks(ctx: &Ctx, models: &[&str], ways: &[Way]) -> (u64, u64) {
+    walks_in(ctx, SEGNO_KV_F16, models, ways)
+}
+
+/// The same over such a cache.
+pub fn walks_in(ctx: &Ctx, kv_type: i32, models: &[&str], ways: &[Way]) -> (u64, u64) {
     let mut sum = (0, 0);
     for (seed, name) in (1..).zip(models) {
         let model = load(ctx, name);
         for (turn, &(speculation, most, draft)) in (0..).zip(ways) {
             let draft = draft.map(|draft| load(ctx, if draft.is_empty() { name } else { draft }));
-            let drafting = Drafting { speculation, most, draft: draft.as_ref() };
+            let drafting = Drafting { speculation, most, draft: draft.as_ref(), kv_type };
             // Every other walk in a cache that is often full, but where the snapshots of states decide how many pages a cut leaves.
             let kv_tokens = if (seed + turn) % 2 == 0 || has_states(&model) { 1024 } else { 320 };
             let (drafted, accepted) = walk(&model, drafting, kv_tokens, seed, tokens());
@@ -74,15 +79,17 @@ pub fn load(ctx: &Ctx, name: &str) -> Model {
     ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap()
 }
 
-/// How a session drafts.
+/// How a session drafts, and its cache.
 #[derive(Clone, Copy)]
 pub struct Drafting<'a> {
     pub speculation: i32,
     pub most: u32,
     pub draft: Option<&'a Model>,
+    pub kv_type: i32,
 }
 
-pub const PLAIN: Drafting = Drafting { speculation: SEGNO_SPECULATION_OFF, most: 0, draft: None };
+pub const PLAIN: Drafting =
+    Drafting { speculation: SEGNO_SPECULATION_OFF, most: 0, draft: None, kv_type: SEGNO_KV_F16 };
 
 /// A session of so many tokens that drafts in such a way. Where layers have states, other snapshots let other prompts be long after a cut, so there
 /// each is a single pass.
@@ -91,7 +98,7 @@ pub fn session(model: &Model, drafting: Drafting, kv_tokens: u64) -> Session {
     let opts = |opts: &mut segno_session_opts| {
         (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (SEQS, kv_tokens, max_prefill);
         (opts.speculation, opts.max_drafts) = (drafting.speculation, drafting.most);
-        opts.draft = drafting.draft.map_or(null(), |draft| draft.0);
+        (opts.draft, opts.kv_type) = (drafting.draft.map_or(null(), |draft| draft.0), drafting.kv_type);
     };
     model.session(opts).unwrap()
 }
@@ -99,7 +106,8 @@ pub fn session(model: &Model, drafting: Drafting, kv_tokens: u64) -> Session {
 /// Walks until so many tokens have come, and gives how many drafts were evaluated and how many of them were right.
 pub fn walk(model: &Model, drafting: Drafting, kv_tokens: u64, seed: u64, tokens: usize) -> (u64, u64) {
     let bias = [segno_logit_bias { token: 7, bias: 2.0 }, segno_logit_bias { token: 9, bias: f32::NEG_INFINITY }];
-    let (plain, drafts) = (session(model, PLAIN, kv_tokens), session(model, drafting, kv_tokens));
+    let without = Drafting { kv_type: drafting.kv_type, ..PLAIN };
+    let (plain, drafts) = (session(model, without, kv_tokens), session(model, drafting, kv_tokens));
     let texts = [r"([a-m ]{1,3}[^a-m ]){2,}", r"(ab|a[bc]*d|[^x]{2,9}){3,9}"];
     let mut walk = Walk {
         sessions: [&plain, &drafts],

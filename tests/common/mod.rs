@@ -22,6 +22,7 @@ pub mod mixture;
 pub mod parts;
 pub mod passes;
 pub mod patient;
+pub mod perplexity;
 pub mod plain;
 pub mod process;
 pub mod programs;

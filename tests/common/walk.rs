@@ -2,7 +2,7 @@
 //! cuts, and tokens taken out of the middle, whose logits must be those of fresh evaluation where every layer keeps everything.
 
 use super::{Model, Session, greedy};
-use segno::ffi::session::segno_session_opts;
+use segno::ffi::session::{SEGNO_KV_F16, segno_session_opts};
 use segno::ffi::status::*;
 use segno::quant::synthetic::Random;
 
@@ -159,15 +159,24 @@ impl Walk<'_> {
 
 /// Walks over sessions whose passes take 1, 7 and 30 tokens.
 pub fn walk(name: &str, model: &Model) {
-    let whole = model.session(|opts| sizes(opts, 1, 512)).unwrap();
-    for prefill in [1, 7, 30] {
-        let session = model.session(|opts| sizes(opts, SEQS, prefill)).unwrap();
-        let free = session.stats().unwrap().pages_free;
-        let random = Random::new(prefill as u64);
-        let mut walk = Walk { session: &session, whole: &whole, random, seqs: Vec::new(), lost: 0 };
-        (0..150).for_each(|_| walk.act());
-        assert!(walk.lost > 0, "{name}: no cut went far back");
-        walk.seqs.iter().for_each(|(seq, _)| assert_eq!(session.close(*seq), Ok(SEGNO_OK)));
-        assert_eq!(session.stats().unwrap().pages_free, free);
-    }
+    [1, 7, 30].into_iter().for_each(|prefill| walk_in(name, model, SEGNO_KV_F16, prefill));
+}
+
+/// A walk over a session with such a cache, whose passes take so many tokens.
+pub fn walk_in(name: &str, model: &Model, kv_type: i32, prefill: usize) {
+    let session = |seqs, prefill| {
+        let set = |opts: &mut segno_session_opts| {
+            sizes(opts, seqs, prefill);
+            opts.kv_type = kv_type;
+        };
+        model.session(set).unwrap()
+    };
+    let (whole, session) = (session(1, 512), session(SEQS, prefill));
+    let free = session.stats().unwrap().pages_free;
+    let random = Random::new(prefill as u64);
+    let mut walk = Walk { session: &session, whole: &whole, random, seqs: Vec::new(), lost: 0 };
+    (0..150).for_each(|_| walk.act());
+    assert!(walk.lost > 0, "{name}: no cut went far back");
+    walk.seqs.iter().for_each(|(seq, _)| assert_eq!(session.close(*seq), Ok(SEGNO_OK)));
+    assert_eq!(session.stats().unwrap().pages_free, free);
 }

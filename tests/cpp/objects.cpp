@@ -214,6 +214,18 @@ static void figures_are_told(const segno::model &model) {
     CHECK(thrown_by([&] { seq.stats(); }) == SEGNO_E_NULL_POINTER);
 }
 
+static void caches_have_types(const segno::model &model) {
+    segno::session_options options;
+    const std::uint64_t halves = segno::session::create(model, options).memory().host_kv;
+    options.kv_type = SEGNO_KV_Q8;
+    auto session = segno::session::create(model, options);
+    CHECK(32 * session.memory().host_kv == 17 * halves);
+    auto seq = session.open(seeded(5));
+    CHECK(seq.prefill(model.tokenize("JULIET:")) == SEGNO_OK && seq.decode().token >= 0);
+    options.kv_type = 3;
+    CHECK(segno::session::try_create(model, options).error().status() == SEGNO_E_INVALID_ARGUMENT);
+}
+
 static void drafts_change_no_token(const segno::model &model) {
     auto plain = segno::session::create(model).open(seeded(5));
     plain.append(model.tokenize("ROMEO:"));
@@ -538,6 +550,7 @@ int main(int argc, char **argv) {
     sequences_branch(model);
     sequences_are_saved(model);
     figures_are_told(model);
+    caches_have_types(model);
     drafts_change_no_token(model);
     texts_become_vectors(model);
     submitted_steps_give_the_tokens_of_batches(model);

@@ -1,8 +1,9 @@
 //! Models some layers of which see a window: they keep no more than that and a pass, and every token is what it would be if they kept all.
 
-use crate::common::walk::{MODELS, SHARED, sizes, walk};
+use crate::common::walk::{MODELS, SHARED, sizes, walk, walk_in};
 use crate::common::{Ctx, Model, greedy, root};
 use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
+use segno::ffi::session::SEGNO_KV_Q8;
 use segno::ffi::status::*;
 
 fn load(name: &str, precision: i32) -> Model {
@@ -14,7 +15,9 @@ fn load(name: &str, precision: i32) -> Model {
 fn chunks_forks_cuts_and_company_behind_windows_equal_fresh_evaluation() {
     let precisions = [SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE].into_iter().cycle();
     for (name, precision) in MODELS.into_iter().chain([SHARED]).zip(precisions) {
-        walk(name, &load(name, precision));
+        let model = load(name, precision);
+        walk(name, &model);
+        walk_in(name, &model, SEGNO_KV_Q8, 7);
     }
 }
 

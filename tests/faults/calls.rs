@@ -159,7 +159,7 @@ fn a_session_without_memory_is_an_error() {
     let path = folder.join("model.gguf");
     models::byte_pair().write(&path);
     let model = ctx.load(&path).unwrap();
-    for (name, kv_type) in [("f16 session", 0), ("f32 session", 1)] {
+    for (name, kv_type) in [("f16 session", 0), ("f32 session", 1), ("q8 session", 2)] {
         refuse_each(name, || {
             let session = model.session(|opts| {
                 (opts.max_seqs, opts.kv_tokens, opts.max_prefill, opts.kv_type) = (200, 20_000, 16_000, kv_type);

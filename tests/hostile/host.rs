@@ -117,7 +117,7 @@ fn use_model(model: &Model, dice: &mut Dice) -> Reached {
     render_chat(model);
     orderly(model.session(|opts| {
         (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (2, 40, 7);
-        opts.kv_type = if dice.one_in(2) { SEGNO_KV_F32 } else { SEGNO_KV_F16 };
+        opts.kv_type = [SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8][dice.below(3)];
     }))
     .map_or(Reached::Model, |session| {
         let texts = [&tokens[..tokens.len().min(5)], &tokens[..1]];

@@ -2,12 +2,12 @@
 
 use super::attention::{MAX_QUERIES, Queries, SET, Scores, Source, attend};
 use super::pool::Grid;
-use super::runner::Pass;
-use crate::backend::Row;
+use super::runner::{CpuRunner, Pass, for_each_row};
+use crate::backend::{KvType, Row};
 use crate::error::Result;
-use crate::kv::HeadSizes;
-use crate::plan::ValueId;
+use crate::kv::{HeadSizes, q8};
 use crate::plan::op::{AttentionKind, AttentionMask};
+use crate::plan::{Op, Program, ValueId};
 
 /// Batch rows from which on attention takes several at once.
 const PROMPT_ROWS: usize = 16;
@@ -20,7 +20,11 @@ impl Pass<'_> {
         let (rows, width) = (self.rows_of(out), self.runner.program.values[out.0].width);
         let sizes = self.runner.program.kv.of(kind.layer);
         let HeadSizes { head_dim, value_dim, .. } = sizes;
-        let (mut buffer, stride) = (self.runner.take(out), self.runner.program.values[queries.0].width);
+        let stride = self.runner.program.values[queries.0].width;
+        if self.runner.cache.rotates() {
+            self.rotate(queries, head_dim)?;
+        }
+        let mut buffer = self.runner.take(out);
         let (runner, batch) = (&*self.runner, self.batch);
         let tables = batch.tables_of(runner.cache.reach(kind.layer));
         let (tile_rows, heads) = attention_tile(rows, &sizes, runner.pool.threads());
@@ -32,7 +36,7 @@ impl Pass<'_> {
                 let pages = tables.of(rows[0].slot as usize);
                 let head = first_head / sizes.group();
                 let source = Source { cache: &runner.cache, pages, layer: kind.layer, head };
-                let values = &runner.rows(queries, row, rows.len())[first_head * head_dim..];
+                let values = &runner.queries(queries, row, rows.len())[first_head * head_dim..];
                 let sinks = kind.sinks.map(|id| &runner.program.vectors[id.0][first_head..][..heads]);
                 let window = kind.window.unwrap_or(usize::MAX);
                 let ahead = if sees_ahead { behind_last(&batch.rows[row..]) } else { 0 };
@@ -46,6 +50,40 @@ impl Pass<'_> {
         self.runner.give_back(out, buffer);
         result
     }
+
+    /// Rotates the heads of queries as the keys in the cache are, in a copy.
+    fn rotate(&mut self, queries: ValueId, head_dim: usize) -> Result<()> {
+        let (rows, width) = (self.rows_of(queries), self.runner.program.values[queries.0].width);
+        let mut rotated = std::mem::take(&mut self.runner.rotated);
+        let runner = &*self.runner;
+        let f = |row: usize, out: &mut [f32]| {
+            out.copy_from_slice(runner.row(queries, row));
+            runner.kernels.rotate(out, q8::rotated(head_dim));
+        };
+        let result = for_each_row(&mut self.turn, &mut rotated[..rows * width], width, width, self.cancel, f);
+        self.runner.rotated = rotated;
+        result
+    }
+}
+
+impl CpuRunner {
+    /// The rows `first..first + count` of queries, rotated if the cache rotates.
+    fn queries(&self, id: ValueId, first: usize, count: usize) -> &[f32] {
+        let width = self.program.values[id.0].width;
+        match self.cache.rotates() {
+            true => &self.rotated[first * width..(first + count) * width],
+            false => self.rows(id, first, count),
+        }
+    }
+}
+
+/// Elements of the widest queries of a row that a cache of this type asks to be rotated.
+pub(super) fn rotated_width(program: &Program, kv_type: KvType) -> usize {
+    let widths = program.all_ops().map(|op| match op {
+        Op::Attention { queries, .. } if kv_type == KvType::Q8 => program.values[queries.0].width,
+        _ => 0,
+    });
+    widths.max().unwrap_or(0)
 }
 
 /// One behind the last position of the sequence to which the first of `rows` belongs.

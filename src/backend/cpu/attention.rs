@@ -10,7 +10,7 @@ use super::pool::TileMut;
 use super::simd::Kernels;
 use crate::backend::Row;
 use crate::elementary;
-use crate::kv::PAGE_TOKENS;
+use crate::kv::{PAGE_TOKENS, q8};
 use std::ops::Range;
 
 /// Positions of a split; a multiple of the page.
@@ -40,7 +40,7 @@ pub struct Source<'a> {
 pub struct Queries<'a> {
     /// The rows, each of which sees its own position, all before, and those behind that the scores name.
     pub rows: &'a [Row],
-    /// The heads of the first row, one after the other; row `r` begins `r * stride` elements further.
+    /// The heads of the first row, one after the other, rotated if the cache rotates; row `r` begins `r * stride` elements further.
     pub values: &'a [f32],
     /// Elements from row to row.
     pub stride: usize,
@@ -171,9 +171,9 @@ impl<'a> Block<'a, '_> {
         within(visible.start)..within(visible.end)
     }
 
-    /// Adds the head's sink and divides by the sum of the softmax.
+    /// Adds the head's sink, divides by the sum of the softmax, and turns back what was rotated as it was stored.
     fn finish(&mut self, index: usize, state: &mut State) {
-        let (kernels, scores) = (self.kernels, self.queries.scores);
+        let (kernels, scores, rotates) = (self.kernels, self.queries.scores, self.source.cache.rotates());
         let head = self.place(index).1;
         let out = self.out(index);
         if let Some(sinks) = scores.sinks {
@@ -181,6 +181,9 @@ impl<'a> Block<'a, '_> {
             state.merge(kernels, sinks[head], 1.0, &nothing[..out.len()], out);
         }
         out.iter_mut().for_each(|v| *v /= state.sum);
+        if rotates {
+            kernels.rotate(out, q8::rotated(out.len()));
+        }
     }
 
     /// Adds one split to the `T` queries from `index` on, of which `states` are the states.
@@ -312,15 +315,26 @@ mod tests {
     struct Sequence {
         cache: Cache,
         pages: Vec<u32>,
-        keys: Vec<f32>,
-        values: Vec<f32>,
+        keys: Vec<f64>,
+        values: Vec<f64>,
         queries: Vec<f32>,
     }
 
+    /// What a cache of 8 bits holds of heads of `dim` elements.
+    fn blocks_of(heads: &[f32], dim: usize) -> Vec<f64> {
+        let of = |head: &[f32]| {
+            let (mut rotated, mut bytes) = (head.to_vec(), vec![0; q8::bytes(dim)]);
+            available()[0].rotate(&mut rotated, q8::rotated(dim));
+            available()[0].encode_head(&rotated, &mut bytes);
+            q8::plain::rotate(&q8::plain::decode(&bytes, dim))
+        };
+        heads.chunks(dim).flat_map(of).collect()
+    }
+
     impl Sequence {
-        fn new() -> Sequence {
+        fn new(kv_type: KvType) -> Sequence {
             let pages: Vec<u32> = (0..KEYS.div_ceil(PAGE_TOKENS) as u32).rev().collect();
-            let (kv_type, pages_of_all) = (KvType::F32, pages.len());
+            let pages_of_all = pages.len();
             let limits = Limits {
                 rows: 1,
                 outputs: 1,
@@ -332,7 +346,7 @@ mod tests {
                 records: 0,
             };
             let sizes = HeadSizes { value_dim: VALUE_DIM, ..HeadSizes::new(HEADS, 1, DIM) };
-            let stores = Stores::new(&Layout::new([sizes]).unwrap(), [].into_iter()).unwrap();
+            let stores = Stores::new(&Layout::new([kv_type.stored(sizes)]).unwrap(), [].into_iter()).unwrap();
             let mut cache = Cache::of_layers(stores, &limits).unwrap();
             let (keys, values) = (Random::new(1).uniforms(KEYS * DIM), Random::new(2).uniforms(KEYS * VALUE_DIM));
             for (position, (key, value)) in keys.chunks(DIM).zip(values.chunks(VALUE_DIM)).enumerate() {
@@ -341,6 +355,11 @@ mod tests {
                 cache.store(page, 0, Side::Values, slot, value, available()[0]);
             }
             let queries = Random::new(3).uniforms(KEYS * HEADS * DIM).iter().map(|q| 3.0 * q).collect();
+            let held = |heads: &[f32], dim| match kv_type {
+                KvType::Q8 => blocks_of(heads, dim),
+                _ => heads.iter().map(|x| f64::from(*x)).collect(),
+            };
+            let (keys, values) = (held(&keys, DIM), held(&values, VALUE_DIM));
             Sequence { cache, pages, keys, values, queries }
         }
 
@@ -349,15 +368,12 @@ mod tests {
             let row = |position| Row { token: 0, position: position as u32, slot: 0 };
             let rows: Vec<Row> = positions.clone().map(row).collect();
             let source = Source { cache: &self.cache, pages: &self.pages, layer: 0, head: 0 };
-            let (stride, first) = (HEADS * DIM, positions.start);
-            let queries = Queries {
-                rows: &rows,
-                values: &self.queries[first * stride..],
-                stride,
-                head_dim: DIM,
-                value_dim: VALUE_DIM,
-                scores,
-            };
+            let stride = HEADS * DIM;
+            let mut values = self.queries[positions.start * stride..positions.end * stride].to_vec();
+            if self.cache.rotates() {
+                kernels.rotate(&mut values, q8::rotated(DIM));
+            }
+            let queries = Queries { rows: &rows, values: &values, stride, head_dim: DIM, value_dim: VALUE_DIM, scores };
             let mut out = vec![f32::NAN; rows.len() * HEADS * VALUE_DIM];
             attend(kernels, &source, &queries, &mut TileMut::whole(&mut out, HEADS * VALUE_DIM), 0);
             out
@@ -370,8 +386,8 @@ mod tests {
             let (first, seen) = (0..scores.ahead.max(position + 1))
                 .filter(is_near)
                 .fold((usize::MAX, 0), |(first, _), key| (first.min(key), key + 1));
-            let score = |key: &[f32]| {
-                let dot: f64 = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+            let score = |key: &[f64]| {
+                let dot: f64 = query.iter().zip(key).map(|(q, k)| f64::from(*q) * k).sum();
                 let scaled = f64::from(scores.scale) * dot;
                 let capped = scores.softcap.map_or(scaled, |cap| f64::from(cap) * (scaled / f64::from(cap)).tanh());
                 capped.exp()
@@ -381,7 +397,7 @@ mod tests {
             let sum = weights.iter().sum::<f64>() + sink;
             let value = |d: usize| {
                 let values = self.values.chunks(VALUE_DIM).skip(first);
-                values.zip(&weights).map(|(value, weight)| f64::from(value[d]) * weight).sum::<f64>() / sum
+                values.zip(&weights).map(|(value, weight)| value[d] * weight).sum::<f64>() / sum
             };
             (0..VALUE_DIM).map(value).collect()
         }
@@ -389,7 +405,11 @@ mod tests {
 
     #[test]
     fn windows_caps_and_sinks_do_what_they_say_however_rows_are_shared_out() {
-        let sequence = Sequence::new();
+        [KvType::F32, KvType::Q8].into_iter().for_each(assert_as_defined);
+    }
+
+    fn assert_as_defined(kv_type: KvType) {
+        let sequence = Sequence::new(kv_type);
         let sinks = [1.5, -3.0, 4.0];
         for window in [usize::MAX, 1, 31, 32, 33, 255, 256, 257, 1000] {
             for (softcap, sinks, ahead) in [
@@ -410,7 +430,7 @@ mod tests {
                         let expected = (0..HEADS).flat_map(|head| sequence.expected(position, head, scores));
                         for (found, expected) in found.iter().zip(expected) {
                             let error = (f64::from(*found) - expected).abs();
-                            assert!(error < 2e-6, "{found} for {expected}: position {position}, {scores:?}");
+                            assert!(error < 2e-6, "{found} for {expected}: {kv_type:?}, {position}, {scores:?}");
                         }
                     }
                     for kernels in available() {

@@ -6,7 +6,7 @@ use super::attention::MAX_HEAD_DIM;
 use super::simd::{Kernels, KvRun};
 use crate::backend::{KvType, Limits};
 use crate::error::{Error, Result, filled};
-use crate::kv::{Layout, PAGE_TOKENS, Reach, Side, Stores};
+use crate::kv::{Layout, PAGE_TOKENS, Reach, Side, Stores, q8};
 use crate::plan::Program;
 use half::f16;
 use std::ops::Range;
@@ -28,6 +28,8 @@ struct Store {
 enum Elements {
     F16(Vec<f16>),
     F32(Vec<f32>),
+    /// The bytes of heads, each as an element: those of keys lie across like floats, scales included.
+    Q8(Vec<u8>),
 }
 
 /// Bytes of a cache of `program` for `limits`.
@@ -53,6 +55,11 @@ impl Cache {
     pub fn of_layers(layers: Stores, limits: &Limits) -> Result<Cache> {
         let store = |reach| Store::new(layers.layout(reach).clone(), limits.pages_of(reach), limits.kv_type);
         Ok(Cache { whole: store(Reach::Whole)?, windows: store(Reach::Window)?, layers })
+    }
+
+    /// Whether heads are rotated as they are stored ([`q8`]).
+    pub fn rotates(&self) -> bool {
+        matches!(self.whole.elements, Elements::Q8(_))
     }
 
     /// How far back the pages of `layer` reach.
@@ -121,6 +128,7 @@ impl Store {
         let elements = match kv_type {
             KvType::F16 => Elements::F16(filled(count, f16::ZERO, "the kv cache")?),
             KvType::F32 => Elements::F32(filled(count, 0.0, "the kv cache")?),
+            KvType::Q8 => Elements::Q8(filled(count, 0, "the kv cache")?),
         };
         Ok(Store { elements, layout, page_elements: count / pages.max(1) })
     }
@@ -134,14 +142,15 @@ impl Store {
         match &self.elements {
             Elements::F16(values) => KvRun::F16(&values[range]),
             Elements::F32(values) => KvRun::F32(&values[range]),
+            Elements::Q8(bytes) => KvRun::Q8(&bytes[range]),
         }
     }
 
     fn write(&mut self, page: u32, layer: usize, side: Side, slot: usize, heads: &[f32], kernels: &Kernels) {
-        let dim = self.layout.of(layer).dim(side);
-        for (head, values) in heads.chunks_exact(dim).enumerate() {
-            let start = self.start(page, layer, side, head);
-            let range = start..start + PAGE_TOKENS * dim;
+        let sizes = self.layout.of(layer);
+        for (head, values) in heads.chunks_exact(heads.len() / sizes.kv_heads).enumerate() {
+            let (start, dim) = (self.start(page, layer, side, head), values.len());
+            let range = start..start + PAGE_TOKENS * sizes.dim(side);
             match &mut self.elements {
                 Elements::F16(cache) => {
                     let mut halves = [f16::ZERO; MAX_HEAD_DIM];
@@ -149,6 +158,14 @@ impl Store {
                     place(&halves[..dim], side, slot, &mut cache[range]);
                 }
                 Elements::F32(cache) => place(values, side, slot, &mut cache[range]),
+                Elements::Q8(cache) => {
+                    let (mut rotated, mut bytes) = ([0.0; MAX_HEAD_DIM], [0; q8::bytes(MAX_HEAD_DIM)]);
+                    let (rotated, bytes) = (&mut rotated[..dim], &mut bytes[..q8::bytes(dim)]);
+                    rotated.copy_from_slice(values);
+                    kernels.rotate(rotated, q8::rotated(dim));
+                    kernels.encode_head(rotated, bytes);
+                    place(bytes, side, slot, &mut cache[range]);
+                }
             }
         }
     }
@@ -162,6 +179,7 @@ impl Store {
         match &self.elements {
             Elements::F16(values) => give_out(&self.layout, &values[self.page(page)], out, f16::to_le_bytes),
             Elements::F32(values) => give_out(&self.layout, &values[self.page(page)], out, f32::to_le_bytes),
+            Elements::Q8(bytes) => give_out(&self.layout, &bytes[self.page(page)], out, u8::to_le_bytes),
         }
     }
 
@@ -170,6 +188,7 @@ impl Store {
         match &mut self.elements {
             Elements::F16(values) => take_in(&self.layout, &mut values[range], bytes, f16::from_le_bytes),
             Elements::F32(values) => take_in(&self.layout, &mut values[range], bytes, f32::from_le_bytes),
+            Elements::Q8(cache) => take_in(&self.layout, &mut cache[range], bytes, u8::from_le_bytes),
         }
     }
 
@@ -178,6 +197,7 @@ impl Store {
         match &mut self.elements {
             Elements::F16(values) => values.copy_within(source, target),
             Elements::F32(values) => values.copy_within(source, target),
+            Elements::Q8(bytes) => bytes.copy_within(source, target),
         }
     }
 }
@@ -248,18 +268,20 @@ mod tests {
     #[test]
     fn a_page_is_copied_whole_and_no_other_is_touched() {
         let layout = Layout::new([HeadSizes::new(2, 1, 4), HeadSizes::new(4, 2, 6)]).unwrap();
-        for kv_type in [KvType::F16, KvType::F32] {
+        for kv_type in [KvType::F16, KvType::F32, KvType::Q8] {
             let mut cache = Store::new(layout.clone(), 4, kv_type).unwrap();
-            // Small whole numbers, which 16 bits hold exactly.
-            let number = |index: usize| (index % 2039) as f32;
+            // Small whole numbers, which every type holds exactly.
+            let number = |index: usize| (index % 251) as f32;
             match &mut cache.elements {
                 Elements::F16(all) => all.iter_mut().enumerate().for_each(|(i, x)| *x = f16::from_f32(number(i))),
                 Elements::F32(all) => all.iter_mut().enumerate().for_each(|(i, x)| *x = number(i)),
+                Elements::Q8(all) => all.iter_mut().enumerate().for_each(|(i, x)| *x = number(i) as u8),
             }
             cache.copy_page(3, 1);
             let found: Vec<f32> = match &cache.elements {
                 Elements::F16(all) => all.iter().map(|x| x.to_f32()).collect(),
                 Elements::F32(all) => all.clone(),
+                Elements::Q8(all) => all.iter().map(|&x| f32::from(x)).collect(),
             };
             let page = cache.page_elements;
             let expected = |index: usize| number(if index / page == 1 { index + 2 * page } else { index });

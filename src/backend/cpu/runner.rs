@@ -4,6 +4,7 @@
 //! calling thread; the others are shared out as tiles.
 
 use super::aligned::Aligned;
+use super::attending::rotated_width;
 use super::cache::Cache;
 use super::experts::Sorted;
 use super::gather::Copies;
@@ -40,6 +41,8 @@ pub struct CpuRunner {
     buffers: Vec<Aligned<f32>>,
     pub(super) quantized: Vec<Q8Block>,
     pub(super) rounded: Aligned<bf16>,
+    /// Queries of one attention, where the cache rotates.
+    pub(super) rotated: Aligned<f32>,
     pub(super) sorted: Sorted,
     pub(super) copies: Copies,
     angles: Vec<Angles>,
@@ -61,9 +64,11 @@ pub fn arena_bytes(program: &Program, lowered: &Lowered, limits: &Limits) -> u64
     let angles: usize = program.ropes.iter().map(|rope| limits.rows * rope.dims()).sum();
     let blocks = limits.rows * lowered.quantized_width / Q8_LEN;
     let rounded = limits.rows * lowered.rounded_width;
+    let rotated = limits.rows * rotated_width(program, limits.kv_type);
     let converted = blocks * size_of::<Q8Block>() + rounded * size_of::<bf16>();
     let gathered = Sorted::bytes(&lowered.gathered, limits) + Copies::bytes(&lowered.gathered, limits);
-    ((floats + angles) * size_of::<f32>() + converted + gathered + recurrent::arena_bytes(program, limits)) as u64
+    ((floats + angles + rotated) * size_of::<f32>() + converted + gathered + recurrent::arena_bytes(program, limits))
+        as u64
 }
 
 fn row_limit(rows: Rows, limits: &Limits) -> usize {
@@ -95,9 +100,11 @@ impl CpuRunner {
             push(&mut angles, Angles { context: limits.context, cos, sin }, what)?;
         }
         let blocks = limits.rows.saturating_mul(lowered.quantized_width / Q8_LEN);
+        let rotated = rotated_width(&program, limits.kv_type);
         Ok(CpuRunner {
             quantized: filled(blocks, Q8Block::default(), what)?,
             rounded: Aligned::filled(limits.rows.saturating_mul(lowered.rounded_width), bf16::ZERO, what)?,
+            rotated: Aligned::filled(limits.rows.saturating_mul(rotated), 0.0, what)?,
             sorted: Sorted::new(&lowered.gathered, limits)?,
             copies: Copies::new(&lowered.gathered, limits)?,
             angles,

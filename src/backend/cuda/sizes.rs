@@ -4,7 +4,7 @@ use super::args::{Angles, Draw, ExpertTile, MOST_ROPES, Records, Row, SampleArgs
 use super::draws;
 use super::lower::experts::most_experts;
 use super::lower::uses::Uses;
-use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower};
+use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower, supported};
 use super::memory::Places;
 use super::select::Device;
 use super::select::attention::splits;
@@ -48,6 +48,7 @@ pub struct Sizes {
 
 impl Sizes {
     pub fn new(program: &Program, limits: &Limits) -> Result<Sizes> {
+        supported::check_cache(limits.kv_type)?;
         let outputs = limits.outputs.next_power_of_two();
         let element_bytes = limits.kv_type.bytes();
         let stores = limits.stores(program)?;

@@ -20,7 +20,7 @@ const LAYERS: [&[&str]; 7] = [
 ];
 
 /// What may be named beside that: the module that names, and the path below which it may.
-const EXCEPTIONS: [(&str, &[&str]); 12] = [
+const EXCEPTIONS: [(&str, &[&str]); 13] = [
     ("grammar", &["text"]),
     ("convert", &["arch"]),
     ("backend", &["plan", "op"]),
@@ -28,6 +28,7 @@ const EXCEPTIONS: [(&str, &[&str]); 12] = [
     ("backend", &["plan", "validate"]),
     ("backend", &["kv", "layout"]),
     ("backend", &["kv", "pages"]),
+    ("backend", &["kv", "q8"]),
     ("backend", &["kv", "state"]),
     ("backend", &["sample"]),
     ("plan", &["arch"]),

@@ -217,6 +217,14 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn load_low_bytes(self, x: &[u8; 16]) -> Pair<__m256i> {
+        instruction!([
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(x.as_ptr().cast())),
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(x[8..].as_ptr().cast())),
+        ])
+    }
+
+    #[inline(always)]
     fn store_low_bytes(self, x: Pair<__m256i>, out: &mut [i8; 16]) {
         instruction!({
             let low = _mm256_set1_epi32(0xff);

@@ -191,6 +191,11 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     }
 
     #[inline(always)]
+    fn load_low_bytes(self, x: &[u8; 16]) -> __m512i {
+        instruction!(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast())))
+    }
+
+    #[inline(always)]
     fn store_low_bytes(self, x: __m512i, out: &mut [i8; 16]) {
         instruction!(_mm_storeu_si128(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x)))
     }

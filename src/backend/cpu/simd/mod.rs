@@ -21,6 +21,7 @@
 //!   ascending order by fma.
 //! - Float dot products (float weights, decoded weights, keys, squares, exponentials): 16 lanes, element k to lane
 //!   k mod 16 by fma in ascending order, the tail filled with zeros; the lanes are added as a fixed tree.
+//! - Keys and values of 8 bits are the floats that they stand for, an exact product of scale and integer.
 //! - BF16 weights times activations rounded to BF16: the same, but a lane takes two neighbours, of 32 elements the numbers 2 i and 2 i + 1, the
 //!   second before the first. The processor's instruction for that knows no number below 2^-126; with weights of at least 2^-62 there are
 //!   none, as activations below 2^-50 are rounded to zero.
@@ -44,6 +45,7 @@ mod tests;
 pub use operand::{Form, Input, KvRun, Matrix, Q8_LEN, Q8Block, ScanRow};
 
 use crate::backend::cpu::pool::TileMut;
+use crate::kv::q8;
 use crate::plan::op::Activation;
 use crate::quant::DType;
 use crate::quant::encode::{self, kquant};
@@ -316,9 +318,29 @@ impl Kernels {
     /// If lengths differ, or the number of keys is no multiple of 16.
     pub fn score<const T: usize>(&self, queries: [&[f32]; T], keys: KvRun, scale: f32, out: [&mut [f32]; T]) {
         let (len, count) = (queries[0].len(), out[0].len());
-        assert!(count.is_multiple_of(16) && keys.len() == len * count);
+        assert!(count.is_multiple_of(16) && keys.holds(count, len));
         assert!(queries.iter().all(|query| query.len() == len) && out.iter().all(|out| out.len() == count));
         self.run(attention::Scores { queries, keys, scale, out });
+    }
+
+    /// Rotates each part of `size` elements of `x` by an orthonormal Hadamard matrix, which is its own inverse: the stages of the fast
+    /// transform, from neighbours to halves, then a factor of `1 / sqrt(size)`.
+    ///
+    /// # Panics
+    /// If `size` is no power of two that divides the length.
+    pub fn rotate(&self, x: &mut [f32], size: usize) {
+        assert!(size.is_power_of_two() && x.len().is_multiple_of(size));
+        self.run(generic::q8::Rotate { x, size });
+    }
+
+    /// A head as the bytes of [`q8`]: the scale rounded to half precision, multiples of that to the nearest, ties to even. A block with an
+    /// infinity or NaN, or one whose scale overflows, becomes zeros with scale NaN.
+    ///
+    /// # Panics
+    /// If `out` has not just as many bytes as the head takes.
+    pub fn encode_head(&self, x: &[f32], out: &mut [u8]) {
+        assert_eq!(out.len(), q8::bytes(x.len()));
+        self.run(generic::q8::Encode { x, out });
     }
 
     /// The largest element that is a number; negative infinity if there is none.
@@ -337,7 +359,7 @@ impl Kernels {
     /// If lengths differ, or `values` is not as many rows as there are weights.
     pub fn mix<const T: usize>(&self, weights: [&[f32]; T], values: KvRun, out: [&mut [f32]; T]) {
         let (count, len) = (weights[0].len(), out[0].len());
-        assert!(values.len() == len * count);
+        assert!(values.holds(count, len));
         assert!(weights.iter().all(|weights| weights.len() == count) && out.iter().all(|out| out.len() == len));
         self.run(attention::Mix { weights, values, out });
     }

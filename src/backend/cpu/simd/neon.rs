@@ -1,7 +1,10 @@
 //! 16 lanes in four NEON registers, with or without the byte products of FEAT_DotProd and those of small matrices of bytes, FEAT_I8MM. Only
 //! operations; the kernels are in `generic`.
 
+mod arrange;
+
 use super::vector::{Kernel, Simd};
+use arrange::{pairs_of_rows, transpose};
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
@@ -207,6 +210,15 @@ impl<const DOT: bool, const I8MM: bool> Simd for Neon<DOT, I8MM> {
     #[inline(always)]
     fn store_words(self, x: Ints, out: &mut [u16; 16]) {
         each!(i => vst1_u16(out[4 * i..].as_mut_ptr(), vreinterpret_u16_s16(vmovn_s32(x[i]))));
+    }
+
+    #[inline(always)]
+    fn load_low_bytes(self, x: &[u8; 16]) -> Ints {
+        instruction!({
+            let bytes = vld1q_s8(x.as_ptr().cast());
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+            [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)]
+        })
     }
 
     #[inline(always)]
@@ -448,36 +460,6 @@ impl<const DOT: bool, const I8MM: bool> Simd for Neon<DOT, I8MM> {
         }
         each!(i => vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(rows[4 * i..].as_ptr()))))
     }
-}
-
-/// The bytes of [`Simd::gather_rows`] as those of [`Simd::gather_pairs`].
-#[inline]
-#[target_feature(enable = "neon")]
-fn pairs_of_rows(rows: [Ints; 4]) -> [Ints; 4] {
-    let mut out = rows;
-    for c in 0..2 {
-        for i in 0..4 {
-            let (first, second) = (vreinterpretq_s64_s32(rows[2 * c][i]), vreinterpretq_s64_s32(rows[2 * c + 1][i]));
-            out[c][i] = vreinterpretq_s32_s64(vtrn1q_s64(first, second));
-            out[2 + c][i] = vreinterpretq_s32_s64(vtrn2q_s64(first, second));
-        }
-    }
-    out
-}
-
-/// Lane r of register c is the lane c of register r.
-#[inline]
-#[target_feature(enable = "neon")]
-fn transpose(rows: [int32x4_t; 4]) -> [int32x4_t; 4] {
-    let [r0, r1, r2, r3] = rows;
-    let (even01, odd01) = (vreinterpretq_s64_s32(vtrn1q_s32(r0, r1)), vreinterpretq_s64_s32(vtrn2q_s32(r0, r1)));
-    let (even23, odd23) = (vreinterpretq_s64_s32(vtrn1q_s32(r2, r3)), vreinterpretq_s64_s32(vtrn2q_s32(r2, r3)));
-    [
-        vreinterpretq_s32_s64(vtrn1q_s64(even01, even23)),
-        vreinterpretq_s32_s64(vtrn1q_s64(odd01, odd23)),
-        vreinterpretq_s32_s64(vtrn2q_s64(even01, even23)),
-        vreinterpretq_s32_s64(vtrn2q_s64(odd01, odd23)),
-    ]
 }
 
 /// An instruction that adds products of signed bytes to `acc`. Inline assembly, because Rust has these intrinsics only in nightly versions.

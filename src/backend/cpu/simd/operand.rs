@@ -1,5 +1,6 @@
 //! What kernels work on: weight matrices, activations as floats or int8 blocks, runs of cached keys and values.
 
+use crate::kv::q8;
 use crate::quant::DType;
 use half::{bf16, f16};
 
@@ -99,14 +100,17 @@ pub enum KvRun<'a> {
     F16(&'a [f16]),
     /// In single precision.
     F32(&'a [f32]),
+    /// In the bytes of [`q8`], each head of its own.
+    Q8(&'a [u8]),
 }
 
 impl<'a> KvRun<'a> {
-    /// Number of elements of all rows.
-    pub fn len(&self) -> usize {
+    /// Whether there are just `count` rows of `dim` elements.
+    pub fn holds(&self, count: usize, dim: usize) -> bool {
         match self {
-            KvRun::F16(x) => x.len(),
-            KvRun::F32(x) => x.len(),
+            KvRun::F16(x) => x.len() == count * dim,
+            KvRun::F32(x) => x.len() == count * dim,
+            KvRun::Q8(x) => x.len() == count * q8::bytes(dim),
         }
     }
 
@@ -114,6 +118,7 @@ impl<'a> KvRun<'a> {
         match self {
             KvRun::F16(x) => bytes(x),
             KvRun::F32(x) => bytes(x),
+            KvRun::Q8(x) => x,
         }
     }
 }

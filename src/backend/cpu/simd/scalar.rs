@@ -198,6 +198,11 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn load_low_bytes(self, x: &[u8; 16]) -> [i32; 16] {
+        map(*x, |byte| i32::from(byte as i8))
+    }
+
+    #[inline(always)]
     fn store_low_bytes(self, x: [i32; 16], out: &mut [i8; 16]) {
         *out = map(x, |x| x as i8);
     }

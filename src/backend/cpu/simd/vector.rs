@@ -101,6 +101,8 @@ pub(super) trait Simd: Copy {
     fn load_words(self, x: &[u8; 32]) -> Self::I;
     /// The low 16 bits of each lane.
     fn store_words(self, x: Self::I, out: &mut [u16; 16]);
+    /// Signed bytes.
+    fn load_low_bytes(self, x: &[u8; 16]) -> Self::I;
     /// The low byte of each lane.
     fn store_low_bytes(self, x: Self::I, out: &mut [i8; 16]);
     /// `a & b`

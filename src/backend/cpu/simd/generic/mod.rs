@@ -11,6 +11,7 @@ mod lone;
 pub(super) mod map;
 pub(super) mod norm;
 mod panel;
+pub(super) mod q8;
 pub(super) mod quant;
 pub(super) mod quantize;
 mod rows;

@@ -46,7 +46,7 @@ fn quantize_block<S: Simd>(s: S, x: &[f32; Q8_LEN]) -> Q8Block {
 
 /// Of 32 numbers; magnitudes are compared as integers, in which NaN is the largest.
 #[inline(always)]
-fn largest_magnitude<S: Simd>(s: S, low: S::F, high: S::F) -> f32 {
+pub(super) fn largest_magnitude<S: Simd>(s: S, low: S::F, high: S::F) -> f32 {
     let magnitude = s.splat_int(0x7fff_ffff);
     let larger = s.max_int(s.and(s.as_int(low), magnitude), s.and(s.as_int(high), magnitude));
     let mut bytes = [0; 64];

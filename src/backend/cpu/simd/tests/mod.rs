@@ -5,6 +5,7 @@ mod encode;
 mod fma;
 mod matmul;
 mod ops;
+mod q8;
 
 use super::*;
 use crate::quant::synthetic::Random;
