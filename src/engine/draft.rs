@@ -278,7 +278,7 @@ pub fn memory(draft: &Model, options: &Options) -> Result<Memory> {
 }
 
 fn limits(draft: &Model, options: &Options) -> Result<Limits> {
-    let options = Options { max_prefill: MOST_BEHIND, drafts: speculate::Options::OFF, ..*options };
+    let options = Options { max_prefill: MOST_BEHIND, drafts: speculate::Options::OFF, ranks: 0, ..*options };
     session::limits(draft.hparams().context, draft.program(), &options)
 }
 

@@ -1,5 +1,6 @@
 //! The nouns of the C API: context, model, session, sequence, batch.
 
+pub mod adapter;
 mod batch;
 pub mod board;
 pub mod callback;
@@ -24,6 +25,7 @@ mod slice;
 mod speculation;
 pub mod stats;
 
+pub use adapter::Adapter;
 pub use context::{Context, LogLevel};
 pub use conversation::Conversation;
 pub use model::Model;

@@ -3,6 +3,7 @@
 //!
 //! All memory is reserved in [`Session::create`] and [`Session::open`]; a step allocates nothing.
 
+use super::adapter::MOST_RANKS;
 use super::context::LogLevel;
 use super::model::Model;
 use super::sequence::{Pending, Sequence};
@@ -35,6 +36,8 @@ pub struct Options {
     pub marks: usize,
     /// Which drafts are made.
     pub drafts: speculate::Options,
+    /// Ranks of adapters that there is room for from the start.
+    pub ranks: usize,
 }
 
 /// An error, and the item of a list that it concerns.
@@ -210,7 +213,14 @@ impl Session {
         }
         sequence.tokens.extend_from_slice(&parent.tokens);
         (sequence.evaluated, sequence.has_logits) = (parent.evaluated, parent.has_logits);
-        let copies = self.paging.fork(source, slot).map_err(|needed| self.kv_full(needed))?;
+        sequence.adapters = self.copy_adapters(source, slot)?;
+        let copies = match self.paging.fork(source, slot) {
+            Ok(copies) => copies,
+            Err(needed) => {
+                self.drop_adapters(slot);
+                return Err(self.kv_full(needed));
+            }
+        };
         self.copy_pages(copies);
         self.states.iter_mut().for_each(|states| states.fork(source, slot));
         if sequence.has_logits {
@@ -282,6 +292,7 @@ impl Session {
         self.paging.shrink(slot, 0);
         self.states.iter_mut().for_each(|states| states.clear(slot));
         self.cut_draft(slot, 0);
+        self.drop_adapters(slot);
         self.slots[slot] = None;
         self.slot_of.remove(&id);
         Ok(())
@@ -473,7 +484,8 @@ pub(super) fn limits(context: usize, program: &Program, options: &Options) -> Re
     let marks = marks(options)?;
     let records = if program.states.is_empty() { 0 } else { records(seqs, marks) };
     let (rows, kv_type) = (prefill + outputs, options.kv_type);
-    Ok(Limits { rows, outputs, seqs, pages, context, kv_type, windows, records })
+    let ranks = if options.ranks == 0 { 0 } else { in_range("adapter_ranks", options.ranks, MOST_RANKS)? };
+    Ok(Limits { rows, outputs, seqs, pages, context, kv_type, windows, records, ranks })
 }
 
 /// How many logits outlive their pass.

@@ -86,6 +86,11 @@ pub const SECTIONS: [Section; 18] = [
         files: &["grammar"],
     },
     Section {
+        title: "Adapters",
+        text: "A segno_adapter changes what a model says (LoRA) and leaves its weights alone. Several are loaded beside one model, chosen and\nscaled for each sequence, and mixed in one pass.",
+        files: &["adapter"],
+    },
+    Section {
         title: "Tools",
         text: "A grammar of replies that call tools: what the model's family writes, with arguments that meet the schemas of the tools.",
         files: &["tools"],

@@ -342,6 +342,16 @@ impl Kernels {
         self.run(attention::Mix { weights, values, out });
     }
 
+    /// The same for one output and a part of each row of `values`, whose rows are `stride` elements apart; the first part begins where `values` do.
+    ///
+    /// # Panics
+    /// If a part is longer than `stride`, or the last one ends behind `values`.
+    pub fn mix_part(&self, weights: &[f32], values: KvRun, stride: usize, out: &mut [f32]) {
+        let last = weights.len().saturating_sub(1) * stride;
+        assert!(!out.is_empty() && out.len() <= stride && last + out.len() <= values.len());
+        self.run(attention::MixPart { weights, values, stride, out });
+    }
+
     /// `acc = fma(x, y, acc)`
     ///
     /// # Panics
