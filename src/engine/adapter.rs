@@ -35,7 +35,8 @@ impl Adapter {
         context.require_memory(Gguf::bytes_on_disk(path), WHAT)?;
         let gguf = Gguf::open(path, false, &mut |_| Ok(()))?;
         context.require_memory(adapter::Adapter::bytes_of(&gguf), WHAT)?;
-        let base = Base { program: model.program(), family: model.arch().name, tensors: model.tensors() };
+        let (program, family) = (model.program(), model.arch().name);
+        let base = Base { program, family, hparams: model.hparams(), tensors: model.tensors() };
         let read = gguf.check_apart(super::model::stored_bytes).and_then(|()| adapter::Adapter::read(&gguf, &base));
         let weights = read.map_err(|error| gguf.blamed(error))?;
         let (rank, pairs, kib) = (weights.rank(), Count(weights.pairs(), "tensor"), weights.bytes() >> 10);

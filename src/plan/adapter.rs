@@ -5,6 +5,8 @@
 
 use super::op::{MatrixId, Op, Origin, Program};
 use super::tensors::{dtype, wrong_shape};
+use crate::arch::Hparams;
+use crate::arch::names::Idle;
 use crate::error::{Error, Excerpt, Result, copied, filled, push, reserve};
 use crate::format::limits::ADAPTER_RANK;
 use crate::format::{Gguf, Metadata, TensorInfo};
@@ -70,6 +72,8 @@ pub struct Base<'a> {
     pub program: &'a Program,
     /// The name of its family.
     pub family: &'a str,
+    /// Its sizes.
+    pub hparams: &'a Hparams,
     /// The tensors of its file.
     pub tensors: &'a [TensorInfo],
 }
@@ -89,12 +93,13 @@ impl Adapter {
             let other = gguf.tensor(&format!("{name}{other}")).ok_or_else(|| {
                 Error::Format(format!("tensor `{}` stands alone: `{name}{other}` is missing", tensor.name))
             })?;
-            if tensor.name.ends_with(ENDS[0]) {
+            // What is not run is not changed either.
+            if tensor.name.ends_with(ENDS[0]) && Idle::of(name, base.hparams).is_none() {
                 adapter.add(name, [tensor, other], alpha, base)?;
             }
         }
         if adapter.ups.is_empty() {
-            return Err(Error::Format("the adapter holds no tensors".into()));
+            return Err(Error::Format("the adapter changes nothing".into()));
         }
         Ok(adapter)
     }
@@ -191,7 +196,7 @@ fn pair_of(name: &str) -> Option<(&str, &'static str)> {
 /// Refuses to change the tensor `name`, as `change` would, where it is not multiplied as a whole or in rows.
 fn check_is_product(name: &str, change: &str, base: &Base) -> Result<()> {
     let refused = |why: &str| Err(Error::Unsupported(format!("tensor `{change}` cannot be applied: {why}")));
-    let Base { program, tensors, .. } = base;
+    let Base { program, tensors, .. } = *base;
     let is_of = |id: MatrixId| program.origins.get(id.0).is_some_and(|origin| origin.tensor == name);
     let uses = program.all_ops().filter(|op| op.matrix().is_some_and(is_of));
     let mut products = 0;
@@ -203,12 +208,13 @@ fn check_is_product(name: &str, change: &str, base: &Base) -> Result<()> {
             _ => return refused("it changes matrices of experts"),
         }
     }
-    let scale = name.strip_suffix(".weight").map(|name| format!("{name}.scale"));
-    let has = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
+    let is_scaled = program.origins.iter().any(|origin| origin.tensor == name && origin.is_scaled);
     match products {
-        0 if has(name) => refused("it changes a tensor that is no matrix of a product"),
+        0 if tensors.iter().any(|tensor| tensor.name == name) => {
+            refused("it changes a tensor that is no matrix of a product")
+        }
         0 => Err(Error::Format(format!("tensor `{change}` is for a tensor that the model does not have"))),
-        _ if scale.is_some_and(|scale| has(&scale)) => refused("it changes a matrix that has a scale beside it"),
+        _ if is_scaled => refused("it changes a matrix that has a scale beside it"),
         _ => Ok(()),
     }
 }

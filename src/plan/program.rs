@@ -29,6 +29,8 @@ pub struct Origin {
     pub first: usize,
     /// Rows of the tensor.
     pub of: usize,
+    /// Whether the file has a factor beside the tensor, by which products with it are multiplied.
+    pub is_scaled: bool,
 }
 
 /// One forward pass, with the weights that it needs.

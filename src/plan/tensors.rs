@@ -133,7 +133,8 @@ impl<'a> Tensors<'a> {
             bytes.ok_or_else(|| Error::Format(format!("tensor `{name}` has fewer than {:?} rows", part.taken)))?;
         let weight = Weight { dtype, rows: part.taken.len(), cols, bytes };
         push(&mut self.matrices, weight, PLAN)?;
-        let origin = Origin { tensor: copied_text(name, PLAN)?, first: part.taken.start, of: part.of };
+        let tensor = copied_text(name, PLAN)?;
+        let origin = Origin { tensor, first: part.taken.start, of: part.of, is_scaled: false };
         push(&mut self.origins, origin, PLAN)?;
         self.mark(name)?;
         Ok(MatrixId(self.matrices.len() - 1))
@@ -220,6 +221,9 @@ impl<'a> Tensors<'a> {
         if !self.has(&own, Presence::Optional)? {
             return Ok(None);
         }
+        let weight = format!("{name}.weight");
+        let scaled = self.origins.iter_mut().filter(|origin| origin.tensor == weight);
+        scaled.for_each(|origin| origin.is_scaled = true);
         self.number(&own).map(Some)
     }
 

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod adapters;
 mod chats;
 mod conversation_room;
 mod conversation_tools;
