@@ -4,7 +4,7 @@
 use crate::common::adapters::{Adapter, Form, Lora, Pair};
 use crate::common::{Ctx, Folder, Model, Session, greedy, root};
 use segno::ffi::ctx::{SEGNO_CTX_NO_AVX512, SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
-use segno::ffi::session::{SEGNO_KV_F32, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_NGRAM, segno_session_opts};
+use segno::ffi::session::segno_session_opts;
 use segno::ffi::status::*;
 use segno::quant::DType;
 use std::path::{Path, PathBuf};
