@@ -1,5 +1,5 @@
-// Lets a model go on with a prompt by itself, with each of several adapters, and with all of them together: sequences of
-// one session, which advance in the same passes. An adapter is a LoRA in a GGUF file, as llama.cpp's
+// Lets a model go on with a prompt by itself, with each of several adapters, and with all of them together: sequences
+// of one session, which advance in the same passes. An adapter is a LoRA in a GGUF file, as llama.cpp's
 // convert_lora_to_gguf.py writes it.
 //
 //   adapt MODEL.gguf PROMPT ADAPTER.gguf[=SCALE]...

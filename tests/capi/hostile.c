@@ -144,8 +144,8 @@ static void *freed_object(kind k) {
 static void wrong_objects(const function *f) {
     static unsigned char foreign[128];
     const kind k = f->kinds[0];
-    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != REPLY && k != CHAT && k != GRAMMAR && k != ADAPTER &&
-        k != ERROR)
+    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != REPLY && k != CHAT && k != GRAMMAR &&
+        k != ADAPTER && k != ERROR)
         return;
     make_world();
     segno_error *live = NULL;
@@ -495,7 +495,8 @@ static void texts_of_two_threads(void) {
     end_world();
 }
 
-/* Context, model, session, text with grammar and adapter, and an error, freed in every order; whatever is left works on. */
+/* Context, model, session, text with grammar and adapter, and an error, freed in every order; whatever is left works
+ * on. */
 static void free_in_order(const int *order) {
     segno_ctx_opts options;
     segno_ctx *own_ctx;

@@ -9,7 +9,7 @@ pub struct Section {
     pub files: &'static [&'static str],
 }
 
-pub const SECTIONS: [Section; 18] = [
+pub const SECTIONS: [Section; 19] = [
     Section {
         title: "Library",
         text: "Every call answers a segno_status. The numbers of the library and of its ABI tell a host what it runs with:\nsegno_ctx_create compares the ABI.",
