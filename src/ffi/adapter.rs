@@ -61,8 +61,8 @@ pub extern "C" fn segno_adapter_opts_init(opts: *mut segno_adapter_opts, size: u
 /// The file is read whole, copied, and not needed any more.
 ///
 /// `path`: NUL-terminated. `opts`: NULL for defaults. `out` receives the adapter, NULL on failure; free it with `segno_adapter_free`. Codes:
-/// NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (a damaged file, tensors that the model does not have, or in other shapes), UNSUPPORTED (no adapter, one
-/// for another family, or of a kind that is not supported), OUT_OF_MEMORY. Any thread. Since 0.1.
+/// NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (a damaged file, tensors that the model does not have, or in other shapes), UNSUPPORTED (no adapter,
+/// one for another family, or of a kind that is not supported), OUT_OF_MEMORY. Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_adapter_load(
     model: *const segno_model,
@@ -97,9 +97,9 @@ pub extern "C" fn segno_adapter_free(adapter: *mut segno_adapter) {
 ///
 /// **What the sequence has evaluated was made with the adapters that it had: it keeps its tokens, gives up their keys and values, and evaluates them
 /// again with its next step.** So its tokens depend on its history and on the adapters that it has, and on nothing before. Set them before the
-/// prompt; the same adapters and scales once more change nothing. Marks are given up too. A fork has its parent's adapters. A draft model drafts without
-/// them, which changes no token; `segno_embed` makes its vectors without them. A sequence with adapters cannot be saved (`segno_seq_save` answers
-/// UNSUPPORTED).
+/// prompt; the same adapters and scales once more change nothing. Marks are given up too. A fork has its parent's adapters. A draft model drafts
+/// without them, which changes no token; `segno_embed` makes its vectors without them. A sequence with adapters cannot be saved
+/// (`segno_seq_save` answers UNSUPPORTED).
 ///
 /// Sums of ranks need room in each row of a pass: `adapter_ranks` of the session's options reserves it when the session is made, and is counted by
 /// `segno_plan_get`; a set with more of them, each adapter counted with its largest rank, makes it grow here, never in a step, and

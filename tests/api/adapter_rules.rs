@@ -369,6 +369,11 @@ fn files_are_refused_by_name() {
     check(unsupported, "ggml type 77", &|file| file.tensor(a).type_id = 77);
     check(format, "cannot be stored as Q4_K", &|file| file.tensor(b).type_id = DType::Q4_K.ggml_id());
     check(format, "changes nothing", &|file| file.tensors.clear());
+}
+
+#[test]
+fn what_is_no_adapter_for_the_model_is_refused_by_name() {
+    let (world, unsupported) = (world("llama-ratio4"), SEGNO_E_UNSUPPORTED);
     let missing = world.model.adapter(Path::new("/no/such/adapter.gguf")).err().unwrap();
     assert_eq!(missing.status, SEGNO_E_IO);
     let folder = world.model.adapter(world.folder.path()).err().unwrap();
