@@ -75,8 +75,6 @@ func (s *adapterState) free() {
 // SetAdapters gives the sequence adapters in place of those that it has; none takes all away. What it has evaluated it evaluates again, so they
 // are set before the prompt.
 func (q *Sequence) SetAdapters(adapters ...ScaledAdapter) error {
-	var pinner runtime.Pinner
-	defer pinner.Unpin()
 	handles, scales := make([]*C.segno_adapter, len(adapters)), make([]C.float, len(adapters))
 	// An adapter may be listed twice, and is locked once.
 	locked := make(map[*Adapter]bool, len(adapters))
