@@ -1,6 +1,6 @@
 //! Adapters: the noun `segno_adapter`, and the call that gives some to a sequence.
 
-use super::argument::{Out, SizedStruct, known_flags, options, path as path_of, slice, write_sized};
+use super::argument::{Out, SizedStruct, check_reserved, known_flags, options, path as path_of, slice, write_sized};
 use super::error::segno_error;
 use super::guard::{guard, guard_free, guard_value};
 use super::handle::{Handle, Object, borrow, share, share_of, unshare};
@@ -34,13 +34,15 @@ pub struct segno_adapter_opts {
     pub struct_size: u32,
     /// Zero: there are none yet.
     pub flags: u32,
+    /// Zero.
+    pub reserved: u64,
 }
 
-// SAFETY: repr(C), size first, two 4-byte fields without padding, numbers only.
+// SAFETY: repr(C), size first, two 4-byte fields and one of 8 bytes without padding, numbers only.
 unsafe impl SizedStruct for segno_adapter_opts {}
 
 fn defaults() -> segno_adapter_opts {
-    segno_adapter_opts { struct_size: size_of::<segno_adapter_opts>() as u32, flags: 0 }
+    segno_adapter_opts { struct_size: size_of::<segno_adapter_opts>() as u32, flags: 0, reserved: 0 }
 }
 
 /// Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1.
@@ -76,7 +78,9 @@ pub extern "C" fn segno_adapter_load(
         let out = Out::new(out, "out")?;
         out.set(std::ptr::null_mut());
         let (model, path) = (share_of(model)?, path_of(path, "path")?);
-        known_flags(options(opts, defaults(), "opts")?.flags, 0, "adapter")?;
+        let opts = options(opts, defaults(), "opts")?;
+        known_flags(opts.flags, 0, "adapter")?;
+        check_reserved(opts.reserved)?;
         out.set(share(Arc::new(Adapter::load(&model, path)?))?);
         Ok(SEGNO_OK)
     })

@@ -436,9 +436,9 @@ fn a_head_of_its_own_can_be_changed() {
 fn options_of_an_adapter_are_checked() {
     let world = world("llama-ratio4");
     let path = CString::new(world.folder.join("adapter.gguf").to_str().unwrap()).unwrap();
-    let mut opts = segno_adapter_opts { struct_size: 0, flags: 0 };
+    let mut opts = segno_adapter_opts { struct_size: 0, flags: 0, reserved: 0 };
     segno_adapter_opts_init(&mut opts, size_of::<segno_adapter_opts>());
-    assert_eq!((opts.struct_size, opts.flags), (8, 0));
+    assert_eq!((opts.struct_size, opts.flags), (16, 0));
     let mut adapter = null_mut();
     call(|err| segno_adapter_load(world.model.0, path.as_ptr(), &opts, &mut adapter, err)).unwrap();
     drop(Adapter(adapter));

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 MODELS = Path(__file__).resolve().parents[2] / "examples/models"
-RANK, ALPHA, SPREAD = 4, 8.0, 0.9
+RANK, ALPHA, SPREAD = 4, 8.0, 0.1
 TEXT, F32 = 8, 6
 HALF = 1  # ggml's number of F16
 
