@@ -1511,8 +1511,8 @@ typedef size_t (*segno_read_fn)(void *user, void *data, size_t len);
  * sequence has come in it. Marks go along, each with its state.
  *
  * `write` gets the bytes, `user` is its first argument. Codes: NULL_POINTER, NOT_FOUND, IO (`write` refused), GRAMMAR (the sequence's cannot go on),
- * UNSUPPORTED (a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the
- * outcome `SEGNO_CANCELLED`. Since 0.1.
+ * UNSUPPORTED (a sequence with adapters; a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY,
+ * POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
  */
 segno_status segno_seq_save(struct segno_session *session,
                             int32_t seq,
@@ -1654,6 +1654,8 @@ typedef struct segno_adapter_opts {
   uint32_t struct_size;
   /** Zero: there are none yet. */
   uint32_t flags;
+  /** Zero. */
+  uint64_t reserved;
 } segno_adapter_opts;
 
 /** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
@@ -1672,8 +1674,8 @@ void segno_adapter_opts_init(struct segno_adapter_opts *opts, size_t size);
  * The file is read whole, copied, and not needed any more.
  *
  * `path`: NUL-terminated. `opts`: NULL for defaults. `out` receives the adapter, NULL on failure; free it with `segno_adapter_free`. Codes:
- * NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (a damaged file, tensors that the model does not have, or in other shapes), UNSUPPORTED (no adapter, one
- * for another family, or of a kind that is not supported), OUT_OF_MEMORY. Any thread. Since 0.1.
+ * NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (a damaged file, tensors that the model does not have, or in other shapes), UNSUPPORTED (no adapter,
+ * one for another family, or of a kind that is not supported), OUT_OF_MEMORY. Any thread. Since 0.1.
  */
 segno_status segno_adapter_load(const struct segno_model *model,
                                 const char *path,
@@ -1696,9 +1698,9 @@ void segno_adapter_free(struct segno_adapter *adapter);
  *
  * **What the sequence has evaluated was made with the adapters that it had: it keeps its tokens, gives up their keys and values, and evaluates them
  * again with its next step.** So its tokens depend on its history and on the adapters that it has, and on nothing before. Set them before the
- * prompt; the same adapters and scales once more change nothing. Marks are given up too. A fork has its parent's adapters. A draft model drafts without
- * them, which changes no token; `segno_embed` makes its vectors without them. A sequence with adapters cannot be saved (`segno_seq_save` answers
- * UNSUPPORTED).
+ * prompt; the same adapters and scales once more change nothing. Marks are given up too. A fork has its parent's adapters. A draft model drafts
+ * without them, which changes no token; `segno_embed` makes its vectors without them. A sequence with adapters cannot be saved
+ * (`segno_seq_save` answers UNSUPPORTED).
  *
  * Sums of ranks need room in each row of a pass: `adapter_ranks` of the session's options reserves it when the session is made, and is counted by
  * `segno_plan_get`; a set with more of them, each adapter counted with its largest rank, makes it grow here, never in a step, and
