@@ -1,9 +1,9 @@
 //! What adapters cost a step, through the C API: the same steps with and without, in turns.
 //!
-//! `cargo bench --bench adapters -- [--threads N] [--steps N] [--rank N] MODEL.gguf...` prints a line for each choice of tensors and type: the time of a step
-//! of four sequences without adapters and with one each, another for each, and of one sequence without and with all four; medians of steps that
-//! alternate, and their ratio. Adapters are random, and change the projections of queries and values, as PEFT does by default, of attention, or
-//! all matrices of layers.
+//! `cargo bench --bench adapters -- [--threads N] [--steps N] [--rank N] MODEL.gguf...` prints a line for each choice of tensors and type: the time
+//! of a step of four sequences without adapters and with one each, another for each, and of one sequence without and with all four; medians of
+//! steps that alternate, and their ratio. Adapters are random, and change the projections of queries and values, as PEFT does by default, of
+//! attention, or all matrices of layers.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
