@@ -141,6 +141,8 @@ c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 	$(RUN) $(BUILD)/generate examples/models/shakespeare.gguf -p "ROMEO:" -n 20 -s 1
 	$(RUN) $(BUILD)/crowd examples/models/shakespeare.gguf -c 3 -n 40 | grep "^3 characters, 120 tokens"
 	$(RUN) $(BUILD)/embed examples/models/shakespeare.gguf "the king" "my lord" "the king" "come" | head -n 1 | grep "^ 1.000  the king"
+	$(RUN) $(BUILD)/adapt examples/models/shakespeare.gguf "ROMEO:" examples/models/shakespeare-lora.gguf > $(BUILD)/adapted
+	test "$$(grep -c ^--- $(BUILD)/adapted)" -eq 2
 	$(RUN) $(BUILD)/form examples/models/shakespeare.gguf | $(PYTHON) -c "import json, sys; assert 1 <= json.load(sys.stdin)['age'] <= 99"
 	printf 'Who art thou?\nSpeak more.\n/reset\n' | $(RUN) $(BUILD)/chat examples/models/shakespeare.gguf -s 7 "The duke speaks." \
 		| grep -c -e 'the context is full: 2 messages are forgotten' -e '\[forgotten\]' | grep -x 2

@@ -951,6 +951,13 @@ typedef struct segno_session_opts {
    * follows.
    */
   const struct segno_model *draft;
+  /**
+   * Ranks of adapters for which buffers are reserved from the start, at most 65536: the sum over those of one sequence, the most of any. 0
+   * (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prefill` and drafts).
+   */
+  uint32_t adapter_ranks;
+  /** Zero. */
+  uint32_t reserved2;
 } segno_session_opts;
 
 /** Memory that a session takes, in bytes, the weights that it shares with others included. */
@@ -1510,8 +1517,8 @@ typedef size_t (*segno_read_fn)(void *user, void *data, size_t len);
  * sequence has come in it. Marks go along, each with its state.
  *
  * `write` gets the bytes, `user` is its first argument. Codes: NULL_POINTER, NOT_FOUND, IO (`write` refused), GRAMMAR (the sequence's cannot go on),
- * UNSUPPORTED (a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the
- * outcome `SEGNO_CANCELLED`. Since 0.1.
+ * UNSUPPORTED (a sequence with adapters; a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY,
+ * POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
  */
 segno_status segno_seq_save(struct segno_session *session,
                             int32_t seq,
@@ -1634,6 +1641,84 @@ segno_status segno_seq_grammar_set(struct segno_session *session,
                                    const struct segno_grammar *grammar,
                                    int32_t start_token,
                                    struct segno_error **err);
+
+/* ---- Adapters ------------------------------------------------------------------------------------------------------
+ *
+ * A segno_adapter changes what a model says (LoRA) and leaves its weights alone. Several are loaded beside one model, chosen and
+ * scaled for each sequence, and mixed in one pass.
+ */
+
+/**
+ * A low-rank change of a model (LoRA), kept beside its weights. Owned by the host, immutable; sequences that have it keep what they need of it.
+ * Keeps its model alive.
+ */
+typedef struct segno_adapter segno_adapter;
+
+/** How an adapter is loaded; fill with `segno_adapter_opts_init`. */
+typedef struct segno_adapter_opts {
+  /** `sizeof` this struct, set by the init function. */
+  uint32_t struct_size;
+  /** Zero: there are none yet. */
+  uint32_t flags;
+  /** Zero. */
+  uint64_t reserved;
+} segno_adapter_opts;
+
+/** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
+void segno_adapter_opts_init(struct segno_adapter_opts *opts, size_t size);
+
+/**
+ * Loads a LoRA adapter for a model from a GGUF file as llama.cpp's convert_lora_to_gguf.py writes it. Any number of adapters may be loaded beside
+ * one model, and each given to any number of sequences; the model's weights stay as they are.
+ *
+ * The file has `general.type` "adapter", `adapter.type` "lora", the model's `general.architecture`, `adapter.lora.alpha`, and pairs of tensors
+ * `NAME.lora_a` [inputs, rank] and `NAME.lora_b` [rank, outputs], where NAME is a tensor of the model that products read: projections of attention
+ * and of dense feed-forward blocks, of layers with a state, of routers, and the output head. A pair adds `scale * alpha / rank * B (A x)` to the
+ * product, `scale` that of `segno_seq_adapters_set`; without alpha, or with 0, `scale * B (A x)`. Ranks are at most 4096; tensors may be of any
+ * type that models have: F16 and BF16 stay that narrow where they can, all others are decoded to 32 bits. What it would change beside (embeddings,
+ * tables of experts, matrices of single heads, norms, biases, matrices with a scale beside them) and activated adapters are refused by name.
+ * The file is read whole, copied, and not needed any more.
+ *
+ * `path`: NUL-terminated. `opts`: NULL for defaults. `out` receives the adapter, NULL on failure; free it with `segno_adapter_free`. Codes:
+ * NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (a damaged file, tensors that the model does not have, or in other shapes), UNSUPPORTED (no adapter,
+ * one for another family, or of a kind that is not supported), OUT_OF_MEMORY. Any thread. Since 0.1.
+ */
+segno_status segno_adapter_load(const struct segno_model *model,
+                                const char *path,
+                                const struct segno_adapter_opts *opts,
+                                struct segno_adapter **out,
+                                struct segno_error **err);
+
+/**
+ * Frees an adapter; NULL is allowed. Sequences that have it keep what they need of it; its memory comes back when the last of them is closed, or
+ * has others. Since 0.1.
+ */
+void segno_adapter_free(struct segno_adapter *adapter);
+
+/**
+ * Gives a sequence adapters in place of those that it has. Sequences with none, one and several may share a pass; each gives the tokens that it
+ * gives alone, and a sequence without adapters costs what it cost, to the bit.
+ *
+ * `adapters`: `count` of them, at most 64, loaded for the session's model; 0 takes all away. What several add is summed, in the order of the list;
+ * one may be listed twice. `scales`: as many factors, finite ones; NULL for 1 each. One of 0 leaves its adapter out.
+ *
+ * **What the sequence has evaluated was made with the adapters that it had: it keeps its tokens, gives up their keys and values, and evaluates them
+ * again with its next step.** So its tokens depend on its history and on the adapters that it has, and on nothing before. Set them before the
+ * prompt; the same adapters and scales once more change nothing. Marks are given up too. A fork has its parent's adapters. A draft model drafts
+ * without them, which changes no token; `segno_embed` makes its vectors without them. A sequence with adapters cannot be saved
+ * (`segno_seq_save` answers UNSUPPORTED).
+ *
+ * Sums of ranks need room in each row of a pass: `adapter_ranks` of the session's options reserves it when the session is made, and is counted by
+ * `segno_plan_get`; a set with more of them, each adapter counted with its largest rank, makes it grow here, never in a step, and
+ * `segno_session_memory` tells. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (an adapter of another model, a scale that is no number;
+ * `segno_error_item` is its index), UNSUPPORTED (a GPU), OUT_OF_MEMORY, BUSY, POISONED; a failed call changes nothing. Since 0.1.
+ */
+segno_status segno_seq_adapters_set(struct segno_session *session,
+                                    int32_t seq,
+                                    const struct segno_adapter *const *adapters,
+                                    const float *scales,
+                                    size_t count,
+                                    struct segno_error **err);
 
 /* ---- Tools ---------------------------------------------------------------------------------------------------------
  *

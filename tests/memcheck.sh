@@ -40,6 +40,7 @@ check host "$build/test_host" "$model"
 check generate "$build/generate" "$model" -p "ROMEO:" -n 8 -s 1
 check crowd "$build/crowd" "$model" -c 3 -n 8
 check form "$build/form" "$model"
+check adapt "$build/adapt" "$model" "ROMEO:" "${model%.gguf}-lora.gguf" "${model%.gguf}-lora.gguf=-0.5"
 check embed "$build/embed" "$model" "the king" "my lord" "come"
 check chat "$build/chat" "$model" -s 7 -n 16 "The duke speaks." < <(printf 'Who art thou?\n')
 check readme "$build/readme" "$model" < <(printf 'Who art thou?\n')

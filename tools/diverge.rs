@@ -64,6 +64,7 @@ impl Scan {
             kv_type: KvType::F16,
             windows: None,
             records: 0,
+            ranks: 0,
         };
         let (mut pages, mut tables) = (Pages::new(limits.pages)?, Tables::new(seqs, each)?);
         (0..seqs).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));

@@ -259,6 +259,7 @@ struct release {
     void operator()(segno_text *p) const { segno_text_free(p); }
     void operator()(segno_reply *p) const { segno_reply_free(p); }
     void operator()(segno_grammar *p) const { segno_grammar_free(p); }
+    void operator()(segno_adapter *p) const { segno_adapter_free(p); }
     void operator()(segno_chat *p) const { segno_chat_free(p); }
 };
 
@@ -824,6 +825,39 @@ private:
     token start_token_ = -1;
 };
 
+/// A low-rank change of a model (LoRA). Immutable; any number of sequences share it, and may outlive it.
+class adapter {
+public:
+    /// Loads an adapter for a model from a GGUF file.
+    static result<adapter> try_load(const model &m, const std::string &path) {
+        segno_adapter_opts opts;
+        segno_adapter_opts_init(&opts, sizeof opts);
+        opts.flags = 0;  // there are none yet
+        segno_adapter *handle = nullptr;
+        if (auto f = detail::fails(
+                [&](segno_error **err) { return segno_adapter_load(m.get(), path.c_str(), &opts, &handle, err); }))
+            return std::move(*f);
+        adapter made;
+        made.handle_.reset(handle);
+        return made;
+    }
+#if SEGNO_EXCEPTIONS
+    static adapter load(const model &m, const std::string &path) { return try_load(m, path).value(); }
+#endif
+    const segno_adapter *get() const { return handle_.get(); }
+
+private:
+    adapter() = default;
+    std::unique_ptr<segno_adapter, detail::release> handle_;
+};
+
+/// An adapter, and the factor on what it adds.
+struct scaled_adapter {
+    scaled_adapter(const adapter &a, float factor = 1) : which(&a), scale(factor) {}
+    const adapter *which;
+    float scale;
+};
+
 /// What one step of a conversation brought.
 struct chat_step {
     segno_status status;
@@ -985,6 +1019,19 @@ public:
     result<segno_status> try_clear_grammar() {
         return detail::call([&](segno_error **err) { return segno_seq_grammar_set(get(), id_, nullptr, -1, err); });
     }
+    /// Gives the sequence adapters in place of those that it has; none takes all away. What it has evaluated it
+    /// evaluates again, so they are set before the prompt.
+    result<segno_status> try_set_adapters(const std::vector<scaled_adapter> &adapters) {
+        std::vector<const segno_adapter *> handles;
+        std::vector<float> scales;
+        for (const auto &a : adapters) {
+            handles.push_back(a.which->get());
+            scales.push_back(a.scale);
+        }
+        return detail::call([&](segno_error **err) {
+            return segno_seq_adapters_set(get(), id_, handles.data(), scales.data(), handles.size(), err);
+        });
+    }
     /// Opens a sequence with this one's history and options, and its seed if one was given; instead of a random seed it
     /// gets another.
     result<sequence> try_fork() const { return fork_with(nullptr); }
@@ -1053,6 +1100,7 @@ public:
     void set_grammar(const grammar &rules) { (void)try_set_grammar(rules).value(); }
     void set_grammar(const grammar &rules, token start_token) { (void)try_set_grammar(rules, start_token).value(); }
     void clear_grammar() { (void)try_clear_grammar().value(); }
+    void set_adapters(const std::vector<scaled_adapter> &adapters) { (void)try_set_adapters(adapters).value(); }
     sequence fork() const { return try_fork().value(); }
     sequence fork(const sampler_options &options) const { return try_fork(options).value(); }
     void truncate(std::size_t tokens) { (void)try_truncate(tokens).value(); }

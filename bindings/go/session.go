@@ -45,6 +45,8 @@ type SessionOptions struct {
 	Speculation Speculation
 	MaxDrafts   int    // most drafts of a sequence in a pass, 1 to 15; 0: 7
 	Draft       *Model // the model that drafts, of the same vocabulary; nil: none
+	// AdapterRanks reserves buffers for adapters from the start: the sum of the ranks of those of a sequence, the most of any. 0: when they are set.
+	AdapterRanks int
 }
 
 // Memory is what a session takes, in bytes, the weights that it shares with others included.
@@ -125,6 +127,7 @@ func (o *SessionOptions) c() (c C.segno_session_opts, done func(), err error) {
 	c.kv_tokens = C.uint64_t(o.KVTokens)
 	c.kv_type = C.int32_t(o.KVType)
 	c.speculation, c.max_drafts = C.int32_t(o.Speculation), C.uint32_t(o.MaxDrafts)
+	c.adapter_ranks = C.uint32_t(o.AdapterRanks)
 	if o.Draft != nil {
 		if c.draft, err = o.Draft.enter(); err != nil {
 			return c, done, err

@@ -14,6 +14,7 @@ use crate::error::{Error, Progress, Result};
 use crate::kv::state::Move;
 use crate::kv::{HeadSizes, Layout, Reach, Stores, Tables, WindowLimits, q8};
 use crate::plan::Program;
+use crate::plan::adapter::Adapter;
 use crate::sample;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -113,6 +114,14 @@ pub trait Runner: Send {
     fn best_token(&self, _index: usize) -> Option<u32> {
         None
     }
+    /// Makes room for so many ranks of adapters a row. May allocate; on failure nothing has changed.
+    fn adapt_within(&mut self, _ranks: usize) -> Result<()> {
+        Err(no_adapters())
+    }
+    /// Lets the rows of a slot have `adapters` from the next run on, for which there is room.
+    fn adapt(&mut self, _slot: usize, adapters: Vec<Scaled>) -> Result<()> {
+        if adapters.is_empty() { Ok(()) } else { Err(no_adapters()) }
+    }
     /// Copies one page over another, in the cache of the layers that see so far.
     fn copy_page(&mut self, reach: Reach, from: u32, to: u32);
     /// Gives out a page, in the order of [`crate::kv::Layout`] with the positions of each head one after the other: little-endian elements of the
@@ -147,6 +156,26 @@ pub enum Stage {
     Texts,
     /// Those that its classifier makes of them.
     Scores,
+}
+
+/// The error of a device that cannot run adapters.
+pub fn no_adapters() -> Error {
+    Error::Unsupported("this device runs no adapters; load the model in a context of the cpu".into())
+}
+
+/// An adapter, and the factor on what it adds.
+#[derive(Clone, Debug)]
+pub struct Scaled {
+    /// Of the runner's program.
+    pub adapter: Arc<Adapter>,
+    /// On top of the adapter's own.
+    pub scale: f32,
+}
+
+impl PartialEq for Scaled {
+    fn eq(&self, other: &Scaled) -> bool {
+        Arc::ptr_eq(&self.adapter, &other.adapter) && self.scale.to_bits() == other.scale.to_bits()
+    }
 }
 
 /// What a host does while a device is at work: it works out masks, and tells them by the indices of their outputs.
@@ -184,6 +213,8 @@ pub struct Limits {
     pub windows: Option<WindowLimits>,
     /// Records, each of which holds all states of a sequence; none of them for a program without.
     pub records: usize,
+    /// Ranks of adapters for which each row has room: those of a sequence together.
+    pub ranks: usize,
 }
 
 impl Limits {

@@ -5,9 +5,10 @@
 //! by comparing tokens, so nobody has to tell it what became of its drafts. A sequence that it lags behind too far, or for which its context is too
 //! short, begins anew with its last tokens: drafts become worse by that, never wrong. Whether it pays to ask is decided elsewhere (`speculation`).
 
+use super::limits;
 use super::model::Model;
 use super::sequence::Sequence;
-use super::session::{self, Options};
+use super::session::Options;
 use crate::backend::{Batch, Chooser, Drawn, Limits, Memory, Row, Runner};
 use crate::error::{Error, Result, reserve};
 use crate::kv::layout::pages_for;
@@ -105,7 +106,7 @@ impl DraftModel {
 
     /// Bytes that it takes, its weights included.
     pub fn memory(&self) -> Result<Memory> {
-        session::memory(self.model.backend(), self.model.program(), &self.limits)
+        limits::memory(self.model.backend(), self.model.program(), &self.limits)
     }
 
     /// Forgets who asked.
@@ -273,13 +274,13 @@ impl DraftModel {
 
 /// Bytes that a draft model takes in a session with these options, its weights apart.
 pub fn memory(draft: &Model, options: &Options) -> Result<Memory> {
-    let memory = session::memory(draft.backend(), draft.program(), &limits(draft, options)?)?;
+    let memory = limits::memory(draft.backend(), draft.program(), &limits(draft, options)?)?;
     Ok(Memory { weights: 0, device_weights: 0, ..memory })
 }
 
 fn limits(draft: &Model, options: &Options) -> Result<Limits> {
-    let options = Options { max_prefill: MOST_BEHIND, drafts: speculate::Options::OFF, ..*options };
-    session::limits(draft.hparams().context, draft.program(), &options)
+    let options = Options { max_prefill: MOST_BEHIND, drafts: speculate::Options::OFF, ranks: 0, ..*options };
+    limits::of(draft.hparams().context, draft.program(), &options)
 }
 
 fn sequence(sequences: &mut [Option<Sequence>], slot: usize) -> &mut Sequence {

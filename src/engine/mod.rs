@@ -1,5 +1,6 @@
 //! The nouns of the C API: context, model, session, sequence, batch.
 
+pub mod adapter;
 mod batch;
 pub mod board;
 pub mod callback;
@@ -10,6 +11,7 @@ pub mod device;
 mod draft;
 pub mod embedding;
 mod fingerprint;
+mod limits;
 pub mod model;
 mod pass;
 pub mod plan;
@@ -24,6 +26,7 @@ mod slice;
 mod speculation;
 pub mod stats;
 
+pub use adapter::Adapter;
 pub use context::{Context, LogLevel};
 pub use conversation::Conversation;
 pub use model::Model;

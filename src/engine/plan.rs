@@ -1,8 +1,9 @@
 //! Will it fit: the memory of a model and a session, told from the file's header before anything is loaded.
 
 use super::context::Context;
+use super::limits;
 use super::model::{self, Header, Model};
-use super::session::{self, Options};
+use super::session::Options;
 use super::speculation;
 use crate::backend::Memory;
 use crate::error::Result;
@@ -33,9 +34,9 @@ impl Plan {
     ) -> Result<Plan> {
         let folder = model::open(context, path, loading, &mut |_| Ok(()))?;
         let header = Header::read(&folder.gguf)?;
-        let limits = session::limits(header.hparams.context, &header.program, options)?;
+        let limits = limits::of(header.hparams.context, &header.program, options)?;
         let backend = context.backend_for(&header.program)?;
-        let memory = session::memory(&*backend, &header.program, &limits)?;
+        let memory = limits::memory(&*backend, &header.program, &limits)?;
         let memory = memory.with(&speculation::memory(options, draft)?);
         let free = context.free_memory().unwrap_or(0);
         let read = loading.map && folder.makings.is_empty() && backend.keeps_weights();

@@ -37,6 +37,10 @@ impl Session {
     /// Gives out all of a sequence that [`Session::restore`] needs. It stays as it is.
     pub fn save(&mut self, id: i32, cancel: &AtomicBool, sink: &mut Sink) -> Result<()> {
         let slot = self.slot(id)?;
+        if !self.sequence(slot).adapters.is_empty() {
+            let problem = "a sequence with adapters cannot be saved: the file would not hold them; give it none first";
+            return Err(Error::Unsupported(problem.into()));
+        }
         // What was drawn ahead is drawn again, and a grammar must stand behind the tokens that are written.
         self.sequence_mut(slot).forget_ahead();
         self.settle(slot);

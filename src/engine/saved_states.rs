@@ -1,9 +1,10 @@
 //! States of layers in a saved sequence: its marks, the oldest first, then the states that it goes on from. Each stands behind the number of its
 //! tokens and its kind, in the blocks that a record has.
 
+use super::limits::MAX_MARKS;
 use super::saved::{Reader, Writer};
 use super::saved_header::{Header, bad};
-use super::session::{MAX_MARKS, Session};
+use super::session::Session;
 use crate::error::{Error, Result, filled};
 use crate::kv::state::{Kept, Shape};
 use crate::speculate;

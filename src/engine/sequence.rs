@@ -1,5 +1,6 @@
 //! One sequence of a session: its history, how far it is evaluated, its sampler.
 
+use crate::backend::Scaled;
 use crate::error::{Count, Error, Result, room};
 use crate::grammar::{Constraint, Next};
 use crate::sample;
@@ -32,6 +33,8 @@ pub struct Sequence {
     pub prompt_tokens: u64,
     /// Tokens sampled.
     pub decoded_tokens: u64,
+    /// The adapters that its tokens are evaluated with.
+    pub adapters: Vec<Scaled>,
     /// What it belongs to, if not to the host: it is of no use to anybody once that is gone.
     pub owner: Option<Weak<()>>,
 }
@@ -61,6 +64,7 @@ impl Sequence {
             ahead: Vec::new(),
             prompt_tokens: 0,
             decoded_tokens: 0,
+            adapters: Vec::new(),
             owner: None,
         };
         sequence.set_sampler(sampler);

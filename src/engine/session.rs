@@ -4,17 +4,17 @@
 //! All memory is reserved in [`Session::create`] and [`Session::open`]; a step allocates nothing.
 
 use super::context::LogLevel;
+use super::limits;
 use super::model::Model;
 use super::sequence::{Pending, Sequence};
 use super::speculation::{self, Speculation};
 use super::stats::{self, Done, Shown};
-use crate::backend::{Backend, KvType, Limits, Memory, Row, Runner};
+use crate::backend::{KvType, Limits, Memory, Runner};
 use crate::error::{Error, Result, copied, filled, reserve, room};
 use crate::grammar::{Constraint, Grammar};
-use crate::kv::layout::{PAGE_TOKENS, WindowLimits, pages_for, pages_of_window};
+use crate::kv::layout::{PAGE_TOKENS, pages_for};
 use crate::kv::paging::{Copies, Paging};
-use crate::kv::state::{States, default_marks, records};
-use crate::plan::Program;
+use crate::kv::state::States;
 use crate::sample;
 use crate::speculate::{self, Costs};
 use std::collections::HashMap;
@@ -35,6 +35,8 @@ pub struct Options {
     pub marks: usize,
     /// Which drafts are made.
     pub drafts: speculate::Options,
+    /// Ranks of adapters that there is room for from the start.
+    pub ranks: usize,
 }
 
 /// An error, and the item of a list that it concerns.
@@ -94,18 +96,13 @@ pub struct Session {
     shown: Shown,
 }
 
-const MAX_SEQS: usize = 256;
-const MAX_PREFILL: usize = 16_384;
-pub(super) const MAX_MARKS: usize = 1024;
-const DEFAULT_KV_TOKENS: usize = 8192;
-
 impl Session {
     /// Reserves everything. `draft` is the model that drafts, where the options want one.
     pub fn create(model: &Arc<Model>, options: &Options, draft: Option<&Arc<Model>>) -> Result<Session> {
         let context = model.hparams().context;
-        let limits = limits(context, model.program(), options)?;
+        let limits = limits::of(context, model.program(), options)?;
         let vocab = model.vocab();
-        let memory = memory(model.backend(), model.program(), &limits)?;
+        let memory = limits::memory(model.backend(), model.program(), &limits)?;
         let drafting = speculation::memory(options, draft.map(|draft| &**draft))?;
         let read = draft.map_or(0, |draft| draft.mapped());
         let needed = memory.on_host(model.mapped()).saturating_add(drafting.on_host(read));
@@ -122,7 +119,7 @@ impl Session {
             runner,
             paging: Paging::new(options.max_seqs, limits.pages, limits.pages.min(pages_for(context)), limits.windows)?,
             states: if limits.records > 0 {
-                Some(States::new(options.max_seqs, marks(options)?, limits.have_drafts())?)
+                Some(States::new(options.max_seqs, limits::marks(options)?, limits.have_drafts())?)
             } else {
                 None
             },
@@ -132,7 +129,7 @@ impl Session {
             max_prefill: options.max_prefill,
             limits,
             history: context.min(limits.pages * PAGE_TOKENS + 1),
-            logits: filled(logits_len(options.max_seqs, model.program())?, 0.0, "logits")?,
+            logits: filled(limits::logits_len(options.max_seqs, model.program())?, 0.0, "logits")?,
             scratch: sample::Scratch::new(vocab)?,
             pass: super::pass::Pass::new(&limits)?,
             most_drafts: options.drafts.most_each(options.max_prefill)?,
@@ -165,7 +162,7 @@ impl Session {
 
     /// Bytes that it takes, the model's weights included.
     pub fn memory(&self) -> Result<Memory> {
-        let memory = memory(self.model.backend(), self.model.program(), &self.limits)?;
+        let memory = limits::memory(self.model.backend(), self.model.program(), &self.limits)?;
         let draft = self.speculation.as_ref().and_then(|speculation| speculation.draft.as_ref());
         Ok(draft.map(|draft| draft.memory()).transpose()?.map_or(memory, |drafting| memory.with(&drafting)))
     }
@@ -221,7 +218,14 @@ impl Session {
         sequence.tokens.extend_from_slice(&parent.tokens);
         (sequence.evaluated, sequence.state) = (parent.evaluated, parent.state);
         sequence.has_logits = parent.has_logits;
-        let copies = self.paging.fork(source, slot).map_err(|needed| self.kv_full(needed))?;
+        sequence.adapters = self.copy_adapters(source, slot)?;
+        let copies = match self.paging.fork(source, slot) {
+            Ok(copies) => copies,
+            Err(needed) => {
+                self.drop_adapters(slot);
+                return Err(self.kv_full(needed));
+            }
+        };
         self.copy_pages(copies);
         self.states.iter_mut().for_each(|states| states.fork(source, slot));
         if sequence.has_logits {
@@ -293,6 +297,7 @@ impl Session {
         self.paging.shrink(slot, 0);
         self.states.iter_mut().for_each(|states| states.clear(slot));
         self.cut_draft(slot, 0);
+        self.drop_adapters(slot);
         self.slots[slot] = None;
         self.slot_of.remove(&id);
         Ok(())
@@ -440,64 +445,4 @@ impl Drop for Session {
             report.lines().for_each(|line| context.log(LogLevel::Info, format_args!("{line}")));
         }
     }
-}
-
-/// Bytes that a session with `limits` takes for `program`, the weights included.
-pub(super) fn memory(backend: &dyn Backend, program: &Program, limits: &Limits) -> Result<Memory> {
-    let mut memory = backend.memory(program, limits)?;
-    let kept_logits = logits_len(limits.seqs, program)? * size_of::<f32>();
-    let pages = limits.pages + limits.window_pages();
-    let lists = limits.rows * (size_of::<Row>() + size_of::<u32>()) + pages * 2 * size_of::<u32>();
-    let states = if limits.records > 0 { States::bytes(limits.seqs, limits.records) } else { 0 };
-    let drafting = if limits.have_drafts() { Costs::bytes(limits.outputs) } else { 0 };
-    let costs = Costs::bytes(limits.rows) + drafting;
-    memory.arena += (kept_logits + lists + states + costs) as u64 + sample::Scratch::bytes(program.vocab());
-    Ok(memory)
-}
-
-/// Marks of a session.
-fn marks(options: &Options) -> Result<usize> {
-    match options.marks {
-        0 => Ok(default_marks(options.max_seqs)),
-        marks => in_range("max_marks", marks, MAX_MARKS),
-    }
-}
-
-fn in_range(name: &str, value: usize, max: usize) -> Result<usize> {
-    if (1..=max).contains(&value) {
-        return Ok(value);
-    }
-    Err(Error::InvalidArgument(format!("{name} is {value}, 1 to {max} are possible")))
-}
-
-/// What a runner must be able to do for a session of a model of this context length.
-pub(super) fn limits(context: usize, program: &Program, options: &Options) -> Result<Limits> {
-    let seqs = in_range("max_seqs", options.max_seqs, MAX_SEQS)?;
-    let prefill = in_range("max_prefill", options.max_prefill, MAX_PREFILL)?;
-    let most_drafts = options.drafts.most_each(prefill)?;
-    let outputs = seqs + speculate::Options::most_together(seqs, most_drafts);
-    let kv_tokens = match options.kv_tokens {
-        0 => context.min(DEFAULT_KV_TOKENS),
-        n => usize::try_from(n).map_err(|_| Error::out_of_memory("the kv cache", usize::MAX))?,
-    };
-    let pages = pages_for(kv_tokens).checked_add(seqs).filter(|&pages| pages <= u32::MAX as usize);
-    let pages = pages.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))?;
-    let context = context.min(kv_tokens);
-    let windows = program.window().map(|window| WindowLimits { window, pages_each: pages_of_window(window, prefill) });
-    // A cache of their own only where that takes less.
-    let windows = windows.filter(|windows| seqs.saturating_mul(windows.pages_each) < pages);
-    let marks = marks(options)?;
-    // States that drafts have left behind are brought up in a pass of any number of sequences.
-    let (records, steps) = match program.states.is_empty() {
-        true => (0, outputs),
-        false => (records(seqs, marks, most_drafts > 0), seqs * (1 + most_drafts)),
-    };
-    let (rows, kv_type) = (prefill + steps, options.kv_type);
-    Ok(Limits { rows, outputs, seqs, pages, context, kv_type, windows, records })
-}
-
-/// How many logits outlive their pass.
-fn logits_len(max_seqs: usize, program: &Program) -> Result<usize> {
-    let each = if program.logits.is_some() { program.vocab() } else { 0 };
-    max_seqs.checked_mul(each).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))
 }

@@ -135,10 +135,10 @@ pub(super) fn known_flags(flags: u32, known: u32, what: &str) -> Result<()> {
 }
 
 /// Refuses a reserved field that is set.
-pub(super) fn check_reserved(reserved: u32) -> Result<()> {
-    match reserved {
+pub(super) fn check_reserved(reserved: impl Into<u64>) -> Result<()> {
+    match reserved.into() {
         0 => Ok(()),
-        _ => Err(Error::InvalidArgument(format!("reserved is {reserved}, must be 0"))),
+        reserved => Err(Error::InvalidArgument(format!("reserved is {reserved}, must be 0"))),
     }
 }
 

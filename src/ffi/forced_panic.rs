@@ -2,6 +2,7 @@
 //!
 //! The panics are forced inside the bodies that the exported functions hand to the guard, so they take its whole way.
 
+use super::adapter::segno_seq_adapters_set;
 use super::conversation::*;
 use super::ctx::*;
 use super::decode::{segno_decode_batch, segno_decode_many, segno_decode_step};
@@ -96,6 +97,7 @@ fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
         ("segno_decode_many", segno_decode_many(session, seq, &mut id, 1, &mut len, none)),
         ("segno_decode_step", segno_decode_step(session, seq, &mut id, none)),
         ("segno_embed", segno_embed(session, null(), null(), 0, null(), null_mut(), 0, &mut len, none)),
+        ("segno_seq_adapters_set", segno_seq_adapters_set(session, seq, null(), null(), 0, none)),
         ("segno_seq_append", segno_seq_append(session, seq, [1].as_ptr(), 1, none)),
         ("segno_seq_close", segno_seq_close(session, seq, none)),
         ("segno_seq_fork", segno_seq_fork(session, seq, null(), &mut id, none)),

@@ -28,11 +28,12 @@ pub(super) enum Object {
     Error,
     Reply,
     Chat,
+    Adapter,
 }
 
 /// The word of a freed head; those of the kinds count on from it. A number that no other memory holds but by the rarest accident.
 const FREED: u64 = 0x9c5e_67e0_b1d3_4a00;
-const KINDS: [Object; 8] = [
+const KINDS: [Object; 9] = [
     Object::Ctx,
     Object::Model,
     Object::Session,
@@ -41,12 +42,13 @@ const KINDS: [Object; 8] = [
     Object::Error,
     Object::Reply,
     Object::Chat,
+    Object::Adapter,
 ];
 
 impl Object {
     /// The name of the C type behind `segno_`, and of the parameter.
     const fn name(self) -> &'static str {
-        ["ctx", "model", "session", "text", "grammar", "error", "reply", "chat"][self as usize]
+        ["ctx", "model", "session", "text", "grammar", "error", "reply", "chat", "adapter"][self as usize]
     }
 
     const fn word(self) -> u64 {
@@ -81,7 +83,7 @@ impl Head {
     }
 }
 
-/// Freed heads of a kind that wait before one of them is used again, and how many more there are from the start: 36 KiB for all kinds.
+/// Freed heads of a kind that wait before one of them is used again, and how many more there are from the start: 41 KiB for all kinds.
 const KEPT: usize = 64;
 const SPARE: usize = 8;
 

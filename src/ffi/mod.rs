@@ -3,6 +3,7 @@
 //! One file for each noun of `include/segno.h`. Every body runs inside `guard`, takes its arguments through `argument` and its
 //! objects through `handle`. The comments of the exported functions are the manual that hosts read in the header.
 
+pub mod adapter;
 mod argument;
 pub mod chat;
 pub mod conversation;

@@ -26,8 +26,8 @@ pub type segno_read_fn = Option<unsafe extern "C" fn(user: *mut c_void, data: *m
 /// sequence has come in it. Marks go along, each with its state.
 ///
 /// `write` gets the bytes, `user` is its first argument. Codes: NULL_POINTER, NOT_FOUND, IO (`write` refused), GRAMMAR (the sequence's cannot go on),
-/// UNSUPPORTED (a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the
-/// outcome `SEGNO_CANCELLED`. Since 0.1.
+/// UNSUPPORTED (a sequence with adapters; a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY,
+/// POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_seq_save(
     session: *mut segno_session,

@@ -1,6 +1,6 @@
 //! The noun `segno_session`: sequences of one model, their cache and buffers.
 
-use super::argument::{Out, SizedStruct, options, write_sized};
+use super::argument::{Out, SizedStruct, check_reserved, options, write_sized};
 use super::error::segno_error;
 use super::exclusive::Exclusive;
 use super::guard::{guard, guard_free, guard_value};
@@ -132,9 +132,14 @@ pub struct segno_session_opts {
     /// a state; the session keeps it alive, and gives it a cache of its own. It sees of each sequence the last 256 tokens when it begins, and what
     /// follows.
     pub draft: *const segno_model,
+    /// Ranks of adapters for which buffers are reserved from the start, at most 65536: the sum over those of one sequence, the most of any. 0
+    /// (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prefill` and drafts).
+    pub adapter_ranks: u32,
+    /// Zero.
+    pub reserved2: u32,
 }
 
-// SAFETY: repr(C), size first, 4 + 4 + 8 + 6 * 4 bytes and a pointer without padding, numbers and a pointer for which zero is a value.
+// SAFETY: repr(C), size first, 4 + 4 + 8 + 6 * 4 bytes, a pointer and 2 * 4 bytes without padding, numbers and a pointer for which zero is a value.
 unsafe impl SizedStruct for segno_session_opts {}
 
 /// Memory that a session takes, in bytes, the weights that it shares with others included.
@@ -215,6 +220,8 @@ pub(super) fn defaults() -> segno_session_opts {
         speculation: SEGNO_SPECULATION_OFF,
         max_drafts: 0,
         draft: std::ptr::null(),
+        adapter_ranks: 0,
+        reserved2: 0,
     }
 }
 
@@ -288,7 +295,9 @@ pub(super) fn engine_options(opts: &segno_session_opts) -> Result<Options> {
     };
     let (max_seqs, max_prefill) = (opts.max_seqs as usize, opts.max_prefill as usize);
     let (marks, drafts) = (opts.max_marks as usize, drafts(opts)?);
-    Ok(Options { max_seqs, kv_tokens: opts.kv_tokens, max_prefill, kv_type, marks, drafts })
+    check_reserved(opts.reserved2)?;
+    let ranks = opts.adapter_ranks as usize;
+    Ok(Options { max_seqs, kv_tokens: opts.kv_tokens, max_prefill, kv_type, marks, drafts, ranks })
 }
 
 fn drafts(opts: &segno_session_opts) -> Result<speculate::Options> {

@@ -28,6 +28,8 @@ pub const HEADS: usize = 1024;
 pub const STATE: usize = 1 << 12;
 /// Tokens of the longest sequence; Llama 4 Scout has 10,485,760.
 pub const CONTEXT: usize = 1 << 24;
+/// Rank of an adapter's matrices; public ones have up to 256.
+pub const ADAPTER_RANK: usize = 1 << 12;
 /// Bytes of the header of a safetensors file; public ones have up to 0.3 MB.
 pub const SAFETENSORS_HEADER_BYTES: usize = 16 << 20;
 /// Files of a folder's weights; public folders have up to 200.

@@ -256,7 +256,7 @@ impl<'a> Builder<'a> {
 
     fn finish(self, logits: Option<ValueId>, embedding: Embedding) -> Result<Program> {
         let Builder { arch, hparams, tensors, ops, values, rotations, states } = self;
-        let Weights { matrices, vectors, idle } = tensors.finish(arch.name, hparams)?;
+        let Weights { matrices, origins, vectors, idle } = tensors.finish(arch.name, hparams)?;
         let with_keys = (0..hparams.layers).filter(|&layer| hparams.has_keys(layer));
         let sizes = with_keys.map(|layer| {
             let Heads { heads, kv_heads, head_dim, value_dim, .. } = hparams.heads[layer];
@@ -265,7 +265,7 @@ impl<'a> Builder<'a> {
         let ropes = collected(rotations.into_iter().map(|rotation| rotation.rope), PLAN)?;
         let kv = Layout::new(sizes)?;
         let embedding = Some(embedding);
-        Ok(Program { ops, values, matrices, vectors, ropes, kv, states, logits, embedding, idle })
+        Ok(Program { ops, values, matrices, origins, vectors, ropes, kv, states, logits, embedding, idle })
     }
 
     pub(super) fn attention_kind(&mut self, index: usize) -> Result<AttentionKind> {

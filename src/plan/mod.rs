@@ -3,6 +3,7 @@
 //! [`build`] is the only place that knows the order of a layer; [`memory`] gives every value a buffer by its lifetime;
 //! [`validate`] checks a program and what a device says of it.
 
+pub mod adapter;
 pub mod build;
 mod feed_forward;
 mod latent;

@@ -4,7 +4,7 @@
 //! row; of f32 but where it holds choices. Ops run in order. Every number that changes what an op computes is in the op itself. A backend matches on
 //! every [`Op`], so that one that it lacks does not compile; what it cannot run it refuses by name (`plan::validate`).
 
-pub use super::program::{Embedding, Program, Weight};
+pub use super::program::{Embedding, Origin, Program, Weight};
 pub use super::recurrent::{Convolution, MOST_TAPS, Scan, StateId, Strength};
 pub use super::value::{Kind, Rows, Value, ValueId};
 pub use crate::arch::rope::{Rope, RopeLayout};
@@ -403,6 +403,15 @@ impl Op {
             Op::Add { x, y } | Op::Mul { x, y } | Op::JoinHeads { x, y, .. } => (Some(x), Some(y)),
         };
         [first, second, None, None, None].into_iter().flatten()
+    }
+
+    /// The matrix that the op multiplies by, or takes rows of, if any.
+    pub fn matrix(&self) -> Option<MatrixId> {
+        match *self {
+            Op::Embed { table: matrix, .. } | Op::MatMul { matrix, .. } | Op::HeadMatMul { matrix, .. } => Some(matrix),
+            Op::ExpertMatMul(ExpertProduct { experts, .. }) => Some(experts.matrix),
+            _ => None,
+        }
     }
 
     /// The value that the op writes, if any.

@@ -20,6 +20,19 @@ pub struct Weight {
     pub bytes: Bytes,
 }
 
+/// Where a matrix comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The tensor that holds its rows.
+    pub tensor: String,
+    /// The first of them.
+    pub first: usize,
+    /// Rows of the tensor.
+    pub of: usize,
+    /// Whether the file has a factor beside the tensor, by which products with it are multiplied.
+    pub is_scaled: bool,
+}
+
 /// One forward pass, with the weights that it needs.
 #[derive(Debug)]
 pub struct Program {
@@ -29,6 +42,8 @@ pub struct Program {
     pub values: Vec<Value>,
     /// Matrices, in file format.
     pub matrices: Vec<Weight>,
+    /// Where each of them comes from; nothing for matrices of no file.
+    pub origins: Vec<Origin>,
     /// Norm weights and biases, decoded to f32.
     pub vectors: Vec<Vec<f32>>,
     /// Rotations of queries and keys; layers may differ in theirs.

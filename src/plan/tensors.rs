@@ -1,7 +1,7 @@
 //! From the tensors of a file to the weights of a program: looks them up by name, checks shape and type, and tells in the end which
 //! ones nothing used. It does not know the order of a layer.
 
-use super::op::{MatrixId, VectorId, Weight};
+use super::op::{MatrixId, Origin, VectorId, Weight};
 use crate::arch::Hparams;
 use crate::arch::names::Idle;
 use crate::arch::spec::Presence;
@@ -33,6 +33,8 @@ impl Part {
 pub(super) struct Weights {
     /// Matrices, in file format.
     pub matrices: Vec<Weight>,
+    /// Where each of them comes from.
+    pub origins: Vec<Origin>,
     /// Decoded vectors.
     pub vectors: Vec<Vec<f32>>,
     /// How many tensors of each kind of [`Idle::ALL`] nothing used.
@@ -43,6 +45,7 @@ pub(super) struct Weights {
 pub(super) struct Tensors<'a> {
     gguf: &'a Gguf,
     matrices: Vec<Weight>,
+    origins: Vec<Origin>,
     vectors: Vec<Vec<f32>>,
     matrix_ids: HashMap<String, MatrixId>,
     used: HashSet<String>,
@@ -57,7 +60,8 @@ impl<'a> Tensors<'a> {
         let (mut matrix_ids, mut used) = (HashMap::new(), HashSet::new());
         room(bytes, PLAN, || matrix_ids.try_reserve(count))?;
         room(bytes, PLAN, || used.try_reserve(count))?;
-        Ok(Tensors { gguf, matrices: Vec::new(), vectors: Vec::new(), matrix_ids, used })
+        let (matrices, origins, vectors) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Tensors { gguf, matrices, origins, vectors, matrix_ids, used })
     }
 
     /// Whether the file has a tensor that a family has under this name; an error where it must.
@@ -129,6 +133,9 @@ impl<'a> Tensors<'a> {
             bytes.ok_or_else(|| Error::Format(format!("tensor `{name}` has fewer than {:?} rows", part.taken)))?;
         let weight = Weight { dtype, rows: part.taken.len(), cols, bytes };
         push(&mut self.matrices, weight, PLAN)?;
+        let tensor = copied_text(name, PLAN)?;
+        let origin = Origin { tensor, first: part.taken.start, of: part.of, is_scaled: false };
+        push(&mut self.origins, origin, PLAN)?;
         self.mark(name)?;
         Ok(MatrixId(self.matrices.len() - 1))
     }
@@ -214,6 +221,9 @@ impl<'a> Tensors<'a> {
         if !self.has(&own, Presence::Optional)? {
             return Ok(None);
         }
+        let weight = format!("{name}.weight");
+        let scaled = self.origins.iter_mut().filter(|origin| origin.tensor == weight);
+        scaled.for_each(|origin| origin.is_scaled = true);
         self.number(&own).map(Some)
     }
 
@@ -238,7 +248,7 @@ impl<'a> Tensors<'a> {
                 }
             }
         }
-        Ok(Weights { matrices: self.matrices, vectors: self.vectors, idle })
+        Ok(Weights { matrices: self.matrices, origins: self.origins, vectors: self.vectors, idle })
     }
 
     fn mark(&mut self, name: &str) -> Result<()> {
@@ -247,7 +257,8 @@ impl<'a> Tensors<'a> {
     }
 }
 
-fn dtype(info: &TensorInfo) -> Result<DType> {
+/// The storage type of a tensor.
+pub(super) fn dtype(info: &TensorInfo) -> Result<DType> {
     DType::from_ggml(info.type_id).ok_or_else(|| {
         Error::Unsupported(format!(
             "tensor `{}` is stored as ggml type {}, which is not supported",
@@ -256,7 +267,8 @@ fn dtype(info: &TensorInfo) -> Result<DType> {
     })
 }
 
-fn wrong_shape(info: &TensorInfo, expected: Vec<u64>) -> Error {
+/// The error for a tensor that should have the sizes `expected`.
+pub(super) fn wrong_shape(info: &TensorInfo, expected: Vec<u64>) -> Error {
     Error::Tensor { name: info.name.clone(), expected, found: info.dims.clone() }
 }
 

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+use common::adapters::Adapter;
 use common::latent::latent;
 use common::mixture::mixture;
 use common::{Ctx, Model, Session, bundled_model, greedy, root, sampler};
@@ -81,7 +82,11 @@ fn a_step_allocates_nothing() {
         let model = ctx.load(&root().join(format!("tests/golden/{name}.gguf"))).unwrap();
         passes_for_embeddings_allocate_nothing(&model);
     }
-    let (model, draft) = (ctx.load(&bundled_model()).unwrap(), ctx.load(&bundled_model()).unwrap());
+    let model = ctx.load(&bundled_model()).unwrap();
+    let adapter = model.adapter(&bundled_model().with_file_name("shakespeare-lora.gguf")).unwrap();
+    let adapted = model.session(|opts| opts.max_prefill = 8).unwrap();
+    steps_of_sequences_allocate_nothing(&adapted, &[&[(&adapter, 1.0)], &[(&adapter, 0.5), (&adapter, -1.0)]]);
+    let draft = ctx.load(&bundled_model()).unwrap();
     for speculation in [SEGNO_SPECULATION_NGRAM, SEGNO_SPECULATION_DRAFT] {
         let session = model.session(|opts| {
             (opts.max_prefill, opts.speculation) = (8, speculation + SEGNO_SPECULATION_ALWAYS);
@@ -118,9 +123,16 @@ fn steps_allocate_nothing(model: &Model) {
 }
 
 fn steps_of_a_session_allocate_nothing(session: &Session) {
+    steps_of_sequences_allocate_nothing(session, &[&[], &[]]);
+}
+
+/// Steps of two sequences with these adapters.
+fn steps_of_sequences_allocate_nothing(session: &Session, adapters: &[&[(&Adapter, f32)]; 2]) {
     let mut penalized = sampler();
     (penalized.repeat_penalty, penalized.seed) = (1.1, 3);
     let (first, second) = (session.open(&greedy()).unwrap(), session.open(&penalized).unwrap());
+    session.adapt(first, adapters[0]).unwrap();
+    session.adapt(second, adapters[1]).unwrap();
     session.append(first, &[5; 40]).unwrap();
     session.append(second, &[6; 3]).unwrap();
     let mut token = 0;

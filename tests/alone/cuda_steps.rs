@@ -142,6 +142,7 @@ fn graph_time() -> f64 {
         kv_type: KvType::F16,
         windows: None,
         records: 0,
+        ranks: 0,
     };
     let mut inspection =
         Cuda::new(0, false).unwrap().upload(program, &mut |_| Ok(())).unwrap().inspect(&limits, false).unwrap();

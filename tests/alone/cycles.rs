@@ -22,6 +22,8 @@ fn live(children_first: bool) {
     let (mut text, mut len) = (null_mut(), 0);
     call(|err| segno_text_create(model.0, null(), &mut text, err)).unwrap();
     let seq = session.open(&sampler()).unwrap();
+    let adapter = model.adapter(&bundled_model().with_file_name("shakespeare-lora.gguf")).unwrap();
+    session.adapt(seq, &[(&adapter, 1.0), (&adapter, 0.5)]).unwrap();
     session.prefill(seq, &[5, 6, 7, 8]).unwrap();
     for _ in 0..4 {
         let (token, _) = session.step(seq).unwrap();

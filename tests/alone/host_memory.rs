@@ -44,6 +44,7 @@ const OPTIONS: session::Options = session::Options {
     kv_type: KvType::F16,
     marks: 0,
     drafts: speculate::Options::OFF,
+    ranks: 0,
 };
 
 /// The bytes needed and free of a refusal.

@@ -58,16 +58,19 @@ struct Choice {
     kv_tokens: u64,
     max_prefill: u32,
     kv_type: i32,
+    adapter_ranks: u32,
 }
 
 impl Choice {
     fn apply(&self, opts: &mut segno_session_opts) {
         (opts.max_seqs, opts.kv_tokens) = (self.max_seqs, self.kv_tokens);
         (opts.max_prefill, opts.kv_type) = (self.max_prefill, self.kv_type);
+        opts.adapter_ranks = self.adapter_ranks;
     }
 }
 
-const DEFAULTS: Choice = Choice { max_seqs: 8, kv_tokens: 0, max_prefill: 512, kv_type: SEGNO_KV_F16 };
+const DEFAULTS: Choice =
+    Choice { max_seqs: 8, kv_tokens: 0, max_prefill: 512, kv_type: SEGNO_KV_F16, adapter_ranks: 0 };
 const CHOICES: [Choice; 9] = [
     DEFAULTS,
     Choice { max_seqs: 1, ..DEFAULTS },
@@ -77,7 +80,8 @@ const CHOICES: [Choice; 9] = [
     Choice { kv_tokens: 3_000, kv_type: SEGNO_KV_F32, ..DEFAULTS },
     Choice { max_prefill: 2_000, ..DEFAULTS },
     Choice { max_seqs: 3, kv_tokens: 2_000, kv_type: SEGNO_KV_Q8, ..DEFAULTS },
-    Choice { max_seqs: 256, kv_tokens: 5_000, max_prefill: 33, kv_type: SEGNO_KV_F32 },
+    Choice { max_seqs: 256, kv_tokens: 5_000, max_prefill: 33, kv_type: SEGNO_KV_F32, adapter_ranks: 0 },
+    Choice { adapter_ranks: 900, ..DEFAULTS },
 ];
 
 /// A Llama with a vocabulary that outweighs the rest, 8-bit Qwen with wide layers, many layers, and next to nothing.

@@ -3,6 +3,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod adapter_rules;
+mod adapters;
 mod chats;
 mod conversation_room;
 mod conversation_tools;

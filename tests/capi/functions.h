@@ -17,8 +17,10 @@ typedef enum {
     REPLY,
     CHAT,
     GRAMMAR,
+    ADAPTER,
     ERROR,
     PATH,   /* texts and lists in: NULL is refused while their length is not 0 */
+    CHANGE, /* the path of an adapter */
     TARGET, /* the path of a file to write */
     KEY,
     BYTES,
@@ -27,6 +29,7 @@ typedef enum {
     LENGTHS, /* of the texts that tokens are of */
     SEQS,
     CHATS,
+    ADAPTERS,
     OPTS,   /* options: NULL means defaults */
     SECOND, /* options of a session, beside others */
     FILL,   /* options to be filled: NULL does nothing */
@@ -38,6 +41,7 @@ typedef enum {
     LEN,    /* where the size goes */
     NAME,   /* a text for which NULL is just unknown */
     RULES,  /* a grammar: NULL is none */
+    SCALES, /* a factor for each item of a list: NULL is 1 each */
     USER    /* the argument of a function of the host's, which may be NULL */
 } kind;
 
@@ -170,6 +174,10 @@ THUNK(segno_decode_many, segno_decode_many(P(0), N(0), P(1), N(1), P(2), a->err)
 THUNK(segno_decode_batch, segno_decode_batch(P(0), P(1), N(0), P(2), P(3), a->err))
 VOID(segno_embed_opts_init, segno_embed_opts_init(P(0), N(0)))
 THUNK(segno_embed, segno_embed(P(0), P(1), P(2), N(0), P(3), P(4), N(1), P(5), a->err))
+VOID(segno_adapter_opts_init, segno_adapter_opts_init(P(0), N(0)))
+THUNK(segno_adapter_load, segno_adapter_load(P(0), P(1), P(2), P(3), a->err))
+VOID(segno_adapter_free, segno_adapter_free(P(0)))
+THUNK(segno_seq_adapters_set, segno_seq_adapters_set(P(0), N(0), P(1), P(2), N(1), a->err))
 VOID(segno_grammar_opts_init, segno_grammar_opts_init(P(0), N(0)))
 THUNK(segno_grammar_create, segno_grammar_create(P(0), P(1), P(2), a->err))
 VOID(segno_grammar_free, segno_grammar_free(P(0)))
@@ -241,6 +249,7 @@ static void init_chat(void *p, size_t size) { segno_chat_opts_init(UNTYPED(p), s
 static void init_chat_create(void *p, size_t size) { segno_chat_create_opts_init(UNTYPED(p), size); }
 static void init_ctx(void *p, size_t size) { segno_ctx_opts_init(UNTYPED(p), size); }
 static void init_embed(void *p, size_t size) { segno_embed_opts_init(UNTYPED(p), size); }
+static void init_adapter(void *p, size_t size) { segno_adapter_opts_init(UNTYPED(p), size); }
 static void init_grammar(void *p, size_t size) { segno_grammar_opts_init(UNTYPED(p), size); }
 static void init_model(void *p, size_t size) { segno_model_opts_init(UNTYPED(p), size); }
 static void init_session(void *p, size_t size) { segno_session_opts_init(UNTYPED(p), size); }
@@ -252,6 +261,7 @@ static void init_text(void *p, size_t size) { segno_text_opts_init(UNTYPED(p), s
 static void init_tools(void *p, size_t size) { segno_tools_opts_init(UNTYPED(p), size); }
 static void free_chat(void *p) { segno_chat_free(UNTYPED(p)); }
 static void free_ctx(void *p) { segno_ctx_free(UNTYPED(p)); }
+static void free_adapter(void *p) { segno_adapter_free(UNTYPED(p)); }
 static void free_grammar(void *p) { segno_grammar_free(UNTYPED(p)); }
 static void free_model(void *p) { segno_model_free(UNTYPED(p)); }
 static void free_reply(void *p) { segno_reply_free(UNTYPED(p)); }
@@ -305,6 +315,12 @@ static const function functions[] = {
     {F(segno_embed), .kinds = {SESSION, TOKENS, LENGTHS, OPTS, BUFFER, LEN},
         .names = "session tokens lengths opts out dims", .numbers = {COUNT, CAP}, OPTIONS(embed),
         .element = sizeof(float), .has_err = 1},
+    {F(segno_adapter_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(adapter)},
+    {F(segno_adapter_load), .kinds = {MODEL, CHANGE, OPTS, VALUE}, .names = "model path opts out", OPTIONS(adapter),
+        .release = free_adapter, .has_err = 1},
+    {F(segno_adapter_free), .kinds = {ADAPTER}, .names = "adapter", .is_free = 1},
+    {F(segno_seq_adapters_set), .kinds = {SESSION, ADAPTERS, SCALES}, .names = "session adapters scales",
+        .numbers = {ID, COUNT}, .has_err = 1},
     {F(segno_grammar_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(grammar)},
     {F(segno_grammar_create), .kinds = {MODEL, OPTS, VALUE}, .names = "model opts out", OPTIONS(grammar),
         .release = free_grammar, .has_err = 1},

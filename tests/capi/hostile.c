@@ -51,7 +51,7 @@ static void expect(const function *f, segno_status expected, segno_status got, c
 
 static segno_status meaning_of_null(const function *f, kind k) {
     if (f->is_free || k == OPTS || k == SECOND || k == FILL || k == NAME || k == NONE || k == ERROR || k == RULES ||
-        k == USER)
+        k == SCALES || k == USER)
         return f->good;
     return SEGNO_E_NULL_POINTER;
 }
@@ -95,6 +95,7 @@ static void *freed_object(kind k) {
     segno_reply *dead_reply;
     segno_chat *dead_chat, *live_chat;
     segno_grammar *dead_grammar;
+    segno_adapter *dead_adapter;
     segno_error *dead_error;
     switch (k) {
         case CTX:
@@ -128,6 +129,10 @@ static void *freed_object(kind k) {
             EXPECT(SEGNO_OK, segno_grammar_create(model, NULL, &dead_grammar, &err));
             segno_grammar_free(dead_grammar);
             return dead_grammar;
+        case ADAPTER:
+            EXPECT(SEGNO_OK, segno_adapter_load(model, change(), NULL, &dead_adapter, &err));
+            segno_adapter_free(dead_adapter);
+            return dead_adapter;
         default:
             CHECK(segno_seq_close(session, closed, &dead_error) == SEGNO_E_NOT_FOUND);
             segno_error_free(dead_error);
@@ -139,16 +144,17 @@ static void *freed_object(kind k) {
 static void wrong_objects(const function *f) {
     static unsigned char foreign[128];
     const kind k = f->kinds[0];
-    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != REPLY && k != CHAT && k != GRAMMAR && k != ERROR)
+    if (k != CTX && k != MODEL && k != SESSION && k != TEXT && k != REPLY && k != CHAT && k != GRAMMAR &&
+        k != ADAPTER && k != ERROR)
         return;
     make_world();
     segno_error *live = NULL;
     CHECK(segno_seq_close(session, closed, &live) == SEGNO_E_NOT_FOUND);
-    void *of_kind[8] = {ctx, model, session, text, reply, conversation, grammar, live};
+    void *of_kind[9] = {ctx, model, session, text, reply, conversation, grammar, adapter, live};
     char *own = (char *)of_kind[k - CTX];
-    void *wrong[13] = {ctx, model, session, text, reply, conversation, grammar, live, freed_object(k), own + 1, own + 8,
-        own + 32, foreign + (64 - (size_t)foreign % 64) % 64};
-    for (int i = 0; i < 13; i++) {
+    void *wrong[14] = {ctx, model, session, text, reply, conversation, grammar, adapter, live, freed_object(k), own + 1,
+        own + 8, own + 32, foreign + (64 - (size_t)foreign % 64) % 64};
+    for (int i = 0; i < 14; i++) {
         args a = good_args(f);
         a.p[0] = wrong[i];
         if (wrong[i] == own) continue;
@@ -489,7 +495,8 @@ static void texts_of_two_threads(void) {
     end_world();
 }
 
-/* Context, model, session, text and grammar, and an error, freed in every order; whatever is left works on. */
+/* Context, model, session, text with grammar and adapter, and an error, freed in every order; whatever is left works
+ * on. */
 static void free_in_order(const int *order) {
     segno_ctx_opts options;
     segno_ctx *own_ctx;
@@ -497,6 +504,7 @@ static void free_in_order(const int *order) {
     segno_session *own_session;
     segno_text *own_text;
     segno_grammar *own_grammar;
+    segno_adapter *own_adapter;
     segno_error *own_error;
     int32_t id, tokens_out;
     segno_ctx_opts_init(&options, sizeof options);
@@ -509,6 +517,9 @@ static void free_in_order(const int *order) {
     EXPECT(SEGNO_OK, segno_seq_open(own_session, NULL, &id, &err));
     EXPECT(SEGNO_OK, segno_grammar_create(own_model, NULL, &own_grammar, &err));
     EXPECT(SEGNO_OK, segno_seq_grammar_set(own_session, id, own_grammar, -1, &err));
+    EXPECT(SEGNO_OK, segno_adapter_load(own_model, change(), NULL, &own_adapter, &err));
+    const segno_adapter *set[1] = {own_adapter};
+    EXPECT(SEGNO_OK, segno_seq_adapters_set(own_session, id, set, NULL, 1, &err));
     int freed[5] = {0};
     for (int i = 0; i < 5; i++) {
         if (!freed[1]) EXPECT(SEGNO_OK, segno_tokenize(own_model, "ab", 2, 0, NULL, 0, &len, &err));
@@ -527,6 +538,7 @@ static void free_in_order(const int *order) {
             case 3:
                 segno_text_free(own_text);
                 segno_grammar_free(own_grammar);
+                segno_adapter_free(own_adapter);
                 break;
             default: segno_error_free(own_error);
         }

@@ -15,6 +15,8 @@ static segno_text *text;
 static segno_reply *reply;
 static segno_chat *conversation;
 static segno_grammar *grammar;
+static segno_adapter *adapter;
+static const float scale = 0.5f;
 static int32_t seq, closed;
 static size_t len;
 static int32_t tokens[4] = {40, 41, 42, 43};
@@ -39,6 +41,13 @@ static const char *target(void) {
         atexit(remove_target);
     }
     return target_path;
+}
+
+/* The adapter lies beside the model, with -lora behind its name. */
+static const char *change(void) {
+    static char beside[1024];
+    snprintf(beside, sizeof beside, "%.*s-lora.gguf", (int)(strlen(path) - strlen(".gguf")), path);
+    return beside;
 }
 
 /* The model of the tests has no template. */
@@ -70,6 +79,7 @@ static void make_world(void) {
     EXPECT(SEGNO_OK, segno_text_create(model, NULL, &text, &err));
     EXPECT(SEGNO_OK, segno_reply_create(model, NULL, &reply, &err));
     EXPECT(SEGNO_OK, segno_grammar_create(model, NULL, &grammar, &err));
+    EXPECT(SEGNO_OK, segno_adapter_load(model, change(), NULL, &adapter, &err));
     EXPECT(SEGNO_OK, segno_seq_open(session, NULL, &closed, &err));
     EXPECT(SEGNO_OK, segno_seq_close(session, closed, &err));
     make_conversation(&greedy);
@@ -85,6 +95,7 @@ static void end_world(void) {
     segno_text_free(text);
     segno_reply_free(reply);
     segno_grammar_free(grammar);
+    segno_adapter_free(adapter);
 }
 
 static void *good(kind k, int index) {
@@ -99,6 +110,10 @@ static void *good(kind k, int index) {
         case PLACES: return buffer;
         case RULES:
         case GRAMMAR: return grammar;
+        case ADAPTER: return adapter;
+        case ADAPTERS: return &adapter;
+        case SCALES: return (void *)&scale;
+        case CHANGE: return (void *)change();
         case PATH: return (void *)path;
         case TARGET: return (void *)target();
         case KEY: return (void *)"general.architecture";
@@ -128,7 +143,9 @@ static int64_t good_number(const function *f, number k) {
         case ABI: return SEGNO_ABI_VERSION;
         case SIZE: return (int64_t)(f->info_size > 0 ? f->info_size : f->opts_size);
         case CAP: return (int64_t)(sizeof buffer / f->element);
-        case COUNT: return f->kinds[1] == SEQS || f->kinds[1] == CHATS || f->kinds[2] == LENGTHS ? 1 : 4;
+        case COUNT:
+            return f->kinds[1] == SEQS || f->kinds[1] == CHATS || f->kinds[1] == ADAPTERS || f->kinds[2] == LENGTHS ? 1
+                                                                                                                    : 4;
         case ID: return seq;
         case START:
         case TOKEN: return 40;

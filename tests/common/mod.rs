@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // Every test binary uses another part.
 
+pub mod adapters;
 #[cfg(unix)]
 pub mod clock;
 pub mod conversation;

@@ -21,6 +21,7 @@ impl Parts {
             ops: Vec::new(),
             values: Vec::new(),
             matrices: Vec::new(),
+            origins: Vec::new(),
             vectors: Vec::new(),
             ropes: Vec::new(),
             kv: Layout::new([heads]).unwrap(),

@@ -98,6 +98,7 @@ impl Run {
             kv_type,
             windows,
             records,
+            ranks: 0,
         };
         let mut pages = Pages::new(limits.pages).unwrap();
         let mut tables = Tables::new(seqs, each).unwrap();

@@ -46,8 +46,17 @@ pub fn loss(path: &Path, kv_type: KvType, text: &[i32]) -> f64 {
     let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
     let program = Arc::new(build(&gguf, &arch, &hparams).unwrap());
     let pages = WINDOW / PAGE_TOKENS;
-    let limits =
-        Limits { rows: WINDOW, outputs: WINDOW, seqs: 1, pages, context: WINDOW, kv_type, windows: None, records: 0 };
+    let limits = Limits {
+        rows: WINDOW,
+        outputs: WINDOW,
+        seqs: 1,
+        pages,
+        context: WINDOW,
+        kv_type,
+        windows: None,
+        records: 0,
+        ranks: 0,
+    };
     let cpu =
         cpu::Cpu::new(&cpu::Options { threads: 2, precise: false, allow_avx512: true, gives_way: false }).unwrap();
     let mut runner = cpu.prepare(program, &mut |_| Ok(())).unwrap().open(&limits).unwrap();

@@ -57,6 +57,7 @@ impl Builder {
             ops: Vec::new(),
             values: Vec::new(),
             matrices: Vec::new(),
+            origins: Vec::new(),
             vectors: Vec::new(),
             ropes: Vec::new(),
             kv: Layout::new(sizes).unwrap(),

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <random>
 #include <string>
 #include <thread>
@@ -454,6 +455,29 @@ static void grammars_are_followed(const segno::model &model) {
     CHECK(thrown_by([&] { segno::grammar::create(model, options); }) == SEGNO_E_GRAMMAR);
 }
 
+static void adapters_change_what_is_said(const segno::model &model, const std::string &path) {
+    auto session = segno::session::create(model);
+    auto loaded = segno::adapter::load(model, path);
+    const auto moved = std::move(loaded);
+    const auto said = [&](const std::vector<segno::scaled_adapter> &set) {
+        segno::sampler_options greedy;
+        greedy.temperature = 0;
+        auto seq = session.open(greedy);
+        seq.set_adapters(set);
+        seq.append(model.tokenize("ROMEO:"));
+        std::vector<segno::token> tokens;
+        while (tokens.size() < 12) {
+            const auto step = seq.decode();
+            if (!step.pending()) tokens.push_back(step.token);
+        }
+        return tokens;
+    };
+    CHECK(said({}) != said({moved}));
+    CHECK(said({}) == said({{moved, 0}}) && said({moved}) == said({{moved, 0.5f}, {moved, 0.5f}}));
+    CHECK(thrown_by([&] { segno::adapter::load(model, path + ".none"); }) == SEGNO_E_IO);
+    CHECK(thrown_by([&] { said({{moved, std::numeric_limits<float>::infinity()}}); }) == SEGNO_E_INVALID_ARGUMENT);
+}
+
 static void tools_are_called(const segno::model &model) {
     auto session = segno::session::create(model);
     auto seq = session.open(seeded(5));
@@ -560,6 +584,8 @@ int main(int argc, char **argv) {
     streams_end_for_a_reason(model);
     replies_are_told(model);
     grammars_are_followed(model);
+    const std::string file = argv[1];
+    adapters_change_what_is_said(model, file.substr(0, file.rfind('.')) + "-lora.gguf");
     tools_are_called(model);
     conversations_are_held(model);
     std::puts("objects: passed");

@@ -58,6 +58,13 @@ int main(int argc, char **argv) {
     auto grammar = segno::grammar::try_create(*model);
     CHECK(grammar && seq->try_set_grammar(*grammar, 7) && seq->try_clear_grammar());
 
+    const std::string path = argv[1];
+    std::string beside = path;
+    beside.insert(beside.rfind('.'), "-lora");
+    auto adapter = segno::adapter::try_load(*model, beside);
+    CHECK(adapter && seq->try_set_adapters({{*adapter, 0.5f}, *adapter}) && seq->try_set_adapters({}));
+    CHECK(segno::adapter::try_load(*model, path).error().status() == SEGNO_E_UNSUPPORTED);
+
     auto fork = seq->try_fork();
     CHECK(fork && fork->try_mark() && fork->try_mark_nearest(1) && fork->try_truncate(prompt->size()) &&
         fork->try_set_sampler(sampler));

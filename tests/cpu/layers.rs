@@ -59,8 +59,17 @@ fn the_cache_takes_what_the_layers_need_together() {
     let gguf = parsed(&Uneven::new(&LAYERS).file().bytes());
     let arch = Arch::find("llama").unwrap();
     let program = std::sync::Arc::new(build(&gguf, &arch, &Hparams::read(gguf.metadata(), &arch).unwrap()).unwrap());
-    let limits =
-        Limits { rows: 8, outputs: 1, seqs: 1, pages: 3, context: 96, kv_type: KvType::F16, windows: None, records: 0 };
+    let limits = Limits {
+        rows: 8,
+        outputs: 1,
+        seqs: 1,
+        pages: 3,
+        context: 96,
+        kv_type: KvType::F16,
+        windows: None,
+        records: 0,
+        ranks: 0,
+    };
     let cpu =
         cpu::Cpu::new(&cpu::Options { threads: 1, precise: false, allow_avx512: true, gives_way: false }).unwrap();
     let elements: usize = LAYERS.iter().map(|layer| 2 * layer.kv_heads * layer.head_dim).sum();

@@ -50,6 +50,7 @@ impl Run {
             kv_type: KvType::F16,
             windows: None,
             records: 0,
+            ranks: 0,
         };
         let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, each).unwrap());
         (0..SEQS).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));

@@ -224,6 +224,7 @@ fn cache_of(case: &Case, slots: [usize; 3], poisoned: bool) -> (Contents, Conten
         kv_type: KvType::F16,
         windows: None,
         records: 0,
+        ranks: 0,
     };
     let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, 1).unwrap());
     (0..SEQS).for_each(|slot| assert!(tables.grow(slot, 1, &mut pages)));

@@ -81,6 +81,7 @@ fn embedded_rows_are_those_of_the_decoder() {
         kv_type: KvType::F16,
         windows: None,
         records: 0,
+        ranks: 0,
     };
     for dtype in DType::ALL {
         for cols in widths(dtype) {

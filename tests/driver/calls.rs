@@ -339,6 +339,31 @@ fn the_hosts_context_inside() {
 }
 
 #[test]
+fn adapters_are_refused_by_name() {
+    under_a_driver("calls::adapters_inside", &[]);
+}
+
+#[test]
+#[ignore = "started under a driver of the test's own"]
+fn adapters_inside() {
+    if !built() {
+        return;
+    }
+    let _fake = Fake::open();
+    let model = open(SEGNO_DEVICE_CUDA).0.unwrap().load(&bundled_model()).unwrap();
+    let adapter = model.adapter(&bundled_model().with_file_name("shakespeare-lora.gguf")).unwrap();
+    let session = model.session(|_| ()).unwrap();
+    let seq = session.open(&greedy()).unwrap();
+    let refused = session.adapt(seq, &[(&adapter, 1.0)]).unwrap_err();
+    let expected = "this device runs no adapters; load the model in a context of the cpu";
+    assert_eq!((refused.status, &*refused.message), (SEGNO_E_UNSUPPORTED, expected));
+    session.adapt(seq, &[]).unwrap();
+    session.prefill(seq, &[5, 6]).unwrap();
+    let refused = model.session(|opts| opts.adapter_ranks = 4).err().unwrap();
+    assert_eq!((refused.status, &*refused.message), (SEGNO_E_UNSUPPORTED, expected));
+}
+
+#[test]
 fn streams_have_the_priority_that_was_asked_for() {
     under_a_driver("calls::priority_inside", &[]);
 }

@@ -144,6 +144,7 @@ fn session(model: &Arc<Model>) -> Result<session::Session, Error> {
         kv_type: KvType::F16,
         marks: 0,
         drafts: speculate::Options::OFF,
+        ranks: 0,
     };
     session::Session::create(model, &options, None)
 }

@@ -4,6 +4,7 @@
 
 use crate::allocator::{self, Rule, alone};
 use crate::common;
+use crate::common::adapters::{Form, Lora};
 use crate::common::conversation::Chat;
 use crate::common::gguf::{self, File};
 use crate::common::{Ctx, Failed, Folder, Model, Result, Watch, call, model_opts};
@@ -169,6 +170,30 @@ fn a_session_without_memory_is_an_error() {
             session.generate(seq, 3)
         });
     }
+}
+
+#[test]
+fn an_adapter_without_memory_is_an_error_and_sequences_go_on() {
+    let (_alone, folder, ctx) = (alone(), Folder::new("faults-adapters"), context());
+    let (path, file) = (folder.join("adapter.gguf"), gguf::Shape { hidden: 256, ..gguf::Shape::small() }.file());
+    let model = ctx.load_buffer(&file.bytes()).unwrap();
+    Lora::random(&file.bytes(), Form::new(1, 128), |_| true).file().write(&path);
+    let other = model.adapter(&path).unwrap();
+    let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (3, 512)).unwrap();
+    refuse_each("load, set, fork, step", || {
+        let adapter = model.adapter(&path)?;
+        let seq = session.open(&common::greedy())?;
+        let result = (|| {
+            session.adapt(seq, &[(&adapter, 1.0), (&other, -0.5)])?;
+            session.prefill(seq, &[5, 6, 7])?;
+            let child = session.fork(seq, None)?;
+            let first = session.step(child);
+            session.close(child)?;
+            Ok((first?, session.generate(seq, 3)?))
+        })();
+        session.close(seq)?;
+        result
+    });
 }
 
 /// Sampler options with more of everything than anybody wants.

@@ -55,7 +55,7 @@ pub fn refusals(ctx: &Ctx, bytes: &[u8], path: &Path) -> (Option<String>, Option
 }
 
 /// The value of a call; errors are fine, panics and poison are not.
-fn orderly<T>(result: Result<T>) -> Option<T> {
+pub fn orderly<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
         Err(Failed { status: status @ (SEGNO_E_PANIC | SEGNO_E_POISONED | SEGNO_E_BUSY), message, .. }) => {

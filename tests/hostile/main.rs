@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod adapters;
 mod damage;
 mod dice;
 mod files;

@@ -344,6 +344,7 @@ mod tests {
                 kv_type,
                 windows: None,
                 records: 0,
+                ranks: 0,
             };
             let sizes = HeadSizes { value_dim: VALUE_DIM, ..HeadSizes::new(HEADS, 1, DIM) };
             let stores = Stores::new(&Layout::new([kv_type.stored(sizes)]).unwrap(), [].into_iter()).unwrap();

@@ -3,6 +3,7 @@
 //! [`lower`] turns a program into steps, `runner` runs them over a batch: wide steps on the context's worker pool, narrow
 //! ones on the calling thread. Weights are used where they lie in the mapped file.
 
+pub mod adapting;
 mod aligned;
 mod attending;
 pub mod attention;

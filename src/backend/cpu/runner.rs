@@ -3,6 +3,7 @@
 //! Every buffer has one owner, [`CpuRunner`], and is reserved when the session is made. A step whose output has few elements runs on the
 //! calling thread; the others are shared out as tiles.
 
+use super::adapting::{self, Adapting};
 use super::aligned::Aligned;
 use super::attending::rotated_width;
 use super::cache::Cache;
@@ -13,7 +14,7 @@ use super::norms::{norm_heads, normalize, normalize_groups};
 use super::pool::{Grid, Pool, Turn};
 use super::recurrent::{self, States};
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
-use crate::backend::{Batch, Limits, Runner, Stage};
+use crate::backend::{Batch, Limits, Runner, Scaled, Stage};
 use crate::elementary;
 use crate::error::{Error, Result, filled, push};
 use crate::kv::{PAGE_TOKENS, Reach, Side};
@@ -48,6 +49,9 @@ pub struct CpuRunner {
     angles: Vec<Angles>,
     pub(super) cache: Cache,
     pub(super) states: States,
+    pub(super) adapting: Adapting,
+    /// Most rows of a batch.
+    rows: usize,
 }
 
 /// Cosines and sines of the rows of a batch for one rotation, `dims / 2` of each a row.
@@ -67,6 +71,7 @@ pub fn arena_bytes(program: &Program, lowered: &Lowered, limits: &Limits) -> u64
     let rotated = limits.rows * rotated_width(program, limits.kv_type);
     let converted = blocks * size_of::<Q8Block>() + rounded * size_of::<bf16>();
     let gathered = Sorted::bytes(&lowered.gathered, limits) + Copies::bytes(&lowered.gathered, limits);
+    let gathered = gathered + adapting::bytes(limits);
     ((floats + angles + rotated) * size_of::<f32>() + converted + gathered + recurrent::arena_bytes(program, limits))
         as u64
 }
@@ -110,6 +115,8 @@ impl CpuRunner {
             angles,
             cache: Cache::new(&program, limits)?,
             states: States::new(&program, limits)?,
+            adapting: Adapting::new(limits)?,
+            rows: limits.rows,
             program,
             lowered,
             kernels,
@@ -123,7 +130,8 @@ impl CpuRunner {
     /// Runs `steps`, and the `last` ones behind them.
     fn run_steps(&mut self, steps: &[Step], last: &[Step], batch: &Batch, cancel: &AtomicBool) -> Result<()> {
         let pool = Arc::clone(&self.pool);
-        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)?, selected: false };
+        let adapts = self.adapting.concerns(batch.rows);
+        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)?, selected: false, adapts };
         pass.compute_angles();
         pass.runner.sorted.forget();
         steps.iter().chain(last).try_for_each(|step| pass.run_step(step))
@@ -186,6 +194,15 @@ impl Runner for CpuRunner {
         self.row(self.program.logits.expect("only a program with logits is run for them"), index)
     }
 
+    fn adapt_within(&mut self, ranks: usize) -> Result<()> {
+        self.adapting.grow(self.rows, ranks)
+    }
+
+    fn adapt(&mut self, slot: usize, adapters: Vec<Scaled>) -> Result<()> {
+        self.adapting.set(slot, adapters);
+        Ok(())
+    }
+
     fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {
         self.cache.copy_page(reach, from, to);
     }
@@ -218,7 +235,9 @@ pub(super) struct Pass<'a> {
     pub(super) cancel: &'a AtomicBool,
     pub(super) turn: Turn<'a>,
     /// Whether values hold the rows of outputs alone.
-    selected: bool,
+    pub(super) selected: bool,
+    /// Whether some rows have adapters.
+    pub(super) adapts: bool,
 }
 
 impl Pass<'_> {
@@ -390,7 +409,7 @@ impl Pass<'_> {
     }
 
     fn multiply(&mut self, x: ValueId, form: Form, products: &[Product]) -> Result<()> {
-        let rows = self.rows_of(x);
+        let (rows, sums) = (self.rows_of(x), self.adapter_sums(x, products)?);
         let mut buffers: [Aligned<f32>; MAX_GROUP] = Default::default();
         products.iter().zip(&mut buffers).for_each(|(product, buffer)| *buffer = self.runner.take(product.out));
         let runner = &*self.runner;
@@ -412,6 +431,9 @@ impl Pass<'_> {
                 let cols = tile.first_col()..tile.first_col() + tile.cols();
                 let bias = &runner.program.vectors[bias.0][cols];
                 (0..tile.rows()).for_each(|row| runner.kernels.add(tile.row_mut(row), bias));
+            }
+            if let Some(sums) = &sums {
+                runner.add_adapters(products, index, sums, &mut tile);
             }
         });
         products.iter().zip(buffers).for_each(|(product, buffer)| self.runner.give_back(product.out, buffer));

@@ -23,7 +23,7 @@ pub mod testing;
 mod timing;
 mod weights;
 
-use super::{Backend, Gpu, GpuOptions, Limits, Memory, Prepared, Runner};
+use super::{Backend, Gpu, GpuOptions, Limits, Memory, Prepared, Runner, no_adapters};
 use crate::error::{Error, Progress, Result};
 use crate::plan::Program;
 use driver::Primary;
@@ -139,6 +139,9 @@ impl Backend for Cuda {
 
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
         supported::check(program)?;
+        if limits.ranks > 0 {
+            return Err(no_adapters());
+        }
         let Needs { cache, arena, graphs } = Needs::new(program, limits, self.rounds())?;
         let (outputs, vocab) = (limits.outputs.next_power_of_two(), program.vocab());
         let host = outputs * vocab * size_of::<f32>() + draws::bytes(outputs, vocab);

@@ -23,6 +23,7 @@ fn program(op: Op) -> Program {
         ops: vec![Op::Norm { x: X, norm, out: Y }, op],
         values: vec![value(4), value(4), value(8), value(4)],
         matrices: Vec::new(),
+        origins: Vec::new(),
         vectors: vec![vec![1.0; 4], vec![1.0; 8]],
         ropes: vec![Rope { layout: RopeLayout::Halves, frequencies: vec![1.0], magnitude: 1.0, long: None }],
         kv: Layout::new([HeadSizes::new(2, 1, 2)]).unwrap(),

@@ -9,7 +9,7 @@ pub struct Section {
     pub files: &'static [&'static str],
 }
 
-pub const SECTIONS: [Section; 18] = [
+pub const SECTIONS: [Section; 19] = [
     Section {
         title: "Library",
         text: "Every call answers a segno_status. The numbers of the library and of its ABI tell a host what it runs with:\nsegno_ctx_create compares the ABI.",
@@ -84,6 +84,11 @@ pub const SECTIONS: [Section; 18] = [
         title: "Grammars",
         text: "A segno_grammar says which tokens may follow, so that a text is JSON of a schema, or what an expression or rules describe. It is\ncompiled once for a model, and given to any number of sequences.",
         files: &["grammar"],
+    },
+    Section {
+        title: "Adapters",
+        text: "A segno_adapter changes what a model says (LoRA) and leaves its weights alone. Several are loaded beside one model, chosen and\nscaled for each sequence, and mixed in one pass.",
+        files: &["adapter"],
     },
     Section {
         title: "Tools",

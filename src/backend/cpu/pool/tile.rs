@@ -1,6 +1,7 @@
 //! Disjoint rectangles of a row-major matrix, so that threads can write one output without sharing a slice.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// A matrix cut into tiles of equal width (smaller at the right edge), numbered along rows of tiles.
@@ -95,12 +96,20 @@ pub struct TileMut<'a, T> {
 
 impl<'a, T> TileMut<'a, T> {
     /// The whole of `values` as one tile with rows of `cols` elements.
-    #[cfg(feature = "testing")]
     pub fn whole(values: &'a mut [T], cols: usize) -> Self {
         let grid = Grid::new(values, cols, usize::MAX, usize::MAX);
         assert!(grid.rows > 0);
         // SAFETY: the grid has this one tile and is gone with this call.
         unsafe { grid.tile(0) }
+    }
+
+    /// Some rows and columns of the tile, as a tile of a matrix in which these columns begin at `first_col`, and the rows at 0.
+    pub fn part(&mut self, rows: Range<usize>, cols: Range<usize>, first_col: usize) -> TileMut<'_, T> {
+        assert!(rows.start <= rows.end && rows.end <= self.rows && cols.start <= cols.end && cols.end <= self.cols);
+        // SAFETY: the part lies inside the tile, which nobody else holds, and `self` is borrowed for as long.
+        let origin = unsafe { self.origin.add(rows.start * self.stride + cols.start) };
+        let (rows, cols, stride) = (rows.len(), cols.len(), self.stride);
+        TileMut { origin, rows, cols, stride, first_row: 0, first_col, values: PhantomData }
     }
 
     /// Number of rows.

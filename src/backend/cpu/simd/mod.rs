@@ -42,7 +42,7 @@ mod vector;
 #[cfg(test)]
 mod tests;
 
-pub use operand::{Form, Input, KvRun, Matrix, Q8_LEN, Q8Block, ScanRow};
+pub use operand::{FloatRun, Form, Input, KvRun, Matrix, Q8_LEN, Q8Block, ScanRow};
 
 use crate::backend::cpu::pool::TileMut;
 use crate::kv::q8;
@@ -362,6 +362,16 @@ impl Kernels {
         assert!(values.holds(count, len));
         assert!(weights.iter().all(|weights| weights.len() == count) && out.iter().all(|out| out.len() == len));
         self.run(attention::Mix { weights, values, out });
+    }
+
+    /// The same for one output and a part of each row of `values`, whose rows are `stride` elements apart; the first part begins where `values` do.
+    ///
+    /// # Panics
+    /// If a part is longer than `stride`, or the last one ends behind `values`.
+    pub fn mix_part(&self, weights: &[f32], values: FloatRun, stride: usize, out: &mut [f32]) {
+        let last = weights.len().saturating_sub(1) * stride;
+        assert!(!out.is_empty() && out.len() <= stride && last + out.len() <= values.len());
+        self.run(attention::MixPart { weights, values, stride, out });
     }
 
     /// `acc = fma(x, y, acc)`

@@ -123,6 +123,32 @@ impl<'a> KvRun<'a> {
     }
 }
 
+/// Rows of a matrix of floats.
+#[derive(Clone, Copy)]
+pub enum FloatRun<'a> {
+    /// In half precision.
+    F16(&'a [f16]),
+    /// In single precision.
+    F32(&'a [f32]),
+}
+
+impl<'a> FloatRun<'a> {
+    /// Elements.
+    pub fn len(&self) -> usize {
+        match self {
+            FloatRun::F16(x) => x.len(),
+            FloatRun::F32(x) => x.len(),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        match self {
+            FloatRun::F16(x) => bytes(x),
+            FloatRun::F32(x) => bytes(x),
+        }
+    }
+}
+
 /// A number without padding.
 pub(super) trait Plain {}
 impl Plain for f32 {}

@@ -4,7 +4,7 @@ use super::exp::exp;
 use super::q8::{multiples, scale_of, scales_of};
 use super::terms::{Element, F16, F32};
 use super::{load_part, store_part};
-use crate::backend::cpu::simd::operand::KvRun;
+use crate::backend::cpu::simd::operand::{FloatRun, KvRun};
 use crate::backend::cpu::simd::vector::{Kernel, Simd};
 use crate::kv::q8::BLOCK;
 
@@ -258,12 +258,27 @@ impl<const T: usize> Kernel for Mix<'_, T> {
 
 impl<const T: usize> Mix<'_, T> {
     #[inline(always)]
-    fn rows<S: Simd, E: Stored>(mut self, s: S, bytes: &[u8]) {
+    fn rows<S: Simd, E: Stored>(self, s: S, bytes: &[u8]) {
         let (count, len) = (self.weights[0].len(), self.out[0].len());
         if count == 0 || len == 0 {
             return;
         }
-        let rows = bytes.chunks_exact(bytes.len() / count);
+        let sums = Sums { weights: self.weights, out: self.out };
+        sums.add_rows::<S, E>(s, bytes.chunks_exact(bytes.len() / count));
+    }
+}
+
+/// Outputs to which rows are added, weighted.
+struct Sums<'a, const T: usize> {
+    weights: [&'a [f32]; T],
+    out: [&'a mut [f32]; T],
+}
+
+impl<const T: usize> Sums<'_, T> {
+    /// Adds rows, each as long as an output.
+    #[inline(always)]
+    fn add_rows<'r, S: Simd, E: Stored>(mut self, s: S, rows: impl Iterator<Item = &'r [u8]> + Clone) {
+        let len = self.out[0].len();
         let (vectors, mut done) = (len / 16, 0);
         // As many sums at once as registers hold: fewer would wait for one another.
         if S::LARGE_TILES || T == 1 {
@@ -283,7 +298,12 @@ impl<const T: usize> Mix<'_, T> {
 
     /// Adds to `N` vectors of every output, which begin at the vector `first` of each row.
     #[inline(always)]
-    fn add<S: Simd, E: Stored, const N: usize>(&mut self, s: S, rows: std::slice::ChunksExact<u8>, first: usize) {
+    fn add<'r, S: Simd, E: Stored, const N: usize>(
+        &mut self,
+        s: S,
+        rows: impl Iterator<Item = &'r [u8]>,
+        first: usize,
+    ) {
         let (len, mut sums) = (self.out[0].len(), [[s.splat(0.0); N]; T]);
         for t in 0..T {
             for i in 0..N {
@@ -308,7 +328,7 @@ impl<const T: usize> Mix<'_, T> {
 
     /// Adds to what is left of every output behind its last whole vector.
     #[inline(always)]
-    fn add_tail<S: Simd, E: Stored>(self, s: S, rows: std::slice::ChunksExact<u8>) {
+    fn add_tail<'r, S: Simd, E: Stored>(self, s: S, rows: impl Iterator<Item = &'r [u8]> + Clone) {
         for (weights, out) in self.weights.into_iter().zip(self.out) {
             let len = out.len();
             let tail = out.as_chunks_mut::<16>().1;
@@ -318,5 +338,39 @@ impl<const T: usize> Mix<'_, T> {
             }
             store_part(s, sums, tail);
         }
+    }
+}
+
+/// The same for one output and a part of each row.
+pub(in super::super) struct MixPart<'a> {
+    pub weights: &'a [f32],
+    /// From the first part on.
+    pub values: FloatRun<'a>,
+    /// Elements from one row to the next.
+    pub stride: usize,
+    pub out: &'a mut [f32],
+}
+
+impl Kernel for MixPart<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let bytes = self.values.bytes();
+        match self.values {
+            FloatRun::F16(_) => self.parts::<S, F16>(s, bytes),
+            FloatRun::F32(_) => self.parts::<S, F32>(s, bytes),
+        }
+    }
+}
+
+impl MixPart<'_> {
+    #[inline(always)]
+    fn parts<S: Simd, E: Element>(self, s: S, bytes: &[u8]) {
+        let (size, count) = (bytes.len() / self.values.len(), self.weights.len());
+        let (part, stride) = (size * self.out.len(), size * self.stride);
+        let rows = bytes.chunks(stride).take(count).map(|row| &row[..part]);
+        let sums = Sums { weights: [self.weights], out: [self.out] };
+        sums.add_rows::<S, E>(s, rows);
     }
 }

@@ -1,0 +1,77 @@
+//! What a session is made for: the limits that its options give, and the memory that it takes with them.
+
+use super::adapter::MOST_RANKS;
+use super::session::Options;
+use crate::backend::{Backend, Limits, Memory, Row};
+use crate::error::{Error, Result};
+use crate::kv::layout::{WindowLimits, pages_for, pages_of_window};
+use crate::kv::state::{States, default_marks, records};
+use crate::plan::Program;
+use crate::sample;
+use crate::speculate::{self, Costs};
+
+const MAX_SEQS: usize = 256;
+const MAX_PREFILL: usize = 16_384;
+pub(super) const MAX_MARKS: usize = 1024;
+const DEFAULT_KV_TOKENS: usize = 8192;
+
+/// Bytes that a session with `limits` takes for `program`, the weights included.
+pub(super) fn memory(backend: &dyn Backend, program: &Program, limits: &Limits) -> Result<Memory> {
+    let mut memory = backend.memory(program, limits)?;
+    let kept_logits = logits_len(limits.seqs, program)? * size_of::<f32>();
+    let pages = limits.pages + limits.window_pages();
+    let lists = limits.rows * (size_of::<Row>() + size_of::<u32>()) + pages * 2 * size_of::<u32>();
+    let states = if limits.records > 0 { States::bytes(limits.seqs, limits.records) } else { 0 };
+    let drafting = if limits.have_drafts() { Costs::bytes(limits.outputs) } else { 0 };
+    let costs = Costs::bytes(limits.rows) + drafting;
+    memory.arena += (kept_logits + lists + states + costs) as u64 + sample::Scratch::bytes(program.vocab());
+    Ok(memory)
+}
+
+/// Marks of a session.
+pub(super) fn marks(options: &Options) -> Result<usize> {
+    match options.marks {
+        0 => Ok(default_marks(options.max_seqs)),
+        marks => in_range("max_marks", marks, MAX_MARKS),
+    }
+}
+
+fn in_range(name: &str, value: usize, max: usize) -> Result<usize> {
+    if (1..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::InvalidArgument(format!("{name} is {value}, 1 to {max} are possible")))
+}
+
+/// What a runner must be able to do for a session of a model of this context length.
+pub(super) fn of(context: usize, program: &Program, options: &Options) -> Result<Limits> {
+    let seqs = in_range("max_seqs", options.max_seqs, MAX_SEQS)?;
+    let prefill = in_range("max_prefill", options.max_prefill, MAX_PREFILL)?;
+    let most_drafts = options.drafts.most_each(prefill)?;
+    let outputs = seqs + speculate::Options::most_together(seqs, most_drafts);
+    let kv_tokens = match options.kv_tokens {
+        0 => context.min(DEFAULT_KV_TOKENS),
+        n => usize::try_from(n).map_err(|_| Error::out_of_memory("the kv cache", usize::MAX))?,
+    };
+    let pages = pages_for(kv_tokens).checked_add(seqs).filter(|&pages| pages <= u32::MAX as usize);
+    let pages = pages.ok_or_else(|| Error::out_of_memory("the kv cache", usize::MAX))?;
+    let context = context.min(kv_tokens);
+    let windows = program.window().map(|window| WindowLimits { window, pages_each: pages_of_window(window, prefill) });
+    // A cache of their own only where that takes less.
+    let windows = windows.filter(|windows| seqs.saturating_mul(windows.pages_each) < pages);
+    let marks = marks(options)?;
+    // States that drafts have left behind are brought up in a pass of any number of sequences.
+    let (records, steps) = match program.states.is_empty() {
+        true => (0, outputs),
+        false => (records(seqs, marks, most_drafts > 0), seqs * (1 + most_drafts)),
+    };
+    let (rows, kv_type) = (prefill + steps, options.kv_type);
+    let ranks = if options.ranks == 0 { 0 } else { in_range("adapter_ranks", options.ranks, MOST_RANKS)? };
+    Ok(Limits { rows, outputs, seqs, pages, context, kv_type, windows, records, ranks })
+}
+
+/// How many logits outlive their pass.
+pub(super) fn logits_len(max_seqs: usize, program: &Program) -> Result<usize> {
+    let each = if program.logits.is_some() { program.vocab() } else { 0 };
+    max_seqs.checked_mul(each).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))
+}
