@@ -937,7 +937,8 @@ typedef struct segno_session_opts {
    * `SEGNO_SPECULATION_...`: whether tokens to come are drafted, and evaluated together with the last one; those that are right cost no pass of
    * their own. **Tokens and outcomes are the same with and without**, greedy and sampled, but with `SEGNO_CTX_FAST_BATCHES`. A sequence drafts
    * as many tokens as let it advance the fastest, by what passes have taken here and how often its drafts were right: none where they lose.
-   * Models whose layers have a state do not draft. OFF by default.
+   * Where layers have a state, it goes back to before drafts of which fewer were right than all but one, and the right ones are evaluated again
+   * with the next; each sequence has one more state for that, which counts as KV memory. OFF by default.
    */
   int32_t speculation;
   /**

@@ -15,7 +15,7 @@ pub struct Sequence {
     pub tokens: Vec<i32>,
     /// Leading tokens whose keys and values are in the cache.
     pub evaluated: usize,
-    /// Leading tokens that are in the states of its layers, where those are behind after wrong drafts; as many as there may be where layers have none.
+    /// Leading tokens that are in the states of its layers, fewer than `evaluated` after wrong drafts; the largest number where layers have none.
     pub state: usize,
     /// Whether the session keeps the logits after the last token.
     pub has_logits: bool,

@@ -191,8 +191,8 @@ impl Session {
         result
     }
 
-    /// How many drafts a sequence can use: none but where its last token alone has never been evaluated and a choice follows. They stay in the page of
-    /// that token, so that no other sequence misses a page for them. With what its states lack they are no more rows than usual.
+    /// How many drafts a sequence can use: none but where its last token alone has never been evaluated and a choice follows. They stay in the page
+    /// of that token, so that no other sequence misses a page for them. With what its states lack they are no more rows than usual.
     fn room_for_drafts(&mut self, slot: usize) -> usize {
         let context = self.model.hparams().context;
         if self.sequence(slot).ahead.is_empty() {

@@ -122,8 +122,8 @@ pub struct segno_session_opts {
     /// `SEGNO_SPECULATION_...`: whether tokens to come are drafted, and evaluated together with the last one; those that are right cost no pass of
     /// their own. **Tokens and outcomes are the same with and without**, greedy and sampled, but with `SEGNO_CTX_FAST_BATCHES`. A sequence drafts
     /// as many tokens as let it advance the fastest, by what passes have taken here and how often its drafts were right: none where they lose.
-    /// Where layers have a state, it goes back to before drafts of which fewer were right than all but one, and the right ones are evaluated again with
-    /// the next; each sequence has one more state for that, which counts as KV memory. OFF by default.
+    /// Where layers have a state, it goes back to before drafts of which fewer were right than all but one, and the right ones are evaluated again
+    /// with the next; each sequence has one more state for that, which counts as KV memory. OFF by default.
     pub speculation: i32,
     /// Most drafts of a sequence in a pass, 1 to 15; 0 (default): 7. Passes have room for as many for each sequence, up to 56 together; buffers
     /// grow with that.

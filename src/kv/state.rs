@@ -7,8 +7,8 @@
 //! a token less where that can be had, because the last token is evaluated again where its logits are gone; and there are
 //! marks, which passes over several tokens set near their ends, and the host where it likes.
 //!
-//! A pass may end with guesses at tokens to come. It fills the state behind the last of them and that behind the one before; where fewer were right, its
-//! slot stays at the state that the pass began with, and evaluates again what was right.
+//! A pass may end with guesses at tokens to come. It fills the state behind the last of them and that behind the one before; where fewer were
+//! right, its slot stays at the state that the pass began with, and evaluates again what was right.
 //!
 //! Two records a slot suffice for every pass, three where passes have guesses; marks have as many more. Nothing here allocates after [`States::new`].
 
@@ -192,8 +192,8 @@ impl States {
         self.slots[slot].moving = Some(Moving { moved: self.moves[slot], end, marks: is_prompt });
     }
 
-    /// Notes that the pass has ended well, and that its rows are right up to the first `right` tokens; does nothing for a slot that had no part in it.
-    /// How many tokens the slot's state is behind now.
+    /// Notes that the pass has ended well, and that its rows are right up to the first `right` tokens; does nothing for a slot that had no part in
+    /// it. How many tokens the slot's state is behind now.
     pub fn commit(&mut self, slot: usize, right: usize) -> usize {
         let Some(Moving { moved, end, marks }) = self.slots[slot].moving.take() else { return self.length(slot) };
         let Move { to, before, .. } = moved;
