@@ -32,7 +32,7 @@ pub mod plain {
     /// A head times its Hadamard matrices, whose elements `i` and `j` have a sign for each bit that both numbers have.
     pub fn rotate(head: &[f64]) -> Vec<f64> {
         let size = rotated(head.len());
-        let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+        let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
         let row = |part: &[f64], i| (0..size).map(|j| sign(i, j) * part[j]).sum::<f64>() / (size as f64).sqrt();
         head.chunks(size).flat_map(|part| (0..size).map(move |i| row(part, i))).collect()
     }

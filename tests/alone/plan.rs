@@ -71,7 +71,7 @@ impl Choice {
 
 const DEFAULTS: Choice =
     Choice { max_seqs: 8, kv_tokens: 0, max_prefill: 512, kv_type: SEGNO_KV_F16, adapter_ranks: 0 };
-const CHOICES: [Choice; 9] = [
+const CHOICES: [Choice; 10] = [
     DEFAULTS,
     Choice { max_seqs: 1, ..DEFAULTS },
     Choice { max_seqs: 64, ..DEFAULTS },
