@@ -68,8 +68,12 @@ impl Session {
         }
         self.make_room_for(&set)?;
         self.runner.adapt(slot, copied(&set, WHAT)?)?;
-        self.sequence_mut(slot).adapters = set;
+        let sequence = self.sequence_mut(slot);
+        sequence.adapters = set;
+        sequence.forget_ahead();
+        sequence.has_logits = false;
         self.evaluate_anew(slot);
+        self.paging.shrink(slot, 0);
         Ok(())
     }
 
@@ -103,14 +107,5 @@ impl Session {
     pub(super) fn drop_adapters(&mut self, slot: usize) {
         // To have none cannot fail.
         let _ = self.runner.adapt(slot, Vec::new());
-    }
-
-    /// Forgets what a sequence has in the cache.
-    fn evaluate_anew(&mut self, slot: usize) {
-        let sequence = self.sequence_mut(slot);
-        sequence.forget_ahead();
-        (sequence.evaluated, sequence.has_logits) = (0, false);
-        self.states.iter_mut().for_each(|states| states.clear(slot));
-        self.paging.shrink(slot, 0);
     }
 }

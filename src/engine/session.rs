@@ -369,16 +369,21 @@ impl Session {
 
     /// Gives up the pages behind what a sequence has evaluated, and everything where layers with a window lack what its next token sees.
     fn give_up_behind(&mut self, slot: usize) {
-        let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
-        if !self.paging.reaches(slot, sequence.pending().start) {
-            sequence.evaluated = 0;
-            if let Some(states) = &mut self.states {
-                states.clear(slot);
-                sequence.state = 0;
-            }
+        if !self.paging.reaches(slot, self.sequence(slot).pending().start) {
+            self.evaluate_anew(slot);
         }
-        let copies = self.paging.truncate(slot, pages_for(sequence.evaluated));
+        let copies = self.paging.truncate(slot, pages_for(self.sequence(slot).evaluated));
         self.copy_pages(copies);
+    }
+
+    /// Lets a sequence count as evaluated nowhere.
+    pub(super) fn evaluate_anew(&mut self, slot: usize) {
+        let sequence = self.slots[slot].as_mut().expect("only occupied slots have ids");
+        sequence.evaluated = 0;
+        if let Some(states) = &mut self.states {
+            states.clear(slot);
+            sequence.state = 0;
+        }
     }
 
     /// Brings the states of a sequence to where its next evaluation begins: before the last token, where that is evaluated again.
