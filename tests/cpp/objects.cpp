@@ -475,7 +475,7 @@ static void adapters_change_what_is_said(const segno::model &model, const std::s
     CHECK(said({}) != said({moved}));
     CHECK(said({}) == said({{moved, 0}}) && said({moved}) == said({{moved, 0.5f}, {moved, 0.5f}}));
     CHECK(thrown_by([&] { segno::adapter::load(model, path + ".none"); }) == SEGNO_E_IO);
-    CHECK(thrown_by([&] { said({{moved, std::numeric_limits<float>::infinity()}}); }) == SEGNO_E_INVALID_ARGUMENT);
+    CHECK(thrown_by([&] { said({{moved, std::numeric_limits<float>::infinity()}}); }, 0) == SEGNO_E_INVALID_ARGUMENT);
 }
 
 static void tools_are_called(const segno::model &model) {
