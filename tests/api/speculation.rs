@@ -108,9 +108,12 @@ fn a_model_that_says_something_else_is_asked_no_more() {
             session.stats().unwrap()
         };
         // A draft costs as much as a token here, so even some that are right do not pay. What passes take is measured, and may mislead while other
-        // programs keep the processors busy: so the best of some.
-        let best = (0..5).map(|_| stats()).min_by_key(|stats| stats.drafted).unwrap();
-        assert!(best.drafted < 150 && best.accepted < 50, "{name}: {} of {}", best.accepted, best.drafted);
+        // programs keep the processors busy: so one of some.
+        let is_quiet = |_| {
+            let stats = stats();
+            stats.drafted < 150 && stats.accepted < 50
+        };
+        assert!((0..5).any(is_quiet), "{name}: drafts go on that lose");
     }
 }
 
