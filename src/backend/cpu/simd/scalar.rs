@@ -1,4 +1,5 @@
-//! 16 lanes in a plain array, for processors without AVX2: the meaning of every operation, spelled out.
+//! 16 lanes in a plain array, for processors without AVX2: the meaning of every operation, spelled out. Operations of many instructions are functions, as
+//! their calls cost nothing beside them and their copies would be a tenth of the library's code.
 
 use super::vector::{Kernel, Simd};
 use crate::elementary::fma;
@@ -69,7 +70,7 @@ impl Simd for Scalar {
         self.half_to_float(self.load_words(x))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn store_half(self, x: [f32; 16], out: &mut [u16; 16]) {
         *out = map(x, |x| f16::from_f32(x).to_bits());
     }
@@ -89,7 +90,7 @@ impl Simd for Scalar {
         zip(a, b, |a, b| a / b)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn fma(self, a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
         let mut out = c;
         for i in 0..16 {
@@ -132,7 +133,7 @@ impl Simd for Scalar {
         x[0]
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn round(self, x: [f32; 16]) -> [i32; 16] {
         map(x, |x| x.round_ties_even() as i32)
     }
@@ -142,7 +143,7 @@ impl Simd for Scalar {
         map(x, |x| x as f32)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn half_to_float(self, x: [i32; 16]) -> [f32; 16] {
         map(x, |x| f16::from_bits(x as u16).to_f32())
     }
@@ -247,13 +248,13 @@ impl Simd for Scalar {
         map(a, |a| a >> bits)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn lookup(self, table: [i32; 16], index: [i32; 16]) -> [i32; 16] {
         let byte = |number: u8| table[usize::from(number) / 4].to_le_bytes()[usize::from(number) % 4];
         map(index, |index| i32::from_le_bytes(index.to_le_bytes().map(byte)))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn dot4(self, acc: [i32; 16], unsigned: [i32; 16], signed: [i32; 16]) -> [i32; 16] {
         dot_bytes(acc, unsigned, signed, i32::from)
     }
@@ -283,7 +284,7 @@ impl Simd for Scalar {
         usize::MAX
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn dot2(self, acc: [i32; 16], a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
         let mut out = acc;
         for i in 0..16 {
@@ -297,7 +298,7 @@ impl Simd for Scalar {
         x
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn dot4_q8(self, acc: [i32; 16], recoded: [i32; 16], signed: [i32; 16]) -> [i32; 16] {
         dot_bytes(acc, recoded, signed, |byte| i32::from(byte as i8))
     }
@@ -325,7 +326,7 @@ impl Simd for Scalar {
         out
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn gather_halves(self, base: *const u8, stride: usize) -> [f32; 16] {
         let mut out = [0.0; 16];
         for (row, out) in out.iter_mut().enumerate() {
