@@ -1,20 +1,22 @@
 //! What adapters cost a step, through the C API: the same steps with and without, in turns.
 //!
-//! `cargo bench --bench adapters -- [--threads N] [--steps N] [--rank N] MODEL.gguf...` prints a line for each choice of tensors and type: the time
-//! of a step of four sequences without adapters and with one each, another for each, and of one sequence without and with all four; medians of
-//! steps that alternate, and their ratio. Adapters are random, and change the projections of queries and values, as PEFT does by default, of
-//! attention, or all matrices of layers.
+//! `cargo bench --bench adapters -- [--cuda] [--threads N] [--steps N] [--rank N] MODEL.gguf...` prints a line for each choice of tensors and
+//! type: the time of a step of four sequences without adapters and with one each, another for each, and of one sequence without and with all
+//! four; medians of steps that alternate, and their ratio. Adapters are random, and change the projections of queries and values, as PEFT does by
+//! default, of attention, or all matrices of layers.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::adapters::{Adapter, Form, Lora};
 use common::{Ctx, Folder, Model, Session, greedy};
+use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
 use segno::quant::DType;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 struct Options {
+    device: i32,
     threads: usize,
     steps: usize,
     rank: usize,
@@ -32,7 +34,7 @@ const CHOICES: [Choice; 3] = [
 
 fn main() {
     let options = parse();
-    let ctx = Ctx::new(|opts| opts.n_threads = options.threads as u32).unwrap();
+    let ctx = Ctx::new(|opts| (opts.device, opts.n_threads) = (options.device, options.threads as u32)).unwrap();
     for path in &options.models {
         println!("{}, {} threads, rank {}", path.display(), options.threads, options.rank);
         println!(
@@ -59,13 +61,14 @@ fn main() {
 
 fn parse() -> Options {
     let threads = segno::os::usable_cores();
-    let mut options = Options { threads, steps: 150, rank: 16, models: Vec::new() };
+    let mut options = Options { device: SEGNO_DEVICE_CPU, threads, steps: 150, rank: 16, models: Vec::new() };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|text| text.parse().ok()).expect("a number follows the option");
         match arg.as_str() {
             // What cargo adds for every benchmark.
             "--bench" => {}
+            "--cuda" => options.device = SEGNO_DEVICE_CUDA,
             "--threads" => options.threads = number(),
             "--steps" => options.steps = number(),
             "--rank" => options.rank = number(),

@@ -1678,11 +1678,11 @@ void segno_adapter_opts_init(struct segno_adapter_opts *opts, size_t size);
  * product, `scale` that of `segno_seq_adapters_set`; without alpha, or with 0, `scale * B (A x)`. Ranks are at most 4096; tensors may be of any
  * type that models have: F16 and BF16 stay that narrow where they can, all others are decoded to 32 bits. What it would change beside (embeddings,
  * tables of experts, matrices of single heads, norms, biases, matrices with a scale beside them) and activated adapters are refused by name.
- * The file is read whole, copied, and not needed any more.
+ * The file is read whole, copied, to the device's memory where the model is on a GPU, and not needed any more.
  *
  * `path`: NUL-terminated. `opts`: NULL for defaults. `out` receives the adapter, NULL on failure; free it with `segno_adapter_free`. Codes:
  * NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (a damaged file, tensors that the model does not have, or in other shapes), UNSUPPORTED (no adapter,
- * one for another family, or of a kind that is not supported), OUT_OF_MEMORY. Any thread. Since 0.1.
+ * one for another family, or of a kind that is not supported), OUT_OF_MEMORY, DEVICE_MEMORY, DEVICE. Any thread. Since 0.1.
  */
 segno_status segno_adapter_load(const struct segno_model *model,
                                 const char *path,
@@ -1712,7 +1712,8 @@ void segno_adapter_free(struct segno_adapter *adapter);
  * Sums of ranks need room in each row of a pass: `adapter_ranks` of the session's options reserves it when the session is made, and is counted by
  * `segno_plan_get`; a set with more of them, each adapter counted with its largest rank, makes it grow here, never in a step, and
  * `segno_session_memory` tells. Codes: NULL_POINTER, NOT_FOUND, INVALID_ARGUMENT (an adapter of another model, a scale that is no number;
- * `segno_error_item` is its index), UNSUPPORTED (a GPU), OUT_OF_MEMORY, BUSY, POISONED; a failed call changes nothing. Since 0.1.
+ * `segno_error_item` is its index), OUT_OF_MEMORY, DEVICE_MEMORY, DEVICE, BUSY, POISONED; a failed call changes nothing. On a GPU adapters that
+ * change other matrices than all before have the session's launches made anew here, which takes a part of the time that making it took. Since 0.1.
  */
 segno_status segno_seq_adapters_set(struct segno_session *session,
                                     int32_t seq,

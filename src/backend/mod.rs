@@ -14,8 +14,9 @@ use crate::error::{Error, Progress, Result};
 use crate::kv::state::Move;
 use crate::kv::{HeadSizes, Layout, Reach, Stores, Tables, WindowLimits, q8};
 use crate::plan::Program;
-use crate::plan::adapter::Adapter;
+use crate::plan::adapter;
 use crate::sample;
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -66,6 +67,8 @@ pub trait Backend: Send + Sync {
     }
     /// Memory that `program` and a runner within `limits` would take here.
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory>;
+    /// What of that are buffers of adapters, with graphs of the passes that have some.
+    fn adapter_memory(&self, program: &Program, limits: &Limits) -> Result<Memory>;
     /// Bytes of the device's own memory that can be taken now; 0 for the processor, which has none.
     fn memory_free(&self) -> Result<u64> {
         Ok(0)
@@ -82,6 +85,10 @@ pub trait Backend: Send + Sync {
 pub trait Prepared: Send + Sync {
     /// Reserves everything that batches within `limits` need.
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>>;
+    /// Makes an adapter of the program ready for runners on this device.
+    fn adapter(&self, weights: adapter::Adapter) -> Result<Adapter> {
+        Ok(Adapter { weights, on_device: None })
+    }
 }
 
 /// A prepared program with a cache and buffers of its own.
@@ -115,13 +122,10 @@ pub trait Runner: Send {
         None
     }
     /// Makes room for so many ranks of adapters a row. May allocate; on failure nothing has changed.
-    fn adapt_within(&mut self, _ranks: usize) -> Result<()> {
-        Err(no_adapters())
-    }
-    /// Lets the rows of a slot have `adapters` from the next run on, for which there is room.
-    fn adapt(&mut self, _slot: usize, adapters: Vec<Scaled>) -> Result<()> {
-        if adapters.is_empty() { Ok(()) } else { Err(no_adapters()) }
-    }
+    fn adapt_within(&mut self, ranks: usize) -> Result<()>;
+    /// Lets the rows of a slot have `adapters` from the next run on, for which there is room: [`MOST_ADAPTERS`] at most. May allocate; on failure
+    /// nothing has changed.
+    fn adapt(&mut self, slot: usize, adapters: Vec<Scaled>) -> Result<()>;
     /// Copies one page over another, in the cache of the layers that see so far.
     fn copy_page(&mut self, reach: Reach, from: u32, to: u32);
     /// Gives out a page, in the order of [`crate::kv::Layout`] with the positions of each head one after the other: little-endian elements of the
@@ -158,9 +162,16 @@ pub enum Stage {
     Scores,
 }
 
-/// The error of a device that cannot run adapters.
-pub fn no_adapters() -> Error {
-    Error::Unsupported("this device runs no adapters; load the model in a context of the cpu".into())
+/// Most adapters of a sequence.
+pub const MOST_ADAPTERS: usize = 64;
+
+/// An adapter that a device has made ready.
+#[derive(Debug)]
+pub struct Adapter {
+    /// What it changes, with the numbers of its matrices where these are read there.
+    pub weights: adapter::Adapter,
+    /// What the device keeps of it in memory of its own, and gives back with it.
+    pub on_device: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// An adapter, and the factor on what it adds.

@@ -6,16 +6,15 @@
 use super::context::LogLevel;
 use super::model::Model;
 use super::session::{Failure, Session};
-use crate::backend::Scaled;
-use crate::backend::cpu::adapting;
+use crate::backend::{self, Scaled};
 use crate::error::{Count, Error, Result, copied, push};
 use crate::format::Gguf;
 use crate::plan::adapter::{self, Base};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most adapters of a sequence.
-pub const MOST_ADAPTERS: usize = 64;
+pub use crate::backend::MOST_ADAPTERS;
+
 /// Most ranks that a session makes room for.
 pub(super) const MOST_RANKS: usize = 1 << 16;
 /// What memory is for.
@@ -24,7 +23,7 @@ const WHAT: &str = "an adapter";
 /// An adapter of a model, shared by any number of its sequences.
 pub struct Adapter {
     model: Arc<Model>,
-    weights: Arc<adapter::Adapter>,
+    ready: Arc<backend::Adapter>,
 }
 
 impl Adapter {
@@ -41,7 +40,7 @@ impl Adapter {
         let weights = read.map_err(|error| gguf.blamed(error))?;
         let (rank, pairs, kib) = (weights.rank(), Count(weights.pairs(), "tensor"), weights.bytes() >> 10);
         context.log(LogLevel::Info, format_args!("adapter: rank {rank}, changes {pairs}, {kib} KiB"));
-        Ok(Adapter { model: Arc::clone(model), weights: Arc::new(weights) })
+        Ok(Adapter { model: Arc::clone(model), ready: Arc::new(model.prepared().adapter(weights)?) })
     }
 }
 
@@ -60,7 +59,7 @@ impl Session {
                 return Err(refused(format!("`scales[{item}]` is {scale}, a finite number is needed")));
             }
             if *scale != 0.0 {
-                push(&mut set, Scaled { adapter: Arc::clone(&adapter.weights), scale: *scale }, WHAT)?;
+                push(&mut set, Scaled { adapter: Arc::clone(&adapter.ready), scale: *scale }, WHAT)?;
             }
         }
         if set == self.sequence(slot).adapters {
@@ -79,7 +78,7 @@ impl Session {
 
     /// Makes room for the ranks of a set, outside of any step.
     fn make_room_for(&mut self, set: &[Scaled]) -> Result<()> {
-        let ranks: usize = set.iter().map(|scaled| scaled.adapter.rank()).sum();
+        let ranks: usize = set.iter().map(|scaled| scaled.adapter.weights.rank()).sum();
         if ranks <= self.limits.ranks {
             return Ok(());
         }
@@ -90,7 +89,8 @@ impl Session {
         }
         let mut limits = self.limits;
         limits.ranks = ranks;
-        self.model.context().require_memory(adapting::bytes(&limits) as u64, "buffers of adapters")?;
+        let memory = self.model.backend().adapter_memory(self.model.program(), &limits)?;
+        self.model.context().require_memory(memory.on_host(0), "buffers of adapters")?;
         self.runner.adapt_within(ranks)?;
         self.limits = limits;
         Ok(())

@@ -46,8 +46,8 @@ pub struct Down {
 /// The second matrix of a pair, `B`, turned: of each of the first one's outputs, what it adds to all outputs.
 #[derive(Debug)]
 pub struct Up {
-    /// The first matrix of the pair, which several may share.
-    down: usize,
+    /// The number of the pair's first matrix, which several may share.
+    pub down: usize,
     /// Factor on what is added.
     pub factor: f32,
     /// Outputs.
@@ -63,6 +63,24 @@ pub enum Floats {
     F16(Vec<f16>),
     /// 32 bits.
     F32(Vec<f32>),
+}
+
+impl Floats {
+    /// How they are stored.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Floats::F16(_) => DType::F16,
+            Floats::F32(_) => DType::F32,
+        }
+    }
+
+    /// Bytes of the numbers.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Floats::F16(values) => size_of_val(values.as_slice()),
+            Floats::F32(values) => size_of_val(values.as_slice()),
+        }
+    }
 }
 
 /// The model that an adapter is for.
@@ -146,6 +164,17 @@ impl Adapter {
         Some((&self.downs[up.down], up))
     }
 
+    /// The first matrices of its pairs.
+    pub fn downs(&self) -> &[Down] {
+        &self.downs
+    }
+
+    /// Gives up the numbers of its matrices, which a device has elsewhere: what it changes stays known.
+    pub fn forget_numbers(&mut self) {
+        self.downs.iter_mut().for_each(|down| down.bytes = Vec::new());
+        self.ups.iter_mut().for_each(|up| up.values = Floats::F32(Vec::new()));
+    }
+
     /// The largest rank of its pairs.
     pub fn rank(&self) -> usize {
         self.downs.iter().map(|down| down.rank).max().unwrap_or(0)
@@ -158,10 +187,7 @@ impl Adapter {
 
     /// Bytes of its matrices.
     pub fn bytes(&self) -> usize {
-        let ups = self.ups.iter().map(|up| match &up.values {
-            Floats::F16(values) => size_of_val(values.as_slice()),
-            Floats::F32(values) => size_of_val(values.as_slice()),
-        });
+        let ups = self.ups.iter().map(|up| up.values.bytes());
         self.downs.iter().map(|down| down.bytes.len()).chain(ups).sum()
     }
 }

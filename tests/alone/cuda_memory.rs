@@ -6,7 +6,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-use common::{Ctx, Watch, bundled_model, call, greedy, model_opts, sampler};
+use common::adapters::{Form, Lora};
+use common::{Ctx, Folder, Watch, bundled_model, call, greedy, model_opts, sampler};
 use cudarc::driver::sys;
 use segno::ffi::ctx::SEGNO_CTX_FAST_BATCHES;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
@@ -82,6 +83,43 @@ fn fast_batches_take_what_was_planned(exact: &Ctx) {
     assert_eq!(more, 2 * 512 * 256 * 2 + 1024);
     assert!((planned.device_weights, planned.device_kv) == (exact.device_weights, exact.device_kv));
     takes_what_was_planned(&fast);
+}
+
+/// An adapter takes what its matrices have, a session with ranks what is planned, and all of it comes back: that of an adapter once nobody has it.
+fn adapters_take_what_they_have_and_give_it_back(ctx: &Ctx) {
+    let (folder, base) = (Folder::new("cuda-memory"), std::fs::read(bundled_model()).unwrap());
+    let (model, path) = (ctx.load(&bundled_model()).unwrap(), folder.join("adapter.gguf"));
+    let lora = Lora::random(&base, Form::new(3, 1024), |_| true);
+    lora.file().write(&path);
+    let bytes = lora.pairs.iter().map(|pair| 4 * (pair.a.len() + pair.b.len()) as u64).sum::<u64>();
+    assert!(bytes > 16 * MIB, "{bytes}");
+    let session = model.session(|opts| opts.adapter_ranks = 1024).unwrap();
+    let before = free();
+    let adapter = model.adapter(&path).unwrap();
+    let taken = before - free();
+    println!("an adapter of {bytes} bytes takes {taken}");
+    assert!(taken.abs_diff(bytes) <= 4 * MIB);
+    let seq = session.open(&greedy()).unwrap();
+    session.adapt(seq, &[(&adapter, 1.0)]).unwrap();
+    session.prefill(seq, &[5, 6, 7]).unwrap();
+    session.generate(seq, 3).unwrap();
+    drop(adapter);
+    let kept = free();
+    session.adapt(seq, &[]).unwrap();
+    assert!(free() >= kept + bytes - 4 * MIB, "{kept} bytes free with the adapter, {} without", free());
+    session.generate(seq, 3).unwrap();
+    drop((session, model));
+    let before = free();
+    let model = ctx.load(&bundled_model()).unwrap();
+    let weights = before - free();
+    let session = model.session(|opts| opts.adapter_ranks = 4096).unwrap();
+    let taken = before - free() - weights;
+    // SAFETY: numbers only, so zeros are a value.
+    let mut told: segno_memory = unsafe { std::mem::zeroed() };
+    call(|err| segno_session_memory(session.0, &mut told, size_of::<segno_memory>(), err)).unwrap();
+    let planned = told.device_kv + told.device_arena + told.device_graphs;
+    println!("a session with 4096 ranks takes {taken} of {planned} planned");
+    assert!(taken <= planned + 8 * MIB && taken + 4 * MIB >= told.device_kv + told.device_arena);
 }
 
 /// One life of a host's objects.
@@ -179,6 +217,7 @@ fn memory_is_planned_refused_and_given_back() {
     fast_batches_take_what_was_planned(&ctx);
     too_much_is_refused_with_figures(&ctx);
     a_cancelled_upload_leaves_nothing(&ctx);
+    adapters_take_what_they_have_and_give_it_back(&ctx);
     all_comes_back(&ctx);
     // SAFETY: undoes what was done above, in reverse order.
     unsafe {

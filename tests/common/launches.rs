@@ -4,6 +4,7 @@
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::args::{Matrix, StepArgs};
 use segno::backend::cuda::catalogue::DeviceType;
+use segno::backend::cuda::lower::adapters::AdapterPlaces;
 use segno::backend::cuda::lower::lists::Lists;
 use segno::backend::cuda::lower::{Addresses, FormPlace, LayerCache, lower, supported};
 use segno::backend::cuda::select::Device;
@@ -60,6 +61,11 @@ pub fn fast_lists(program: &Program) -> Lists {
 
 /// The lists of a program in such a session.
 pub fn lists_of(program: &Program, sort: Sort) -> Lists {
+    adapted_lists(program, sort, Vec::new())
+}
+
+/// The same where adapters change the matrices for which `changed` says so.
+pub fn adapted_lists(program: &Program, sort: Sort, changed: Vec<bool>) -> Lists {
     let placement = place(program).unwrap();
     let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
     let matrix = |weight: &Weight| {
@@ -78,7 +84,7 @@ pub fn lists_of(program: &Program, sort: Sort) -> Lists {
         buffers: numbers(placement.buffers.len(), 1 << 32),
         matrices: program.matrices.iter().map(matrix).collect(),
         vectors: numbers(program.vectors.len(), 1 << 36),
-        step: StepArgs { best: 1 << 44, most_stretches: 64, ..StepArgs::default() },
+        step: StepArgs { outputs: 1 << 53, best: 1 << 44, most_stretches: 64, ..StepArgs::default() },
         state_starts: numbers(program.states.len(), 0),
         forms: (0..8)
             .map(|place| FormPlace {
@@ -87,6 +93,8 @@ pub fn lists_of(program: &Program, sort: Sort) -> Lists {
                 f16: if sort == Sort::Fast { place + (1 << 49) } else { 0 },
             })
             .collect(),
+        factors: 1 << 43,
+        adapters: AdapterPlaces { changed, entries: 1 << 51, sums: 1 << 52, ranks: 24 },
         layers: vec![LayerCache::default(); program.kv.count()],
         cache_f32: sort == Sort::F32Cache,
         device: Device { sms: 132, most_shared: 227 << 10, bulk_copies: true },

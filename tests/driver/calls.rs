@@ -339,7 +339,7 @@ fn the_hosts_context_inside() {
 }
 
 #[test]
-fn adapters_are_refused_by_name() {
+fn adapters_take_device_memory_and_give_it_back() {
     under_a_driver("calls::adapters_inside", &[]);
 }
 
@@ -349,18 +349,33 @@ fn adapters_inside() {
     if !built() {
         return;
     }
-    let _fake = Fake::open();
+    let fake = Fake::open();
+    let path = bundled_model().with_file_name("shakespeare-lora.gguf");
     let model = open(SEGNO_DEVICE_CUDA).0.unwrap().load(&bundled_model()).unwrap();
-    let adapter = model.adapter(&bundled_model().with_file_name("shakespeare-lora.gguf")).unwrap();
-    let session = model.session(|_| ()).unwrap();
-    let seq = session.open(&greedy()).unwrap();
-    let refused = session.adapt(seq, &[(&adapter, 1.0)]).unwrap_err();
-    let expected = "this device runs no adapters; load the model in a context of the cpu";
-    assert_eq!((refused.status, &*refused.message), (SEGNO_E_UNSUPPORTED, expected));
-    session.adapt(seq, &[]).unwrap();
-    session.prefill(seq, &[5, 6]).unwrap();
-    let refused = model.session(|opts| opts.adapter_ranks = 4).err().unwrap();
-    assert_eq!((refused.status, &*refused.message), (SEGNO_E_UNSUPPORTED, expected));
+    let loaded = fake.live();
+    drop(model.adapter(&path).unwrap());
+    assert_eq!(fake.live(), loaded, "an adapter that nobody has is gone");
+    for ranks in [0, 64] {
+        let session = model.session(|opts| opts.adapter_ranks = ranks).unwrap();
+        let adapter = model.adapter(&path).unwrap();
+        let (seq, other) = (session.open(&greedy()).unwrap(), session.open(&greedy()).unwrap());
+        session.prefill(other, &[5, 6]).unwrap();
+        session.adapt(seq, &[(&adapter, 1.0)]).unwrap();
+        session.prefill(seq, &[5, 6]).unwrap();
+        session.batch(&[seq, other]).2.unwrap();
+        session.generate(seq, 3).unwrap();
+        // More ranks need more room.
+        session.adapt(other, &[(&adapter, 1.0); 9]).unwrap();
+        session.batch(&[seq, other]).2.unwrap();
+        session.adapt(seq, &[]).unwrap();
+        let before = fake.live();
+        drop(adapter);
+        assert_eq!(fake.live(), before, "a sequence keeps what it has");
+        session.close(other).unwrap();
+        assert_eq!(fake.live(), before - 1);
+        session.generate(seq, 3).unwrap();
+    }
+    assert_eq!(fake.live(), loaded);
 }
 
 #[test]

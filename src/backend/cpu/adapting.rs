@@ -68,7 +68,7 @@ fn room(rows: usize, ranks: usize) -> Result<Aligned<f32>> {
 /// The pairs that a set has for a product, in the set's order, each with the factor on what it adds.
 fn pairs(set: &[Scaled], matrix: MatrixId) -> impl Iterator<Item = (&Down, &Up, f32)> {
     set.iter().filter_map(move |scaled| {
-        let (down, up) = scaled.adapter.of(matrix)?;
+        let (down, up) = scaled.adapter.weights.of(matrix)?;
         Some((down, up, up.factor * scaled.scale))
     })
 }

@@ -80,6 +80,10 @@ impl Backend for Cpu {
         })
     }
 
+    fn adapter_memory(&self, _program: &Program, limits: &Limits) -> Result<Memory> {
+        Ok(Memory { arena: adapting::bytes(limits) as u64, ..Memory::default() })
+    }
+
     fn prepare(&self, program: Arc<Program>, _progress: &mut Progress) -> Result<Arc<dyn Prepared>> {
         let lowered = Arc::new(lower::lower(&program, self.kernels, self.precise)?);
         Ok(Arc::new(Loaded { program, lowered, kernels: self.kernels, pool: Arc::clone(&self.pool) }))

@@ -183,6 +183,17 @@ args! {
         kept: Address, groups: Address, maxima: Address, counters: Address, serial: Address, host_tokens: Address, vocab: u32, parts: u32,
         most_adjustments: u32, pad: u32,
     }
+    /// What an adapter adds to the products of a matrix: A, and B turned.
+    AdapterPair { down: Address, up: Address, rank: u32, down_type: DeviceType, up_type: DeviceType, factor: f32 }
+    /// An adapter of a sequence: its pair of every matrix, and its scale. One without pairs ends the adapters of a slot.
+    AdapterEntry { pairs: Address, scale: f32, pad: u32 }
+    /// A matrix of a launch that adapters change. What they add is multiplied by `adds`; with 0 it takes the place of what is in `out`.
+    AdaptedMatrix { out: Address, matrix: u32, width: u32, first_tile: u32, adds: f32 }
+    /// What adapters add to the products of a launch. Without `outputs`, `x` has a row for each of the batch.
+    AdapterArgs {
+        x: Activation, rows: Address, outputs: Address, entries: Address, sums: Address, cols: u32, ranks: u32, most: u32, count: u32,
+        matrices: [AdaptedMatrix; MOST_SEGMENTS],
+    }
     RepackArgs { raw: Address, out: Matrix, first: u64, count: u64, block_bytes: u32, block_groups: u32 }
 }
 
@@ -215,6 +226,7 @@ pub enum Args {
     Attention(AttentionArgs),
     Argmax(ArgmaxArgs),
     Sample(SampleArgs),
+    Adapter(AdapterArgs),
 }
 
 impl Args {
@@ -270,6 +282,7 @@ impl Args {
             Args::Attention(args) => std::ptr::from_ref(args).cast(),
             Args::Argmax(args) => std::ptr::from_ref(args).cast(),
             Args::Sample(args) => std::ptr::from_ref(args).cast(),
+            Args::Adapter(args) => std::ptr::from_ref(args).cast(),
         }
     }
 }
@@ -294,6 +307,8 @@ mod tests {
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 112]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
         assert_eq!(size_of::<RepackArgs>(), 64);
+        assert_eq!([size_of::<AdapterPair>(), size_of::<AdapterEntry>()], [32, 16]);
+        assert_eq!([size_of::<AdaptedMatrix>(), size_of::<AdapterArgs>()], [24, 224]);
         assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<TakeHeadsArgs>()], [256, 128, 32]);
         assert_eq!(size_of::<RecurrentStepArgs>(), 280);
         assert_eq!(

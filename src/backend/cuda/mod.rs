@@ -2,18 +2,21 @@
 //!
 //! The driver is opened at run time (`driver`), so the library also loads on machines without one. No call here leaves another
 //! current context behind than it found. [`lower`] turns a program into launches, [`select`] chooses their kernels for a shape, `runner` replays them
-//! as graphs, whose last kernel chooses the tokens (`draws`).
+//! as graphs, whose last kernel chooses the tokens (`draws`). Adapters have passes of their own (`adapting`).
 
 #![allow(unsafe_code)]
 
+mod adapting;
 pub mod args;
 pub mod catalogue;
 mod draws;
 mod driver;
+mod idle;
 pub mod launch;
 pub mod lower;
 mod memory;
 mod module;
+mod passes;
 mod runner;
 pub mod select;
 mod shared;
@@ -23,14 +26,15 @@ pub mod testing;
 mod timing;
 mod weights;
 
-use super::{Backend, Gpu, GpuOptions, Limits, Memory, Prepared, Runner, no_adapters};
+use super::{Adapter, Backend, Gpu, GpuOptions, Limits, Memory, Prepared, Runner};
 use crate::error::{Error, Progress, Result};
-use crate::plan::Program;
+use crate::plan::{Program, adapter};
+use adapting::Uploaded;
 use driver::Primary;
 use lower::supported;
 use module::Kernels;
 use runner::CudaRunner;
-use sizes::Needs;
+use sizes::{AdapterNeeds, Needs};
 use std::sync::Arc;
 use weights::Weights;
 
@@ -139,10 +143,7 @@ impl Backend for Cuda {
 
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
         supported::check(program)?;
-        if limits.ranks > 0 {
-            return Err(no_adapters());
-        }
-        let Needs { cache, arena, graphs } = Needs::new(program, limits, self.rounds())?;
+        let Needs { cache, arena, graphs, adapters } = Needs::new(program, limits, self.rounds())?;
         let (outputs, vocab) = (limits.outputs.next_power_of_two(), program.vocab());
         let host = outputs * vocab * size_of::<f32>() + draws::bytes(outputs, vocab);
         Ok(Memory {
@@ -150,10 +151,15 @@ impl Backend for Cuda {
             arena: host as u64,
             device_weights: weights::bytes(program)? as u64,
             device_kv: cache,
-            device_arena: arena,
-            device_graphs: graphs,
+            device_arena: arena.saturating_add(adapters.arena),
+            device_graphs: graphs.saturating_add(adapters.graphs),
             ..Memory::default()
         })
+    }
+
+    fn adapter_memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
+        let AdapterNeeds { arena, graphs } = Needs::new(program, limits, self.rounds())?.adapters;
+        Ok(Memory { device_arena: arena, device_graphs: graphs, ..Memory::default() })
     }
 
     fn keeps_weights(&self) -> bool {
@@ -195,5 +201,12 @@ impl Prepared for Loaded {
             runner.time_steps(&self.program)?;
         }
         Ok(Box::new(runner))
+    }
+
+    fn adapter(&self, mut weights: adapter::Adapter) -> Result<Adapter> {
+        let _current = self.primary.enter()?;
+        let uploaded = Uploaded::new(&weights, self.program.matrices.len(), &self.primary, &self.kernels)?;
+        weights.forget_numbers();
+        Ok(Adapter { weights, on_device: Some(Box::new(uploaded)) })
     }
 }

@@ -167,6 +167,11 @@ impl Stream {
         Ok(Stream { raw, kernels: Arc::clone(kernels) })
     }
 
+    /// The kernels that it runs.
+    pub fn kernels(&self) -> &Arc<Kernels> {
+        &self.kernels
+    }
+
     /// Starts one launch.
     pub fn launch(&self, launch: &Launch, shape: &Shape) -> Result<()> {
         let choice = launch.choose(shape);
@@ -219,7 +224,8 @@ impl Stream {
         check("cuEventRecord", unsafe { sys::cuEventRecord(event.raw, self.raw) })
     }
 
-    /// Starts a copy to the device from pinned memory, which must stay as it is until [`Stream::wait`].
+    /// Starts a copy to the device from memory that must stay as it is until [`Stream::wait`]; the driver takes what is not pinned through memory of
+    /// its own.
     pub fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<()> {
         // SAFETY: the caller owns both ranges.
         check("cuMemcpyHtoDAsync", unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.raw) })

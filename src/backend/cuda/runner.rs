@@ -3,20 +3,21 @@
 //! The host writes rows, outputs and changed page-table entries into mapped memory; the first kernel of a step fetches them, the last one
 //! writes the tokens and the step's number. Passes of prompts run the same list without a graph.
 
+use super::adapting::Adapting;
 use super::args::{NONE, Row, Shape, TableUpdate};
 use super::driver::{Primary, Waited};
-use super::lower::lists::Lists;
-use super::lower::lower;
+use super::lower::{Addresses, lower};
 #[cfg(feature = "testing")]
 use super::memory::Part;
 use super::memory::{Block, Places, free_bytes};
-use super::module::{Graph, Kernels, Stream};
+use super::module::{Kernels, Stream};
+use super::passes::Passes;
 use super::select::attention::splits;
 use super::shared::Shared;
 use super::sizes::{Needs, Sizes, arrange};
 use super::timing::Timing;
 use super::weights::Weights;
-use crate::backend::{Batch, Beside, Chooser, Drawn, Limits, Runner};
+use crate::backend::{Batch, Beside, Chooser, Drawn, Limits, Runner, Scaled};
 use crate::error::{Error, Result, filled};
 use crate::kv::{Reach, Tables};
 use crate::plan::Program;
@@ -32,11 +33,15 @@ const ROW_WAIT: Duration = Duration::from_millis(50);
 
 /// A session's buffers, launches and graphs. The graphs hold addresses of the blocks, so they stand before them and go first.
 pub struct CudaRunner {
-    pub graphs: Vec<Option<Graph>>,
+    pub passes: Passes,
     pub stream: Stream,
-    pub lists: Lists,
+    /// Adapters, and the passes of rows that have some.
+    pub adapting: Option<Adapting>,
+    pub program: Arc<Program>,
+    /// Where everything lies that the launches read and write.
+    pub addresses: Addresses,
     shared: Shared,
-    sizes: Sizes,
+    pub sizes: Sizes,
     /// Page tables as the device has them, and a slot for padded rows behind the others.
     tables: Vec<u32>,
     table_stride: usize,
@@ -54,9 +59,11 @@ pub struct CudaRunner {
     pub eager: bool,
     /// Why they do so although nobody asked.
     warning: Option<String>,
-    failed: Option<String>,
+    pub failed: Option<String>,
     /// The device may be at work on a pass that was cancelled: until it has ended, nothing may be written that a pass reads.
-    at_work: bool,
+    pub at_work: bool,
+    /// Whether the rows of the pass have adapters.
+    adapts: bool,
     /// Whether the logits of the last run are on the host.
     outputs: usize,
     /// Measures steps, where the host wants that.
@@ -68,7 +75,7 @@ pub struct CudaRunner {
 impl CudaRunner {
     /// Reserves everything and builds the graphs; `fast` rounds the values that products of several rows read.
     pub fn new(
-        program: &Program,
+        program: &Arc<Program>,
         weights: &Arc<Weights>,
         kernels: &Arc<Kernels>,
         primary: &Arc<Primary>,
@@ -101,15 +108,17 @@ impl CudaRunner {
         let stream = Stream::new(kernels)?;
         let table_stride = limits.pages + 1;
         let mut runner = CudaRunner {
-            graphs: Vec::new(),
+            passes: Passes::new(lists),
+            adapting: None,
             stream,
-            lists,
+            program: Arc::clone(program),
             shared,
             // No page has this number, so every entry is sent once.
             tables: filled(sizes.table_entries(limits), u32::MAX, "page tables")?,
             sizes,
             table_stride,
             logits: program.logits.map_or(0, |logits| addresses.buffers[placement.buffer_of[logits.0]]),
+            addresses,
             cache,
             arena: block,
             #[cfg(feature = "testing")]
@@ -120,14 +129,18 @@ impl CudaRunner {
             warning: None,
             failed: None,
             at_work: false,
+            adapts: false,
             outputs: 0,
             timing: None,
             primary: Arc::clone(primary),
             weights: Arc::clone(weights),
         };
-        runner.build_graphs(kernels);
+        runner.build_graphs();
         runner.send_scratch_pages(limits)?;
-        runner.call_everything_once(addresses.step.serial, addresses.step.best)?;
+        runner.call_everything_once()?;
+        if limits.ranks > 0 {
+            runner.make_room(limits.ranks)?;
+        }
         Ok(runner)
     }
 
@@ -140,7 +153,7 @@ impl CudaRunner {
             &self.primary,
             program,
             &self.weights.matrices,
-            &self.lists,
+            &self.passes.lists,
             shapes,
             self.sizes.element_bytes,
         )?);
@@ -153,17 +166,9 @@ impl CudaRunner {
         self.sizes.kv_bytes(limits)
     }
 
-    /// One graph a bucket and tier; where the driver refuses one, its steps run the list.
-    pub fn build_graphs(&mut self, kernels: &Arc<Kernels>) {
-        for shape in self.sizes.shapes() {
-            let graph = Graph::new(kernels, self.lists.of(&shape), &shape);
-            let graph = graph.and_then(|graph| self.stream.upload_graph(&graph).map(|()| graph));
-            if let Err(reason) = &graph {
-                let say = || format!("steps run as single launches, since a graph could not be made: {reason}");
-                self.warning.get_or_insert_with(say);
-            }
-            self.graphs.push(graph.ok());
-        }
+    /// Makes the graphs of steps without adapters.
+    pub fn build_graphs(&mut self) {
+        self.warning = self.passes.build_graphs(&self.stream, self.sizes.shapes());
     }
 
     /// Gives the slot of padded rows its page of each cache, with a pass of nothing but padding.
@@ -190,7 +195,8 @@ impl CudaRunner {
     }
 
     /// The driver's calls are looked up on first use, which allocates; a step must find them all.
-    fn call_everything_once(&mut self, from: u64, to: u64) -> Result<()> {
+    fn call_everything_once(&mut self) -> Result<()> {
+        let (from, to) = (self.addresses.step.serial, self.addresses.step.best);
         self.pad_rows(0, 1);
         self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, 0, Some(0), &AtomicBool::new(false))?;
         self.wait(1, 1, &AtomicBool::new(false))?;
@@ -279,16 +285,9 @@ impl CudaRunner {
     /// Starts a pass: its graph, or the list.
     pub fn start(&mut self, shape: &Shape, updates: usize, graph: Option<usize>, cancel: &AtomicBool) -> Result<()> {
         self.announce(updates);
-        if let Some(graph) = graph.filter(|_| !self.eager).and_then(|index| self.graphs[index].as_ref()) {
-            return self.stream.replay(graph);
-        }
-        for launch in self.lists.of(shape) {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(Error::Cancelled);
-            }
-            self.stream.launch(launch, shape)?;
-        }
-        Ok(())
+        let adapted = self.adapting.as_ref().and_then(|adapting| adapting.passes.as_ref()).filter(|_| self.adapts);
+        let passes = adapted.unwrap_or(&self.passes);
+        passes.start(&self.stream, shape, graph.filter(|_| !self.eager), cancel)
     }
 
     /// Runs a step and measures it.
@@ -296,11 +295,11 @@ impl CudaRunner {
         self.announce(updates);
         let positions = batch.rows.iter().map(|row| u64::from(row.position) + 1).sum();
         let Some(timing) = &mut self.timing else { return Ok(()) };
-        timing.run(&self.stream, self.lists.of(shape), shape, positions)
+        timing.run(&self.stream, self.passes.lists.of(shape), shape, positions)
     }
 
     /// How long a call waits for a pass of so many rows.
-    fn longest_wait(&self, rows: usize) -> Duration {
+    pub fn longest_wait(&self, rows: usize) -> Duration {
         self.primary.longest_wait() + ROW_WAIT * rows as u32
     }
 
@@ -331,42 +330,14 @@ impl CudaRunner {
         }
     }
 
-    /// Waits until the device has done with a cancelled pass.
-    fn settle(&mut self, cancel: &AtomicBool) -> Result<()> {
-        if self.at_work {
-            match self.stream.wait_for(self.longest_wait(self.sizes.rows), cancel)? {
-                Waited::Ended => self.at_work = false,
-                Waited::Cancelled => return Err(Error::Cancelled),
-            }
-        }
-        Ok(())
-    }
-
-    /// Has `start` begin a copy between the cache, whose address it gets, and the host, behind everything that the device is at; waits for it. The
-    /// host's memory need not be pinned: the driver takes it through memory of its own.
-    fn move_bytes(&mut self, start: impl FnOnce(&Stream, u64) -> Result<()>) -> Result<()> {
-        if let Some(reason) = &self.failed {
-            return Err(Error::Device(reason.clone()));
-        }
-        let primary = Arc::clone(&self.primary);
-        let _current = primary.enter()?;
-        let moved = self.settle(&AtomicBool::new(false)).and_then(|()| {
-            start(&self.stream, self.cache.address())?;
-            self.stream.wait()
-        });
-        if let Err(Error::Device(reason)) = &moved {
-            self.failed = Some(reason.clone());
-        }
-        moved
-    }
-
     fn step(&mut self, batch: &Batch, cancel: &AtomicBool, beside: Beside) -> Result<()> {
         let updates = self.write_batch(batch);
         let (shape, graph) = self.choose(batch);
+        self.adapts = self.adapting.as_ref().is_some_and(|adapting| adapting.concerns(batch.rows));
         if graph.is_some() {
             self.pad_rows(batch.rows.len(), shape.rows as usize);
         }
-        let started = if graph.is_some() && self.timing.is_some() {
+        let started = if graph.is_some() && self.timing.is_some() && !self.adapts {
             // A measured step has ended when this returns.
             self.shared.draws.write_masks(self.serial.wrapping_add(1), beside);
             self.start_timed(&shape, updates, batch)
@@ -446,6 +417,18 @@ impl Runner for CudaRunner {
     fn best_token(&self, index: usize) -> Option<u32> {
         assert!(index < self.outputs);
         Some(self.shared.tokens.read(index) as u32).filter(|&token| token != u32::MAX)
+    }
+
+    fn adapt_within(&mut self, ranks: usize) -> Result<()> {
+        self.when_idle(|runner| runner.make_room(ranks))
+    }
+
+    fn adapt(&mut self, slot: usize, adapters: Vec<Scaled>) -> Result<()> {
+        let has_some = self.adapting.as_ref().is_some_and(|adapting| adapting.concerns_slot(slot));
+        if adapters.is_empty() && !has_some {
+            return Ok(());
+        }
+        self.when_idle(|runner| runner.give_adapters(slot, adapters))
     }
 
     fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {

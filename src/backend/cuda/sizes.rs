@@ -1,7 +1,9 @@
 //! What a session on a GPU reserves: buckets and tiers of its graphs, bytes, and the place of everything in its arena.
 
+use super::adapting;
 use super::args::{Angles, Draw, ExpertTile, MOST_ROPES, Records, Row, SampleArgs, Shape, StepArgs, Stretch};
 use super::draws;
+use super::lower::adapters::AdapterPlaces;
 use super::lower::experts::most_experts;
 use super::lower::uses::Uses;
 use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower, supported};
@@ -169,6 +171,15 @@ pub struct Needs {
     pub cache: u64,
     pub arena: u64,
     pub graphs: u64,
+    pub adapters: AdapterNeeds,
+}
+
+/// What adapters add to that, beside their matrices; nothing where there is room for no rank. A session that has none yet lacks the graphs, and one
+/// whose adapters change some matrices alone has smaller ones.
+#[derive(Default)]
+pub struct AdapterNeeds {
+    pub arena: u64,
+    pub graphs: u64,
 }
 
 impl Needs {
@@ -180,16 +191,34 @@ impl Needs {
         let mut addresses = arrange(program, &placement, limits, &sizes, fast, 1 << 20, &mut places)?;
         (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
         addresses.device = Device::LARGEST;
-        let lists = lower(program, &placement, &addresses)?;
-        let nodes = |shape: &Shape| lists.of(shape).iter().filter(|launch| launch.runs(shape)).count();
-        let graphs = sizes.shapes().map(|shape| GRAPH_BYTES + nodes(&shape) * NODE_BYTES).sum::<usize>();
+        let graphs = graph_bytes(program, &placement, &addresses, &sizes)?;
+        let mut adapters = AdapterNeeds::default();
+        if limits.ranks > 0 {
+            let mut own = Places::new(1 << 20);
+            addresses.adapters = AdapterPlaces {
+                changed: filled(program.matrices.len(), true, "a list of launches")?,
+                entries: own.take(adapting::entries_bytes(&sizes)),
+                sums: own.take(AdapterPlaces::sums_bytes(sizes.rows, limits.ranks)),
+                ranks: limits.ranks as u32,
+            };
+            let graphs = graph_bytes(program, &placement, &addresses, &sizes)?;
+            adapters = AdapterNeeds { arena: own.bytes() as u64, graphs };
+        }
         let (cache, arena) = (sizes.kv_bytes(limits) as u64, places.bytes() as u64);
-        Ok(Needs { cache, arena, graphs: graphs as u64 })
+        Ok(Needs { cache, arena, graphs, adapters })
     }
 
     pub fn all(&self) -> u64 {
-        self.cache.saturating_add(self.arena).saturating_add(self.graphs)
+        let adapters = self.adapters.arena.saturating_add(self.adapters.graphs);
+        self.cache.saturating_add(self.arena).saturating_add(self.graphs).saturating_add(adapters)
     }
+}
+
+/// Bytes of the graphs of a session with everything at these addresses.
+fn graph_bytes(program: &Program, placement: &Placement, addresses: &Addresses, sizes: &Sizes) -> Result<u64> {
+    let lists = lower(program, placement, addresses)?;
+    let nodes = |shape: &Shape| lists.of(shape).iter().filter(|launch| launch.runs(shape)).count();
+    Ok(sizes.shapes().map(|shape| GRAPH_BYTES + nodes(&shape) * NODE_BYTES).sum::<usize>() as u64)
 }
 
 /// Places for the forms of values that products read: 8-bit ones, and where `fast` says so those of 16-bit floats.

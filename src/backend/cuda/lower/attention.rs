@@ -52,8 +52,11 @@ impl Lowering<'_> {
         if !self.stages_pages(&kind) {
             return false;
         }
-        let kernel =
-            if let Batches::Few(_) = self.batches { Kernel::AttentionDecode } else { Kernel::AttentionDecodeBatch };
+        // Of a few rows, kernels leave out floats that products do not read.
+        let kernel = match self.batches {
+            Batches::Few(_) if !self.is_read_by_adapters(out) => Kernel::AttentionDecode,
+            _ => Kernel::AttentionDecodeBatch,
+        };
         self.attend(kernel, heads, &kind, out, covered + 1);
         true
     }

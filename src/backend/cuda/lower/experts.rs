@@ -95,6 +95,9 @@ impl Lowering<'_> {
         else {
             return false;
         };
+        if self.is_read_by_adapters(out) {
+            return false;
+        }
         let (gate, rest) = match *rest {
             [Op::MatMul { x: read, matrix, bias: None, out: gate }, ref rest @ ..] if read == out => {
                 (Some((self.addresses.matrices[matrix.0], self.value(gate))), rest)
@@ -238,7 +241,8 @@ impl Lowering<'_> {
             return None;
         };
         let is_unit = (first, second, left, right) == (x, x, out, up_out) && self.uses.of_value(right).readers == 1;
-        if !self.batches.joins_shared_experts() || !is_unit || unit_of(kind) != Some(*unit) {
+        let is_adapted = self.is_adapted(gate) || self.is_adapted(up);
+        if !self.batches.joins_shared_experts() || !is_unit || is_adapted || unit_of(kind) != Some(*unit) {
             return None;
         }
         let table = |matrix: MatrixId| {
@@ -339,10 +343,10 @@ impl Lowering<'_> {
             _ => (None, 2),
         };
         let is_added = matches!(*self.program.ops.get(at + ops - 1)?, Op::Add { x, y } if (x, y) == (out, product));
-        let readers = self.uses.of_value(product).readers;
+        let (readers, is_adapted) = (self.uses.of_value(product).readers, self.is_adapted(matrix));
         let matrix = self.addresses.matrices[matrix.0];
         let fits = matrix.dtype == own.matrix.dtype && matrix.cols.is_multiple_of(QUANTIZED as u32);
-        let is_alone = is_added && readers + 1 == ops && self.batches.joins_shared_experts();
+        let is_alone = is_added && !is_adapted && readers + 1 == ops && self.batches.joins_shared_experts();
         (fits && is_alone).then_some(SharedSum { x, matrix, gate, ops })
     }
 

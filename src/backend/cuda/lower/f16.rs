@@ -27,6 +27,7 @@ impl Lowering<'_> {
     /// Whether the list reads and writes this value as 16-bit floats.
     pub fn is_f16(&self, id: ValueId) -> bool {
         let place = self.uses.of_value(id).place.map_or(0, |place| self.addresses.forms[place].f16);
-        place != 0 && self.batches.may_round() && self.uses.is_roundable(self.program, id)
+        let may_round = self.batches.may_round() && !self.is_read_by_adapters(id);
+        place != 0 && may_round && self.uses.is_roundable(self.program, id)
     }
 }

@@ -45,7 +45,7 @@ impl Lowering<'_> {
         if select::gemm(&args, batch, &self.addresses.device).function.kernel != Kernel::GemmI8SmallBatch {
             return false;
         }
-        self.push_gemm(args, covered);
+        self.push_gemm(x, args, covered);
         true
     }
 
@@ -60,7 +60,9 @@ impl Lowering<'_> {
             segments: products.segments,
             ..MatvecArgs::default()
         };
-        let is_whole = norm.is_none() || self.uses.of_value(seen).readers == products.count;
+        // A norm that products make themselves is nowhere for adapters to read.
+        let is_whole =
+            norm.is_none() || (self.uses.of_value(seen).readers == products.count && !self.are_adapted(&products));
         if !is_whole || !gemv::takes(&mut args, &self.addresses.device) {
             return false;
         }
@@ -75,6 +77,7 @@ impl Lowering<'_> {
             }
             None => {}
         }
+        self.adapt(x, &products, &mut args.segments);
         // Tokens are chosen from logits as they are at the end.
         let is_head = products.first_out() == self.program.logits && end == self.program.ops.len();
         if is_head {

@@ -3,8 +3,10 @@
 //! Every op has a launch of its own that runs in any program; where ops stand together as a kernel can do them together, one launch covers several. A
 //! few lists serve every batch: those for one, two and four rows, where a launch covers as many ops as it can (`gemv`), two for other steps, and one
 //! for prompts; the products of the last three run on tensor cores (`gemm`). All give the same bits, unless the host lets those of prompts and of
-//! more than four rows be of 16-bit floats (`f16`). Addresses come from outside, so that lowering needs no GPU.
+//! more than four rows be of 16-bit floats (`f16`). Where adapters change matrices, more launches stand before their products (`adapters`), and
+//! nothing is taken along that reads or hides what these need. Addresses come from outside, so that lowering needs no GPU.
 
+pub mod adapters;
 mod attention;
 mod elementwise;
 mod ends;
@@ -26,6 +28,7 @@ use crate::error::{Error, Result, filled, reserve};
 use crate::plan::memory::Placement;
 use crate::plan::op::{ExpertProduct, Norm, Rows};
 use crate::plan::{Op, Program, ValueId, VectorId};
+use adapters::AdapterPlaces;
 use lists::{Batches, FEW_ROWS, Lists};
 use uses::Uses;
 
@@ -62,6 +65,8 @@ pub struct Addresses {
     /// Where layers' states are, and where in a record each begins, in elements.
     pub records: Records,
     pub state_starts: Vec<u64>,
+    /// Of a session's adapters.
+    pub adapters: AdapterPlaces,
     /// What the launches run on.
     pub device: Device,
     /// The step's own: host and device lists.
@@ -114,12 +119,24 @@ pub struct FormPlace {
 pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
     supported::check(program)?;
     let uses = Uses::of(program)?;
+    let adapter_inputs = addresses.adapters.inputs(program)?;
     let list = |batches| {
-        // An op adds at most three launches, and the ends of a list four.
-        let launches = reserve(3 * program.ops.len() + 4, "a list of launches")?;
+        // An op adds at most three launches, and where adapters change its matrix two more; the ends of a list four.
+        let each = if addresses.adapters.changed.is_empty() { 3 } else { 5 };
+        let launches = reserve(each * program.ops.len() + 4, "a list of launches")?;
         let formed = filled(program.values.len(), false, "a list of launches")?;
-        let mut lowering =
-            Lowering { program, uses: &uses, placement, addresses, batches, launches, formed, ordered: None, next: 0 };
+        let mut lowering = Lowering {
+            program,
+            uses: &uses,
+            adapter_inputs: &adapter_inputs,
+            placement,
+            addresses,
+            batches,
+            launches,
+            formed,
+            ordered: None,
+            next: 0,
+        };
         while lowering.next < program.ops.len() {
             lowering.op()?;
         }
@@ -145,6 +162,8 @@ const ONE: Extent = Extent::Fixed(1);
 struct Lowering<'a> {
     pub program: &'a Program,
     pub uses: &'a Uses,
+    /// Of each value whether adapters read it.
+    adapter_inputs: &'a [bool],
     placement: &'a Placement,
     pub addresses: &'a Addresses,
     pub batches: Batches,

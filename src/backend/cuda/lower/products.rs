@@ -79,6 +79,11 @@ impl Lowering<'_> {
         all
     }
 
+    /// Whether adapters change one of their matrices.
+    pub fn are_adapted(&self, products: &Products) -> bool {
+        products.matrices().iter().any(|&matrix| self.is_adapted(matrix))
+    }
+
     /// What op `at` and those after it are to these products of `x`, if their launch can do it.
     pub fn follower(&self, x: ValueId, products: &Products, at: usize) -> Option<Follower> {
         match (self.program.ops.get(at), &products.outs[..products.count]) {
@@ -87,6 +92,7 @@ impl Lowering<'_> {
                 let [a, b, ..] = &products.segments;
                 let fits = a.matrix.dtype == b.matrix.dtype && a.matrix.rows.is_multiple_of(GATED_ROWS);
                 let is_plain = a.bias == 0 && b.bias == 0 && self.uses.of_value(up).readers == 1;
+                let is_plain = is_plain && !self.are_adapted(products);
                 (fits && is_plain).then_some(Follower::Gate { unit, gate })
             }
             (_, &[only]) => self.sum_of_product(x, only, at).map(Follower::Sum),

@@ -49,7 +49,7 @@ impl Inspection {
     /// Kernel and covered ops of every launch of a batch's step, in order.
     pub fn launches(&self, batch: &Batch) -> Vec<String> {
         let (shape, _) = self.runner.choose(batch);
-        let running = self.runner.lists.of(&shape).iter().filter(|launch| launch.runs(&shape));
+        let running = self.runner.passes.lists.of(&shape).iter().filter(|launch| launch.runs(&shape));
         let say = |launch: &Launch| format!("{}, ops {:?}", launch.choose(&shape).function.entry().name, launch.covers);
         running.map(say).collect()
     }
@@ -58,7 +58,7 @@ impl Inspection {
     pub fn leave_out(&mut self, launch: usize) -> Result<()> {
         let primary = Arc::clone(&self.runner.primary);
         let _current = primary.enter()?;
-        let Lists { single, two, four, narrow, batch, sorted, prompt, .. } = &mut self.runner.lists;
+        let Lists { single, two, four, narrow, batch, sorted, prompt, .. } = &mut self.runner.passes.lists;
         // Without experts there is no list of sorted ones.
         let all = [single, two, four, narrow, batch, sorted, prompt].into_iter().filter(|list| !list.is_empty());
         let all: Vec<_> = all.collect();
@@ -69,8 +69,7 @@ impl Inspection {
             )));
         }
         all.into_iter().for_each(|list| drop(list.remove(launch)));
-        self.runner.graphs.clear();
-        self.runner.build_graphs(&self.kernels);
+        self.runner.build_graphs();
         Ok(())
     }
 
@@ -110,8 +109,8 @@ impl Inspection {
         let (shape, _) = self.runner.choose(batch);
         self.runner.pad_rows(batch.rows.len(), shape.rows as usize);
         self.runner.announce(updates);
-        let CudaRunner { lists, stream, eager, .. } = &self.runner;
-        let list = lists.of(&shape);
+        let CudaRunner { passes, stream, eager, .. } = &self.runner;
+        let list = passes.lists.of(&shape);
         let list = &list[..count.min(list.len())];
         let graph = if *eager { None } else { Some(Graph::new(&self.kernels, list, &shape)?) };
         match &graph {
@@ -142,7 +141,7 @@ impl Inspection {
         self.runner.run(batch, &AtomicBool::new(false))?;
         let _current = self.runner.primary.enter()?;
         let (_, index) = self.runner.choose(batch);
-        let graph = index.and_then(|index| self.runner.graphs[index].as_ref());
+        let graph = index.and_then(|index| self.runner.passes.graphs[index].as_ref());
         let graph = graph.ok_or_else(|| Error::Unsupported("this batch has no graph".into()))?;
         let (begin, end) = (Event::new(&self.runner.primary)?, Event::new(&self.runner.primary)?);
         self.runner.stream.record(&begin)?;

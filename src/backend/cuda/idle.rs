@@ -1,0 +1,43 @@
+//! What a session does between its passes: it waits for the end of a cancelled one, and moves bytes while nothing reads them.
+
+use super::driver::Waited;
+use super::module::Stream;
+use super::runner::CudaRunner;
+use crate::error::{Error, Result};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+impl CudaRunner {
+    /// Waits until the device has done with a cancelled pass.
+    pub fn settle(&mut self, cancel: &AtomicBool) -> Result<()> {
+        if self.at_work {
+            match self.stream.wait_for(self.longest_wait(self.sizes.rows), cancel)? {
+                Waited::Ended => self.at_work = false,
+                Waited::Cancelled => return Err(Error::Cancelled),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does something behind everything that the device is at; a device that fails is not used again.
+    pub fn when_idle(&mut self, f: impl FnOnce(&mut CudaRunner) -> Result<()>) -> Result<()> {
+        if let Some(reason) = &self.failed {
+            return Err(Error::Device(reason.clone()));
+        }
+        let primary = Arc::clone(&self.primary);
+        let _current = primary.enter()?;
+        let done = self.settle(&AtomicBool::new(false)).and_then(|()| f(self));
+        if let Err(Error::Device(reason)) = &done {
+            self.failed = Some(reason.clone());
+        }
+        done
+    }
+
+    /// Has `start` begin a copy between the cache, whose address it gets, and the host, and waits for it. The host's memory need not be pinned.
+    pub fn move_bytes(&mut self, start: impl FnOnce(&Stream, u64) -> Result<()>) -> Result<()> {
+        self.when_idle(|runner| {
+            start(&runner.stream, runner.cache.address())?;
+            runner.stream.wait()
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! Lowering of what adapters add to products: two launches before a product make it and leave it where the outputs go, so that the product adds
+//! itself to that. They stand before it because their time then passes while its weights are on their way.
+
+use super::lists::Batches;
+use super::products::Products;
+use super::{Extent, Lowering, ONE};
+use crate::backend::MOST_ADAPTERS;
+use crate::backend::cuda::args::{
+    Activation, AdaptedMatrix, AdapterArgs, Address, Args, FEW_SEGMENTS, MOST_SEGMENTS, Segment,
+};
+use crate::backend::cuda::catalogue::{Function, Kernel};
+use crate::error::{Result, filled};
+use crate::plan::{MatrixId, Op, Program, ValueId};
+
+/// Threads of a block that makes sums, and of one that has a tile of outputs.
+const SHRINK_THREADS: usize = 128;
+const EXPAND_THREADS: usize = 256;
+/// Most blocks that make the sums of a row, or of a few.
+const MOST_BLOCKS: u32 = 256;
+/// Rows of a prompt that a block takes, and which kernels do that; those of a step have adapters of their own.
+const PROMPT_ROWS: u32 = 8;
+
+/// Where a session's adapters are, and which matrices they change.
+#[derive(Clone, Debug, Default)]
+pub struct AdapterPlaces {
+    /// Of each matrix of the program whether an adapter changes it; empty where there are no adapters.
+    pub changed: Vec<bool>,
+    /// [`MOST_ADAPTERS`] entries of each slot.
+    pub entries: Address,
+    /// Sums of the rows of a launch.
+    pub sums: Address,
+    /// Sums that a row has for each matrix.
+    pub ranks: u32,
+}
+
+impl AdapterPlaces {
+    /// Bytes of the sums of passes of so many rows.
+    pub fn sums_bytes(rows: usize, ranks: usize) -> usize {
+        let matrices = rows.saturating_mul(FEW_SEGMENTS).max(MOST_SEGMENTS);
+        matrices.saturating_mul(ranks).saturating_mul(size_of::<f32>())
+    }
+
+    fn changes(&self, matrix: MatrixId) -> bool {
+        self.changed.get(matrix.0).is_some_and(|&is_changed| is_changed)
+    }
+
+    /// Of each value whether a product reads it whose matrix is changed.
+    pub fn inputs(&self, program: &Program) -> Result<Vec<bool>> {
+        let mut inputs = filled(program.values.len(), false, "a list of launches")?;
+        for op in &program.ops {
+            if let Op::MatMul { x, matrix, .. } = *op {
+                inputs[x.0] |= self.changes(matrix);
+            }
+        }
+        Ok(inputs)
+    }
+}
+
+impl Lowering<'_> {
+    /// Whether adapters change a matrix.
+    pub fn is_adapted(&self, matrix: MatrixId) -> bool {
+        self.addresses.adapters.changes(matrix)
+    }
+
+    /// Whether adapters read a value, whose floats must be there then.
+    pub fn is_read_by_adapters(&self, id: ValueId) -> bool {
+        self.adapter_inputs[id.0]
+    }
+
+    /// Launches of what adapters add to these products of `x`, which have their `segments` add themselves to it.
+    pub fn adapt(&mut self, x: ValueId, products: &Products, segments: &mut [Segment]) {
+        let mut args = self.adapter_args(x);
+        let mut tiles = 0;
+        for (&matrix, segment) in products.matrices().iter().zip(segments) {
+            if !self.is_adapted(matrix) {
+                continue;
+            }
+            let (out, adds, width) = (segment.out, segment.adds, segment.matrix.rows);
+            args.matrices[args.count as usize] =
+                AdaptedMatrix { out, matrix: matrix.0 as u32, width, first_tile: tiles, adds };
+            args.count += 1;
+            tiles += width.div_ceil(EXPAND_THREADS as u32);
+            if segment.adds == 0.0 {
+                segment.adds = 1.0;
+            }
+        }
+        if args.count == 0 {
+            return;
+        }
+        let is_prompt = self.batches == Batches::Prompts && !self.is_on_outputs(x);
+        let (variant, rows) = match is_prompt {
+            true => (1, Extent::Stretches { each: 1, width: PROMPT_ROWS }),
+            false => (0, self.rows(x)),
+        };
+        let sums = Extent::Fixed((args.count * args.ranks).clamp(1, MOST_BLOCKS));
+        let shrink = Function { kernel: Kernel::AdapterShrink, variant };
+        self.push(shrink, [sums, rows, ONE], SHRINK_THREADS, Args::Adapter(args), 0);
+        let expand = Function { kernel: Kernel::AdapterExpand, variant };
+        self.push(expand, [Extent::Fixed(tiles), rows, ONE], EXPAND_THREADS, Args::Adapter(args), 0);
+    }
+
+    fn adapter_args(&self, x: ValueId) -> AdapterArgs {
+        let (places, step) = (&self.addresses.adapters, &self.addresses.step);
+        AdapterArgs {
+            x: Activation { q: 0, meta: 0, ..self.input(x) },
+            rows: step.rows,
+            outputs: if self.is_on_outputs(x) { step.outputs } else { 0 },
+            entries: places.entries,
+            sums: places.sums,
+            cols: self.width(x) as u32,
+            ranks: places.ranks,
+            most: MOST_ADAPTERS as u32,
+            ..AdapterArgs::default()
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! Adapters on a GPU: the logits of merged weights and of the processor, the same bits in any company, what a session may change. What is
+//! launched for them is checked without a GPU too.
+
+use crate::common;
+use crate::common::adapters::{Adapter, Form, Lora};
+use crate::common::distance::distance;
+use crate::common::gguf::{Shape, parsed};
+use crate::common::launches::{Sort, adapted_lists, goldens, lists_of, program};
+use crate::common::{Ctx, Folder, Model, Session, greedy, root};
+use segno::backend::cuda::args::{AdapterArgs, Args, Segment, Shape as Batch};
+use segno::backend::cuda::catalogue::Kernel;
+use segno::backend::cuda::launch::Launch;
+use segno::backend::cuda::lower::lists::Lists;
+use segno::ffi::ctx::{SEGNO_CTX_FAST_BATCHES, SEGNO_PRECISION_PRECISE};
+use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
+use segno::ffi::session::segno_session_opts;
+use segno::ffi::status::SEGNO_PENDING;
+use segno::plan::{Op, Program};
+use segno::quant::DType;
+use std::path::{Path, PathBuf};
+
+/// Largest difference of a logit between an adapter beside the weights and one merged into them, and least one that adapters make.
+const NEAR: f32 = 1e-3;
+const FAR: f32 = 3e-2;
+/// The same from the processor's, whose sums have another order.
+const NEAR_PROCESSOR: f32 = 2e-3;
+/// Relative distance from the processor's precise mode of a model whose activations become 8-bit blocks.
+const QUANTIZED: f64 = 4e-2;
+
+const PROMPT: [i32; 14] = [3, 17, 5, 29, 11, 8, 2, 40, 23, 7, 19, 4, 31, 6];
+
+fn golden(name: &str) -> PathBuf {
+    root().join(format!("tests/golden/hf/{name}.gguf"))
+}
+
+fn context(device: i32) -> Ctx {
+    Ctx::new(|opts| {
+        (opts.device, opts.precision) = (device, if device == SEGNO_DEVICE_CPU { SEGNO_PRECISION_PRECISE } else { 0 })
+    })
+    .unwrap()
+}
+
+fn written(folder: &Folder, lora: &Lora) -> PathBuf {
+    let path = folder.join("adapter.gguf");
+    lora.file().write(&path);
+    path
+}
+
+/// The logits behind the prompt of a sequence with adapters.
+fn logits(session: &Session, adapters: &[(&Adapter, f32)]) -> Vec<f32> {
+    let seq = session.open(&greedy()).unwrap();
+    session.adapt(seq, adapters).unwrap();
+    session.prefill(seq, &PROMPT).unwrap();
+    let logits = session.logits(seq).unwrap();
+    session.close(seq).unwrap();
+    logits
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn farthest(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+    differences.fold(0.0, |worst: f32, d| if d.is_nan() { f32::INFINITY } else { worst.max(d) })
+}
+
+fn merged_logits(ctx: &Ctx, base: &[u8], adapters: &[(&Lora, f32)]) -> Vec<f32> {
+    let mut bytes = base.to_vec();
+    adapters.iter().for_each(|(lora, scale)| lora.merge_into(&mut bytes, *scale));
+    logits(&ctx.load_buffer(&bytes).unwrap().session_f32(), &[])
+}
+
+/// The small models that the backend runs.
+fn names() -> Vec<String> {
+    let name = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
+    common::launches::cuda_goldens().map(name).collect()
+}
+
+#[test]
+fn every_family_gives_the_logits_of_merged_weights_and_of_the_processor() {
+    if !common::gpu() {
+        return;
+    }
+    let (folder, device, processor) =
+        (Folder::new("cuda-adapters-families"), context(SEGNO_DEVICE_CUDA), context(SEGNO_DEVICE_CPU));
+    for name in names() {
+        let base = std::fs::read(golden(&name)).unwrap();
+        let lora = Lora::random(&base, Form::new(5, 6), |_| true);
+        let path = written(&folder, &lora);
+        let of = |ctx: &Ctx| {
+            let model = ctx.load(&golden(&name)).unwrap();
+            let (adapter, session) = (model.adapter(&path).unwrap(), model.session_f32());
+            let (adapted, plain) = (logits(&session, &[(&adapter, 0.6)]), logits(&session, &[]));
+            let seq = session.open(&greedy()).unwrap();
+            session.adapt(seq, &[(&adapter, 0.6)]).unwrap();
+            session.prefill(seq, &PROMPT).unwrap();
+            (adapted, plain, session.generate(seq, 12).unwrap())
+        };
+        let ((found, plain, tokens), (expected, _, expected_tokens)) = (of(&device), of(&processor));
+        let off = farthest(&found, &merged_logits(&device, &base, &[(&lora, 0.6)]));
+        let (from_processor, change) = (farthest(&found, &expected), farthest(&found, &plain));
+        println!("{name}: off by {off:.1e}, from the processor by {from_processor:.1e}, changed by {change:.1e}");
+        assert!(
+            off <= NEAR && from_processor <= NEAR_PROCESSOR && change >= FAR,
+            "{name}: {off:e}, {from_processor:e}, {change:e}"
+        );
+        assert_eq!(tokens, expected_tokens, "{name}");
+    }
+}
+
+/// Every tensor by itself, so that none counts on another.
+#[test]
+fn each_tensor_gives_the_logits_of_merged_weights_by_itself() {
+    if !common::gpu() {
+        return;
+    }
+    let (folder, device) = (Folder::new("cuda-adapters-tensors"), context(SEGNO_DEVICE_CUDA));
+    for name in ["phi3-short", "llama-ratio4", "lfm2-plain", "qwen35-plain", "qwen3moe-plain"] {
+        let base = std::fs::read(golden(name)).unwrap();
+        let model = device.load(&golden(name)).unwrap();
+        let plain = logits(&model.session_f32(), &[]);
+        let all = Lora::random(&base, Form { alpha: 60.0, ..Form::new(9, 5) }, |_| true);
+        for pair in &all.pairs {
+            let lora = Lora { pairs: vec![pair.clone()], ..all.clone() };
+            let adapter = model.adapter(&written(&folder, &lora)).unwrap();
+            // A session of its own, so that it has launches for this tensor alone.
+            let found = logits(&model.session_f32(), &[(&adapter, 1.0)]);
+            let (off, change) =
+                (farthest(&found, &merged_logits(&device, &base, &[(&lora, 1.0)])), farthest(&found, &plain));
+            // Another choice of experts is no small change.
+            let is_router = pair.name.contains("ffn_gate_inp");
+            assert!(
+                (off <= NEAR || is_router) && change >= NEAR,
+                "{name} {}: off by {off:e}, changed by {change:e}",
+                pair.name
+            );
+        }
+    }
+}
+
+#[test]
+fn types_ranks_alphas_and_scales_give_the_logits_of_merged_weights() {
+    if !common::gpu() {
+        return;
+    }
+    let (folder, device) = (Folder::new("cuda-adapters-types"), context(SEGNO_DEVICE_CUDA));
+    let base = std::fs::read(golden("llama-wide")).unwrap();
+    let model = device.load(&golden("llama-wide")).unwrap();
+    let session = model.session_f32();
+    let plain = logits(&session, &[]);
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0] {
+        for (rank, alpha, scale) in [(1, 1.0, 1.5), (3, 0.0, 1.0), (16, 32.0, -0.5), (33, 8.0, 2.0), (150, 90.0, 0.3)] {
+            let lora = Lora::random(&base, Form { seed: rank as u64, rank, alpha, dtype }, |_| true);
+            let adapter = model.adapter(&written(&folder, &lora)).unwrap();
+            let found = logits(&session, &[(&adapter, scale)]);
+            let off = farthest(&found, &merged_logits(&device, &base, &[(&lora, scale)]));
+            assert!(off <= NEAR, "{dtype}, rank {rank}, alpha {alpha}, scale {scale}: off by {off:e}");
+            assert!(farthest(&found, &plain) >= FAR);
+        }
+    }
+}
+
+/// Four adapters of a model: of all its tensors or some, of several ranks and types.
+fn four(base: &[u8]) -> [Lora; 4] {
+    let attention = |name: &str| name.contains("attn_q") || name.contains("attn_v");
+    [
+        Lora::random(base, Form::new(21, 4), |_| true),
+        Lora::random(base, Form { dtype: DType::F16, ..Form::new(22, 16) }, attention),
+        Lora::random(base, Form { dtype: DType::BF16, ..Form::new(23, 7) }, |name| name.contains("ffn")),
+        Lora::random(base, Form::new(24, 32), |_| true),
+    ]
+}
+
+fn loaded(model: &Model, folder: &Folder, base: &[u8]) -> Vec<Adapter> {
+    four(base).iter().map(|lora| model.adapter(&written(folder, lora)).unwrap()).collect()
+}
+
+fn small() -> Shape {
+    Shape { hidden: 512, heads: 8, kv_heads: 2, head_dim: 64, feed_forward: 768, vocab: 384, ..Shape::small() }
+}
+
+/// Quantized models of random weights, with heads whose attention may leave floats out.
+fn quantized() -> Vec<(&'static str, Vec<u8>)> {
+    let mixed = |name: &str| match name {
+        name if name.contains("attn_v") || name.contains("output") => DType::Q6_K,
+        name if name.contains("ffn_down") => DType::Q8_0,
+        name if name.contains("attn_q") => DType::BF16,
+        _ => DType::Q4_K,
+    };
+    vec![
+        ("Q4_0", common::random::stored(&small(), |_| DType::Q4_0).bytes()),
+        ("mixed", common::random::stored(&small(), mixed).bytes()),
+    ]
+}
+
+/// One with matrices of the sizes that kernels of few rows and large matrices take.
+fn large() -> (&'static str, Vec<u8>) {
+    let shape = Shape { layers: 1, hidden: 4096, heads: 32, kv_heads: 8, head_dim: 128, feed_forward: 4096, ..small() };
+    ("large, Q8_0", common::random::stored(&shape, |_| DType::Q8_0).bytes())
+}
+
+#[test]
+fn quantized_models_with_adapters_are_near_the_precise_processor() {
+    if !common::gpu() {
+        return;
+    }
+    let (folder, device, processor) =
+        (Folder::new("cuda-adapters-quantized"), context(SEGNO_DEVICE_CUDA), context(SEGNO_DEVICE_CPU));
+    for (name, base) in quantized().into_iter().chain([large()]) {
+        let of = |ctx: &Ctx| {
+            let model = ctx.load_buffer(&base).unwrap();
+            let (adapters, session) = (loaded(&model, &folder, &base), model.session(|_| ()).unwrap());
+            let set = [(&adapters[0], 1.0), (&adapters[1], 0.5), (&adapters[2], -1.0)];
+            (logits(&session, &set), logits(&session, &set[..1]), logits(&session, &[]))
+        };
+        let (found, expected) = (of(&device), of(&processor));
+        for (found, expected) in [(&found.0, &expected.0), (&found.1, &expected.1)] {
+            let off = distance(found, expected).relative_l2;
+            println!("{name}: {off:.1e}");
+            assert!(off <= QUANTIZED, "{name}: {off:e}");
+        }
+        let changes = [distance(&found.0, &found.1), distance(&found.1, &found.2)].map(|change| change.relative_l2);
+        assert!(changes.iter().all(|&change| change > 2.0 * QUANTIZED), "{name}: {changes:?}");
+    }
+}
+
+/// Which adapters each sequence has: none, one, several, the same as a neighbour, and none again.
+const SETS: [&[(usize, f32)]; 7] =
+    [&[], &[(0, 1.0)], &[(1, 0.5), (0, 1.0)], &[(3, -0.5)], &[(3, -0.5)], &[], &[(2, 1.0), (1, 1.0), (3, 0.2)]];
+
+fn set_of<'a>(adapters: &'a [Adapter], set: &[(usize, f32)]) -> Vec<(&'a Adapter, f32)> {
+    set.iter().map(|&(index, scale)| (&adapters[index], scale)).collect()
+}
+
+/// Of a sequence of each set that `takes` names: the logits behind its prompt and nine tokens, all in one batch or each alone.
+fn tale(
+    model: &Model,
+    adapters: &[Adapter],
+    takes: &[usize],
+    together: bool,
+    change: impl Fn(&mut segno_session_opts),
+) -> Vec<Vec<u32>> {
+    let session = model.session(|opts| (opts.max_seqs = 8, change(opts)).1).unwrap();
+    let open = |&number: &usize| {
+        let seq = session.open(&greedy()).unwrap();
+        session.adapt(seq, &set_of(adapters, SETS[number])).unwrap();
+        session.append(seq, &PROMPT[number..]).unwrap();
+        seq
+    };
+    let seqs: Vec<i32> = takes.iter().map(open).collect();
+    let mut tales: Vec<Vec<u32>> = vec![Vec::new(); seqs.len()];
+    while together && tales.iter().any(|tale| tale.len() < 9) {
+        let short: Vec<usize> = (0..seqs.len()).filter(|&index| tales[index].len() < 9).collect();
+        let listed: Vec<i32> = short.iter().map(|&index| seqs[index]).collect();
+        let (tokens, statuses, result) = session.batch(&listed);
+        result.unwrap();
+        for (index, (token, status)) in short.into_iter().zip(tokens.into_iter().zip(statuses)) {
+            if status != SEGNO_PENDING {
+                tales[index].push(token as u32);
+            }
+        }
+    }
+    for (tale, &seq) in tales.iter_mut().zip(&seqs) {
+        if !together {
+            tale.extend(session.generate(seq, 9).unwrap().into_iter().map(|token| token as u32));
+        }
+        tale.extend(bits(&session.logits(seq).unwrap()));
+    }
+    tales
+}
+
+#[test]
+fn a_sequence_gives_the_same_bits_alone_and_in_any_company() {
+    if !common::gpu() {
+        return;
+    }
+    let (folder, device) = (Folder::new("cuda-adapters-company"), context(SEGNO_DEVICE_CUDA));
+    let small = ["llama-ratio4", "phi3-short", "qwen35-plain", "gemma3-plain", "qwen3moe-plain"];
+    let small = small.map(|name| (name, std::fs::read(golden(name)).unwrap()));
+    for (name, base) in small.into_iter().chain(quantized()).chain([large()]) {
+        let model = device.load_buffer(&base).unwrap();
+        let adapters = loaded(&model, &folder, &base);
+        let all: Vec<usize> = (0..SETS.len()).collect();
+        let alone = tale(&model, &adapters, &all, false, |_| ());
+        assert_ne!(alone[0], alone[1], "{name}");
+        assert!(tale(&model, &adapters, &all, true, |_| ()) == alone, "{name}: all together");
+        for few in [&[1, 3][..], &[0, 1, 2, 6], &[5, 0, 4, 3, 2]] {
+            let expected: Vec<Vec<u32>> = few.iter().map(|&number| alone[number].clone()).collect();
+            assert!(tale(&model, &adapters, few, true, |_| ()) == expected, "{name}: {few:?}");
+        }
+        for prefill in [1, 5, 11] {
+            let narrow = |opts: &mut segno_session_opts| opts.max_prefill = prefill;
+            assert!(tale(&model, &adapters, &all, true, narrow) == alone, "{name}: passes of {prefill}");
+        }
+        let reserved = |opts: &mut segno_session_opts| opts.adapter_ranks = 100;
+        assert!(tale(&model, &adapters, &all, true, reserved) == alone, "{name}: reserved ranks");
+        // Rows without adapters are those of a session that has never had any.
+        let bare: Vec<usize> = (0..SETS.len()).filter(|&number| SETS[number].is_empty()).collect();
+        let expected: Vec<Vec<u32>> = bare.iter().map(|&number| alone[number].clone()).collect();
+        assert!(tale(&model, &adapters, &bare, true, |_| ()) == expected, "{name}: none");
+    }
+}
+
+#[test]
+fn other_adapters_evaluate_a_sequence_anew() {
+    if !common::gpu() {
+        return;
+    }
+    let (folder, device) = (Folder::new("cuda-adapters-change"), context(SEGNO_DEVICE_CUDA));
+    let base = std::fs::read(golden("llama-ratio4")).unwrap();
+    let model = device.load(&golden("llama-ratio4")).unwrap();
+    let mut adapters = loaded(&model, &folder, &base);
+    let session = model.session(|_| ()).unwrap();
+    let fresh = |set: &[(&Adapter, f32)], tokens: &[i32]| {
+        let session = model.session(|_| ()).unwrap();
+        let seq = session.open(&greedy()).unwrap();
+        session.adapt(seq, set).unwrap();
+        session.prefill(seq, tokens).unwrap();
+        bits(&session.logits(seq).unwrap())
+    };
+    let (seq, other) = (session.open(&greedy()).unwrap(), session.open(&greedy()).unwrap());
+    session.prefill(other, &PROMPT).unwrap();
+    session.prefill(seq, &PROMPT).unwrap();
+    let mut tokens = PROMPT.to_vec();
+    // Each has matrices, or ranks, that those before had not.
+    for set in [
+        &[(1, 1.0)][..],
+        &[(2, 0.5)],
+        &[],
+        &[(0, 1.0), (3, -0.5)],
+        &[(1, 1.0)],
+        &[(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)],
+    ] {
+        let set = set_of(&adapters, set);
+        session.adapt(seq, &set).unwrap();
+        assert_eq!(bits(&session.logits(seq).unwrap()), fresh(&set, &tokens));
+        tokens.extend(session.generate(seq, 3).unwrap());
+        assert_eq!(bits(&session.logits(seq).unwrap()), fresh(&set, &tokens));
+        let child = session.fork(seq, None).unwrap();
+        assert_eq!(bits(&session.logits(child).unwrap()), fresh(&set, &tokens), "a fork has its parent's");
+        session.close(child).unwrap();
+        assert_eq!(bits(&session.logits(other).unwrap()), fresh(&[], &PROMPT));
+    }
+    // What a sequence has outlives the handle.
+    let expected = fresh(&[(&adapters[3], 1.0)], &tokens);
+    session.adapt(seq, &[(&adapters[3], 1.0)]).unwrap();
+    adapters.clear();
+    assert_eq!(bits(&session.logits(seq).unwrap()), expected);
+    session.close(seq).unwrap();
+    let seq = session.open(&greedy()).unwrap();
+    session.prefill(seq, &PROMPT).unwrap();
+    assert_eq!(bits(&session.logits(seq).unwrap()), fresh(&[], &PROMPT), "a place that is used again has none");
+}
+
+#[test]
+fn fast_batches_with_adapters_are_near_exact_ones() {
+    if !common::gpu() {
+        return;
+    }
+    let folder = Folder::new("cuda-adapters-fast");
+    let fast = Ctx::new(|opts| (opts.device, opts.flags) = (SEGNO_DEVICE_CUDA, SEGNO_CTX_FAST_BATCHES)).unwrap();
+    let (_, base) = large();
+    let of = |ctx: &Ctx| {
+        let model = ctx.load_buffer(&base).unwrap();
+        let (adapters, session) = (loaded(&model, &folder, &base), model.session(|_| ()).unwrap());
+        [&adapters[0], &adapters[1]].map(|adapter| logits(&session, &[(adapter, 1.0)]))
+    };
+    for (found, expected) in of(&fast).iter().zip(&of(&context(SEGNO_DEVICE_CUDA))) {
+        let off = distance(found, expected).relative_l2;
+        assert!(off <= QUANTIZED, "{off:e}");
+    }
+}
+
+fn programs() -> Vec<(String, Program)> {
+    let name = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
+    let runnable = goldens().into_iter().filter(|(_, _, runs)| runs.is_ok());
+    let small = runnable.map(|(path, program, _)| (name(&path), program));
+    small.chain(quantized().into_iter().map(|(name, bytes)| (name.into(), program(&parsed(&bytes))))).collect()
+}
+
+fn all_of(lists: &Lists) -> Vec<&Vec<Launch>> {
+    let Lists { single, two, four, narrow, batch, sorted, prompt, .. } = lists;
+    [single, two, four, narrow, batch, sorted, prompt].into_iter().filter(|list| !list.is_empty()).collect()
+}
+
+/// The products of a launch, and what they read.
+fn products(launch: &Launch) -> Option<(&[Segment], u64)> {
+    match &launch.args {
+        Args::Matvec(args) if args.norm == 0 && args.gated.x == 0 => {
+            Some((&args.segments[..args.count as usize], args.x.x))
+        }
+        Args::Tensor(args) if !args.is_f16() && args.gated.x == 0 => {
+            Some((&args.segments[..args.count as usize], args.x.x))
+        }
+        Args::Matmul(args) => Some((&args.segments[..args.count as usize], args.x.x)),
+        _ => None,
+    }
+}
+
+fn adapters_of(launch: &Launch) -> Option<&AdapterArgs> {
+    if let Args::Adapter(args) = &launch.args { Some(args) } else { None }
+}
+
+#[test]
+fn adapters_cover_every_op_once_and_stand_before_each_product() {
+    for (name, program) in programs() {
+        for sort in [Sort::Exact, Sort::Fast, Sort::F32Cache] {
+            let lists = adapted_lists(&program, sort, vec![true; program.matrices.len()]);
+            for list in all_of(&lists) {
+                let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
+                covered.sort_unstable();
+                assert_eq!(covered, (0..program.ops.len()).collect::<Vec<_>>(), "{name}");
+                let mut adapted = 0;
+                for triple in list.windows(3) {
+                    let [shrink, expand, product] = triple else { unreachable!() };
+                    let (Kernel::AdapterShrink, Some(args)) = (shrink.function.kernel, adapters_of(shrink)) else {
+                        continue;
+                    };
+                    let (segments, x) = products(product).unwrap_or_else(|| panic!("{name}: {product:?}"));
+                    assert_eq!((expand.function.kernel, adapters_of(expand)), (Kernel::AdapterExpand, Some(args)));
+                    assert_eq!((args.count as usize, args.x.x, args.x.q), (segments.len(), x, 0), "{name}");
+                    let mut tiles = 0;
+                    for (matrix, segment) in args.matrices.iter().zip(segments) {
+                        assert_eq!(
+                            (matrix.out, matrix.width, matrix.first_tile),
+                            (segment.out, segment.matrix.rows, tiles)
+                        );
+                        assert!(segment.adds == if matrix.adds == 0.0 { 1.0 } else { matrix.adds });
+                        tiles += matrix.width.div_ceil(256);
+                    }
+                    for shape in [
+                        Batch { rows: 5, outputs: 3, splits: 0, draws: 0 },
+                        Batch { rows: 9, outputs: 9, splits: 0, draws: 0 },
+                    ] {
+                        let [x, y, z] = expand.choose(&shape).blocks;
+                        let rows = if args.outputs != 0 { shape.outputs } else { shape.rows };
+                        let of_block = expand.choose(&shape).function.entry().numbers[0];
+                        assert_eq!((x, y, z), (tiles, rows.div_ceil(of_block), 1), "{name}");
+                        assert_eq!(shrink.choose(&shape).blocks[1], y);
+                    }
+                    adapted += segments.len();
+                }
+                let all = program.ops.iter().filter(|op| matches!(op, Op::MatMul { .. })).count();
+                assert_eq!(adapted, all, "{name}: products without their adapters");
+            }
+        }
+    }
+}
+
+/// What adapters read is there as floats: whatever launch writes it last leaves no other form alone.
+#[test]
+fn adapters_read_floats() {
+    for (name, program) in programs() {
+        for sort in [Sort::Exact, Sort::Fast] {
+            let lists = adapted_lists(&program, sort, vec![true; program.matrices.len()]);
+            for list in all_of(&lists) {
+                for (at, launch) in list.iter().enumerate() {
+                    let Some(args) = adapters_of(launch) else { continue };
+                    let writes = |before: &&Launch| before.args.written().any(|written| written.x == args.x.x);
+                    let Some(writer) = list[..at].iter().rfind(writes) else { continue };
+                    let left = *writer.args.written().find(|written| written.x == args.x.x).unwrap();
+                    assert!(left.q == 0 || left.meta != 0, "{name}: 16-bit floats of {writer:?}");
+                    assert!(writer.function.kernel != Kernel::AttentionDecode, "{name}: {writer:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn matrices_that_no_adapter_changes_have_no_launches() {
+    for (name, program) in programs() {
+        let none = adapted_lists(&program, Sort::Exact, vec![false; program.matrices.len()]);
+        assert_eq!(format!("{none:?}"), format!("{:?}", lists_of(&program, Sort::Exact)), "{name}");
+        let values = program.origins.iter().map(|origin| origin.tensor.contains("attn_v")).collect();
+        let lists = adapted_lists(&program, Sort::Exact, values);
+        let of =
+            |op: &Op| matches!(op, Op::MatMul { matrix, .. } if program.origins[matrix.0].tensor.contains("attn_v"));
+        let products = program.ops.iter().filter(|op| of(op)).count();
+        for list in all_of(&lists) {
+            let launches = list.iter().filter_map(adapters_of).count();
+            assert_eq!(launches, 2 * products, "{name}");
+            assert!(list.iter().filter_map(adapters_of).all(|args| args.count == 1), "{name}");
+        }
+    }
+}
