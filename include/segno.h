@@ -888,8 +888,7 @@ void segno_reply_free(struct segno_reply *reply);
 #define SEGNO_KV_F32 1
 /**
  * KV cache in 8-bit integers, with a 16-bit scale for each 32: 53 % of the memory of `SEGNO_KV_F16`. Heads are rotated by Hadamard matrices as they
- * are stored, and results back, so that an outlier coarsens its block less. On processors alone: contexts of GPUs refuse it with
- * `SEGNO_E_UNSUPPORTED`.
+ * are stored, and results back, so that an outlier coarsens its block less.
  */
 #define SEGNO_KV_Q8 2
 /** No speculation. */

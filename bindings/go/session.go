@@ -18,7 +18,7 @@ type KVType int32
 const (
 	KVF16 KVType = C.SEGNO_KV_F16
 	KVF32 KVType = C.SEGNO_KV_F32
-	KVQ8  KVType = C.SEGNO_KV_Q8 // 8 bits, on processors alone: 53 % of the memory of KVF16
+	KVQ8  KVType = C.SEGNO_KV_Q8 // 8 bits: 53 % of the memory of KVF16
 )
 
 // Speculation says where drafts come from: guesses at the tokens to come, which are evaluated together with the last one. Tokens are the same with and

@@ -1,14 +1,22 @@
-// Causal attention over paged keys and values of any even size of heads, and of either type, in f32: for up to GROUP
+// Causal attention over paged keys and values of any even size of heads, and of every type, in f32: for up to GROUP
 // query heads of a key-value head in a block.
 //
 // Each split of the positions gives a maximum, a sum of exponentials and a weighted sum of values, merged in order of
 // position. Either a block walks over all splits of its row, or each split has a block and `attention_combine` adds
 // them: the same sums in the same order.
+#include "attention/kv_q8.cuh"
 #include "attention/softmax.cuh"
 
 constexpr int GROUP = 4;
-constexpr int THREADS = 256;
+constexpr int THREADS = 256, COMBINE_THREADS = 256;
 constexpr int SPLIT_PAGES = LONG_SPLIT / PAGE_TOKENS;
+// Most elements of a head.
+constexpr uint32_t MOST_DIM = 512;
+
+// The element type of a cache of 8 bits.
+using Q8 = int8_t;
+template <typename T>
+constexpr bool IS_Q8 = sizeof(T) == sizeof(Q8);
 
 template <typename T>
 __device__ __forceinline__ float2 pair_at(const T *p) {
@@ -51,6 +59,47 @@ __device__ __forceinline__ void score_key(const T *key, const float *q, uint32_t
     }
 }
 
+// The same of a cache of 8 bits, from element `first` on: a block's sum is multiplied by its scale.
+template <uint32_t COUNT>
+__device__ __forceinline__ void add_multiples(
+    const int8_t (&k)[COUNT], const float *q, uint32_t dim, float (&sum)[GROUP]) {
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+#pragma unroll
+        for (uint32_t i = 0; i < COUNT; i++) sum[g] = __fmaf_rn(q[g * dim + i], (float)k[i], sum[g]);
+    }
+}
+
+__device__ __forceinline__ void score_key(
+    const Q8Run &run, uint32_t slot, const float *q, uint32_t dim, float (&score)[GROUP]) {
+    const int8_t *key = run.multiples + slot * dim;
+    for (uint32_t start = 0; start < dim; start += Q8_BLOCK) {
+        float sum[GROUP] = {};
+        const uint32_t end = min(start + Q8_BLOCK, dim);
+        if (dim % 8 == 0) {
+            for (uint32_t d = start; d < end; d += 8) {
+                const uint2 v = *reinterpret_cast<const uint2 *>(key + d);
+                add_multiples<8>(reinterpret_cast<const int8_t (&)[8]>(v), q + d, dim, sum);
+            }
+        } else {
+            for (uint32_t d = start; d < end; d += 2) {
+                const char2 v = *reinterpret_cast<const char2 *>(key + d);
+                add_multiples<2>(reinterpret_cast<const int8_t (&)[2]>(v), q + d, dim, sum);
+            }
+        }
+        const float scale = run.scale(start / Q8_BLOCK, slot);
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) score[g] = __fmaf_rn(sum[g], scale, score[g]);
+    }
+}
+
+// Neighbouring elements of a value.
+__device__ __forceinline__ float2 pair_at(const Q8Run &run, uint32_t slot, uint32_t pair, uint32_t dim) {
+    const char2 v = *reinterpret_cast<const char2 *>(run.multiples + slot * dim + 2 * pair);
+    const float scale = run.scale(2 * pair / Q8_BLOCK, slot);
+    return make_float2(__fmul_rn((float)v.x, scale), __fmul_rn((float)v.y, scale));
+}
+
 // Turns a head's scores into powers; one warp a head.
 __device__ __forceinline__ void exponentiate(float *p, uint32_t keys, State &state) {
     const uint32_t lane = threadIdx.x % WARP;
@@ -88,8 +137,12 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
         out[i] = 0.0f;
     }
     if (thread < GROUP) state[thread] = State{-INFINITY, 0.0f};
+    if constexpr (IS_Q8<T>) {
+        __syncthreads();
+        if (thread / WARP < GROUP) rotate_head<MOST_DIM>(q + thread / WARP * dim, dim);
+    }
     const T *cache = reinterpret_cast<const T *>(in.cache);
-    const size_t run = (size_t)kv_head * PAGE_TOKENS * dim;
+    const size_t run = (size_t)kv_head * PAGE_TOKENS * (IS_Q8<T> ? q8_bytes(dim) : dim);
     const uint32_t seen = first_seen(args, item.position), first_split = split_of(seen);
     for (uint32_t split = blockIdx.x; split < splits; split += gridDim.x) {
         if (split < first_split) continue;
@@ -107,7 +160,11 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
             }
             float score[GROUP] = {};
             const size_t page = pages[k / PAGE_TOKENS] * in.page_elements;
-            score_key(cache + page + in.keys + run + (k % PAGE_TOKENS) * dim, q, dim, score);
+            if constexpr (IS_Q8<T>) {
+                score_key(Q8Run(in.cache, page + in.keys + run, dim), k % PAGE_TOKENS, q, dim, score);
+            } else {
+                score_key(cache + page + in.keys + run + (k % PAGE_TOKENS) * dim, q, dim, score);
+            }
 #pragma unroll
             for (int g = 0; g < GROUP; g++)
                 p[g][k] = args.cap == 0.0f ? score[g] * args.scale : args.cap * tanhf(score[g] * args.scale);
@@ -121,7 +178,12 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
             for (uint32_t k = part; k < count; k += parts) {
                 if (k < hidden) continue;
                 const size_t page = pages[k / PAGE_TOKENS] * in.page_elements;
-                const float2 v = pair_at(cache + page + in.values + run + (k % PAGE_TOKENS) * dim + 2 * pair);
+                float2 v;
+                if constexpr (IS_Q8<T>) {
+                    v = pair_at(Q8Run(in.cache, page + in.values + run, dim), k % PAGE_TOKENS, pair, dim);
+                } else {
+                    v = pair_at(cache + page + in.values + run + (k % PAGE_TOKENS) * dim + 2 * pair);
+                }
 #pragma unroll
                 for (int g = 0; g < GROUP; g++) {
                     sum[g].x = __fmaf_rn(p[g][k], v.x, sum[g].x), sum[g].y = __fmaf_rn(p[g][k], v.y, sum[g].y);
@@ -160,9 +222,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attend<float>(args, shape);
 }
 
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    attention_q8(const __grid_constant__ AttentionArgs args, Shape shape) {
+    attend<Q8>(args, shape);
+}
+
+// Rotates the heads that a block has an element a thread of; parts that are rotated together do not cross blocks.
+__device__ __forceinline__ float rotate_across(float v, uint32_t size) {
+    __shared__ float all[COMBINE_THREADS];
+    const uint32_t thread = threadIdx.x;
+    for (uint32_t half = 1; half < min(size, (uint32_t)WARP); half *= 2)
+        v = sum_or_difference(v, __shfl_xor_sync(ALL_LANES, v, half), (thread & half) != 0);
+    for (uint32_t half = WARP; half < size; half *= 2) {
+        all[thread] = v;
+        __syncthreads();
+        v = sum_or_difference(v, all[thread ^ half], (thread & half) != 0);
+        __syncthreads();
+    }
+    return __fmul_rn(v, rotation_factor(size));
+}
+
 // Merges the splits of every head and divides by the sum; a thread an element.
-extern "C" __global__ void __launch_bounds__(256)
-    attention_combine(const __grid_constant__ AttentionArgs args, Shape shape) {
+template <bool ROTATES>
+__device__ __forceinline__ void combine(const AttentionArgs &args, const Shape &shape) {
     await_then_launch();
     const HeadsArgs &in = args.in;
     const uint32_t dim = in.head_dim, width = in.heads * dim, row = blockIdx.y,
@@ -185,5 +267,16 @@ extern "C" __global__ void __launch_bounds__(256)
         }
         v = __fdiv_rn(v, state.sum);
     }
+    if constexpr (ROTATES) v = rotate_across(v, rotated_elements(dim));
     emit(args.out, row, col, width, v);
+}
+
+extern "C" __global__ void __launch_bounds__(COMBINE_THREADS)
+    attention_combine(const __grid_constant__ AttentionArgs args, Shape shape) {
+    combine<false>(args, shape);
+}
+
+extern "C" __global__ void __launch_bounds__(COMBINE_THREADS)
+    attention_combine_q8(const __grid_constant__ AttentionArgs args, Shape shape) {
+    combine<true>(args, shape);
 }

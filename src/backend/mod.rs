@@ -256,9 +256,10 @@ impl Limits {
 }
 
 /// Element type of the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvType {
     /// 16-bit floats.
+    #[default]
     F16,
     /// 32-bit floats.
     F32,

@@ -82,8 +82,7 @@ pub const SEGNO_KV_F16: i32 = 0;
 /// KV cache in 32-bit floats.
 pub const SEGNO_KV_F32: i32 = 1;
 /// KV cache in 8-bit integers, with a 16-bit scale for each 32: 53 % of the memory of `SEGNO_KV_F16`. Heads are rotated by Hadamard matrices as they
-/// are stored, and results back, so that an outlier coarsens its block less. On processors alone: contexts of GPUs refuse it with
-/// `SEGNO_E_UNSUPPORTED`.
+/// are stored, and results back, so that an outlier coarsens its block less.
 pub const SEGNO_KV_Q8: i32 = 2;
 
 /// No speculation.

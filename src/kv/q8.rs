@@ -17,6 +17,12 @@ pub const fn bytes(dim: usize) -> usize {
     dim + 2 * dim.div_ceil(BLOCK)
 }
 
+/// Elements of a head of so many bytes.
+#[cfg(feature = "cuda")]
+pub const fn elements(bytes: usize) -> usize {
+    bytes - 2 * bytes.div_ceil(BLOCK + 2)
+}
+
 /// Elements that are rotated together in a head of `dim`: the largest power of two that divides it, up to 128.
 pub const fn rotated(dim: usize) -> usize {
     let power = dim.trailing_zeros();
@@ -24,7 +30,7 @@ pub const fn rotated(dim: usize) -> usize {
 }
 
 /// The form from its definition, in double precision, for tests.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub mod plain {
     use super::{BLOCK, rotated};
     use half::f16;
@@ -57,5 +63,6 @@ mod tests {
             assert_eq!((rotated(dim), bytes(dim)), (parts, size), "heads of {dim}");
         }
         assert_eq!(bytes(0), 0);
+        assert!((0..600).all(|dim| elements(bytes(dim)) == dim));
     }
 }

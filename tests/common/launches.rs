@@ -2,6 +2,7 @@
 //! the CUDA backend runs.
 
 use segno::arch::{Arch, Hparams};
+use segno::backend::KvType;
 use segno::backend::cuda::args::{Matrix, StepArgs};
 use segno::backend::cuda::catalogue::DeviceType;
 use segno::backend::cuda::lower::adapters::AdapterPlaces;
@@ -47,6 +48,19 @@ pub enum Sort {
     Fast,
     /// Over a cache of f32.
     F32Cache,
+    /// Over a cache of 8 bits.
+    Q8Cache,
+}
+
+impl Sort {
+    /// Exact products over such a cache.
+    pub fn over(kv_type: KvType) -> Sort {
+        match kv_type {
+            KvType::F16 => Sort::Exact,
+            KvType::F32 => Sort::F32Cache,
+            KvType::Q8 => Sort::Q8Cache,
+        }
+    }
 }
 
 /// The lists of a program.
@@ -96,7 +110,11 @@ pub fn adapted_lists(program: &Program, sort: Sort, changed: Vec<bool>) -> Lists
         factors: 1 << 43,
         adapters: AdapterPlaces { changed, entries: 1 << 51, sums: 1 << 52, ranks: 24 },
         layers: vec![LayerCache::default(); program.kv.count()],
-        cache_f32: sort == Sort::F32Cache,
+        kv_type: match sort {
+            Sort::Exact | Sort::Fast => KvType::F16,
+            Sort::F32Cache => KvType::F32,
+            Sort::Q8Cache => KvType::Q8,
+        },
         device: Device { sms: 132, most_shared: 227 << 10, bulk_copies: true },
         ..Addresses::default()
     };

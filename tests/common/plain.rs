@@ -2,7 +2,8 @@
 
 use half::f16;
 use segno::arch::rope::RopeLayout;
-use segno::backend::Row;
+use segno::backend::{KvType, Row};
+use segno::kv::q8::{self, plain::rotate};
 use segno::kv::state::Shape;
 use segno::plan::op::{
     Activation, AttentionKind, Convolution, ExpertProduct, Experts, HeadPart, Norm, NormKind, RopeId, Routing, Rows,
@@ -18,8 +19,8 @@ type Matrix = Vec<Vec<f64>>;
 /// What is rounded on the way; all else is as exact as f64.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rounding {
-    /// Keys and values to 16-bit floats, where the cache holds such.
-    pub cache: bool,
+    /// Keys and values to what the cache holds.
+    pub cache: Option<KvType>,
     /// What quantized matrices multiply to 8-bit blocks.
     pub activations: bool,
     /// Queries, times the scale and log2(e), to 16-bit floats.
@@ -36,6 +37,18 @@ pub struct Plain<'a> {
     cache: Vec<Vec<Vec<[Vec<f64>; 2]>>>,
     /// By state and slot, for each position the row that was convolved, or the matrices behind it.
     states: Vec<Vec<Matrix>>,
+}
+
+/// What a head becomes in a cache of 8 bits.
+fn in_8_bits(head: &[f64]) -> Vec<f64> {
+    let block = |block: &[f64]| {
+        let most = block.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
+        let scale = f16::from_f64(most / 127.0).to_f64();
+        let rounded =
+            |v: &f64| if scale > 0.0 { (v / scale).round_ties_even().clamp(-127.0, 127.0) * scale } else { 0.0 };
+        block.iter().map(rounded).collect::<Vec<f64>>()
+    };
+    rotate(&rotate(head).chunks(q8::BLOCK).flat_map(block).collect::<Vec<f64>>())
 }
 
 impl<'a> Plain<'a> {
@@ -233,12 +246,17 @@ impl<'a> Plain<'a> {
     }
 
     fn store(&mut self, layer: usize, keys: ValueId, values: ValueId, rows: &[Row]) {
-        let rounded = |row: &Vec<f64>| match self.rounding.cache {
-            true => row.iter().map(|&v| f16::from_f64(v).to_f64()).collect(),
-            false => row.clone(),
+        let sizes = self.program.kv.of(layer);
+        let rounded = |row: &Vec<f64>, dim| match self.rounding.cache {
+            Some(KvType::F16) => row.iter().map(|&v| f16::from_f64(v).to_f64()).collect(),
+            Some(KvType::Q8) => row.chunks(dim).flat_map(in_8_bits).collect(),
+            Some(KvType::F32) | None => row.clone(),
         };
         for (index, row) in rows.iter().enumerate() {
-            let own = [rounded(&self.values[keys.0][index]), rounded(&self.values[values.0][index])];
+            let own = [
+                rounded(&self.values[keys.0][index], sizes.head_dim),
+                rounded(&self.values[values.0][index], sizes.value_dim),
+            ];
             let slot = &mut self.cache[layer][row.slot as usize];
             slot.truncate(row.position as usize);
             assert_eq!(slot.len(), row.position as usize, "positions come in their order");
@@ -312,11 +330,16 @@ impl<'a> Plain<'a> {
         let seen =
             &self.cache[kind.layer][row.slot as usize][kind.window.map_or(0, |window| end.saturating_sub(window))..end];
         let unit = f64::from(kind.scale * LOG2_E);
-        let scaled = |q: &f64| match self.rounding.queries {
-            true => f16::from_f64(q * unit).to_f64() / f64::from(LOG2_E),
-            false => q * f64::from(kind.scale),
+        let halves = |q: &f64| f16::from_f64(q * unit).to_f64() / f64::from(LOG2_E);
+        let scaled: Vec<f64> = match self.rounding {
+            Rounding { queries: false, .. } => queries.iter().map(|q| q * f64::from(kind.scale)).collect(),
+            // Rounded as they are multiplied, which is rotated.
+            Rounding { cache: Some(KvType::Q8), .. } => {
+                let rounded = |head| rotate(&rotate(head).iter().map(halves).collect::<Vec<f64>>());
+                queries.chunks(kv.head_dim).flat_map(rounded).collect()
+            }
+            _ => queries.iter().map(halves).collect(),
         };
-        let scaled: Vec<f64> = queries.iter().map(scaled).collect();
         let head = |head: usize| {
             let (query, shared) = (&scaled[head * kv.head_dim..][..kv.head_dim], head / kv.group());
             let score = |[key, _]: &[Vec<f64>; 2]| {

@@ -74,7 +74,7 @@ fn logits_are_near_those_of_the_precise_processor() {
         let mut first = Run::new(&precise(), &case.program, KvType::F32, POSITIONS, 1);
         first.own_text();
         // Beside the same cache: what it rounds may choose another expert.
-        for kv_type in [KvType::F32, KvType::F16] {
+        for kv_type in [KvType::F32, KvType::F16, KvType::Q8] {
             let logits = |device: &dyn Backend| {
                 let mut run = Run::new(device, &case.program, kv_type, POSITIONS, 1);
                 run.tokens = first.tokens.clone();
@@ -168,11 +168,21 @@ fn with_window(dim: usize, kv_heads: usize, group: usize, window: usize) -> Case
     case
 }
 
+/// Those models, over each type of cache that has kernels for its sizes of heads.
+fn heads_runs() -> impl Iterator<Item = (Case, KvType)> {
+    let named = |mut case: Case, kv_type| {
+        case.name += &format!(", {kv_type:?}");
+        (case, kv_type)
+    };
+    let over = move |kv_type| heads_models().into_iter().map(move |case| named(case, kv_type));
+    [KvType::F16, KvType::Q8].into_iter().flat_map(over)
+}
+
 #[test]
 fn heads_of_every_size_and_grouping_change_no_bit() {
-    for Case { name, program, .. } in heads_models() {
+    for (Case { name, program, .. }, kv_type) in heads_runs() {
         let count = 300;
-        let mut run = Run::new(device(false), &program, KvType::F16, count, 8);
+        let mut run = Run::new(device(false), &program, kv_type, count, 8);
         let alone = run.steps(0..count, 1);
         assert!(bits(&alone) == bits(&run.steps(0..count, 5)), "{name}: five at once differ from one");
         for chunk in [1, 7, 64, 300] {
@@ -195,10 +205,11 @@ fn heads_of_every_size_and_grouping_change_no_bit() {
 
 #[test]
 fn long_contexts_of_every_size_of_heads_change_no_bit() {
-    for case in heads_models() {
+    for (case, kv_type) in heads_runs() {
         let Case { name, program, .. } = &case;
-        let mut run = Run::new(device(false), program, KvType::F16, 4100, 8);
-        let mut reference = Run::new(&precise(), program, KvType::F32, 4100, 1);
+        let mut run = Run::new(device(false), program, kv_type, 4100, 8);
+        let exact = if kv_type == KvType::Q8 { KvType::Q8 } else { KvType::F32 };
+        let mut reference = Run::new(&precise(), program, exact, 4100, 1);
         for end in [513, 2049, 4097] {
             (0..8).for_each(|slot| drop(run.chunks(slot, end - 1, 512)));
             let alone = run.steps(end - 1..end, 1);
@@ -222,7 +233,7 @@ fn a_little_of_everything_gives_numbers() {
     for Case { name, program, .. } in
         models().iter().filter(|case| ["shakespeare.gguf", "stories260K.gguf", "random mix"].contains(&&*case.name))
     {
-        for (kv_type, eager) in [(KvType::F16, false), (KvType::F32, false), (KvType::F16, true)] {
+        for (kv_type, eager) in [(KvType::F16, false), (KvType::F32, false), (KvType::Q8, false), (KvType::F16, true)] {
             let mut run = Run::new(device(eager), program, kv_type, 300, 8);
             let mut rows = vec![run.chunks(0, 270, 90)];
             for seqs in [1, 2, 3, 8] {

@@ -53,8 +53,7 @@ fn all_cases() -> Vec<Case> {
 
 /// The kernels of a pass, on a device of 132 SMs.
 fn chosen(case: &Case) -> BTreeSet<&'static str> {
-    let sort = if case.cache == KvType::F32 { Sort::F32Cache } else { Sort::Exact };
-    let lists = common::launches::lists_of(&case.program, sort);
+    let lists = common::launches::lists_of(&case.program, Sort::over(case.cache));
     let shape = match case.pass {
         Pass::Prompt(rows) => Shape { rows: rows as u32, outputs: outputs(case).len() as u32, splits: 0, draws: 0 },
         Pass::Step(rows, position) => {
@@ -108,7 +107,7 @@ fn run(case: &Case, cuda: &Cuda) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
     let is_staged =
         |name: &String| ["attention_prefill", "attention_decode"].iter().any(|staged| name.starts_with(staged));
     let queries = case.kernels.iter().any(is_staged);
-    let rounding = Rounding { cache: case.cache == KvType::F16, activations: true, queries };
+    let rounding = Rounding { cache: Some(case.cache), activations: true, queries };
     let mut run = Run::new(cuda, &case.program, case.cache, filled + CHUNK, seqs);
     let mut plain = Plain::new(&case.program, rounding, seqs);
     let keeps = |op: &Op| matches!(op, Op::StoreKv { .. } | Op::Convolve(_) | Op::Scan(_));

@@ -7,7 +7,7 @@ use crate::common::walk::{MODELS, RECURRENT, sizes, walk};
 use crate::common::{Ctx, Folder, Model, Session, call, greedy, root};
 use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
 use segno::ffi::saved::{segno_seq_restore_file, segno_seq_save_file};
-use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32};
+use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8};
 use std::ffi::CString;
 use std::path::Path;
 use std::ptr::null;
@@ -57,7 +57,7 @@ fn what_one_device_saves_the_other_restores() {
     let plain = ["llama-ratio1", "qwen3moe-plain"];
     for (index, name) in MODELS.into_iter().chain(RECURRENT).chain(plain).enumerate() {
         let models = [0, 1].map(|at| load(&contexts[at], name));
-        let kv_type = if index % 2 == 0 { SEGNO_KV_F16 } else { SEGNO_KV_F32 };
+        let kv_type = [SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8][index % 3];
         for (from, to) in [(0, 1), (1, 0)] {
             let session = |at: usize| {
                 models[at]

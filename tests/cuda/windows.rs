@@ -3,11 +3,12 @@
 
 use crate::common;
 use crate::common::passes::{Case, Run, bits, random};
-use crate::common::walk::{MODELS, walk};
+use crate::common::walk::{MODELS, walk, walk_in};
 use crate::common::{Ctx, root};
 use segno::backend::KvType;
 use segno::backend::cuda::Cuda;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
+use segno::ffi::session::SEGNO_KV_Q8;
 use segno::plan::Op;
 use segno::quant::DType;
 use std::sync::Arc;
@@ -19,7 +20,9 @@ fn sequences_behind_windows_equal_fresh_ones() {
     }
     let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
     for name in MODELS {
-        walk(name, &ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap());
+        let model = ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap();
+        walk(name, &model);
+        walk_in(name, &model, SEGNO_KV_Q8, 7);
     }
 }
 
@@ -46,7 +49,7 @@ fn pages_that_no_row_sees_may_be_gone() {
         [(64, 2, 2, 20), (128, 1, 4, 100), (256, 1, 2, 256), (80, 2, 2, 300), (96, 1, 1, 1000), (48, 2, 2, 130)]
     {
         let Case { program, .. } = model(dim, kv_heads, group, window);
-        for kv_type in [KvType::F16, KvType::F32] {
+        for kv_type in [KvType::F16, KvType::F32, KvType::Q8] {
             let mut whole = Run::new(&cuda, &program, kv_type, end, 4);
             let mut windowed = Run::with_windows(&cuda, &program, kv_type, end, 4, Some(window));
             let how = format!("heads of {dim}, window of {window}, {kv_type:?}");

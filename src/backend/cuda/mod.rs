@@ -16,6 +16,7 @@ pub mod launch;
 pub mod lower;
 mod memory;
 mod module;
+mod pages;
 mod passes;
 mod runner;
 pub mod select;

@@ -11,6 +11,7 @@ use super::lower::{Addresses, lower};
 use super::memory::Part;
 use super::memory::{Block, Places, free_bytes};
 use super::module::{Kernels, Stream};
+use super::pages;
 use super::passes::Passes;
 use super::select::attention::splits;
 use super::shared::Shared;
@@ -155,7 +156,7 @@ impl CudaRunner {
             &self.weights.matrices,
             &self.passes.lists,
             shapes,
-            self.sizes.element_bytes,
+            self.sizes.kv_type,
         )?);
         Ok(())
     }
@@ -445,13 +446,15 @@ impl Runner for CudaRunner {
     fn read_page(&mut self, reach: Reach, page: u32, out: &mut [u8]) -> Result<()> {
         let (start, bytes) = self.sizes.page(reach, page);
         assert_eq!(out.len(), bytes);
-        self.move_bytes(|stream, cache| stream.download(out.as_mut_ptr(), cache + start as u64, bytes))
+        self.move_bytes(|stream, cache| stream.download(out.as_mut_ptr(), cache + start as u64, bytes))?;
+        pages::from_device(&self.sizes, reach, out)
     }
 
     fn write_page(&mut self, reach: Reach, page: u32, given: &[u8]) -> Result<()> {
         let (start, bytes) = self.sizes.page(reach, page);
         assert_eq!(given.len(), bytes);
-        self.move_bytes(|stream, cache| stream.upload(cache + start as u64, given.as_ptr(), bytes))
+        let page = pages::to_device(&self.sizes, reach, given)?;
+        self.move_bytes(|stream, cache| stream.upload(cache + start as u64, page.as_ptr(), bytes))
     }
 
     fn read_record(&mut self, record: u32, out: &mut [u8]) -> Result<()> {

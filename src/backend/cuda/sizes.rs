@@ -6,7 +6,7 @@ use super::draws;
 use super::lower::adapters::AdapterPlaces;
 use super::lower::experts::most_experts;
 use super::lower::uses::Uses;
-use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower, supported};
+use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower};
 use super::memory::Places;
 use super::select::Device;
 use super::select::attention::splits;
@@ -36,7 +36,7 @@ pub const COUNTERS: &str = "counters";
 pub struct Sizes {
     pub rows: usize,
     pub outputs: usize,
-    pub element_bytes: usize,
+    pub kv_type: KvType,
     /// Bytes of the cache of layers that see everything; that of the others comes behind it.
     whole_bytes: usize,
     /// Where the first record of states is, from the first byte of the caches.
@@ -50,9 +50,7 @@ pub struct Sizes {
 
 impl Sizes {
     pub fn new(program: &Program, limits: &Limits) -> Result<Sizes> {
-        supported::check_cache(limits.kv_type)?;
         let outputs = limits.outputs.next_power_of_two();
-        let element_bytes = limits.kv_type.bytes();
         let stores = limits.stores(program)?;
         let most = splits(limits.pages * PAGE_TOKENS).max(1);
         let mut tiers: Vec<usize> =
@@ -62,8 +60,17 @@ impl Sizes {
         let rows = limits.rows.max(outputs);
         check_rows(program, rows)?;
         let starts = state::starts(&program.states)?;
-        let mut sizes =
-            Sizes { rows, outputs, element_bytes, whole_bytes: 0, first_record: 0, starts, stores, buckets, tiers };
+        let mut sizes = Sizes {
+            rows,
+            outputs,
+            kv_type: limits.kv_type,
+            whole_bytes: 0,
+            first_record: 0,
+            starts,
+            stores,
+            buckets,
+            tiers,
+        };
         sizes.whole_bytes = sizes.bytes_of(Reach::Whole, limits)?;
         let caches = sizes.whole_bytes.checked_add(sizes.bytes_of(Reach::Window, limits)?);
         let first = caches.and_then(|bytes| bytes.checked_next_multiple_of(RECORD_ALIGNMENT));
@@ -83,7 +90,7 @@ impl Sizes {
 
     /// Bytes of a page of a cache; 0 where no layer is in it, none where they are too many.
     fn page_bytes(&self, reach: Reach) -> Option<usize> {
-        self.stores.layout(reach).page_elements()?.checked_mul(self.element_bytes)
+        self.stores.layout(reach).page_elements()?.checked_mul(self.kv_type.bytes())
     }
 
     /// Whether layers that see a window have a cache of their own, and page tables behind the others.
@@ -324,7 +331,7 @@ pub fn arrange(
             elements: (sizes.record_bytes() / size_of::<f32>()) as u64,
         },
         state_starts: collected(sizes.starts.iter().map(|&start| start as u64), "a list of launches")?,
-        cache_f32: limits.kv_type == KvType::F32,
+        kv_type: limits.kv_type,
         step,
         table_stride: limits.pages as u32 + 1,
         ..Addresses::default()

@@ -9,6 +9,7 @@ use super::launch::Launch;
 use super::lower::lists::Lists;
 use super::memory::Mapped;
 use super::module::{Event, Stream};
+use crate::backend::KvType;
 use crate::error::{Error, Result, collected, filled, reserve};
 use crate::plan::op::{Convolution, ExpertProduct, Scan, StateId};
 use crate::plan::{Op, Program};
@@ -73,7 +74,7 @@ impl Timing {
         matrices: &[Matrix],
         lists: &Lists,
         shapes: impl Iterator<Item = Shape>,
-        element_bytes: usize,
+        kv_type: KvType,
     ) -> Result<Timing> {
         let mut events = reserve(TOGETHER + 2, WHAT)?;
         for _ in 0..TOGETHER + 2 {
@@ -82,8 +83,7 @@ impl Timing {
         let mut tables = Vec::new();
         for shape in shapes {
             let launches = lists.of(&shape).iter().filter(|launch| launch.runs(&shape));
-            let lines =
-                collected(launches.map(|launch| Line::new(program, matrices, launch, &shape, element_bytes)), WHAT)?;
+            let lines = collected(launches.map(|launch| Line::new(program, matrices, launch, &shape, kv_type)), WHAT)?;
             let (times, empty) = (filled(lines.len() * STEPS, 0.0, WHAT)?, filled(STEPS, 0.0, WHAT)?);
             tables.push(Table { shape, lines, times, empty, steps: 0, positions: 0 });
         }
@@ -158,14 +158,14 @@ impl Timing {
 }
 
 impl Line {
-    fn new(program: &Program, matrices: &[Matrix], launch: &Launch, shape: &Shape, element_bytes: usize) -> Line {
+    fn new(program: &Program, matrices: &[Matrix], launch: &Launch, shape: &Shape, kv_type: KvType) -> Line {
         let mut name = launch.choose(shape).function.entry().name.to_owned();
         let ops = launch.covers.iter().map(|&op| &program.ops[op]);
         let elements = ops.clone().map(|op| match op {
-            Op::Attention { kind, .. } => program.kv.of(kind.layer).position_elements(),
+            Op::Attention { kind, .. } => kv_type.stored(program.kv.of(kind.layer)).position_elements(),
             _ => 0,
         });
-        let position_bytes = (elements.sum::<usize>() * element_bytes) as u64;
+        let position_bytes = (elements.sum::<usize>() * kv_type.bytes()) as u64;
         let weights = ops.clone().map(|op| weight_bytes(program, matrices, op, shape)).sum();
         for op in ops {
             name += if name.contains(": ") { ", " } else { ": " };

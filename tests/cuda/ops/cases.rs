@@ -21,6 +21,8 @@ const HIDDEN: usize = 64;
 const ROUNDING: f64 = 3e-6;
 /// Of attention whose weights are 16-bit floats.
 const F16: f64 = 1e-3;
+/// Of attention over a cache of 8 bits, whose multiples may be rounded to the neighbour; a small part of a head is rotated back by itself.
+const EIGHT_BITS: f64 = 5e-3;
 /// Of 8-bit blocks: a value close to half a step may be rounded the other way.
 const BLOCKS: f64 = 1e-3;
 
@@ -268,12 +270,23 @@ pub fn attentions() -> Vec<Case> {
         (128, sinks, KvType::F32),
         (112, turned, KvType::F32),
         (512, normed, KvType::F16),
+        (6, normed, KvType::Q8),
+        (20, turned, KvType::Q8),
+        (48, normed, KvType::Q8),
+        (64, capped, KvType::Q8),
+        (128, sinks, KvType::Q8),
+        (112, turned, KvType::Q8),
+        (512, normed, KvType::Q8),
     ] {
         let program = attention(HeadSizes::new(10, 2, dim), with);
         // Queries are floats here; keys may be rounded to the neighbour.
-        let (name, within) = if cache == KvType::F32 { ("attention_f32", 1e-5) } else { ("attention_f16", 5e-4) };
+        let (kernels, within) = match cache {
+            KvType::F16 => (["qk_norm_rope_kv", "attention_f16", "attention_combine"], 5e-4),
+            KvType::F32 => (["qk_norm_rope_kv", "attention_f32", "attention_combine"], 1e-5),
+            KvType::Q8 => (["qk_norm_rope_kv_q8", "attention_q8", "attention_combine_q8"], EIGHT_BITS),
+        };
         for pass in [Pass::Prompt(40), Pass::Step(1, 300), Pass::Step(6, 2500)] {
-            add(&["qk_norm_rope_kv", name, "attention_combine"], &program, pass, cache, within);
+            add(&kernels, &program, pass, cache, within);
         }
     }
     cases

@@ -2,6 +2,7 @@
 
 use super::lists::Batches;
 use super::{Addresses, ELEMENTS_A_BLOCK, Extent, LayerCache, Lowering, ONE};
+use crate::backend::KvType;
 use crate::backend::cuda::args::{Args, AttentionArgs, HeadsArgs};
 use crate::backend::cuda::catalogue::Kernel;
 use crate::backend::cuda::select::attention::{is_staged, of_heads};
@@ -36,7 +37,7 @@ impl Lowering<'_> {
         let Some((args, covered)) = self.turned_heads() else { return false };
         let blocks = Extent::Fixed((args.heads + 2 * args.kv_heads).div_ceil(HEADS_A_BLOCK as u32));
         self.push(
-            Kernel::QkNormRopeKv.only(),
+            self.store_kernel().only(),
             [blocks, Extent::Rows, ONE],
             32 * HEADS_A_BLOCK,
             Args::Heads(args),
@@ -65,7 +66,15 @@ impl Lowering<'_> {
     pub fn store(&mut self, layer: usize, keys: ValueId, values: ValueId) {
         let args = HeadsArgs { k: self.value(keys), v: self.value(values), heads: 0, ..self.heads_args(layer) };
         let blocks = Extent::Fixed((2 * args.kv_heads).div_ceil(HEADS_A_BLOCK as u32));
-        self.push(Kernel::QkNormRopeKv.only(), [blocks, Extent::Rows, ONE], 32 * HEADS_A_BLOCK, Args::Heads(args), 1);
+        self.push(self.store_kernel().only(), [blocks, Extent::Rows, ONE], 32 * HEADS_A_BLOCK, Args::Heads(args), 1);
+    }
+
+    /// The kernel that writes keys and values to the cache.
+    fn store_kernel(&self) -> Kernel {
+        match self.addresses.kv_type {
+            KvType::F16 | KvType::F32 => Kernel::QkNormRopeKv,
+            KvType::Q8 => Kernel::QkNormRopeKvQ8,
+        }
     }
 
     /// What the next ops do with queries and keys in one launch, and how many ops that are: norms of heads first, then rotation of both by one table
@@ -131,7 +140,7 @@ impl Lowering<'_> {
             heads: sizes.heads as u32,
             kv_heads: sizes.kv_heads as u32,
             head_dim: sizes.head_dim as u32,
-            cache_f32: addresses.cache_f32.into(),
+            cache_f32: (addresses.kv_type == KvType::F32).into(),
             ..HeadsArgs::default()
         }
     }
@@ -139,7 +148,7 @@ impl Lowering<'_> {
     /// Whether pages pass through shared memory, and matrix instructions multiply them.
     fn stages_pages(&self, kind: &AttentionKind) -> bool {
         let dim = self.program.kv.of(kind.layer).head_dim;
-        kind.softcap.is_none() && kind.sinks.is_none() && !self.addresses.cache_f32 && is_staged(dim)
+        kind.softcap.is_none() && kind.sinks.is_none() && self.addresses.kv_type == KvType::F16 && is_staged(dim)
     }
 
     /// Attention with staged pages; the arguments of prompts have only the queries of what stands in `heads`.
@@ -205,7 +214,11 @@ impl Lowering<'_> {
             return self.attend(Kernel::AttentionPrefill, heads, &kind, out, 1);
         }
         let (args, sizes) = (self.attention_args(heads, &kind, out), self.program.kv.of(kind.layer));
-        let kernel = if self.addresses.cache_f32 { Kernel::AttentionF32 } else { Kernel::AttentionF16 };
+        let kernel = match self.addresses.kv_type {
+            KvType::F16 => Kernel::AttentionF16,
+            KvType::F32 => Kernel::AttentionF32,
+            KvType::Q8 => Kernel::AttentionQ8,
+        };
         let blocks = Extent::Fixed((sizes.kv_heads * sizes.group().div_ceil(PLAIN_HEADS)) as u32);
         self.push(kernel.only(), [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, Args::Attention(args), 1);
         let parts = ATTENTION_THREADS / (sizes.head_dim / 2);
@@ -216,13 +229,11 @@ impl Lowering<'_> {
 
     fn merge(&mut self, args: AttentionArgs, out: ValueId) {
         let blocks = Extent::Fixed(self.width(out).div_ceil(ELEMENTS_A_BLOCK) as u32);
-        self.push(
-            Kernel::AttentionCombine.only(),
-            [blocks, Extent::Rows, ONE],
-            ELEMENTS_A_BLOCK,
-            Args::Attention(args),
-            0,
-        );
+        let kernel = match self.addresses.kv_type {
+            KvType::F16 | KvType::F32 => Kernel::AttentionCombine,
+            KvType::Q8 => Kernel::AttentionCombineQ8,
+        };
+        self.push(kernel.only(), [blocks, Extent::Rows, ONE], ELEMENTS_A_BLOCK, Args::Attention(args), 0);
     }
 }
 

@@ -24,6 +24,7 @@ use super::args::*;
 use super::catalogue::{Function, Kernel};
 use super::launch::{Extent, Launch};
 use super::select::{self, Device};
+use crate::backend::KvType;
 use crate::error::{Error, Result, filled, reserve};
 use crate::plan::memory::Placement;
 use crate::plan::op::{ExpertProduct, Norm, Rows};
@@ -61,7 +62,7 @@ pub struct Addresses {
     pub ended: Address,
     /// Where each layer's keys and values are.
     pub layers: Vec<LayerCache>,
-    pub cache_f32: bool,
+    pub kv_type: KvType,
     /// Where layers' states are, and where in a record each begins, in elements.
     pub records: Records,
     pub state_starts: Vec<u64>,

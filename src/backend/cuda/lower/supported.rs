@@ -1,9 +1,7 @@
-//! What the kernels of this backend lack: programs that it refuses by name when a model is loaded, before anything is uploaded, and caches when a
-//! session is made.
+//! What the kernels of this backend lack: programs that it refuses by name when a model is loaded, before anything is uploaded.
 
 use super::attention::MAX_HEAD_DIM;
 use super::recurrent::{MOST_KEYS, too_wide};
-use crate::backend::KvType;
 use crate::backend::cuda::args::MOST_ROPES;
 use crate::error::{Error, Result};
 use crate::kv::layout::HeadSizes;
@@ -36,16 +34,6 @@ pub fn check(program: &Program) -> Result<()> {
         Op::Embed { index, .. } if index != Index::Token => Some("the embedding is that of tokens"),
         _ => None,
     })
-}
-
-/// Refuses caches that attention's kernels do not read.
-pub fn check_cache(kv_type: KvType) -> Result<()> {
-    match kv_type {
-        KvType::F16 | KvType::F32 => Ok(()),
-        KvType::Q8 => Err(Error::Unsupported(
-            "no cuda kernel reads a cache of 8 bits (SEGNO_KV_Q8): ask for SEGNO_KV_F16, or load the model in a context of the cpu".into(),
-        )),
-    }
 }
 
 fn check_state(state: &Shape) -> Result<()> {
