@@ -2,22 +2,24 @@
 //! beside greedy, and how long a stream waits beside a prompt.
 //!
 //! `cargo bench --bench cuda -- [--prompts 512,4096] [--contexts 128,2048,16384] [--batches 2,8] [--beside 4096]
-//! [--launches 1,8] [--no-sampler] [--fast] [--steps N] [--runs N]
+//! [--launches 1,8] [--kv f16,q8] [--no-sampler] [--fast] [--steps N] [--runs N]
 //! [--bandwidth GB/S] MODEL.gguf...` prints one table a model; a list may be empty (`--batches ""`). Figures are medians of the runs, each of
-//! `--steps` tokens. The floor of a step is the time in which the card reads, at its measured bandwidth, the weights once and the keys and
-//! values of every sequence; what a step takes beyond that is also shown as microseconds for each of its kernels. Long contexts come from
-//! real prompts. `--launches` adds the times of the single launches of such batches, which `SEGNO_CTX_TIMING` measures.
+//! `--steps` tokens; over several types of the cache these take turns. The floor of a step is the time in which the card reads, at its
+//! measured bandwidth, the weights once and the keys and values of every sequence; what a step takes beyond that is also shown as microseconds for
+//! each of its kernels. Long contexts come from real prompts. `--launches` adds the times of the single launches of such batches, which
+//! `SEGNO_CTX_TIMING` measures.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::{Ctx, Model, Session, greedy, launches::lists, sampler};
 use segno::arch::{Arch, Hparams};
-use segno::backend::cuda;
 use segno::backend::cuda::args::Shape;
+use segno::backend::{KvType, cuda};
 use segno::ffi::ctx::{SEGNO_CTX_FAST_BATCHES, SEGNO_CTX_TIMING};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::seq::{SEGNO_SAMPLER_IGNORE_EOG, segno_sampler_opts};
+use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8, segno_session_opts};
 use segno::ffi::status::SEGNO_OK;
 use segno::format::Gguf;
 use segno::plan::{Op, Program, build::build};
@@ -30,7 +32,13 @@ const SHORT: usize = 128;
 /// Steps before the clock starts.
 const WARM: usize = 4;
 
+/// The types of a cache: their names, and their numbers for the C API.
+const CACHES: [(&str, i32, KvType); 3] =
+    [("f16", SEGNO_KV_F16, KvType::F16), ("f32", SEGNO_KV_F32, KvType::F32), ("q8", SEGNO_KV_Q8, KvType::Q8)];
+
 struct Options {
+    /// Of [`CACHES`].
+    caches: Vec<usize>,
     prompts: Vec<usize>,
     contexts: Vec<usize>,
     batches: Vec<usize>,
@@ -51,8 +59,8 @@ struct Options {
 /// What a step must read, and how many kernels it runs.
 struct Floor {
     weight_bytes: f64,
-    /// Of one position of one sequence.
-    kv_bytes: f64,
+    /// Of one position of one sequence, by the type of the cache.
+    kv_bytes: [f64; CACHES.len()],
     single_kernels: usize,
     batch_kernels: usize,
 }
@@ -71,6 +79,7 @@ fn main() {
 
 fn parse() -> Options {
     let mut options = Options {
+        caches: vec![0],
         prompts: vec![512],
         contexts: vec![SHORT],
         batches: vec![2, 4, 8, 16, 32, 64],
@@ -85,9 +94,9 @@ fn parse() -> Options {
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
+        let mut text = || args.next().expect("a list follows the option");
         let mut list = || -> Vec<usize> {
-            let text = args.next().expect("a list of numbers follows the option");
-            text.split(',').filter(|part| !part.is_empty()).map(|part| part.parse().expect("a number")).collect()
+            text().split(',').filter(|part| !part.is_empty()).map(|part| part.parse().expect("a number")).collect()
         };
         match arg.as_str() {
             // What cargo adds for every benchmark.
@@ -97,6 +106,7 @@ fn parse() -> Options {
             "--batches" => options.batches = list(),
             "--beside" => options.beside = list(),
             "--launches" => options.launches = list(),
+            "--kv" => options.caches = text().split(',').map(cache).collect(),
             "--no-sampler" => options.samples = false,
             "--fast" => options.fast = true,
             "--steps" => options.steps = list()[0],
@@ -106,6 +116,10 @@ fn parse() -> Options {
         }
     }
     options
+}
+
+fn cache(name: &str) -> usize {
+    CACHES.iter().position(|cache| cache.0 == name).expect("f16, f32 or q8")
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -133,22 +147,26 @@ impl Floor {
             }
             _ => 0,
         };
-        let (positions, lists) = (program.kv.all().map(|sizes| sizes.position_elements()), lists(program));
+        let lists = lists(program);
+        let position_bytes = |kv_type: KvType| {
+            let elements = program.kv.all().map(|sizes| kv_type.stored(sizes).position_elements());
+            (elements.sum::<usize>() * kv_type.bytes()) as f64
+        };
         let kernels = |rows| {
             let shape = Shape { rows, outputs: rows, splits: 1, draws: 0 };
             lists.of(&shape).iter().filter(|launch| launch.runs(&shape)).count()
         };
         Floor {
             weight_bytes: program.ops.iter().map(bytes).sum::<u64>() as f64,
-            kv_bytes: (2 * positions.sum::<usize>()) as f64,
+            kv_bytes: CACHES.map(|(.., kv_type)| position_bytes(kv_type)),
             single_kernels: kernels(1),
             batch_kernels: kernels(2),
         }
     }
 
     /// Share of the bandwidth in percent, and microseconds a kernel above the floor, of a step of `seconds`.
-    fn judge(&self, seconds: f64, batch: usize, context: usize, bandwidth: f64) -> (f64, f64) {
-        let floor = (self.weight_bytes + self.kv_bytes * (batch * context) as f64) / bandwidth;
+    fn judge(&self, seconds: f64, cache: usize, batch: usize, context: usize, bandwidth: f64) -> (f64, f64) {
+        let floor = (self.weight_bytes + self.kv_bytes[cache] * (batch * context) as f64) / bandwidth;
         let kernels = if batch == 1 { self.single_kernels } else { self.batch_kernels };
         (100.0 * floor / seconds, 1e6 * (seconds - floor) / kernels as f64)
     }
@@ -171,8 +189,24 @@ fn report(path: &Path, options: &Options) {
     options.launches.iter().for_each(|&batch| print_launches(path, batch, flags));
 }
 
-fn repeat(options: &Options, f: impl FnMut(usize) -> f64) -> f64 {
-    median((0..options.runs).map(f).collect())
+/// Medians of the runs of each type of the cache, which take turns.
+fn repeat(options: &Options, mut f: impl FnMut(usize) -> f64) -> Vec<f64> {
+    let mut seconds = vec![Vec::new(); options.caches.len()];
+    for _ in 0..options.runs {
+        seconds.iter_mut().enumerate().for_each(|(index, seconds)| seconds.push(f(index)));
+    }
+    seconds.into_iter().map(median).collect()
+}
+
+/// A session over each type of the cache.
+fn sessions(model: &Model, options: &Options, seqs: usize, room: usize) -> Vec<Session> {
+    let open = |&cache: &usize| {
+        let set = |opts: &mut segno_session_opts| {
+            (opts.max_seqs, opts.kv_tokens, opts.kv_type) = (seqs as u32, room as u64, CACHES[cache].1);
+        };
+        model.session(set).unwrap()
+    };
+    options.caches.iter().map(open).collect()
 }
 
 /// Prompts, contexts and the sampler, with one sequence.
@@ -183,27 +217,28 @@ fn alone(model: &Model, floor: &Floor, options: &Options) {
     }
     let room = contexts.iter().map(|context| context + WARM + options.steps + 1).chain(options.prompts.clone()).max();
     let Some(room) = room else { return };
-    let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (1, room as u64 + 32)).unwrap();
+    let sessions = sessions(model, options, 1, room + 32);
     for &count in &options.prompts {
-        first_token_seconds(&session, count);
-        let seconds = repeat(options, |_| first_token_seconds(&session, count));
-        println!(
-            "  prompt {count:>6}: {:>8.0} tok/s, first token after {:.2} ms",
-            count as f64 / seconds,
-            seconds * 1e3
-        );
+        sessions.iter().for_each(|session| _ = first_token_seconds(session, count));
+        let seconds = repeat(options, |index| first_token_seconds(&sessions[index], count));
+        for (&cache, seconds) in options.caches.iter().zip(seconds) {
+            let (name, rate) = (CACHES[cache].0, count as f64 / seconds);
+            println!("  {name} prompt {count:>6}: {rate:>8.0} tok/s, first token after {:.2} ms", seconds * 1e3);
+        }
     }
     for &context in &contexts {
-        let seconds = step_seconds(&session, &greedy(), context, options);
-        let (share, above) = floor.judge(seconds, 1, context, options.bandwidth);
-        let rate = 1.0 / seconds;
-        println!(
-            "  context {context:>5}: {rate:>8.0} tok/s, {share:.0} % of the bandwidth, {above:.2} us a kernel above the floor"
-        );
+        let all = step_seconds(&sessions, &greedy(), context, options);
+        for (&cache, &seconds) in options.caches.iter().zip(&all) {
+            let (share, above) = floor.judge(seconds, cache, 1, context, options.bandwidth);
+            let (name, rate) = (CACHES[cache].0, 1.0 / seconds);
+            println!(
+                "  {name} context {context:>5}: {rate:>8.0} tok/s, {share:.0} % of the bandwidth, {above:.2} us a kernel above the floor"
+            );
+        }
         if options.samples && context == SHORT {
             let endless = segno_sampler_opts { flags: SEGNO_SAMPLER_IGNORE_EOG, ..sampler() };
-            let sampled = step_seconds(&session, &endless, context, options);
-            let more = 1e6 * (sampled - seconds);
+            let sampled = step_seconds(&sessions, &endless, context, options)[0];
+            let more = 1e6 * (sampled - all[0]);
             println!("  default sampler: {:>6.0} tok/s, {more:.1} us a token more than greedy", 1.0 / sampled);
         }
     }
@@ -219,16 +254,21 @@ fn first_token_seconds(session: &Session, count: usize) -> f64 {
     seconds
 }
 
-/// Seconds of a step of one sequence with so many tokens behind it.
-fn step_seconds(session: &Session, chooser: &segno_sampler_opts, context: usize, options: &Options) -> f64 {
-    let seq = session.open(chooser).unwrap();
-    session.prefill(seq, &tokens(context)).unwrap();
-    let seconds = repeat(options, |_| {
+/// Seconds of a step of one sequence of each session with so many tokens behind it.
+fn step_seconds(sessions: &[Session], chooser: &segno_sampler_opts, context: usize, options: &Options) -> Vec<f64> {
+    let opened = |session: &Session| {
+        let seq = session.open(chooser).unwrap();
+        session.prefill(seq, &tokens(context)).unwrap();
+        seq
+    };
+    let seqs: Vec<i32> = sessions.iter().map(opened).collect();
+    let seconds = repeat(options, |index| {
+        let (session, seq) = (&sessions[index], seqs[index]);
         session.truncate(seq, context).unwrap();
         advance(session, &[seq], WARM);
         advance(session, &[seq], options.steps)
     });
-    session.close(seq).unwrap();
+    sessions.iter().zip(seqs).for_each(|(session, seq)| _ = session.close(seq).unwrap());
     seconds
 }
 
@@ -245,23 +285,26 @@ fn advance(session: &Session, seqs: &[i32], steps: usize) -> f64 {
 fn together(model: &Model, floor: &Floor, options: &Options) {
     let Some(&most) = options.batches.iter().max() else { return };
     let room = most * (SHORT + WARM + options.steps).next_multiple_of(32);
-    let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (most as u32, room as u64)).unwrap();
+    let sessions = sessions(model, options, most, room);
     for &batch in &options.batches {
-        let seconds = repeat(options, |_| {
+        let seconds = repeat(options, |index| {
+            let session = &sessions[index];
             let seqs: Vec<i32> = (0..batch).map(|_| session.open(&greedy()).unwrap()).collect();
             for (index, &seq) in seqs.iter().enumerate() {
                 session.prefill(seq, &tokens(SHORT + index)[index..]).unwrap();
             }
-            advance(&session, &seqs, WARM);
-            let seconds = advance(&session, &seqs, options.steps);
+            advance(session, &seqs, WARM);
+            let seconds = advance(session, &seqs, options.steps);
             seqs.iter().for_each(|&seq| _ = session.close(seq).unwrap());
             seconds
         });
-        let (share, above) = floor.judge(seconds, batch, SHORT, options.bandwidth);
-        let rate = batch as f64 / seconds;
-        println!(
-            "  batch {batch:>7}: {rate:>8.0} tok/s, {share:.0} % of the bandwidth, {above:.2} us a kernel above the floor"
-        );
+        for (&cache, seconds) in options.caches.iter().zip(seconds) {
+            let (share, above) = floor.judge(seconds, cache, batch, SHORT, options.bandwidth);
+            let (name, rate) = (CACHES[cache].0, batch as f64 / seconds);
+            println!(
+                "  {name} batch {batch:>7}: {rate:>8.0} tok/s, {share:.0} % of the bandwidth, {above:.2} us a kernel above the floor"
+            );
+        }
     }
 }
 

@@ -112,11 +112,11 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
             // Behind the sums nobody reads any more.
             float *results = reinterpret_cast<float *>(sums + 2 * WARPS * WARP);
             if (warp == 0 && lane < 4) totals[2 * lane] = total.x, totals[2 * lane + 1] = total.y;
-            put_results<DIM>(results, out);
+            put_results<Buffers<DIM>>(results, out);
             put_heads<ANY_FORM, DIM>(args, results, row, kv_head * group + in_group, heads, totals);
             return;
         }
-        put_part<DIM>(args, head, heads, shape.splits, split, out, top, total);
+        put_part<Buffers<DIM>>(args, head, heads, shape.splits, split, out, top, total);
         if (args.ended == nullptr || !ends_last(args, row, splits_of(keys) - split_of(seen))) return;
         merge_splits(args, b, head, heads, shape.splits, split_of(seen), splits_of(keys), totals);
         put_heads<ANY_FORM, DIM>(args, b.results(), row, kv_head * group + in_group, heads, totals);

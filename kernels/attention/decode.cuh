@@ -24,8 +24,14 @@ constexpr uint32_t NONE = 0xffffffffu, HIDDEN = 0x40000000u;
 constexpr uint32_t MERGED = 256;
 
 // Shared memory of a block.
-template <uint32_t DIM>
+template <uint32_t ELEMENTS>
 struct Buffers {
+    static constexpr uint32_t DIM = ELEMENTS;
+    using Cache = Cached;
+    static constexpr bool IS_ROTATED = false;
+    // Elements between those of lanes l and l + 4, and between the lane's two of a tile.
+    static constexpr uint32_t LANES_APART = 1, ROWS_APART = 8;
+
     static constexpr uint32_t STRIDE = DIM + PAD, STAGE = STEP * STRIDE;
     static constexpr uint32_t BYTES = 2 * STAGES * STAGE + 8 * (DIM / TILE + 2 * WARPS) * WARP + 4 * DIM,
                               WITH_SPARE = BYTES + 2 * STAGE;
@@ -78,7 +84,8 @@ struct Ahead {
     uint32_t key, page;
 
     // `first` is that of the step, `seen` the first that the row sees.
-    __device__ __forceinline__ Ahead(uint32_t first, uint32_t seen, uint32_t keys, const Cached &cached)
+    template <typename Cache>
+    __device__ __forceinline__ Ahead(uint32_t first, uint32_t seen, uint32_t keys, const Cache &cached)
         : key(NONE), page(0) {
         if (first == NONE) return;
         key = first + threadIdx.x / WARP * TILE;
@@ -116,7 +123,8 @@ __device__ __forceinline__ uint32_t query_place(uint32_t column, uint32_t i) {
 struct Place {
     uint32_t page, slot;
 
-    __device__ __forceinline__ Place(const Cached &cached, uint32_t position)
+    template <typename Cache>
+    __device__ __forceinline__ Place(const Cache &cached, uint32_t position)
         : page(cached.page_of(position)), slot(position % PAGE_TOKENS) {}
 };
 
@@ -338,19 +346,19 @@ __device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Bu
 }
 
 // The warp's elements of a split, for the block that merges, and the state of the split.
-template <uint32_t DIM>
+template <typename Space, uint32_t DIM = Space::DIM>
 __device__ __forceinline__ void put_part(const AttentionArgs &args, size_t head, uint32_t heads, uint32_t splits,
     uint32_t split, const float (&out)[MIXED<DIM>][4], float2 top, float2 total) {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const size_t part = (head + lane % 4 * 2) * splits + split;
 #pragma unroll
     for (uint32_t e = 0; e < MIXED<DIM>; e++) {
-        const uint32_t element = (warp + e * WARPS) * TILE + lane / 4;
+        const uint32_t element = (warp + e * WARPS) * TILE + lane / 4 * Space::LANES_APART;
         if (element >= DIM) break;
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             if (lane % 4 * 2 + i % 2 < heads)
-                args.mixed[(part + i % 2 * splits) * DIM + element + i / 2 * 8] = out[e][i];
+                args.mixed[(part + i % 2 * splits) * DIM + element + i / 2 * Space::ROWS_APART] = out[e][i];
         }
     }
     if (warp != 0 || lane >= 4) return;
@@ -359,17 +367,17 @@ __device__ __forceinline__ void put_part(const AttentionArgs &args, size_t head,
 }
 
 // The same for a block that has the whole row.
-template <uint32_t DIM>
+template <typename Space, uint32_t DIM = Space::DIM>
 __device__ __forceinline__ void put_results(float *results, const float (&out)[MIXED<DIM>][4]) {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 #pragma unroll
     for (uint32_t e = 0; e < MIXED<DIM>; e++) {
-        const uint32_t element = (warp + e * WARPS) * TILE + lane / 4;
+        const uint32_t element = (warp + e * WARPS) * TILE + lane / 4 * Space::LANES_APART;
         if (element >= DIM) break;
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             // Merging adds to zero, which has no sign then.
-            results[(lane % 4 * 2 + i % 2) * DIM + element + i / 2 * 8] = __fadd_rn(out[e][i], 0.0f);
+            results[(lane % 4 * 2 + i % 2) * DIM + element + i / 2 * Space::ROWS_APART] = __fadd_rn(out[e][i], 0.0f);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::common;
 use crate::common::gguf::{Shape, parsed};
-use crate::common::launches::{fast_lists, goldens, lists, program};
+use crate::common::launches::{Sort, fast_lists, goldens, lists, lists_of, program};
 use crate::common::layers::{LAYERS, Uneven};
 use segno::backend::cuda::args::{Activation, Args, Shape as Batch};
 use segno::backend::cuda::catalogue::Kernel;
@@ -176,16 +176,44 @@ fn attention_writes_over_nothing_that_it_reads() {
     let mut fused = 0;
     for (dim, kv_heads, group) in [(64, 2, 1), (128, 2, 4), (128, 1, 12), (256, 1, 2)] {
         let bytes = common::random::of_heads(dim, kv_heads, group, DType::Q8_0).bytes();
-        let lists = lists(&program(&parsed(&bytes)));
-        let all = [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.prompt];
-        for launch in all.into_iter().flatten() {
-            let Args::Attention(args) = launch.args else { continue };
-            let read = [args.heads.q, args.heads.k, args.heads.v];
-            assert!(!read.contains(&args.out.x), "{kv_heads} x {group} heads of {dim}: {:?}", launch.function);
-            fused += usize::from(args.heads.k != 0);
+        for sort in [Sort::Exact, Sort::Q8Cache] {
+            let lists = lists_of(&program(&parsed(&bytes)), sort);
+            let all = [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.prompt];
+            for launch in all.into_iter().flatten() {
+                let Args::Attention(args) = launch.args else { continue };
+                let read = [args.heads.q, args.heads.k, args.heads.v];
+                assert!(!read.contains(&args.out.x), "{kv_heads} x {group} heads of {dim}: {:?}", launch.function);
+                fused += usize::from(args.heads.k != 0);
+            }
         }
     }
-    assert_eq!(fused, 5 * 4 * 2, "two layers each, in all lists but that of prompts");
+    assert_eq!(fused, 2 * 5 * 4 * 2, "two layers each, in all lists but that of prompts");
+}
+
+#[test]
+fn caches_of_8_bits_have_kernels_of_their_own() {
+    for dim in [48, 64, 80, 96, 128, 256] {
+        let bytes = common::random::of_heads(dim, 2, 2, DType::Q8_0).bytes();
+        let lists = lists_of(&program(&parsed(&bytes)), Sort::Q8Cache);
+        for (rows, splits) in [(1, 1), (1, 64), (2, 1), (8, 8), (64, 64), (300, 0)] {
+            let shape = Batch { rows, outputs: rows, splits, draws: 0 };
+            let name = |launch: &Launch| launch.choose(&shape).function.entry().name;
+            let of_heads = |launch: &&Launch| matches!(launch.args, Args::Attention(_) | Args::Heads(_));
+            let names: Vec<&str> = lists.of(&shape).iter().filter(of_heads).map(name).collect();
+            assert!(names.iter().all(|name| name.contains("q8")), "heads of {dim}, {rows} rows: {names:?}");
+            let is_whole = dim % 32 == 0 && splits > 0;
+            assert_eq!(
+                names.len(),
+                if is_whole {
+                    2
+                } else if dim % 32 == 0 || splits > 0 && dim == 80 {
+                    4
+                } else {
+                    6
+                }
+            );
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use segno::backend::cuda;
 use segno::ffi::ctx::{SEGNO_CTX_HOST_ARGMAX, SEGNO_PRECISION_PRECISE};
 use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA, segno_device_info_get};
 use segno::ffi::plan::segno_plan_get;
-use segno::ffi::session::{SEGNO_KV_F32, segno_session_memory};
+use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8, segno_session_memory};
 use segno::quant::DType;
 use std::ffi::CString;
 use std::path::PathBuf;
@@ -38,8 +38,8 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 /// Logits of a sequence made anew from its whole history.
-fn fresh(model: &Model, tokens: &[i32]) -> Vec<u32> {
-    let session = model.session(|_| ()).unwrap();
+fn fresh(model: &Model, kv_type: i32, tokens: &[i32]) -> Vec<u32> {
+    let session = model.session(|opts| opts.kv_type = kv_type).unwrap();
     let seq = session.open(&greedy()).unwrap();
     session.append(seq, tokens).unwrap();
     bits(&session.logits(seq).unwrap())
@@ -75,7 +75,14 @@ fn forked_and_cut_sequences_equal_fresh_ones() {
     }
     let bytes = mixed();
     let model = context().load_buffer(&bytes).unwrap();
-    let session = model.session(|_| ()).unwrap();
+    for kv_type in [SEGNO_KV_F16, SEGNO_KV_Q8] {
+        forks_and_cuts_equal_fresh_ones(&model, kv_type);
+    }
+}
+
+fn forks_and_cuts_equal_fresh_ones(model: &Model, kv_type: i32) {
+    let session = model.session(|opts| opts.kv_type = kv_type).unwrap();
+    let fresh = |tokens: &[i32]| fresh(model, kv_type, tokens);
     for length in [1, 31, 32, 33, 70, 255, 257, 600] {
         let tokens = prompt(length);
         let parent = session.open(&greedy()).unwrap();
@@ -83,16 +90,12 @@ fn forked_and_cut_sequences_equal_fresh_ones() {
         let child = session.fork(parent, None).unwrap();
         session.append(child, &[7, 8, 9]).unwrap();
         session.append(parent, &[5]).unwrap();
-        assert_eq!(
-            bits(&session.logits(child).unwrap()),
-            fresh(&model, &[&tokens[..], &[7, 8, 9]].concat()),
-            "{length}"
-        );
-        assert_eq!(bits(&session.logits(parent).unwrap()), fresh(&model, &[&tokens[..], &[5]].concat()), "{length}");
+        assert_eq!(bits(&session.logits(child).unwrap()), fresh(&[&tokens[..], &[7, 8, 9]].concat()), "{length}");
+        assert_eq!(bits(&session.logits(parent).unwrap()), fresh(&[&tokens[..], &[5]].concat()), "{length}");
         for kept in [length, length / 2, 0] {
             session.truncate(child, kept).unwrap();
             session.append(child, &[11]).unwrap();
-            let expected = fresh(&model, &[&tokens[..kept], &[11]].concat());
+            let expected = fresh(&[&tokens[..kept], &[11]].concat());
             assert_eq!(bits(&session.logits(child).unwrap()), expected, "{length} cut to {kept}");
         }
         session.close(parent).unwrap();

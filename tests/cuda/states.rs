@@ -8,6 +8,7 @@ use crate::common::{Ctx, Folder, Model, Session, call, greedy, root};
 use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
 use segno::ffi::saved::{segno_seq_restore_file, segno_seq_save_file};
 use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8};
+use segno::quant::DType;
 use std::ffi::CString;
 use std::path::Path;
 use std::ptr::null;
@@ -55,9 +56,16 @@ fn what_one_device_saves_the_other_restores() {
     let contexts = [SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA].map(open);
     let folder = Folder::new("cuda-saved");
     let plain = ["llama-ratio1", "qwen3moe-plain"];
-    for (index, name) in MODELS.into_iter().chain(RECURRENT).chain(plain).enumerate() {
-        let models = [0, 1].map(|at| load(&contexts[at], name));
-        let kv_type = [SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8][index % 3];
+    let files = MODELS.into_iter().chain(RECURRENT).chain(plain);
+    let file = |name: &str| (name.to_owned(), [0, 1].map(|at| load(&contexts[at], name)));
+    // Sizes of heads that have kernels of their own, over caches of 8 bits.
+    let heads = |(dim, kv_heads, group)| {
+        let bytes = common::random::of_heads(dim, kv_heads, group, DType::Q8_0).bytes();
+        (format!("{kv_heads} x {group} heads of {dim}"), [0, 1].map(|at| contexts[at].load_buffer(&bytes).unwrap()))
+    };
+    let types = [SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8].into_iter().cycle();
+    let made = [(64, 2, 3), (80, 1, 4), (128, 1, 8), (256, 1, 2)].map(heads).map(|case| (case, SEGNO_KV_Q8));
+    for ((name, models), kv_type) in files.map(file).zip(types).chain(made) {
         for (from, to) in [(0, 1), (1, 0)] {
             let session = |at: usize| {
                 models[at]

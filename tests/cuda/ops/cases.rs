@@ -253,11 +253,22 @@ pub fn attentions() -> Vec<Case> {
             for rows in [1, 5, 77, 300] {
                 add(&prompts, &program, Pass::Prompt(rows.max(2)), KvType::F16, F16);
             }
+            let prompt = of("attention_prefill_q8");
+            let mut prompts = vec!["qk_norm_rope_kv_q8", prompt.as_str()];
+            if dim == 80 {
+                prompts.push("attention_combine_q8");
+            }
+            for rows in [2, 77, 300] {
+                add(&prompts, &program, Pass::Prompt(rows), KvType::Q8, EIGHT_BITS);
+            }
             for (position, name) in
                 [(0, "attention_decode_split"), (300, "attention_decode_split"), (2500, "attention_decode")]
             {
                 add(&[&of(name)], &program, Pass::Step(1, position), KvType::F16, F16);
                 add(&[&of(&format!("{name}_batch"))], &program, Pass::Step(6, position), KvType::F16, F16);
+                let [single, batch] = ["attention_decode_q8", "attention_decode_batch_q8"].map(of);
+                add(&[&single], &program, Pass::Step(1, position), KvType::Q8, EIGHT_BITS);
+                add(&[&batch], &program, Pass::Step(6, position), KvType::Q8, EIGHT_BITS);
             }
         }
     }

@@ -54,8 +54,11 @@ impl Lowering<'_> {
             return false;
         }
         // Of a few rows, kernels leave out floats that products do not read.
-        let kernel = match self.batches {
-            Batches::Few(_) if !self.is_read_by_adapters(out) => Kernel::AttentionDecode,
+        let is_few = matches!(self.batches, Batches::Few(_)) && !self.is_read_by_adapters(out);
+        let kernel = match self.addresses.kv_type {
+            KvType::Q8 if is_few => Kernel::AttentionDecodeQ8,
+            KvType::Q8 => Kernel::AttentionDecodeBatchQ8,
+            _ if is_few => Kernel::AttentionDecode,
             _ => Kernel::AttentionDecodeBatch,
         };
         self.attend(kernel, heads, &kind, out, covered + 1);
@@ -148,10 +151,11 @@ impl Lowering<'_> {
     /// Whether pages pass through shared memory, and matrix instructions multiply them.
     fn stages_pages(&self, kind: &AttentionKind) -> bool {
         let dim = self.program.kv.of(kind.layer).head_dim;
-        kind.softcap.is_none() && kind.sinks.is_none() && self.addresses.kv_type == KvType::F16 && is_staged(dim)
+        kind.softcap.is_none() && kind.sinks.is_none() && self.addresses.kv_type != KvType::F32 && is_staged(dim)
     }
 
-    /// Attention with staged pages; the arguments of prompts have only the queries of what stands in `heads`.
+    /// Attention with staged pages, whose blocks ask for as much shared memory whatever the type of the cache is; the arguments of prompts have only
+    /// the queries of what stands in `heads`.
     fn attend(&mut self, kernel: Kernel, heads: HeadsArgs, kind: &AttentionKind, out: ValueId, covered: usize) {
         let sizes = self.program.kv.of(kind.layer);
         let dim = sizes.head_dim;
@@ -159,7 +163,7 @@ impl Lowering<'_> {
         let merges_later = !dim.is_multiple_of(32);
         let args = self.attention_args(heads, kind, out);
         let args = AttentionArgs { ended: if merges_later { 0 } else { args.ended }, ..args };
-        let is_prompt = kernel == Kernel::AttentionPrefill;
+        let is_prompt = matches!(kernel, Kernel::AttentionPrefill | Kernel::AttentionPrefillQ8);
         let (grid, shared_bytes) = if is_prompt { prompt_grid(&sizes) } else { self.step_grid(&sizes) };
         let threads = if is_prompt && dim <= MOST_NARROW { ATTENTION_THREADS / 2 } else { ATTENTION_THREADS };
         let function = of_heads(kernel, dim).expect("only staged sizes come here");
@@ -211,7 +215,9 @@ impl Lowering<'_> {
     pub fn attention(&mut self, kind: AttentionKind, queries: ValueId, out: ValueId) {
         let heads = HeadsArgs { q: self.value(queries), ..self.heads_args(kind.layer) };
         if self.stages_pages(&kind) {
-            return self.attend(Kernel::AttentionPrefill, heads, &kind, out, 1);
+            let is_q8 = self.addresses.kv_type == KvType::Q8;
+            let kernel = if is_q8 { Kernel::AttentionPrefillQ8 } else { Kernel::AttentionPrefill };
+            return self.attend(kernel, heads, &kind, out, 1);
         }
         let (args, sizes) = (self.attention_args(heads, &kind, out), self.program.kv.of(kind.layer));
         let kernel = match self.addresses.kv_type {
