@@ -18,7 +18,7 @@ pub const fn bytes(dim: usize) -> usize {
 }
 
 /// Elements of a head of so many bytes.
-#[cfg(feature = "cuda")]
+#[cfg(any(test, feature = "cuda"))]
 pub const fn elements(bytes: usize) -> usize {
     bytes - 2 * bytes.div_ceil(BLOCK + 2)
 }
