@@ -15,6 +15,7 @@ use std::sync::atomic::AtomicBool;
 
 /// How far from the precise mode a model may be: relative distance of every row of logits, mean divergence, and the margin from which on
 /// the highest token must be the same. Random weights amplify rounding, more so in more layers.
+#[derive(Clone, Copy)]
 pub struct Bar {
     pub distance: f64,
     pub divergence: f64,
@@ -24,6 +25,14 @@ pub struct Bar {
 pub const TRAINED: Bar = Bar { distance: 3e-2, divergence: 1e-3, margin: 0.2 };
 pub const RANDOM_TWO_LAYERS: Bar = Bar { distance: 4e-2, divergence: 1e-3, margin: 0.5 };
 pub const RANDOM: Bar = Bar { distance: 0.10, divergence: 1.5e-2, margin: 0.5 };
+
+impl Bar {
+    /// The same over a cache of such a type: one of 8 bits rounds once more what the rounding of activations has changed.
+    pub fn over(self, kv_type: KvType) -> Bar {
+        let factor = if kv_type == KvType::Q8 { 2.0 } else { 1.0 };
+        Bar { distance: factor * self.distance, ..self }
+    }
+}
 
 /// A model and what is asked of it.
 pub struct Case {

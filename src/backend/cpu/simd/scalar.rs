@@ -1,5 +1,5 @@
-//! 16 lanes in a plain array, for processors without AVX2: the meaning of every operation, spelled out. Operations of many instructions are functions, as
-//! their calls cost nothing beside them and their copies would be a tenth of the library's code.
+//! 16 lanes in a plain array, for processors without AVX2: the meaning of every operation, spelled out. Operations of many instructions are
+//! functions, as their calls cost nothing beside them and their copies would be a tenth of the library's code.
 
 use super::vector::{Kernel, Simd};
 use crate::elementary::fma;
