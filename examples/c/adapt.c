@@ -62,7 +62,6 @@ int main(int argc, char **argv) {
         return 2;
     }
     const size_t count = (size_t)argc - 3, seqs = count > 1 ? count + 2 : count + 1;
-    segno_ctx_opts on_cpu;
     segno_ctx *ctx;
     segno_model *model;
     segno_session_opts opts;
@@ -70,9 +69,7 @@ int main(int argc, char **argv) {
     const segno_adapter *adapters[MOST];
     segno_adapter *own[MOST];
     float scales[MOST];
-    segno_ctx_opts_init(&on_cpu, sizeof on_cpu);
-    on_cpu.device = SEGNO_DEVICE_CPU;
-    check("create a context", segno_ctx_create(SEGNO_ABI_VERSION, &on_cpu, &ctx, &err));
+    check("create a context", segno_ctx_create(SEGNO_ABI_VERSION, NULL, &ctx, &err));
     check("load the model", segno_model_load(ctx, argv[1], NULL, &model, &err));
     for (size_t i = 0; i < count; i++) adapters[i] = own[i] = load(model, argv[3 + i], &scales[i]);
     segno_session_opts_init(&opts, sizeof opts);

@@ -23,9 +23,7 @@ struct text {
 };
 
 void adapt(const std::string &path, const std::string &prompt, std::vector<std::string> names) {
-    segno::context_options on_cpu;
-    on_cpu.device = SEGNO_DEVICE_CPU;
-    const auto context = segno::context::create(on_cpu);
+    const auto context = segno::context::create();
     const auto model = segno::model::load(context, path);
     std::vector<segno::adapter> adapters;
     std::vector<float> scales;

@@ -51,7 +51,7 @@ func load(model *segno.Model, argument string) (segno.ScaledAdapter, string, err
 }
 
 func adapt(ctx context.Context, path, prompt string, arguments []string) error {
-	device, err := segno.NewContext(&segno.ContextOptions{Device: segno.DeviceCPU})
+	device, err := segno.NewContext(nil)
 	if err != nil {
 		return err
 	}
