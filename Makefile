@@ -107,11 +107,10 @@ test: no-skips cuda lab tools lint audit builds make-test rust-test c-test cpp-t
 	@tests/skip.sh report
 	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, windows, aarch64, other targets, memory checks and sanitizers passed"
 
-# Builds of one run alone: nothing for a next build, no tables of lines, and crates as one unit of code each, which takes less of the processors' time
-# where there are few.
+# Builds of one run alone: nothing for a next build, no tables of lines, and few units of code a crate, which take less of the processors' time than many.
 test test-windows test-arm: export CARGO_INCREMENTAL := 0
 test test-windows test-arm: export CARGO_PROFILE_DEV_DEBUG := false
-test test-windows test-arm: export CARGO_PROFILE_DEV_CODEGEN_UNITS := 1
+test test-windows test-arm: export CARGO_PROFILE_DEV_CODEGEN_UNITS := 4
 
 no-skips:
 	@mkdir -p $(BUILD)
