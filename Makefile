@@ -99,18 +99,13 @@ $(BUILD)/lab/%: kernels/lab/%.cu $(shell find kernels -name "*.cu*" -o -name "*.
 gpu-package: cuda
 	tests/cuda/package.sh $(BUILD)/gpu
 
-# Everything that continuous integration checks, in this order; at the end what has no limits of time, several at once. Kernels are compiled on the
-# way; without a driver their tests skip. What was skipped is told at the end.
+# Everything that continuous integration checks, in this order. Kernels are compiled on the way; without a driver their tests skip. What was
+# skipped is told at the end.
 test: export SEGNO_SKIPS := $(abspath $(BUILD))/skips
-test: no-skips cuda lab tools lint audit builds make-test rust-test c-test cpp-test go-test
-	@MAKE="$(MAKE)" tests/beside.sh test-windows test-arm "install-test release-test abi-test check-targets memcheck sanitize"
+test: no-skips cuda lab tools lint audit builds make-test rust-test c-test cpp-test go-test install-test release-test abi-test check-targets \
+	memcheck sanitize
 	@tests/skip.sh report
-	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, windows, aarch64, other targets, memory checks and sanitizers passed"
-
-# Builds of one run alone: nothing for a next build, no tables of lines, and few units of code a crate, which take less of the processors' time than many.
-test test-windows test-arm: export CARGO_INCREMENTAL := 0
-test test-windows test-arm: export CARGO_PROFILE_DEV_DEBUG := false
-test test-windows test-arm: export CARGO_PROFILE_DEV_CODEGEN_UNITS := 4
+	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, other targets, memory checks and sanitizers passed"
 
 no-skips:
 	@mkdir -p $(BUILD)

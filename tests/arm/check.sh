@@ -21,7 +21,7 @@ if [ -n "$missing" ]; then
 fi
 
 # Beside what was built for this system, so that what runs in builds is compiled once.
-export CARGO_TARGET_DIR=$release/.. SEGNO_LINKER=$cc
+export CARGO_TARGET_DIR=$release/.. CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 SEGNO_LINKER=$cc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$PWD/packaging/linker.sh
 bin=$CARGO_TARGET_DIR/$triple/release
 # QEMU_CPU names the processor: `max` has dot products and I8MM, `cortex-a53` neither.

@@ -24,7 +24,7 @@ if [ -n "$missing" ]; then
 fi
 
 # Beside what was built for this system, so that what runs in builds is compiled once.
-export CARGO_TARGET_DIR=$release/.. SEGNO_LINKER=$cc
+export CARGO_TARGET_DIR=$release/.. CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 SEGNO_LINKER=$cc
 export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$PWD/packaging/linker.sh
 export WINEPREFIX=$work/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml="
 bin=$CARGO_TARGET_DIR/$triple/release
