@@ -1,8 +1,8 @@
 //! Adapters through the C API: the logits of weights into which they are merged, the same bits in any company, and the rules of a session. Models
 //! are those of `tests/golden/make_hf_models.py`; adapters are random, and merged here in double precision.
 
-use crate::common::adapters::{Adapter, Form, Lora, Pair};
-use crate::common::{Ctx, Folder, Model, Session, greedy, root};
+use crate::common::adapters::{Adapter, Form, Lora, PROMPT, Pair, bits, farthest, logits};
+use crate::common::{Ctx, Folder, Model, greedy, root};
 use segno::ffi::ctx::{SEGNO_CTX_NO_AVX512, SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
 use segno::ffi::session::segno_session_opts;
 use segno::ffi::status::*;
@@ -13,8 +13,6 @@ use std::path::{Path, PathBuf};
 const NEAR: f32 = 1e-3;
 /// Least difference of some logit that an adapter must make, so that leaving it out shows.
 const FAR: f32 = 3e-2;
-
-const PROMPT: [i32; 14] = [3, 17, 5, 29, 11, 8, 2, 40, 23, 7, 19, 4, 31, 6];
 
 fn golden(name: &str) -> PathBuf {
     root().join(format!("tests/golden/hf/{name}.gguf"))
@@ -39,27 +37,6 @@ fn written(folder: &Folder, name: &str, lora: &Lora) -> PathBuf {
     let path = folder.join(name);
     lora.file().write(&path);
     path
-}
-
-/// The logits behind the prompt of a sequence with adapters.
-fn logits(session: &Session, adapters: &[(&Adapter, f32)]) -> Vec<f32> {
-    let seq = session.open(&greedy()).unwrap();
-    session.adapt(seq, adapters).unwrap();
-    session.prefill(seq, &PROMPT).unwrap();
-    let logits = session.logits(seq).unwrap();
-    session.close(seq).unwrap();
-    logits
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
-fn farthest(found: &[f32], expected: &[f32]) -> f32 {
-    assert_eq!(found.len(), expected.len());
-    let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
-    // A difference that is no number must fail.
-    differences.fold(0.0, |worst: f32, d| if d.is_nan() { f32::INFINITY } else { worst.max(d) })
 }
 
 /// The logits of a model into which adapters are merged.

@@ -1,7 +1,7 @@
 //! Adapters for tests: an owner of `segno_adapter`, LoRA files of random numbers, and models that these are merged into.
 
 use super::gguf::{Content, File, Tensor, parsed};
-use super::{Model, Result, Session, call};
+use super::{Model, Result, Session, call, greedy};
 use segno::ffi::adapter::{segno_adapter, segno_adapter_free, segno_adapter_load, segno_seq_adapters_set};
 use segno::ffi::status::segno_status;
 use segno::quant::synthetic::Random;
@@ -168,4 +168,29 @@ fn all_stored(values: &[f32], cols: usize, dtype: DType) -> (DType, Vec<u8>) {
         _ => encode::encode(dtype, values, &mut bytes),
     }
     (dtype, bytes)
+}
+
+/// What sequences begin with.
+pub const PROMPT: [i32; 14] = [3, 17, 5, 29, 11, 8, 2, 40, 23, 7, 19, 4, 31, 6];
+
+/// The logits behind the prompt of a sequence with adapters.
+pub fn logits(session: &Session, adapters: &[(&Adapter, f32)]) -> Vec<f32> {
+    let seq = session.open(&greedy()).unwrap();
+    session.adapt(seq, adapters).unwrap();
+    session.prefill(seq, &PROMPT).unwrap();
+    let logits = session.logits(seq).unwrap();
+    session.close(seq).unwrap();
+    logits
+}
+
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// The largest difference of two rows of logits.
+pub fn farthest(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+    // A difference that is no number must fail.
+    differences.fold(0.0, |worst: f32, d| if d.is_nan() { f32::INFINITY } else { worst.max(d) })
 }

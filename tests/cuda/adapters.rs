@@ -2,11 +2,11 @@
 //! launched for them is checked without a GPU too.
 
 use crate::common;
-use crate::common::adapters::{Adapter, Form, Lora};
+use crate::common::adapters::{Adapter, Form, Lora, PROMPT, bits, farthest, logits};
 use crate::common::distance::distance;
 use crate::common::gguf::{Shape, parsed};
 use crate::common::launches::{Sort, adapted_lists, goldens, lists_of, program};
-use crate::common::{Ctx, Folder, Model, Session, greedy, root};
+use crate::common::{Ctx, Folder, Model, greedy, root};
 use segno::backend::cuda::args::{AdapterArgs, Args, Segment, Shape as Batch};
 use segno::backend::cuda::catalogue::Kernel;
 use segno::backend::cuda::launch::Launch;
@@ -27,8 +27,6 @@ const NEAR_PROCESSOR: f32 = 2e-3;
 /// Relative distance from the processor's precise mode of a model whose activations become 8-bit blocks.
 const QUANTIZED: f64 = 4e-2;
 
-const PROMPT: [i32; 14] = [3, 17, 5, 29, 11, 8, 2, 40, 23, 7, 19, 4, 31, 6];
-
 fn golden(name: &str) -> PathBuf {
     root().join(format!("tests/golden/hf/{name}.gguf"))
 }
@@ -44,26 +42,6 @@ fn written(folder: &Folder, lora: &Lora) -> PathBuf {
     let path = folder.join("adapter.gguf");
     lora.file().write(&path);
     path
-}
-
-/// The logits behind the prompt of a sequence with adapters.
-fn logits(session: &Session, adapters: &[(&Adapter, f32)]) -> Vec<f32> {
-    let seq = session.open(&greedy()).unwrap();
-    session.adapt(seq, adapters).unwrap();
-    session.prefill(seq, &PROMPT).unwrap();
-    let logits = session.logits(seq).unwrap();
-    session.close(seq).unwrap();
-    logits
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
-fn farthest(found: &[f32], expected: &[f32]) -> f32 {
-    assert_eq!(found.len(), expected.len());
-    let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
-    differences.fold(0.0, |worst: f32, d| if d.is_nan() { f32::INFINITY } else { worst.max(d) })
 }
 
 fn merged_logits(ctx: &Ctx, base: &[u8], adapters: &[(&Lora, f32)]) -> Vec<f32> {
