@@ -39,7 +39,7 @@ impl Grammar {
             };
             Ok((start, made.trigger))
         })?;
-        Ok((Grammar { vocabulary: Arc::clone(vocabulary), source, start }, trigger))
+        Ok((Grammar::new(vocabulary, source, start), trigger))
     }
 }
 

@@ -4,7 +4,7 @@
 //! of one that was there from the beginning. Tokens that end generation are not the grammar's: the caller lets them through where
 //! [`Next::Choice`] or [`Next::End`] says that the text may end.
 
-use super::{Grammar, WHAT};
+use super::{Grammar, STEP_BYTES, WHAT, copied};
 use crate::error::{Error, Result, backed, checked, push};
 use llguidance::TokenParser;
 use llguidance::earley::{BiasComputer, ParserRecognizer};
@@ -19,9 +19,6 @@ const MOST_BEGINNINGS: usize = 64;
 
 /// What a computer of masks of our own is told to begin with, and does not heed: the engine keeps masks that have no beginning for later.
 const NOT_KEPT: &[u8] = b" ";
-
-/// Memory that is set aside for what a step of the engine takes.
-const STEP_BYTES: usize = 4 << 20;
 
 /// Where a sequence stands in its grammar.
 pub struct Constraint {
@@ -83,7 +80,7 @@ impl Constraint {
     pub fn new(grammar: &Arc<Grammar>, trigger: Option<i32>) -> Result<Constraint> {
         Ok(Constraint {
             grammar: Arc::clone(grammar),
-            parser: copied(&grammar.start)?,
+            parser: grammar.begin()?,
             trigger,
             begun: None,
             ended: None,
@@ -128,7 +125,8 @@ impl Constraint {
         if !fits || !is_ascending || !ends_last || last.is_some_and(|last| last >= tokens.len()) {
             return Err(Error::Grammar("its places are not those of a walk".into()));
         }
-        let mut walk = Constraint { begun, ended, ..Constraint::new(grammar, trigger)? };
+        let mut walk = Constraint::new(grammar, trigger)?;
+        (walk.begun, walk.ended) = (begun, ended);
         for &position in &moves {
             go_on()?;
             walk.step(tokens[position])?;
@@ -327,6 +325,14 @@ impl Constraint {
     }
 }
 
+impl Drop for Constraint {
+    fn drop(&mut self) {
+        if self.broken.is_none() {
+            self.grammar.learn(&mut self.parser);
+        }
+    }
+}
+
 /// Whether a single byte may follow.
 fn has_one_byte(parser: &mut TokenParser) -> bool {
     parser.parser.with_recognizer(|recognizer| {
@@ -398,12 +404,4 @@ impl BiasComputer for Asked<'_> {
     fn trie(&self) -> &TokTrie {
         self.trie
     }
-}
-
-/// A copy with tables of its own, so that what another walk has worked out changes nothing here.
-fn copied(parser: &TokenParser) -> Result<TokenParser> {
-    let _backing = backed(2 * parser.parser.lexer_stats().num_bytes + STEP_BYTES, WHAT)?;
-    let copy = parser.deep_clone();
-    checked(WHAT)?;
-    Ok(copy)
 }

@@ -1,8 +1,9 @@
 //! Grammars: which tokens may follow, so that the text of a sequence is a JSON value of a schema, or what an expression or rules describe.
 //!
-//! A [`Grammar`] is compiled once for a model's [`Vocabulary`] and never changes; a sequence has a [`Constraint`] that walks through it. The
-//! engine is llguidance: derivatives of regular expressions below, an Earley parser above. Texts are strangers': they are compiled on a
-//! thread with a large stack, within [`limits`]. What is drawn from the tokens that are left is the sampler's business.
+//! A [`Grammar`] is compiled once for a model's [`Vocabulary`]; a sequence has a [`Constraint`] that walks through it, and leaves it the tables
+//! that the walk has filled, so that the next one finds its masks quicker. The engine is llguidance: derivatives of regular expressions below, an
+//! Earley parser above. Texts are strangers': they are compiled on a thread with a large stack, within [`limits`]. What is drawn from the tokens
+//! that are left is the sampler's business.
 
 mod calls;
 mod constraint;
@@ -22,8 +23,8 @@ use crate::sync::threads;
 use crate::text::Tokenizer;
 use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::{ParserFactory, TokenParser, panic_utils};
-use std::panic;
-use std::sync::{Arc, Once};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 /// The languages in which a grammar may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +55,14 @@ pub struct Grammar {
     vocabulary: Arc<Vocabulary>,
     /// What it was compiled of.
     source: Source,
-    /// At the beginning of a text, its first mask known. What walks starts as a copy of it, so that nobody notices who else walks.
-    start: TokenParser,
+    start: Mutex<Start>,
+}
+
+/// A parser at the beginning of a text, its first mask known. Walks start as copies of it, with tables of their own.
+struct Start {
+    parser: TokenParser,
+    /// States of its lexer, which the engine makes as texts need them.
+    states: usize,
 }
 
 /// Longest text of a grammar.
@@ -64,6 +71,13 @@ pub const TEXT_BYTES: usize = 256 << 10;
 const STACK_BYTES: usize = 256 << 20;
 /// Memory that is set aside for a compilation, which has no way to fail.
 const COMPILING_BYTES: usize = 64 << 20;
+/// Memory that is set aside for what a step of the engine takes.
+const STEP_BYTES: usize = 4 << 20;
+/// Tables that walks begin with, at most, of those that others have filled: a fraction of what a walk may fill itself.
+const MOST_LEARNED_STATES: usize = 6_000;
+const MOST_LEARNED_BYTES: usize = 4 << 20;
+/// States that are worth taking over.
+const LEAST_LEARNED_STATES: usize = 16;
 /// Memory in which glibc notes that a thread has values to drop, generously.
 const NOTE_BYTES: usize = 256;
 /// What the memory is for, in messages.
@@ -116,7 +130,38 @@ impl Grammar {
                 Kind::Gbnf => start(vocabulary, TopLevelGrammar::from_lark(gbnf::to_lark(text)?), refused),
             }
         })?;
-        Ok(Grammar { vocabulary: Arc::clone(vocabulary), source, start })
+        Ok(Grammar::new(vocabulary, source, start))
+    }
+
+    fn new(vocabulary: &Arc<Vocabulary>, source: Source, parser: TokenParser) -> Grammar {
+        let states = parser.parser.lexer_stats().num_states;
+        Grammar { vocabulary: Arc::clone(vocabulary), source, start: Mutex::new(Start { parser, states }) }
+    }
+
+    /// A parser at the beginning of a text.
+    fn begin(&self) -> Result<TokenParser> {
+        copied(&self.start.lock().unwrap_or_else(PoisonError::into_inner).parser)
+    }
+
+    /// Has walks begin with the tables of one that is over, where these hold much more than what they begin with now. Masks are the same with any
+    /// tables; only what comes near the [`limits`] may be refused sooner or later, as states of others count, up to [`MOST_LEARNED_STATES`], and need
+    /// not be made.
+    fn learn(&self, parser: &mut TokenParser) {
+        let Ok(mut start) = self.start.try_lock() else { return };
+        let stats = parser.parser.lexer_stats();
+        let is_small = stats.num_states <= MOST_LEARNED_STATES && stats.num_bytes <= MOST_LEARNED_BYTES;
+        if !is_small || stats.num_states < start.states + start.states / 8 + LEAST_LEARNED_STATES {
+            return;
+        }
+        let Ok(backing) = backed(STEP_BYTES, WHAT) else { return };
+        let is_back = catch_unwind(AssertUnwindSafe(|| {
+            parser.reset().is_ok() && !parser.stopped() && parser.compute_mask().is_ok()
+        }));
+        drop(backing);
+        if checked(WHAT).is_ok() && is_back.unwrap_or(false) {
+            std::mem::swap(&mut start.parser, parser);
+            start.states = stats.num_states;
+        }
     }
 
     /// What it was compiled of.
@@ -152,6 +197,14 @@ fn begun(factory: &ParserFactory, source: TopLevelGrammar) -> anyhow::Result<Tok
     Ok(start)
 }
 
+/// A copy with tables of its own, so that walks of several threads do not wait for each other.
+fn copied(parser: &TokenParser) -> Result<TokenParser> {
+    let _backing = backed(2 * parser.parser.lexer_stats().num_bytes + STEP_BYTES, WHAT)?;
+    let copy = parser.deep_clone();
+    checked(WHAT)?;
+    Ok(copy)
+}
+
 /// Whether the engine says that no token may be the first.
 fn is_empty(cause: &str) -> bool {
     cause == StopReason::NoExtensionBias.to_string()
@@ -171,7 +224,7 @@ fn apart<T: Send>(body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 /// begins asks for such memory in the way that can fail, frees it, and has the note made of it.
 ///
 /// The engine also puts a hook for panics in place of the process's, once and on first use: what was there is put back.
-fn note_values_of_thread() -> Result<()> {
+pub fn note_values_of_thread() -> Result<()> {
     static ONCE: Once = Once::new();
     drop(reserve::<u8>(NOTE_BYTES, WHAT)?);
     let note = || drop(panic_utils::catch_unwind(|| Ok(())));
