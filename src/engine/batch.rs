@@ -5,7 +5,7 @@
 //! further rows of a pass, and what it has settled beyond a token is handed out by later calls without one.
 
 use super::pass::{Choice, Pass, Planned, batch};
-use super::sequence::Pending;
+use super::sequence::{Pending, Sequence};
 use super::session::{Failure, Session, Step};
 use crate::backend::{Chooser, Drawn};
 use crate::error::{Error, Result};
@@ -165,6 +165,34 @@ impl Session {
                 failures.add(item, error);
             }
         }
+        if !self.pass.rows.is_empty() {
+            self.catch_up();
+        }
+    }
+
+    /// Has the pass evaluate the last tokens of sequences whose next one is known, where they lack no others: so passes are of a row each, the
+    /// quickest, and none has to evaluate all that came meanwhile at once.
+    fn catch_up(&mut self) {
+        for index in 0..self.pass.planned.len() {
+            let Planned { slot, next, .. } = self.pass.planned[index];
+            let sequence = self.sequence(slot);
+            let length = sequence.tokens.len();
+            let lacks_one = sequence.evaluated + 1 == length && !sequence.has_logits;
+            if !matches!(next, Next::Forced(_)) || !lacks_one {
+                continue;
+            }
+            self.settle(slot);
+            // Without a page the row waits for a pass that needs it.
+            if self.sequence(slot).pending().count != 1 || self.take_pages(slot, length).is_err() {
+                continue;
+            }
+            self.make_way(slot, length - 1, 1);
+            let sequence = self.slots[slot].as_ref().expect("only occupied slots have ids");
+            self.pass.add_rows(slot, &sequence.tokens[length - 1..], length - 1, 0);
+            self.plan_states(slot, 1, false);
+            self.pass.decode_rows += 1;
+            self.pass.planned[index].evaluated = length;
+        }
     }
 
     /// Appends the chosen tokens, and reports what became of each planned item.
@@ -293,7 +321,7 @@ impl Session {
         if cancel.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
         }
-        let Session { runner, paging, states, slots, pass, model, .. } = self;
+        let Session { runner, paging, states, slots, pass, masks, model, .. } = self;
         let Pass { rows, planned, .. } = &*pass;
         if rows.is_empty() {
             return Ok(());
@@ -301,11 +329,19 @@ impl Session {
         // No pass has to wait for a grammar: its masks are worked out while a device is at work. Where the caller's processor is the device, only
         // those are that a choice turns out to need.
         let mut work_out_masks = |tell: &mut dyn FnMut(usize, &Mask)| {
+            let is_wanted = |slot| {
+                let is_choice =
+                    |item: &Planned| item.slot == slot && item.output.is_some() && item.next == Next::Choice;
+                planned.iter().any(is_choice)
+            };
+            let prepare = |sequence: &mut Option<Sequence>| {
+                sequence.iter_mut().for_each(|sequence| sequence.prepare_mask(Next::Choice));
+            };
+            masks.each(slots, is_wanted, prepare, cancel);
             for &Planned { slot, output, next, .. } in planned {
-                let (Some(output), Some(sequence)) = (output.filter(|_| next != Next::Free), &mut slots[slot]) else {
+                let (Some(output), Some(sequence)) = (output.filter(|_| next != Next::Free), &slots[slot]) else {
                     continue;
                 };
-                sequence.prepare_mask(next);
                 // What has gone wrong is told when the token is chosen.
                 sequence.mask(next, model.eog_tokens()).iter().for_each(|mask| tell(output, mask));
             }

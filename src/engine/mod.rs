@@ -12,6 +12,7 @@ mod draft;
 pub mod embedding;
 mod fingerprint;
 mod limits;
+mod masks;
 pub mod model;
 mod pass;
 pub mod plan;

@@ -5,6 +5,7 @@
 
 use super::context::LogLevel;
 use super::limits;
+use super::masks::MaskThreads;
 use super::model::Model;
 use super::sequence::{Pending, Sequence};
 use super::speculation::{self, Speculation};
@@ -85,6 +86,8 @@ pub struct Session {
     pub(super) logits: Vec<f32>,
     pub(super) scratch: sample::Scratch,
     pub(super) pass: super::pass::Pass,
+    /// Who works out masks while a device is at work.
+    pub(super) masks: MaskThreads,
     /// What drafts are made with, where some are.
     pub(super) speculation: Option<Box<Speculation>>,
     /// Most drafts of a sequence in a pass.
@@ -132,6 +135,7 @@ impl Session {
             logits: filled(limits::logits_len(options.max_seqs, model.program())?, 0.0, "logits")?,
             scratch: sample::Scratch::new(vocab)?,
             pass: super::pass::Pass::new(&limits)?,
+            masks: MaskThreads::new(model.context().load_threads(), model.context().gives_way()),
             most_drafts: options.drafts.most_each(options.max_prefill)?,
             speculation: Speculation::new(model, options, &limits, draft)?,
             costs: Costs::new(limits.rows)?,

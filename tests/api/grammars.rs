@@ -233,6 +233,30 @@ fn forced_tokens_cost_no_pass() {
 }
 
 #[test]
+fn forced_tokens_are_evaluated_in_the_passes_of_others() {
+    let model = model();
+    let session = model.session(|_| ()).unwrap();
+    let said = "Now is the winter of our discontent made glorious summer";
+    let grammar = model.grammar(SEGNO_GRAMMAR_REGEX, 0, &format!("{said}[a-z ]{{20,40}}!")).unwrap();
+    let expected = run(&session, constrained(&model, &session, &grammar, 5), 30).0;
+    let seqs = [constrained(&model, &session, &grammar, 5), session.open(&drawn(9)).unwrap()];
+    session.prefill(seqs[0], &[]).unwrap();
+    session.prefill(seqs[1], &[40, 41]).unwrap();
+    let before = session.stats().unwrap();
+    let mut tokens = Vec::new();
+    while tokens.len() < expected.len() {
+        let (new, statuses, _) = session.batch(&seqs);
+        assert_eq!(statuses, [SEGNO_OK; 2]);
+        tokens.push(new[0]);
+    }
+    let after = session.stats().unwrap();
+    assert_eq!(tokens, expected);
+    // A row of each sequence in every pass but the first, for which logits are kept, and never more.
+    let passes = after.passes - before.passes;
+    assert_eq!((after.prompt_tokens - before.prompt_tokens, passes), (0, tokens.len() as u64 - 1));
+}
+
+#[test]
 fn an_end_that_is_ignored_ends_the_sequence_all_the_same() {
     let model = model();
     let session = model.session(|_| ()).unwrap();

@@ -182,7 +182,7 @@ impl CudaRunner {
             self.tables[index] = page;
             self.shared.updates.write(update, TableUpdate { index: index as u32, page });
         }
-        self.pad_rows(0, 1);
+        self.pad_rows(0, 0, 1);
         self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, updates, None, &AtomicBool::new(false))?;
         self.stream.wait()
     }
@@ -198,7 +198,7 @@ impl CudaRunner {
     /// The driver's calls are looked up on first use, which allocates; a step must find them all.
     fn call_everything_once(&mut self) -> Result<()> {
         let (from, to) = (self.addresses.step.serial, self.addresses.step.best);
-        self.pad_rows(0, 1);
+        self.pad_rows(0, 0, 1);
         self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, 0, Some(0), &AtomicBool::new(false))?;
         self.wait(1, 1, &AtomicBool::new(false))?;
         self.stream.is_idle()?;
@@ -207,14 +207,17 @@ impl CudaRunner {
         self.stream.wait()
     }
 
-    pub fn pad_rows(&mut self, from: usize, to: usize) {
-        for index in from..to {
+    /// Fills up what a graph of `to` rows takes behind the `rows` and the `outputs` of a step: with rows that nobody reads, and greedy draws of any.
+    pub fn pad_rows(&mut self, rows: usize, outputs: usize, to: usize) {
+        for index in rows..to {
             let slot = self.sizes.outputs as u32;
             self.shared.rows.write(index, Row { token: 0, position: 0, slot, stretch: NONE });
+        }
+        for index in outputs..to {
             self.shared.outputs.write(index, index as u32);
             self.shared.draws.pad(index);
         }
-        self.shared.pad_stretches(from, to);
+        self.shared.pad_stretches(rows, to);
     }
 
     /// Writes the rows, and the entries of their page tables that the device lacks; the number of those.
@@ -262,7 +265,7 @@ impl CudaRunner {
         let draws = u32::from(batch.chooser == Chooser::Device && self.shared.draws.any(outputs));
         // Attention of steps counts on every older key being in the cache when the step begins.
         let continues = |pair: &[crate::backend::Row]| pair[0].slot == pair[1].slot;
-        let is_step = rows == outputs && rows <= self.sizes.outputs;
+        let is_step = (1..=rows).contains(&outputs) && rows <= self.sizes.outputs;
         if !is_step || batch.rows.windows(2).any(continues) {
             return (Shape { rows: rows as u32, outputs: outputs as u32, splits: 0, draws }, None);
         }
@@ -336,7 +339,7 @@ impl CudaRunner {
         let (shape, graph) = self.choose(batch);
         self.adapts = self.adapting.as_ref().is_some_and(|adapting| adapting.concerns(batch.rows));
         if graph.is_some() {
-            self.pad_rows(batch.rows.len(), shape.rows as usize);
+            self.pad_rows(batch.rows.len(), batch.outputs.len(), shape.rows as usize);
         }
         let started = if graph.is_some() && self.timing.is_some() && !self.adapts {
             // A measured step has ended when this returns.
