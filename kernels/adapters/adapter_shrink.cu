@@ -1,114 +1,206 @@
 // The sums A x of rows and their adapters, each multiplied by its adapter's scale. A block makes one sum at a time, of
-// a row, or of up to ROWS neighbours that have the same adapters. Each thread adds every 128th run of eight columns,
-// lanes are added by halves and warps in their order: so neither company nor ROWS enter.
+// a row, or of up to ROWS neighbours that have the same adapters. What it needs beside x is in registers before its
+// wait. Each thread adds every 256th quad of columns, lanes are added by halves and warps in their order: so neither
+// company nor ROWS enter.
 #include "adapters/adapters.cuh"
+#include "elementwise/rms_norm.cuh"
 
-constexpr uint32_t THREADS = 128, WARPS = THREADS / WARP, RUN = 8;
+constexpr uint32_t THREADS = NORM_THREADS, WARPS = THREADS / WARP;
+// Quads of columns whose weights a thread has in registers before the wait.
+template <uint32_t ROWS>
+constexpr uint32_t QUADS = ROWS == 1 ? NORM_QUADS : 1;
 
 // A row of an adapter's first matrix.
 struct DownRow {
-    const uint8_t *values;
+    const uint8_t *values;  // null where there is none
     uint32_t type;
-    uint32_t place;  // of its sums among those of a row
     float factor;
 };
 
-// Row `number` of all that these adapters have for the matrices of the launch; false where there are fewer.
-__device__ __forceinline__ bool find_row(
-    const AdapterArgs &args, const AdapterEntry *entries, uint32_t number, DownRow &found) {
-    bool is_found = false;
-    for (uint32_t m = 0; m < args.count && !is_found; m++) {
-        each_pair(args, entries, args.matrices[m], [&](const AdapterPair &pair, float scale, uint32_t place) {
-            is_found = number < pair.rank;
-            if (is_found) {
-                const size_t row_bytes = args.cols * bytes_of_float(pair.down_type);
-                found = DownRow{pair.down + number * row_bytes, pair.down_type, m * args.ranks + place + number,
-                    __fmul_rn(pair.factor, scale)};
-            } else {
-                number -= pair.rank;
-            }
-            return !is_found;
-        });
-    }
-    return is_found;
+// What a warp of the block has found and brought near: the row of weights for the sum `number` of those with `entries`.
+template <uint32_t ROWS>
+struct Found {
+    const AdapterEntry *entries;
+    uint32_t number;
+    DownRow down;
+    uint4 weights[QUADS<ROWS>];
+};
+
+template <uint32_t ROWS>
+struct Shares {
+    float sums[WARPS][ROWS];
+    float squares[WARPS];  // of the row that a norm takes
+};
+
+// Sum `number` is of matrix number / ranks, and there of the rank that is left.
+__device__ __forceinline__ DownRow find_row(const AdapterArgs &args, const AdapterEntry *entries, uint32_t number) {
+    const uint32_t rank = number % args.ranks;
+    DownRow row = {};
+    each_pairs(args, entries, args.matrices[number / args.ranks], [&](const LanePair &own) {
+        const AdapterPair &pair = own.pair;
+        const uint32_t owner = __ballot_sync(~0u, rank >= own.first && rank < own.end);
+        if (owner == 0) return false;
+        const size_t offset = (size_t)(rank - own.first) * args.cols * bytes_of_float(pair.down_type);
+        const uint64_t values = reinterpret_cast<uint64_t>(pair.down) + offset;
+        const int lane = __ffs(owner) - 1;
+        row.values = reinterpret_cast<const uint8_t *>(__shfl_sync(~0u, values, lane));
+        row.type = __shfl_sync(~0u, pair.down_type, lane);
+        row.factor = __shfl_sync(~0u, __fmul_rn(pair.factor, own.scale), lane);
+        return true;
+    });
+    return row;
 }
 
-// The thread's share of the products of a row of weights with `rows` rows of x.
-template <uint32_t TYPE, uint32_t ROWS>
-__device__ __forceinline__ void add_row(
-    const uint8_t *values, const float *x, uint32_t cols, uint32_t rows, float (&sum)[ROWS]) {
-    if (cols % RUN == 0) {
-        constexpr uint32_t SIZE = TYPE == F32 ? 4 : 2;
-#pragma unroll 4
-        for (uint32_t col = threadIdx.x * RUN; col < cols; col += THREADS * RUN) {
-            float w[RUN];
-            load_floats<TYPE>(values + (size_t)col * SIZE, w);
+__device__ __forceinline__ uint4 load_quad(const DownRow &down, uint32_t quad) {
+    if (down.type == F32) return __ldg(reinterpret_cast<const uint4 *>(down.values) + quad);
+    const uint2 both = __ldg(reinterpret_cast<const uint2 *>(down.values) + quad);
+    return make_uint4(both.x & 0xffff, both.x >> 16, both.y & 0xffff, both.y >> 16);
+}
+
+template <uint32_t ROWS>
+__device__ __forceinline__ Found<ROWS> find(const AdapterArgs &args, const AdapterEntry *entries, uint32_t number) {
+    Found<ROWS> found = {entries, number, find_row(args, entries, number)};
 #pragma unroll
-            for (uint32_t n = 0; n < ROWS; n++) {
-                if (ROWS > 1 && n >= rows) break;
-                const float4 *own = reinterpret_cast<const float4 *>(x + (size_t)n * cols + col);
-                sum[n] = add_floats(w, own[0], own[1], sum[n]);
-            }
+    for (uint32_t i = 0; i < QUADS<ROWS>; i++) {
+        const uint32_t quad = threadIdx.x + i * THREADS;
+        if (args.cols % 4 == 0 && quad < args.cols / 4 && found.down.values != nullptr)
+            found.weights[i] = load_quad(found.down, quad);
+    }
+    return found;
+}
+
+__device__ __forceinline__ float4 to_floats(uint32_t type, const uint4 &w) {
+    return make_float4(to_float(type, w.x), to_float(type, w.y), to_float(type, w.z), to_float(type, w.w));
+}
+
+__device__ __forceinline__ float add_quad(const float4 &w, const float4 &x, float sum) {
+    return __fmaf_rn(w.w, x.w, __fmaf_rn(w.z, x.z, __fmaf_rn(w.y, x.y, __fmaf_rn(w.x, x.x, sum))));
+}
+
+// The first quads of a row of x that the thread adds, asked for before it is known whose row it is.
+__device__ __forceinline__ void load_values(const AdapterArgs &args, const float *x, float4 (&values)[NORM_QUADS]) {
+#pragma unroll
+    for (uint32_t i = 0; i < NORM_QUADS; i++) {
+        const uint32_t quad = threadIdx.x + i * THREADS;
+        const bool is_inside = args.cols % 4 == 0 && quad < args.cols / 4;
+        values[i] = is_inside ? reinterpret_cast<const float4 *>(x)[quad] : make_float4(0, 0, 0, 0);
+    }
+}
+
+// The thread's share of the products with `rows` rows of x; `values` are those of a single row.
+template <uint32_t ROWS>
+__device__ __forceinline__ void add_row(const AdapterArgs &args, const Found<ROWS> &found, const float *x,
+    const float4 (&values)[NORM_QUADS], uint32_t rows, float (&sum)[ROWS]) {
+    const DownRow &down = found.down;
+    if (args.cols % 4 != 0) {
+        for (uint32_t col = threadIdx.x; col < args.cols; col += THREADS) {
+            const float w = to_float(down.type, load_bits(down.type, down.values, col));
+            for (uint32_t n = 0; n < rows; n++) sum[n] = __fmaf_rn(w, x[(size_t)n * args.cols + col], sum[n]);
         }
         return;
     }
-    for (uint32_t col = threadIdx.x; col < cols; col += THREADS) {
-        const float w = load_float<TYPE>(values, col);
+    const uint32_t quads = args.cols / 4;
+    const auto add = [&](uint32_t quad, const uint4 &bits) {
+        const float4 w = to_floats(down.type, bits);
 #pragma unroll
         for (uint32_t n = 0; n < ROWS; n++) {
-            if (ROWS > 1 && n >= rows) break;
-            sum[n] = __fmaf_rn(w, x[(size_t)n * cols + col], sum[n]);
+            if (quad < quads && n < rows)
+                sum[n] = add_quad(w, reinterpret_cast<const float4 *>(x)[(size_t)n * quads + quad], sum[n]);
         }
+    };
+#pragma unroll
+    for (uint32_t i = 0; i < QUADS<ROWS>; i++) {
+        if (ROWS > 1) add(threadIdx.x + i * THREADS, found.weights[i]);
+        else if (threadIdx.x + i * THREADS < quads)
+            sum[0] = add_quad(to_floats(down.type, found.weights[i]), values[i], sum[0]);
     }
+#pragma unroll 2
+    for (uint32_t quad = threadIdx.x + QUADS<ROWS> * THREADS; quad < quads; quad += THREADS)
+        add(quad, load_quad(down, quad));
 }
 
-// The sums of `rows` rows with a row of weights.
+// The same for a row that a norm takes: its values times the norm's weights, as `weigh_row` makes them, and the
+// squares.
+__device__ __forceinline__ void add_normed(const AdapterArgs &args, const Found<1> &found, const float *x,
+    const float4 (&values)[NORM_QUADS], const float4 (&norm)[NORM_QUADS], float &sum, float &squares) {
+    const uint32_t quads = args.cols / 4;
+    const auto add = [&](const uint4 &w, const float4 &value, const float4 &weight) {
+        squares = add_squares(value, squares);
+        sum = add_quad(to_floats(found.down.type, w), weigh(value, weight), sum);
+    };
+#pragma unroll
+    for (uint32_t i = 0; i < NORM_QUADS; i++) {
+        if (threadIdx.x + i * THREADS < quads) add(found.weights[i], values[i], norm[i]);
+    }
+    const float4 *weights = reinterpret_cast<const float4 *>(args.norm);
+    for (uint32_t quad = threadIdx.x + NORM_QUADS * THREADS; quad < quads; quad += THREADS)
+        add(load_quad(found.down, quad), reinterpret_cast<const float4 *>(x)[quad], __ldg(weights + quad));
+}
+
+// Joins what the threads have, and writes the sums of `rows` rows; `factor` is of the row that the thread writes.
 template <uint32_t ROWS>
-__device__ __forceinline__ void put_sums(
-    const AdapterArgs &args, const DownRow &down, uint32_t first, uint32_t rows, float (*shares)[ROWS]) {
-    float sum[ROWS] = {};
-    by_float_type(down.type, [&](auto type) {
-        add_row<decltype(type)::value, ROWS>(down.values, args.x.x + (size_t)first * args.cols, args.cols, rows, sum);
-    });
+__device__ __forceinline__ void put_sums(const AdapterArgs &args, const Found<ROWS> &found, uint32_t first,
+    uint32_t rows, const float (&sum)[ROWS], float squares, float factor, Shares<ROWS> &shares) {
 #pragma unroll
     for (uint32_t n = 0; n < ROWS; n++) {
         const float total = warp_sum(sum[n]);
-        if (threadIdx.x % WARP == 0) shares[threadIdx.x / WARP][n] = total;
+        if (threadIdx.x % WARP == 0) shares.sums[threadIdx.x / WARP][n] = total;
     }
+    if (ROWS == 1 && args.norm != nullptr) share_squares(squares, shares.squares);
     __syncthreads();
     if (const uint32_t n = threadIdx.x; n < rows) {
-        float total = shares[0][n];
+        float total = shares.sums[0][n];
 #pragma unroll
-        for (uint32_t warp = 1; warp < WARPS; warp++) total = __fadd_rn(total, shares[warp][n]);
-        if (args.x.factors != nullptr) total = __fmul_rn(total, args.x.factors[first + n]);
-        args.sums[(size_t)(first + n) * args.count * args.ranks + down.place] = __fmul_rn(total, down.factor);
+        for (uint32_t warp = 1; warp < WARPS; warp++) total = __fadd_rn(total, shares.sums[warp][n]);
+        if (ROWS == 1 && args.norm != nullptr) factor = norm_factor(shares.squares, args.cols, args.eps);
+        total = __fmul_rn(total, factor);
+        args.sums[(size_t)(first + n) * args.count * args.ranks + found.number] = __fmul_rn(total, found.down.factor);
     }
     __syncthreads();
 }
 
 template <uint32_t ROWS>
 __device__ __forceinline__ void shrink(const AdapterArgs &args, const Shape &shape) {
-    __shared__ float shares[WARPS][ROWS];
+    __shared__ Shares<ROWS> shares;
     launch_dependents();
     const uint32_t first = blockIdx.y * ROWS, end = min(first + ROWS, row_count(args, shape));
-    DownRow down;
-    // What the block reads first is on its way while the kernels before are at work.
-    if (find_row(args, entries_of(args, first), blockIdx.x, down)) {
-        const uint32_t bytes = args.cols * (uint32_t)bytes_of_float(down.type);
-        for (uint32_t at = threadIdx.x * 32; at < bytes; at += THREADS * 32) prefetch(down.values + at);
+    // Which slot the row has may still be that of the step before: then this is found again.
+    Found<ROWS> found = find<ROWS>(args, entries_of(args, first), blockIdx.x);
+    float4 norm[QUADS<ROWS>];
+    if (ROWS == 1 && args.norm != nullptr) {
+#pragma unroll
+        for (uint32_t i = 0; i < QUADS<ROWS>; i++) {
+            if (const uint32_t quad = threadIdx.x + i * THREADS; quad < args.cols / 4)
+                norm[i] = __ldg(reinterpret_cast<const float4 *>(args.norm) + quad);
+        }
     }
     await_dependencies();
     for (uint32_t row = first; row < end;) {
+        const float *x = args.x.x + (size_t)row * args.cols;
+        float4 values[NORM_QUADS];
+        if (ROWS == 1) load_values(args, x, values);
         const AdapterEntry *entries = entries_of(args, row);
         const uint32_t alike = rows_alike<ROWS>(args, row, end, entries);
-        for (uint32_t number = blockIdx.x; find_row(args, entries, number, down); number += gridDim.x)
-            put_sums<ROWS>(args, down, row, alike, shares);
+        for (uint32_t number = blockIdx.x; number < args.count * args.ranks; number += gridDim.x) {
+            if (found.entries != entries || found.number != number) found = find<ROWS>(args, entries, number);
+            if (found.down.values == nullptr) continue;
+            float sum[ROWS] = {}, squares = 0.0f, factor = 1.0f;
+            if (args.x.factors != nullptr && threadIdx.x < alike) factor = args.x.factors[row + threadIdx.x];
+            const auto multiply = [&] { add_row<ROWS>(args, found, x, values, alike, sum); };
+            if constexpr (ROWS == 1) {
+                if (args.norm == nullptr) multiply();
+                else add_normed(args, found, x, values, norm, sum[0], squares);
+            } else {
+                multiply();
+            }
+            put_sums<ROWS>(args, found, row, alike, sum, squares, factor, shares);
+        }
         row += alike;
     }
 }
 
 #define ADAPTER_SHRINK(family, file, name, ROWS)                      \
-    extern "C" __global__ void __launch_bounds__(THREADS)             \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)          \
         name(const __grid_constant__ AdapterArgs args, Shape shape) { \
         shrink<ROWS>(args, shape);                                    \
     }

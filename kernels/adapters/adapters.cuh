@@ -39,10 +39,13 @@ struct AdapterArgs {
     const uint32_t *outputs;      // rows of the batch that x has rows for; null for all
     const AdapterEntry *entries;  // `most` of each slot
     float *sums;                  // of each row of x `ranks` for each matrix
+    const float *norm;            // weights of the RMS norm that comes before; null where x has the values that count
     uint32_t cols, ranks, most, count;
+    float eps;  // of the norm
+    uint32_t pad;
     AdaptedMatrix matrices[6];
 };
-static_assert(sizeof(AdapterArgs) == 224, "as in args.rs");
+static_assert(sizeof(AdapterArgs) == 240, "as in args.rs");
 
 __device__ __forceinline__ uint32_t row_count(const AdapterArgs &args, const Shape &shape) {
     return args.outputs != nullptr ? shape.outputs : shape.rows;
@@ -63,39 +66,50 @@ __device__ __forceinline__ uint32_t rows_alike(
     return alike;
 }
 
-// Calls `f` for each adapter that changes a matrix: with its pair, its scale, and the place of its sums among those of
-// the matrix. Ends when `f` returns false.
+// An adapter's pair for a matrix, as a lane of a warp has it: lanes have the adapters of a row in their order, 32 at a
+// time.
+struct LanePair {
+    AdapterPair pair;
+    float scale;
+    uint32_t first, end;  // the place of its ranks among those of all adapters of the row
+};
+
+// Calls `f` with the pairs that 32 adapters have for a matrix, then with those of the next 32. Ends when `f` returns
+// true, or behind the last adapter. Whole warps come here, and all lanes of one return the same.
 template <typename F>
-__device__ __forceinline__ void each_pair(
+__device__ __forceinline__ void each_pairs(
     const AdapterArgs &args, const AdapterEntry *entries, const AdaptedMatrix &matrix, F f) {
-    uint32_t place = 0;
-    for (uint32_t i = 0; i < args.most; i++) {
-        const AdapterPair *pairs = entries[i].pairs;
-        if (pairs == nullptr) return;
-        const AdapterPair &pair = pairs[matrix.matrix];
-        if (pair.rank == 0) continue;
-        if (!f(pair, entries[i].scale, place)) return;
-        place += pair.rank;
+    const uint32_t lane = threadIdx.x % WARP;
+    uint32_t before = 0;
+    for (uint32_t start = 0; start < args.most; start += WARP) {
+        AdapterEntry entry = {};
+        if (start + lane < args.most) entry = entries[start + lane];
+        LanePair own = {};
+        if (entry.pairs != nullptr) own.pair = entry.pairs[matrix.matrix];
+        own.scale = entry.scale;
+        own.end = own.pair.rank;
+#pragma unroll
+        for (uint32_t step = 1; step < WARP; step *= 2) {
+            const uint32_t other = __shfl_up_sync(~0u, own.end, step);
+            if (lane >= step) own.end += other;
+        }
+        own.end += before;
+        own.first = own.end - own.pair.rank;
+        if (f(own) || __any_sync(~0u, entry.pairs == nullptr)) return;
+        before = __shfl_sync(~0u, own.end, WARP - 1);
     }
 }
 
 __device__ __forceinline__ size_t bytes_of_float(uint32_t type) { return type == F32 ? 4 : 2; }
 
-template <typename F>
-__device__ __forceinline__ void by_float_type(uint32_t type, F f) {
-    switch (type) {
-        case F32: f(std::integral_constant<uint32_t, F32>{}); break;
-        case F16: f(std::integral_constant<uint32_t, F16>{}); break;
-        default: f(std::integral_constant<uint32_t, BF16>{}); break;
-    }
+// A number as it lies in memory, in the lower bits.
+__device__ __forceinline__ float to_float(uint32_t type, uint32_t bits) {
+    if (type == F32) return __uint_as_float(bits);
+    if (type == BF16) return __uint_as_float(bits << 16);
+    return __half2float(__ushort_as_half((unsigned short)bits));
 }
 
-template <uint32_t TYPE>
-__device__ __forceinline__ float load_float(const uint8_t *values, size_t at) {
-    if constexpr (TYPE == F32) return reinterpret_cast<const float *>(values)[at];
-    else if constexpr (TYPE == F16) return __half2float(reinterpret_cast<const __half *>(values)[at]);
-    else return __uint_as_float((uint32_t)reinterpret_cast<const uint16_t *>(values)[at] << 16);
+__device__ __forceinline__ uint32_t load_bits(uint32_t type, const uint8_t *values, size_t at) {
+    if (type == F32) return __ldg(reinterpret_cast<const uint32_t *>(values) + at);
+    return __ldg(reinterpret_cast<const unsigned short *>(values) + at);
 }
-
-// Brings what will be read behind the block's wait near.
-__device__ __forceinline__ void prefetch(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }

@@ -363,16 +363,14 @@ fn all_of(lists: &Lists) -> Vec<&Vec<Launch>> {
     [single, two, four, narrow, batch, sorted, prompt].into_iter().filter(|list| !list.is_empty()).collect()
 }
 
-/// The products of a launch, and what they read.
-fn products(launch: &Launch) -> Option<(&[Segment], u64)> {
+/// The products of a launch, what they read, and the weights of the norm that they take of it first.
+fn products(launch: &Launch) -> Option<(&[Segment], u64, u64)> {
     match &launch.args {
-        Args::Matvec(args) if args.norm == 0 && args.gated.x == 0 => {
-            Some((&args.segments[..args.count as usize], args.x.x))
-        }
+        Args::Matvec(args) if args.gated.x == 0 => Some((&args.segments[..args.count as usize], args.x.x, args.norm)),
         Args::Tensor(args) if !args.is_f16() && args.gated.x == 0 => {
-            Some((&args.segments[..args.count as usize], args.x.x))
+            Some((&args.segments[..args.count as usize], args.x.x, 0))
         }
-        Args::Matmul(args) => Some((&args.segments[..args.count as usize], args.x.x)),
+        Args::Matmul(args) => Some((&args.segments[..args.count as usize], args.x.x, 0)),
         _ => None,
     }
 }
@@ -396,9 +394,10 @@ fn adapters_cover_every_op_once_and_stand_before_each_product() {
                     let (Kernel::AdapterShrink, Some(args)) = (shrink.function.kernel, adapters_of(shrink)) else {
                         continue;
                     };
-                    let (segments, x) = products(product).unwrap_or_else(|| panic!("{name}: {product:?}"));
+                    let (segments, x, norm) = products(product).unwrap_or_else(|| panic!("{name}: {product:?}"));
                     assert_eq!((expand.function.kernel, adapters_of(expand)), (Kernel::AdapterExpand, Some(args)));
                     assert_eq!((args.count as usize, args.x.x, args.x.q), (segments.len(), x, 0), "{name}");
+                    assert_eq!(args.norm, norm, "{name}");
                     let mut tiles = 0;
                     for (matrix, segment) in args.matrices.iter().zip(segments) {
                         assert_eq!(

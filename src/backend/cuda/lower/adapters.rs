@@ -10,10 +10,11 @@ use crate::backend::cuda::args::{
 };
 use crate::backend::cuda::catalogue::{Function, Kernel};
 use crate::error::{Result, filled};
+use crate::plan::op::Norm;
 use crate::plan::{MatrixId, Op, Program, ValueId};
 
 /// Threads of a block that makes sums, and of one that has a tile of outputs.
-const SHRINK_THREADS: usize = 128;
+const SHRINK_THREADS: usize = 256;
 const EXPAND_THREADS: usize = 256;
 /// Most blocks that make the sums of a row, or of a few.
 const MOST_BLOCKS: u32 = 256;
@@ -67,9 +68,10 @@ impl Lowering<'_> {
         self.adapter_inputs[id.0]
     }
 
-    /// Launches of what adapters add to these products of `x`, which have their `segments` add themselves to it.
-    pub fn adapt(&mut self, x: ValueId, products: &Products, segments: &mut [Segment]) {
-        let mut args = self.adapter_args(x);
+    /// Launches of what adapters add to these products of `x`, or of its `norm`, where the launch of the products makes that for the only row; the
+    /// products have their `segments` add themselves to it.
+    pub fn adapt(&mut self, x: ValueId, norm: Option<Norm>, products: &Products, segments: &mut [Segment]) {
+        let mut args = self.adapter_args(x, norm);
         let mut tiles = 0;
         for (&matrix, segment) in products.matrices().iter().zip(segments) {
             if !self.is_adapted(matrix) {
@@ -99,7 +101,7 @@ impl Lowering<'_> {
         self.push(expand, [Extent::Fixed(tiles), rows, ONE], EXPAND_THREADS, Args::Adapter(args), 0);
     }
 
-    fn adapter_args(&self, x: ValueId) -> AdapterArgs {
+    fn adapter_args(&self, x: ValueId, norm: Option<Norm>) -> AdapterArgs {
         let (places, step) = (&self.addresses.adapters, &self.addresses.step);
         AdapterArgs {
             x: Activation { q: 0, meta: 0, ..self.input(x) },
@@ -108,6 +110,8 @@ impl Lowering<'_> {
             entries: places.entries,
             sums: places.sums,
             cols: self.width(x) as u32,
+            norm: self.vector(norm.map(|norm| norm.weight)),
+            eps: norm.map_or(0.0, |norm| norm.eps),
             ranks: places.ranks,
             most: MOST_ADAPTERS as u32,
             ..AdapterArgs::default()

@@ -22,7 +22,7 @@ impl Lowering<'_> {
     /// Adds the launch of products of `x`; which kernel of which family runs is for its shape to choose.
     pub fn push_gemm(&mut self, x: ValueId, mut args: TensorArgs, covered: usize) {
         let products = self.products_of(x, self.next, FEW_SEGMENTS);
-        self.adapt(x, &products, &mut args.segments);
+        self.adapt(x, None, &products, &mut args.segments);
         let kernel = if args.is_f16() { Kernel::GemmF16 } else { Kernel::GemmI8 };
         self.push(Function { kernel, variant: 0 }, [ONE; 3], THREADS, Args::Tensor(args), covered);
     }
@@ -84,7 +84,7 @@ impl Lowering<'_> {
             (args.segments[0].out, args.segments[0].adds) = (self.value(sum.to), sum.factor);
             covered += sum.ops;
         }
-        self.adapt(x, &products, &mut args.segments);
+        self.adapt(x, None, &products, &mut args.segments);
         let function = Function { kernel: Kernel::GemmDp4a, variant: 0 };
         let grid = [Extent::Tiles { tiles: args.tiles, on_outputs }, ONE, ONE];
         self.push(function, grid, THREADS, Args::Matmul(args), covered);

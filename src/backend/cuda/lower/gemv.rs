@@ -60,9 +60,7 @@ impl Lowering<'_> {
             segments: products.segments,
             ..MatvecArgs::default()
         };
-        // A norm that products make themselves is nowhere for adapters to read.
-        let is_whole =
-            norm.is_none() || (self.uses.of_value(seen).readers == products.count && !self.are_adapted(&products));
+        let is_whole = norm.is_none() || self.uses.of_value(seen).readers == products.count;
         if !is_whole || !gemv::takes(&mut args, &self.addresses.device) {
             return false;
         }
@@ -77,7 +75,7 @@ impl Lowering<'_> {
             }
             None => {}
         }
-        self.adapt(x, &products, &mut args.segments);
+        self.adapt(x, norm, &products, &mut args.segments);
         // Tokens are chosen from logits as they are at the end.
         let is_head = products.first_out() == self.program.logits && end == self.program.ops.len();
         if is_head {
