@@ -1,7 +1,7 @@
 //! What speculation gains and costs, through the C API: the same texts with and without drafts, in turns, and the same tokens.
 //!
-//! `cargo bench --bench speculation -- [--threads N] [--runs N] [--tokens N] [--draft MODEL.gguf] MODEL.gguf...` prints a line for each text and way
-//! to draft: tokens a second without and with, medians of runs that alternate, their ratio, and how many drafts were evaluated and right. Texts: the
+//! `cargo bench --bench speculation -- [--cuda] [--threads N] [--runs N] [--tokens N] [--draft MODEL.gguf] MODEL.gguf...` prints a line for each text and
+//! way to draft: tokens a second without and with, medians of runs that alternate, their ratio, and how many drafts were evaluated and right. Texts: the
 //! edit of a program, which repeats it; a text that says one thing again and again; one drawn evenly from four tokens, whose repetitions are many and
 //! tell nothing; and free text. The penalties that make two of these do so with weights of any kind.
 
@@ -9,6 +9,7 @@
 mod common;
 
 use common::{Ctx, Model, Session, greedy};
+use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
 use segno::ffi::seq::{segno_logit_bias, segno_sampler_opts};
 use segno::ffi::session::*;
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ def cheapest(items):
 ";
 
 struct Options {
+    device: i32,
     threads: usize,
     runs: usize,
     tokens: usize,
@@ -44,7 +46,7 @@ struct Options {
 
 fn main() {
     let options = parse();
-    let ctx = Ctx::new(|opts| opts.n_threads = options.threads as u32).unwrap();
+    let ctx = Ctx::new(|opts| (opts.device, opts.n_threads) = (options.device, options.threads as u32)).unwrap();
     let draft = options.draft.as_ref().map(|path| ctx.load(path).unwrap());
     for path in &options.models {
         println!("{}, {} threads, {} tokens", path.display(), options.threads, options.tokens);
@@ -62,13 +64,15 @@ fn main() {
 
 fn parse() -> Options {
     let threads = segno::os::usable_cores();
-    let mut options = Options { threads, runs: 7, tokens: 200, draft: None, models: Vec::new() };
+    let mut options =
+        Options { device: SEGNO_DEVICE_CPU, threads, runs: 7, tokens: 200, draft: None, models: Vec::new() };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|text| text.parse().ok()).expect("a number follows the option");
         match arg.as_str() {
             // What cargo adds for every benchmark.
             "--bench" => {}
+            "--cuda" => options.device = SEGNO_DEVICE_CUDA,
             "--threads" => options.threads = number(),
             "--runs" => options.runs = number(),
             "--tokens" => options.tokens = number(),
