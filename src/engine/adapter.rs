@@ -4,14 +4,16 @@
 //! depend on its history and the adapters that it has, never on those that it had.
 
 use super::context::LogLevel;
+use super::fingerprint;
 use super::model::Model;
 use super::session::{Failure, Session};
 use crate::backend::{self, Scaled};
-use crate::error::{Count, Error, Result, copied, push};
+use crate::error::{Count, Error, Result, copied, copied_text, push};
 use crate::format::Gguf;
 use crate::plan::adapter::{self, Base};
+use std::fmt::{self, Display, Formatter};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 pub use crate::backend::MOST_ADAPTERS;
 
@@ -19,6 +21,46 @@ pub use crate::backend::MOST_ADAPTERS;
 pub(super) const MOST_RANKS: usize = 1 << 16;
 /// What memory is for.
 const WHAT: &str = "an adapter";
+
+/// Most bytes of a name that are kept.
+pub(super) const NAME_BYTES: usize = 256;
+
+/// What an adapter is recognized by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// A hash of its tensors and of its alpha.
+    pub fingerprint: u128,
+    /// What its file calls it, the beginning of that if it is long; empty without a name.
+    pub name: String,
+}
+
+impl Identity {
+    fn of(gguf: &Gguf) -> Result<Identity> {
+        let name = gguf.metadata().text("general.name")?.unwrap_or_default();
+        let name = copied_text(&name[..name.floor_char_boundary(NAME_BYTES)], WHAT)?;
+        Ok(Identity { fingerprint: fingerprint::of_adapter(gguf)?, name })
+    }
+
+    fn copied(&self) -> Result<Identity> {
+        Ok(Identity { name: copied_text(&self.name, WHAT)?, ..*self })
+    }
+}
+
+impl Display for Identity {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        match &*self.name {
+            "" => f.write_str("without a name")?,
+            name => write!(f, "`{}`", name.escape_debug())?,
+        }
+        write!(f, " (fingerprint {:032x})", self.fingerprint)
+    }
+}
+
+/// What a model knows of an adapter that was loaded beside it, for as long as somebody has it.
+pub(super) struct Known {
+    ready: Weak<backend::Adapter>,
+    identity: Identity,
+}
 
 /// An adapter of a model, shared by any number of its sequences.
 pub struct Adapter {
@@ -38,9 +80,38 @@ impl Adapter {
         let base = Base { program, family, hparams: model.hparams(), tensors: model.tensors() };
         let read = gguf.check_apart(super::model::stored_bytes).and_then(|()| adapter::Adapter::read(&gguf, &base));
         let weights = read.map_err(|error| gguf.blamed(error))?;
+        let identity = Identity::of(&gguf).map_err(|error| gguf.blamed(error))?;
         let (rank, pairs, kib) = (weights.rank(), Count(weights.pairs(), "tensor"), weights.bytes() >> 10);
-        context.log(LogLevel::Info, format_args!("adapter: rank {rank}, changes {pairs}, {kib} KiB"));
-        Ok(Adapter { model: Arc::clone(model), ready: Arc::new(model.prepared().adapter(weights)?) })
+        context.log(LogLevel::Info, format_args!("adapter {identity}: rank {rank}, changes {pairs}, {kib} KiB"));
+        let ready = Arc::new(model.prepared().adapter(weights)?);
+        model.know(&ready, identity)?;
+        Ok(Adapter { model: Arc::clone(model), ready })
+    }
+}
+
+impl Model {
+    /// Takes note of an adapter that was loaded, and forgets those that nobody has any more.
+    fn know(&self, ready: &Arc<backend::Adapter>, identity: Identity) -> Result<()> {
+        let mut adapters = self.adapters();
+        adapters.retain(|known| known.ready.strong_count() > 0);
+        push(&mut adapters, Known { ready: Arc::downgrade(ready), identity }, WHAT)
+    }
+
+    /// What an adapter of its own is recognized by.
+    pub(super) fn identity_of(&self, adapter: &Arc<backend::Adapter>) -> Result<Identity> {
+        let adapters = self.adapters();
+        let known = adapters.iter().find(|known| std::ptr::eq(known.ready.as_ptr(), Arc::as_ptr(adapter)));
+        known.expect("every adapter was taken note of").identity.copied()
+    }
+
+    /// The adapter that is recognized by `identity`: one that the host has not freed, or that a sequence has.
+    pub(super) fn adapter_like(&self, identity: &Identity) -> Result<Arc<backend::Adapter>> {
+        let adapters = self.adapters();
+        let mut alike = adapters.iter().filter(|known| known.identity.fingerprint == identity.fingerprint);
+        alike.find_map(|known| known.ready.upgrade()).ok_or_else(|| {
+            let problem = "which is not loaded for the model; load it first";
+            Error::NotFound(format!("this saved sequence has the adapter {identity}, {problem}"))
+        })
     }
 }
 
@@ -65,8 +136,7 @@ impl Session {
         if set == self.sequence(slot).adapters {
             return Ok(());
         }
-        self.make_room_for(&set)?;
-        self.runner.adapt(slot, copied(&set, WHAT)?)?;
+        self.adapt(slot, &set)?;
         let sequence = self.sequence_mut(slot);
         sequence.adapters = set;
         sequence.forget_ahead();
@@ -74,6 +144,12 @@ impl Session {
         self.evaluate_anew(slot);
         self.paging.shrink(slot, 0);
         Ok(())
+    }
+
+    /// Lets a slot have the adapters of a set, with room for their ranks.
+    pub(super) fn adapt(&mut self, slot: usize, set: &[Scaled]) -> Result<()> {
+        self.make_room_for(set)?;
+        self.runner.adapt(slot, copied(set, WHAT)?)
     }
 
     /// Makes room for the ranks of a set, outside of any step.
@@ -99,7 +175,7 @@ impl Session {
     /// Gives the empty slot `to` the adapters of the sequence in `from`.
     pub(super) fn copy_adapters(&mut self, from: usize, to: usize) -> Result<Vec<Scaled>> {
         let set = copied(&self.sequence(from).adapters, WHAT)?;
-        self.runner.adapt(to, copied(&set, WHAT)?)?;
+        self.adapt(to, &set)?;
         Ok(set)
     }
 

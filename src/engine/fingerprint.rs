@@ -1,9 +1,10 @@
-//! What tells models apart: a hash of their tensors, and of what their metadata says of the forward pass.
+//! What tells models apart, and adapters: a hash of their tensors, and of what their metadata says of the forward pass.
 
 use super::Model;
 use super::model::stored_bytes;
 use crate::error::Result;
-use crate::format::TensorInfo;
+use crate::format::{Gguf, Metadata, TensorInfo};
+use crate::plan::adapter::ALPHA;
 use twox_hash::XxHash3_128;
 
 /// Tensors of at most so many bytes are hashed whole.
@@ -19,24 +20,36 @@ impl Model {
         if let Some(&known) = self.known_fingerprint().get() {
             return Ok(known);
         }
-        let mut sum = 0u128;
-        for tensor in self.tensors() {
-            sum = sum.wrapping_add(hash_of(tensor)?);
-        }
         let prefix = format!("{}.", self.arch().name);
-        let own = self.metadata().entries().filter_map(|(key, entry)| Some((key.strip_prefix(&prefix)?, entry)));
-        // What a saved file says beside its folder.
-        for (key, entry) in own.filter(|(key, _)| *key != "vocab_size") {
-            let mut hasher = XxHash3_128::new();
-            write_text(&mut hasher, key.as_bytes());
-            write_text(&mut hasher, &self.metadata().render(&entry.value)?);
-            sum = sum.wrapping_add(hasher.finish_128());
-        }
+        // The size of the vocabulary is what a saved file says beside its folder.
+        let sum = sum(self.tensors(), WHOLE, self.metadata(), |key| {
+            key.strip_prefix(&prefix).filter(|&key| key != "vocab_size")
+        })?;
         Ok(*self.known_fingerprint().get_or_init(|| sum))
     }
 }
 
-fn hash_of(tensor: &TensorInfo) -> Result<u128> {
+/// The same of an adapter, whose tensors are hashed whole: it is read for itself anyway.
+pub(super) fn of_adapter(gguf: &Gguf) -> Result<u128> {
+    sum(gguf.tensors(), usize::MAX, gguf.metadata(), |key| (key == ALPHA).then_some(key))
+}
+
+/// The sum of the hashes of tensors, of those of at most `whole` bytes whole, and of the metadata under the names that `own` gives to its keys.
+fn sum(tensors: &[TensorInfo], whole: usize, metadata: &Metadata, own: impl Fn(&str) -> Option<&str>) -> Result<u128> {
+    let mut sum = 0u128;
+    for tensor in tensors {
+        sum = sum.wrapping_add(hash_of(tensor, whole)?);
+    }
+    for (key, entry) in metadata.entries().filter_map(|(key, entry)| Some((own(key)?, entry))) {
+        let mut hasher = XxHash3_128::new();
+        write_text(&mut hasher, key.as_bytes());
+        write_text(&mut hasher, &metadata.render(&entry.value)?);
+        sum = sum.wrapping_add(hasher.finish_128());
+    }
+    Ok(sum)
+}
+
+fn hash_of(tensor: &TensorInfo, whole: usize) -> Result<u128> {
     let mut hasher = XxHash3_128::new();
     write_text(&mut hasher, tensor.name.as_bytes());
     hasher.write(&tensor.type_id.to_le_bytes());
@@ -44,7 +57,7 @@ fn hash_of(tensor: &TensorInfo) -> Result<u128> {
     // Without a known type nobody reads it.
     let len = stored_bytes(tensor).and_then(|len| usize::try_from(len).ok()).unwrap_or(0);
     let bytes = tensor.bytes(len)?;
-    if len <= WHOLE {
+    if len <= whole {
         hasher.write(&bytes);
     } else {
         let piece = |index: usize| (len - PIECE) / (PIECES - 1) * index;

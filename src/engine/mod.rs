@@ -18,6 +18,7 @@ mod pass;
 pub mod plan;
 mod save;
 mod saved;
+mod saved_adapters;
 mod saved_grammar;
 mod saved_header;
 mod saved_states;

@@ -1,5 +1,6 @@
 //! A model: immutable weights on a device, with tokenizer and metadata.
 
+use super::adapter::Known;
 use super::context::{Context, LogLevel};
 use crate::arch::{Arch, Hparams, names::Idle};
 use crate::backend::{Backend, Prepared};
@@ -14,7 +15,7 @@ use crate::text::chat::{ChatOptions, StandIns};
 use crate::text::reply::{CallOptions, Choice, Start};
 use crate::text::{self, Reply, ReplyOptions, Tokenizer};
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How a conversation is rendered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,6 +62,8 @@ pub struct Model {
     mapped: u64,
     /// What tells it from others, from the first saved sequence on.
     fingerprint: OnceLock<u128>,
+    /// What it knows of its adapters.
+    adapters: Mutex<Vec<Known>>,
 }
 
 /// Where a model comes from.
@@ -223,6 +226,7 @@ impl Model {
             prepared,
             mapped,
             fingerprint: OnceLock::new(),
+            adapters: Mutex::new(Vec::new()),
         };
         progress(1.0)?;
         model.log_summary();
@@ -273,6 +277,11 @@ impl Model {
     /// Where its fingerprint is kept.
     pub(super) fn known_fingerprint(&self) -> &OnceLock<u128> {
         &self.fingerprint
+    }
+
+    /// What it knows of its adapters.
+    pub(super) fn adapters(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.adapters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The tensors of its file.

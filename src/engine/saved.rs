@@ -1,10 +1,11 @@
 //! A sequence outside of its session: its tokens, its keys and values and the way it draws, as bytes that go to a host or come from one.
 //!
-//! Behind the header stand the sampler's lists, the tokens, the grammar if it follows one, and page by page the keys and values of the layers
+//! Behind the header stand the adapters that it has ([`super::saved_adapters`]), the sampler's lists, the tokens, the grammar if it follows one, and page by page the keys and values of the layers
 //! that see everything, then of those that see a window; of a page that is not full no more than is. Marks and states of layers follow
 //! ([`super::saved_states`]). Numbers are little-endian, and the positions of a head stand one after the other, whatever
 //! the device keeps (`Layout` has the order). A checksum of all of it stands at the end.
 
+use super::saved_adapters;
 use super::saved_grammar::SavedGrammar;
 use super::saved_header::{CHECK_BYTES, HEADER_BYTES, Header, bad};
 use super::saved_states::{self, SavedStates};
@@ -37,10 +38,6 @@ impl Session {
     /// Gives out all of a sequence that [`Session::restore`] needs. It stays as it is.
     pub fn save(&mut self, id: i32, cancel: &AtomicBool, sink: &mut Sink) -> Result<()> {
         let slot = self.slot(id)?;
-        if !self.sequence(slot).adapters.is_empty() {
-            let problem = "a sequence with adapters cannot be saved: the file would not hold them; give it none first";
-            return Err(Error::Unsupported(problem.into()));
-        }
         // What was drawn ahead is drawn again, and a grammar must stand behind the tokens that are written.
         self.sequence_mut(slot).forget_ahead();
         self.settle(slot);
@@ -50,6 +47,9 @@ impl Session {
         let header = Header::of(sequence, self.model.fingerprint()?, self.limits.kv_type, first);
         let mut writer = Writer { hash: XxHash3_128::new(), sink };
         writer.put(&states.counted(header).encode())?;
+        if !sequence.adapters.is_empty() {
+            saved_adapters::write(&sequence.adapters, &self.model, &mut writer)?;
+        }
         writer.put_all(&sequence.sampler.bias, |&(token, bias)| {
             (token as u32 as u64 | (bias.to_bits() as u64) << 32).to_le_bytes()
         })?;
@@ -84,13 +84,16 @@ impl Session {
         reader.fill(&mut bytes)?;
         let mut header = Header::decode(bytes)?;
         self.check(&header)?;
+        let adapters = if header.has_adapters { saved_adapters::read(&self.model, &mut reader)? } else { Vec::new() };
         let mut sequence = self.read_sequence(id, &mut header, sampler, &mut reader)?;
         let grammar =
             if header.has_grammar { Some(SavedGrammar::read(sequence.tokens.len(), &mut reader)?) } else { None };
-        let result = self.read_pages(slot, &header, cancel, &mut reader).and_then(|evaluated| {
+        let result = self.adapt(slot, &adapters).and_then(|()| {
+            let evaluated = self.read_pages(slot, &header, cancel, &mut reader)?;
             // Only what the checksum has approved is compiled.
             let walk = grammar.map(|grammar| grammar.resume(&self.model, &sequence.tokens, cancel)).transpose()?;
             (sequence.evaluated, sequence.constraint) = (evaluated, walk.map(Box::new));
+            sequence.adapters = adapters;
             if let Some(states) = &self.states {
                 sequence.go_back(states.length(slot), self.most_drafts);
             }
@@ -99,6 +102,7 @@ impl Session {
         if let Err(error) = result {
             self.paging.shrink(slot, 0);
             self.states.iter_mut().for_each(|states| states.clear(slot));
+            self.drop_adapters(slot);
             return Err(error);
         }
         self.occupy(slot, sequence);

@@ -9,8 +9,9 @@ use twox_hash::XxHash3_128;
 
 /// What every saved sequence begins with.
 const MAGIC: [u8; 8] = *b"SEGNOSEQ";
-/// The form that is written, and the only one that is read.
-const VERSION: u32 = 2;
+/// The form that is written of a sequence without adapters, and of one with some: what lacks the newer parts stays readable where they are not known.
+const PLAIN: u32 = 2;
+const ADAPTED: u32 = 3;
 /// Bytes of a header, its checksum included.
 pub const HEADER_BYTES: usize = 136;
 /// Bytes of a checksum.
@@ -20,6 +21,8 @@ const IGNORE_EOG: u32 = 1;
 const RANDOM_SEED: u32 = 2;
 /// A grammar follows.
 const GRAMMAR: u32 = 4;
+/// Adapters follow.
+const ADAPTERS: u32 = 8;
 
 /// The header of a saved sequence.
 #[derive(Debug)]
@@ -48,6 +51,8 @@ pub struct Header {
     pub states: u32,
     /// Whether a grammar follows.
     pub has_grammar: bool,
+    /// Whether adapters follow.
+    pub has_adapters: bool,
 }
 
 impl Header {
@@ -67,6 +72,7 @@ impl Header {
             sampler: sample::Options { bias: Vec::new(), stop_tokens: Vec::new(), ..*sampler },
             random_seed: sequence.has_random_seed(),
             has_grammar: sequence.constraint.is_some(),
+            has_adapters: !sequence.adapters.is_empty(),
         }
     }
 
@@ -75,11 +81,16 @@ impl Header {
         let mut fields = Fields { bytes: [0; HEADER_BYTES], at: 0 };
         let sampler = &self.sampler;
         fields.put(MAGIC);
-        fields.put(VERSION.to_le_bytes());
+        fields.put((if self.has_adapters { ADAPTED } else { PLAIN }).to_le_bytes());
         fields.put(number_of(self.kv_type).to_le_bytes());
         fields.put(self.model.to_le_bytes());
         [self.tokens, self.evaluated, self.first, sampler.seed].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
-        let flags = [(sampler.ignore_eog, IGNORE_EOG), (self.random_seed, RANDOM_SEED), (self.has_grammar, GRAMMAR)];
+        let flags = [
+            (sampler.ignore_eog, IGNORE_EOG),
+            (self.random_seed, RANDOM_SEED),
+            (self.has_grammar, GRAMMAR),
+            (self.has_adapters, ADAPTERS),
+        ];
         let flags = flags.into_iter().map(|(is_set, flag)| u32::from(is_set) * flag).sum::<u32>();
         [flags, self.biases, self.stops, self.marks, self.states].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
         [sampler.top_k, sampler.penalty_last_n].into_iter().for_each(|x| fields.put(x.to_le_bytes()));
@@ -97,8 +108,8 @@ impl Header {
             return Err(bad("it does not begin as one; is it another file?"));
         }
         let version = fields.u32();
-        if version != VERSION {
-            let problem = format!("the saved sequence has version {version}, this library reads {VERSION}");
+        if ![PLAIN, ADAPTED].contains(&version) {
+            let problem = format!("the saved sequence has version {version}, this library reads {PLAIN} and {ADAPTED}");
             return Err(Error::Unsupported(problem));
         }
         if bytes[HEADER_BYTES - CHECK_BYTES..] != check.to_le_bytes() {
@@ -116,7 +127,8 @@ impl Header {
         let [top_k, penalty_last_n] = [(); 2].map(|()| i32::from_le_bytes(fields.get()));
         let [temperature, top_p, min_p, typical_p, repeat_penalty, frequency_penalty, presence_penalty] =
             [(); 7].map(|()| f32::from_le_bytes(fields.get()));
-        if flags & !(IGNORE_EOG | RANDOM_SEED | GRAMMAR) != 0 {
+        let adapters = if version == ADAPTED { ADAPTERS } else { 0 };
+        if flags & ADAPTERS != adapters || flags & !(IGNORE_EOG | RANDOM_SEED | GRAMMAR | ADAPTERS) != 0 {
             return Err(bad(&format!("it has unknown flags {flags:#x}")));
         }
         let sampler = sample::Options {
@@ -134,7 +146,7 @@ impl Header {
             bias: Vec::new(),
             stop_tokens: Vec::new(),
         };
-        let (random_seed, has_grammar) = (flags & RANDOM_SEED != 0, flags & GRAMMAR != 0);
+        let [random_seed, has_grammar, has_adapters] = [RANDOM_SEED, GRAMMAR, ADAPTERS].map(|flag| flags & flag != 0);
         Ok(Header {
             model,
             kv_type,
@@ -148,6 +160,7 @@ impl Header {
             marks,
             states,
             has_grammar,
+            has_adapters,
         })
     }
 }
@@ -220,13 +233,30 @@ mod tests {
             marks: 6,
             states: 2,
             has_grammar: true,
+            has_adapters: true,
         }
     }
 
     #[test]
     fn a_header_is_read_as_it_was_written() {
-        let read = Header::decode(header().encode()).unwrap();
-        assert_eq!(format!("{read:?}"), format!("{:?}", header()));
+        for (has_adapters, version) in [(false, PLAIN), (true, ADAPTED)] {
+            let header = Header { has_adapters, ..header() };
+            let read = Header::decode(header.encode()).unwrap();
+            assert_eq!(format!("{read:?}"), format!("{header:?}"));
+            assert_eq!(u32::from(header.encode()[8]), version);
+        }
+    }
+
+    #[test]
+    fn adapters_are_of_the_form_that_has_some() {
+        for (has_adapters, version) in [(false, ADAPTED), (true, PLAIN)] {
+            let mut bytes = Header { has_adapters, ..header() }.encode();
+            bytes[8] = version as u8;
+            let check = XxHash3_128::oneshot(&bytes[..HEADER_BYTES - CHECK_BYTES]);
+            bytes[HEADER_BYTES - CHECK_BYTES..].copy_from_slice(&check.to_le_bytes());
+            let message = Header::decode(bytes).unwrap_err().to_string();
+            assert!(message.contains("unknown flags"), "{message}");
+        }
     }
 
     #[test]
@@ -241,8 +271,8 @@ mod tests {
     #[test]
     fn a_newer_form_is_named() {
         let mut bytes = header().encode();
-        bytes[8] = 3;
+        bytes[8] = 4;
         let message = Header::decode(bytes).unwrap_err().to_string();
-        assert!(message.contains("version 3") && message.contains("reads 2"), "{message}");
+        assert!(message.contains("version 4") && message.contains("reads 2 and 3"), "{message}");
     }
 }

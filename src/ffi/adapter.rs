@@ -102,8 +102,8 @@ pub extern "C" fn segno_adapter_free(adapter: *mut segno_adapter) {
 /// **What the sequence has evaluated was made with the adapters that it had: it keeps its tokens, gives up their keys and values, and evaluates them
 /// again with its next step.** So its tokens depend on its history and on the adapters that it has, and on nothing before. Set them before the
 /// prompt; the same adapters and scales once more change nothing. Marks are given up too. A fork has its parent's adapters. A draft model drafts
-/// without them, which changes no token; `segno_embed` makes its vectors without them. A sequence with adapters cannot be saved
-/// (`segno_seq_save` answers UNSUPPORTED).
+/// without them, which changes no token; `segno_embed` makes its vectors without them. A saved sequence has its adapters again where they are loaded
+/// (`segno_seq_restore`).
 ///
 /// Sums of ranks need room in each row of a pass: `adapter_ranks` of the session's options reserves it when the session is made, and is counted by
 /// `segno_plan_get`; a set with more of them, each adapter counted with its largest rank, makes it grow here, never in a step, and

@@ -23,11 +23,12 @@ pub type segno_read_fn = Option<unsafe extern "C" fn(user: *mut c_void, data: *m
 /// by `segno_seq_restore` in any session of the same model and `kv_type`, in another process, on another machine or device, and gives the same
 /// tokens as if it had never stopped, on the same kind of device. The form has a version, a hash of the model's tensors and a checksum of
 /// everything; per token it takes what the KV cache does. Of a grammar that the sequence follows, what it was compiled of is saved, and how far the
-/// sequence has come in it. Marks go along, each with its state.
+/// sequence has come in it. Marks go along, each with its state. Of adapters what each is recognized by is saved, a hash of its file's tensors and its
+/// alpha, and its scale, not its numbers.
 ///
 /// `write` gets the bytes, `user` is its first argument. Codes: NULL_POINTER, NOT_FOUND, IO (`write` refused), GRAMMAR (the sequence's cannot go on),
-/// UNSUPPORTED (a sequence with adapters; a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY,
-/// POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
+/// UNSUPPORTED (a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome
+/// `SEGNO_CANCELLED`. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_seq_save(
     session: *mut segno_session,
@@ -70,9 +71,13 @@ fn get(read: Read, user: *mut c_void, bytes: &mut [u8]) -> Result<usize> {
 /// `read` gives the bytes, `user` is its first argument. `opts`: how it draws from now on; NULL goes on as it was, with its seed. `seq` receives
 /// the id. Layers that see a window keep what this session has room for; where the saved sequence has less than they need (`max_prefill` was
 /// smaller there), the tokens are evaluated anew. Marks take the room that `max_marks` has left, the newest first. A grammar is compiled again,
-/// within the limits of `segno_grammar_create`. Codes: NULL_POINTER, INVALID_ARGUMENT (another model or type of cache, an option out of range),
-/// FORMAT (damaged, ends early, or has a grammar that cannot be compiled), UNSUPPORTED (of another form), IO (`read` tells more than it was asked
-/// for), SEQ_FULL, KV_FULL, OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
+/// within the limits of `segno_grammar_create`. The sequence has the adapters again that it had, found among those that are loaded for the model (not
+/// freed, or still had by a sequence); room for their ranks is made as `segno_seq_adapters_set` makes it.
+///
+/// Codes: NULL_POINTER, INVALID_ARGUMENT (another model or type of cache, an option out of range), NOT_FOUND (an adapter that is not loaded: the
+/// message has its name and hash, and nothing behind them was read), FORMAT (damaged, ends early, or has a grammar that cannot be compiled),
+/// UNSUPPORTED (of another form), IO (`read` tells more than it was asked for), SEQ_FULL, KV_FULL, OUT_OF_MEMORY, DEVICE_MEMORY, DEVICE, BUSY,
+/// POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_seq_restore(
     session: *mut segno_session,

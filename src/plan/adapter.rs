@@ -18,8 +18,10 @@ use half::slice::HalfFloatSliceExt;
 const WHAT: &str = "an adapter";
 /// What the names of a pair's tensors end with, behind that of the tensor that they change.
 const ENDS: [&str; 2] = [".lora_a", ".lora_b"];
+/// The factor on all that an adapter adds, before it is divided by the rank.
+pub const ALPHA: &str = "adapter.lora.alpha";
 /// What may be said of an adapter.
-const KEYS: [&str; 4] = ["adapter.type", "adapter.lora.alpha", "adapter.lora.task_name", "adapter.lora.prompt_prefix"];
+const KEYS: [&str; 4] = ["adapter.type", ALPHA, "adapter.lora.task_name", "adapter.lora.prompt_prefix"];
 
 /// What an adapter adds to the products of a program.
 #[derive(Debug)]
@@ -210,7 +212,7 @@ fn check_metadata(meta: &Metadata, family: &str) -> Result<f32> {
         let key = Excerpt(key.as_bytes());
         return Err(Error::Unsupported(format!("the adapter's metadata `{key}` is not supported")));
     }
-    Ok(meta.f32("adapter.lora.alpha")?.unwrap_or(0.0))
+    Ok(meta.f32(ALPHA)?.unwrap_or(0.0))
 }
 
 /// The tensor that the tensor `name` changes, and the end of the name of the other one of the pair.

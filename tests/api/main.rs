@@ -17,6 +17,7 @@ mod grammar_walks;
 mod grammars;
 mod sampling;
 mod saved;
+mod saved_adapters;
 mod saved_grammars;
 mod sequences;
 mod sessions;

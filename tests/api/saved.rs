@@ -1,6 +1,7 @@
 //! Saved sequences through the C API: what is restored goes on as if it had never stopped, and what is damaged, or belongs elsewhere, is refused and
 //! leaves nothing behind.
 
+use crate::common::adapters::{Adapter, Form, Lora};
 use crate::common::gguf::{Content, Shape};
 use crate::common::latent::latent;
 use crate::common::mixture::mixture;
@@ -14,6 +15,8 @@ use segno::ffi::status::*;
 use segno::quant::DType;
 use segno::quant::synthetic::Random;
 use std::ffi::{CString, c_void};
+use std::iter::once;
+use std::ops::Range;
 use std::path::Path;
 use std::ptr::null;
 use twox_hash::XxHash3_128;
@@ -261,19 +264,40 @@ fn changes() -> usize {
     std::env::var("SEGNO_SAVED_CHANGES").map_or(CHANGES, |text| text.parse().expect("a number"))
 }
 
-/// A model without states and one with, and a sequence of each as it is saved: with a sampler's lists, marks and a queue.
-fn examples(ctx: &Ctx) -> [(Session, Vec<u8>); 2] {
+/// A saved sequence, and where it may be restored.
+struct Example {
+    session: Session,
+    bytes: Vec<u8>,
+    /// What each checksum is of; it stands behind that.
+    sealed: Vec<Range<usize>>,
+    /// The adapter that it has.
+    _adapter: Option<Adapter>,
+}
+
+/// A model without states, the same with an adapter, and one with states, and a sequence of each: with a sampler's lists, marks and a queue.
+fn examples(ctx: &Ctx) -> [Example; 3] {
     let recurrent = ctx.load(&root().join("tests/golden/hf/lfm2-plain.gguf")).unwrap();
-    [small(ctx), recurrent].map(|model| {
+    [(small(ctx), false), (small(ctx), true), (recurrent, false)].map(|(model, is_adapted)| {
         let session = model.session(|opts| (opts.kv_tokens, opts.max_seqs) = (64, 2)).unwrap();
+        let adapter = is_adapted.then(|| small_adapter(&model));
         let seq = session.open(&rich(&[segno_logit_bias { token: 5, bias: 1.5 }], &[9])).unwrap();
+        adapter.iter().for_each(|adapter| _ = session.adapt(seq, &[(adapter, 0.7), (adapter, 0.2)]).unwrap());
         session.prefill(seq, &prompt(33, model.info().vocab)).unwrap();
         session.mark(seq).unwrap();
         session.append(seq, &[1, 2]).unwrap();
         let bytes = save(&session, seq);
         session.close(seq).unwrap();
-        (session, bytes)
+        let adapters = is_adapted.then_some(HEADER..HEADER + 4 + 2 * 24);
+        let sealed = once(0..HEADER - CHECK).chain(adapters).chain(once(0..bytes.len() - CHECK)).collect();
+        Example { session, bytes, sealed, _adapter: adapter }
     })
+}
+
+/// An adapter of the small model, without a name.
+fn small_adapter(model: &Model) -> Adapter {
+    let (folder, base) = (Folder::new("saved-changes"), Shape::small().file().bytes());
+    Lora::random(&base, Form::new(3, 4), |name| name.contains("attn_q")).file().write(&folder.join("adapter.gguf"));
+    model.adapter(&folder.join("adapter.gguf")).unwrap()
 }
 
 /// Changes a few bits, half of the time where most is decided.
@@ -289,22 +313,24 @@ fn change(bytes: &[u8], random: &mut Random) -> Vec<u8> {
 #[test]
 fn nothing_damaged_is_taken_and_nothing_of_it_stays() {
     let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
-    for (session, bytes) in examples(&ctx) {
-        let before = held(&session);
+    let examples = examples(&ctx);
+    let each = changes().div_ceil(examples.len());
+    for Example { session, bytes, .. } in &examples {
+        let before = held(session);
         for length in (0..bytes.len()).step_by(61).chain(0..200) {
-            let failed = refused(restore(&session, &bytes[..length]));
+            let failed = refused(restore(session, &bytes[..length]));
             assert!(failed.status == SEGNO_E_FORMAT && failed.message.contains("ends after"), "{length}: {failed:?}");
         }
         let mut random = Random::new(5);
-        for _ in 0..changes() / 2 {
-            let damaged = change(&bytes, &mut random);
-            if damaged != bytes {
-                refused(restore(&session, &damaged));
+        for _ in 0..each {
+            let damaged = change(bytes, &mut random);
+            if damaged != *bytes {
+                refused(restore(session, &damaged));
             }
         }
-        assert_eq!(held(&session), before);
-        let again = restore(&session, &bytes).unwrap();
-        assert_eq!(save(&session, again), bytes);
+        assert_eq!(held(session), before);
+        let again = restore(session, bytes).unwrap();
+        assert_eq!(save(session, again), *bytes);
     }
 }
 
@@ -312,14 +338,14 @@ fn nothing_damaged_is_taken_and_nothing_of_it_stays() {
 #[test]
 fn strangers_get_an_error_or_a_sequence() {
     let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
-    for (session, bytes) in examples(&ctx) {
+    for Example { session, bytes, sealed, _adapter } in examples(&ctx) {
         let (before, mut random, mut taken) = (held(&session), Random::new(6), 0);
         let cases = changes() / 10;
         for _ in 0..cases {
             let mut forged = change(&bytes, &mut random);
-            for end in [HEADER, bytes.len()] {
-                let check = XxHash3_128::oneshot(&forged[..end - CHECK]);
-                forged[end - CHECK..end].copy_from_slice(&check.to_le_bytes());
+            for part in &sealed {
+                let check = XxHash3_128::oneshot(&forged[part.clone()]);
+                forged[part.end..][..CHECK].copy_from_slice(&check.to_le_bytes());
             }
             let Ok(seq) = restore(&session, &forged) else { continue };
             taken += 1;
