@@ -760,6 +760,28 @@ segno_status segno_chat_tokenize(const struct segno_model *model,
 /** A reader of replies: tokens in, events out. Owned by the host, one call at a time; keeps what it needs of its model alive. */
 typedef struct segno_reply segno_reply;
 
+/**
+ * What happened in a reply. Texts are whole UTF-8 characters, not NUL-terminated, and valid until the next call on the object that gave
+ * them.
+ */
+typedef struct segno_event {
+  /** `SEGNO_EVENT_...`. */
+  int32_t kind;
+  /** Number of the call in its reply, from 0; 0 for other events. */
+  int32_t index;
+  /** `len` bytes: reasoning, content, the name of a function, or a part of its arguments. */
+  const char *text;
+  /** Bytes at `text`. */
+  size_t len;
+  /**
+   * With TOOL_END the id that the answer of the tool refers to: the model's, or `call` and five digits. With TOOL_BEGIN the same, or
+   * nothing where the model may still write one.
+   */
+  const char *id;
+  /** Bytes at `id`. */
+  size_t id_len;
+} segno_event;
+
 /** Options of a reader of replies; fill with `segno_reply_opts_init`. Texts are UTF-8. */
 typedef struct segno_reply_opts {
   /** `sizeof` this struct, set by the init function. */
@@ -792,28 +814,6 @@ typedef struct segno_reply_opts {
   /** Number of texts at `stops`. */
   size_t stop_count;
 } segno_reply_opts;
-
-/**
- * What happened in a reply. Texts are whole UTF-8 characters, not NUL-terminated, and valid until the next call on the object that gave
- * them.
- */
-typedef struct segno_event {
-  /** `SEGNO_EVENT_...`. */
-  int32_t kind;
-  /** Number of the call in its reply, from 0; 0 for other events. */
-  int32_t index;
-  /** `len` bytes: reasoning, content, the name of a function, or a part of its arguments. */
-  const char *text;
-  /** Bytes at `text`. */
-  size_t len;
-  /**
-   * With TOOL_END the id that the answer of the tool refers to: the model's, or `call` and five digits. With TOOL_BEGIN the same, or
-   * nothing where the model may still write one.
-   */
-  const char *id;
-  /** Bytes at `id`. */
-  size_t id_len;
-} segno_event;
 
 /** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
 void segno_reply_opts_init(struct segno_reply_opts *opts, size_t size);
@@ -953,7 +953,8 @@ typedef struct segno_session_opts {
   const struct segno_model *draft;
   /**
    * Ranks of adapters for which buffers are reserved from the start, at most 65536: the sum over those of one sequence, the most of any. 0
-   * (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prefill` and drafts).
+   * (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prefill` and drafts),
+   * or 8 for each expert that a row has, where that is more.
    */
   uint32_t adapter_ranks;
   /** Zero. */
@@ -1385,6 +1386,12 @@ segno_status segno_decode_batch(struct segno_session *session,
  */
 #define SEGNO_POOLING_RANK 5
 
+/**
+ * A low-rank change of a model (LoRA), kept beside its weights. Owned by the host, immutable; sequences that have it keep what they need of it.
+ * Keeps its model alive.
+ */
+typedef struct segno_adapter segno_adapter;
+
 /** How texts become vectors; fill with `segno_embed_opts_init`. */
 typedef struct segno_embed_opts {
   /** `sizeof` this struct, set by the init function. */
@@ -1400,6 +1407,12 @@ typedef struct segno_embed_opts {
    * they are divided by their length.
    */
   uint64_t dims;
+  /** `adapter_count` adapters with which the texts are evaluated, at most 64, loaded for the session's model; NULL when there are none. */
+  const struct segno_adapter *const *adapters;
+  /** As many factors, finite ones; NULL for 1 each. */
+  const float *scales;
+  /** Number of adapters at `adapters`. */
+  size_t adapter_count;
 } segno_embed_opts;
 
 /** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
@@ -1408,8 +1421,9 @@ void segno_embed_opts_init(struct segno_embed_opts *opts, size_t size);
 /**
  * Makes vectors of texts: what the last norm of the model gives of their tokens, pooled, sent through the model's last projections where it has
  * such, cut to `dims` elements, and divided by its length. Texts are evaluated together, as many in a pass as `max_prefill` tokens, the free
- * places of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own. A text takes the
- * place of a sequence and its pages for as long as it is evaluated; open sequences stay as they are.
+ * places of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own. With adapters in
+ * `opts` it is what weights into which they are merged would give; room for their ranks is made as `segno_seq_adapters_set` makes it. A text
+ * takes the place of a sequence and its pages for as long as it is evaluated; open sequences stay as they are.
  *
  * Models whose tokens see what follows them (`gemma-embedding`, `bert`, `nomic-bert`, `modern-bert`) evaluate a text in one pass, so none may have
  * more tokens than `max_prefill`; they make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated as they are
@@ -1418,12 +1432,12 @@ void segno_embed_opts_init(struct segno_embed_opts *opts, size_t size);
  * `tokens`: those of all texts, one text behind the other. `lengths`: for each of the `texts` texts how many are its own, at least one. `opts`:
  * NULL for defaults. `out`: room for `cap` floats; it receives `dims` of them for each text in order, with `SEGNO_POOLING_NONE` for each token, and
  * is written on success alone. `dims` receives the elements of a vector, also when there is too little room; `out` NULL with `cap` 0 asks for these
- * and evaluates nothing. The call allocates what its result takes, and nothing else.
+ * and evaluates nothing. The call allocates what its result and its list of adapters take, and nothing else.
  *
  * Codes: NULL_POINTER, INVALID_ARGUMENT (a text without tokens or with too many for one pass, a token outside the vocabulary, more `dims` than
- * there are; `segno_error_item` is the text, if one is at fault), BUFFER_TOO_SMALL (before any evaluation), CONTEXT_FULL, SEQ_FULL, KV_FULL (a text
- * that has no room by itself), UNSUPPORTED (a GPU, scores of a model without a classifier), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome
- * `SEGNO_CANCELLED`. Since 0.1.
+ * there are, an adapter of another model; `segno_error_item` is the text, if one is at fault), BUFFER_TOO_SMALL (before any evaluation),
+ * CONTEXT_FULL, SEQ_FULL, KV_FULL (a text that has no room by itself), UNSUPPORTED (a GPU, scores of a model without a classifier), OUT_OF_MEMORY,
+ * DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
  */
 segno_status segno_embed(struct segno_session *session,
                          const int32_t *tokens,
@@ -1514,8 +1528,8 @@ typedef size_t (*segno_read_fn)(void *user, void *data, size_t len);
  * by `segno_seq_restore` in any session of the same model and `kv_type`, in another process, on another machine or device, and gives the same
  * tokens as if it had never stopped, on the same kind of device. The form has a version, a hash of the model's tensors and a checksum of
  * everything; per token it takes what the KV cache does. Of a grammar that the sequence follows, what it was compiled of is saved, and how far the
- * sequence has come in it. Marks go along, each with its state. Of adapters what each is recognized by is saved, a hash of its file's tensors and its
- * alpha, and its scale, not its numbers.
+ * sequence has come in it. Marks go along, each with its state. Of adapters what each is recognized by is saved, a hash of its file's tensors and
+ * its alpha, and its scale, not its numbers.
  *
  * `write` gets the bytes, `user` is its first argument. Codes: NULL_POINTER, NOT_FOUND, IO (`write` refused), GRAMMAR (the sequence's cannot go on),
  * UNSUPPORTED (a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome
@@ -1653,12 +1667,6 @@ segno_status segno_seq_grammar_set(struct segno_session *session,
  * scaled for each sequence, and mixed in one pass.
  */
 
-/**
- * A low-rank change of a model (LoRA), kept beside its weights. Owned by the host, immutable; sequences that have it keep what they need of it.
- * Keeps its model alive.
- */
-typedef struct segno_adapter segno_adapter;
-
 /** How an adapter is loaded; fill with `segno_adapter_opts_init`. */
 typedef struct segno_adapter_opts {
   /** `sizeof` this struct, set by the init function. */
@@ -1679,10 +1687,13 @@ void segno_adapter_opts_init(struct segno_adapter_opts *opts, size_t size);
  * The file has `general.type` "adapter", `adapter.type` "lora", the model's `general.architecture`, `adapter.lora.alpha`, and pairs of tensors
  * `NAME.lora_a` [inputs, rank] and `NAME.lora_b` [rank, outputs], where NAME is a tensor of the model that products read: projections of attention
  * and of dense feed-forward blocks, of layers with a state, of routers, and the output head. A pair adds `scale * alpha / rank * B (A x)` to the
- * product, `scale` that of `segno_seq_adapters_set`; without alpha, or with 0, `scale * B (A x)`. Ranks are at most 4096; tensors may be of any
- * type that models have: F16 and BF16 stay that narrow where they can, all others are decoded to 32 bits. What it would change beside (embeddings,
- * tables of experts, matrices of single heads, norms, biases, matrices with a scale beside them) and activated adapters are refused by name.
- * The file is read whole, copied, to the device's memory where the model is on a GPU, and not needed any more.
+ * product, `scale` that of `segno_seq_adapters_set`; without alpha, or with 0, `scale * B (A x)`. Matrices of experts have pairs with a matrix for
+ * each, [inputs, rank, experts] and [rank, outputs, experts]. The embedding of tokens has [rank, vocabulary] and [rank, width], as llama.cpp has it:
+ * the row of a token is what the second is multiplied by; where the embedding is the output head too, that changes with it, as if merged.
+ * Ranks are at most 4096; tensors may be of any type that models have: F16 and BF16 stay that narrow where they can, all others are decoded to 32
+ * bits. What it would change beside (other embeddings, matrices of single heads, norms, biases, matrices with a scale beside them) and activated
+ * adapters are refused by name, and on a GPU so are those of experts and of the embedding. The file is read whole, copied, to the device's memory
+ * where the model is on a GPU, and not needed any more.
  *
  * `path`: NUL-terminated. `opts`: NULL for defaults. `out` receives the adapter, NULL on failure; free it with `segno_adapter_free`. Codes:
  * NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (a damaged file, tensors that the model does not have, or in other shapes), UNSUPPORTED (no adapter,
@@ -1710,8 +1721,8 @@ void segno_adapter_free(struct segno_adapter *adapter);
  * **What the sequence has evaluated was made with the adapters that it had: it keeps its tokens, gives up their keys and values, and evaluates them
  * again with its next step.** So its tokens depend on its history and on the adapters that it has, and on nothing before. Set them before the
  * prompt; the same adapters and scales once more change nothing. Marks are given up too. A fork has its parent's adapters. A draft model drafts
- * without them, which changes no token; `segno_embed` makes its vectors without them. A saved sequence has its adapters again where they are loaded
- * (`segno_seq_restore`).
+ * without them, which changes no token; `segno_embed` has adapters of its own, in its options. A saved sequence has its adapters again where
+ * they are loaded (`segno_seq_restore`).
  *
  * Sums of ranks need room in each row of a pass: `adapter_ranks` of the session's options reserves it when the session is made, and is counted by
  * `segno_plan_get`; a set with more of them, each adapter counted with its largest rank, makes it grow here, never in a step, and

@@ -858,6 +858,22 @@ struct scaled_adapter {
     float scale;
 };
 
+namespace detail {
+
+/// A list of adapters as calls take it.
+struct adapter_list {
+    explicit adapter_list(const std::vector<scaled_adapter> &adapters) {
+        for (const auto &a : adapters) {
+            handles.push_back(a.which->get());
+            scales.push_back(a.scale);
+        }
+    }
+    std::vector<const segno_adapter *> handles;
+    std::vector<float> scales;
+};
+
+}  // namespace detail
+
 /// What one step of a conversation brought.
 struct chat_step {
     segno_status status;
@@ -900,9 +916,17 @@ public:
             [&](auto *out, auto **err) { return segno_session_stats_get(get(), out, sizeof *out, err); });
     }
     /// Vectors of texts, or with SEGNO_POOLING_NONE of their tokens, one text after the other; none when the outcome is
-    /// SEGNO_CANCELLED, which is the only one beside SEGNO_OK.
+    /// SEGNO_CANCELLED, which is the only one beside SEGNO_OK. The texts are evaluated with `adapters`.
     result<segno_status> try_embed(const std::vector<std::vector<token>> &texts,
-        std::vector<std::vector<float>> &vectors, const embed_options &options = {}) {
+        std::vector<std::vector<float>> &vectors, const embed_options &options = {},
+        const std::vector<scaled_adapter> &adapters = {}) {
+        const detail::adapter_list list(adapters);
+        embed_options with = options;
+        if (!adapters.empty()) {
+            with.adapters = list.handles.data();
+            with.scales = list.scales.data();
+            with.adapter_count = list.handles.size();
+        }
         std::vector<token> tokens;
         std::vector<std::size_t> lengths;
         for (const auto &text : texts) {
@@ -912,7 +936,7 @@ public:
         std::size_t dims = 0;
         std::vector<float> room;
         const auto ask = [&](segno_error **err) {
-            return segno_embed(get(), tokens.data(), lengths.data(), lengths.size(), &options,
+            return segno_embed(get(), tokens.data(), lengths.data(), lengths.size(), &with,
                 room.empty() ? nullptr : room.data(), room.size(), &dims, err);
         };
         vectors.clear();
@@ -937,8 +961,8 @@ public:
     sequence restore(const read_function &read, const sampler_options *options = nullptr);
     sequence restore_file(const char *path, const sampler_options *options = nullptr);
     segno_status embed(const std::vector<std::vector<token>> &texts, std::vector<std::vector<float>> &vectors,
-        const embed_options &options = {}) {
-        return try_embed(texts, vectors, options).value();
+        const embed_options &options = {}, const std::vector<scaled_adapter> &adapters = {}) {
+        return try_embed(texts, vectors, options, adapters).value();
     }
     segno_memory memory() const { return try_memory().value(); }
     segno_session_stats stats() const { return try_stats().value(); }
@@ -1022,14 +1046,10 @@ public:
     /// Gives the sequence adapters in place of those that it has; none takes all away. What it has evaluated it
     /// evaluates again, so they are set before the prompt.
     result<segno_status> try_set_adapters(const std::vector<scaled_adapter> &adapters) {
-        std::vector<const segno_adapter *> handles;
-        std::vector<float> scales;
-        for (const auto &a : adapters) {
-            handles.push_back(a.which->get());
-            scales.push_back(a.scale);
-        }
+        const detail::adapter_list list(adapters);
         return detail::call([&](segno_error **err) {
-            return segno_seq_adapters_set(get(), id_, handles.data(), scales.data(), handles.size(), err);
+            return segno_seq_adapters_set(
+                get(), id_, list.handles.data(), list.scales.data(), list.handles.size(), err);
         });
     }
     /// Opens a sequence with this one's history and options, and its seed if one was given; instead of a random seed it

@@ -72,29 +72,50 @@ func (s *adapterState) free() {
 	s.handle = nil
 }
 
+// adapterList is a list of adapters as calls take it, none of which is closed until it is let go.
+type adapterList struct {
+	handles []*C.segno_adapter
+	scales  []C.float
+	held    map[*Adapter]bool // an adapter may be listed twice, and is locked once
+}
+
+// hold keeps adapters from being closed; what it gives is let go, after an error too.
+func hold(adapters []ScaledAdapter) (*adapterList, error) {
+	list := &adapterList{held: make(map[*Adapter]bool, len(adapters))}
+	for _, a := range adapters {
+		if a.Adapter == nil {
+			return list, ErrClosed
+		}
+		if !list.held[a.Adapter] {
+			list.held[a.Adapter] = true
+			a.Adapter.state.mu.RLock()
+		}
+		if a.Adapter.state.handle == nil {
+			return list, ErrClosed
+		}
+		list.handles, list.scales = append(list.handles, a.Adapter.state.handle), append(list.scales, C.float(a.Scale))
+	}
+	return list, nil
+}
+
+func (l *adapterList) letGo() {
+	for a := range l.held {
+		a.state.mu.RUnlock()
+		runtime.KeepAlive(a)
+	}
+}
+
 // SetAdapters gives the sequence adapters in place of those that it has; none takes all away. What it has evaluated it evaluates again, so they
 // are set before the prompt.
 func (q *Sequence) SetAdapters(adapters ...ScaledAdapter) error {
-	handles, scales := make([]*C.segno_adapter, len(adapters)), make([]C.float, len(adapters))
-	// An adapter may be listed twice, and is locked once.
-	locked := make(map[*Adapter]bool, len(adapters))
-	for i, a := range adapters {
-		if a.Adapter == nil {
-			return ErrClosed
-		}
-		if !locked[a.Adapter] {
-			locked[a.Adapter] = true
-			a.Adapter.state.mu.RLock()
-			defer a.Adapter.state.mu.RUnlock()
-			defer runtime.KeepAlive(a.Adapter)
-		}
-		if handles[i], scales[i] = a.Adapter.state.handle, C.float(a.Scale); handles[i] == nil {
-			return ErrClosed
-		}
+	list, err := hold(adapters)
+	defer list.letGo()
+	if err != nil {
+		return err
 	}
-	_, err := q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
-		count := C.size_t(len(handles))
-		return C.segno_seq_adapters_set(handle, q.id, unsafe.SliceData(handles), unsafe.SliceData(scales), count, err)
+	_, err = q.call(context.Background(), func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+		handles, scales := unsafe.SliceData(list.handles), unsafe.SliceData(list.scales)
+		return C.segno_seq_adapters_set(handle, q.id, handles, scales, C.size_t(len(list.handles)), err)
 	})
 	return err
 }

@@ -3,6 +3,7 @@ package segno
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 )
 
@@ -37,6 +38,12 @@ func TestAdapters(t *testing.T) {
 	if tokens(ScaledAdapter{adapter, 0}) != plain || tokens(ScaledAdapter{adapter, 0.5}, ScaledAdapter{adapter, 0.5}) != changed {
 		t.Fatal("scales are factors")
 	}
+	vector := func(adapters ...ScaledAdapter) []float32 {
+		return must(session.Embed(t.Context(), [][]int32{prompt}, &EmbedOptions{Adapters: adapters}))(t)[0]
+	}
+	if slices.Equal(vector(), vector(ScaledAdapter{adapter, 1})) || !slices.Equal(vector(), vector(ScaledAdapter{adapter, 0})) {
+		t.Fatal("vectors have the adapters of their call")
+	}
 	seq := must(session.Open(nil))(t)
 	if err := seq.SetAdapters(ScaledAdapter{adapter, 1}); err != nil {
 		t.Fatal(err)
@@ -51,6 +58,10 @@ func TestAdapters(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := seq.SetAdapters(ScaledAdapter{}); !errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+	closed := &EmbedOptions{Adapters: []ScaledAdapter{{adapter, 1}}}
+	if _, err := session.Embed(t.Context(), [][]int32{prompt}, closed); !errors.Is(err, ErrClosed) {
 		t.Fatal(err)
 	}
 	if _, err := model.LoadAdapter(modelPath); !errors.Is(err, Unsupported) {

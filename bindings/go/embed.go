@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"runtime"
 	"unsafe"
 )
 
@@ -26,6 +27,8 @@ type EmbedOptions struct {
 	Pooling Pooling
 	Dims    int  // leading elements that are kept, for models that were trained for that; 0: all
 	Raw     bool // vectors are as the model gives them, not divided by their length
+	// Adapters with which the texts are evaluated.
+	Adapters []ScaledAdapter
 }
 
 // Embed makes vectors of texts, which are given as tokens: one a text, or without pooling one a token, one text's after the other's. Texts are evaluated
@@ -40,6 +43,19 @@ func (s *Session) Embed(ctx context.Context, texts [][]int32, opts *EmbedOptions
 	if opts.Raw {
 		c.flags = C.SEGNO_EMBED_RAW
 	}
+	adapters, err := hold(opts.Adapters)
+	defer adapters.letGo()
+	if err != nil {
+		return nil, err
+	}
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	if len(adapters.handles) > 0 {
+		pinner.Pin(&adapters.handles[0])
+		pinner.Pin(&adapters.scales[0])
+		c.adapters, c.scales = &adapters.handles[0], &adapters.scales[0]
+		c.adapter_count = C.size_t(len(adapters.handles))
+	}
 	var tokens []int32
 	lengths := make([]C.size_t, 0, len(texts))
 	for _, text := range texts {
@@ -51,7 +67,7 @@ func (s *Session) Embed(ctx context.Context, texts [][]int32, opts *EmbedOptions
 	}
 	var room []float32
 	var dims C.size_t
-	_, err := s.call(ctx, func(handle *C.segno_session, err **C.segno_error) C.segno_status {
+	_, err = s.call(ctx, func(handle *C.segno_session, err **C.segno_error) C.segno_status {
 		ask := func() C.segno_status {
 			out := (*C.float)(unsafe.SliceData(room))
 			return C.segno_embed(handle, ids(tokens), unsafe.SliceData(lengths), C.size_t(len(texts)), c, out, C.size_t(len(room)), &dims, err)

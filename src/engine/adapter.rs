@@ -119,7 +119,22 @@ impl Session {
     /// Gives a sequence these adapters in place of those that it has, each with the factor on what it adds. What it has evaluated it evaluates again
     /// with its next step, unless they are the same.
     pub fn set_adapters(&mut self, id: i32, adapters: &[(Arc<Adapter>, f32)]) -> Result<(), Failure> {
-        let slot = self.slot(id)?;
+        let (slot, set) = (self.slot(id)?, self.set_of(adapters)?);
+        if set == self.sequence(slot).adapters {
+            return Ok(());
+        }
+        self.adapt(slot, &set)?;
+        let sequence = self.sequence_mut(slot);
+        sequence.adapters = set;
+        sequence.forget_ahead();
+        sequence.has_logits = false;
+        self.evaluate_anew(slot);
+        self.paging.shrink(slot, 0);
+        Ok(())
+    }
+
+    /// What a list of adapters and factors is to a runner: those of 0 are left out.
+    pub(super) fn set_of(&self, adapters: &[(Arc<Adapter>, f32)]) -> Result<Vec<Scaled>, Failure> {
         let mut set = Vec::new();
         for (item, (adapter, scale)) in adapters.iter().enumerate() {
             let refused = |problem| Failure { error: Error::InvalidArgument(problem), item: Some(item) };
@@ -133,17 +148,7 @@ impl Session {
                 push(&mut set, Scaled { adapter: Arc::clone(&adapter.ready), scale: *scale }, WHAT)?;
             }
         }
-        if set == self.sequence(slot).adapters {
-            return Ok(());
-        }
-        self.adapt(slot, &set)?;
-        let sequence = self.sequence_mut(slot);
-        sequence.adapters = set;
-        sequence.forget_ahead();
-        sequence.has_logits = false;
-        self.evaluate_anew(slot);
-        self.paging.shrink(slot, 0);
-        Ok(())
+        Ok(set)
     }
 
     /// Lets a slot have the adapters of a set, with room for their ranks.

@@ -3,13 +3,15 @@
 //! A text takes the place of a sequence while it is evaluated, and gives it back with its pages, whatever comes of the call. What is made of its
 //! tokens depends on the text alone: rows of other texts never meet its own, and sums run in order of position, however a text is divided.
 
+use super::adapter::Adapter;
 use super::pass::batch;
 use super::session::{Failure, Session};
 use crate::arch::pooling::Pooling;
 use crate::arch::spec::Classifier;
-use crate::backend::Stage;
+use crate::backend::{Scaled, Stage};
 use crate::elementary;
 use crate::error::{Error, Result, filled};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -131,23 +133,36 @@ impl Session {
         Ok(Form { pooling, finish, width, dims, vectors })
     }
 
-    /// Vectors of `texts`, `form.dims` floats each: one a text, or without pooling one a token. On failure nothing has changed, and the failure names
-    /// the text at fault.
-    pub fn embed(&mut self, texts: &Texts, form: &Form, cancel: &AtomicBool) -> Result<Vec<f32>, Failure> {
+    /// Vectors of `texts`, `form.dims` floats each, made with these adapters: one a text, or without pooling one a token. On failure nothing has
+    /// changed, and the failure names the text at fault.
+    pub fn embed(
+        &mut self,
+        texts: &Texts,
+        form: &Form,
+        adapters: &[(Arc<Adapter>, f32)],
+        cancel: &AtomicBool,
+    ) -> Result<Vec<f32>, Failure> {
         for (item, length) in texts.lengths.iter().enumerate() {
             self.check_length(*length).map_err(|error| Failure { error, item: Some(item) })?;
         }
         self.check_tokens(texts)?;
+        let set = self.set_of(adapters).map_err(|failure| failure.error)?;
         let mut pooled = Pooled::new(form)?;
-        let result = self.embed_in_passes(texts, &mut pooled, cancel);
-        if result.is_err() {
-            for slot in 0..self.slots.len() {
-                if self.slots[slot].is_none() {
-                    self.leave(slot);
-                }
+        let result = self.adapt_free_slots(&set).map_err(Failure::from);
+        let result = result.and_then(|()| self.embed_in_passes(texts, &mut pooled, cancel));
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].is_none() {
+                self.leave(slot);
+                self.drop_adapters(slot);
             }
         }
         result.map(|()| pooled.vectors)
+    }
+
+    /// Lets the slots that texts may take have adapters.
+    fn adapt_free_slots(&mut self, set: &[Scaled]) -> Result<()> {
+        let mut slots = (0..self.slots.len()).filter(|_| !set.is_empty());
+        slots.try_for_each(|slot| if self.slots[slot].is_none() { self.adapt(slot, set) } else { Ok(()) })
     }
 
     fn check_length(&self, length: usize) -> Result<()> {

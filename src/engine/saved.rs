@@ -1,9 +1,9 @@
 //! A sequence outside of its session: its tokens, its keys and values and the way it draws, as bytes that go to a host or come from one.
 //!
-//! Behind the header stand the adapters that it has ([`super::saved_adapters`]), the sampler's lists, the tokens, the grammar if it follows one, and page by page the keys and values of the layers
-//! that see everything, then of those that see a window; of a page that is not full no more than is. Marks and states of layers follow
-//! ([`super::saved_states`]). Numbers are little-endian, and the positions of a head stand one after the other, whatever
-//! the device keeps (`Layout` has the order). A checksum of all of it stands at the end.
+//! Behind the header stand the adapters that it has ([`super::saved_adapters`]), the sampler's lists, the tokens, the grammar if it follows one, and
+//! page by page the keys and values of the layers that see everything, then of those that see a window; of a page that is not full no more than
+//! is. Marks and states of layers follow ([`super::saved_states`]). Numbers are little-endian, and the positions of a head stand one after the other,
+//! whatever the device keeps (`Layout` has the order). A checksum of all of it stands at the end.
 
 use super::saved_adapters;
 use super::saved_grammar::SavedGrammar;

@@ -57,10 +57,13 @@ pub extern "C" fn segno_adapter_opts_init(opts: *mut segno_adapter_opts, size: u
 /// The file has `general.type` "adapter", `adapter.type` "lora", the model's `general.architecture`, `adapter.lora.alpha`, and pairs of tensors
 /// `NAME.lora_a` [inputs, rank] and `NAME.lora_b` [rank, outputs], where NAME is a tensor of the model that products read: projections of attention
 /// and of dense feed-forward blocks, of layers with a state, of routers, and the output head. A pair adds `scale * alpha / rank * B (A x)` to the
-/// product, `scale` that of `segno_seq_adapters_set`; without alpha, or with 0, `scale * B (A x)`. Ranks are at most 4096; tensors may be of any
-/// type that models have: F16 and BF16 stay that narrow where they can, all others are decoded to 32 bits. What it would change beside (embeddings,
-/// tables of experts, matrices of single heads, norms, biases, matrices with a scale beside them) and activated adapters are refused by name.
-/// The file is read whole, copied, to the device's memory where the model is on a GPU, and not needed any more.
+/// product, `scale` that of `segno_seq_adapters_set`; without alpha, or with 0, `scale * B (A x)`. Matrices of experts have pairs with a matrix for
+/// each, [inputs, rank, experts] and [rank, outputs, experts]. The embedding of tokens has [rank, vocabulary] and [rank, width], as llama.cpp has it:
+/// the row of a token is what the second is multiplied by; where the embedding is the output head too, that changes with it, as if merged.
+/// Ranks are at most 4096; tensors may be of any type that models have: F16 and BF16 stay that narrow where they can, all others are decoded to 32
+/// bits. What it would change beside (other embeddings, matrices of single heads, norms, biases, matrices with a scale beside them) and activated
+/// adapters are refused by name, and on a GPU so are those of experts and of the embedding. The file is read whole, copied, to the device's memory
+/// where the model is on a GPU, and not needed any more.
 ///
 /// `path`: NUL-terminated. `opts`: NULL for defaults. `out` receives the adapter, NULL on failure; free it with `segno_adapter_free`. Codes:
 /// NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (a damaged file, tensors that the model does not have, or in other shapes), UNSUPPORTED (no adapter,
@@ -102,8 +105,8 @@ pub extern "C" fn segno_adapter_free(adapter: *mut segno_adapter) {
 /// **What the sequence has evaluated was made with the adapters that it had: it keeps its tokens, gives up their keys and values, and evaluates them
 /// again with its next step.** So its tokens depend on its history and on the adapters that it has, and on nothing before. Set them before the
 /// prompt; the same adapters and scales once more change nothing. Marks are given up too. A fork has its parent's adapters. A draft model drafts
-/// without them, which changes no token; `segno_embed` makes its vectors without them. A saved sequence has its adapters again where they are loaded
-/// (`segno_seq_restore`).
+/// without them, which changes no token; `segno_embed` has adapters of its own, in its options. A saved sequence has its adapters again where
+/// they are loaded (`segno_seq_restore`).
 ///
 /// Sums of ranks need room in each row of a pass: `adapter_ranks` of the session's options reserves it when the session is made, and is counted by
 /// `segno_plan_get`; a set with more of them, each adapter counted with its largest rank, makes it grow here, never in a step, and
@@ -120,18 +123,27 @@ pub extern "C" fn segno_seq_adapters_set(
     err: *mut *mut segno_error,
 ) -> segno_status {
     with_session(session, err, |session, _| {
-        if count > MOST_ADAPTERS {
-            let problem = format!("count is {count}, at most {MOST_ADAPTERS} adapters are possible");
-            return Err(Error::InvalidArgument(problem).into());
-        }
-        let adapters = slice(adapters, count, "adapters")?;
-        let scales = if scales.is_null() { &[1.0; MOST_ADAPTERS][..count] } else { slice(scales, count, "scales")? };
-        let mut set = Vec::new();
-        for (item, (&adapter, &scale)) in adapters.iter().zip(scales).enumerate() {
-            let adapter = share_of(adapter).map_err(|error| Failure { error, item: Some(item) })?;
-            push(&mut set, (adapter, scale), "adapters")?;
-        }
-        session.set_adapters(seq, &set)?;
+        session.set_adapters(seq, &listed(adapters, scales, count)?)?;
         Ok(SEGNO_OK)
     })
+}
+
+/// The adapters of a list, and the factor of each.
+pub(super) fn listed(
+    adapters: *const *const segno_adapter,
+    scales: *const f32,
+    count: usize,
+) -> Result<Vec<(Arc<Adapter>, f32)>, Failure> {
+    if count > MOST_ADAPTERS {
+        let problem = format!("count is {count}, at most {MOST_ADAPTERS} adapters are possible");
+        return Err(Error::InvalidArgument(problem).into());
+    }
+    let adapters = slice(adapters, count, "adapters")?;
+    let scales = if scales.is_null() { &[1.0; MOST_ADAPTERS][..count] } else { slice(scales, count, "scales")? };
+    let mut set = Vec::new();
+    for (item, (&adapter, &scale)) in adapters.iter().zip(scales).enumerate() {
+        let adapter = share_of(adapter).map_err(|error| Failure { error, item: Some(item) })?;
+        push(&mut set, (adapter, scale), "adapters")?;
+    }
+    Ok(set)
 }

@@ -1,11 +1,13 @@
 //! Embeddings of texts.
 
+use super::adapter::{listed, segno_adapter};
 use super::argument::{Out, SizedStruct, check_reserved, known_flags, options, slice, slice_mut, write_sized};
 use super::error::segno_error;
 use super::guard::guard_value;
 use super::session::{segno_session, with_session};
 use super::status::{SEGNO_OK, segno_status};
 use crate::arch::pooling::Pooling;
+use crate::engine::Failure;
 use crate::engine::embedding::{Options, Texts};
 use crate::error::{Error, Result};
 
@@ -44,9 +46,15 @@ pub struct segno_embed_opts {
     /// Leading elements of a vector that are kept, for models that were trained for that (Matryoshka); 0 (default) for all. Vectors are cut before
     /// they are divided by their length.
     pub dims: u64,
+    /// `adapter_count` adapters with which the texts are evaluated, at most 64, loaded for the session's model; NULL when there are none.
+    pub adapters: *const *const segno_adapter,
+    /// As many factors, finite ones; NULL for 1 each.
+    pub scales: *const f32,
+    /// Number of adapters at `adapters`.
+    pub adapter_count: usize,
 }
 
-// SAFETY: repr(C), size first, four 4-byte fields and one of 8 bytes without padding, numbers only.
+// SAFETY: repr(C), size first, four 4-byte fields and four of 8 bytes without padding, numbers and pointers for which zero is a value.
 unsafe impl SizedStruct for segno_embed_opts {}
 
 fn defaults() -> segno_embed_opts {
@@ -56,6 +64,9 @@ fn defaults() -> segno_embed_opts {
         pooling: SEGNO_POOLING_MODEL,
         reserved: 0,
         dims: 0,
+        adapters: std::ptr::null(),
+        scales: std::ptr::null(),
+        adapter_count: 0,
     }
 }
 
@@ -65,8 +76,7 @@ pub extern "C" fn segno_embed_opts_init(opts: *mut segno_embed_opts, size: usize
     guard_value((), || drop(write_sized(opts, size, &defaults(), "opts")))
 }
 
-fn engine_options(opts: *const segno_embed_opts) -> Result<Options> {
-    let opts = options(opts, defaults(), "opts")?;
+fn engine_options(opts: &segno_embed_opts) -> Result<Options> {
     known_flags(opts.flags, SEGNO_EMBED_RAW, "embed")?;
     check_reserved(opts.reserved)?;
     let pooling = match opts.pooling {
@@ -84,8 +94,9 @@ fn engine_options(opts: *const segno_embed_opts) -> Result<Options> {
 
 /// Makes vectors of texts: what the last norm of the model gives of their tokens, pooled, sent through the model's last projections where it has
 /// such, cut to `dims` elements, and divided by its length. Texts are evaluated together, as many in a pass as `max_prefill` tokens, the free
-/// places of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own. A text takes the
-/// place of a sequence and its pages for as long as it is evaluated; open sequences stay as they are.
+/// places of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own. With adapters in
+/// `opts` it is what weights into which they are merged would give; room for their ranks is made as `segno_seq_adapters_set` makes it. A text
+/// takes the place of a sequence and its pages for as long as it is evaluated; open sequences stay as they are.
 ///
 /// Models whose tokens see what follows them (`gemma-embedding`, `bert`, `nomic-bert`, `modern-bert`) evaluate a text in one pass, so none may have
 /// more tokens than `max_prefill`; they make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated as they are
@@ -94,12 +105,12 @@ fn engine_options(opts: *const segno_embed_opts) -> Result<Options> {
 /// `tokens`: those of all texts, one text behind the other. `lengths`: for each of the `texts` texts how many are its own, at least one. `opts`:
 /// NULL for defaults. `out`: room for `cap` floats; it receives `dims` of them for each text in order, with `SEGNO_POOLING_NONE` for each token, and
 /// is written on success alone. `dims` receives the elements of a vector, also when there is too little room; `out` NULL with `cap` 0 asks for these
-/// and evaluates nothing. The call allocates what its result takes, and nothing else.
+/// and evaluates nothing. The call allocates what its result and its list of adapters take, and nothing else.
 ///
 /// Codes: NULL_POINTER, INVALID_ARGUMENT (a text without tokens or with too many for one pass, a token outside the vocabulary, more `dims` than
-/// there are; `segno_error_item` is the text, if one is at fault), BUFFER_TOO_SMALL (before any evaluation), CONTEXT_FULL, SEQ_FULL, KV_FULL (a text
-/// that has no room by itself), UNSUPPORTED (a GPU, scores of a model without a classifier), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome
-/// `SEGNO_CANCELLED`. Since 0.1.
+/// there are, an adapter of another model; `segno_error_item` is the text, if one is at fault), BUFFER_TOO_SMALL (before any evaluation),
+/// CONTEXT_FULL, SEQ_FULL, KV_FULL (a text that has no room by itself), UNSUPPORTED (a GPU, scores of a model without a classifier), OUT_OF_MEMORY,
+/// DEVICE, BUSY, POISONED, and the outcome `SEGNO_CANCELLED`. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_embed(
     session: *mut segno_session,
@@ -113,7 +124,9 @@ pub extern "C" fn segno_embed(
     err: *mut *mut segno_error,
 ) -> segno_status {
     with_session(session, err, |session, cancel| {
-        let (place, options) = (Out::new(dims, "dims")?, engine_options(opts)?);
+        let (place, opts) = (Out::new(dims, "dims")?, options(opts, defaults(), "opts")?);
+        let (options, adapters) =
+            (engine_options(&opts)?, listed(opts.adapters, opts.scales, opts.adapter_count).map_err(unlisted)?);
         let lengths = slice(lengths, texts, "lengths")?;
         let count = lengths.iter().try_fold(0, |sum: usize, length| sum.checked_add(*length));
         let count = count.ok_or_else(|| Error::InvalidArgument("`lengths` add up to more than there can be".into()))?;
@@ -128,10 +141,15 @@ pub extern "C" fn segno_embed(
         if needed > cap {
             return Err(Error::BufferTooSmall { needed, given: cap }.into());
         }
-        let vectors = session.embed(&texts, &form, cancel)?;
+        let vectors = session.embed(&texts, &form, &adapters, cancel)?;
         room.iter_mut().zip(vectors).for_each(|(place, value)| {
             place.write(value);
         });
         Ok(SEGNO_OK)
     })
+}
+
+/// A failure whose item is none of the texts.
+fn unlisted(failure: Failure) -> Failure {
+    Failure { item: None, ..failure }
 }

@@ -23,8 +23,8 @@ pub type segno_read_fn = Option<unsafe extern "C" fn(user: *mut c_void, data: *m
 /// by `segno_seq_restore` in any session of the same model and `kv_type`, in another process, on another machine or device, and gives the same
 /// tokens as if it had never stopped, on the same kind of device. The form has a version, a hash of the model's tensors and a checksum of
 /// everything; per token it takes what the KV cache does. Of a grammar that the sequence follows, what it was compiled of is saved, and how far the
-/// sequence has come in it. Marks go along, each with its state. Of adapters what each is recognized by is saved, a hash of its file's tensors and its
-/// alpha, and its scale, not its numbers.
+/// sequence has come in it. Marks go along, each with its state. Of adapters what each is recognized by is saved, a hash of its file's tensors and
+/// its alpha, and its scale, not its numbers.
 ///
 /// `write` gets the bytes, `user` is its first argument. Codes: NULL_POINTER, NOT_FOUND, IO (`write` refused), GRAMMAR (the sequence's cannot go on),
 /// UNSUPPORTED (a text of its grammar, the chat template for example, of more than 1 MiB), OUT_OF_MEMORY, DEVICE, BUSY, POISONED, and the outcome

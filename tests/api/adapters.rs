@@ -52,7 +52,7 @@ fn every_family_gives_the_logits_of_merged_weights() {
     let folder = Folder::new("adapters-families");
     for name in names() {
         let base = std::fs::read(golden(&name)).unwrap();
-        let lora = Lora::random(&base, Form::new(5, 6), |_| true);
+        let lora = Lora::whole(&base, Form::new(5, 6), |_| true);
         let path = written(&folder, "adapter.gguf", &lora);
         for precision in [SEGNO_PRECISION_PRECISE, SEGNO_PRECISION_DEFAULT] {
             let model = load(&golden(&name), precision, 0, 2);
@@ -71,13 +71,22 @@ fn every_family_gives_the_logits_of_merged_weights() {
 #[test]
 fn each_tensor_gives_the_logits_of_merged_weights_by_itself() {
     let folder = Folder::new("adapters-tensors");
-    for name in ["phi3-short", "llama-ratio4", "lfm2-plain", "qwen35-plain", "deepseekv2-lite", "gemma4-small"] {
+    let models = [
+        "phi3-short",
+        "llama-ratio4",
+        "lfm2-plain",
+        "qwen35-plain",
+        "deepseekv2-lite",
+        "gemma4-small",
+        "mixtral-plain",
+    ];
+    for name in models {
         let base = std::fs::read(golden(name)).unwrap();
         let model = load(&golden(name), SEGNO_PRECISION_PRECISE, 0, 2);
         let (session, mut form) = (model.session_f32(), Form::new(9, 5));
         let plain = logits(&session, &[]);
         form.alpha = 60.0;
-        let all = Lora::random(&base, form, |_| true);
+        let all = Lora::whole(&base, form, |_| true);
         // Layers that read the keys and values of another one have their own in the file, and do not run them.
         let is_idle = |pair: &&Pair| {
             name.starts_with("gemma4")
@@ -99,17 +108,20 @@ fn each_tensor_gives_the_logits_of_merged_weights_by_itself() {
 #[test]
 fn types_ranks_alphas_and_scales_give_the_logits_of_merged_weights() {
     let folder = Folder::new("adapters-types");
-    let (name, base) = ("llama-wide", std::fs::read(golden("llama-wide")).unwrap());
-    let model = load(&golden(name), SEGNO_PRECISION_PRECISE, 0, 2);
-    let session = model.session_f32();
-    for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0] {
+    // Tables of experts too, and a head that is the embedding.
+    let names = ["llama-wide", "mixtral-plain", "qwen3-tied"];
+    let types = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0];
+    for (name, dtype) in names.into_iter().flat_map(|name| types.map(|dtype| (name, dtype))) {
+        let base = std::fs::read(golden(name)).unwrap();
+        let model = load(&golden(name), SEGNO_PRECISION_PRECISE, 0, 2);
+        let session = model.session_f32();
         for (rank, alpha, scale) in [(1, 1.0, 1.5), (3, 0.0, 1.0), (16, 32.0, -0.5), (33, 8.0, 2.0), (64, 90.0, 0.3)] {
-            let lora = Lora::random(&base, Form { seed: rank as u64, rank, alpha, dtype }, |_| true);
+            let lora = Lora::whole(&base, Form { seed: rank as u64, rank, alpha, dtype }, |_| true);
             let adapter = model.adapter(&written(&folder, "adapter.gguf", &lora)).unwrap();
             let found = logits(&session, &[(&adapter, scale)]);
             let merged = merged_logits(&folder, &base, SEGNO_PRECISION_PRECISE, &[(&lora, scale)]);
             let off = farthest(&found, &merged);
-            assert!(off <= NEAR, "{dtype}, rank {rank}, alpha {alpha}, scale {scale}: off by {off:e}");
+            assert!(off <= NEAR, "{name}, {dtype}, rank {rank}, alpha {alpha}, scale {scale}: off by {off:e}");
             assert!(farthest(&found, &logits(&session, &[])) >= FAR);
         }
     }
@@ -119,10 +131,10 @@ fn types_ranks_alphas_and_scales_give_the_logits_of_merged_weights() {
 fn four(base: &[u8]) -> [Lora; 4] {
     let attention = |name: &str| name.contains("attn_q") || name.contains("attn_v");
     [
-        Lora::random(base, Form::new(21, 4), |_| true),
+        Lora::whole(base, Form::new(21, 4), |_| true),
         Lora::random(base, Form { dtype: DType::F16, ..Form::new(22, 16) }, attention),
-        Lora::random(base, Form { dtype: DType::BF16, ..Form::new(23, 7) }, |name| name.contains("ffn")),
-        Lora::random(base, Form::new(24, 32), |_| true),
+        Lora::whole(base, Form { dtype: DType::BF16, ..Form::new(23, 7) }, |name| name.contains("ffn")),
+        Lora::whole(base, Form::new(24, 32), |_| true),
     ]
 }
 
@@ -134,7 +146,7 @@ fn loaded(model: &Model, folder: &Folder, base: &[u8]) -> Vec<Adapter> {
 #[test]
 fn several_adapters_of_a_sequence_give_the_logits_of_all_of_them_merged() {
     let folder = Folder::new("adapters-several");
-    for name in ["phi3-short", "qwen3-tied"] {
+    for name in ["phi3-short", "qwen3-tied", "olmoe-plain"] {
         let base = std::fs::read(golden(name)).unwrap();
         let model = load(&golden(name), SEGNO_PRECISION_PRECISE, 0, 2);
         let (loras, adapters, session) = (four(&base), loaded(&model, &folder, &base), model.session_f32());
@@ -206,7 +218,7 @@ fn tale(
 #[test]
 fn a_sequence_gives_the_same_bits_alone_and_in_any_company() {
     let folder = Folder::new("adapters-company");
-    for name in ["llama-ratio4", "phi3-short", "qwen35-plain", "gemma3-plain"] {
+    for name in ["llama-ratio4", "phi3-short", "qwen35-plain", "gemma3-plain", "mixtral-plain"] {
         let base = std::fs::read(golden(name)).unwrap();
         for precision in [SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE] {
             let model = load(&golden(name), precision, 0, 2);

@@ -4,6 +4,7 @@
 mod common;
 
 mod adapter_rules;
+mod adapter_vectors;
 mod adapters;
 mod chats;
 mod conversation_room;

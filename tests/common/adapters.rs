@@ -51,12 +51,46 @@ impl Session {
 #[derive(Clone)]
 pub struct Pair {
     pub name: String,
-    /// `rank` rows of `cols` elements.
+    /// `rank` rows of `cols` elements, or as many for each expert.
     pub a: Vec<f32>,
-    /// `rows` rows of `rank` elements.
+    /// `rows` rows of `rank` elements, or as many for each expert.
     pub b: Vec<f32>,
     cols: usize,
     rank: usize,
+    /// More than one for tables of experts.
+    experts: usize,
+}
+
+impl Pair {
+    /// Random numbers for a tensor of these sizes.
+    fn random(name: &str, dims: &[u64], form: Form, random: &mut Random) -> Pair {
+        let (cols, rows, rank) = (dims[0] as usize, dims[1] as usize, form.rank);
+        let experts = dims.get(2).map_or(1, |&experts| experts as usize);
+        let mut matrix = |rows: usize, cols: usize, spread: f32| -> Vec<f32> {
+            let values: Vec<f32> = (0..rows * cols).map(|_| spread * random.uniform()).collect();
+            values.chunks(cols).flat_map(|row| stored(row, form.dtype).0).collect()
+        };
+        let spread = 1.0 / (cols as f32).sqrt();
+        // What the file has the other way round is rounded in the rows that it has there.
+        let a = match is_embedding(name) {
+            true => turned(&matrix(cols, rank, spread), rank),
+            false => matrix(rank * experts, cols, spread),
+        };
+        let b = matrix(rows * experts, rank, 0.2 / (rank as f32).sqrt());
+        Pair { name: name.to_owned(), a, b, cols, rank, experts }
+    }
+
+    /// The two tensors of a file: the ends of their names, the values and the sizes.
+    fn tensors(&self) -> [(&'static str, Vec<f32>, Vec<usize>); 2] {
+        let Pair { a, b, cols, rank, experts, .. } = self;
+        let rows = b.len() / rank / experts;
+        if is_embedding(&self.name) {
+            // The other way round: a row for each token, and `A` turned.
+            return [("lora_a", b.clone(), vec![*rank, rows]), ("lora_b", turned(a, *cols), vec![*rank, *cols])];
+        }
+        let dims = |first, second| if *experts > 1 { vec![first, second, *experts] } else { vec![first, second] };
+        [("lora_a", a.clone(), dims(*cols, *rank)), ("lora_b", b.clone(), dims(*rank, rows))]
+    }
 }
 
 /// A LoRA adapter.
@@ -85,28 +119,40 @@ impl Form {
 
 /// Whether products read a tensor of this name and shape as a whole, or in rows.
 pub fn is_product(name: &str, dims: &[u64]) -> bool {
-    let others = ["token_embd.weight", "per_layer_token_embd.weight"];
+    let others = ["token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight"];
     let parts = ["ssm_conv1d", "shortconv.conv", "ssm_norm", "attn_k_b", "attn_v_b"];
     let is_other = others.contains(&name) || parts.iter().any(|part| name.contains(part));
     dims.len() == 2 && name.ends_with(".weight") && !is_other
 }
 
+/// Whether a tensor holds the matrices of all experts.
+pub fn is_table(name: &str, dims: &[u64]) -> bool {
+    dims.len() == 3 && name.ends_with("_exps.weight")
+}
+
+/// Whether a tensor is the embedding of tokens.
+pub fn is_embedding(name: &str) -> bool {
+    name == "token_embd.weight"
+}
+
 impl Lora {
-    /// Random pairs for the tensors of `model` that `of` takes of those that products read.
+    /// Random pairs for the tensors of `model` that `of` takes of those that products of all rows read.
     pub fn random(model: &[u8], form: Form, of: impl Fn(&str) -> bool) -> Lora {
+        Lora::of_all(model, form, is_product, of)
+    }
+
+    /// The same of these, the embedding of tokens and the tables of experts.
+    pub fn whole(model: &[u8], form: Form, of: impl Fn(&str) -> bool) -> Lora {
+        let may_change =
+            |name: &str, dims: &[u64]| is_product(name, dims) || is_table(name, dims) || is_embedding(name);
+        Lora::of_all(model, form, may_change, of)
+    }
+
+    fn of_all(model: &[u8], form: Form, may_change: impl Fn(&str, &[u64]) -> bool, of: impl Fn(&str) -> bool) -> Lora {
         let (gguf, mut random) = (parsed(model), Random::new(form.seed));
         let family = gguf.metadata().text("general.architecture").unwrap().unwrap().to_owned();
-        let tensors = gguf.tensors().iter().filter(|tensor| is_product(&tensor.name, &tensor.dims) && of(&tensor.name));
-        let pairs = tensors.map(|tensor| {
-            let (cols, rows, rank) = (tensor.dims[0] as usize, tensor.dims[1] as usize, form.rank);
-            let mut matrix = |rows: usize, cols: usize, spread: f32| {
-                let values: Vec<f32> = (0..rows * cols).map(|_| spread * random.uniform()).collect();
-                values.chunks(cols).flat_map(|row| stored(row, form.dtype).0).collect()
-            };
-            let a = matrix(rank, cols, 1.0 / (cols as f32).sqrt());
-            let b = matrix(rows, rank, 0.2 / (rank as f32).sqrt());
-            Pair { name: tensor.name.clone(), a, b, cols, rank }
-        });
+        let tensors = gguf.tensors().iter().filter(|tensor| may_change(&tensor.name, &tensor.dims) && of(&tensor.name));
+        let pairs = tensors.map(|tensor| Pair::random(&tensor.name, &tensor.dims, form, &mut random));
         let pairs: Vec<Pair> = pairs.collect();
         assert!(!pairs.is_empty());
         Lora { family, alpha: form.alpha, pairs, dtype: form.dtype }
@@ -117,11 +163,10 @@ impl Lora {
         let mut file = File::default();
         file.set("general.architecture", self.family.as_str()).set("general.type", "adapter");
         file.set("adapter.type", "lora").set("adapter.lora.alpha", self.alpha);
-        for Pair { name, a, b, cols, rank } in &self.pairs {
-            let rows = b.len() / rank;
-            for (end, values, dims) in [("lora_a", a, [*cols, *rank]), ("lora_b", b, [*rank, rows])] {
-                let (dtype, bytes) = all_stored(values, dims[0], self.dtype);
-                let (name, dims) = (format!("{name}.{end}"), dims.map(|dim| dim as u64).to_vec());
+        for pair in &self.pairs {
+            for (end, values, dims) in pair.tensors() {
+                let (dtype, bytes) = all_stored(&values, dims[0], self.dtype);
+                let (name, dims) = (format!("{}.{end}", pair.name), dims.iter().map(|&dim| dim as u64).collect());
                 file.tensors.push(Tensor { name, dims, type_id: dtype.ggml_id(), content: Content::Bytes(bytes) });
             }
         }
@@ -131,14 +176,16 @@ impl Lora {
     /// Adds what it would add with this scale to the F32 weights of `model`.
     pub fn merge_into(&self, model: &mut [u8], scale: f32) {
         let gguf = parsed(model);
-        for Pair { name, a, b, cols, rank } in &self.pairs {
+        for Pair { name, a, b, cols, rank, experts } in &self.pairs {
             let tensor = gguf.tensor(name).unwrap();
             assert_eq!(DType::from_ggml(tensor.type_id), Some(DType::F32), "{name}");
             let len = 4 * cols * (b.len() / rank);
             let bytes = tensor.bytes(len).unwrap();
             let at = model.windows(len).rposition(|window| *window == *bytes).unwrap();
             let factor = f64::from(scale) * if self.alpha == 0.0 { 1.0 } else { f64::from(self.alpha) / *rank as f64 };
+            let rows = b.len() / rank / experts;
             for (row, b) in b.chunks(*rank).enumerate() {
+                let a = &a[row / rows * rank * cols..];
                 for col in 0..*cols {
                     let change: f64 =
                         b.iter().enumerate().map(|(k, b)| f64::from(*b) * f64::from(a[k * cols + col])).sum();
@@ -168,6 +215,11 @@ fn all_stored(values: &[f32], cols: usize, dtype: DType) -> (DType, Vec<u8>) {
         _ => encode::encode(dtype, values, &mut bytes),
     }
     (dtype, bytes)
+}
+
+/// The columns of a matrix as rows.
+fn turned(values: &[f32], cols: usize) -> Vec<f32> {
+    (0..cols).flat_map(|col| values.iter().skip(col).step_by(cols).copied()).collect()
 }
 
 /// What sequences begin with.

@@ -520,6 +520,12 @@ static void conversations_are_held(const segno::model &model) {
     std::optional<segno::chat> kept;
     {
         const auto session = segno::session::create(model);
+    const auto vector = [&](const std::vector<segno::scaled_adapter> &set) {
+        std::vector<std::vector<float>> vectors;
+        CHECK(session.embed({model.tokenize("ROMEO:")}, vectors, segno::embed_options(), set) == SEGNO_OK);
+        return vectors[0];
+    };
+    CHECK(vector({}) != vector({moved}) && vector({}) == vector({{moved, 0}}));
         auto chat = segno::chat::create(session, options);
         chat.say("user", "Who art thou?");
         auto fork = chat.fork();

@@ -4,6 +4,7 @@
 //! expert keep that order from the first product to the weighted sum. A tile is some weights of one expert and some of its rows; a lone row
 //! has a tile for some weights of each of its experts. Sums over experts follow the choice's order, so company never enters.
 
+use super::adapting::Sums;
 use super::aligned::Aligned;
 use super::lower::{Gathered, MAX_EXPERT_GROUP};
 use super::pool::{Grid, TileMut};
@@ -143,6 +144,7 @@ impl Pass<'_> {
             self.runner.sorted.rows = rows;
             result?;
         }
+        let sums = self.expert_sums(x, products)?;
         let mut buffers: [Aligned<f32>; MAX_EXPERT_GROUP] = Default::default();
         products.iter().zip(&mut buffers).for_each(|(product, buffer)| *buffer = self.runner.take(product.out));
         let runner = &*self.runner;
@@ -162,7 +164,7 @@ impl Pass<'_> {
                 true => runner.input(x, form, 0, 1),
                 false => runner.input(x, form, first, count),
             };
-            runner.multiply_expert(&products[index], &input, &mut tile);
+            runner.multiply_expert(products, index, (&input, sums.as_ref()), &mut tile);
         });
         products.iter().zip(buffers).for_each(|(product, buffer)| self.runner.give_back(product.out, buffer));
         result
@@ -184,15 +186,29 @@ impl Pass<'_> {
 }
 
 impl CpuRunner {
-    /// Writes a tile of one expert's rows.
-    fn multiply_expert(&self, product: &ExpertProduct, input: &Input, tile: &mut TileMut<f32>) {
-        let &ExpertProduct { experts, scale, bias, out, .. } = product;
+    /// The expert, and the row of the batch, that stand at a place of rows sorted by expert.
+    pub(super) fn at_place(&self, place: usize) -> (usize, usize) {
+        (self.sorted.experts[place] as usize, self.sorted.rows[place] as usize)
+    }
+
+    /// Writes a tile of one expert's rows of the product `index`, of which adapters may have made sums.
+    fn multiply_expert(
+        &self,
+        products: &[ExpertProduct],
+        index: usize,
+        (input, sums): (&Input, Option<&Sums>),
+        tile: &mut TileMut<f32>,
+    ) {
+        let ExpertProduct { experts, scale, bias, out, .. } = products[index];
         let (expert, width) = (self.sorted.experts[tile.first_row()] as usize, self.program.values[out.0].width);
         let weight = &self.program.matrices[experts.matrix.0];
         let row_bytes = weight.bytes.len() / weight.rows;
         let bytes = &weight.bytes[(expert * experts.each + experts.first) * row_bytes..][..width * row_bytes];
         let matrix = Matrix::new(weight.dtype, bytes, width, weight.cols);
         self.kernels.matmul(&matrix.expect("the program holds whole matrices"), input, tile);
+        if let Some(sums) = sums {
+            self.add_expert_adapters(products, index, sums, tile);
+        }
         if let Some(scale) = scale {
             let factor = self.program.vectors[scale.0][expert];
             (0..tile.rows()).for_each(|row| self.kernels.scale(tile.row_mut(row), factor));

@@ -80,8 +80,8 @@ impl Backend for Cpu {
         })
     }
 
-    fn adapter_memory(&self, _program: &Program, limits: &Limits) -> Result<Memory> {
-        Ok(Memory { arena: adapting::bytes(limits) as u64, ..Memory::default() })
+    fn adapter_memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
+        Ok(Memory { arena: adapting::bytes(program, limits) as u64, ..Memory::default() })
     }
 
     fn prepare(&self, program: Arc<Program>, _progress: &mut Progress) -> Result<Arc<dyn Prepared>> {

@@ -71,7 +71,7 @@ pub fn arena_bytes(program: &Program, lowered: &Lowered, limits: &Limits) -> u64
     let rotated = limits.rows * rotated_width(program, limits.kv_type);
     let converted = blocks * size_of::<Q8Block>() + rounded * size_of::<bf16>();
     let gathered = Sorted::bytes(&lowered.gathered, limits) + Copies::bytes(&lowered.gathered, limits);
-    let gathered = gathered + adapting::bytes(limits);
+    let gathered = gathered + adapting::bytes(program, limits);
     ((floats + angles + rotated) * size_of::<f32>() + converted + gathered + recurrent::arena_bytes(program, limits))
         as u64
 }
@@ -115,7 +115,7 @@ impl CpuRunner {
             angles,
             cache: Cache::new(&program, limits)?,
             states: States::new(&program, limits)?,
-            adapting: Adapting::new(limits)?,
+            adapting: Adapting::new(&program, limits)?,
             rows: limits.rows,
             program,
             lowered,
@@ -349,17 +349,20 @@ impl Pass<'_> {
     }
 
     fn embed(&mut self, table: MatrixId, index: Index, out: ValueId) -> Result<()> {
-        let rows = self.batch.rows;
+        let (rows, adapts) = (self.batch.rows, self.adapts && index == Index::Token);
         self.write_rows(out, |runner, row, out| {
-            let table = &runner.program.matrices[table.0];
-            let row_bytes = table.bytes.len() / table.rows;
+            let weight = &runner.program.matrices[table.0];
+            let row_bytes = weight.bytes.len() / weight.rows;
             let found = match index {
                 Index::Token => rows[row].token,
                 Index::Position => rows[row].position,
                 Index::First => 0,
             };
             let start = found as usize * row_bytes;
-            reference::decode(table.dtype, &table.bytes[start..start + row_bytes], out);
+            reference::decode(weight.dtype, &weight.bytes[start..start + row_bytes], out);
+            if adapts {
+                runner.add_to_token(table, &rows[row], out);
+            }
         })
     }
 
