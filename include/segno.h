@@ -1836,7 +1836,7 @@ segno_status segno_tools_grammar_create(const struct segno_model *model,
 
 /**
  * A conversation: messages, the template that renders them, one sequence of a session, and the reader of its replies. Owned by the host, one
- * call at a time; keeps its session alive.
+ * call at a time; from `segno_chat_submit` until `segno_chat_poll` has told what became of the step, a call is running. Keeps its session alive.
  */
 typedef struct segno_chat segno_chat;
 
@@ -1912,6 +1912,51 @@ typedef struct segno_chat_stats {
   /** Those of them that were reasoning. */
   uint64_t reasoning_tokens;
 } segno_chat_stats;
+
+/**
+ * Starts a step of every listed conversation, that of `segno_chat_next_batch`, and returns at once: rendering, evaluating and reading are done by
+ * the thread of the session's that also carries out the steps of `segno_session_submit`. Tokens, events and messages are the same.
+ * `segno_chat_poll` tells what became of it.
+ *
+ * `chats`: `count` conversations of the session, each once, at most `max_seqs`; the list is copied. `opts`: NULL for defaults; `budget_us` bounds
+ * the slices of prompts, and not the time that templates and grammars take. The first submit of a session starts the thread.
+ *
+ * Until the poll that answers other than `SEGNO_PENDING`, a call is running on the session and on each listed conversation: all other calls on
+ * these are BUSY, but for `segno_chat_poll`, `segno_session_cancel`, the two stats calls and `segno_seq_length`. Other conversations take messages
+ * meanwhile, and are read. A listed one may be freed, and the session too, which cancels the step.
+ *
+ * Codes: NULL_POINTER, INVALID_ARGUMENT (too many, one of another session), OUT_OF_MEMORY, DEVICE (the thread cannot be started), BUSY (the session,
+ * or a conversation, which may be listed twice), POISONED; nothing was submitted then, and `segno_error_item` is the conversation at fault.
+ * What goes wrong in a conversation's step comes from the poll. Any thread. Since 0.1.
+ */
+segno_status segno_chat_submit(struct segno_session *session,
+                               struct segno_chat *const *chats,
+                               size_t count,
+                               const struct segno_submit_opts *opts,
+                               struct segno_error **err);
+
+/**
+ * Asks what became of the step of conversations that was submitted.
+ *
+ * `timeout_us`: microseconds to wait for its end at most: 0 asks and never waits, UINT64_MAX waits as long as it takes. Answers `SEGNO_PENDING`, and
+ * writes nothing, while the step runs. Otherwise it is over, and session and conversations can be used again: the answer, `events`, `counts` and
+ * `statuses` are those of `segno_chat_next_batch`, with room for as many results as conversations were submitted, and for `cap` events of each:
+ * those of conversation i begin at `events[i * cap]`. `statuses[i]` is `SEGNO_OK`, `SEGNO_PENDING` (its prompt needs more steps: submit again),
+ * `SEGNO_DONE`, a code, or `SEGNO_CANCELLED`, where it was freed meanwhile. With BUFFER_TOO_SMALL, `counts[i]` says how much room is needed, and its
+ * next step gives the events again, before it does anything else. Texts of events are valid until the next call on the conversation, a submit that
+ * lists it among them. `SEGNO_CANCELLED`: no conversation has advanced.
+ *
+ * Codes: those of `segno_chat_next_batch`; INVALID_ARGUMENT (nothing was submitted, or sequences were), NULL_POINTER, BUSY (another poll or submit
+ * is running) leave a step as it is, to be polled again. PANIC: the step has failed inside the library, session and conversations are poisoned.
+ * Any thread; not beside the freeing of a listed conversation. Since 0.1.
+ */
+segno_status segno_chat_poll(struct segno_session *session,
+                             uint64_t timeout_us,
+                             struct segno_event *events,
+                             size_t cap,
+                             size_t *counts,
+                             segno_status *statuses,
+                             struct segno_error **err);
 
 /** Fills `opts` with defaults. `size` is `sizeof *opts`; NULL, or a size under 4 or above 1024, does nothing. Since 0.1. */
 void segno_chat_create_opts_init(struct segno_chat_create_opts *opts, size_t size);
@@ -2033,7 +2078,8 @@ segno_status segno_chat_fork(const struct segno_chat *chat,
 
 /**
  * Frees a conversation and its sequence; NULL is allowed. No call on it may be running; one on its session may, and then the sequence is closed
- * as the session's next call begins. Since 0.1.
+ * as the session's next call begins. A step that was submitted of it goes on, and what comes of it is nobody's: for this conversation
+ * `segno_chat_poll` tells `SEGNO_CANCELLED`. Since 0.1.
  */
 void segno_chat_free(struct segno_chat *chat);
 

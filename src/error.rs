@@ -30,7 +30,9 @@ pub enum Error {
     #[error("another call on this {0} is running")]
     Busy(&'static str),
     /// A step that was submitted to this object has not been polled to its end.
-    #[error("what was submitted to this {0} has not been polled to its end: call segno_session_poll")]
+    #[error(
+        "what was submitted to this {0} has not been polled to its end: call segno_session_poll or segno_chat_poll"
+    )]
     Lent(&'static str),
     /// A callback of the host's called the context that it belongs to.
     #[error("a callback of this context is running on this thread: return from it first")]

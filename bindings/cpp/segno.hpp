@@ -974,6 +974,7 @@ private:
     friend class submission;
     friend class chat;
     friend class chat_batch;
+    friend class chat_submission;
     session() = default;
     // Shared with its sequences, so that they may outlive it.
     std::shared_ptr<segno_session> handle_;
@@ -1525,19 +1526,11 @@ public:
     /// SEGNO_CANCELLED: what became of each tells `operator[]`; one without room for its events is
     /// SEGNO_E_BUFFER_TOO_SMALL, and gives them in the next call. A failure means that the call as a whole was refused.
     result<segno_status> try_next() {
-        counts_.assign(chats_.size(), 0);
-        statuses_.assign(chats_.size(), untouched);
-        events_.resize(chats_.size() * room_);
-        auto status = detail::call([&](segno_error **err) {
+        expect();
+        return settle(detail::call([&](segno_error **err) {
             return segno_chat_next_batch(session_.get(), chats_.data(), chats_.size(), events_.data(), room_,
                 counts_.data(), statuses_.data(), err);
-        });
-        shown_ = room_;
-        for (std::size_t i = 0; i < chats_.size(); i++) {
-            if (statuses_[i] == SEGNO_E_BUFFER_TOO_SMALL) room_ = (std::max)(room_, counts_[i]);
-        }
-        if (!status && !statuses_.empty() && statuses_[0] != untouched) return status.error().status();
-        return status;
+        }));
     }
     /// What the last call brought for conversation `i`; the texts are valid until the next call on it.
     chat_step operator[](std::size_t i) const {
@@ -1549,13 +1542,91 @@ public:
 #endif
 
 private:
+    friend class chat_submission;
     static constexpr segno_status untouched = (std::numeric_limits<segno_status>::min)();
+
+    // Makes room for the results of a step.
+    void expect() {
+        counts_.assign(chats_.size(), 0);
+        statuses_.assign(chats_.size(), untouched);
+        events_.resize(chats_.size() * room_);
+        shown_ = room_;
+    }
+    // What the results of a step mean for the call.
+    result<segno_status> settle(result<segno_status> status) {
+        for (std::size_t i = 0; i < statuses_.size(); i++) {
+            if (statuses_[i] == SEGNO_E_BUFFER_TOO_SMALL) room_ = (std::max)(room_, counts_[i]);
+        }
+        if (!status && !statuses_.empty() && statuses_[0] != untouched) return status.error().status();
+        return status;
+    }
+
     std::shared_ptr<segno_session> session_;
     std::vector<segno_chat *> chats_;
     std::size_t room_ = 8, shown_ = 8;
     std::vector<segno_event> events_;
     std::vector<std::size_t> counts_;
     std::vector<segno_status> statuses_;
+};
+
+/// A list of conversations that advance together while the host goes on: `try_submit` starts a step and returns at
+/// once, `try_poll` tells what became of it. Until then other calls on the session and on these conversations are
+/// SEGNO_E_BUSY, but for cancel and stats of the session. Destroyed amid a step, it cancels the step and waits for its
+/// end, which lowers the session's cancel flag.
+class chat_submission {
+public:
+    explicit chat_submission(const session &s) : batch_(s) {}
+    chat_submission(const chat_submission &) = delete;
+    chat_submission &operator=(const chat_submission &) = delete;
+    ~chat_submission() {
+        if (!running_) return;
+        segno_session_cancel(batch_.session_.get(), 1);
+        (void)try_poll(UINT64_MAX);
+        segno_session_cancel(batch_.session_.get(), 0);
+    }
+
+    /// What the next step advances; the one that runs has a copy.
+    void add(const chat &c) { batch_.add(c); }
+    void clear() { batch_.clear(); }
+    std::size_t size() const { return batch_.size(); }
+
+    /// Starts a step of every conversation; `budget_us` of the options bounds the slices of prompts.
+    result<segno_status> try_submit(const submit_options &options = submit_options()) {
+        auto status = detail::call([&](segno_error **err) {
+            return segno_chat_submit(
+                batch_.session_.get(), batch_.chats_.data(), batch_.chats_.size(), &options, err);
+        });
+        if (!status) return status;
+        batch_.expect();
+        running_ = true;
+        return status;
+    }
+    /// Asks, and waits for at most `timeout_us` microseconds: SEGNO_PENDING while the step runs. Otherwise it is over,
+    /// and the value is that of `chat_batch::try_next`.
+    result<segno_status> try_poll(std::uint64_t timeout_us = 0) {
+        if (!running_) return failure(SEGNO_E_INVALID_ARGUMENT, nullptr);
+        auto status = detail::call([&](segno_error **err) {
+            return segno_chat_poll(batch_.session_.get(), timeout_us, batch_.events_.data(), batch_.shown_,
+                batch_.counts_.data(), batch_.statuses_.data(), err);
+        });
+        const auto &told = batch_.statuses_;
+        // A poll that fails by itself has written nothing, and the step goes on.
+        running_ = status ? *status == SEGNO_PENDING : told.empty() || told[0] == chat_batch::untouched;
+        if (running_ || (!status && status.error().status() == SEGNO_E_PANIC)) return status;
+        return batch_.settle(std::move(status));
+    }
+    /// Whether a step was submitted whose end no poll has told.
+    bool running() const { return running_; }
+    /// What the last step brought for conversation `i`, once it is over; the texts are valid until the next call on it.
+    chat_step operator[](std::size_t i) const { return batch_[i]; }
+#if SEGNO_EXCEPTIONS
+    void submit(const submit_options &options = submit_options()) { (void)try_submit(options).value(); }
+    segno_status poll(std::uint64_t timeout_us = 0) { return try_poll(timeout_us).value(); }
+#endif
+
+private:
+    chat_batch batch_;
+    bool running_ = false;
 };
 
 #if SEGNO_EXCEPTIONS

@@ -321,52 +321,95 @@ func (s *Session) NextBatch(ctx context.Context, chats []*Chat, steps []ChatStep
 		return ctx.Err()
 	}
 	defer runtime.KeepAlive(chats)
-	const untouched = -1 << 31
-	count := len(chats)
-	handles, events := make([]*C.segno_chat, count), make([]C.segno_event, count*batchEvents)
-	counts, statuses := make([]C.size_t, count), make([]C.segno_status, count)
-	seen := make(map[*Chat]bool, count)
+	results := newChatResults(len(chats))
 	refused := error(nil)
 	_, err := s.call(ctx, func(handle *C.segno_session, err **C.segno_error) C.segno_status {
-		for i, c := range chats {
-			statuses[i] = untouched
-			// Whoever holds more than one lock has the session's turn, so nobody waits for ever.
-			if seen[c] {
-				refused = &Error{InvalidArgument, "a conversation is listed twice", i}
-				return C.SEGNO_OK
-			}
-			seen[c] = true
-			c.state.mu.Lock()
-			defer c.state.mu.Unlock()
-			if handles[i] = c.state.handle; handles[i] == nil {
-				refused = ErrClosed
-				return C.SEGNO_OK
-			}
+		var handles []*C.segno_chat
+		var leave func()
+		if handles, leave, refused = enterAll(chats); refused != nil {
+			return C.SEGNO_OK
 		}
-		status := C.segno_chat_next_batch(handle, &handles[0], C.size_t(count), &events[0], batchEvents, &counts[0], &statuses[0], err)
-		for i := range steps {
-			steps[i] = ChatStep{Status: Status(statuses[i])}
-			if statuses[i] < 0 {
-				steps[i].Err = steps[i].Status
-			} else {
-				steps[i].Events = goEvents(events[i*batchEvents:][:counts[i]])
-			}
-		}
-		clear(events)
+		defer leave()
+		events, counts, statuses := first(results.events), first(results.counts), first(results.statuses)
+		status := C.segno_chat_next_batch(handle, first(handles), C.size_t(len(chats)), events, batchEvents, counts, statuses, err)
+		results.read(steps)
 		return status
 	})
 	if refused != nil {
 		return refused
 	}
-	var failed *Error
-	if errors.As(err, &failed) && statuses[0] != untouched {
-		// The message is that of the first that failed.
-		if failed.Item >= 0 && failed.Item < len(steps) {
-			steps[failed.Item].Err = failed
+	return blameChats(err, results, steps)
+}
+
+// enterAll locks conversations, each listed once, until leave is called. Whoever holds more than one lock has the session's turn, so nobody waits
+// for ever.
+func enterAll(chats []*Chat) (handles []*C.segno_chat, leave func(), err error) {
+	entered := make(map[*Chat]bool, len(chats))
+	leave = func() {
+		for c := range entered {
+			c.state.mu.Unlock()
 		}
-		return nil
 	}
-	return err
+	for i, c := range chats {
+		if entered[c] {
+			leave()
+			return nil, nil, &Error{InvalidArgument, "a conversation is listed twice", i}
+		}
+		c.state.mu.Lock()
+		entered[c] = true
+		if c.state.handle == nil {
+			leave()
+			return nil, nil, ErrClosed
+		}
+		handles = append(handles, c.state.handle)
+	}
+	return handles, leave, nil
+}
+
+// chatResults is room for what becomes of the conversations of a step.
+type chatResults struct {
+	events   []C.segno_event
+	counts   []C.size_t
+	statuses []C.segno_status
+}
+
+// noStatus is one that no call gives.
+const noStatus = -1 << 31
+
+func newChatResults(count int) *chatResults {
+	r := &chatResults{make([]C.segno_event, count*batchEvents), make([]C.size_t, count), make([]C.segno_status, count)}
+	for i := range r.statuses {
+		r.statuses[i] = noStatus
+	}
+	return r
+}
+
+// untouched tells whether nothing has been written.
+func (r *chatResults) untouched() bool { return len(r.statuses) == 0 || r.statuses[0] == noStatus }
+
+// read copies what was written, and forgets the addresses of the library's memory, which must not stay in Go's.
+func (r *chatResults) read(steps []ChatStep) {
+	for i := range steps {
+		steps[i] = ChatStep{Status: Status(r.statuses[i])}
+		if r.statuses[i] < 0 {
+			steps[i].Err = steps[i].Status
+		} else {
+			steps[i].Events = goEvents(r.events[i*batchEvents:][:r.counts[i]])
+		}
+	}
+	clear(r.events)
+}
+
+// blameChats gives the error of a call to the item that it is of: it stays the call's where there is none. The message is that of the first that failed.
+func blameChats(err error, results *chatResults, steps []ChatStep) error {
+	var failed *Error
+	if !errors.As(err, &failed) || results.untouched() {
+		return err
+	}
+	if failed.Item >= 0 && failed.Item < len(steps) {
+		steps[failed.Item].Err = failed
+	}
+	return nil
 }
 
 // Close frees the conversation and its sequence.

@@ -79,6 +79,7 @@ type sessionCore struct {
 	seqs, tokens []C.int32_t // of the batch that runs
 	statuses     []C.segno_status
 	submitted    []*Sequence // of the step that has not been polled to its end
+	chats        []*Chat     // the same, of conversations
 	inFlight     bool        // whether there is one
 }
 

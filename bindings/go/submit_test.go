@@ -118,3 +118,73 @@ func TestSequencesAndSessionsAreClosedAmidAStep(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestSubmittedConversationsSayWhatTheySayInBlockingSteps(t *testing.T) {
+	s := open(t, load(t, nil), nil)
+	begin := func(text string) *Chat {
+		opts := DefaultChat()
+		opts.Template, opts.MaxTokens, opts.Sampler = plainChat, 12, DefaultSampler()
+		opts.Sampler.Seed = 9
+		c := must(s.NewChat(opts))(t)
+		if text != "" {
+			say(t, c, text)
+		}
+		return c
+	}
+	want := ""
+	if err := begin("ROMEO:").Reply(t.Context(), func(e Event) { want += e.Text }); err != nil {
+		t.Fatal(err)
+	}
+	c, got := begin("ROMEO:"), ""
+	for steps := make([]ChatStep, 1); steps[0].Status != Done; {
+		if err := s.SubmitChats([]*Chat{c}, 2*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SubmitChats([]*Chat{c}, 0); !errors.Is(err, Busy) {
+			t.Fatal(err)
+		}
+		if err := c.Say("user", "x"); !errors.Is(err, Busy) {
+			t.Fatal(err)
+		}
+		if _, err := s.Poll(t.Context(), 0, nil); !errors.Is(err, InvalidArgument) {
+			t.Fatal(err)
+		}
+		for done := false; !done; {
+			var err error
+			if done, err = s.PollChats(t.Context(), time.Millisecond, steps); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, e := range steps[0].Events {
+			got += e.Text
+		}
+	}
+	if got != want || got == "" {
+		t.Fatal(got, want)
+	}
+	if err := s.SubmitChats([]*Chat{c, c}, 0); !errors.Is(err, InvalidArgument) {
+		t.Fatal(err)
+	}
+	// One that has nothing to answer, one that is closed meanwhile, and one that goes on.
+	chats, steps := []*Chat{begin(""), begin("JULIET:"), begin("ROMEO:")}, make([]ChatStep, 3)
+	if err := s.SubmitChats(chats, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := chats[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := s.PollChats(t.Context(), -1, steps); !done || err != nil {
+		t.Fatal(done, err)
+	}
+	if !errors.Is(steps[0].Err, InvalidArgument) || steps[1].Status != Cancelled || steps[2].Status != OK {
+		t.Fatal(steps)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.SubmitChats(chats[2:], 0); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := s.PollChats(ctx, -1, steps[2:]); !done || err != nil && !errors.Is(err, context.Canceled) {
+		t.Fatal(done, err)
+	}
+}

@@ -6,7 +6,7 @@ use super::error::segno_error;
 use super::exclusive::Exclusive;
 use super::grammar::segno_grammar;
 use super::guard::{guard, guard_free, guard_value};
-use super::handle::{Handle, Object, borrow, disown, own, share_of};
+use super::handle::{Handle, Object, borrow, share, share_of, unshare};
 use super::seq::{sampler, segno_sampler_opts};
 use super::session::{Shared as SharedSession, segno_session, with_session};
 use super::status::{SEGNO_OK, segno_status};
@@ -36,7 +36,7 @@ pub const SEGNO_CHAT_END_GRAMMAR: i32 = 4;
 pub const SEGNO_CHAT_END_INTERRUPTED: i32 = 5;
 
 /// A conversation: messages, the template that renders them, one sequence of a session, and the reader of its replies. Owned by the host, one
-/// call at a time; keeps its session alive.
+/// call at a time; from `segno_chat_submit` until `segno_chat_poll` has told what became of the step, a call is running. Keeps its session alive.
 #[allow(non_camel_case_types)]
 pub struct segno_chat {
     _private: [u8; 0],
@@ -215,7 +215,7 @@ pub extern "C" fn segno_chat_create(
 }
 
 fn shared(session: Arc<SharedSession>, conversation: Conversation) -> Result<*mut segno_chat> {
-    own(Shared { session, conversation: Exclusive::new(conversation) })
+    share(Arc::new(Shared { session, conversation: Exclusive::new(conversation) }))
 }
 
 /// Runs the body of a call on a conversation that does without its session.
@@ -415,13 +415,14 @@ pub extern "C" fn segno_chat_fork(
 }
 
 /// Frees a conversation and its sequence; NULL is allowed. No call on it may be running; one on its session may, and then the sequence is closed
-/// as the session's next call begins. Since 0.1.
+/// as the session's next call begins. A step that was submitted of it goes on, and what comes of it is nobody's: for this conversation
+/// `segno_chat_poll` tells `SEGNO_CANCELLED`. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_chat_free(chat: *mut segno_chat) {
     guard_free(|| {
-        if let Some(chat) = disown(chat) {
-            let Shared { session, conversation } = *chat;
-            drop(conversation);
+        if let Some(chat) = unshare(chat) {
+            let session = Arc::clone(&chat.session);
+            drop(chat);
             session.close_abandoned();
         }
     })

@@ -3,6 +3,7 @@
 //! The panics are forced inside the bodies that the exported functions hand to the guard, so they take its whole way.
 
 use super::adapter::segno_seq_adapters_set;
+use super::chat_submit::*;
 use super::conversation::*;
 use super::ctx::*;
 use super::decode::{segno_decode_batch, segno_decode_many, segno_decode_step};
@@ -15,10 +16,14 @@ use super::saved::*;
 use super::seq::*;
 use super::session::*;
 use super::status::*;
-use super::submit::{Item, segno_session_poll, segno_session_submit};
+use super::submit::{Step, segno_session_poll, segno_session_submit};
 use super::text::*;
 use super::turn::*;
-use super::{guard::guard, handle::borrow, version::SEGNO_ABI_VERSION};
+use super::{
+    guard::guard,
+    handle::{Handle, borrow},
+    version::SEGNO_ABI_VERSION,
+};
 use crate::engine::{Failure, Session};
 use crate::error::Error;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -26,7 +31,9 @@ use std::process::Command;
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+
+#[path = "forced_panic_chats.rs"]
+mod chats;
 
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -93,6 +100,8 @@ fn session_calls(session: *mut segno_session, seq: i32) -> Answers {
     vec![
         ("segno_chat_create", segno_chat_create(session, null(), &mut chat, none)),
         ("segno_chat_next_batch", batch),
+        ("segno_chat_poll", segno_chat_poll(session, 0, null_mut(), 0, null_mut(), null_mut(), none)),
+        ("segno_chat_submit", segno_chat_submit(session, null(), 0, null(), none)),
         ("segno_decode_batch", segno_decode_batch(session, &seq, 1, &mut id, &mut status, none)),
         ("segno_decode_many", segno_decode_many(session, seq, &mut id, 1, &mut len, none)),
         ("segno_decode_step", segno_decode_step(session, seq, &mut id, none)),
@@ -241,21 +250,27 @@ fn a_panic_poisons_its_session_and_no_other() {
 /// Whether the steps that are submitted below may end.
 static MAY_END: AtomicBool = AtomicBool::new(false);
 
+/// The same for conversations.
+static MAY_END_CHATS: AtomicBool = AtomicBool::new(false);
+
 /// A step that runs until it may end, or is cancelled.
-fn wait(
-    _: &mut Session,
-    _: &[i32],
-    _: Option<Duration>,
-    cancel: &AtomicBool,
-    items: &mut [Item],
-) -> Result<(), Failure> {
-    while !MAY_END.load(Ordering::SeqCst) {
+fn wait(_: &mut Session, step: &mut Step, cancel: &AtomicBool) -> Result<(), Failure> {
+    wait_for(&MAY_END, step, cancel)
+}
+
+fn wait_for_chats(_: &mut Session, step: &mut Step, cancel: &AtomicBool) -> Result<(), Failure> {
+    wait_for(&MAY_END_CHATS, step, cancel)
+}
+
+fn wait_for(may_end: &AtomicBool, step: &mut Step, cancel: &AtomicBool) -> Result<(), Failure> {
+    while !may_end.load(Ordering::SeqCst) {
         if cancel.load(Ordering::SeqCst) {
             return Err(Error::Cancelled.into());
         }
         std::thread::yield_now();
     }
-    items.fill((77, SEGNO_OK));
+    step.items.fill((77, SEGNO_OK));
+    step.told.fill(Told::Status(SEGNO_PENDING));
     Ok(())
 }
 
@@ -268,6 +283,8 @@ fn a_step_that_was_submitted_is_a_running_call_to_all_but_one_poll() {
     for (name, answer) in session_calls(session, seq) {
         let expected = match name {
             "segno_session_poll" => SEGNO_PENDING,
+            // Conversations were not submitted.
+            "segno_chat_poll" => SEGNO_E_INVALID_ARGUMENT,
             _ if BESIDE.contains(&name) => SEGNO_OK,
             _ => SEGNO_E_BUSY,
         };
@@ -297,7 +314,7 @@ fn a_step_that_was_submitted_is_a_running_call_to_all_but_one_poll() {
 fn a_panic_in_a_submitted_step_is_told_by_its_poll() {
     let (ctx, model) = load();
     let ((broken, seq), (healthy, other)) = (open(model), open(model));
-    borrow(broken.cast_const()).unwrap().submit(&[seq], None, |_, _, _, _, _| panic!("forced in a step")).unwrap();
+    borrow(broken.cast_const()).unwrap().submit(&[seq], None, |_, _, _| panic!("forced in a step")).unwrap();
     let (mut token, mut item) = (0, SEGNO_OK);
     let (status, message) = failure(|err| segno_session_poll(broken, u64::MAX, &mut token, &mut item, err));
     assert_eq!((status, message.as_str()), (SEGNO_E_PANIC, "internal failure: forced in a step"));
@@ -348,50 +365,6 @@ fn replies_are_busy_beside_a_call_and_poisoned_by_a_panic() {
     assert_eq!(failure(|err| with_reply(reply, err, |_| panic!("forced in a reply"))).0, SEGNO_E_PANIC);
     assert_all(&reply_calls(reply), "segno_reply", SEGNO_E_POISONED);
     segno_reply_free(reply);
-    segno_model_free(model);
-    segno_ctx_free(ctx);
-}
-
-#[test]
-fn conversations_are_busy_beside_a_call_and_poisoned_by_a_panic() {
-    let (ctx, model) = load();
-    let (session, seq) = open(model);
-    let create = || {
-        // SAFETY: the struct holds numbers and nullable pointers, for which zero is a value.
-        let mut opts: segno_chat_create_opts = unsafe { std::mem::zeroed() };
-        segno_chat_create_opts_init(&mut opts, size_of::<segno_chat_create_opts>());
-        (opts.template_text, opts.template_len) = (c"{{ messages[-1].content }}".as_ptr(), 26);
-        let mut chat = null_mut();
-        assert_eq!(segno_chat_create(session, &opts, &mut chat, null_mut()), SEGNO_OK);
-        assert_eq!(segno_chat_say(chat, c"user".as_ptr(), c"x".as_ptr(), 1, null_mut()), SEGNO_OK);
-        chat
-    };
-    let (broken, healthy) = (create(), create());
-    let address = broken as usize;
-    let outer = with_chat(broken, null_mut(), |_| {
-        let beside = std::thread::spawn(move || chat_calls(address as *mut _)).join().unwrap();
-        assert_all(&beside, "segno_chat", SEGNO_E_BUSY);
-        Ok(SEGNO_OK)
-    });
-    assert_eq!(outer, SEGNO_OK);
-    assert_eq!(failure(|err| with_chat(broken, err, |_| panic!("forced in a chat"))).0, SEGNO_E_PANIC);
-    assert_all(&chat_calls(broken), "segno_chat", SEGNO_E_POISONED);
-    // The session and its other conversations go on. One that is freed beside a call gives its sequence back with the next.
-    let next = |chat| segno_chat_next(chat, null_mut(), 0, &mut 0, null_mut());
-    let outer = with_session(session, null_mut(), |_, _| {
-        assert_eq!(next(healthy), SEGNO_E_BUSY);
-        segno_chat_free(broken);
-        Ok(SEGNO_OK)
-    });
-    assert_eq!(outer, SEGNO_OK);
-    assert!(next(healthy) >= SEGNO_OK || next(healthy) == SEGNO_E_BUFFER_TOO_SMALL);
-    let open = with_session(session, null_mut(), |session, _| Ok(session.shown().session().seqs as segno_status));
-    assert_eq!(open, 2, "{seq} and that of the conversation that is left");
-    // A panic of the session's ends what needs it.
-    assert_eq!(with_session(session, null_mut(), |_, _| panic!("forced in a session")), SEGNO_E_PANIC);
-    assert_eq!(next(healthy), SEGNO_E_POISONED);
-    segno_session_free(session);
-    segno_chat_free(healthy);
     segno_model_free(model);
     segno_ctx_free(ctx);
 }

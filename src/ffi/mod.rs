@@ -6,6 +6,7 @@
 pub mod adapter;
 mod argument;
 pub mod chat;
+pub mod chat_submit;
 pub mod conversation;
 pub mod ctx;
 pub mod decode;

@@ -1,15 +1,17 @@
 //! Steps that hosts do not wait for: submitted, carried out by a thread of the session's, and polled.
 //!
-//! The session is lent to that thread from `segno_session_submit` until `segno_session_poll` has told what became of the step. Both go through one
+//! The session is lent to that thread from a submit until a poll has told what became of the step. Both go through one
 //! lock, so that the two sides of the thread's desk (`engine::deputy`) are one thread each.
 
 use super::argument::{SizedStruct, check_reserved, options, slice, slice_mut, write_sized};
+use super::conversation::Shared as Chat;
 use super::decode::outcome;
 use super::error::segno_error;
 use super::guard::{contain, guard, guard_value};
 use super::handle::{Handle, borrow};
 use super::session::{Core, Shared, segno_session};
 use super::status::{SEGNO_E_PANIC, SEGNO_OK, SEGNO_PENDING, segno_status};
+use super::turn::Told;
 use crate::engine::deputy::Deputy;
 use crate::engine::{Failure, Session};
 use crate::error::{Count, Error, Result, checked, reserve};
@@ -36,22 +38,51 @@ pub struct segno_submit_opts {
 // SAFETY: repr(C), size first, 4 + 4 + 8 bytes without padding, numbers only.
 unsafe impl SizedStruct for segno_submit_opts {}
 
-fn defaults() -> segno_submit_opts {
+pub(super) fn defaults() -> segno_submit_opts {
     segno_submit_opts { struct_size: size_of::<segno_submit_opts>() as u32, reserved: 0, budget_us: 0 }
 }
 
-/// What carries out a step: `segno_decode_batch` within a budget.
-pub(super) type Work = fn(&mut Session, &[i32], Option<Duration>, &AtomicBool, &mut [Item]) -> Result<(), Failure>;
+/// What carries out a step, on the thread of the session: of sequences that is `segno_decode_batch` within a budget.
+pub(super) type Work = fn(&mut Session, &mut Step, &AtomicBool) -> Result<(), Failure>;
 
 /// Token and status of one sequence.
 pub(super) type Item = (i32, segno_status);
 
-/// A step, what is asked and what came of it.
+/// What a step advances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Sequences, by `segno_session_submit`.
+    Sequences,
+    /// Conversations, by `segno_chat_submit`.
+    Conversations,
+}
+
+/// What is asked of a step, and what came of each item.
+#[derive(Default)]
+pub(super) struct Step {
+    /// Microseconds that it should take.
+    pub(super) budget: Option<Duration>,
+    pub(super) seqs: Vec<i32>,
+    pub(super) items: Vec<Item>,
+    /// Conversations that are lent to the step.
+    pub(super) chats: Vec<Arc<Chat>>,
+    pub(super) told: Vec<Told>,
+}
+
+impl Step {
+    /// Gives everything back.
+    fn clear(&mut self) {
+        self.chats.drain(..).for_each(|chat| chat.conversation.take_back());
+        self.seqs.clear();
+        self.items.clear();
+        self.told.clear();
+    }
+}
+
+/// A step, and what came of it as a whole.
 struct Job {
-    seqs: Vec<i32>,
-    budget: Option<Duration>,
+    step: Step,
     work: Work,
-    items: Vec<Item>,
     /// None until it is over.
     result: Option<Result<(), Failure>>,
 }
@@ -61,16 +92,22 @@ pub(super) struct Submitter {
     deputy: Deputy,
     /// The deputy's while it works.
     job: Arc<Mutex<Job>>,
-    /// Sequences of the step that has not been polled to its end, if there is one.
-    submitted: Option<usize>,
+    /// Kind and number of items of the step that has not been polled to its end, if there is one.
+    submitted: Option<(Kind, usize)>,
 }
 
 impl Submitter {
     /// Starts the thread of a session of up to `max_seqs` sequences.
     fn start(core: &Arc<Core>, max_seqs: usize) -> Result<Submitter> {
         let what = "a step";
-        let (seqs, items) = (reserve(max_seqs, what)?, reserve(max_seqs, what)?);
-        let job = Arc::new(Mutex::new(Job { seqs, budget: None, work: decode, items, result: None }));
+        let step = Step {
+            budget: None,
+            seqs: reserve(max_seqs, what)?,
+            items: reserve(max_seqs, what)?,
+            chats: reserve(max_seqs, what)?,
+            told: reserve(max_seqs, what)?,
+        };
+        let job = Arc::new(Mutex::new(Job { step, work: decode, result: None }));
         let (core, own) = (Arc::clone(core), Arc::clone(&job));
         let gives_way = core.context.gives_way();
         let deputy = Deputy::start("segno-step", gives_way, move || carry_out(&core, &mut lock(&own)))?;
@@ -78,27 +115,23 @@ impl Submitter {
         Ok(Submitter { deputy, job, submitted: None })
     }
 
-    /// Lets the thread carry out a step; it can enter the session that is lent to it.
-    fn begin(&mut self, seqs: &[i32], budget: Option<Duration>, work: Work) {
+    /// Lets the thread carry out the step that `list` describes; it can enter the session that is lent to it.
+    fn begin(&mut self, (kind, count): (Kind, usize), work: Work, list: impl FnOnce(&mut Step)) {
         let mut job = lock(&self.job);
-        job.seqs.clear();
-        job.seqs.extend_from_slice(seqs);
-        job.items.clear();
-        // A step that panics tells of no item; every other one of each.
-        job.items.resize(seqs.len(), (-1, SEGNO_E_PANIC));
-        (job.budget, job.work) = (budget, work);
-        self.submitted = Some(seqs.len());
+        job.step.clear();
+        list(&mut job.step);
+        job.work = work;
+        self.submitted = Some((kind, count));
         drop(job);
         self.deputy.begin();
     }
 
     /// Forgets a step that is over, and gives the session back.
-    fn end(&mut self, core: &Core) -> Result<(), Failure> {
-        let result = lock(&self.job).result.take().unwrap_or(Ok(()));
+    fn end(&mut self, core: &Core) {
+        lock(&self.job).step.clear();
         self.submitted = None;
         self.deputy.collect();
         core.session.take_back();
-        result
     }
 }
 
@@ -108,42 +141,87 @@ fn lock(job: &Mutex<Job>) -> MutexGuard<'_, Job> {
 
 /// Carries out a step, on the thread of the session.
 fn carry_out(core: &Core, job: &mut Job) {
-    let Job { seqs, budget, work, items, result } = job;
+    let Job { step, work, result } = job;
     *result = Some(contain(Some(&core.context), || {
         let mut session = core.session.enter_lent(segno_session::NAME)?;
-        let result = work(&mut session, seqs, *budget, &core.cancel, items);
+        let result = work(&mut session, step, &core.cancel);
         session.show();
         result
     }));
 }
 
-fn decode(
-    session: &mut Session,
-    seqs: &[i32],
-    budget: Option<Duration>,
-    cancel: &AtomicBool,
-    items: &mut [Item],
-) -> Result<(), Failure> {
-    session.decode_within(seqs, budget, cancel, |item, step| items[item] = outcome(step))
+fn decode(session: &mut Session, step: &mut Step, cancel: &AtomicBool) -> Result<(), Failure> {
+    let Step { seqs, budget, items, .. } = step;
+    session.decode_within(seqs, *budget, cancel, |item, step| items[item] = outcome(step))
 }
 
 impl Shared {
-    /// Submits a step whose work is `work`.
+    /// Submits a step of these sequences.
     pub(super) fn submit(&self, seqs: &[i32], budget: Option<Duration>, work: Work) -> Result<(), Failure> {
+        self.submit_step((Kind::Sequences, seqs.len()), work, |step| {
+            step.budget = budget;
+            step.seqs.extend_from_slice(seqs);
+            // A step that panics tells of no item; every other one of each.
+            step.items.resize(seqs.len(), (-1, SEGNO_E_PANIC));
+        })
+    }
+
+    /// Submits a step of so many items, which `list` writes down without allocating, once nothing can fail any more.
+    pub(super) fn submit_step(
+        &self,
+        (kind, count): (Kind, usize),
+        work: Work,
+        list: impl FnOnce(&mut Step),
+    ) -> Result<(), Failure> {
         let mut submitter = self.submitter.enter(segno_session::NAME)?;
         self.run(|session, _| {
             let most = session.shown().max_seqs();
-            if seqs.len() > most {
-                let (listed, most) = (Count(seqs.len(), "sequence"), most);
-                return Err(Error::InvalidArgument(format!("{listed} listed, max_seqs is {most}")).into());
+            if count > most {
+                let what = if kind == Kind::Sequences { "sequence" } else { "conversation" };
+                let problem = format!("{} listed, max_seqs is {most}", Count(count, what));
+                return Err(Error::InvalidArgument(problem).into());
             }
-            if submitter.is_none() {
-                *submitter = Some(Submitter::start(&self.core, most)?);
-            }
+            let submitter = match &mut *submitter {
+                Some(submitter) => submitter,
+                none => none.insert(Submitter::start(&self.core, most)?),
+            };
             self.core.session.lend();
-            submitter.iter_mut().for_each(|submitter| submitter.begin(seqs, budget, work));
+            submitter.begin((kind, count), work, list);
             Ok(())
         })
+    }
+
+    /// Waits for the end of a step of this kind, at most so long. `results` makes sure of the room for so many results before, `tell` writes them.
+    pub(super) fn poll<R>(
+        &self,
+        kind: Kind,
+        timeout_us: u64,
+        results: impl FnOnce(usize) -> Result<R>,
+        tell: impl FnOnce(R, &mut Step, Result<(), Failure>) -> Result<segno_status, Failure>,
+    ) -> Result<segno_status, Failure> {
+        let mut submitter = self.submitter.enter(segno_session::NAME)?;
+        let submitted = submitter.as_mut().and_then(|submitter| submitter.submitted.map(|what| (submitter, what)));
+        let Some((submitter, (found, count))) = submitted else {
+            return self.run(|_, _| Err(Error::InvalidArgument("nothing was submitted to this session".into()).into()));
+        };
+        if found != kind {
+            let problem = match found {
+                Kind::Sequences => "sequences were submitted to this session: call segno_session_poll",
+                Kind::Conversations => "conversations were submitted to this session: call segno_chat_poll",
+            };
+            return Err(Error::InvalidArgument(problem.into()).into());
+        }
+        let results = results(count)?;
+        let most = Some(timeout_us).filter(|&us| us < u64::MAX).map(Duration::from_micros);
+        if !submitter.deputy.wait(most) {
+            return Ok(SEGNO_PENDING);
+        }
+        let mut job = lock(&submitter.job);
+        let result = job.result.take().unwrap_or(Ok(()));
+        let status = tell(results, &mut job.step, result);
+        drop(job);
+        submitter.end(&self.core);
+        status
     }
 
     /// Cancels a step that has not been polled to its end, waits for it, and forgets it.
@@ -154,7 +232,7 @@ impl Shared {
         submitter.deputy.wait(None);
         self.core.cancel.store(raised, Ordering::Release);
         // What came of it is nobody's concern any more.
-        let _ = submitter.end(&self.core);
+        submitter.end(&self.core);
     }
 }
 
@@ -214,21 +292,13 @@ pub extern "C" fn segno_session_poll(
     let context = borrow(session.cast_const()).ok().map(Shared::context);
     guard(context, err, || {
         let shared = borrow(session.cast_const())?;
-        let mut submitter = shared.submitter.enter(segno_session::NAME)?;
-        let submitted = submitter.as_mut().and_then(|submitter| submitter.submitted.map(|count| (submitter, count)));
-        let Some((submitter, count)) = submitted else {
-            return shared
-                .run(|_, _| Err(Error::InvalidArgument("nothing was submitted to this session".into()).into()));
-        };
-        let (tokens, statuses) = (slice_mut(tokens, count, "tokens")?, slice_mut(statuses, count, "statuses")?);
-        let most = Some(timeout_us).filter(|&us| us < u64::MAX).map(Duration::from_micros);
-        if !submitter.deputy.wait(most) {
-            return Ok(SEGNO_PENDING);
-        }
-        for (index, &(token, status)) in lock(&submitter.job).items.iter().enumerate() {
-            tokens[index].write(token);
-            statuses[index].write(status);
-        }
-        submitter.end(&shared.core).map(|()| SEGNO_OK)
+        let results = |count| Ok((slice_mut(tokens, count, "tokens")?, slice_mut(statuses, count, "statuses")?));
+        shared.poll(Kind::Sequences, timeout_us, results, |(tokens, statuses), step, result| {
+            for (index, &(token, status)) in step.items.iter().enumerate() {
+                tokens[index].write(token);
+                statuses[index].write(status);
+            }
+            result.map(|()| SEGNO_OK)
+        })
     })
 }

@@ -9,10 +9,16 @@ use super::reply::{segno_event, shown};
 use super::session::{Shared as SharedSession, segno_session, with_session};
 use super::status::{SEGNO_DONE, SEGNO_OK, SEGNO_PENDING, segno_status, status_of};
 use crate::engine::conversation::{self, Outcome};
-use crate::engine::{Conversation, Failure};
-use crate::error::{Error, Result, push, reserve};
+use crate::engine::{Conversation, Failure, Session};
+use crate::error::{Error, Result, filled, reserve};
 use crate::sync::MutexGuard;
 use std::mem::MaybeUninit;
+use std::ops::DerefMut;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// What memory is for.
+pub(super) const BATCH: &str = "a batch";
 
 /// Advances a conversation by one step. The first step after a message begins a reply: it renders the conversation, keeps what the cache has of it,
 /// and evaluates the rest.
@@ -45,7 +51,7 @@ pub extern "C" fn segno_chat_next(
         shared
             .session
             .run(|session, cancel| {
-                conversation::next(session, &mut items, cancel, |_, step| {
+                conversation::next(session, &mut items, None, cancel, |_, step| {
                     pending = matches!(step, Ok(Outcome::Pending))
                 })
             })
@@ -69,18 +75,80 @@ fn give(conversation: &mut Conversation, buffer: &Buffer<segno_event>) -> Result
     Ok(if is_done { SEGNO_DONE } else { SEGNO_OK })
 }
 
-/// Where the results of an item of a batch go.
-struct Results<'a> {
+/// What became of a conversation's part in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Nobody has told: the call as a whole has failed.
+    Nothing,
+    /// It has this status, and no events.
+    Status(segno_status),
+    /// Its events wait.
+    Events,
+}
+
+/// Advances conversations by one step each; `told` has what became of them by their numbers.
+pub(super) fn advance<G: DerefMut<Target = Conversation>>(
+    session: &mut Session,
+    items: &mut [(usize, G)],
+    budget: Option<Duration>,
+    cancel: &AtomicBool,
+    told: &mut [Told],
+) -> Result<(), Failure> {
+    conversation::next(session, items, budget, cancel, |item, step| {
+        told[item] = match step {
+            Ok(Outcome::Events | Outcome::Done) => Told::Events,
+            Ok(Outcome::Pending) => Told::Status(SEGNO_PENDING),
+            Err(error) => Told::Status(status_of(error)),
+        };
+    })
+}
+
+/// Where the results of the items of a batch go.
+pub(super) struct Results<'a> {
     events: *mut segno_event,
     cap: usize,
     counts: &'a mut [MaybeUninit<usize>],
     statuses: &'a mut [MaybeUninit<segno_status>],
 }
 
-impl Results<'_> {
-    fn set(&mut self, item: usize, status: segno_status) {
-        self.counts[item].write(0);
-        self.statuses[item].write(status);
+impl<'a> Results<'a> {
+    /// Those of `count` items, with room for `cap` events each.
+    pub(super) fn new(
+        count: usize,
+        (events, cap): (*mut segno_event, usize),
+        counts: *mut usize,
+        statuses: *mut segno_status,
+    ) -> Result<Results<'a>> {
+        let room = count.checked_mul(cap).ok_or_else(|| Error::InvalidArgument(format!("`cap` cannot be {cap}")))?;
+        slice_mut(events, room, "events")?;
+        let (counts, statuses) = (slice_mut(counts, count, "counts")?, slice_mut(statuses, count, "statuses")?);
+        Ok(Results { events, cap, counts, statuses })
+    }
+
+    /// Writes what became of all items, and the events of those of `items` that have some. `first` failed before the step, which came to `result`.
+    pub(super) fn tell<G: DerefMut<Target = Conversation>>(
+        &mut self,
+        told: &[Told],
+        items: impl Iterator<Item = (usize, G)>,
+        mut first: Option<Failure>,
+        result: Result<(), Failure>,
+    ) -> Result<segno_status, Failure> {
+        let otherwise = result.as_ref().err().map_or(SEGNO_PENDING, |failure| status_of(&failure.error));
+        for (item, told) in told.iter().enumerate() {
+            self.counts[item].write(0);
+            self.statuses[item].write(if let Told::Status(status) = *told { status } else { otherwise });
+        }
+        match result {
+            Err(failure) if matches!(failure.error, Error::Cancelled) || failure.item.is_none() => return Err(failure),
+            Err(failure) => first = earliest(first, failure),
+            Ok(()) => {}
+        }
+        for (item, mut conversation) in items.filter(|(item, _)| told[*item] == Told::Events) {
+            if let Err(error) = self.give(item, &mut conversation) {
+                first = earliest(first, Failure { error, item: Some(item) });
+            }
+        }
+        first.map_or(Ok(SEGNO_OK), Err)
     }
 
     /// Gives out the events of item `item`.
@@ -120,32 +188,20 @@ pub extern "C" fn segno_chat_next_batch(
 ) -> segno_status {
     with_session(session, err, |entered, cancel| {
         let chats = slice(chats, count, "chats")?;
-        let room = count.checked_mul(cap).ok_or_else(|| Error::InvalidArgument(format!("`cap` cannot be {cap}")))?;
-        slice_mut(events, room, "events")?;
-        let (counts, statuses) = (slice_mut(counts, count, "counts")?, slice_mut(statuses, count, "statuses")?);
-        let mut results = Results { events, cap, counts, statuses };
-        let (mut items, mut first) = enter_all(borrow(session.cast_const())?, chats, &mut results)?;
-        let mut waiting = reserve(count, "a batch")?;
-        let result = conversation::next(entered, &mut items, cancel, |item, step| {
-            results.set(item, step.map_or_else(status_of, |_| SEGNO_PENDING));
-            waiting.retain(|&other| other != item);
-            if matches!(step, Ok(Outcome::Events | Outcome::Done)) {
-                waiting.push(item);
-            }
-        });
-        match result {
-            Err(failure) if matches!(failure.error, Error::Cancelled) || failure.item.is_none() => return Err(failure),
-            Err(failure) => first = earliest(first, failure),
-            Ok(()) => {}
-        }
-        for (item, conversation) in &mut items {
-            if waiting.contains(item)
-                && let Err(error) = results.give(*item, conversation)
-            {
-                first = earliest(first, Failure { error, item: Some(*item) });
+        let mut results = Results::new(count, (events, cap), counts, statuses)?;
+        let (mut told, mut items, mut first) = (filled(count, Told::Nothing, BATCH)?, reserve(count, BATCH)?, None);
+        let own = borrow(session.cast_const())?;
+        for (item, &chat) in chats.iter().enumerate() {
+            match enter(own, chat, item) {
+                Ok((_, conversation)) => items.push((item, conversation)),
+                Err(error) => {
+                    told[item] = Told::Status(status_of(&error));
+                    first.get_or_insert(Failure { error, item: Some(item) });
+                }
             }
         }
-        first.map_or(Ok(SEGNO_OK), Err)
+        let result = advance(entered, &mut items, None, cancel, &mut told);
+        results.tell(&told, items.into_iter(), first, result)
     })
 }
 
@@ -154,29 +210,15 @@ fn earliest(first: Option<Failure>, other: Failure) -> Option<Failure> {
     first.filter(|first| first.item <= other.item).or(Some(other))
 }
 
-type Entered<'a> = Vec<(usize, MutexGuard<'a, Conversation>)>;
-
-/// Enters all conversations of a list that belong to `session` and that nobody uses.
-fn enter_all<'a>(
+/// Enters the conversation of a list that has this number in it, belongs to `session`, and is used by nobody.
+pub(super) fn enter<'a>(
     session: &SharedSession,
-    chats: &[*mut segno_chat],
-    results: &mut Results,
-) -> Result<(Entered<'a>, Option<Failure>)> {
-    let (mut items, mut first) = (reserve(chats.len(), "a batch")?, None);
-    for (item, &chat) in chats.iter().enumerate() {
-        let entered = borrow::<segno_chat>(chat.cast_const()).and_then(|shared: &'a Shared| {
-            if !std::ptr::eq(&*shared.session, session) {
-                return Err(Error::InvalidArgument(format!("conversation {item} belongs to another session")));
-            }
-            shared.conversation.enter(segno_chat::NAME)
-        });
-        match entered {
-            Ok(conversation) => push(&mut items, (item, conversation), "a batch")?,
-            Err(error) => {
-                results.set(item, status_of(&error));
-                first.get_or_insert(Failure { error, item: Some(item) });
-            }
-        }
+    chat: *mut segno_chat,
+    item: usize,
+) -> Result<(&'a Shared, MutexGuard<'a, Conversation>)> {
+    let shared: &'a Shared = borrow::<segno_chat>(chat.cast_const())?;
+    if !std::ptr::eq(&*shared.session, session) {
+        return Err(Error::InvalidArgument(format!("conversation {item} belongs to another session")));
     }
-    Ok((items, first))
+    Ok((shared, shared.conversation.enter(segno_chat::NAME)?))
 }

@@ -150,6 +150,33 @@ static segno_status poll_submitted(
     return status;
 }
 
+/* The same of conversations. */
+static segno_chat *submitted_chat;
+
+static void end_chat_step(segno_session *session) {
+    segno_event events[8];
+    size_t count;
+    segno_status status;
+    while (segno_chat_poll(session, UINT64_MAX, events, 8, &count, &status, NULL) == SEGNO_PENDING) continue;
+}
+
+static segno_status submit_chats_to_the_end(segno_session *session, segno_chat *const *chats, size_t count,
+    const segno_submit_opts *opts, segno_error **err) {
+    segno_status status = segno_chat_submit(session, chats, count, opts, err);
+    if (status == SEGNO_OK) end_chat_step(session);
+    return status;
+}
+
+static segno_status poll_submitted_chat(segno_session *session, uint64_t timeout_us, segno_event *events, size_t cap,
+    size_t *counts, segno_status *statuses, segno_error **err) {
+    segno_status status = segno_chat_submit(session, &submitted_chat, 1, NULL, err);
+    if (status == SEGNO_E_OUT_OF_MEMORY || status == SEGNO_E_DEVICE) return status;
+    if (err != NULL) segno_error_free(*err);
+    status = segno_chat_poll(session, timeout_us, events, cap, counts, statuses, err);
+    if (status == SEGNO_PENDING || status == SEGNO_E_NULL_POINTER) end_chat_step(session);
+    return status;
+}
+
 VOID(segno_chat_opts_init, segno_chat_opts_init(P(0), N(0)))
 THUNK(segno_chat_render, segno_chat_render(P(0), P(1), N(0), P(2), P(3), N(1), P(4), a->err))
 THUNK(segno_chat_tokenize, segno_chat_tokenize(P(0), P(1), N(0), P(2), P(3), N(1), P(4), a->err))
@@ -165,6 +192,8 @@ THUNK(segno_chat_stats_get, segno_chat_stats_get(P(0), P(1), N(0), a->err))
 THUNK(segno_chat_fork, segno_chat_fork(P(0), P(1), P(2), a->err))
 THUNK(segno_chat_next, segno_chat_next(P(0), P(1), N(0), P(2), a->err))
 THUNK(segno_chat_next_batch, segno_chat_next_batch(P(0), P(1), N(0), P(2), N(1), P(3), P(4), a->err))
+THUNK(segno_chat_submit, submit_chats_to_the_end(P(0), P(1), N(0), P(2), a->err))
+THUNK(segno_chat_poll, poll_submitted_chat(P(0), N(0), P(1), N(1), P(2), P(3), a->err))
 VOID(segno_chat_free, segno_chat_free(P(0)))
 VOID(segno_ctx_opts_init, segno_ctx_opts_init(P(0), N(0)))
 THUNK(segno_ctx_create, segno_ctx_create(N(0), P(0), P(1), a->err))
@@ -301,6 +330,10 @@ static const function functions[] = {
     {F(segno_chat_next_batch), .kinds = {SESSION, CHATS, PLACES, ROOM, ROOM},
         .names = "session chats events counts statuses", .numbers = {COUNT, CAP}, .element = sizeof(segno_event),
         .has_err = 1},
+    {F(segno_chat_submit), .kinds = {SESSION, CHATS, OPTS}, .names = "session chats opts", .numbers = {COUNT},
+        OPTIONS(submit), .has_err = 1},
+    {F(segno_chat_poll), .kinds = {SESSION, PLACES, ROOM, ROOM}, .names = "session events counts statuses",
+        .numbers = {WAIT, CAP}, .element = sizeof(segno_event), .has_err = 1},
     {F(segno_chat_free), .kinds = {CHAT}, .names = "chat", .is_free = 1},
     {F(segno_ctx_opts_init), .kinds = {FILL}, .names = "opts", .numbers = {SIZE}, OPTIONS(ctx)},
     {F(segno_ctx_create), .kinds = {OPTS, VALUE}, .names = "opts out", .numbers = {ABI}, OPTIONS(ctx),

@@ -86,6 +86,7 @@ static void make_world(void) {
     EXPECT(SEGNO_OK, segno_seq_open(session, &greedy, &seq, &err));
     EXPECT(SEGNO_OK, segno_seq_prefill(session, seq, tokens, 4, &err));
     submitted = seq;
+    submitted_chat = conversation;
     EXPECT(SEGNO_OK, save_again(session, seq, 1, NULL, &err));
 }
 

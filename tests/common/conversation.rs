@@ -4,10 +4,12 @@ use super::gguf::Shape;
 use super::replies::Vocabulary;
 use super::{Ctx, Model, Result, Session, call, greedy, shared_data};
 use segno::ffi::chat::*;
+use segno::ffi::chat_submit::*;
 use segno::ffi::conversation::*;
 use segno::ffi::reply::*;
 use segno::ffi::seq::*;
 use segno::ffi::status::*;
+use segno::ffi::submit::{segno_submit_opts, segno_submit_opts_init};
 use segno::ffi::turn::*;
 use serde_json::{Value, json};
 use std::ffi::{CString, c_char};
@@ -234,6 +236,43 @@ pub fn next_batch(session: &Session, chats: &[&Chat]) -> (Vec<(segno_status, Vec
     let result = call(|err| segno_chat_next_batch(session.0, list, count, room, ROOM, counts_at, statuses_at, err));
     let of = |item: usize| events[ROOM * item..].iter().take(counts[item]).map(Event::of).collect();
     ((0..chats.len()).map(|item| (statuses[item], of(item))).collect(), result)
+}
+
+/// What a poll has told: of each conversation, unless the step runs, and of the call.
+pub type Polled = (Vec<(segno_status, Vec<Event>)>, Result<segno_status>);
+
+/// Submits a step of conversations.
+pub fn submit_chats(session: &Session, chats: &[&Chat], budget_us: u64) -> Result<segno_status> {
+    let handles: Vec<*mut segno_chat> = chats.iter().map(|chat| chat.0).collect();
+    // SAFETY: the struct holds numbers, for which zero is a value.
+    let mut opts: segno_submit_opts = unsafe { std::mem::zeroed() };
+    segno_submit_opts_init(&mut opts, size_of::<segno_submit_opts>());
+    opts.budget_us = budget_us;
+    call(|err| segno_chat_submit(session.0, handles.as_ptr(), handles.len(), &opts, err))
+}
+
+/// Polls a step of so many conversations, with room for so many events of each.
+pub fn poll_chats(session: &Session, count: usize, room: usize, timeout_us: u64) -> Polled {
+    // SAFETY: the struct holds numbers and pointers, for which zero is a value.
+    let mut events: Vec<segno_event> = vec![unsafe { std::mem::zeroed() }; room * count];
+    let (mut counts, mut statuses) = (vec![usize::MAX; count], vec![-99; count]);
+    let (places, counts_at, statuses_at) = (events.as_mut_ptr(), counts.as_mut_ptr(), statuses.as_mut_ptr());
+    let result = call(|err| segno_chat_poll(session.0, timeout_us, places, room, counts_at, statuses_at, err));
+    if result == Ok(SEGNO_PENDING) {
+        assert!(counts.iter().all(|&count| count == usize::MAX) && statuses.iter().all(|&status| status == -99));
+        return (Vec::new(), result);
+    }
+    let of = |item: usize| match statuses[item] {
+        SEGNO_E_BUFFER_TOO_SMALL => Vec::new(),
+        _ => events[room * item..].iter().take(counts[item]).map(Event::of).collect(),
+    };
+    ((0..count).map(|item| (statuses[item], of(item))).collect(), result)
+}
+
+/// Submits a step of conversations, and polls it to its end.
+pub fn step_chats(session: &Session, chats: &[&Chat], budget_us: u64) -> Polled {
+    assert_eq!(submit_chats(session, chats, budget_us), Ok(SEGNO_OK));
+    poll_chats(session, chats.len(), ROOM, u64::MAX)
 }
 
 /// Makes the next token of a sequence this one.

@@ -303,6 +303,52 @@ static void submitted_steps_give_the_tokens_of_batches(const segno::model &model
     CHECK(steps.poll(UINT64_MAX) == SEGNO_CANCELLED && steps[0].status == SEGNO_CANCELLED);
 }
 
+/// Conversations whose steps are submitted say what they say in blocking steps.
+static void conversations_are_submitted_and_polled(const segno::model &model) {
+    const auto session = segno::session::create(model);
+    segno::chat_create_options options;
+    options.template_text = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    options.sampler = seeded(1);
+    options.max_tokens = 12;
+    auto blocking = segno::chat::create(session, options), chat = segno::chat::create(session, options);
+    std::string expected, got;
+    const auto take = [](const segno::chat_step &step, std::string &to) {
+        for (const auto &e : step.events) to += e.text;
+    };
+    blocking.say("user", "ROMEO:");
+    for (bool done = false; !done;) {
+        const auto step = blocking.next();
+        take(step, expected);
+        done = step.done();
+    }
+    segno::chat_submission steps(session);
+    CHECK(!steps.running() && thrown_by([&] { steps.poll(); }) == SEGNO_E_INVALID_ARGUMENT);
+    chat.say("user", "ROMEO:");
+    steps.add(chat);
+    for (bool done = false; !done;) {
+        steps.submit(segno::submit_options(2000));
+        CHECK(steps.running() && thrown_by([&] { chat.say("user", "x"); }) == SEGNO_E_BUSY);
+        CHECK(thrown_by([&] { steps.submit(); }) == SEGNO_E_BUSY);
+        while (steps.poll(1000) == SEGNO_PENDING) CHECK(steps.running());
+        take(steps[0], got);
+        done = steps[0].done();
+    }
+    CHECK(!expected.empty() && got == expected);
+    // One of them has nothing to answer.
+    auto empty = segno::chat::create(session, options);
+    empty.say("user", "JULIET:");
+    steps.add(empty);
+    steps.submit();
+    CHECK(steps.poll(UINT64_MAX) == SEGNO_E_INVALID_ARGUMENT && !steps.running());
+    CHECK(steps[0].status == SEGNO_E_INVALID_ARGUMENT && steps[1].status == SEGNO_OK);
+    {
+        segno::chat_submission abandoned(session);
+        abandoned.add(empty);
+        abandoned.submit();
+    }
+    CHECK(empty.next().status >= SEGNO_OK);
+}
+
 static void any_order_of_destruction(const std::string &path, const std::string &expected) {
     std::optional<segno::sequence> seq;
     std::atomic<int> lines{0};
@@ -474,6 +520,12 @@ static void adapters_change_what_is_said(const segno::model &model, const std::s
     };
     CHECK(said({}) != said({moved}));
     CHECK(said({}) == said({{moved, 0}}) && said({moved}) == said({{moved, 0.5f}, {moved, 0.5f}}));
+    const auto vector = [&](const std::vector<segno::scaled_adapter> &set) {
+        std::vector<std::vector<float>> vectors;
+        CHECK(session.embed({model.tokenize("ROMEO:")}, vectors, segno::embed_options(), set) == SEGNO_OK);
+        return vectors[0];
+    };
+    CHECK(vector({}) != vector({moved}) && vector({}) == vector({{moved, 0}}));
     CHECK(thrown_by([&] { segno::adapter::load(model, path + ".none"); }) == SEGNO_E_IO);
     CHECK(thrown_by([&] { said({{moved, std::numeric_limits<float>::infinity()}}); }, 0) == SEGNO_E_INVALID_ARGUMENT);
 }
@@ -520,12 +572,6 @@ static void conversations_are_held(const segno::model &model) {
     std::optional<segno::chat> kept;
     {
         const auto session = segno::session::create(model);
-    const auto vector = [&](const std::vector<segno::scaled_adapter> &set) {
-        std::vector<std::vector<float>> vectors;
-        CHECK(session.embed({model.tokenize("ROMEO:")}, vectors, segno::embed_options(), set) == SEGNO_OK);
-        return vectors[0];
-    };
-    CHECK(vector({}) != vector({moved}) && vector({}) == vector({{moved, 0}}));
         auto chat = segno::chat::create(session, options);
         chat.say("user", "Who art thou?");
         auto fork = chat.fork();
@@ -584,6 +630,7 @@ int main(int argc, char **argv) {
     drafts_change_no_token(model);
     texts_become_vectors(model);
     submitted_steps_give_the_tokens_of_batches(model);
+    conversations_are_submitted_and_polled(model);
     any_order_of_destruction(argv[1], expected);
     loads_report_progress(context, argv[1], expected);
     models_are_saved(context, model, expected);

@@ -7,6 +7,7 @@ use crate::engine::session::{Failure, Session};
 use crate::error::{Error, Result, collected, reserve};
 use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// What a step did for a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +32,12 @@ enum Passed {
 /// Advances every conversation of `session` by one step, in one pass; each of `items` has its number, which `report` hears with what came of it.
 /// What an [`Outcome`] says to wait is in [`Conversation::outcome`].
 ///
-/// The first that fails makes the call fail, the others have advanced. When the call is cancelled, none has.
+/// The first that fails makes the call fail, the others have advanced. When the call is cancelled, none has. No more of prompts is evaluated than is
+/// expected to end within `budget`, if there is one.
 pub fn next<G: DerefMut<Target = Conversation>>(
     session: &mut Session,
     items: &mut [(usize, G)],
+    budget: Option<Duration>,
     cancel: &AtomicBool,
     mut report: impl FnMut(usize, Result<Outcome, &Error>),
 ) -> Result<(), Failure> {
@@ -57,7 +60,7 @@ pub fn next<G: DerefMut<Target = Conversation>>(
     passed.resize_with(ids.len(), || Passed::Failed);
     // The first error is told to the host; one that says that there is no room, only if no turn can be forgotten.
     let mut other = None;
-    let result = session.decode(&ids, cancel, |place, step| {
+    let result = session.decode_within(&ids, budget, cancel, |place, step| {
         passed[place] = match step {
             Ok(step) => Passed::Step(step),
             Err(error) => match full(error) {

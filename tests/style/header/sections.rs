@@ -98,7 +98,7 @@ pub const SECTIONS: [Section; 19] = [
     Section {
         title: "Conversations",
         text: "A segno_chat holds the messages of a conversation and answers them in a sequence of its own: a message, then steps until the\nreply is over. What the cache has of earlier turns is kept.",
-        files: &["conversation", "turn"],
+        files: &["conversation", "turn", "chat_submit"],
     },
     Section {
         title: "Plans",
