@@ -8,13 +8,11 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use common::saved::{Host, give, take};
-use common::{Ctx, Model, Session, call, greedy};
-use segno::ffi::saved::{segno_seq_restore, segno_seq_save};
+use common::saved::through_memory;
+use common::{Ctx, Model, Session, greedy};
 use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_Q8};
 use segno::ffi::status::SEGNO_OK;
 use std::path::{Path, PathBuf};
-use std::ptr::null;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -170,22 +168,9 @@ fn compare_caches(model: &Model, context: usize, runs: usize) {
 fn saved(session: &Session) -> (usize, [f64; 2]) {
     let seq = session.open(&greedy()).unwrap();
     session.prefill(seq, &tokens(CONTEXTS[1])).unwrap();
-    let mut host = Host { bytes: Vec::new(), room: usize::MAX, at: 0, step: usize::MAX };
-    let save = |host: &mut Host| {
-        host.bytes.clear();
-        call(|err| segno_seq_save(session.0, seq, Some(take), (&raw mut *host).cast(), err)).unwrap();
-    };
-    // The first time brings the fingerprint of the model, and room for the bytes.
-    save(&mut host);
-    let start = Instant::now();
-    save(&mut host);
-    let out = start.elapsed().as_secs_f64();
+    let result = through_memory(session, seq);
     session.close(seq).unwrap();
-    let (start, mut again) = (Instant::now(), -1);
-    call(|err| segno_seq_restore(session.0, Some(give), (&raw mut host).cast(), null(), &mut again, err)).unwrap();
-    let back = start.elapsed().as_secs_f64();
-    session.close(again).unwrap();
-    (host.bytes.len(), [out, back])
+    result
 }
 
 /// Runs `f` while `threads` other threads compute without a pause.

@@ -4,8 +4,10 @@ use super::{Result, Session, call};
 use segno::ffi::saved::*;
 use segno::ffi::seq::segno_sampler_opts;
 use segno::ffi::status::SEGNO_OK;
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
+use std::path::Path;
 use std::ptr::null;
+use std::time::Instant;
 
 /// A host's end of a saved sequence: takes bytes until it has `room`, or gives those behind `at`, at most `step` at a time.
 pub struct Host {
@@ -65,4 +67,36 @@ pub fn restore_by(
 
 pub fn restore(session: &Session, bytes: &[u8]) -> Result<i32> {
     restore_by(session, bytes, usize::MAX, null()).map(|(seq, _)| seq)
+}
+
+/// Saves a sequence to memory and restores it from there: bytes, and seconds of each way.
+pub fn through_memory(session: &Session, seq: i32) -> (usize, [f64; 2]) {
+    let mut host = Host { bytes: Vec::new(), room: usize::MAX, at: 0, step: usize::MAX };
+    let save = |host: &mut Host| {
+        host.bytes.clear();
+        call(|err| segno_seq_save(session.0, seq, Some(take), (&raw mut *host).cast(), err)).unwrap();
+    };
+    // The first time brings the fingerprint of the model, and room for the bytes.
+    save(&mut host);
+    let start = Instant::now();
+    save(&mut host);
+    let out = start.elapsed().as_secs_f64();
+    let (start, mut again) = (Instant::now(), -1);
+    call(|err| segno_seq_restore(session.0, Some(give), (&raw mut host).cast(), null(), &mut again, err)).unwrap();
+    let back = start.elapsed().as_secs_f64();
+    session.close(again).unwrap();
+    (host.bytes.len(), [out, back])
+}
+
+/// The same through a file.
+pub fn through_file(session: &Session, seq: i32, path: &Path) -> (usize, [f64; 2]) {
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    let start = Instant::now();
+    call(|err| segno_seq_save_file(session.0, seq, name.as_ptr(), err)).unwrap();
+    let out = start.elapsed().as_secs_f64();
+    let (start, mut again) = (Instant::now(), -1);
+    call(|err| segno_seq_restore_file(session.0, name.as_ptr(), null(), &mut again, err)).unwrap();
+    let back = start.elapsed().as_secs_f64();
+    session.close(again).unwrap();
+    (std::fs::metadata(path).unwrap().len() as usize, [out, back])
 }
