@@ -1593,8 +1593,7 @@ public:
     /// Starts a step of every conversation; `budget_us` of the options bounds the slices of prompts.
     result<segno_status> try_submit(const submit_options &options = submit_options()) {
         auto status = detail::call([&](segno_error **err) {
-            return segno_chat_submit(
-                batch_.session_.get(), batch_.chats_.data(), batch_.chats_.size(), &options, err);
+            return segno_chat_submit(batch_.session_.get(), batch_.chats_.data(), batch_.chats_.size(), &options, err);
         });
         if (!status) return status;
         batch_.expect();

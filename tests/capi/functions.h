@@ -160,8 +160,8 @@ static void end_chat_step(segno_session *session) {
     while (segno_chat_poll(session, UINT64_MAX, events, 8, &count, &status, NULL) == SEGNO_PENDING) continue;
 }
 
-static segno_status submit_chats_to_the_end(segno_session *session, segno_chat *const *chats, size_t count,
-    const segno_submit_opts *opts, segno_error **err) {
+static segno_status submit_chats_to_the_end(
+    segno_session *session, segno_chat *const *chats, size_t count, const segno_submit_opts *opts, segno_error **err) {
     segno_status status = segno_chat_submit(session, chats, count, opts, err);
     if (status == SEGNO_OK) end_chat_step(session);
     return status;

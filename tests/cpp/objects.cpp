@@ -328,7 +328,7 @@ static void conversations_are_submitted_and_polled(const segno::model &model) {
     for (bool done = false; !done;) {
         steps.submit(segno::submit_options(2000));
         CHECK(steps.running() && thrown_by([&] { chat.say("user", "x"); }) == SEGNO_E_BUSY);
-        CHECK(thrown_by([&] { steps.submit(); }) == SEGNO_E_BUSY);
+        CHECK(thrown_by([&] { steps.submit(); }, 0) == SEGNO_E_BUSY);
         while (steps.poll(1000) == SEGNO_PENDING) CHECK(steps.running());
         take(steps[0], got);
         done = steps[0].done();
