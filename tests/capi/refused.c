@@ -248,7 +248,9 @@ static uint64_t digest_of(const void *bytes, size_t count, uint64_t digest) {
 /* Texts of events stand anywhere in memory. */
 static void hide_addresses(const function *f) {
     segno_event *events = (segno_event *)(void *)buffer;
-    size_t count = f->call == call_segno_chat_next_batch ? (size_t)rooms[1] : len;
+    size_t count = len;
+    if (f->call == call_segno_chat_next_batch) count = (size_t)rooms[1];
+    if (f->call == call_segno_chat_poll) count = (size_t)rooms[0];
     for (size_t i = 0; i < count; i++) events[i].text = events[i].id = NULL;
 }
 
@@ -336,7 +338,7 @@ static void series(const function *f, const variant *v, progress *at) {
         int as_before = same(got, expected);
         /* Whether memory or the number of threads is short the C library does not tell who starts one. */
         int starts_threads = f->call == call_segno_ctx_create || f->call == call_segno_session_submit ||
-            f->call == call_segno_session_poll;
+            f->call == call_segno_session_poll || f->call == call_segno_chat_submit || f->call == call_segno_chat_poll;
         int no_thread = got.status == SEGNO_E_DEVICE && starts_threads;
         if (got.status != SEGNO_E_OUT_OF_MEMORY && !as_before && !no_thread) {
             fprintf(stderr, "%s, %s: refusal of %s%ld: %s, expected %s or out of memory\n", f->name, v->name,
