@@ -1,4 +1,4 @@
-// Causal attention over paged keys and values of any even size of heads, and of every type, in f32: for up to GROUP
+// Attention over paged keys and values of any even size of heads, and of every type, in f32: for up to GROUP
 // query heads of a key-value head in a block.
 //
 // Each split of the positions gives a maximum, a sum of exponentials and a weighted sum of values, merged in order of
@@ -129,7 +129,9 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     const uint32_t kv_head = blockIdx.y / chunks, first = blockIdx.y % chunks * GROUP,
                    heads = min(GROUP, group - first);
     const Row item = in.rows[row];
-    const uint32_t keys = item.position + 1, splits = splits_of(keys), stride = part_stride(shape);
+    const uint32_t ahead = args.width - args.window,
+                   behind = ahead == 0 ? 0 : rows_behind(in.rows, item.slot, row + 1, min(row + 1 + ahead, shape.rows));
+    const uint32_t keys = item.position + 1 + behind, splits = splits_of(keys), stride = part_stride(shape);
     if (blockIdx.x >= splits) return;
     const size_t head = (size_t)row * in.heads + kv_head * group + first;
     for (uint32_t i = thread; i < GROUP * dim; i += THREADS) {

@@ -1,5 +1,6 @@
-// Causal attention of many rows over paged keys and values, on matrix instructions: keys or values are the rows,
-// queries the columns. What the stages hold is a matter of the type of the cache.
+// Attention of many rows over paged keys and values, on matrix instructions: keys or values are the rows, queries the
+// columns. What the stages hold is a matter of the type of the cache. Rows see the keys up to their own, or some that
+// follow in the pass too.
 //
 // A block takes a stretch of rows with all query heads of a key-value head, and reads keys and values once for them;
 // where the rows belong to several sequences, it takes these in turn. Each warp keeps its own columns from the scores
@@ -31,7 +32,8 @@ struct Columns {
     float out[COUNT][DIM / TILE][4];
     float top[COUNT][2], sum[COUNT][2];
     State run[COUNT][2];
-    int last[COUNT][2];  // position of the query; -1 where it is not of this sequence
+    int seen[COUNT]
+            [2];  // the first key that the query may see, before 0 too; without any where it is not of this sequence
 };
 
 // Stages of f16, which hold the rows of pages as they are.
@@ -87,10 +89,11 @@ __device__ __forceinline__ void load_queries(
     }
 }
 
-// Scores a step of keys, and turns them into weights; queries see `window` positions, their own the last of them.
+// Scores a step of keys, and turns them into weights; a query sees `width` keys from its first one on, of those that
+// are before `end`.
 template <int DIM, typename Element>
 __device__ __forceinline__ void score_step(
-    Columns<DIM> &c, const Element *keys, uint32_t first, bool masks, int window) {
+    const AttentionArgs &args, Columns<DIM> &c, const Element *keys, uint32_t first, bool masks, uint32_t end) {
     const uint32_t lane = threadIdx.x % WARP;
     float s[GROUPS<DIM>][TILES][4] = {};
     if constexpr (sizeof(Element) == sizeof(__half)) {
@@ -111,10 +114,12 @@ __device__ __forceinline__ void score_step(
 #pragma unroll
     for (int n = 0; n < GROUPS<DIM>; n++) {
         if (masks) {
+            const uint32_t seen[2] = {(uint32_t)c.seen[n][0], (uint32_t)c.seen[n][1]},
+                           width[2] = {min(args.width, end - seen[0]), min(args.width, end - seen[1])};
 #pragma unroll
             for (uint32_t i = 0; i < TILES * 4; i++) {
-                const int key = first + i / 4 * TILE + lane / 4 + i % 4 / 2 * 8;
-                if (key > c.last[n][i % 2] || key <= c.last[n][i % 2] - window) s[n][i / 4][i % 4] = -INFINITY;
+                const uint32_t key = first + i / 4 * TILE + lane / 4 + i % 4 / 2 * 8;
+                if (key - seen[i % 2] >= width[i % 2]) s[n][i / 4][i % 4] = -INFINITY;
             }
         }
         float factor[2];
@@ -188,23 +193,23 @@ __device__ __forceinline__ void end_split(Columns<DIM> &c, float *results, bool 
     }
 }
 
-// Walks over the keys of a sequence from `seen` on for the columns that belong to it.
+// Walks over `keys` keys of a sequence from `seen` on for the columns that belong to it.
 template <typename Space, int DIM = Space::DIM>
-__device__ __forceinline__ void walk(const typename Space::Cache &cached, Columns<DIM> &c,
-    typename Space::Element *stages, float *results, uint32_t seen, uint32_t keys, int window) {
+__device__ __forceinline__ void walk(const AttentionArgs &args, const typename Space::Cache &cached, Columns<DIM> &c,
+    typename Space::Element *stages, float *results, uint32_t seen, uint32_t keys) {
     constexpr uint32_t STAGE = Space::STAGE;
-    int least = 0x7fffffff, most = -1;
+    int least = 0x7fffffff, most = -0x7fffffff;
 #pragma unroll
     for (int n = 0; n < GROUPS<DIM>; n++) {
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             c.top[n][j] = -INFINITY, c.sum[n][j] = 0.0f, c.run[n][j] = State{-INFINITY, 0.0f};
-            least = min(least, c.last[n][j]), most = max(most, c.last[n][j]);
+            least = min(least, c.seen[n][j]), most = max(most, c.seen[n][j]);
         }
 #pragma unroll
         for (uint32_t i = 0; i < DIM / TILE * 4; i++) c.out[n][i / 4][i % 4] = 0.0f;
     }
-    least = __reduce_min_sync(ALL_LANES, least), most = __reduce_max_sync(ALL_LANES, most);
+    most = __reduce_max_sync(ALL_LANES, most), least = __reduce_min_sync(ALL_LANES, least);
     const uint32_t items = (keys + STEP - 1) / STEP * 2, begin = seen / STEP * 2,
                    own = threadIdx.x / (THREADS<DIM> / 2) * PAGE_TOKENS;
     // Pages that no row sees may be gone.
@@ -231,15 +236,16 @@ __device__ __forceinline__ void walk(const typename Space::Cache &cached, Column
         page = page_of(item + STAGES);
         const int first = item / 2 * STEP;
         const typename Space::Element *stage = stages + item % STAGES * STAGE;
-        if (first > most) continue;
+        if (first >= most + (int)args.width) continue;
         if (item % 2 == 0) {
-            score_step(c, stage, first, first + (int)STEP - 1 > least || first <= most - window, window);
+            const bool masks = first < most || first + (int)STEP > least + (int)args.width || item + 2 == items;
+            score_step(args, c, stage, first, masks, keys);
             continue;
         }
         mix_step(c, stage);
         // Keys that follow a warp's last one change nothing, so its last split may end before theirs does.
         const int next = first + STEP;
-        if (next == (int)split_start(split + 1) || next > most) {
+        if (next == (int)split_start(split + 1) || next >= most + (int)args.width || item + 1 == items) {
             end_split<Space>(c, results, split == first_split);
             split++;
         }
@@ -297,8 +303,6 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, own = warp * GROUPS<DIM> * GROUP_COLUMNS,
                    first = block + own;
     float *results = reinterpret_cast<float *>(shared) + STAGES_BYTES<DIM> / 4 + own * (DIM + 4);
-    // No position is so large.
-    const int window = (int)min(args.window, 0x40000000u);
     Columns<DIM> c;
     if constexpr (Space::IS_ROTATED) load_rotated(in, c, results, first, kv_head, shape.rows, args.scale);
     else load_queries<DIM>(in, c, first, kv_head, shape.rows, args.scale);
@@ -313,11 +317,15 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const uint32_t row = (first + n * GROUP_COLUMNS + lane % 4 * 2 + j) / group - first_row;
-                c.last[n][j] = row >= start && row < end ? (int)positions[row] : -1;
+                c.seen[n][j] = row >= start && row < end ? (int)(positions[row] + 1 - args.window) : -(int)args.width;
             }
         }
-        walk<Space>(typename Space::Cache(in, slot, kv_head), c, stages, results, first_seen(args, positions[start]),
-            positions[end - 1] + 1, window);
+        // The rows of the last sequence may go on behind the block's.
+        const uint32_t ahead = args.width - args.window, next = first_row + end;
+        const uint32_t behind =
+            ahead == 0 || end < count ? 0 : rows_behind(in.rows, slot, next, min(next + ahead, shape.rows));
+        walk<Space>(args, typename Space::Cache(in, slot, kv_head), c, stages, results,
+            first_seen(args, positions[start]), positions[end - 1] + 1 + behind);
         if constexpr (Space::IS_ROTATED && DIM % WARP == 0) rotate_results(c, results);
         finish<DIM>(args, c, results, first, kv_head, first_row + start, first_row + end, part_stride(shape));
     }

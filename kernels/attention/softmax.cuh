@@ -22,13 +22,26 @@ struct AttentionArgs {
     float scale;         // of products of queries and keys; scores are powers of two
     float cap;           // times the hyperbolic tangent of that product; 0 for the product itself
     uint32_t window;     // positions that a row sees, its own the last of them
-    uint32_t pad;
+    uint32_t width;  // the same, and those behind its own that it sees too, where they are in the pass; none in steps
 };
 static_assert(sizeof(AttentionArgs) == 216, "as in args.rs");
 
 // The first position that a row sees.
 __device__ __forceinline__ uint32_t first_seen(const AttentionArgs &args, uint32_t position) {
     return position + 1 - min(position + 1, args.window);
+}
+
+// How many rows of the pass from row `begin` to `end` are those of a sequence. By the whole block.
+__device__ __forceinline__ uint32_t rows_behind(const Row *rows, uint32_t slot, uint32_t begin, uint32_t end) {
+    __shared__ uint32_t total;
+    if (threadIdx.x == 0) total = 0;
+    __syncthreads();
+    uint32_t own = 0;
+    for (uint32_t i = begin + threadIdx.x; i < end; i += blockDim.x) own += __ldcg(&rows[i].slot) == slot;
+    own = __reduce_add_sync(ALL_LANES, own);
+    if (threadIdx.x % WARP == 0) atomicAdd(&total, own);
+    __syncthreads();
+    return total;
 }
 
 __device__ __forceinline__ uint32_t split_of(uint32_t position) {

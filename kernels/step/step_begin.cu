@@ -1,9 +1,9 @@
 // The first kernel of a step: takes the rows, their outputs and the changed page-table entries from mapped host memory
 // to their fixed places on the device, computes the angles of every row's position, and decodes the embedding of its
 // token to f32. One block a row.
-#include "quant/unpack.cuh"
 #include "recurrent/stretch.cuh"
 #include "sampling/draw.cuh"
+#include "step/table_row.cuh"
 
 struct __align__(8) TableUpdate {
     uint32_t index, page;
@@ -43,42 +43,8 @@ static_assert(sizeof(StepArgs) == 280, "as in args.rs");
 
 constexpr uint32_t DRAW_WORDS = sizeof(Draw) / 4, STRETCH_WORDS = sizeof(Stretch) / 4;
 // Threads of a block: a warp for the lists, some for the angles, and some for the embedding.
-constexpr uint32_t LIST_THREADS = WARP, ANGLE_THREADS = 3 * WARP, EMBED_THREADS = 4 * WARP,
+constexpr uint32_t LIST_THREADS = WARP, ANGLE_THREADS = 3 * WARP,
                    THREADS = LIST_THREADS + ANGLE_THREADS + EMBED_THREADS;
-
-template <int TYPE>
-__device__ __forceinline__ float value_of(const Group &g, int i) {
-    const int code = (int8_t)(g.w[i / 4] >> (8 * (i % 4))), half = has_halves(TYPE) ? i / 16 : 0;
-    float scale, min;
-    if constexpr (has_factors(TYPE)) {
-        scale = __fmul_rn(g.scale[0], (float)(int8_t)(g.factors >> (8 * half)));
-        min = __fmul_rn(g.min[0], (float)(int8_t)(g.min_factors >> (8 * half)));
-    } else {
-        scale = g.scale[half], min = g.min[half];
-    }
-    const float value = __fmul_rn(scale, (float)(code - offset_of(TYPE)));
-    return has_min(TYPE) ? __fsub_rn(value, min) : value;
-}
-
-// A group a thread.
-template <int TYPE>
-__device__ __forceinline__ void put_groups(const Matrix &m, const uint8_t *row, uint32_t first, float4 *out) {
-    const uint32_t all = m.cols / 32;
-    for (uint32_t at = first; at < all; at += EMBED_THREADS) {
-        const uint32_t lane = at % SLICE_GROUPS, groups = min((uint32_t)SLICE_GROUPS, all - (at - lane));
-        const Group g = load_group<TYPE, true>(row + at / SLICE_GROUPS * m.slice_bytes, groups, lane);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            out[8 * at + i] = make_float4(value_of<TYPE>(g, 4 * i), value_of<TYPE>(g, 4 * i + 1),
-                value_of<TYPE>(g, 4 * i + 2), value_of<TYPE>(g, 4 * i + 3));
-        }
-    }
-}
-
-template <int TYPE>
-__device__ __forceinline__ void put_floats(const Matrix &m, const uint8_t *row, uint32_t first, float *out) {
-    for (uint32_t col = first; col < m.cols; col += EMBED_THREADS) out[col] = load_float<TYPE>(row, col);
-}
 
 // What the host says of a step, on its way.
 struct Lists {
@@ -134,17 +100,6 @@ __device__ __forceinline__ void put_angles(const Angles &args, uint32_t row, uin
     }
 }
 
-__device__ __forceinline__ void put_embedding(const StepArgs &args, uint32_t row, uint32_t first, uint32_t token) {
-    const Matrix &m = args.embedding;
-    const uint8_t *from = m.data + (size_t)token * m.row_bytes;
-    float *out = args.embedded + (size_t)row * m.cols;
-    by_type(m.dtype, [&](auto type) {
-        constexpr int TYPE = decltype(type)::value;
-        if constexpr (TYPE >= Q8_0) put_groups<TYPE>(m, from, first, reinterpret_cast<float4 *>(out));
-        else put_floats<TYPE>(m, from, first, out);
-    });
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) step_begin(const __grid_constant__ StepArgs args, Shape shape) {
     __shared__ uint2 source;  // token and position
     await_dependencies();
@@ -171,7 +126,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) step_begin(const __grid_co
 #pragma unroll 1
             for (const Angles &angles : args.angles) put_angles(angles, row, lane - LIST_THREADS, from.y);
         } else {
-            put_embedding(args, row, lane - LIST_THREADS - ANGLE_THREADS, from.x);
+            put_table_row(args.embedding, from.x, args.embedded + (size_t)row * args.embedding.cols,
+                lane - LIST_THREADS - ANGLE_THREADS);
         }
         if (!rehearses) return;
     }

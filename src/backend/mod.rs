@@ -13,8 +13,7 @@ pub mod cuda;
 use crate::error::{Error, Progress, Result};
 use crate::kv::state::Move;
 use crate::kv::{HeadSizes, Layout, Reach, Stores, Tables, WindowLimits, q8};
-use crate::plan::Program;
-use crate::plan::adapter;
+use crate::plan::{Program, ValueId, adapter};
 use crate::sample;
 use std::any::Any;
 use std::sync::Arc;
@@ -106,14 +105,9 @@ pub trait Runner: Send {
     fn draw(&mut self, _index: usize, _drawn: &Drawn) -> bool {
         false
     }
-    /// Evaluates `batch`, of whose outputs vectors are wanted in place of logits; otherwise as [`Runner::run`]. There may be as many outputs as rows.
-    fn embed(&mut self, _batch: &Batch, _cancel: &AtomicBool) -> Result<()> {
-        Err(Error::Unsupported("this device makes no embeddings; load the model in a context of the cpu".into()))
-    }
-    /// The vector of output `index` of the last [`Runner::embed`].
-    fn embedding(&self, _index: usize, _stage: Stage) -> &[f32] {
-        &[]
-    }
+    /// Evaluates `batch`, of whose outputs vectors are wanted in place of logits, and gives these in order with the indices of the outputs; otherwise
+    /// as [`Runner::run`], but no row has adapters. There may be as many outputs as rows.
+    fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()>;
     /// Logits of output `index` of the last run, `vocab` floats; readable where the host chooses, or the device found no token.
     fn logits(&self, index: usize) -> &[f32];
     /// The token of output `index` of the last run, which [`Runner::draw`] took over and whose batch left the choice to the device; none where
@@ -161,6 +155,21 @@ pub enum Stage {
     /// Those that its classifier makes of them.
     Scores,
 }
+
+impl Stage {
+    /// The value that holds them, where the program makes such.
+    pub fn value(self, program: &Program) -> Option<ValueId> {
+        let embedding = program.embedding.as_ref()?;
+        match self {
+            Stage::Tokens => Some(embedding.tokens),
+            Stage::Texts => Some(embedding.texts),
+            Stage::Scores => embedding.scores,
+        }
+    }
+}
+
+/// What takes the vectors of a pass: the index of an output, and its vector.
+pub type Give<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
 /// Most adapters of a sequence.
 pub const MOST_ADAPTERS: usize = 64;

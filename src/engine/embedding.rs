@@ -80,9 +80,8 @@ pub struct Part {
     evaluated: usize,
     /// Whether it is whole afterwards.
     is_whole: bool,
-    /// Outputs of the pass that are read for it.
-    first_output: usize,
-    outputs: usize,
+    /// One behind the last output of the pass that is read for it.
+    end: usize,
 }
 
 /// How far a call has come.
@@ -197,17 +196,13 @@ impl Session {
             let begin = Instant::now();
             self.pass.clear();
             while self.add_part(texts, &mut at, pooled.form.pooling)? {}
-            self.run_for_vectors(cancel)?;
+            self.run_for_vectors(texts, pooled, cancel)?;
             for index in 0..self.pass.parts.len() {
                 let part = self.pass.parts[index];
                 if let Some(states) = &mut self.states {
                     states.commit(part.slot, part.evaluated);
                 }
-                for output in part.first_output..part.first_output + part.outputs {
-                    pooled.add(self.runner.embedding(output, pooled.form.stage()));
-                }
                 if part.is_whole {
-                    pooled.end_text(texts.lengths[part.text]);
                     self.leave(part.slot);
                 }
             }
@@ -245,10 +240,9 @@ impl Session {
             Pooling::Rank if self.model.program().sees_ahead() => 0..usize::from(start == 0),
             Pooling::Last | Pooling::Rank => taken - usize::from(is_whole)..taken,
         };
-        let (first_output, outputs) = (self.pass.outputs.len(), wanted.len());
         self.pass.add_text(slot, tokens, start, wanted);
-        let evaluated = start + taken;
-        self.pass.parts.push(Part { text: at.text, slot, evaluated, is_whole, first_output, outputs });
+        let (evaluated, end) = (start + taken, self.pass.outputs.len());
+        self.pass.parts.push(Part { text: at.text, slot, evaluated, is_whole, end });
         (at.done, at.slot) = (evaluated, Some(slot));
         if is_whole {
             *at = Progress { text: at.text + 1, start: at.start + length, done: 0, slot: None };
@@ -273,12 +267,21 @@ impl Session {
         });
     }
 
-    fn run_for_vectors(&mut self, cancel: &AtomicBool) -> Result<()> {
+    fn run_for_vectors(&mut self, texts: &Texts, pooled: &mut Pooled, cancel: &AtomicBool) -> Result<()> {
         if cancel.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
         }
         let Session { runner, paging, states, pass, .. } = self;
-        runner.embed(&batch(pass, paging, states.as_ref()), cancel)
+        let (mut parts, stage) = (pass.parts.iter().peekable(), pooled.form.stage());
+        let mut give = |output: usize, vector: &[f32]| {
+            while let Some(part) = parts.next_if(|part| part.end <= output) {
+                pooled.end_part(part, texts);
+            }
+            pooled.add(vector);
+        };
+        runner.embed(&batch(pass, paging, states.as_ref()), stage, cancel, &mut give)?;
+        parts.for_each(|part| pooled.end_part(part, texts));
+        Ok(())
     }
 }
 
@@ -297,11 +300,12 @@ impl Pooled {
         }
     }
 
-    /// Ends a text of so many tokens.
-    fn end_text(&mut self, tokens: usize) {
+    /// Ends a text, if this is its last part.
+    fn end_part(&mut self, part: &Part, texts: &Texts) {
         match self.form.pooling {
+            _ if !part.is_whole => {}
             Pooling::None => {}
-            Pooling::Mean => self.end(tokens as f64),
+            Pooling::Mean => self.end(texts.lengths[part.text] as f64),
             Pooling::First | Pooling::Last | Pooling::Rank => self.end(1.0),
         }
     }

@@ -72,6 +72,5 @@ pub(super) fn of(context: usize, program: &Program, options: &Options) -> Result
 
 /// How many logits outlive their pass.
 pub(super) fn logits_len(max_seqs: usize, program: &Program) -> Result<usize> {
-    let each = if program.logits.is_some() { program.vocab() } else { 0 };
-    max_seqs.checked_mul(each).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))
+    max_seqs.checked_mul(program.logits_width()).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))
 }

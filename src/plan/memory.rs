@@ -27,13 +27,8 @@ pub struct Buffer {
     pub rows: Rows,
 }
 
-/// Places the values that lead to the logits of `program`.
+/// Places the values of `program`. Those of embeddings may take the room of what leads to logits and leave it to that: a pass makes either.
 pub fn place(program: &Program) -> Result<Placement> {
-    place_ops(program, &collected(program.ops.iter(), WHAT)?, program.logits.as_slice())
-}
-
-/// Places those of embeddings as well, which may take the room of logits and leave it to them: a pass makes either.
-pub fn place_all(program: &Program) -> Result<Placement> {
     let ends = program.embedding.iter().flat_map(Embedding::ends);
     let kept = collected(program.logits.into_iter().chain(ends), WHAT)?;
     place_ops(program, &collected(program.all_ops(), WHAT)?, &kept)

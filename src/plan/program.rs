@@ -90,6 +90,11 @@ impl Program {
         self.logits.map_or(rows, |logits| self.values[logits.0].width)
     }
 
+    /// Logits of a row; 0 in models that make embeddings alone.
+    pub fn logits_width(&self) -> usize {
+        self.logits.map_or(0, |_| self.vocab())
+    }
+
     /// The table of the first embedding of tokens.
     pub fn token_table(&self) -> Option<MatrixId> {
         self.ops.iter().find_map(|op| match *op {

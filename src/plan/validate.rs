@@ -39,16 +39,18 @@ pub fn check(program: &Program) -> Result<()> {
     })
 }
 
-/// Refuses the first op of `program` for whose number `refusal` gives a reason why a device cannot run it.
-pub fn check_device(program: &Program, device: &str, refusal: impl Fn(usize) -> Option<&'static str>) -> Result<()> {
-    let refused = (0..program.ops.len()).find_map(|at| refusal(at).map(|reason| (at, reason)));
-    match refused {
-        None => Ok(()),
-        Some((at, reason)) => {
-            let name = program.ops[at].name();
-            Err(Error::Unsupported(format!("the {device} backend cannot run op {at} ({name}): {reason}")))
-        }
-    }
+/// Refuses the first op of `program` for which `refusal` gives a reason why a device cannot run it; it is told the op's number, too. Those of
+/// embeddings come behind all others.
+pub fn check_device(
+    program: &Program,
+    device: &str,
+    refusal: impl Fn(usize, &Op) -> Option<&'static str>,
+) -> Result<()> {
+    let refused = program.all_ops().enumerate().find_map(|(at, op)| refusal(at, op).map(|reason| (at, op, reason)));
+    refused.map_or(Ok(()), |(at, op, reason)| {
+        let name = op.name();
+        Err(Error::Unsupported(format!("the {device} backend cannot run op {at} ({name}): {reason}")))
+    })
 }
 
 /// The value by which an op knows the experts of its rows.

@@ -7,7 +7,6 @@ use common::adapters::Adapter;
 use common::latent::latent;
 use common::mixture::mixture;
 use common::{Ctx, Model, Session, bundled_model, greedy, root, sampler};
-use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::session::{SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_DRAFT, SEGNO_SPECULATION_NGRAM};
 use segno::ffi::status::{SEGNO_OK, SEGNO_PENDING};
 use segno::ffi::submit::{segno_session_poll, segno_session_submit, segno_submit_opts};
@@ -79,10 +78,8 @@ fn a_step_allocates_nothing() {
         let session = model.session(|opts| (opts.max_prefill, opts.kv_type) = (8, SEGNO_KV_Q8));
         steps_of_a_session_allocate_nothing(&session.unwrap());
     }
-    // No GPU makes embeddings.
-    let cpu = Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 3)).unwrap();
     for name in ["hf/lfm2moe-plain", "hf/gemma3-plain", "embeddings/qwen3-last", "embeddings/bert-mean"] {
-        let model = cpu.load(&root().join(format!("tests/golden/{name}.gguf"))).unwrap();
+        let model = ctx.load(&root().join(format!("tests/golden/{name}.gguf"))).unwrap();
         passes_for_embeddings_allocate_nothing(&model);
     }
     let model = ctx.load(&bundled_model()).unwrap();

@@ -7,6 +7,7 @@
 mod common;
 
 use common::adapters::{Form, Lora};
+use common::embeddings::{case, embed_opts};
 use common::{Ctx, Folder, Watch, bundled_model, call, greedy, model_opts, sampler};
 use cudarc::driver::sys;
 use segno::ffi::ctx::SEGNO_CTX_FAST_BATCHES;
@@ -122,6 +123,26 @@ fn adapters_take_what_they_have_and_give_it_back(ctx: &Ctx) {
     assert!(taken <= planned + 8 * MIB && taken + 4 * MIB >= told.device_kv + told.device_arena);
 }
 
+/// A session of an encoder takes what was planned and has no graphs; calls take nothing more.
+fn encoders_take_what_was_planned(ctx: &Ctx) {
+    let model = ctx.load(&case("bert-mean").file).unwrap();
+    let before = free();
+    let set = |opts: &mut segno_session_opts| (opts.max_seqs, opts.max_prefill, opts.kv_tokens) = (64, 4096, 262_144);
+    let session = model.session(set).unwrap();
+    let (taken, open) = (before - free(), free());
+    // SAFETY: numbers only, so zeros are a value.
+    let mut told: segno_memory = unsafe { std::mem::zeroed() };
+    call(|err| segno_session_memory(session.0, &mut told, size_of::<segno_memory>(), err)).unwrap();
+    let planned = told.device_kv + told.device_arena;
+    println!("a session of an encoder takes {taken} of {planned} planned");
+    assert_eq!(told.device_graphs, 0);
+    assert!(taken <= planned + 8 * MIB && taken + 4 * MIB >= planned);
+    for _ in 0..10 {
+        session.vectors(&[&[5; 40][..]; 100], &embed_opts());
+    }
+    assert_eq!(free(), open, "calls take memory of the device");
+}
+
 /// One life of a host's objects.
 fn live(ctx: &Ctx) {
     let model = ctx.load(&bundled_model()).unwrap();
@@ -218,6 +239,7 @@ fn memory_is_planned_refused_and_given_back() {
     too_much_is_refused_with_figures(&ctx);
     a_cancelled_upload_leaves_nothing(&ctx);
     adapters_take_what_they_have_and_give_it_back(&ctx);
+    encoders_take_what_was_planned(&ctx);
     all_comes_back(&ctx);
     // SAFETY: undoes what was done above, in reverse order.
     unsafe {

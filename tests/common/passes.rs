@@ -3,7 +3,7 @@
 use super::distance::distance;
 use super::gguf::{File, parsed};
 use segno::arch::{Arch, Hparams};
-use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner, cpu};
+use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner, Stage, cpu};
 use segno::format::Gguf;
 use segno::kv::layout::pages_of_window;
 use segno::kv::state::{States, records};
@@ -162,6 +162,25 @@ impl Run {
             return Vec::new();
         }
         (0..outputs.len()).map(|index| self.runner.logits(index).to_vec()).collect()
+    }
+
+    /// The vectors of some rows of a pass over whole texts, or over parts that go on with what is in the cache.
+    pub fn embed(&mut self, rows: &[Row], outputs: &[u32], stage: Stage) -> Vec<Vec<f32>> {
+        self.slide(rows);
+        self.plan_states(rows);
+        let moves = self.states.as_ref().map_or(&[][..], |states| states.moves());
+        let tables = self.windows.as_ref().map_or(&self.tables, Paging::tables);
+        let window_tables = self.windows.as_ref().and_then(Paging::window_tables);
+        let batch = Batch { rows, outputs, chooser: Chooser::Host, tables, window_tables, moves };
+        let mut vectors = Vec::new();
+        let mut give = |output: usize, vector: &[f32]| {
+            assert_eq!(output, vectors.len(), "vectors come in order");
+            vectors.push(vector.to_vec());
+        };
+        self.runner.embed(&batch, stage, &AtomicBool::new(false), &mut give).unwrap();
+        assert_eq!(vectors.len(), outputs.len());
+        self.commit_states(rows);
+        vectors
     }
 
     /// Logits of some positions, a step each, `seqs` equal sequences at once; those of the last sequence.

@@ -6,8 +6,8 @@ use segno::backend::{KvType, Row};
 use segno::kv::q8::{self, plain::rotate};
 use segno::kv::state::Shape;
 use segno::plan::op::{
-    Activation, AttentionKind, Convolution, ExpertProduct, Experts, HeadPart, Norm, NormKind, RopeId, Routing, Rows,
-    Scan, Score, Strength,
+    Activation, AttentionKind, AttentionMask, Convolution, ExpertProduct, Experts, HeadPart, Index, Norm, NormKind,
+    RopeId, Routing, Rows, Scan, Score, Strength,
 };
 use segno::plan::{MatrixId, Op, Program, ValueId, VectorId, program::Weight};
 use segno::quant::{DType, reference};
@@ -73,7 +73,22 @@ impl<'a> Plain<'a> {
         let stores = |op: &Op| matches!(op, Op::StoreKv { .. } | Op::Convolve(_) | Op::Scan(_));
         let stored = self.program.ops.iter().rposition(stores).map_or(0, |last| last + 1);
         let end = if outputs.is_empty() { stored } else { self.program.ops.len() };
-        for op in &self.program.ops[..end] {
+        let program = self.program;
+        self.run(&program.ops[..end], rows, outputs);
+        self.values[self.program.logits.expect("logits").0].clone()
+    }
+
+    /// The vectors of the rows of a pass that `outputs` names, as the last norm gives them.
+    pub fn vectors(&mut self, rows: &[Row], outputs: &[u32]) -> Matrix {
+        let program = self.program;
+        let embedding = program.embedding.as_ref().expect("embeddings");
+        self.run(&program.ops[..embedding.after], rows, &[]);
+        self.run(&embedding.ops, rows, &[]);
+        outputs.iter().map(|&row| self.of(embedding.tokens)[row as usize].clone()).collect()
+    }
+
+    fn run(&mut self, ops: &[Op], rows: &[Row], outputs: &[u32]) {
+        for op in ops {
             if let Op::StoreKv { layer, keys, values } = *op {
                 self.store(layer, keys, values, rows);
                 continue;
@@ -85,7 +100,6 @@ impl<'a> Plain<'a> {
                 _ => self.computed(op, rows, outputs),
             };
         }
-        self.values[self.program.logits.expect("logits").0].clone()
     }
 
     fn of(&self, id: ValueId) -> &Matrix {
@@ -106,8 +120,13 @@ impl<'a> Plain<'a> {
             rows.map(|(x, y)| x.iter().zip(y.iter().cycle()).map(|(&x, &y)| change(x, y)).collect()).collect()
         };
         match *op {
-            Op::Embed { table, .. } => {
-                rows.iter().map(|row| self.weights(table, row.token as usize).collect()).collect()
+            Op::Embed { table, index, .. } => {
+                let of = |row: &Row| match index {
+                    Index::Token => row.token as usize,
+                    Index::Position => row.position as usize,
+                    Index::First => 0,
+                };
+                rows.iter().map(|row| self.weights(table, of(row)).collect()).collect()
             }
             Op::Scale { x, factor } => each(x, &|row| row.iter().map(|v| v * f64::from(factor)).collect()),
             Op::Norm { x, norm, .. } => each(x, &|row| self.normed(&norm, row)),
@@ -326,9 +345,15 @@ impl<'a> Plain<'a> {
     }
 
     fn attended(&self, kind: &AttentionKind, queries: &[f64], row: &Row) -> Vec<f64> {
-        let (kv, end) = (self.program.kv.of(kind.layer), row.position as usize + 1);
-        let seen =
-            &self.cache[kind.layer][row.slot as usize][kind.window.map_or(0, |window| end.saturating_sub(window))..end];
+        let (kv, own) = (self.program.kv.of(kind.layer), row.position as usize + 1);
+        let cached = &self.cache[kind.layer][row.slot as usize];
+        let end = match kind.mask {
+            AttentionMask::Causal => own,
+            AttentionMask::Bidirectional => {
+                kind.window.map_or(cached.len(), |window| cached.len().min(own + window - 1))
+            }
+        };
+        let seen = &cached[kind.window.map_or(0, |window| own.saturating_sub(window))..end];
         let unit = f64::from(kind.scale * LOG2_E);
         let halves = |q: &f64| f16::from_f64(q * unit).to_f64() / f64::from(LOG2_E);
         let scaled: Vec<f64> = match self.rounding {

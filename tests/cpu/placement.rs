@@ -5,6 +5,7 @@ use crate::common;
 use crate::common::gguf::{File, Shape, parsed};
 use segno::arch::{Arch, Hparams};
 use segno::plan::memory::{Buffer, Placement, place};
+use segno::plan::op::Embedding;
 use segno::plan::{Op, Program, ValueId, build::build};
 use std::time::{Duration, Instant};
 
@@ -23,17 +24,16 @@ fn deep(layers: usize) -> Program {
     program(Shape { layers, ..tiny }.file().set("llama.block_count", 1u32), layers)
 }
 
-/// The last op that touches a value: keys and values live until the attention that follows their store, logits to the end.
-fn last_use(program: &Program, id: usize) -> usize {
-    if program.logits == Some(ValueId(id)) {
+/// The last of all ops that touches a value: keys and values live until the attention that follows their store, logits and embeddings to the end.
+fn last_use(program: &Program, ops: &[Op], id: usize) -> usize {
+    let embeddings = program.embedding.iter().flat_map(Embedding::ends);
+    if program.logits.into_iter().chain(embeddings).any(|end| end == ValueId(id)) {
         return usize::MAX;
     }
     let touches = |op: &Op| op.reads().chain(op.writes()).any(|touched| touched.0 == id);
-    let last = program.ops.iter().rposition(touches).unwrap_or(0);
-    match program.ops[last] {
-        Op::StoreKv { .. } => {
-            last + program.ops[last..].iter().position(|op| matches!(op, Op::Attention { .. })).unwrap()
-        }
+    let last = ops.iter().rposition(touches).unwrap_or(0);
+    match ops[last] {
+        Op::StoreKv { .. } => last + ops[last..].iter().position(|op| matches!(op, Op::Attention { .. })).unwrap(),
         _ => last,
     }
 }
@@ -42,7 +42,8 @@ fn last_use(program: &Program, id: usize) -> usize {
 fn placed_plainly(program: &Program) -> Placement {
     let mut placement = Placement { buffer_of: vec![usize::MAX; program.values.len()], buffers: Vec::new() };
     let mut free: Vec<usize> = Vec::new();
-    for (at, op) in program.ops.iter().enumerate() {
+    let ops: Vec<Op> = program.all_ops().cloned().collect();
+    for (at, op) in ops.iter().enumerate() {
         if let Some(id) = op.writes().filter(|id| placement.buffer_of[id.0] == usize::MAX) {
             let (value, buffers) = (program.values[id.0], &mut placement.buffers);
             let fits = |index: &usize| buffers[*index].rows == value.rows;
@@ -55,7 +56,7 @@ fn placed_plainly(program: &Program) -> Placement {
             buffers[index].width = buffers[index].width.max(value.width);
             placement.buffer_of[id.0] = index;
         }
-        let ends = |id: &usize| placement.buffer_of[*id] != usize::MAX && last_use(program, *id) == at;
+        let ends = |id: &usize| placement.buffer_of[*id] != usize::MAX && last_use(program, &ops, *id) == at;
         free.extend((0..program.values.len()).filter(ends).map(|id| placement.buffer_of[id]));
     }
     placement

@@ -10,6 +10,7 @@ use segno::backend::cuda::launch::{Extent, Launch};
 use segno::backend::cuda::lower::supported;
 use segno::format::Gguf;
 use segno::kv::{HeadSizes, Layout};
+use segno::plan::op::Index;
 use segno::plan::{Op, Program};
 use segno::quant::DType;
 use std::path::PathBuf;
@@ -42,7 +43,6 @@ fn every_family_runs() {
     let groups = "there is no kernel for norms of groups";
     let expected = [
         ("falconh1-plain", groups),
-        ("gemma4-small", "there is no kernel for a second embedding"),
         ("nemotronh-plain", groups),
         ("nemotronhmoe-latent", groups),
         ("nemotronhmoe-plain", groups),
@@ -53,13 +53,10 @@ fn every_family_runs() {
 #[test]
 fn what_the_kernels_lack_is_refused_by_name() {
     let (_, mut program, _) = goldens().swap_remove(0);
-    program.ops.push(program.ops[0].clone());
-    let last = program.ops.len() - 1;
+    let Op::Embed { index, .. } = &mut program.ops[0] else { panic!("{:?}", program.ops[0]) };
+    *index = Index::Position;
     let refused = supported::check(&program).unwrap_err().to_string();
-    assert_eq!(
-        refused,
-        format!("the cuda backend cannot run op {last} (embed): there is no kernel for a second embedding")
-    );
+    assert_eq!(refused, "the cuda backend cannot run op 0 (embed): the first embedding is that of tokens");
     program.ropes = vec![program.ropes[0].clone(); 5];
     let refused = supported::check(&program).unwrap_err().to_string();
     assert_eq!(refused, "5 rotations: the cuda kernels take 4 at most");
@@ -86,23 +83,44 @@ fn ops_of_latent_attention_and_groups_by_their_best_are_refused_by_name() {
 }
 
 #[test]
-fn models_for_embeddings_alone_are_refused_by_name() {
-    let mut refused = 0;
-    for case in common::embeddings::cases() {
-        let mut program = program(&Gguf::open(&case.file, true, &mut |_| Ok(())).unwrap());
-        let Err(error) = supported::check(&program) else { continue };
-        assert!(error.to_string().starts_with("models that make embeddings alone are run by the cpu"), "{error}");
-        refused += 1;
-        // Nor is there a kernel for their attention.
-        program.logits = program.embedding.as_ref().map(|embedding| embedding.tokens);
-        let expected = match case.name.as_str() {
-            "embeddinggemma-dense" | "modern-first" => "(attention): there is no kernel for attention to later tokens",
-            _ => "(embed): there is no kernel for a second embedding",
-        };
-        let error = supported::check(&program).unwrap_err().to_string();
-        assert!(error.ends_with(expected), "{}: {error}", case.name);
+fn every_op_of_passes_for_vectors_is_covered_once() {
+    let mut encoders = 0;
+    let of_cases = common::embeddings::cases().into_iter().map(|case| {
+        let program = program(&Gguf::open(&case.file, true, &mut |_| Ok(())).unwrap());
+        supported::check(&program).unwrap();
+        (case.file, program)
+    });
+    for (path, program) in of_cases.chain(programs()) {
+        let embedding = program.embedding.as_ref().unwrap();
+        let ops: Vec<&Op> = program.ops[..embedding.after].iter().chain(&embedding.ops).collect();
+        for sort in [Sort::Exact, Sort::Fast, Sort::F32Cache, Sort::Q8Cache] {
+            let lists = lists_of(&program, sort);
+            let mut covered: Vec<usize> = lists.texts.iter().flat_map(|launch| launch.covers.clone()).collect();
+            covered.sort_unstable();
+            let all: Vec<usize> = (0..ops.len()).collect();
+            assert_eq!(covered, all, "{}", path.display());
+            let steps = [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.prompt];
+            assert!(steps.iter().all(|list| list.is_empty() == program.logits.is_none()), "{}", path.display());
+            // Nothing that is left to products may be what the host reads.
+            let leaves_factors = |launch: &Launch| matches!(launch.args, Args::Norm(args) if args.out.factors != 0);
+            let writes_tokens = |&op: &usize| ops[op].writes() == Some(embedding.tokens);
+            let last = lists.texts.iter().rfind(|launch| launch.covers.iter().any(writes_tokens)).unwrap();
+            assert!(!leaves_factors(last), "{}: {last:?}", path.display());
+        }
+        encoders += usize::from(program.logits.is_none());
     }
-    assert_eq!(refused, 6);
+    assert_eq!(encoders, 6);
+}
+
+#[test]
+fn passes_for_vectors_launch_every_kernel_for_any_number_of_rows() {
+    for case in common::embeddings::cases() {
+        let lists = lists(&program(&Gguf::open(&case.file, true, &mut |_| Ok(())).unwrap()));
+        for rows in [1, 2, 7, 64, 512, 8192] {
+            let shape = Batch { rows, outputs: 0, splits: 0, draws: 0 };
+            assert!(lists.texts.iter().all(|launch| launch.runs(&shape)), "{}: {rows} rows", case.name);
+        }
+    }
 }
 
 #[test]

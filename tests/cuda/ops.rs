@@ -3,21 +3,23 @@
 
 mod cases;
 mod recurrent;
+mod texts;
 
 use crate::common;
 use crate::common::launches::Sort;
 use crate::common::passes::Run;
 use crate::common::plain::{Plain, Rounding};
-use cases::{attentions, elementwise, heads, mixtures, norms};
+use cases::{attentions, elementwise, embeddings, heads, mixtures, norms};
 use recurrent::recurrent;
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Shape;
 use segno::backend::cuda::catalogue::Kernel;
 use segno::backend::cuda::select::attention::splits;
-use segno::backend::{Chooser, KvType, Row};
+use segno::backend::{Chooser, KvType, Row, Stage};
 use segno::plan::{Op, Program};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use texts::texts;
 
 /// Rows of the embedding.
 const TOKENS: usize = 97;
@@ -31,6 +33,8 @@ enum Pass {
     Prompt(usize),
     /// A row of each of so many sequences, at this position of each.
     Step(usize, usize),
+    /// Whole texts of so many rows, of which vectors are made.
+    Texts(&'static [usize]),
 }
 
 struct Case {
@@ -48,18 +52,26 @@ fn names() -> impl Iterator<Item = &'static str> {
 }
 
 fn all_cases() -> Vec<Case> {
-    [elementwise(), norms(), heads(), attentions(), mixtures(), recurrent()].into_iter().flatten().collect()
+    [elementwise(), embeddings(), norms(), heads(), attentions(), texts(), mixtures(), recurrent()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// The kernels of a pass, on a device of 132 SMs.
 fn chosen(case: &Case) -> BTreeSet<&'static str> {
     let lists = common::launches::lists_of(&case.program, Sort::over(case.cache));
+    if let Pass::Texts(lengths) = case.pass {
+        let shape = Shape { rows: lengths.iter().sum::<usize>() as u32, outputs: 0, splits: 0, draws: 0 };
+        return lists.texts.iter().map(|launch| launch.choose(&shape).function.entry().name).collect();
+    }
     let shape = match case.pass {
         Pass::Prompt(rows) => Shape { rows: rows as u32, outputs: outputs(case).len() as u32, splits: 0, draws: 0 },
         Pass::Step(rows, position) => {
             let rows = rows.next_power_of_two() as u32;
             Shape { rows, outputs: rows, splits: splits(position + 1) as u32, draws: 0 }
         }
+        Pass::Texts(_) => unreachable!("above"),
     };
     lists.of(&shape).iter().map(|launch| launch.choose(&shape).function.entry().name).collect()
 }
@@ -90,6 +102,16 @@ fn outputs(case: &Case) -> Vec<u32> {
     match case.pass {
         Pass::Prompt(rows) => BTreeSet::from([0, rows as u32 / 3, rows as u32 - 1]).into_iter().collect(),
         Pass::Step(rows, _) => (0..rows as u32).collect(),
+        // The first and the last rows of each text, and some between.
+        Pass::Texts(lengths) => {
+            let mut start = 0;
+            let of_text = lengths.iter().flat_map(|&length| {
+                let first = start;
+                start += length;
+                [first, first + length / 3, first + length / 2, start - 1]
+            });
+            of_text.map(|row| row as u32).collect::<BTreeSet<u32>>().into_iter().collect()
+        }
     }
 }
 
@@ -102,6 +124,7 @@ fn row(slot: usize, position: usize) -> Row {
 fn run(case: &Case, cuda: &Cuda) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
     let (seqs, filled) = match case.pass {
         Pass::Prompt(_) => (4, 0),
+        Pass::Texts(lengths) => (lengths.len(), 0),
         Pass::Step(rows, position) => (rows, position),
     };
     let is_staged =
@@ -122,7 +145,14 @@ fn run(case: &Case, cuda: &Cuda) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
     let rows: Vec<Row> = match case.pass {
         Pass::Prompt(rows) => (0..rows).map(|position| row(0, position)).collect(),
         Pass::Step(rows, position) => (0..rows).map(|slot| row(slot, position)).collect(),
+        Pass::Texts(lengths) => {
+            let text = |(slot, &length): (usize, &usize)| (0..length).map(move |position| row(slot, position));
+            lengths.iter().enumerate().flat_map(text).collect()
+        }
     };
+    if matches!(case.pass, Pass::Texts(_)) {
+        return (run.embed(&rows, &outputs(case), Stage::Tokens), plain.vectors(&rows, &outputs(case)));
+    }
     (run.pass(&rows, &outputs(case), Chooser::Host), plain.pass(&rows, &outputs(case)))
 }
 
@@ -154,6 +184,16 @@ fn check(cases: &[Case]) {
 #[test]
 fn single_elements_are_those_of_plain_f64() {
     check(&elementwise());
+}
+
+#[test]
+fn embeddings_are_those_of_plain_f64() {
+    check(&embeddings());
+}
+
+#[test]
+fn attention_to_later_tokens_is_that_of_plain_f64() {
+    check(&texts());
 }
 
 #[test]

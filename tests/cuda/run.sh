@@ -68,7 +68,7 @@ fi
 
 if wants tests; then
     # Modules one after the other, each in a process of its own: they share the device.
-    for module in devices options lowering programs windows types kernels ops batches fast sample masks sessions adapters states speculation models; do
+    for module in devices options lowering programs windows types kernels ops batches fast embeddings sample masks sessions adapters states speculation models; do
         step tests 150 "$module" bin/cuda $module:: --show-output
     done
     for test in cuda_memory cuda_crowd cuda_steps cuda_fault allocation; do
@@ -94,6 +94,7 @@ if wants sanitizers; then
     tiny=(bin/cuda models::a_little_of_everything --show-output) few=(bin/cuda batches::a_few_rows_of_large --show-output)
     step sanitizers 150 memcheck compute-sanitizer --tool memcheck --error-exitcode 9 "${tiny[@]}"
     step sanitizers 100 "memcheck of experts" compute-sanitizer --tool memcheck --kernel-name kernel_substring=expert --error-exitcode 9 bin/cuda ops::experts --show-output
+    step sanitizers 100 "memcheck of embeddings" compute-sanitizer --tool memcheck --error-exitcode 9 bin/cuda embeddings::rerankers --show-output
     step sanitizers 100 "memcheck of few rows" compute-sanitizer --tool memcheck --kernel-name kernel_substring=gemm_i8_small_batch --error-exitcode 9 "${few[@]}"
     step sanitizers 300 racecheck bash -c 'races "$@"' races "${tiny[@]}"
     step sanitizers 150 "memcheck of fast batches" compute-sanitizer --tool memcheck --error-exitcode 9 bin/cuda fast::padding --show-output

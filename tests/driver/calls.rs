@@ -2,6 +2,7 @@
 //! the driver. Each test starts this program again with the stand-in on the loader's path, for the test that carries the suffix `_inside`.
 
 use crate::common;
+use crate::common::embeddings::{case, embed_opts};
 use crate::common::gguf::Shape;
 use crate::common::{Ctx, Failed, Model, bundled_model, call, greedy};
 use crate::fake::{Fake, built, open, open_with, under_a_driver};
@@ -104,7 +105,11 @@ fn life_in(ctx: Ctx) -> Result<(), Failed> {
     session.batch(&[seq, child]).2?;
     session.logits(child)?;
     session.truncate(child, 5)?;
-    session.step(child).map(|_| ())
+    session.step(child)?;
+    session.embed(&[&[5; 40], &[6]], &embed_opts())?;
+    let encoder = ctx.load(&case("bert-mean").file)?;
+    let session = encoder.session(|opts| (opts.max_seqs, opts.kv_tokens) = (2, 128))?;
+    session.embed(&[&[5; 40], &[6]], &embed_opts()).map(|_| ())
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use super::simd::{Form, Kernels, Q8_LEN};
 use crate::error::{Result, collected, push};
-use crate::plan::memory::{Placement, place_all};
+use crate::plan::memory::{Placement, place};
 use crate::plan::op::{Embedding, ExpertProduct, HeadPart, Kind, Rows};
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 
@@ -153,7 +153,7 @@ pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowe
     }
     let Lowering { mut steps, quantized_width, rounded_width, gathered, .. } = lowering;
     let embedding = collected(steps.drain(logits..), STEPS)?;
-    let placement = place_all(program)?;
+    let placement = place(program)?;
     Ok(Lowered { steps, shared, embedding, placement, quantized_width, rounded_width, gathered })
 }
 

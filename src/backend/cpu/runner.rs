@@ -14,7 +14,7 @@ use super::norms::{norm_heads, normalize, normalize_groups};
 use super::pool::{Grid, Pool, Turn};
 use super::recurrent::{self, States};
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
-use crate::backend::{Batch, Limits, Runner, Scaled, Stage};
+use crate::backend::{Batch, Give, Limits, Runner, Scaled, Stage};
 use crate::elementary;
 use crate::error::{Error, Result, filled, push};
 use crate::kv::{PAGE_TOKENS, Reach, Side};
@@ -175,19 +175,12 @@ impl Runner for CpuRunner {
         self.run_steps(&lowered.steps, &[], batch, cancel)
     }
 
-    fn embed(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+    fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()> {
         let lowered = Arc::clone(&self.lowered);
-        self.run_steps(&lowered.steps[..lowered.shared], &lowered.embedding, batch, cancel)
-    }
-
-    fn embedding(&self, index: usize, stage: Stage) -> &[f32] {
-        let embedding = self.program.embedding.as_ref().expect("only a program with embeddings is run for them");
-        let value = match stage {
-            Stage::Tokens => Some(embedding.tokens),
-            Stage::Texts => Some(embedding.texts),
-            Stage::Scores => embedding.scores,
-        };
-        self.row(value.expect("only a program with a classifier is asked for scores"), index)
+        self.run_steps(&lowered.steps[..lowered.shared], &lowered.embedding, batch, cancel)?;
+        let value = stage.value(&self.program).expect("only a program that makes them is asked for vectors");
+        (0..batch.outputs.len()).for_each(|index| give(index, self.row(value, index)));
+        Ok(())
     }
 
     fn logits(&self, index: usize) -> &[f32] {

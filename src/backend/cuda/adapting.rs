@@ -17,7 +17,6 @@ use crate::backend::{MOST_ADAPTERS, Row, Scaled};
 use crate::error::{Error, Result, collected, filled};
 use crate::plan::MatrixId;
 use crate::plan::adapter::{Adapter, Floats};
-use crate::plan::memory::place as place_values;
 use std::sync::Arc;
 
 /// What the host's memory is for.
@@ -181,7 +180,7 @@ impl CudaRunner {
     /// Passes with launches for what adapters at these places add.
     fn passes_with(&self, places: &AdapterPlaces) -> Result<Passes> {
         let addresses = Addresses { adapters: places.clone(), ..self.addresses.clone() };
-        let mut passes = Passes::new(lower(&self.program, &place_values(&self.program)?, &addresses)?);
+        let mut passes = Passes::new(lower(&self.program, &self.placement, &addresses)?);
         // Without a graph, steps run the list.
         passes.build_graphs(&self.stream, self.sizes.shapes());
         Ok(passes)

@@ -19,6 +19,19 @@ pub const MOST_PARTS: usize = 3;
 /// Where a row has no stretch, and a stretch no record.
 pub const NONE: u32 = u32::MAX;
 
+/// Which row of a table stands for a row of the batch, by the numbers that `kernels/step/embed.cu` has for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(u32)]
+pub enum TableRow {
+    /// That of its token.
+    #[default]
+    Token = 0,
+    /// That of its position.
+    Position = 1,
+    /// The first.
+    First = 2,
+}
+
 /// What a router makes of logits, by the numbers that `kernels/experts/route.cuh` has for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(u32)]
@@ -65,6 +78,8 @@ args! {
         outputs: Address, tables: Address, serial: Address, best: Address, draws: Address, host_stretches: Address, stretches: Address,
         most_stretches: u32, pad: u32, angles: [Angles; MOST_ROPES], embedding: Matrix, embedded: Address,
     }
+    /// Rows of a table, decoded.
+    EmbedArgs { table: Matrix, rows: Address, out: Address, row: TableRow, pad: u32 }
     SelectArgs { x: Address, outputs: Address, out: Address, width: u32, pad: u32 }
     /// Without `selected`, all rows of `x` are taken.
     NormArgs { x: Address, weight: Address, out: Activation, width: u32, eps: f32, selected: Address }
@@ -142,7 +157,7 @@ args! {
     /// many times the hyperbolic tangent of that.
     AttentionArgs {
         heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation, sinks: Address, scale: f32,
-        cap: f32, window: u32, pad: u32,
+        cap: f32, window: u32, width: u32,
     }
     /// The convolution of a value.
     ConvolutionArgs { x: Address, weight: Address, bias: Address, state: u64 }
@@ -204,6 +219,7 @@ args! {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Args {
     Step(StepArgs),
+    Embed(EmbedArgs),
     Select(SelectArgs),
     Norm(NormArgs),
     Normalize(NormalizeArgs),
@@ -260,6 +276,7 @@ impl Args {
     pub fn pointer(&self) -> *const std::ffi::c_void {
         match self {
             Args::Step(args) => std::ptr::from_ref(args).cast(),
+            Args::Embed(args) => std::ptr::from_ref(args).cast(),
             Args::Select(args) => std::ptr::from_ref(args).cast(),
             Args::Norm(args) => std::ptr::from_ref(args).cast(),
             Args::Normalize(args) => std::ptr::from_ref(args).cast(),
@@ -300,9 +317,16 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_tables_have_the_numbers_that_the_kernels_expect() {
+        let numbers = [TableRow::Token, TableRow::Position, TableRow::First].map(|row| row as u32);
+        assert_eq!(numbers, [0, 1, 2]);
+    }
+
+    #[test]
     fn structs_have_the_sizes_that_the_kernels_expect() {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
         assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>(), size_of::<Stretch>()], [280, 32, 32]);
+        assert_eq!(size_of::<EmbedArgs>(), 56);
         assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 96, 216]);
         assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [64, 40]);
         assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 216]);

@@ -1,4 +1,4 @@
-//! What a session does between its passes: it waits for the end of a cancelled one, and moves bytes while nothing reads them.
+//! What a session does around its passes: it waits for the end of each, cancelled ones too, and moves bytes while nothing reads them.
 
 use super::driver::Waited;
 use super::module::Stream;
@@ -19,6 +19,29 @@ impl CudaRunner {
         Ok(())
     }
 
+    /// Runs a pass, and notes what else may run behind it.
+    pub fn run_pass(&mut self, cancel: &AtomicBool, pass: impl FnOnce(&mut CudaRunner) -> Result<()>) -> Result<()> {
+        if let Some(reason) = &self.failed {
+            return Err(Error::Device(reason.clone()));
+        }
+        let primary = Arc::clone(&self.primary);
+        let _current = primary.enter()?;
+        let result = self.settle(cancel).and_then(|()| pass(self));
+        match &result {
+            Err(Error::Device(reason)) => self.failed = Some(reason.clone()),
+            Err(Error::Cancelled) => self.at_work = true,
+            _ => {}
+        }
+        result
+    }
+
+    /// Waits for the end of all that a pass of so many rows has started.
+    pub fn wait_for_pass(&self, rows: usize, cancel: &AtomicBool) -> Result<()> {
+        match self.stream.wait_for(self.longest_wait(rows), cancel)? {
+            Waited::Ended => Ok(()),
+            Waited::Cancelled => Err(Error::Cancelled),
+        }
+    }
     /// Does something behind everything that the device is at; a device that fails is not used again.
     pub fn when_idle(&mut self, f: impl FnOnce(&mut CudaRunner) -> Result<()>) -> Result<()> {
         if let Some(reason) = &self.failed {

@@ -2,7 +2,7 @@
 //!
 //! The driver is opened at run time (`driver`), so the library also loads on machines without one. No call here leaves another
 //! current context behind than it found. [`lower`] turns a program into launches, [`select`] chooses their kernels for a shape, `runner` replays them
-//! as graphs, whose last kernel chooses the tokens (`draws`). Adapters have passes of their own (`adapting`).
+//! as graphs, whose last kernel chooses the tokens (`draws`). Adapters have passes of their own (`adapting`), and so have embeddings (`texts`).
 
 #![allow(unsafe_code)]
 
@@ -24,6 +24,7 @@ mod shared;
 mod sizes;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod texts;
 mod timing;
 mod weights;
 
@@ -35,7 +36,7 @@ use driver::Primary;
 use lower::supported;
 use module::Kernels;
 use runner::CudaRunner;
-use sizes::{AdapterNeeds, Needs};
+use sizes::{AdapterNeeds, Needs, Sizes};
 use std::sync::Arc;
 use weights::Weights;
 
@@ -145,8 +146,8 @@ impl Backend for Cuda {
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
         supported::check(program)?;
         let Needs { cache, arena, graphs, adapters } = Needs::new(program, limits, self.rounds())?;
-        let (outputs, vocab) = (limits.outputs.next_power_of_two(), program.vocab());
-        let host = outputs * vocab * size_of::<f32>() + draws::bytes(outputs, vocab);
+        let sizes = Sizes::new(program, limits)?;
+        let host = sizes.results(program)? * size_of::<f32>() + draws::bytes(sizes.outputs, program.logits_width());
         Ok(Memory {
             weights: program.weight_bytes(),
             arena: host as u64,

@@ -1,6 +1,7 @@
 //! The passes of a session as launches: the lists, and a graph of a list for every bucket and tier of steps.
 
 use super::args::Shape;
+use super::launch::Launch;
 use super::lower::lists::Lists;
 use super::module::{Graph, Stream};
 use crate::error::{Error, Result};
@@ -41,12 +42,19 @@ impl Passes {
         if let Some(graph) = graph.and_then(|index| self.graphs[index].as_ref()) {
             return stream.replay(graph);
         }
-        for launch in self.lists.of(shape) {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(Error::Cancelled);
-            }
-            stream.launch(launch, shape)?;
-        }
-        Ok(())
+        launch_all(stream, self.lists.of(shape), shape, cancel)
     }
+
+    /// Starts a pass of so many rows that makes embeddings of them.
+    pub fn start_texts(&self, stream: &Stream, rows: usize, cancel: &AtomicBool) -> Result<()> {
+        let shape = Shape { rows: rows as u32, outputs: 0, splits: 0, draws: 0 };
+        launch_all(stream, &self.lists.texts, &shape, cancel)
+    }
+}
+
+fn launch_all(stream: &Stream, launches: &[Launch], shape: &Shape, cancel: &AtomicBool) -> Result<()> {
+    launches.iter().try_for_each(|launch| match cancel.load(Ordering::Relaxed) {
+        true => Err(Error::Cancelled),
+        false => stream.launch(launch, shape),
+    })
 }

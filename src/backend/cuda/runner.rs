@@ -5,7 +5,7 @@
 
 use super::adapting::Adapting;
 use super::args::{NONE, Row, Shape, TableUpdate};
-use super::driver::{Primary, Waited};
+use super::driver::Primary;
 use super::lower::{Addresses, lower};
 #[cfg(feature = "testing")]
 use super::memory::Part;
@@ -18,11 +18,11 @@ use super::shared::Shared;
 use super::sizes::{Needs, Sizes, arrange};
 use super::timing::Timing;
 use super::weights::Weights;
-use crate::backend::{Batch, Beside, Chooser, Drawn, Limits, Runner, Scaled};
+use crate::backend::{Batch, Beside, Chooser, Drawn, Give, Limits, Runner, Scaled, Stage};
 use crate::error::{Error, Result, filled};
 use crate::kv::{Reach, Tables};
-use crate::plan::Program;
-use crate::plan::memory::place;
+use crate::plan::memory::{Placement, place};
+use crate::plan::{Program, ValueId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -39,14 +39,14 @@ pub struct CudaRunner {
     /// Adapters, and the passes of rows that have some.
     pub adapting: Option<Adapting>,
     pub program: Arc<Program>,
-    /// Where everything lies that the launches read and write.
+    /// Where everything lies that the launches read and write, and in which buffer each value does.
     pub addresses: Addresses,
-    shared: Shared,
+    pub placement: Placement,
+    pub shared: Shared,
     pub sizes: Sizes,
     /// Page tables as the device has them, and a slot for padded rows behind the others.
     tables: Vec<u32>,
     table_stride: usize,
-    logits: u64,
     pub cache: Block,
     /// Owns what the launches read and write.
     #[allow(dead_code)] // Tests look into it.
@@ -96,7 +96,7 @@ impl CudaRunner {
         let mut places = Places::new(block.address());
         let mut addresses = arrange(program, &placement, limits, &sizes, fast, cache.address(), &mut places)?;
         let resident = kernels.resident_draws()?;
-        let shared = Shared::new(primary, &sizes, limits, program.vocab(), resident)?;
+        let shared = Shared::new(primary, &sizes, limits, program, resident)?;
         shared.tell(&mut addresses);
         for ((angles, rope), frequencies) in
             addresses.step.angles.iter_mut().zip(&program.ropes).zip(&weights.frequencies)
@@ -118,13 +118,13 @@ impl CudaRunner {
             tables: filled(sizes.table_entries(limits), u32::MAX, "page tables")?,
             sizes,
             table_stride,
-            logits: program.logits.map_or(0, |logits| addresses.buffers[placement.buffer_of[logits.0]]),
+            placement,
             addresses,
             cache,
             arena: block,
             #[cfg(feature = "testing")]
             parts: places.parts(),
-            vocab: program.vocab(),
+            vocab: program.logits_width(),
             serial: 0,
             eager,
             warning: None,
@@ -149,7 +149,7 @@ impl CudaRunner {
     pub fn time_steps(&mut self, program: &Program) -> Result<()> {
         let _current = self.primary.enter()?;
         let tiers = self.sizes.tiers.len();
-        let shapes = self.sizes.shapes().step_by(tiers);
+        let shapes = self.sizes.shapes().step_by(tiers.max(1));
         self.timing = Some(Timing::new(
             &self.primary,
             program,
@@ -182,9 +182,19 @@ impl CudaRunner {
             self.tables[index] = page;
             self.shared.updates.write(update, TableUpdate { index: index as u32, page });
         }
+        self.run_padding(updates, None)
+    }
+
+    /// Runs a pass of nothing but padding: as its graph or as a list, and where there are no steps one that makes embeddings.
+    fn run_padding(&mut self, updates: usize, graph: Option<usize>) -> Result<()> {
+        let never = AtomicBool::new(false);
         self.pad_rows(0, 0, 1);
-        self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, updates, None, &AtomicBool::new(false))?;
-        self.stream.wait()
+        if self.program.logits.is_none() {
+            self.start_texts(1, updates, &never)?;
+            return self.stream.wait();
+        }
+        self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, updates, graph, &never)?;
+        if graph.is_some() { self.wait(1, 1, &never) } else { self.stream.wait() }
     }
 
     /// The first entry of the page tables of a cache.
@@ -198,12 +208,10 @@ impl CudaRunner {
     /// The driver's calls are looked up on first use, which allocates; a step must find them all.
     fn call_everything_once(&mut self) -> Result<()> {
         let (from, to) = (self.addresses.step.serial, self.addresses.step.best);
-        self.pad_rows(0, 0, 1);
-        self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, 0, Some(0), &AtomicBool::new(false))?;
-        self.wait(1, 1, &AtomicBool::new(false))?;
+        self.run_padding(0, Some(0))?;
         self.stream.is_idle()?;
         self.stream.copy(to, from, size_of::<f32>())?;
-        self.stream.download(self.shared.logits.host().cast(), self.logits, size_of::<f32>())?;
+        self.stream.download(self.shared.results.host().cast(), from, size_of::<f32>())?;
         self.stream.wait()
     }
 
@@ -350,12 +358,7 @@ impl CudaRunner {
             self.shared.draws.write_masks(self.serial, beside);
             started
         };
-        if matches!(started, Err(Error::Cancelled)) && updates > 0 {
-            // The first kernel may not have fetched the entries: send all again.
-            let slots = self.sizes.outputs * self.table_stride;
-            self.tables.chunks_mut(slots + self.table_stride).for_each(|tables| tables[..slots].fill(u32::MAX));
-        }
-        started?;
+        self.check_start(started, updates)?;
         self.outputs = batch.outputs.len();
         if batch.chooser == Chooser::Host || self.outputs == 0 {
             return self.fetch_logits(batch.rows.len(), cancel);
@@ -366,13 +369,27 @@ impl CudaRunner {
         if is_complete { Ok(()) } else { self.fetch_logits(batch.rows.len(), cancel) }
     }
 
+    /// Hands on how a pass has started that was to change so many entries of page tables.
+    pub fn check_start(&mut self, started: Result<()>, updates: usize) -> Result<()> {
+        if matches!(started, Err(Error::Cancelled)) && updates > 0 {
+            // The first kernel may not have fetched the entries: send all again.
+            let slots = self.sizes.outputs * self.table_stride;
+            self.tables.chunks_mut(slots + self.table_stride).for_each(|tables| tables[..slots].fill(u32::MAX));
+        }
+        started
+    }
+
+    /// Where a value is.
+    pub fn address_of(&self, id: ValueId) -> u64 {
+        self.addresses.buffers[self.placement.buffer_of[id.0]]
+    }
+
     fn fetch_logits(&self, rows: usize, cancel: &AtomicBool) -> Result<()> {
         let bytes = self.outputs * self.vocab * size_of::<f32>();
-        self.stream.download(self.shared.logits.host().cast(), self.logits, bytes)?;
-        match self.stream.wait_for(self.longest_wait(rows), cancel)? {
-            Waited::Ended => Ok(()),
-            Waited::Cancelled => Err(Error::Cancelled),
+        if let Some(logits) = self.program.logits {
+            self.stream.download(self.shared.results.host().cast(), self.address_of(logits), bytes)?;
         }
+        self.wait_for_pass(rows, cancel)
     }
 }
 
@@ -391,18 +408,11 @@ impl Runner for CudaRunner {
     }
 
     fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, beside: Beside) -> Result<()> {
-        if let Some(reason) = &self.failed {
-            return Err(Error::Device(reason.clone()));
-        }
-        let primary = Arc::clone(&self.primary);
-        let _current = primary.enter()?;
-        let result = self.settle(cancel).and_then(|()| self.step(batch, cancel, beside));
-        match &result {
-            Err(Error::Device(reason)) => self.failed = Some(reason.clone()),
-            Err(Error::Cancelled) => self.at_work = true,
-            _ => {}
-        }
-        result
+        self.run_pass(cancel, |runner| runner.step(batch, cancel, beside))
+    }
+
+    fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()> {
+        self.run_pass(cancel, |runner| runner.embed_texts(batch, stage, cancel, give))
     }
 
     fn draw(&mut self, index: usize, drawn: &Drawn) -> bool {
@@ -415,7 +425,7 @@ impl Runner for CudaRunner {
 
     fn logits(&self, index: usize) -> &[f32] {
         assert!(index < self.outputs);
-        self.shared.logits.slice(index * self.vocab, self.vocab)
+        self.shared.results.slice(index * self.vocab, self.vocab)
     }
 
     fn best_token(&self, index: usize) -> Option<u32> {

@@ -7,8 +7,9 @@ use super::lower::Addresses;
 use super::memory::Mapped;
 use super::sizes::Sizes;
 use crate::backend::Limits;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kv::state::Move;
+use crate::plan::Program;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,8 +25,8 @@ pub struct Shared {
     pub header: Mapped<u32>,
     /// A token of each output, below the serial number of its step.
     pub tokens: Mapped<u64>,
-    /// Logits of each output, where the host chooses.
-    pub logits: Mapped<f32>,
+    /// What the host reads of a pass: logits of each output, where it chooses, or vectors.
+    pub results: Mapped<f32>,
     /// How each output's token is drawn.
     pub draws: Draws,
     /// The rows of each sequence, where layers have states.
@@ -38,17 +39,17 @@ impl Shared {
         primary: &Arc<Primary>,
         sizes: &Sizes,
         limits: &Limits,
-        vocab: usize,
+        program: &Program,
         resident: usize,
     ) -> Result<Shared> {
-        let logits = sizes.outputs.checked_mul(vocab).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))?;
+        let vocab = program.logits_width();
         Ok(Shared {
             rows: Mapped::new(primary, sizes.rows)?,
             outputs: Mapped::new(primary, sizes.outputs)?,
             updates: Mapped::new(primary, sizes.table_entries(limits))?,
             header: Mapped::new(primary, 2)?,
             tokens: Mapped::new(primary, sizes.outputs)?,
-            logits: Mapped::new(primary, logits)?,
+            results: Mapped::new(primary, sizes.results(program)?)?,
             draws: Draws::new(primary, sizes.outputs, vocab, resident)?,
             stretches: Mapped::new(primary, sizes.stretches())?,
         })

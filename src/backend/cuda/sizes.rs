@@ -5,7 +5,7 @@ use super::args::{Angles, Draw, ExpertTile, MOST_ROPES, Records, Row, SampleArgs
 use super::draws;
 use super::lower::adapters::AdapterPlaces;
 use super::lower::experts::most_experts;
-use super::lower::uses::Uses;
+use super::lower::uses::{PassOps, Uses};
 use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower};
 use super::memory::Places;
 use super::select::Device;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result, collected, filled};
 use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side, Stores, state};
 use crate::plan::Program;
 use crate::plan::memory::{Placement, place};
-use crate::plan::op::Rows;
+use crate::plan::op::{Embedding, Rows};
 
 /// Each tier of context has so many times the splits of the one before.
 const TIER_GROWTH: usize = 8;
@@ -28,6 +28,8 @@ const NODE_BYTES: usize = 2304;
 const RECORD_ALIGNMENT: usize = 256;
 /// Most rows of a value, which grids have along their second axis.
 const MOST_GRID_ROWS: usize = 65535;
+/// Elements of vectors that are brought to the host at a time, at most, where logits take no more.
+const VECTORS_AT_ONCE: usize = 512 << 10;
 /// Names of the parts of the arena that outlive a step.
 pub const PAGE_TABLES: &str = "page tables";
 pub const COUNTERS: &str = "counters";
@@ -56,7 +58,11 @@ impl Sizes {
         let mut tiers: Vec<usize> =
             std::iter::successors(Some(1), |tier| Some(tier * TIER_GROWTH)).take_while(|&tier| tier < most).collect();
         tiers.push(most);
-        let buckets = (0..=outputs.ilog2()).map(|power| 1 << power).collect();
+        let mut buckets: Vec<usize> = (0..=outputs.ilog2()).map(|power| 1 << power).collect();
+        if program.logits.is_none() {
+            // There are no steps.
+            (tiers, buckets) = (Vec::new(), Vec::new());
+        }
         let rows = limits.rows.max(outputs);
         check_rows(program, rows)?;
         let starts = state::starts(&program.states)?;
@@ -136,6 +142,15 @@ impl Sizes {
         };
         let tiers = move |draws, bucket| self.tiers.iter().map(move |&tier| shape(bucket, tier, draws));
         (0..2).flat_map(move |draws| self.buckets.iter().flat_map(move |&bucket| tiers(draws, bucket)))
+    }
+
+    /// Floats that the host reads of a pass at a time: all logits, or some of the vectors, of one row at least.
+    pub fn results(&self, program: &Program) -> Result<usize> {
+        let widths = program.embedding.iter().flat_map(Embedding::ends).map(|end| program.values[end.0].width);
+        let widest = widths.max().unwrap_or(0);
+        let vectors = widest.saturating_mul(self.rows).min(VECTORS_AT_ONCE).max(widest);
+        let logits = self.outputs.checked_mul(program.logits_width());
+        logits.map(|logits| logits.max(vectors)).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))
     }
 
     /// Most sequences of a pass, where layers have states.
@@ -230,15 +245,19 @@ fn graph_bytes(program: &Program, placement: &Placement, addresses: &Addresses, 
 
 /// Places for the forms of values that products read: 8-bit ones, and where `fast` says so those of 16-bit floats.
 fn forms(program: &Program, rows: usize, fast: bool, places: &mut Places) -> Result<Vec<FormPlace>> {
-    let uses = Uses::of(program)?;
-    let mut forms = filled(uses.places(), FormPlace::default(), "a list of launches")?;
+    let passes = [PassOps::of_logits(program)?, PassOps::of_embeddings(program)?];
+    // Passes of both kinds have the same places.
+    let all = || passes.iter().flatten().map(|pass| &pass.uses);
+    let count = all().map(Uses::places).max().unwrap_or(0);
+    let mut forms = filled(count, FormPlace::default(), "a list of launches")?;
     for (index, form) in forms.iter_mut().enumerate() {
-        let width = uses.widest(program, index, |id| uses.of_value(id).is_quantized());
-        let quantized = width.saturating_mul(rows);
+        let widest = |uses: &Uses| uses.widest(program, index, |id| uses.of_value(id).is_quantized());
+        let quantized = all().map(widest).max().unwrap_or(0).saturating_mul(rows);
         form.q = places.named("8-bit values", quantized);
         form.meta = places.named("scales of 8-bit values", quantized / 32 * 8);
         if fast {
-            form.f16 = f16::place(program, &uses, rows, index, places);
+            let widest = |uses: &Uses| uses.widest(program, index, |id| uses.is_roundable(program, id));
+            form.f16 = f16::place(all().map(widest).max().unwrap_or(0), rows, places);
         }
     }
     Ok(forms)
@@ -307,7 +326,7 @@ pub fn arrange(
         angles: angles(program, rows, places),
         ..StepArgs::default()
     };
-    let parts = sizes.outputs.saturating_mul(draws::parts(program.vocab()));
+    let parts = sizes.outputs.saturating_mul(draws::parts(program.logits_width()));
     let sample = SampleArgs {
         kept: places.named("candidates", parts.saturating_mul(draws::SLOTS * 8)),
         groups: places.named(COUNTERS, sizes.outputs * draws::GROUP_BYTES),

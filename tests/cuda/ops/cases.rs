@@ -20,9 +20,9 @@ const HIDDEN: usize = 64;
 /// Roundings of sums of some tens of f32, and of functions of them.
 const ROUNDING: f64 = 3e-6;
 /// Of attention whose weights are 16-bit floats.
-const F16: f64 = 1e-3;
+pub const F16: f64 = 1e-3;
 /// Of attention over a cache of 8 bits, whose multiples may be rounded to the neighbour; a small part of a head is rotated back by itself.
-const EIGHT_BITS: f64 = 5e-3;
+pub const EIGHT_BITS: f64 = 5e-3;
 /// Of 8-bit blocks: a value close to half a step may be rounded the other way.
 const BLOCKS: f64 = 1e-3;
 
@@ -129,6 +129,24 @@ pub fn elementwise() -> Vec<Case> {
     cases
 }
 
+/// Embeddings beside the first one: of another width, of the token, of the position, and the first row for all.
+pub fn embeddings() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (dtype, width) in
+        [(DType::F32, 50), (DType::F16, 333), (DType::BF16, 64), (DType::Q8_0, 96), (DType::Q4_K, 1280)]
+    {
+        for index in [Index::Token, Index::Position, Index::First] {
+            let (mut b, hidden) = begin(one_head());
+            let sum = apart(&mut b, hidden, width);
+            let (table, _) = b.random_matrix(dtype, TOKENS, width, 1.0);
+            let row = b.value(width, Rows::Batch);
+            b.program.ops.extend([Op::Embed { table, index, out: row }, Op::Add { x: sum, y: row }]);
+            in_passes(&mut cases, "embed", finish(b, sum), &PASSES);
+        }
+    }
+    cases
+}
+
 pub fn norms() -> Vec<Case> {
     let mut cases = Vec::new();
     for (width, kernel) in [(320, "rms_norm"), (2112, "rms_norm_split")] {
@@ -192,16 +210,22 @@ fn rope(b: &mut Parts, layout: RopeLayout, dims: usize) -> RopeId {
 
 /// What attention has beside its sizes.
 #[derive(Clone, Copy, Default)]
-struct Attention {
-    window: Option<usize>,
-    softcap: Option<f32>,
-    has_sinks: bool,
+pub struct Attention {
+    pub window: Option<usize>,
+    pub softcap: Option<f32>,
+    pub has_sinks: bool,
     /// Norms of heads before the rotation.
-    has_norms: bool,
-    rope: Option<RopeLayout>,
+    pub has_norms: bool,
+    pub rope: Option<RopeLayout>,
 }
 
 fn attention(kv: HeadSizes, with: Attention) -> Arc<Program> {
+    let (b, out) = attended(kv, with, AttentionMask::Causal);
+    finish(b, out)
+}
+
+/// A program that ends with attention, and what that gives.
+pub fn attended(kv: HeadSizes, with: Attention, mask: AttentionMask) -> (Parts, ValueId) {
     let (mut b, hidden) = begin(kv);
     let queries = floats(&mut b, hidden, kv.heads * kv.head_dim);
     let keys = floats(&mut b, hidden, kv.kv_heads * kv.head_dim);
@@ -220,17 +244,10 @@ fn attention(kv: HeadSizes, with: Attention) -> Arc<Program> {
     b.program.ops.push(Op::StoreKv { layer: 0, keys, values });
     let sinks = with.has_sinks.then(|| random_vector(&mut b, kv.heads, 1.0));
     let scale = 1.0 / (kv.head_dim as f32).sqrt();
-    let kind = AttentionKind {
-        layer: 0,
-        scale,
-        mask: AttentionMask::Causal,
-        window: with.window,
-        softcap: with.softcap,
-        sinks,
-    };
+    let kind = AttentionKind { layer: 0, scale, mask, window: with.window, softcap: with.softcap, sinks };
     let out = b.value(kv.heads * kv.head_dim, Rows::Batch);
     b.program.ops.push(Op::Attention { kind, queries, out });
-    finish(b, out)
+    (b, out)
 }
 
 /// A position behind several splits, for batches over caches of 8 bits: to farther ones plain f64 takes minutes.

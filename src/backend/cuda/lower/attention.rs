@@ -7,7 +7,7 @@ use crate::backend::cuda::args::{Args, AttentionArgs, HeadsArgs};
 use crate::backend::cuda::catalogue::Kernel;
 use crate::backend::cuda::select::attention::{is_staged, of_heads};
 use crate::kv::layout::HeadSizes;
-use crate::plan::op::{AttentionKind, NormKind, RopeId, RopeLayout};
+use crate::plan::op::{AttentionKind, AttentionMask, NormKind, RopeId, RopeLayout};
 use crate::plan::{Op, ValueId};
 use std::f32::consts::LOG2_E;
 
@@ -27,6 +27,8 @@ const PROMPT_STEP: (usize, usize) = (64, 4);
 /// Queries of a block of a prompt, and the largest heads of which a warp takes twice as many.
 const PROMPT_QUERIES: usize = 64;
 const MOST_NARROW: usize = 128;
+/// More positions than there are; twice as many, less one, are an `int`.
+const MOST_SEEN: u32 = 1 << 30;
 /// Shared memory of an SM, and what each block of steps takes of it beside its own.
 const SM_BYTES: usize = 227 << 10;
 const OTHER_BYTES: usize = 4 << 10;
@@ -49,7 +51,7 @@ impl Lowering<'_> {
     /// Norms, rotation, the rows' places in the cache, and attention of a step; false leaves them as they are.
     pub fn whole_attention(&mut self) -> bool {
         let Some((heads, covered)) = self.turned_heads() else { return false };
-        let Some(&Op::Attention { kind, out, .. }) = self.program.ops.get(self.next + covered) else { return false };
+        let Some(&Op::Attention { kind, out, .. }) = self.ops.get(self.next + covered) else { return false };
         if !self.stages_pages(&kind) {
             return false;
         }
@@ -83,7 +85,7 @@ impl Lowering<'_> {
     /// What the next ops do with queries and keys in one launch, and how many ops that are: norms of heads first, then rotation of both by one table
     /// or of none, then the store.
     fn turned_heads(&self) -> Option<(HeadsArgs, usize)> {
-        let ops = &self.program.ops[self.next..];
+        let ops = &self.ops[self.next..];
         let is_of_heads = |op: &&Op| matches!(op, Op::HeadNorm { .. } | Op::Rope { .. });
         let end = ops.iter().take_while(is_of_heads).count();
         let Op::StoreKv { layer, keys, values } = *ops.get(end)? else { return None };
@@ -148,10 +150,19 @@ impl Lowering<'_> {
         }
     }
 
-    /// Whether pages pass through shared memory, and matrix instructions multiply them.
+    /// Whether pages pass through shared memory, and matrix instructions multiply them. Prompts do what steps do.
     fn stages_pages(&self, kind: &AttentionKind) -> bool {
         let dim = self.program.kv.of(kind.layer).head_dim;
-        kind.softcap.is_none() && kind.sinks.is_none() && self.addresses.kv_type != KvType::F32 && is_staged(dim)
+        let has_kernel = match kind.mask {
+            AttentionMask::Causal => is_staged(dim),
+            AttentionMask::Bidirectional => of_heads(self.prompt_kernel(), dim).is_some(),
+        };
+        kind.softcap.is_none() && kind.sinks.is_none() && self.addresses.kv_type != KvType::F32 && has_kernel
+    }
+
+    /// The kernel of prompts that stages pages.
+    fn prompt_kernel(&self) -> Kernel {
+        if self.addresses.kv_type == KvType::Q8 { Kernel::AttentionPrefillQ8 } else { Kernel::AttentionPrefill }
     }
 
     /// Attention with staged pages, whose blocks ask for as much shared memory whatever the type of the cache is; the arguments of prompts have only
@@ -206,18 +217,20 @@ impl Lowering<'_> {
             Some(cap) => (kind.scale / cap, cap * LOG2_E),
             None => (kind.scale * LOG2_E, 0.0),
         };
-        let window = kind.window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX));
+        let window = kind.window.map_or(MOST_SEEN, |window| window.min(MOST_SEEN as usize) as u32);
+        let width = match kind.mask {
+            AttentionMask::Causal => window,
+            AttentionMask::Bidirectional => 2 * window - 1,
+        };
         let (out, sinks) = (self.activation(out), self.vector(kind.sinks));
-        AttentionArgs { heads, mixed, states, ended, out, sinks, scale, cap, window, pad: 0 }
+        AttentionArgs { heads, mixed, states, ended, out, sinks, scale, cap, window, width }
     }
 
     /// Attention of rows whose heads have their place already.
     pub fn attention(&mut self, kind: AttentionKind, queries: ValueId, out: ValueId) {
         let heads = HeadsArgs { q: self.value(queries), ..self.heads_args(kind.layer) };
         if self.stages_pages(&kind) {
-            let is_q8 = self.addresses.kv_type == KvType::Q8;
-            let kernel = if is_q8 { Kernel::AttentionPrefillQ8 } else { Kernel::AttentionPrefill };
-            return self.attend(kernel, heads, &kind, out, 1);
+            return self.attend(self.prompt_kernel(), heads, &kind, out, 1);
         }
         let (args, sizes) = (self.attention_args(heads, &kind, out), self.program.kv.of(kind.layer));
         let kernel = match self.addresses.kv_type {

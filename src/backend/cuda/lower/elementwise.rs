@@ -47,7 +47,7 @@ impl Lowering<'_> {
     /// The gated unit behind the norm of heads of `x`, which nothing else reads, if the norm can take it along: its gate, and the activation.
     /// Heads are written as rows of their own, so 8-bit blocks must be theirs, and 16-bit floats have another place.
     fn gate_of(&self, x: ValueId, dim: usize) -> Option<(ValueId, Sigmoid)> {
-        let Op::Gate { kind, gate, up } = *self.program.ops.get(self.next + 1)? else { return None };
+        let Op::Gate { kind, gate, up } = *self.ops.get(self.next + 1)? else { return None };
         let fits = up == x && gate != x && self.uses.of_value(x).readers == 2;
         let is_whole = dim.is_multiple_of(QUANTIZED) && !self.is_f16(gate);
         sigmoid(kind).filter(|_| fits && is_whole).map(|unit| (gate, unit))
@@ -85,7 +85,7 @@ impl Lowering<'_> {
     /// The next op, which changes a value element by element; a scale that an addition follows becomes one with it.
     pub fn elementwise(&mut self) {
         let (mut y, mut a, mut b, mut period, mut covered) = (None, 0.0, 0.0, 0, 1);
-        let (x, kernel) = match self.program.ops[self.next] {
+        let (x, kernel) = match self.ops[self.next] {
             Op::Scale { x: scaled, factor } => {
                 a = factor;
                 match self.sum_of(scaled, self.next) {
@@ -142,7 +142,7 @@ impl Lowering<'_> {
     /// The addition at op `at` of `y`, which nothing reads behind it, with a scale before it or without one.
     pub fn sum_of(&self, y: ValueId, at: usize) -> Option<Sum> {
         let last_reader = self.uses.of_value(y).last_reader;
-        match (self.program.ops.get(at)?, self.program.ops.get(at + 1)) {
+        match (self.ops.get(at)?, self.ops.get(at + 1)) {
             (&Op::Add { x, y: added }, _) if added == y && x != y && last_reader == at => {
                 Some(Sum { to: x, factor: 1.0, ops: 1 })
             }

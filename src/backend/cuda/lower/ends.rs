@@ -1,20 +1,35 @@
-//! Lowering of what begins and ends a step: the embedding, the rows whose logits are wanted, their tokens.
+//! Lowering of what begins and ends a step: embeddings, the rows whose logits are wanted, their tokens.
 
 use super::{Extent, Lowering, ONE};
-use crate::backend::cuda::args::{ArgmaxArgs, Args, SampleArgs, SelectArgs, StepArgs};
+use crate::backend::cuda::args::{ArgmaxArgs, Args, EmbedArgs, SampleArgs, SelectArgs, StepArgs, TableRow};
 use crate::backend::cuda::catalogue::Kernel;
 use crate::backend::cuda::draws;
+use crate::plan::op::Index;
 use crate::plan::{MatrixId, ValueId};
 
 /// Blocks that look for the highest logit of a row.
 const ARGMAX_BLOCKS: u32 = 64;
+/// Threads that decode the row of a table.
+const EMBED_THREADS: usize = 128;
 
 impl Lowering<'_> {
-    /// The start of a step, which decodes the embedding too.
-    pub fn embed(&mut self, table: MatrixId, out: ValueId) {
+    /// The start of a step, which decodes the first embedding too.
+    pub fn begin(&mut self, table: MatrixId, out: ValueId) {
         let (embedding, embedded) = (self.addresses.matrices[table.0], self.value(out));
         let args = StepArgs { embedding, embedded, ..self.addresses.step };
         self.push(Kernel::StepBegin.only(), [Extent::Rows, ONE, ONE], 256, Args::Step(args), 1);
+    }
+
+    /// An embedding beside that.
+    pub fn embed(&mut self, table: MatrixId, index: Index, out: ValueId) {
+        let row = match index {
+            Index::Token => TableRow::Token,
+            Index::Position => TableRow::Position,
+            Index::First => TableRow::First,
+        };
+        let (table, rows, out) = (self.addresses.matrices[table.0], self.addresses.step.rows, self.value(out));
+        let args = Args::Embed(EmbedArgs { table, rows, out, row, pad: 0 });
+        self.push(Kernel::Embed.only(), [Extent::Rows, ONE, ONE], EMBED_THREADS, args, 1);
     }
 
     pub fn select(&mut self, x: ValueId, out: ValueId) {
@@ -23,18 +38,14 @@ impl Lowering<'_> {
         self.push(Kernel::SelectRows.only(), [Extent::Outputs, ONE, ONE], 256, Args::Select(args), 1);
     }
 
-    fn logits(&self) -> ValueId {
-        self.program.logits.expect("a program without is refused when a model is loaded")
-    }
-
     /// The choice of tokens, greedy and drawn, where the head has not made it.
-    pub fn choose_tokens(&mut self) {
+    pub fn choose_tokens(&mut self, logits: ValueId) {
         let args = Args::Argmax(ArgmaxArgs {
-            logits: self.value(self.logits()),
+            logits: self.value(logits),
             best: self.addresses.step.best,
             serial: self.addresses.step.serial,
             host_tokens: self.addresses.host_tokens,
-            vocab: self.program.vocab() as u32,
+            vocab: self.width(logits) as u32,
             pad: 0,
         });
         let chosen = self.launches.last().is_some_and(|last| matches!(last.args, Args::Matvec(args) if args.best != 0));
@@ -42,9 +53,9 @@ impl Lowering<'_> {
             self.push(Kernel::Argmax.only(), [Extent::Fixed(ARGMAX_BLOCKS), Extent::Outputs, ONE], 256, args, 0);
         }
         self.push(Kernel::StepEnd.only(), [ONE, ONE, ONE], 256, args, 0);
-        let vocab = self.program.vocab();
+        let vocab = self.width(logits);
         let args = SampleArgs {
-            logits: self.value(self.logits()),
+            logits: self.value(logits),
             draws: self.addresses.step.draws,
             serial: self.addresses.step.serial,
             host_tokens: self.addresses.host_tokens,

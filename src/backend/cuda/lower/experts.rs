@@ -91,7 +91,7 @@ impl Lowering<'_> {
     /// false leaves them as they are.
     pub fn router(&mut self) -> bool {
         let [Op::Norm { x, norm, out }, Op::MatMul { x: read, matrix, bias, out: product }, ref rest @ ..] =
-            self.program.ops[self.next..]
+            self.ops[self.next..]
         else {
             return false;
         };
@@ -173,7 +173,7 @@ impl Lowering<'_> {
 
     /// The product that op `at` is.
     fn product_at(&self, at: usize) -> Option<ExpertProduct> {
-        if let Op::ExpertMatMul(product) = *self.program.ops.get(at)? { Some(product) } else { None }
+        if let Op::ExpertMatMul(product) = *self.ops.get(at)? { Some(product) } else { None }
     }
 
     fn table(&self, product: ExpertProduct) -> ExpertTable {
@@ -195,7 +195,7 @@ impl Lowering<'_> {
     /// The second product, if the next op and the one behind it make a gated unit with this one; and the unit.
     fn gated_with(&self, gate: ExpertProduct) -> Option<(ExpertProduct, GatedUnit)> {
         let up = self.product_at(self.next + 1)?;
-        let &Op::Gate { kind, gate: first, up: second } = self.program.ops.get(self.next + 2)? else { return None };
+        let &Op::Gate { kind, gate: first, up: second } = self.ops.get(self.next + 2)? else { return None };
         let is_unit = (first, second) == (gate.out, up.out) && (gate.x, gate.choice) == (up.x, up.choice);
         let unit = unit_of(kind)?;
         (is_unit && self.uses.of_value(up.out).readers == 1).then_some((up, unit))
@@ -236,7 +236,7 @@ impl Lowering<'_> {
             Op::MatMul { x: second, matrix: up, bias: None, out: up_out },
             Op::Gate { kind, gate: left, up: right },
             ..,
-        ] = self.program.ops[at..]
+        ] = self.ops[at..]
         else {
             return None;
         };
@@ -295,8 +295,7 @@ impl Lowering<'_> {
         if !self.is_on_pairs(product) || self.uses.of_value(product.out).readers != 1 {
             return false;
         }
-        let Some(&Op::WeightedSum { out, choice, .. }) = self.program.ops.get(self.next + 1).filter(|op| is_sum(op))
-        else {
+        let Some(&Op::WeightedSum { out, choice, .. }) = self.ops.get(self.next + 1).filter(|op| is_sum(op)) else {
             return false;
         };
         let (width, chosen) = (self.width(out) as u32, self.program.chosen(choice) as u32);
@@ -337,12 +336,12 @@ impl Lowering<'_> {
     /// The second half of the expert that every row has, if it is added to the sum `out` of the others and their launch can do that.
     fn shared_sum(&self, out: ValueId, own: &ExpertTable) -> Option<SharedSum> {
         let at = self.next + 2;
-        let &Op::MatMul { x, matrix, bias: None, out: product } = self.program.ops.get(at)? else { return None };
-        let (gate, ops) = match *self.program.ops.get(at + 1)? {
+        let &Op::MatMul { x, matrix, bias: None, out: product } = self.ops.get(at)? else { return None };
+        let (gate, ops) = match *self.ops.get(at + 1)? {
             Op::MulSigmoid { x, gate } if x == product && self.width(gate) == 1 => (Some(gate), 3),
             _ => (None, 2),
         };
-        let is_added = matches!(*self.program.ops.get(at + ops - 1)?, Op::Add { x, y } if (x, y) == (out, product));
+        let is_added = matches!(*self.ops.get(at + ops - 1)?, Op::Add { x, y } if (x, y) == (out, product));
         let (readers, is_adapted) = (self.uses.of_value(product).readers, self.is_adapted(matrix));
         let matrix = self.addresses.matrices[matrix.0];
         let fits = matrix.dtype == own.matrix.dtype && matrix.cols.is_multiple_of(QUANTIZED as u32);

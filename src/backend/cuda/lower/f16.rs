@@ -3,19 +3,17 @@
 //! They stand in blocks of rows, tiled as `kernels/quant/f16_layout.cuh` tells.
 
 use super::Lowering;
-use super::uses::Uses;
 use crate::backend::cuda::args::Address;
 use crate::backend::cuda::memory::Places;
-use crate::plan::{Program, ValueId};
+use crate::plan::ValueId;
 
 /// Rows of a block.
 const ROWS: usize = 512;
 /// What the first byte is aligned to.
 const ALIGNMENT: usize = 1024;
 
-/// Where the values of a pass of so many rows stand that have place `index`; 0 where there is none.
-pub fn place(program: &Program, uses: &Uses, rows: usize, index: usize, places: &mut Places) -> Address {
-    let width = uses.widest(program, index, |id| uses.is_roundable(program, id));
+/// Where values of a pass of so many rows stand, the widest with `width` elements a row; 0 where that is 0.
+pub fn place(width: usize, rows: usize, places: &mut Places) -> Address {
     if width == 0 {
         return 0;
     }

@@ -15,7 +15,7 @@ const THREADS: usize = 256;
 impl Lowering<'_> {
     /// Lowers the next ops for a batch of so many rows; false leaves them as they are.
     pub fn few_rows(&mut self, batch: u32) -> bool {
-        match self.program.ops[self.next..] {
+        match self.ops[self.next..] {
             [Op::SelectRows { x, out: selected }, Op::Norm { x: normed, norm, out }, ..]
                 if normed == selected && self.uses.is_deferred(out) && self.uses.of_value(selected).readers == 1 =>
             {
@@ -38,7 +38,7 @@ impl Lowering<'_> {
     /// Lowers products of `x` to launches on tensor cores, where these are quicker; false leaves them. Tokens of the head are chosen by the kernels
     /// of few rows.
     fn small_batch_gemm(&mut self, batch: u32, x: ValueId) -> bool {
-        if matches!(self.program.ops[self.next], Op::MatMul { out, .. } if Some(out) == self.program.logits) {
+        if matches!(self.ops[self.next], Op::MatMul { out, .. } if Some(out) == self.program.logits) {
             return false;
         }
         let Some((args, covered)) = self.tensor_args(x) else { return false };
@@ -77,7 +77,7 @@ impl Lowering<'_> {
         }
         self.adapt(x, norm, &products, &mut args.segments);
         // Tokens are chosen from logits as they are at the end.
-        let is_head = products.first_out() == self.program.logits && end == self.program.ops.len();
+        let is_head = products.first_out() == self.program.logits && end == self.ops.len();
         if is_head {
             args.best = self.addresses.step.best;
         }

@@ -8,7 +8,8 @@ pub const FEW_ROWS: u32 = 4;
 /// Most rows of a batch whose products, where they are exact, have a kernel of their own.
 pub const NARROW_ROWS: u32 = 8;
 
-/// The launches of a program. Each row of a step is of another sequence; what else there is counts as a prompt.
+/// The launches of a program. Each row of a step is of another sequence; what else there is counts as a prompt. Those that lead to logits are empty
+/// where it makes none.
 #[derive(Clone, Debug)]
 pub struct Lists {
     /// For steps of one row.
@@ -27,10 +28,12 @@ pub struct Lists {
     pub sorted_rows: u32,
     /// For prompts.
     pub prompt: Vec<Launch>,
+    /// For texts of which vectors are made; empty where the program makes none.
+    pub texts: Vec<Launch>,
 }
 
 impl Lists {
-    /// The list for a shape.
+    /// The list that leads to logits for a shape.
     pub fn of(&self, shape: &Shape) -> &[Launch] {
         match shape {
             Shape { splits: 0, .. } => &self.prompt,

@@ -31,7 +31,7 @@ use crate::plan::op::{ExpertProduct, Norm, Rows};
 use crate::plan::{Op, Program, ValueId, VectorId};
 use adapters::AdapterPlaces;
 use lists::{Batches, FEW_ROWS, Lists};
-use uses::Uses;
+use uses::{PassOps, Uses};
 
 const ELEMENTS_A_BLOCK: usize = 256;
 /// Threads of a block that norms a row, or a part of one.
@@ -119,31 +119,35 @@ pub struct FormPlace {
 /// Lowers `program`.
 pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
     supported::check(program)?;
-    let uses = Uses::of(program)?;
-    let adapter_inputs = addresses.adapters.inputs(program)?;
-    let list = |batches| {
+    let has_adapters = !addresses.adapters.changed.is_empty();
+    let lowering = |pass: &PassOps, batches| {
         // An op adds at most three launches, and where adapters change its matrix two more; the ends of a list four.
-        let each = if addresses.adapters.changed.is_empty() { 3 } else { 5 };
-        let launches = reserve(each * program.ops.len() + 4, "a list of launches")?;
-        let formed = filled(program.values.len(), false, "a list of launches")?;
+        let each = if has_adapters { 5 } else { 3 };
         let mut lowering = Lowering {
             program,
-            uses: &uses,
-            adapter_inputs: &adapter_inputs,
+            ops: &pass.ops,
+            uses: &pass.uses,
+            adapter_inputs: &addresses.adapters.inputs(program)?,
             placement,
             addresses,
             batches,
-            launches,
-            formed,
+            launches: reserve(each * pass.ops.len() + 4, "a list of launches")?,
+            formed: filled(program.values.len(), false, "a list of launches")?,
             ordered: None,
             next: 0,
         };
-        while lowering.next < program.ops.len() {
+        while lowering.next < pass.ops.len() {
             lowering.op()?;
         }
-        lowering.choose_tokens();
+        if let Some(logits) = program.logits.filter(|&logits| pass.ends_with(logits)) {
+            lowering.choose_tokens(logits);
+        }
         Ok(lowering.launches)
     };
+    let (steps, texts) = (PassOps::of_logits(program)?, PassOps::of_embeddings(program)?);
+    let list = |batches| steps.as_ref().map_or(Ok(Vec::new()), |pass| lowering(pass, batches));
+    // Vectors are made without adapters.
+    let texts = texts.filter(|_| !has_adapters);
     let sorted_rows = experts::most_experts(program)
         .map(|(chosen, experts)| select::experts::sorted_rows(experts as u32, chosen as u32));
     Ok(Lists {
@@ -155,6 +159,7 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
         sorted: sorted_rows.map_or(Ok(Vec::new()), |_| list(Batches::Sorted))?,
         sorted_rows: sorted_rows.unwrap_or(u32::MAX),
         prompt: list(Batches::Prompts)?,
+        texts: texts.map_or(Ok(Vec::new()), |pass| lowering(&pass, Batches::Prompts))?,
     })
 }
 
@@ -162,6 +167,8 @@ const ONE: Extent = Extent::Fixed(1);
 
 struct Lowering<'a> {
     pub program: &'a Program,
+    /// Those of the pass; launches know them by their indices here.
+    pub ops: &'a [Op],
     pub uses: &'a Uses,
     /// Of each value whether adapters read it.
     adapter_inputs: &'a [bool],
@@ -179,7 +186,7 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     /// Lowers the next op, with those after it that its launch covers too.
     fn op(&mut self) -> Result<()> {
-        let op = &self.program.ops[self.next];
+        let op = &self.ops[self.next];
         if let Op::MatMul { x, .. } | Op::ExpertMatMul(ExpertProduct { x, .. }) = *op {
             self.form(x);
         }
@@ -195,10 +202,9 @@ impl Lowering<'_> {
             return Ok(());
         }
         match *op {
-            Op::Embed { table, out, .. } if self.next == 0 => self.embed(table, out),
-            Op::Embed { .. } | Op::GroupNorm { .. } | Op::HeadMatMul { .. } | Op::JoinHeads { .. } => {
-                return Err(self.out_of_place());
-            }
+            Op::Embed { table, out, .. } if self.next == 0 => self.begin(table, out),
+            Op::Embed { table, index, out } => self.embed(table, index, out),
+            Op::GroupNorm { .. } | Op::HeadMatMul { .. } | Op::JoinHeads { .. } => return Err(self.out_of_place()),
             Op::Norm { x, norm, out } if self.uses.is_deferred(out) => self.norm(x, norm, out, 0, 1),
             Op::Norm { x, norm, out } => self.normalize(x, norm, out),
             Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.gemm(x) => {}
@@ -228,14 +234,14 @@ impl Lowering<'_> {
     }
 
     pub fn out_of_place(&self) -> Error {
-        let name = self.program.ops[self.next].name();
+        let name = self.ops[self.next].name();
         Error::Unsupported(format!("op {} ({name}) stands where the cuda backend cannot run it", self.next))
     }
 
     /// Adds a launch that covers the next `covered` ops.
     pub fn push(&mut self, function: Function, grid: [Extent; 3], threads: usize, args: Args, covered: usize) {
         let covers: Vec<usize> = (self.next..self.next + covered).collect();
-        for id in covers.iter().filter_map(|&op| self.program.ops[op].writes()) {
+        for id in covers.iter().filter_map(|&op| self.ops[op].writes()) {
             let mut written = args.written().filter(|written| written.x == self.value(id));
             self.formed[id.0] = written.any(|written| written.q != 0);
         }

@@ -62,7 +62,7 @@ impl Lowering<'_> {
             outs: [ValueId(0); MOST_SEGMENTS],
             matrices: [MatrixId(0); MOST_SEGMENTS],
         };
-        for op in &self.program.ops[first..] {
+        for op in &self.ops[first..] {
             let &Op::MatMul { x: read, matrix, bias, out } = op else { break };
             if read != x || all.count == most {
                 break;
@@ -86,7 +86,7 @@ impl Lowering<'_> {
 
     /// What op `at` and those after it are to these products of `x`, if their launch can do it.
     pub fn follower(&self, x: ValueId, products: &Products, at: usize) -> Option<Follower> {
-        match (self.program.ops.get(at), &products.outs[..products.count]) {
+        match (self.ops.get(at), &products.outs[..products.count]) {
             (Some(&Op::Gate { kind, gate, up }), &[first, second]) if (first, second) == (gate, up) => {
                 let unit = sigmoid(kind)?;
                 let [a, b, ..] = &products.segments;

@@ -112,7 +112,7 @@ impl Lowering<'_> {
     /// done with what stands between, or where sizes are the kernel's no longer.
     fn step(&self, group: &Group) -> Option<(RecurrentStepArgs, usize)> {
         let [Op::Scan(scan), Op::HeadNorm { x, head_dim, norm }, Op::Gate { kind, gate, up }, ..] =
-            self.program.ops[self.next + group.covered..]
+            self.ops[self.next + group.covered..]
         else {
             return None;
         };
@@ -174,7 +174,7 @@ impl Lowering<'_> {
     /// Which ops the launch of a convolution takes along.
     fn convolutions(&self, first: Convolution) -> Group {
         let mut group = Group { parts: [None; MOST_PARTS], covered: 0 };
-        for (slot, op) in group.parts.iter_mut().zip(&self.program.ops[self.next..]) {
+        for (slot, op) in group.parts.iter_mut().zip(&self.ops[self.next..]) {
             let &Op::Convolve(op) = op else { break };
             if op.taps != first.taps {
                 break;
@@ -182,7 +182,7 @@ impl Lowering<'_> {
             *slot = Some(Part { op, activates: false, norm: None });
             group.covered += 1;
         }
-        while let Some(op) = self.program.ops.get(self.next + group.covered)
+        while let Some(op) = self.ops.get(self.next + group.covered)
             && self.takes_along(&mut group, op)
         {
             group.covered += 1;

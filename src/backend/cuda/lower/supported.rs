@@ -6,32 +6,24 @@ use crate::backend::cuda::args::MOST_ROPES;
 use crate::error::{Error, Result};
 use crate::kv::layout::HeadSizes;
 use crate::kv::state::Shape;
-use crate::plan::op::{AttentionMask, Index};
+use crate::plan::op::Index;
 use crate::plan::{Op, Program, validate};
 
 /// Refuses what the kernels lack, by name. Every op has a kernel, whatever stands before and after it; sizes have limits.
 pub fn check(program: &Program) -> Result<()> {
-    if program.logits.is_none() {
-        let problem = "models that make embeddings alone are run by the cpu; load this one in a context of the cpu";
-        return Err(Error::Unsupported(problem.into()));
-    }
     program.kv.all().try_for_each(check_heads)?;
     if program.ropes.len() > MOST_ROPES {
         let count = program.ropes.len();
         return Err(Error::Unsupported(format!("{count} rotations: the cuda kernels take {MOST_ROPES} at most")));
     }
     program.states.iter().try_for_each(check_state)?;
-    validate::check_device(program, "cuda", |at| match program.ops[at] {
+    validate::check_device(program, "cuda", |at, op| match *op {
         Op::HeadMatMul { .. } | Op::JoinHeads { .. } => Some("there is no kernel for latent attention"),
         Op::Route { routing, .. } if routing.groups.is_some_and(|groups| groups.best != 2) => {
             Some("its kernel ranks groups of experts by their two best")
         }
         Op::GroupNorm { .. } => Some("there is no kernel for norms of groups"),
-        Op::Attention { kind, .. } if kind.mask != AttentionMask::Causal => {
-            Some("there is no kernel for attention to later tokens")
-        }
-        Op::Embed { .. } if at > 0 => Some("there is no kernel for a second embedding"),
-        Op::Embed { index, .. } if index != Index::Token => Some("the embedding is that of tokens"),
+        Op::Embed { index, .. } if at == 0 && index != Index::Token => Some("the first embedding is that of tokens"),
         _ => None,
     })
 }

@@ -6,10 +6,45 @@ use crate::backend::cuda::select::gemm_f16;
 use crate::error::{Result, collected, filled, push};
 use crate::plan::op::{ExpertProduct, NormKind};
 use crate::plan::{Op, Program, ValueId};
+use std::borrow::Cow;
 
 /// Columns that the width of a value is a multiple of where it may be 16-bit floats.
 const COLUMNS: usize = 128;
 const WHAT: &str = "a list of launches";
+
+/// The ops of one kind of pass, and what they do with each value.
+pub struct PassOps<'a> {
+    /// In order.
+    pub ops: Cow<'a, [Op]>,
+    /// What they do with each value.
+    pub uses: Uses,
+    /// What the host reads of the pass.
+    ends: Vec<ValueId>,
+}
+
+impl PassOps<'_> {
+    /// Those that lead to logits, of a program that makes some.
+    pub fn of_logits(program: &Program) -> Result<Option<PassOps<'_>>> {
+        program.logits.map(|logits| PassOps::new(program, Cow::Borrowed(&program.ops), vec![logits])).transpose()
+    }
+
+    /// Those that lead to embeddings, of a program that makes some.
+    pub fn of_embeddings(program: &Program) -> Result<Option<PassOps<'_>>> {
+        let Some(embedding) = &program.embedding else { return Ok(None) };
+        let ops = program.ops[..embedding.after].iter().chain(&embedding.ops).cloned();
+        let (ops, ends) = (collected(ops, WHAT)?, collected(embedding.ends(), WHAT)?);
+        PassOps::new(program, Cow::Owned(ops), ends).map(Some)
+    }
+
+    fn new<'a>(program: &Program, ops: Cow<'a, [Op]>, ends: Vec<ValueId>) -> Result<PassOps<'a>> {
+        Ok(PassOps { uses: Uses::of(program, &ops, &ends)?, ops, ends })
+    }
+
+    /// Whether the host reads a value.
+    pub fn ends_with(&self, id: ValueId) -> bool {
+        self.ends.contains(&id)
+    }
+}
 
 /// What is done with one value.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,10 +84,10 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Walks over the ops of `program`.
-    pub fn of(program: &Program) -> Result<Uses> {
+    /// Walks over `ops` of `program`; the host reads the values in `ends` behind them.
+    fn of(program: &Program, ops: &[Op], ends: &[ValueId]) -> Result<Uses> {
         let mut uses = Uses { values: filled(program.values.len(), Use::default(), WHAT)?, places: 0 };
-        for (index, op) in program.ops.iter().enumerate() {
+        for (index, op) in ops.iter().enumerate() {
             let first = op.reads().next();
             let others = op.reads().skip(1).filter(|&id| Some(id) != first);
             first.into_iter().chain(others).for_each(|id| uses.values[id.0].read(program, index, op));
@@ -65,7 +100,8 @@ impl Uses {
                 uses.values[id.0].write(from, op);
             }
         }
-        uses.defer(program);
+        ends.iter().for_each(|end| uses.values[end.0].end(ops.len()));
+        uses.defer(ops);
         uses.give_places()?;
         Ok(uses)
     }
@@ -104,9 +140,9 @@ impl Uses {
 
     /// Chooses the norms whose division is left to products: nothing else reads what they write. The factors of rows have one place, so a norm whose
     /// result is read after the next one began divides by itself.
-    fn defer(&mut self, program: &Program) {
+    fn defer(&mut self, ops: &[Op]) {
         let mut end = None;
-        for (index, op) in program.ops.iter().enumerate() {
+        for (index, op) in ops.iter().enumerate() {
             let Op::Norm { out, .. } = *op else { continue };
             let value = &mut self.values[out.0];
             let only_products = value.readers > 0 && value.products == value.readers;
@@ -149,6 +185,12 @@ impl Use {
     /// Whether one ever does.
     pub fn is_quantized(&self) -> bool {
         self.quantized_end > 0
+    }
+
+    /// The host reads it as floats.
+    fn end(&mut self, index: usize) {
+        (self.readers, self.last_reader) = (self.readers + 1, index);
+        (self.is_read, self.is_read_as_floats) = (true, true);
     }
 
     fn read(&mut self, program: &Program, index: usize, op: &Op) {
