@@ -125,10 +125,10 @@ fn set(opts: &mut segno::ffi::session::segno_session_opts, max_seqs: u32, max_pr
     (opts.max_seqs, opts.max_prefill, opts.kv_type) = (max_seqs, max_prefill, SEGNO_KV_F32);
 }
 
-/// Layers that see a window, and layers with a state.
+/// Layers that see a window, and layers with a state, the last one too: then all rows are computed to the end.
 #[test]
 fn long_texts_are_evaluated_in_several_passes() {
-    for name in ["gemma3-plain", "lfm2-plain", "granitehybrid-plain"] {
+    for name in ["gemma3-plain", "lfm2-plain", "granitehybrid-plain", "qwen35-plain"] {
         let model = load(&root().join(format!("tests/golden/hf/{name}.gguf")), SEGNO_PRECISION_DEFAULT, 0);
         let texts: Vec<Vec<i32>> = (1..6).map(|text| (0..text * 17).map(|at| (at * 7 + text) % 97).collect()).collect();
         let texts: Vec<&[i32]> = texts.iter().map(Vec::as_slice).collect();

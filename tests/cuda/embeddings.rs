@@ -154,7 +154,7 @@ fn long_texts_are_evaluated_in_several_passes() {
         return;
     }
     let device = on(SEGNO_DEVICE_CUDA);
-    for name in ["gemma3-plain", "lfm2-plain", "granitehybrid-plain"] {
+    for name in ["gemma3-plain", "lfm2-plain", "granitehybrid-plain", "qwen35-plain"] {
         let model = load(&device, &root().join(format!("tests/golden/hf/{name}.gguf")));
         let texts: Vec<Vec<i32>> = (1..6).map(|text| (0..text * 17).map(|at| (at * 7 + text) % 97).collect()).collect();
         let texts: Vec<&[i32]> = texts.iter().map(Vec::as_slice).collect();

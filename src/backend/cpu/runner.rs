@@ -127,14 +127,15 @@ impl CpuRunner {
 }
 
 impl CpuRunner {
-    /// Runs `steps`, and the `last` ones behind them.
-    fn run_steps(&mut self, steps: &[Step], last: &[Step], batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+    /// Runs `steps`, and the `last` ones behind them; whether values hold the rows of outputs alone then.
+    fn run_steps(&mut self, steps: &[Step], last: &[Step], batch: &Batch, cancel: &AtomicBool) -> Result<bool> {
         let pool = Arc::clone(&self.pool);
         let adapts = self.adapting.concerns(batch.rows);
         let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)?, selected: false, adapts };
         pass.compute_angles();
         pass.runner.sorted.forget();
-        steps.iter().chain(last).try_for_each(|step| pass.run_step(step))
+        steps.iter().chain(last).try_for_each(|step| pass.run_step(step))?;
+        Ok(pass.selected)
     }
 
     /// Row `row` of a value.
@@ -172,14 +173,16 @@ impl CpuRunner {
 impl Runner for CpuRunner {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
         let lowered = Arc::clone(&self.lowered);
-        self.run_steps(&lowered.steps, &[], batch, cancel)
+        self.run_steps(&lowered.steps, &[], batch, cancel).map(|_| ())
     }
 
     fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()> {
         let lowered = Arc::clone(&self.lowered);
-        self.run_steps(&lowered.steps[..lowered.shared], &lowered.embedding, batch, cancel)?;
+        let selected = self.run_steps(&lowered.steps[..lowered.shared], &lowered.embedding, batch, cancel)?;
         let value = stage.value(&self.program).expect("only a program that makes them is asked for vectors");
-        (0..batch.outputs.len()).for_each(|index| give(index, self.row(value, index)));
+        for (index, &row) in batch.outputs.iter().enumerate() {
+            give(index, self.row(value, if selected { index } else { row as usize }));
+        }
         Ok(())
     }
 
