@@ -1,6 +1,7 @@
 //! How long a call waits for a GPU: until it is cancelled, and never for ever. Needs no GPU: `tests/cuda/fake_driver.c` stands for the driver, and
 //! hangs when it is told to. Each test starts this program again, as `tests/driver/calls.rs` does.
 
+use crate::common::embeddings::embed_opts;
 use crate::common::{Session, bundled_model, greedy};
 use crate::fake::{Fake, built, open, under_a_driver};
 use segno::backend::{GpuOptions, KvType, cpu};
@@ -60,12 +61,15 @@ fn cancel_inside() {
     }
     fake.hang(true);
     // The first call waits for its own pass, the others for the cancelled one.
-    let calls: [&dyn Fn(&Session) -> segno_status; 5] = [
+    let texts = |session: &Session| session.embed(&[&[5, 6, 7], &[8]], &embed_opts()).unwrap().0;
+    let calls: [&dyn Fn(&Session) -> segno_status; 7] = [
         &|session| session.step(seqs[0]).unwrap().1,
         &|session| session.step(seqs[0]).unwrap().1,
         &|session| session.batch(&seqs).2.unwrap(),
         &|session| session.prefill(seqs[1], &[3; 30]).unwrap(),
+        &texts,
         &|session| session.step(seqs[1]).unwrap().1,
+        &texts,
     ];
     for (index, call) in calls.iter().enumerate() {
         assert_eq!(cancelled(&session, call), SEGNO_CANCELLED, "call {index}");
@@ -75,6 +79,7 @@ fn cancel_inside() {
     // The host chooses the first token, since the device might still have been reading what it chooses by.
     session.batch(&seqs).2.unwrap();
     assert_eq!(session.batch(&seqs).0, [7, 7]);
+    assert_eq!(texts(&session), SEGNO_OK);
     fake.hang(true);
     assert_eq!(cancelled(&session, |session| session.prefill(seqs[0], &[3; 30]).unwrap()), SEGNO_CANCELLED);
     fake.hang(false);
