@@ -6,6 +6,7 @@
 #   SPEED   models to measure, "SHAPE.TYPE" as synth_gguf names them
 #   TYPES   models of which only one sequence is measured, for how fast a storage type is; Q2_K, every matrix of that type, and the mixes that
 #           llama-quantize calls Q2_K and Q2_K_S by default
+#   EMBED   models of which it is measured how fast they make vectors of texts
 #   SYNTH   folder of such models that are there already
 set -uo pipefail
 logs=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -16,6 +17,7 @@ export SEGNO_TEST_ROOT=$PWD/root SEGNO_TEST_DATA=$PWD/data
 synth=${SYNTH:-$(mktemp -d)}
 speed=${SPEED:-qwen2.5-0.5b.Q8_0 llama-3.2-1b.Q4_K_M qwen2.5-1.5b.Q4_K_M llama-3.1-8b.Q4_K_M}
 types=${TYPES:-llama-3.2-1b.Q2_K llama-3.2-1b.Q2_K_MIX llama-3.2-1b.Q2_K_S}
+embed=${EMBED:-qwen3-0.6b.Q8_0 embeddinggemma-300m.Q8_0}
 failures=0
 began=$SECONDS
 chmod +x bin/*
@@ -60,7 +62,7 @@ done
 
 # Written meanwhile: the large models take the processor a while.
 if wants speed; then
-    for model in $(printf '%s\n' $speed $types | sort -u); do
+    for model in $(printf '%s\n' $speed $types $embed | sort -u); do
         [ -f "$synth/$model.gguf" ] || { bin/synth_gguf "${model%.*}" "${model##*.}" "$synth/$model.part" > /dev/null &&
             mv "$synth/$model.part" "$synth/$model.gguf"; } &
     done
@@ -101,17 +103,20 @@ if wants sanitizers; then
 fi
 if wants speed; then
     wait
-    for model in $speed $types; do
+    for model in $speed $types $embed; do
         [ -f "$synth/$model.gguf" ] || { echo "FAILED: $model was not written" | tee -a "$logs/summary.txt"; failures=$((failures + 1)); }
     done
-    files=() typed=()
+    files=() typed=() embedded=()
     for model in $speed; do files+=("$synth/$model.gguf"); done
     for model in $types; do typed+=("$synth/$model.gguf"); done
+    for model in $embed; do embedded+=("$synth/$model.gguf"); done
     step speed 240 "speed" bin/bench_cuda "${files[@]}"
     step speed 120 "speed of fast batches" bin/bench_cuda --fast --contexts "" --no-sampler "${files[@]}"
     if [ -f data/models/smollm2-135m-instruct.gguf ]; then
         step speed 120 "cost of grammars" bin/bench_grammar --cuda data/models/smollm2-135m-instruct.gguf
     fi
+    step speed 120 "speed of embeddings" bin/bench_embeddings --cuda --texts 128 "${embedded[@]}"
+    step speed 120 "speed of embeddings in fast batches" bin/bench_embeddings --cuda --fast --texts 128 "${embedded[@]}"
     step speed 120 "speed of storage types" bin/bench_cuda --prompts "" --batches "" --beside "" --no-sampler "${typed[@]}"
     step tests 150 "accuracy at full depth" env SEGNO_CUDA_MODELS="$synth/${speed%% *}.gguf" bin/cuda models::logits_are --show-output
 fi

@@ -132,8 +132,23 @@ const GEMMA_4B: Shape = Shape {
     ..LLAMA_1B
 };
 
+/// EmbeddingGemma, without its dense layers.
+const EMBEDDING_GEMMA: Shape = Shape {
+    name: "embeddinggemma-300m",
+    arch: "gemma-embedding",
+    layers: 24,
+    hidden: 768,
+    heads: 3,
+    kv_heads: 1,
+    feed_forward: 1152,
+    context: 2048,
+    floats: &[("rope.freq_base_swa", 10_000.0)],
+    numbers: &[("attention.sliding_window", 512), ("pooling_type", 1)],
+    ..GEMMA_4B
+};
+
 /// The models that are known.
-pub const SHAPES: [Shape; 23] = [
+pub const SHAPES: [Shape; 24] = [
     LLAMA_1B,
     Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
     Shape {
@@ -315,6 +330,7 @@ pub const SHAPES: [Shape; 23] = [
         numbers: &[("attention.sliding_window", 128)],
         ..LLAMA_1B
     },
+    EMBEDDING_GEMMA,
 ];
 
 /// OLMoE, 7 billion weights of which a token uses one.

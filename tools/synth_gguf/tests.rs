@@ -174,3 +174,11 @@ fn files_of_layers_of_two_kinds_are_those_of_their_family() {
         assert_eq!(program.kv.of(5).head_dim, 512, "{name}");
     }
 }
+
+#[test]
+fn files_for_embeddings_alone_make_no_logits() {
+    let program = program(&small("embeddinggemma-300m", 7));
+    assert!(program.logits.is_none() && program.sees_ahead());
+    let windows: Vec<_> = program.attentions().map(|kind| kind.window).collect();
+    assert_eq!(windows, [Some(257), Some(257), Some(257), Some(257), Some(257), None, Some(257)]);
+}
