@@ -210,8 +210,9 @@ __device__ __forceinline__ void walk(const AttentionArgs &args, const typename S
         for (uint32_t i = 0; i < DIM / TILE * 4; i++) c.out[n][i / 4][i % 4] = 0.0f;
     }
     most = __reduce_max_sync(ALL_LANES, most), least = __reduce_min_sync(ALL_LANES, least);
-    const uint32_t items = (keys + STEP - 1) / STEP * 2, begin = seen / STEP * 2,
-                   own = threadIdx.x / (THREADS<DIM> / 2) * PAGE_TOKENS;
+    // Each step has two items, of keys and of values.
+    const uint32_t begin = seen / STEP * 2, own = threadIdx.x / (THREADS<DIM> / 2) * PAGE_TOKENS;
+    const auto exists = [&](uint32_t item) { return item / 2 * STEP < keys; };
     // Pages that no row sees may be gone.
     const auto is_seen = [&](uint32_t item) { return item / 2 * STEP + own + PAGE_TOKENS > seen; };
     const auto page_of = [&](uint32_t item) {
@@ -219,7 +220,7 @@ __device__ __forceinline__ void walk(const AttentionArgs &args, const typename S
     };
     const auto start = [&](uint32_t item, uint32_t page) {
         const typename Space::Element *run = item % 2 == 0 ? cached.keys : cached.values;
-        if (item < items)
+        if (exists(item))
             start_step<DIM>(cached, run, page, item / 2 * STEP, keys, is_seen(item), stages + item % STAGES * STAGE);
         commit_copies();
     };
@@ -229,23 +230,22 @@ __device__ __forceinline__ void walk(const AttentionArgs &args, const typename S
     for (uint32_t item = begin; item < begin + STAGES - 1; item++) start(item, page_of(item));
     const uint32_t first_split = split_of(seen);
     uint32_t page = page_of(begin + STAGES - 1), split = first_split;
-    for (uint32_t item = begin; item < items; item++) {
+    for (uint32_t item = begin; exists(item); item++) {
         wait_copies<STAGES - 2>();
         __syncthreads();
         start(item + STAGES - 1, page);
         page = page_of(item + STAGES);
-        const int first = item / 2 * STEP;
+        const int first = item / 2 * STEP, next = first + STEP;
         const typename Space::Element *stage = stages + item % STAGES * STAGE;
         if (first >= most + (int)args.width) continue;
         if (item % 2 == 0) {
-            const bool masks = first < most || first + (int)STEP > least + (int)args.width || item + 2 == items;
+            const bool masks = first < most || next > least + (int)args.width || next > (int)keys;
             score_step(args, c, stage, first, masks, keys);
             continue;
         }
         mix_step(c, stage);
         // Keys that follow a warp's last one change nothing, so its last split may end before theirs does.
-        const int next = first + STEP;
-        if (next == (int)split_start(split + 1) || next >= most + (int)args.width || item + 1 == items) {
+        if (next == (int)split_start(split + 1) || next >= most + (int)args.width || next >= (int)keys) {
             end_split<Space>(c, results, split == first_split);
             split++;
         }
