@@ -10,13 +10,11 @@
 __device__ __forceinline__ bool fetch_mask(
     const SampleArgs &args, Scratch &s, uint32_t row, uint32_t part, uint32_t serial, bool waits) {
     if (threadIdx.x == 0) {
+        const uint32_t *flag = args.host_masked + ((size_t)row * args.parts + part) * FLAG_WORDS;
         uint32_t written;
         while (true) {
             // What the host wrote before it is seen after it.
-            asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
-                : "=r"(written)
-                : "l"(args.host_masked + row)
-                : "memory");
+            asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(written) : "l"(flag) : "memory");
             if (written == serial || !waits) break;
             __nanosleep(200);
         }

@@ -6,6 +6,9 @@
 constexpr int THREADS = 256, ITEMS = 16, PART = THREADS * ITEMS;
 // Words of a part's mask, a bit for each token.
 constexpr uint32_t MASK_WORDS = PART / 32;
+// Words from one part's flag to the next: reads of the same line of the host's memory go one after the other, a
+// microsecond each.
+constexpr uint32_t FLAG_WORDS = 32;
 // Most candidates of the short way, and what a block may leave for them: few, where few are asked for.
 constexpr uint32_t FEW = 128, SLOTS = 256, LEAST_SLOTS = 64, FIT_LEAST = 40;
 // Keys that the last block looks at closely.
@@ -33,7 +36,7 @@ struct SampleArgs {
         *host_starts;  // mapped; where each part's adjustments start, and where the last one's end, for every output
     const Adjustment *host_adjustments;  // mapped; `most_adjustments` for every output, ascending by token
     const uint32_t *host_masks;          // mapped; MASK_WORDS for every part of every output
-    const uint32_t *host_masked;         // mapped; the step whose mask each output has
+    const uint32_t *host_masked;         // mapped; the step whose mask each part of each output has, FLAG_WORDS apart
     Key *kept;                           // SLOTS for every part
     Group *groups;
     uint32_t *maxima;    // of the stretches of every part; zero between steps

@@ -21,6 +21,8 @@ pub const STRETCHES: usize = 32;
 pub const GROUP_BYTES: usize = 8 + 3 * 256 * 8;
 /// Words of the mask of a part, a bit for each token.
 const MASK_WORDS: usize = PART / 32;
+/// Words from the flag of a part's mask to the next: a line each, as many blocks look at them at once.
+const FLAG_WORDS: usize = 32;
 /// What changes logits, as the kernel has it.
 const ADJUSTED: u32 = 1;
 const MASKED: u32 = 2;
@@ -55,7 +57,7 @@ pub struct Draws {
     adjustments: Mapped<Adjustment>,
     /// Of every output, those that the kernel is told to wait for.
     masks: Mapped<u32>,
-    /// The step whose mask each output has.
+    /// The step whose mask each part of each output has.
     masked: Mapped<u32>,
     /// Which outputs wait for a mask.
     awaited: Vec<bool>,
@@ -76,7 +78,7 @@ impl Draws {
             starts: Mapped::new(primary, outputs * (parts(vocab) + 1))?,
             adjustments: Mapped::new(primary, outputs * MOST_ADJUSTMENTS)?,
             masks: Mapped::new(primary, outputs * parts(vocab) * MASK_WORDS)?,
-            masked: Mapped::new(primary, outputs)?,
+            masked: Mapped::new(primary, outputs * parts(vocab) * FLAG_WORDS)?,
             awaited: filled(outputs, false, "sampler options")?,
             drawn: filled(outputs, false, "sampler options")?,
             sorted: reserve(MOST_ADJUSTMENTS, "sampler options")?,
@@ -167,7 +169,8 @@ impl Draws {
         for &token in mask.named.into_iter().flatten().filter(|&&token| (token as usize) < vocab) {
             words[token as usize / 32] |= 1 << (token % 32);
         }
-        self.masked.publish(output, serial);
+        let parts = parts(vocab);
+        (output * parts..(output + 1) * parts).for_each(|part| self.masked.publish(part * FLAG_WORDS, serial));
     }
 
     /// Writes the output's biases and penalties; false where there are too many, or a token that no vocabulary has.
