@@ -125,12 +125,10 @@ fn compare(model: &Model, grammar: &Grammar, sampler: &segno_sampler_opts, name:
         constrained[0].passes,
         100.0 * (slower - 1.0)
     );
-    if batch > 1 {
-        return;
-    }
     let ratio = |of: f64, one: f64| 100.0 * (of / one - 1.0);
     println!(
-        "    a pass of one row each: free {:.1} us, constrained {:.1} us ({:+.2} %); mean {:.1} and {:.1} us ({:+.2} %)",
+        "    {:.0} passes of a row each: free {:.1} us, constrained {:.1} us ({:+.2} %); mean {:.1} and {:.1} us ({:+.2} %)",
+        constrained.iter().map(|run| run.steps.len()).sum::<usize>() as f64 / constrained.len() as f64,
         by_step(&free),
         by_step(&constrained),
         ratio(by_step(&constrained), by_step(&free)),
@@ -160,7 +158,10 @@ fn run(model: &Model, session: &Session, grammar: Option<&Grammar>, sampler: &se
         assert_eq!(session.batch(&seqs).2, Ok(SEGNO_OK));
         let seconds = begin.elapsed().as_secs_f64();
         let now = session.stats().unwrap();
-        if (now.passes - last.passes, now.prompt_tokens - last.prompt_tokens) == (1, 0) {
+        if now.passes - last.passes == 1
+            && now.decoded_tokens > last.decoded_tokens
+            && now.prompt_tokens == last.prompt_tokens
+        {
             run.steps.push(seconds);
         }
         last = now;
