@@ -2,18 +2,11 @@
 
 use crate::adapter_rules::{PROMPT, World, logits, world};
 use crate::common::adapters::{Form, Lora, farthest};
-use crate::common::embeddings::{cases, embed_opts};
+use crate::common::embeddings::{cases, embed_opts, with};
 use crate::common::{Ctx, Folder, greedy};
-use segno::ffi::adapter::segno_adapter;
 use segno::ffi::embed::segno_embed_opts;
 use segno::ffi::status::*;
 use std::ptr::null;
-
-/// Options of embeddings with these adapters, which the lists hold.
-fn with<'a>(handles: &'a [*const segno_adapter], scales: &'a [f32]) -> segno_embed_opts {
-    let (adapters, adapter_count, scales) = (handles.as_ptr(), handles.len(), scales.as_ptr());
-    segno_embed_opts { adapters, adapter_count, scales, ..embed_opts() }
-}
 
 #[test]
 fn vectors_have_the_adapters_of_their_call_and_no_others() {

@@ -1,6 +1,7 @@
 //! Embeddings through the C API, and the models and vectors of tests/golden/embeddings.
 
 use super::{Result, Session, call, root};
+use segno::ffi::adapter::segno_adapter;
 use segno::ffi::embed::*;
 use segno::ffi::status::segno_status;
 use serde_json::Value;
@@ -48,6 +49,12 @@ impl Session {
         assert_eq!(status, 0);
         vectors
     }
+}
+
+/// Options of embeddings with these adapters, which the lists hold.
+pub fn with<'a>(handles: &'a [*const segno_adapter], scales: &'a [f32]) -> segno_embed_opts {
+    let (adapters, adapter_count, scales) = (handles.as_ptr(), handles.len(), scales.as_ptr());
+    segno_embed_opts { adapters, adapter_count, scales, ..embed_opts() }
 }
 
 /// A model, and what it makes of the texts.

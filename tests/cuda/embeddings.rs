@@ -2,9 +2,10 @@
 //! a GPU the tests say so and prove nothing.
 
 use crate::common;
-use crate::common::embeddings::{Case, case, cases, embed_opts, of_tokens};
+use crate::common::adapters::{Form, Lora};
+use crate::common::embeddings::{Case, case, cases, embed_opts, of_tokens, with};
 use crate::common::passes::{Run, bits, precise, random};
-use crate::common::{Ctx, Model, Session, bundled_model, greedy, root};
+use crate::common::{Ctx, Folder, Model, Session, bundled_model, greedy, root};
 use segno::backend::cuda::Cuda;
 use segno::backend::{Backend, KvType, Row, Stage};
 use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
@@ -94,6 +95,32 @@ fn every_model_gives_the_vectors_of_transformers_and_of_the_processor() {
         let angle = worst(&vectors[0], &vectors[1], |a, b| 1.0 - cosine(a, b));
         println!("{}: beside the processor, texts differ by {apart:.1e}, one less the cosine {angle:.1e}", case.name);
         assert!(apart <= DIFFERENCE && angle <= 1.0 - COSINE, "{}", case.name);
+    }
+}
+
+/// With adapters of a call, and none behind it.
+#[test]
+fn vectors_with_adapters_are_those_of_merged_weights() {
+    if !common::gpu() {
+        return;
+    }
+    let (device, folder) = (on(SEGNO_DEVICE_CUDA), Folder::new("cuda-adapter-vectors"));
+    for case in cases() {
+        let base = std::fs::read(&case.file).unwrap();
+        let lora = Lora::random(&base, Form::new(6, 5), |name| !name.contains("output"));
+        lora.file().write(&folder.join("adapter.gguf"));
+        let mut merged = base.clone();
+        lora.merge_into(&mut merged, 0.7);
+        let (model, merged) = (device.load_buffer(&base).unwrap(), device.load_buffer(&merged).unwrap());
+        let adapter = model.adapter(&folder.join("adapter.gguf")).unwrap();
+        let session = set(&model, SEGNO_KV_F32, 8, 512);
+        let plain = session.vectors(&case.texts(), &embed_opts());
+        let found = session.vectors(&case.texts(), &with(&[adapter.0.cast_const()], &[0.7]));
+        let expected = set(&merged, SEGNO_KV_F32, 8, 512).vectors(&case.texts(), &embed_opts());
+        let (off, change) = (worst(&found, &expected, difference), worst(&found, &plain, difference));
+        println!("{}: off by {off:.1e}, changed by {change:.1e}", case.name);
+        assert!(off <= 1e-3 && change >= 1e-2, "{}", case.name);
+        assert_eq!(session.vectors(&case.texts(), &embed_opts()), plain, "{}", case.name);
     }
 }
 

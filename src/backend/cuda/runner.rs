@@ -188,12 +188,13 @@ impl CudaRunner {
     /// Runs a pass of nothing but padding: as its graph or as a list, and where there are no steps one that makes embeddings.
     fn run_padding(&mut self, updates: usize, graph: Option<usize>) -> Result<()> {
         let never = AtomicBool::new(false);
-        self.pad_rows(0, 0, 1);
+        let shape = Shape { rows: 1, outputs: 1, splits: 1, draws: 0 };
+        self.pad_rows(0, 0, &shape);
         if self.program.logits.is_none() {
             self.start_texts(1, updates, &never)?;
             return self.stream.wait();
         }
-        self.start(&Shape { rows: 1, outputs: 1, splits: 1, draws: 0 }, updates, graph, &never)?;
+        self.start(&shape, updates, graph, &never)?;
         if graph.is_some() { self.wait(1, 1, &never) } else { self.stream.wait() }
     }
 
@@ -215,17 +216,18 @@ impl CudaRunner {
         self.stream.wait()
     }
 
-    /// Fills up what a graph of `to` rows takes behind the `rows` and the `outputs` of a step: with rows that nobody reads, and greedy draws of any.
-    pub fn pad_rows(&mut self, rows: usize, outputs: usize, to: usize) {
-        for index in rows..to {
+    /// Fills up what `shape` has behind the `rows` and the `outputs` of a pass: with rows that nobody reads, and greedy draws of any.
+    pub fn pad_rows(&mut self, rows: usize, outputs: usize, shape: &Shape) {
+        let (all_rows, all_outputs) = (shape.rows as usize, shape.outputs as usize);
+        for index in rows..all_rows {
             let slot = self.sizes.outputs as u32;
             self.shared.rows.write(index, Row { token: 0, position: 0, slot, stretch: NONE });
         }
-        for index in outputs..to {
+        for index in outputs..all_outputs {
             self.shared.outputs.write(index, index as u32);
             self.shared.draws.pad(index);
         }
-        self.shared.pad_stretches(rows, to);
+        self.shared.pad_stretches(rows, all_rows);
     }
 
     /// Writes the rows, and the entries of their page tables that the device lacks; the number of those.
@@ -294,12 +296,21 @@ impl CudaRunner {
         self.shared.header.write(1, updates as u32);
     }
 
+    /// Takes note of whether rows of a pass have adapters.
+    pub fn note_adapters(&mut self, batch: &Batch) {
+        self.adapts = self.adapting.as_ref().is_some_and(|adapting| adapting.concerns(batch.rows));
+    }
+
+    /// The passes of such rows, or of others.
+    pub fn chosen_passes(&self) -> &Passes {
+        let adapted = self.adapting.as_ref().and_then(|adapting| adapting.passes.as_ref()).filter(|_| self.adapts);
+        adapted.unwrap_or(&self.passes)
+    }
+
     /// Starts a pass: its graph, or the list.
     pub fn start(&mut self, shape: &Shape, updates: usize, graph: Option<usize>, cancel: &AtomicBool) -> Result<()> {
         self.announce(updates);
-        let adapted = self.adapting.as_ref().and_then(|adapting| adapting.passes.as_ref()).filter(|_| self.adapts);
-        let passes = adapted.unwrap_or(&self.passes);
-        passes.start(&self.stream, shape, graph.filter(|_| !self.eager), cancel)
+        self.chosen_passes().start(&self.stream, shape, graph.filter(|_| !self.eager), cancel)
     }
 
     /// Runs a step and measures it.
@@ -345,9 +356,9 @@ impl CudaRunner {
     fn step(&mut self, batch: &Batch, cancel: &AtomicBool, beside: Beside) -> Result<()> {
         let updates = self.write_batch(batch);
         let (shape, graph) = self.choose(batch);
-        self.adapts = self.adapting.as_ref().is_some_and(|adapting| adapting.concerns(batch.rows));
+        self.note_adapters(batch);
         if graph.is_some() {
-            self.pad_rows(batch.rows.len(), batch.outputs.len(), shape.rows as usize);
+            self.pad_rows(batch.rows.len(), batch.outputs.len(), &shape);
         }
         let started = if graph.is_some() && self.timing.is_some() && !self.adapts {
             // A measured step has ended when this returns.

@@ -14,6 +14,7 @@ impl CudaRunner {
         let value = stage.value(&self.program);
         let value = value.ok_or_else(|| Error::Unsupported("this model makes no such vectors".into()))?;
         let updates = self.write_batch(&Batch { outputs: &[], ..*batch });
+        self.note_adapters(batch);
         let started = self.start_texts(batch.rows.len(), updates, cancel);
         self.check_start(started, updates)?;
         self.fetch_vectors(value, batch, cancel, give)
@@ -22,7 +23,7 @@ impl CudaRunner {
     /// Starts such a pass.
     pub fn start_texts(&mut self, rows: usize, updates: usize, cancel: &AtomicBool) -> Result<()> {
         self.announce(updates);
-        self.passes.start_texts(&self.stream, rows, cancel)
+        self.chosen_passes().start_texts(&self.stream, rows, cancel)
     }
 
     /// Brings the rows of `value` that are outputs to the host, as many at a time as there is room for, and waits for the end of the pass.

@@ -146,8 +146,6 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
     };
     let (steps, texts) = (PassOps::of_logits(program)?, PassOps::of_embeddings(program)?);
     let list = |batches| steps.as_ref().map_or(Ok(Vec::new()), |pass| lowering(pass, batches));
-    // Vectors are made without adapters.
-    let texts = texts.filter(|_| !has_adapters);
     let sorted_rows = experts::most_experts(program)
         .map(|(chosen, experts)| select::experts::sorted_rows(experts as u32, chosen as u32));
     Ok(Lists {

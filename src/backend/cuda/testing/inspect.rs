@@ -107,7 +107,7 @@ impl Inspection {
         let _current = primary.enter()?;
         let updates = self.runner.write_batch(batch);
         let (shape, _) = self.runner.choose(batch);
-        self.runner.pad_rows(batch.rows.len(), batch.outputs.len(), shape.rows as usize);
+        self.runner.pad_rows(batch.rows.len(), batch.outputs.len(), &shape);
         self.runner.announce(updates);
         let CudaRunner { passes, stream, eager, .. } = &self.runner;
         let list = passes.lists.of(&shape);
