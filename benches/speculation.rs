@@ -1,9 +1,9 @@
 //! What speculation gains and costs, through the C API: the same texts with and without drafts, in turns, and the same tokens.
 //!
-//! `cargo bench --bench speculation -- [--cuda] [--threads N] [--runs N] [--tokens N] [--draft MODEL.gguf] MODEL.gguf...` prints a line for each text and
-//! way to draft: tokens a second without and with, medians of runs that alternate, their ratio, and how many drafts were evaluated and right. Texts: the
-//! edit of a program, which repeats it; a text that says one thing again and again; one drawn evenly from four tokens, whose repetitions are many and
-//! tell nothing; and free text. The penalties that make two of these do so with weights of any kind.
+//! `cargo bench --bench speculation -- [--cuda] [--threads N] [--runs N] [--tokens N] [--draft MODEL.gguf] MODEL.gguf...` prints a line for each text
+//! and way to draft: tokens a second without and with, medians of runs that alternate, their ratio, and how many drafts were evaluated and right.
+//! Texts: the edit of a program, which repeats it; a text that says one thing again and again; one drawn evenly from four tokens, whose repetitions
+//! are many and tell nothing; and free text. The penalties that make two of these do so with weights of any kind.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

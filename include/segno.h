@@ -1421,10 +1421,10 @@ void segno_embed_opts_init(struct segno_embed_opts *opts, size_t size);
 /**
  * Makes vectors of texts: what the last norm of the model gives of their tokens, pooled, sent through the model's last projections where it has
  * such, cut to `dims` elements, and divided by its length. Texts are evaluated together, as many in a pass as `max_prefill` tokens, the free
- * places of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own, but with fast batches
- * (`SEGNO_CTX_FAST_BATCHES`) on a GPU. With adapters in `opts` it is what weights into which they are merged would give; room for their ranks is made
- * as `segno_seq_adapters_set` makes it. A text takes the place of a sequence and its pages for as long as it is evaluated; open sequences stay as they
- * are.
+ * places of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own, but with fast
+ * batches (`SEGNO_CTX_FAST_BATCHES`) on a GPU. With adapters in `opts` it is what weights into which they are merged would give; room for their
+ * ranks is made as `segno_seq_adapters_set` makes it. A text takes the place of a sequence and its pages for as long as it is evaluated; open
+ * sequences stay as they are.
  *
  * Models whose tokens see what follows them (`gemma-embedding`, `bert`, `nomic-bert`, `modern-bert`) evaluate a text in one pass, so none may have
  * more tokens than `max_prefill`; they make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated as they are

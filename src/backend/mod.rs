@@ -100,6 +100,10 @@ pub trait Runner: Send {
     fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, _beside: Beside) -> Result<()> {
         self.run(batch, cancel)
     }
+    /// Whether it does.
+    fn runs_beside(&self) -> bool {
+        false
+    }
     /// Takes over the choice of the token of output `index` of the next run; the run then gives the same token as [`sample::sample_masked`]
     /// would. False where the host has to choose: then [`Chooser::Host`] chooses every token of the batch. Never allocates.
     fn draw(&mut self, _index: usize, _drawn: &Drawn) -> bool {

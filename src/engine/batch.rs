@@ -224,7 +224,8 @@ impl Session {
         if !self.sequence(slot).ahead.is_empty() {
             return self.plan_without_logits(item, slot, Next::Free);
         }
-        let next = self.sequence_mut(slot).next_by_grammar()?;
+        let is_late = self.may_ask_late(slot);
+        let next = if is_late { Next::Choice } else { self.sequence_mut(slot).next_by_grammar()? };
         if matches!(next, Next::Forced(_) | Next::Nothing) || (next == Next::End && !self.may_end(slot)) {
             return self.plan_without_logits(item, slot, next);
         }
@@ -247,9 +248,19 @@ impl Session {
         }
         let evaluated = self.sequence(slot).evaluated_after(start, taken);
         let prompt_rows = if is_prompt { taken } else { 0 };
-        let planned = Planned { item, slot, evaluated, prompt_rows, pages, ready, output, drafts, next };
+        let planned = Planned { item, slot, evaluated, prompt_rows, pages, ready, output, drafts, next, is_late };
         self.pass.planned.push(planned);
         Ok(())
+    }
+
+    /// Whether the grammar of a sequence can be asked while the pass runs, which others need in any case, on a device beside the caller's processor.
+    /// A token that it forces is then all that it lets through.
+    fn may_ask_late(&self, slot: usize) -> bool {
+        let sequence = self.sequence(slot);
+        let lacks_one = sequence.tokens.len() == sequence.evaluated + 1 && !sequence.has_logits;
+        let is_simple = sequence.drafter.is_none() && lacks_one;
+        let has_begun = sequence.constraint.as_ref().is_some_and(|constraint| constraint.has_begun());
+        is_simple && has_begun && !self.pass.outputs.is_empty() && self.runner.runs_beside()
     }
 
     /// Adds the rows of an item, those of its drafts behind them, and lets the device draw from what they give, if it is `ready` for that; its
@@ -284,7 +295,8 @@ impl Session {
         // All tokens before one that was drawn ahead are in the cache.
         let evaluated = if sequence.ahead.is_empty() { sequence.evaluated } else { sequence.tokens.len() };
         let (pages, output) = (self.paging.count(slot), None);
-        let known = Planned { item, slot, evaluated, prompt_rows: 0, pages, ready: true, output, drafts: 0, next };
+        let (prompt_rows, drafts, is_late) = (0, 0, false);
+        let known = Planned { item, slot, evaluated, prompt_rows, pages, ready: true, output, drafts, next, is_late };
         self.pass.planned.push(known);
         Ok(())
     }
@@ -335,15 +347,19 @@ impl Session {
                 planned.iter().any(is_choice)
             };
             let prepare = |sequence: &mut Option<Sequence>| {
-                sequence.iter_mut().for_each(|sequence| sequence.prepare_mask(Next::Choice));
+                sequence.iter_mut().for_each(|sequence| sequence.prepare_mask());
             };
             masks.each(slots, is_wanted, prepare, cancel);
-            for &Planned { slot, output, next, .. } in planned {
-                let (Some(output), Some(sequence)) = (output.filter(|_| next != Next::Free), &slots[slot]) else {
+            for &Planned { slot, output, next, is_late, .. } in planned {
+                let (Some(output), Some(sequence)) = (output.filter(|_| next != Next::Free), &mut slots[slot]) else {
                     continue;
                 };
                 // What has gone wrong is told when the token is chosen.
-                sequence.mask(next, model.eog_tokens()).iter().for_each(|mask| tell(output, mask));
+                match if is_late { sequence.next_by_grammar() } else { Ok(next) } {
+                    Ok(Next::Forced(token)) => tell(output, &Mask { bits: Some(&[]), named: [&[token], &[]] }),
+                    Ok(next) => sequence.mask(next, model.eog_tokens()).iter().for_each(|mask| tell(output, mask)),
+                    Err(_) => {}
+                }
             }
         };
         runner.run_beside(&batch(pass, paging, states.as_ref()), cancel, &mut work_out_masks)
@@ -385,7 +401,8 @@ impl Session {
 
     /// The token that follows an item's history.
     pub(super) fn choose(&mut self, planned: &Planned) -> Result<Choice> {
-        let Planned { slot, output, next, .. } = *planned;
+        let Planned { slot, output, next, is_late, .. } = *planned;
+        let next = if is_late { self.sequence_mut(slot).next_by_grammar()? } else { next };
         let (vocab, eog) = (self.model.vocab(), self.model.eog_tokens());
         if planned.drafts == 0 && !self.sequence(slot).ahead.is_empty() {
             return Ok(Choice::Ahead);

@@ -44,8 +44,10 @@ pub(super) struct Planned {
     pub(super) output: Option<usize>,
     /// Drafts that are evaluated behind its last token, each with an output behind that one.
     pub(super) drafts: usize,
-    /// What its grammar says of the token.
+    /// What its grammar says of the token; [`Next::Choice`] where it is asked while the pass runs.
     pub(super) next: Next,
+    /// Whether it is asked only then.
+    pub(super) is_late: bool,
 }
 
 /// What became of an item.

@@ -152,10 +152,11 @@ impl Sequence {
         [&self.sampler.stop_tokens, if self.sampler.ignore_eog { &[] } else { eog }]
     }
 
-    /// Works out the mask of the next token, if the grammar says [`Next::Choice`]. What goes wrong is told by [`Sequence::mask`].
-    pub fn prepare_mask(&mut self, next: Next) {
-        let constraint = self.constraint.iter_mut().filter(|_| next == Next::Choice);
-        constraint.for_each(|constraint| constraint.prepare());
+    /// Asks its grammar what may come next, and works out the mask where that is a choice. What goes wrong is told by [`Sequence::mask`].
+    pub fn prepare_mask(&mut self) {
+        if matches!(self.next_by_grammar(), Ok(Next::Choice)) {
+            self.constraint.iter_mut().for_each(|constraint| constraint.prepare());
+        }
     }
 
     /// The tokens that may follow where the grammar says `next`, which is [`Next::Choice`] or [`Next::End`]; the mask has been worked out.
@@ -179,7 +180,7 @@ impl Sequence {
             if let Some(token) = self.choose_without_mask(logits, eog, scratch)? {
                 return Ok(Some(token));
             }
-            self.prepare_mask(next);
+            self.constraint.iter_mut().for_each(|constraint| constraint.prepare());
         }
         let mask = if next == Next::Free { sample::Mask::default() } else { self.mask(next, eog)? };
         if mask.is_empty() {

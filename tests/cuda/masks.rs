@@ -2,7 +2,7 @@
 //! machine without a GPU the tests say so and prove nothing.
 
 use crate::common;
-use crate::common::{Model, bundled_model};
+use crate::common::{Model, Session, bundled_model};
 use crate::sample::{ALONE, Case, Dice, assert_drawn_alike, context, expected, sampler};
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::testing::drawing::{Drawing, Request};
@@ -99,8 +99,8 @@ fn the_device_waits_for_masks_that_come_late() {
     }
 }
 
-/// Tokens and outcomes of sequences, most of them with a grammar, that are stepped together, forked, cut and cancelled.
-fn constrained_story(model: &Model) -> Vec<(Vec<i32>, Vec<i32>)> {
+/// Nine sequences, six of them with a grammar.
+fn constrained(model: &Model) -> (Session, Vec<i32>) {
     let schema = r#"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"},
         "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3}}, "required": ["name", "age"]}"#;
     let grammars = [
@@ -119,6 +119,12 @@ fn constrained_story(model: &Model) -> Vec<(Vec<i32>, Vec<i32>)> {
         }
         seqs.push(seq);
     }
+    (session, seqs)
+}
+
+/// Tokens and outcomes of such sequences that are stepped together, forked, cut and cancelled.
+fn constrained_story(model: &Model) -> Vec<(Vec<i32>, Vec<i32>)> {
+    let (session, mut seqs) = constrained(model);
     let mut heard = Vec::new();
     for step in 0..80 {
         match step {
@@ -150,4 +156,32 @@ fn constrained_sequences_say_the_same_whoever_draws() {
     assert_eq!(heard, constrained_story(&load(SEGNO_CTX_HOST_ARGMAX)));
     let ended = |(_, outcomes): &(_, Vec<i32>)| outcomes.contains(&SEGNO_GRAMMAR_END) && outcomes.contains(&SEGNO_OK);
     assert!(heard.iter().any(ended), "some end while others go on");
+}
+
+/// What forced tokens and the ends of texts come to does not depend on whether a pass is run for others.
+#[test]
+fn constrained_sequences_say_the_same_alone() {
+    if !common::gpu() {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap();
+    let model = context(0).load(&bundled_model()).unwrap();
+    let story = |width: usize| {
+        let (session, seqs) = constrained(&model);
+        let mut heard = vec![Vec::new(); seqs.len()];
+        for _ in 0..60 {
+            for (seqs, heard) in seqs.chunks(width).zip(heard.chunks_mut(width)) {
+                let (tokens, outcomes, result) = session.batch(seqs);
+                result.unwrap();
+                let steps = tokens.into_iter().zip(outcomes);
+                heard.iter_mut().zip(steps).for_each(|(heard, step)| heard.push(step));
+            }
+        }
+        heard
+    };
+    let alone = story(1);
+    assert!(alone.iter().flatten().any(|&(_, outcome)| outcome == SEGNO_GRAMMAR_END));
+    for width in [2, 4, 9] {
+        assert_eq!(story(width), alone, "{width} at once");
+    }
 }

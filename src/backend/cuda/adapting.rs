@@ -13,7 +13,7 @@ use super::module::{Kernels, Stream};
 use super::passes::Passes;
 use super::runner::CudaRunner;
 use super::sizes::Sizes;
-use crate::backend::{MOST_ADAPTERS, Row, Scaled};
+use crate::backend::{Batch, MOST_ADAPTERS, Row, Scaled};
 use crate::error::{Error, Result, collected, filled};
 use crate::plan::MatrixId;
 use crate::plan::adapter::{Adapter, Floats};
@@ -175,6 +175,17 @@ impl CudaRunner {
             }
         }
         Ok(())
+    }
+
+    /// Takes note of whether rows of a pass have adapters.
+    pub fn note_adapters(&mut self, batch: &Batch) {
+        self.adapts = self.adapting.as_ref().is_some_and(|adapting| adapting.concerns(batch.rows));
+    }
+
+    /// The passes of such rows, or of others.
+    pub fn chosen_passes(&self) -> &Passes {
+        let adapted = self.adapting.as_ref().and_then(|adapting| adapting.passes.as_ref()).filter(|_| self.adapts);
+        adapted.unwrap_or(&self.passes)
     }
 
     /// Passes with launches for what adapters at these places add.

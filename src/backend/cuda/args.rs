@@ -204,11 +204,11 @@ args! {
     AdapterEntry { pairs: Address, scale: f32, pad: u32 }
     /// A matrix of a launch that adapters change. What they add is multiplied by `adds`; with 0 it takes the place of what is in `out`.
     AdaptedMatrix { out: Address, matrix: u32, width: u32, first_tile: u32, adds: f32 }
-    /// What adapters add to the products of a launch. Without `outputs`, `x` has a row for each of the batch. With `norm`, the weights of an RMS norm,
-    /// what counts is the norm of the only row of `x`.
+    /// What adapters add to the products of a launch. Without `outputs`, `x` has a row for each of the batch. With `norm`, the weights of an RMS
+    /// norm, what counts is the norm of the only row of `x`.
     AdapterArgs {
-        x: Activation, rows: Address, outputs: Address, entries: Address, sums: Address, norm: Address, cols: u32, ranks: u32, most: u32, count: u32,
-        eps: f32, pad: u32,
+        x: Activation, rows: Address, outputs: Address, entries: Address, sums: Address, norm: Address, cols: u32, ranks: u32, most: u32,
+        count: u32, eps: f32, pad: u32,
         matrices: [AdaptedMatrix; MOST_SEGMENTS],
     }
     RepackArgs { raw: Address, out: Matrix, first: u64, count: u64, block_bytes: u32, block_groups: u32 }

@@ -64,7 +64,7 @@ pub struct CudaRunner {
     /// The device may be at work on a pass that was cancelled: until it has ended, nothing may be written that a pass reads.
     pub at_work: bool,
     /// Whether the rows of the pass have adapters.
-    adapts: bool,
+    pub adapts: bool,
     /// Whether the logits of the last run are on the host.
     outputs: usize,
     /// Measures steps, where the host wants that.
@@ -296,17 +296,6 @@ impl CudaRunner {
         self.shared.header.write(1, updates as u32);
     }
 
-    /// Takes note of whether rows of a pass have adapters.
-    pub fn note_adapters(&mut self, batch: &Batch) {
-        self.adapts = self.adapting.as_ref().is_some_and(|adapting| adapting.concerns(batch.rows));
-    }
-
-    /// The passes of such rows, or of others.
-    pub fn chosen_passes(&self) -> &Passes {
-        let adapted = self.adapting.as_ref().and_then(|adapting| adapting.passes.as_ref()).filter(|_| self.adapts);
-        adapted.unwrap_or(&self.passes)
-    }
-
     /// Starts a pass: its graph, or the list.
     pub fn start(&mut self, shape: &Shape, updates: usize, graph: Option<usize>, cancel: &AtomicBool) -> Result<()> {
         self.announce(updates);
@@ -416,6 +405,10 @@ impl Drop for CudaRunner {
 impl Runner for CudaRunner {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
         self.run_beside(batch, cancel, &mut |_| ())
+    }
+
+    fn runs_beside(&self) -> bool {
+        true
     }
 
     fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, beside: Beside) -> Result<()> {
