@@ -149,30 +149,7 @@ fn long_texts_are_evaluated_in_several_passes() {
 fn options_do_what_they_say() {
     let case = case("qwen3-last");
     let session = load(&case.file, SEGNO_PRECISION_PRECISE, 0).session_f32();
-    let tokens = session.vectors(&case.texts(), &of_tokens());
-    let mut start = 0;
-    for text in &case.texts {
-        let rows = &tokens[start..start + text.len()];
-        start += text.len();
-        let mean = |at: usize| rows.iter().map(|row| f64::from(row[at])).sum::<f64>() / rows.len() as f64;
-        let mean: Vec<f32> = (0..rows[0].len()).map(|at| mean(at) as f32).collect();
-        for (pooling, expected) in [
-            (SEGNO_POOLING_MODEL, &rows[rows.len() - 1]),
-            (SEGNO_POOLING_LAST, &rows[rows.len() - 1]),
-            (SEGNO_POOLING_FIRST, &rows[0]),
-            (SEGNO_POOLING_MEAN, &mean),
-        ] {
-            for dims in [0, 1, 9, 32] {
-                let kept = &expected[..if dims == 0 { 32 } else { dims as usize }];
-                let raw = segno_embed_opts { pooling, dims, flags: SEGNO_EMBED_RAW, ..embed_opts() };
-                assert_eq!(session.vectors(&[text], &raw), [kept], "pooling {pooling}, {dims} elements");
-                let length = kept.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-                let unit: Vec<f32> = kept.iter().map(|v| (f64::from(*v) / length) as f32).collect();
-                let found = session.vectors(&[text], &segno_embed_opts { pooling, dims, ..embed_opts() });
-                assert!(farthest(&found, &[unit]) < 1e-7, "pooling {pooling}, {dims} elements");
-            }
-        }
-    }
+    session.assert_pooled(&case.texts());
     assert_eq!(session.vectors(&[], &embed_opts()).len(), 0);
 }
 

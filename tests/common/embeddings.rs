@@ -49,6 +49,36 @@ impl Session {
         assert_eq!(status, 0);
         vectors
     }
+
+    /// Checks poolings and leading elements of a model of 32 elements against the vectors of its tokens.
+    pub fn assert_pooled(&self, texts: &[&[i32]]) {
+        let tokens = self.vectors(texts, &of_tokens());
+        let mut start = 0;
+        for text in texts {
+            let rows = &tokens[start..start + text.len()];
+            start += text.len();
+            let mean = |at: usize| rows.iter().map(|row| f64::from(row[at])).sum::<f64>() / rows.len() as f64;
+            let mean: Vec<f32> = (0..rows[0].len()).map(|at| mean(at) as f32).collect();
+            for (pooling, expected) in [
+                (SEGNO_POOLING_MODEL, &rows[rows.len() - 1]),
+                (SEGNO_POOLING_LAST, &rows[rows.len() - 1]),
+                (SEGNO_POOLING_FIRST, &rows[0]),
+                (SEGNO_POOLING_MEAN, &mean),
+            ] {
+                for dims in [0, 1, 9, 32] {
+                    let kept = &expected[..if dims == 0 { 32 } else { dims as usize }];
+                    let raw = segno_embed_opts { pooling, dims, flags: SEGNO_EMBED_RAW, ..embed_opts() };
+                    assert_eq!(self.vectors(&[text], &raw), [kept], "pooling {pooling}, {dims} elements");
+                    let length = kept.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+                    let found = &self.vectors(&[text], &segno_embed_opts { pooling, dims, ..embed_opts() })[0];
+                    assert_eq!(found.len(), kept.len());
+                    let is_near =
+                        |(found, kept): (&f32, &f32)| (found - (f64::from(*kept) / length) as f32).abs() < 1e-7;
+                    assert!(found.iter().zip(kept).all(is_near), "pooling {pooling}, {dims} elements");
+                }
+            }
+        }
+    }
 }
 
 /// Options of embeddings with these adapters, which the lists hold.
