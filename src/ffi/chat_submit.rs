@@ -1,7 +1,7 @@
 //! Steps of conversations that hosts do not wait for: submitted, carried out by the thread of the session's (`submit`), and polled. Conversations are
 //! lent to the step as their session is.
 
-use super::argument::{check_reserved, options, slice};
+use super::argument::slice;
 use super::conversation::segno_chat;
 use super::error::segno_error;
 use super::guard::guard;
@@ -9,7 +9,7 @@ use super::handle::{Handle, borrow, share_of};
 use super::reply::segno_event;
 use super::session::{Shared, segno_session};
 use super::status::{SEGNO_CANCELLED, SEGNO_OK, segno_status};
-use super::submit::{Kind, Step, Work, defaults, segno_submit_opts};
+use super::submit::{Kind, Step, Work, budget, segno_submit_opts};
 use super::turn::{BATCH, Results, Told, advance, enter};
 use crate::engine::{Failure, Session};
 use crate::error::{Result, reserve};
@@ -43,9 +43,7 @@ pub extern "C" fn segno_chat_submit(
     guard(context, err, || {
         let shared = borrow(session.cast_const())?;
         let chats = slice(chats, count, "chats")?;
-        let opts = options(opts, defaults(), "opts")?;
-        check_reserved(opts.reserved)?;
-        let budget = Some(opts.budget_us).filter(|&us| us > 0).map(Duration::from_micros);
+        let budget = budget(opts)?;
         shared.submit_chats(chats, budget, carry_out).map(|()| SEGNO_OK)
     })
 }

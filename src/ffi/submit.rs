@@ -38,7 +38,14 @@ pub struct segno_submit_opts {
 // SAFETY: repr(C), size first, 4 + 4 + 8 bytes without padding, numbers only.
 unsafe impl SizedStruct for segno_submit_opts {}
 
-pub(super) fn defaults() -> segno_submit_opts {
+/// The time that the options leave to the slice of a prompt, if they bound it.
+pub(super) fn budget(opts: *const segno_submit_opts) -> Result<Option<Duration>> {
+    let opts = options(opts, defaults(), "opts")?;
+    check_reserved(opts.reserved)?;
+    Ok(Some(opts.budget_us).filter(|&us| us > 0).map(Duration::from_micros))
+}
+
+fn defaults() -> segno_submit_opts {
     segno_submit_opts { struct_size: size_of::<segno_submit_opts>() as u32, reserved: 0, budget_us: 0 }
 }
 
@@ -264,9 +271,7 @@ pub extern "C" fn segno_session_submit(
     guard(context, err, || {
         let shared = borrow(session.cast_const())?;
         let seqs = slice(seqs, count, "seqs")?;
-        let opts = options(opts, defaults(), "opts")?;
-        check_reserved(opts.reserved)?;
-        let budget = Some(opts.budget_us).filter(|&us| us > 0).map(Duration::from_micros);
+        let budget = budget(opts)?;
         shared.submit(seqs, budget, decode).map(|()| SEGNO_OK)
     })
 }
