@@ -40,6 +40,7 @@ impl Session {
         let slot = self.slot(id)?;
         // What was drawn ahead is drawn again, and a grammar must stand behind the tokens that are written.
         self.sequence_mut(slot).forget_ahead();
+        self.sequence_mut(slot).constraint.iter_mut().try_for_each(|constraint| constraint.catch_up())?;
         self.settle(slot);
         let sequence = self.sequence(slot);
         let first = self.paging.first(slot);

@@ -209,10 +209,10 @@ impl Sequence {
         sample::sample_unmasked(sampler, logits, &self.tokens, position, scratch, &mut allows)
     }
 
-    /// Moves its grammar on by `token`, which is about to be appended and `ends` generation or does not.
+    /// Tells its grammar of `token`, which is about to be appended and `ends` generation or does not.
     pub fn follow(&mut self, token: i32, ends: bool) -> Result<()> {
         let position = self.tokens.len();
-        self.constraint.as_mut().map_or(Ok(()), |constraint| constraint.advance(token, position, ends))
+        self.constraint.as_mut().map_or(Ok(()), |constraint| constraint.note(token, position, ends))
     }
 
     /// Whether its owner is gone.

@@ -32,6 +32,8 @@ pub struct Constraint {
     ended: Option<usize>,
     /// Where in the sequence the tokens are that moved the parser.
     moves: Vec<usize>,
+    /// The token of the last of them, where the parser is still to make this move.
+    due: Option<u32>,
     /// The tokens that may come next, once worked out.
     mask: Option<Mask>,
     /// Why it cannot go on.
@@ -85,6 +87,7 @@ impl Constraint {
             begun: None,
             ended: None,
             moves: Vec::new(),
+            due: None,
             mask: None,
             broken: None,
         })
@@ -140,11 +143,7 @@ impl Constraint {
         let grammar = Arc::clone(&self.grammar);
         // The engine works within what is left of the limits of the mask before.
         self.compute(&Asked { trie: grammar.vocabulary.trie(), tokens: &[] })?;
-        self.work(|parser| {
-            parser.consume_token(token as u32)?;
-            parser.check_stop()
-        })?;
-        Ok(())
+        self.consume(token as u32)
     }
 
     /// Another walk from the same place.
@@ -156,6 +155,7 @@ impl Constraint {
             begun: self.begun,
             ended: self.ended,
             moves: crate::error::copied(&self.moves, WHAT)?,
+            due: self.due,
             mask: None,
             broken: self.broken.clone(),
         };
@@ -179,6 +179,7 @@ impl Constraint {
         if let Some(cause) = &self.broken {
             return Err(Error::Grammar(cause.clone()));
         }
+        self.catch_up()?;
         if self.parser.stopped() {
             return Ok(Next::End);
         }
@@ -258,6 +259,13 @@ impl Constraint {
 
     /// Moves on by `token`, which will have the index `position` in its sequence. `ends` says whether it ends generation.
     pub fn advance(&mut self, token: i32, position: usize, ends: bool) -> Result<()> {
+        self.note(token, position, ends)?;
+        self.catch_up()
+    }
+
+    /// The same for a token that is let through, without the work of the parser: it makes the move when it is next needed, and a move that fails is
+    /// told then.
+    pub fn note(&mut self, token: i32, position: usize, ends: bool) -> Result<()> {
         if let Some(trigger) = self.trigger.filter(|_| self.begun.is_none()) {
             if token == trigger {
                 self.begun = Some(position);
@@ -269,10 +277,22 @@ impl Constraint {
             self.ended = Some(position);
             return Ok(());
         }
+        self.catch_up()?;
         push(&mut self.moves, position, WHAT)?;
         self.mask = None;
-        self.work(|parser| {
-            parser.consume_token(token as u32)?;
+        self.due = Some(token as u32);
+        Ok(())
+    }
+
+    /// Has the parser make the move that was only noted. [`Error::Grammar`] where it cannot.
+    pub fn catch_up(&mut self) -> Result<()> {
+        let Some(token) = self.due.take() else { return Ok(()) };
+        self.consume(token)
+    }
+
+    fn consume(&mut self, token: u32) -> Result<()> {
+        self.guard(|parser| {
+            parser.consume_token(token)?;
             parser.check_stop()
         })?;
         Ok(())
@@ -283,12 +303,16 @@ impl Constraint {
         self.begun = self.begun.filter(|&position| position < length);
         self.ended = self.ended.filter(|&position| position < length);
         let kept = self.moves.partition_point(|&position| position < length);
-        let undone = self.moves.len() - kept;
-        if undone == 0 {
+        let gone = self.moves.len() - kept;
+        if gone == 0 {
             return;
         }
         self.moves.truncate(kept);
         self.mask = None;
+        let undone = gone - usize::from(self.due.take().is_some());
+        if undone == 0 {
+            return;
+        }
         // What fails here has broken the walk, and the next step tells.
         let _ = self.work(|parser| parser.rollback(undone));
     }
@@ -306,8 +330,14 @@ impl Constraint {
         behind.for_each(|place| *place -= places.len());
     }
 
-    /// Runs a piece of the engine's work. Whatever it fails from, this walk alone is broken.
+    /// Runs a piece of the engine's work where the walk has come to.
     fn work<T>(&mut self, body: impl FnOnce(&mut TokenParser) -> anyhow::Result<T>) -> Result<T> {
+        self.catch_up()?;
+        self.guard(body)
+    }
+
+    /// Runs a piece of the engine's work. Whatever it fails from, this walk alone is broken.
+    fn guard<T>(&mut self, body: impl FnOnce(&mut TokenParser) -> anyhow::Result<T>) -> Result<T> {
         let backing = backed(STEP_BYTES, WHAT)?;
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut self.parser)));
         drop(backing);

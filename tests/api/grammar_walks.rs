@@ -91,7 +91,8 @@ fn a_walk_with_forks_and_cuts_has_the_masks_of_a_fresh_one() {
                     seen += 1;
                 }
                 let Some(token) = pick(&current, &mut state) else { break };
-                walk.advance(token, tokens.len(), false).unwrap();
+                let step = if state >> 60 & 1 == 1 { Constraint::note } else { Constraint::advance };
+                step(&mut walk, token, tokens.len(), false).unwrap();
                 tokens.push(token);
                 if state >> 62 == 0 {
                     let fork = walk.fork().unwrap();
@@ -107,6 +108,26 @@ fn a_walk_with_forks_and_cuts_has_the_masks_of_a_fresh_one() {
         }
         assert!(seen > 20, "{text}: {seen} comparisons");
     }
+}
+
+#[test]
+fn a_noted_move_that_cannot_be_made_is_told_by_the_next_use() {
+    let vocabulary = vocabulary();
+    let form = Form { kind: Kind::Regex, text: b"[ab]+", compact: false };
+    let walk = Constraint::new(&Arc::new(Grammar::compile(&vocabulary, &form).unwrap()), None).unwrap();
+    let (_, mask, _) = view(&mut walk.fork().unwrap());
+    let wrong = (0..).find(|token| mask[token / 32] >> (token % 32) & 1 == 0).unwrap() as i32;
+    let noted = || {
+        let mut walk = walk.fork().unwrap();
+        walk.note(wrong, 0, false).unwrap();
+        walk
+    };
+    assert!(walk.fork().unwrap().advance(wrong, 0, false).is_err());
+    assert!(noted().peek().is_err() && noted().catch_up().is_err() && noted().allows(&[wrong]).is_err());
+    assert!(noted().fork().unwrap().peek().is_err());
+    let mut cut = noted();
+    cut.cut(0);
+    assert_eq!(view(&mut cut), view(&mut walk.fork().unwrap()));
 }
 
 #[test]
