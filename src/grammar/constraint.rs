@@ -4,7 +4,8 @@
 //! of one that was there from the beginning. Tokens that end generation are not the grammar's: the caller lets them through where
 //! [`Next::Choice`] or [`Next::End`] says that the text may end.
 
-use super::{Grammar, STEP_BYTES, WHAT, copied};
+use super::kept::Computer;
+use super::{Grammar, STEP_BYTES, Tables, WHAT, copied};
 use crate::error::{Error, Result, backed, checked, push};
 use llguidance::TokenParser;
 use llguidance::earley::{BiasComputer, ParserRecognizer};
@@ -24,6 +25,8 @@ const NOT_KEPT: &[u8] = b" ";
 pub struct Constraint {
     grammar: Arc<Grammar>,
     parser: TokenParser,
+    /// Which of the grammar's the parser's tables are a copy of.
+    tables: Tables,
     /// The token behind which the grammar begins; none where it began at once.
     trigger: Option<i32>,
     /// Where in the sequence the trigger was.
@@ -80,9 +83,11 @@ pub struct Walk {
 impl Constraint {
     /// At the beginning of `grammar`, behind the next token `trigger` if there is one.
     pub fn new(grammar: &Arc<Grammar>, trigger: Option<i32>) -> Result<Constraint> {
+        let (parser, tables) = grammar.begin()?;
         Ok(Constraint {
             grammar: Arc::clone(grammar),
-            parser: grammar.begin()?,
+            parser,
+            tables,
             trigger,
             begun: None,
             ended: None,
@@ -142,7 +147,7 @@ impl Constraint {
     fn step(&mut self, token: i32) -> Result<()> {
         let grammar = Arc::clone(&self.grammar);
         // The engine works within what is left of the limits of the mask before.
-        self.compute(&Asked { trie: grammar.vocabulary.trie(), tokens: &[] })?;
+        self.compute(&Asked { trie: grammar.vocabulary.trie(), tokens: &[] }, NOT_KEPT)?;
         self.consume(token as u32)
     }
 
@@ -151,6 +156,7 @@ impl Constraint {
         let copy = Constraint {
             grammar: Arc::clone(&self.grammar),
             parser: copied(&self.parser)?,
+            tables: self.tables,
             trigger: self.trigger,
             begun: self.begun,
             ended: self.ended,
@@ -194,6 +200,14 @@ impl Constraint {
 
     /// Works out the mask of the next token; for [`Next::Choice`] alone. What goes wrong is told by [`Constraint::mask`].
     pub fn prepare(&mut self) {
+        let grammar = Arc::clone(&self.grammar);
+        let (vocabulary, kept, known) = (&*grammar.vocabulary, &grammar.kept, self.tables.states);
+        self.prepare_by(&Computer { vocabulary, kept, known }, &[]);
+        self.prepare_slowly();
+    }
+
+    /// The same by the engine alone, which knows what no token at all means.
+    fn prepare_slowly(&mut self) {
         if self.mask.is_some() || self.broken.is_some() {
             return;
         }
@@ -211,8 +225,16 @@ impl Constraint {
     /// ask which of its slices fit.
     fn prepare_narrow(&mut self) {
         let grammar = Arc::clone(&self.grammar);
+        self.prepare_by(&All(grammar.vocabulary.trie()), NOT_KEPT);
+    }
+
+    /// Works out the mask by `computer`, if that finds a token.
+    fn prepare_by(&mut self, computer: &dyn BiasComputer, start: &[u8]) {
+        if self.mask.is_some() || self.broken.is_some() {
+            return;
+        }
         let may_end = self.work(|parser| Ok(parser.is_accepting()));
-        let tokens = may_end.and_then(|may_end| Ok((self.compute(&All(grammar.vocabulary.trie()))?, may_end)));
+        let tokens = may_end.and_then(|may_end| Ok((self.compute(computer, start)?, may_end)));
         if let Some((tokens, may_end)) = tokens.ok().filter(|(tokens, _)| !tokens.is_zero()) {
             self.keep(tokens, may_end);
         }
@@ -235,13 +257,13 @@ impl Constraint {
             return Ok(are_in(&mask.tokens));
         }
         let grammar = Arc::clone(&self.grammar);
-        self.compute(&Asked { trie: grammar.vocabulary.trie(), tokens }).map(|found| are_in(&found))
+        self.compute(&Asked { trie: grammar.vocabulary.trie(), tokens }, NOT_KEPT).map(|found| are_in(&found))
     }
 
-    /// Has the engine compute a set of tokens by `computer`, within the limits of a mask.
-    fn compute(&mut self, computer: &dyn BiasComputer) -> Result<SimpleVob> {
+    /// Has the engine compute a set of tokens by `computer`, within the limits of a mask; `start` is empty where that is the whole mask.
+    fn compute(&mut self, computer: &dyn BiasComputer, start: &[u8]) -> Result<SimpleVob> {
         self.work(|parser| {
-            let found = parser.parser.compute_bias(computer, NOT_KEPT);
+            let found = parser.parser.compute_bias(computer, start);
             parser.parser.get_error().map_or(Ok(found), |error| Err(anyhow::anyhow!(error.message())))
         })
     }
@@ -358,7 +380,7 @@ impl Constraint {
 impl Drop for Constraint {
     fn drop(&mut self) {
         if self.broken.is_none() {
-            self.grammar.learn(&mut self.parser);
+            self.grammar.learn(&mut self.parser, self.tables);
         }
     }
 }

@@ -8,6 +8,7 @@
 mod calls;
 mod constraint;
 mod gbnf;
+mod kept;
 mod measure;
 mod regex;
 mod schema;
@@ -21,6 +22,7 @@ pub use vocabulary::Vocabulary;
 use crate::error::{Error, Result, backed, checked, reserve};
 use crate::sync::threads;
 use crate::text::Tokenizer;
+use kept::Kept;
 use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::{ParserFactory, TokenParser, panic_utils};
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -56,12 +58,21 @@ pub struct Grammar {
     /// What it was compiled of.
     source: Source,
     start: Mutex<Start>,
+    kept: Mutex<Kept>,
 }
 
 /// A parser at the beginning of a text, its first mask known. Walks start as copies of it, with tables of their own.
 struct Start {
     parser: TokenParser,
-    /// States of its lexer, which the engine makes as texts need them.
+    tables: Tables,
+}
+
+/// Tables that a walk is a copy of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Tables {
+    /// How often they have grown by what a walk has left.
+    generation: u64,
+    /// States of the lexer, which the engine makes as texts need them.
     states: usize,
 }
 
@@ -134,23 +145,26 @@ impl Grammar {
     }
 
     fn new(vocabulary: &Arc<Vocabulary>, source: Source, parser: TokenParser) -> Grammar {
-        let states = parser.parser.lexer_stats().num_states;
-        Grammar { vocabulary: Arc::clone(vocabulary), source, start: Mutex::new(Start { parser, states }) }
+        let tables = Tables { generation: 0, states: parser.parser.lexer_stats().num_states };
+        let (start, kept) = (Mutex::new(Start { parser, tables }), Mutex::default());
+        Grammar { vocabulary: Arc::clone(vocabulary), source, start, kept }
     }
 
-    /// A parser at the beginning of a text.
-    fn begin(&self) -> Result<TokenParser> {
-        copied(&self.start.lock().unwrap_or_else(PoisonError::into_inner).parser)
+    /// A parser at the beginning of a text, and what its tables are a copy of.
+    fn begin(&self) -> Result<(TokenParser, Tables)> {
+        let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((copied(&start.parser)?, start.tables))
     }
 
     /// Has walks begin with the tables of one that is over, where these hold much more than what they begin with now. Masks are the same with any
     /// tables; only what comes near the [`limits`] may be refused sooner or later, as states of others count, up to [`MOST_LEARNED_STATES`], and need
-    /// not be made.
-    fn learn(&self, parser: &mut TokenParser) {
+    /// not be made. States keep their numbers: only a walk whose own copy is of the present tables can leave them.
+    fn learn(&self, parser: &mut TokenParser, copied: Tables) {
         let Ok(mut start) = self.start.try_lock() else { return };
+        let Tables { generation, states } = start.tables;
         let stats = parser.parser.lexer_stats();
         let is_small = stats.num_states <= MOST_LEARNED_STATES && stats.num_bytes <= MOST_LEARNED_BYTES;
-        if !is_small || stats.num_states < start.states + start.states / 8 + LEAST_LEARNED_STATES {
+        if copied != start.tables || !is_small || stats.num_states < states + states / 8 + LEAST_LEARNED_STATES {
             return;
         }
         let Ok(backing) = backed(STEP_BYTES, WHAT) else { return };
@@ -160,8 +174,13 @@ impl Grammar {
         drop(backing);
         if checked(WHAT).is_ok() && is_back.unwrap_or(false) {
             std::mem::swap(&mut start.parser, parser);
-            start.states = stats.num_states;
+            start.tables = Tables { generation: generation + 1, states: stats.num_states };
         }
+    }
+
+    /// Of how many states of its lexer it keeps a part of the mask.
+    pub fn masks_kept(&self) -> usize {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).count()
     }
 
     /// What it was compiled of.

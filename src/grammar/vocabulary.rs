@@ -2,6 +2,7 @@
 //!
 //! Made once a model. No grammar lets special tokens through but one that names them.
 
+use super::kept::is_plain;
 use crate::error::{Error, Result, backed, checked, reserve};
 use crate::text::Tokenizer;
 use crate::text::tokenizer::Role;
@@ -13,6 +14,8 @@ use std::sync::Arc;
 /// What the engine makes of a model's tokens, shared by all grammars of the model.
 pub struct Vocabulary {
     pub(super) factory: ParserFactory,
+    /// Tokens that are not plain text of a string of JSON ([`is_plain`]).
+    pub(super) rest: TokTrie,
     tokens: usize,
 }
 
@@ -43,14 +46,16 @@ impl Vocabulary {
             words.push(word(tokenizer.role(token)?)?);
         }
         let info = TokRxInfo::new(tokens as u32, INVALID_TOKEN);
-        let env: TokEnv = Arc::new(Tokens(TokTrie::from(&info, &words)));
+        let trie = TokTrie::from(&info, &words);
+        let rest = rest_of(&trie, &words);
+        let env: TokEnv = Arc::new(Tokens(trie));
         let capabilities = InferenceCapabilities::default();
         let factory = ParserFactory::new(&env, capabilities, &SlicedBiasComputer::json_slices());
         let mut factory = factory.map_err(|error| Error::Panic(error.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = super::limits();
         checked(WHAT)?;
-        Ok(Vocabulary { factory, tokens })
+        Ok(Vocabulary { factory, rest, tokens })
     }
 
     /// Tokens by their bytes.
@@ -62,6 +67,16 @@ impl Vocabulary {
     pub fn len(&self) -> usize {
         self.tokens
     }
+}
+
+fn rest_of(trie: &TokTrie, words: &[Vec<u8>]) -> TokTrie {
+    let mut rest = trie.alloc_token_set();
+    for (token, word) in words.iter().enumerate() {
+        if !word.iter().copied().all(is_plain) {
+            rest.allow_token(token as u32);
+        }
+    }
+    trie.filter(&rest)
 }
 
 /// The bytes by which the engine knows a token; none for a token that nothing lets through.
