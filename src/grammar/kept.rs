@@ -44,6 +44,7 @@ enum Place {
 
 impl Kept {
     /// States of which plain tokens are known.
+    #[cfg(feature = "testing")]
     pub fn count(&self) -> usize {
         self.states.values().filter(|place| matches!(place, Place::Plain(_))).count()
     }

@@ -179,6 +179,7 @@ impl Grammar {
     }
 
     /// Of how many states of its lexer it keeps a part of the mask.
+    #[cfg(feature = "testing")]
     pub fn masks_kept(&self) -> usize {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).count()
     }
