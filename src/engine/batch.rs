@@ -16,6 +16,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// Fewest sequences of a pass of which it may be expected that not all next tokens are forced.
+const FEWEST_APART: usize = 4;
+
 /// Where the outcome of each item goes, and the first that failed.
 struct Failures<'a, F> {
     first: Option<Failure>,
@@ -160,6 +163,7 @@ impl Session {
         mut budget: usize,
         failures: &mut Failures<impl FnMut(usize, Result<Step, &Error>)>,
     ) {
+        self.pass.is_expected = self.are_apart(ids);
         for (item, &id) in ids.iter().enumerate() {
             if let Err(error) = self.schedule(item, id, &mut budget) {
                 failures.add(item, error);
@@ -253,14 +257,22 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the grammar of a sequence can be asked while the pass runs, which others need in any case, on a device beside the caller's processor.
+    /// Whether so many sequences say different things that hardly ever grammars force the next tokens of all, so that no pass would be needed.
+    fn are_apart(&self, ids: &[i32]) -> bool {
+        let mut lasts = ids.iter().filter_map(|&id| self.sequence(self.slot(id).ok()?).tokens.last());
+        let first = lasts.next();
+        ids.len() >= FEWEST_APART && lasts.any(|last| Some(last) != first)
+    }
+
+    /// Whether the grammar of a sequence can be asked while the pass runs, which others need or is expected, on a device beside the processor.
     /// A token that it forces is then all that it lets through.
     fn may_ask_late(&self, slot: usize) -> bool {
         let sequence = self.sequence(slot);
         let lacks_one = sequence.tokens.len() == sequence.evaluated + 1 && !sequence.has_logits;
         let is_simple = sequence.drafter.is_none() && lacks_one;
         let has_begun = sequence.constraint.as_ref().is_some_and(|constraint| constraint.has_begun());
-        is_simple && has_begun && !self.pass.outputs.is_empty() && self.runner.runs_beside()
+        let is_needed = self.pass.is_expected || !self.pass.outputs.is_empty();
+        is_simple && has_begun && is_needed && self.runner.runs_beside()
     }
 
     /// Adds the rows of an item, those of its drafts behind them, and lets the device draw from what they give, if it is `ready` for that; its

@@ -16,6 +16,8 @@ pub struct Pass {
     /// Who chooses the tokens.
     pub(super) chooser: Chooser,
     pub(super) planned: Vec<Planned>,
+    /// Whether a pass is expected to be needed before any grammar is asked.
+    pub(super) is_expected: bool,
     /// What becomes of each planned item.
     pub(super) chosen: Vec<Result<Choice>>,
     /// Rows of prompts, and those of a single token each.
@@ -73,6 +75,7 @@ impl Pass {
             parts: reserve(limits.seqs, "a batch")?,
             chooser: Chooser::Device,
             planned: reserve(limits.seqs, "a batch")?,
+            is_expected: false,
             chosen: reserve(limits.seqs, "a batch")?,
             prompt_rows: 0,
             decode_rows: 0,
