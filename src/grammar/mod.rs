@@ -7,6 +7,7 @@
 
 mod calls;
 mod constraint;
+mod formats;
 mod gbnf;
 mod kept;
 mod measure;

@@ -1,6 +1,6 @@
 //! JSON schemas: read with the place of a mistake, their references made plain, and given to the engine.
 
-use super::{Vocabulary, measure};
+use super::{Vocabulary, formats, measure};
 use crate::error::{Error, Result};
 use llguidance::api::TopLevelGrammar;
 use llguidance::{JsonCompileOptions, TokenParser};
@@ -26,7 +26,9 @@ pub fn compile(vocabulary: &Vocabulary, text: &str, compact: bool) -> Result<Tok
 /// Compiles a schema that has been read.
 pub fn compile_value(vocabulary: &Vocabulary, schema: Value) -> Result<TokenParser> {
     measure::schema(&schema)?;
-    let source = TopLevelGrammar::from_json_schema(schema.clone());
+    let mut tight = schema.clone();
+    formats::tighten(&mut tight);
+    let source = TopLevelGrammar::from_json_schema(tight);
     super::start(vocabulary, source, |error| refused(&schema, &error.to_string()))
 }
 

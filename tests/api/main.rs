@@ -14,6 +14,7 @@ mod conversation_turns;
 mod conversations;
 mod embeddings;
 mod grammar_suite;
+mod grammar_texts;
 mod grammar_tokens;
 mod grammar_walks;
 mod grammars;

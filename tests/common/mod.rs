@@ -32,6 +32,7 @@ pub mod replies;
 pub mod saved;
 pub mod skip;
 pub mod tokenizers;
+pub mod validator;
 pub mod walk;
 
 use segno::ffi::{

@@ -2,14 +2,12 @@
 
 use crate::common::replies::{Random, Told, Vocabulary, read, tools};
 use crate::common::shared_data;
-use crate::common::skip::{Lack, skip};
+use crate::common::validator;
 use crate::replies::{TEMPLATES, message, rendered};
 use segno::grammar::{Constraint, Grammar, Next};
 use segno::text::reply::{CallOptions, Choice};
 use segno::text::{Reply, ReplyOptions};
 use serde_json::{Map, Value, json};
-use std::io::Write;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 /// A vocabulary as replies and as grammars have it.
@@ -387,26 +385,7 @@ fn what_is_let_through_is_read_as_calls_that_meet_their_schemas() {
     }
     println!("{} calls", cases.len());
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
-    check_schemas(&cases);
-}
-
-/// Has the package jsonschema check lines of schema and value.
-fn check_schemas(cases: &[String]) {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/text/check_arguments.py");
-    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
-    let started = Command::new(python).arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let Ok(mut child) = started else { return skip(Lack::Machine, "there is no Python") };
-    let mut input = child.stdin.take().unwrap();
-    let lines = cases.join("\n");
-    std::thread::scope(|scope| {
-        scope.spawn(move || input.write_all(lines.as_bytes()));
-        let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        match said.trim() {
-            "no jsonschema" => skip(Lack::Machine, "Python has no jsonschema"),
-            said => assert_eq!(said, "checked"),
-        }
-    });
+    validator::check(&cases);
 }
 
 #[test]
