@@ -65,6 +65,7 @@ impl Scan {
             windows: None,
             records: 0,
             ranks: 0,
+            hidden: Default::default(),
         };
         let (mut pages, mut tables) = (Pages::new(limits.pages)?, Tables::new(seqs, each)?);
         (0..seqs).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));

@@ -112,6 +112,15 @@ pub trait Runner: Send {
     /// Evaluates `batch`, of whose outputs vectors are wanted in place of logits, and gives these in order with the indices of the outputs; otherwise
     /// as [`Runner::run`], but no row has adapters. There may be as many outputs as rows.
     fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()>;
+    /// Room for the vector that row `row` of the next run brings along ([`crate::plan::Op::Given`]); nothing where the program takes none.
+    fn given(&mut self, _row: usize) -> &mut [f32] {
+        &mut []
+    }
+    /// What the last norm gave of a row of the last run, where [`Limits::hidden`] asks for that: row `index` of the batch, or of its outputs. Such
+    /// a runner gives it beside logits.
+    fn hidden(&self, _index: usize) -> &[f32] {
+        &[]
+    }
     /// Logits of output `index` of the last run, `vocab` floats; readable where the host chooses, or the device found no token.
     fn logits(&self, index: usize) -> &[f32];
     /// The token of output `index` of the last run, which [`Runner::draw`] took over and whose batch left the choice to the device; none where
@@ -218,6 +227,18 @@ pub struct Drawn<'a> {
     pub is_masked: bool,
 }
 
+/// Of which rows of a run the host reads what the last norm gives, beside logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hidden {
+    /// Of none.
+    #[default]
+    None,
+    /// Of those whose logits are wanted.
+    Outputs,
+    /// Of all.
+    Rows,
+}
+
 /// What a session may ask of its runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -239,6 +260,8 @@ pub struct Limits {
     pub records: usize,
     /// Ranks of adapters for which each row has room: those of a sequence together.
     pub ranks: usize,
+    /// Which rows [`Runner::hidden`] tells of; only of programs with [`Program::embedding`].
+    pub hidden: Hidden,
 }
 
 impl Limits {

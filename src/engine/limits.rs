@@ -2,7 +2,7 @@
 
 use super::adapter::MOST_RANKS;
 use super::session::Options;
-use crate::backend::{Backend, Limits, Memory, Row};
+use crate::backend::{Backend, Hidden, Limits, Memory, Row};
 use crate::error::{Error, Result};
 use crate::kv::layout::{WindowLimits, pages_for, pages_of_window};
 use crate::kv::state::{States, default_marks, records};
@@ -67,7 +67,8 @@ pub(super) fn of(context: usize, program: &Program, options: &Options) -> Result
     };
     let (rows, kv_type) = (prefill + steps, options.kv_type);
     let ranks = if options.ranks == 0 { 0 } else { in_range("adapter_ranks", options.ranks, MOST_RANKS)? };
-    Ok(Limits { rows, outputs, seqs, pages, context, kv_type, windows, records, ranks })
+    let hidden = Hidden::None;
+    Ok(Limits { rows, outputs, seqs, pages, context, kv_type, windows, records, ranks, hidden })
 }
 
 /// How many logits outlive their pass.

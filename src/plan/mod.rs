@@ -18,4 +18,4 @@ mod tensors;
 pub mod validate;
 mod value;
 
-pub use op::{MatrixId, Op, Program, RopeId, ValueId, VectorId};
+pub use op::{MatrixId, Op, Program, ValueId, VectorId};

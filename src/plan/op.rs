@@ -151,6 +151,11 @@ pub enum Op {
         /// Written.
         out: ValueId,
     },
+    /// `out[row]` = the vector that comes with the row from outside ([`crate::backend::Runner::given`]).
+    Given {
+        /// Written.
+        out: ValueId,
+    },
     /// `x *= factor`.
     Scale {
         /// Read and written.
@@ -347,6 +352,7 @@ impl Op {
     pub fn name(&self) -> &'static str {
         match self {
             Op::Embed { .. } => "embed",
+            Op::Given { .. } => "given vector",
             Op::Scale { .. } => "scale",
             Op::Norm { .. } => "norm",
             Op::GroupNorm { .. } => "group norm",
@@ -378,7 +384,7 @@ impl Op {
     pub fn reads(&self) -> impl Iterator<Item = ValueId> + use<> {
         let (first, second) = match *self {
             Op::Scan(scan) => return scan.reads().into_iter().flatten(),
-            Op::Embed { .. } => (None, None),
+            Op::Embed { .. } | Op::Given { .. } => (None, None),
             Op::Scale { x, .. }
             | Op::Norm { x, .. }
             | Op::GroupNorm { x, .. }
@@ -418,6 +424,7 @@ impl Op {
     pub fn writes(&self) -> Option<ValueId> {
         match *self {
             Op::Embed { out, .. }
+            | Op::Given { out }
             | Op::Norm { out, .. }
             | Op::GroupNorm { out, .. }
             | Op::MatMul { out, .. }
@@ -454,6 +461,7 @@ impl Op {
     pub fn is_row_wise(&self) -> bool {
         match self {
             Op::Embed { .. }
+            | Op::Given { .. }
             | Op::HeadNorm { .. }
             | Op::Rope { .. }
             | Op::Temperature { .. }

@@ -103,6 +103,12 @@ impl Program {
         })
     }
 
+    /// Elements of the vector that each row brings along ([`Op::Given`]); 0 where rows are tokens alone.
+    pub fn given_width(&self) -> usize {
+        let given = self.ops.iter().find_map(|op| if let Op::Given { out } = *op { Some(out) } else { None });
+        given.map_or(0, |out| self.values[out.0].width)
+    }
+
     /// All ops: those that lead to logits, and behind them those of embeddings.
     pub fn all_ops(&self) -> impl DoubleEndedIterator<Item = &Op> + Clone {
         self.ops.iter().chain(self.embedding.iter().flat_map(|embedding| &embedding.ops))

@@ -109,6 +109,11 @@ impl Checker<'_> {
                 self.require(index != Index::Token || table.0 >= tokens, "the table has no row for some tokens")?;
                 self.same(self.value(out)?, Value::floats(table.1, Rows::Batch))
             }
+            Op::Given { out } => {
+                let mut others = self.program.all_ops().filter(|op| matches!(op, Op::Given { .. }));
+                self.require(others.nth(1).is_none(), "rows come with one vector each")?;
+                self.same(self.value(out)?, Value::floats(self.value(out)?.width, Rows::Batch))
+            }
             Op::Scale { factor, .. } => self.require(factor.is_finite(), "a factor is not finite"),
             Op::Softcap { cap, .. } => self.require(cap > 0.0, "a cap must be positive"),
             Op::Norm { x, norm, out } => {

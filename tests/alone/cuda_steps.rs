@@ -143,6 +143,7 @@ fn graph_time() -> f64 {
         windows: None,
         records: 0,
         ranks: 0,
+        hidden: Default::default(),
     };
     let mut inspection =
         Cuda::new(0, false).unwrap().upload(program, &mut |_| Ok(())).unwrap().inspect(&limits, false).unwrap();

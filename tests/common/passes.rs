@@ -108,6 +108,7 @@ impl Run {
             windows,
             records,
             ranks: 0,
+            hidden: Default::default(),
         };
         let mut pages = Pages::new(limits.pages).unwrap();
         let mut tables = Tables::new(seqs, each).unwrap();

@@ -56,6 +56,7 @@ pub fn loss(path: &Path, kv_type: KvType, text: &[i32]) -> f64 {
         windows: None,
         records: 0,
         ranks: 0,
+        hidden: Default::default(),
     };
     let cpu =
         cpu::Cpu::new(&cpu::Options { threads: 2, precise: false, allow_avx512: true, gives_way: false }).unwrap();

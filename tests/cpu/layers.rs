@@ -69,6 +69,7 @@ fn the_cache_takes_what_the_layers_need_together() {
         windows: None,
         records: 0,
         ranks: 0,
+        hidden: Default::default(),
     };
     let cpu =
         cpu::Cpu::new(&cpu::Options { threads: 1, precise: false, allow_avx512: true, gives_way: false }).unwrap();

@@ -46,6 +46,7 @@ impl Run {
             windows: None,
             records: 0,
             ranks: 0,
+            hidden: Default::default(),
         };
         let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, each).unwrap());
         (0..SEQS).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));

@@ -82,6 +82,7 @@ fn embedded_rows_are_those_of_the_decoder() {
         windows: None,
         records: 0,
         ranks: 0,
+        hidden: Default::default(),
     };
     for dtype in DType::ALL {
         for cols in widths(dtype) {

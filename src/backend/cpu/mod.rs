@@ -16,6 +16,7 @@ mod norms;
 #[allow(unsafe_code)]
 pub mod pool;
 mod recurrent;
+mod rotation;
 mod routing;
 mod runner;
 #[allow(unsafe_code)]

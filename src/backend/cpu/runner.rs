@@ -13,13 +13,14 @@ use super::lower::{Lowered, MAX_GROUP, Product, Step};
 use super::norms::{norm_heads, normalize, normalize_groups};
 use super::pool::{Grid, Pool, Turn};
 use super::recurrent::{self, States};
+use super::rotation::Angles;
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
-use crate::backend::{Batch, Give, Limits, Runner, Scaled, Stage};
+use crate::backend::{Batch, Give, Hidden, Limits, Runner, Scaled, Stage};
 use crate::elementary;
 use crate::error::{Error, Result, filled, push};
 use crate::kv::{PAGE_TOKENS, Reach, Side};
-use crate::plan::op::{Index, RopeLayout, Rows};
-use crate::plan::{MatrixId, Op, Program, RopeId, ValueId};
+use crate::plan::op::{Index, Rows};
+use crate::plan::{MatrixId, Op, Program, ValueId};
 use crate::quant::reference;
 use half::bf16;
 use std::sync::Arc;
@@ -50,16 +51,11 @@ pub struct CpuRunner {
     pub(super) cache: Cache,
     pub(super) states: States,
     pub(super) adapting: Adapting,
+    /// What rows bring along.
+    given: Vec<f32>,
+    hidden: Hidden,
     /// Most rows of a batch.
     rows: usize,
-}
-
-/// Cosines and sines of the rows of a batch for one rotation, `dims / 2` of each a row.
-struct Angles {
-    /// Tokens of the longest sequence, which may decide the frequencies.
-    context: usize,
-    cos: Vec<f32>,
-    sin: Vec<f32>,
 }
 
 /// Bytes of a runner's buffers, the cache not counted.
@@ -68,7 +64,7 @@ pub fn arena_bytes(program: &Program, lowered: &Lowered, limits: &Limits) -> u64
     let angles: usize = program.ropes.iter().map(|rope| limits.rows * rope.dims()).sum();
     let blocks = limits.rows * lowered.quantized_width / Q8_LEN;
     let rounded = limits.rows * lowered.rounded_width;
-    let rotated = limits.rows * rotated_width(program, limits.kv_type);
+    let rotated = limits.rows * (rotated_width(program, limits.kv_type) + program.given_width());
     let converted = blocks * size_of::<Q8Block>() + rounded * size_of::<bf16>();
     let gathered = Sorted::bytes(&lowered.gathered, limits) + Copies::bytes(&lowered.gathered, limits);
     let gathered = gathered + adapting::bytes(program, limits);
@@ -100,9 +96,7 @@ impl CpuRunner {
         }
         let mut angles = Vec::new();
         for rope in &program.ropes {
-            let count = limits.rows.saturating_mul(rope.dims() / 2);
-            let (cos, sin) = (filled(count, 0.0, what)?, filled(count, 0.0, what)?);
-            push(&mut angles, Angles { context: limits.context, cos, sin }, what)?;
+            push(&mut angles, Angles::new(rope, limits)?, what)?;
         }
         let blocks = limits.rows.saturating_mul(lowered.quantized_width / Q8_LEN);
         let rotated = rotated_width(&program, limits.kv_type);
@@ -116,6 +110,8 @@ impl CpuRunner {
             cache: Cache::new(&program, limits)?,
             states: States::new(&program, limits)?,
             adapting: Adapting::new(&program, limits)?,
+            given: filled(limits.rows.saturating_mul(program.given_width()), 0.0, what)?,
+            hidden: limits.hidden,
             rows: limits.rows,
             program,
             lowered,
@@ -127,14 +123,22 @@ impl CpuRunner {
 }
 
 impl CpuRunner {
-    /// Runs `steps`, and the `last` ones behind them; whether values hold the rows of outputs alone then.
-    fn run_steps(&mut self, steps: &[Step], last: &[Step], batch: &Batch, cancel: &AtomicBool) -> Result<bool> {
+    /// Runs `steps`, and the `last` ones behind them; whether values hold the rows of outputs alone then. Unless it `selects`, all rows go on.
+    fn run_steps(
+        &mut self,
+        [steps, last]: [&[Step]; 2],
+        selects: bool,
+        batch: &Batch,
+        cancel: &AtomicBool,
+    ) -> Result<bool> {
         let pool = Arc::clone(&self.pool);
         let adapts = self.adapting.concerns(batch.rows);
         let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)?, selected: false, adapts };
-        pass.compute_angles();
+        let CpuRunner { program, angles, .. } = &mut *pass.runner;
+        program.ropes.iter().zip(angles).for_each(|(rope, angles)| angles.compute(rope, batch.rows));
         pass.runner.sorted.forget();
-        steps.iter().chain(last).try_for_each(|step| pass.run_step(step))?;
+        let all = steps.iter().chain(last).filter(|step| selects || !matches!(step, Step::Select(_)));
+        all.into_iter().try_for_each(|step| pass.run_step(step))?;
         Ok(pass.selected)
     }
 
@@ -173,17 +177,30 @@ impl CpuRunner {
 impl Runner for CpuRunner {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
         let lowered = Arc::clone(&self.lowered);
-        self.run_steps(&lowered.steps, &[], batch, cancel).map(|_| ())
+        // Their values lie beside what leads to logits, as if they came behind it.
+        let hidden: &[Step] = if self.hidden == Hidden::None { &[] } else { &lowered.embedding };
+        self.run_steps([&lowered.steps, hidden], self.hidden != Hidden::Rows, batch, cancel).map(|_| ())
     }
 
     fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()> {
         let lowered = Arc::clone(&self.lowered);
-        let selected = self.run_steps(&lowered.steps[..lowered.shared], &lowered.embedding, batch, cancel)?;
+        let steps = [&lowered.steps[..lowered.shared], &lowered.embedding[..]];
+        let selected = self.run_steps(steps, true, batch, cancel)?;
         let value = stage.value(&self.program).expect("only a program that makes them is asked for vectors");
         for (index, &row) in batch.outputs.iter().enumerate() {
             give(index, self.row(value, if selected { index } else { row as usize }));
         }
         Ok(())
+    }
+
+    fn given(&mut self, row: usize) -> &mut [f32] {
+        let width = self.program.given_width();
+        &mut self.given[row * width..][..width]
+    }
+
+    fn hidden(&self, index: usize) -> &[f32] {
+        let embedding = self.program.embedding.as_ref();
+        embedding.map_or(&[], |embedding| self.row(embedding.tokens, index))
     }
 
     fn logits(&self, index: usize) -> &[f32] {
@@ -237,16 +254,6 @@ pub(super) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn compute_angles(&mut self) {
-        for (rope, Angles { context, cos, sin }) in self.runner.program.ropes.iter().zip(&mut self.runner.angles) {
-            let half = rope.dims() / 2;
-            let angles = cos.chunks_exact_mut(half).zip(sin.chunks_exact_mut(half));
-            for (row, (cos, sin)) in self.batch.rows.iter().zip(angles) {
-                rope.angles(row.position, *context, cos, sin);
-            }
-        }
-    }
-
     fn run_step(&mut self, step: &Step) -> Result<()> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
@@ -268,6 +275,9 @@ impl Pass<'_> {
     fn run_op(&mut self, op: &Op) -> Result<()> {
         match *op {
             Op::Embed { table, index, out } => self.embed(table, index, out),
+            Op::Given { out } => self.write_rows(out, |runner, row, out| {
+                out.copy_from_slice(&runner.given[row * out.len()..][..out.len()]);
+            }),
             Op::Scale { x, factor } => self.write_rows(x, |runner, _, x| runner.kernels.scale(x, factor)),
             Op::Norm { x, norm, out } => {
                 self.write_rows(out, |runner, row, out| normalize(runner, norm, runner.row(x, row), out))
@@ -280,9 +290,10 @@ impl Pass<'_> {
             Op::HeadNorm { x, head_dim, norm } => {
                 self.write_rows(x, |runner, _, heads| norm_heads(runner, norm, head_dim, heads))
             }
-            Op::Rope { x, head_dim, table } => {
-                self.write_rows(x, |runner, row, heads| rotate_heads(runner, table, row, head_dim, heads))
-            }
+            Op::Rope { x, head_dim, table } => self.write_rows(x, |runner, row, heads| {
+                let (rope, angles) = (&runner.program.ropes[table.0], &runner.angles[table.0]);
+                angles.rotate(rope, runner.kernels, row, head_dim, heads);
+            }),
             Op::Temperature { x, factor, period } => self.scale_by_position(x, factor, period),
             Op::StoreKv { layer, keys, values } => self.store(layer, keys, values),
             Op::Attention { kind, queries, out } => self.attention(kind, queries, out),
@@ -437,18 +448,6 @@ impl Pass<'_> {
         });
         products.iter().zip(buffers).for_each(|(product, buffer)| self.runner.give_back(product.out, buffer));
         result
-    }
-}
-
-fn rotate_heads(runner: &CpuRunner, table: RopeId, row: usize, dim: usize, heads: &mut [f32]) {
-    let (rope, Angles { cos, sin, .. }) = (&runner.program.ropes[table.0], &runner.angles[table.0]);
-    let half = rope.dims() / 2;
-    let (cos, sin) = (&cos[row * half..][..half], &sin[row * half..][..half]);
-    for head in heads.chunks_exact_mut(dim) {
-        match rope.layout {
-            RopeLayout::Pairs => runner.kernels.rope_pairs(head, cos, sin),
-            RopeLayout::Halves => runner.kernels.rope_halves(head, cos, sin),
-        }
     }
 }
 

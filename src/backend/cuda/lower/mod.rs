@@ -202,7 +202,9 @@ impl Lowering<'_> {
         match *op {
             Op::Embed { table, out, .. } if self.next == 0 => self.begin(table, out),
             Op::Embed { table, index, out } => self.embed(table, index, out),
-            Op::GroupNorm { .. } | Op::HeadMatMul { .. } | Op::JoinHeads { .. } => return Err(self.out_of_place()),
+            Op::Given { .. } | Op::GroupNorm { .. } | Op::HeadMatMul { .. } | Op::JoinHeads { .. } => {
+                return Err(self.out_of_place());
+            }
             Op::Norm { x, norm, out } if self.uses.is_deferred(out) => self.norm(x, norm, out, 0, 1),
             Op::Norm { x, norm, out } => self.normalize(x, norm, out),
             Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.gemm(x) => {}

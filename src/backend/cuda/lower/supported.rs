@@ -22,6 +22,7 @@ pub fn check(program: &Program) -> Result<()> {
         Op::Route { routing, .. } if routing.groups.is_some_and(|groups| groups.best != 2) => {
             Some("its kernel ranks groups of experts by their two best")
         }
+        Op::Given { .. } => Some("rows bring no vectors along here"),
         Op::GroupNorm { .. } => Some("there is no kernel for norms of groups"),
         Op::Embed { index, .. } if at == 0 && index != Index::Token => Some("the first embedding is that of tokens"),
         _ => None,
