@@ -7,7 +7,7 @@ use super::pooling::Pooling;
 use super::recurrent::Recurrent;
 use super::rope::original_context;
 use super::spec::{Arch, AttentionMask, AttentionScale, Blocks, Factor, RopeRule, WindowRule};
-use crate::error::{Error, Result, filled, reserve};
+use crate::error::{Error, Result, collected, filled, reserve};
 use crate::format::{Metadata, Value, limits};
 
 /// Sizes of one model. Counts are plural, in elements.
@@ -19,7 +19,7 @@ pub struct Hparams {
     pub hidden: usize,
     /// Transformer layers.
     pub layers: usize,
-    /// Blocks behind them that predict further tokens, which are not run.
+    /// Blocks behind them that predict further tokens.
     pub predicting_blocks: usize,
     /// Attention heads of every layer.
     pub heads: Vec<Heads>,
@@ -81,6 +81,8 @@ impl Keys {
 const SIZES: &str = "sizes of the layers";
 /// Size of the feed-forward block.
 const FEED_FORWARD: &str = "feed_forward_length";
+/// How many of the blocks predict further tokens.
+const PREDICTING: &str = "nextn_predict_layers";
 /// Size of the sliding window of attention.
 const WINDOW: &str = "attention.sliding_window";
 
@@ -101,9 +103,28 @@ const ABSENT_FEATURES: [(&str, f32); 10] = [
 impl Hparams {
     /// Reads the sizes of a model of family `arch`.
     pub fn read(meta: &Metadata, arch: &Arch) -> Result<Hparams> {
+        Hparams::read_blocks(meta, arch, 0)
+    }
+
+    /// The sizes with the first block that predicts further tokens as the last layer, which alone has keys, those of its own cache.
+    pub fn of_predictor(meta: &Metadata, arch: &Arch) -> Result<Hparams> {
+        let mut hparams = Hparams::read_blocks(meta, arch, 1)?;
+        let before = hparams.layers - 1;
+        hparams.heads[..before].iter_mut().for_each(|heads| heads.kv_heads = 0);
+        hparams.key_sources = collected(0..hparams.layers, SIZES)?;
+        Ok(hparams)
+    }
+
+    /// The sizes with so many of the predicting blocks as layers.
+    fn read_blocks(meta: &Metadata, arch: &Arch, more: usize) -> Result<Hparams> {
         let keys = Keys::new(arch);
-        let (layers, predicting_blocks) = layers(meta, &keys)?;
-        let reader = Reader { meta, arch, keys, layers, blocks: layers + predicting_blocks };
+        let (own, predicting) = layers(meta, &keys)?;
+        let predicting_blocks = predicting.checked_sub(more).ok_or_else(|| {
+            let key = keys.of(PREDICTING);
+            Error::Unsupported(format!("the file has no block that predicts further tokens (`{key}`)"))
+        })?;
+        let layers = own + more;
+        let reader = Reader { meta, arch, keys, layers, own, blocks: own + predicting };
         reader.refuse_unknown_features()?;
         let hidden = reader.required("embedding_length", limits::HIDDEN)?;
         let latent = reader.latent()?;
@@ -206,6 +227,8 @@ pub(super) struct Reader<'a> {
     /// Layers of the forward pass, and blocks of the file, which has those that are not run too.
     layers: usize,
     pub(super) blocks: usize,
+    /// Layers before the blocks that predict further tokens.
+    pub(super) own: usize,
 }
 
 impl Reader<'_> {
@@ -399,7 +422,7 @@ impl Reader<'_> {
 
 /// The layers of the forward pass, and the blocks behind them that predict further tokens: `block_count` counts both.
 fn layers(meta: &Metadata, keys: &Keys) -> Result<(usize, usize)> {
-    let (key, predicting) = (keys.of("block_count"), keys.of("nextn_predict_layers"));
+    let (key, predicting) = (keys.of("block_count"), keys.of(PREDICTING));
     let blocks = meta.required(&key, size(meta, &key, limits::LAYERS)?)?;
     // Converters write 0 for models without such blocks.
     let count = meta.unsigned(&predicting)?.unwrap_or(0);

@@ -158,11 +158,29 @@ pub mod layer {
     pub const SHARED_DOWN: &str = "ffn_down_shexp";
     /// The row of weights by which the shared expert is weighed.
     pub const SHARED_ROUTER: &str = "ffn_gate_inp_shexp";
+    /// Of a block that predicts a further token: its own embedding of tokens, where that is not the model's, which has `.weight`.
+    pub const NEXT_EMBEDDING: &str = "nextn.embed_tokens";
+    /// The norm of the next token's embedding.
+    pub const NEXT_TOKEN_NORM: &str = "nextn.enorm";
+    /// The norm of what the last norm gives of a token.
+    pub const NEXT_HIDDEN_NORM: &str = "nextn.hnorm";
+    /// From both, the embedding first, to what the block reads.
+    pub const NEXT_IN: &str = "nextn.eh_proj";
+    /// The norm of what the block gives, where that is not the model's last.
+    pub const NEXT_OUTPUT_NORM: &str = "nextn.shared_head_norm";
+    /// Its own output head, where that is not the model's.
+    pub const NEXT_HEAD: &str = "nextn.shared_head_head";
 }
 
 /// Full name of `part` in layer `index`.
 pub fn in_layer(index: usize, part: &str) -> String {
     format!("blk.{index}.{part}")
+}
+
+/// Whether the tensor `name` is one of layer `index`.
+pub fn is_in_layer(index: usize, name: &str) -> bool {
+    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    layer.is_some_and(|(number, _)| number.parse() == Ok(index))
 }
 
 /// Tensors that a model file may hold and that are not run.

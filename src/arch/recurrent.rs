@@ -110,10 +110,13 @@ impl Reader<'_> {
             for (attends, listed) in attends.iter_mut().zip(listed) {
                 *attends = matches!(listed, Value::Bool(false) | Value::Unsigned(0) | Value::Signed(0));
             }
+            attends[self.own..].fill(true);
             return Ok(attends);
         }
         let interval = self.size("full_attention_interval", limits::LAYERS)?.unwrap_or(INTERVAL);
         attends.iter_mut().enumerate().for_each(|(index, attends)| *attends = (index + 1).is_multiple_of(interval));
+        // Those that predict further tokens do, whatever their number.
+        attends[self.own..].fill(true);
         Ok(attends)
     }
 }

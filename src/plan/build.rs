@@ -33,11 +33,11 @@ pub fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams) -> Result<Program> {
         _ => Some(builder.norm_of(arch.output_norm, hparams.hidden, arch.norm, arch.norm_bias)?),
     };
     let logits = match arch.mask {
-        AttentionMask::Causal => Some(builder.head(hidden, norm)?),
+        AttentionMask::Causal => Some(builder.head(hidden, norm, None)?),
         AttentionMask::Bidirectional => None,
     };
     let embedding = builder.embedding(hidden, norm, after)?;
-    builder.finish(logits, embedding)
+    builder.finish(logits, embedding, None)
 }
 
 /// A program on its way.
@@ -52,26 +52,14 @@ pub(super) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(gguf: &'a Gguf, arch: &'a Arch, hparams: &'a Hparams) -> Result<Self> {
+    pub(super) fn new(gguf: &'a Gguf, arch: &'a Arch, hparams: &'a Hparams) -> Result<Self> {
         let mut tensors = Tensors::new(gguf)?;
         let rotations = rotations(gguf, arch, hparams, &mut tensors)?;
         Ok(Builder { arch, hparams, tensors, ops: Vec::new(), values: Vec::new(), states: Vec::new(), rotations })
     }
 
     fn embed(&mut self) -> Result<ValueId> {
-        let (hidden, info) = (self.hparams.hidden, self.tensors.info(global::EMBEDDING)?);
-        let vocab = match info.dims.as_slice() {
-            [_, vocab] => usize::try_from(*vocab).ok().filter(|&v| v <= i32::MAX as usize),
-            _ => None,
-        };
-        let vocab = vocab.ok_or_else(|| {
-            let (name, dims) = (global::EMBEDDING, &info.dims);
-            Error::Format(format!("tensor `{name}` has shape {dims:?}, expected {hidden} columns and a row a token"))
-        })?;
-        let table = self.tensors.matrix(global::EMBEDDING, vocab, hidden)?;
-        let out = self.value(hidden, Rows::Batch)?;
-        self.push(Op::Embed { table, index: Index::Token, out })?;
-        self.scale(out, self.hparams.embedding_scale)?;
+        let out = self.embed_tokens(global::EMBEDDING)?;
         if self.tensors.has(global::TOKEN_TYPES, self.arch.token_types)? {
             let types = self.rows_of(global::TOKEN_TYPES)?;
             self.add_rows(out, global::TOKEN_TYPES, types, Index::First)?;
@@ -83,6 +71,24 @@ impl<'a> Builder<'a> {
             return Ok(out);
         }
         self.norm(global::EMBEDDING_NORM, out)
+    }
+
+    /// The embeddings of tokens by the table `name`, times the model's factor.
+    pub(super) fn embed_tokens(&mut self, name: &str) -> Result<ValueId> {
+        let (hidden, info) = (self.hparams.hidden, self.tensors.info(name)?);
+        let vocab = match info.dims.as_slice() {
+            [_, vocab] => usize::try_from(*vocab).ok().filter(|&v| v <= i32::MAX as usize),
+            _ => None,
+        };
+        let vocab = vocab.ok_or_else(|| {
+            let dims = &info.dims;
+            Error::Format(format!("tensor `{name}` has shape {dims:?}, expected {hidden} columns and a row a token"))
+        })?;
+        let table = self.tensors.matrix(name, vocab, hidden)?;
+        let out = self.value(hidden, Rows::Batch)?;
+        self.push(Op::Embed { table, index: Index::Token, out })?;
+        self.scale(out, self.hparams.embedding_scale)?;
+        Ok(out)
     }
 
     /// Adds a row of the table `name` to each row of `out`.
@@ -104,7 +110,7 @@ impl<'a> Builder<'a> {
     }
 
     /// What a layer makes of `hidden`.
-    fn layer(&mut self, index: usize, hidden: ValueId) -> Result<ValueId> {
+    pub(super) fn layer(&mut self, index: usize, hidden: ValueId) -> Result<ValueId> {
         let attention_norm = in_layer(index, layer::ATTENTION_NORM);
         if self.arch.norms == NormOrder::AfterSum {
             let attended = self.attention(index, hidden)?;
@@ -254,9 +260,10 @@ impl<'a> Builder<'a> {
         values.iter().try_for_each(|&x| self.push(Op::Rope { x, head_dim, table }))
     }
 
-    fn finish(self, logits: Option<ValueId>, embedding: Embedding) -> Result<Program> {
+    /// The program, once all is built; `block` where that is one of the file's blocks alone.
+    pub(super) fn finish(self, logits: Option<ValueId>, embedding: Embedding, block: Option<usize>) -> Result<Program> {
         let Builder { arch, hparams, tensors, ops, values, rotations, states } = self;
-        let Weights { matrices, origins, vectors, idle } = tensors.finish(arch.name, hparams)?;
+        let Weights { matrices, origins, vectors, idle } = tensors.finish(arch.name, hparams, block)?;
         let with_keys = (0..hparams.layers).filter(|&layer| hparams.has_keys(layer));
         let sizes = with_keys.map(|layer| {
             let Heads { heads, kv_heads, head_dim, value_dim, .. } = hparams.heads[layer];

@@ -11,6 +11,7 @@ mod layer_embeddings;
 pub mod memory;
 pub mod op;
 mod outputs;
+pub mod predictor;
 pub mod program;
 mod recurrent;
 mod recurrent_layer;

@@ -8,19 +8,22 @@ use crate::arch::spec::{Classifier, Presence};
 use crate::error::{Result, collected};
 
 impl Builder<'_> {
-    /// The last norm and the output head; a file without a head of its own uses the embedding.
-    pub(super) fn head(&mut self, hidden: ValueId, norm: Option<Norm>) -> Result<ValueId> {
+    /// The last norm and the output head, which is `own` if there is one; a file without a head uses the embedding.
+    pub(super) fn head(&mut self, hidden: ValueId, norm: Option<Norm>, own: Option<&str>) -> Result<ValueId> {
         let width = self.hparams.hidden;
         let selected = self.value(width, Rows::Outputs)?;
         self.push(Op::SelectRows { x: hidden, out: selected })?;
         let normed = norm.map_or(Ok(selected), |norm| self.normed(selected, norm))?;
         let vocab = self.tensors.weight(MatrixId(0)).rows;
-        let name = if self.tensors.has(global::HEAD, self.arch.head)? { global::HEAD } else { global::EMBEDDING };
-        let matrix = self.tensors.matrix(name, vocab, width)?;
-        let bias = self.bias(global::HEAD_PROJECTION, &Part::all(vocab), Presence::Optional)?;
+        let has_head = self.tensors.has(global::HEAD, self.arch.head)?;
+        let shared = if has_head { global::HEAD } else { global::EMBEDDING };
+        let projection = own.unwrap_or(global::HEAD_PROJECTION);
+        let name = own.map_or_else(|| shared.to_owned(), |own| format!("{own}.weight"));
+        let matrix = self.tensors.matrix(&name, vocab, width)?;
+        let bias = self.bias(projection, &Part::all(vocab), Presence::Optional)?;
         let out = self.value(vocab, Rows::Outputs)?;
         self.push(Op::MatMul { x: normed, matrix, bias, out })?;
-        self.scale_projection(global::HEAD_PROJECTION, bias, out)?;
+        self.scale_projection(projection, bias, out)?;
         self.scale(out, self.hparams.logit_scale)?;
         if let Some(cap) = self.hparams.final_softcap {
             self.push(Op::Softcap { x: out, cap })?;

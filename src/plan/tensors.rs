@@ -3,7 +3,7 @@
 
 use super::op::{MatrixId, Origin, VectorId, Weight};
 use crate::arch::Hparams;
-use crate::arch::names::Idle;
+use crate::arch::names::{Idle, is_in_layer};
 use crate::arch::spec::Presence;
 use crate::error::{Error, Result, copied_text, filled, push, reserve, room};
 use crate::format::{Gguf, TensorInfo};
@@ -234,12 +234,15 @@ impl<'a> Tensors<'a> {
         Ok(values)
     }
 
-    /// Ends the use of the file of a model with `hparams`: the tensors of each kind that nothing used because it is not run. Others that nothing
-    /// used are refused.
-    pub fn finish(self, family: &str, hparams: &Hparams) -> Result<Weights> {
+    /// Ends the use of the file of a model with `hparams`, or of one `block` of it: the tensors of each kind that nothing used because it is not
+    /// run. Others that nothing used are refused.
+    pub fn finish(self, family: &str, hparams: &Hparams, block: Option<usize>) -> Result<Weights> {
         let mut idle = [0; Idle::ALL.len()];
         for tensor in self.gguf.tensors().iter().filter(|tensor| !self.used.contains(tensor.name.as_str())) {
             let name = &tensor.name;
+            if block.is_some_and(|block| !is_in_layer(block, name)) {
+                continue;
+            }
             match Idle::of(name, hparams) {
                 Some(kind) => idle[kind as usize] += 1,
                 None => {

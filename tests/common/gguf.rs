@@ -80,6 +80,13 @@ pub struct Value {
     raw: Vec<u8>,
 }
 
+impl Value {
+    /// One of such a type by its bytes.
+    pub fn raw(type_id: u32, raw: &[u8]) -> Value {
+        Value { type_id, raw: raw.to_vec() }
+    }
+}
+
 macro_rules! numbers {
     ($($number:ty: $type_id:literal),*) => {$(
         impl From<$number> for Value {

@@ -25,6 +25,7 @@ pub mod passes;
 pub mod patient;
 pub mod perplexity;
 pub mod plain;
+pub mod predictors;
 pub mod process;
 pub mod programs;
 pub mod random;

@@ -11,6 +11,7 @@ mod latent;
 mod layers;
 mod placement;
 mod pool;
+mod predictors;
 mod programs;
 mod quant;
 mod reference;

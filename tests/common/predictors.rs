@@ -1,0 +1,151 @@
+//! Models with a block behind their layers that predicts a further token, made of the models of `tests/golden/hf`.
+
+use super::gguf::{Content, File, Tensor, Value};
+use super::root;
+use segno::format::Gguf;
+use segno::quant::DType;
+use segno::quant::synthetic::Random;
+use std::path::Path;
+
+/// How the block of a made model predicts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Guesses {
+    /// By random weights, with its own embedding, norm and head where `own`.
+    Random { own: bool },
+    /// As the model itself, of which each token depends on the one before it alone.
+    Right,
+    /// No token: its weights are no numbers.
+    Nothing,
+}
+
+/// The model `name` of `tests/golden/hf` with such a block, which has the tensors of layer `layer`.
+pub fn predicting(name: &str, layer: usize, guesses: Guesses) -> File {
+    predicting_file(&root().join(format!("tests/golden/hf/{name}.gguf")), layer, guesses)
+}
+
+/// The same of any file; tensors that are not F32 are those of the layer.
+pub fn predicting_file(path: &Path, layer: usize, guesses: Guesses) -> File {
+    let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
+    let mut file = File { entries: entries(&std::fs::read(path).unwrap()), ..File::default() };
+    for tensor in gguf.tensors() {
+        let dtype = DType::from_ggml(tensor.type_id).unwrap();
+        let len = dtype.row_bytes(tensor.elements()).unwrap() as usize;
+        let bytes = tensor.bytes(len).unwrap().to_vec();
+        let (name, dims) = (tensor.name.clone(), tensor.dims.clone());
+        file.tensors.push(Tensor { name, dims, type_id: tensor.type_id, content: Content::Bytes(bytes) });
+    }
+    let size = |key: &str| gguf.metadata().u32(key).unwrap().unwrap();
+    let arch = gguf.metadata().text("general.architecture").unwrap().unwrap().to_owned();
+    let blocks = size(&format!("{arch}.block_count"));
+    file.set(&format!("{arch}.block_count"), blocks + 1).set(&format!("{arch}.nextn_predict_layers"), 1u32);
+    let listed = format!("{arch}.attention.recurrent_layers");
+    if gguf.metadata().get(&listed).is_some() {
+        // As in the golden model, and for the block.
+        file.set(&listed, [true, false, false, true, false]);
+    }
+    add_block(&mut file, layer, blocks as usize, guesses);
+    file
+}
+
+/// Copies a layer with other weights, and adds what the block has beside that.
+fn add_block(file: &mut File, layer: usize, block: usize, guesses: Guesses) {
+    let mut random = Random::new(17);
+    let prefix = format!("blk.{layer}.");
+    let copied: Vec<Tensor> = file.tensors.iter().filter(|t| t.name.starts_with(&prefix)).cloned().collect();
+    for mut tensor in copied {
+        tensor.name = tensor.name.replace(&prefix, &format!("blk.{block}."));
+        let is_norm = tensor.name.ends_with("norm.weight");
+        if tensor.type_id == DType::F32.ggml_id() {
+            tensor.content = floats(&tensor.dims, &mut random, if is_norm { 1.0 } else { 0.0 });
+        }
+        file.tensors.push(tensor);
+    }
+    let [hidden, vocab] = file.tensor("token_embd.weight").dims[..] else { panic!("a table has two sides") };
+    let mut add = |name: &str, dims: &[u64], mean: f32| {
+        let content = floats(dims, &mut random, mean);
+        let name = format!("blk.{block}.nextn.{name}.weight");
+        file.tensors.push(Tensor { name, dims: dims.to_vec(), type_id: 0, content });
+    };
+    add("eh_proj", &[2 * hidden, hidden], 0.0);
+    add("enorm", &[hidden], 1.0);
+    add("hnorm", &[hidden], 1.0);
+    if guesses == (Guesses::Random { own: true }) {
+        add("embed_tokens", &[hidden, vocab], 0.0);
+        add("shared_head_norm", &[hidden], 1.0);
+        add("shared_head_head", &[hidden, vocab], 0.0);
+    }
+    match guesses {
+        Guesses::Random { .. } => {}
+        Guesses::Nothing => fill(file, &format!("blk.{block}.nextn.eh_proj.weight"), |_| f32::NAN),
+        Guesses::Right => {
+            // Blocks that add nothing, and a projection that hands on the embedding.
+            let ends =
+                ["attn_output.weight", "ssm_out.weight", "ffn_down.weight", "_down_exps.weight", "_down_shexp.weight"];
+            let names: Vec<String> = file.tensors.iter().map(|tensor| tensor.name.clone()).collect();
+            for name in names.iter().filter(|name| ends.iter().any(|end| name.ends_with(end))) {
+                fill(file, name, |_| 0.0);
+            }
+            let cols = 2 * hidden as usize;
+            let is_diagonal = move |place: usize| place % cols == place / cols;
+            fill(file, &format!("blk.{block}.nextn.eh_proj.weight"), move |place| f32::from(is_diagonal(place)));
+            fill(file, &format!("blk.{block}.nextn.enorm.weight"), |_| 1.0);
+        }
+    }
+}
+
+fn fill(file: &mut File, name: &str, value: impl Fn(usize) -> f32) {
+    let tensor = file.tensor(name);
+    let count = tensor.dims.iter().product::<u64>() as usize;
+    tensor.content = Content::Bytes((0..count).flat_map(|place| value(place).to_le_bytes()).collect());
+}
+
+/// Random floats around `mean`, smaller the more columns there are.
+fn floats(dims: &[u64], random: &mut Random, mean: f32) -> Content {
+    let count = dims.iter().product::<u64>();
+    let spread = if dims.len() == 1 { 0.2 } else { 2.0 / (dims[0] as f32).sqrt() };
+    Content::Bytes((0..count).flat_map(|_| (mean + spread * random.uniform()).to_le_bytes()).collect())
+}
+
+/// The metadata of a file of version 3 as it stands there.
+fn entries(bytes: &[u8]) -> Vec<(String, Value)> {
+    let mut at = 24;
+    let count = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
+    let entry = |_| {
+        let key = take_text(bytes, &mut at);
+        let type_id = take_u32(bytes, &mut at);
+        let start = at;
+        skip_value(bytes, &mut at, type_id);
+        (key, Value::raw(type_id, &bytes[start..at]))
+    };
+    (0..count).map(entry).collect()
+}
+
+fn take_u32(bytes: &[u8], at: &mut usize) -> u32 {
+    *at += 4;
+    u32::from_le_bytes(bytes[*at - 4..*at].try_into().unwrap())
+}
+
+fn take_u64(bytes: &[u8], at: &mut usize) -> u64 {
+    *at += 8;
+    u64::from_le_bytes(bytes[*at - 8..*at].try_into().unwrap())
+}
+
+fn take_text(bytes: &[u8], at: &mut usize) -> String {
+    let len = take_u64(bytes, at) as usize;
+    *at += len;
+    String::from_utf8(bytes[*at - len..*at].to_vec()).unwrap()
+}
+
+fn skip_value(bytes: &[u8], at: &mut usize, type_id: u32) {
+    match type_id {
+        0 | 1 | 7 => *at += 1,
+        2 | 3 => *at += 2,
+        4..=6 => *at += 4,
+        8 => _ = take_text(bytes, at),
+        9 => {
+            let (of, count) = (take_u32(bytes, at), take_u64(bytes, at));
+            (0..count).for_each(|_| skip_value(bytes, at, of));
+        }
+        _ => *at += 8,
+    }
+}
