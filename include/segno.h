@@ -893,12 +893,21 @@ void segno_reply_free(struct segno_reply *reply);
 #define SEGNO_KV_Q8 2
 /** No speculation. */
 #define SEGNO_SPECULATION_OFF 0
-/** Drafts from all that is there: repetitions in a sequence's text, and the draft model if there is one. */
+/**
+ * Drafts from all that is there: repetitions in a sequence's text, and the draft model if there is one, or else the model's own predictor (MTP), if
+ * it has one that runs on its device.
+ */
 #define SEGNO_SPECULATION_AUTO 1
 /** Drafts from repetitions in a sequence's own text, prompt included: for edits of code, summaries, quotes. */
 #define SEGNO_SPECULATION_NGRAM 2
 /** Drafts from the draft model. */
 #define SEGNO_SPECULATION_DRAFT 3
+/**
+ * Drafts from the model's own predictor (multi-token prediction, MTP): the first block behind the layers of files whose metadata has
+ * `nextn_predict_layers` (Qwen 3.5 and 3.6, GLM 4.5 and later, DeepSeek), on the processor. It has a cache of its own, which counts as KV memory,
+ * and reads what each pass leaves of all its tokens, prompts included.
+ */
+#define SEGNO_SPECULATION_MTP 4
 /** Added to one of the others: drafts are evaluated whether they are expected to pay or not. */
 #define SEGNO_SPECULATION_ALWAYS 256
 
@@ -1022,7 +1031,8 @@ void segno_session_opts_init(struct segno_session_opts *opts, size_t size);
  * Makes a session and reserves all its memory: no later call but opening, forking and appending to a sequence takes more.
  *
  * `opts`: NULL for defaults. `out` receives the session, NULL on failure; free it with `segno_session_free`. Codes: NULL_POINTER,
- * INVALID_ARGUMENT, OUT_OF_MEMORY, UNSUPPORTED (a draft model that cannot draft for this one). Any thread. Since 0.1.
+ * INVALID_ARGUMENT, OUT_OF_MEMORY, UNSUPPORTED (a draft model that cannot draft for this one, or `SEGNO_SPECULATION_MTP` for a model that has no
+ * predictor, or none that its device runs). Any thread. Since 0.1.
  */
 segno_status segno_session_create(const struct segno_model *model,
                                   const struct segno_session_opts *opts,

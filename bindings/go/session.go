@@ -31,6 +31,7 @@ const (
 	AutoSpeculation  Speculation = C.SEGNO_SPECULATION_AUTO   // from all that is there
 	NgramSpeculation Speculation = C.SEGNO_SPECULATION_NGRAM  // from repetitions in a sequence's own text
 	DraftSpeculation Speculation = C.SEGNO_SPECULATION_DRAFT  // from the draft model
+	MTPSpeculation   Speculation = C.SEGNO_SPECULATION_MTP    // from the model's own predictor
 	AlwaysSpeculate  Speculation = C.SEGNO_SPECULATION_ALWAYS // added to another one: drafts are evaluated whether they are expected to pay or not
 )
 

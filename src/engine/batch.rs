@@ -374,7 +374,8 @@ impl Session {
                 }
             }
         };
-        runner.run_beside(&batch(pass, paging, states.as_ref()), cancel, &mut work_out_masks)
+        runner.run_beside(&batch(pass, paging, states.as_ref()), cancel, &mut work_out_masks)?;
+        self.note_hidden(cancel)
     }
 
     /// Takes back the pages of a pass that did not end well, and reports what became of its items.

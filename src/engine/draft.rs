@@ -1,62 +1,86 @@
-//! A draft model: another, smaller model with the same tokens that says what a session's sequences may have next.
+//! A draft model: another, smaller model with the same tokens that says what a session's sequences may have next, or the model's own predictor.
 //!
 //! It has a cache of its own, in which each sequence is as far as it was drafted for. It draws as the sequence does, with its seed and its place,
 //! so that where the two models think alike they draw alike, at any temperature. What it evaluates is found right or wrong when it is asked again,
 //! by comparing tokens, so nobody has to tell it what became of its drafts. A sequence that it lags behind too far, or for which its context is too
 //! short, begins anew with its last tokens: drafts become worse by that, never wrong. Whether it pays to ask is decided elsewhere (`speculation`).
+//!
+//! A predictor reads beside each token what the model's last norm gave of the one before it, so its rows begin with the second token, and a row that
+//! was evaluated behind a guess counts for nothing. Each pass of the model leaves these vectors ([`DraftModel::note`]); they wait (`kept`) for the
+//! next drafts, or until they are so many that they are evaluated by themselves: so it has seen all of a text.
 
+use super::header::Predictor;
+use super::kept::Kept;
 use super::limits;
 use super::model::Model;
 use super::sequence::Sequence;
 use super::session::Options;
-use crate::backend::{Batch, Chooser, Drawn, Limits, Memory, Row, Runner};
+use super::words::Words;
+use crate::backend::{Backend, Batch, Chooser, Drawn, Hidden, Limits, Memory, Row, Runner};
 use crate::error::{Error, Result, reserve};
 use crate::kv::layout::pages_for;
-use crate::kv::paging::Paging;
+use crate::kv::paging::{Copies, Paging};
+use crate::plan::Program;
 use crate::sample;
 use crate::speculate::{self, Asked, Costs};
-use crate::text::tokenizer::Translation;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Tokens of a sequence that it evaluates at once at most, beside one of each sequence: what a step has to wait for.
 const MOST_BEHIND: usize = 256;
+/// Rows of a pass of a predictor, beside one of each sequence: all drafts of a pass of the model that were right, and some more.
+const PREDICTED: usize = 128;
+/// Vectors of a sequence that wait for a predictor at most, or as many as two passes with drafts leave.
+const MOST_KEPT: usize = 32;
 const WHAT: &str = "a draft model";
+
+/// Who drafts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Another model.
+    Other,
+    /// The model's own predictor.
+    Predictor,
+}
+
+/// What drafts, and where it runs.
+pub struct Guide<'a> {
+    pub kind: Kind,
+    pub backend: &'a dyn Backend,
+    pub program: &'a Program,
+    /// Tokens of the longest sequence that it was made for.
+    pub context: usize,
+    /// Bytes of weights that the model does not have itself.
+    pub own_bytes: u64,
+}
 
 /// A draft model at work in a session.
 pub struct DraftModel {
     model: Arc<Model>,
     words: Words,
-    runner: Box<dyn Runner>,
-    limits: Limits,
-    paging: Paging,
+    /// What a predictor reads beside tokens.
+    pub(super) kept: Option<Kept>,
+    pub(super) runner: Box<dyn Runner>,
+    pub(super) limits: Limits,
+    pub(super) paging: Paging,
     scratch: sample::Scratch,
     costs: Costs,
-    seen: Vec<Seen>,
+    pub(super) seen: Vec<Seen>,
     asked: Vec<Ask>,
     /// Rows of the first pass for those that ask.
     first_rows: usize,
-    rows: Vec<Row>,
-    outputs: Vec<u32>,
-}
-
-/// How its tokens are those of the model that it drafts for.
-enum Words {
-    /// They are the same.
-    Same,
-    /// The first ones are: one of the two has rows behind them that no text needs.
-    First(usize),
-    /// Special ones are others.
-    Translated(Translation),
+    pub(super) rows: Vec<Row>,
+    pub(super) outputs: Vec<u32>,
 }
 
 /// What its cache has of a slot's sequence.
-struct Seen {
-    /// The token at which it begins.
-    base: usize,
+pub(super) struct Seen {
+    /// The token at which it begins; with a predictor the one before it, as in all that follows.
+    pub(super) base: usize,
     /// Tokens of the sequence up to which it goes; before `base` where it is of no more use.
-    evaluated: usize,
+    pub(super) evaluated: usize,
     /// Guesses that are evaluated behind these.
     guesses: Vec<i32>,
 }
@@ -82,7 +106,26 @@ impl DraftModel {
             return Err(Error::Unsupported("the draft model makes embeddings alone".into()));
         }
         let words = Words::of(model, draft)?;
-        let limits = limits(draft, options)?;
+        DraftModel::open(draft, words, None, options, most)
+    }
+
+    /// Lets the predictor of `model` draft for the sequences of a session of it.
+    pub fn of_predictor(model: &Arc<Model>, options: &Options, most: usize) -> Result<DraftModel> {
+        let width = model.hparams().hidden;
+        let kept = Kept::new(options.max_seqs, most_kept(most), width)?;
+        DraftModel::open(model, Words::Same, Some(kept), options, most)
+    }
+
+    fn open(
+        draft: &Arc<Model>,
+        words: Words,
+        kept: Option<Kept>,
+        options: &Options,
+        most: usize,
+    ) -> Result<DraftModel> {
+        let guide = guide(draft, if kept.is_some() { Kind::Predictor } else { Kind::Other })?;
+        let limits = limits(&guide, options)?;
+        let prepared = if kept.is_some() { own_predictor(draft)?.prepared.as_ref() } else { draft.prepared().as_ref() };
         let each = limits.pages.min(pages_for(limits.context));
         let (mut seen, what) = (reserve(options.max_seqs, WHAT)?, WHAT);
         for _ in 0..options.max_seqs {
@@ -90,7 +133,8 @@ impl DraftModel {
         }
         Ok(DraftModel {
             words,
-            runner: draft.prepared().open(&limits)?,
+            kept,
+            runner: prepared.open(&limits)?,
             paging: Paging::new(options.max_seqs, limits.pages, each, limits.windows)?,
             scratch: sample::Scratch::new(draft.vocab())?,
             costs: Costs::new(limits.rows)?,
@@ -106,7 +150,19 @@ impl DraftModel {
 
     /// Bytes that it takes, its weights included.
     pub fn memory(&self) -> Result<Memory> {
-        limits::memory(self.model.backend(), self.model.program(), &self.limits)
+        let kind = if self.kept.is_some() { Kind::Predictor } else { Kind::Other };
+        let most = self.seen.first().map_or(0, |seen| seen.guesses.capacity());
+        memory_within(&guide(&self.model, kind)?, &self.limits, most)
+    }
+
+    /// Whether it reads what the model's last norm gives.
+    pub fn is_predictor(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Tokens at the beginning of a sequence that have no row.
+    fn skipped(&self) -> usize {
+        usize::from(self.kept.is_some())
     }
 
     /// Forgets who asked.
@@ -117,9 +173,11 @@ impl DraftModel {
 
     /// Keeps of a slot what belongs to the first `length` tokens of its sequence.
     pub fn cut(&mut self, slot: usize, length: usize) {
+        self.kept.iter_mut().for_each(|kept| kept.cut(slot, length));
+        let rows = length.saturating_sub(self.skipped());
         let seen = &mut self.seen[slot];
-        if length < seen.evaluated {
-            seen.evaluated = length;
+        if rows < seen.evaluated {
+            seen.evaluated = rows;
             seen.guesses.clear();
         }
         if length == 0 {
@@ -127,30 +185,46 @@ impl DraftModel {
         }
     }
 
-    /// Finds out what became of the drafts for a slot, whose sequence has these `tokens`, and what it takes to draft for it now.
-    pub fn settle(&mut self, slot: usize, tokens: &[i32]) -> Asked<'_> {
+    /// Finds out what became of the drafts for a slot, whose sequence has these `tokens`, and what it takes to draft for it now; nothing where it
+    /// cannot.
+    pub fn settle(&mut self, slot: usize, tokens: &[i32]) -> Option<Asked<'_>> {
+        let skipped = self.skipped();
         let seen = &mut self.seen[slot];
         let came = tokens.get(seen.evaluated..).unwrap_or_default();
-        seen.evaluated += came.iter().zip(&seen.guesses).take_while(|(token, guess)| token == guess).count();
+        if skipped == 0 {
+            seen.evaluated += came.iter().zip(&seen.guesses).take_while(|(token, guess)| token == guess).count();
+        }
         seen.guesses.clear();
-        seen.evaluated = seen.evaluated.min(tokens.len() - 1);
-        let (base, evaluated) = (seen.base, seen.evaluated);
+        let rows = tokens.len() - skipped;
+        seen.evaluated = seen.evaluated.min(rows.checked_sub(1)?);
         let most = seen.guesses.capacity();
+        let vectors = self.kept.as_mut().map(|kept| kept.settle(slot, tokens));
+        if vectors.as_ref().is_some_and(|vectors| vectors.end < rows || vectors.start >= rows) {
+            return None;
+        }
+        let (base, evaluated) = (self.seen[slot].base, self.seen[slot].evaluated);
         let is_of_use = evaluated >= base
-            && tokens.len() - evaluated <= MOST_BEHIND
-            && tokens.len() - base + most <= self.limits.context
+            && rows - evaluated <= MOST_BEHIND
+            && vectors.as_ref().is_none_or(|vectors| vectors.start <= evaluated)
+            && rows - base + most <= self.limits.context
             && self.paging.reaches(slot, evaluated - base);
         if is_of_use {
-            self.paging.shrink(slot, pages_for(evaluated - base));
+            let copies = self.paging.truncate(slot, pages_for(evaluated - base));
+            self.copy_pages(copies);
         } else {
             let kept = MOST_BEHIND.min(self.limits.context.saturating_sub(most) / 2).max(1);
-            self.begin(slot, tokens.len().saturating_sub(kept));
+            let first = rows.saturating_sub(kept);
+            self.begin(slot, vectors.map_or(first, |vectors| first.max(vectors.start)));
         }
-        let behind = tokens.len() - self.seen[slot].evaluated;
-        Asked { costs: &self.costs, items: self.asked.len(), rows: self.first_rows, behind }
+        let behind = rows - self.seen[slot].evaluated;
+        Some(Asked { costs: &self.costs, items: self.asked.len(), rows: self.first_rows, behind })
     }
 
-    fn begin(&mut self, slot: usize, base: usize) {
+    pub(super) fn copy_pages(&mut self, copies: Copies) {
+        copies.into_iter().flatten().for_each(|(reach, copy)| self.runner.copy_page(reach, copy.from, copy.to));
+    }
+
+    pub(super) fn begin(&mut self, slot: usize, base: usize) {
         let seen = &mut self.seen[slot];
         (seen.base, seen.evaluated) = (base, base);
         seen.guesses.clear();
@@ -161,15 +235,16 @@ impl DraftModel {
     /// whether there is room for that.
     pub fn ask(&mut self, slot: usize, length: usize, count: usize) -> bool {
         let Seen { base, evaluated, .. } = self.seen[slot];
-        let end = length - base + count - 1;
+        let rows = length - self.skipped();
+        let end = rows - base + count - 1;
         let is_asking = self.asked.iter().any(|ask| ask.slot == slot);
         // Each that asks later has a row at least.
         let others = self.seen.len() - self.asked.len() - 1;
-        let has_rows = self.first_rows + (length - evaluated) + others <= self.limits.rows;
+        let has_rows = self.first_rows + (rows - evaluated) + others <= self.limits.rows;
         if is_asking || !has_rows || end > self.limits.context || self.paging.grow(slot, end).is_err() {
             return false;
         }
-        self.first_rows += length - evaluated;
+        self.first_rows += rows - evaluated;
         self.asked.push(Ask { slot, length, count });
         true
     }
@@ -194,23 +269,18 @@ impl DraftModel {
         if self.rows.is_empty() {
             return Ok(());
         }
-        let batch = Batch {
-            rows: &self.rows,
-            outputs: &self.outputs,
-            chooser,
-            tables: self.paging.tables(),
-            window_tables: self.paging.window_tables(),
-            moves: &[],
-        };
-        self.runner.run(&batch, cancel)?;
-        let mut output = 0;
+        self.runner.run(&batch(&self.rows, &self.outputs, chooser, &self.paging), cancel)?;
+        let (mut output, skipped) = (0, self.skipped());
         for index in 0..self.asked.len() {
             let Ask { slot, length, count } = self.asked[index];
             if round >= count {
                 continue;
             }
             if round == 0 {
-                self.seen[slot].evaluated = length;
+                self.seen[slot].evaluated = length - skipped;
+            }
+            if let Some(kept) = &mut self.kept {
+                kept.guess(slot, self.runner.hidden(output));
             }
             match self.choose(output, chooser, sequence(sequences, slot)) {
                 Some(draft) => sequence(sequences, slot).draft(draft),
@@ -228,19 +298,17 @@ impl DraftModel {
         self.rows.clear();
         self.outputs.clear();
         let mut chooser = if self.model.context().host_argmax() { Chooser::Host } else { Chooser::Device };
-        for &Ask { slot, count, .. } in self.asked.iter().filter(|ask| round < ask.count) {
-            debug_assert!(count > 0);
-            let Some(sequence) = &sequences[slot] else { continue };
+        for index in 0..self.asked.len() {
+            let Ask { slot, count, .. } = self.asked[index];
+            let Some(sequence) = sequences[slot].as_ref().filter(|_| round < count) else { continue };
+            let end = sequence.tokens.len() - self.skipped();
             let (seen, tokens) = (&mut self.seen[slot], &sequence.tokens);
-            let start = if round == 0 { seen.evaluated } else { tokens.len() - 1 };
+            let start = if round == 0 { seen.evaluated } else { end - 1 };
             if round > 0 {
                 seen.guesses.push(tokens[start]);
             }
-            self.paging.slide(slot, start - seen.base, tokens.len() - seen.base);
-            for (index, &token) in tokens.iter().enumerate().skip(start) {
-                let position = (index - seen.base) as u32;
-                self.rows.push(Row { token: self.words.there(token) as u32, position, slot: slot as u32 });
-            }
+            self.paging.slide(slot, start - seen.base, end - seen.base);
+            self.add_rows(slot, start..end, tokens);
             let output = self.outputs.len();
             self.outputs.push(self.rows.len() as u32 - 1);
             let is_same = matches!(self.words, Words::Same);
@@ -251,6 +319,21 @@ impl DraftModel {
             }
         }
         chooser
+    }
+
+    /// Adds the rows `places` of a sequence of these `tokens` to the next pass; a predictor's are those of the tokens behind, with the vectors of
+    /// their own places.
+    pub(super) fn add_rows(&mut self, slot: usize, places: Range<usize>, tokens: &[i32]) {
+        let (base, skipped) = (self.seen[slot].base, self.skipped());
+        for place in places {
+            if let Some(kept) = &self.kept {
+                let is_known = kept.has(slot, place);
+                let vector = if is_known { kept.of(slot, place) } else { kept.guessed(slot) };
+                self.runner.given(self.rows.len()).copy_from_slice(vector);
+            }
+            let (token, position) = (self.words.there(tokens[place + skipped]), place - base);
+            self.rows.push(Row { token: token as u32, position: position as u32, slot: slot as u32 });
+        }
     }
 
     /// The draft that an output of the pass gives for a sequence.
@@ -272,15 +355,52 @@ impl DraftModel {
     }
 }
 
-/// Bytes that a draft model takes in a session with these options, its weights apart.
-pub fn memory(draft: &Model, options: &Options) -> Result<Memory> {
-    let memory = limits::memory(draft.backend(), draft.program(), &limits(draft, options)?)?;
-    Ok(Memory { weights: 0, device_weights: 0, ..memory })
+/// Bytes that a draft takes in a session with these options, with the weights that nobody has loaded for it.
+pub fn memory(guide: &Guide, options: &Options) -> Result<Memory> {
+    let most = options.drafts.most_each(options.max_prefill)?;
+    let memory = memory_within(guide, &limits(guide, options)?, most)?;
+    Ok(if guide.kind == Kind::Other { Memory { weights: 0, device_weights: 0, ..memory } } else { memory })
 }
 
-fn limits(draft: &Model, options: &Options) -> Result<Limits> {
-    let options = Options { max_prefill: MOST_BEHIND, drafts: speculate::Options::OFF, ranks: 0, ..*options };
-    limits::of(draft.hparams().context, draft.program(), &options)
+fn memory_within(guide: &Guide, limits: &Limits, most: usize) -> Result<Memory> {
+    let memory = limits::memory(guide.backend, guide.program, limits)?;
+    if guide.kind == Kind::Other {
+        return Ok(memory);
+    }
+    let kept = Kept::bytes(limits.seqs, most_kept(most), guide.program.given_width());
+    Ok(Memory { weights: guide.own_bytes, arena: memory.arena.saturating_add(kept), ..memory })
+}
+
+fn most_kept(most: usize) -> usize {
+    MOST_KEPT.max(2 * (most + 1))
+}
+
+fn limits(guide: &Guide, options: &Options) -> Result<Limits> {
+    let (max_prefill, hidden) = match guide.kind {
+        Kind::Other => (MOST_BEHIND, Hidden::None),
+        Kind::Predictor => (PREDICTED, Hidden::Outputs),
+    };
+    let options = Options { max_prefill, drafts: speculate::Options::OFF, ranks: 0, ..*options };
+    Ok(Limits { hidden, ..limits::of(guide.context, guide.program, &options)? })
+}
+
+/// A loaded model, or its predictor, as a draft.
+pub fn guide(model: &Model, kind: Kind) -> Result<Guide<'_>> {
+    let (program, own_bytes) = match kind {
+        Kind::Other => (model.program(), 0),
+        Kind::Predictor => own_predictor(model).map(|predictor| (&*predictor.program, predictor.own_bytes))?,
+    };
+    Ok(Guide { kind, backend: model.backend(), program, context: model.hparams().context, own_bytes })
+}
+
+fn own_predictor(model: &Model) -> Result<&Predictor> {
+    model.predictor().map_err(|reason| Error::Unsupported(reason.into()))
+}
+
+/// The batch of a pass.
+pub(super) fn batch<'a>(rows: &'a [Row], outputs: &'a [u32], chooser: Chooser, paging: &'a Paging) -> Batch<'a> {
+    let (tables, window_tables) = (paging.tables(), paging.window_tables());
+    Batch { rows, outputs, chooser, tables, window_tables, moves: &[] }
 }
 
 fn sequence(sequences: &mut [Option<Sequence>], slot: usize) -> &mut Sequence {
@@ -292,48 +412,4 @@ fn plain(sampler: &sample::Options) -> sample::Options {
     let (bias, stop_tokens) = (Vec::new(), Vec::new());
     let (repeat_penalty, frequency_penalty, presence_penalty) = (1.0, 0.0, 0.0);
     sample::Options { bias, stop_tokens, repeat_penalty, frequency_penalty, presence_penalty, ..*sampler }
-}
-
-impl Words {
-    /// Refuses a draft model whose tokens of text are others.
-    fn of(model: &Model, draft: &Model) -> Result<Words> {
-        let (rows, others) = (model.vocab(), draft.vocab());
-        let translation = match (model.tokenizer(), draft.tokenizer()) {
-            (Ok(a), Ok(b)) => a.translation(b)?,
-            (Err(_), Err(_)) if rows == others => None,
-            _ => {
-                let problem = format!("the draft model has another vocabulary: {others} tokens, {rows} of the model");
-                return Err(Error::Unsupported(problem));
-            }
-        };
-        Ok(match translation {
-            Some(translation) => Words::Translated(translation),
-            None if rows == others => Words::Same,
-            None => Words::First(rows.min(others)),
-        })
-    }
-
-    /// The draft model's token for one of the model: its first one where it has none.
-    fn there(&self, token: i32) -> i32 {
-        match self {
-            Words::Same => token,
-            Words::First(count) => {
-                if (token as usize) < *count {
-                    token
-                } else {
-                    0
-                }
-            }
-            Words::Translated(translation) => translation.there(token).unwrap_or(0),
-        }
-    }
-
-    /// The model's token for one of the draft model, if it has it.
-    fn back(&self, token: i32) -> Option<i32> {
-        match self {
-            Words::Same => Some(token),
-            Words::First(count) => Some(token).filter(|&token| (token as usize) < *count),
-            Words::Translated(translation) => translation.back(token),
-        }
-    }
 }

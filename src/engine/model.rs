@@ -2,14 +2,14 @@
 
 use super::adapter::Known;
 use super::context::{Context, LogLevel};
+use super::header::{Header, OrReason, Predictor};
 use crate::arch::{Arch, Hparams, names::Idle};
 use crate::backend::{Backend, Prepared};
 use crate::convert::{self, Folder, Making, TokenizerFiles, Workshop};
 use crate::error::{Count, Error, Progress, Result, backed, share};
-use crate::format::limits::VOCAB;
-use crate::format::{Data, Gguf, Metadata, TensorInfo, check_is_model};
+use crate::format::{Data, Gguf, Metadata, TensorInfo};
 use crate::grammar::{self, Grammar};
-use crate::plan::{Program, build::build, validate};
+use crate::plan::Program;
 use crate::quant::DType;
 use crate::text::chat::{ChatOptions, StandIns};
 use crate::text::reply::{CallOptions, Choice, Start};
@@ -58,6 +58,8 @@ pub struct Model {
     program: Arc<Program>,
     backend: Arc<dyn Backend>,
     prepared: Arc<dyn Prepared>,
+    /// What guesses a token further ahead.
+    predictor: OrReason<Predictor>,
     /// Bytes of weights that lie in a mapped file and are read there.
     mapped: u64,
     /// What tells it from others, from the first saved sequence on.
@@ -107,35 +109,6 @@ fn quantized(mut folder: Folder, options: &Options) -> Result<Folder> {
     match folder.quantize(dtype) {
         Ok(()) => Ok(folder),
         Err(error) => Err(folder.gguf.blamed(error)),
-    }
-}
-
-/// What a file's header says: everything about a model but its weights on a device.
-pub(super) struct Header {
-    pub(super) arch: Arch,
-    pub(super) hparams: Hparams,
-    pub(super) program: Program,
-}
-
-impl Header {
-    /// Reads the family, the sizes and the forward pass; refuses what the library lacks. Errors name the file.
-    pub(super) fn read(gguf: &Gguf) -> Result<Header> {
-        Header::parse(gguf).map_err(|error| gguf.blamed(error))
-    }
-
-    fn parse(gguf: &Gguf) -> Result<Header> {
-        check_is_model(gguf)?;
-        let (metadata, key) = (gguf.metadata(), "general.architecture");
-        let arch = Arch::find(metadata.required(key, metadata.text(key)?)?)?;
-        let hparams = Hparams::read(metadata, &arch)?;
-        let program = build(gguf, &arch, &hparams)?;
-        validate::check(&program)?;
-        let vocab = program.vocab();
-        if vocab > VOCAB {
-            return Err(Error::Format(format!("the embedding has {vocab} rows, at most {VOCAB} are supported")));
-        }
-        gguf.check_apart(stored_bytes)?;
-        Ok(Header { arch, hparams, program })
     }
 }
 
@@ -191,10 +164,12 @@ impl Model {
         progress: &mut Progress,
     ) -> Result<Model> {
         let Folder { gguf, makings, tokenizer, media } = folder;
-        let Header { arch, hparams, mut program } = Header::read(&gguf)?;
+        let mut header = Header::read(&gguf)?;
+        let backend = context.backend_for(&header.program)?;
+        header.suit(&gguf, &*backend);
+        let Header { arch, hparams, mut program, predictor } = header;
         program.idle[Idle::Media as usize] += media;
         let program = Arc::new(program);
-        let backend = context.backend_for(&program)?;
         let rows = program.vocab();
         let (tokenizer, described) =
             read_tokenizer(&gguf, tokenizer, rows, &mut share(progress, phases.files, phases.tokenizer))?;
@@ -209,6 +184,10 @@ impl Model {
         let workshop = Workshop { threads: context.load_threads(), encode: &encode };
         convert::run(&makings, &workshop, &mut share(progress, populated, phases.pages))?;
         let prepared = backend.prepare(Arc::clone(&program), &mut share(progress, phases.pages, UPLOADED))?;
+        let predictor = match predictor {
+            Ok(program) => Ok(Predictor::prepare(program, hparams.layers, &*backend)?),
+            Err(reason) => Err(reason),
+        };
         let (metadata, tensors) = kept(gguf)?;
         let (context, tokenizer) = (Arc::clone(context), tokenizer.map(Arc::new));
         let model = Model {
@@ -224,6 +203,7 @@ impl Model {
             program,
             backend,
             prepared,
+            predictor,
             mapped,
             fingerprint: OnceLock::new(),
             adapters: Mutex::new(Vec::new()),
@@ -241,6 +221,13 @@ impl Model {
         for kind in Idle::ALL.into_iter().filter(|&kind| self.program.idle[kind as usize] > 0) {
             let (count, what) = (Count(self.program.idle[kind as usize], "tensor"), kind.description());
             self.context.log(LogLevel::Info, format_args!("{count} of the file not used: {what}"));
+        }
+        match &self.predictor {
+            Ok(_) => self.context.log(LogLevel::Info, format_args!("the model predicts a further token (MTP)")),
+            Err(reason) if self.hparams.predicting_blocks > 0 => {
+                self.context.log(LogLevel::Info, format_args!("no speculation by the model itself (MTP): {reason}"));
+            }
+            Err(_) => {}
         }
         if self.tokenizer.as_ref().is_some_and(|tokenizer| !tokenizer.names_words()) {
             let warning = "the file has no tokenizer.ggml.pre: text is cut into words by the pre-tokenizer `default`, which may not be \
@@ -307,6 +294,11 @@ impl Model {
     /// The program on its device.
     pub fn prepared(&self) -> &Arc<dyn Prepared> {
         &self.prepared
+    }
+
+    /// What guesses a token further ahead, or why nothing does.
+    pub(super) fn predictor(&self) -> std::result::Result<&Predictor, &str> {
+        self.predictor.as_ref().map_err(String::as_str)
     }
 
     /// Bytes of its weights that lie in a mapped file and are read there: memory that its sessions need, and that others may have used meanwhile.

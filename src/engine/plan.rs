@@ -1,8 +1,10 @@
 //! Will it fit: the memory of a model and a session, told from the file's header before anything is loaded.
 
 use super::context::Context;
+use super::draft::{Guide, Kind};
+use super::header::{Header, own_bytes};
 use super::limits;
-use super::model::{self, Header, Model};
+use super::model::{self, Model};
 use super::session::Options;
 use super::speculation;
 use crate::backend::Memory;
@@ -33,11 +35,18 @@ impl Plan {
         draft: Option<&Model>,
     ) -> Result<Plan> {
         let folder = model::open(context, path, loading, &mut |_| Ok(()))?;
-        let header = Header::read(&folder.gguf)?;
-        let limits = limits::of(header.hparams.context, &header.program, options)?;
+        let mut header = Header::read(&folder.gguf)?;
         let backend = context.backend_for(&header.program)?;
-        let memory = limits::memory(&*backend, &header.program, &limits)?;
-        let memory = memory.with(&speculation::memory(options, draft)?);
+        header.suit(&folder.gguf, &*backend);
+        let Header { hparams, program, predictor, .. } = &header;
+        let limits = limits::of(hparams.context, program, options)?;
+        let memory = limits::memory(&*backend, program, &limits)?;
+        let own = predictor.as_ref().map(|program| {
+            let own_bytes = own_bytes(program, hparams.layers);
+            Guide { kind: Kind::Predictor, backend: &*backend, program, context: hparams.context, own_bytes }
+        });
+        let own = own.as_ref().map_err(|reason| reason.as_str());
+        let memory = memory.with(&speculation::memory(options, draft, own)?);
         let free = context.free_memory().unwrap_or(0);
         let read = loading.map && folder.makings.is_empty() && backend.keeps_weights();
         Ok(Plan { memory, read_once: read, free, device_free: backend.memory_free()? })

@@ -4,13 +4,14 @@
 //! All memory is reserved in [`Session::create`] and [`Session::open`]; a step allocates nothing.
 
 use super::context::LogLevel;
+use super::draft;
 use super::limits;
 use super::masks::MaskThreads;
 use super::model::Model;
 use super::sequence::{Pending, Sequence};
 use super::speculation::{self, Speculation};
 use super::stats::{self, Done, Shown};
-use crate::backend::{KvType, Limits, Memory, Runner};
+use crate::backend::{Hidden, KvType, Limits, Memory, Runner};
 use crate::error::{Error, Result, copied, filled, reserve, room};
 use crate::grammar::{Constraint, Grammar};
 use crate::kv::layout::{PAGE_TOKENS, pages_for};
@@ -103,11 +104,15 @@ impl Session {
     /// Reserves everything. `draft` is the model that drafts, where the options want one.
     pub fn create(model: &Arc<Model>, options: &Options, draft: Option<&Arc<Model>>) -> Result<Session> {
         let context = model.hparams().context;
-        let limits = limits::of(context, model.program(), options)?;
+        let predicts = speculation::predicts(options, draft.is_some(), model.predictor().map(|_| ()))?;
+        let hidden = if predicts { Hidden::Rows } else { Hidden::None };
+        let limits = Limits { hidden, ..limits::of(context, model.program(), options)? };
         let vocab = model.vocab();
         let memory = limits::memory(model.backend(), model.program(), &limits)?;
-        let drafting = speculation::memory(options, draft.map(|draft| &**draft))?;
-        let read = draft.map_or(0, |draft| draft.mapped());
+        let guide = if predicts { Some(draft::guide(model, draft::Kind::Predictor)?) } else { None };
+        let drafting = speculation::memory(options, draft.map(|draft| &**draft), guide.as_ref().ok_or(""))?;
+        let own = guide.map_or(0, |guide| if model.mapped() > 0 { guide.own_bytes } else { 0 });
+        let read = draft.map_or(own, |draft| draft.mapped());
         let needed = memory.on_host(model.mapped()).saturating_add(drafting.on_host(read));
         model.context().require_memory(needed, "a session and its model")?;
         let mut slots = reserve(options.max_seqs, "sequences")?;
@@ -231,6 +236,8 @@ impl Session {
             }
         };
         self.copy_pages(copies);
+        let draft = self.speculation.as_mut().and_then(|speculation| speculation.draft.as_mut());
+        draft.into_iter().for_each(|draft| draft.fork(source, slot));
         self.states.iter_mut().for_each(|states| states.fork(source, slot));
         if sequence.has_logits {
             let vocab = self.model.vocab();

@@ -4,7 +4,7 @@
 //! steps would draw it, is kept in [`Sequence::ahead`] as long as the drafts agree, and handed out by the steps that follow. So drafts decide what
 //! a pass costs, and never what it says.
 
-use super::draft::{self, DraftModel};
+use super::draft::{self, DraftModel, Guide};
 use super::model::Model;
 use super::pass::{Choice, Planned};
 use super::sequence::Sequence;
@@ -33,17 +33,21 @@ pub struct Speculation {
 impl Speculation {
     /// None where the host does not want drafts.
     pub fn new(
-        model: &Model,
+        model: &Arc<Model>,
         options: &Options,
         limits: &Limits,
         draft: Option<&Arc<Model>>,
     ) -> Result<Option<Box<Speculation>>> {
-        check(options, draft.is_some())?;
+        let predicts = predicts(options, draft.is_some(), model.predictor().map(|_| ()))?;
         let most = options.drafts.most_each(options.max_prefill)?;
         if most == 0 {
             return Ok(None);
         }
-        let draft = draft.map(|draft| DraftModel::new(draft, model, options, most)).transpose()?;
+        let draft = match draft {
+            Some(draft) => Some(DraftModel::new(draft, model, options, most)?),
+            None if predicts => Some(DraftModel::of_predictor(model, options, most)?),
+            None => None,
+        };
         let costs = Costs::new(limits.outputs)?;
         Ok(Some(Box::new(Speculation {
             options: options.drafts,
@@ -103,7 +107,7 @@ impl Speculation {
         if room == 0 {
             return false;
         }
-        let asked = draft.settle(slot, &sequence.tokens);
+        let Some(asked) = draft.settle(slot, &sequence.tokens) else { return false };
         let (mut count, with) = drafter.worth_asking(&asked, outlook, &self.costs, room);
         if self.options.always {
             count = if found > 0 { 0 } else { room.min(self.most) };
@@ -123,20 +127,34 @@ impl Speculation {
     }
 }
 
-/// Refuses options that contradict each other.
-fn check(options: &Options, has_model: bool) -> Result<()> {
-    let problem = match (options.drafts.source, has_model) {
-        (Source::Model, false) => "speculation wants a draft model, and `draft` is NULL",
-        (Source::Off | Source::Repetitions, true) => "`draft` is set, and this speculation asks no draft model",
-        _ => return Ok(()),
+/// Whether the model's own predictor drafts, beside a draft model or not. Refuses options that contradict each other, and what is not there.
+pub(super) fn predicts(options: &Options, has_model: bool, predictor: std::result::Result<(), &str>) -> Result<bool> {
+    let problem = match (options.drafts.source, has_model, predictor) {
+        (Source::Model, false, _) => "speculation wants a draft model, and `draft` is NULL",
+        (Source::Off | Source::Repetitions | Source::Predictor, true, _) => {
+            "`draft` is set, and this speculation asks no draft model"
+        }
+        (Source::Predictor, false, Err(reason)) => {
+            return Err(Error::Unsupported(format!("this model cannot draft for itself (MTP): {reason}")));
+        }
+        (source, false, Ok(())) => return Ok(matches!(source, Source::Predictor | Source::Auto)),
+        _ => return Ok(false),
     };
     Err(Error::InvalidArgument(problem.into()))
 }
 
-/// Bytes that drafting takes in a session beside the session itself.
-pub(super) fn memory(options: &Options, draft: Option<&Model>) -> Result<Memory> {
-    check(options, draft.is_some())?;
-    draft.map_or(Ok(Memory::default()), |draft| draft::memory(draft, options))
+/// Bytes that drafting takes in a session beside the session itself, where `predictor` is the model's own, or says why there is none.
+pub(super) fn memory(
+    options: &Options,
+    draft: Option<&Model>,
+    predictor: std::result::Result<&Guide, &str>,
+) -> Result<Memory> {
+    let predicts = predicts(options, draft.is_some(), predictor.map(|_| ()))?;
+    match (draft, predictor) {
+        (Some(draft), _) => draft::memory(&draft::guide(draft, draft::Kind::Other)?, options),
+        (None, Ok(guide)) if predicts => draft::memory(guide, options),
+        _ => Ok(Memory::default()),
+    }
 }
 
 impl Session {
@@ -169,6 +187,16 @@ impl Session {
         let mut done = Step::Pending;
         self.decode(&[id], cancel, |_, step| done = step.unwrap_or(Step::Pending))?;
         Ok(done)
+    }
+
+    /// Hands what the pass has left of its rows to the model's predictor, where that drafts.
+    pub(super) fn note_hidden(&mut self, cancel: &AtomicBool) -> Result<()> {
+        let Session { runner, slots, speculation, pass, .. } = self;
+        let draft = speculation.as_mut().and_then(|speculation| speculation.draft.as_mut());
+        match draft.filter(|draft| draft.is_predictor()) {
+            Some(draft) => draft.note(&pass.rows, |index| runner.hidden(index), slots, cancel),
+            None => Ok(()),
+        }
     }
 
     /// Finds drafts for those of the listed sequences that can use some in the next pass.

@@ -87,12 +87,17 @@ pub const SEGNO_KV_Q8: i32 = 2;
 
 /// No speculation.
 pub const SEGNO_SPECULATION_OFF: i32 = 0;
-/// Drafts from all that is there: repetitions in a sequence's text, and the draft model if there is one.
+/// Drafts from all that is there: repetitions in a sequence's text, and the draft model if there is one, or else the model's own predictor (MTP), if
+/// it has one that runs on its device.
 pub const SEGNO_SPECULATION_AUTO: i32 = 1;
 /// Drafts from repetitions in a sequence's own text, prompt included: for edits of code, summaries, quotes.
 pub const SEGNO_SPECULATION_NGRAM: i32 = 2;
 /// Drafts from the draft model.
 pub const SEGNO_SPECULATION_DRAFT: i32 = 3;
+/// Drafts from the model's own predictor (multi-token prediction, MTP): the first block behind the layers of files whose metadata has
+/// `nextn_predict_layers` (Qwen 3.5 and 3.6, GLM 4.5 and later, DeepSeek), on the processor. It has a cache of its own, which counts as KV memory,
+/// and reads what each pass leaves of all its tokens, prompts included.
+pub const SEGNO_SPECULATION_MTP: i32 = 4;
 /// Added to one of the others: drafts are evaluated whether they are expected to pay or not.
 pub const SEGNO_SPECULATION_ALWAYS: i32 = 256;
 
@@ -258,7 +263,8 @@ pub extern "C" fn segno_session_opts_init(opts: *mut segno_session_opts, size: u
 /// Makes a session and reserves all its memory: no later call but opening, forking and appending to a sequence takes more.
 ///
 /// `opts`: NULL for defaults. `out` receives the session, NULL on failure; free it with `segno_session_free`. Codes: NULL_POINTER,
-/// INVALID_ARGUMENT, OUT_OF_MEMORY, UNSUPPORTED (a draft model that cannot draft for this one). Any thread. Since 0.1.
+/// INVALID_ARGUMENT, OUT_OF_MEMORY, UNSUPPORTED (a draft model that cannot draft for this one, or `SEGNO_SPECULATION_MTP` for a model that has no
+/// predictor, or none that its device runs). Any thread. Since 0.1.
 #[unsafe(no_mangle)]
 pub extern "C" fn segno_session_create(
     model: *const segno_model,
@@ -307,6 +313,7 @@ fn drafts(opts: &segno_session_opts) -> Result<speculate::Options> {
         SEGNO_SPECULATION_AUTO => Source::Auto,
         SEGNO_SPECULATION_NGRAM => Source::Repetitions,
         SEGNO_SPECULATION_DRAFT => Source::Model,
+        SEGNO_SPECULATION_MTP => Source::Predictor,
         _ => return Err(Error::InvalidArgument(format!("there is no speculation {}", opts.speculation))),
     };
     Ok(speculate::Options { source, always, most: opts.max_drafts as usize })

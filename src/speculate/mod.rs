@@ -28,12 +28,14 @@ const MAX_DRAFTS_OF_PASS: usize = 56;
 pub enum Source {
     /// There are none.
     Off,
-    /// From repetitions, and from the draft model if there is one.
+    /// From repetitions, and from the draft model if there is one, or else from the model's own predictor.
     Auto,
     /// From repetitions in the sequence's own text.
     Repetitions,
     /// From a draft model.
     Model,
+    /// From the model's own predictor.
+    Predictor,
 }
 
 /// Which drafts a session makes.

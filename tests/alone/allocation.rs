@@ -6,8 +6,11 @@ mod common;
 use common::adapters::Adapter;
 use common::latent::latent;
 use common::mixture::mixture;
+use common::predictors::{Guesses, predicting};
 use common::{Ctx, Model, Session, bundled_model, greedy, root, sampler};
-use segno::ffi::session::{SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_DRAFT, SEGNO_SPECULATION_NGRAM};
+use segno::ffi::session::{
+    SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_DRAFT, SEGNO_SPECULATION_MTP, SEGNO_SPECULATION_NGRAM,
+};
 use segno::ffi::status::{SEGNO_OK, SEGNO_PENDING};
 use segno::ffi::submit::{segno_session_poll, segno_session_submit, segno_submit_opts};
 use segno::memory::{Source, draw_from};
@@ -95,6 +98,13 @@ fn a_step_allocates_nothing() {
             }
         });
         let session = session.unwrap();
+        steps_of_a_session_allocate_nothing(&session);
+        assert!(session.stats().unwrap().accepted > 0);
+    }
+    for (name, layer) in [("qwen35-plain", 1), ("glm4moe-plain", 2)] {
+        let model = ctx.load_buffer(&predicting(name, layer, Guesses::Right).bytes()).unwrap();
+        let speculation = SEGNO_SPECULATION_MTP + SEGNO_SPECULATION_ALWAYS;
+        let session = model.session(|opts| (opts.max_prefill, opts.speculation) = (8, speculation)).unwrap();
         steps_of_a_session_allocate_nothing(&session);
         assert!(session.stats().unwrap().accepted > 0);
     }

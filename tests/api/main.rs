@@ -18,6 +18,7 @@ mod grammar_texts;
 mod grammar_tokens;
 mod grammar_walks;
 mod grammars;
+mod predictors;
 mod sampling;
 mod saved;
 mod saved_adapters;

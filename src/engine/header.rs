@@ -1,0 +1,103 @@
+//! What a file's header says of a model: everything but its weights on a device.
+
+use super::model::stored_bytes;
+use crate::arch::names::{Idle, is_in_layer};
+use crate::arch::{Arch, Hparams};
+use crate::backend::{Backend, Prepared};
+use crate::error::{Error, Result};
+use crate::format::limits::VOCAB;
+use crate::format::{Gguf, check_is_model};
+use crate::plan::{Program, build::build, predictor, validate};
+use std::sync::Arc;
+
+/// Something that a model may have, or why it has none.
+pub(super) type OrReason<T> = std::result::Result<T, String>;
+
+/// The family, the sizes and the forward pass of a model.
+pub(super) struct Header {
+    pub(super) arch: Arch,
+    pub(super) hparams: Hparams,
+    pub(super) program: Program,
+    /// The block behind the layers that guesses a token further ahead.
+    pub(super) predictor: OrReason<Program>,
+}
+
+/// A model's own predictor on a device.
+pub struct Predictor {
+    /// What it computes.
+    pub program: Arc<Program>,
+    /// The same on the model's device.
+    pub prepared: Arc<dyn Prepared>,
+    /// Bytes of its weights, those apart that are the model's too.
+    pub own_bytes: u64,
+}
+
+impl Header {
+    /// Reads the family, the sizes and the forward pass; refuses what the library lacks. Errors name the file. A predictor that cannot be run is no
+    /// error: the model does without.
+    pub(super) fn read(gguf: &Gguf) -> Result<Header> {
+        Header::parse(gguf).map_err(|error| gguf.blamed(error))
+    }
+
+    fn parse(gguf: &Gguf) -> Result<Header> {
+        check_is_model(gguf)?;
+        let (metadata, key) = (gguf.metadata(), "general.architecture");
+        let arch = Arch::find(metadata.required(key, metadata.text(key)?)?)?;
+        let hparams = Hparams::read(metadata, &arch)?;
+        let program = build(gguf, &arch, &hparams)?;
+        validate::check(&program)?;
+        let vocab = program.vocab();
+        if vocab > VOCAB {
+            return Err(Error::Format(format!("the embedding has {vocab} rows, at most {VOCAB} are supported")));
+        }
+        let predictor = match read_predictor(gguf, &arch, vocab) {
+            Ok(predictor) => Ok(predictor),
+            Err(error @ (Error::Unsupported(_) | Error::Format(_) | Error::Tensor { .. })) => Err(error.to_string()),
+            Err(error) => return Err(error),
+        };
+        gguf.check_apart(stored_bytes)?;
+        Ok(Header { arch, hparams, program, predictor })
+    }
+
+    /// Does without a predictor that `backend` cannot run; counts the tensors of one that it can among those in use.
+    pub(super) fn suit(&mut self, gguf: &Gguf, backend: &dyn Backend) {
+        let Ok(program) = &self.predictor else { return };
+        if let Err(refused) = backend.check(program) {
+            self.predictor = Err(refused.to_string());
+            return;
+        }
+        let block = self.hparams.layers;
+        let used = gguf.tensors().iter().filter(|tensor| is_in_layer(block, &tensor.name)).count();
+        let idle = &mut self.program.idle[Idle::Prediction as usize];
+        *idle = idle.saturating_sub(used);
+    }
+}
+
+/// The program of the first block behind the layers, which has the model's tokens.
+fn read_predictor(gguf: &Gguf, arch: &Arch, vocab: usize) -> Result<Program> {
+    let hparams = Hparams::of_predictor(gguf.metadata(), arch)?;
+    let program = predictor::build(gguf, arch, &hparams)?;
+    validate::check(&program)?;
+    let tokens = program.vocab();
+    if tokens != vocab {
+        return Err(Error::Format(format!("the block that predicts further tokens has {tokens} tokens, not {vocab}")));
+    }
+    Ok(program)
+}
+
+impl Predictor {
+    /// Brings the program of a model with so many layers to its device.
+    pub(super) fn prepare(program: Program, layers: usize, backend: &dyn Backend) -> Result<Predictor> {
+        let own_bytes = own_bytes(&program, layers);
+        let program = Arc::new(program);
+        let prepared = backend.prepare(Arc::clone(&program), &mut |_| Ok(()))?;
+        Ok(Predictor { program, prepared, own_bytes })
+    }
+}
+
+/// Bytes of the weights of a predictor of a model with so many layers, those apart that are the model's too.
+pub(super) fn own_bytes(program: &Program, layers: usize) -> u64 {
+    let matrices = program.matrices.iter().zip(&program.origins);
+    let own = matrices.filter(|(_, origin)| is_in_layer(layers, &origin.tensor));
+    own.map(|(weight, _)| weight.bytes.len() as u64).sum()
+}
