@@ -1,4 +1,4 @@
-//! A step allocates nothing once the session exists: every buffer is reserved before.
+//! A step allocates nothing once the session exists: every buffer is reserved before. A step within a grammar does, and this tells how much.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -8,6 +8,8 @@ use common::latent::latent;
 use common::mixture::mixture;
 use common::predictors::{Guesses, predicting};
 use common::{Ctx, Model, Session, bundled_model, greedy, root, sampler};
+use segno::ffi::device::SEGNO_DEVICE_CPU;
+use segno::ffi::grammar::{SEGNO_GRAMMAR_COMPACT, SEGNO_GRAMMAR_JSON_SCHEMA};
 use segno::ffi::session::{
     SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_DRAFT, SEGNO_SPECULATION_MTP, SEGNO_SPECULATION_NGRAM,
 };
@@ -23,29 +25,39 @@ struct Counting;
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of the allocations, but for large ones: what is only set aside for a step of a grammar.
+static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-fn note() {
+/// Steps within a grammar, and the most bytes of one in a text that is not the first.
+const STEPS: usize = 60;
+const MOST_OF_STEP: usize = 64 << 10;
+
+/// The least that a grammar sets aside.
+const SET_ASIDE: usize = 4 << 20;
+
+fn note(bytes: usize) {
     if COUNTING.load(Ordering::SeqCst) {
         COUNT.fetch_add(1, Ordering::SeqCst);
+        BYTES.fetch_add(if bytes < SET_ASIDE { bytes } else { 0 }, Ordering::SeqCst);
     }
 }
 
 // SAFETY: every call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note();
+        note(layout.size());
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        note();
+        note(0);
         // SAFETY: the caller's promises are passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note();
+        note(size);
         // SAFETY: the caller's promises are passed on.
         unsafe { System.realloc(pointer, layout, size) }
     }
@@ -56,6 +68,7 @@ static ALLOCATOR: Source = Source(&Counting);
 /// Allocations and frees during `f`.
 fn count(f: impl FnOnce()) -> usize {
     COUNT.store(0, Ordering::SeqCst);
+    BYTES.store(0, Ordering::SeqCst);
     COUNTING.store(true, Ordering::SeqCst);
     f();
     COUNTING.store(false, Ordering::SeqCst);
@@ -101,6 +114,9 @@ fn a_step_allocates_nothing() {
         steps_of_a_session_allocate_nothing(&session);
         assert!(session.stats().unwrap().accepted > 0);
     }
+    steps_within_a_grammar_take_little(&model);
+    // Predictors run on the processor.
+    let ctx = Ctx::new(|opts| (opts.n_threads, opts.device) = (3, SEGNO_DEVICE_CPU)).unwrap();
     for (name, layer) in [("qwen35-plain", 1), ("glm4moe-plain", 2)] {
         let model = ctx.load_buffer(&predicting(name, layer, Guesses::Right).bytes()).unwrap();
         let speculation = SEGNO_SPECULATION_MTP + SEGNO_SPECULATION_ALWAYS;
@@ -108,6 +124,30 @@ fn a_step_allocates_nothing() {
         steps_of_a_session_allocate_nothing(&session);
         assert!(session.stats().unwrap().accepted > 0);
     }
+}
+
+/// What the engine of grammars takes for a step, most of which it gives back.
+fn steps_within_a_grammar_take_little(model: &Model) {
+    let schema = r#"{"type": "array", "minItems": 9, "items": {"type": "object", "required": ["a", "b"], "additionalProperties": false,
+        "properties": {"a": {"type": "string", "maxLength": 9}, "b": {"type": "integer"}}}}"#;
+    let grammar = model.grammar(SEGNO_GRAMMAR_JSON_SCHEMA, SEGNO_GRAMMAR_COMPACT, schema).unwrap();
+    let session = model.session(|_| ()).unwrap();
+    let run = || {
+        let seq = session.open(&sampler()).unwrap();
+        session.prefill(seq, &[5; 4]).unwrap();
+        session.constrain(seq, Some(&grammar), -1).unwrap();
+        let counted = count(|| {
+            (0..STEPS).for_each(|_| _ = session.step(seq).unwrap());
+        });
+        session.close(seq).unwrap();
+        (counted / STEPS, BYTES.load(Ordering::SeqCst) / STEPS)
+    };
+    let (first, second) = (run(), run());
+    println!(
+        "a step within a grammar: {} calls of the allocator, {} bytes; in a second text {} and {}",
+        first.0, first.1, second.0, second.1
+    );
+    assert!(first.0 > 0 && second.1 < MOST_OF_STEP, "{} bytes a step", second.1);
 }
 
 /// A call takes room for its result and for a sum, and gives the latter back with what it has copied, however many passes there are.
