@@ -185,8 +185,11 @@ fn compile(nvcc: &Path, source: &Path, kept: &Path) -> Compiled {
     (nvcc, &arguments, with_headers(source)).hash(&mut hasher);
     let stem = format!("{name}-{:016x}", hasher.finish());
     let (fatbin, report) = (kept.join(format!("{stem}.fatbin")), kept.join(format!("{stem}.txt")));
+    // Another profile may be compiling the same file: whoever comes second waits for its result.
+    let lock = fs::File::create(kept.join(format!("{name}.lock"))).expect("the target folder can be written");
+    lock.lock().expect("a file of the target folder can be locked");
     if !fatbin.is_file() || !report.is_file() {
-        // Another profile may be compiling the same file: a whole result takes its place at once.
+        // A whole result takes its place at once.
         let own = kept.join(format!("{stem}.{}", std::process::id()));
         let output = Command::new(nvcc).args(&arguments).arg(source).arg("-o").arg(&own).output();
         let output = output.expect("nvcc can be started");
