@@ -27,9 +27,11 @@ places() {
         fail "CARGO_BUILD_TARGET is not heeded"
 }
 
-# `make demo` and `make install` where cargo builds elsewhere: what was compiled is taken along, so that little is compiled here.
+# `make demo` and `make install` where cargo builds elsewhere: what was compiled is taken along, so that the library alone is compiled here, as fast as
+# that goes.
 elsewhere() {
     local target=$work/target before
+    export CARGO="cargo --config profile.release.package.segno.opt-level=0 --config profile.release.package.segno.codegen-units=16"
     mkdir -p "$target"
     cp -a "$release" "$target/release"
     ln -s "$release/../kernels" "$target/kernels"
@@ -44,6 +46,7 @@ elsewhere() {
     done
     [ "$(stat -c '%y %s' "$release/libsegno.so")" = "$before" ] || fail "the library of the usual folder was touched"
     rm -rf "$target"
+    unset CARGO
 }
 
 watchdog() {
