@@ -3,6 +3,7 @@
 #
 # usage: packaging/deb.sh PLATFORM RELEASE_DIR SBOM OUT_DIR
 #   BINUTILS, SOURCE_DATE_EPOCH   as packaging/pack.sh sets them
+#   SEGNO_PACK_LEVEL              as packaging/pack.sh has it
 #   SEGNO_MAINTAINER              who answers for the packages, as `Name <address>`
 set -euo pipefail
 platform=$1 release=$2 sbom=$3 out=$4
@@ -35,7 +36,7 @@ package() {
     } > "$folder/DEBIAN/control"
     (cd "$folder" && find usr -type f | sort | xargs md5sum) > "$folder/DEBIAN/md5sums"
     find "$folder" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
-    dpkg-deb --root-owner-group -Zxz --build "$folder" "$out/${name}_${version}_$architecture.deb" > /dev/null
+    dpkg-deb --root-owner-group -Zxz "-z${SEGNO_PACK_LEVEL:-6}" --build "$folder" "$out/${name}_${version}_$architecture.deb" > /dev/null
     echo "release: ${name}_${version}_$architecture.deb"
 }
 

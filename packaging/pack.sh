@@ -6,6 +6,7 @@
 #   PLATFORM            linux-x86_64, linux-aarch64 or windows-x86_64
 #   RELEASE_DIR         what packaging/install.sh takes
 #   SOURCE_DATE_EPOCH   the date of all files, in seconds since 1970; that of the commit by default
+#   SEGNO_PACK_LEVEL    how hard to compress, from 1 to 9; 9 by default, and 6 for Debian's packages
 set -euo pipefail
 export LC_ALL=C TZ=UTC
 umask 022
@@ -30,8 +31,8 @@ install -m 644 "$work/sbom.cdx.json" "$work/$name/share/doc/segno/"
 find "$work" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 rm -f "$out/$archive"
 case $archive in
-    *.zip) (cd "$work" && find "$name" -type f | sort | zip -q -9 -X -@ "$out/$archive") ;;
-    *) tar --sort=name --owner=0 --group=0 --numeric-owner --format=gnu -C "$work" -cf - "$name" | gzip -9n > "$out/$archive" ;;
+    *.zip) (cd "$work" && find "$name" -type f | sort | zip -q "-${SEGNO_PACK_LEVEL:-9}" -X -@ "$out/$archive") ;;
+    *) tar --sort=name --owner=0 --group=0 --numeric-owner --format=gnu -C "$work" -cf - "$name" | gzip "-${SEGNO_PACK_LEVEL:-9}n" > "$out/$archive" ;;
 esac
 echo "release: $archive, $(stat -c %s "$out/$archive") bytes"
 case $platform in linux-*) packaging/deb.sh "$platform" "$release" "$work/sbom.cdx.json" "$out" ;; esac

@@ -12,6 +12,8 @@ set -euo pipefail
 export LC_ALL=C.UTF-8
 here=$LD_LIBRARY_PATH
 unset LD_LIBRARY_PATH PKG_CONFIG_PATH PKG_CONFIG_LIBDIR CMAKE_PREFIX_PATH
+# What is packed here goes nowhere.
+export SEGNO_PACK_LEVEL=1
 platform=$1 release=$(cd "$2" && pwd) build=$(cd "$3" && pwd) model=$(realpath "$4")
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$build/release-test/$platform
