@@ -59,15 +59,15 @@ class Memory(C.Structure):
 class Segno:
     """The C API."""
 
-    CPU, CUDA, PRECISE, KV_F32, NO_AVX512, IGNORE_EOG = 1, 2, 1, 1, 1, 1
+    CPU, PRECISE, KV_F32, NO_AVX512, IGNORE_EOG = 1, 1, 1, 1, 1
 
-    def __init__(self, path, threads, library=LIBRARY, precise=False, no_avx512=False, cuda=False):
+    def __init__(self, path, threads, library=LIBRARY, precise=False, no_avx512=False):
         self.lib = C.CDLL(library)
         self.lib.segno_error_message.restype = C.c_char_p
         self.err, self.precise = C.c_void_p(), precise
         opts = CtxOpts()
         self.lib.segno_ctx_opts_init(C.byref(opts), C.c_size_t(C.sizeof(opts)))
-        opts.device, opts.n_threads, opts.precision = self.CUDA if cuda else self.CPU, threads, self.PRECISE if precise else 0
+        opts.device, opts.n_threads, opts.precision = self.CPU, threads, self.PRECISE if precise else 0
         opts.flags = self.NO_AVX512 if no_avx512 else 0
         ctx, self.model = C.c_void_p(), C.c_void_p()
         self.check(self.lib.segno_ctx_create(C.c_uint32(0), C.byref(opts), C.byref(ctx), C.byref(self.err)))
@@ -134,14 +134,14 @@ class LlamaCpp:
 
     MAX_BATCH = 512
 
-    def __init__(self, path, threads, cuda=False):
+    def __init__(self, path, threads):
         import llama_cpp
         self.lib, self.threads = llama_cpp, threads
         llama_cpp.llama_backend_init()
         self.silent = llama_cpp.llama_log_callback(lambda level, text, user: None)
         llama_cpp.llama_log_set(self.silent, C.c_void_p(0))
         params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = 99 if cuda else 0
+        params.n_gpu_layers = 0
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), params)
         if not self.model:
             sys.exit(f"llama.cpp cannot load {path}")

@@ -259,9 +259,12 @@ impl Session {
 
     /// Whether so many sequences say different things that hardly ever grammars force the next tokens of all, so that no pass would be needed.
     fn are_apart(&self, ids: &[i32]) -> bool {
+        if ids.len() < FEWEST_APART || !self.runner.runs_beside() {
+            return false;
+        }
         let mut lasts = ids.iter().filter_map(|&id| self.sequence(self.slot(id).ok()?).tokens.last());
         let first = lasts.next();
-        ids.len() >= FEWEST_APART && lasts.any(|last| Some(last) != first)
+        lasts.any(|last| Some(last) != first)
     }
 
     /// Whether the grammar of a sequence can be asked while the pass runs, which others need or is expected, on a device beside the processor.
