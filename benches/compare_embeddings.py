@@ -1,10 +1,9 @@
-"""How fast texts become vectors beside llama.cpp.
+"""How fast texts become vectors beside llama.cpp, on the CPU.
 
-usage: python benches/compare_embeddings.py [--threads N] [--rounds N] [--texts N] [--tokens N,N...] [--rows N] [--mean] [--cuda] MODEL.gguf...
+usage: python benches/compare_embeddings.py [--threads N] [--rounds N] [--texts N] [--tokens N,N...] [--rows N] [--mean] MODEL.gguf...
 
 Both engines make vectors of the same texts in turns, in passes of up to `--rows` tokens; medians and their ratio are printed, and the least cosine
-between the vectors of the two. Needs llama-cpp-python and numpy. Figures
-mean something only on a machine that does nothing else.
+between the vectors of the two. Needs llama-cpp-python and numpy. Figures mean something only on a machine that does nothing else.
 """
 import argparse
 import ctypes as C
@@ -16,6 +15,7 @@ import time
 import numpy as np
 
 from engines import LlamaCpp, Segno, SessionOpts, token_ids
+
 
 class EmbedOpts(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("flags", C.c_uint32), ("pooling", C.c_int32), ("reserved", C.c_uint32), ("rest", C.c_uint64 * 16)]
@@ -95,9 +95,9 @@ class LlamaCppEmbeddings(LlamaCpp):
 
 
 def compare(path, options):
-    segno, llama = SegnoEmbeddings(path, options.threads, cuda=options.cuda), LlamaCppEmbeddings(path, options.threads, options.cuda)
+    segno, llama = SegnoEmbeddings(path, options.threads), LlamaCppEmbeddings(path, options.threads)
     for tokens in options.tokens:
-        texts = [token_ids(tokens, 1000 * index) for index in range(options.texts)]
+        texts = [token_ids(tokens, 7 * index) for index in range(options.texts)]
         for engine in (segno, llama):
             engine.open(tokens, options.rows, options.mean)
             engine.take(texts)
@@ -127,7 +127,6 @@ def main():
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--tokens", type=lambda text: [int(part) for part in text.split(",")], default=[32, 128, 512])
     parser.add_argument("--mean", action="store_true", help="pool by the mean, for models that do not say how they are pooled")
-    parser.add_argument("--cuda", action="store_true", help="on the first NVIDIA GPU")
     options = parser.parse_args()
     print(LlamaCpp.describe())
     for path in options.models:
