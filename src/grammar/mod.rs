@@ -7,7 +7,6 @@
 
 mod calls;
 mod constraint;
-mod formats;
 mod gbnf;
 mod kept;
 mod measure;

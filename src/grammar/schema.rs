@@ -1,7 +1,8 @@
 //! JSON schemas: read with the place of a mistake, their references made plain, and given to the engine.
 
-use super::{Vocabulary, formats, measure};
+use super::{Vocabulary, measure};
 use crate::error::{Error, Result};
+use crate::text::dates;
 use llguidance::api::TopLevelGrammar;
 use llguidance::{JsonCompileOptions, TokenParser};
 use serde_json::{Map, Value};
@@ -27,7 +28,7 @@ pub fn compile(vocabulary: &Vocabulary, text: &str, compact: bool) -> Result<Tok
 pub fn compile_value(vocabulary: &Vocabulary, schema: Value) -> Result<TokenParser> {
     measure::schema(&schema)?;
     let mut tight = schema.clone();
-    formats::tighten(&mut tight);
+    dates::tighten(&mut tight);
     let source = TopLevelGrammar::from_json_schema(tight);
     super::start(vocabulary, source, |error| refused(&schema, &error.to_string()))
 }

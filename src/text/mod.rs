@@ -3,6 +3,7 @@
 //! Built from a model file's metadata alone; knows no model, no device and no sampling.
 
 pub mod chat;
+pub mod dates;
 pub mod reply;
 pub mod stream;
 pub mod tokenizer;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::sync::Arc;
 
-const SCHEMAS: [&str; 16] = [
+const SCHEMAS: [&str; 17] = [
     r#"{"type": "object", "properties": {"a": {"type": "string", "minLength": 2, "maxLength": 5}, "b": {"type": "integer", "minimum": -7, "maximum": 12}},
         "required": ["a"], "additionalProperties": false}"#,
     r#"{"type": "array", "items": {"enum": ["red", "green", null, 4, [1, {"x": true}]]}, "minItems": 1, "maxItems": 4}"#,
@@ -26,6 +26,7 @@ const SCHEMAS: [&str; 16] = [
     r#"{"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1, "maxProperties": 3}"#,
     r#"{"type": "object", "patternProperties": {"^n_": {"type": "number"}, "^t_": {"type": "string"}}, "additionalProperties": false}"#,
     r#"{"type": "string", "format": "date"}"#,
+    r#"{"type": "object", "properties": {"default": {"type": "string", "format": "date-time", "pattern": "-02-[1-3]"}}, "required": ["default"]}"#,
     r#"{"type": "string", "format": "ipv4"}"#,
     r#"{"type": "string", "format": "uuid"}"#,
     r#"{"type": "string", "format": "email"}"#,

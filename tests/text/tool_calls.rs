@@ -438,3 +438,26 @@ fn alternatives_of_one_of_must_leave_no_value_to_two() {
     let error = tagged(json!([{"type": "string", "maxLength": 4}, {"type": ["string", "null"]}])).unwrap_err();
     assert!(error.contains("the keyword `oneOf` cannot be watched"), "{error}");
 }
+
+#[test]
+fn days_of_calls_are_of_the_calendar_in_every_notation() {
+    let words = Words::new(false);
+    let day = json!({"type": "string", "format": "date"});
+    let parameters = json!({"type": "object", "properties": {"default": day}, "required": ["default"]});
+    let json = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]).to_string();
+    for (format, before, behind) in [
+        ("hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"default\": \"", "\""),
+        ("lfm2", "<|tool_call_start|>[f(default=\"", "\""),
+        ("glm4", "<tool_call>f\n<arg_key>default</arg_key>\n<arg_value>", "</arg_value>"),
+    ] {
+        let reply = ReplyOptions { format: Some(format), tools_json: Some(json.as_bytes()), ..ReplyOptions::default() };
+        let is_let_through = |day: &str| {
+            let mut walk = words.walk(reply, Choice::Required, false).unwrap();
+            let tokens = words.words.tokens(&format!("{before}{day}{behind}"), || false);
+            let mut tokens = tokens.iter().enumerate();
+            tokens.all(|(position, &token)| takes(&mut walk, token, position, false).unwrap())
+        };
+        assert!(is_let_through("2024-02-29") && is_let_through("2023-12-31"), "{format}");
+        assert!(!is_let_through("2023-02-29") && !is_let_through("2024-06-31"), "{format}");
+    }
+}

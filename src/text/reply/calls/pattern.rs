@@ -7,17 +7,8 @@ use regex_syntax::hir::{Hir, HirKind, Look};
 /// Deepest nesting of an expression.
 const NESTING: u32 = 100;
 
-/// What dates, times and the like look like.
-const FORMATS: [(&str, &str); 8] = [
-    (
-        "date",
-        "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))",
-    ),
-    ("time", "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"),
-    (
-        "date-time",
-        "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])",
-    ),
+/// What identifiers, addresses and the like look like; dates and times are expressions by then.
+const FORMATS: [(&str, &str); 5] = [
     ("uuid", "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"),
     (
         "email",
@@ -135,9 +126,6 @@ mod tests {
     #[test]
     fn formats_are_what_they_say() {
         for (name, fits, not) in [
-            ("date", "2024-12-31", "2024-02-30"),
-            ("time", "23:59:59Z", "24:00:00Z"),
-            ("date-time", "2024-01-02T03:04:05.678+01:00", "2024-01-02"),
             ("uuid", "123e4567-e89b-12d3-a456-426614174000", "123e4567"),
             ("email", "a.b@c.de", "a@"),
             ("ipv4", "255.1.20.0", "256.1.1.1"),

@@ -2,6 +2,7 @@
 
 use super::pattern;
 use crate::error::{Error, Result};
+use crate::text::dates;
 use serde_json::{Map, Value, json};
 
 /// Keywords that say nothing of a value.
@@ -182,7 +183,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The parameters of a tool as they are watched: an object, closed where it names its members and does not say otherwise.
+/// The parameters of a tool as they are watched: an object, closed where it names its members and does not say otherwise, with dates of the calendar.
 pub(super) fn parameters(given: Option<&Value>) -> Value {
     let mut schema = match given {
         Some(Value::Object(map)) => Value::Object(map.clone()),
@@ -198,5 +199,6 @@ pub(super) fn parameters(given: Option<&Value>) -> Value {
             }
         }
     }
+    dates::tighten(&mut schema);
     schema
 }

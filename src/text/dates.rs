@@ -1,9 +1,13 @@
-//! Formats of dates and times, of which the engine knows the form alone: it lets February have 29 days in every year, and a minute 61 seconds.
+//! Formats of dates and times in JSON schemas, of which the grammars' engine knows the form alone: it lets February have 29 days in every year, and a
+//! minute 61 seconds.
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 /// Keywords whose values are no schemas.
 const PLAIN: [&str; 4] = ["const", "enum", "default", "examples"];
+
+/// Keywords whose values are schemas by names that anybody may choose.
+const NAMED: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 
 /// A year, month and day of the Gregorian calendar, as RFC 3339 writes them, from the year 1 on.
 macro_rules! date {
@@ -34,21 +38,32 @@ fn pattern(format: &str) -> Option<&'static str> {
     }
 }
 
-/// Puts expressions in the place of such formats, wherever a schema has no other expression beside one.
+/// Puts expressions in the place of such formats, wherever a schema has one.
 pub fn tighten(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(tighten),
         Value::Object(map) => {
-            if !map.contains_key("pattern")
-                && let Some(pattern) = map.get("format").and_then(Value::as_str).and_then(pattern)
-            {
+            if let Some(pattern) = map.get("format").and_then(Value::as_str).and_then(pattern) {
                 map.remove("format");
-                map.insert("pattern".into(), pattern.into());
+                demand(map, pattern);
             }
-            let inner = map.iter_mut().filter(|(key, _)| !PLAIN.contains(&key.as_str()));
-            inner.for_each(|(_, value)| tighten(value));
+            for (key, value) in map.iter_mut().filter(|(key, _)| !PLAIN.contains(&key.as_str())) {
+                match value {
+                    Value::Object(named) if NAMED.contains(&key.as_str()) => named.values_mut().for_each(tighten),
+                    value => tighten(value),
+                }
+            }
         }
         _ => {}
+    }
+}
+
+/// Adds an expression to what a schema demands of a text.
+fn demand(map: &mut Map<String, Value>, pattern: &str) {
+    if !map.contains_key("pattern") {
+        map.insert("pattern".into(), pattern.into());
+    } else if let Value::Array(all) = map.entry("allOf").or_insert_with(|| json!([])) {
+        all.push(json!({"pattern": pattern}));
     }
 }
 
@@ -89,12 +104,23 @@ mod tests {
     }
 
     #[test]
-    fn values_and_expressions_of_a_schema_stay() {
-        let mut schema = json!({"properties": {"format": {"format": "date"}, "a": {"format": "date", "pattern": "^1"}},
-            "items": [{"format": "time"}, {"format": "email"}], "enum": [{"format": "date"}]});
+    fn formats_become_expressions_where_schemas_are_and_nowhere_else() {
+        let (date, time) = (pattern("date"), pattern("time"));
+        let mut schema = json!({
+            "properties": {"format": {"format": "date"}, "default": {"format": "time"}, "a": {"format": "date", "pattern": "^1"}},
+            "items": [{"format": "time"}, {"format": "email"}],
+            "enum": [{"format": "date"}],
+        });
         tighten(&mut schema);
-        let expected = json!({"properties": {"format": {"pattern": pattern("date")}, "a": {"format": "date", "pattern": "^1"}},
-            "items": [{"pattern": pattern("time")}, {"format": "email"}], "enum": [{"format": "date"}]});
+        let expected = json!({
+            "properties": {
+                "format": {"pattern": date},
+                "default": {"pattern": time},
+                "a": {"pattern": "^1", "allOf": [{"pattern": date}]},
+            },
+            "items": [{"pattern": time}, {"format": "email"}],
+            "enum": [{"format": "date"}],
+        });
         assert_eq!(schema, expected);
     }
 }
