@@ -201,8 +201,11 @@ impl Constraint {
     /// Works out the mask of the next token; for [`Next::Choice`] alone. What goes wrong is told by [`Constraint::mask`].
     pub fn prepare(&mut self) {
         let grammar = Arc::clone(&self.grammar);
-        let (vocabulary, kept, known) = (&*grammar.vocabulary, &grammar.kept, self.tables.states);
-        self.prepare_by(&Computer { vocabulary, kept, known }, &[]);
+        let computer = Computer::new(&grammar.vocabulary, &grammar.kept, self.tables.states);
+        self.prepare_by(&computer, &[]);
+        if self.broken.is_none() {
+            computer.keep();
+        }
         self.prepare_slowly();
     }
 

@@ -3,16 +3,16 @@
 //!
 //! Most tokens are plain text of a string: no byte of theirs ends it. Where the engine stands within one, its lexer alone decides about these, and so
 //! its state tells which may follow, whatever the parser above it waits for. Of other tokens there are few, and the engine looks at them each time.
+//! Plain tokens are looked for by the classes of their bytes first, and each by itself only where that fails and takes long.
 //!
 //! States are numbered by the tables of a walk. The tables that walks begin with only ever grow, so that a number that was in them when a walk began
 //! means the same to all walks that begin then or later; nothing is kept of the states that a walk has made for itself.
 
 use super::Vocabulary;
+use super::byte_classes::leads_nowhere;
 use llguidance::HashMap;
-use llguidance::derivre::StateID;
 use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
-use std::mem::discriminant;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Memory of what a grammar keeps, at most.
@@ -83,24 +83,56 @@ pub fn is_plain(byte: u8) -> bool {
 
 /// Computes whole masks, for a walk that shares the numbers of states below `known`.
 pub struct Computer<'a> {
-    pub vocabulary: &'a Vocabulary,
-    pub kept: &'a Mutex<Kept>,
-    pub known: usize,
+    vocabulary: &'a Vocabulary,
+    kept: &'a Mutex<Kept>,
+    known: usize,
+    /// What was found out of a state.
+    found: Mutex<Option<(u32, Found)>>,
 }
 
-impl Computer<'_> {
-    fn with<R>(&self, body: impl FnOnce(&mut Kept) -> R) -> R {
-        body(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
+/// What a computation tells of a state.
+enum Found {
+    /// The plain tokens that may follow; none where the lexer does not decide about them alone.
+    Plain(Option<SimpleVob>),
+    /// A mask was worked out the long way.
+    Wide,
+}
+
+impl<'a> Computer<'a> {
+    pub fn new(vocabulary: &'a Vocabulary, kept: &'a Mutex<Kept>, known: usize) -> Computer<'a> {
+        Computer { vocabulary, kept, known, found: Mutex::default() }
     }
 
-    /// The mask by the engine's own computer.
+    /// Keeps what was found out, once it is known that the engine had no error meanwhile.
+    pub fn keep(self) {
+        let found = self.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Some((state, found)) = found.filter(|(state, _)| (*state as usize) < self.known) else { return };
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match found {
+            Found::Plain(plain) => kept.insert(state, plain),
+            Found::Wide => kept.note(state, Place::Wide),
+        }
+    }
+
+    fn note(&self, state: u32, found: Found) {
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some((state, found));
+    }
+
+    /// What is kept of a state.
+    fn place(&self, state: u32) -> Option<Place> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.states.get(&state).filter(|_| (state as usize) < self.known).cloned()
+    }
+
+    /// The mask by the engine's own computer, and how much of the tree that walked.
     fn compute_anew(&self, recognizer: &mut ParserRecognizer<'_>) -> (SimpleVob, usize) {
         let before = recognizer.stats_mut().trie_nodes_walked;
         let set = self.vocabulary.factory.slicer().compute_bias(recognizer, &[]);
         (set, recognizer.stats_mut().trie_nodes_walked - before)
     }
 
-    fn add_rest(&self, recognizer: &mut ParserRecognizer<'_>, mut plain: SimpleVob) -> SimpleVob {
+    /// The mask that has these plain tokens.
+    fn with_rest(&self, recognizer: &mut ParserRecognizer<'_>, mut plain: SimpleVob) -> SimpleVob {
         self.vocabulary.rest.add_bias(recognizer, &mut plain, &[]);
         plain
     }
@@ -108,30 +140,26 @@ impl Computer<'_> {
 
 impl BiasComputer for Computer<'_> {
     fn compute_bias(&self, recognizer: &mut ParserRecognizer<'_>, _start: &[u8]) -> SimpleVob {
-        let state = recognizer.lexer_state();
-        if state.as_usize() >= self.known {
-            return self.compute_anew(recognizer).0;
+        let state = recognizer.lexer_state().as_u32();
+        let place = self.place(state);
+        let plain = match &place {
+            Some(Place::Plain(plain)) => return self.with_rest(recognizer, (**plain).clone()),
+            Some(Place::Open) => return self.compute_anew(recognizer).0,
+            Some(Place::Wide) => Found::Plain(plain_tokens(recognizer, self.trie())),
+            None => match self.vocabulary.classes.tokens(recognizer, self.trie()) {
+                None => Found::Wide,
+                plain => Found::Plain(plain),
+            },
+        };
+        if let Found::Plain(Some(plain)) = plain {
+            self.note(state, Found::Plain(Some(plain.clone())));
+            return self.with_rest(recognizer, plain);
         }
-        let state = state.as_u32();
-        match self.with(|kept| kept.states.get(&state).cloned()) {
-            Some(Place::Plain(plain)) => self.add_rest(recognizer, (*plain).clone()),
-            Some(Place::Open) => self.compute_anew(recognizer).0,
-            Some(Place::Wide) => {
-                let plain = plain_tokens(recognizer, self.trie());
-                self.with(|kept| kept.insert(state, plain.clone()));
-                match plain {
-                    Some(plain) => self.add_rest(recognizer, plain),
-                    None => self.compute_anew(recognizer).0,
-                }
-            }
-            None => {
-                let (set, walked) = self.compute_anew(recognizer);
-                if walked > WORTH * self.vocabulary.rest.root().subtree_size() {
-                    self.with(|kept| kept.note(state, Place::Wide));
-                }
-                set
-            }
+        let (set, walked) = self.compute_anew(recognizer);
+        if place.is_some() || walked > WORTH * self.vocabulary.rest.root().subtree_size() {
+            self.note(state, plain);
         }
+        set
     }
 
     fn trie(&self) -> &TokTrie {
@@ -139,29 +167,22 @@ impl BiasComputer for Computer<'_> {
     }
 }
 
-/// The plain tokens that may follow; none where the parser is asked about some.
+/// The plain tokens that may follow, each looked at; none where the parser is asked about some.
 fn plain_tokens(recognizer: &mut ParserRecognizer<'_>, trie: &TokTrie) -> Option<SimpleVob> {
-    // What the lexer says of a byte that leads nowhere. The type of that has no name out of the engine.
-    let error = discriminant(&recognizer.lexer_mut().advance(StateID::DEAD, 0, false, &None));
-    let leads_nowhere = |recognizer: &mut ParserRecognizer<'_>, byte| {
-        let state = recognizer.lexer_state();
-        discriminant(&recognizer.lexer_mut().advance(state, byte, false, &None)) == error
-    };
     let mut set = trie.alloc_token_set();
-    let mut lexer = PlainBytes { recognizer, leads_nowhere, has_asked: false };
+    let mut lexer = PlainBytes { recognizer, has_asked: false };
     trie.add_bias(&mut lexer, &mut set, &[]);
     (!lexer.has_asked).then_some(set)
 }
 
 /// Lets plain bytes through, as long as the lexer decides about them alone.
-struct PlainBytes<'a, 'b, F> {
+struct PlainBytes<'a, 'b> {
     recognizer: &'a mut ParserRecognizer<'b>,
-    leads_nowhere: F,
     /// Whether the parser was asked.
     has_asked: bool,
 }
 
-impl<F> PlainBytes<'_, '_, F> {
+impl PlainBytes<'_, '_> {
     /// Grows whenever the parser takes something.
     fn rows(&mut self) -> usize {
         let stats = self.recognizer.stats_mut();
@@ -169,7 +190,7 @@ impl<F> PlainBytes<'_, '_, F> {
     }
 }
 
-impl<F: Fn(&mut ParserRecognizer<'_>, u8) -> bool> Recognizer for PlainBytes<'_, '_, F> {
+impl Recognizer for PlainBytes<'_, '_> {
     fn pop_bytes(&mut self, count: usize) {
         self.recognizer.pop_bytes(count);
     }
@@ -190,9 +211,9 @@ impl<F: Fn(&mut ParserRecognizer<'_>, u8) -> bool> Recognizer for PlainBytes<'_,
         if self.has_asked || !is_plain(byte) {
             return false;
         }
-        let rows = self.rows();
+        let (rows, state) = (self.rows(), self.recognizer.lexer_state());
         let is_pushed = self.recognizer.try_push_byte(byte);
-        self.has_asked = self.rows() != rows || !is_pushed && !(self.leads_nowhere)(self.recognizer, byte);
+        self.has_asked = self.rows() != rows || !is_pushed && !leads_nowhere(self.recognizer, state, byte);
         is_pushed
     }
 }

@@ -5,6 +5,7 @@
 //! Earley parser above. Texts are strangers': they are compiled on a thread with a large stack, within [`limits`]. What is drawn from the tokens
 //! that are left is the sampler's business.
 
+mod byte_classes;
 mod calls;
 mod constraint;
 mod gbnf;

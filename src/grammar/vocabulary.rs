@@ -2,6 +2,7 @@
 //!
 //! Made once a model. No grammar lets special tokens through but one that names them.
 
+use super::byte_classes::ByteClasses;
 use super::kept::is_plain;
 use crate::error::{Error, Result, backed, checked, reserve};
 use crate::text::Tokenizer;
@@ -16,6 +17,8 @@ pub struct Vocabulary {
     pub(super) factory: ParserFactory,
     /// Tokens that are not plain text of a string of JSON ([`is_plain`]).
     pub(super) rest: TokTrie,
+    /// Those that are.
+    pub(super) classes: ByteClasses,
     tokens: usize,
 }
 
@@ -47,7 +50,7 @@ impl Vocabulary {
         }
         let info = TokRxInfo::new(tokens as u32, INVALID_TOKEN);
         let trie = TokTrie::from(&info, &words);
-        let rest = rest_of(&trie, &words);
+        let (rest, classes) = (rest_of(&trie, &words), ByteClasses::new(&words, &trie));
         let env: TokEnv = Arc::new(Tokens(trie));
         let capabilities = InferenceCapabilities::default();
         let factory = ParserFactory::new(&env, capabilities, &SlicedBiasComputer::json_slices());
@@ -55,7 +58,7 @@ impl Vocabulary {
         factory.quiet();
         *factory.limits_mut() = super::limits();
         checked(WHAT)?;
-        Ok(Vocabulary { factory, rest, tokens })
+        Ok(Vocabulary { factory, rest, classes, tokens })
     }
 
     /// Tokens by their bytes.

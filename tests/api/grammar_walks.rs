@@ -1,7 +1,7 @@
 //! Walks through grammars, mask by mask: after any forks and cuts the masks are those of a walk that was there from the beginning.
 
-use crate::common::bundled_model;
 use crate::common::metadata::{MetadataWriter, tokenizer};
+use crate::common::{bundled_model, shared_data};
 use segno::grammar::{Constraint, Form, Grammar, Kind, Next, Vocabulary};
 use segno::text::Tokenizer;
 use std::sync::Arc;
@@ -109,6 +109,43 @@ fn a_walk_with_forks_and_cuts_has_the_masks_of_a_fresh_one() {
         assert!(seen > 20, "{text}: {seen} comparisons");
         let has_strings = matches!(kind, Kind::JsonSchema | Kind::Regex);
         assert!(!has_strings || grammar.masks_kept() > 0, "{text}: no mask was kept");
+    }
+}
+
+/// Strings of which a lexer tells characters apart by their number alone, by some of their letters, or by where a character's bytes end.
+const STRINGS: [(Kind, &str); 6] = [
+    (Kind::JsonSchema, r#"{"type": "array", "minItems": 9, "items": {"type": "string", "maxLength": 9}}"#),
+    (Kind::JsonSchema, r#"{"type": "array", "minItems": 9, "items": {"type": "string"}}"#),
+    (
+        Kind::JsonSchema,
+        r#"{"type": "array", "minItems": 9, "items": {"type": "string", "pattern": "^[^x]+$", "minLength": 3, "maxLength": 14}}"#,
+    ),
+    (
+        Kind::JsonSchema,
+        r#"{"type": "array", "minItems": 9, "items": {"type": "string", "pattern": "^[\u00e0-\u04ff]{2,}.{1,3}$"}}"#,
+    ),
+    (Kind::Regex, r"(?s:.){5,30}"),
+    (Kind::Regex, r"\p{L}{2,8}( \p{Han}+){3}"),
+];
+
+#[test]
+fn masks_of_a_large_vocabulary_are_what_the_engine_says_of_each_token() {
+    let Some(data) = shared_data() else { return };
+    let tokenizer = Arc::new(tokenizer(&data.join("vocab/ggml-vocab-llama-bpe.gguf")));
+    let vocabulary = Arc::new(Vocabulary::of(&tokenizer).unwrap());
+    let mut state = 3;
+    for (kind, text) in STRINGS {
+        let form = Form { kind, text: text.as_bytes(), compact: true };
+        let grammar = Arc::new(Grammar::compile(&vocabulary, &form).unwrap());
+        // The second walk begins with the tables of the first, and with what was kept.
+        for _ in 0..2 {
+            let mut walk = Constraint::new(&grammar, None).unwrap();
+            for position in 0..10 {
+                assert_masks_agree(&walk, &vocabulary);
+                let Some(token) = pick(&view(&mut walk), &mut state) else { break };
+                walk.advance(token, position, false).unwrap();
+            }
+        }
     }
 }
 
