@@ -41,6 +41,12 @@ pub fn texts(model: &Model, count: usize) -> Vec<(&'static str, Vec<i32>)> {
 
 /// The mean loss, in nats, of the tokens of `text` but for the first of each window, over a cache of this type.
 pub fn loss(path: &Path, kv_type: KvType, text: &[i32]) -> f64 {
+    let losses = losses(path, kv_type, text, 2);
+    losses.iter().sum::<f64>() / losses.len() as f64
+}
+
+/// The same of each window.
+pub fn losses(path: &Path, kv_type: KvType, text: &[i32], threads: usize) -> Vec<f64> {
     let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
     let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
     let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
@@ -58,22 +64,21 @@ pub fn loss(path: &Path, kv_type: KvType, text: &[i32]) -> f64 {
         ranks: 0,
         hidden: Default::default(),
     };
-    let cpu =
-        cpu::Cpu::new(&cpu::Options { threads: 2, precise: false, allow_avx512: true, gives_way: false }).unwrap();
+    let cpu = cpu::Cpu::new(&cpu::Options { threads, precise: false, allow_avx512: true, gives_way: false }).unwrap();
     let mut runner = cpu.prepare(program, &mut |_| Ok(())).unwrap().open(&limits).unwrap();
     let (mut free, mut tables) = (Pages::new(pages).unwrap(), Tables::new(1, pages).unwrap());
     assert!(tables.grow(0, pages, &mut free));
     let outputs: Vec<u32> = (0..WINDOW as u32).collect();
-    let mut sum = 0.0;
-    for window in text.chunks_exact(WINDOW) {
+    let mut of_window = |window: &[i32]| {
         let row = |(position, &token): (usize, &i32)| Row { token: token as u32, position: position as u32, slot: 0 };
         let rows: Vec<Row> = window.iter().enumerate().map(row).collect();
         let (chooser, tables) = (Chooser::Host, &tables);
         let batch = Batch { rows: &rows, outputs: &outputs, chooser, tables, window_tables: None, moves: &[] };
         runner.run(&batch, &AtomicBool::new(false)).unwrap();
-        sum += window.iter().skip(1).enumerate().map(|(at, &next)| surprise(runner.logits(at), next)).sum::<f64>();
-    }
-    sum / (text.len() / WINDOW * (WINDOW - 1)) as f64
+        let nexts = window.iter().skip(1).enumerate();
+        nexts.map(|(at, &next)| surprise(runner.logits(at), next)).sum::<f64>() / (WINDOW - 1) as f64
+    };
+    text.chunks_exact(WINDOW).map(&mut of_window).collect()
 }
 
 /// Minus the logarithm of a token's probability.
