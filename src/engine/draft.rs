@@ -6,15 +6,15 @@
 //! short, begins anew with its last tokens: drafts become worse by that, never wrong. Whether it pays to ask is decided elsewhere (`speculation`).
 //!
 //! A predictor reads beside each token what the model's last norm gave of the one before it, so its rows begin with the second token, and a row that
-//! was evaluated behind a guess counts for nothing. Each pass of the model leaves these vectors ([`DraftModel::note`]); they wait (`kept`) for the
+//! was evaluated behind a guess counts for nothing. Each pass of the model leaves these vectors ([`DraftModel::note`]); they wait (`waiting`) for the
 //! next drafts, or until they are so many that they are evaluated by themselves: so it has seen all of a text.
 
 use super::header::Predictor;
-use super::kept::Kept;
 use super::limits;
 use super::model::Model;
 use super::sequence::Sequence;
 use super::session::Options;
+use super::waiting::Waiting;
 use super::words::Words;
 use crate::backend::{Backend, Batch, Chooser, Drawn, Hidden, Limits, Memory, Row, Runner};
 use crate::error::{Error, Result, reserve};
@@ -33,7 +33,7 @@ const MOST_BEHIND: usize = 256;
 /// Rows of a pass of a predictor, beside one of each sequence: all drafts of a pass of the model that were right, and some more.
 const PREDICTED: usize = 128;
 /// Vectors of a sequence that wait for a predictor at most, or as many as two passes with drafts leave.
-const MOST_KEPT: usize = 32;
+const MOST_WAITING: usize = 32;
 const WHAT: &str = "a draft model";
 
 /// Who drafts.
@@ -61,7 +61,7 @@ pub struct DraftModel {
     model: Arc<Model>,
     words: Words,
     /// What a predictor reads beside tokens.
-    pub(super) kept: Option<Kept>,
+    pub(super) waiting: Option<Waiting>,
     pub(super) runner: Box<dyn Runner>,
     pub(super) limits: Limits,
     pub(super) paging: Paging,
@@ -112,20 +112,21 @@ impl DraftModel {
     /// Lets the predictor of `model` draft for the sequences of a session of it.
     pub fn of_predictor(model: &Arc<Model>, options: &Options, most: usize) -> Result<DraftModel> {
         let width = model.hparams().hidden;
-        let kept = Kept::new(options.max_seqs, most_kept(most), width)?;
-        DraftModel::open(model, Words::Same, Some(kept), options, most)
+        let waiting = Waiting::new(options.max_seqs, most_waiting(most), width)?;
+        DraftModel::open(model, Words::Same, Some(waiting), options, most)
     }
 
     fn open(
         draft: &Arc<Model>,
         words: Words,
-        kept: Option<Kept>,
+        waiting: Option<Waiting>,
         options: &Options,
         most: usize,
     ) -> Result<DraftModel> {
-        let guide = guide(draft, if kept.is_some() { Kind::Predictor } else { Kind::Other })?;
+        let guide = guide(draft, if waiting.is_some() { Kind::Predictor } else { Kind::Other })?;
         let limits = limits(&guide, options)?;
-        let prepared = if kept.is_some() { own_predictor(draft)?.prepared.as_ref() } else { draft.prepared().as_ref() };
+        let prepared =
+            if waiting.is_some() { own_predictor(draft)?.prepared.as_ref() } else { draft.prepared().as_ref() };
         let each = limits.pages.min(pages_for(limits.context));
         let (mut seen, what) = (reserve(options.max_seqs, WHAT)?, WHAT);
         for _ in 0..options.max_seqs {
@@ -133,7 +134,7 @@ impl DraftModel {
         }
         Ok(DraftModel {
             words,
-            kept,
+            waiting,
             runner: prepared.open(&limits)?,
             paging: Paging::new(options.max_seqs, limits.pages, each, limits.windows)?,
             scratch: sample::Scratch::new(draft.vocab())?,
@@ -150,19 +151,19 @@ impl DraftModel {
 
     /// Bytes that it takes, its weights included.
     pub fn memory(&self) -> Result<Memory> {
-        let kind = if self.kept.is_some() { Kind::Predictor } else { Kind::Other };
+        let kind = if self.waiting.is_some() { Kind::Predictor } else { Kind::Other };
         let most = self.seen.first().map_or(0, |seen| seen.guesses.capacity());
         memory_within(&guide(&self.model, kind)?, &self.limits, most)
     }
 
     /// Whether it reads what the model's last norm gives.
     pub fn is_predictor(&self) -> bool {
-        self.kept.is_some()
+        self.waiting.is_some()
     }
 
     /// Tokens at the beginning of a sequence that have no row.
     fn skipped(&self) -> usize {
-        usize::from(self.kept.is_some())
+        usize::from(self.waiting.is_some())
     }
 
     /// Forgets who asked.
@@ -173,7 +174,7 @@ impl DraftModel {
 
     /// Keeps of a slot what belongs to the first `length` tokens of its sequence.
     pub fn cut(&mut self, slot: usize, length: usize) {
-        self.kept.iter_mut().for_each(|kept| kept.cut(slot, length));
+        self.waiting.iter_mut().for_each(|waiting| waiting.cut(slot, length));
         let rows = length.saturating_sub(self.skipped());
         let seen = &mut self.seen[slot];
         if rows < seen.evaluated {
@@ -198,7 +199,7 @@ impl DraftModel {
         let rows = tokens.len() - skipped;
         seen.evaluated = seen.evaluated.min(rows.checked_sub(1)?);
         let most = seen.guesses.capacity();
-        let vectors = self.kept.as_mut().map(|kept| kept.settle(slot, tokens));
+        let vectors = self.waiting.as_mut().map(|waiting| waiting.settle(slot, tokens));
         if vectors.as_ref().is_some_and(|vectors| vectors.end < rows || vectors.start >= rows) {
             return None;
         }
@@ -279,8 +280,8 @@ impl DraftModel {
             if round == 0 {
                 self.seen[slot].evaluated = length - skipped;
             }
-            if let Some(kept) = &mut self.kept {
-                kept.guess(slot, self.runner.hidden(output));
+            if let Some(waiting) = &mut self.waiting {
+                waiting.guess(slot, self.runner.hidden(output));
             }
             match self.choose(output, chooser, sequence(sequences, slot)) {
                 Some(draft) => sequence(sequences, slot).draft(draft),
@@ -326,9 +327,9 @@ impl DraftModel {
     pub(super) fn add_rows(&mut self, slot: usize, places: Range<usize>, tokens: &[i32]) {
         let (base, skipped) = (self.seen[slot].base, self.skipped());
         for place in places {
-            if let Some(kept) = &self.kept {
-                let is_known = kept.has(slot, place);
-                let vector = if is_known { kept.of(slot, place) } else { kept.guessed(slot) };
+            if let Some(waiting) = &self.waiting {
+                let is_known = waiting.has(slot, place);
+                let vector = if is_known { waiting.of(slot, place) } else { waiting.guessed(slot) };
                 self.runner.given(self.rows.len()).copy_from_slice(vector);
             }
             let (token, position) = (self.words.there(tokens[place + skipped]), place - base);
@@ -367,12 +368,12 @@ fn memory_within(guide: &Guide, limits: &Limits, most: usize) -> Result<Memory> 
     if guide.kind == Kind::Other {
         return Ok(memory);
     }
-    let kept = Kept::bytes(limits.seqs, most_kept(most), guide.program.given_width());
-    Ok(Memory { weights: guide.own_bytes, arena: memory.arena.saturating_add(kept), ..memory })
+    let waiting = Waiting::bytes(limits.seqs, most_waiting(most), guide.program.given_width());
+    Ok(Memory { weights: guide.own_bytes, arena: memory.arena.saturating_add(waiting), ..memory })
 }
 
-fn most_kept(most: usize) -> usize {
-    MOST_KEPT.max(2 * (most + 1))
+fn most_waiting(most: usize) -> usize {
+    MOST_WAITING.max(2 * (most + 1))
 }
 
 fn limits(guide: &Guide, options: &Options) -> Result<Limits> {

@@ -12,7 +12,6 @@ mod draft;
 pub mod embedding;
 mod fingerprint;
 mod header;
-mod kept;
 mod limits;
 mod masks;
 pub mod model;
@@ -30,6 +29,7 @@ pub mod session;
 mod slice;
 mod speculation;
 pub mod stats;
+mod waiting;
 mod words;
 
 pub use adapter::Adapter;

@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicBool;
 impl DraftModel {
     /// Lets the empty slot `to` go on from where `from` is, where a predictor has seen all of that.
     pub fn fork(&mut self, from: usize, to: usize) {
-        let Some(kept) = &mut self.kept else { return };
-        kept.fork(from, to);
+        let Some(waiting) = &mut self.waiting else { return };
+        waiting.fork(from, to);
         self.begin(to, 0);
         let Seen { base, evaluated, .. } = self.seen[from];
         if evaluated < base {
@@ -36,23 +36,23 @@ impl DraftModel {
     ) -> Result<()> {
         for (index, &Row { token, position, slot }) in rows.iter().enumerate() {
             let (slot, place) = (slot as usize, position as usize);
-            let (Some(kept), Some(sequence)) = (&self.kept, &sequences[slot]) else { continue };
+            let (Some(waiting), Some(sequence)) = (&self.waiting, &sequences[slot]) else { continue };
             let Seen { base, evaluated, .. } = self.seen[slot];
             if (base..evaluated).contains(&place) {
                 continue;
             }
-            if kept.is_full(slot, place) {
+            if waiting.is_full(slot, place) {
                 self.catch_up(slot, &sequence.tokens, cancel)?;
             }
-            self.kept.iter_mut().for_each(|kept| kept.push(slot, place, token as i32, vector(index)));
+            self.waiting.iter_mut().for_each(|waiting| waiting.push(slot, place, token as i32, vector(index)));
         }
         Ok(())
     }
 
     /// Evaluates a predictor for the vectors of a slot whose next tokens are known, without drafts.
     fn catch_up(&mut self, slot: usize, tokens: &[i32], cancel: &AtomicBool) -> Result<()> {
-        let Some(kept) = &mut self.kept else { return Ok(()) };
-        let vectors = kept.settle(slot, tokens);
+        let Some(waiting) = &mut self.waiting else { return Ok(()) };
+        let vectors = waiting.settle(slot, tokens);
         let end = vectors.end.min(tokens.len().saturating_sub(1));
         let Seen { base, evaluated, .. } = self.seen[slot];
         let goes_on = (base..=end).contains(&evaluated) && (vectors.start..=vectors.end).contains(&evaluated);
@@ -61,7 +61,7 @@ impl DraftModel {
         }
         self.evaluate_to(slot, end, tokens, cancel)?;
         let evaluated = self.seen[slot].evaluated;
-        self.kept.iter_mut().for_each(|kept| kept.drop_before(slot, evaluated));
+        self.waiting.iter_mut().for_each(|waiting| waiting.drop_before(slot, evaluated));
         Ok(())
     }
 

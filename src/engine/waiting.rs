@@ -9,7 +9,7 @@ use std::ops::Range;
 const WHAT: &str = "vectors of tokens";
 
 /// Vectors of neighbouring tokens of every slot.
-pub struct Kept {
+pub struct Waiting {
     width: usize,
     /// Most of a slot.
     most: usize,
@@ -26,16 +26,16 @@ struct Run {
     tokens: Vec<i32>,
 }
 
-impl Kept {
+impl Waiting {
     /// None yet, with room for `most` of each of `slots`, of `width` elements.
-    pub fn new(slots: usize, most: usize, width: usize) -> Result<Kept> {
+    pub fn new(slots: usize, most: usize, width: usize) -> Result<Waiting> {
         let mut runs = reserve(slots, WHAT)?;
         for _ in 0..slots {
             runs.push(Run { first: 0, tokens: reserve(most, WHAT)? });
         }
         let count = slots.saturating_mul(width);
         let (vectors, guessed) = (filled(count.saturating_mul(most), 0.0, WHAT)?, filled(count, 0.0, WHAT)?);
-        Ok(Kept { width, most, vectors, runs, guessed })
+        Ok(Waiting { width, most, vectors, runs, guessed })
     }
 
     /// Bytes of these vectors.
@@ -72,7 +72,7 @@ impl Kept {
     pub fn settle(&mut self, slot: usize, tokens: &[i32]) -> Range<usize> {
         let run = &mut self.runs[slot];
         let came = tokens.get(run.first..).unwrap_or_default();
-        let same = run.tokens.iter().zip(came).take_while(|(kept, token)| kept == token).count();
+        let same = run.tokens.iter().zip(came).take_while(|(waiting, token)| waiting == token).count();
         run.tokens.truncate(same);
         run.first..run.first + same
     }
@@ -125,49 +125,49 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn kept(tokens: &[i32]) -> Kept {
-        let mut kept = Kept::new(2, 4, 1).unwrap();
-        tokens.iter().enumerate().for_each(|(place, &token)| kept.push(1, 5 + place, token, &[token as f32]));
-        kept
+    fn waiting(tokens: &[i32]) -> Waiting {
+        let mut waiting = Waiting::new(2, 4, 1).unwrap();
+        tokens.iter().enumerate().for_each(|(place, &token)| waiting.push(1, 5 + place, token, &[token as f32]));
+        waiting
     }
 
     #[test]
     fn vectors_of_other_tokens_are_forgotten() {
         let text = [0, 1, 2, 3, 4, 10, 11, 12];
-        let mut kept = kept(&[10, 11, 99, 13]);
-        assert!(kept.is_full(1, 9) && !kept.is_full(1, 8) && !kept.is_full(0, 0));
-        assert_eq!(kept.settle(1, &text), 5..7);
-        assert_eq!((kept.of(1, 5), kept.of(1, 6)), (&[10.0][..], &[11.0][..]));
-        assert_eq!(kept.settle(1, &text[..6]), 5..6);
-        assert_eq!(kept.settle(1, &text[..3]), 5..5);
-        assert_eq!(kept.settle(0, &text), 0..0);
+        let mut waiting = waiting(&[10, 11, 99, 13]);
+        assert!(waiting.is_full(1, 9) && !waiting.is_full(1, 8) && !waiting.is_full(0, 0));
+        assert_eq!(waiting.settle(1, &text), 5..7);
+        assert_eq!((waiting.of(1, 5), waiting.of(1, 6)), (&[10.0][..], &[11.0][..]));
+        assert_eq!(waiting.settle(1, &text[..6]), 5..6);
+        assert_eq!(waiting.settle(1, &text[..3]), 5..5);
+        assert_eq!(waiting.settle(0, &text), 0..0);
     }
 
     #[test]
     fn a_vector_takes_the_place_of_those_from_it_on() {
         let text = [0, 1, 2, 3, 4, 10, 20, 21];
-        let mut kept = kept(&[10, 11, 12]);
-        kept.push(1, 6, 20, &[20.0]);
-        assert_eq!((kept.settle(1, &text), kept.of(1, 6)), (5..7, &[20.0][..]));
-        kept.drop_before(1, 6);
-        assert_eq!((kept.settle(1, &text), kept.of(1, 6)), (6..7, &[20.0][..]));
+        let mut waiting = waiting(&[10, 11, 12]);
+        waiting.push(1, 6, 20, &[20.0]);
+        assert_eq!((waiting.settle(1, &text), waiting.of(1, 6)), (5..7, &[20.0][..]));
+        waiting.drop_before(1, 6);
+        assert_eq!((waiting.settle(1, &text), waiting.of(1, 6)), (6..7, &[20.0][..]));
         // Behind a gap they begin anew, and so do they before the first.
-        kept.push(1, 2, 2, &[2.0]);
-        assert_eq!((kept.settle(1, &text), kept.of(1, 2)), (2..3, &[2.0][..]));
-        kept.push(1, 7, 21, &[21.0]);
-        assert_eq!((kept.settle(1, &text), kept.of(1, 7)), (7..8, &[21.0][..]));
-        kept.cut(1, 7);
-        assert_eq!(kept.settle(1, &text), 7..7);
+        waiting.push(1, 2, 2, &[2.0]);
+        assert_eq!((waiting.settle(1, &text), waiting.of(1, 2)), (2..3, &[2.0][..]));
+        waiting.push(1, 7, 21, &[21.0]);
+        assert_eq!((waiting.settle(1, &text), waiting.of(1, 7)), (7..8, &[21.0][..]));
+        waiting.cut(1, 7);
+        assert_eq!(waiting.settle(1, &text), 7..7);
     }
 
     #[test]
     fn a_fork_has_vectors_of_its_own() {
         let text = [0, 1, 2, 3, 4, 10, 11, 12];
-        let mut kept = kept(&[10, 11]);
-        kept.fork(1, 0);
-        kept.push(1, 6, 30, &[30.0]);
-        assert_eq!((kept.settle(0, &text), kept.of(0, 6)), (5..7, &[11.0][..]));
-        kept.guess(0, &[7.0]);
-        assert_eq!((kept.guessed(0), kept.guessed(1)), (&[7.0][..], &[0.0][..]));
+        let mut waiting = waiting(&[10, 11]);
+        waiting.fork(1, 0);
+        waiting.push(1, 6, 30, &[30.0]);
+        assert_eq!((waiting.settle(0, &text), waiting.of(0, 6)), (5..7, &[11.0][..]));
+        waiting.guess(0, &[7.0]);
+        assert_eq!((waiting.guessed(0), waiting.guessed(1)), (&[7.0][..], &[0.0][..]));
     }
 }
