@@ -68,6 +68,10 @@ pub trait Backend: Send + Sync {
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory>;
     /// What of that are buffers of adapters, with graphs of the passes that have some.
     fn adapter_memory(&self, program: &Program, limits: &Limits) -> Result<Memory>;
+    /// Bytes of the device's own memory that the weights of `program` take beside those of `first`, a program of the same file; 0 for the processor.
+    fn weights_beside(&self, _program: &Program, _first: &Program) -> Result<u64> {
+        Ok(0)
+    }
     /// Bytes of the device's own memory that can be taken now; 0 for the processor, which has none.
     fn memory_free(&self) -> Result<u64> {
         Ok(0)
@@ -84,6 +88,8 @@ pub trait Backend: Send + Sync {
 pub trait Prepared: Send + Sync {
     /// Reserves everything that batches within `limits` need.
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>>;
+    /// Makes another program of the same file ready, which has the weights of both in common with this one.
+    fn beside(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>>;
     /// Makes an adapter of the program ready for runners on this device.
     fn adapter(&self, weights: adapter::Adapter) -> Result<Adapter> {
         Ok(Adapter { weights, on_device: None })

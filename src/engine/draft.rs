@@ -53,7 +53,7 @@ pub struct Guide<'a> {
     /// Tokens of the longest sequence that it was made for.
     pub context: usize,
     /// Bytes of weights that the model does not have itself.
-    pub own_bytes: u64,
+    pub own: Memory,
 }
 
 /// A draft model at work in a session.
@@ -125,8 +125,10 @@ impl DraftModel {
     ) -> Result<DraftModel> {
         let guide = guide(draft, if waiting.is_some() { Kind::Predictor } else { Kind::Other })?;
         let limits = limits(&guide, options)?;
-        let prepared =
-            if waiting.is_some() { own_predictor(draft)?.prepared.as_ref() } else { draft.prepared().as_ref() };
+        let prepared = match waiting {
+            Some(_) => own_predictor(draft)?.on_device(draft.prepared().as_ref())?,
+            None => Arc::clone(draft.prepared()),
+        };
         let each = limits.pages.min(pages_for(limits.context));
         let (mut seen, what) = (reserve(options.max_seqs, WHAT)?, WHAT);
         for _ in 0..options.max_seqs {
@@ -369,7 +371,8 @@ fn memory_within(guide: &Guide, limits: &Limits, most: usize) -> Result<Memory> 
         return Ok(memory);
     }
     let waiting = Waiting::bytes(limits.seqs, most_waiting(most), guide.program.given_width());
-    Ok(Memory { weights: guide.own_bytes, arena: memory.arena.saturating_add(waiting), ..memory })
+    let Memory { weights, device_weights, .. } = guide.own;
+    Ok(Memory { weights, device_weights, arena: memory.arena.saturating_add(waiting), ..memory })
 }
 
 fn most_waiting(most: usize) -> usize {
@@ -387,11 +390,11 @@ fn limits(guide: &Guide, options: &Options) -> Result<Limits> {
 
 /// A loaded model, or its predictor, as a draft.
 pub fn guide(model: &Model, kind: Kind) -> Result<Guide<'_>> {
-    let (program, own_bytes) = match kind {
-        Kind::Other => (model.program(), 0),
-        Kind::Predictor => own_predictor(model).map(|predictor| (&*predictor.program, predictor.own_bytes))?,
+    let (program, own) = match kind {
+        Kind::Other => (model.program(), Memory::default()),
+        Kind::Predictor => own_predictor(model).map(|predictor| (&*predictor.program, predictor.own))?,
     };
-    Ok(Guide { kind, backend: model.backend(), program, context: model.hparams().context, own_bytes })
+    Ok(Guide { kind, backend: model.backend(), program, context: model.hparams().context, own })
 }
 
 fn own_predictor(model: &Model) -> Result<&Predictor> {

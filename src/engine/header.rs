@@ -3,12 +3,12 @@
 use super::model::stored_bytes;
 use crate::arch::names::{Idle, is_in_layer};
 use crate::arch::{Arch, Hparams};
-use crate::backend::{Backend, Prepared};
+use crate::backend::{Backend, Memory, Prepared};
 use crate::error::{Error, Result};
 use crate::format::limits::VOCAB;
 use crate::format::{Gguf, check_is_model};
 use crate::plan::{Program, build::build, predictor, validate};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Something that a model may have, or why it has none.
 pub(super) type OrReason<T> = std::result::Result<T, String>;
@@ -22,14 +22,14 @@ pub(super) struct Header {
     pub(super) predictor: OrReason<Program>,
 }
 
-/// A model's own predictor on a device.
+/// A model's own predictor.
 pub struct Predictor {
     /// What it computes.
     pub program: Arc<Program>,
-    /// The same on the model's device.
-    pub prepared: Arc<dyn Prepared>,
     /// Bytes of its weights, those apart that are the model's too.
-    pub own_bytes: u64,
+    pub own: Memory,
+    /// The same on the model's device, from the first session on that drafts with it.
+    prepared: Mutex<Option<Arc<dyn Prepared>>>,
 }
 
 impl Header {
@@ -86,18 +86,24 @@ fn read_predictor(gguf: &Gguf, arch: &Arch, vocab: usize) -> Result<Program> {
 }
 
 impl Predictor {
-    /// Brings the program of a model with so many layers to its device.
-    pub(super) fn prepare(program: Program, layers: usize, backend: &dyn Backend) -> Result<Predictor> {
-        let own_bytes = own_bytes(&program, layers);
-        let program = Arc::new(program);
-        let prepared = backend.prepare(Arc::clone(&program), &mut |_| Ok(()))?;
-        Ok(Predictor { program, prepared, own_bytes })
+    /// The predictor of `model`, which has so many layers.
+    pub(super) fn new(program: Program, model: &Program, layers: usize, backend: &dyn Backend) -> Result<Predictor> {
+        let own = own_bytes(&program, model, layers, backend)?;
+        Ok(Predictor { program: Arc::new(program), own, prepared: Mutex::new(None) })
+    }
+
+    /// It on the device of `model`; brings it there first if no session has drafted with it yet.
+    pub(super) fn on_device(&self, model: &dyn Prepared) -> Result<Arc<dyn Prepared>> {
+        let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = prepared.take().map_or_else(|| model.beside(Arc::clone(&self.program)), Ok)?;
+        Ok(Arc::clone(prepared.insert(made)))
     }
 }
 
-/// Bytes of the weights of a predictor of a model with so many layers, those apart that are the model's too.
-pub(super) fn own_bytes(program: &Program, layers: usize) -> u64 {
+/// Bytes of the weights of a predictor of `model`, which has so many layers, those apart that are the model's too.
+pub(super) fn own_bytes(program: &Program, model: &Program, layers: usize, backend: &dyn Backend) -> Result<Memory> {
     let matrices = program.matrices.iter().zip(&program.origins);
     let own = matrices.filter(|(_, origin)| is_in_layer(layers, &origin.tensor));
-    own.map(|(weight, _)| weight.bytes.len() as u64).sum()
+    let weights = own.map(|(weight, _)| weight.bytes.len() as u64).sum();
+    Ok(Memory { weights, device_weights: backend.weights_beside(program, model)?, ..Memory::default() })
 }

@@ -185,7 +185,7 @@ impl Model {
         convert::run(&makings, &workshop, &mut share(progress, populated, phases.pages))?;
         let prepared = backend.prepare(Arc::clone(&program), &mut share(progress, phases.pages, UPLOADED))?;
         let predictor = match predictor {
-            Ok(program) => Ok(Predictor::prepare(program, hparams.layers, &*backend)?),
+            Ok(own) => Ok(Predictor::new(own, &program, hparams.layers, &*backend)?),
             Err(reason) => Err(reason),
         };
         let (metadata, tensors) = kept(gguf)?;

@@ -7,7 +7,7 @@ use super::limits;
 use super::model::{self, Model};
 use super::session::Options;
 use super::speculation;
-use crate::backend::Memory;
+use crate::backend::{Limits, Memory};
 use crate::error::Result;
 use std::path::Path;
 
@@ -39,13 +39,18 @@ impl Plan {
         let backend = context.backend_for(&header.program)?;
         header.suit(&folder.gguf, &*backend);
         let Header { hparams, program, predictor, .. } = &header;
-        let limits = limits::of(hparams.context, program, options)?;
+        let own = match predictor {
+            Ok(own) => {
+                let weights = own_bytes(own, program, hparams.layers, &*backend)?;
+                let (kind, backend, context) = (Kind::Predictor, &*backend, hparams.context);
+                Ok(Guide { kind, backend, program: own, context, own: weights })
+            }
+            Err(reason) => Err(reason.as_str()),
+        };
+        let own = own.as_ref().map_err(|reason| *reason);
+        let hidden = speculation::hidden(options, draft.is_some(), own.map(|_| ()))?;
+        let limits = Limits { hidden, ..limits::of(hparams.context, program, options)? };
         let memory = limits::memory(&*backend, program, &limits)?;
-        let own = predictor.as_ref().map(|program| {
-            let own_bytes = own_bytes(program, hparams.layers);
-            Guide { kind: Kind::Predictor, backend: &*backend, program, context: hparams.context, own_bytes }
-        });
-        let own = own.as_ref().map_err(|reason| reason.as_str());
         let memory = memory.with(&speculation::memory(options, draft, own)?);
         let free = context.free_memory().unwrap_or(0);
         let read = loading.map && folder.makings.is_empty() && backend.keeps_weights();

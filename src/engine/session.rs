@@ -104,14 +104,14 @@ impl Session {
     /// Reserves everything. `draft` is the model that drafts, where the options want one.
     pub fn create(model: &Arc<Model>, options: &Options, draft: Option<&Arc<Model>>) -> Result<Session> {
         let context = model.hparams().context;
-        let predicts = speculation::predicts(options, draft.is_some(), model.predictor().map(|_| ()))?;
-        let hidden = if predicts { Hidden::Rows } else { Hidden::None };
+        let hidden = speculation::hidden(options, draft.is_some(), model.predictor().map(|_| ()))?;
+        let predicts = hidden != Hidden::None;
         let limits = Limits { hidden, ..limits::of(context, model.program(), options)? };
         let vocab = model.vocab();
         let memory = limits::memory(model.backend(), model.program(), &limits)?;
         let guide = if predicts { Some(draft::guide(model, draft::Kind::Predictor)?) } else { None };
         let drafting = speculation::memory(options, draft.map(|draft| &**draft), guide.as_ref().ok_or(""))?;
-        let own = guide.map_or(0, |guide| if model.mapped() > 0 { guide.own_bytes } else { 0 });
+        let own = guide.map_or(0, |guide| if model.mapped() > 0 { guide.own.weights } else { 0 });
         let read = draft.map_or(own, |draft| draft.mapped());
         let needed = memory.on_host(model.mapped()).saturating_add(drafting.on_host(read));
         model.context().require_memory(needed, "a session and its model")?;

@@ -9,7 +9,7 @@ use super::model::Model;
 use super::pass::{Choice, Planned};
 use super::sequence::Sequence;
 use super::session::{Failure, Options, Session, Step};
-use crate::backend::{Limits, Memory};
+use crate::backend::{Hidden, Limits, Memory};
 use crate::error::{Error, Result};
 use crate::grammar::Next;
 use crate::kv::layout::{PAGE_TOKENS, pages_for};
@@ -141,6 +141,11 @@ pub(super) fn predicts(options: &Options, has_model: bool, predictor: std::resul
         _ => return Ok(false),
     };
     Err(Error::InvalidArgument(problem.into()))
+}
+
+/// Which rows of passes leave vectors: all where the model's own predictor drafts, as [`predicts`] says.
+pub(super) fn hidden(options: &Options, has_model: bool, predictor: std::result::Result<(), &str>) -> Result<Hidden> {
+    Ok(if predicts(options, has_model, predictor)? { Hidden::Rows } else { Hidden::None })
 }
 
 /// Bytes that drafting takes in a session beside the session itself, where `predictor` is the model's own, or says why there is none.

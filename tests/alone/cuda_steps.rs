@@ -6,11 +6,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+use common::predictors::{Guesses, predicting};
 use common::{Ctx, Model, bundled_model, greedy, sampler};
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::{self, Cuda};
 use segno::backend::{Batch, Chooser, KvType, Limits, Row};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
+use segno::ffi::session::{SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_MTP};
 use segno::format::Gguf;
 use segno::kv::{Pages, Tables};
 use segno::plan::build::build;
@@ -112,6 +114,31 @@ fn a_step_whose_tokens_the_host_draws_reads_its_logits_and_nothing_else() {
     for _ in 0..40 {
         assert_eq!(calls_of(|| _ = session.step(seq).unwrap()), expected);
     }
+}
+
+#[test]
+fn a_step_with_drafts_of_the_models_own_predictor_starts_no_copy() {
+    if !common::gpu() {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap();
+    let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
+    let model = ctx.load_buffer(&predicting("qwen35-plain", 1, Guesses::Right).bytes()).unwrap();
+    let session = model.session(|opts| {
+        (opts.speculation, opts.max_drafts) = (SEGNO_SPECULATION_MTP + SEGNO_SPECULATION_ALWAYS, 3);
+    });
+    let session = session.unwrap();
+    let seq = session.open(&greedy()).unwrap();
+    session.prefill(seq, &[5, 6, 7]).unwrap();
+    let mut replays = 0;
+    for step in 0..120 {
+        let calls = calls_of(|| assert!(session.step(seq).unwrap().0 >= 0));
+        let starts = |call: &&&str| ["cuGraphLaunch", "cuLaunchKernel", REPLAY[0], REPLAY[2]].contains(call);
+        assert_eq!(calls.iter().filter(starts).count(), calls.len(), "step {step}: {calls:?}");
+        replays += calls.iter().filter(|call| **call == "cuGraphLaunch").count();
+    }
+    // Drafts behind the first of a pass are steps of the predictor.
+    assert!(replays > 20 && session.stats().unwrap().accepted > 40, "{replays} replays");
 }
 
 /// Microseconds of a step through the C API, the least over several stretches.

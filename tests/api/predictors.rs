@@ -4,8 +4,8 @@
 use crate::common::drafts::*;
 use crate::common::gguf::parsed;
 use crate::common::log::{listen, texts};
-use crate::common::predictors::{Guesses, predicting, predicting_file};
-use crate::common::{Ctx, Folder, Model, bundled_model, call, greedy, sampler};
+use crate::common::predictors::{Guesses, MODELS, plan, predicting, predicting_file};
+use crate::common::{Ctx, Folder, Model, bundled_model, greedy, sampler};
 use segno::arch::{Arch, Hparams};
 use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Row, Runner, cpu};
 use segno::ffi::device::SEGNO_DEVICE_CPU;
@@ -19,17 +19,6 @@ use segno::quant::synthetic::Random;
 use segno::sample;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-
-/// Models, and the layer that their blocks are like: gated attention among layers with a state, experts, fused gates and further norms, latent
-/// attention.
-const MODELS: [(&str, usize); 6] = [
-    ("qwen35-plain", 1),
-    ("glm4moe-plain", 2),
-    ("qwen3next-wide", 3),
-    ("glm4-plain", 1),
-    ("deepseekv3-plain", 2),
-    ("qwen35moe-wide", 3),
-];
 
 const PREDICTED: i32 = SEGNO_SPECULATION_MTP + SEGNO_SPECULATION_ALWAYS;
 const RANDOM: Guesses = Guesses::Random { own: false };
@@ -231,17 +220,6 @@ fn memory_and_plan_count_the_predictor() {
     // Keys and values of one layer, 20 pages of 32 positions, of two heads.
     assert_eq!(with.0.host_kv - without.0.host_kv, 20 * 32 * 2 * 2 * 16 * 2);
     assert!(with.0.host_weights > without.0.host_weights && with.0.host_arena > without.0.host_arena);
-}
-
-fn plan(ctx: &Ctx, path: &std::path::Path, speculation: i32) -> segno::ffi::plan::segno_plan {
-    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
-    let (mut opts, mut plan) = unsafe { std::mem::zeroed::<(segno_session_opts, segno::ffi::plan::segno_plan)>() };
-    segno_session_opts_init(&mut opts, size_of::<segno_session_opts>());
-    (opts.max_seqs, opts.kv_tokens, opts.max_prefill, opts.speculation) = (4, 512, 1024, speculation);
-    let (size, null) = (size_of::<segno::ffi::plan::segno_plan>(), std::ptr::null());
-    call(|err| segno::ffi::plan::segno_plan_get(ctx.0, path.as_ptr(), null, &opts, &mut plan, size, err)).unwrap();
-    plan
 }
 
 #[test]

@@ -80,6 +80,19 @@ pub fn lists_of(program: &Program, sort: Sort) -> Lists {
 
 /// The same where adapters change the matrices for which `changed` says so.
 pub fn adapted_lists(program: &Program, sort: Sort, changed: Vec<bool>) -> Lists {
+    made_lists(program, sort, changed, 0)
+}
+
+/// Where vectors that rows bring along are, and those that passes leave.
+pub const GIVEN: u64 = 1 << 54;
+pub const HIDDEN: u64 = 1 << 55;
+
+/// The lists of a program whose passes leave what the last norm gives of all rows.
+pub fn leaving_lists(program: &Program, sort: Sort) -> Lists {
+    made_lists(program, sort, Vec::new(), HIDDEN)
+}
+
+fn made_lists(program: &Program, sort: Sort, changed: Vec<bool>, hidden: u64) -> Lists {
     let placement = place(program).unwrap();
     let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
     let matrix = |weight: &Weight| {
@@ -108,6 +121,8 @@ pub fn adapted_lists(program: &Program, sort: Sort, changed: Vec<bool>) -> Lists
             })
             .collect(),
         factors: 1 << 43,
+        given: GIVEN,
+        hidden,
         adapters: AdapterPlaces { changed, entries: 1 << 51, sums: 1 << 52, ranks: 24 },
         layers: vec![LayerCache::default(); program.kv.count()],
         kv_type: match sort {

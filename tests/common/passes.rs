@@ -3,7 +3,7 @@
 use super::distance::distance;
 use super::gguf::{File, parsed};
 use segno::arch::{Arch, Hparams};
-use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner, Stage, cpu};
+use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Prepared, Row, Runner, Stage, cpu};
 use segno::format::Gguf;
 use segno::kv::layout::pages_of_window;
 use segno::kv::state::{States, records};
@@ -80,6 +80,22 @@ pub struct Run {
 /// Marks of a run.
 const MARKS: usize = 6;
 
+/// Limits of a run over caches of 16-bit floats.
+pub fn limits(program: &Program, positions: usize, seqs: usize) -> Limits {
+    Limits {
+        rows: 512 + seqs,
+        outputs: seqs,
+        seqs,
+        pages: seqs * positions.div_ceil(32),
+        context: 4096,
+        kv_type: KvType::F16,
+        windows: None,
+        records: if program.states.is_empty() { 0 } else { records(seqs, MARKS, false) },
+        ranks: 0,
+        hidden: Hidden::None,
+    }
+}
+
 impl Run {
     /// For `seqs` sequences of `positions` each; tokens follow a fixed pattern.
     pub fn new(backend: &dyn Backend, program: &Arc<Program>, kv_type: KvType, positions: usize, seqs: usize) -> Run {
@@ -95,28 +111,35 @@ impl Run {
         seqs: usize,
         window: Option<usize>,
     ) -> Run {
-        let each = positions.div_ceil(32);
         let windows = window.map(|window| WindowLimits { window, pages_each: pages_of_window(window, 512) });
-        let records = if program.states.is_empty() { 0 } else { records(seqs, MARKS, false) };
-        let limits = Limits {
-            rows: 512 + seqs,
-            outputs: seqs,
-            seqs,
-            pages: seqs * each,
-            context: 4096,
-            kv_type,
-            windows,
-            records,
-            ranks: 0,
-            hidden: Default::default(),
-        };
+        let limits = Limits { kv_type, windows, ..limits(program, positions, seqs) };
+        Run::open(&*backend.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap(), program, &limits)
+    }
+
+    /// The same, where passes leave vectors of some rows beside logits.
+    pub fn leaving(
+        backend: &dyn Backend,
+        program: &Arc<Program>,
+        kv_type: KvType,
+        positions: usize,
+        seqs: usize,
+        hidden: Hidden,
+    ) -> Run {
+        let limits = Limits { kv_type, hidden, ..limits(program, positions, seqs) };
+        Run::open(&*backend.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap(), program, &limits)
+    }
+
+    /// A runner of a program that is on its device, each of whose sequences has as many pages.
+    pub fn open(prepared: &dyn Prepared, program: &Arc<Program>, limits: &Limits) -> Run {
+        let Limits { seqs, windows, .. } = *limits;
+        let each = limits.pages / seqs;
         let mut pages = Pages::new(limits.pages).unwrap();
         let mut tables = Tables::new(seqs, each).unwrap();
         (0..seqs).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
-        let runner = backend.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap();
-        let tokens = (0..positions).map(|position| ((position * 7919 + 13) % program.vocab()) as u32).collect();
+        let runner = prepared.open(limits).unwrap();
+        let tokens = (0..32 * each).map(|position| ((position * 7919 + 13) % program.vocab()) as u32).collect();
         let windows = windows.map(|windows| Paging::new(seqs, seqs * each, each, Some(windows)).unwrap());
-        let states = (records > 0).then(|| States::new(seqs, MARKS, false).unwrap());
+        let states = (limits.records > 0).then(|| States::new(seqs, MARKS, false).unwrap());
         Run { runner, tables, tokens, windows, states }
     }
 

@@ -1,11 +1,52 @@
 //! Models with a block behind their layers that predicts a further token, made of the models of `tests/golden/hf`.
 
 use super::gguf::{Content, File, Tensor, Value};
-use super::root;
+use super::{Ctx, call, root};
+use segno::arch::{Arch, Hparams};
+use segno::ffi::plan::{segno_plan, segno_plan_get};
+use segno::ffi::session::{segno_session_opts, segno_session_opts_init};
 use segno::format::Gguf;
+use segno::plan::{Program, predictor};
 use segno::quant::DType;
 use segno::quant::synthetic::Random;
+use std::ffi::CString;
 use std::path::Path;
+use std::ptr::null;
+use std::sync::Arc;
+
+/// Models, and the layer that their blocks are like: gated attention among layers with a state, experts, fused gates and further norms, latent
+/// attention.
+pub const MODELS: [(&str, usize); 6] = [
+    ("qwen35-plain", 1),
+    ("glm4moe-plain", 2),
+    ("qwen3next-wide", 3),
+    ("glm4-plain", 1),
+    ("deepseekv3-plain", 2),
+    ("qwen35moe-wide", 3),
+];
+
+/// Those of them that GPUs run: none has kernels for latent attention.
+pub fn of_gpus() -> impl Iterator<Item = (&'static str, usize)> {
+    MODELS.into_iter().filter(|(name, _)| !name.starts_with("deepseek"))
+}
+
+/// The program of the block of a file.
+pub fn predictor_of(gguf: &Gguf) -> Arc<Program> {
+    let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
+    let hparams = Hparams::of_predictor(gguf.metadata(), &arch).unwrap();
+    Arc::new(predictor::build(gguf, &arch, &hparams).unwrap())
+}
+
+/// What a session of [`super::drafts::session`] with 512 tokens would take, of a model with states at `path`.
+pub fn plan(ctx: &Ctx, path: &Path, speculation: i32) -> segno_plan {
+    let path = CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
+    let (mut opts, mut plan) = unsafe { std::mem::zeroed::<(segno_session_opts, segno_plan)>() };
+    segno_session_opts_init(&mut opts, size_of::<segno_session_opts>());
+    (opts.max_seqs, opts.kv_tokens, opts.max_prefill, opts.speculation) = (4, 512, 1024, speculation);
+    call(|err| segno_plan_get(ctx.0, path.as_ptr(), null(), &opts, &mut plan, size_of::<segno_plan>(), err)).unwrap();
+    plan
+}
 
 /// How the block of a made model predicts.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,12 +4,12 @@
 use crate::common::distance::distance;
 use crate::common::gguf::parsed;
 use crate::common::passes::{bits, precise};
-use crate::common::predictors::{Guesses, predicting};
+use crate::common::predictors::{Guesses, predicting, predictor_of};
 use segno::arch::{Arch, Hparams};
 use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Row, Runner, Stage, cpu};
 use segno::format::Gguf;
 use segno::kv::{Pages, Tables};
-use segno::plan::{Program, build::build, predictor};
+use segno::plan::{Program, build::build};
 use segno::quant::synthetic::Random;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -241,12 +241,6 @@ fn rows(slot: u32, tokens: &[u32], start: usize) -> Vec<Row> {
 
 fn tokens() -> Vec<u32> {
     (0..LENGTH).map(|place| (place * 37 % VOCAB) as u32).collect()
-}
-
-fn predictor_of(gguf: &Gguf) -> Arc<Program> {
-    let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
-    let hparams = Hparams::of_predictor(gguf.metadata(), &arch).unwrap();
-    Arc::new(predictor::build(gguf, &arch, &hparams).unwrap())
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod masks;
 mod models;
 mod ops;
 mod options;
+mod predictors;
 mod programs;
 mod sample;
 mod sessions;

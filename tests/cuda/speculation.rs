@@ -1,12 +1,13 @@
 //! Speculation on a GPU: whatever is drafted and whatever a host does, tokens and outcomes are those of a session that drafts nothing. On a machine
 //! without a GPU the tests say so and prove nothing.
 
-use crate::common::drafts::{DRAFTED, MODELS, STATES, WAYS, WAYS_OF_MODELS, tokens, walks, walks_in};
-use crate::common::predictors::{Guesses, predicting};
-use crate::common::{Ctx, gpu, greedy};
+use crate::common::drafts::{
+    DRAFTED, Drafting, MODELS, PLAIN, STATES, WAYS, WAYS_OF_MODELS, session, tokens, walk, walks, walks_in,
+};
+use crate::common::predictors::{Guesses, of_gpus, plan, predicting};
+use crate::common::{Ctx, Folder, gpu, greedy, sampler};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::session::*;
-use segno::ffi::status::SEGNO_E_UNSUPPORTED;
 
 #[test]
 fn tokens_are_those_without_drafts() {
@@ -36,26 +37,87 @@ fn tokens_are_those_without_drafts_where_layers_have_a_state() {
     assert!(drafted - accepted > few, "of {drafted} drafts {accepted} were right");
 }
 
+/// Drafts of a model's own predictor whether they pay or not.
+const PREDICTED: i32 = SEGNO_SPECULATION_MTP + SEGNO_SPECULATION_ALWAYS;
+const RANDOM: Guesses = Guesses::Random { own: false };
+
 #[test]
-fn predictors_are_left_to_the_processor_and_repetitions_take_their_place() {
+fn tokens_are_those_without_drafts_of_a_models_own_predictor() {
     if !gpu() {
         return;
     }
     let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
-    for (name, layer) in [("qwen35-plain", 1), ("glm4moe-plain", 2)] {
-        let model = ctx.load_buffer(&predicting(name, layer, Guesses::Right).bytes()).unwrap();
-        let failed = model.session(|opts| opts.speculation = SEGNO_SPECULATION_MTP).err().unwrap();
-        assert_eq!(failed.status, SEGNO_E_UNSUPPORTED);
-        assert!(failed.message.contains("(MTP)") && failed.message.contains("cuda backend"), "{}", failed.message);
-        let kinds = [SEGNO_SPECULATION_OFF, SEGNO_SPECULATION_NGRAM, SEGNO_SPECULATION_AUTO];
-        let [plain, repeating, auto] = kinds.map(|speculation| {
-            let session = model.session(|opts| opts.speculation = speculation).unwrap();
-            let seq = session.open(&greedy()).unwrap();
-            session.append(seq, &[3, 5, 7]).unwrap();
-            let memory = session.memory();
-            (session.generate(seq, 60).unwrap(), (memory.host_kv, memory.device_kv, memory.device_arena))
-        });
-        assert_eq!(plain.0, auto.0);
-        assert_eq!(repeating, auto);
+    let (mut drafted, mut accepted) = (0, 0);
+    for (seed, (name, layer)) in (11..).zip(of_gpus()) {
+        for (guesses, speculation, most, kv_type) in [
+            (Guesses::Right, PREDICTED, 5, SEGNO_KV_F16),
+            (RANDOM, PREDICTED, 0, SEGNO_KV_F16),
+            (Guesses::Right, SEGNO_SPECULATION_AUTO, 15, SEGNO_KV_F16),
+            (Guesses::Random { own: true }, SEGNO_SPECULATION_MTP, 1, SEGNO_KV_F16),
+            (Guesses::Nothing, PREDICTED, 3, SEGNO_KV_F16),
+            (Guesses::Right, PREDICTED, 4, SEGNO_KV_Q8),
+            (RANDOM, PREDICTED, 2, SEGNO_KV_F32),
+        ] {
+            let model = ctx.load_buffer(&predicting(name, layer, guesses).bytes()).unwrap();
+            let drafting = Drafting { speculation, most, kv_type, ..PLAIN };
+            let kv_tokens = if name.starts_with("glm") && seed % 2 == 0 { 320 } else { 1024 };
+            let (more, right) = walk(&model, drafting, kv_tokens, seed, tokens());
+            println!("{name}, {guesses:?}: of {more} drafts {right} were right");
+            let is_sure = guesses != Guesses::Nothing && speculation >= SEGNO_SPECULATION_ALWAYS;
+            assert!(more > 0 || !is_sure, "{name}, {guesses:?}");
+            (drafted, accepted) = (drafted + more, accepted + right);
+        }
     }
+    let (wrong, few) = (drafted - accepted, tokens() as u64);
+    assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
+}
+
+#[test]
+fn a_predictor_that_thinks_as_the_model_is_right() {
+    if !gpu() {
+        return;
+    }
+    let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
+    for which in of_gpus() {
+        let model = ctx.load_buffer(&predicting(which.0, which.1, Guesses::Right).bytes()).unwrap();
+        let mut drawn = sampler();
+        (drawn.flags, drawn.repeat_penalty) = (greedy().flags, 1.1);
+        for opts in [greedy(), drawn] {
+            let session = session(&model, Drafting { speculation: PREDICTED, most: 5, ..PLAIN }, 1024);
+            let (first, second) = (session.open(&opts).unwrap(), session.open(&opts).unwrap());
+            session.append(first, &[3, 5, 7]).unwrap();
+            session.append(second, &[11; 30]).unwrap();
+            for _ in 0..150 {
+                session.batch(&[first, second]).2.unwrap();
+            }
+            let stats = session.stats().unwrap();
+            // Both are rounded, so that a token that is as likely as another may differ.
+            assert!(stats.accepted + 5 >= stats.drafted, "{which:?}: {} of {}", stats.accepted, stats.drafted);
+            assert!(stats.passes < 100 && stats.drafted > 200, "{which:?}: {} passes", stats.passes);
+        }
+    }
+}
+
+#[test]
+fn memory_and_plan_count_a_predictor_that_auto_takes_too() {
+    if !gpu() {
+        return;
+    }
+    let (ctx, folder) = (Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap(), Folder::new("cuda-predictor"));
+    let path = folder.join("model.gguf");
+    predicting("qwen35-plain", 1, RANDOM).write(&path);
+    let model = ctx.load(&path).unwrap();
+    let kinds = [SEGNO_SPECULATION_NGRAM, SEGNO_SPECULATION_MTP, SEGNO_SPECULATION_AUTO];
+    let [without, with, auto] = kinds.map(|speculation| {
+        let memory = session(&model, Drafting { speculation, ..PLAIN }, 512).memory();
+        let planned = plan(&ctx, &path, speculation);
+        let device = (planned.device_weights, planned.device_kv, planned.device_arena, planned.device_graphs);
+        assert_eq!(device, (memory.device_weights, memory.device_kv, memory.device_arena, memory.device_graphs));
+        assert_eq!((planned.host_kv, planned.host_arena), (memory.host_kv, memory.host_arena));
+        memory
+    });
+    assert_eq!((with.device_kv, with.device_weights), (auto.device_kv, auto.device_weights));
+    // Keys and values of one layer, 20 pages of 32 positions and one for padding, of two heads.
+    assert_eq!(with.device_kv - without.device_kv, 21 * 32 * 2 * 2 * 16 * 2);
+    assert!(with.device_weights > without.device_weights && with.device_arena > without.device_arena);
 }

@@ -7,4 +7,5 @@ mod common;
 
 mod calls;
 mod fake;
+mod predictors;
 mod wait;

@@ -87,7 +87,8 @@ impl Backend for Cpu {
 
     fn prepare(&self, program: Arc<Program>, _progress: &mut Progress) -> Result<Arc<dyn Prepared>> {
         let lowered = Arc::new(lower::lower(&program, self.kernels, self.precise)?);
-        Ok(Arc::new(Loaded { program, lowered, kernels: self.kernels, pool: Arc::clone(&self.pool) }))
+        let (kernels, pool, precise) = (self.kernels, Arc::clone(&self.pool), self.precise);
+        Ok(Arc::new(Loaded { program, lowered, kernels, pool, precise }))
     }
 }
 
@@ -97,9 +98,15 @@ struct Loaded {
     lowered: Arc<Lowered>,
     kernels: &'static Kernels,
     pool: Arc<Pool>,
+    precise: bool,
 }
 
 impl Prepared for Loaded {
+    fn beside(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
+        let lowered = Arc::new(lower::lower(&program, self.kernels, self.precise)?);
+        Ok(Arc::new(Loaded { program, lowered, pool: Arc::clone(&self.pool), ..*self }))
+    }
+
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>> {
         let (program, lowered, pool) = (Arc::clone(&self.program), Arc::clone(&self.lowered), Arc::clone(&self.pool));
         Ok(Box::new(runner::CpuRunner::new(program, lowered, self.kernels, pool, limits)?))

@@ -181,8 +181,8 @@ args! {
         records: Records, state: u64, unit: Sigmoid, heads: u32, key_heads: u32, key_dim: u32, value_dim: u32, is_tiled: u32, taps: u32,
         query_eps: f32, key_eps: f32, norm_eps: f32, pad: u32,
     }
-    /// Some elements of each head, as a value of its own.
-    TakeHeadsArgs { x: Address, out: Address, each: u32, first: u32, count: u32, width: u32 }
+    /// Some elements of each head of a value, and their places in the heads of another one.
+    CopyHeadsArgs { x: Address, out: Address, each: u32, first: u32, out_each: u32, out_first: u32, count: u32, width: u32 }
     ArgmaxArgs {
         logits: Address, best: Address, serial: Address, host_tokens: Address, vocab: u32, pad: u32,
     }
@@ -239,7 +239,7 @@ pub enum Args {
     Convolve(ConvolveArgs),
     RecurrentStep(RecurrentStepArgs),
     Scan(ScanArgs),
-    TakeHeads(TakeHeadsArgs),
+    CopyHeads(CopyHeadsArgs),
     Heads(HeadsArgs),
     Attention(AttentionArgs),
     Argmax(ArgmaxArgs),
@@ -296,7 +296,7 @@ impl Args {
             Args::Convolve(args) => std::ptr::from_ref(args).cast(),
             Args::RecurrentStep(args) => std::ptr::from_ref(args).cast(),
             Args::Scan(args) => std::ptr::from_ref(args).cast(),
-            Args::TakeHeads(args) => std::ptr::from_ref(args).cast(),
+            Args::CopyHeads(args) => std::ptr::from_ref(args).cast(),
             Args::Heads(args) => std::ptr::from_ref(args).cast(),
             Args::Attention(args) => std::ptr::from_ref(args).cast(),
             Args::Argmax(args) => std::ptr::from_ref(args).cast(),
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(size_of::<RepackArgs>(), 64);
         assert_eq!([size_of::<AdapterPair>(), size_of::<AdapterEntry>()], [32, 16]);
         assert_eq!([size_of::<AdaptedMatrix>(), size_of::<AdapterArgs>()], [24, 240]);
-        assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<TakeHeadsArgs>()], [256, 128, 32]);
+        assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<CopyHeadsArgs>()], [256, 128, 40]);
         assert_eq!(size_of::<RecurrentStepArgs>(), 280);
         assert_eq!(
             [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],

@@ -5,7 +5,13 @@ use super::module::Stream;
 use super::runner::CudaRunner;
 use crate::error::{Error, Result};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Times that the host looks for the end of a step before it asks the driver whether something failed.
+const SPINS: usize = 20_000;
+/// What each row of a pass adds to the time that its call waits for the device: far more than the largest models take on the smallest.
+const ROW_WAIT: Duration = Duration::from_millis(50);
 
 impl CudaRunner {
     /// Waits until the device has done with a cancelled pass.
@@ -42,6 +48,39 @@ impl CudaRunner {
             Waited::Cancelled => Err(Error::Cancelled),
         }
     }
+
+    /// How long a call waits for a pass of so many rows.
+    pub fn longest_wait(&self, rows: usize) -> Duration {
+        self.primary.longest_wait() + ROW_WAIT * rows as u32
+    }
+
+    /// Waits for the tokens of so many outputs. A failed kernel never writes them, so the driver is asked now and then, and so are the host's
+    /// flag and the clock.
+    pub fn wait(&self, rows: usize, outputs: usize, cancel: &AtomicBool) -> Result<()> {
+        let are_there = || (0..outputs).all(|output| (self.shared.tokens.read(output) >> 32) as u32 == self.serial);
+        let mut start = None;
+        loop {
+            for _ in 0..SPINS {
+                if are_there() {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+            // As in `Primary::wait`, the clock is looked at first.
+            let (start, limit) = (*start.get_or_insert_with(Instant::now), self.longest_wait(rows));
+            let is_late = start.elapsed() > limit;
+            if self.stream.is_idle()? {
+                return if are_there() { Ok(()) } else { Err(Error::Device("a step ended without its tokens".into())) };
+            }
+            if is_late {
+                return Err(self.primary.give_up(limit));
+            }
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
+            }
+        }
+    }
+
     /// Does something behind everything that the device is at; a device that fails is not used again.
     pub fn when_idle(&mut self, f: impl FnOnce(&mut CudaRunner) -> Result<()>) -> Result<()> {
         if let Some(reason) = &self.failed {

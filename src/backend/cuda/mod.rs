@@ -2,7 +2,8 @@
 //!
 //! The driver is opened at run time (`driver`), so the library also loads on machines without one. No call here leaves another
 //! current context behind than it found. [`lower`] turns a program into launches, [`select`] chooses their kernels for a shape, `runner` replays them
-//! as graphs, whose last kernel chooses the tokens (`draws`). Adapters have passes of their own (`adapting`), and so have embeddings (`texts`).
+//! as graphs, whose last kernel chooses the tokens (`draws`). Adapters have passes of their own (`adapting`), and so have embeddings (`texts`). What
+//! rows bring along and leave goes through memory of the host (`vectors`).
 
 #![allow(unsafe_code)]
 
@@ -26,6 +27,7 @@ mod sizes;
 pub mod testing;
 mod texts;
 mod timing;
+mod vectors;
 mod weights;
 
 use super::{Adapter, Backend, Gpu, GpuOptions, Limits, Memory, Prepared, Runner};
@@ -91,9 +93,10 @@ impl Cuda {
         supported::check(&program)?;
         let _current = self.primary.enter()?;
         let (primary, kernels) = (Arc::clone(&self.primary), Arc::clone(&self.kernels));
-        let weights = Arc::new(Weights::upload(&program, &primary, &kernels, self.options.threads, progress)?);
+        let threads = self.options.threads;
+        let weights = Arc::new(Weights::upload(&program, None, &primary, &kernels, threads, progress)?);
         let (eager, timed, fast) = (self.eager, self.options.timed, self.rounds());
-        Ok(Loaded { program, weights, kernels, primary, eager, timed, fast })
+        Ok(Loaded { program, weights, kernels, primary, threads, eager, timed, fast })
     }
 }
 
@@ -147,7 +150,8 @@ impl Backend for Cuda {
         supported::check(program)?;
         let Needs { cache, arena, graphs, adapters } = Needs::new(program, limits, self.rounds())?;
         let sizes = Sizes::new(program, limits)?;
-        let host = sizes.results(program)? * size_of::<f32>() + draws::bytes(sizes.outputs, program.logits_width());
+        let floats = sizes.results(program)?.saturating_add(sizes.vectors(program)?);
+        let host = floats.saturating_mul(size_of::<f32>()) + draws::bytes(sizes.outputs, program.logits_width());
         Ok(Memory {
             weights: program.weight_bytes(),
             arena: host as u64,
@@ -162,6 +166,10 @@ impl Backend for Cuda {
     fn adapter_memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
         let AdapterNeeds { arena, graphs } = Needs::new(program, limits, self.rounds())?.adapters;
         Ok(Memory { device_arena: arena, device_graphs: graphs, ..Memory::default() })
+    }
+
+    fn weights_beside(&self, program: &Program, first: &Program) -> Result<u64> {
+        Ok(weights::bytes_beside(program, first)? as u64)
     }
 
     fn keeps_weights(&self) -> bool {
@@ -184,6 +192,8 @@ pub struct Loaded {
     weights: Arc<Weights>,
     kernels: Arc<Kernels>,
     primary: Arc<Primary>,
+    /// Most threads that decode weights.
+    threads: usize,
     eager: bool,
     timed: bool,
     fast: bool,
@@ -197,6 +207,15 @@ impl Loaded {
 }
 
 impl Prepared for Loaded {
+    fn beside(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
+        supported::check(&program)?;
+        let _current = self.primary.enter()?;
+        let (first, primary, kernels) = ((&*self.program, &self.weights), &self.primary, &self.kernels);
+        let weights = Weights::upload(&program, Some(first), primary, kernels, self.threads, &mut |_| Ok(()))?;
+        let (primary, kernels) = (Arc::clone(primary), Arc::clone(kernels));
+        Ok(Arc::new(Loaded { program, weights: Arc::new(weights), kernels, primary, ..*self }))
+    }
+
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>> {
         let mut runner = self.runner(limits, self.eager)?;
         if self.timed {

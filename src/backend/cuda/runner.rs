@@ -18,19 +18,13 @@ use super::shared::Shared;
 use super::sizes::{Needs, Sizes, arrange};
 use super::timing::Timing;
 use super::weights::Weights;
-use crate::backend::{Batch, Beside, Chooser, Drawn, Give, Limits, Runner, Scaled, Stage};
+use crate::backend::{Batch, Beside, Chooser, Drawn, Give, Hidden, Limits, Runner, Scaled, Stage};
 use crate::error::{Error, Result, filled};
 use crate::kv::{Reach, Tables};
 use crate::plan::memory::{Placement, place};
 use crate::plan::{Program, ValueId};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// Times that the host looks for the end of a step before it asks the driver whether something failed.
-const SPINS: usize = 20_000;
-/// What each row of a pass adds to the time that its call waits for the device: far more than the largest models take on the smallest.
-const ROW_WAIT: Duration = Duration::from_millis(50);
+use std::sync::atomic::AtomicBool;
 
 /// A session's buffers, launches and graphs. The graphs hold addresses of the blocks, so they stand before them and go first.
 pub struct CudaRunner {
@@ -55,7 +49,8 @@ pub struct CudaRunner {
     #[cfg(feature = "testing")]
     pub parts: Vec<Part>,
     vocab: usize,
-    serial: u32,
+    /// Number of the last pass.
+    pub serial: u32,
     /// Whether steps run without their graphs.
     pub eager: bool,
     /// Why they do so although nobody asked.
@@ -310,38 +305,6 @@ impl CudaRunner {
         timing.run(&self.stream, self.passes.lists.of(shape), shape, positions)
     }
 
-    /// How long a call waits for a pass of so many rows.
-    pub fn longest_wait(&self, rows: usize) -> Duration {
-        self.primary.longest_wait() + ROW_WAIT * rows as u32
-    }
-
-    /// Waits for the tokens of so many outputs. A failed kernel never writes them, so the driver is asked now and then, and so are the host's
-    /// flag and the clock.
-    fn wait(&self, rows: usize, outputs: usize, cancel: &AtomicBool) -> Result<()> {
-        let are_there = || (0..outputs).all(|output| (self.shared.tokens.read(output) >> 32) as u32 == self.serial);
-        let mut start = None;
-        loop {
-            for _ in 0..SPINS {
-                if are_there() {
-                    return Ok(());
-                }
-                std::hint::spin_loop();
-            }
-            // As in `Primary::wait`, the clock is looked at first.
-            let (start, limit) = (*start.get_or_insert_with(Instant::now), self.longest_wait(rows));
-            let is_late = start.elapsed() > limit;
-            if self.stream.is_idle()? {
-                return if are_there() { Ok(()) } else { Err(Error::Device("a step ended without its tokens".into())) };
-            }
-            if is_late {
-                return Err(self.primary.give_up(limit));
-            }
-            if cancel.load(Ordering::Relaxed) {
-                return Err(Error::Cancelled);
-            }
-        }
-    }
-
     fn step(&mut self, batch: &Batch, cancel: &AtomicBool, beside: Beside) -> Result<()> {
         let updates = self.write_batch(batch);
         let (shape, graph) = self.choose(batch);
@@ -364,6 +327,10 @@ impl CudaRunner {
             return self.fetch_logits(batch.rows.len(), cancel);
         }
         self.wait(batch.rows.len(), self.outputs, cancel)?;
+        if self.sizes.hidden != Hidden::None {
+            // Tokens may be there before what other launches have written for the host.
+            self.wait_for_pass(batch.rows.len(), cancel)?;
+        }
         // Where no token could be chosen, the logits tell why.
         let is_complete = (0..self.outputs).all(|output| self.best_token(output).is_some());
         if is_complete { Ok(()) } else { self.fetch_logits(batch.rows.len(), cancel) }
@@ -417,6 +384,14 @@ impl Runner for CudaRunner {
 
     fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()> {
         self.run_pass(cancel, |runner| runner.embed_texts(batch, stage, cancel, give))
+    }
+
+    fn given(&mut self, row: usize) -> &mut [f32] {
+        self.given_vector(row)
+    }
+
+    fn hidden(&self, index: usize) -> &[f32] {
+        self.hidden_vector(index)
     }
 
     fn draw(&mut self, index: usize, drawn: &Drawn) -> bool {

@@ -6,6 +6,7 @@ use super::driver::Primary;
 use super::lower::Addresses;
 use super::memory::Mapped;
 use super::sizes::Sizes;
+use super::vectors;
 use crate::backend::Limits;
 use crate::error::Result;
 use crate::kv::state::Move;
@@ -27,6 +28,9 @@ pub struct Shared {
     pub tokens: Mapped<u64>,
     /// What the host reads of a pass: logits of each output, where it chooses, or vectors.
     pub results: Mapped<f32>,
+    /// Vectors that rows bring along, and those that they leave beside logits; a row each of what there is.
+    pub given: Mapped<f32>,
+    pub hidden: Mapped<f32>,
     /// How each output's token is drawn.
     pub draws: Draws,
     /// The rows of each sequence, where layers have states.
@@ -50,6 +54,8 @@ impl Shared {
             header: Mapped::new(primary, 2)?,
             tokens: Mapped::new(primary, sizes.outputs)?,
             results: Mapped::new(primary, sizes.results(program)?)?,
+            given: Mapped::new(primary, vectors::floats(sizes.rows, program.given_width())?)?,
+            hidden: Mapped::new(primary, vectors::floats(sizes.rows, sizes.hidden_width)?)?,
             draws: Draws::new(primary, sizes.outputs, vocab, resident)?,
             stretches: Mapped::new(primary, sizes.stretches())?,
         })
@@ -80,5 +86,7 @@ impl Shared {
         addresses.step.host_stretches = self.stretches.device();
         self.draws.tell(&mut addresses.sample);
         addresses.host_tokens = self.tokens.device();
+        addresses.given = self.given.device();
+        addresses.hidden = if self.hidden.len() > 0 { self.hidden.device() } else { 0 };
     }
 }

@@ -11,8 +11,8 @@ use super::memory::Places;
 use super::select::Device;
 use super::select::attention::splits;
 use super::select::experts::TILE_PAIRS;
-use super::weights;
-use crate::backend::{KvType, Limits};
+use super::{vectors, weights};
+use crate::backend::{Hidden, KvType, Limits};
 use crate::error::{Error, Result, collected, filled};
 use crate::kv::{HeadSizes, PAGE_TOKENS, Reach, Side, Stores, state};
 use crate::plan::Program;
@@ -39,6 +39,9 @@ pub struct Sizes {
     pub rows: usize,
     pub outputs: usize,
     pub kv_type: KvType,
+    /// Which rows leave a vector beside logits, and its elements.
+    pub hidden: Hidden,
+    pub hidden_width: usize,
     /// Bytes of the cache of layers that see everything; that of the others comes behind it.
     whole_bytes: usize,
     /// Where the first record of states is, from the first byte of the caches.
@@ -70,6 +73,8 @@ impl Sizes {
             rows,
             outputs,
             kv_type: limits.kv_type,
+            hidden: limits.hidden,
+            hidden_width: vectors::hidden_width(program, limits),
             whole_bytes: 0,
             first_record: 0,
             starts,
@@ -153,6 +158,11 @@ impl Sizes {
         logits.map(|logits| logits.max(vectors)).ok_or_else(|| Error::out_of_memory("logits", usize::MAX))
     }
 
+    /// Floats of the vectors that the rows of a pass bring along and leave.
+    pub fn vectors(&self, program: &Program) -> Result<usize> {
+        vectors::floats(self.rows, program.given_width().saturating_add(self.hidden_width))
+    }
+
     /// Most sequences of a pass, where layers have states.
     pub fn stretches(&self) -> usize {
         if self.record_bytes() > 0 { self.outputs } else { 0 }
@@ -213,6 +223,7 @@ impl Needs {
         let mut addresses = arrange(program, &placement, limits, &sizes, fast, 1 << 20, &mut places)?;
         (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
         addresses.device = Device::LARGEST;
+        addresses.hidden = u64::from(sizes.hidden != Hidden::None) << 20;
         let graphs = graph_bytes(program, &placement, &addresses, &sizes)?;
         let mut adapters = AdapterNeeds::default();
         if limits.ranks > 0 {
@@ -243,9 +254,9 @@ fn graph_bytes(program: &Program, placement: &Placement, addresses: &Addresses, 
     Ok(sizes.shapes().map(|shape| GRAPH_BYTES + nodes(&shape) * NODE_BYTES).sum::<usize>() as u64)
 }
 
-/// Places for the forms of values that products read: 8-bit ones, and where `fast` says so those of 16-bit floats.
-fn forms(program: &Program, rows: usize, fast: bool, places: &mut Places) -> Result<Vec<FormPlace>> {
-    let passes = [PassOps::of_logits(program)?, PassOps::of_embeddings(program)?];
+/// Places for the forms of values that products read: 8-bit ones, and where `fast` says so those of 16-bit floats. Passes may leave vectors of rows.
+fn forms(program: &Program, rows: usize, (fast, leaves): (bool, bool), places: &mut Places) -> Result<Vec<FormPlace>> {
+    let passes = [PassOps::of_logits(program, leaves)?, PassOps::of_embeddings(program)?];
     // Passes of both kinds have the same places.
     let all = || passes.iter().flatten().map(|pass| &pass.uses);
     let count = all().map(Uses::places).max().unwrap_or(0);
@@ -337,7 +348,7 @@ pub fn arrange(
     Ok(Addresses {
         sample,
         buffers,
-        forms: forms(program, rows, fast, places)?,
+        forms: forms(program, rows, (fast, sizes.hidden != Hidden::None), places)?,
         order: order(program, rows, places),
         factors: places.named("factors of norms", rows * 4),
         mixed: places.named("parts of attention", splits.saturating_mul(elements * 4)),

@@ -160,7 +160,8 @@ impl Timing {
 impl Line {
     fn new(program: &Program, matrices: &[Matrix], launch: &Launch, shape: &Shape, kv_type: KvType) -> Line {
         let mut name = launch.choose(shape).function.entry().name.to_owned();
-        let ops = launch.covers.iter().map(|&op| &program.ops[op]);
+        // Behind those that lead to logits stands the last norm of all rows, where a pass leaves that.
+        let ops = launch.covers.iter().filter_map(|&op| program.all_ops().nth(op));
         let elements = ops.clone().map(|op| match op {
             Op::Attention { kind, .. } => kv_type.stored(program.kv.of(kind.layer)).position_elements(),
             _ => 0,

@@ -8,7 +8,7 @@ use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Kernels, Stream};
 use crate::error::{Error, Progress, Result, collected};
 use crate::plan::Program;
-use crate::plan::op::Weight;
+use crate::plan::op::{Origin, Weight};
 use crate::quant::{DType, bytes as groups};
 use crate::sync::threads;
 use std::sync::Arc;
@@ -22,8 +22,9 @@ pub struct Weights {
     pub vectors: Vec<u64>,
     /// Of every rotation: the angle a position of each rotated pair, and the same for long sequences, at one place where they do not differ.
     pub frequencies: Vec<[u64; 2]>,
-    /// Owns what the addresses point to.
+    /// Owns what the addresses point to, those apart that another program's weights own.
     _block: Block,
+    _first: Option<Arc<Weights>>,
 }
 
 /// What the host's memory is for.
@@ -36,12 +37,35 @@ pub fn bytes(program: &Program) -> Result<usize> {
     Ok(places.bytes())
 }
 
+/// Those of a program of the file of `first`, whose weights are there already.
+pub fn bytes_beside(program: &Program, first: &Program) -> Result<usize> {
+    let mut places = Places::default();
+    place_beside(program, |id| twin(program, id, first).map(|_| Matrix::default()), &mut places)?;
+    Ok(places.bytes())
+}
+
+/// The matrix of `first`, a program of the same file, that is matrix `id` of `program` too.
+fn twin(program: &Program, id: usize, first: &Program) -> Option<usize> {
+    let (weight, origin) = (&program.matrices[id], program.origins.get(id)?);
+    let is_same = |(other, from): (&Weight, &Origin)| {
+        from == origin && (other.dtype, other.rows, other.cols) == (weight.dtype, weight.rows, weight.cols)
+    };
+    first.matrices.iter().zip(&first.origins).position(is_same)
+}
+
 /// Matrices, vectors and angles of a program on the device.
 type Placed = (Vec<Matrix>, Vec<u64>, Vec<[u64; 2]>);
 
 /// Gives every weight its place.
 pub fn place(program: &Program, places: &mut Places) -> Result<Placed> {
-    let matrices = collected(program.matrices.iter().map(|weight| place_matrix(weight, places)), WEIGHTS)?;
+    place_beside(program, |_| None, places)
+}
+
+/// Gives every weight its place but the matrices that `there` knows.
+fn place_beside(program: &Program, there: impl Fn(usize) -> Option<Matrix>, places: &mut Places) -> Result<Placed> {
+    let matrices = program.matrices.iter().enumerate();
+    let matrices = matrices.map(|(id, weight)| there(id).unwrap_or_else(|| place_matrix(weight, places)));
+    let matrices = collected(matrices, WEIGHTS)?;
     let vectors = program.vectors.iter().map(|vector| places.take(size_of_val(vector.as_slice())));
     let vectors = collected(vectors, WEIGHTS)?;
     let frequencies = program.ropes.iter().map(|rope| {
@@ -69,28 +93,34 @@ fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
 
 impl Weights {
     /// Uploads everything, with so many threads where values must be decoded (0 for as many as there can be); the context must be current.
-    /// `progress` hears of every buffer that is sent.
+    /// Matrices of `first`, another program of the same file, with its weights, are taken from there. `progress` hears of every buffer that is sent.
     pub fn upload(
         program: &Program,
+        first: Option<(&Program, &Arc<Weights>)>,
         primary: &Arc<Primary>,
         kernels: &Arc<Kernels>,
         threads: usize,
         progress: &mut Progress,
     ) -> Result<Weights> {
-        let (needed, free) = (bytes(program)? as u64, free_bytes()?);
+        let there = |id| first.and_then(|(first, weights)| Some(weights.matrices[twin(program, id, first)?]));
+        let mut places = Places::default();
+        place_beside(program, there, &mut places)?;
+        let (needed, free) = (places.bytes() as u64, free_bytes()?);
         if needed > free {
             return Err(Error::DeviceMemory { needed, free });
         }
-        let block = Block::new(primary, bytes(program)?)?;
-        let (matrices, vectors, frequencies) = place(program, &mut Places::new(block.address()))?;
+        let block = Block::new(primary, places.bytes())?;
+        let (matrices, vectors, frequencies) = place_beside(program, there, &mut Places::new(block.address()))?;
         let mut upload = Upload::new(primary, kernels, threads)?;
         let (all, mut sent) = (program.weight_bytes() as f32, 0);
         let mut report = |bytes: usize| {
             sent += bytes;
             progress((sent as f32 / all).min(1.0))
         };
-        for (weight, matrix) in program.matrices.iter().zip(&matrices) {
-            upload.matrix(weight, matrix, &mut report)?;
+        for (id, (weight, matrix)) in program.matrices.iter().zip(&matrices).enumerate() {
+            if there(id).is_none() {
+                upload.matrix(weight, matrix, &mut report)?;
+            }
         }
         for (vector, &to) in program.vectors.iter().zip(&vectors) {
             upload.floats(vector, to)?;
@@ -100,7 +130,13 @@ impl Weights {
             rope.long.iter().try_for_each(|of_long| upload.floats(&of_long.frequencies, *long))?;
         }
         upload.streams.iter().try_for_each(Stream::wait)?;
-        Ok(Weights { matrices, vectors, frequencies, _block: block })
+        Ok(Weights {
+            matrices,
+            vectors,
+            frequencies,
+            _block: block,
+            _first: first.map(|(_, weights)| Arc::clone(weights)),
+        })
     }
 }
 

@@ -24,7 +24,14 @@ pub fn recurrent() -> Vec<Case> {
         let x = apart(&mut b, hidden, 5 * each);
         let out = b.value(5 * count, Rows::Batch);
         b.program.ops.push(Op::TakeHeads { x, part: HeadPart { each, first, count }, out });
-        in_passes(&mut cases, "take_heads", finish(b, out), &PASSES);
+        in_passes(&mut cases, "copy_heads", finish(b, out), &PASSES);
+    }
+    for (heads, each, first, count, own) in [(5, 24, 0, 12, 12), (3, 7, 2, 3, 5), (1, 96, 0, 96, 96)] {
+        let (mut b, hidden) = begin(one_head());
+        let (x, y) = (apart(&mut b, hidden, heads * each), apart(&mut b, hidden, heads * own));
+        let out = b.value(heads * (count + own), Rows::Batch);
+        b.program.ops.push(Op::JoinHeads { x, part: HeadPart { each, first, count }, y, out });
+        in_passes(&mut cases, "copy_heads", finish(b, out), &PASSES);
     }
     cases
 }

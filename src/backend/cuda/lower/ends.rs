@@ -48,7 +48,7 @@ impl Lowering<'_> {
             vocab: self.width(logits) as u32,
             pad: 0,
         });
-        let chosen = self.launches.last().is_some_and(|last| matches!(last.args, Args::Matvec(args) if args.best != 0));
+        let chosen = self.launches.iter().any(|launch| matches!(launch.args, Args::Matvec(args) if args.best != 0));
         if !chosen {
             self.push(Kernel::Argmax.only(), [Extent::Fixed(ARGMAX_BLOCKS), Extent::Outputs, ONE], 256, args, 0);
         }

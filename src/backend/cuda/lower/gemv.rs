@@ -77,7 +77,7 @@ impl Lowering<'_> {
         }
         self.adapt(x, norm, &products, &mut args.segments);
         // Tokens are chosen from logits as they are at the end.
-        let is_head = products.first_out() == self.program.logits && end == self.ops.len();
+        let is_head = products.first_out() == self.program.logits && end == self.program.ops.len();
         if is_head {
             args.best = self.addresses.step.best;
         }

@@ -8,6 +8,7 @@
 
 pub mod adapters;
 mod attention;
+mod copies;
 mod elementwise;
 mod ends;
 pub mod experts;
@@ -73,6 +74,9 @@ pub struct Addresses {
     /// The step's own: host and device lists.
     pub step: StepArgs,
     pub host_tokens: Address,
+    /// Vectors that rows bring along, and where those go that the last norm leaves of all rows; 0 where it leaves none. Both are the host's memory.
+    pub given: Address,
+    pub hidden: Address,
     /// What drawing tokens takes beside the step's own.
     pub sample: SampleArgs,
     /// Entries of a slot's page table.
@@ -127,6 +131,7 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
             program,
             ops: &pass.ops,
             uses: &pass.uses,
+            hidden: pass.hidden,
             adapter_inputs: &addresses.adapters.inputs(program)?,
             placement,
             addresses,
@@ -144,7 +149,7 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
         }
         Ok(lowering.launches)
     };
-    let (steps, texts) = (PassOps::of_logits(program)?, PassOps::of_embeddings(program)?);
+    let (steps, texts) = (PassOps::of_logits(program, addresses.hidden != 0)?, PassOps::of_embeddings(program)?);
     let list = |batches| steps.as_ref().map_or(Ok(Vec::new()), |pass| lowering(pass, batches));
     let sorted_rows = experts::most_experts(program)
         .map(|(chosen, experts)| select::experts::sorted_rows(experts as u32, chosen as u32));
@@ -168,6 +173,8 @@ struct Lowering<'a> {
     /// Those of the pass; launches know them by their indices here.
     pub ops: &'a [Op],
     pub uses: &'a Uses,
+    /// The value that lies where the host reads it.
+    hidden: Option<ValueId>,
     /// Of each value whether adapters read it.
     adapter_inputs: &'a [bool],
     placement: &'a Placement,
@@ -202,9 +209,8 @@ impl Lowering<'_> {
         match *op {
             Op::Embed { table, out, .. } if self.next == 0 => self.begin(table, out),
             Op::Embed { table, index, out } => self.embed(table, index, out),
-            Op::Given { .. } | Op::GroupNorm { .. } | Op::HeadMatMul { .. } | Op::JoinHeads { .. } => {
-                return Err(self.out_of_place());
-            }
+            Op::GroupNorm { .. } | Op::HeadMatMul { .. } => return Err(self.out_of_place()),
+            Op::Given { out } => self.given(out),
             Op::Norm { x, norm, out } if self.uses.is_deferred(out) => self.norm(x, norm, out, 0, 1),
             Op::Norm { x, norm, out } => self.normalize(x, norm, out),
             Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.gemm(x) => {}
@@ -216,6 +222,7 @@ impl Lowering<'_> {
             Op::Attention { kind, queries, out } => self.attention(kind, queries, out),
             Op::Convolve(convolution) => self.convolve(convolution),
             Op::Scan(scan) => self.scan(scan)?,
+            Op::JoinHeads { x, part, y, out } => self.join_heads(x, part, y, out),
             Op::TakeHeads { x, part, out } => self.take_heads(x, part, out),
             Op::SelectRows { x, out } => self.select(x, out),
             Op::Scale { .. }
@@ -259,6 +266,9 @@ impl Lowering<'_> {
     }
 
     pub fn value(&self, id: ValueId) -> Address {
+        if self.hidden == Some(id) {
+            return self.addresses.hidden;
+        }
         self.addresses.buffers[self.placement.buffer_of[id.0]]
     }
 

@@ -1,15 +1,15 @@
-//! Lowering of layers with a state: convolutions, which take along what stands behind them, scans, and parts of heads.
+//! Lowering of layers with a state: convolutions, which take along what stands behind them, and scans.
 
 use super::elementwise::sigmoid;
 use super::lists::Batches;
-use super::{ELEMENTS_A_BLOCK, Extent, Lowering, ONE, QUANTIZED};
+use super::{Extent, Lowering, ONE, QUANTIZED};
 use crate::backend::cuda::args::{
-    Args, ConvolutionArgs, ConvolveArgs, ConvolvePart, MOST_PARTS, RecurrentStepArgs, ScanArgs, TakeHeadsArgs,
+    Args, ConvolutionArgs, ConvolveArgs, ConvolvePart, MOST_PARTS, RecurrentStepArgs, ScanArgs,
 };
 use crate::backend::cuda::catalogue::Kernel;
 use crate::error::{Error, Result};
 use crate::kv::state::Shape;
-use crate::plan::op::{Activation, Convolution, HeadPart, Norm, NormKind, Scan, Strength};
+use crate::plan::op::{Activation, Convolution, Norm, NormKind, Scan, Strength};
 use crate::plan::{Op, ValueId};
 
 /// Threads, and most columns, of a block that convolves.
@@ -249,21 +249,6 @@ impl Lowering<'_> {
             is_tiled: scan.is_tiled.into(),
             pad: 0,
         }
-    }
-
-    /// Some elements of each head.
-    pub fn take_heads(&mut self, x: ValueId, part: HeadPart, out: ValueId) {
-        let width = self.width(out);
-        let args = TakeHeadsArgs {
-            x: self.value(x),
-            out: self.value(out),
-            each: part.each as u32,
-            first: part.first as u32,
-            count: part.count as u32,
-            width: width as u32,
-        };
-        let grid = [Extent::Fixed(width.div_ceil(ELEMENTS_A_BLOCK) as u32), self.rows(out), ONE];
-        self.push(Kernel::TakeHeads.only(), grid, ELEMENTS_A_BLOCK, Args::TakeHeads(args), 1);
     }
 }
 

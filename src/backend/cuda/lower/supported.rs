@@ -18,11 +18,10 @@ pub fn check(program: &Program) -> Result<()> {
     }
     program.states.iter().try_for_each(check_state)?;
     validate::check_device(program, "cuda", |at, op| match *op {
-        Op::HeadMatMul { .. } | Op::JoinHeads { .. } => Some("there is no kernel for latent attention"),
+        Op::HeadMatMul { .. } => Some("there is no kernel for latent attention"),
         Op::Route { routing, .. } if routing.groups.is_some_and(|groups| groups.best != 2) => {
             Some("its kernel ranks groups of experts by their two best")
         }
-        Op::Given { .. } => Some("rows bring no vectors along here"),
         Op::GroupNorm { .. } => Some("there is no kernel for norms of groups"),
         Op::Embed { index, .. } if at == 0 && index != Index::Token => Some("the first embedding is that of tokens"),
         _ => None,

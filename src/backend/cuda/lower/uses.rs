@@ -3,7 +3,7 @@
 
 use crate::backend::cuda::catalogue::DeviceType;
 use crate::backend::cuda::select::gemm_f16;
-use crate::error::{Result, collected, filled, push};
+use crate::error::{Error, Result, collected, filled, push};
 use crate::plan::op::{ExpertProduct, NormKind};
 use crate::plan::{Op, Program, ValueId};
 use std::borrow::Cow;
@@ -20,12 +20,27 @@ pub struct PassOps<'a> {
     pub uses: Uses,
     /// What the host reads of the pass.
     ends: Vec<ValueId>,
+    /// What the last norm gives of all rows, where the pass leaves that for the host beside logits.
+    pub hidden: Option<ValueId>,
 }
 
 impl PassOps<'_> {
-    /// Those that lead to logits, of a program that makes some.
-    pub fn of_logits(program: &Program) -> Result<Option<PassOps<'_>>> {
-        program.logits.map(|logits| PassOps::new(program, Cow::Borrowed(&program.ops), vec![logits])).transpose()
+    /// Those that lead to logits, of a program that makes some; behind them the last norm of all rows, if the pass `leaves` that.
+    pub fn of_logits(program: &Program, leaves: bool) -> Result<Option<PassOps<'_>>> {
+        let Some(logits) = program.logits else { return Ok(None) };
+        if !leaves {
+            return PassOps::new(program, Cow::Borrowed(&program.ops), vec![logits]).map(Some);
+        }
+        let embedding = program.embedding.as_ref();
+        let norm = embedding.and_then(|embedding| {
+            let end = embedding.ops.iter().rposition(|op| op.writes() == Some(embedding.tokens))?;
+            Some((&embedding.ops[..=end], embedding.tokens))
+        });
+        let (norm, tokens) =
+            norm.ok_or_else(|| Error::Unsupported("no norm gives vectors of tokens behind the last layer".into()))?;
+        let ops = collected(program.ops.iter().chain(norm).cloned(), WHAT)?;
+        let pass = PassOps::new(program, Cow::Owned(ops), vec![logits, tokens])?;
+        Ok(Some(PassOps { hidden: Some(tokens), ..pass }))
     }
 
     /// Those that lead to embeddings, of a program that makes some.
@@ -37,7 +52,7 @@ impl PassOps<'_> {
     }
 
     fn new<'a>(program: &Program, ops: Cow<'a, [Op]>, ends: Vec<ValueId>) -> Result<PassOps<'a>> {
-        Ok(PassOps { uses: Uses::of(program, &ops, &ends)?, ops, ends })
+        Ok(PassOps { uses: Uses::of(program, &ops, &ends)?, ops, ends, hidden: None })
     }
 
     /// Whether the host reads a value.
@@ -221,6 +236,8 @@ impl Use {
             Op::Embed { .. }
                 | Op::MatMul { .. }
                 | Op::ExpertMatMul(_)
+                | Op::Given { .. }
+                | Op::JoinHeads { .. }
                 | Op::TakeHeads { .. }
                 | Op::Convolve(_)
                 | Op::Scan(_)
