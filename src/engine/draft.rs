@@ -33,7 +33,7 @@ const MOST_BEHIND: usize = 256;
 /// Rows of a pass of a predictor, beside one of each sequence: all drafts of a pass of the model that were right, and some more.
 const PREDICTED: usize = 128;
 /// Vectors of a sequence that wait for a predictor at most, or as many as two passes with drafts leave.
-const MOST_WAITING: usize = 32;
+pub(super) const MOST_WAITING: usize = 32;
 const WHAT: &str = "a draft model";
 
 /// Who drafts.
@@ -327,16 +327,20 @@ impl DraftModel {
     /// Adds the rows `places` of a sequence of these `tokens` to the next pass; a predictor's are those of the tokens behind, with the vectors of
     /// their own places.
     pub(super) fn add_rows(&mut self, slot: usize, places: Range<usize>, tokens: &[i32]) {
-        let (base, skipped) = (self.seen[slot].base, self.skipped());
         for place in places {
             if let Some(waiting) = &self.waiting {
                 let is_known = waiting.has(slot, place);
                 let vector = if is_known { waiting.of(slot, place) } else { waiting.guessed(slot) };
                 self.runner.given(self.rows.len()).copy_from_slice(vector);
             }
-            let (token, position) = (self.words.there(tokens[place + skipped]), place - base);
-            self.rows.push(Row { token: token as u32, position: position as u32, slot: slot as u32 });
+            self.add_row(slot, place, tokens);
         }
+    }
+
+    /// Adds the row of one such place, whose vector is there.
+    pub(super) fn add_row(&mut self, slot: usize, place: usize, tokens: &[i32]) {
+        let (token, position) = (self.words.there(tokens[place + self.skipped()]), place - self.seen[slot].base);
+        self.rows.push(Row { token: token as u32, position: position as u32, slot: slot as u32 });
     }
 
     /// The draft that an output of the pass gives for a sequence.

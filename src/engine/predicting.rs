@@ -1,10 +1,11 @@
 //! What a predictor has that drafts (`draft`): vectors of the model's passes, and a cache that is never behind.
 
-use super::draft::{DraftModel, Seen, batch};
+use super::draft::{DraftModel, MOST_WAITING, Seen, batch};
 use super::sequence::Sequence;
 use crate::backend::{Chooser, Row};
 use crate::error::Result;
 use crate::kv::layout::pages_for;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 impl DraftModel {
@@ -26,7 +27,8 @@ impl DraftModel {
         }
     }
 
-    /// Keeps what the last norm gave of the rows of a pass of the model, one vector each, for its predictor.
+    /// Keeps what the last norm gave of the rows of a pass of the model, one vector each, for its predictor; of many rows of a sequence it is
+    /// evaluated at once.
     pub fn note<'a>(
         &mut self,
         rows: &[Row],
@@ -34,19 +36,76 @@ impl DraftModel {
         sequences: &[Option<Sequence>],
         cancel: &AtomicBool,
     ) -> Result<()> {
+        let mut first = 0;
+        for run in rows.chunk_by(|row, next| row.slot == next.slot) {
+            if let Some(sequence) = &sequences[run[0].slot as usize] {
+                let vector = |index: usize| vector(first + index);
+                let done = self.evaluate_run(run, &vector, &sequence.tokens, cancel)?;
+                self.keep(&run[done..], |index| vector(done + index), &sequence.tokens, cancel)?;
+            }
+            first += run.len();
+        }
+        Ok(())
+    }
+
+    /// Keeps the vectors of neighbouring rows of a slot.
+    fn keep<'a>(
+        &mut self,
+        rows: &[Row],
+        vector: impl Fn(usize) -> &'a [f32],
+        tokens: &[i32],
+        cancel: &AtomicBool,
+    ) -> Result<()> {
         for (index, &Row { token, position, slot }) in rows.iter().enumerate() {
             let (slot, place) = (slot as usize, position as usize);
-            let (Some(waiting), Some(sequence)) = (&self.waiting, &sequences[slot]) else { continue };
             let Seen { base, evaluated, .. } = self.seen[slot];
             if (base..evaluated).contains(&place) {
                 continue;
             }
-            if waiting.is_full(slot, place) {
-                self.catch_up(slot, &sequence.tokens, cancel)?;
+            if self.waiting.as_ref().is_some_and(|waiting| waiting.is_full(slot, place)) {
+                self.catch_up(slot, tokens, cancel)?;
             }
             self.waiting.iter_mut().for_each(|waiting| waiting.push(slot, place, token as i32, vector(index)));
         }
         Ok(())
+    }
+
+    /// Evaluates the leading ones of neighbouring rows of a slot whose next tokens are known, if they are more than may wait; how many.
+    fn evaluate_run<'a>(
+        &mut self,
+        run: &[Row],
+        vector: &impl Fn(usize) -> &'a [f32],
+        tokens: &[i32],
+        cancel: &AtomicBool,
+    ) -> Result<usize> {
+        let (slot, first) = (run[0].slot as usize, run[0].position as usize);
+        let end = (first + run.len()).min(tokens.len().saturating_sub(1));
+        if self.waiting.is_none() || end.saturating_sub(first) <= MOST_WAITING {
+            return Ok(0);
+        }
+        self.catch_up(slot, tokens, cancel)?;
+        let Seen { base, evaluated, .. } = self.seen[slot];
+        if base <= first && evaluated >= end {
+            return Ok(end - first);
+        }
+        let goes_on = evaluated >= base && (first..end).contains(&evaluated) && end - base <= self.limits.context;
+        if !goes_on {
+            self.begin(slot, first);
+        }
+        while self.seen[slot].evaluated < end {
+            let start = self.seen[slot].evaluated;
+            let places = start..end.min(start + self.limits.rows);
+            if !self.make_room(slot, places.clone()) {
+                self.begin(slot, end);
+                break;
+            }
+            for (row, place) in places.clone().enumerate() {
+                self.runner.given(row).copy_from_slice(vector(place - first));
+                self.add_row(slot, place, tokens);
+            }
+            self.run(slot, places.end, cancel)?;
+        }
+        Ok(end - first)
     }
 
     /// Evaluates a predictor for the vectors of a slot whose next tokens are known, without drafts.
@@ -65,22 +124,36 @@ impl DraftModel {
         Ok(())
     }
 
-    /// Evaluates the rows of a slot before the place `end`, whose vectors are kept; without a page for them they are left out.
+    /// Evaluates the rows of a slot before the place `end`, whose vectors wait; without a page for them they are left out.
     fn evaluate_to(&mut self, slot: usize, end: usize, tokens: &[i32], cancel: &AtomicBool) -> Result<()> {
-        let Seen { base, evaluated: start, .. } = self.seen[slot];
+        let start = self.seen[slot].evaluated;
         if start >= end {
             return Ok(());
         }
-        let copies = self.paging.truncate(slot, pages_for(start - base));
-        self.copy_pages(copies);
-        if self.paging.grow(slot, end - base).is_err() {
+        if !self.make_room(slot, start..end) {
             self.begin(slot, end);
             return Ok(());
         }
+        self.add_rows(slot, start..end, tokens);
+        self.run(slot, end, cancel)
+    }
+
+    /// Prepares a pass over these places of a slot; false where there is no page for them.
+    fn make_room(&mut self, slot: usize, places: Range<usize>) -> bool {
+        let base = self.seen[slot].base;
+        let copies = self.paging.truncate(slot, pages_for(places.start - base));
+        self.copy_pages(copies);
+        if self.paging.grow(slot, places.end - base).is_err() {
+            return false;
+        }
         self.rows.clear();
         self.outputs.clear();
-        self.paging.slide(slot, start - base, end - base);
-        self.add_rows(slot, start..end, tokens);
+        self.paging.slide(slot, places.start - base, places.end - base);
+        true
+    }
+
+    /// Runs a pass without outputs, up to the place `end` of a slot.
+    fn run(&mut self, slot: usize, end: usize, cancel: &AtomicBool) -> Result<()> {
         self.runner.run(&batch(&self.rows, &[], Chooser::Host, &self.paging), cancel)?;
         self.seen[slot].evaluated = end;
         Ok(())
