@@ -1,7 +1,8 @@
 //! What speculation gains and costs, through the C API: the same texts with and without drafts, in turns, and the same tokens.
 //!
-//! `cargo bench --bench speculation -- [--cuda] [--threads N] [--runs N] [--tokens N] [--draft MODEL.gguf] MODEL.gguf...` prints a line for each text
-//! and way to draft: tokens a second without and with, medians of runs that alternate, their ratio, and how many drafts were evaluated and right.
+//! `cargo bench --bench speculation -- [--cuda] [--threads N] [--runs N] [--tokens N] [--drafts N] [--draft MODEL.gguf] [--mtp] MODEL.gguf...` prints
+//! a line for each text and way to draft, the model's own predictor (`--mtp`) among them, of at most `--drafts` each time: tokens a second without
+//! and with, medians of runs that alternate, their ratio, and how many drafts were evaluated and right.
 //! Texts: the edit of a program, which repeats it; a text that says one thing again and again; one drawn evenly from four tokens, whose repetitions
 //! are many and tell nothing; and free text. The penalties that make two of these do so with weights of any kind.
 
@@ -40,8 +41,40 @@ struct Options {
     threads: usize,
     runs: usize,
     tokens: usize,
+    /// Most drafts; 0 for what the library takes.
+    drafts: u32,
     draft: Option<PathBuf>,
+    mtp: bool,
     models: Vec<PathBuf>,
+}
+
+/// Who drafts.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    Repetitions,
+    Model(&'a Model),
+    Predictor,
+}
+
+impl Way<'_> {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Repetitions => "ngram",
+            Way::Model(_) => "model",
+            Way::Predictor => "mtp",
+        }
+    }
+
+    fn set(self, opts: &mut segno_session_opts) {
+        opts.speculation = match self {
+            Way::Repetitions => SEGNO_SPECULATION_NGRAM,
+            Way::Model(draft) => {
+                opts.draft = draft.0;
+                SEGNO_SPECULATION_DRAFT
+            }
+            Way::Predictor => SEGNO_SPECULATION_MTP,
+        };
+    }
 }
 
 fn main() {
@@ -56,16 +89,17 @@ fn main() {
         );
         let model = ctx.load(path).unwrap();
         for text in texts(&model) {
-            report(&model, &text, &options, None);
-            draft.iter().for_each(|draft| report(&model, &text, &options, Some(draft)));
+            let predictor = options.mtp.then_some(Way::Predictor);
+            let ways = [Way::Repetitions].into_iter().chain(draft.iter().map(Way::Model)).chain(predictor);
+            ways.into_iter().for_each(|way| report(&model, &text, &options, way));
         }
     }
 }
 
 fn parse() -> Options {
     let threads = segno::os::usable_cores();
-    let mut options =
-        Options { device: SEGNO_DEVICE_CPU, threads, runs: 7, tokens: 200, draft: None, models: Vec::new() };
+    let (device, draft, models) = (SEGNO_DEVICE_CPU, None, Vec::new());
+    let mut options = Options { device, threads, runs: 7, tokens: 200, drafts: 0, draft, mtp: false, models };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|text| text.parse().ok()).expect("a number follows the option");
@@ -76,6 +110,8 @@ fn parse() -> Options {
             "--threads" => options.threads = number(),
             "--runs" => options.runs = number(),
             "--tokens" => options.tokens = number(),
+            "--drafts" => options.drafts = number() as u32,
+            "--mtp" => options.mtp = true,
             "--draft" => options.draft = args.next().map(PathBuf::from),
             path => options.models.push(PathBuf::from(path)),
         }
@@ -107,13 +143,14 @@ const fn bias(token: i32) -> segno_logit_bias {
     segno_logit_bias { token, bias: 1e6 }
 }
 
-fn report(model: &Model, text: &Text, options: &Options, draft: Option<&Model>) {
-    let kind = if draft.is_some() { SEGNO_SPECULATION_DRAFT } else { SEGNO_SPECULATION_NGRAM };
-    let sessions = [SEGNO_SPECULATION_OFF, kind].map(|speculation| {
+fn report(model: &Model, text: &Text, options: &Options, way: Way) {
+    let sessions = [None, Some(way)].map(|way| {
         let opts = |opts: &mut segno_session_opts| {
-            (opts.max_seqs, opts.kv_tokens, opts.speculation) = (1, 2048, speculation);
-            opts.draft =
-                draft.filter(|_| speculation != SEGNO_SPECULATION_OFF).map_or(std::ptr::null(), |draft| draft.0);
+            (opts.max_seqs, opts.kv_tokens) = (1, 2048);
+            if let Some(way) = way {
+                way.set(opts);
+                opts.max_drafts = options.drafts;
+            }
         };
         model.session(opts).unwrap()
     });
@@ -129,7 +166,7 @@ fn report(model: &Model, text: &Text, options: &Options, draft: Option<&Model>) 
         assert_eq!(said[0], said[1], "drafts change no token");
     }
     let [without, with] = times.map(|times| options.tokens as f64 / median(times));
-    let (stats, way) = (sessions[1].stats().unwrap(), if draft.is_some() { "model" } else { "ngram" });
+    let (stats, way) = (sessions[1].stats().unwrap(), way.name());
     let (ratio, runs) = (with / without, options.runs as u64);
     let (drafted, right) = (stats.drafted / runs, stats.accepted / runs);
     println!("{:<12}{way:<8}{without:>10.1}{with:>10.1}{ratio:>8.3}{drafted:>10}{right:>10}", text.name);
