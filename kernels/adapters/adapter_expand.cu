@@ -27,7 +27,7 @@ template <uint32_t MOST>
 struct Column {
     const AdapterEntry *entries;
     uint32_t start;
-    uint32_t bits[MOST];
+    uint32_t bits[MOST];  // as they lie in memory, but for the first run, which are floats
 };
 
 // Lists the rows from `start` on; every thread of the block comes here.
@@ -65,6 +65,10 @@ __device__ __forceinline__ void load_column(const AdapterArgs &args, const Adapt
                 column.bits[k] = load_bits(window.rows[k].type, window.rows[k].values, col);
         }
     }
+    // All are on their way. The first run is looked at here already: of one adapter there is no more as a rule.
+#pragma unroll
+    for (uint32_t k = 0; k < RUN; k++)
+        if (k < count) column.bits[k] = __float_as_uint(to_float(window.rows[k].type, column.bits[k]));
 }
 
 // Brings the sums of the window's ranks to `shared`, of `rows` rows that lie `stride` apart.
@@ -89,7 +93,7 @@ __device__ __forceinline__ void add_column(const Column<MOST> &column, const Win
 #pragma unroll
         for (uint32_t k = run; k < run + RUN; k++) {
             if (k >= count) break;
-            const float w = to_float(window.rows[k].type, column.bits[k]);
+            const float w = k < RUN ? __uint_as_float(column.bits[k]) : to_float(window.rows[k].type, column.bits[k]);
 #pragma unroll
             for (uint32_t n = 0; n < ROWS; n++) {
                 if (ROWS == 1 || n < rows) sum[n] = __fmaf_rn(shared[n][k], w, sum[n]);

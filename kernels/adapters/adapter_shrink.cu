@@ -23,7 +23,7 @@ struct Found {
     const AdapterEntry *entries;
     uint32_t number;
     DownRow down;
-    uint4 weights[QUADS<ROWS>];
+    float4 weights[QUADS<ROWS>];
 };
 
 template <uint32_t ROWS>
@@ -57,20 +57,24 @@ __device__ __forceinline__ uint4 load_quad(const DownRow &down, uint32_t quad) {
     return make_uint4(both.x & 0xffff, both.x >> 16, both.y & 0xffff, both.y >> 16);
 }
 
+__device__ __forceinline__ float4 to_floats(uint32_t type, const uint4 &w) {
+    return make_float4(to_float(type, w.x), to_float(type, w.y), to_float(type, w.z), to_float(type, w.w));
+}
+
 template <uint32_t ROWS>
 __device__ __forceinline__ Found<ROWS> find(const AdapterArgs &args, const AdapterEntry *entries, uint32_t number) {
     Found<ROWS> found = {entries, number, find_row(args, entries, number)};
+    uint4 bits[QUADS<ROWS>] = {};
 #pragma unroll
     for (uint32_t i = 0; i < QUADS<ROWS>; i++) {
         const uint32_t quad = threadIdx.x + i * THREADS;
         if (args.cols % 4 == 0 && quad < args.cols / 4 && found.down.values != nullptr)
-            found.weights[i] = load_quad(found.down, quad);
+            bits[i] = load_quad(found.down, quad);
     }
+    // Only when all are on their way the first is looked at.
+#pragma unroll
+    for (uint32_t i = 0; i < QUADS<ROWS>; i++) found.weights[i] = to_floats(found.down.type, bits[i]);
     return found;
-}
-
-__device__ __forceinline__ float4 to_floats(uint32_t type, const uint4 &w) {
-    return make_float4(to_float(type, w.x), to_float(type, w.y), to_float(type, w.z), to_float(type, w.w));
 }
 
 __device__ __forceinline__ float add_quad(const float4 &w, const float4 &x, float sum) {
@@ -100,8 +104,7 @@ __device__ __forceinline__ void add_row(const AdapterArgs &args, const Found<ROW
         return;
     }
     const uint32_t quads = args.cols / 4;
-    const auto add = [&](uint32_t quad, const uint4 &bits) {
-        const float4 w = to_floats(down.type, bits);
+    const auto add = [&](uint32_t quad, const float4 &w) {
 #pragma unroll
         for (uint32_t n = 0; n < ROWS; n++) {
             if (quad < quads && n < rows)
@@ -111,12 +114,11 @@ __device__ __forceinline__ void add_row(const AdapterArgs &args, const Found<ROW
 #pragma unroll
     for (uint32_t i = 0; i < QUADS<ROWS>; i++) {
         if (ROWS > 1) add(threadIdx.x + i * THREADS, found.weights[i]);
-        else if (threadIdx.x + i * THREADS < quads)
-            sum[0] = add_quad(to_floats(down.type, found.weights[i]), values[i], sum[0]);
+        else if (threadIdx.x + i * THREADS < quads) sum[0] = add_quad(found.weights[i], values[i], sum[0]);
     }
 #pragma unroll 2
     for (uint32_t quad = threadIdx.x + QUADS<ROWS> * THREADS; quad < quads; quad += THREADS)
-        add(quad, load_quad(down, quad));
+        add(quad, to_floats(down.type, load_quad(down, quad)));
 }
 
 // The same for a row that a norm takes: its values times the norm's weights, as `weigh_row` makes them, and the
@@ -124,9 +126,9 @@ __device__ __forceinline__ void add_row(const AdapterArgs &args, const Found<ROW
 __device__ __forceinline__ void add_normed(const AdapterArgs &args, const Found<1> &found, const float *x,
     const float4 (&values)[NORM_QUADS], const float4 (&norm)[NORM_QUADS], float &sum, float &squares) {
     const uint32_t quads = args.cols / 4;
-    const auto add = [&](const uint4 &w, const float4 &value, const float4 &weight) {
+    const auto add = [&](const float4 &w, const float4 &value, const float4 &weight) {
         squares = add_squares(value, squares);
-        sum = add_quad(to_floats(found.down.type, w), weigh(value, weight), sum);
+        sum = add_quad(w, weigh(value, weight), sum);
     };
 #pragma unroll
     for (uint32_t i = 0; i < NORM_QUADS; i++) {
@@ -134,7 +136,8 @@ __device__ __forceinline__ void add_normed(const AdapterArgs &args, const Found<
     }
     const float4 *weights = reinterpret_cast<const float4 *>(args.norm);
     for (uint32_t quad = threadIdx.x + NORM_QUADS * THREADS; quad < quads; quad += THREADS)
-        add(load_quad(found.down, quad), reinterpret_cast<const float4 *>(x)[quad], __ldg(weights + quad));
+        add(to_floats(found.down.type, load_quad(found.down, quad)), reinterpret_cast<const float4 *>(x)[quad],
+            __ldg(weights + quad));
 }
 
 // Joins what the threads have, and writes the sums of `rows` rows; `factor` is of the row that the thread writes.
