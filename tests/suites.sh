@@ -4,7 +4,7 @@
 #
 # usage: tests/suites.sh NAME WORK_DIR TRIPLE RUNNER... < LIST
 #   NAME   what stands before every line that is printed
-#   LIST   a line a program: `lib` or the name of an integration test, then its arguments
+#   LIST   a line a program: the name of an integration test, then its arguments
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=$1 work=$2 triple=$3
@@ -15,16 +15,12 @@ fail() { echo "$name: $*" >&2; exit 1; }
 
 mapfile -t list
 wanted=()
-for suite in $(printf '%s\n' "${list[@]}" | cut -d' ' -f1 | sort -u); do
-    if [ "$suite" = lib ]; then wanted+=(--lib); else wanted+=(--test "$suite"); fi
-done
+for suite in $(printf '%s\n' "${list[@]}" | cut -d' ' -f1 | sort -u); do wanted+=(--test "$suite"); done
 # Without what does not depend on the system: kernels for GPUs, and the tools of benchmarks and of the header (Cargo.toml), which take longer than the tests.
 RUSTFLAGS="--cfg without_tools" cargo test --locked --no-run --no-default-features --target "$triple" --message-format=json-render-diagnostics "${wanted[@]}" \
     > "$work/built"
 program_of() {
-    local suite=$1
-    [ "$suite" != lib ] || suite=segno
-    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$work/built" | grep -E "/$suite-[0-9a-f]+(\.exe)?$" || fail "cargo built no program of $1"
+    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$work/built" | grep -E "/$1-[0-9a-f]+(\.exe)?$" || fail "cargo built no program of $1"
 }
 
 run() {

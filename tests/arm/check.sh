@@ -86,16 +86,16 @@ examples() {
     echo "arm: the examples write the text that they write here"
 }
 
-# Left out: a test of `lib` that begins a program of its own, which qemu does not run, and those of texts that try every character; suites with limits
-# of time or of resident memory (cancel, cycles, fair_share, plan, soak, text), with limits of the system that qemu does not keep (host_memory,
-# system_faults), and what takes minutes there and depends on the processor in nothing that other tests do not have: families, sequences, truncated
-# files, hostile grammars, the perplexity of 8-bit caches (their bits stay, in `lib`), distributions of draws (their bits stay), small models of every
-# type (their products stay), and refused memory where models and folders are loaded, texts read and templates run. The oldest processor runs the
-# kernels that `max` has too, so there what is asked is that they are chosen and suffice.
+# Left out: the unit tests of the library but for those of the system (`machine`); suites with limits of time or of resident memory (cancel, cycles,
+# fair_share, plan, soak, text), with limits of the system that qemu does not keep (host_memory, system_faults), and what takes minutes there and depends on
+# the processor in nothing that other tests do not have: families, sequences, truncated files, hostile grammars, the perplexity of 8-bit caches (their bits
+# stay, in `machine`), distributions of draws (their bits stay), small models of every type (their products stay), and refused memory where models and
+# folders are loaded, texts read and templates run. The oldest processor runs the kernels that `max` has too, so there what is asked is that they are chosen
+# and suffice.
 rust_tests() {
     export SEGNO_HOSTILE_CASES=${SEGNO_HOSTILE_CASES:-1000} SEGNO_TEST_SLOWNESS=20 CARGO_PROFILE_DEV_OPT_LEVEL=1
     tests/suites.sh "arm: max" "$work/max" $triple qemu-aarch64-static << 'LIST'
-lib --skip a_panic_prints_nothing --skip every_character
+machine
 faults calls::a_session calls::sequences_without calls::a_refused calls::a_plan
 hostile --skip truncated_ --skip grammars::
 cpu types:: reference:: sample:: quant:: --skip cache_types:: --skip every_type_runs --skip draws_over --skip filtered_draws
@@ -103,7 +103,7 @@ api sessions:: sampling:: steps:: structs:: saved::
 files save:: model_files:: gguf::
 LIST
     QEMU_CPU=cortex-a53 tests/suites.sh "arm: cortex-a53" "$work/a53" $triple qemu-aarch64-static << 'LIST'
-lib backend::cpu --skip encode:: --skip company_and_tiles
+machine kernels:: --skip encode:: --skip company_and_tiles
 cpu reference::
 LIST
 }

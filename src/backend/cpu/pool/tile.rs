@@ -62,7 +62,7 @@ impl<'a, T> Grid<'a, T> {
     ///
     /// # Safety
     /// No other tile of this number may be alive.
-    pub(in super::super) unsafe fn tile(&self, index: usize) -> TileMut<'a, T> {
+    pub unsafe fn tile(&self, index: usize) -> TileMut<'a, T> {
         assert!(index < self.len());
         let (first_row, end) = match self.heights {
             Heights::Equal(rows) => {

@@ -39,7 +39,7 @@ mod operand;
 mod scalar;
 mod vector;
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
 
 pub use operand::{FloatRun, Form, Input, KvRun, Matrix, Q8_LEN, Q8Block, ScanRow};

@@ -1,14 +1,15 @@
-//! Every entry of the table against plain arithmetic, and against every other entry bit for bit.
+//! Kernels: every entry of their table against plain arithmetic, and against every other entry bit for bit.
 
 mod encode;
-#[cfg(target_arch = "x86_64")]
-mod fma;
 mod matmul;
 mod ops;
 mod q8;
 
-use super::*;
-use crate::quant::synthetic::Random;
+use half::{bf16, f16};
+use segno::backend::cpu::pool::TileMut;
+use segno::backend::cpu::simd::*;
+use segno::quant::DType;
+use segno::quant::synthetic::Random;
 
 /// Bits of floats, all NaNs as one.
 fn bits(x: &[f32]) -> Vec<u32> {

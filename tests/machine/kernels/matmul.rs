@@ -1,8 +1,8 @@
 //! Products of every weight type.
 
 use super::*;
-use crate::backend::cpu::pool::Grid;
-use crate::quant::{blocks as stored, reference, synthetic};
+use segno::backend::cpu::pool::Grid;
+use segno::quant::{blocks as stored, reference, synthetic};
 use std::mem::offset_of;
 
 /// A product: weights at an odd address, activations in every form.

@@ -1,7 +1,7 @@
 //! Keys and values of 8 bits.
 
 use super::*;
-use crate::kv::q8::{BLOCK, bytes, plain, rotated};
+use segno::kv::q8::{BLOCK, bytes, plain, rotated};
 
 const HEADS: [usize; 14] = [1, 7, 8, 16, 20, 24, 31, 64, 80, 96, 128, 160, 256, 576];
 

@@ -1,9 +1,8 @@
 //! Everything but products of weights.
 
 use super::*;
-use crate::elementary::fma;
-use crate::plan::op::Activation;
-use half::bf16;
+use segno::elementary::fma;
+use segno::plan::op::Activation;
 
 const LENGTHS: [usize; 15] = [0, 1, 7, 8, 15, 16, 17, 31, 64, 80, 96, 128, 256, 300, 1001];
 

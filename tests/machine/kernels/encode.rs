@@ -1,7 +1,7 @@
 //! Encoders of weights against the plain ones, bit for bit.
 
 use super::*;
-use crate::quant::encode::{ENCODABLE, encode};
+use segno::quant::encode::{ENCODABLE, encode};
 
 /// Rows of 256 values of every kind that weights and broken weights have.
 fn rows(random: &mut Random) -> Vec<Vec<f32>> {
