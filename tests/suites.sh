@@ -3,6 +3,7 @@
 # is shown; of each that passes the number of its tests, and how many hostile cases it had and how many allocations were refused.
 #
 # usage: tests/suites.sh NAME WORK_DIR TRIPLE RUNNER... < LIST
+#   CARGO_TARGET_DIR   has the library for that system, as it is released; its neighbour, of that name and `-tests`, gets the programs
 #   NAME   what stands before every line that is printed
 #   LIST   a line a program: the name of an integration test, then its arguments
 set -euo pipefail
@@ -16,8 +17,14 @@ fail() { echo "$name: $*" >&2; exit 1; }
 mapfile -t list
 wanted=()
 for suite in $(printf '%s\n' "${list[@]}" | cut -d' ' -f1 | sort -u); do wanted+=(--test "$suite"); done
-# Without what does not depend on the system: kernels for GPUs, and the tools of benchmarks and of the header (Cargo.toml), which take longer than the tests.
-RUSTFLAGS="--cfg without_tools" cargo test --locked --no-run --no-default-features --target "$triple" --message-format=json-render-diagnostics "${wanted[@]}" \
+# Without kernels for GPUs, which do not depend on the system. In the profile of releases, so that the tests are made of the crates that the library is made
+# of; a folder has room for one library, so they are copied. Assertions and checks of numbers are those of tests, and what is ours is compiled as fast as
+# that goes without programs that take longer.
+settings=()
+for setting in opt-level=1 debug-assertions=true overflow-checks=true; do settings+=(--config "profile.release.package.segno.$setting"); done
+[ -e "$CARGO_TARGET_DIR-tests" ] || cp -a "$CARGO_TARGET_DIR" "$CARGO_TARGET_DIR-tests"
+export CARGO_TARGET_DIR=$CARGO_TARGET_DIR-tests
+cargo test --release "${settings[@]}" --locked --no-run --no-default-features --target "$triple" --message-format=json-render-diagnostics "${wanted[@]}" \
     > "$work/built"
 program_of() {
     sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$work/built" | grep -E "/$1-[0-9a-f]+(\.exe)?$" || fail "cargo built no program of $1"

@@ -20,8 +20,8 @@ if [ -n "$missing" ]; then
     exit 0
 fi
 
-# Beside what was built for this system, so that what runs in builds is compiled once.
-export CARGO_TARGET_DIR=$release/.. CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 SEGNO_LINKER=$cc
+# In a folder of its own, as cargo builds for one system at a time in a folder; without the tools of benchmarks and of the header (Cargo.toml).
+export CARGO_TARGET_DIR=$work/target CARGO_INCREMENTAL=0 RUSTFLAGS="--cfg without_tools" SEGNO_LINKER=$cc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$PWD/packaging/linker.sh
 bin=$CARGO_TARGET_DIR/$triple/release
 # QEMU_CPU names the processor: `max` has dot products and I8MM, `cortex-a53` neither.
@@ -93,7 +93,7 @@ examples() {
 # folders are loaded, texts read and templates run. The oldest processor runs the kernels that `max` has too, so there what is asked is that they are chosen
 # and suffice.
 rust_tests() {
-    export SEGNO_HOSTILE_CASES=${SEGNO_HOSTILE_CASES:-1000} SEGNO_TEST_SLOWNESS=20 CARGO_PROFILE_DEV_OPT_LEVEL=1
+    export SEGNO_HOSTILE_CASES=${SEGNO_HOSTILE_CASES:-1000} SEGNO_TEST_SLOWNESS=20
     tests/suites.sh "arm: max" "$work/max" $triple qemu-aarch64-static << 'LIST'
 machine
 faults calls::a_session calls::sequences_without calls::a_refused calls::a_plan
@@ -108,9 +108,9 @@ cpu reference::
 LIST
 }
 
+build_library
 # Beside the Rust tests, as the compiler does not always keep two processors busy.
 {
-    build_library
     look_inside
     LD_LIBRARY_PATH=$release tests/release/check.sh linux-aarch64 "$bin" "$build" "$model"
     hosts

@@ -23,8 +23,8 @@ if [ -n "$missing" ]; then
     exit 0
 fi
 
-# Beside what was built for this system, so that what runs in builds is compiled once.
-export CARGO_TARGET_DIR=$release/.. CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 SEGNO_LINKER=$cc
+# In a folder of its own, as cargo builds for one system at a time in a folder; without the tools of benchmarks and of the header (Cargo.toml).
+export CARGO_TARGET_DIR=$work/target CARGO_INCREMENTAL=0 RUSTFLAGS="--cfg without_tools" SEGNO_LINKER=$cc
 export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$PWD/packaging/linker.sh
 export WINEPREFIX=$work/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml="
 bin=$CARGO_TARGET_DIR/$triple/release
@@ -124,9 +124,9 @@ LIST
 
 trap 'wineserver -k || true' EXIT
 tests/windows/wine.sh
+build_library
 # Beside the Rust tests, as the compiler does not always keep two processors busy.
 {
-    build_library
     look_inside
     LD_LIBRARY_PATH=$release tests/release/check.sh windows-x86_64 "$bin" "$build" "$model"
     hosts
