@@ -201,7 +201,7 @@ impl Constraint {
     /// Works out the mask of the next token; for [`Next::Choice`] alone. What goes wrong is told by [`Constraint::mask`].
     pub fn prepare(&mut self) {
         let grammar = Arc::clone(&self.grammar);
-        let computer = Computer::new(&grammar.vocabulary, &grammar.kept, self.tables.states);
+        let computer = Computer::new(&grammar.vocabulary, &grammar.kept, self.tables);
         self.prepare_by(&computer, &[]);
         if self.broken.is_none() {
             computer.keep();

@@ -8,8 +8,8 @@
 //! States are numbered by the tables of a walk. The tables that walks begin with only ever grow, so that a number that was in them when a walk began
 //! means the same to all walks that begin then or later; nothing is kept of the states that a walk has made for itself.
 
-use super::Vocabulary;
 use super::byte_classes::leads_nowhere;
+use super::{Tables, Vocabulary};
 use llguidance::HashMap;
 use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
@@ -81,11 +81,11 @@ pub fn is_plain(byte: u8) -> bool {
     !matches!(byte, b'"' | b'\\' | 0..b' ' | 0x7f | TokTrie::SPECIAL_TOKEN_MARKER)
 }
 
-/// Computes whole masks, for a walk that shares the numbers of states below `known`.
+/// Computes whole masks, for a walk that began with these tables.
 pub struct Computer<'a> {
     vocabulary: &'a Vocabulary,
     kept: &'a Mutex<Kept>,
-    known: usize,
+    tables: Tables,
     /// What was found out of a state.
     found: Mutex<Option<(u32, Found)>>,
 }
@@ -99,14 +99,14 @@ enum Found {
 }
 
 impl<'a> Computer<'a> {
-    pub fn new(vocabulary: &'a Vocabulary, kept: &'a Mutex<Kept>, known: usize) -> Computer<'a> {
-        Computer { vocabulary, kept, known, found: Mutex::default() }
+    pub fn new(vocabulary: &'a Vocabulary, kept: &'a Mutex<Kept>, tables: Tables) -> Computer<'a> {
+        Computer { vocabulary, kept, tables, found: Mutex::default() }
     }
 
     /// Keeps what was found out, once it is known that the engine had no error meanwhile.
     pub fn keep(self) {
-        let found = self.found.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let Some((state, found)) = found.filter(|(state, _)| (*state as usize) < self.known) else { return };
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((state, found)) = found.filter(|(state, _)| self.is_shared(*state)) else { return };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         match found {
             Found::Plain(plain) => kept.insert(state, plain),
@@ -121,7 +121,18 @@ impl<'a> Computer<'a> {
     /// What is kept of a state.
     fn place(&self, state: u32) -> Option<Place> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.states.get(&state).filter(|_| (state as usize) < self.known).cloned()
+        kept.states.get(&state).filter(|_| self.is_shared(state)).cloned()
+    }
+
+    /// Whether a state has the same number in all walks from now on.
+    fn is_shared(&self, state: u32) -> bool {
+        (state as usize) < self.tables.states
+    }
+
+    /// The plain tokens by classes of bytes. They are not tried where no walk has left its tables yet: most steps of the lexer would be new ones.
+    fn by_classes(&self, recognizer: &mut ParserRecognizer<'_>) -> Option<SimpleVob> {
+        let has_tables = self.tables.generation > 0;
+        has_tables.then(|| self.vocabulary.classes.tokens(recognizer, self.trie())).flatten()
     }
 
     /// The mask by the engine's own computer, and how much of the tree that walked.
@@ -146,7 +157,7 @@ impl BiasComputer for Computer<'_> {
             Some(Place::Plain(plain)) => return self.with_rest(recognizer, (**plain).clone()),
             Some(Place::Open) => return self.compute_anew(recognizer).0,
             Some(Place::Wide) => Found::Plain(plain_tokens(recognizer, self.trie())),
-            None => match self.vocabulary.classes.tokens(recognizer, self.trie()) {
+            None => match self.by_classes(recognizer) {
                 None => Found::Wide,
                 plain => Found::Plain(plain),
             },
