@@ -18,7 +18,7 @@ C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET) tests/watchdog.sh
 
 .PHONY: all models schemas masks real-test chat cuda release reproduce release-test gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
-	builds frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak conversations cancel fuzz fuzz-templates audit notices miri race header format clean
+	builds rust-builds frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak conversations cancel fuzz fuzz-templates audit notices miri race header format clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -99,23 +99,32 @@ $(BUILD)/lab/%: kernels/lab/%.cu $(shell find kernels -name "*.cu*" -o -name "*.
 gpu-package: cuda
 	tests/cuda/package.sh $(BUILD)/gpu
 
-# Everything that continuous integration checks, in this order. Kernels are compiled on the way; without a driver their tests skip. What was
-# skipped is told at the end.
+# Everything that continuous integration checks: builds, then what has limits of time, alone, then the rest, three lists at once, each in its order.
+# Kernels are compiled on the way; without a driver their tests skip. What was skipped is told at the end.
 test: export SEGNO_SKIPS := $(abspath $(BUILD))/skips
-test: no-skips cuda lab tools lint audit builds make-test rust-test c-test cpp-test go-test install-test release-test abi-test check-targets \
-	memcheck sanitize
+test: no-skips cuda tools builds rust-test c-test
+	@MAKE="$(MAKE)" tests/beside.sh test-windows test-arm "sanitize memcheck cpp-test go-test install-test release-test abi-test"
 	@tests/skip.sh report
-	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, other targets, memory checks and sanitizers passed"
+	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, windows, aarch64, other targets, memory checks and sanitizers passed"
+
+# Builds of one run: nothing for a next build, no tables of lines, and one unit of code a crate, which takes less of the processors' time than many.
+test: export CARGO_INCREMENTAL := 0
+test: export CARGO_PROFILE_DEV_DEBUG := false
+test: export CARGO_PROFILE_DEV_CODEGEN_UNITS := 1
 
 no-skips:
 	@mkdir -p $(BUILD)
 	@rm -f $(BUILD)/skips
 
-# The library and the Rust tests, beside each other: the library is one unit of code, which keeps one processor busy.
+# The library and what it is for on other targets, and beside it lints and the Rust tests: a crate that is one unit of code keeps one processor busy.
 builds: cuda
-	@$(MAKE) --no-print-directory $(LIB) & library=$$!; $(CARGO) test --locked --quiet --no-run; tests=$$?; wait $$library && exit $$tests
+	@MAKE="$(MAKE)" tests/beside.sh "$(LIB) make-test check-targets lab" "lint audit rust-builds"
 
-# What this file and the scripts promise: where the library comes to stand, the watchdog, the count of what was skipped.
+rust-builds:
+	$(CARGO) test --locked --quiet --no-run
+	$(CARGO) test --locked --quiet --no-run --package segno-models
+
+# What this file and the scripts promise: where the library comes to stand, the watchdog, the count of what was skipped, lists beside each other.
 make-test: $(LIB)
 	tests/make/check.sh $(TARGET) $(BUILD) $(MODEL)
 

@@ -4,6 +4,9 @@
 #
 # usage: tests/need.sh TOOL... [std:TRIPLE]...
 set -euo pipefail
+# Scripts that run beside each other install one after the other.
+exec 9< "$0"
+! command -v flock > /dev/null || flock 9
 
 declare -A package=(
     [clang]=clang [cmake]=cmake [valgrind]=valgrind [abidiff]=abigail-tools [pkg-config]=pkg-config [gcc]=gcc [g++]=g++ [readelf]=binutils

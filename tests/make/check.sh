@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What the Makefile and the scripts of the tests promise: the library is built and found where cargo is told to build, a test that waits for ever
-# is ended, skipped tests are counted, a missing tool fails in continuous integration, no build changes Cargo.lock, and no library with the feature
-# `testing` is installed.
+# is ended, so is what is made beside a target that fails, skipped tests are counted, a missing tool fails in continuous integration, no build changes
+# Cargo.lock, and no library with the feature `testing` is installed.
 #
 # usage: tests/make/check.sh RELEASE_DIR BUILD_DIR MODEL.gguf
 set -euo pipefail
@@ -72,6 +72,19 @@ skips() {
     grep -qx "export CI=true" .ci/run || fail ".ci/run does not set CI"
 }
 
+# Targets that are made beside each other: all are, in the order of their list, and what is still made when one fails is ended.
+beside() {
+    printf 'one two:; @echo $@ is made\nfails:; @sleep 1; false\nwaits:; @tests/watchdog.sh sh -c "echo \\$$\\$$ > %s; exec sleep 600"\n' "$work/waits" > "$work/makefile"
+    printf '#!/bin/sh\nexec make -f %s "$@"\n' "$work/makefile" > "$work/make"
+    chmod +x "$work/make"
+    MAKE=$work/make tests/beside.sh "one two" two | grep "is made" | sort | tr '\n' ' ' > "$work/log"
+    [ "$(cat "$work/log")" = "one is made two is made two is made " ] || fail "not everything is made beside each other"
+    if MAKE=$work/make tests/beside.sh waits "one fails two" > "$work/log" 2>&1; then fail "a target that fails beside others is not told"; fi
+    grep -q "one is made" "$work/log" && ! grep -q "two is made" "$work/log" || fail "what fails is not shown"
+    sleep 1
+    if kill -0 "$(cat "$work/waits")" 2> /dev/null; then fail "what is made beside a target that fails goes on"; fi
+}
+
 locked() {
     local loose
     loose=$(grep -nE '(CARGO\)|cargo\}"?|cargo) (build|test|rustc|clippy|doc|bench|run)\b' Makefile tests/*.sh tests/*/*.sh packaging/*.sh | grep -v -- --locked |
@@ -94,6 +107,7 @@ places
 watchdog
 shipped
 skips
+beside
 locked
 elsewhere
-echo "make: cargo's folder is followed, tests are watched, skips are counted, builds are locked, what is installed is not for tests"
+echo "make: cargo's folder is followed, tests are watched, targets are made beside each other, skips are counted, builds are locked, what is installed is not for tests"
