@@ -11,12 +11,12 @@ cd "$(dirname "$0")/.."
 mkdir -p "$1" "$2/sanitize"
 target=$(cd "$1" && pwd) build=$(cd "$2/sanitize" && pwd) model=$3
 triple=x86_64-unknown-linux-gnu
-# A line a folder of tests, with the modules that run.
+# A line a folder of tests, with the modules that run, and those that they need without colons: others are not compiled.
 tests="files gguf:: model_files::
 cpu families:: reference::
 api sequences:: sessions:: text:: chats::
 text tokenizer::
-hostile files::"
+hostile files:: damage dice gguf host memory models mutation"
 # What the tests run by cargo say through their environment: the root of the package and a folder for files.
 export CARGO_MANIFEST_DIR=$PWD CARGO_TARGET_TMPDIR=$build
 # The stable compiler has the sanitizer, but not for everyone.
@@ -38,14 +38,22 @@ run_c() {
     tests/watchdog.sh "$program" "$@"
 }
 
-# Builds and runs tests in Rust with the library: PROGRAM SOURCE [FILTER...].
+# The root of a test program that has no modules but these: FOLDER [MODULE...]. What is told of the first, which all have, stands above.
+part_of() {
+    local root=tests/$1/main.rs
+    shift
+    grep -v '^mod ' "$root"
+    printf 'mod %s;\n' common "${@%::}" | grep -xFf "$root"
+}
+
+# Builds and runs tests in Rust with the library, whose root is read: PROGRAM FOLDER [FILTER...].
 run_rust() {
-    local program=$build/$1 source=$2
+    local program=$build/$1 folder=$2
     shift 2
-    rustc --edition 2024 --test "$source" -Zsanitizer=address --target $triple -C opt-level=1 -L "dependency=$library/deps" \
-        -L "dependency=$target/debug/deps" --extern "segno=$library/libsegno.rlib" --extern "half=$(crate half)" \
+    (cd "$folder" && rustc --edition 2024 --test - --crate-name "$(basename "$program")" -Zsanitizer=address --target $triple -C opt-level=1 \
+        -L "dependency=$library/deps" -L "dependency=$target/debug/deps" --extern "segno=$library/libsegno.rlib" --extern "half=$(crate half)" \
         --extern "serde_json=$(crate serde_json)" --extern "libc=$(crate libc)" --extern "regex_automata=$(crate regex_automata)" \
-        --extern "twox_hash=$(crate twox_hash)" -o "$program" || return
+        --extern "twox_hash=$(crate twox_hash)" -o "$program") || return
     tests/watchdog.sh "$program" "$@" --quiet --skip every_limit_of_a_template --skip truncated_models
 }
 
@@ -54,8 +62,9 @@ crate() {
     grep -o "\"[^\"]*/$triple/[^\"]*/lib$1-[0-9a-f]*\.rlib\"" "$build/cargo.json" | tr -d '"'
 }
 
-RUSTFLAGS=-Zsanitizer=address CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=$target \
-    "${CARGO:-cargo}" build --locked --quiet --lib --no-default-features --features testing --target $triple --message-format=json > "$build/cargo.json"
+RUSTFLAGS=-Zsanitizer=address CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=1 CARGO_INCREMENTAL=0 \
+    CARGO_TARGET_DIR=$target "${CARGO:-cargo}" build --locked --quiet --lib --no-default-features --features testing --target $triple \
+    --message-format=json > "$build/cargo.json"
 library=$target/$triple/debug
 
 # A host that has too little room for what the library writes, one that loses a context and one that adds beyond a number must be caught, or
@@ -97,7 +106,7 @@ caught() {
 caught "detected memory leaks" run_c "$build/faulty.c"
 caught heap-buffer-overflow run_c "$build/faulty.c" array
 caught "signed integer overflow" run_c "$build/faulty.c" a number
-caught "detected memory leaks" run_rust leak "$build/leak.rs"
+caught "detected memory leaks" run_rust leak "$build" < "$build/leak.rs"
 
 for source in tests/capi/*.c; do
     # It puts an allocator of its own in the place of the sanitizer's.
@@ -108,6 +117,8 @@ done
 export SEGNO_HOSTILE_CASES=400
 while read -ra words; do
     echo "sanitize: tests/${words[0]}, ${words[*]:1}"
-    run_rust "${words[0]}" "tests/${words[0]}/main.rs" "${words[@]:1}" > "$build/rust.out" 2>&1 < /dev/null || { cat "$build/rust.out"; exit 1; }
+    part_of "${words[@]}" > "$build/root.rs"
+    run_rust "${words[0]}" "tests/${words[0]}" $(grep -o '[a-z_]*::' <<< "${words[*]}") > "$build/rust.out" 2>&1 < "$build/root.rs" ||
+        { cat "$build/rust.out"; exit 1; }
 done <<< "$tests"
 echo "sanitize: passed"
