@@ -18,7 +18,7 @@ C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET) tests/watchdog.sh
 
 .PHONY: all models schemas masks real-test chat cuda release reproduce release-test gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
-	builds rust-builds frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak conversations cancel fuzz fuzz-templates audit notices miri race header format clean
+	builds rust-builds windows-library frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak conversations cancel fuzz fuzz-templates audit notices miri race header format clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -103,7 +103,7 @@ gpu-package: cuda
 # Kernels are compiled on the way; without a driver their tests skip. What was skipped is told at the end.
 test: export SEGNO_SKIPS := $(abspath $(BUILD))/skips
 test: no-skips cuda tools builds rust-test c-test
-	@MAKE="$(MAKE)" tests/beside.sh test-windows test-arm "sanitize memcheck cpp-test go-test install-test release-test abi-test"
+	@MAKE="$(MAKE)" tests/beside.sh "test-windows release-test abi-test" test-arm "sanitize memcheck cpp-test go-test install-test"
 	@tests/skip.sh report
 	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, windows, aarch64, other targets, memory checks and sanitizers passed"
 
@@ -116,9 +116,9 @@ no-skips:
 	@mkdir -p $(BUILD)
 	@rm -f $(BUILD)/skips
 
-# The library and what it is for on other targets, and beside it lints and the Rust tests: a crate that is one unit of code keeps one processor busy.
+# The library, also for other systems, and beside it lints and the Rust tests: a crate that is one unit of code keeps one processor busy.
 builds: cuda
-	@MAKE="$(MAKE)" tests/beside.sh "$(LIB) make-test check-targets lab" "lint audit rust-builds"
+	@MAKE="$(MAKE)" tests/beside.sh "$(LIB) make-test check-targets lab windows-library" "lint audit rust-builds"
 
 rust-builds:
 	$(CARGO) test --locked --quiet --no-run
@@ -213,6 +213,9 @@ install-test: $(LIB) tools
 # The library for Windows, under Wine, and for Linux on AArch64, under qemu.
 test-windows: $(BUILD)/generate $(BUILD)/crowd
 	tests/windows/check.sh $(TARGET) $(BUILD) $(MODEL)
+
+windows-library: $(LIB)
+	tests/windows/check.sh $(TARGET) $(BUILD) $(MODEL) library
 
 test-arm: $(BUILD)/generate $(BUILD)/crowd
 	tests/arm/check.sh $(TARGET) $(BUILD) $(MODEL)
