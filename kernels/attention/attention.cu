@@ -1,5 +1,5 @@
-// Attention over paged keys and values of any even size of heads, and of every type, in f32: for up to GROUP
-// query heads of a key-value head in a block.
+// Attention over paged keys and values of any even sizes of heads, and of every type, in f32: for up to GROUP query
+// heads of a key-value head in a block. Keys may be longer than values, as in latent attention.
 //
 // Each split of the positions gives a maximum, a sum of exponentials and a weighted sum of values, merged in order of
 // position. Either a block walks over all splits of its row, or each split has a block and `attention_combine` adds
@@ -10,8 +10,8 @@
 constexpr int GROUP = 4;
 constexpr int THREADS = 256, COMBINE_THREADS = 256;
 constexpr int SPLIT_PAGES = LONG_SPLIT / PAGE_TOKENS;
-// Most elements of a head.
-constexpr uint32_t MOST_DIM = 512;
+// Most elements of a head of keys.
+constexpr uint32_t MOST_DIM = 576;
 
 // The element type of a cache of 8 bits.
 using Q8 = int8_t;
@@ -122,8 +122,9 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     __shared__ float p[GROUP][LONG_SPLIT];
     __shared__ uint32_t pages[SPLIT_PAGES];
     const HeadsArgs &in = args.in;
-    const uint32_t dim = in.head_dim, pairs = dim / 2, parts = THREADS / pairs, thread = threadIdx.x;
-    float *q = shared, *out = q + GROUP * dim, *part_sums = out + GROUP * dim;
+    const uint32_t dim = in.head_dim, value_dim = in.value_dim, pairs = value_dim / 2, parts = THREADS / pairs,
+                   thread = threadIdx.x;
+    float *q = shared, *out = q + GROUP * dim, *part_sums = out + GROUP * value_dim;
     await_then_launch();
     const uint32_t row = blockIdx.z, group = in.heads / in.kv_heads, chunks = (group + GROUP - 1) / GROUP;
     const uint32_t kv_head = blockIdx.y / chunks, first = blockIdx.y % chunks * GROUP,
@@ -136,15 +137,18 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     const size_t head = (size_t)row * in.heads + kv_head * group + first;
     for (uint32_t i = thread; i < GROUP * dim; i += THREADS) {
         q[i] = i < heads * dim ? in.q[head * dim + i] : 0.0f;
-        out[i] = 0.0f;
     }
+    for (uint32_t i = thread; i < GROUP * value_dim; i += THREADS) out[i] = 0.0f;
     if (thread < GROUP) state[thread] = State{-INFINITY, 0.0f};
     if constexpr (IS_Q8<T>) {
         __syncthreads();
         if (thread / WARP < GROUP) rotate_head<MOST_DIM>(q + thread / WARP * dim, dim);
     }
     const T *cache = reinterpret_cast<const T *>(in.cache);
-    const size_t run = (size_t)kv_head * PAGE_TOKENS * (IS_Q8<T> ? q8_bytes(dim) : dim);
+    const auto run_of = [&](uint32_t each) {
+        return (size_t)kv_head * PAGE_TOKENS * (IS_Q8<T> ? q8_bytes(each) : each);
+    };
+    const size_t keys_at = in.keys + run_of(dim), values_at = in.values + run_of(value_dim);
     const uint32_t seen = first_seen(args, item.position), first_split = split_of(seen);
     for (uint32_t split = blockIdx.x; split < splits; split += gridDim.x) {
         if (split < first_split) continue;
@@ -163,9 +167,9 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
             float score[GROUP] = {};
             const size_t page = pages[k / PAGE_TOKENS] * in.page_elements;
             if constexpr (IS_Q8<T>) {
-                score_key(Q8Run(in.cache, page + in.keys + run, dim), k % PAGE_TOKENS, q, dim, score);
+                score_key(Q8Run(in.cache, page + keys_at, dim), k % PAGE_TOKENS, q, dim, score);
             } else {
-                score_key(cache + page + in.keys + run + (k % PAGE_TOKENS) * dim, q, dim, score);
+                score_key(cache + page + keys_at + (k % PAGE_TOKENS) * dim, q, dim, score);
             }
 #pragma unroll
             for (int g = 0; g < GROUP; g++)
@@ -182,9 +186,9 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
                 const size_t page = pages[k / PAGE_TOKENS] * in.page_elements;
                 float2 v;
                 if constexpr (IS_Q8<T>) {
-                    v = pair_at(Q8Run(in.cache, page + in.values + run, dim), k % PAGE_TOKENS, pair, dim);
+                    v = pair_at(Q8Run(in.cache, page + values_at, value_dim), k % PAGE_TOKENS, pair, value_dim);
                 } else {
-                    v = pair_at(cache + page + in.values + run + (k % PAGE_TOKENS) * dim + 2 * pair);
+                    v = pair_at(cache + page + values_at + (k % PAGE_TOKENS) * value_dim + 2 * pair);
                 }
 #pragma unroll
                 for (int g = 0; g < GROUP; g++) {
@@ -199,15 +203,16 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
         if (thread < GROUP)
             factors[thread] = merge_state(state[thread], split_state[thread].max, split_state[thread].sum);
         __syncthreads();
-        for (uint32_t i = thread; i < GROUP * dim; i += THREADS) {
+        for (uint32_t i = thread; i < GROUP * value_dim; i += THREADS) {
             float mixed = part_sums[i];
-            for (uint32_t part = 1; part < parts; part++) mixed = __fadd_rn(mixed, part_sums[part * GROUP * dim + i]);
-            out[i] = merge_value(out[i], mixed, factors[i / dim]);
+            for (uint32_t part = 1; part < parts; part++)
+                mixed = __fadd_rn(mixed, part_sums[part * GROUP * value_dim + i]);
+            out[i] = merge_value(out[i], mixed, factors[i / value_dim]);
         }
         __syncthreads();
     }
-    for (uint32_t i = thread; i < heads * dim; i += THREADS) {
-        args.mixed[((head + i / dim) * stride + blockIdx.x) * dim + i % dim] = out[i];
+    for (uint32_t i = thread; i < heads * value_dim; i += THREADS) {
+        args.mixed[((head + i / value_dim) * stride + blockIdx.x) * value_dim + i % value_dim] = out[i];
     }
     if (thread < heads) {
         args.states[(head + thread) * stride + blockIdx.x] = make_float2(state[thread].max, state[thread].sum);
@@ -249,7 +254,7 @@ template <bool ROTATES>
 __device__ __forceinline__ void combine(const AttentionArgs &args, const Shape &shape) {
     await_then_launch();
     const HeadsArgs &in = args.in;
-    const uint32_t dim = in.head_dim, width = in.heads * dim, row = blockIdx.y,
+    const uint32_t dim = in.value_dim, width = in.heads * dim, row = blockIdx.y,
                    col = blockIdx.x * blockDim.x + threadIdx.x;
     float v = 0.0f;
     if (col < width) {

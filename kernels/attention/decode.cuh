@@ -218,11 +218,6 @@ __device__ __forceinline__ void score(const Buffers<DIM> &b, const __half *tile,
 template <uint32_t DIM>
 constexpr uint32_t MIXED = (DIM / TILE + WARPS - 1) / WARPS;
 
-__device__ __forceinline__ void rescale(float (&out)[4], float2 factor) {
-    out[0] = __fmul_rn(out[0], factor.x), out[1] = __fmul_rn(out[1], factor.y);
-    out[2] = __fmul_rn(out[2], factor.x), out[3] = __fmul_rn(out[3], factor.y);
-}
-
 // Adds the weighted values of a step, or of its first half, to the warp's elements, which are rescaled before each
 // half. All that comes from shared memory is on its way before the first product.
 template <uint32_t DIM, uint32_t HALVES>
@@ -247,17 +242,6 @@ __device__ __forceinline__ void mix(
             multiply_add(out[e], a[t], p[t].x, p[t].y);
         }
     }
-}
-
-// What scores are taken relative to: the maximum so far, or 0 where nothing but hidden positions came; their weights
-// are 0 then.
-__device__ __forceinline__ float2 base_of(float2 top) {
-    return make_float2(top.x == -INFINITY ? 0.0f : top.x, top.y == -INFINITY ? 0.0f : top.y);
-}
-
-// What sums so far are multiplied by.
-__device__ __forceinline__ float2 factor_between(float2 before, float2 top) {
-    return make_float2(power(before.x - top.x), power(before.y - top.y));
 }
 
 // Sums of the warps in a step, and their maxima, rounded up.

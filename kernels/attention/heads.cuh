@@ -15,8 +15,9 @@ struct HeadsArgs {
     uint32_t pairs;      // elements 2i and 2i + 1 rotate together, instead of i and i + half_dims
     uint32_t cache_f32;  // element type of the cache
     float eps;
+    uint32_t value_dim, pad;  // elements of a head of values; `head_dim` is that of queries and keys
 };
-static_assert(sizeof(HeadsArgs) == 136, "as in args.rs");
+static_assert(sizeof(HeadsArgs) == 144, "as in args.rs");
 
 // Factor of the norm of one head; 1 without a norm.
 __device__ __forceinline__ float head_factor(

@@ -22,10 +22,3 @@ struct Cached {
         return __ldcg(table + position / PAGE_TOKENS);
     }
 };
-
-// 16 bytes, or as many zeros.
-__device__ __forceinline__ void copy_or_clear(void *to, const void *from, bool exists) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
-        "l"(__cvta_generic_to_global(from)), "r"(exists ? 16 : 0)
-        : "memory");
-}

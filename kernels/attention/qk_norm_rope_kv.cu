@@ -5,7 +5,7 @@
 
 constexpr int HEADS_A_BLOCK = 4;
 // Most elements of a head.
-constexpr uint32_t MOST_DIM = 512;
+constexpr uint32_t MOST_DIM = 576;
 
 __device__ __forceinline__ void store_cache(const HeadsArgs &args, size_t at, float v) {
     if (args.cache_f32) {
@@ -17,9 +17,9 @@ __device__ __forceinline__ void store_cache(const HeadsArgs &args, size_t at, fl
 
 // The same for a key or value of 8 bits, which the warp has in shared memory.
 __device__ __forceinline__ void store_turned(
-    const HeadsArgs &args, const float *turned, size_t run, uint32_t head, uint32_t slot) {
+    const HeadsArgs &args, const float *turned, size_t run, uint32_t head, uint32_t dim, uint32_t slot) {
     constexpr uint32_t COUNT = MOST_DIM / WARP;
-    const uint32_t lane = threadIdx.x % WARP, dim = args.head_dim;
+    const uint32_t lane = threadIdx.x % WARP;
     float x[COUNT];
     __syncwarp();
 #pragma unroll
@@ -30,17 +30,18 @@ __device__ __forceinline__ void store_turned(
 template <bool IS_Q8>
 __device__ __forceinline__ void turn_and_store(const HeadsArgs &args, float *turned) {
     await_then_launch();
-    const uint32_t row = blockIdx.y, lane = threadIdx.x % WARP, dim = args.head_dim;
+    const uint32_t row = blockIdx.y, lane = threadIdx.x % WARP;
     uint32_t head = blockIdx.x * HEADS_A_BLOCK + threadIdx.x / WARP;
     if (head >= args.heads + 2 * args.kv_heads) return;
     if (head < args.heads) {
-        float *q = args.q + ((size_t)row * args.heads + head) * dim;
+        float *q = args.q + ((size_t)row * args.heads + head) * args.head_dim;
         turn_head(args, row, q, args.q_norm, [&](uint32_t i, float v) { q[i] = v; });
         return;
     }
     head -= args.heads;
     const bool is_key = head < args.kv_heads;
     if (!is_key) head -= args.kv_heads;
+    const uint32_t dim = is_key ? args.head_dim : args.value_dim;
     const Row item = args.rows[row];
     const uint32_t page = args.tables[(size_t)item.slot * args.table_stride + item.position / PAGE_TOKENS];
     const size_t run = page * args.page_elements + (is_key ? args.keys : args.values);
@@ -55,7 +56,7 @@ __device__ __forceinline__ void turn_and_store(const HeadsArgs &args, float *tur
     } else {
         for (uint32_t i = lane; i < dim; i += WARP) put(i, from[i]);
     }
-    if constexpr (IS_Q8) store_turned(args, turned, run, head, item.position % PAGE_TOKENS);
+    if constexpr (IS_Q8) store_turned(args, turned, run, head, dim, item.position % PAGE_TOKENS);
 }
 
 extern "C" __global__ void __launch_bounds__(HEADS_A_BLOCK *WARP)

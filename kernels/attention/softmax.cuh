@@ -14,7 +14,7 @@ constexpr uint32_t SHORT_TOKENS = SHORT_SPLITS * SHORT_SPLIT;
 
 struct AttentionArgs {
     HeadsArgs in;
-    float *mixed;     // [row][head][split][head_dim], relative to the split's maximum
+    float *mixed;     // [row][head][split][value_dim], relative to the split's maximum
     float2 *states;   // [row][head][split]: maximum, sum
     uint32_t *ended;  // [row][blocks of a row]: blocks that have ended; left at 0
     Activation out;
@@ -24,7 +24,7 @@ struct AttentionArgs {
     uint32_t window;     // positions that a row sees, its own the last of them
     uint32_t width;  // the same, and those behind its own that it sees too, where they are in the pass; none in steps
 };
-static_assert(sizeof(AttentionArgs) == 216, "as in args.rs");
+static_assert(sizeof(AttentionArgs) == 224, "as in args.rs");
 
 // The first position that a row sees.
 __device__ __forceinline__ uint32_t first_seen(const AttentionArgs &args, uint32_t position) {
@@ -89,4 +89,21 @@ __device__ __forceinline__ float2 merge_state(State &state, float max, float sum
 
 __device__ __forceinline__ float merge_value(float old, float mixed, float2 factor) {
     return __fmaf_rn(old, factor.x, __fmul_rn(mixed, factor.y));
+}
+
+// What scores are taken relative to: the maximum so far, or 0 where nothing but hidden positions came; their weights
+// are 0 then.
+__device__ __forceinline__ float2 base_of(float2 top) {
+    return make_float2(top.x == -INFINITY ? 0.0f : top.x, top.y == -INFINITY ? 0.0f : top.y);
+}
+
+// What sums so far are multiplied by.
+__device__ __forceinline__ float2 factor_between(float2 before, float2 top) {
+    return make_float2(power(before.x - top.x), power(before.y - top.y));
+}
+
+// A lane's part of a fragment of D, whose columns have these factors.
+__device__ __forceinline__ void rescale(float (&out)[4], float2 factor) {
+    out[0] = __fmul_rn(out[0], factor.x), out[1] = __fmul_rn(out[1], factor.y);
+    out[2] = __fmul_rn(out[2], factor.x), out[3] = __fmul_rn(out[3], factor.y);
 }

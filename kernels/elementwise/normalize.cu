@@ -1,7 +1,8 @@
 // Norms whose result is there as such, for any reader: of whole rows or of each head of a row, by the root of the mean
 // square (Zhang and Sennrich, "Root Mean Square Layer Normalization") or by mean and variance (Ba et al., "Layer
 // Normalization"). A block a row or a head. What products alone read is normalized by `rms_norm` (rms_norm.cu), which
-// leaves the division to them. Behind the norm of heads may stand a gated unit, of which it is the second value.
+// leaves the division to them. Behind the norm of heads may stand a gated unit, of which it is the second value. Groups
+// of a row are normalized as heads are, but have weights of their own.
 #include "elementwise/rms_norm.cuh"
 #include "quant/activation.cuh"
 
@@ -16,8 +17,13 @@ struct NormalizeArgs {
     uint32_t centered;  // 1 for a layer norm, which subtracts the mean
     float factor;       // what the result is multiplied by before it is added
     Sigmoid unit;       // the activation
+    uint32_t grouped;   // 1 where part blockIdx.y of a row has weights of its own, behind those of the parts before it
+    uint32_t pad;
+
+    // The first weight of the block's part.
+    __device__ __forceinline__ uint32_t first_weight() const { return grouped ? blockIdx.y * width : 0; }
 };
-static_assert(sizeof(NormalizeArgs) == 96, "as in args.rs");
+static_assert(sizeof(NormalizeArgs) == 104, "as in args.rs");
 
 // The sum over the block, the same in every thread.
 __device__ __forceinline__ float block_sum(float v, float *shares) {
@@ -50,7 +56,9 @@ __device__ __forceinline__ void normalize_quads(
     const NormalizeArgs &args, uint32_t row, float (*shares)[NORM_THREADS / WARP]) {
     const uint32_t quads = args.width / 4;
     const float4 *x = reinterpret_cast<const float4 *>(args.x) + (size_t)row * quads;
-    const float4 *weights = reinterpret_cast<const float4 *>(args.weight), none = make_float4(0, 0, 0, 0);
+    const float4 *weights = reinterpret_cast<const float4 *>(args.weight + args.first_weight()),
+                 *biases = reinterpret_cast<const float4 *>(args.bias + args.first_weight()),
+                 none = make_float4(0, 0, 0, 0);
     float4 weight[NORM_QUADS], bias[NORM_QUADS], v[NORM_QUADS], before[NORM_QUADS];
     // What is added to, or the gate: a launch has one of them at most.
     const float4 *other = reinterpret_cast<const float4 *>(args.gate != nullptr ? args.gate : args.sum);
@@ -58,8 +66,7 @@ __device__ __forceinline__ void normalize_quads(
     for (uint32_t i = 0; i < NORM_QUADS; i++) {
         const uint32_t quad = threadIdx.x + i * NORM_THREADS;
         weight[i] = quad < quads ? __ldg(weights + quad) : none;
-        bias[i] =
-            quad < quads && args.bias != nullptr ? __ldg(reinterpret_cast<const float4 *>(args.bias) + quad) : none;
+        bias[i] = quad < quads && args.bias != nullptr ? __ldg(biases + quad) : none;
     }
     launch_then_await();
 #pragma unroll
@@ -123,12 +130,12 @@ __device__ __forceinline__ void normalize_elements(
     }
     const float factor = rms_factor(block_sum(squares, shares[1]), width, args.eps);
     // Whole warps, also at the end of a row: they make 8-bit blocks together.
-    const uint32_t end = (width + WARP - 1) / WARP * WARP;
+    const uint32_t end = (width + WARP - 1) / WARP * WARP, first = args.first_weight();
     for (uint32_t col = threadIdx.x; col < end; col += NORM_THREADS) {
         float v = 0.0f;
         if (col < width) {
-            v = finish(__fsub_rn(x[col], mean), factor, args.weight[col]);
-            if (args.bias != nullptr) v = __fadd_rn(v, args.bias[col]);
+            v = finish(__fsub_rn(x[col], mean), factor, args.weight[first + col]);
+            if (args.bias != nullptr) v = __fadd_rn(v, args.bias[first + col]);
             if (args.sum != nullptr) v = __fmaf_rn(args.factor, v, args.sum[(size_t)row * width + col]);
             if (args.gate != nullptr) v = gated(args.unit, args.gate[(size_t)row * width + col], v);
         }

@@ -1,5 +1,5 @@
 // The choice of a row's experts by the logits of a router, by the threads of a block: scores, with a bias for the
-// choice alone; groups with the largest sums of their two best; then the best of what is left, of equal ones the lower
+// choice alone; groups with the largest sums of their best; then the best of what is left, of equal ones the lower
 // number. The rule is that of `Routing` in src/plan/op.rs.
 #pragma once
 #include "experts/choice.cuh"
@@ -16,7 +16,7 @@ struct RouteArgs {
     uint32_t experts, chosen, groups, kept;  // without groups both are 1
     RouteScore score;
     uint32_t normalizes;
-    uint32_t pad;
+    uint32_t best;  // experts of a group whose sum ranks it: one or two
 };
 static_assert(sizeof(RouteArgs) == 56, "as in args.rs");
 
@@ -89,7 +89,8 @@ __device__ __forceinline__ void keep_groups(const RouteArgs &args, RouteStorage 
             const uint32_t key = space.keys[i];
             second = max(second, min(best, key)), best = max(best, key);
         }
-        space.group_keys[group] = key_of(size > 1 ? __fadd_rn(number_of(best), number_of(second)) : number_of(best));
+        const bool adds = size > 1 && args.best > 1;
+        space.group_keys[group] = key_of(adds ? __fadd_rn(number_of(best), number_of(second)) : number_of(best));
     }
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < args.experts; i += THREADS) {

@@ -32,6 +32,13 @@ __device__ __forceinline__ void copy_4(uint32_t to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 }
 
+// 16 bytes, or as many zeros.
+__device__ __forceinline__ void copy_or_clear(void *to, const void *from, bool exists) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+        "l"(__cvta_generic_to_global(from)), "r"(exists ? 16 : 0)
+        : "memory");
+}
+
 // Ends a group of such copies.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -34,6 +34,17 @@ __device__ __forceinline__ uint32_t code_of(const BlockScale &block, float v) {
 
 __device__ __forceinline__ uint32_t magnitude(float v) { return __float_as_uint(v) & 0x7fffffffu; }
 
+// The code of a lane's element of the warp's block, and the block's factors.
+__device__ __forceinline__ int8_t encode_lane(float v, Meta &meta) {
+    const BlockScale block = block_scale(__reduce_max_sync(ALL_LANES, magnitude(v)));
+    const int8_t q = (int8_t)(code_of(block, v) & block.bits);
+    // Both halves' sums at once: the lower one stands in the lower 16 bits.
+    const int sums = __reduce_add_sync(ALL_LANES, threadIdx.x % WARP < 16 ? q : q * 65536);
+    const short lower = (short)sums;
+    meta = Meta{block.scale, make_short2(lower, (short)((sums - lower) >> 16))};
+    return q;
+}
+
 // For floats and 8-bit blocks alone. Called by a whole warp that holds 32 consecutive elements of a row; `col` is the
 // lane's own, past `width` for none.
 __device__ __forceinline__ void emit_blocks(
@@ -41,14 +52,11 @@ __device__ __forceinline__ void emit_blocks(
     const size_t at = (size_t)row * width + col;
     if (col < width) out.x[at] = v;
     if (out.q == nullptr) return;
-    const BlockScale block = block_scale(__reduce_max_sync(ALL_LANES, magnitude(v)));
-    const int8_t q = (int8_t)(code_of(block, v) & block.bits);
-    // Both halves' sums at once: the lower one stands in the lower 16 bits.
-    const int sums = __reduce_add_sync(ALL_LANES, threadIdx.x % WARP < 16 ? q : q * 65536);
+    Meta meta;
+    const int8_t q = encode_lane(v, meta);
     if (col >= width) return;
     out.q[at] = q;
-    const short lower = (short)sums;
-    if (col % WARP == 0) out.meta[at / WARP] = Meta{block.scale, make_short2(lower, (short)((sums - lower) >> 16))};
+    if (col % WARP == 0) out.meta[at / WARP] = meta;
 }
 
 // The same for every form.

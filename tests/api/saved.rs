@@ -6,7 +6,7 @@ use crate::common::gguf::{Content, Shape};
 use crate::common::latent::latent;
 use crate::common::mixture::mixture;
 use crate::common::saved::*;
-use crate::common::walk::{MODELS, SHARED, sizes};
+use crate::common::walk::{MODELS, sizes};
 use crate::common::{Ctx, Failed, Folder, Model, Result, Session, bundled_model, call, greedy, root, sampler};
 use segno::ffi::saved::*;
 use segno::ffi::seq::{segno_logit_bias, segno_sampler_opts};
@@ -77,7 +77,7 @@ fn what_is_restored_goes_on_as_if_it_had_never_stopped() {
 
 #[test]
 fn windows_are_kept_whatever_the_sessions_keep() {
-    for name in MODELS.into_iter().chain([SHARED]) {
+    for name in MODELS {
         let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
         let model = ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap();
         // In passes of 512 rows a window has no pages of its own.

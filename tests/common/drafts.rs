@@ -28,10 +28,16 @@ pub const MODELS: [&str; 14] = [
     "minimax-plain",
 ];
 
-/// Models whose layers have a state, and those of them for processors alone.
-pub const STATES: [&str; 6] =
-    ["lfm2-plain", "lfm2moe-plain", "qwen3next-wide", "qwen35-plain", "granitehybrid-plain", "falconh1-bare"];
-pub const STATES_OF_GROUPS: [&str; 1] = ["nemotronh-plain"];
+/// Models whose layers have a state.
+pub const STATES: [&str; 7] = [
+    "lfm2-plain",
+    "lfm2moe-plain",
+    "qwen3next-wide",
+    "qwen35-plain",
+    "granitehybrid-plain",
+    "falconh1-bare",
+    "nemotronh-plain",
+];
 
 /// Sequences of a session, and tokens that one may have: the context of these models.
 const SEQS: u32 = 4;

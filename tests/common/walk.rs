@@ -7,7 +7,7 @@ use segno::ffi::status::*;
 use segno::quant::synthetic::Random;
 
 /// Test models with windows of 7 to 12 positions, and a context of 256.
-pub const MODELS: [&str; 7] = [
+pub const MODELS: [&str; 8] = [
     "gemma2-plain",
     "gemma3-plain",
     "gemma3-listed",
@@ -15,11 +15,10 @@ pub const MODELS: [&str; 7] = [
     "exaone4-window",
     "cohere2-plain",
     "gemma4-experts",
+    "gemma4-small",
 ];
-/// The same for processors alone: some layers read the keys of others.
-pub const SHARED: &str = "gemma4-small";
 /// Test models with layers that have a state: one of each family, and what differs within them.
-pub const RECURRENT: [&str; 7] = [
+pub const RECURRENT: [&str; 10] = [
     "lfm2-plain",
     "lfm2-taps",
     "lfm2moe-plain",
@@ -27,9 +26,10 @@ pub const RECURRENT: [&str; 7] = [
     "qwen35-plain",
     "granitehybrid-plain",
     "falconh1-bare",
+    "nemotronh-plain",
+    "nemotronhmoe-latent",
+    "falconh1-plain",
 ];
-/// The same for processors alone: norms of groups.
-pub const GROUPED: [&str; 3] = ["nemotronh-plain", "nemotronhmoe-latent", "falconh1-plain"];
 const VOCAB: u64 = 131;
 const CONTEXT: usize = 256;
 const SEQS: usize = 3;

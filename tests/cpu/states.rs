@@ -1,6 +1,6 @@
 //! Models some of whose layers have a state: whatever is forked, cut, cancelled or evaluated in company, every token is what fresh evaluation gives.
 
-use crate::common::walk::{GROUPED, RECURRENT, sizes, walk, walk_in};
+use crate::common::walk::{RECURRENT, sizes, walk, walk_in};
 use crate::common::{Ctx, Model, Session, greedy, root};
 use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
 use segno::ffi::session::SEGNO_KV_Q8;
@@ -14,7 +14,7 @@ fn load(name: &str, precision: i32) -> Model {
 #[test]
 fn chunks_forks_cuts_and_company_of_states_equal_fresh_evaluation() {
     let precisions = [SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE].into_iter().cycle();
-    for (name, precision) in RECURRENT.into_iter().chain(GROUPED).zip(precisions) {
+    for (name, precision) in RECURRENT.into_iter().zip(precisions) {
         let model = load(name, precision);
         walk(name, &model);
         walk_in(name, &model, SEGNO_KV_Q8, 7);

@@ -1,6 +1,6 @@
 //! Models some layers of which see a window: they keep no more than that and a pass, and every token is what it would be if they kept all.
 
-use crate::common::walk::{MODELS, SHARED, sizes, walk, walk_in};
+use crate::common::walk::{MODELS, sizes, walk, walk_in};
 use crate::common::{Ctx, Model, greedy, root};
 use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
 use segno::ffi::session::SEGNO_KV_Q8;
@@ -14,7 +14,7 @@ fn load(name: &str, precision: i32) -> Model {
 #[test]
 fn chunks_forks_cuts_and_company_behind_windows_equal_fresh_evaluation() {
     let precisions = [SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE].into_iter().cycle();
-    for (name, precision) in MODELS.into_iter().chain([SHARED]).zip(precisions) {
+    for (name, precision) in MODELS.into_iter().zip(precisions) {
         let model = load(name, precision);
         walk(name, &model);
         walk_in(name, &model, SEGNO_KV_Q8, 7);

@@ -1,6 +1,7 @@
 //! Every kernel beside the products of `kernels.rs` in small programs of its own against plain f64: odd sizes, steps and prompts. Each case names the
 //! kernels that must run, which is checked without a GPU too.
 
+mod attention;
 mod cases;
 mod recurrent;
 mod texts;
@@ -9,7 +10,8 @@ use crate::common;
 use crate::common::launches::Sort;
 use crate::common::passes::Run;
 use crate::common::plain::{Plain, Rounding};
-use cases::{attentions, elementwise, embeddings, heads, mixtures, norms};
+use attention::attentions;
+use cases::{elementwise, embeddings, head_products, heads, mixtures, norms};
 use recurrent::recurrent;
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Shape;
@@ -52,10 +54,18 @@ fn names() -> impl Iterator<Item = &'static str> {
 }
 
 fn all_cases() -> Vec<Case> {
-    [elementwise(), embeddings(), norms(), heads(), attentions(), texts(), mixtures(), recurrent()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let cases = [
+        elementwise(),
+        embeddings(),
+        norms(),
+        heads(),
+        head_products(),
+        attentions(),
+        texts(),
+        mixtures(),
+        recurrent(),
+    ];
+    cases.into_iter().flatten().collect()
 }
 
 /// The kernels of a pass, on a device of 132 SMs.
@@ -127,8 +137,9 @@ fn run(case: &Case, cuda: &Cuda) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
         Pass::Texts(lengths) => (lengths.len(), 0),
         Pass::Step(rows, position) => (rows, position),
     };
-    let is_staged =
-        |name: &String| ["attention_prefill", "attention_decode"].iter().any(|staged| name.starts_with(staged));
+    let is_staged = |name: &String| {
+        ["attention_prefill", "attention_decode", "attention_latent"].iter().any(|staged| name.starts_with(staged))
+    };
     let queries = case.kernels.iter().any(is_staged);
     let rounding = Rounding { cache: Some(case.cache), activations: true, queries };
     let mut run = Run::new(cuda, &case.program, case.cache, filled + CHUNK, seqs);
@@ -200,6 +211,11 @@ fn attention_to_later_tokens_is_that_of_plain_f64() {
 fn norms_and_rotations_are_those_of_plain_f64() {
     check(&norms());
     check(&heads());
+}
+
+#[test]
+fn products_of_heads_are_those_of_plain_f64() {
+    check(&head_products());
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn what_one_device_saves_the_other_restores() {
     }
     let contexts = [SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA].map(open);
     let folder = Folder::new("cuda-saved");
-    let plain = ["llama-ratio1", "qwen3moe-plain"];
+    let plain = ["llama-ratio1", "qwen3moe-plain", "deepseekv2-lite"];
     let files = MODELS.into_iter().chain(RECURRENT).chain(plain);
     let file = |name: &str| (name.to_owned(), [0, 1].map(|at| load(&contexts[at], name)));
     // Sizes of heads that have kernels of their own, over caches of 8 bits.

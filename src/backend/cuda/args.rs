@@ -83,10 +83,11 @@ args! {
     SelectArgs { x: Address, outputs: Address, out: Address, width: u32, pad: u32 }
     /// Without `selected`, all rows of `x` are taken.
     NormArgs { x: Address, weight: Address, out: Activation, width: u32, eps: f32, selected: Address }
-    /// A norm whose result is there as such, added to `sum` where that is not 0, or multiplied by the activation of `gate`.
+    /// A norm whose result is there as such, added to `sum` where that is not 0, or multiplied by the activation of `gate`. Where parts of a row are
+    /// `grouped`, each has weights of its own.
     NormalizeArgs {
         x: Address, weight: Address, bias: Address, sum: Address, gate: Address, out: Activation, width: u32, eps: f32, centered: u32,
-        factor: f32, unit: Sigmoid,
+        factor: f32, unit: Sigmoid, grouped: u32, pad: u32,
     }
     /// What is done element by element with `x`, in place; `y`, `a` and `b` are the operation's.
     ElementwiseArgs { x: Activation, y: Address, rows: Address, width: u32, a: f32, b: f32, period: u32 }
@@ -96,6 +97,8 @@ args! {
     /// One product of a multiplication.
     Segment { matrix: Matrix, bias: Address, out: Address, first_tile: u32, adds: f32 }
     MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; FEW_SEGMENTS] }
+    /// Products of heads with rows of their own: `count` elements of each, as many as the matrix has columns, give `width` outputs.
+    HeadMatmulArgs { x: Address, out: Address, matrix: Matrix, heads: u32, each: u32, first: u32, width: u32, on_outputs: u32, pad: u32 }
     /// Products of many rows on tensor cores, with what stands behind them.
     TensorArgs {
         x: Activation, gated: Activation, unit: Sigmoid, cols: u32, count: u32, on_outputs: u32, f16_row_bytes: u32,
@@ -106,10 +109,10 @@ args! {
         x: Activation, norm: Address, gated: Activation, unit: Sigmoid, best: Address, eps: f32, cols: u32, count: u32, rows_a_warp: u32,
         stage_bytes: u32, stages: u32, units: u32, batch: u32, segments: [Segment; MOST_SEGMENTS],
     }
-    /// How experts are chosen for rows; without groups their counts are 1.
+    /// How experts are chosen for rows; without groups their counts are 1, else the `best` of each, one or two, rank it.
     RouteArgs {
         logits: Address, bias: Address, choice: Address, scale: f32, experts: u32, chosen: u32, groups: u32, kept: u32,
-        score: RouteScore,        normalizes: u32, pad: u32,
+        score: RouteScore, normalizes: u32, best: u32,
     }
     /// A norm, the product of its result with a router's matrix, and the choice by that; and its product with a matrix of one row, if there is one.
     RouterArgs {
@@ -151,7 +154,7 @@ args! {
     HeadsArgs {
         q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, cos: Address, sin: Address, rows: Address,
         tables: Address, cache: Address, page_elements: u64, keys: u64, values: u64, table_stride: u32, heads: u32,
-        kv_heads: u32, head_dim: u32, half_dims: u32, pairs: u32, cache_f32: u32, eps: f32,
+        kv_heads: u32, head_dim: u32, half_dims: u32, pairs: u32, cache_f32: u32, eps: f32, value_dim: u32, pad: u32,
     }
     /// Without `ended`, another launch merges the parts. Scores are powers of two: products of queries and keys times `scale`, or with a `cap` that
     /// many times the hyperbolic tangent of that.
@@ -226,6 +229,7 @@ pub enum Args {
     Elementwise(ElementwiseArgs),
     Rope(RopeArgs),
     Matmul(MatmulArgs),
+    HeadMatmul(HeadMatmulArgs),
     Tensor(TensorArgs),
     Matvec(MatvecArgs),
     Route(RouteArgs),
@@ -283,6 +287,7 @@ impl Args {
             Args::Elementwise(args) => std::ptr::from_ref(args).cast(),
             Args::Rope(args) => std::ptr::from_ref(args).cast(),
             Args::Matmul(args) => std::ptr::from_ref(args).cast(),
+            Args::HeadMatmul(args) => std::ptr::from_ref(args).cast(),
             Args::Tensor(args) => std::ptr::from_ref(args).cast(),
             Args::Matvec(args) => std::ptr::from_ref(args).cast(),
             Args::Router(args) => std::ptr::from_ref(args).cast(),
@@ -327,11 +332,11 @@ mod tests {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
         assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>(), size_of::<Stretch>()], [280, 32, 32]);
         assert_eq!(size_of::<EmbedArgs>(), 56);
-        assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 96, 216]);
+        assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 104, 216]);
         assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [64, 40]);
-        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 216]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 224]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 112]);
-        assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>()], [136, 40]);
+        assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>(), size_of::<HeadMatmulArgs>()], [144, 40, 72]);
         assert_eq!(size_of::<RepackArgs>(), 64);
         assert_eq!([size_of::<AdapterPair>(), size_of::<AdapterEntry>()], [32, 16]);
         assert_eq!([size_of::<AdaptedMatrix>(), size_of::<AdapterArgs>()], [24, 240]);

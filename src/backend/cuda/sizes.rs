@@ -322,7 +322,7 @@ pub fn arrange(
         .collect();
     let most = sizes.tiers.last().copied().unwrap_or(1);
     let most_of = |size: fn(HeadSizes) -> usize| program.kv.all().map(size).max().unwrap_or(0);
-    let (heads, elements) = (most_of(|sizes| sizes.heads), most_of(|sizes| sizes.heads * sizes.head_dim));
+    let (heads, elements) = (most_of(|sizes| sizes.heads), most_of(|sizes| sizes.heads * sizes.value_dim));
     let splits = rows.max(sizes.outputs.saturating_mul(most));
     let entries = (sizes.outputs + 1).saturating_mul(limits.pages + 1);
     let step = StepArgs {

@@ -7,8 +7,7 @@ use segno::backend::KvType;
 use segno::backend::cuda::catalogue::DeviceType;
 use segno::kv::HeadSizes;
 use segno::plan::op::{
-    Activation, AttentionKind, AttentionMask, ExpertProduct, Experts, Groups, Index, Kind, Norm, NormKind, RopeId,
-    Routing, Rows, Score,
+    Activation, ExpertProduct, Experts, Groups, HeadPart, Index, Kind, Norm, NormKind, RopeId, Routing, Rows, Score,
 };
 use segno::plan::{Op, Program, ValueId, VectorId, validate};
 use segno::quant::DType;
@@ -42,7 +41,7 @@ fn embedded(kv: HeadSizes, width: usize) -> (Parts, ValueId) {
     (b, out)
 }
 
-fn floats(b: &mut Parts, x: ValueId, width: usize) -> ValueId {
+pub fn floats(b: &mut Parts, x: ValueId, width: usize) -> ValueId {
     let (matrix, _) = b.random_matrix(DType::F32, width, b.program.values[x.0].width, 0.4);
     b.product(x, matrix, None)
 }
@@ -179,6 +178,62 @@ pub fn norms() -> Vec<Case> {
             in_passes(&mut cases, "normalize", finish(b, result), &PASSES);
         }
     }
+    for (kind, width, groups, dtype) in [
+        (NormKind::Rms, 96, 3, None),
+        (NormKind::Layer, 333, 9, None),
+        (NormKind::Rms, 2048, 8, Some(DType::Q8_0)),
+        (NormKind::Rms, 192, 4, Some(DType::Q8_0)),
+        (NormKind::Rms, 192, 4, Some(DType::F16)),
+    ] {
+        let (mut b, hidden) = begin(one_head());
+        let x = apart(&mut b, hidden, width);
+        let bias = (kind == NormKind::Layer).then(|| random_vector(&mut b, width, 0.0));
+        let norm = Norm { kind, weight: random_vector(&mut b, width, 1.0), bias, eps: 1e-5 };
+        let out = b.value(width, Rows::Batch);
+        b.program.ops.push(Op::GroupNorm { x, groups, norm, out });
+        let result = dtype.map_or(out, |dtype| {
+            let (matrix, _) = b.random_matrix(dtype, 50, width, 0.3);
+            b.product(out, matrix, None)
+        });
+        let start = cases.len();
+        in_passes(&mut cases, "normalize", finish(b, result), &PASSES);
+        let within = if dtype == Some(DType::Q8_0) { BLOCKS } else { ROUNDING };
+        cases[start..].iter_mut().for_each(|case| case.within = within);
+    }
+    cases
+}
+
+/// Products of parts of heads with rows of their own.
+pub fn head_products() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |dtype: DType, heads: usize, part: HeadPart, width: usize| {
+        let (mut b, hidden) = begin(one_head());
+        let x = apart(&mut b, hidden, heads * part.each);
+        let (matrix, _) = b.random_matrix(dtype, heads * width, part.count, 0.3);
+        let out = b.value(heads * width, Rows::Batch);
+        b.program.ops.push(Op::HeadMatMul { x, part, matrix, out });
+        let program = finish(b, out);
+        for (pass, name) in PASSES.into_iter().zip(["n1", "n2", "n4", "n8", "n8"]) {
+            let kernels = vec![format!("head_matmul_{name}")];
+            cases.push(Case { kernels, program: Arc::clone(&program), pass, cache: KvType::F16, within: BLOCKS });
+        }
+    };
+    for dtype in DType::ALL {
+        let is_whole = |count: &usize| count.is_multiple_of(dtype.block_len());
+        for count in [256, 512].into_iter().filter(is_whole) {
+            add(dtype, 3, HeadPart { each: count + 24, first: 8, count }, 77);
+        }
+    }
+    for (dtype, each, first, count, width) in [
+        (DType::Q8_0, 32, 0, 32, 300),
+        (DType::Q8_0, 192, 0, 128, 512),
+        (DType::Q4_0, 100, 3, 96, 5),
+        (DType::F32, 13, 2, 11, 40),
+        (DType::F16, 320, 64, 256, 16),
+        (DType::BF16, 39, 0, 39, 64),
+    ] {
+        add(dtype, 5, HeadPart { each, first, count }, width);
+    }
     cases
 }
 
@@ -202,126 +257,10 @@ pub fn heads() -> Vec<Case> {
     cases
 }
 
-fn rope(b: &mut Parts, layout: RopeLayout, dims: usize) -> RopeId {
+pub fn rope(b: &mut Parts, layout: RopeLayout, dims: usize) -> RopeId {
     let frequencies = (0..dims / 2).map(|i| 500f32.powf(-2.0 * i as f32 / dims as f32)).collect();
     b.program.ropes.push(Rope { layout, frequencies, magnitude: 1.1, long: None });
     RopeId(b.program.ropes.len() - 1)
-}
-
-/// What attention has beside its sizes.
-#[derive(Clone, Copy, Default)]
-pub struct Attention {
-    pub window: Option<usize>,
-    pub softcap: Option<f32>,
-    pub has_sinks: bool,
-    /// Norms of heads before the rotation.
-    pub has_norms: bool,
-    pub rope: Option<RopeLayout>,
-}
-
-fn attention(kv: HeadSizes, with: Attention) -> Arc<Program> {
-    let (b, out) = attended(kv, with, AttentionMask::Causal);
-    finish(b, out)
-}
-
-/// A program that ends with attention, and what that gives.
-pub fn attended(kv: HeadSizes, with: Attention, mask: AttentionMask) -> (Parts, ValueId) {
-    let (mut b, hidden) = begin(kv);
-    let queries = floats(&mut b, hidden, kv.heads * kv.head_dim);
-    let keys = floats(&mut b, hidden, kv.kv_heads * kv.head_dim);
-    let values = floats(&mut b, hidden, kv.kv_heads * kv.head_dim);
-    if with.has_norms {
-        for x in [queries, keys] {
-            let weight = random_vector(&mut b, kv.head_dim, 1.0);
-            let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 };
-            b.program.ops.push(Op::HeadNorm { x, head_dim: kv.head_dim, norm });
-        }
-    }
-    if let Some(layout) = with.rope {
-        let table = rope(&mut b, layout, kv.head_dim / 2);
-        b.program.ops.extend([queries, keys].map(|x| Op::Rope { x, head_dim: kv.head_dim, table }));
-    }
-    b.program.ops.push(Op::StoreKv { layer: 0, keys, values });
-    let sinks = with.has_sinks.then(|| random_vector(&mut b, kv.heads, 1.0));
-    let scale = 1.0 / (kv.head_dim as f32).sqrt();
-    let kind = AttentionKind { layer: 0, scale, mask, window: with.window, softcap: with.softcap, sinks };
-    let out = b.value(kv.heads * kv.head_dim, Rows::Batch);
-    b.program.ops.push(Op::Attention { kind, queries, out });
-    (b, out)
-}
-
-/// A position behind several splits, for batches over caches of 8 bits: to farther ones plain f64 takes minutes.
-const FEWER: usize = 700;
-
-pub fn attentions() -> Vec<Case> {
-    let mut cases = Vec::new();
-    let normed = Attention { has_norms: true, rope: Some(RopeLayout::Halves), ..Attention::default() };
-    let turned = Attention { rope: Some(RopeLayout::Pairs), window: Some(150), ..Attention::default() };
-    let mut add = |kernels: &[&str], program: &Arc<Program>, pass: Pass, cache: KvType, within: f64| {
-        let kernels = kernels.iter().map(|&name| name.to_owned()).collect();
-        cases.push(Case { kernels, program: Arc::clone(program), pass, cache, within });
-    };
-    for dim in [64, 80, 96, 128, 256] {
-        for (kv_heads, group, with) in [(2, 3, normed), (1, 9, turned), (3, 1, Attention::default())] {
-            let program = attention(HeadSizes::new(kv_heads * group, kv_heads, dim), with);
-            let of = |name: &str| format!("{name}_hd{dim}");
-            let prompt = of("attention_prefill");
-            let mut prompts = vec!["qk_norm_rope_kv", prompt.as_str()];
-            if dim == 80 {
-                prompts.push("attention_combine");
-            }
-            for rows in [1, 5, 77, 300] {
-                add(&prompts, &program, Pass::Prompt(rows.max(2)), KvType::F16, F16);
-            }
-            let prompt = of("attention_prefill_q8");
-            let mut prompts = vec!["qk_norm_rope_kv_q8", prompt.as_str()];
-            if dim == 80 {
-                prompts.push("attention_combine_q8");
-            }
-            for rows in [2, 77, 300] {
-                add(&prompts, &program, Pass::Prompt(rows), KvType::Q8, EIGHT_BITS);
-            }
-            for (position, name) in
-                [(0, "attention_decode_split"), (300, "attention_decode_split"), (2500, "attention_decode")]
-            {
-                add(&[&of(name)], &program, Pass::Step(1, position), KvType::F16, F16);
-                add(&[&of(&format!("{name}_batch"))], &program, Pass::Step(6, position), KvType::F16, F16);
-                let [single, batch] = ["attention_decode_q8", "attention_decode_batch_q8"].map(of);
-                add(&[&single], &program, Pass::Step(1, position), KvType::Q8, EIGHT_BITS);
-                add(&[&batch], &program, Pass::Step(6, position.min(FEWER)), KvType::Q8, EIGHT_BITS);
-            }
-        }
-    }
-    let capped = Attention { softcap: Some(2.0), ..normed };
-    let sinks = Attention { has_sinks: true, ..turned };
-    for (dim, with, cache) in [
-        (48, normed, KvType::F16),
-        (64, capped, KvType::F16),
-        (64, sinks, KvType::F16),
-        (128, sinks, KvType::F32),
-        (112, turned, KvType::F32),
-        (512, normed, KvType::F16),
-        (6, normed, KvType::Q8),
-        (20, turned, KvType::Q8),
-        (48, normed, KvType::Q8),
-        (64, capped, KvType::Q8),
-        (128, sinks, KvType::Q8),
-        (112, turned, KvType::Q8),
-        (512, normed, KvType::Q8),
-    ] {
-        let program = attention(HeadSizes::new(10, 2, dim), with);
-        // Queries are floats here; keys may be rounded to the neighbour.
-        let (kernels, within) = match cache {
-            KvType::F16 => (["qk_norm_rope_kv", "attention_f16", "attention_combine"], 5e-4),
-            KvType::F32 => (["qk_norm_rope_kv", "attention_f32", "attention_combine"], 1e-5),
-            KvType::Q8 => (["qk_norm_rope_kv_q8", "attention_q8", "attention_combine_q8"], EIGHT_BITS),
-        };
-        let many = if cache == KvType::Q8 { FEWER } else { 2500 };
-        for pass in [Pass::Prompt(40), Pass::Step(1, 300), Pass::Step(6, many)] {
-            add(&kernels, &program, pass, cache, within);
-        }
-    }
-    cases
 }
 
 /// Experts of a row, and of how many.
@@ -415,7 +354,8 @@ pub fn mixtures() -> Vec<Case> {
         add(&[kernel], &program, Pass::Step(7, 0));
     }
     for score in [Score::Softmax, Score::Sigmoid, Score::ChosenSoftmax] {
-        for groups in [None, Some(Groups { count: 4, kept: 2, best: 2 })] {
+        let groups = |best| Some(Groups { count: 4, kept: 2, best });
+        for groups in [None, groups(1), groups(2)] {
             let routing = Routing { score, groups, normalizes: groups.is_some(), scale: 1.7, bias: None };
             let program = experts(DType::F32, 32, Unit { routing, ..UNIT });
             add(&["route", "expert_dp4a_n1"], &program, Pass::Step(3, 0));

@@ -1,6 +1,7 @@
 //! Small programs of attention to later tokens, over whole texts of odd lengths: with windows of both sides and without, for every size of heads.
 
-use super::cases::{Attention, EIGHT_BITS, F16, attended};
+use super::attention::{Attention, attended};
+use super::cases::{EIGHT_BITS, F16};
 use super::{Case, Pass};
 use segno::arch::rope::RopeLayout;
 use segno::backend::KvType;

@@ -11,14 +11,19 @@ use crate::plan::op::{AttentionKind, AttentionMask, NormKind, RopeId, RopeLayout
 use crate::plan::{Op, ValueId};
 use std::f32::consts::LOG2_E;
 
-/// Most elements of a head that attention has shared memory for.
-pub const MAX_HEAD_DIM: usize = 512;
+/// Most elements of a head of keys that attention has shared memory for, and of values.
+pub const MAX_HEAD_DIM: usize = 576;
+pub const MAX_VALUE_DIM: usize = 512;
 /// Heads that a block of the kernels of heads has, a warp each.
 pub const HEADS_A_BLOCK: usize = 4;
 const ATTENTION_THREADS: usize = 256;
 /// Query heads of a block of the plain kernel, and of one of staged steps.
 const PLAIN_HEADS: usize = 4;
 const STAGED_HEADS: usize = 8;
+/// Elements of the keys and values that the kernel of latent attention takes, query heads of a block, and its shared memory.
+const LATENT_DIMS: (usize, usize) = (576, 512);
+const LATENT_HEADS: usize = 16;
+const LATENT_BYTES: usize = 166_400;
 /// Elements that keep staged rows apart.
 const PAD: usize = 8;
 /// Positions of a stage, and stages, of steps and of prompts.
@@ -145,6 +150,7 @@ impl Lowering<'_> {
             heads: sizes.heads as u32,
             kv_heads: sizes.kv_heads as u32,
             head_dim: sizes.head_dim as u32,
+            value_dim: sizes.value_dim as u32,
             cache_f32: (addresses.kv_type == KvType::F32).into(),
             ..HeadsArgs::default()
         }
@@ -152,11 +158,12 @@ impl Lowering<'_> {
 
     /// Whether pages pass through shared memory, and matrix instructions multiply them. Prompts do what steps do.
     fn stages_pages(&self, kind: &AttentionKind) -> bool {
-        let dim = self.program.kv.of(kind.layer).head_dim;
-        let has_kernel = match kind.mask {
-            AttentionMask::Causal => is_staged(dim),
-            AttentionMask::Bidirectional => of_heads(self.prompt_kernel(), dim).is_some(),
-        };
+        let HeadSizes { head_dim: dim, value_dim, .. } = self.program.kv.of(kind.layer);
+        let has_kernel = value_dim == dim
+            && match kind.mask {
+                AttentionMask::Causal => is_staged(dim),
+                AttentionMask::Bidirectional => of_heads(self.prompt_kernel(), dim).is_some(),
+            };
         kind.softcap.is_none() && kind.sinks.is_none() && self.addresses.kv_type != KvType::F32 && has_kernel
     }
 
@@ -233,17 +240,29 @@ impl Lowering<'_> {
             return self.attend(self.prompt_kernel(), heads, &kind, out, 1);
         }
         let (args, sizes) = (self.attention_args(heads, &kind, out), self.program.kv.of(kind.layer));
-        let kernel = match self.addresses.kv_type {
-            KvType::F16 => Kernel::AttentionF16,
-            KvType::F32 => Kernel::AttentionF32,
-            KvType::Q8 => Kernel::AttentionQ8,
+        let parts = ATTENTION_THREADS / (sizes.value_dim / 2);
+        let floats = PLAIN_HEADS * (sizes.head_dim + sizes.value_dim * (1 + parts));
+        let plain_bytes = floats * size_of::<f32>();
+        let (kernel, heads, shared_bytes) = match self.addresses.kv_type {
+            KvType::F16 if self.is_latent(&kind) => (Kernel::AttentionLatent, LATENT_HEADS, LATENT_BYTES),
+            KvType::F16 => (Kernel::AttentionF16, PLAIN_HEADS, plain_bytes),
+            KvType::F32 => (Kernel::AttentionF32, PLAIN_HEADS, plain_bytes),
+            KvType::Q8 => (Kernel::AttentionQ8, PLAIN_HEADS, plain_bytes),
         };
-        let blocks = Extent::Fixed((sizes.kv_heads * sizes.group().div_ceil(PLAIN_HEADS)) as u32);
+        let blocks = Extent::Fixed((sizes.kv_heads * sizes.group().div_ceil(heads)) as u32);
         self.push(kernel.only(), [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, Args::Attention(args), 1);
-        let parts = ATTENTION_THREADS / (sizes.head_dim / 2);
-        let floats = PLAIN_HEADS * sizes.head_dim * (2 + parts);
-        self.launches.last_mut().expect("just added").shared_bytes = (floats * size_of::<f32>()) as u32;
+        self.launches.last_mut().expect("just added").shared_bytes = shared_bytes as u32;
         self.merge(args, out);
+    }
+
+    /// Whether heads have the sizes of latent attention, and its kernel takes all that is asked for.
+    fn is_latent(&self, kind: &AttentionKind) -> bool {
+        let HeadSizes { head_dim, value_dim, .. } = self.program.kv.of(kind.layer);
+        (head_dim, value_dim) == LATENT_DIMS
+            && kind.mask == AttentionMask::Causal
+            && kind.softcap.is_none()
+            && kind.sinks.is_none()
+            && LATENT_BYTES <= self.addresses.device.most_shared as usize
     }
 
     fn merge(&mut self, args: AttentionArgs, out: ValueId) {

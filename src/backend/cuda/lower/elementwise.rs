@@ -44,6 +44,18 @@ impl Lowering<'_> {
         self.push(Kernel::Normalize.only(), [self.rows(x), heads, ONE], NORM_THREADS, Args::Normalize(args), covered);
     }
 
+    /// A norm of each of several equal parts of rows.
+    pub fn normalize_groups(&mut self, x: ValueId, groups: usize, norm: Norm, out: ValueId) {
+        let each = self.width(x) / groups;
+        let written = self.activation(out);
+        // Parts are written as rows of their own, so 8-bit blocks must be theirs.
+        let written =
+            if each.is_multiple_of(QUANTIZED) { written } else { Written { x: written.x, ..Default::default() } };
+        let args = NormalizeArgs { out: written, grouped: 1, ..self.normalize_args(x, norm, each) };
+        let grid = [self.rows(out), Extent::Fixed(groups as u32), ONE];
+        self.push(Kernel::Normalize.only(), grid, NORM_THREADS, Args::Normalize(args), 1);
+    }
+
     /// The gated unit behind the norm of heads of `x`, which nothing else reads, if the norm can take it along: its gate, and the activation.
     /// Heads are written as rows of their own, so 8-bit blocks must be theirs, and 16-bit floats have another place.
     fn gate_of(&self, x: ValueId, dim: usize) -> Option<(ValueId, Sigmoid)> {

@@ -83,7 +83,7 @@ impl Lowering<'_> {
                 Score::ChosenSoftmax => RouteScore::ChosenSoftmax,
             },
             normalizes: routing.normalizes.into(),
-            pad: 0,
+            best: routing.groups.map_or(1, |groups| groups.best as u32),
         }
     }
 

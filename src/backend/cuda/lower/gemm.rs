@@ -1,15 +1,22 @@
 //! Lowering of products for more rows than `gemv` takes: on tensor cores where there are kernels for the types, and by the GEMM of any type.
 
+use super::lists::Batches;
 use super::products::Follower;
-use super::{Extent, Lowering, ONE};
-use crate::backend::cuda::args::{Args, FEW_SEGMENTS, MatmulArgs, TensorArgs};
+use super::{Extent, Lowering, ONE, QUANTIZED};
+use crate::backend::cuda::args::{Args, FEW_SEGMENTS, HeadMatmulArgs, MatmulArgs, TensorArgs};
 use crate::backend::cuda::catalogue::{DeviceType, Function, Kernel};
 use crate::backend::cuda::select::{gemm_f16, gemm_i8};
-use crate::plan::ValueId;
+use crate::plan::op::HeadPart;
+use crate::plan::{MatrixId, ValueId};
 
+/// Most columns of the rows that each head has for itself.
+pub const MOST_HEAD_COLS: usize = 512;
+/// Tiles of outputs that a block of products of heads has in prompts, one after the other.
+const HEAD_TILES: usize = 4;
 /// Weight rows of a block of the GEMM of any type.
 const TILE_ROWS: u32 = 16;
 const THREADS: usize = 256;
+const WARP: usize = 32;
 
 impl Lowering<'_> {
     /// Products of `x` on tensor cores, with the gated unit or the addition that follows them; false leaves them as they are.
@@ -61,6 +68,31 @@ impl Lowering<'_> {
             _ => {}
         }
         Some((args, covered))
+    }
+
+    /// Products of heads with rows of their own.
+    pub fn head_product(&mut self, x: ValueId, part: HeadPart, matrix: MatrixId, out: ValueId) {
+        let own = self.addresses.matrices[matrix.0];
+        let (heads, on_outputs) = (self.width(x) / part.each, self.is_on_outputs(x));
+        let width = self.width(out) / heads;
+        let args = HeadMatmulArgs {
+            x: self.value(x),
+            out: self.value(out),
+            matrix: own,
+            heads: heads as u32,
+            each: part.each as u32,
+            first: part.first as u32,
+            width: width as u32,
+            on_outputs: on_outputs.into(),
+            pad: 0,
+        };
+        // A lane has a group of columns, or a warp computes one output of floats.
+        let lanes = if own.dtype.is_quantized() { (part.count / QUANTIZED).next_power_of_two() } else { WARP };
+        let tiles_a_block = if self.batches == Batches::Prompts { HEAD_TILES } else { 1 };
+        let blocks = width.div_ceil(THREADS / lanes * tiles_a_block);
+        let grid = [Extent::Fixed(blocks as u32), Extent::Fixed(heads as u32), Extent::Tiles { tiles: 1, on_outputs }];
+        let function = Function { kernel: Kernel::HeadMatmul, variant: 0 };
+        self.push(function, grid, THREADS, Args::HeadMatmul(args), 1);
     }
 
     /// Up to three products of one value in a launch; a lone product also takes the addition that follows it.

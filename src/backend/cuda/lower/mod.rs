@@ -209,12 +209,13 @@ impl Lowering<'_> {
         match *op {
             Op::Embed { table, out, .. } if self.next == 0 => self.begin(table, out),
             Op::Embed { table, index, out } => self.embed(table, index, out),
-            Op::GroupNorm { .. } | Op::HeadMatMul { .. } => return Err(self.out_of_place()),
             Op::Given { out } => self.given(out),
             Op::Norm { x, norm, out } if self.uses.is_deferred(out) => self.norm(x, norm, out, 0, 1),
             Op::Norm { x, norm, out } => self.normalize(x, norm, out),
+            Op::GroupNorm { x, groups, norm, out } => self.normalize_groups(x, groups, norm, out),
             Op::MatMul { x, .. } if self.batches.on_tensor_cores() && self.gemm(x) => {}
             Op::MatMul { x, .. } => self.gemm_of_any_type(x),
+            Op::HeadMatMul { x, part, matrix, out } => self.head_product(x, part, matrix, out),
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::StoreKv { .. } if self.heads() => {}
             Op::HeadNorm { x, head_dim, norm } => self.normalize_heads(x, head_dim, norm),
             Op::Rope { x, head_dim, table } => self.rotate(x, head_dim, table),

@@ -1,6 +1,7 @@
 //! What the kernels of this backend lack: programs that it refuses by name when a model is loaded, before anything is uploaded.
 
-use super::attention::MAX_HEAD_DIM;
+use super::attention::{MAX_HEAD_DIM, MAX_VALUE_DIM};
+use super::gemm::MOST_HEAD_COLS;
 use super::recurrent::{MOST_KEYS, too_wide};
 use crate::backend::cuda::args::MOST_ROPES;
 use crate::error::{Error, Result};
@@ -18,11 +19,9 @@ pub fn check(program: &Program) -> Result<()> {
     }
     program.states.iter().try_for_each(check_state)?;
     validate::check_device(program, "cuda", |at, op| match *op {
-        Op::HeadMatMul { .. } => Some("there is no kernel for latent attention"),
-        Op::Route { routing, .. } if routing.groups.is_some_and(|groups| groups.best != 2) => {
-            Some("its kernel ranks groups of experts by their two best")
+        Op::HeadMatMul { part, .. } if part.count > MOST_HEAD_COLS => {
+            Some("its kernel takes 512 elements of each head at most")
         }
-        Op::GroupNorm { .. } => Some("there is no kernel for norms of groups"),
         Op::Embed { index, .. } if at == 0 && index != Index::Token => Some("the first embedding is that of tokens"),
         _ => None,
     })
@@ -36,15 +35,11 @@ fn check_state(state: &Shape) -> Result<()> {
 }
 
 fn check_heads(HeadSizes { head_dim, value_dim, .. }: HeadSizes) -> Result<()> {
-    if !head_dim.is_multiple_of(2) || head_dim > MAX_HEAD_DIM {
-        return Err(Error::Unsupported(format!(
-            "heads of {head_dim} elements: the cuda kernels take even sizes to {MAX_HEAD_DIM}"
-        )));
+    let within = |dim: usize, most: usize| dim.is_multiple_of(2) && dim <= most;
+    if within(head_dim, MAX_HEAD_DIM) && within(value_dim, MAX_VALUE_DIM) {
+        return Ok(());
     }
-    if value_dim != head_dim {
-        return Err(Error::Unsupported(format!(
-            "keys of {head_dim} elements beside values of {value_dim}: the cuda kernels take equal sizes"
-        )));
-    }
-    Ok(())
+    Err(Error::Unsupported(format!(
+        "heads of {head_dim} elements with values of {value_dim}: the cuda kernels take even sizes to {MAX_HEAD_DIM} and {MAX_VALUE_DIM}"
+    )))
 }

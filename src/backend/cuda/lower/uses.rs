@@ -234,7 +234,9 @@ impl Use {
         self.has_writer = !matches!(
             op,
             Op::Embed { .. }
+                | Op::GroupNorm { .. }
                 | Op::MatMul { .. }
+                | Op::HeadMatMul { .. }
                 | Op::ExpertMatMul(_)
                 | Op::Given { .. }
                 | Op::JoinHeads { .. }

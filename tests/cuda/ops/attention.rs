@@ -1,0 +1,168 @@
+//! Small programs that end with attention: every size of heads that has kernels of its own, those of latent attention, and all others.
+
+use super::cases::{EIGHT_BITS, F16, begin, finish, floats, random_vector, rope};
+use super::{Case, Pass};
+use crate::common::parts::Parts;
+use segno::arch::rope::RopeLayout;
+use segno::backend::KvType;
+use segno::kv::HeadSizes;
+use segno::plan::op::{AttentionKind, AttentionMask, Norm, NormKind, Rows};
+use segno::plan::{Op, Program, ValueId};
+use std::sync::Arc;
+
+/// What attention has beside its sizes.
+#[derive(Clone, Copy, Default)]
+pub struct Attention {
+    pub window: Option<usize>,
+    pub softcap: Option<f32>,
+    pub has_sinks: bool,
+    /// Norms of heads before the rotation.
+    pub has_norms: bool,
+    pub rope: Option<RopeLayout>,
+}
+
+fn attention(kv: HeadSizes, with: Attention) -> Arc<Program> {
+    let (b, out) = attended(kv, with, AttentionMask::Causal);
+    finish(b, out)
+}
+
+/// A program that ends with attention, and what that gives.
+pub fn attended(kv: HeadSizes, with: Attention, mask: AttentionMask) -> (Parts, ValueId) {
+    let (mut b, hidden) = begin(kv);
+    let queries = floats(&mut b, hidden, kv.heads * kv.head_dim);
+    let keys = floats(&mut b, hidden, kv.kv_heads * kv.head_dim);
+    let values = floats(&mut b, hidden, kv.kv_heads * kv.value_dim);
+    if with.has_norms {
+        for x in [queries, keys] {
+            let weight = random_vector(&mut b, kv.head_dim, 1.0);
+            let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 };
+            b.program.ops.push(Op::HeadNorm { x, head_dim: kv.head_dim, norm });
+        }
+    }
+    if let Some(layout) = with.rope {
+        let table = rope(&mut b, layout, kv.head_dim / 2);
+        b.program.ops.extend([queries, keys].map(|x| Op::Rope { x, head_dim: kv.head_dim, table }));
+    }
+    b.program.ops.push(Op::StoreKv { layer: 0, keys, values });
+    let sinks = with.has_sinks.then(|| random_vector(&mut b, kv.heads, 1.0));
+    let scale = 1.0 / (kv.head_dim as f32).sqrt();
+    let kind = AttentionKind { layer: 0, scale, mask, window: with.window, softcap: with.softcap, sinks };
+    let out = b.value(kv.heads * kv.value_dim, Rows::Batch);
+    b.program.ops.push(Op::Attention { kind, queries, out });
+    (b, out)
+}
+
+/// Norms of heads before a rotation by halves, and a rotation of pairs with a window.
+const NORMED: Attention =
+    Attention { has_norms: true, rope: Some(RopeLayout::Halves), window: None, softcap: None, has_sinks: false };
+const TURNED: Attention =
+    Attention { has_norms: false, rope: Some(RopeLayout::Pairs), window: Some(150), softcap: None, has_sinks: false };
+
+/// A position behind several splits, for batches over caches of 8 bits: to farther ones plain f64 takes minutes.
+const FEWER: usize = 700;
+
+pub fn attentions() -> Vec<Case> {
+    let mut cases = Vec::new();
+    staged(&mut cases);
+    latent(&mut cases);
+    plain(&mut cases);
+    cases
+}
+
+/// Adds a case to a list.
+fn add(cases: &mut Vec<Case>, kernels: &[&str], program: &Arc<Program>, pass: Pass, cache: KvType, within: f64) {
+    let kernels = kernels.iter().map(|&name| name.to_owned()).collect();
+    cases.push(Case { kernels, program: Arc::clone(program), pass, cache, within });
+}
+
+fn staged(cases: &mut Vec<Case>) {
+    for dim in [64, 80, 96, 128, 256] {
+        for (kv_heads, group, with) in [(2, 3, NORMED), (1, 9, TURNED), (3, 1, Attention::default())] {
+            let program = attention(HeadSizes::new(kv_heads * group, kv_heads, dim), with);
+            let of = |name: &str| format!("{name}_hd{dim}");
+            let prompt = of("attention_prefill");
+            let mut prompts = vec!["qk_norm_rope_kv", prompt.as_str()];
+            if dim == 80 {
+                prompts.push("attention_combine");
+            }
+            for rows in [1, 5, 77, 300] {
+                add(cases, &prompts, &program, Pass::Prompt(rows.max(2)), KvType::F16, F16);
+            }
+            let prompt = of("attention_prefill_q8");
+            let mut prompts = vec!["qk_norm_rope_kv_q8", prompt.as_str()];
+            if dim == 80 {
+                prompts.push("attention_combine_q8");
+            }
+            for rows in [2, 77, 300] {
+                add(cases, &prompts, &program, Pass::Prompt(rows), KvType::Q8, EIGHT_BITS);
+            }
+            for (position, name) in
+                [(0, "attention_decode_split"), (300, "attention_decode_split"), (2500, "attention_decode")]
+            {
+                add(cases, &[&of(name)], &program, Pass::Step(1, position), KvType::F16, F16);
+                add(cases, &[&of(&format!("{name}_batch"))], &program, Pass::Step(6, position), KvType::F16, F16);
+                let [single, batch] = ["attention_decode_q8", "attention_decode_batch_q8"].map(of);
+                add(cases, &[&single], &program, Pass::Step(1, position), KvType::Q8, EIGHT_BITS);
+                add(cases, &[&batch], &program, Pass::Step(6, position.min(FEWER)), KvType::Q8, EIGHT_BITS);
+            }
+        }
+    }
+}
+
+/// Fewer heads than a block has, as many, and more.
+fn latent(cases: &mut Vec<Case>) {
+    let distant = Attention { window: None, ..TURNED };
+    for (heads, with) in [(16, distant), (20, distant), (5, TURNED)] {
+        let program = attention(HeadSizes { value_dim: 512, ..HeadSizes::new(heads, 1, 576) }, with);
+        let kernels = ["qk_norm_rope_kv", "attention_latent", "attention_combine"];
+        for pass in [2, 77, 300].map(Pass::Prompt) {
+            add(cases, &kernels, &program, pass, KvType::F16, F16);
+        }
+        for (rows, position) in [(1, 0), (1, 63), (1, 300), (6, 700), (1, 2500)] {
+            add(cases, &kernels, &program, Pass::Step(rows, position), KvType::F16, F16);
+        }
+    }
+}
+
+fn plain(cases: &mut Vec<Case>) {
+    let capped = Attention { softcap: Some(2.0), ..NORMED };
+    let sinks = Attention { has_sinks: true, ..TURNED };
+    for (dim, with, cache) in [
+        (576, sinks, KvType::F16),
+        (576, TURNED, KvType::F32),
+        (576, TURNED, KvType::Q8),
+        (26, NORMED, KvType::F16),
+        (26, NORMED, KvType::Q8),
+        (48, NORMED, KvType::F16),
+        (64, capped, KvType::F16),
+        (64, sinks, KvType::F16),
+        (128, sinks, KvType::F32),
+        (112, TURNED, KvType::F32),
+        (512, NORMED, KvType::F16),
+        (6, NORMED, KvType::Q8),
+        (20, TURNED, KvType::Q8),
+        (48, NORMED, KvType::Q8),
+        (64, capped, KvType::Q8),
+        (128, sinks, KvType::Q8),
+        (112, TURNED, KvType::Q8),
+        (512, NORMED, KvType::Q8),
+    ] {
+        // Values are shorter where only latent attention has such keys.
+        let value_dim = match dim {
+            576 => 512,
+            26 => 20,
+            dim => dim,
+        };
+        let program = attention(HeadSizes { value_dim, ..HeadSizes::new(10, 2, dim) }, with);
+        // Queries are floats here; keys may be rounded to the neighbour.
+        let (kernels, within) = match cache {
+            KvType::F16 => (["qk_norm_rope_kv", "attention_f16", "attention_combine"], 5e-4),
+            KvType::F32 => (["qk_norm_rope_kv", "attention_f32", "attention_combine"], 1e-5),
+            KvType::Q8 => (["qk_norm_rope_kv_q8", "attention_q8", "attention_combine_q8"], EIGHT_BITS),
+        };
+        let many = if cache == KvType::Q8 { FEWER } else { 2500 };
+        for pass in [Pass::Prompt(40), Pass::Step(1, 300), Pass::Step(6, many)] {
+            add(cases, &kernels, &program, pass, cache, within);
+        }
+    }
+}
