@@ -284,6 +284,11 @@ extern "C" __global__ void __launch_bounds__(COMBINE_THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(COMBINE_THREADS)
+    attention_combine_splits(const __grid_constant__ AttentionArgs args, Shape shape) {
+    combine<false>(args, shape);
+}
+
+extern "C" __global__ void __launch_bounds__(COMBINE_THREADS)
     attention_combine_q8(const __grid_constant__ AttentionArgs args, Shape shape) {
     combine<true>(args, shape);
 }

@@ -5,7 +5,8 @@
 // A block has a split of a row's positions, or all of them where rows are a prompt's, and takes STEP at a time: two
 // warps score a tile of 16 keys, each with half of the elements; then each warp mixes the values of all for 64
 // elements. Keys of the next step are on their way while values are mixed, and values while keys are scored.
-// `attention_combine` adds the splits: the same sums in the same order, however rows are evaluated.
+// Where splits have blocks of their own, `attention_combine_splits` adds them: the same sums in the same order, however
+// rows are evaluated.
 #include "attention/softmax.cuh"
 #include "ptx/mma_f16.cuh"
 
@@ -228,8 +229,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (uint32_t i = 0; i < GROUPS * 2; i++) {
         const uint32_t g = i / 2, column = g * GROUP_COLUMNS + lane % 4 * 2 + i % 2;
         if (column >= heads) continue;
+        const uint32_t element = warp * MIXED * TILE + lane / 4;
+        if (is_whole) {
+            float *to = args.out.x + (head + column) * VALUE_DIM + element;
+            const float total = run[g][i % 2].sum;
+#pragma unroll
+            for (uint32_t e = 0; e < MIXED; e++)
+                to[e * TILE] = __fdiv_rn(all[e][g][i % 2], total),
+                       to[e * TILE + 8] = __fdiv_rn(all[e][g][i % 2 + 2], total);
+            continue;
+        }
         const size_t at = (head + column) * stride + blockIdx.x;
-        float *to = args.mixed + at * VALUE_DIM + warp * MIXED * TILE + lane / 4;
+        float *to = args.mixed + at * VALUE_DIM + element;
 #pragma unroll
         for (uint32_t e = 0; e < MIXED; e++) to[e * TILE] = all[e][g][i % 2], to[e * TILE + 8] = all[e][g][i % 2 + 2];
         if (warp == 0 && lane < 4) args.states[at] = make_float2(run[g][i % 2].max, run[g][i % 2].sum);

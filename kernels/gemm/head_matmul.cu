@@ -3,6 +3,8 @@
 // brings BATCH rows of it to shared memory, for quantized weights as 8-bit blocks. In a warp as many outputs are
 // computed side by side as the lanes of one leave room for.
 //
+// Elements of a head that stay as they are may go before its outputs: heads put together take no launch of their own.
+//
 // A lane has one group of a quantized row, or every 32nd part of a row of floats, and the lanes of an output are added
 // as in every multiplication: the order of sums depends on the number of columns alone.
 #include "gemm/segments.cuh"
@@ -10,14 +12,15 @@
 
 struct HeadMatmulArgs {
     const float *x;
-    float *out;
+    Activation out;               // with 8-bit blocks where heads have whole ones
     Matrix matrix;                // of all heads, the rows of one behind those of the other
     uint32_t heads, each, first;  // elements of a head of `x`, and the first that is multiplied
     uint32_t width;               // outputs of a head
-    uint32_t on_outputs;          // whether x has a row for each output instead of each row of the batch
+    uint32_t kept_first, kept;  // elements of a head that stand before its outputs as they are: the first, and how many
+    uint32_t on_outputs;        // whether x has a row for each output instead of each row of the batch
     uint32_t pad;
 };
-static_assert(sizeof(HeadMatmulArgs) == 72, "as in args.rs");
+static_assert(sizeof(HeadMatmulArgs) == 104, "as in args.rs");
 
 constexpr int WARPS = 8;
 // Most columns of the matrix: a quantized row is one slice.
@@ -84,9 +87,28 @@ __device__ __forceinline__ void dot_elements(
     }
 }
 
+// Outputs of a head that a block has at a time: as many as its warps compute at once, and whole 8-bit blocks.
+template <int BATCH>
+using Results = float[BATCH][WARPS * WARP];
+
+// Writes the results of `count` outputs from `tile` on; by whole warps.
+template <int BATCH>
+__device__ __forceinline__ void put_results(const HeadMatmulArgs &args, const Results<BATCH> &results, uint32_t head,
+    uint32_t first_row, uint32_t batch, uint32_t tile, uint32_t count) {
+    const uint32_t out_each = args.kept + args.width;
+    for (uint32_t i = threadIdx.x; i < BATCH * count; i += WARPS * WARP) {
+        const uint32_t n = i / count, row = first_row + n, col = tile + i % count;
+        if (row >= batch || col / WARP * WARP >= args.width) continue;
+        const float v = results[n][i % count];
+        if (args.out.q != nullptr) emit_blocks(args.out, row, head * args.width + col, args.heads * args.width, v);
+        else if (col < args.width) args.out.x[((size_t)row * args.heads + head) * out_each + args.kept + col] = v;
+    }
+}
+
 template <int BATCH>
 __device__ __forceinline__ void multiply(const HeadMatmulArgs &args, const Shape &shape) {
     __shared__ HeadRows<BATCH> rows;
+    __shared__ Results<BATCH> results;
     const Matrix &m = args.matrix;
     const bool is_quantized = m.dtype >= Q8_0;
     const uint32_t head = blockIdx.y, cols = m.cols, groups = cols / WARP;
@@ -94,32 +116,45 @@ __device__ __forceinline__ void multiply(const HeadMatmulArgs &args, const Shape
     const uint32_t lanes = !is_quantized ? WARP : groups == 1 ? 1 : 1u << (WARP - __clz(groups - 1));
     await_then_launch();
     const uint32_t batch = args.on_outputs ? shape.outputs : shape.rows, first_row = blockIdx.z * BATCH;
-    const auto element = [&](uint32_t n, uint32_t col) {
+    const auto head_of = [&](uint32_t n) {
         const size_t row = min(first_row + n, batch - 1);
-        return args.x[(row * args.heads + head) * args.each + args.first + col];
+        return args.x + (row * args.heads + head) * args.each;
     };
+    const auto element = [&](uint32_t n, uint32_t col) { return head_of(n)[args.first + col]; };
     if (is_quantized) rows.put_codes(cols, element);
     else rows.put_floats(cols, element);
-    __syncthreads();
-    const uint32_t own = threadIdx.x % lanes, tile_rows = WARPS * WARP / lanes;
-    // Whole warps stay, as their lanes are added.
-    for (uint32_t tile = blockIdx.x * tile_rows; tile < args.width; tile += gridDim.x * tile_rows) {
-        const uint32_t col = tile + threadIdx.x / lanes, row = head * args.width + min(col, args.width - 1);
-        const uint8_t *weights = m.data + (size_t)row * m.row_bytes;
-        float sum[BATCH] = {};
-        by_type(m.dtype, [&](auto type) {
-            constexpr int TYPE = decltype(type)::value;
-            if constexpr (TYPE >= Q8_0) dot_codes<TYPE, BATCH>(rows, weights, cols, own, sum);
-            else dot_elements<TYPE, BATCH>(rows, weights, cols, own, sum);
-        });
-#pragma unroll
-        for (int n = 0; n < BATCH; n++) {
-            for (uint32_t step = 1; step < lanes; step *= 2)
-                sum[n] = __fadd_rn(sum[n], __shfl_xor_sync(ALL_LANES, sum[n], step));
-            const size_t out_row = first_row + n;
-            if (own == n % lanes && out_row < batch && col < args.width)
-                args.out[(out_row * args.heads + head) * args.width + col] = sum[n];
+    if (blockIdx.x == 0) {
+        for (uint32_t i = threadIdx.x; i < BATCH * args.kept; i += WARPS * WARP) {
+            const uint32_t n = i / args.kept, at = i % args.kept, row = first_row + n;
+            if (row < batch)
+                args.out.x[((size_t)row * args.heads + head) * (args.kept + args.width) + at] =
+                    head_of(n)[args.kept_first + at];
         }
+    }
+    __syncthreads();
+    const uint32_t own = threadIdx.x % lanes, at_once = WARPS * WARP / lanes, tile_cols = max(at_once, (uint32_t)WARP);
+    // Whole warps stay, as their lanes are added.
+    for (uint32_t tile = blockIdx.x * tile_cols; tile < args.width; tile += gridDim.x * tile_cols) {
+        for (uint32_t start = 0; start < tile_cols; start += at_once) {
+            const uint32_t local = start + threadIdx.x / lanes,
+                           row = head * args.width + min(tile + local, args.width - 1);
+            const uint8_t *weights = m.data + (size_t)row * m.row_bytes;
+            float sum[BATCH] = {};
+            by_type(m.dtype, [&](auto type) {
+                constexpr int TYPE = decltype(type)::value;
+                if constexpr (TYPE >= Q8_0) dot_codes<TYPE, BATCH>(rows, weights, cols, own, sum);
+                else dot_elements<TYPE, BATCH>(rows, weights, cols, own, sum);
+            });
+#pragma unroll
+            for (int n = 0; n < BATCH; n++) {
+                for (uint32_t step = 1; step < lanes; step *= 2)
+                    sum[n] = __fadd_rn(sum[n], __shfl_xor_sync(ALL_LANES, sum[n], step));
+                if (own == n % lanes) results[n][local] = sum[n];
+            }
+        }
+        __syncthreads();
+        put_results<BATCH>(args, results, head, first_row, batch, tile, tile_cols);
+        __syncthreads();
     }
 }
 

@@ -97,8 +97,12 @@ args! {
     /// One product of a multiplication.
     Segment { matrix: Matrix, bias: Address, out: Address, first_tile: u32, adds: f32 }
     MatmulArgs { x: Activation, cols: u32, count: u32, tiles: u32, on_outputs: u32, segments: [Segment; FEW_SEGMENTS] }
-    /// Products of heads with rows of their own: `count` elements of each, as many as the matrix has columns, give `width` outputs.
-    HeadMatmulArgs { x: Address, out: Address, matrix: Matrix, heads: u32, each: u32, first: u32, width: u32, on_outputs: u32, pad: u32 }
+    /// Products of heads with rows of their own: as many elements of each as the matrix has columns give `width` outputs. Where `kept`
+    /// elements of the head are to stand before them, heads of the result have both.
+    HeadMatmulArgs {
+        x: Address, out: Activation, matrix: Matrix, heads: u32, each: u32, first: u32, width: u32, kept_first: u32, kept: u32,
+        on_outputs: u32, pad: u32,
+    }
     /// Products of many rows on tensor cores, with what stands behind them.
     TensorArgs {
         x: Activation, gated: Activation, unit: Sigmoid, cols: u32, count: u32, on_outputs: u32, f16_row_bytes: u32,
@@ -184,8 +188,8 @@ args! {
         records: Records, state: u64, unit: Sigmoid, heads: u32, key_heads: u32, key_dim: u32, value_dim: u32, is_tiled: u32, taps: u32,
         query_eps: f32, key_eps: f32, norm_eps: f32, pad: u32,
     }
-    /// Some elements of each head of a value, and their places in the heads of another one.
-    CopyHeadsArgs { x: Address, out: Address, each: u32, first: u32, out_each: u32, out_first: u32, count: u32, width: u32 }
+    /// Heads of `count` elements of those of a value, and of those of another one behind them, of `width` elements together.
+    CopyHeadsArgs { x: Address, y: Address, out: Address, each: u32, first: u32, count: u32, y_each: u32, width: u32, pad: u32 }
     ArgmaxArgs {
         logits: Address, best: Address, serial: Address, host_tokens: Address, vocab: u32, pad: u32,
     }
@@ -267,6 +271,7 @@ impl Args {
             Args::Tensor(args) => &args.gated,
             Args::Matvec(args) => &args.gated,
             Args::Attention(args) => &args.out,
+            Args::HeadMatmul(args) => &args.out,
             Args::WeightedSum(args) => &args.out,
             Args::ExpertGemm(args) => &args.gated,
             Args::ExpertUnit(args) => &args.out,
@@ -336,11 +341,11 @@ mod tests {
         assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [64, 40]);
         assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 224]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 112]);
-        assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>(), size_of::<HeadMatmulArgs>()], [144, 40, 72]);
+        assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>(), size_of::<HeadMatmulArgs>()], [144, 40, 104]);
         assert_eq!(size_of::<RepackArgs>(), 64);
         assert_eq!([size_of::<AdapterPair>(), size_of::<AdapterEntry>()], [32, 16]);
         assert_eq!([size_of::<AdaptedMatrix>(), size_of::<AdapterArgs>()], [24, 240]);
-        assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<CopyHeadsArgs>()], [256, 128, 40]);
+        assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<CopyHeadsArgs>()], [256, 128, 48]);
         assert_eq!(size_of::<RecurrentStepArgs>(), 280);
         assert_eq!(
             [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],

@@ -112,6 +112,7 @@ impl Launch {
         let is_idle = match self.function.kernel {
             Kernel::Argmax | Kernel::StepEnd => shape.draws != 0,
             Kernel::Sample => shape.draws == 0,
+            Kernel::AttentionCombineSplits => shape.splits <= 1,
             _ => false,
         };
         let plain = self.plain_choice(shape);

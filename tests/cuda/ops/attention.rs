@@ -58,8 +58,8 @@ const NORMED: Attention =
 const TURNED: Attention =
     Attention { has_norms: false, rope: Some(RopeLayout::Pairs), window: Some(150), softcap: None, has_sinks: false };
 
-/// A position behind several splits, for batches over caches of 8 bits: to farther ones plain f64 takes minutes.
-const FEWER: usize = 700;
+/// A position behind several splits, for batches over caches of 8 bits and of long keys: to farther ones plain f64 takes minutes.
+const FEWER: usize = 600;
 
 pub fn attentions() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -114,12 +114,13 @@ fn latent(cases: &mut Vec<Case>) {
     let distant = Attention { window: None, ..TURNED };
     for (heads, with) in [(16, distant), (20, distant), (5, TURNED)] {
         let program = attention(HeadSizes { value_dim: 512, ..HeadSizes::new(heads, 1, 576) }, with);
-        let kernels = ["qk_norm_rope_kv", "attention_latent", "attention_combine"];
+        let kernels = ["qk_norm_rope_kv", "attention_latent"];
         for pass in [2, 77, 300].map(Pass::Prompt) {
             add(cases, &kernels, &program, pass, KvType::F16, F16);
         }
-        for (rows, position) in [(1, 0), (1, 63), (1, 300), (6, 700), (1, 2500)] {
-            add(cases, &kernels, &program, Pass::Step(rows, position), KvType::F16, F16);
+        for (rows, position) in [(1, 0), (1, 63), (1, 600), (6, 300)] {
+            let kernels = if position < 256 { &kernels[..] } else { &["attention_latent", "attention_combine_splits"] };
+            add(cases, kernels, &program, Pass::Step(rows, position), KvType::F16, F16);
         }
     }
 }
@@ -160,7 +161,7 @@ fn plain(cases: &mut Vec<Case>) {
             KvType::F32 => (["qk_norm_rope_kv", "attention_f32", "attention_combine"], 1e-5),
             KvType::Q8 => (["qk_norm_rope_kv_q8", "attention_q8", "attention_combine_q8"], EIGHT_BITS),
         };
-        let many = if cache == KvType::Q8 { FEWER } else { 2500 };
+        let many = if cache == KvType::Q8 || dim > 512 { FEWER } else { 2500 };
         for pass in [Pass::Prompt(40), Pass::Step(1, 300), Pass::Step(6, many)] {
             add(cases, &kernels, &program, pass, cache, within);
         }

@@ -206,13 +206,26 @@ pub fn norms() -> Vec<Case> {
 /// Products of parts of heads with rows of their own.
 pub fn head_products() -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut add = |dtype: DType, heads: usize, part: HeadPart, width: usize| {
+    // As they are, with the rest of each head before them, and read by a product.
+    let mut add = |dtype: DType, heads: usize, part: HeadPart, width: usize, then: Then| {
         let (mut b, hidden) = begin(one_head());
         let x = apart(&mut b, hidden, heads * part.each);
         let (matrix, _) = b.random_matrix(dtype, heads * width, part.count, 0.3);
         let out = b.value(heads * width, Rows::Batch);
         b.program.ops.push(Op::HeadMatMul { x, part, matrix, out });
-        let program = finish(b, out);
+        let result = match then {
+            Then::Nothing => out,
+            Then::Join(kept) => {
+                let joined = b.value(heads * (width + kept.count), Rows::Batch);
+                b.program.ops.push(Op::JoinHeads { x, part: kept, y: out, out: joined });
+                joined
+            }
+            Then::Product(dtype) => {
+                let (matrix, _) = b.random_matrix(dtype, 40, heads * width, 0.3);
+                b.product(out, matrix, None)
+            }
+        };
+        let program = finish(b, result);
         for (pass, name) in PASSES.into_iter().zip(["n1", "n2", "n4", "n8", "n8"]) {
             let kernels = vec![format!("head_matmul_{name}")];
             cases.push(Case { kernels, program: Arc::clone(&program), pass, cache: KvType::F16, within: BLOCKS });
@@ -221,7 +234,7 @@ pub fn head_products() -> Vec<Case> {
     for dtype in DType::ALL {
         let is_whole = |count: &usize| count.is_multiple_of(dtype.block_len());
         for count in [256, 512].into_iter().filter(is_whole) {
-            add(dtype, 3, HeadPart { each: count + 24, first: 8, count }, 77);
+            add(dtype, 3, HeadPart { each: count + 24, first: 8, count }, 77, Then::Nothing);
         }
     }
     for (dtype, each, first, count, width) in [
@@ -232,9 +245,23 @@ pub fn head_products() -> Vec<Case> {
         (DType::F16, 320, 64, 256, 16),
         (DType::BF16, 39, 0, 39, 64),
     ] {
-        add(dtype, 5, HeadPart { each, first, count }, width);
+        add(dtype, 5, HeadPart { each, first, count }, width, Then::Nothing);
+    }
+    let part = HeadPart { each: 192, first: 0, count: 128 };
+    add(DType::Q8_0, 3, part, 512, Then::Join(HeadPart { each: 192, first: 128, count: 64 }));
+    add(DType::F32, 3, part, 7, Then::Join(HeadPart { each: 192, first: 0, count: 9 }));
+    let part = HeadPart { each: 512, first: 0, count: 512 };
+    for (width, dtype) in [(128, DType::Q8_0), (96, DType::F16), (24, DType::Q8_0)] {
+        add(DType::Q4_0, 4, part, width, Then::Product(dtype));
     }
     cases
+}
+
+/// What follows products of heads.
+enum Then {
+    Nothing,
+    Join(HeadPart),
+    Product(DType),
 }
 
 /// Changes of heads that stand alone.

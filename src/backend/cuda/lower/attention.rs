@@ -3,7 +3,7 @@
 use super::lists::Batches;
 use super::{Addresses, ELEMENTS_A_BLOCK, Extent, LayerCache, Lowering, ONE};
 use crate::backend::KvType;
-use crate::backend::cuda::args::{Args, AttentionArgs, HeadsArgs};
+use crate::backend::cuda::args::{Activation, Args, AttentionArgs, HeadsArgs};
 use crate::backend::cuda::catalogue::Kernel;
 use crate::backend::cuda::select::attention::{is_staged, of_heads};
 use crate::kv::layout::HeadSizes;
@@ -240,19 +240,41 @@ impl Lowering<'_> {
             return self.attend(self.prompt_kernel(), heads, &kind, out, 1);
         }
         let (args, sizes) = (self.attention_args(heads, &kind, out), self.program.kv.of(kind.layer));
+        if self.addresses.kv_type == KvType::F16 && self.is_latent(&kind) {
+            return self.latent_attention(args, &sizes);
+        }
+        let kernel = match self.addresses.kv_type {
+            KvType::F16 => Kernel::AttentionF16,
+            KvType::F32 => Kernel::AttentionF32,
+            KvType::Q8 => Kernel::AttentionQ8,
+        };
         let parts = ATTENTION_THREADS / (sizes.value_dim / 2);
         let floats = PLAIN_HEADS * (sizes.head_dim + sizes.value_dim * (1 + parts));
-        let plain_bytes = floats * size_of::<f32>();
-        let (kernel, heads, shared_bytes) = match self.addresses.kv_type {
-            KvType::F16 if self.is_latent(&kind) => (Kernel::AttentionLatent, LATENT_HEADS, LATENT_BYTES),
-            KvType::F16 => (Kernel::AttentionF16, PLAIN_HEADS, plain_bytes),
-            KvType::F32 => (Kernel::AttentionF32, PLAIN_HEADS, plain_bytes),
-            KvType::Q8 => (Kernel::AttentionQ8, PLAIN_HEADS, plain_bytes),
-        };
+        self.attend_by_splits(kernel, args, &sizes, PLAIN_HEADS, floats * size_of::<f32>());
+        self.merge(args, out);
+    }
+
+    /// Attention of rows each of whose splits has blocks for all heads, so many of them in a block.
+    fn attend_by_splits(
+        &mut self,
+        kernel: Kernel,
+        args: AttentionArgs,
+        sizes: &HeadSizes,
+        heads: usize,
+        shared_bytes: usize,
+    ) {
         let blocks = Extent::Fixed((sizes.kv_heads * sizes.group().div_ceil(heads)) as u32);
         self.push(kernel.only(), [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, Args::Attention(args), 1);
         self.launches.last_mut().expect("just added").shared_bytes = shared_bytes as u32;
-        self.merge(args, out);
+    }
+
+    /// Latent attention: a block that has all of a row's positions writes the result itself, as floats alone.
+    fn latent_attention(&mut self, args: AttentionArgs, sizes: &HeadSizes) {
+        let args = AttentionArgs { out: Activation { x: args.out.x, ..Activation::default() }, ..args };
+        self.attend_by_splits(Kernel::AttentionLatent, args, sizes, LATENT_HEADS, LATENT_BYTES);
+        let blocks = Extent::Fixed((sizes.heads * sizes.value_dim).div_ceil(ELEMENTS_A_BLOCK) as u32);
+        let grid = [blocks, Extent::Rows, ONE];
+        self.push(Kernel::AttentionCombineSplits.only(), grid, ELEMENTS_A_BLOCK, Args::Attention(args), 0);
     }
 
     /// Whether heads have the sizes of latent attention, and its kernel takes all that is asked for.

@@ -47,11 +47,8 @@ impl Lowering<'_> {
     /// A norm of each of several equal parts of rows.
     pub fn normalize_groups(&mut self, x: ValueId, groups: usize, norm: Norm, out: ValueId) {
         let each = self.width(x) / groups;
-        let written = self.activation(out);
-        // Parts are written as rows of their own, so 8-bit blocks must be theirs.
-        let written =
-            if each.is_multiple_of(QUANTIZED) { written } else { Written { x: written.x, ..Default::default() } };
-        let args = NormalizeArgs { out: written, grouped: 1, ..self.normalize_args(x, norm, each) };
+        let out_of_parts = self.activation_of_parts(out, each);
+        let args = NormalizeArgs { out: out_of_parts, grouped: 1, ..self.normalize_args(x, norm, each) };
         let grid = [self.rows(out), Extent::Fixed(groups as u32), ONE];
         self.push(Kernel::Normalize.only(), grid, NORM_THREADS, Args::Normalize(args), 1);
     }

@@ -3,11 +3,11 @@
 use super::lists::Batches;
 use super::products::Follower;
 use super::{Extent, Lowering, ONE, QUANTIZED};
-use crate::backend::cuda::args::{Args, FEW_SEGMENTS, HeadMatmulArgs, MatmulArgs, TensorArgs};
+use crate::backend::cuda::args::{Activation, Args, FEW_SEGMENTS, HeadMatmulArgs, MatmulArgs, TensorArgs};
 use crate::backend::cuda::catalogue::{DeviceType, Function, Kernel};
 use crate::backend::cuda::select::{gemm_f16, gemm_i8};
 use crate::plan::op::HeadPart;
-use crate::plan::{MatrixId, ValueId};
+use crate::plan::{MatrixId, Op, ValueId};
 
 /// Most columns of the rows that each head has for itself.
 pub const MOST_HEAD_COLS: usize = 512;
@@ -70,29 +70,38 @@ impl Lowering<'_> {
         Some((args, covered))
     }
 
-    /// Products of heads with rows of their own.
+    /// Products of heads with rows of their own, put together with other elements of the same heads where that follows.
     pub fn head_product(&mut self, x: ValueId, part: HeadPart, matrix: MatrixId, out: ValueId) {
         let own = self.addresses.matrices[matrix.0];
         let (heads, on_outputs) = (self.width(x) / part.each, self.is_on_outputs(x));
         let width = self.width(out) / heads;
+        let is_alone = self.uses.of_value(out).readers == 1;
+        let (out, kept, covered) = match self.ops.get(self.next + 1) {
+            Some(&Op::JoinHeads { x: other, part: kept, y, out: joined }) if is_alone && (other, y) == (x, out) => {
+                (Activation { x: self.value(joined), ..Default::default() }, kept, 2)
+            }
+            _ => (self.activation_of_parts(out, width), HeadPart { each: part.each, first: 0, count: 0 }, 1),
+        };
         let args = HeadMatmulArgs {
             x: self.value(x),
-            out: self.value(out),
+            out,
             matrix: own,
             heads: heads as u32,
             each: part.each as u32,
             first: part.first as u32,
             width: width as u32,
+            kept_first: kept.first as u32,
+            kept: kept.count as u32,
             on_outputs: on_outputs.into(),
             pad: 0,
         };
-        // A lane has a group of columns, or a warp computes one output of floats.
+        // A lane has a group of columns, or a warp computes one output of floats; a tile has whole 8-bit blocks.
         let lanes = if own.dtype.is_quantized() { (part.count / QUANTIZED).next_power_of_two() } else { WARP };
         let tiles_a_block = if self.batches == Batches::Prompts { HEAD_TILES } else { 1 };
-        let blocks = width.div_ceil(THREADS / lanes * tiles_a_block);
+        let blocks = width.div_ceil((THREADS / lanes).max(WARP) * tiles_a_block);
         let grid = [Extent::Fixed(blocks as u32), Extent::Fixed(heads as u32), Extent::Tiles { tiles: 1, on_outputs }];
         let function = Function { kernel: Kernel::HeadMatmul, variant: 0 };
-        self.push(function, grid, THREADS, Args::HeadMatmul(args), 1);
+        self.push(function, grid, THREADS, Args::HeadMatmul(args), covered);
     }
 
     /// Up to three products of one value in a launch; a lone product also takes the addition that follows it.

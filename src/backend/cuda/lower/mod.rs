@@ -303,6 +303,12 @@ impl Lowering<'_> {
         if self.uses.of_value(id).is_quantized_from(self.next) { input } else { Activation { q: 0, meta: 0, ..input } }
     }
 
+    /// The same where parts of rows, of so many elements, are written each by itself: 8-bit blocks must be theirs.
+    pub fn activation_of_parts(&self, id: ValueId, each: usize) -> Activation {
+        let written = self.activation(id);
+        if each.is_multiple_of(QUANTIZED) { written } else { Activation { x: written.x, ..Activation::default() } }
+    }
+
     /// Makes the form of `x` that a product reads, where no kernel has left it.
     fn form(&mut self, x: ValueId) {
         let is_wanted = self.uses.of_value(x).is_quantized_from(self.next);
