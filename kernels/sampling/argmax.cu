@@ -6,7 +6,8 @@ struct ArgmaxArgs {
     unsigned long long *best;  // the highest key of each output; the first kernel of a step clears them
     const uint32_t *serial;
     unsigned long long *host_tokens;  // mapped
-    uint32_t vocab, pad;
+    uint32_t vocab;
+    uint32_t has_vectors;  // 1 where kernels before leave vectors in mapped memory
 };
 static_assert(sizeof(ArgmaxArgs) == 40, "as in args.rs");
 
@@ -34,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) step_end(ArgmaxArgs args, 
     const uint32_t serial = *args.serial;
     for (uint32_t output = threadIdx.x; output < shape.outputs; output += THREADS) {
         const unsigned long long key = args.best[output];
-        tell_token(args.host_tokens + output, serial, key == 0 ? NONE : ~(uint32_t)key);
+        const uint32_t token = key == 0 ? NONE : ~(uint32_t)key;
+        tell_token(args.host_tokens + output, serial, token, args.has_vectors != 0);
     }
 }

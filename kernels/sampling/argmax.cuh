@@ -22,7 +22,17 @@ __device__ __forceinline__ unsigned long long warp_largest(unsigned long long ke
 }
 
 // Writes an output's token into mapped memory, with the serial number of the step above it: the host takes both at
-// once, so nothing has to be ordered.
-__device__ __forceinline__ void tell_token(unsigned long long *host_token, uint32_t serial, uint32_t token) {
-    *(volatile unsigned long long *)host_token = (unsigned long long)serial << 32 | token;
+// once, so these two need no order.
+//
+// Where the kernels before leave vectors there too (`has_vectors`), the host reads them as soon as it has all tokens.
+// They are there then. Who calls this has waited for the kernels before, by `griddepcontrol.wait` or because it began
+// behind them: that wait ends once the kernel before has completed and its writes are visible to this one, and that
+// kernel, whose threads all waited likewise, completes behind those before it, however early each was started. So the
+// vectors come before this store in causality order, and a release at system scope hands on all that comes before it,
+// not the thread's own writes alone, to the host, whose read of the token acquires.
+__device__ __forceinline__ void tell_token(
+    unsigned long long *host_token, uint32_t serial, uint32_t token, bool has_vectors) {
+    const unsigned long long told = (unsigned long long)serial << 32 | token;
+    if (has_vectors) asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(host_token), "l"(told) : "memory");
+    else *(volatile unsigned long long *)host_token = told;
 }

@@ -71,7 +71,7 @@ __device__ __forceinline__ void adjust(
 __device__ __forceinline__ void end_row(const SampleArgs &args, const Shape &shape, uint32_t row, uint32_t token,
     uint32_t serial, bool is_whole, bool rehearses) {
     Group &group = args.groups[row];
-    if (threadIdx.x == 0 && !rehearses) tell_token(args.host_tokens + row, serial, token);
+    if (threadIdx.x == 0 && !rehearses) tell_token(args.host_tokens + row, serial, token, args.has_vectors != 0);
     if (is_whole) {
         for (int round = 0; round < 3; round++) group.bins[round][threadIdx.x] = 0;
     }

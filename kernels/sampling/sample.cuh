@@ -43,7 +43,8 @@ struct SampleArgs {
     uint32_t *counters;  // blocks that began, rows that ended; zero between steps
     const uint32_t *serial;
     unsigned long long *host_tokens;  // mapped
-    uint32_t vocab, parts, most_adjustments, pad;
+    uint32_t vocab, parts, most_adjustments;
+    uint32_t has_vectors;  // 1 where kernels before leave vectors in mapped memory
 };
 static_assert(sizeof(SampleArgs) == 112, "as in args.rs");
 

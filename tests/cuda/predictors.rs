@@ -11,9 +11,10 @@ use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Args;
 use segno::backend::cuda::catalogue::Kernel;
 use segno::backend::cuda::lower::supported;
-use segno::backend::{Backend, Chooser, Hidden, KvType, Limits, Row, Stage};
+use segno::backend::{Backend, Chooser, Drawn, Hidden, KvType, Limits, Row, Stage};
 use segno::plan::{Op, Program};
 use segno::quant::synthetic::Random;
+use segno::sample::Options;
 use std::sync::Arc;
 
 const POSITIONS: usize = 90;
@@ -158,11 +159,25 @@ fn passes_that_leave_vectors_give_the_same_logits_and_the_vectors_of_embeddings(
                 }
             }
         }
-        for (seqs, chooser) in [(2, Chooser::Device), (5, Chooser::Device), (16, Chooser::Host)] {
+        // With the tokens that the device chooses, and draws, the vectors are there, without a wait for the end of the pass.
+        for (seqs, chooser, draws) in [
+            (1, Chooser::Device, false),
+            (1, Chooser::Device, true),
+            (2, Chooser::Device, false),
+            (5, Chooser::Device, true),
+            (16, Chooser::Device, false),
+            (16, Chooser::Host, false),
+        ] {
             let mut together = run(Hidden::Rows, seqs);
             for (place, expected) in vectors.iter().enumerate() {
                 let all: Vec<Row> = (0..seqs as u32).flat_map(|slot| rows(&together, slot, place..place + 1)).collect();
                 let outputs: Vec<u32> = (0..seqs as u32).collect();
+                for output in (0..seqs).filter(|_| draws) {
+                    let (options, history, position) =
+                        (&Options { seed: 5, ..Options::defaults() }, &[][..], place as u64);
+                    let drawn = Drawn { options, history, position, is_masked: false };
+                    assert!(together.runner.draw(output, &drawn), "{name}: output {output}");
+                }
                 together.pass(&all, &outputs, chooser);
                 for row in 0..seqs {
                     let found = bits(&[together.runner.hidden(row).to_vec()]);
@@ -250,6 +265,16 @@ fn every_op_of_passes_that_leave_vectors_is_covered_once_and_one_launch_writes_t
                 assert_eq!(argmax + chosen, 1, "{name}: tokens are chosen once");
                 let takes = |args: &Args| matches!(args, Args::CopyHeads(args) if args.x == GIVEN);
                 given += list.iter().filter(|launch| takes(&launch.args)).count();
+                // The host reads vectors once it has the tokens: the launches that tell these are the last, and release what was written before.
+                let tells = |args: &Args| match args {
+                    Args::Argmax(args) => Some(args.has_vectors),
+                    Args::Sample(args) => Some(args.has_vectors),
+                    _ => None,
+                };
+                let (before, last) =
+                    list.split_at(list.iter().position(|launch| tells(&launch.args).is_some()).unwrap());
+                assert!(before.iter().any(|launch| leaves(&launch.args)), "{name}");
+                assert!(last.iter().all(|launch| tells(&launch.args) == Some(1)), "{name}");
             }
             seen += 1;
         }

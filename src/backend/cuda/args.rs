@@ -191,7 +191,7 @@ args! {
     /// Heads of `count` elements of those of a value, and of those of another one behind them, of `width` elements together.
     CopyHeadsArgs { x: Address, y: Address, out: Address, each: u32, first: u32, count: u32, y_each: u32, width: u32, pad: u32 }
     ArgmaxArgs {
-        logits: Address, best: Address, serial: Address, host_tokens: Address, vocab: u32, pad: u32,
+        logits: Address, best: Address, serial: Address, host_tokens: Address, vocab: u32, has_vectors: u32,
     }
     /// How the token of an output is drawn.
     Draw {
@@ -203,7 +203,7 @@ args! {
     SampleArgs {
         logits: Address, draws: Address, host_starts: Address, host_adjustments: Address, host_masks: Address, host_masked: Address,
         kept: Address, groups: Address, maxima: Address, counters: Address, serial: Address, host_tokens: Address, vocab: u32, parts: u32,
-        most_adjustments: u32, pad: u32,
+        most_adjustments: u32, has_vectors: u32,
     }
     /// What an adapter adds to the products of a matrix: A, and B turned.
     AdapterPair { down: Address, up: Address, rank: u32, down_type: DeviceType, up_type: DeviceType, factor: f32 }

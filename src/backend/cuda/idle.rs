@@ -54,10 +54,11 @@ impl CudaRunner {
         self.primary.longest_wait() + ROW_WAIT * rows as u32
     }
 
-    /// Waits for the tokens of so many outputs. A failed kernel never writes them, so the driver is asked now and then, and so are the host's
-    /// flag and the clock.
+    /// Waits for the tokens of so many outputs, and with them for the vectors of rows: each token is released behind these (`tell_token` in
+    /// `kernels/sampling/argmax.cuh`), and acquired here. A failed kernel never writes them, so the driver is asked now and then, and so are the
+    /// host's flag and the clock.
     pub fn wait(&self, rows: usize, outputs: usize, cancel: &AtomicBool) -> Result<()> {
-        let are_there = || (0..outputs).all(|output| (self.shared.tokens.read(output) >> 32) as u32 == self.serial);
+        let are_there = || (0..outputs).all(|output| (self.shared.tokens.acquire(output) >> 32) as u32 == self.serial);
         let mut start = None;
         loop {
             for _ in 0..SPINS {

@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUresult, CUstream};
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Alignment of everything placed in a block: that of the widest loads, and of cache lines.
 const ALIGNMENT: usize = 256;
@@ -196,10 +196,10 @@ impl<T: Copy> Mapped<T> {
         unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr().add(start), count) }
     }
 
-    /// Some elements that the device no longer writes.
+    /// Some elements that the device no longer writes: it has ended, or has told so behind its last write.
     pub fn slice(&self, start: usize, count: usize) -> &[T] {
         assert!(start <= self.len && count <= self.len - start);
-        // SAFETY: within the memory, and initialised; the runner has waited for the device.
+        // SAFETY: within the memory, and initialised; the runner has waited for the device, or for what it tells.
         unsafe { std::slice::from_raw_parts(self.host.as_ptr().add(start), count) }
     }
 }
@@ -210,6 +210,15 @@ impl Mapped<u32> {
         assert!(index < self.len);
         // SAFETY: within the memory, aligned, and the host writes it nowhere else meanwhile.
         unsafe { AtomicU32::from_ptr(self.host.as_ptr().add(index)) }.store(value, Ordering::Release);
+    }
+}
+
+impl Mapped<u64> {
+    /// Element `index`; who finds there what the device has released finds what it wrote before that, too.
+    pub fn acquire(&self, index: usize) -> u64 {
+        assert!(index < self.len);
+        // SAFETY: within the memory, aligned, and the host writes it nowhere meanwhile; the device stores it at once.
+        unsafe { AtomicU64::from_ptr(self.host.as_ptr().add(index)) }.load(Ordering::Acquire)
     }
 }
 

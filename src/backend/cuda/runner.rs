@@ -18,7 +18,7 @@ use super::shared::Shared;
 use super::sizes::{Needs, Sizes, arrange};
 use super::timing::Timing;
 use super::weights::Weights;
-use crate::backend::{Batch, Beside, Chooser, Drawn, Give, Hidden, Limits, Runner, Scaled, Stage};
+use crate::backend::{Batch, Beside, Chooser, Drawn, Give, Limits, Runner, Scaled, Stage};
 use crate::error::{Error, Result, filled};
 use crate::kv::{Reach, Tables};
 use crate::plan::memory::{Placement, place};
@@ -326,11 +326,8 @@ impl CudaRunner {
         if batch.chooser == Chooser::Host || self.outputs == 0 {
             return self.fetch_logits(batch.rows.len(), cancel);
         }
+        // With the tokens come the vectors of the rows, where passes leave some.
         self.wait(batch.rows.len(), self.outputs, cancel)?;
-        if self.sizes.hidden != Hidden::None {
-            // Tokens may be there before what other launches have written for the host.
-            self.wait_for_pass(batch.rows.len(), cancel)?;
-        }
         // Where no token could be chosen, the logits tell why.
         let is_complete = (0..self.outputs).all(|output| self.best_token(output).is_some());
         if is_complete { Ok(()) } else { self.fetch_logits(batch.rows.len(), cancel) }

@@ -40,13 +40,15 @@ impl Lowering<'_> {
 
     /// The choice of tokens, greedy and drawn, where the head has not made it.
     pub fn choose_tokens(&mut self, logits: ValueId) {
+        // These launches come behind all others of the list, so what those leave for the host is there before the tokens are.
+        let has_vectors = self.hidden.is_some().into();
         let args = Args::Argmax(ArgmaxArgs {
             logits: self.value(logits),
             best: self.addresses.step.best,
             serial: self.addresses.step.serial,
             host_tokens: self.addresses.host_tokens,
             vocab: self.width(logits) as u32,
-            pad: 0,
+            has_vectors,
         });
         let chosen = self.launches.iter().any(|launch| matches!(launch.args, Args::Matvec(args) if args.best != 0));
         if !chosen {
@@ -61,6 +63,7 @@ impl Lowering<'_> {
             host_tokens: self.addresses.host_tokens,
             vocab: vocab as u32,
             parts: draws::parts(vocab) as u32,
+            has_vectors,
             ..self.addresses.sample
         };
         let grid = [Extent::Fixed(args.parts), Extent::Outputs, ONE];
