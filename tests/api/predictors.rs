@@ -4,8 +4,8 @@
 use crate::common::drafts::*;
 use crate::common::gguf::parsed;
 use crate::common::log::{listen, texts};
-use crate::common::predictors::{Guesses, MODELS, plan, predicting, predicting_file};
-use crate::common::{Ctx, Folder, Model, bundled_model, greedy, sampler};
+use crate::common::predictors::{Guesses, MODELS, PREDICTED, assert_right, plan, predicting, predicting_file};
+use crate::common::{Ctx, Folder, Model, bundled_model, greedy};
 use segno::arch::{Arch, Hparams};
 use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Row, Runner, cpu};
 use segno::ffi::device::SEGNO_DEVICE_CPU;
@@ -20,7 +20,6 @@ use segno::sample;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-const PREDICTED: i32 = SEGNO_SPECULATION_MTP + SEGNO_SPECULATION_ALWAYS;
 const RANDOM: Guesses = Guesses::Random { own: false };
 
 fn one_thread() -> Ctx {
@@ -76,26 +75,7 @@ fn tokens_are_those_without_drafts_under_grammars() {
 #[test]
 fn a_predictor_that_thinks_as_the_model_is_right() {
     let ctx = one_thread();
-    for which in MODELS {
-        let model = load(&ctx, which, Guesses::Right);
-        let mut drawn = sampler();
-        (drawn.flags, drawn.repeat_penalty) = (greedy().flags, 1.1);
-        for opts in [greedy(), drawn] {
-            let session = session(&model, Drafting { speculation: PREDICTED, most: 5, ..PLAIN }, 1024);
-            let (first, second) = (session.open(&opts).unwrap(), session.open(&opts).unwrap());
-            session.append(first, &[3, 5, 7]).unwrap();
-            session.append(second, &[11; 30]).unwrap();
-            for _ in 0..150 {
-                session.batch(&[first, second]).2.unwrap();
-            }
-            let stats = session.stats().unwrap();
-            // Both are rounded, so that a token that is as likely as another may differ.
-            assert!(stats.accepted + 5 >= stats.drafted, "{which:?}: {} of {}", stats.accepted, stats.drafted);
-            assert!(stats.passes < 100 && stats.drafted > 200, "{which:?}: {} passes", stats.passes);
-            let own = [first, second].map(|seq| session.seq_stats(seq).unwrap());
-            assert_eq!(own.iter().map(|own| own.accepted).sum::<u64>(), stats.accepted);
-        }
-    }
+    MODELS.into_iter().for_each(|which| assert_right(&ctx, which));
 }
 
 /// Programs of a file over one text, by themselves.

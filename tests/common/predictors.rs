@@ -1,10 +1,13 @@
 //! Models with a block behind their layers that predicts a further token, made of the models of `tests/golden/hf`.
 
+use super::drafts::{Drafting, PLAIN, session};
 use super::gguf::{Content, File, Tensor, Value};
-use super::{Ctx, call, root};
+use super::{Ctx, call, greedy, root, sampler};
 use segno::arch::{Arch, Hparams};
 use segno::ffi::plan::{segno_plan, segno_plan_get};
-use segno::ffi::session::{segno_session_opts, segno_session_opts_init};
+use segno::ffi::session::{
+    SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_MTP, segno_session_opts, segno_session_opts_init,
+};
 use segno::format::Gguf;
 use segno::plan::{Program, predictor};
 use segno::quant::DType;
@@ -46,6 +49,31 @@ pub fn plan(ctx: &Ctx, path: &Path, speculation: i32) -> segno_plan {
     (opts.max_seqs, opts.kv_tokens, opts.max_prefill, opts.speculation) = (4, 512, 1024, speculation);
     call(|err| segno_plan_get(ctx.0, path.as_ptr(), null(), &opts, &mut plan, size_of::<segno_plan>(), err)).unwrap();
     plan
+}
+
+/// Drafts of a model's own predictor whether they pay or not.
+pub const PREDICTED: i32 = SEGNO_SPECULATION_MTP + SEGNO_SPECULATION_ALWAYS;
+
+/// Two sequences of a model whose predictor thinks as it does itself: nearly all drafts are right, and save passes.
+pub fn assert_right(ctx: &Ctx, (name, layer): (&str, usize)) {
+    let model = ctx.load_buffer(&predicting(name, layer, Guesses::Right).bytes()).unwrap();
+    let mut drawn = sampler();
+    (drawn.flags, drawn.repeat_penalty) = (greedy().flags, 1.1);
+    for opts in [greedy(), drawn] {
+        let session = session(&model, Drafting { speculation: PREDICTED, most: 5, ..PLAIN }, 1024);
+        let (first, second) = (session.open(&opts).unwrap(), session.open(&opts).unwrap());
+        session.append(first, &[3, 5, 7]).unwrap();
+        session.append(second, &[11; 30]).unwrap();
+        for _ in 0..150 {
+            session.batch(&[first, second]).2.unwrap();
+        }
+        let stats = session.stats().unwrap();
+        // Both are rounded, so that a token that is as likely as another may differ.
+        assert!(stats.accepted + 5 >= stats.drafted, "{name}: {} of {}", stats.accepted, stats.drafted);
+        assert!(stats.passes < 100 && stats.drafted > 200, "{name}: {} passes", stats.passes);
+        let own = [first, second].map(|seq| session.seq_stats(seq).unwrap());
+        assert_eq!(own.iter().map(|own| own.accepted).sum::<u64>(), stats.accepted);
+    }
 }
 
 /// How the block of a made model predicts.

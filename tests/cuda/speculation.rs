@@ -4,8 +4,8 @@
 use crate::common::drafts::{
     DRAFTED, Drafting, MODELS, PLAIN, STATES, WAYS, WAYS_OF_MODELS, session, tokens, walk, walks, walks_in,
 };
-use crate::common::predictors::{Guesses, of_gpus, plan, predicting};
-use crate::common::{Ctx, Folder, gpu, greedy, sampler};
+use crate::common::predictors::{Guesses, PREDICTED, assert_right, of_gpus, plan, predicting};
+use crate::common::{Ctx, Folder, gpu};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::session::*;
 
@@ -37,8 +37,6 @@ fn tokens_are_those_without_drafts_where_layers_have_a_state() {
     assert!(drafted - accepted > few, "of {drafted} drafts {accepted} were right");
 }
 
-/// Drafts of a model's own predictor whether they pay or not.
-const PREDICTED: i32 = SEGNO_SPECULATION_MTP + SEGNO_SPECULATION_ALWAYS;
 const RANDOM: Guesses = Guesses::Random { own: false };
 
 #[test]
@@ -78,24 +76,7 @@ fn a_predictor_that_thinks_as_the_model_is_right() {
         return;
     }
     let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
-    for which in of_gpus() {
-        let model = ctx.load_buffer(&predicting(which.0, which.1, Guesses::Right).bytes()).unwrap();
-        let mut drawn = sampler();
-        (drawn.flags, drawn.repeat_penalty) = (greedy().flags, 1.1);
-        for opts in [greedy(), drawn] {
-            let session = session(&model, Drafting { speculation: PREDICTED, most: 5, ..PLAIN }, 1024);
-            let (first, second) = (session.open(&opts).unwrap(), session.open(&opts).unwrap());
-            session.append(first, &[3, 5, 7]).unwrap();
-            session.append(second, &[11; 30]).unwrap();
-            for _ in 0..150 {
-                session.batch(&[first, second]).2.unwrap();
-            }
-            let stats = session.stats().unwrap();
-            // Both are rounded, so that a token that is as likely as another may differ.
-            assert!(stats.accepted + 5 >= stats.drafted, "{which:?}: {} of {}", stats.accepted, stats.drafted);
-            assert!(stats.passes < 100 && stats.drafted > 200, "{which:?}: {} passes", stats.passes);
-        }
-    }
+    of_gpus().for_each(|which| assert_right(&ctx, which));
 }
 
 #[test]
