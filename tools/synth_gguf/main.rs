@@ -7,20 +7,25 @@
 //! MXFP4_MOE has experts of MXFP4 and Q8_0 for the rest. A storage type, Q2_K among them, is that of every matrix, as llama-quantize makes files only
 //! with `--pure`. Rows that are no whole number of blocks become Q8_0, where llama-quantize takes fewer bits. `llama-3.2-1b-short` has the layers of
 //! the whole model, but fewer of them and fewer tokens, for comparing many types.
+//!
+//! With a number behind the path, a block behind the layers predicts a further token, and is right so many times of 100 (`predictor`).
 
 mod gemma4;
 mod header;
+mod predictor;
 mod shapes;
+mod tensor;
 #[cfg(test)]
 mod tests;
 
 use gemma4::GLOBAL_HEAD;
 use header::Header;
 use segno::quant::DType;
-use segno::quant::synthetic::{Random, scaled_blocks};
+use segno::quant::synthetic::Random;
 use shapes::{Experts, Latent, Recurrent, SHAPES, Shape};
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
+use tensor::{ALIGNMENT, Content, FIRST_SEED, Tensor};
 
 /// Which matrices of a file are finer than most.
 #[derive(Clone, Copy, PartialEq)]
@@ -102,33 +107,12 @@ fn mix(name: &str) -> Option<Mix> {
     Some(Mix { rule, base, file_type })
 }
 
-/// A tensor to be written: matrices have a type and a spread, vectors lie around a mean.
-struct Tensor {
-    name: String,
-    dims: Vec<usize>,
-    dtype: DType,
-    mean: f32,
-    spread: f32,
-    /// What it holds, where that is not drawn.
-    values: Vec<f32>,
-}
-
-impl Tensor {
-    fn of_values(name: &str, values: Vec<f32>) -> Tensor {
-        let (name, dims) = (name.into(), vec![values.len()]);
-        Tensor { name, dims, dtype: DType::F32, mean: 0.0, spread: 0.0, values }
-    }
-
-    fn bytes(&self) -> usize {
-        let rows: usize = self.dims[1..].iter().product();
-        self.dtype.row_bytes(self.dims[0] as u64).expect("whole blocks") as usize * rows
-    }
-}
-
 struct Model<'a> {
     shape: &'a Shape,
     mix: Mix,
     tensors: Vec<Tensor>,
+    /// How often of 100 times a block behind the layers predicts right, if there is one.
+    right: Option<u32>,
 }
 
 impl Model<'_> {
@@ -140,11 +124,16 @@ impl Model<'_> {
     fn table(&mut self, name: String, dims: &[usize], dtype: DType, spread: f32) {
         let whole = |dtype: &DType| dims[0].is_multiple_of(dtype.block_len());
         let dtype = [dtype, DType::Q8_0, DType::F16].into_iter().find(whole).unwrap_or(DType::F16);
-        self.tensors.push(Tensor { name, dims: dims.to_vec(), dtype, mean: 0.0, spread, values: Vec::new() });
+        self.tensors.push(Tensor { name, dims: dims.to_vec(), dtype, content: Content::Drawn { mean: 0.0, spread } });
     }
 
     fn vector(&mut self, name: String, len: usize, mean: f32, spread: f32) {
-        self.tensors.push(Tensor { name, dims: vec![len], dtype: DType::F32, mean, spread, values: Vec::new() });
+        self.tensors.push(Tensor {
+            name,
+            dims: vec![len],
+            dtype: DType::F32,
+            content: Content::Drawn { mean, spread },
+        });
     }
 
     /// A matrix of a layer, of the type that the mix gives it.
@@ -163,7 +152,9 @@ impl Model<'_> {
         let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
         let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
         self.vector(named("attn_norm.weight"), hidden, 1.0, 0.05);
-        let recurrent = self.shape.recurrent.filter(|recurrent| !recurrent.attends(index));
+        // The block that predicts has attention.
+        let is_layer = index < self.shape.layers;
+        let recurrent = self.shape.recurrent.filter(|recurrent| is_layer && !recurrent.attends(index));
         let has_gate = matches!(self.shape.recurrent, Some(Recurrent::DeltaNet { .. }));
         if let Some(recurrent) = recurrent {
             self.recurrent(index, &recurrent);
@@ -297,6 +288,9 @@ impl Model<'_> {
         if !tied {
             self.matrix("output.weight".into(), vocab, hidden, self.mix.head(), 1.0 / (hidden as f32).sqrt());
         }
+        if let Some(right) = self.right {
+            self.predictor(right);
+        }
     }
 
     fn write(&self, out: &mut impl Write) -> Result<()> {
@@ -318,8 +312,9 @@ impl Model<'_> {
         front.bytes.append(&mut header.bytes);
         front.bytes.resize(front.bytes.len().next_multiple_of(ALIGNMENT), 0);
         out.write_all(&front.bytes)?;
-        let mut random = Random::new(7);
-        self.tensors.iter().try_for_each(|tensor| write_tensor(tensor, &mut random, out))
+        let mut random = Random::new(FIRST_SEED);
+        let first = self.tensors.first();
+        self.tensors.iter().try_for_each(|tensor| tensor.write(first, &mut random, out))
     }
 
     fn write_metadata(&self, header: &mut Header) {
@@ -329,7 +324,7 @@ impl Model<'_> {
         header.text("general.architecture", shape.arch).text("general.name", &format!("synthetic {}", shape.name));
         header.number("general.file_type", self.mix.file_type).number("general.quantization_version", 2);
         for (name, value) in [
-            ("block_count", shape.layers),
+            ("block_count", shape.layers + usize::from(self.right.is_some())),
             ("embedding_length", shape.hidden),
             ("feed_forward_length", shape.feed_forward),
             ("attention.head_count", shape.heads),
@@ -352,6 +347,9 @@ impl Model<'_> {
             header.number(&key("attention.kv_lora_rank"), rank as u32).text(&key("rope.scaling.type"), "yarn");
             header.number(&key("attention.key_length_mla"), (plain + shape.rope_dims) as u32);
             header.number(&key("attention.value_length_mla"), shape.head_dim as u32);
+        }
+        if self.right.is_some() {
+            header.number(&key("nextn_predict_layers"), 1);
         }
         self.write_layers(header);
         if shape.sinks {
@@ -432,35 +430,11 @@ fn byte_letter(byte: u8) -> char {
     char::from_u32(256 + invisible_before as u32).expect("a letter of the Latin alphabet")
 }
 
-const ALIGNMENT: usize = 32;
-/// Values that are copied together, at least; and different pieces of as many in one tensor. More would only cost time.
-const PIECE_VALUES: usize = 256;
-const DISTINCT_PIECES: usize = 4096;
-
-fn write_tensor(tensor: &Tensor, random: &mut Random, out: &mut impl Write) -> Result<()> {
-    let bytes = tensor.bytes();
-    if tensor.dims.len() == 1 {
-        // The sum of three even distributions has a variance of one.
-        let mut normal = || tensor.mean + tensor.spread * (random.uniform() + random.uniform() + random.uniform());
-        let drawn = if tensor.values.is_empty() { tensor.dims[0] } else { 0 };
-        let values: Vec<f32> = (0..drawn).map(|_| normal()).chain(tensor.values.iter().copied()).collect();
-        values.iter().try_for_each(|value| out.write_all(&value.to_le_bytes()))?;
-    } else {
-        let blocks = PIECE_VALUES.div_ceil(tensor.dtype.block_len());
-        let size = blocks * tensor.dtype.block_bytes();
-        let pieces = scaled_blocks(tensor.dtype, DISTINCT_PIECES * blocks, tensor.spread, random);
-        for start in (0..bytes).step_by(size) {
-            let pick = random.bits() as usize % DISTINCT_PIECES * size;
-            out.write_all(&pieces[pick..pick + size.min(bytes - start)])?;
-        }
-    }
-    out.write_all(&vec![0; bytes.next_multiple_of(ALIGNMENT) - bytes])
-}
-
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    let right = args.get(3).map(|text| text.parse().ok().filter(|&right| right <= 100));
     let found = match args.as_slice() {
-        [shape, types, path] => {
+        [shape, types, path] | [shape, types, path, _] if right != Some(None) => {
             SHAPES.iter().find(|known| known.name == shape).zip(mix(types)).map(|(shape, mix)| (shape, mix, path))
         }
         _ => None,
@@ -468,14 +442,14 @@ fn main() -> Result<()> {
     let Some((shape, mix, path)) = found else {
         let shapes: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
         let types: Vec<_> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
-        eprintln!("usage: synth_gguf SHAPE TYPE OUT.gguf\nshapes: {}", shapes.join(", "));
+        eprintln!("usage: synth_gguf SHAPE TYPE OUT.gguf [RIGHT]\nshapes: {}", shapes.join(", "));
         eprintln!(
             "types, mixed as llama-quantize does: Q4_K_M, Q5_K_M, MXFP4_MOE, Q2_K_S, Q2_K_MIX (which it calls Q2_K)"
         );
         eprintln!("types, one for every matrix, as with --pure: {}", types.join(", "));
         std::process::exit(2);
     };
-    let mut model = Model { shape, mix, tensors: Vec::new() };
+    let mut model = Model { shape, mix, tensors: Vec::new(), right: right.flatten() };
     model.collect();
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     model.write(&mut out)?;

@@ -7,11 +7,13 @@ use segno::arch::{Arch, Hparams};
 use segno::format::{Data, Gguf};
 use segno::plan::Program;
 use segno::plan::build::build;
+use segno::plan::predictor;
+use segno::quant::reference;
 use std::sync::Arc;
 
 fn model(shape: &str, types: &str) -> Model<'static> {
     let shape = SHAPES.iter().find(|known| known.name == shape).unwrap();
-    let mut model = Model { shape, mix: mix(types).unwrap(), tensors: Vec::new() };
+    let mut model = Model { shape, mix: mix(types).unwrap(), tensors: Vec::new(), right: None };
     model.collect();
     model
 }
@@ -131,14 +133,18 @@ fn files_say_what_they_hold() {
 
 /// The program that the engine makes of a file of `shape`.
 fn program(shape: &Shape) -> Program {
-    let mut model = Model { shape, mix: mix("Q4_K_M").unwrap(), tensors: Vec::new() };
+    let (gguf, arch) = (parsed(shape, None), Arch::find(shape.arch).unwrap());
+    let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
+    build(&gguf, &arch, &hparams).unwrap()
+}
+
+/// A file of `shape`, with a block that predicts right so many times of 100.
+fn parsed(shape: &Shape, right: Option<u32>) -> Gguf {
+    let mut model = Model { shape, mix: mix("Q4_K_M").unwrap(), tensors: Vec::new(), right };
     model.collect();
     let mut bytes = Vec::new();
     model.write(&mut bytes).unwrap();
-    let gguf = Gguf::parse(Arc::new(Data::Owned(bytes)), &mut |_| Ok(())).unwrap();
-    let arch = Arch::find(shape.arch).unwrap();
-    let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
-    build(&gguf, &arch, &hparams).unwrap()
+    Gguf::parse(Arc::new(Data::Owned(bytes)), &mut |_| Ok(())).unwrap()
 }
 
 /// The shape `name` with few layers and experts.
@@ -181,4 +187,41 @@ fn files_for_embeddings_alone_make_no_logits() {
     assert!(program.logits.is_none() && program.sees_ahead());
     let windows: Vec<_> = program.attentions().map(|kind| kind.window).collect();
     assert_eq!(windows, [Some(257), Some(257), Some(257), Some(257), Some(257), None, Some(257)]);
+}
+
+/// The block is one that the engine runs, the layers add nothing, and as many rows of its embedding as asked are the model's.
+#[test]
+fn blocks_that_predict_are_right_as_often_as_asked() {
+    for (name, layers) in [("llama-3.1-8b", 2), ("qwen3.5-0.8b", 4), ("qwen3.6-35b-a3b", 4)] {
+        let shape = Shape { hidden: 256, feed_forward: 256, ..small(name, layers) };
+        for right in [0, 75, 100] {
+            let gguf = parsed(&shape, Some(right));
+            let arch = Arch::find(shape.arch).unwrap();
+            let own = build(&gguf, &arch, &Hparams::read(gguf.metadata(), &arch).unwrap()).unwrap();
+            assert!(own.logits.is_some(), "{name}");
+            let hparams = Hparams::of_predictor(gguf.metadata(), &arch).unwrap();
+            let program = predictor::build(&gguf, &arch, &hparams).unwrap();
+            assert_eq!((program.attentions().count(), program.given_width()), (1, 256), "{name}");
+            let values = |tensor: &str| {
+                let tensor = gguf.tensors().iter().find(|found| found.name == tensor).unwrap();
+                let dtype = DType::from_ggml(tensor.type_id).unwrap();
+                let bytes = tensor.bytes(dtype.row_bytes(tensor.elements()).unwrap() as usize).unwrap();
+                let mut values = vec![0.0; tensor.elements() as usize];
+                reference::decode(dtype, &bytes, &mut values);
+                values
+            };
+            let block = |part: &str| format!("blk.{layers}.nextn.{part}.weight");
+            let (all, own) = (values("token_embd.weight"), values(&block("embed_tokens")));
+            let rows = all.chunks_exact(256).zip(own.chunks_exact(256));
+            let same = rows.filter(|(row, own)| row == own).count();
+            let expected = right as usize * shape.vocab / 100;
+            assert!(same.abs_diff(expected) <= 50, "{name}: {same} rows of {expected}");
+            let diagonal = values(&block("eh_proj"));
+            let is_one = |place: usize| place % 512 == place / 512;
+            assert!(diagonal.iter().enumerate().all(|(place, &value)| value == f32::from(is_one(place))), "{name}");
+            let ends = ["blk.0.ffn_down.weight", "blk.0.ffn_down_exps.weight"];
+            let end = ends.into_iter().find(|end| gguf.tensors().iter().any(|tensor| tensor.name == *end)).unwrap();
+            assert!(values(end).iter().all(|&value| value == 0.0), "{name}");
+        }
+    }
 }
