@@ -66,6 +66,7 @@ impl Scan {
             records: 0,
             ranks: 0,
             hidden: Default::default(),
+            behind: 0,
         };
         let (mut pages, mut tables) = (Pages::new(limits.pages)?, Tables::new(seqs, each)?);
         (0..seqs).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));

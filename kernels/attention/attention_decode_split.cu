@@ -27,6 +27,7 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
     const bool has_two = first + STEP < keys, has_room = Buffers<DIM>::has_spare();
     __half *far_values = has_room ? b.spare_tile(0) : b.tile(0, 0),
            *far_own = far_values + warp * TILE * Buffers<DIM>::STRIDE;
+    if (args.follows != 0) await_dependencies();
     if (first < keys && first + SHORT_SPLIT > seen) {
         const Ahead near(first, seen, keys, cached), far(first + STEP, seen, keys, cached);
         // Half of the second step may have no key: its tiles are then neither copied nor read.
@@ -41,7 +42,7 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         if (has_room) start_far(cached.values, far_own);
         const Place place(cached, position);
         turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, args.scale, position - first < SHORT_SPLIT,
-            in_group == 0, [] { launch_then_await(); });
+            in_group == 0 && args.follows == 0, [] { launch_then_await(); });
         __syncthreads();
 
         // The own key is one of the warp's, in one of the steps.
@@ -125,14 +126,14 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
     launch_then_await();
 }
 
-#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM)                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                        \
-        name(const __grid_constant__ AttentionArgs args, Shape shape) {             \
-        if constexpr (!ANY_FORM && (DIM == 64 || DIM == 128)) {                     \
-            const bool is_single = gridDim.x == 1 && gridDim.y == args.in.kv_heads; \
-            if (is_single && args.out.q != nullptr && args.window >= SHORT_SPLIT)   \
-                return attend_single_split<DIM>(args);                              \
-        }                                                                           \
-        attend_split<DIM, ANY_FORM>(args, shape);                                   \
+#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM)                                      \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                           \
+        name(const __grid_constant__ AttentionArgs args, Shape shape) {                                \
+        if constexpr (!ANY_FORM && (DIM == 64 || DIM == 128)) {                                        \
+            const bool is_single = gridDim.x == 1 && gridDim.y == args.in.kv_heads;                    \
+            const bool is_whole = args.window >= SHORT_SPLIT && args.follows == 0;                     \
+            if (is_single && args.out.q != nullptr && is_whole) return attend_single_split<DIM>(args); \
+        }                                                                                              \
+        attend_split<DIM, ANY_FORM>(args, shape);                                                      \
     }
 #include "kernels.def"

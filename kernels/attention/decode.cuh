@@ -5,7 +5,8 @@
 // elements of the heads. The last block of a row and key-value head to end merges its splits in order. The norm and
 // rotation of heads and the rows' places in the cache are done here too, and keys are on their way before the block
 // waits for its producers: each row is of another sequence, so all but its own are older than the step, and what tells
-// of the rows is in place before any other kernel of the step begins.
+// of the rows is in place before any other kernel of the step begins. Where rows may follow each other in a sequence
+// (`follows`), the keys of those before are the step's too: the block waits first, and leaves the cache as it is.
 //
 // What a row gets depends on its own length alone: `attention_prefill.cu` has the same sums in the same order.
 #pragma once

@@ -58,6 +58,7 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     const uint32_t keys = item.position + 1, limit = item.position, seen = first_seen(args, item.position);
     const typename Space::Cache cached(in, item.slot, kv_head);
 
+    if (args.follows != 0) await_dependencies();
     Walk now(seen, keys), later(seen, keys);
     // The first step, and the two after the one that is computed.
     const Ahead start(later.key, seen, keys, cached);
@@ -72,7 +73,7 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     launch_then_await();
     if (now.key == NONE) return;
     turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, args.scale, gridDim.x == 1 || blockIdx.x == 0,
-        in_group == 0, [] {});
+        in_group == 0 && args.follows == 0, [] {});
     __syncthreads();
 
     // Whether the block's own result is the row's; without a counter another kernel merges.

@@ -23,8 +23,12 @@ struct AttentionArgs {
     float cap;           // times the hyperbolic tangent of that product; 0 for the product itself
     uint32_t window;     // positions that a row sees, its own the last of them
     uint32_t width;  // the same, and those behind its own that it sees too, where they are in the pass; none in steps
+    // 1 in steps whose rows may follow each other in a sequence: a launch before has put the keys and values of all
+    // rows into the cache.
+    uint32_t follows;
+    uint32_t pad;
 };
-static_assert(sizeof(AttentionArgs) == 224, "as in args.rs");
+static_assert(sizeof(AttentionArgs) == 232, "as in args.rs");
 
 // The first position that a row sees.
 __device__ __forceinline__ uint32_t first_seen(const AttentionArgs &args, uint32_t position) {

@@ -268,6 +268,9 @@ pub struct Limits {
     pub ranks: usize,
     /// Which rows [`Runner::hidden`] tells of; only of programs with [`Program::embedding`].
     pub hidden: Hidden,
+    /// Most rows of a sequence, the last of which alone has an output, that a draft model lacks as a rule when it is asked for the next drafts: so
+    /// passes of so many are as usual as those of one. 0 where they are not.
+    pub behind: usize,
 }
 
 impl Limits {

@@ -384,12 +384,13 @@ fn most_waiting(most: usize) -> usize {
 }
 
 fn limits(guide: &Guide, options: &Options) -> Result<Limits> {
-    let (max_prefill, hidden) = match guide.kind {
-        Kind::Other => (MOST_BEHIND, Hidden::None),
-        Kind::Predictor => (PREDICTED, Hidden::Outputs),
+    // A predictor evaluates anew what it guessed from, another model only a draft that it did not read itself, and the token behind that.
+    let (max_prefill, hidden, behind) = match guide.kind {
+        Kind::Other => (MOST_BEHIND, Hidden::None, 2),
+        Kind::Predictor => (PREDICTED, Hidden::Outputs, options.drafts.most_each(options.max_prefill)? + 1),
     };
     let options = Options { max_prefill, drafts: speculate::Options::OFF, ranks: 0, ..*options };
-    Ok(Limits { hidden, ..limits::of(guide.context, guide.program, &options)? })
+    Ok(Limits { hidden, behind, ..limits::of(guide.context, guide.program, &options)? })
 }
 
 /// A loaded model, or its predictor, as a draft.

@@ -67,8 +67,8 @@ pub(super) fn of(context: usize, program: &Program, options: &Options) -> Result
     };
     let (rows, kv_type) = (prefill + steps, options.kv_type);
     let ranks = if options.ranks == 0 { 0 } else { in_range("adapter_ranks", options.ranks, MOST_RANKS)? };
-    let hidden = Hidden::None;
-    Ok(Limits { rows, outputs, seqs, pages, context, kv_type, windows, records, ranks, hidden })
+    let (hidden, behind) = (Hidden::None, 0);
+    Ok(Limits { rows, outputs, seqs, pages, context, kv_type, windows, records, ranks, hidden, behind })
 }
 
 /// How many logits outlive their pass.

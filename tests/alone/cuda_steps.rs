@@ -12,7 +12,7 @@ use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::{self, Cuda};
 use segno::backend::{Batch, Chooser, KvType, Limits, Row};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
-use segno::ffi::session::{SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_MTP};
+use segno::ffi::session::{SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_MTP, SEGNO_SPECULATION_NGRAM};
 use segno::format::Gguf;
 use segno::kv::{Pages, Tables};
 use segno::plan::build::build;
@@ -117,6 +117,33 @@ fn a_step_whose_tokens_the_host_draws_reads_its_logits_and_nothing_else() {
 }
 
 #[test]
+fn a_step_with_drafts_is_one_graph_launch_too() {
+    if !common::gpu() {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap();
+    let session = model().session(|opts| {
+        (opts.max_seqs, opts.speculation) = (3, SEGNO_SPECULATION_NGRAM + SEGNO_SPECULATION_ALWAYS);
+    });
+    let session = session.unwrap();
+    let mut drawn = sampler();
+    (drawn.seed, drawn.flags, drawn.temperature) = (3, greedy().flags, 0.3);
+    let seqs: Vec<i32> = [greedy(), drawn, greedy()].iter().map(|opts| session.open(opts).unwrap()).collect();
+    let text: Vec<i32> = (0..60).map(|place| 40 + place % 6).collect();
+    for &seq in &seqs {
+        session.prefill(seq, &text).unwrap();
+        session.step(seq).unwrap();
+    }
+    for step in 0..150 {
+        let count = 1 + step % seqs.len();
+        let calls = calls_of(|| _ = session.batch(&seqs[..count]).2.unwrap());
+        assert!(calls.is_empty() || calls == REPLAY, "step {step} of {count}: {calls:?}");
+    }
+    let stats = session.stats().unwrap();
+    assert!(stats.drafted > 50, "{} drafts", stats.drafted);
+}
+
+#[test]
 fn a_step_with_drafts_of_the_models_own_predictor_starts_no_copy() {
     if !common::gpu() {
         return;
@@ -171,6 +198,7 @@ fn graph_time() -> f64 {
         records: 0,
         ranks: 0,
         hidden: Default::default(),
+        behind: 0,
     };
     let mut inspection =
         Cuda::new(0, false).unwrap().upload(program, &mut |_| Ok(())).unwrap().inspect(&limits, false).unwrap();

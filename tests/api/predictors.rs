@@ -93,8 +93,19 @@ impl Alone {
         let (program, cpu) = (Arc::new(program), cpu::Cpu::new(&options).unwrap());
         let records = if program.states.is_empty() { 0 } else { records(1, 2, false) };
         let (rows, pages, kv_type, windows, ranks) = (CONTEXT, CONTEXT / 32, KvType::F16, None, 0);
-        let limits =
-            Limits { rows, outputs: 1, seqs: 1, pages, context: CONTEXT, kv_type, windows, records, ranks, hidden };
+        let limits = Limits {
+            rows,
+            outputs: 1,
+            seqs: 1,
+            pages,
+            context: CONTEXT,
+            kv_type,
+            windows,
+            records,
+            ranks,
+            hidden,
+            behind: 0,
+        };
         let (mut all, mut tables) = (Pages::new(pages).unwrap(), Tables::new(1, pages).unwrap());
         assert!(tables.grow(0, pages, &mut all));
         let runner = cpu.prepare(Arc::clone(&program), &mut |_| Ok(())).unwrap().open(&limits).unwrap();

@@ -7,11 +7,12 @@ use segno::backend::cuda::args::{Matrix, StepArgs};
 use segno::backend::cuda::catalogue::DeviceType;
 use segno::backend::cuda::lower::adapters::AdapterPlaces;
 use segno::backend::cuda::lower::lists::Lists;
-use segno::backend::cuda::lower::{Addresses, FormPlace, LayerCache, lower, supported};
+use segno::backend::cuda::lower::{Addresses, FormPlace, LayerCache, lower, lower_drafts, supported};
 use segno::backend::cuda::select::Device;
 use segno::error::Result;
 use segno::format::Gguf;
-use segno::plan::{Program, build::build, memory::place, program::Weight};
+use segno::plan::memory::{Placement, place};
+use segno::plan::{Program, build::build, program::Weight};
 use std::path::PathBuf;
 
 /// The small models of all families with their programs, and whether the CUDA backend runs them.
@@ -92,7 +93,18 @@ pub fn leaving_lists(program: &Program, sort: Sort) -> Lists {
     made_lists(program, sort, Vec::new(), HIDDEN)
 }
 
+/// The lists of a program for steps whose rows may follow each other.
+pub fn drafted_lists(program: &Program, sort: Sort) -> Lists {
+    let (placement, addresses) = places(program, sort, Vec::new(), 0);
+    lower_drafts(program, &placement, &addresses).unwrap()
+}
+
 fn made_lists(program: &Program, sort: Sort, changed: Vec<bool>, hidden: u64) -> Lists {
+    let (placement, addresses) = places(program, sort, changed, hidden);
+    lower(program, &placement, &addresses).unwrap()
+}
+
+fn places(program: &Program, sort: Sort, changed: Vec<bool>, hidden: u64) -> (Placement, Addresses) {
     let placement = place(program).unwrap();
     let numbers = |count: usize, from: u64| (0..count as u64).map(|index| from + 256 * index).collect::<Vec<u64>>();
     let matrix = |weight: &Weight| {
@@ -133,5 +145,5 @@ fn made_lists(program: &Program, sort: Sort, changed: Vec<bool>, hidden: u64) ->
         device: Device { sms: 132, most_shared: 227 << 10, bulk_copies: true },
         ..Addresses::default()
     };
-    lower(program, &placement, &addresses).unwrap()
+    (placement, addresses)
 }

@@ -93,6 +93,7 @@ pub fn limits(program: &Program, positions: usize, seqs: usize) -> Limits {
         records: if program.states.is_empty() { 0 } else { records(seqs, MARKS, false) },
         ranks: 0,
         hidden: Hidden::None,
+        behind: 0,
     }
 }
 
@@ -125,7 +126,9 @@ impl Run {
         seqs: usize,
         hidden: Hidden,
     ) -> Run {
-        let limits = Limits { kv_type, hidden, ..limits(program, positions, seqs) };
+        // A predictor has missed some tokens as a rule.
+        let behind = if hidden == Hidden::Outputs { 8 } else { 0 };
+        let limits = Limits { kv_type, hidden, behind, ..limits(program, positions, seqs) };
         Run::open(&*backend.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap(), program, &limits)
     }
 

@@ -63,6 +63,7 @@ pub fn losses(path: &Path, kv_type: KvType, text: &[i32], threads: usize) -> Vec
         records: 0,
         ranks: 0,
         hidden: Default::default(),
+        behind: 0,
     };
     let cpu = cpu::Cpu::new(&cpu::Options { threads, precise: false, allow_avx512: true, gives_way: false }).unwrap();
     let mut runner = cpu.prepare(program, &mut |_| Ok(())).unwrap().open(&limits).unwrap();

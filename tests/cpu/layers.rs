@@ -70,6 +70,7 @@ fn the_cache_takes_what_the_layers_need_together() {
         records: 0,
         ranks: 0,
         hidden: Default::default(),
+        behind: 0,
     };
     let cpu =
         cpu::Cpu::new(&cpu::Options { threads: 1, precise: false, allow_avx512: true, gives_way: false }).unwrap();

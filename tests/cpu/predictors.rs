@@ -214,8 +214,19 @@ impl Run {
     fn new(backend: &dyn Backend, program: &Arc<Program>, hidden: Hidden) -> Run {
         let kv_type = KvType::F32;
         let (windows, records, ranks) = (None, 0, 0);
-        let limits =
-            Limits { rows: 64, outputs: 64, seqs: 2, pages: 4, context: 256, kv_type, windows, records, ranks, hidden };
+        let limits = Limits {
+            rows: 64,
+            outputs: 64,
+            seqs: 2,
+            pages: 4,
+            context: 256,
+            kv_type,
+            windows,
+            records,
+            ranks,
+            hidden,
+            behind: 0,
+        };
         let (mut pages, mut tables) = (Pages::new(4).unwrap(), Tables::new(2, 2).unwrap());
         (0..2).for_each(|slot| assert!(tables.grow(slot, 2, &mut pages)));
         let runner = backend.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap();

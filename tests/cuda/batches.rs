@@ -52,6 +52,7 @@ impl Run {
             records: 0,
             ranks: 0,
             hidden: Default::default(),
+            behind: 0,
         };
         let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, each).unwrap());
         (0..SEQS).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));

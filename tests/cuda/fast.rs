@@ -226,6 +226,7 @@ fn cache_of(case: &Case, slots: [usize; 3], poisoned: bool) -> (Contents, Conten
         records: 0,
         ranks: 0,
         hidden: Default::default(),
+        behind: 0,
     };
     let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, 1).unwrap());
     (0..SEQS).for_each(|slot| assert!(tables.grow(slot, 1, &mut pages)));

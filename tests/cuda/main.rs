@@ -8,6 +8,7 @@ mod common;
 mod adapters;
 mod batches;
 mod devices;
+mod drafts;
 mod embeddings;
 mod fast;
 mod kernels;

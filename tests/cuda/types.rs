@@ -83,6 +83,7 @@ fn embedded_rows_are_those_of_the_decoder() {
         records: 0,
         ranks: 0,
         hidden: Default::default(),
+        behind: 0,
     };
     for dtype in DType::ALL {
         for cols in widths(dtype) {

@@ -346,6 +346,7 @@ mod tests {
                 records: 0,
                 ranks: 0,
                 hidden: Default::default(),
+                behind: 0,
             };
             let sizes = HeadSizes { value_dim: VALUE_DIM, ..HeadSizes::new(HEADS, 1, DIM) };
             let stores = Stores::new(&Layout::new([kv_type.stored(sizes)]).unwrap(), [].into_iter()).unwrap();

@@ -183,7 +183,7 @@ impl CudaRunner {
     }
 
     /// The passes of such rows, or of others.
-    pub fn chosen_passes(&self) -> &Passes {
+    pub fn passes_of_rows(&self) -> &Passes {
         let adapted = self.adapting.as_ref().and_then(|adapting| adapting.passes.as_ref()).filter(|_| self.adapts);
         adapted.unwrap_or(&self.passes)
     }

@@ -164,7 +164,7 @@ args! {
     /// many times the hyperbolic tangent of that.
     AttentionArgs {
         heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation, sinks: Address, scale: f32,
-        cap: f32, window: u32, width: u32,
+        cap: f32, window: u32, width: u32, follows: u32, pad: u32,
     }
     /// The convolution of a value.
     ConvolutionArgs { x: Address, weight: Address, bias: Address, state: u64 }
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(size_of::<EmbedArgs>(), 56);
         assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 104, 216]);
         assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [64, 40]);
-        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 224]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 232]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 112]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>(), size_of::<HeadMatmulArgs>()], [144, 40, 104]);
         assert_eq!(size_of::<RepackArgs>(), 64);

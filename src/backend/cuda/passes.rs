@@ -1,10 +1,16 @@
-//! The passes of a session as launches: the lists, and a graph of a list for every bucket and tier of steps.
+//! The passes of a session as launches: the lists, a graph of a list for every bucket and tier of steps, and which of them serves a batch.
 
 use super::args::Shape;
 use super::launch::Launch;
 use super::lower::lists::Lists;
+use super::lower::{Addresses, lower, lower_drafts};
 use super::module::{Graph, Stream};
+use super::runner::CudaRunner;
+use super::select::attention::splits;
+use crate::backend::{Batch, Chooser};
 use crate::error::{Error, Result};
+use crate::plan::Program;
+use crate::plan::memory::Placement;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Lists of launches, and their graphs. The graphs hold addresses of a session's memory, so whoever owns that has them before it.
@@ -19,6 +25,17 @@ impl Passes {
     /// Passes without graphs.
     pub fn new(lists: Lists) -> Passes {
         Passes { graphs: Vec::new(), lists }
+    }
+
+    /// Those of a program, and where there are `drafts` those whose rows may follow each other, without graphs.
+    pub fn of(
+        program: &Program,
+        placement: &Placement,
+        addresses: &Addresses,
+        drafts: bool,
+    ) -> Result<(Passes, Option<Passes>)> {
+        let drafted = drafts.then(|| lower_drafts(program, placement, addresses)).transpose()?;
+        Ok((Passes::new(lower(program, placement, addresses)?), drafted.map(Passes::new)))
     }
 
     /// A graph a bucket and tier; where the driver refuses one, its steps run the list, and this tells why. The context must be current.
@@ -50,6 +67,58 @@ impl Passes {
         let shape = Shape { rows: rows as u32, outputs: 0, splits: 0, draws: 0 };
         launch_all(stream, &self.lists.texts, &shape, cancel)
     }
+}
+
+impl CudaRunner {
+    /// Takes note of what a pass asks for: adapters, and rows that follow each other.
+    pub fn note_rows(&mut self, batch: &Batch) {
+        self.note_adapters(batch);
+        self.follows = !self.adapts && follow(batch) && self.drafted_step(batch).is_some();
+    }
+
+    /// Which of the steps with drafts has room for a pass.
+    fn drafted_step(&self, batch: &Batch) -> Option<usize> {
+        let (rows, outputs) = (batch.rows.len(), batch.outputs.len());
+        let has_room = |&(most_rows, most_outputs): &(usize, usize)| rows <= most_rows && outputs <= most_outputs;
+        if outputs == 0 { None } else { self.sizes.drafted.iter().position(has_room) }
+    }
+
+    /// The shape of a pass that was noted, and its graph if it is a step of a bucket.
+    pub fn choose(&self, batch: &Batch) -> (Shape, Option<usize>) {
+        let (rows, outputs) = (batch.rows.len(), batch.outputs.len());
+        let draws = u32::from(batch.chooser == Chooser::Device && self.shared.draws.any(outputs));
+        let is_step = (1..=rows).contains(&outputs) && rows <= self.sizes.outputs;
+        let (step, steps, size) = match self.drafted_step(batch) {
+            Some(step) if self.follows => (step, self.sizes.drafted.len(), self.sizes.drafted[step]),
+            // Attention of other steps counts on every older key being in the cache when the step begins.
+            _ if !is_step || follow(batch) => {
+                return (Shape { rows: rows as u32, outputs: outputs as u32, splits: 0, draws }, None);
+            }
+            _ => {
+                let (step, buckets) = (rows.next_power_of_two().ilog2() as usize, &self.sizes.buckets);
+                (step, buckets.len(), (buckets[step], buckets[step]))
+            }
+        };
+        let longest = batch.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(1);
+        let longest = splits(longest);
+        let tier = self.sizes.tiers.iter().position(|&tier| tier >= longest).unwrap_or(self.sizes.tiers.len() - 1);
+        let splits = self.sizes.tiers[tier] as u32;
+        let shape = Shape { rows: size.0 as u32, outputs: size.1 as u32, splits, draws };
+        (shape, Some((steps * draws as usize + step) * self.sizes.tiers.len() + tier))
+    }
+
+    /// The passes among which the noted one is.
+    pub fn chosen_passes(&self) -> &Passes {
+        match &self.drafted {
+            Some(drafted) if self.follows => drafted,
+            _ => self.passes_of_rows(),
+        }
+    }
+}
+
+/// Whether rows of a batch follow others of their sequence.
+fn follow(batch: &Batch) -> bool {
+    batch.rows.windows(2).any(|pair| pair[0].slot == pair[1].slot)
 }
 
 fn launch_all(stream: &Stream, launches: &[Launch], shape: &Shape, cancel: &AtomicBool) -> Result<()> {

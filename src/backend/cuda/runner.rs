@@ -6,14 +6,13 @@
 use super::adapting::Adapting;
 use super::args::{NONE, Row, Shape, TableUpdate};
 use super::driver::Primary;
-use super::lower::{Addresses, lower};
+use super::lower::Addresses;
 #[cfg(feature = "testing")]
 use super::memory::Part;
 use super::memory::{Block, Places, free_bytes};
 use super::module::{Kernels, Stream};
 use super::pages;
 use super::passes::Passes;
-use super::select::attention::splits;
 use super::shared::Shared;
 use super::sizes::{Needs, Sizes, arrange};
 use super::timing::Timing;
@@ -29,6 +28,8 @@ use std::sync::atomic::AtomicBool;
 /// A session's buffers, launches and graphs. The graphs hold addresses of the blocks, so they stand before them and go first.
 pub struct CudaRunner {
     pub passes: Passes,
+    /// Passes whose rows may follow each other in a sequence, where there are drafts; without prompts.
+    pub drafted: Option<Passes>,
     pub stream: Stream,
     /// Adapters, and the passes of rows that have some.
     pub adapting: Option<Adapting>,
@@ -60,6 +61,8 @@ pub struct CudaRunner {
     pub at_work: bool,
     /// Whether the rows of the pass have adapters.
     pub adapts: bool,
+    /// Whether rows of the pass follow each other, and it is among those of drafts.
+    pub follows: bool,
     /// Whether the logits of the last run are on the host.
     outputs: usize,
     /// Measures steps, where the host wants that.
@@ -90,8 +93,7 @@ impl CudaRunner {
         let placement = place(program)?;
         let mut places = Places::new(block.address());
         let mut addresses = arrange(program, &placement, limits, &sizes, fast, cache.address(), &mut places)?;
-        let resident = kernels.resident_draws()?;
-        let shared = Shared::new(primary, &sizes, limits, program, resident)?;
+        let shared = Shared::new(primary, &sizes, limits, program, kernels.resident_draws()?)?;
         shared.tell(&mut addresses);
         for ((angles, rope), frequencies) in
             addresses.step.angles.iter_mut().zip(&program.ropes).zip(&weights.frequencies)
@@ -100,11 +102,12 @@ impl CudaRunner {
         }
         (addresses.matrices, addresses.vectors) = (weights.matrices.clone(), weights.vectors.clone());
         addresses.device = kernels.device()?;
-        let lists = lower(program, &placement, &addresses)?;
+        let (passes, drafted) = Passes::of(program, &placement, &addresses, !sizes.drafted.is_empty())?;
         let stream = Stream::new(kernels)?;
         let table_stride = limits.pages + 1;
         let mut runner = CudaRunner {
-            passes: Passes::new(lists),
+            passes,
+            drafted,
             adapting: None,
             stream,
             program: Arc::clone(program),
@@ -126,6 +129,7 @@ impl CudaRunner {
             failed: None,
             at_work: false,
             adapts: false,
+            follows: false,
             outputs: 0,
             timing: None,
             primary: Arc::clone(primary),
@@ -165,6 +169,10 @@ impl CudaRunner {
     /// Makes the graphs of steps without adapters.
     pub fn build_graphs(&mut self) {
         self.warning = self.passes.build_graphs(&self.stream, self.sizes.shapes());
+        if let Some(drafted) = &mut self.drafted {
+            let refused = drafted.build_graphs(&self.stream, self.sizes.drafted_shapes());
+            self.warning = self.warning.take().or(refused);
+        }
     }
 
     /// Gives the slot of padded rows its page of each cache, with a pass of nothing but padding.
@@ -264,26 +272,6 @@ impl CudaRunner {
         updates
     }
 
-    /// The shape of a pass, and its graph if it is a step of a bucket.
-    pub fn choose(&self, batch: &Batch) -> (Shape, Option<usize>) {
-        let (rows, outputs) = (batch.rows.len(), batch.outputs.len());
-        let draws = u32::from(batch.chooser == Chooser::Device && self.shared.draws.any(outputs));
-        // Attention of steps counts on every older key being in the cache when the step begins.
-        let continues = |pair: &[crate::backend::Row]| pair[0].slot == pair[1].slot;
-        let is_step = (1..=rows).contains(&outputs) && rows <= self.sizes.outputs;
-        if !is_step || batch.rows.windows(2).any(continues) {
-            return (Shape { rows: rows as u32, outputs: outputs as u32, splits: 0, draws }, None);
-        }
-        let longest = batch.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(1);
-        let longest = splits(longest);
-        let tier = self.sizes.tiers.iter().position(|&tier| tier >= longest).unwrap_or(self.sizes.tiers.len() - 1);
-        let bucket = rows.next_power_of_two().ilog2() as usize;
-        let size = self.sizes.buckets[bucket] as u32;
-        let shape = Shape { rows: size, outputs: size, splits: self.sizes.tiers[tier] as u32, draws };
-        let buckets = self.sizes.buckets.len() * draws as usize + bucket;
-        (shape, Some(buckets * self.sizes.tiers.len() + tier))
-    }
-
     /// Writes the head of a pass.
     pub fn announce(&mut self, updates: usize) {
         self.serial = self.serial.wrapping_add(1);
@@ -307,12 +295,12 @@ impl CudaRunner {
 
     fn step(&mut self, batch: &Batch, cancel: &AtomicBool, beside: Beside) -> Result<()> {
         let updates = self.write_batch(batch);
+        self.note_rows(batch);
         let (shape, graph) = self.choose(batch);
-        self.note_adapters(batch);
         if graph.is_some() {
             self.pad_rows(batch.rows.len(), batch.outputs.len(), &shape);
         }
-        let started = if graph.is_some() && self.timing.is_some() && !self.adapts {
+        let started = if graph.is_some() && self.timing.is_some() && !self.adapts && !self.follows {
             // A measured step has ended when this returns.
             self.shared.draws.write_masks(self.serial.wrapping_add(1), beside);
             self.start_timed(&shape, updates, batch)

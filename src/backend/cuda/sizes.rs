@@ -5,8 +5,9 @@ use super::args::{Angles, Draw, ExpertTile, MOST_ROPES, Records, Row, SampleArgs
 use super::draws;
 use super::lower::adapters::AdapterPlaces;
 use super::lower::experts::most_experts;
+use super::lower::lists::Lists;
 use super::lower::uses::{PassOps, Uses};
-use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower};
+use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower, lower_drafts};
 use super::memory::Places;
 use super::select::Device;
 use super::select::attention::splits;
@@ -50,6 +51,8 @@ pub struct Sizes {
     starts: Vec<usize>,
     pub stores: Stores,
     pub buckets: Vec<usize>,
+    /// Rows and outputs of the steps whose rows may follow each other in a sequence, fewer before more.
+    pub drafted: Vec<(usize, usize)>,
     pub tiers: Vec<usize>,
 }
 
@@ -68,6 +71,7 @@ impl Sizes {
         }
         let rows = limits.rows.max(outputs);
         check_rows(program, rows)?;
+        let drafted = drafted(limits, &buckets)?;
         let starts = state::starts(&program.states)?;
         let mut sizes = Sizes {
             rows,
@@ -80,6 +84,7 @@ impl Sizes {
             starts,
             stores,
             buckets,
+            drafted,
             tiers,
         };
         sizes.whole_bytes = sizes.bytes_of(Reach::Whole, limits)?;
@@ -141,12 +146,31 @@ impl Sizes {
 
     /// Shapes of the graphs, in their order: the tiers of each bucket for the highest logits, then for drawn tokens.
     pub fn shapes(&self) -> impl Iterator<Item = Shape> + '_ {
-        let shape = |bucket: usize, tier: usize, draws: u32| {
-            let rows = bucket as u32;
-            Shape { rows, outputs: rows, splits: tier as u32, draws }
+        self.shapes_of(self.buckets.iter().map(|&bucket| (bucket, bucket)))
+    }
+
+    /// The same of steps whose rows may follow each other.
+    pub fn drafted_shapes(&self) -> impl Iterator<Item = Shape> + '_ {
+        self.shapes_of(self.drafted.iter().copied())
+    }
+
+    /// Most rows of a step.
+    pub fn step_rows(&self) -> usize {
+        self.drafted.iter().map(|&(rows, _)| rows).fold(self.outputs, usize::max)
+    }
+
+    fn shapes_of<'a>(
+        &'a self,
+        steps: impl Iterator<Item = (usize, usize)> + Clone + 'a,
+    ) -> impl Iterator<Item = Shape> + 'a {
+        let shape = |(rows, outputs): (usize, usize), tier: usize, draws: u32| Shape {
+            rows: rows as u32,
+            outputs: outputs as u32,
+            splits: tier as u32,
+            draws,
         };
-        let tiers = move |draws, bucket| self.tiers.iter().map(move |&tier| shape(bucket, tier, draws));
-        (0..2).flat_map(move |draws| self.buckets.iter().flat_map(move |&bucket| tiers(draws, bucket)))
+        let tiers = move |draws, step| self.tiers.iter().map(move |&tier| shape(step, tier, draws));
+        (0..2).flat_map(move |draws| steps.clone().flat_map(move |step| tiers(draws, step)))
     }
 
     /// Floats that the host reads of a pass at a time: all logits, or some of the vectors, of one row at least.
@@ -184,6 +208,18 @@ impl Sizes {
     pub fn record_bytes(&self) -> usize {
         self.starts.last().map_or(0, |end| end.saturating_mul(size_of::<f32>()))
     }
+}
+
+/// Rows and outputs of the steps whose rows may follow each other: as many of both where passes have drafts, and more rows where a draft model has
+/// missed some, within those of any pass.
+fn drafted(limits: &Limits, buckets: &[usize]) -> Result<Vec<(usize, usize)>> {
+    let equal = buckets.iter().filter(|&&bucket| limits.have_drafts() && bucket > 1).map(|&bucket| (bucket, bucket));
+    let most = if limits.behind > 1 { limits.behind.next_power_of_two() } else { 0 };
+    let times = || std::iter::successors(Some(2), |times| Some(times * 2)).take_while(move |&times| times <= most);
+    let behind = buckets.iter().flat_map(|&bucket| times().map(move |times| (times * bucket, bucket)));
+    let mut drafted = collected(equal.chain(behind.filter(|&(rows, _)| rows <= limits.rows)), "a list of launches")?;
+    drafted.sort_unstable();
+    Ok(drafted)
 }
 
 /// Refuses passes of more rows than a grid has.
@@ -224,7 +260,10 @@ impl Needs {
         (addresses.matrices, addresses.vectors, _) = weights::place(program, &mut Places::new(1 << 20))?;
         addresses.device = Device::LARGEST;
         addresses.hidden = u64::from(sizes.hidden != Hidden::None) << 20;
-        let graphs = graph_bytes(program, &placement, &addresses, &sizes)?;
+        let mut graphs = graph_bytes(&lower(program, &placement, &addresses)?, sizes.shapes());
+        if !sizes.drafted.is_empty() {
+            graphs += graph_bytes(&lower_drafts(program, &placement, &addresses)?, sizes.drafted_shapes());
+        }
         let mut adapters = AdapterNeeds::default();
         if limits.ranks > 0 {
             let mut own = Places::new(1 << 20);
@@ -234,7 +273,7 @@ impl Needs {
                 sums: own.take(AdapterPlaces::sums_bytes(sizes.rows, limits.ranks)),
                 ranks: limits.ranks as u32,
             };
-            let graphs = graph_bytes(program, &placement, &addresses, &sizes)?;
+            let graphs = graph_bytes(&lower(program, &placement, &addresses)?, sizes.shapes());
             adapters = AdapterNeeds { arena: own.bytes() as u64, graphs };
         }
         let (cache, arena) = (sizes.kv_bytes(limits) as u64, places.bytes() as u64);
@@ -247,11 +286,10 @@ impl Needs {
     }
 }
 
-/// Bytes of the graphs of a session with everything at these addresses.
-fn graph_bytes(program: &Program, placement: &Placement, addresses: &Addresses, sizes: &Sizes) -> Result<u64> {
-    let lists = lower(program, placement, addresses)?;
+/// Bytes of the graphs of these lists for such shapes.
+fn graph_bytes(lists: &Lists, shapes: impl Iterator<Item = Shape>) -> u64 {
     let nodes = |shape: &Shape| lists.of(shape).iter().filter(|launch| launch.runs(shape)).count();
-    Ok(sizes.shapes().map(|shape| GRAPH_BYTES + nodes(&shape) * NODE_BYTES).sum::<usize>() as u64)
+    shapes.map(|shape| GRAPH_BYTES + nodes(&shape) * NODE_BYTES).sum::<usize>() as u64
 }
 
 /// Places for the forms of values that products read: 8-bit ones, and where `fast` says so those of 16-bit floats. Passes may leave vectors of rows.
@@ -323,7 +361,7 @@ pub fn arrange(
     let most = sizes.tiers.last().copied().unwrap_or(1);
     let most_of = |size: fn(HeadSizes) -> usize| program.kv.all().map(size).max().unwrap_or(0);
     let (heads, elements) = (most_of(|sizes| sizes.heads), most_of(|sizes| sizes.heads * sizes.value_dim));
-    let splits = rows.max(sizes.outputs.saturating_mul(most));
+    let splits = rows.max(sizes.step_rows().saturating_mul(most));
     let entries = (sizes.outputs + 1).saturating_mul(limits.pages + 1);
     let step = StepArgs {
         rows: places.named("rows", rows * size_of::<Row>()),
@@ -353,8 +391,8 @@ pub fn arrange(
         factors: places.named("factors of norms", rows * 4),
         mixed: places.named("parts of attention", splits.saturating_mul(elements * 4)),
         states: places.named("sums of attention", splits.saturating_mul(heads * 8)),
-        routed: places.named(COUNTERS, sizes.outputs * 4),
-        ended: places.named(COUNTERS, sizes.outputs * heads * 4),
+        routed: places.named(COUNTERS, sizes.step_rows() * 4),
+        ended: places.named(COUNTERS, sizes.step_rows() * heads * 4),
         layers: sizes.layers(program, cache, step.tables, entries)?,
         records: Records {
             data: cache + sizes.record(0).0 as u64,

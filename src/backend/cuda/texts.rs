@@ -23,7 +23,7 @@ impl CudaRunner {
     /// Starts such a pass.
     pub fn start_texts(&mut self, rows: usize, updates: usize, cancel: &AtomicBool) -> Result<()> {
         self.announce(updates);
-        self.chosen_passes().start_texts(&self.stream, rows, cancel)
+        self.passes_of_rows().start_texts(&self.stream, rows, cancel)
     }
 
     /// Brings the rows of `value` that are outputs to the host, as many at a time as there is room for, and waits for the end of the pass.

@@ -42,15 +42,15 @@ impl Lowering<'_> {
     /// Norms and rotations of queries and keys, up to the store that ends them; false leaves them as they are.
     pub fn heads(&mut self) -> bool {
         let Some((args, covered)) = self.turned_heads() else { return false };
-        let blocks = Extent::Fixed((args.heads + 2 * args.kv_heads).div_ceil(HEADS_A_BLOCK as u32));
-        self.push(
-            self.store_kernel().only(),
-            [blocks, Extent::Rows, ONE],
-            32 * HEADS_A_BLOCK,
-            Args::Heads(args),
-            covered,
-        );
+        self.push_heads(args, covered);
         true
+    }
+
+    /// The launch that turns queries and keys and stores keys and values; with no heads of queries those stay as they are.
+    fn push_heads(&mut self, args: HeadsArgs, covered: usize) {
+        let blocks = Extent::Fixed((args.heads + 2 * args.kv_heads).div_ceil(HEADS_A_BLOCK as u32));
+        let function = self.store_kernel().only();
+        self.push(function, [blocks, Extent::Rows, ONE], 32 * HEADS_A_BLOCK, Args::Heads(args), covered);
     }
 
     /// Norms, rotation, the rows' places in the cache, and attention of a step; false leaves them as they are.
@@ -68,6 +68,10 @@ impl Lowering<'_> {
             _ if is_few => Kernel::AttentionDecode,
             _ => Kernel::AttentionDecodeBatch,
         };
+        if self.follows {
+            // Rows see the keys of those before them in the step.
+            self.push_heads(HeadsArgs { heads: 0, ..heads }, 0);
+        }
         self.attend(kernel, heads, &kind, out, covered + 1);
         true
     }
@@ -75,8 +79,7 @@ impl Lowering<'_> {
     /// Keys and values to their places as they are.
     pub fn store(&mut self, layer: usize, keys: ValueId, values: ValueId) {
         let args = HeadsArgs { k: self.value(keys), v: self.value(values), heads: 0, ..self.heads_args(layer) };
-        let blocks = Extent::Fixed((2 * args.kv_heads).div_ceil(HEADS_A_BLOCK as u32));
-        self.push(self.store_kernel().only(), [blocks, Extent::Rows, ONE], 32 * HEADS_A_BLOCK, Args::Heads(args), 1);
+        self.push_heads(args, 1);
     }
 
     /// The kernel that writes keys and values to the cache.
@@ -230,7 +233,8 @@ impl Lowering<'_> {
             AttentionMask::Bidirectional => 2 * window - 1,
         };
         let (out, sinks) = (self.activation(out), self.vector(kind.sinks));
-        AttentionArgs { heads, mixed, states, ended, out, sinks, scale, cap, window, width }
+        let follows = self.follows.into();
+        AttentionArgs { heads, mixed, states, ended, out, sinks, scale, cap, window, width, follows, pad: 0 }
     }
 
     /// Attention of rows whose heads have their place already.

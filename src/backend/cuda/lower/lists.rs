@@ -8,8 +8,8 @@ pub const FEW_ROWS: u32 = 4;
 /// Most rows of a batch whose products, where they are exact, have a kernel of their own.
 pub const NARROW_ROWS: u32 = 8;
 
-/// The launches of a program. Each row of a step is of another sequence; what else there is counts as a prompt. Those that lead to logits are empty
-/// where it makes none.
+/// The launches of a program. Each row of a step is of another sequence, unless the lists are of drafts; what else there is counts as a prompt. Those
+/// that lead to logits are empty where it makes none.
 #[derive(Clone, Debug)]
 pub struct Lists {
     /// For steps of one row.

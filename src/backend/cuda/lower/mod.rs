@@ -120,13 +120,22 @@ pub struct FormPlace {
     pub f16: Address,
 }
 
-/// Lowers `program`.
+/// Lowers `program`, for steps each of whose rows is of another sequence, and for prompts.
 pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
+    lower_rows(program, placement, addresses, false)
+}
+
+/// Lowers it for steps whose rows may follow each other in a sequence, as drafts do: lists of two rows and more, and none for prompts.
+pub fn lower_drafts(program: &Program, placement: &Placement, addresses: &Addresses) -> Result<Lists> {
+    lower_rows(program, placement, addresses, true)
+}
+
+fn lower_rows(program: &Program, placement: &Placement, addresses: &Addresses, follows: bool) -> Result<Lists> {
     supported::check(program)?;
     let has_adapters = !addresses.adapters.changed.is_empty();
     let lowering = |pass: &PassOps, batches| {
-        // An op adds at most three launches, and where adapters change its matrix two more; the ends of a list four.
-        let each = if has_adapters { 5 } else { 3 };
+        // An op adds at most three launches, where adapters change its matrix two more, where rows follow each other one; the ends of a list four.
+        let each = 3 + 2 * usize::from(has_adapters) + usize::from(follows);
         let mut lowering = Lowering {
             program,
             ops: &pass.ops,
@@ -136,6 +145,7 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
             placement,
             addresses,
             batches,
+            follows,
             launches: reserve(each * pass.ops.len() + 4, "a list of launches")?,
             formed: filled(program.values.len(), false, "a list of launches")?,
             ordered: None,
@@ -151,17 +161,19 @@ pub fn lower(program: &Program, placement: &Placement, addresses: &Addresses) ->
     };
     let (steps, texts) = (PassOps::of_logits(program, addresses.hidden != 0)?, PassOps::of_embeddings(program)?);
     let list = |batches| steps.as_ref().map_or(Ok(Vec::new()), |pass| lowering(pass, batches));
+    let apart = |batches| if follows { Ok(Vec::new()) } else { list(batches) };
+    let texts = texts.filter(|_| !follows);
     let sorted_rows = experts::most_experts(program)
         .map(|(chosen, experts)| select::experts::sorted_rows(experts as u32, chosen as u32));
     Ok(Lists {
-        single: list(Batches::Few(1))?,
+        single: apart(Batches::Few(1))?,
         two: list(Batches::Few(2))?,
         four: list(Batches::Few(FEW_ROWS))?,
         narrow: list(Batches::Narrow)?,
         batch: list(Batches::Steps)?,
         sorted: sorted_rows.map_or(Ok(Vec::new()), |_| list(Batches::Sorted))?,
         sorted_rows: sorted_rows.unwrap_or(u32::MAX),
-        prompt: list(Batches::Prompts)?,
+        prompt: apart(Batches::Prompts)?,
         texts: texts.map_or(Ok(Vec::new()), |pass| lowering(&pass, Batches::Prompts))?,
     })
 }
@@ -180,6 +192,8 @@ struct Lowering<'a> {
     placement: &'a Placement,
     pub addresses: &'a Addresses,
     pub batches: Batches,
+    /// Whether rows of a step may follow others of their sequence, whose keys and states are then those of the step.
+    pub follows: bool,
     pub launches: Vec<Launch>,
     /// Whether the form of a value that products read is there, as the launches so far leave it.
     formed: Vec<bool>,

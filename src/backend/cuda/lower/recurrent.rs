@@ -55,6 +55,7 @@ impl Lowering<'_> {
     pub fn convolve(&mut self, first: Convolution) {
         let group = self.convolutions(first);
         if self.batches != Batches::Prompts
+            && !self.follows
             && let Some((args, covered)) = self.step(&group)
         {
             let sequences = Extent::Sequences(self.addresses.step.most_stretches);
