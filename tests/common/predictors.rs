@@ -28,11 +28,6 @@ pub const MODELS: [(&str, usize); 6] = [
     ("qwen35moe-wide", 3),
 ];
 
-/// Those of them that GPUs run: none has kernels for latent attention.
-pub fn of_gpus() -> impl Iterator<Item = (&'static str, usize)> {
-    MODELS.into_iter().filter(|(name, _)| !name.starts_with("deepseek"))
-}
-
 /// The program of the block of a file.
 pub fn predictor_of(gguf: &Gguf) -> Arc<Program> {
     let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();

@@ -6,7 +6,7 @@ use crate::common::distance::distance;
 use crate::common::gguf::parsed;
 use crate::common::launches::{GIVEN, HIDDEN, Sort, leaving_lists, program};
 use crate::common::passes::{Case, RANDOM, RANDOM_TWO_LAYERS, Run, assert_near, bits, limits, precise};
-use crate::common::predictors::{Guesses, of_gpus, predicting, predictor_of};
+use crate::common::predictors::{Guesses, MODELS, predicting, predictor_of};
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Args;
 use segno::backend::cuda::catalogue::Kernel;
@@ -21,7 +21,7 @@ const POSITIONS: usize = 90;
 
 /// The block of each family, with a head of its own and with the model's.
 fn predictors() -> impl Iterator<Item = (String, Arc<Program>)> {
-    let both = of_gpus().flat_map(|(name, layer)| [false, true].map(|own| (name, layer, own)));
+    let both = MODELS.into_iter().flat_map(|(name, layer)| [false, true].map(|own| (name, layer, own)));
     both.map(|(name, layer, own)| {
         let gguf = parsed(&predicting(name, layer, Guesses::Random { own }).bytes());
         (format!("{name}, own {own}"), predictor_of(&gguf))
@@ -30,7 +30,7 @@ fn predictors() -> impl Iterator<Item = (String, Arc<Program>)> {
 
 /// The models themselves.
 fn models() -> impl Iterator<Item = (String, Arc<Program>)> {
-    of_gpus().map(|(name, layer)| {
+    MODELS.into_iter().map(|(name, layer)| {
         let gguf = parsed(&predicting(name, layer, Guesses::Random { own: false }).bytes());
         (name.to_owned(), Arc::new(program(&gguf)))
     })
@@ -213,7 +213,7 @@ fn weights_that_a_model_has_are_not_there_twice() {
         return;
     }
     let device = Cuda::new(0, false).unwrap();
-    for (name, layer) in of_gpus() {
+    for (name, layer) in MODELS {
         let gguf = parsed(&predicting(name, layer, Guesses::Random { own: false }).bytes());
         let (model, block) = (Arc::new(program(&gguf)), predictor_of(&gguf));
         let limits = Limits { hidden: Hidden::Outputs, ..limits(&block, POSITIONS, 1) };

@@ -4,7 +4,7 @@
 use crate::common::drafts::{
     DRAFTED, Drafting, MODELS, PLAIN, STATES, WAYS, WAYS_OF_MODELS, session, tokens, walk, walks, walks_in,
 };
-use crate::common::predictors::{Guesses, PREDICTED, assert_right, of_gpus, plan, predicting};
+use crate::common::predictors::{Guesses, MODELS as PREDICTING, PREDICTED, assert_right, plan, predicting};
 use crate::common::{Ctx, Folder, gpu};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::session::*;
@@ -15,10 +15,8 @@ fn tokens_are_those_without_drafts() {
         return;
     }
     let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
-    // No GPU runs latent attention.
-    let models: Vec<&str> = MODELS.into_iter().filter(|name| !name.starts_with("deepseek")).collect();
     for (kv_type, ways) in [(SEGNO_KV_F16, &WAYS[..]), (SEGNO_KV_F16, &WAYS_OF_MODELS), (SEGNO_KV_Q8, &WAYS[..1])] {
-        let (drafted, accepted) = walks_in(&ctx, kv_type, &models, ways);
+        let (drafted, accepted) = walks_in(&ctx, kv_type, &MODELS, ways);
         let (wrong, few) = (drafted - accepted, tokens() as u64);
         assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
     }
@@ -46,7 +44,7 @@ fn tokens_are_those_without_drafts_of_a_models_own_predictor() {
     }
     let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
     let (mut drafted, mut accepted) = (0, 0);
-    for (seed, (name, layer)) in (11..).zip(of_gpus()) {
+    for (seed, (name, layer)) in (11..).zip(PREDICTING) {
         for (guesses, speculation, most, kv_type) in [
             (Guesses::Right, PREDICTED, 5, SEGNO_KV_F16),
             (RANDOM, PREDICTED, 0, SEGNO_KV_F16),
@@ -76,7 +74,7 @@ fn a_predictor_that_thinks_as_the_model_is_right() {
         return;
     }
     let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
-    of_gpus().for_each(|which| assert_right(&ctx, which));
+    PREDICTING.into_iter().for_each(|which| assert_right(&ctx, which));
 }
 
 #[test]

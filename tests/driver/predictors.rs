@@ -2,7 +2,7 @@
 //! what both programs of a file have is on the device once.
 
 use crate::common::drafts::{Drafting, PLAIN, session};
-use crate::common::predictors::{Guesses, of_gpus, plan, predicting, predictor_of};
+use crate::common::predictors::{Guesses, MODELS, plan, predicting, predictor_of};
 use crate::common::{self, Ctx, Failed, Folder, greedy};
 use crate::fake::{Fake, built, open, under_a_driver};
 use segno::backend::Backend;
@@ -80,7 +80,7 @@ fn planned_inside() {
     }
     let fake = Fake::open();
     let device = Cuda::new(0, false).unwrap();
-    for (name, layer) in of_gpus() {
+    for (name, layer) in MODELS {
         let weights = |own: bool| {
             let gguf = common::gguf::parsed(&predicting(name, layer, Guesses::Random { own }).bytes());
             let model = common::launches::program(&gguf);
