@@ -1703,8 +1703,8 @@ void segno_adapter_opts_init(struct segno_adapter_opts *opts, size_t size);
  * the row of a token is what the second is multiplied by; where the embedding is the output head too, that changes with it, as if merged.
  * Ranks are at most 4096; tensors may be of any type that models have: F16 and BF16 stay that narrow where they can, all others are decoded to 32
  * bits. What it would change beside (other embeddings, matrices of single heads, norms, biases, matrices with a scale beside them) and activated
- * adapters are refused by name, and on a GPU so are those of experts and of the embedding. The file is read whole, copied, to the device's memory
- * where the model is on a GPU, and not needed any more.
+ * adapters are refused by name, and on a GPU so are those of the embedding of tokens. The file is read whole, copied, to the device's memory where
+ * the model is on a GPU, and not needed any more.
  *
  * `path`: NUL-terminated. `opts`: NULL for defaults. `out` receives the adapter, NULL on failure; free it with `segno_adapter_free`. Codes:
  * NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (a damaged file, tensors that the model does not have, or in other shapes), UNSUPPORTED (no adapter,

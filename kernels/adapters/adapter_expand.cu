@@ -1,106 +1,136 @@
-// B times the sums that `adapter_shrink` has left, for rows and their adapters. A thread has a column of the outputs,
-// of a row or of up to ROWS neighbours that have the same adapters, and adds the columns of B in the order of adapters
-// and ranks: so neither company nor ROWS enter. Of a row without adapters, what the product adds to is 0.
+// B times the sums that `adapter_shrink` has left, for rows and their adapters. A block has a tile of the outputs of a
+// row, or of up to ROWS neighbours that have the same adapters. Each of its warps takes every eighth rank, counted
+// through all adapters, in order, for all columns of the tile, and what the warps have is added in their order: so
+// neither company nor ROWS enter. Of a row without adapters, what the product adds to is 0.
+//
+// A step waits for this, so the code is short, and what does not come from the step is in registers before the wait.
 #include "adapters/adapters.cuh"
+#include "experts/choice.cuh"
 
-// Outputs of a tile; ranks whose weights a thread has in registers, before the block's wait for the first of them, and
-// how many of these it asks for at a time.
-constexpr uint32_t THREADS = 256, RUN = 16;
-template <uint32_t ROWS>
-constexpr uint32_t RANKS = ROWS == 1 ? 64 : RUN;
+// Columns of a tile, a quad a lane; ranks of a warp whose weights are in registers at a time, and those of a block.
+constexpr uint32_t WARPS = 8, THREADS = WARPS * WARP, TILE = 4 * WARP, OWN = 8, WINDOW = OWN * WARPS;
 
-// A row of an adapter's second matrix, which lies turned.
+// A row of an adapter's second matrix, which lies turned: the columns that the product has of it.
 struct UpRow {
-    const uint8_t *values;
+    const uint8_t *values;  // with experts, those of the first one
     uint32_t type;
+    uint32_t rank;  // rows of the matrix: with experts, how far apart theirs are
 };
 
-// Some rows from a rank on of what the adapters of a row have for a matrix.
-template <uint32_t MOST>
-struct Window {
-    UpRow rows[MOST];
+// Which columns of an adapter's second matrix belong to a product: of its rows of `width` elements those from `first`
+// on.
+struct Columns {
+    uint32_t width, first;
+};
+
+template <uint32_t ROWS>
+struct Storage {
+    float shares[ROWS][WARPS][TILE];  // what the warps have of rows
+    UpRow rows[WINDOW];
     uint32_t total;  // ranks of all adapters
 };
 
-// The thread's weights in such a window.
-template <uint32_t MOST>
-struct Column {
+// A lane's quads of WINDOW rows of weights, from row `start` of those of all adapters on.
+struct Weights {
     const AdapterEntry *entries;
-    uint32_t start;
-    uint32_t bits[MOST];  // as they lie in memory, but for the first run, which are floats
+    uint32_t start, count;  // rows that there are
+    float4 quads[OWN];
 };
 
+__device__ __forceinline__ uint32_t rank_of(uint32_t i) { return i * WARPS + threadIdx.x / WARP; }
+
 // Lists the rows from `start` on; every thread of the block comes here.
-template <uint32_t MOST>
+template <uint32_t ROWS>
 __device__ __forceinline__ void list_rows(const AdapterArgs &args, const AdapterEntry *entries,
-    const AdaptedMatrix &matrix, uint32_t start, Window<MOST> &window) {
+    const AdaptedMatrix &matrix, const Columns &columns, uint32_t start, Storage<ROWS> &space) {
     __syncthreads();
     if (threadIdx.x < WARP) {
         uint32_t total = 0;
         each_pairs(args, entries, matrix, [&](const LanePair &own) {
-            const size_t bytes = matrix.width * bytes_of_float(own.pair.up_type);
-            for (uint32_t rank = max(own.first, start); rank < min(own.end, start + MOST); rank++)
-                window.rows[rank - start] = UpRow{own.pair.up + (rank - own.first) * bytes, own.pair.up_type};
+            const AdapterPair &pair = own.pair;
+            const size_t bytes = bytes_of_float(pair.up_type);
+            for (uint32_t rank = max(own.first, start); rank < min(own.end, start + WINDOW); rank++) {
+                const size_t at = (size_t)(rank - own.first) * columns.width + columns.first;
+                space.rows[rank - start] = UpRow{pair.up + at * bytes, pair.up_type, pair.rank};
+            }
             total = __shfl_sync(~0u, own.end, WARP - 1);
             return false;
         });
-        if (threadIdx.x == 0) window.total = total;
+        if (threadIdx.x == 0) space.total = total;
     }
     __syncthreads();
 }
 
-// Brings the thread's weights of a window to registers.
-template <uint32_t MOST>
-__device__ __forceinline__ void load_column(const AdapterArgs &args, const AdapterEntry *entries,
-    const AdaptedMatrix &matrix, uint32_t col, uint32_t start, Window<MOST> &window, Column<MOST> &column) {
-    list_rows(args, entries, matrix, start, window);
-    column.entries = entries, column.start = start;
-    const uint32_t count = min(window.total - min(start, window.total), MOST);
+// What `load_quad` gives, of a row that need not be aligned and has `cols` columns, from `col` on.
+__device__ __forceinline__ uint4 gather_quad(uint32_t type, const uint8_t *values, uint32_t col, uint32_t cols) {
+    uint32_t v[4] = {};
 #pragma unroll
-    for (uint32_t run = 0; run < MOST; run += RUN) {
-        if (run >= count) break;
-#pragma unroll
-        for (uint32_t k = run; k < run + RUN; k++) {
-            if (k < count && col < matrix.width)
-                column.bits[k] = load_bits(window.rows[k].type, window.rows[k].values, col);
-        }
-    }
-    // All are on their way. The first run is looked at here already: of one adapter there is no more as a rule.
-#pragma unroll
-    for (uint32_t k = 0; k < RUN; k++)
-        if (k < count) column.bits[k] = __float_as_uint(to_float(window.rows[k].type, column.bits[k]));
+    for (uint32_t i = 0; i < 4; i++)
+        if (col + i < cols) v[i] = load_bits(type, values, col + i);
+    return type == F32 ? make_uint4(v[0], v[1], v[2], v[3]) : make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, 0, 0);
 }
 
-// Brings the sums of the window's ranks to `shared`, of `rows` rows that lie `stride` apart.
-template <uint32_t MOST>
-__device__ __forceinline__ void load_sums(const Window<MOST> &window, uint32_t start, const float *sums, size_t stride,
-    uint32_t rows, float (*shared)[MOST]) {
-    const uint32_t count = min(window.total - min(start, window.total), MOST);
-    for (uint32_t i = threadIdx.x; i < rows * MOST; i += THREADS) {
-        if (i % MOST < count) shared[i / MOST][i % MOST] = __ldcg(sums + i / MOST * stride + start + i % MOST);
+// Brings the lane's weights of the rows that are listed to registers, with experts those of `expert`.
+template <uint32_t ROWS>
+__device__ __forceinline__ void load_listed(const AdapterEntry *entries, const AdaptedMatrix &matrix,
+    const Columns &columns, uint32_t expert, uint32_t col, uint32_t start, const Storage<ROWS> &space,
+    Weights &weights) {
+    const uint32_t count = min(space.total - min(start, space.total), WINDOW);
+    weights.entries = entries, weights.start = start, weights.count = count;
+    const bool is_aligned = (matrix.width | columns.width | columns.first) % 4 == 0;
+    uint4 bits[OWN];
+#pragma unroll
+    for (uint32_t i = 0; i < OWN; i++) {
+        bits[i] = make_uint4(0, 0, 0, 0);
+        const uint32_t k = rank_of(i);
+        if (k >= count || col >= matrix.width) continue;
+        const UpRow &row = space.rows[k];
+        const uint8_t *values = row.values + (size_t)expert * row.rank * columns.width * bytes_of_float(row.type);
+        bits[i] = is_aligned ? load_quad(row.type, values, col / 4) : gather_quad(row.type, values, col, matrix.width);
+    }
+    // Only when all are on their way the first is looked at.
+#pragma unroll
+    for (uint32_t i = 0; i < OWN; i++) {
+        const uint32_t k = rank_of(i);
+        weights.quads[i] = to_floats(k < count ? space.rows[k].type : F32, bits[i]);
     }
 }
 
-// Adds the window's ranks to the column of `rows` rows.
-template <uint32_t ROWS, uint32_t MOST>
-__device__ __forceinline__ void add_column(const Column<MOST> &column, const Window<MOST> &window, uint32_t rows,
-    const float (*shared)[MOST], float (&sum)[ROWS]) {
-    const uint32_t count = min(window.total - min(column.start, window.total), MOST);
-    __syncthreads();
+// Lists the rows from `start` on, and brings the lane's weights of them to registers.
+template <uint32_t ROWS>
+__device__ __forceinline__ void load_weights(const AdapterArgs &args, const AdapterEntry *entries,
+    const AdaptedMatrix &matrix, uint32_t col, uint32_t start, Storage<ROWS> &space, Weights &weights) {
+    const Columns columns{matrix.width, 0};
+    list_rows(args, entries, matrix, columns, start, space);
+    load_listed(entries, matrix, columns, 0, col, start, space, weights);
+}
+
+// The warp's sums of a row, of which there are `ranks`, asked for before it is known how many count.
+__device__ __forceinline__ void load_sums(const float *sums, uint32_t start, uint32_t ranks, float (&values)[OWN]) {
 #pragma unroll
-    for (uint32_t run = 0; run < MOST; run += RUN) {
-        if (run >= count) break;
+    for (uint32_t i = 0; i < OWN; i++)
+        values[i] = start + rank_of(i) < ranks ? __ldcg(sums + start + rank_of(i)) : 0.0f;
+}
+
+// Adds the window's rows of weights times the row's sums.
+__device__ __forceinline__ void add_rows(const Weights &weights, const float (&values)[OWN], float4 &sum) {
 #pragma unroll
-        for (uint32_t k = run; k < run + RUN; k++) {
-            if (k >= count) break;
-            const float w = k < RUN ? __uint_as_float(column.bits[k]) : to_float(window.rows[k].type, column.bits[k]);
-#pragma unroll
-            for (uint32_t n = 0; n < ROWS; n++) {
-                if (ROWS == 1 || n < rows) sum[n] = __fmaf_rn(shared[n][k], w, sum[n]);
-            }
-        }
+    for (uint32_t i = 0; i < OWN; i++) {
+        if (i * WARPS >= weights.count) break;
+        const float4 &w = weights.quads[i];
+        const float v = rank_of(i) < weights.count ? values[i] : 0.0f;
+        sum.x = __fmaf_rn(v, w.x, sum.x), sum.y = __fmaf_rn(v, w.y, sum.y);
+        sum.z = __fmaf_rn(v, w.z, sum.z), sum.w = __fmaf_rn(v, w.w, sum.w);
     }
-    __syncthreads();
+}
+
+// What all warps have for a column of a row.
+template <uint32_t ROWS>
+__device__ __forceinline__ float add_shares(const Storage<ROWS> &space, uint32_t row, uint32_t col) {
+    float total = space.shares[row][0][col];
+#pragma unroll
+    for (uint32_t warp = 1; warp < WARPS; warp++) total = __fadd_rn(total, space.shares[row][warp][col]);
+    return total;
 }
 
 // The matrix of a tile.
@@ -112,49 +142,98 @@ __device__ __forceinline__ uint32_t matrix_of(const AdapterArgs &args, uint32_t 
 
 template <uint32_t ROWS>
 __device__ __forceinline__ void expand(const AdapterArgs &args, const Shape &shape) {
-    constexpr uint32_t MOST = RANKS<ROWS>;
-    __shared__ float shared[ROWS][MOST];
-    __shared__ Window<MOST> window;
+    __shared__ __align__(16) Storage<ROWS> space;
     launch_dependents();
     const uint32_t first = blockIdx.y * ROWS, end = min(first + ROWS, row_count(args, shape));
-    const uint32_t own = matrix_of(args, blockIdx.x);
+    const uint32_t own = matrix_of(args, blockIdx.x), lane = threadIdx.x % WARP;
     const AdaptedMatrix &matrix = args.matrices[own];
-    const uint32_t col = (blockIdx.x - matrix.first_tile) * THREADS + threadIdx.x, width = matrix.width;
+    const uint32_t tile = (blockIdx.x - matrix.first_tile) * TILE, col = tile + 4 * lane, width = matrix.width;
     // Which slot the row has may still be that of the step before: then this is loaded again.
-    Column<MOST> column;
-    load_column(args, entries_of(args, first), matrix, col, 0, window, column);
+    Weights weights;
+    load_weights(args, entries_of(args, first), matrix, col, 0, space, weights);
     await_dependencies();
     const size_t stride = (size_t)args.count * args.ranks;
+    const bool adds = matrix.adds != 0.0f;
     for (uint32_t row = first; row < end;) {
         const float *sums = args.sums + row * stride + own * args.ranks;
-        // Of a single row they are asked for before it is known whose row it is.
-        if (ROWS == 1) load_sums(window, 0, sums, stride, 1, shared);
+        float *out = matrix.out + (size_t)row * width + tile;
+        // Of a single row all is asked for before it is known whose row it is.
+        float values[OWN], before = 0.0f;
+        if (ROWS == 1) {
+            load_sums(sums, 0, args.ranks, values);
+            if (adds && threadIdx.x < TILE && tile + threadIdx.x < width) before = out[threadIdx.x];
+        }
         const AdapterEntry *entries = entries_of(args, row);
         const uint32_t alike = rows_alike<ROWS>(args, row, end, entries);
-        float *out = matrix.out + (size_t)row * width + col, sum[ROWS] = {}, before[ROWS];
+        float4 sum[ROWS] = {};
+        for (uint32_t start = 0; start == 0 || start < space.total; start += WINDOW) {
+            if (weights.entries != entries || weights.start != start)
+                load_weights(args, entries, matrix, col, start, space, weights);
+#pragma unroll
+            for (uint32_t n = 0; n < ROWS; n++) {
+                if (n >= alike) break;
+                if (ROWS > 1 || start > 0) load_sums(sums + n * stride, start, args.ranks, values);
+                add_rows(weights, values, sum[n]);
+            }
+        }
 #pragma unroll
         for (uint32_t n = 0; n < ROWS; n++)
-            before[n] = matrix.adds != 0.0f && n < alike && col < width ? out[(size_t)n * width] : 0.0f;
-        for (uint32_t start = 0; start == 0 || start < window.total; start += MOST) {
-            const bool is_other = column.entries != entries || column.start != start;
-            if (is_other) load_column(args, entries, matrix, col, start, window, column);
-            if (ROWS > 1 || is_other) load_sums(window, start, sums, stride, alike, shared);
-            add_column<ROWS>(column, window, alike, shared, sum);
-        }
+            if (n < alike) *reinterpret_cast<float4 *>(space.shares[n][threadIdx.x / WARP] + 4 * lane) = sum[n];
+        __syncthreads();
         // A row without adapters keeps what it is added to.
-        const bool is_kept = matrix.adds != 0.0f && window.total == 0;
-#pragma unroll
-        for (uint32_t n = 0; n < ROWS; n++) {
-            if (n < alike && col < width && !is_kept)
-                out[(size_t)n * width] = matrix.adds != 0.0f ? __fmaf_rn(matrix.adds, sum[n], before[n]) : sum[n];
+        const bool is_kept = adds && space.total == 0;
+        for (uint32_t i = threadIdx.x; i < alike * TILE && !is_kept; i += THREADS) {
+            const uint32_t n = i / TILE, at = i % TILE;
+            if (tile + at >= width) continue;
+            const float total = add_shares(space, n, at);
+            float *to = out + (size_t)n * width + at;
+            if (ROWS > 1 && adds) before = *to;
+            *to = adds ? __fmaf_rn(matrix.adds, total, before) : total;
         }
         row += alike;
+        if (row < end) __syncthreads();
     }
 }
 
-#define ADAPTER_EXPAND(family, file, name, ROWS)                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)          \
-        name(const __grid_constant__ AdapterArgs args, Shape shape) { \
-        expand<ROWS>(args, shape);                                    \
+// The outputs of a pair of a row and an expert, which the product adds to its own.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    adapter_expand_experts(const __grid_constant__ ExpertAdapterArgs args, Shape) {
+    __shared__ __align__(16) Storage<1> space;
+    launch_dependents();
+    const AdapterArgs &all = args.own;
+    const uint32_t pair = blockIdx.y, own = matrix_of(all, blockIdx.x), lane = threadIdx.x % WARP;
+    const AdaptedMatrix &matrix = all.matrices[own];
+    const AdaptedTable &table = args.tables[own];
+    const uint32_t tile = (blockIdx.x - matrix.first_tile) * TILE, col = tile + 4 * lane, width = matrix.width;
+    const Columns columns{table.each, table.first};
+    const AdapterEntry *entries = entries_of(all, pair / args.chosen), *early = entries;
+    list_rows(all, entries, matrix, columns, 0, space);
+    await_dependencies();
+    const uint32_t expert = expert_of(args.choice, args.chosen, pair);
+    const float *sums = all.sums + ((size_t)pair * all.count + own) * all.ranks;
+    entries = entries_of(all, pair / args.chosen);
+    float4 sum = {};
+    for (uint32_t start = 0; start == 0 || start < space.total; start += WINDOW) {
+        Weights weights;
+        float values[OWN];
+        load_sums(sums, start, all.ranks, values);
+        if (start > 0 || entries != early) list_rows(all, entries, matrix, columns, start, space);
+        load_listed(entries, matrix, columns, expert, col, start, space, weights);
+        add_rows(weights, values, sum);
+    }
+    *reinterpret_cast<float4 *>(space.shares[0][threadIdx.x / WARP] + 4 * lane) = sum;
+    __syncthreads();
+    const uint32_t at = threadIdx.x;
+    if (at >= TILE || tile + at >= width) return;
+    const float total = add_shares(space, 0, at);
+    matrix.out[(size_t)pair * width + tile + at] =
+        table.scale != nullptr ? __fmul_rn(total, table.scale[expert]) : total;
+}
+
+// Blocks of an SM that registers leave room for: of steps, beside those of the product that comes behind.
+#define ADAPTER_EXPAND(family, file, name, ROWS)                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 1 ? 3 : 2) \
+        name(const __grid_constant__ AdapterArgs args, Shape shape) {        \
+        expand<ROWS>(args, shape);                                           \
     }
 #include "kernels.def"

@@ -1,9 +1,11 @@
 // The sums A x of rows and their adapters, each multiplied by its adapter's scale. A block makes one sum at a time, of
 // a row, or of up to ROWS neighbours that have the same adapters. What it needs beside x is in registers before its
 // wait. Each thread adds every 256th quad of columns, lanes are added by halves and warps in their order: so neither
-// company nor ROWS enter.
+// company nor ROWS enter. Which expert a pair has is known behind the wait alone, and pairs are many: there a warp
+// makes a sum, in an order of its own.
 #include "adapters/adapters.cuh"
 #include "elementwise/rms_norm.cuh"
+#include "experts/choice.cuh"
 
 constexpr uint32_t THREADS = NORM_THREADS, WARPS = THREADS / WARP;
 // Quads of columns whose weights a thread has in registers before the wait.
@@ -14,6 +16,7 @@ constexpr uint32_t QUADS = ROWS == 1 ? NORM_QUADS : 1;
 struct DownRow {
     const uint8_t *values;  // null where there is none
     uint32_t type;
+    uint32_t rank;  // rows of the matrix: with experts, how far apart theirs are
     float factor;
 };
 
@@ -32,7 +35,7 @@ struct Shares {
     float squares[WARPS];  // of the row that a norm takes
 };
 
-// Sum `number` is of matrix number / ranks, and there of the rank that is left.
+// Sum `number` is of matrix number / ranks, and there of the rank that is left; with experts, of the first one.
 __device__ __forceinline__ DownRow find_row(const AdapterArgs &args, const AdapterEntry *entries, uint32_t number) {
     const uint32_t rank = number % args.ranks;
     DownRow row = {};
@@ -45,20 +48,15 @@ __device__ __forceinline__ DownRow find_row(const AdapterArgs &args, const Adapt
         const int lane = __ffs(owner) - 1;
         row.values = reinterpret_cast<const uint8_t *>(__shfl_sync(~0u, values, lane));
         row.type = __shfl_sync(~0u, pair.down_type, lane);
+        row.rank = __shfl_sync(~0u, pair.rank, lane);
         row.factor = __shfl_sync(~0u, __fmul_rn(pair.factor, own.scale), lane);
         return true;
     });
     return row;
 }
 
-__device__ __forceinline__ uint4 load_quad(const DownRow &down, uint32_t quad) {
-    if (down.type == F32) return __ldg(reinterpret_cast<const uint4 *>(down.values) + quad);
-    const uint2 both = __ldg(reinterpret_cast<const uint2 *>(down.values) + quad);
-    return make_uint4(both.x & 0xffff, both.x >> 16, both.y & 0xffff, both.y >> 16);
-}
-
-__device__ __forceinline__ float4 to_floats(uint32_t type, const uint4 &w) {
-    return make_float4(to_float(type, w.x), to_float(type, w.y), to_float(type, w.z), to_float(type, w.w));
+__device__ __forceinline__ float4 load_floats(const DownRow &down, uint32_t quad) {
+    return to_floats(down.type, load_quad(down.type, down.values, quad));
 }
 
 template <uint32_t ROWS>
@@ -69,7 +67,7 @@ __device__ __forceinline__ Found<ROWS> find(const AdapterArgs &args, const Adapt
     for (uint32_t i = 0; i < QUADS<ROWS>; i++) {
         const uint32_t quad = threadIdx.x + i * THREADS;
         if (args.cols % 4 == 0 && quad < args.cols / 4 && found.down.values != nullptr)
-            bits[i] = load_quad(found.down, quad);
+            bits[i] = load_quad(found.down.type, found.down.values, quad);
     }
     // Only when all are on their way the first is looked at.
 #pragma unroll
@@ -118,7 +116,7 @@ __device__ __forceinline__ void add_row(const AdapterArgs &args, const Found<ROW
     }
 #pragma unroll 2
     for (uint32_t quad = threadIdx.x + QUADS<ROWS> * THREADS; quad < quads; quad += THREADS)
-        add(quad, to_floats(down.type, load_quad(down, quad)));
+        add(quad, load_floats(down, quad));
 }
 
 // The same for a row that a norm takes: its values times the norm's weights, as `weigh_row` makes them, and the
@@ -136,8 +134,7 @@ __device__ __forceinline__ void add_normed(const AdapterArgs &args, const Found<
     }
     const float4 *weights = reinterpret_cast<const float4 *>(args.norm);
     for (uint32_t quad = threadIdx.x + NORM_QUADS * THREADS; quad < quads; quad += THREADS)
-        add(to_floats(found.down.type, load_quad(found.down, quad)), reinterpret_cast<const float4 *>(x)[quad],
-            __ldg(weights + quad));
+        add(load_floats(found.down, quad), reinterpret_cast<const float4 *>(x)[quad], __ldg(weights + quad));
 }
 
 // Joins what the threads have, and writes the sums of `rows` rows; `factor` is of the row that the thread writes.
@@ -169,12 +166,14 @@ __device__ __forceinline__ void shrink(const AdapterArgs &args, const Shape &sha
     const uint32_t first = blockIdx.y * ROWS, end = min(first + ROWS, row_count(args, shape));
     // Which slot the row has may still be that of the step before: then this is found again.
     Found<ROWS> found = find<ROWS>(args, entries_of(args, first), blockIdx.x);
-    float4 norm[QUADS<ROWS>];
+    float4 norm[QUADS<ROWS>] = {};
     if (ROWS == 1 && args.norm != nullptr) {
 #pragma unroll
         for (uint32_t i = 0; i < QUADS<ROWS>; i++) {
             if (const uint32_t quad = threadIdx.x + i * THREADS; quad < args.cols / 4)
                 norm[i] = __ldg(reinterpret_cast<const float4 *>(args.norm) + quad);
+            // A launch that norms the row stands behind long ones: its weights are there before its wait ends.
+            keep(norm[i]), keep(found.weights[i]);
         }
     }
     await_dependencies();
@@ -202,9 +201,58 @@ __device__ __forceinline__ void shrink(const AdapterArgs &args, const Shape &sha
     }
 }
 
-#define ADAPTER_SHRINK(family, file, name, ROWS)                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)          \
-        name(const __grid_constant__ AdapterArgs args, Shape shape) { \
-        shrink<ROWS>(args, shape);                                    \
+// The product of a row of x with a row of weights, in every lane of the warp that makes it: a lane adds every 32nd
+// quad, of which several are on their way at once.
+__device__ __forceinline__ float dot(const DownRow &down, const float *x, uint32_t cols) {
+    constexpr uint32_t AHEAD = 8;
+    const uint32_t lane = threadIdx.x % WARP, quads = cols / 4;
+    float sum = 0.0f;
+    if (cols % 4 != 0) {
+        for (uint32_t col = lane; col < cols; col += WARP)
+            sum = __fmaf_rn(to_float(down.type, load_bits(down.type, down.values, col)), x[col], sum);
+        return warp_sum(sum);
+    }
+#pragma unroll 1
+    for (uint32_t start = lane; start < quads; start += AHEAD * WARP) {
+        uint4 bits[AHEAD];
+        float4 values[AHEAD];
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++) {
+            if (start + i * WARP >= quads) continue;
+            bits[i] = load_quad(down.type, down.values, start + i * WARP);
+            values[i] = reinterpret_cast<const float4 *>(x)[start + i * WARP];
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++) {
+            if (start + i * WARP < quads) sum = add_quad(to_floats(down.type, bits[i]), values[i], sum);
+        }
+    }
+    return warp_sum(sum);
+}
+
+// The sums of a pair of a row and an expert.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    adapter_shrink_experts(const __grid_constant__ ExpertAdapterArgs args, Shape) {
+    launch_dependents();
+    const AdapterArgs &own = args.own;
+    const uint32_t pair = blockIdx.y, row = pair / args.chosen, x_row = args.on_pairs ? pair : row;
+    const uint32_t sums = own.count * own.ranks, number = min(blockIdx.x * WARPS + threadIdx.x / WARP, sums - 1);
+    const AdapterEntry *early = entries_of(own, row);
+    DownRow down = find_row(own, early, number);
+    await_dependencies();
+    const uint32_t expert = expert_of(args.choice, args.chosen, pair);
+    if (const AdapterEntry *entries = entries_of(own, row); entries != early) down = find_row(own, entries, number);
+    if (down.values == nullptr) return;
+    down.values += (size_t)expert * down.rank * own.cols * bytes_of_float(down.type);
+    float sum = dot(down, own.x.x + (size_t)x_row * own.cols, own.cols);
+    if (own.x.factors != nullptr) sum = __fmul_rn(sum, own.x.factors[x_row]);
+    if (threadIdx.x % WARP == 0) own.sums[(size_t)pair * sums + number] = __fmul_rn(sum, down.factor);
+}
+
+// Blocks of an SM that registers leave room for: of steps, beside those of the product that comes behind.
+#define ADAPTER_SHRINK(family, file, name, ROWS)                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 1 ? 3 : 2) \
+        name(const __grid_constant__ AdapterArgs args, Shape shape) {        \
+        shrink<ROWS>(args, shape);                                           \
     }
 #include "kernels.def"

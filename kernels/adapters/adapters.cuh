@@ -2,11 +2,12 @@
 // scale * B (A x) for each adapter of its sequence. A launch makes the sums A x of all matrices that a product's launch
 // has (adapter_shrink.cu), another one adds B times them to where the outputs go (adapter_expand.cu); the product,
 // which comes behind both and is on its way to shared memory meanwhile, adds itself to that. Which adapters a row has
-// is looked up here, so that no launch changes when a sequence gets others.
+// is looked up here, so that no launch changes when a sequence gets others. With matrices of experts, an adapter has
+// A and B for each of them, one behind the other, and what is told of rows here holds for pairs of a row and an expert.
 #pragma once
 #include "quant/unpack.cuh"
 
-// What an adapter adds to the products of a matrix; nothing where `rank` is 0.
+// What an adapter adds to the products of a matrix, or of each expert's; nothing where `rank` is 0.
 struct AdapterPair {
     const uint8_t *down, *up;  // A in rows of the input's width, and B turned: `rank` rows of the output's width
     uint32_t rank;
@@ -46,6 +47,23 @@ struct AdapterArgs {
     AdaptedMatrix matrices[6];
 };
 static_assert(sizeof(AdapterArgs) == 240, "as in args.rs");
+
+// What of a table of experts a product reads.
+struct AdaptedTable {
+    const float *scale;    // a factor for each expert on all that is made of its matrix; null for none
+    uint32_t each, first;  // outputs of an expert in the table, and the first of them that belongs to the product
+};
+static_assert(sizeof(AdaptedTable) == 16, "as in args.rs");
+
+// The same for products of rows with the matrices of their experts, at most two.
+struct ExpertAdapterArgs {
+    AdapterArgs own;      // with sums and outputs for each pair
+    const float *choice;  // which experts
+    uint32_t chosen;      // experts a row
+    uint32_t on_pairs;    // whether x has a row for each pair instead of each row of the batch
+    AdaptedTable tables[2];
+};
+static_assert(sizeof(ExpertAdapterArgs) == 288, "as in args.rs");
 
 __device__ __forceinline__ uint32_t row_count(const AdapterArgs &args, const Shape &shape) {
     return args.outputs != nullptr ? shape.outputs : shape.rows;
@@ -113,3 +131,26 @@ __device__ __forceinline__ uint32_t load_bits(uint32_t type, const uint8_t *valu
     if (type == F32) return __ldg(reinterpret_cast<const uint32_t *>(values) + at);
     return __ldg(reinterpret_cast<const unsigned short *>(values) + at);
 }
+
+// Four neighbouring numbers as they lie in memory: those of 16 bits in the first two words. They are aligned as a
+// whole.
+__device__ __forceinline__ uint4 load_quad(uint32_t type, const uint8_t *values, size_t quad) {
+    if (type == F32) return __ldg(reinterpret_cast<const uint4 *>(values) + quad);
+    const uint2 both = __ldg(reinterpret_cast<const uint2 *>(values) + quad);
+    return make_uint4(both.x, both.y, 0, 0);
+}
+
+__device__ __forceinline__ float4 to_floats(uint32_t type, const uint4 &w) {
+    if (type == F32)
+        return make_float4(__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z), __uint_as_float(w.w));
+    if (type == BF16) {
+        return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u), __uint_as_float(w.y << 16),
+            __uint_as_float(w.y & 0xffff0000u));
+    }
+    const float2 low = __half22float2(reinterpret_cast<const __half2 &>(w.x)),
+                 high = __half22float2(reinterpret_cast<const __half2 &>(w.y));
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+// Keeps what a quad stands for in its registers, so that it is made before the wait that it stands before.
+__device__ __forceinline__ void keep(float4 &v) { asm volatile("" : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w)); }

@@ -22,19 +22,21 @@ struct ExpertTable {
     const float *scale,
         *bias;             // a factor for each expert, and what is added to each of its outputs; either may be null
     uint32_t each, first;  // rows of an expert in the matrix, and the first of them that belongs to the projection
+    const float *added;    // what is added last, an element for each output of a pair (adapters); null for nothing
 };
-static_assert(sizeof(ExpertTable) == 56, "as in args.rs");
+static_assert(sizeof(ExpertTable) == 64, "as in args.rs");
 
 // The row of the matrix that makes output `col` of an expert.
 __device__ __forceinline__ uint32_t row_of(const ExpertTable &table, uint32_t expert, uint32_t col) {
     return expert * table.each + table.first + col;
 }
 
-// What stands behind a product with the table: `width` outputs an expert.
+// What stands behind the product of a pair with the table: `width` outputs an expert.
 __device__ __forceinline__ float finish_output(
-    const ExpertTable &table, uint32_t expert, uint32_t width, uint32_t col, float v) {
+    const ExpertTable &table, uint32_t expert, uint32_t pair, uint32_t width, uint32_t col, float v) {
     if (table.scale != nullptr) v = __fmul_rn(v, table.scale[expert]);
-    return table.bias != nullptr ? __fadd_rn(v, table.bias[(size_t)expert * width + col]) : v;
+    if (table.bias != nullptr) v = __fadd_rn(v, table.bias[(size_t)expert * width + col]);
+    return table.added != nullptr ? __fadd_rn(v, table.added[(size_t)pair * width + col]) : v;
 }
 
 // What is made of two products of a pair: activate(gate) * up, or the clamped form of it.

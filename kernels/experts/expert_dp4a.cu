@@ -16,7 +16,7 @@ struct ExpertArgs {
     uint32_t on_pairs;       // whether x has a row for each pair instead of each row of the batch
     uint32_t pad;
 };
-static_assert(sizeof(ExpertArgs) == 144, "as in args.rs");
+static_assert(sizeof(ExpertArgs) == 152, "as in args.rs");
 
 constexpr uint32_t TILE_ROWS = WARPS * ROWS;
 
@@ -51,7 +51,8 @@ __device__ __forceinline__ void multiply(const ExpertArgs &args, const Shape &sh
         if (args.x.factors != nullptr)
             mine = __fmul_rn(mine, args.x.factors[args.on_pairs ? pair : pair / args.chosen]);
         if (begin + n < tile.count && col < args.width && n < BATCH)
-            args.out[(size_t)pair * args.width + col] = finish_output(args.table, tile.expert, args.width, col, mine);
+            args.out[(size_t)pair * args.width + col] =
+                finish_output(args.table, tile.expert, pair, args.width, col, mine);
     }
 }
 

@@ -15,7 +15,7 @@ struct ExpertGemmArgs {
     GatedUnit unit;
     uint32_t cols, chosen, width, on_pairs;  // `on_pairs`: x has a row for each pair instead of each row of the batch
 };
-static_assert(sizeof(ExpertGemmArgs) == 240, "as in args.rs");
+static_assert(sizeof(ExpertGemmArgs) == 256, "as in args.rs");
 
 // The first weight row and pair of a tile.
 struct ExpertCoord {
@@ -68,15 +68,18 @@ struct ExpertTiles : Slices<T, ExpertGemmArgs> {
 struct Finish {
     float scale = 1.0f, bias = 0.0f;
     bool has_bias;
+    const float *added;
 
     __device__ __forceinline__ Finish(const ExpertTable &table, uint32_t expert, uint32_t width, uint32_t col)
-        : has_bias(table.bias != nullptr) {
+        : has_bias(table.bias != nullptr), added(table.added) {
         if (table.scale != nullptr) scale = table.scale[expert];
         if (has_bias) bias = table.bias[(size_t)expert * width + col];
     }
-    __device__ __forceinline__ float operator()(float v) const {
+    // The output that stands at `at` among those of all pairs.
+    __device__ __forceinline__ float operator()(float v, size_t at) const {
         v = __fmul_rn(v, scale);
-        return has_bias ? __fadd_rn(v, bias) : v;
+        if (has_bias) v = __fadd_rn(v, bias);
+        return added != nullptr ? __fadd_rn(v, added[at]) : v;
     }
 };
 
@@ -103,12 +106,13 @@ __device__ __forceinline__ void put_outputs(const Tiles &tiles, const ExpertCoor
         const float factor = __shfl_sync(ALL_LANES, own, k), *sum = sums + k * STEP * T::SUM_STRIDE;
         const uint32_t pair = __shfl_sync(ALL_LANES, mine, k);
         if (local + k * STEP >= columns) break;
-        const float v = finish[0](__fmul_rn(sum[0], factor));
+        const size_t place = (size_t)pair * args.width + col;
+        const float v = finish[0](__fmul_rn(sum[0], factor), place);
         if constexpr (GATED) {
-            const float up = finish[1](__fmul_rn(sum[T::ROWS / 2], factor));
+            const float up = finish[1](__fmul_rn(sum[T::ROWS / 2], factor), place);
             emit_blocks(args.gated, pair, row, args.width, args.unit(v, up));
         } else if (row < args.width) {
-            args.out[(size_t)pair * args.width + row] = v;
+            args.out[place] = v;
         }
     }
 }

@@ -16,7 +16,7 @@ struct ExpertUnitArgs {
     ExpertTable shared_gate, shared_up;
     uint32_t shared_width, pad;
 };
-static_assert(sizeof(ExpertUnitArgs) == 360, "as in args.rs");
+static_assert(sizeof(ExpertUnitArgs) == 392, "as in args.rs");
 
 // The sum over the experts of a row.
 struct ExpertSumArgs {
@@ -33,7 +33,7 @@ struct ExpertSumArgs {
     Matrix shared;
     const float *shared_gate;
 };
-static_assert(sizeof(ExpertSumArgs) == 192, "as in args.rs");
+static_assert(sizeof(ExpertSumArgs) == 200, "as in args.rs");
 
 // Outputs of a block of a gated unit, which make an 8-bit block, and of one of its warps.
 constexpr uint32_t UNIT_OUTPUTS = 32, WARP_OUTPUTS = UNIT_OUTPUTS / WARPS;
@@ -111,7 +111,8 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     // Every four lanes have the sum of a row: of gate and up in turn.
     const uint32_t output = lane / 8;
     const ExpertTable &table = lane / 4 % 2 ? ups : gates;
-    const float v = finish_output(table, expert, width, first + output, __fmul_rn(add_lanes(own.sums[warp]), factor));
+    const float v =
+        finish_output(table, expert, pair, width, first + output, __fmul_rn(add_lanes(own.sums[warp]), factor));
     const float up = __shfl_down_sync(ALL_LANES, v, 4);
     if (lane % 8 == 0) own.outputs[warp * WARP_OUTPUTS + output] = args.unit(v, up);
     __syncthreads();
@@ -195,7 +196,7 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
         const uint32_t slot = min(begin + lane / 8, args.chosen - 1);
         float v = add_lanes(own.sums[warp]);
         if (args.x.factors != nullptr) v = __fmul_rn(v, args.x.factors[(size_t)row * args.chosen + slot]);
-        v = finish_output(table, own.experts[slot], args.width, first + lane / 4 % 2, v);
+        v = finish_output(table, own.experts[slot], row * args.chosen + slot, args.width, first + lane / 4 % 2, v);
         for (uint32_t i = 0; i < count; i++) {
             const float product = __shfl_sync(ALL_LANES, v, 8 * i + lane % SUM_OUTPUTS * 4);
             total = __fmaf_rn(own.weights[begin + i], product, total);

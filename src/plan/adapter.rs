@@ -36,8 +36,8 @@ pub struct Adapter {
     tokens: Option<Tokens>,
     /// How many tensors it changes.
     pairs: usize,
-    /// A tensor of its that changes other things than products of matrices that all rows share, and what that is.
-    special: Option<(String, &'static str)>,
+    /// The first tensor of its pair that changes the embedding of tokens, if it has one.
+    embedding: Option<String>,
 }
 
 /// The first matrix of a pair, `A`: `rank` rows of `cols` elements, or as many for each expert.
@@ -153,7 +153,7 @@ impl Adapter {
         let alpha = check_metadata(gguf.metadata(), base.family)?;
         let of_matrix = filled(base.program.matrices.len(), None, WHAT)?;
         let (downs, ups) = (Vec::new(), Vec::new());
-        let mut adapter = Adapter { downs, ups, of_matrix, tokens: None, pairs: 0, special: None };
+        let mut adapter = Adapter { downs, ups, of_matrix, tokens: None, pairs: 0, embedding: None };
         for tensor in gguf.tensors() {
             let Some((name, other)) = pair_of(&tensor.name) else {
                 let name = &tensor.name;
@@ -190,12 +190,9 @@ impl Adapter {
         let factor = if alpha == 0.0 { 1.0 } else { alpha / rank as f32 };
         match change {
             Change::Products => self.add_products(name, pair, (rank, factor), base)?,
-            Change::Experts { each } => {
-                self.special = Some((copied_text(&pair[0].name, WHAT)?, "it changes matrices of experts"));
-                self.add_experts(name, pair, (rank, factor), each, base)?;
-            }
+            Change::Experts { each } => self.add_experts(name, pair, (rank, factor), each, base)?,
             Change::Tokens { table } => {
-                self.special = Some((copied_text(&pair[0].name, WHAT)?, "it changes an embedding"));
+                self.embedding = Some(copied_text(&pair[0].name, WHAT)?);
                 self.add_tokens(pair, (rank, factor), table, base)?;
             }
         }
@@ -292,11 +289,12 @@ impl Adapter {
         self.tokens.as_ref().filter(|tokens| tokens.table == table)
     }
 
-    /// Refuses what changes more than products of matrices that all rows share, for devices that run nothing else.
-    pub fn check_plain(&self) -> Result<()> {
-        let Some((tensor, what)) = &self.special else { return Ok(()) };
-        let problem = format!("tensor `{tensor}` cannot be applied on a gpu: {what}; the cpu can be used instead");
-        Err(Error::Unsupported(problem))
+    /// Refuses what changes more than products, for devices that run nothing else.
+    pub fn check_products(&self) -> Result<()> {
+        let Some(tensor) = &self.embedding else { return Ok(()) };
+        Err(Error::Unsupported(format!(
+            "tensor `{tensor}` cannot be applied on a gpu: it changes an embedding; the cpu can be used instead"
+        )))
     }
 
     /// The first matrices of its pairs.

@@ -141,11 +141,16 @@ impl Lora {
         Lora::of_all(model, form, is_product, of)
     }
 
-    /// The same of these, the embedding of tokens and the tables of experts.
+    /// The same of these, the tables of experts and the embedding of tokens.
     pub fn whole(model: &[u8], form: Form, of: impl Fn(&str) -> bool) -> Lora {
         let may_change =
             |name: &str, dims: &[u64]| is_product(name, dims) || is_table(name, dims) || is_embedding(name);
         Lora::of_all(model, form, may_change, of)
+    }
+
+    /// The same of these and the tables of experts.
+    pub fn of_products(model: &[u8], form: Form, of: impl Fn(&str) -> bool) -> Lora {
+        Lora::of_all(model, form, |name, dims| is_product(name, dims) || is_table(name, dims), of)
     }
 
     fn of_all(model: &[u8], form: Form, may_change: impl Fn(&str, &[u64]) -> bool, of: impl Fn(&str) -> bool) -> Lora {

@@ -1,23 +1,18 @@
-//! Adapters on a GPU: the logits of merged weights and of the processor, the same bits in any company, what a session may change. What is
-//! launched for them is checked without a GPU too.
+//! Adapters on a GPU: the logits of merged weights and of the processor, the same bits in any company, what a session may change. What
+//! is launched for them is checked in `adapter_launches`.
 
 use crate::common;
 use crate::common::adapters::{Adapter, Form, Lora, PROMPT, bits, farthest, logits};
 use crate::common::distance::distance;
-use crate::common::gguf::{Shape, parsed};
-use crate::common::launches::{Sort, adapted_lists, goldens, lists_of, program};
+use crate::common::gguf::Shape;
+use crate::common::mixture::mixture;
 use crate::common::{Ctx, Folder, Model, greedy, root};
-use segno::backend::cuda::args::{AdapterArgs, Args, Segment, Shape as Batch};
-use segno::backend::cuda::catalogue::Kernel;
-use segno::backend::cuda::launch::Launch;
-use segno::backend::cuda::lower::lists::Lists;
 use segno::ffi::ctx::{SEGNO_CTX_FAST_BATCHES, SEGNO_PRECISION_PRECISE};
 use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
 use segno::ffi::session::segno_session_opts;
-use segno::ffi::status::SEGNO_PENDING;
-use segno::plan::{Op, Program};
+use segno::ffi::status::{SEGNO_E_UNSUPPORTED, SEGNO_PENDING};
 use segno::quant::DType;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Largest difference of a logit between an adapter beside the weights and one merged into them, and least one that adapters make.
 const NEAR: f32 = 1e-3;
@@ -65,7 +60,7 @@ fn every_family_gives_the_logits_of_merged_weights_and_of_the_processor() {
         (Folder::new("cuda-adapters-families"), context(SEGNO_DEVICE_CUDA), context(SEGNO_DEVICE_CPU));
     for name in names() {
         let base = std::fs::read(golden(&name)).unwrap();
-        let lora = Lora::random(&base, Form::new(5, 6), |_| true);
+        let lora = Lora::of_products(&base, Form::new(5, 6), |_| true);
         let path = written(&folder, &lora);
         let of = |ctx: &Ctx| {
             let model = ctx.load(&golden(&name)).unwrap();
@@ -95,11 +90,14 @@ fn each_tensor_gives_the_logits_of_merged_weights_by_itself() {
         return;
     }
     let (folder, device) = (Folder::new("cuda-adapters-tensors"), context(SEGNO_DEVICE_CUDA));
-    for name in ["phi3-short", "llama-ratio4", "lfm2-plain", "qwen35-plain", "qwen3moe-plain"] {
+    let dense = ["phi3-short", "llama-ratio4", "lfm2-plain", "qwen35-plain"];
+    // Tables of gate and up in one, biases and clamped units, factors of experts, a shared expert.
+    let mixtures = ["qwen3moe-plain", "qwen3moe-fused", "gptoss-plain", "gemma4-experts", "qwen2moe-plain"];
+    for name in dense.into_iter().chain(mixtures) {
         let base = std::fs::read(golden(name)).unwrap();
         let model = device.load(&golden(name)).unwrap();
         let plain = logits(&model.session_f32(), &[]);
-        let all = Lora::random(&base, Form { alpha: 60.0, ..Form::new(9, 5) }, |_| true);
+        let all = Lora::of_products(&base, Form { alpha: 60.0, ..Form::new(9, 5) }, |_| true);
         for pair in &all.pairs {
             let lora = Lora { pairs: vec![pair.clone()], ..all.clone() };
             let adapter = model.adapter(&written(&folder, &lora)).unwrap();
@@ -124,17 +122,18 @@ fn types_ranks_alphas_and_scales_give_the_logits_of_merged_weights() {
         return;
     }
     let (folder, device) = (Folder::new("cuda-adapters-types"), context(SEGNO_DEVICE_CUDA));
-    let base = std::fs::read(golden("llama-wide")).unwrap();
-    let model = device.load(&golden("llama-wide")).unwrap();
-    let session = model.session_f32();
-    let plain = logits(&session, &[]);
-    for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0] {
+    let types = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+    for (name, dtype) in ["llama-wide", "mixtral-plain"].into_iter().flat_map(|name| types.map(|dtype| (name, dtype))) {
+        let base = std::fs::read(golden(name)).unwrap();
+        let model = device.load(&golden(name)).unwrap();
+        let session = model.session_f32();
+        let plain = logits(&session, &[]);
         for (rank, alpha, scale) in [(1, 1.0, 1.5), (3, 0.0, 1.0), (16, 32.0, -0.5), (33, 8.0, 2.0), (150, 90.0, 0.3)] {
-            let lora = Lora::random(&base, Form { seed: rank as u64, rank, alpha, dtype }, |_| true);
+            let lora = Lora::of_products(&base, Form { seed: rank as u64, rank, alpha, dtype }, |_| true);
             let adapter = model.adapter(&written(&folder, &lora)).unwrap();
             let found = logits(&session, &[(&adapter, scale)]);
             let off = farthest(&found, &merged_logits(&device, &base, &[(&lora, scale)]));
-            assert!(off <= NEAR, "{dtype}, rank {rank}, alpha {alpha}, scale {scale}: off by {off:e}");
+            assert!(off <= NEAR, "{name}, {dtype}, rank {rank}, alpha {alpha}, scale {scale}: off by {off:e}");
             assert!(farthest(&found, &plain) >= FAR);
         }
     }
@@ -144,10 +143,10 @@ fn types_ranks_alphas_and_scales_give_the_logits_of_merged_weights() {
 fn four(base: &[u8]) -> [Lora; 4] {
     let attention = |name: &str| name.contains("attn_q") || name.contains("attn_v");
     [
-        Lora::random(base, Form::new(21, 4), |_| true),
+        Lora::of_products(base, Form::new(21, 4), |_| true),
         Lora::random(base, Form { dtype: DType::F16, ..Form::new(22, 16) }, attention),
-        Lora::random(base, Form { dtype: DType::BF16, ..Form::new(23, 7) }, |name| name.contains("ffn")),
-        Lora::random(base, Form::new(24, 32), |_| true),
+        Lora::of_products(base, Form { dtype: DType::BF16, ..Form::new(23, 7) }, |name| name.contains("ffn")),
+        Lora::of_products(base, Form::new(24, 32), |_| true),
     ]
 }
 
@@ -160,7 +159,7 @@ fn small() -> Shape {
 }
 
 /// Quantized models of random weights, with heads whose attention may leave floats out.
-fn quantized() -> Vec<(&'static str, Vec<u8>)> {
+pub fn quantized() -> Vec<(&'static str, Vec<u8>)> {
     let mixed = |name: &str| match name {
         name if name.contains("attn_v") || name.contains("output") => DType::Q6_K,
         name if name.contains("ffn_down") => DType::Q8_0,
@@ -170,6 +169,8 @@ fn quantized() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("Q4_0", common::random::stored(&small(), |_| DType::Q4_0).bytes()),
         ("mixed", common::random::stored(&small(), mixed).bytes()),
+        ("experts, Q8_0", mixture(DType::Q8_0).bytes()),
+        ("experts, Q4_0", mixture(DType::Q4_0).bytes()),
     ]
 }
 
@@ -264,6 +265,9 @@ fn a_sequence_gives_the_same_bits_alone_and_in_any_company() {
         let alone = tale(&model, &adapters, &all, false, |_| ());
         assert_ne!(alone[0], alone[1], "{name}");
         assert!(tale(&model, &adapters, &all, true, |_| ()) == alone, "{name}: all together");
+        // So many that experts have their rows sorted.
+        let (twice, crowd) = ([&all[..], &all].concat(), |opts: &mut segno_session_opts| opts.max_seqs = 16);
+        assert!(tale(&model, &adapters, &twice, true, crowd) == [&alone[..], &alone].concat(), "{name}: a crowd");
         for few in [&[1, 3][..], &[0, 1, 2, 6], &[5, 0, 4, 3, 2]] {
             let expected: Vec<Vec<u32>> = few.iter().map(|&number| alone[number].clone()).collect();
             assert!(tale(&model, &adapters, few, true, |_| ()) == expected, "{name}: {few:?}");
@@ -351,115 +355,20 @@ fn fast_batches_with_adapters_are_near_exact_ones() {
     }
 }
 
-fn programs() -> Vec<(String, Program)> {
-    let name = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
-    let runnable = goldens().into_iter().filter(|(_, _, runs)| runs.is_ok());
-    let small = runnable.map(|(path, program, _)| (name(&path), program));
-    small.chain(quantized().into_iter().map(|(name, bytes)| (name.into(), program(&parsed(&bytes))))).collect()
-}
-
-fn all_of(lists: &Lists) -> Vec<&Vec<Launch>> {
-    let Lists { single, two, four, narrow, batch, sorted, prompt, .. } = lists;
-    [single, two, four, narrow, batch, sorted, prompt].into_iter().filter(|list| !list.is_empty()).collect()
-}
-
-/// The products of a launch, what they read, and the weights of the norm that they take of it first.
-fn products(launch: &Launch) -> Option<(&[Segment], u64, u64)> {
-    match &launch.args {
-        Args::Matvec(args) if args.gated.x == 0 => Some((&args.segments[..args.count as usize], args.x.x, args.norm)),
-        Args::Tensor(args) if !args.is_f16() && args.gated.x == 0 => {
-            Some((&args.segments[..args.count as usize], args.x.x, 0))
-        }
-        Args::Matmul(args) => Some((&args.segments[..args.count as usize], args.x.x, 0)),
-        _ => None,
-    }
-}
-
-fn adapters_of(launch: &Launch) -> Option<&AdapterArgs> {
-    if let Args::Adapter(args) = &launch.args { Some(args) } else { None }
-}
-
 #[test]
-fn adapters_cover_every_op_once_and_stand_before_each_product() {
-    for (name, program) in programs() {
-        for sort in [Sort::Exact, Sort::Fast, Sort::F32Cache] {
-            let lists = adapted_lists(&program, sort, vec![true; program.matrices.len()]);
-            for list in all_of(&lists) {
-                let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
-                covered.sort_unstable();
-                assert_eq!(covered, (0..program.ops.len()).collect::<Vec<_>>(), "{name}");
-                let mut adapted = 0;
-                for triple in list.windows(3) {
-                    let [shrink, expand, product] = triple else { unreachable!() };
-                    let (Kernel::AdapterShrink, Some(args)) = (shrink.function.kernel, adapters_of(shrink)) else {
-                        continue;
-                    };
-                    let (segments, x, norm) = products(product).unwrap_or_else(|| panic!("{name}: {product:?}"));
-                    assert_eq!((expand.function.kernel, adapters_of(expand)), (Kernel::AdapterExpand, Some(args)));
-                    assert_eq!((args.count as usize, args.x.x, args.x.q), (segments.len(), x, 0), "{name}");
-                    assert_eq!(args.norm, norm, "{name}");
-                    let mut tiles = 0;
-                    for (matrix, segment) in args.matrices.iter().zip(segments) {
-                        assert_eq!(
-                            (matrix.out, matrix.width, matrix.first_tile),
-                            (segment.out, segment.matrix.rows, tiles)
-                        );
-                        assert!(segment.adds == if matrix.adds == 0.0 { 1.0 } else { matrix.adds });
-                        tiles += matrix.width.div_ceil(256);
-                    }
-                    for shape in [
-                        Batch { rows: 5, outputs: 3, splits: 0, draws: 0 },
-                        Batch { rows: 9, outputs: 9, splits: 0, draws: 0 },
-                    ] {
-                        let [x, y, z] = expand.choose(&shape).blocks;
-                        let rows = if args.outputs != 0 { shape.outputs } else { shape.rows };
-                        let of_block = expand.choose(&shape).function.entry().numbers[0];
-                        assert_eq!((x, y, z), (tiles, rows.div_ceil(of_block), 1), "{name}");
-                        assert_eq!(shrink.choose(&shape).blocks[1], y);
-                    }
-                    adapted += segments.len();
-                }
-                let all = program.ops.iter().filter(|op| matches!(op, Op::MatMul { .. })).count();
-                assert_eq!(adapted, all, "{name}: products without their adapters");
-            }
-        }
+fn adapters_of_the_embedding_are_refused_by_name() {
+    if !common::gpu() {
+        return;
     }
-}
-
-/// What adapters read is there as floats: whatever launch writes it last leaves no other form alone.
-#[test]
-fn adapters_read_floats() {
-    for (name, program) in programs() {
-        for sort in [Sort::Exact, Sort::Fast] {
-            let lists = adapted_lists(&program, sort, vec![true; program.matrices.len()]);
-            for list in all_of(&lists) {
-                for (at, launch) in list.iter().enumerate() {
-                    let Some(args) = adapters_of(launch) else { continue };
-                    let writes = |before: &&Launch| before.args.written().any(|written| written.x == args.x.x);
-                    let Some(writer) = list[..at].iter().rfind(writes) else { continue };
-                    let left = *writer.args.written().find(|written| written.x == args.x.x).unwrap();
-                    assert!(left.q == 0 || left.meta != 0, "{name}: 16-bit floats of {writer:?}");
-                    assert!(writer.function.kernel != Kernel::AttentionDecode, "{name}: {writer:?}");
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn matrices_that_no_adapter_changes_have_no_launches() {
-    for (name, program) in programs() {
-        let none = adapted_lists(&program, Sort::Exact, vec![false; program.matrices.len()]);
-        assert_eq!(format!("{none:?}"), format!("{:?}", lists_of(&program, Sort::Exact)), "{name}");
-        let values = program.origins.iter().map(|origin| origin.tensor.contains("attn_v")).collect();
-        let lists = adapted_lists(&program, Sort::Exact, values);
-        let of =
-            |op: &Op| matches!(op, Op::MatMul { matrix, .. } if program.origins[matrix.0].tensor.contains("attn_v"));
-        let products = program.ops.iter().filter(|op| of(op)).count();
-        for list in all_of(&lists) {
-            let launches = list.iter().filter_map(adapters_of).count();
-            assert_eq!(launches, 2 * products, "{name}");
-            assert!(list.iter().filter_map(adapters_of).all(|args| args.count == 1), "{name}");
-        }
-    }
+    let (folder, device) = (Folder::new("cuda-adapters-embedding"), context(SEGNO_DEVICE_CUDA));
+    let base = std::fs::read(golden("llama-ratio4")).unwrap();
+    let model = device.load(&golden("llama-ratio4")).unwrap();
+    let lora = Lora::whole(&base, Form::new(3, 4), |name| name.contains("token_embd") || name.contains("attn_q"));
+    let failed = model.adapter(&written(&folder, &lora)).err().expect("the adapter is refused");
+    assert_eq!(failed.status, SEGNO_E_UNSUPPORTED);
+    assert!(
+        failed.message.contains("tensor `token_embd.weight.lora_a` cannot be applied on a gpu"),
+        "{}",
+        failed.message
+    );
 }

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod adapter_launches;
 mod adapters;
 mod batches;
 mod devices;

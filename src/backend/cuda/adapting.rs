@@ -139,7 +139,7 @@ pub fn entries_bytes(sizes: &Sizes) -> usize {
 impl CudaRunner {
     /// Makes room for so many ranks a row. Nothing is running, and the context is current.
     pub fn make_room(&mut self, ranks: usize) -> Result<()> {
-        let sums = Block::new(&self.primary, AdapterPlaces::sums_bytes(self.sizes.rows, ranks))?;
+        let sums = Block::new(&self.primary, AdapterPlaces::sums_bytes(&self.program, self.sizes.rows, ranks))?;
         let Some(before) = &self.adapting else {
             let entries = Block::new(&self.primary, entries_bytes(&self.sizes))?;
             let changed = filled(self.program.matrices.len(), false, WHAT)?;

@@ -13,6 +13,9 @@ pub const MOST_SEGMENTS: usize = 6;
 /// See [`MOST_SEGMENTS`].
 pub const FEW_SEGMENTS: usize = 3;
 
+/// Most products with the matrices of experts in a launch.
+pub const EXPERT_TABLES: usize = 2;
+
 /// Most values that one launch convolves.
 pub const MOST_PARTS: usize = 3;
 
@@ -129,8 +132,8 @@ args! {
     }
     /// Pairs of one expert that are multiplied together, as the kernel that sorts them writes it.
     ExpertTile { expert: u32, first: u32, count: u32, pad: u32 }
-    /// The rows of one projection of all experts.
-    ExpertTable { matrix: Matrix, scale: Address, bias: Address, each: u32, first: u32 }
+    /// The rows of one projection of all experts. `added` is added to the outputs of pairs, where it is not 0.
+    ExpertTable { matrix: Matrix, scale: Address, bias: Address, each: u32, first: u32, added: Address }
     /// Products of rows with the matrices of their experts; without `order` each pair by itself.
     ExpertArgs {
         x: Activation, choice: Address, order: Address, tiles: Address, count: Address, table: ExpertTable, out: Address, chosen: u32,
@@ -140,7 +143,7 @@ args! {
     GatedUnit { activation: Sigmoid, is_clamped: u32, pad: u32 }
     /// Products on tensor cores, or with `gated` the unit of both tables.
     ExpertGemmArgs {
-        x: Activation, gated: Activation, order: Address, tiles: Address, count: Address, tables: [ExpertTable; 2], out: Address,
+        x: Activation, gated: Activation, order: Address, tiles: Address, count: Address, tables: [ExpertTable; EXPERT_TABLES], out: Address,
         unit: GatedUnit, cols: u32, chosen: u32, width: u32, on_pairs: u32,
     }
     /// The gated unit of two of them, and of the two matrices of the expert that every row has, unless its width is 0.
@@ -218,6 +221,12 @@ args! {
         count: u32, eps: f32, pad: u32,
         matrices: [AdaptedMatrix; MOST_SEGMENTS],
     }
+    /// What of a table of experts a product reads: `each` outputs an expert in the table, of which its own begin with `first`.
+    AdaptedTable { scale: Address, each: u32, first: u32 }
+    /// What adapters add to products of rows with the matrices of their experts; sums and outputs are of pairs.
+    ExpertAdapterArgs {
+        own: AdapterArgs, choice: Address, chosen: u32, on_pairs: u32, tables: [AdaptedTable; EXPERT_TABLES],
+    }
     RepackArgs { raw: Address, out: Matrix, first: u64, count: u64, block_bytes: u32, block_groups: u32 }
 }
 
@@ -253,6 +262,7 @@ pub enum Args {
     Argmax(ArgmaxArgs),
     Sample(SampleArgs),
     Adapter(AdapterArgs),
+    ExpertAdapter(ExpertAdapterArgs),
 }
 
 impl Args {
@@ -312,6 +322,7 @@ impl Args {
             Args::Argmax(args) => std::ptr::from_ref(args).cast(),
             Args::Sample(args) => std::ptr::from_ref(args).cast(),
             Args::Adapter(args) => std::ptr::from_ref(args).cast(),
+            Args::ExpertAdapter(args) => std::ptr::from_ref(args).cast(),
         }
     }
 }
@@ -345,16 +356,17 @@ mod tests {
         assert_eq!(size_of::<RepackArgs>(), 64);
         assert_eq!([size_of::<AdapterPair>(), size_of::<AdapterEntry>()], [32, 16]);
         assert_eq!([size_of::<AdaptedMatrix>(), size_of::<AdapterArgs>()], [24, 240]);
+        assert_eq!([size_of::<AdaptedTable>(), size_of::<ExpertAdapterArgs>()], [16, 288]);
         assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<CopyHeadsArgs>()], [256, 128, 48]);
         assert_eq!(size_of::<RecurrentStepArgs>(), 280);
         assert_eq!(
             [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],
-            [56, 208, 56, 144]
+            [56, 208, 56, 152]
         );
-        assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [56, 16, 56]);
+        assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 56]);
         assert_eq!(
             [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
-            [240, 360, 192]
+            [256, 392, 200]
         );
     }
 }

@@ -225,7 +225,7 @@ impl Prepared for Loaded {
     }
 
     fn adapter(&self, mut weights: adapter::Adapter) -> Result<Adapter> {
-        weights.check_plain()?;
+        weights.check_products()?;
         let _current = self.primary.enter()?;
         let uploaded = Uploaded::new(&weights, self.program.matrices.len(), &self.primary, &self.kernels)?;
         weights.forget_numbers();

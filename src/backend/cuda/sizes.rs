@@ -270,7 +270,7 @@ impl Needs {
             addresses.adapters = AdapterPlaces {
                 changed: filled(program.matrices.len(), true, "a list of launches")?,
                 entries: own.take(adapting::entries_bytes(&sizes)),
-                sums: own.take(AdapterPlaces::sums_bytes(sizes.rows, limits.ranks)),
+                sums: own.take(AdapterPlaces::sums_bytes(program, sizes.rows, limits.ranks)),
                 ranks: limits.ranks as u32,
             };
             let graphs = graph_bytes(&lower(program, &placement, &addresses)?, sizes.shapes());

@@ -1,21 +1,27 @@
 //! Lowering of what adapters add to products: two launches before a product make it and leave it where the outputs go, so that the product adds
-//! itself to that. They stand before it because their time then passes while its weights are on their way.
+//! itself to that. They stand before it because their time then passes while its weights are on their way. With matrices of experts it is left for
+//! each pair of a row and an expert, and added to what the pair's product makes.
 
+use super::experts::most_experts;
 use super::lists::Batches;
 use super::products::Products;
 use super::{Extent, Lowering, ONE};
 use crate::backend::MOST_ADAPTERS;
 use crate::backend::cuda::args::{
-    Activation, AdaptedMatrix, AdapterArgs, Address, Args, FEW_SEGMENTS, MOST_SEGMENTS, Segment,
+    Activation, AdaptedMatrix, AdaptedTable, AdapterArgs, Address, Args, EXPERT_TABLES, ExpertAdapterArgs, ExpertTable,
+    FEW_SEGMENTS, MOST_SEGMENTS, Segment,
 };
 use crate::backend::cuda::catalogue::{Function, Kernel};
 use crate::error::{Result, filled};
-use crate::plan::op::Norm;
+use crate::plan::op::{ExpertProduct, Norm};
 use crate::plan::{MatrixId, Op, Program, ValueId};
 
-/// Threads of a block that makes sums, and of one that has a tile of outputs.
+/// Threads of a block that makes sums, and of one that has a tile of outputs; how many of these that are.
 const SHRINK_THREADS: usize = 256;
 const EXPAND_THREADS: usize = 256;
+const TILE_COLUMNS: u32 = 128;
+/// Sums of a block of those of pairs.
+const PAIR_SUMS: u32 = 8;
 /// Most blocks that make the sums of a row, or of a few.
 const MOST_BLOCKS: u32 = 256;
 /// Rows of a prompt that a block takes, and which kernels do that; those of a step have adapters of their own.
@@ -35,9 +41,10 @@ pub struct AdapterPlaces {
 }
 
 impl AdapterPlaces {
-    /// Bytes of the sums of passes of so many rows.
-    pub fn sums_bytes(rows: usize, ranks: usize) -> usize {
-        let matrices = rows.saturating_mul(FEW_SEGMENTS).max(MOST_SEGMENTS);
+    /// Bytes of the sums of a program's passes of so many rows.
+    pub fn sums_bytes(program: &Program, rows: usize, ranks: usize) -> usize {
+        let of_experts = most_experts(program).map_or(0, |(chosen, _)| chosen.saturating_mul(EXPERT_TABLES));
+        let matrices = rows.saturating_mul(FEW_SEGMENTS.max(of_experts)).max(MOST_SEGMENTS);
         matrices.saturating_mul(ranks).saturating_mul(size_of::<f32>())
     }
 
@@ -49,8 +56,10 @@ impl AdapterPlaces {
     pub fn inputs(&self, program: &Program) -> Result<Vec<bool>> {
         let mut inputs = filled(program.values.len(), false, "a list of launches")?;
         for op in &program.ops {
-            if let Op::MatMul { x, matrix, .. } = *op {
-                inputs[x.0] |= self.changes(matrix);
+            match *op {
+                Op::MatMul { x, matrix, .. } => inputs[x.0] |= self.changes(matrix),
+                Op::ExpertMatMul(ExpertProduct { x, experts, .. }) => inputs[x.0] |= self.changes(experts.matrix),
+                _ => {}
             }
         }
         Ok(inputs)
@@ -81,7 +90,7 @@ impl Lowering<'_> {
             args.matrices[args.count as usize] =
                 AdaptedMatrix { out, matrix: matrix.0 as u32, width, first_tile: tiles, adds };
             args.count += 1;
-            tiles += width.div_ceil(EXPAND_THREADS as u32);
+            tiles += width.div_ceil(TILE_COLUMNS);
             if segment.adds == 0.0 {
                 segment.adds = 1.0;
             }
@@ -99,6 +108,40 @@ impl Lowering<'_> {
         self.push(shrink, [sums, rows, ONE], SHRINK_THREADS, Args::Adapter(args), 0);
         let expand = Function { kernel: Kernel::AdapterExpand, variant };
         self.push(expand, [Extent::Fixed(tiles), rows, ONE], EXPAND_THREADS, Args::Adapter(args), 0);
+    }
+
+    /// Launches of what adapters add to these products with the matrices of experts, which read the same value; `tables` are told where that is.
+    pub fn adapt_experts(&mut self, products: &[ExpertProduct], tables: &mut [ExpertTable]) {
+        let [ExpertProduct { x, choice, .. }, ..] = products[..] else { return };
+        let mut args = ExpertAdapterArgs {
+            own: self.adapter_args(x, None),
+            choice: self.value(choice),
+            chosen: self.program.chosen(choice) as u32,
+            on_pairs: self.is_on_pairs(x).into(),
+            ..ExpertAdapterArgs::default()
+        };
+        let mut tiles = 0;
+        for (product, table) in products.iter().zip(tables) {
+            let (matrix, out) = (product.experts.matrix, self.value(product.out));
+            if !self.is_adapted(matrix) {
+                continue;
+            }
+            let (own, width) = (args.own.count as usize, self.width(product.out) as u32);
+            args.own.matrices[own] =
+                AdaptedMatrix { out, matrix: matrix.0 as u32, width, first_tile: tiles, adds: 0.0 };
+            args.tables[own] = AdaptedTable { scale: table.scale, each: table.each, first: table.first };
+            args.own.count += 1;
+            tiles += width.div_ceil(TILE_COLUMNS);
+            table.added = out;
+        }
+        if args.own.count == 0 {
+            return;
+        }
+        let (pairs, args, sums) =
+            (Extent::Chosen(args.chosen), Args::ExpertAdapter(args), args.own.count * args.own.ranks);
+        let blocks = Extent::Fixed(sums.div_ceil(PAIR_SUMS).max(1));
+        self.push(Kernel::AdapterShrinkExperts.only(), [blocks, pairs, ONE], SHRINK_THREADS, args, 0);
+        self.push(Kernel::AdapterExpandExperts.only(), [Extent::Fixed(tiles), pairs, ONE], EXPAND_THREADS, args, 0);
     }
 
     fn adapter_args(&self, x: ValueId, norm: Option<Norm>) -> AdapterArgs {

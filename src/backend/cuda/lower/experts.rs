@@ -95,11 +95,14 @@ impl Lowering<'_> {
         else {
             return false;
         };
-        if self.is_read_by_adapters(out) {
+        if self.is_adapted(matrix) {
             return false;
         }
         let (gate, rest) = match *rest {
             [Op::MatMul { x: read, matrix, bias: None, out: gate }, ref rest @ ..] if read == out => {
+                if self.is_adapted(matrix) {
+                    return false;
+                }
                 (Some((self.addresses.matrices[matrix.0], self.value(gate))), rest)
             }
             ref rest => (None, rest),
@@ -148,14 +151,16 @@ impl Lowering<'_> {
             return;
         }
         let chosen = self.program.chosen(product.choice) as u32;
+        let mut table = self.table(product);
+        self.adapt_experts(&[product], std::slice::from_mut(&mut table));
         let mut args = ExpertArgs {
             x: self.input(product.x),
             choice: self.value(product.choice),
-            table: self.table(product),
+            table,
             out: self.value(product.out),
             chosen,
             width: self.width(product.out) as u32,
-            on_pairs: self.is_on_pairs(product).into(),
+            on_pairs: self.is_on_pairs(product.x).into(),
             ..ExpertArgs::default()
         };
         let tiles = args.width.div_ceil(TILE_ROWS);
@@ -184,12 +189,13 @@ impl Lowering<'_> {
             bias: self.vector(bias),
             each: experts.each as u32,
             first: experts.first as u32,
+            added: 0,
         }
     }
 
-    /// Whether the input of a product has a row for each pair.
-    fn is_on_pairs(&self, product: ExpertProduct) -> bool {
-        matches!(self.program.values[product.x.0].rows, Rows::Chosen(_))
+    /// Whether a value has a row for each pair.
+    pub fn is_on_pairs(&self, id: ValueId) -> bool {
+        matches!(self.program.values[id.0].rows, Rows::Chosen(_))
     }
 
     /// The second product, if the next op and the one behind it make a gated unit with this one; and the unit.
@@ -203,7 +209,7 @@ impl Lowering<'_> {
 
     /// The gated unit of this product and the next, pair by pair; false leaves them as they are.
     fn expert_unit(&mut self, gate: ExpertProduct) -> bool {
-        let Some((up, unit)) = self.gated_with(gate).filter(|_| !self.is_on_pairs(gate)) else { return false };
+        let Some((up, unit)) = self.gated_with(gate).filter(|_| !self.is_on_pairs(gate.x)) else { return false };
         let (width, chosen) = (self.width(gate.out) as u32, self.program.chosen(gate.choice) as u32);
         let mut args = ExpertUnitArgs {
             x: self.input(gate.x),
@@ -216,9 +222,14 @@ impl Lowering<'_> {
             ..ExpertUnitArgs::default()
         };
         let Some(kernel) = experts::unit(&args.gate, &args.up, width, &self.addresses.device) else { return false };
+        let mut tables = [args.gate, args.up];
+        self.adapt_experts(&[gate, up], &mut tables);
+        [args.gate, args.up] = tables;
         args.out = self.activation(gate.out);
         let (mut blocks, mut covered) = (chosen * kernel.blocks, 3);
-        if let Some(shared) = self.shared_unit(gate.x, &unit, &args.gate) {
+        // What the shared expert makes may go where that lies which adapters add to the second product.
+        let joins = tables.iter().all(|table| table.added == 0);
+        if let Some(shared) = self.shared_unit(gate.x, &unit, &args.gate).filter(|_| joins) {
             blocks += shared.blocks;
             covered += 3;
             [args.shared_gate, args.shared_up] = shared.tables;
@@ -263,7 +274,7 @@ impl Lowering<'_> {
             cols: self.width(product.x) as u32,
             chosen: self.program.chosen(product.choice) as u32,
             width: self.width(product.out) as u32,
-            on_pairs: self.is_on_pairs(product).into(),
+            on_pairs: self.is_on_pairs(product.x).into(),
             ..ExpertGemmArgs::default()
         };
         if !experts::has_gemm(&args) {
@@ -272,10 +283,14 @@ impl Lowering<'_> {
         let mut covered = 1;
         match self.gated_with(product) {
             Some((up, unit)) if experts::is_unit(&args, &self.table(up)) => {
-                (args.tables[1], args.unit, args.gated, covered) =
-                    (self.table(up), unit, self.activation(product.out), 3);
+                args.tables[1] = self.table(up);
+                self.adapt_experts(&[product, up], &mut args.tables);
+                (args.unit, args.gated, covered) = (unit, self.activation(product.out), 3);
             }
-            _ => args.out = self.value(product.out),
+            _ => {
+                self.adapt_experts(&[product], &mut args.tables);
+                args.out = self.value(product.out);
+            }
         }
         let place = self.order(product);
         (args.order, args.tiles, args.count) = (place.pairs, place.tiles, place.count);
@@ -292,7 +307,7 @@ impl Lowering<'_> {
     /// This product with the sum over a row's experts behind it, and its addition to another value; false leaves them as they are.
     fn expert_sum(&mut self, product: ExpertProduct) -> bool {
         let is_sum = |op: &Op| matches!(op, Op::WeightedSum { x, .. } if *x == product.out);
-        if !self.is_on_pairs(product) || self.uses.of_value(product.out).readers != 1 {
+        if !self.is_on_pairs(product.x) || self.uses.of_value(product.out).readers != 1 {
             return false;
         }
         let Some(&Op::WeightedSum { out, choice, .. }) = self.ops.get(self.next + 1).filter(|op| is_sum(op)) else {
@@ -311,6 +326,8 @@ impl Lowering<'_> {
             None => (None, kernel(None)),
         };
         let Some(kernel) = kernel else { return false };
+        let mut table = table;
+        self.adapt_experts(&[product], std::slice::from_mut(&mut table));
         let covered = 2 + shared.as_ref().map_or(0, |shared| shared.ops);
         let added = self.sum_of_product(product.x, out, self.next + covered);
         let (to, adds, ops) = added.map_or((out, 0.0, 0), |Sum { to, factor, ops }| (to, factor, ops));

@@ -1,0 +1,193 @@
+//! What is launched for adapters, without a GPU: every op is covered once, what adapters add stands before the products that take it, and reads
+//! floats that are there.
+
+use super::adapters::quantized;
+use crate::common::gguf::parsed;
+use crate::common::launches::{Sort, adapted_lists, goldens, lists_of, program};
+use segno::backend::cuda::args::{AdapterArgs, Args, ExpertTable, Segment, Shape as Batch};
+use segno::backend::cuda::catalogue::Kernel;
+use segno::backend::cuda::launch::Launch;
+use segno::backend::cuda::lower::lists::Lists;
+use segno::plan::{Op, Program};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+fn programs() -> Vec<(String, Program)> {
+    let name = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
+    let runnable = goldens().into_iter().filter(|(_, _, runs)| runs.is_ok());
+    let small = runnable.map(|(path, program, _)| (name(&path), program));
+    small.chain(quantized().into_iter().map(|(name, bytes)| (name.into(), program(&parsed(&bytes))))).collect()
+}
+
+/// Columns of a tile of the launch that leaves what adapters add.
+const TILE: u32 = 128;
+
+fn all_of(lists: &Lists) -> Vec<&Vec<Launch>> {
+    let Lists { single, two, four, narrow, batch, sorted, prompt, .. } = lists;
+    [single, two, four, narrow, batch, sorted, prompt].into_iter().filter(|list| !list.is_empty()).collect()
+}
+
+/// The products of a launch, what they read, and the weights of the norm that they take of it first.
+fn products(launch: &Launch) -> Option<(&[Segment], u64, u64)> {
+    match &launch.args {
+        Args::Matvec(args) if args.gated.x == 0 => Some((&args.segments[..args.count as usize], args.x.x, args.norm)),
+        Args::Tensor(args) if !args.is_f16() && args.gated.x == 0 => {
+            Some((&args.segments[..args.count as usize], args.x.x, 0))
+        }
+        Args::Matmul(args) => Some((&args.segments[..args.count as usize], args.x.x, 0)),
+        _ => None,
+    }
+}
+
+/// The tables of experts that a launch multiplies by, what the products read, and how many outputs a pair has.
+fn tables(launch: &Launch) -> Option<(Vec<ExpertTable>, u64, u32)> {
+    match &launch.args {
+        Args::Expert(args) => Some((vec![args.table], args.x.x, args.width)),
+        Args::ExpertGemm(args) => {
+            Some((args.tables[..1 + usize::from(args.gated.x != 0)].to_vec(), args.x.x, args.width))
+        }
+        Args::ExpertUnit(args) => Some((vec![args.gate, args.up], args.x.x, args.width)),
+        Args::ExpertSum(args) => Some((vec![args.table], args.x.x, args.width)),
+        _ => None,
+    }
+}
+
+fn adapters_of(launch: &Launch) -> Option<&AdapterArgs> {
+    match &launch.args {
+        Args::Adapter(args) => Some(args),
+        Args::ExpertAdapter(args) => Some(&args.own),
+        _ => None,
+    }
+}
+
+#[test]
+fn adapters_cover_every_op_once_and_stand_before_each_product() {
+    for (name, program) in programs() {
+        for sort in [Sort::Exact, Sort::Fast, Sort::F32Cache] {
+            let lists = adapted_lists(&program, sort, vec![true; program.matrices.len()]);
+            for list in all_of(&lists) {
+                let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
+                covered.sort_unstable();
+                assert_eq!(covered, (0..program.ops.len()).collect::<Vec<_>>(), "{name}");
+                let mut adapted = 0;
+                for triple in list.windows(3) {
+                    let [shrink, expand, product] = triple else { unreachable!() };
+                    let (Kernel::AdapterShrink, Some(args)) = (shrink.function.kernel, adapters_of(shrink)) else {
+                        continue;
+                    };
+                    let (segments, x, norm) = products(product).unwrap_or_else(|| panic!("{name}: {product:?}"));
+                    assert_eq!((expand.function.kernel, adapters_of(expand)), (Kernel::AdapterExpand, Some(args)));
+                    assert_eq!((args.count as usize, args.x.x, args.x.q), (segments.len(), x, 0), "{name}");
+                    assert_eq!(args.norm, norm, "{name}");
+                    let mut tiles = 0;
+                    for (matrix, segment) in args.matrices.iter().zip(segments) {
+                        assert_eq!(
+                            (matrix.out, matrix.width, matrix.first_tile),
+                            (segment.out, segment.matrix.rows, tiles)
+                        );
+                        assert!(segment.adds == if matrix.adds == 0.0 { 1.0 } else { matrix.adds });
+                        tiles += matrix.width.div_ceil(TILE);
+                    }
+                    for shape in [
+                        Batch { rows: 5, outputs: 3, splits: 0, draws: 0 },
+                        Batch { rows: 9, outputs: 9, splits: 0, draws: 0 },
+                    ] {
+                        let [x, y, z] = expand.choose(&shape).blocks;
+                        let rows = if args.outputs != 0 { shape.outputs } else { shape.rows };
+                        let of_block = expand.choose(&shape).function.entry().numbers[0];
+                        assert_eq!((x, y, z), (tiles, rows.div_ceil(of_block), 1), "{name}");
+                        assert_eq!(shrink.choose(&shape).blocks[1], y);
+                    }
+                    adapted += segments.len();
+                }
+                let all = program.ops.iter().filter(|op| matches!(op, Op::MatMul { .. })).count();
+                assert_eq!(adapted, all, "{name}: products without their adapters");
+            }
+        }
+    }
+}
+
+/// Of tables of experts too: what is left for a pair is what the launch behind adds, each table's in a place of its own, and no launch but that of
+/// the products writes there. Only the order of experts may stand between.
+#[test]
+fn adapters_of_experts_stand_before_each_product() {
+    for (name, program) in programs() {
+        for sort in [Sort::Exact, Sort::Fast] {
+            let lists = adapted_lists(&program, sort, vec![true; program.matrices.len()]);
+            for list in all_of(&lists) {
+                let list: Vec<&Launch> =
+                    list.iter().filter(|launch| launch.function.kernel != Kernel::ExpertOrder).collect();
+                let mut adapted = 0;
+                for triple in list.windows(3) {
+                    let [shrink, expand, product] = triple else { unreachable!() };
+                    let (Kernel::AdapterShrinkExperts, Args::ExpertAdapter(args)) =
+                        (shrink.function.kernel, &shrink.args)
+                    else {
+                        continue;
+                    };
+                    let (tables, x, width) = tables(product).unwrap_or_else(|| panic!("{name}: {product:?}"));
+                    assert_eq!((expand.function.kernel, &expand.args), (Kernel::AdapterExpandExperts, &shrink.args));
+                    assert_eq!((args.own.count as usize, args.own.x.x), (tables.len(), x), "{name}");
+                    let tiles = width.div_ceil(TILE);
+                    for (index, table) in tables.iter().enumerate() {
+                        let (matrix, part) = (args.own.matrices[index], args.tables[index]);
+                        assert_eq!((matrix.out, matrix.width), (table.added, width), "{name}");
+                        assert_eq!((matrix.first_tile, matrix.adds), (index as u32 * tiles, 0.0), "{name}");
+                        assert_eq!((part.scale, part.each, part.first), (table.scale, table.each, table.first));
+                    }
+                    let places: BTreeSet<u64> = tables.iter().map(|table| table.added).collect();
+                    assert!(places.len() == tables.len() && !places.contains(&0), "{name}: {places:?}");
+                    if let Args::ExpertUnit(args) = &product.args {
+                        assert_eq!(args.shared_width, 0, "{name}: the shared expert's outputs may stand there");
+                    }
+                    let shape = Batch { rows: 5, outputs: 5, splits: 0, draws: 0 };
+                    let blocks = [tables.len() as u32 * tiles, 5 * args.chosen, 1];
+                    assert_eq!(expand.choose(&shape).blocks, blocks, "{name}");
+                    assert_eq!(shrink.choose(&shape).blocks[1], blocks[1]);
+                    adapted += tables.len();
+                }
+                let is_product = |op: &&Op| matches!(op, Op::ExpertMatMul(_));
+                let all = program.ops.iter().filter(is_product).count();
+                assert_eq!(adapted, all, "{name}: products with experts without their adapters");
+            }
+        }
+    }
+}
+
+/// What adapters read is there as floats: whatever launch writes it last leaves no other form alone.
+#[test]
+fn adapters_read_floats() {
+    for (name, program) in programs() {
+        for sort in [Sort::Exact, Sort::Fast] {
+            let lists = adapted_lists(&program, sort, vec![true; program.matrices.len()]);
+            for list in all_of(&lists) {
+                for (at, launch) in list.iter().enumerate() {
+                    let Some(args) = adapters_of(launch) else { continue };
+                    let writes = |before: &&Launch| before.args.written().any(|written| written.x == args.x.x);
+                    let Some(writer) = list[..at].iter().rfind(writes) else { continue };
+                    let left = *writer.args.written().find(|written| written.x == args.x.x).unwrap();
+                    assert!(left.q == 0 || left.meta != 0, "{name}: 16-bit floats of {writer:?}");
+                    assert!(writer.function.kernel != Kernel::AttentionDecode, "{name}: {writer:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn matrices_that_no_adapter_changes_have_no_launches() {
+    for (name, program) in programs() {
+        let none = adapted_lists(&program, Sort::Exact, vec![false; program.matrices.len()]);
+        assert_eq!(format!("{none:?}"), format!("{:?}", lists_of(&program, Sort::Exact)), "{name}");
+        let values = program.origins.iter().map(|origin| origin.tensor.contains("attn_v")).collect();
+        let lists = adapted_lists(&program, Sort::Exact, values);
+        let of =
+            |op: &Op| matches!(op, Op::MatMul { matrix, .. } if program.origins[matrix.0].tensor.contains("attn_v"));
+        let products = program.ops.iter().filter(|op| of(op)).count();
+        for list in all_of(&lists) {
+            let launches = list.iter().filter_map(adapters_of).count();
+            assert_eq!(launches, 2 * products, "{name}");
+            assert!(list.iter().filter_map(adapters_of).all(|args| args.count == 1), "{name}");
+        }
+    }
+}
