@@ -284,7 +284,7 @@ __device__ __forceinline__ void mix_whole(uint32_t (&values)[HALF_WARPS][2][4], 
 template <uint32_t DIM>
 __device__ __forceinline__ void put_row(
     const AttentionArgs &args, const float (&v)[2][4], size_t block, uint32_t heads, uint32_t lane, uint32_t codes) {
-    // Whole blocks are written at once: parts of a sector would be read and merged. The floats of them nobody reads.
+    // Whole blocks are written at once: parts of a sector would be read and merged.
     Meta meta[2];
     put_codes(v, codes, lane, meta);
     __syncwarp();
@@ -294,6 +294,16 @@ __device__ __forceinline__ void put_row(
 #pragma unroll
     for (uint32_t n = 0; n < 2; n++) {
         if (lane < 4 && 2 * lane + n < heads) to[n * DIM / 32] = meta[n];
+    }
+    // The floats of them are read by adapters alone.
+    if (args.floats == 0) return;
+    const uint32_t head = lane % 4 * 2;
+#pragma unroll
+    for (uint32_t n = 0; n < 2; n++) {
+        float *floats = args.out.x + block + (head + n) * DIM + lane / 4;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            if (head + n < heads) floats[i * TILE / 2] = v[n][i];
     }
 }
 

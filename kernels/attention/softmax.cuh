@@ -26,7 +26,7 @@ struct AttentionArgs {
     // 1 in steps whose rows may follow each other in a sequence: a launch before has put the keys and values of all
     // rows into the cache.
     uint32_t follows;
-    uint32_t pad;
+    uint32_t floats;  // whether anything reads the results as floats, where they have 8-bit blocks
 };
 static_assert(sizeof(AttentionArgs) == 232, "as in args.rs");
 

@@ -164,10 +164,10 @@ args! {
         kv_heads: u32, head_dim: u32, half_dims: u32, pairs: u32, cache_f32: u32, eps: f32, value_dim: u32, pad: u32,
     }
     /// Without `ended`, another launch merges the parts. Scores are powers of two: products of queries and keys times `scale`, or with a `cap` that
-    /// many times the hyperbolic tangent of that.
+    /// many times the hyperbolic tangent of that. Without `floats` nothing reads the results but products of their 8-bit blocks, if they have any.
     AttentionArgs {
         heads: HeadsArgs, mixed: Address, states: Address, ended: Address, out: Activation, sinks: Address, scale: f32,
-        cap: f32, window: u32, width: u32, follows: u32, pad: u32,
+        cap: f32, window: u32, width: u32, follows: u32, floats: u32,
     }
     /// The convolution of a value.
     ConvolutionArgs { x: Address, weight: Address, bias: Address, state: u64 }

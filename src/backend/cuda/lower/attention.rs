@@ -60,8 +60,8 @@ impl Lowering<'_> {
         if !self.stages_pages(&kind) {
             return false;
         }
-        // Of a few rows, kernels leave out floats that products do not read.
-        let is_few = matches!(self.batches, Batches::Few(_)) && !self.is_read_by_adapters(out);
+        // Of a few rows, kernels leave out forms that products do not read.
+        let is_few = matches!(self.batches, Batches::Few(_));
         let kernel = match self.addresses.kv_type {
             KvType::Q8 if is_few => Kernel::AttentionDecodeQ8,
             KvType::Q8 => Kernel::AttentionDecodeBatchQ8,
@@ -232,9 +232,9 @@ impl Lowering<'_> {
             AttentionMask::Causal => window,
             AttentionMask::Bidirectional => 2 * window - 1,
         };
+        let (follows, floats) = (self.follows.into(), self.is_read_by_adapters(out).into());
         let (out, sinks) = (self.activation(out), self.vector(kind.sinks));
-        let follows = self.follows.into();
-        AttentionArgs { heads, mixed, states, ended, out, sinks, scale, cap, window, width, follows, pad: 0 }
+        AttentionArgs { heads, mixed, states, ended, out, sinks, scale, cap, window, width, follows, floats }
     }
 
     /// Attention of rows whose heads have their place already.
