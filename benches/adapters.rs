@@ -1,14 +1,15 @@
 //! What adapters cost a step, through the C API: the same steps with and without, in turns.
 //!
-//! `cargo bench --bench adapters -- [--cuda] [--threads N] [--steps N] [--rank N] MODEL.gguf...` prints a line for each choice of tensors and
-//! type: the time of a step of four sequences without adapters and with one each, another for each, and of one sequence without and with all
-//! four; medians of steps that alternate, and their ratio. Adapters are random, and change the projections of queries and values, as PEFT does by
-//! default, of attention, or all matrices of layers.
+//! `cargo bench --bench adapters -- [--cuda] [--threads N] [--steps N] [--rank N] [--tensors NAME]... MODEL.gguf...` prints a line for each choice
+//! of tensors and type: the time of a step of four sequences without adapters and with one each, another for each, and of one sequence without and
+//! with all four; medians of steps that alternate, and their ratio. Adapters are random, and change the projections of queries and values, as PEFT
+//! does by default, of attention, tables of experts where there are any, or all matrices of layers: choices `qv`, `attention`, `experts` and `all`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::adapters::{Adapter, Form, Lora};
+use common::gguf::parsed;
 use common::{Ctx, Folder, Model, Session, greedy};
 use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
 use segno::quant::DType;
@@ -20,15 +21,18 @@ struct Options {
     threads: usize,
     steps: usize,
     rank: usize,
+    /// Names of choices; all where there are none.
+    tensors: Vec<String>,
     models: Vec<PathBuf>,
 }
 
 /// A choice of tensors, and which they are.
 type Choice = (&'static str, fn(&str) -> bool);
 
-const CHOICES: [Choice; 3] = [
-    ("q, v", |name| name.contains("attn_q.") || name.contains("attn_v.")),
+const CHOICES: [Choice; 4] = [
+    ("qv", |name| name.contains("attn_q.") || name.contains("attn_v.")),
     ("attention", |name| name.contains("attn_")),
+    ("experts", |name| name.contains("_exps.")),
     ("all", |_| true),
 ];
 
@@ -42,7 +46,8 @@ fn main() {
             "tensors", "type", "4 seqs", "with", "ratio", "1 seq", "with 4", "ratio"
         );
         let (model, bytes) = (ctx.load(path).unwrap(), std::fs::read(path).unwrap());
-        for (name, of) in CHOICES {
+        let is_wanted = |name: &str| options.tensors.is_empty() || options.tensors.iter().any(|wanted| wanted == name);
+        for (name, of) in CHOICES.into_iter().filter(|(name, of)| is_wanted(name) && has_some(&bytes, *of)) {
             for dtype in [DType::F16, DType::F32] {
                 let adapters = load(&model, &bytes, Form { dtype, ..Form::new(1, options.rank) }, of);
                 let each: Vec<_> = adapters.iter().map(|adapter| vec![(adapter, 1.0)]).collect();
@@ -61,9 +66,14 @@ fn main() {
 
 fn parse() -> Options {
     let threads = segno::os::usable_cores();
-    let mut options = Options { device: SEGNO_DEVICE_CPU, threads, steps: 150, rank: 16, models: Vec::new() };
+    let (tensors, models) = (Vec::new(), Vec::new());
+    let mut options = Options { device: SEGNO_DEVICE_CPU, threads, steps: 150, rank: 16, tensors, models };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
+        if arg == "--tensors" {
+            options.tensors.push(args.next().expect("a name follows the option"));
+            continue;
+        }
         let mut number = || args.next().and_then(|text| text.parse().ok()).expect("a number follows the option");
         match arg.as_str() {
             // What cargo adds for every benchmark.
@@ -78,12 +88,19 @@ fn parse() -> Options {
     options
 }
 
+/// Whether a model has tensors of layers that `of` takes.
+fn has_some(bytes: &[u8], of: fn(&str) -> bool) -> bool {
+    parsed(bytes).tensors().iter().any(|tensor| tensor.name.starts_with("blk.") && of(&tensor.name))
+}
+
 /// Four adapters of the tensors of layers that `of` takes.
 fn load(model: &Model, bytes: &[u8], form: Form, of: fn(&str) -> bool) -> [Adapter; 4] {
     let folder = Folder::new("bench-adapters");
     [1, 2, 3, 4].map(|seed| {
         let path = folder.join("adapter.gguf");
-        Lora::random(bytes, Form { seed, ..form }, |name| name.starts_with("blk.") && of(name)).file().write(&path);
+        Lora::of_products(bytes, Form { seed, ..form }, |name| name.starts_with("blk.") && of(name))
+            .file()
+            .write(&path);
         model.adapter(&path).unwrap()
     })
 }
