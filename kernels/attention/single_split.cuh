@@ -295,7 +295,7 @@ __device__ __forceinline__ void put_row(
     for (uint32_t n = 0; n < 2; n++) {
         if (lane < 4 && 2 * lane + n < heads) to[n * DIM / 32] = meta[n];
     }
-    // The floats of them are read by adapters alone.
+    // As a rule products alone read them, and nobody their floats.
     if (args.floats == 0) return;
     const uint32_t head = lane % 4 * 2;
 #pragma unroll

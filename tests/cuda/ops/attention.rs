@@ -8,6 +8,7 @@ use segno::backend::KvType;
 use segno::kv::HeadSizes;
 use segno::plan::op::{AttentionKind, AttentionMask, Norm, NormKind, Rows};
 use segno::plan::{Op, Program, ValueId};
+use segno::quant::DType;
 use std::sync::Arc;
 
 /// What attention has beside its sizes.
@@ -64,6 +65,7 @@ const FEWER: usize = 600;
 pub fn attentions() -> Vec<Case> {
     let mut cases = Vec::new();
     staged(&mut cases);
+    read_twice(&mut cases);
     latent(&mut cases);
     plain(&mut cases);
     cases
@@ -105,6 +107,20 @@ fn staged(cases: &mut Vec<Case>) {
                 add(cases, &[&single], &program, Pass::Step(1, position), KvType::Q8, EIGHT_BITS);
                 add(cases, &[&batch], &program, Pass::Step(6, position.min(FEWER)), KvType::Q8, EIGHT_BITS);
             }
+        }
+    }
+}
+
+/// Results that another op reads before a product does: as floats, which products do not need.
+fn read_twice(cases: &mut Vec<Case>) {
+    for dim in [64, 128] {
+        let (mut b, out) = attended(HeadSizes::new(4, 2, dim), NORMED, AttentionMask::Causal);
+        b.program.ops.push(Op::Softcap { x: out, cap: 3.0 });
+        let (matrix, _) = b.random_matrix(DType::Q8_0, 50, 4 * dim, 0.3);
+        let result = b.product(out, matrix, None);
+        let (program, kernel) = (finish(b, result), format!("attention_decode_split_hd{dim}"));
+        for position in [0, 100] {
+            add(cases, &[&kernel], &program, Pass::Step(1, position), KvType::F16, F16);
         }
     }
 }

@@ -232,7 +232,8 @@ impl Lowering<'_> {
             AttentionMask::Causal => window,
             AttentionMask::Bidirectional => 2 * window - 1,
         };
-        let (follows, floats) = (self.follows.into(), self.is_read_by_adapters(out).into());
+        let has_other_readers = self.is_read_by_adapters(out) || self.uses.of_value(out).is_read_beside_products();
+        let (follows, floats) = (self.follows.into(), has_other_readers.into());
         let (out, sinks) = (self.activation(out), self.vector(kind.sinks));
         AttentionArgs { heads, mixed, states, ended, out, sinks, scale, cap, window, width, follows, floats }
     }

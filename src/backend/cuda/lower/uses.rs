@@ -202,6 +202,11 @@ impl Use {
         self.quantized_end > 0
     }
 
+    /// Whether anything but multiplications reads the value.
+    pub fn is_read_beside_products(&self) -> bool {
+        self.readers > self.products
+    }
+
     /// The host reads it as floats.
     fn end(&mut self, index: usize) {
         (self.readers, self.last_reader) = (self.readers + 1, index);
