@@ -1,7 +1,7 @@
 //! A kernel launch as data: kernel, grid and arguments, and the ops that it covers. Its grid is told in rows, outputs and splits, so that a few lists
 //! of launches serve every batch; `select` resolves it for a shape.
 
-use super::args::{Args, HeadMatmulArgs, MatmulArgs, Shape};
+use super::args::{Args, Shape};
 use super::catalogue::{Function, Kernel};
 use super::select::{self, Choice, Device};
 
@@ -69,7 +69,7 @@ pub struct Launch {
     pub device: Device,
 }
 
-/// Batch rows that one block of the GEMM of any type takes at a time, and one of products of heads.
+/// Batch rows that one block of the GEMM of any type takes at a time; one of products of heads has room for as many.
 fn dp4a_width(batch: u32) -> u32 {
     match batch {
         0 | 1 => 1,
@@ -121,8 +121,13 @@ impl Launch {
             _ if is_idle => Choice { blocks: [0; 3], ..plain },
             Args::Tensor(args) if rows(args.on_outputs) == 0 => Choice { blocks: [0; 3], ..plain },
             Args::Tensor(args) => select::gemm(args, rows(args.on_outputs), &self.device),
-            Args::Matmul(MatmulArgs { on_outputs, .. }) | Args::HeadMatmul(HeadMatmulArgs { on_outputs, .. }) => {
-                let variant = dp4a_width(rows(*on_outputs)).ilog2() as usize;
+            Args::Matmul(args) => {
+                let variant = dp4a_width(rows(args.on_outputs)).ilog2() as usize;
+                Choice { function: Function { variant, ..plain.function }, ..plain }
+            }
+            // One for a row, and one for up to eight.
+            Args::HeadMatmul(args) => {
+                let variant = usize::from(rows(args.on_outputs) > 1);
                 Choice { function: Function { variant, ..plain.function }, ..plain }
             }
             Args::ExpertGemm(args) => select::experts::gemm(args, shape.rows, &self.device),

@@ -226,7 +226,7 @@ pub fn head_products() -> Vec<Case> {
             }
         };
         let program = finish(b, result);
-        for (pass, name) in PASSES.into_iter().zip(["n1", "n2", "n4", "n8", "n8"]) {
+        for (pass, name) in PASSES.into_iter().zip(["n1", "n8", "n8", "n8", "n8"]) {
             let kernels = vec![format!("head_matmul_{name}")];
             cases.push(Case { kernels, program: Arc::clone(&program), pass, cache: KvType::F16, within: BLOCKS });
         }
