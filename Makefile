@@ -18,7 +18,7 @@ C_EXAMPLES := $(patsubst examples/c/%.c,%,$(wildcard examples/c/*.c))
 RUN := LD_LIBRARY_PATH=$(TARGET) tests/watchdog.sh
 
 .PHONY: all models schemas masks real-test chat cuda release reproduce release-test gpu-package install lab tools cpp-test go-test install-test demo test no-skips make-test bench compare lint rust-test c-test \
-	builds rust-builds windows-library frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak conversations cancel fuzz fuzz-templates audit notices miri race header format clean
+	builds rust-builds most-rust-tests faults-test windows-library frame test-windows test-arm check-targets abi-test abi-baseline memcheck sanitize soak conversations cancel fuzz fuzz-templates audit notices miri race header format clean
 
 all: $(LIB) $(C_EXAMPLES:%=$(BUILD)/%)
 
@@ -102,8 +102,8 @@ gpu-package: cuda
 # Everything that continuous integration checks: builds, then what has limits of time, alone, then the rest, three lists at once, each in its order.
 # Kernels are compiled on the way; without a driver their tests skip. What was skipped is told at the end.
 test: export SEGNO_SKIPS := $(abspath $(BUILD))/skips
-test: no-skips cuda tools builds rust-test c-test
-	@MAKE="$(MAKE)" tests/beside.sh "test-windows release-test abi-test" test-arm "sanitize memcheck cpp-test go-test install-test"
+test: no-skips cuda tools builds most-rust-tests c-test
+	@MAKE="$(MAKE)" tests/beside.sh "test-windows faults-test release-test abi-test" test-arm "sanitize memcheck cpp-test go-test install-test"
 	@tests/skip.sh report
 	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, windows, aarch64, other targets, memory checks and sanitizers passed"
 
@@ -141,9 +141,17 @@ format:
 	$(CARGO) fmt
 	PYTHON=$(PYTHON) tests/format.sh $(BUILD) --write
 
-rust-test:
-	$(CARGO) test --locked
+rust-test: most-rust-tests faults-test
+
+# All programs but the one whose tests run one at a time, as what they refuse is everybody's memory.
+RUST_TESTS := $(filter-out faults,$(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs)) $(basename $(notdir $(wildcard tests/alone/*.rs))))
+most-rust-tests:
+	$(CARGO) test --locked --lib --bins --examples $(RUST_TESTS:%=--test %)
+	$(CARGO) test --locked --doc
 	$(CARGO) test --locked --package segno-models
+
+faults-test:
+	$(CARGO) test --locked --test faults
 
 c-test: $(C_TESTS:%=$(BUILD)/test_%) $(C_EXAMPLES:%=$(BUILD)/%) $(BUILD)/readme
 	@set -e; for test in $(C_TESTS); do echo "c test: $$test"; $(RUN) $(BUILD)/test_$$test examples/models/shakespeare.gguf; done

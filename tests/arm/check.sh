@@ -93,7 +93,7 @@ examples() {
 # are loaded and planned, texts read and templates run. The oldest processor runs the kernels that `max` has too, so there what is asked is that they are
 # chosen and suffice.
 rust_tests() {
-    export SEGNO_HOSTILE_CASES=${SEGNO_HOSTILE_CASES:-1000} SEGNO_TEST_SLOWNESS=20
+    export SEGNO_HOSTILE_CASES=${SEGNO_HOSTILE_CASES:-1000} SEGNO_TEST_SLOWNESS=20 SEGNO_FAULT_SHARE=3
     tests/suites.sh "arm: max" "$work/max" $triple qemu-aarch64-static << 'LIST'
 machine
 faults calls::a_session calls::sequences_without

@@ -36,6 +36,12 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How many of `samples` are taken: `SEGNO_FAULT_SHARE` says how many times fewer where memory or the processor is slow.
+pub fn share_of(samples: usize) -> usize {
+    let fewer: usize = std::env::var("SEGNO_FAULT_SHARE").map_or(1, |text| text.parse().expect("a number"));
+    samples.div_ceil(fewer)
+}
+
 /// Calls `f` by the rule; how many allocations were refused.
 pub fn refusing<T>(rule: Rule, f: impl FnOnce() -> T) -> (T, usize) {
     PASSING.store(rule.number as isize, Ordering::SeqCst);

@@ -2,7 +2,7 @@
 //! from a byte on, in every call that a host has; then all from a number on. Each call answers with a code, gives everything back, and works
 //! afterwards. `tests/capi/refused.c` refuses every allocation of smaller models, also those of the C library.
 
-use crate::allocator::{self, Rule, alone};
+use crate::allocator::{self, Rule, alone, share_of};
 use crate::common;
 use crate::common::adapters::{Form, Lora};
 use crate::common::conversation::Chat;
@@ -34,7 +34,8 @@ fn refuse_each<T: PartialEq + Debug>(name: &str, attempt: impl Fn() -> Result<T>
     let ((again, large), (_, any)) = (allocator::counted(LEAST, &attempt), allocator::counted(1, &attempt));
     assert!(again == expected, "{name}: the same every time");
     let each = (0..large).map(|number| Rule { least: LEAST, number, all: false });
-    let some = |all| (0..SAMPLES.min(any)).map(move |i| Rule { least: 1, number: i * any / SAMPLES.min(any), all });
+    let samples = share_of(SAMPLES).min(any);
+    let some = |all| (0..samples).map(move |i| Rule { least: 1, number: i * any / samples, all });
     let all = (0..8).map(|power| Rule { least: LEAST << (2 * power), number: 0, all: true });
     let rules = each.chain(some(false)).chain(some(true)).chain(all);
     let refused: usize = rules.map(|rule| refuse(name, &expected, rule, &attempt)).sum();

@@ -2,7 +2,7 @@
 //! all sizes fail one by one, then all from some on. Each call answers with a code and gives everything back, and of a file nothing half-written
 //! stays.
 
-use crate::allocator::{self, Rule, alone};
+use crate::allocator::{self, Rule, alone, share_of};
 use crate::common::folders::{entries_of, write};
 use crate::common::gguf::Shape;
 use crate::common::tokenizers;
@@ -24,9 +24,10 @@ const SAMPLES: usize = 40;
 fn refuse_each<T: PartialEq + Debug>(name: &str, most: usize, attempt: impl Fn() -> Result<T>, check: impl Fn(bool)) {
     let expected = attempt().unwrap();
     let (again, count) = allocator::counted(1, &attempt);
+    let (most, samples) = (share_of(most), share_of(SAMPLES));
     assert!(again.as_ref() == Ok(&expected), "{name}: the same every time");
     let each = (0..count).step_by(count.div_ceil(most)).map(|number| Rule { least: 1, number, all: false });
-    let rest = (0..SAMPLES).map(|i| Rule { least: 1, number: i * count / SAMPLES, all: true });
+    let rest = (0..samples).map(|i| Rule { least: 1, number: i * count / samples, all: true });
     let (mut errors, mut refusals) = (0, 0);
     for rule in each.chain(rest) {
         let before = allocator::live();
@@ -56,7 +57,7 @@ fn refuse_each<T: PartialEq + Debug>(name: &str, most: usize, attempt: impl Fn()
     assert!(attempt().as_ref() == Ok(&expected), "{name}: works as before");
     assert!(allocator::reserve_is_whole(), "{name}");
     println!("{name}: {count} allocations, {refusals} refused, {errors} errors");
-    assert!(refusals > count.min(most) / 2 && errors > SAMPLES / 2, "{name}: {refusals} of {count}, {errors} errors");
+    assert!(refusals > count.min(most) / 2 && errors > samples / 2, "{name}: {refusals} of {count}, {errors} errors");
 }
 
 /// A folder with random weights, whose rows are whole blocks of every type, and the tokenizer of `kind`.
