@@ -111,7 +111,7 @@ fn staged(cases: &mut Vec<Case>) {
     }
 }
 
-/// Results that another op reads before a product does: as floats, which products do not need.
+/// Results that another op reads before a product does: as floats, which products do not need. The product rounds what it reads to 8 bits.
 fn read_twice(cases: &mut Vec<Case>) {
     for dim in [64, 128] {
         let (mut b, out) = attended(HeadSizes::new(4, 2, dim), NORMED, AttentionMask::Causal);
@@ -120,7 +120,7 @@ fn read_twice(cases: &mut Vec<Case>) {
         let result = b.product(out, matrix, None);
         let (program, kernel) = (finish(b, result), format!("attention_decode_split_hd{dim}"));
         for position in [0, 100] {
-            add(cases, &[&kernel], &program, Pass::Step(1, position), KvType::F16, F16);
+            add(cases, &[&kernel], &program, Pass::Step(1, position), KvType::F16, EIGHT_BITS);
         }
     }
 }
