@@ -103,7 +103,7 @@ gpu-package: cuda
 # Kernels are compiled on the way; without a driver their tests skip. What was skipped is told at the end.
 test: export SEGNO_SKIPS := $(abspath $(BUILD))/skips
 test: no-skips cuda tools builds most-rust-tests c-test
-	@MAKE="$(MAKE)" tests/beside.sh "test-windows faults-test release-test abi-test" test-arm "sanitize memcheck cpp-test go-test install-test"
+	@MAKE="$(MAKE)" tests/beside.sh "test-windows faults-test release-test abi-test cpp-test" test-arm "sanitize memcheck go-test install-test"
 	@tests/skip.sh report
 	@echo "make test: formatting, lints, docs, licences, make itself, rust tests, c, c++, go and installed hosts, packages, abi, windows, aarch64, other targets, memory checks and sanitizers passed"
 
