@@ -1,11 +1,14 @@
 // The sums A x of rows and their adapters, each multiplied by its adapter's scale. A block makes one sum at a time, of
 // a row, or of up to ROWS neighbours that have the same adapters. What it needs beside x is in registers before its
 // wait. Each thread adds every 256th quad of columns, lanes are added by halves and warps in their order: so neither
-// company nor ROWS enter. Which expert a pair has is known behind the wait alone, and pairs are many: there a warp
-// makes a sum, in an order of its own.
+// company nor ROWS enter. Further blocks make the norm that the product reads, where that is not there yet.
+//
+// Which expert a pair has is known behind the wait alone, and pairs are many: there a warp makes a sum, in an order of
+// its own.
 #include "adapters/adapters.cuh"
 #include "elementwise/rms_norm.cuh"
 #include "experts/choice.cuh"
+#include "quant/activation.cuh"
 
 constexpr uint32_t THREADS = NORM_THREADS, WARPS = THREADS / WARP;
 // Quads of columns whose weights a thread has in registers before the wait.
@@ -159,10 +162,45 @@ __device__ __forceinline__ void put_sums(const AdapterArgs &args, const Found<RO
     __syncthreads();
 }
 
+// Blocks a row that make its norm for the product behind: each thread's quad, and the factor.
+__device__ __forceinline__ uint32_t norm_blocks(const AdapterArgs &args) {
+    return args.normed.factors != nullptr ? (args.cols / 4 + THREADS - 1) / THREADS + 1 : 0;
+}
+
+// Part `block` of that, as `rms_norm` makes it.
+__device__ __forceinline__ void put_norm(const AdapterArgs &args, uint32_t row, uint32_t block, float *shares) {
+    const uint32_t quads = args.cols / 4, own = block * THREADS + threadIdx.x;
+    const float4 *x = reinterpret_cast<const float4 *>(args.x.x + (size_t)row * args.cols);
+    const float4 none = make_float4(0, 0, 0, 0);
+    if (block * THREADS < quads) {
+        const float4 weight = own < quads ? __ldg(reinterpret_cast<const float4 *>(args.norm) + own) : none;
+        await_dependencies();
+        emit_quad<true>(args.normed, row, own, args.cols, own < quads, weigh(own < quads ? x[own] : none, weight));
+        return;
+    }
+    await_dependencies();
+    float sum = 0.0f;
+    for (uint32_t start = threadIdx.x; start < quads; start += NORM_QUADS * THREADS) {
+        float4 values[NORM_QUADS];
+#pragma unroll
+        for (uint32_t i = 0; i < NORM_QUADS; i++) {
+            const uint32_t quad = start + i * THREADS;
+            values[i] = quad < quads ? x[quad] : none;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < NORM_QUADS; i++) sum = add_squares(values[i], sum);
+    }
+    share_squares(sum, shares);
+    __syncthreads();
+    if (threadIdx.x == 0) args.normed.factors[row] = norm_factor(shares, args.cols, args.eps);
+}
+
 template <uint32_t ROWS>
 __device__ __forceinline__ void shrink(const AdapterArgs &args, const Shape &shape) {
     __shared__ Shares<ROWS> shares;
     launch_dependents();
+    const uint32_t blocks = gridDim.x - (ROWS == 1 ? norm_blocks(args) : 0);
+    if (blockIdx.x >= blocks) return put_norm(args, blockIdx.y, blockIdx.x - blocks, shares.squares);
     const uint32_t first = blockIdx.y * ROWS, end = min(first + ROWS, row_count(args, shape));
     // Which slot the row has may still be that of the step before: then this is found again.
     Found<ROWS> found = find<ROWS>(args, entries_of(args, first), blockIdx.x);
@@ -183,7 +221,7 @@ __device__ __forceinline__ void shrink(const AdapterArgs &args, const Shape &sha
         if (ROWS == 1) load_values(args, x, values);
         const AdapterEntry *entries = entries_of(args, row);
         const uint32_t alike = rows_alike<ROWS>(args, row, end, entries);
-        for (uint32_t number = blockIdx.x; number < args.count * args.ranks; number += gridDim.x) {
+        for (uint32_t number = blockIdx.x; number < args.count * args.ranks; number += blocks) {
             if (found.entries != entries || found.number != number) found = find<ROWS>(args, entries, number);
             if (found.down.values == nullptr) continue;
             float sum[ROWS] = {}, squares = 0.0f, factor = 1.0f;

@@ -44,9 +44,10 @@ struct AdapterArgs {
     uint32_t cols, ranks, most, count;
     float eps;  // of the norm
     uint32_t pad;
+    Activation normed;  // where the norm goes, with its factors, if the product reads it; nothing if that makes it too
     AdaptedMatrix matrices[6];
 };
-static_assert(sizeof(AdapterArgs) == 240, "as in args.rs");
+static_assert(sizeof(AdapterArgs) == 272, "as in args.rs");
 
 // What of a table of experts a product reads.
 struct AdaptedTable {
@@ -63,7 +64,7 @@ struct ExpertAdapterArgs {
     uint32_t on_pairs;    // whether x has a row for each pair instead of each row of the batch
     AdaptedTable tables[2];
 };
-static_assert(sizeof(ExpertAdapterArgs) == 288, "as in args.rs");
+static_assert(sizeof(ExpertAdapterArgs) == 320, "as in args.rs");
 
 __device__ __forceinline__ uint32_t row_count(const AdapterArgs &args, const Shape &shape) {
     return args.outputs != nullptr ? shape.outputs : shape.rows;

@@ -62,6 +62,7 @@ fn adapters_of(launch: &Launch) -> Option<&AdapterArgs> {
 
 #[test]
 fn adapters_cover_every_op_once_and_stand_before_each_product() {
+    let mut norms = 0;
     for (name, program) in programs() {
         for sort in [Sort::Exact, Sort::Fast, Sort::F32Cache] {
             let lists = adapted_lists(&program, sort, vec![true; program.matrices.len()]);
@@ -77,8 +78,12 @@ fn adapters_cover_every_op_once_and_stand_before_each_product() {
                     };
                     let (segments, x, norm) = products(product).unwrap_or_else(|| panic!("{name}: {product:?}"));
                     assert_eq!((expand.function.kernel, adapters_of(expand)), (Kernel::AdapterExpand, Some(args)));
-                    assert_eq!((args.count as usize, args.x.x, args.x.q), (segments.len(), x, 0), "{name}");
-                    assert_eq!(args.norm, norm, "{name}");
+                    // What the product reads, or what it is the norm of, which is left there then.
+                    let makes_norm = args.normed.x != 0;
+                    norms += usize::from(makes_norm);
+                    let read = if makes_norm { args.normed.x } else { args.x.x };
+                    assert_eq!((args.count as usize, read, args.x.q), (segments.len(), x, 0), "{name}");
+                    assert!(if makes_norm { args.norm != 0 && norm == 0 } else { args.norm == norm }, "{name}");
                     let mut tiles = 0;
                     for (matrix, segment) in args.matrices.iter().zip(segments) {
                         assert_eq!(
@@ -105,6 +110,7 @@ fn adapters_cover_every_op_once_and_stand_before_each_product() {
             }
         }
     }
+    assert!(norms > 100, "{norms} norms are made along with sums");
 }
 
 /// Of tables of experts too: what is left for a pair is what the launch behind adds, each table's in a place of its own, and no launch but that of

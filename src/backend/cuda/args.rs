@@ -215,10 +215,10 @@ args! {
     /// A matrix of a launch that adapters change. What they add is multiplied by `adds`; with 0 it takes the place of what is in `out`.
     AdaptedMatrix { out: Address, matrix: u32, width: u32, first_tile: u32, adds: f32 }
     /// What adapters add to the products of a launch. Without `outputs`, `x` has a row for each of the batch. With `norm`, the weights of an RMS
-    /// norm, what counts is the norm of the only row of `x`.
+    /// norm, what counts is the norm of a row of `x`, which goes to `normed` too if that is somewhere.
     AdapterArgs {
         x: Activation, rows: Address, outputs: Address, entries: Address, sums: Address, norm: Address, cols: u32, ranks: u32, most: u32,
-        count: u32, eps: f32, pad: u32,
+        count: u32, eps: f32, pad: u32, normed: Activation,
         matrices: [AdaptedMatrix; MOST_SEGMENTS],
     }
     /// What of a table of experts a product reads: `each` outputs an expert in the table, of which its own begin with `first`.
@@ -286,6 +286,7 @@ impl Args {
             Args::ExpertGemm(args) => &args.gated,
             Args::ExpertUnit(args) => &args.out,
             Args::RecurrentStep(args) => &args.out,
+            Args::Adapter(args) => &args.normed,
             _ => return None,
         };
         Some(written)
@@ -355,8 +356,8 @@ mod tests {
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>(), size_of::<HeadMatmulArgs>()], [144, 40, 104]);
         assert_eq!(size_of::<RepackArgs>(), 64);
         assert_eq!([size_of::<AdapterPair>(), size_of::<AdapterEntry>()], [32, 16]);
-        assert_eq!([size_of::<AdaptedMatrix>(), size_of::<AdapterArgs>()], [24, 240]);
-        assert_eq!([size_of::<AdaptedTable>(), size_of::<ExpertAdapterArgs>()], [16, 288]);
+        assert_eq!([size_of::<AdaptedMatrix>(), size_of::<AdapterArgs>()], [24, 272]);
+        assert_eq!([size_of::<AdaptedTable>(), size_of::<ExpertAdapterArgs>()], [16, 320]);
         assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<CopyHeadsArgs>()], [256, 128, 48]);
         assert_eq!(size_of::<RecurrentStepArgs>(), 280);
         assert_eq!(

@@ -1,11 +1,12 @@
 //! Lowering of what adapters add to products: two launches before a product make it and leave it where the outputs go, so that the product adds
-//! itself to that. They stand before it because their time then passes while its weights are on their way. With matrices of experts it is left for
-//! each pair of a row and an expert, and added to what the pair's product makes.
+//! itself to that. They stand before it because their time then passes while its weights are on their way; where a norm comes first, it is made by
+//! the first of them along with its own sums. With matrices of experts it is left for each pair of a row and an expert, and added to what the
+//! pair's product makes.
 
 use super::experts::most_experts;
 use super::lists::Batches;
 use super::products::Products;
-use super::{Extent, Lowering, ONE};
+use super::{Extent, Lowering, ONE, QUANTIZED};
 use crate::backend::MOST_ADAPTERS;
 use crate::backend::cuda::args::{
     Activation, AdaptedMatrix, AdaptedTable, AdapterArgs, Address, Args, EXPERT_TABLES, ExpertAdapterArgs, ExpertTable,
@@ -103,11 +104,28 @@ impl Lowering<'_> {
             true => (1, Extent::Stretches { each: 1, width: PROMPT_ROWS }),
             false => (0, self.rows(x)),
         };
-        let sums = Extent::Fixed((args.count * args.ranks).clamp(1, MOST_BLOCKS));
+        let covers = if is_prompt { None } else { self.take_norm(&mut args) };
+        let norm_blocks = if covers.is_some() { (args.cols / 4).div_ceil(SHRINK_THREADS as u32) + 1 } else { 0 };
+        let sums = (args.count * args.ranks).clamp(1, MOST_BLOCKS) + norm_blocks;
         let shrink = Function { kernel: Kernel::AdapterShrink, variant };
-        self.push(shrink, [sums, rows, ONE], SHRINK_THREADS, Args::Adapter(args), 0);
+        self.push(shrink, [Extent::Fixed(sums), rows, ONE], SHRINK_THREADS, Args::Adapter(args), 0);
+        if let (Some(covers), Some(launch)) = (covers, self.launches.last_mut()) {
+            launch.covers = covers;
+        }
         let expand = Function { kernel: Kernel::AdapterExpand, variant };
         self.push(expand, [Extent::Fixed(tiles), rows, ONE], EXPAND_THREADS, Args::Adapter(args), 0);
+    }
+
+    /// Takes the last launch away if it makes the norm that the adapters read, which theirs makes instead; the ops that it covered.
+    fn take_norm(&mut self, args: &mut AdapterArgs) -> Option<Vec<usize>> {
+        let Args::Norm(norm) = self.launches.last()?.args else { return None };
+        let is_theirs = (norm.out.x, norm.out.factors) == (args.x.x, args.x.factors) && norm.x != norm.out.x;
+        if !is_theirs || norm.selected != 0 || !(norm.width as usize).is_multiple_of(QUANTIZED) {
+            return None;
+        }
+        args.x = Activation { x: norm.x, ..Activation::default() };
+        (args.norm, args.eps, args.normed) = (norm.weight, norm.eps, norm.out);
+        self.launches.pop().map(|launch| launch.covers)
     }
 
     /// Launches of what adapters add to these products with the matrices of experts, which read the same value; `tables` are told where that is.
