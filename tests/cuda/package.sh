@@ -16,7 +16,7 @@ for test in tests/alone/cuda_*.rs; do targets+=(--test "$(basename "$test" .rs)"
 ${CARGO:-cargo} test --locked --no-run --message-format=json-render-diagnostics "${targets[@]}" > "$folder/messages"
 ${CARGO:-cargo} build --locked --message-format=json-render-diagnostics --example diverge --example synth_gguf >> "$folder/messages"
 ${CARGO:-cargo} bench --locked --no-run --message-format=json-render-diagnostics --bench cuda --bench grammar --bench adapters --bench speculation \
-    --bench embeddings >> "$folder/messages"
+    --bench embeddings --bench saved >> "$folder/messages"
 sed -nE 's/.*"reason":"compiler-artifact".*"kind":\["(test|example|bench)"\].*"name":"([a-z0-9_]+)".*"executable":"([^"]+)".*/\1 \2 \3/p' \
     "$folder/messages" | while read -r kind name program; do
     if [ "$kind" = bench ]; then name=bench_$name; fi
