@@ -1,8 +1,9 @@
 //! What speculation gains and costs, through the C API: the same texts with and without drafts, in turns, and the same tokens.
 //!
-//! `cargo bench --bench speculation -- [--cuda] [--threads N] [--runs N] [--tokens N] [--drafts N] [--draft MODEL.gguf] [--mtp] MODEL.gguf...` prints
-//! a line for each text and way to draft, the model's own predictor (`--mtp`) among them, of at most `--drafts` each time: tokens a second without
-//! and with, medians of runs that alternate, their ratio, and how many drafts were evaluated and right.
+//! `cargo bench --bench speculation -- [--cuda] [--threads N] [--runs N] [--tokens N] [--drafts N] [--draft MODEL.gguf] [--mtp] [--shared]
+//! MODEL.gguf...` prints a line for each text and way to draft, the model's own predictor (`--mtp`) and what earlier runs have said (`--shared`)
+//! among them, of at most `--drafts` each time: tokens a second without and with, medians of runs that alternate, their ratio, and how many drafts
+//! were evaluated and right.
 //! Texts: the edit of a program, which repeats it; a text that says one thing again and again; one drawn evenly from four tokens, whose repetitions
 //! are many and tell nothing; and free text. The penalties that make two of these do so with weights of any kind.
 
@@ -45,6 +46,7 @@ struct Options {
     drafts: u32,
     draft: Option<PathBuf>,
     mtp: bool,
+    shared: bool,
     models: Vec<PathBuf>,
 }
 
@@ -52,6 +54,7 @@ struct Options {
 #[derive(Clone, Copy)]
 enum Way<'a> {
     Repetitions,
+    Shared,
     Model(&'a Model),
     Predictor,
 }
@@ -60,6 +63,7 @@ impl Way<'_> {
     fn name(self) -> &'static str {
         match self {
             Way::Repetitions => "ngram",
+            Way::Shared => "shared",
             Way::Model(_) => "model",
             Way::Predictor => "mtp",
         }
@@ -68,6 +72,7 @@ impl Way<'_> {
     fn set(self, opts: &mut segno_session_opts) {
         opts.speculation = match self {
             Way::Repetitions => SEGNO_SPECULATION_NGRAM,
+            Way::Shared => SEGNO_SPECULATION_NGRAM + SEGNO_SPECULATION_SHARED,
             Way::Model(draft) => {
                 opts.draft = draft.0;
                 SEGNO_SPECULATION_DRAFT
@@ -89,8 +94,9 @@ fn main() {
         );
         let model = ctx.load(path).unwrap();
         for text in texts(&model) {
-            let predictor = options.mtp.then_some(Way::Predictor);
-            let ways = [Way::Repetitions].into_iter().chain(draft.iter().map(Way::Model)).chain(predictor);
+            let (shared, predictor) = (options.shared.then_some(Way::Shared), options.mtp.then_some(Way::Predictor));
+            let ways =
+                [Way::Repetitions].into_iter().chain(shared).chain(draft.iter().map(Way::Model)).chain(predictor);
             ways.into_iter().for_each(|way| report(&model, &text, &options, way));
         }
     }
@@ -99,7 +105,8 @@ fn main() {
 fn parse() -> Options {
     let threads = segno::os::usable_cores();
     let (device, draft, models) = (SEGNO_DEVICE_CPU, None, Vec::new());
-    let mut options = Options { device, threads, runs: 7, tokens: 200, drafts: 0, draft, mtp: false, models };
+    let (runs, tokens, drafts, mtp, shared) = (7, 200, 0, false, false);
+    let mut options = Options { device, threads, runs, tokens, drafts, draft, mtp, shared, models };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|text| text.parse().ok()).expect("a number follows the option");
@@ -112,6 +119,7 @@ fn parse() -> Options {
             "--tokens" => options.tokens = number(),
             "--drafts" => options.drafts = number() as u32,
             "--mtp" => options.mtp = true,
+            "--shared" => options.shared = true,
             "--draft" => options.draft = args.next().map(PathBuf::from),
             path => options.models.push(PathBuf::from(path)),
         }

@@ -910,6 +910,12 @@ void segno_reply_free(struct segno_reply *reply);
 #define SEGNO_SPECULATION_MTP 4
 /** Added to one of the others: drafts are evaluated whether they are expected to pay or not. */
 #define SEGNO_SPECULATION_ALWAYS 256
+/**
+ * Added to AUTO or NGRAM: repetitions are looked for in what all sequences of the session have said too, also those that were removed. For answers
+ * that are alike: agents in loops, forms, many readers of one text. It takes 4 MiB, and keeps what about 250,000 tokens have said. How fast a
+ * sequence advances then tells of what others say; what it says does not.
+ */
+#define SEGNO_SPECULATION_SHARED 512
 
 /**
  * Everything that changes while a model runs: sequences, KV cache, buffers. Owned by the host; takes one call at a time, a second

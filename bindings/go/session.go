@@ -33,6 +33,7 @@ const (
 	DraftSpeculation Speculation = C.SEGNO_SPECULATION_DRAFT  // from the draft model
 	MTPSpeculation   Speculation = C.SEGNO_SPECULATION_MTP    // from the model's own predictor
 	AlwaysSpeculate  Speculation = C.SEGNO_SPECULATION_ALWAYS // added to another one: drafts are evaluated whether they are expected to pay or not
+	ShareRepetitions Speculation = C.SEGNO_SPECULATION_SHARED // added to AutoSpeculation or NgramSpeculation: repetitions of what any sequence of the session has said
 )
 
 // SessionOptions are the options of a session; the zero value is the default.

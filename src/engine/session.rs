@@ -172,8 +172,8 @@ impl Session {
     /// Bytes that it takes, the model's weights included.
     pub fn memory(&self) -> Result<Memory> {
         let memory = limits::memory(self.model.backend(), self.model.program(), &self.limits)?;
-        let draft = self.speculation.as_ref().and_then(|speculation| speculation.draft.as_ref());
-        Ok(draft.map(|draft| draft.memory()).transpose()?.map_or(memory, |drafting| memory.with(&drafting)))
+        let drafting = self.speculation.as_ref().map(|speculation| speculation.memory()).transpose()?;
+        Ok(drafting.map_or(memory, |drafting| memory.with(&drafting)))
     }
 
     /// Most prompt tokens of one pass.

@@ -13,7 +13,7 @@ use crate::backend::{Hidden, Limits, Memory};
 use crate::error::{Error, Result};
 use crate::grammar::Next;
 use crate::kv::layout::{PAGE_TOKENS, pages_for};
-use crate::speculate::{self, Costs, Experience, Outlook, Source};
+use crate::speculate::{self, Costs, Experience, Outlook, Pool, Source};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub struct Speculation {
     /// What passes without prompts have taken.
     costs: Costs,
     pub(super) draft: Option<DraftModel>,
+    /// What all sequences have said, where they share it.
+    pool: Option<Pool>,
     /// Of the sequence that learnt last.
     experience: Experience,
 }
@@ -54,8 +56,15 @@ impl Speculation {
             most,
             costs,
             draft,
+            pool: if options.drafts.shares { Some(Pool::new()?) } else { None },
             experience: Experience::default(),
         })))
+    }
+
+    /// Bytes that it takes, with those of a draft model.
+    pub fn memory(&self) -> Result<Memory> {
+        let draft = self.draft.as_ref().map(DraftModel::memory).transpose()?.unwrap_or_default();
+        Ok(draft.with(&memory_of_pool(&self.options)))
     }
 
     /// Remembers what a pass without prompts has taken, drafts apart.
@@ -81,7 +90,7 @@ impl Speculation {
     /// Chooses drafts for a sequence, `room` at most.
     fn choose(&mut self, slot: usize, sequence: &mut Sequence, room: usize, outlook: &mut Outlook) {
         let Sequence { tokens, drafter: Some(drafter), .. } = sequence else { return };
-        drafter.look(tokens, room);
+        drafter.look(tokens, room, self.pool.as_mut());
         let (mut count, speed) = drafter.worth(outlook, &self.costs);
         if self.options.always {
             count = drafter.found().len().min(outlook.room());
@@ -155,11 +164,16 @@ pub(super) fn memory(
     predictor: std::result::Result<&Guide, &str>,
 ) -> Result<Memory> {
     let predicts = predicts(options, draft.is_some(), predictor.map(|_| ()))?;
-    match (draft, predictor) {
-        (Some(draft), _) => draft::memory(&draft::guide(draft, draft::Kind::Other)?, options),
-        (None, Ok(guide)) if predicts => draft::memory(guide, options),
-        _ => Ok(Memory::default()),
-    }
+    let model = match (draft, predictor) {
+        (Some(draft), _) => draft::memory(&draft::guide(draft, draft::Kind::Other)?, options)?,
+        (None, Ok(guide)) if predicts => draft::memory(guide, options)?,
+        _ => Memory::default(),
+    };
+    Ok(model.with(&memory_of_pool(&options.drafts)))
+}
+
+fn memory_of_pool(options: &speculate::Options) -> Memory {
+    Memory { arena: if options.shares { Pool::BYTES } else { 0 }, ..Memory::default() }
 }
 
 impl Session {

@@ -100,6 +100,10 @@ pub const SEGNO_SPECULATION_DRAFT: i32 = 3;
 pub const SEGNO_SPECULATION_MTP: i32 = 4;
 /// Added to one of the others: drafts are evaluated whether they are expected to pay or not.
 pub const SEGNO_SPECULATION_ALWAYS: i32 = 256;
+/// Added to AUTO or NGRAM: repetitions are looked for in what all sequences of the session have said too, also those that were removed. For answers
+/// that are alike: agents in loops, forms, many readers of one text. It takes 4 MiB, and keeps what about 250,000 tokens have said. How fast a
+/// sequence advances then tells of what others say; what it says does not.
+pub const SEGNO_SPECULATION_SHARED: i32 = 512;
 
 /// Options of a session; fill with `segno_session_opts_init`.
 #[repr(C)]
@@ -307,16 +311,21 @@ pub(super) fn engine_options(opts: &segno_session_opts) -> Result<Options> {
 }
 
 fn drafts(opts: &segno_session_opts) -> Result<speculate::Options> {
-    let always = opts.speculation & SEGNO_SPECULATION_ALWAYS != 0;
-    let source = match opts.speculation & !SEGNO_SPECULATION_ALWAYS {
-        SEGNO_SPECULATION_OFF if !always => Source::Off,
+    let is_added = |flag| opts.speculation & flag != 0;
+    let (always, shares) = (is_added(SEGNO_SPECULATION_ALWAYS), is_added(SEGNO_SPECULATION_SHARED));
+    let source = match opts.speculation & !(SEGNO_SPECULATION_ALWAYS | SEGNO_SPECULATION_SHARED) {
+        SEGNO_SPECULATION_OFF if !always && !shares => Source::Off,
         SEGNO_SPECULATION_AUTO => Source::Auto,
         SEGNO_SPECULATION_NGRAM => Source::Repetitions,
-        SEGNO_SPECULATION_DRAFT => Source::Model,
-        SEGNO_SPECULATION_MTP => Source::Predictor,
+        SEGNO_SPECULATION_DRAFT if !shares => Source::Model,
+        SEGNO_SPECULATION_MTP if !shares => Source::Predictor,
+        SEGNO_SPECULATION_DRAFT | SEGNO_SPECULATION_MTP => {
+            let problem = "SEGNO_SPECULATION_SHARED is for drafts from repetitions (AUTO, NGRAM)";
+            return Err(Error::InvalidArgument(problem.into()));
+        }
         _ => return Err(Error::InvalidArgument(format!("there is no speculation {}", opts.speculation))),
     };
-    Ok(speculate::Options { source, always, most: opts.max_drafts as usize })
+    Ok(speculate::Options { source, always, shares, most: opts.max_drafts as usize })
 }
 
 /// The draft model of a session's options.

@@ -52,7 +52,7 @@ impl Index {
 
     /// The chain of the place behind the first `at` tokens.
     fn hash_behind(&self, tokens: &[i32], at: usize) -> Option<usize> {
-        Some(hash(&tokens[at.checked_sub(GRAM)?..at]) & (self.heads.len() - 1))
+        Some((mix(&tokens[at.checked_sub(GRAM)?..at]) >> 40) as usize & (self.heads.len() - 1))
     }
 
     /// Where the longest end of `tokens` that has been there before was followed by more, and its length; the latest of equals.
@@ -81,9 +81,9 @@ fn common_end(a: &[i32], b: &[i32]) -> usize {
     a.iter().rev().zip(b.iter().rev()).take(LONGEST).take_while(|(a, b)| a == b).count()
 }
 
-fn hash(gram: &[i32]) -> usize {
-    let mixed = gram.iter().fold(0u64, |sum, &token| (sum ^ token as u32 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    (mixed >> 40) as usize
+/// A hash of tokens, of which the upper bits are the better ones.
+pub fn mix(gram: &[i32]) -> u64 {
+    gram.iter().fold(0, |sum: u64, &token| (sum ^ token as u32 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use common::{Ctx, Model, Session, bundled_model, greedy, root, sampler};
 use segno::ffi::grammar::{SEGNO_GRAMMAR_COMPACT, SEGNO_GRAMMAR_JSON_SCHEMA};
 use segno::ffi::session::{
     SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_DRAFT, SEGNO_SPECULATION_MTP, SEGNO_SPECULATION_NGRAM,
+    SEGNO_SPECULATION_SHARED,
 };
 use segno::ffi::status::{SEGNO_OK, SEGNO_PENDING};
 use segno::ffi::submit::{segno_session_poll, segno_session_submit, segno_submit_opts};
@@ -102,7 +103,8 @@ fn a_step_allocates_nothing() {
     let adapted = model.session(|opts| opts.max_prefill = 8).unwrap();
     steps_of_sequences_allocate_nothing(&adapted, &[&[(&adapter, 1.0)], &[(&adapter, 0.5), (&adapter, -1.0)]]);
     let draft = ctx.load(&bundled_model()).unwrap();
-    for speculation in [SEGNO_SPECULATION_NGRAM, SEGNO_SPECULATION_DRAFT] {
+    let shared = SEGNO_SPECULATION_NGRAM + SEGNO_SPECULATION_SHARED;
+    for speculation in [SEGNO_SPECULATION_NGRAM, shared, SEGNO_SPECULATION_DRAFT] {
         let session = model.session(|opts| {
             (opts.max_prefill, opts.speculation) = (8, speculation + SEGNO_SPECULATION_ALWAYS);
             if speculation == SEGNO_SPECULATION_DRAFT {

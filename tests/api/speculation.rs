@@ -70,6 +70,31 @@ fn a_text_that_repeats_takes_fewer_passes_than_tokens() {
 }
 
 #[test]
+fn what_one_sequence_has_said_saves_another_passes() {
+    let ctx = Ctx::new(|opts| opts.n_threads = 2).unwrap();
+    let model = ctx.load(&bundled_model()).unwrap();
+    let texts = [REPETITIONS, REPETITIONS + SEGNO_SPECULATION_SHARED].map(|speculation| {
+        let session = session(&model, Drafting { speculation, most: 4, ..PLAIN }, 1024);
+        let say = |prompt: &[i32]| {
+            let seq = session.open(&greedy()).unwrap();
+            session.append(seq, prompt).unwrap();
+            let before = session.stats().unwrap().passes;
+            let text = session.generate(seq, 120).unwrap();
+            let (stats, passes) = (session.seq_stats(seq).unwrap(), session.stats().unwrap().passes - before);
+            session.close(seq).unwrap();
+            (text, stats.drafted, stats.accepted, passes)
+        };
+        // The first is gone when the second comes, which is asked the same.
+        let first = say(&[40, 41, 42, 43, 44, 45]);
+        (first, say(&[40, 41, 42, 43, 44, 45]))
+    });
+    let [(alone, again), (first, second)] = texts;
+    assert!(alone.0 == again.0 && alone.0 == first.0 && alone.0 == second.0);
+    assert_eq!(alone.3, again.3);
+    assert!(second.2 >= 90 && second.1 < 130 && second.3 < 35, "{} of {}, {} passes", second.2, second.1, second.3);
+}
+
+#[test]
 fn a_model_that_drafts_for_itself_is_always_right() {
     let ctx = one_thread();
     for name in MODELS {
@@ -184,13 +209,31 @@ fn memory_and_plan_count_the_draft_model() {
     assert_eq!(plan(&ctx, None).host_arena, alone.host_arena);
 }
 
+#[test]
+fn memory_and_plan_count_what_sequences_share() {
+    let ctx = one_thread();
+    let model = ctx.load(&bundled_model()).unwrap();
+    let shared = SEGNO_SPECULATION_AUTO + SEGNO_SPECULATION_SHARED;
+    let [own, all] = [SEGNO_SPECULATION_AUTO, shared].map(|speculation| {
+        let memory = session(&model, Drafting { speculation, most: 0, ..PLAIN }, 512).memory();
+        let planned = plan_of(&ctx, speculation, None);
+        assert_eq!((planned.host_kv, planned.host_arena), (memory.host_kv, memory.host_arena));
+        memory
+    });
+    assert_eq!((all.host_kv, all.host_arena), (own.host_kv, own.host_arena + (4 << 20)));
+}
+
 fn plan(ctx: &Ctx, draft: Option<&Model>) -> segno::ffi::plan::segno_plan {
+    plan_of(ctx, SEGNO_SPECULATION_AUTO, draft)
+}
+
+fn plan_of(ctx: &Ctx, speculation: i32, draft: Option<&Model>) -> segno::ffi::plan::segno_plan {
     let path = std::ffi::CString::new(bundled_model().to_str().unwrap()).unwrap();
     // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
     let (mut opts, mut plan) = unsafe { std::mem::zeroed::<(segno_session_opts, segno::ffi::plan::segno_plan)>() };
     segno_session_opts_init(&mut opts, size_of::<segno_session_opts>());
     (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (4, 512, 24);
-    (opts.speculation, opts.draft) = (SEGNO_SPECULATION_AUTO, draft.map_or(std::ptr::null(), |draft| draft.0));
+    (opts.speculation, opts.draft) = (speculation, draft.map_or(std::ptr::null(), |draft| draft.0));
     let size = size_of::<segno::ffi::plan::segno_plan>();
     let null = std::ptr::null();
     call(|err| segno::ffi::plan::segno_plan_get(ctx.0, path.as_ptr(), null, &opts, &mut plan, size, err)).unwrap();
@@ -205,6 +248,14 @@ fn options_that_cannot_be_are_refused() {
     for (speculation, drafts, draft, status, text) in [
         (7, 0, None, SEGNO_E_INVALID_ARGUMENT, "speculation 7"),
         (SEGNO_SPECULATION_ALWAYS, 0, None, SEGNO_E_INVALID_ARGUMENT, "speculation 256"),
+        (SEGNO_SPECULATION_SHARED, 0, None, SEGNO_E_INVALID_ARGUMENT, "speculation 512"),
+        (
+            SEGNO_SPECULATION_MTP + SEGNO_SPECULATION_SHARED,
+            0,
+            None,
+            SEGNO_E_INVALID_ARGUMENT,
+            "SEGNO_SPECULATION_SHARED",
+        ),
         (SEGNO_SPECULATION_OFF, 3, None, SEGNO_E_INVALID_ARGUMENT, "speculation is off"),
         (SEGNO_SPECULATION_AUTO, 16, None, SEGNO_E_INVALID_ARGUMENT, "max_drafts is 16"),
         (SEGNO_SPECULATION_DRAFT, 0, None, SEGNO_E_INVALID_ARGUMENT, "`draft` is NULL"),

@@ -49,7 +49,8 @@ pub const DRAFTED: i32 = SEGNO_SPECULATION_DRAFT + SEGNO_SPECULATION_ALWAYS;
 
 /// A way to draft: where from, at most how many, and the draft model, which is the model itself where its name is empty.
 pub type Way = (i32, u32, Option<&'static str>);
-pub const WAYS: [Way; 2] = [(REPETITIONS, 0, None), (SEGNO_SPECULATION_AUTO, 3, None)];
+pub const WAYS: [Way; 3] =
+    [(REPETITIONS, 0, None), (SEGNO_SPECULATION_AUTO, 3, None), (REPETITIONS + SEGNO_SPECULATION_SHARED, 4, None)];
 pub const WAYS_OF_MODELS: [Way; 3] =
     [(DRAFTED, 0, Some("")), (DRAFTED, 2, Some("llama-bias")), (SEGNO_SPECULATION_AUTO, 15, Some(""))];
 
