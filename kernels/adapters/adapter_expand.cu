@@ -78,15 +78,29 @@ __device__ __forceinline__ void load_listed(const AdapterEntry *entries, const A
     const uint32_t count = min(space.total - min(start, space.total), WINDOW);
     weights.entries = entries, weights.start = start, weights.count = count;
     const bool is_aligned = (matrix.width | columns.width | columns.first) % 4 == 0;
-    uint4 bits[OWN];
+    uint4 bits[OWN] = {};
+    const auto values_of = [&](const UpRow &row) {
+        return row.values + (size_t)expert * row.rank * columns.width * bytes_of_float(row.type);
+    };
+    const uint32_t own_count = col < matrix.width ? count : 0;
+    if (is_aligned) {
 #pragma unroll
-    for (uint32_t i = 0; i < OWN; i++) {
-        bits[i] = make_uint4(0, 0, 0, 0);
-        const uint32_t k = rank_of(i);
-        if (k >= count || col >= matrix.width) continue;
-        const UpRow &row = space.rows[k];
-        const uint8_t *values = row.values + (size_t)expert * row.rank * columns.width * bytes_of_float(row.type);
-        bits[i] = is_aligned ? load_quad(row.type, values, col / 4) : gather_quad(row.type, values, col, matrix.width);
+        for (uint32_t i = 0; i < OWN; i++) {
+            if (rank_of(i) >= own_count) continue;
+            const UpRow &row = space.rows[rank_of(i)];
+            bits[i] = load_quad(row.type, values_of(row), col / 4);
+        }
+    } else {
+        // Rare, so it is short: each takes the last place, and those before move up.
+#pragma unroll 1
+        for (uint32_t i = 0; i < OWN; i++) {
+#pragma unroll
+            for (uint32_t j = 1; j < OWN; j++) bits[j - 1] = bits[j];
+            bits[OWN - 1] = make_uint4(0, 0, 0, 0);
+            if (rank_of(i) >= own_count) continue;
+            const UpRow &row = space.rows[rank_of(i)];
+            bits[OWN - 1] = gather_quad(row.type, values_of(row), col, matrix.width);
+        }
     }
     // Only when all are on their way the first is looked at.
 #pragma unroll
