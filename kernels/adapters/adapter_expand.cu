@@ -244,10 +244,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         table.scale != nullptr ? __fmul_rn(total, table.scale[expert]) : total;
 }
 
-// Blocks of an SM that registers leave room for: of steps, beside those of the product that comes behind.
-#define ADAPTER_EXPAND(family, file, name, ROWS)                             \
-    extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 1 ? 3 : 2) \
-        name(const __grid_constant__ AdapterArgs args, Shape shape) {        \
-        expand<ROWS>(args, shape);                                           \
+#define ADAPTER_EXPAND(family, file, name, ROWS)                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 1 ? STEP_BLOCKS : 2) \
+        name(const __grid_constant__ AdapterArgs args, Shape shape) {                  \
+        expand<ROWS>(args, shape);                                                     \
     }
 #include "kernels.def"

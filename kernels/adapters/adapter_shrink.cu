@@ -287,10 +287,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     if (threadIdx.x % WARP == 0) own.sums[(size_t)pair * sums + number] = __fmul_rn(sum, down.factor);
 }
 
-// Blocks of an SM that registers leave room for: of steps, beside those of the product that comes behind.
-#define ADAPTER_SHRINK(family, file, name, ROWS)                             \
-    extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 1 ? 3 : 2) \
-        name(const __grid_constant__ AdapterArgs args, Shape shape) {        \
-        shrink<ROWS>(args, shape);                                           \
+#define ADAPTER_SHRINK(family, file, name, ROWS)                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 1 ? STEP_BLOCKS : 2) \
+        name(const __grid_constant__ AdapterArgs args, Shape shape) {                  \
+        shrink<ROWS>(args, shape);                                                     \
     }
 #include "kernels.def"

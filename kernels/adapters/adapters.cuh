@@ -7,6 +7,14 @@
 #pragma once
 #include "quant/unpack.cuh"
 
+// Blocks of steps for which an SM is to have registers: beside those of the product that comes behind where that was
+// measured. For other processors the same code takes more registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+constexpr uint32_t STEP_BLOCKS = 3;
+#else
+constexpr uint32_t STEP_BLOCKS = 2;
+#endif
+
 // What an adapter adds to the products of a matrix, or of each expert's; nothing where `rank` is 0.
 struct AdapterPair {
     const uint8_t *down, *up;  // A in rows of the input's width, and B turned: `rank` rows of the output's width
