@@ -3,15 +3,14 @@
 
 use crate::common::conversation::Chat;
 use crate::common::gguf::Shape;
-use crate::common::{Ctx, Failed, Model, Session, bundled_model, call, greedy, sampler};
+use crate::common::submitted::{FOREVER, step, tokens_are_those_of_batches};
+use crate::common::{Ctx, Model, Session, bundled_model, call, greedy};
 use segno::ffi::decode::segno_decode_step;
 use segno::ffi::session::segno_session_opts;
 use segno::ffi::status::*;
 use segno::ffi::submit::{segno_session_poll, segno_session_submit};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
-
-const FOREVER: u64 = u64::MAX;
 
 fn small() -> Model {
     Ctx::precise().load_buffer(&Shape::small().file().bytes()).unwrap()
@@ -28,16 +27,6 @@ fn prompt(session: &Session, length: usize) -> i32 {
     seq
 }
 
-/// Submits and polls to the end: what a batch gives.
-fn step(
-    session: &Session,
-    seqs: &[i32],
-    budget_us: u64,
-) -> (Vec<i32>, Vec<segno_status>, Result<segno_status, Failed>) {
-    assert_eq!(session.submit(seqs, budget_us), Ok(SEGNO_OK));
-    session.poll(seqs.len(), FOREVER)
-}
-
 /// Steps of one sequence until its first token has come.
 fn until_token(session: &Session, seq: i32, budget_us: u64) -> usize {
     let status = |_: &usize| step(session, &[seq], budget_us).1[0];
@@ -46,36 +35,7 @@ fn until_token(session: &Session, seq: i32, budget_us: u64) -> usize {
 
 #[test]
 fn tokens_are_those_of_batches_whatever_the_budget() {
-    let model = Ctx::new(|opts| opts.n_threads = 2).unwrap().load(&bundled_model()).unwrap();
-    let lengths = [3, 90, 1, 40];
-    let open = |session: &Session| {
-        lengths.map(|length| {
-            let mut opts = if length % 2 == 0 { greedy() } else { sampler() };
-            opts.seed = length as u64;
-            let seq = session.open(&opts).unwrap();
-            let text: Vec<i32> = (0..length).map(|place| place * 37 % 200 + 40).collect();
-            session.append(seq, &text).unwrap();
-            seq
-        })
-    };
-    let alone = session(&model, 64);
-    let expected = open(&alone).map(|seq| alone.generate(seq, 30).unwrap());
-    for budget_us in [0, 1, 300, 4000, u64::MAX] {
-        let session = session(&model, 64);
-        let seqs = open(&session);
-        let mut tokens: [Vec<i32>; 4] = Default::default();
-        while tokens.iter().any(|tokens| tokens.len() < 30) {
-            let (given, statuses, result) = step(&session, &seqs, budget_us);
-            assert_eq!(result, Ok(SEGNO_OK));
-            for ((tokens, token), status) in tokens.iter_mut().zip(given).zip(statuses) {
-                assert_eq!(token >= 0, status == SEGNO_OK);
-                tokens.extend((status == SEGNO_OK).then_some(token));
-            }
-        }
-        for (tokens, expected) in tokens.iter().zip(&expected) {
-            assert_eq!(tokens[..30], *expected, "a budget of {budget_us}");
-        }
-    }
+    tokens_are_those_of_batches(&Ctx::new(|opts| opts.n_threads = 2).unwrap().load(&bundled_model()).unwrap());
 }
 
 #[test]

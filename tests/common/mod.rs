@@ -32,6 +32,7 @@ pub mod random;
 pub mod replies;
 pub mod saved;
 pub mod skip;
+pub mod submitted;
 pub mod tokenizers;
 pub mod validator;
 pub mod walk;

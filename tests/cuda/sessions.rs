@@ -46,6 +46,14 @@ fn fresh(model: &Model, kv_type: i32, tokens: &[i32]) -> Vec<u32> {
 }
 
 #[test]
+fn submitted_steps_give_the_tokens_of_batches() {
+    if !common::gpu() {
+        return;
+    }
+    common::submitted::tokens_are_those_of_batches(&context().load(&bundled_model()).unwrap());
+}
+
+#[test]
 fn models_of_floats_continue_as_on_the_processor() {
     if !common::gpu() {
         return;
