@@ -90,8 +90,8 @@ examples() {
 # fair_share, plan, soak, text), with limits of the system that qemu does not keep (host_memory, system_faults), and what takes minutes there and depends on
 # the processor in nothing that other tests do not have: families, sequences, truncated files, hostile grammars, the perplexity of 8-bit caches (their bits
 # stay, in `machine`), distributions of draws (their bits stay), small models of every type (their products stay), and refused memory where models and folders
-# are loaded and planned, texts read and templates run. The oldest processor runs the kernels that `max` has too, so there what is asked is that they are
-# chosen and suffice.
+# are loaded and planned, texts read and templates run; of refusals that are samples a third is taken. The oldest processor runs the kernels that `max`
+# has too, so there what is asked is that they are chosen and suffice.
 rust_tests() {
     export SEGNO_HOSTILE_CASES=${SEGNO_HOSTILE_CASES:-1000} SEGNO_TEST_SLOWNESS=20 SEGNO_FAULT_SHARE=3
     tests/suites.sh "arm: max" "$work/max" $triple qemu-aarch64-static << 'LIST'

@@ -17,7 +17,7 @@ pub fn step(
 
 /// Generates by steps with budgets of all sizes: the tokens are those of sequences that are alone and step by step.
 pub fn tokens_are_those_of_batches(model: &Model) {
-    let session = |model: &Model| model.session(|opts| (opts.max_prefill, opts.max_seqs) = (64, 4)).unwrap();
+    let session = || model.session(|opts| (opts.max_prefill, opts.max_seqs) = (64, 4)).unwrap();
     let lengths = [3, 90, 1, 40];
     let open = |session: &Session| {
         lengths.map(|length| {
@@ -29,10 +29,10 @@ pub fn tokens_are_those_of_batches(model: &Model) {
             seq
         })
     };
-    let alone = session(model);
+    let alone = session();
     let expected = open(&alone).map(|seq| alone.generate(seq, 30).unwrap());
     for budget_us in [0, 1, 300, 4000, u64::MAX] {
-        let session = session(model);
+        let session = session();
         let seqs = open(&session);
         let mut tokens: [Vec<i32>; 4] = Default::default();
         while tokens.iter().any(|tokens| tokens.len() < 30) {
