@@ -106,9 +106,9 @@ impl Lowering<'_> {
         };
         let covers = if is_prompt { None } else { self.take_norm(&mut args) };
         let norm_blocks = if covers.is_some() { (args.cols / 4).div_ceil(SHRINK_THREADS as u32) + 1 } else { 0 };
-        let sums = (args.count * args.ranks).clamp(1, MOST_BLOCKS) + norm_blocks;
+        let blocks = (args.count * args.ranks).clamp(1, MOST_BLOCKS) + norm_blocks;
         let shrink = Function { kernel: Kernel::AdapterShrink, variant };
-        self.push(shrink, [Extent::Fixed(sums), rows, ONE], SHRINK_THREADS, Args::Adapter(args), 0);
+        self.push(shrink, [Extent::Fixed(blocks), rows, ONE], SHRINK_THREADS, Args::Adapter(args), 0);
         if let (Some(covers), Some(launch)) = (covers, self.launches.last_mut()) {
             launch.covers = covers;
         }
