@@ -2,7 +2,7 @@
 //! beside greedy, and how long a stream waits beside a prompt.
 //!
 //! `cargo bench --bench cuda -- [--prompts 512,4096] [--contexts 128,2048,16384] [--batches 2,8] [--beside 4096]
-//! [--launches 1,8] [--kv f16,q8] [--no-sampler] [--fast] [--steps N] [--runs N]
+//! [--launches 1,8] [--kv f16,q8] [--no-sampler] [--fast] [--steps N] [--runs N] [--device-memory MIB]
 //! [--bandwidth GB/S] MODEL.gguf...` prints one table a model; a list may be empty (`--batches ""`). Figures are medians of the runs, each of
 //! `--steps` tokens; over several types of the cache these take turns. The floor of a step is the time in which the card reads, at its
 //! measured bandwidth, the weights once and the keys and values of every sequence; what a step takes beyond that is also shown as microseconds for
@@ -12,12 +12,13 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use common::{Ctx, Model, Session, greedy, launches::lists, sampler};
+use common::{Ctx, Model, Session, Watch, greedy, launches::lists, model_opts, sampler};
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::args::Shape;
 use segno::backend::{KvType, cuda};
 use segno::ffi::ctx::{SEGNO_CTX_FAST_BATCHES, SEGNO_CTX_TIMING};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
+use segno::ffi::model::segno_model_opts;
 use segno::ffi::seq::{SEGNO_SAMPLER_IGNORE_EOG, segno_sampler_opts};
 use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8, segno_session_opts};
 use segno::ffi::status::SEGNO_OK;
@@ -51,6 +52,8 @@ struct Options {
     fast: bool,
     steps: usize,
     runs: usize,
+    /// Bytes of the card that a model may take; the host does what does not fit.
+    device_memory: u64,
     /// Bytes a second that the card reads.
     bandwidth: f64,
     models: Vec<PathBuf>,
@@ -89,6 +92,7 @@ fn parse() -> Options {
         fast: false,
         steps: 128,
         runs: 3,
+        device_memory: 0,
         bandwidth: 4541e9,
         models: Vec::new(),
     };
@@ -111,6 +115,7 @@ fn parse() -> Options {
             "--fast" => options.fast = true,
             "--steps" => options.steps = list()[0],
             "--runs" => options.runs = list()[0],
+            "--device-memory" => options.device_memory = (list()[0] as u64) << 20,
             "--bandwidth" => options.bandwidth = list()[0] as f64 * 1e9,
             path => options.models.push(PathBuf::from(path)),
         }
@@ -177,9 +182,16 @@ fn report(path: &Path, options: &Options) {
     let start = Instant::now();
     let flags = if options.fast { SEGNO_CTX_FAST_BATCHES } else { 0 };
     let ctx = Ctx::new(|opts| (opts.device, opts.flags) = (SEGNO_DEVICE_CUDA, flags)).unwrap();
-    let model = ctx.load(path).unwrap();
+    let mut watch = Watch::default();
+    let opts = segno_model_opts { device_memory: options.device_memory, ..model_opts(0, &mut watch) };
+    let model = ctx.load_with(path, &opts).unwrap().1;
+    let plan = ctx.plan(path, &opts).unwrap();
     let (name, how) = (path.file_name().unwrap_or_default(), if options.fast { ", fast batches" } else { "" });
     println!("\n{}{how}: load {:.2} s", name.to_string_lossy(), start.elapsed().as_secs_f64());
+    if plan.host_layers + plan.host_expert_layers > 0 {
+        let (layers, experts) = (plan.host_layers, plan.host_expert_layers);
+        println!("  the host does {layers} layers, and the experts of {experts}");
+    }
     let Floor { weight_bytes, single_kernels, batch_kernels, .. } = floor;
     println!("  {:.3} GB of weights a step; kernels: {single_kernels}, in batches {batch_kernels}", weight_bytes / 1e9);
     alone(&model, &floor, options);

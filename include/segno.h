@@ -409,6 +409,14 @@ typedef struct segno_model_opts {
   int32_t quantize;
   /** Must be 0. */
   uint32_t reserved;
+  /**
+   * Bytes of the GPU's memory that the model may take together with a session of default options; 0 (default) for what is free. What does not
+   * fit stays in host memory and is computed there while the GPU computes the rest: the experts of the first layers, and where that
+   * is not enough the first layers. `segno_plan_get` tells how many. Tokens are the same in any company and however prompts are cut; they may
+   * differ from those of the model on the GPU alone as those of the CPU do. `UINT64_MAX` keeps all of a model on the GPU, or fails. Such
+   * a model takes no adapters. Without effect on the CPU.
+   */
+  uint64_t device_memory;
 } segno_model_opts;
 
 /** Options of saving; fill with `segno_save_opts_init`. */
@@ -2168,6 +2176,10 @@ typedef struct segno_plan {
   uint64_t device_free;
   /** Graphs in the GPU's memory. */
   uint64_t device_graphs;
+  /** Layers that the host computes for a GPU, whose weights, keys and values are in host memory. */
+  uint32_t host_layers;
+  /** Further layers whose experts the host computes. */
+  uint32_t host_expert_layers;
 } segno_plan;
 
 /**

@@ -35,6 +35,9 @@ type ModelOptions struct {
 	Progress func(done float32) bool
 	// Quantize is what matrices of floats become while they are loaded. Those that are quantized already stay as they are.
 	Quantize WeightType
+	// DeviceMemory is how many bytes of a GPU's memory the model may take, with a session of default options beside it; 0 for what is free. The
+	// host computes what does not fit there: experts first, then layers.
+	DeviceMemory uint64
 }
 
 // WeightType is how weights are stored.
@@ -142,6 +145,7 @@ func (o *ModelOptions) c() C.segno_model_opts {
 		c.flags |= C.SEGNO_MODEL_NO_MMAP
 	}
 	c.quantize = C.int32_t(o.Quantize)
+	c.device_memory = C.uint64_t(o.DeviceMemory)
 	return c
 }
 
@@ -260,6 +264,8 @@ type Plan struct {
 	HostWeights, HostKV, HostArena, HostFree         uint64
 	DeviceWeights, DeviceKV, DeviceArena, DeviceFree uint64
 	DeviceGraphs                                     uint64 // an estimate
+	HostLayers                                       int    // layers that the host computes for a GPU
+	HostExpertLayers                                 int    // further layers whose experts the host computes
 }
 
 // Plan tells what LoadModel and NewSession would take, from the file's header alone. Both options may be nil.
@@ -283,5 +289,6 @@ func (c *Context) Plan(path string, model *ModelOptions, session *SessionOptions
 		return Plan{}, err
 	}
 	return Plan{p.fits == 1, uint64(p.host_weights), uint64(p.host_kv), uint64(p.host_arena), uint64(p.host_free),
-		uint64(p.device_weights), uint64(p.device_kv), uint64(p.device_arena), uint64(p.device_free), uint64(p.device_graphs)}, nil
+		uint64(p.device_weights), uint64(p.device_kv), uint64(p.device_arena), uint64(p.device_free), uint64(p.device_graphs),
+		int(p.host_layers), int(p.host_expert_layers)}, nil
 }

@@ -9,10 +9,12 @@ pub mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_cuda.rs"]
 pub mod cuda;
+pub mod divided;
 
 use crate::error::{Error, Progress, Result};
 use crate::kv::state::Move;
 use crate::kv::{HeadSizes, Layout, Reach, Stores, Tables, WindowLimits, q8};
+use crate::plan::op::Exchanged;
 use crate::plan::{Program, ValueId, adapter};
 use crate::sample;
 use std::any::Any;
@@ -76,9 +78,9 @@ pub trait Backend: Send + Sync {
     fn memory_free(&self) -> Result<u64> {
         Ok(0)
     }
-    /// Whether a prepared program's weights are in the device's own memory, so that nobody reads the file's again.
-    fn keeps_weights(&self) -> bool {
-        false
+    /// Bytes of the weights of `program` that passes read where they lie in host memory; those of a device with memory of its own are not read again.
+    fn weights_on_host(&self, program: &Program) -> Result<u64> {
+        Ok(program.weight_bytes())
     }
     /// Makes `program` ready to run on this device; `progress` hears of weights that are brought there.
     fn prepare(&self, program: Arc<Program>, progress: &mut Progress) -> Result<Arc<dyn Prepared>>;
@@ -109,6 +111,32 @@ pub trait Runner: Send {
     /// Whether it does.
     fn runs_beside(&self) -> bool {
         false
+    }
+    /// The same of the device's half of a program in two, of which `host` does the parts of the other half.
+    fn run_divided(&mut self, _batch: &Batch, _cancel: &AtomicBool, _host: Host, _beside: Beside) -> Result<()> {
+        Err(not_divided())
+    }
+    /// As [`Runner::embed`], of the device's half of a program in two.
+    fn embed_divided(
+        &mut self,
+        _batch: &Batch,
+        _stage: Stage,
+        _cancel: &AtomicBool,
+        _host: Host,
+        _give: Give,
+    ) -> Result<()> {
+        Err(not_divided())
+    }
+    /// Runs a stage of half a program: the first ends, and each further one begins, with the receipt of what the other half has for a part. A pass
+    /// runs them in order; otherwise as [`Runner::run`].
+    fn run_stage(
+        &mut self,
+        _stage: usize,
+        _batch: &Batch,
+        _cancel: &AtomicBool,
+        _exchange: &mut dyn Exchange,
+    ) -> Result<()> {
+        Err(not_divided())
     }
     /// Takes over the choice of the token of output `index` of the next run; the run then gives the same token as [`sample::sample_masked`]
     /// would. False where the host has to choose: then [`Chooser::Host`] chooses every token of the batch. Never allocates.
@@ -163,6 +191,21 @@ pub trait Runner: Send {
         None
     }
 }
+
+fn not_divided() -> Error {
+    Error::Unsupported("this device runs no half of a program".into())
+}
+
+/// Rows of values on their way between the halves of a program.
+pub trait Exchange {
+    /// Rows that came from the other half, of so many elements each.
+    fn received(&self, by: Exchanged, rows: usize, width: usize) -> &[f32];
+    /// Room for rows that go there.
+    fn sent(&mut self, by: Exchanged, rows: usize, width: usize) -> &mut [f32];
+}
+
+/// Does a part of a program, by its number, with what was received for it.
+pub type Host<'a> = &'a mut dyn FnMut(usize, &mut dyn Exchange) -> Result<()>;
 
 /// Which vectors of a run are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

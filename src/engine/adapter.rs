@@ -78,7 +78,7 @@ impl Adapter {
         context.require_memory(adapter::Adapter::bytes_of(&gguf), WHAT)?;
         let (program, family) = (model.program(), model.arch().name);
         let base = Base { program, family, hparams: model.hparams(), tensors: model.tensors() };
-        let read = gguf.check_apart(super::model::stored_bytes).and_then(|()| adapter::Adapter::read(&gguf, &base));
+        let read = gguf.check_apart(super::header::stored_bytes).and_then(|()| adapter::Adapter::read(&gguf, &base));
         let weights = read.map_err(|error| gguf.blamed(error))?;
         let identity = Identity::of(&gguf).map_err(|error| gguf.blamed(error))?;
         let (rank, pairs, kib) = (weights.rank(), Count(weights.pairs(), "tensor"), weights.bytes() >> 10);

@@ -46,8 +46,9 @@ pub struct Options {
 /// One device, ready for models.
 pub struct Context {
     backend: Arc<dyn Backend>,
-    /// Takes the models that a GPU cannot run, where the host left the choice to the library.
-    fallback: Option<Fallback>,
+    /// Does what a GPU has no memory for, and takes the models that one cannot run where the host left the choice to the library.
+    processor: Processor,
+    falls_back: bool,
     host_argmax: bool,
     gives_way: bool,
     free_memory: fn() -> Option<u64>,
@@ -59,7 +60,7 @@ pub struct Context {
 }
 
 /// The processor beside a GPU, opened for the first model that needs it.
-struct Fallback {
+struct Processor {
     options: Options,
     cpu: Mutex<Option<Arc<dyn Backend>>>,
 }
@@ -76,13 +77,23 @@ impl Context {
             Kind::Auto => open_best(options)?,
         };
         // Whatever was chosen, only a GPU refuses models.
-        let fallback = (options.device == Kind::Auto).then(|| Fallback::new(options));
+        let (processor, falls_back) = (Processor::new(options), options.device == Kind::Auto);
         let Options { host_argmax, free_memory, overcommits, cpu: cpu::Options { gives_way, .. }, .. } = *options;
         let usable = usable_threads();
         let load_threads = if options.cpu.threads == 0 { usable } else { options.cpu.threads.min(usable) };
         let (kernels, log) = (simd::detect(options.cpu.allow_avx512), Mutex::new(log));
-        let context =
-            Context { backend, fallback, host_argmax, gives_way, free_memory, overcommits, load_threads, kernels, log };
+        let context = Context {
+            backend,
+            processor,
+            falls_back,
+            host_argmax,
+            gives_way,
+            free_memory,
+            overcommits,
+            load_threads,
+            kernels,
+            log,
+        };
         let tell = || lines.iter().for_each(|(level, line)| context.log(*level, format_args!("{line}")));
         callback::run(callback::MAKING, tell);
         Ok(context)
@@ -91,9 +102,16 @@ impl Context {
     /// The device for `program`: the context's own or, where that was an automatic choice and cannot run it, the processor. The log says why.
     pub fn backend_for(&self, program: &Program) -> Result<Arc<dyn Backend>> {
         let Err(refused) = self.backend.check(program) else { return Ok(Arc::clone(&self.backend)) };
-        let Some(fallback) = &self.fallback else { return Err(advise(refused)) };
+        if !self.falls_back {
+            return Err(advise(refused));
+        }
         self.log(LogLevel::Info, format_args!("cpu chosen for this model: {refused}"));
-        let (cpu, lines) = fallback.open()?;
+        self.processor()
+    }
+
+    /// The processor beside the context's device.
+    pub(super) fn processor(&self) -> Result<Arc<dyn Backend>> {
+        let (cpu, lines) = self.processor.open()?;
         lines.iter().for_each(|(level, line)| self.log(*level, format_args!("{line}")));
         Ok(cpu)
     }
@@ -153,11 +171,11 @@ impl Context {
     }
 }
 
-impl Fallback {
-    fn new(options: &Options) -> Fallback {
-        // The index is that of the GPU.
-        let gpu = GpuOptions { index: 0, ..options.gpu };
-        Fallback { options: Options { gpu, ..*options }, cpu: Mutex::new(None) }
+impl Processor {
+    fn new(options: &Options) -> Processor {
+        // The index is that of the GPU, and fast batches are its own.
+        let gpu = GpuOptions { index: 0, fast_batches: false, ..options.gpu };
+        Processor { options: Options { gpu, ..*options }, cpu: Mutex::new(None) }
     }
 
     /// The processor; what to log about it is told once.

@@ -1,7 +1,7 @@
 //! What tells models apart, and adapters: a hash of their tensors, and of what their metadata says of the forward pass.
 
 use super::Model;
-use super::model::stored_bytes;
+use super::header::stored_bytes;
 use crate::error::Result;
 use crate::format::{Gguf, Metadata, TensorInfo};
 use crate::plan::adapter::ALPHA;

@@ -1,13 +1,13 @@
 //! What a file's header says of a model: everything but its weights on a device.
 
-use super::model::stored_bytes;
 use crate::arch::names::{Idle, is_in_layer};
 use crate::arch::{Arch, Hparams};
 use crate::backend::{Backend, Memory, Prepared};
 use crate::error::{Error, Result};
 use crate::format::limits::VOCAB;
-use crate::format::{Gguf, check_is_model};
+use crate::format::{Gguf, TensorInfo, check_is_model};
 use crate::plan::{Program, build::build, predictor, validate};
+use crate::quant::DType;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Something that a model may have, or why it has none.
@@ -71,6 +71,12 @@ impl Header {
         let idle = &mut self.program.idle[Idle::Prediction as usize];
         *idle = idle.saturating_sub(used);
     }
+}
+
+/// Bytes of a tensor of a known type in its file.
+pub(super) fn stored_bytes(tensor: &TensorInfo) -> Option<u64> {
+    let cols = tensor.dims[0];
+    DType::from_ggml(tensor.type_id)?.row_bytes(cols)?.checked_mul(tensor.elements() / cols)
 }
 
 /// The program of the first block behind the layers, which has the model's tokens.

@@ -8,6 +8,7 @@ pub mod context;
 pub mod conversation;
 pub mod deputy;
 pub mod device;
+mod dividing;
 mod draft;
 pub mod embedding;
 mod fingerprint;

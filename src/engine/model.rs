@@ -2,7 +2,8 @@
 
 use super::adapter::Known;
 use super::context::{Context, LogLevel};
-use super::header::{Header, OrReason, Predictor};
+use super::dividing::{self, Runs};
+use super::header::{Header, OrReason, Predictor, stored_bytes};
 use crate::arch::{Arch, Hparams, names::Idle};
 use crate::backend::{Backend, Prepared};
 use crate::convert::{self, Folder, Making, TokenizerFiles, Workshop};
@@ -10,6 +11,7 @@ use crate::error::{Count, Error, Progress, Result, backed, share};
 use crate::format::{Data, Gguf, Metadata, TensorInfo};
 use crate::grammar::{self, Grammar};
 use crate::plan::Program;
+use crate::plan::halves::{Cut, expert_layers};
 use crate::quant::DType;
 use crate::text::chat::{ChatOptions, StandIns};
 use crate::text::reply::{CallOptions, Choice, Start};
@@ -58,6 +60,8 @@ pub struct Model {
     program: Arc<Program>,
     backend: Arc<dyn Backend>,
     prepared: Arc<dyn Prepared>,
+    /// What of it the host does for a GPU.
+    cut: Cut,
     /// What guesses a token further ahead.
     predictor: OrReason<Predictor>,
     /// Bytes of weights that lie in a mapped file and are read there.
@@ -89,6 +93,8 @@ pub struct Options {
     pub map: bool,
     /// The type that matrices of floats become, if they become another one.
     pub quantize: Option<DType>,
+    /// Bytes of a GPU's memory that it may take, with a session of the usual size beside it; 0 for those that are free.
+    pub device_memory: u64,
 }
 
 /// Opens the file or folder at `path`. A file that is not mapped is read at once, if there is room for it.
@@ -127,19 +133,13 @@ const UPLOADED: f32 = 0.99;
 /// The same when the bytes of a file are copied.
 const COPIED: f32 = 0.55;
 
-/// Bytes of a tensor of a known type in its file.
-pub(super) fn stored_bytes(tensor: &TensorInfo) -> Option<u64> {
-    let cols = tensor.dims[0];
-    DType::from_ggml(tensor.type_id)?.row_bytes(cols)?.checked_mul(tensor.elements() / cols)
-}
-
 impl Model {
     /// Loads the GGUF file or folder at `path`. `progress` runs on this thread, and hears 1 once, at the end.
     pub fn load(context: &Arc<Context>, path: &Path, options: &Options, progress: &mut Progress) -> Result<Model> {
         let phases = if options.map { MAPPED } else { READ };
         let folder = open(context, path, options, &mut share(progress, 0.0, phases.files))?;
         let origin = Origin { is_folder: path.is_dir(), is_mapped: options.map, quantized: options.quantize };
-        Model::from_folder(context, folder, origin, &phases, progress)
+        Model::from_folder(context, folder, origin, (&phases, options.device_memory), progress)
     }
 
     /// Loads a GGUF file from a copy of its bytes, with progress as above; whether files are mapped does not matter.
@@ -153,19 +153,21 @@ impl Model {
         let data = Data::copy(bytes, &mut share(progress, 0.0, COPIED))?;
         let gguf = Gguf::parse(data, &mut share(progress, COPIED, READ.files))?;
         let origin = Origin { is_folder: false, is_mapped: false, quantized: options.quantize };
-        Model::from_folder(context, quantized(Folder::of_file(gguf)?, options)?, origin, &READ, progress)
+        let folder = quantized(Folder::of_file(gguf)?, options)?;
+        Model::from_folder(context, folder, origin, (&READ, options.device_memory), progress)
     }
 
     fn from_folder(
         context: &Arc<Context>,
         folder: Folder,
         origin: Origin,
-        phases: &Phases,
+        (phases, device_memory): (&Phases, u64),
         progress: &mut Progress,
     ) -> Result<Model> {
         let Folder { gguf, makings, tokenizer, media } = folder;
         let mut header = Header::read(&gguf)?;
-        let backend = context.backend_for(&header.program)?;
+        let length = header.hparams.context;
+        let Runs { backend, cut } = dividing::choose(context, &header.program, length, device_memory)?;
         header.suit(&gguf, &*backend);
         let Header { arch, hparams, mut program, predictor } = header;
         program.idle[Idle::Media as usize] += media;
@@ -176,7 +178,7 @@ impl Model {
         check_vocabulary(tokenizer.as_ref(), program.vocab()).map_err(|error| gguf.blamed(error))?;
         let made: u64 = makings.iter().map(Making::bytes).sum();
         let in_place = program.weight_bytes().saturating_sub(made);
-        let mapped = if origin.is_mapped && !backend.keeps_weights() { in_place } else { 0 };
+        let mapped = if origin.is_mapped { backend.weights_on_host(&program)?.min(in_place) } else { 0 };
         context.require_memory(mapped.saturating_add(made), WEIGHTS)?;
         let populated = phases.tokenizer + (phases.pages - phases.tokenizer) * if made == 0 { 1.0 } else { 0.4 };
         gguf.populate(&mut share(progress, phases.tokenizer, populated))?;
@@ -203,6 +205,7 @@ impl Model {
             program,
             backend,
             prepared,
+            cut,
             predictor,
             mapped,
             fingerprint: OnceLock::new(),
@@ -304,6 +307,11 @@ impl Model {
     /// Bytes of its weights that lie in a mapped file and are read there: memory that its sessions need, and that others may have used meanwhile.
     pub(super) fn mapped(&self) -> u64 {
         self.mapped
+    }
+
+    /// How many of its layers the host does for a GPU, and of how many more it does the experts.
+    pub fn layers_on_host(&self) -> (usize, usize) {
+        (self.cut.layers, expert_layers(&self.program, self.cut))
     }
 
     /// Number of tokens.

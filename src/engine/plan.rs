@@ -1,6 +1,7 @@
 //! Will it fit: the memory of a model and a session, told from the file's header before anything is loaded.
 
 use super::context::Context;
+use super::dividing::{self, Runs};
 use super::draft::{Guide, Kind};
 use super::header::{Header, own_bytes};
 use super::limits;
@@ -9,6 +10,7 @@ use super::session::Options;
 use super::speculation;
 use crate::backend::{Limits, Memory};
 use crate::error::Result;
+use crate::plan::halves::expert_layers;
 use std::path::Path;
 
 /// Memory needed and memory there.
@@ -16,8 +18,10 @@ use std::path::Path;
 pub struct Plan {
     /// What model and session would take.
     pub memory: Memory,
-    /// Whether the weights are read from a mapped file once, so that they take no memory of the host's afterwards.
-    pub read_once: bool,
+    /// Bytes of weights that take memory of the host: those that a device reads from a mapped file once do not.
+    pub kept: u64,
+    /// How many layers the host does for a GPU, and of how many more it does the experts.
+    pub on_host: (usize, usize),
     /// Bytes that can be taken now, what the system can give up for them included.
     pub free: u64,
     /// Bytes that can be taken on the GPU that would run the model now; 0 for the processor.
@@ -36,7 +40,8 @@ impl Plan {
     ) -> Result<Plan> {
         let folder = model::open(context, path, loading, &mut |_| Ok(()))?;
         let mut header = Header::read(&folder.gguf)?;
-        let backend = context.backend_for(&header.program)?;
+        let (length, most) = (header.hparams.context, loading.device_memory);
+        let Runs { backend, cut } = dividing::choose(context, &header.program, length, most)?;
         header.suit(&folder.gguf, &*backend);
         let Header { hparams, program, predictor, .. } = &header;
         let own = match predictor {
@@ -53,8 +58,10 @@ impl Plan {
         let memory = limits::memory(&*backend, program, &limits)?;
         let memory = memory.with(&speculation::memory(options, draft, own)?);
         let free = context.free_memory().unwrap_or(0);
-        let read = loading.map && folder.makings.is_empty() && backend.keeps_weights();
-        Ok(Plan { memory, read_once: read, free, device_free: backend.memory_free()? })
+        let is_in_place = loading.map && folder.makings.is_empty();
+        let kept = if is_in_place { backend.weights_on_host(program)? } else { program.weight_bytes() };
+        let on_host = (cut.layers, expert_layers(program, cut));
+        Ok(Plan { memory, kept, on_host, free, device_free: backend.memory_free()? })
     }
 
     /// Whether everything fits.
@@ -62,7 +69,6 @@ impl Plan {
         let Memory { device_weights, device_kv, device_arena, device_graphs, .. } = self.memory;
         let session = device_kv.saturating_add(device_arena).saturating_add(device_graphs);
         let device = device_weights.saturating_add(session);
-        let weights = if self.read_once { 0 } else { self.memory.weights };
-        self.memory.on_host(weights) <= self.free && device <= self.device_free
+        self.memory.on_host(self.kept) <= self.free && device <= self.device_free
     }
 }

@@ -1,7 +1,7 @@
 //! A model as one GGUF file, whatever it was loaded from: the metadata and tensors that it was made of, quantized as it is.
 
 use super::Model;
-use super::model::stored_bytes;
+use super::header::stored_bytes;
 use crate::error::{Progress, Result, reserve};
 use crate::format::{Builder, Draft, Metadata, TensorInfo, save};
 use crate::quant::DType;

@@ -41,6 +41,20 @@ pub struct Options {
     pub ranks: usize,
 }
 
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            max_seqs: 8,
+            kv_tokens: 0,
+            max_prefill: 512,
+            kv_type: KvType::F16,
+            marks: 0,
+            drafts: speculate::Options::OFF,
+            ranks: 0,
+        }
+    }
+}
+
 /// An error, and the item of a list that it concerns.
 #[derive(Debug)]
 pub struct Failure {

@@ -54,6 +54,12 @@ pub struct segno_model_opts {
     pub quantize: i32,
     /// Must be 0.
     pub reserved: u32,
+    /// Bytes of the GPU's memory that the model may take together with a session of default options; 0 (default) for what is free. What does not
+    /// fit stays in host memory and is computed there while the GPU computes the rest: the experts of the first layers, and where that
+    /// is not enough the first layers. `segno_plan_get` tells how many. Tokens are the same in any company and however prompts are cut; they may
+    /// differ from those of the model on the GPU alone as those of the CPU do. `UINT64_MAX` keeps all of a model on the GPU, or fails. Such
+    /// a model takes no adapters. Without effect on the CPU.
+    pub device_memory: u64,
 }
 
 /// Weights stay as they are stored.
@@ -79,7 +85,7 @@ pub const SEGNO_TYPE_Q5_K: i32 = 9;
 /// 6 bits, 8-bit scales for 16 values each; columns must be a multiple of 256.
 pub const SEGNO_TYPE_Q6_K: i32 = 10;
 
-// SAFETY: repr(C), size first, four 4-byte and two 8-byte fields without padding; NULL is a valid callback.
+// SAFETY: repr(C), size first, four 4-byte and three 8-byte fields without padding; NULL is a valid callback.
 unsafe impl SizedStruct for segno_model_opts {}
 
 fn defaults() -> segno_model_opts {
@@ -90,6 +96,7 @@ fn defaults() -> segno_model_opts {
         progress_user: std::ptr::null_mut(),
         quantize: SEGNO_TYPE_KEEP,
         reserved: 0,
+        device_memory: 0,
     }
 }
 
@@ -227,7 +234,8 @@ pub(super) fn engine_options(opts: &segno_model_opts) -> Result<Options> {
         SEGNO_TYPE_Q6_K => Some(DType::Q6_K),
         other => return Err(Error::InvalidArgument(format!("quantize {other} is no SEGNO_TYPE_..."))),
     };
-    Ok(Options { map: opts.flags & SEGNO_MODEL_NO_MMAP == 0, quantize })
+    let map = opts.flags & SEGNO_MODEL_NO_MMAP == 0;
+    Ok(Options { map, quantize, device_memory: opts.device_memory })
 }
 
 /// One entry of a model's metadata as text: strings as they are, numbers in decimal, booleans as true and false, arrays as JSON.

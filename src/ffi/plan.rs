@@ -38,9 +38,13 @@ pub struct segno_plan {
     pub device_free: u64,
     /// Graphs in the GPU's memory.
     pub device_graphs: u64,
+    /// Layers that the host computes for a GPU, whose weights, keys and values are in host memory.
+    pub host_layers: u32,
+    /// Further layers whose experts the host computes.
+    pub host_expert_layers: u32,
 }
 
-// SAFETY: repr(C), size first, 4 + 4 + 9 * 8 bytes without padding, numbers only.
+// SAFETY: repr(C), size first, 4 + 4 + 9 * 8 + 2 * 4 bytes without padding, numbers only.
 unsafe impl SizedStruct for segno_plan {}
 
 /// Tells what loading a model and creating a session would take, from the file's header and the options alone: nothing is loaded. The file
@@ -78,6 +82,8 @@ pub extern "C" fn segno_plan_get(
             device_arena: plan.memory.device_arena,
             device_free: plan.device_free,
             device_graphs: plan.memory.device_graphs,
+            host_layers: plan.on_host.0 as u32,
+            host_expert_layers: plan.on_host.1 as u32,
         };
         write_sized(out, size, &value, "out")?;
         Ok(SEGNO_OK)

@@ -218,11 +218,12 @@ pub struct segno_session_stats {
 unsafe impl SizedStruct for segno_session_stats {}
 
 pub(super) fn defaults() -> segno_session_opts {
+    let usual = Options::default();
     segno_session_opts {
         struct_size: size_of::<segno_session_opts>() as u32,
-        max_seqs: 8,
-        kv_tokens: 0,
-        max_prefill: 512,
+        max_seqs: usual.max_seqs as u32,
+        kv_tokens: usual.kv_tokens,
+        max_prefill: usual.max_prefill as u32,
         kv_type: SEGNO_KV_F16,
         max_marks: 0,
         reserved: 0,

@@ -21,12 +21,14 @@ pub fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams) -> Result<Program> {
     let mut hidden = builder.embed()?;
     let embeddings = builder.layer_embeddings(hidden)?;
     for index in 0..hparams.layers {
+        builder.begin_layer()?;
         hidden = builder.layer(index, hidden)?;
         if let Some(embeddings) = embeddings {
             builder.add_layer_embedding(index, embeddings, hidden)?;
         }
         builder.scale_layer(index, hidden)?;
     }
+    builder.begin_layer()?;
     let after = builder.ops.len();
     let norm = match arch.norms {
         NormOrder::AfterSum => None,
@@ -46,6 +48,7 @@ pub(super) struct Builder<'a> {
     pub(super) hparams: &'a Hparams,
     pub(super) tensors: Tensors<'a>,
     pub(super) ops: Vec<Op>,
+    layers: Vec<usize>,
     pub(super) values: Vec<Value>,
     pub(super) states: Vec<Shape>,
     rotations: Vec<Rotation>,
@@ -55,7 +58,8 @@ impl<'a> Builder<'a> {
     pub(super) fn new(gguf: &'a Gguf, arch: &'a Arch, hparams: &'a Hparams) -> Result<Self> {
         let mut tensors = Tensors::new(gguf)?;
         let rotations = rotations(gguf, arch, hparams, &mut tensors)?;
-        Ok(Builder { arch, hparams, tensors, ops: Vec::new(), values: Vec::new(), states: Vec::new(), rotations })
+        let (ops, layers, values, states) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Ok(Builder { arch, hparams, tensors, ops, layers, values, states, rotations })
     }
 
     fn embed(&mut self) -> Result<ValueId> {
@@ -262,7 +266,7 @@ impl<'a> Builder<'a> {
 
     /// The program, once all is built; `block` where that is one of the file's blocks alone.
     pub(super) fn finish(self, logits: Option<ValueId>, embedding: Embedding, block: Option<usize>) -> Result<Program> {
-        let Builder { arch, hparams, tensors, ops, values, rotations, states } = self;
+        let Builder { arch, hparams, tensors, ops, layers, values, rotations, states } = self;
         let Weights { matrices, origins, vectors, idle } = tensors.finish(arch.name, hparams, block)?;
         let with_keys = (0..hparams.layers).filter(|&layer| hparams.has_keys(layer));
         let sizes = with_keys.map(|layer| {
@@ -272,7 +276,7 @@ impl<'a> Builder<'a> {
         let ropes = collected(rotations.into_iter().map(|rotation| rotation.rope), PLAN)?;
         let kv = Layout::new(sizes)?;
         let embedding = Some(embedding);
-        Ok(Program { ops, values, matrices, origins, vectors, ropes, kv, states, logits, embedding, idle })
+        Ok(Program { ops, layers, values, matrices, origins, vectors, ropes, kv, states, logits, embedding, idle })
     }
 
     pub(super) fn attention_kind(&mut self, index: usize) -> Result<AttentionKind> {
@@ -309,6 +313,11 @@ impl<'a> Builder<'a> {
         let output = if self.arch.norms.has_after() { self.norm(norm, output)? } else { output };
         self.scale(output, self.hparams.residual_scale)?;
         self.push(Op::Add { x: hidden, y: output })
+    }
+
+    /// Notes that the next op is the first of a layer, or of what comes behind the last one.
+    fn begin_layer(&mut self) -> Result<()> {
+        push(&mut self.layers, self.ops.len(), PLAN)
     }
 
     pub(super) fn push(&mut self, op: Op) -> Result<()> {

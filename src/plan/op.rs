@@ -4,12 +4,12 @@
 //! row; of f32 but where it holds choices. Ops run in order. Every number that changes what an op computes is in the op itself. A backend matches on
 //! every [`Op`], so that one that it lacks does not compile; what it cannot run it refuses by name (`plan::validate`).
 
+pub use super::mixture::{ExpertProduct, Experts, Groups, MOST_CHOSEN, MOST_EXPERTS, Routing};
 pub use super::program::{Embedding, Origin, Program, Weight};
 pub use super::recurrent::{Convolution, MOST_TAPS, Scan, StateId, Strength};
 pub use super::value::{Kind, Rows, Value, ValueId};
 pub use crate::arch::rope::{Rope, RopeLayout};
 pub use crate::arch::spec::{Activation, AttentionMask, NormKind, Score};
-use crate::format::limits;
 
 /// Index into [`Program::matrices`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,69 +63,6 @@ pub struct AttentionKind {
     pub softcap: Option<f32>,
     /// One more score for each query head, which has no key and adds no value: it only takes its share of the softmax.
     pub sinks: Option<VectorId>,
-}
-
-/// Most experts of a layer, and most that a row has.
-pub const MOST_EXPERTS: usize = limits::EXPERTS;
-/// See [`MOST_EXPERTS`].
-pub const MOST_CHOSEN: usize = limits::CHOSEN;
-
-/// How experts are chosen for a row, and weighed.
-///
-/// Scores are made of the logits. Those with the largest score plus bias are chosen, of equal ones those of lower numbers, and a sum that is
-/// no number comes last. Where experts stand in groups, only those of the groups with the largest sums of their best are looked at.
-/// The weight of a chosen expert is its score without the bias.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Routing {
-    /// What is made of logits.
-    pub score: Score,
-    /// Added to scores for the choice alone.
-    pub bias: Option<VectorId>,
-    /// Groups of neighbouring experts.
-    pub groups: Option<Groups>,
-    /// Whether weights are divided by their sum, which counts as 2^-14 at least.
-    pub normalizes: bool,
-    /// Factor on weights.
-    pub scale: f32,
-}
-
-/// Experts in groups of equal size, of which some are looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups {
-    /// How many there are.
-    pub count: usize,
-    /// How many are looked at.
-    pub kept: usize,
-    /// Of how many of its best experts a group's rank is the sum: 1 or 2.
-    pub best: usize,
-}
-
-/// The rows of one projection of all experts, which stand in one matrix, an expert after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Experts {
-    /// Weights.
-    pub matrix: MatrixId,
-    /// Rows of each expert in the matrix.
-    pub each: usize,
-    /// The first of them that belongs to the projection.
-    pub first: usize,
-}
-
-/// A product of rows with the matrices of their experts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ExpertProduct {
-    /// Read; a row for each of the batch, which all of its experts read, or one for each of them.
-    pub x: ValueId,
-    /// Read: which experts.
-    pub choice: ValueId,
-    /// Weights, of each expert one row for each column of `out`.
-    pub experts: Experts,
-    /// A factor for each expert.
-    pub scale: Option<VectorId>,
-    /// Added; as many elements for each expert as `out` has columns.
-    pub bias: Option<VectorId>,
-    /// Written; a row for each chosen expert.
-    pub out: ValueId,
 }
 
 /// The same elements of each of several heads that stand one after the other in a row.
@@ -345,6 +282,35 @@ pub enum Op {
         /// Written; a row for each wanted one.
         out: ValueId,
     },
+    /// Gives the rows of a value to the other half of a program in two ([`super::halves`]).
+    Send {
+        /// Read; a row for each row of the batch.
+        x: ValueId,
+        /// How it is exchanged.
+        by: Exchanged,
+    },
+    /// Takes the rows of a value from the other half.
+    Receive {
+        /// Written; a row for each row of the batch.
+        out: ValueId,
+        /// How it is exchanged.
+        by: Exchanged,
+        /// Whether it was there before: what has become of it in the other half takes its place.
+        again: bool,
+    },
+}
+
+/// A value that the halves of a program exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchanged {
+    /// The part of the program's ops that the host does.
+    pub part: usize,
+    /// Which of the values that go the same way for this part.
+    pub index: usize,
+    /// Elements of a row of those before it.
+    pub start: usize,
+    /// Whether it is the last of them.
+    pub is_last: bool,
 }
 
 impl Op {
@@ -377,6 +343,8 @@ impl Op {
             Op::WeightedSum { .. } => "weighted sum",
             Op::Softcap { .. } => "softcap",
             Op::SelectRows { .. } => "select rows",
+            Op::Send { .. } => "send",
+            Op::Receive { .. } => "receive",
         }
     }
 
@@ -384,7 +352,7 @@ impl Op {
     pub fn reads(&self) -> impl Iterator<Item = ValueId> + use<> {
         let (first, second) = match *self {
             Op::Scan(scan) => return scan.reads().into_iter().flatten(),
-            Op::Embed { .. } | Op::Given { .. } => (None, None),
+            Op::Embed { .. } | Op::Given { .. } | Op::Receive { again: false, .. } => (None, None),
             Op::Scale { x, .. }
             | Op::Norm { x, .. }
             | Op::GroupNorm { x, .. }
@@ -397,7 +365,9 @@ impl Op {
             | Op::Convolve(Convolution { x, .. })
             | Op::Activate { x, .. }
             | Op::Softcap { x, .. }
-            | Op::SelectRows { x, .. } => (Some(x), None),
+            | Op::SelectRows { x, .. }
+            | Op::Send { x, .. }
+            | Op::Receive { out: x, .. } => (Some(x), None),
             Op::StoreKv { keys, values, .. } => (Some(keys), Some(values)),
             Op::Attention { queries, .. } => (Some(queries), None),
             Op::Gate { gate, up, .. } => (Some(gate), Some(up)),
@@ -420,6 +390,30 @@ impl Op {
         }
     }
 
+    /// The vectors of weights that the op reads.
+    pub fn vectors(&self) -> impl Iterator<Item = VectorId> + use<> {
+        let of_norm = |norm: Norm| [Some(norm.weight), norm.bias, None];
+        let vectors = match *self {
+            Op::Norm { norm, .. } | Op::GroupNorm { norm, .. } | Op::HeadNorm { norm, .. } => of_norm(norm),
+            Op::MatMul { bias, .. } => [bias, None, None],
+            Op::Attention { kind, .. } => [kind.sinks, None, None],
+            Op::Convolve(Convolution { weight, bias, .. }) => [Some(weight), bias, None],
+            Op::Scan(Scan { bias, rate, skip, .. }) => [Some(bias), Some(rate), skip],
+            Op::Route { routing, .. } => [routing.bias, None, None],
+            Op::ExpertMatMul(ExpertProduct { scale, bias, .. }) => [scale, bias, None],
+            _ => [None; 3],
+        };
+        vectors.into_iter().flatten()
+    }
+
+    /// The state that the op reads and changes, if any.
+    pub fn state(&self) -> Option<StateId> {
+        match *self {
+            Op::Convolve(Convolution { state, .. }) | Op::Scan(Scan { state, .. }) => Some(state),
+            _ => None,
+        }
+    }
+
     /// The value that the op writes, if any.
     pub fn writes(&self) -> Option<ValueId> {
         match *self {
@@ -436,7 +430,8 @@ impl Op {
             | Op::Attention { out, .. }
             | Op::ExpertMatMul(ExpertProduct { out, .. })
             | Op::WeightedSum { out, .. }
-            | Op::SelectRows { out, .. } => Some(out),
+            | Op::SelectRows { out, .. }
+            | Op::Receive { out, .. } => Some(out),
             Op::Route { choice, .. } => Some(choice),
             Op::Scale { x, .. }
             | Op::HeadNorm { x, .. }
@@ -448,7 +443,7 @@ impl Op {
             | Op::MulSigmoid { x, .. }
             | Op::Softcap { x, .. } => Some(x),
             Op::Gate { gate, .. } => Some(gate),
-            Op::StoreKv { .. } => None,
+            Op::StoreKv { .. } | Op::Send { .. } => None,
         }
     }
 
@@ -468,6 +463,8 @@ impl Op {
             | Op::StoreKv { .. }
             | Op::Convolve(_)
             | Op::Scan(_)
+            | Op::Send { .. }
+            | Op::Receive { .. }
             | Op::Attention { .. } => false,
             Op::Scale { .. }
             | Op::Norm { .. }

@@ -38,6 +38,8 @@ pub struct Origin {
 pub struct Program {
     /// The steps, in order.
     pub ops: Vec<Op>,
+    /// The number of the first op of each layer, and of the first behind the last one; nothing where no layers are told apart.
+    pub layers: Vec<usize>,
     /// What the ops read and write.
     pub values: Vec<Value>,
     /// Matrices, in file format.

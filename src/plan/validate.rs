@@ -24,7 +24,10 @@ pub fn check(program: &Program) -> Result<()> {
             checker.require(!program.sees_ahead(), "logits of tokens that see others behind them")?;
             checker.made(logits, "the logits are never written")?;
         }
-        None => checker.require(program.embedding.is_some(), "nothing is made")?,
+        None => {
+            let sends = program.ops.iter().any(|op| matches!(op, Op::Send { .. }));
+            checker.require(program.embedding.is_some() || sends, "nothing is made")?;
+        }
     }
     let Some(embedding) = &program.embedding else { return Ok(()) };
     checker.require(embedding.after == after, "embeddings come after more ops than there are")?;
@@ -88,7 +91,8 @@ impl Checker<'_> {
             self.value(id)?;
             self.require(self.written[id.0], "a value is read before it is written")?;
         }
-        for id in op.reads().chain(op.writes()) {
+        let moves = matches!(op, Op::Send { .. } | Op::Receive { .. });
+        for id in op.reads().chain(op.writes()).filter(|_| !moves) {
             let wanted = if choice == Some(id) { Kind::Choices } else { Kind::Floats };
             self.require(self.value(id)?.kind == wanted, "a value holds something else")?;
         }
@@ -152,6 +156,9 @@ impl Checker<'_> {
             }
             Op::MulSigmoid { .. } | Op::Route { .. } | Op::ExpertMatMul(_) | Op::WeightedSum { .. } => {
                 self.shapes_of_experts(op)
+            }
+            Op::Send { x: id, .. } | Op::Receive { out: id, .. } => {
+                self.require(self.value(id)?.rows == Rows::Batch, "only rows of the batch are exchanged")
             }
             Op::SelectRows { x, out } => {
                 let (from, to) = (self.value(x)?, self.value(out)?);

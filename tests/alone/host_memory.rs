@@ -32,10 +32,10 @@ fn context(overcommits: bool) -> Arc<Context> {
 }
 
 fn load(context: &Arc<Context>, map: bool) -> Result<Model, Error> {
-    Model::load(context, &bundled_model(), &Loading { map, quantize: None }, &mut |_| Ok(()))
+    Model::load(context, &bundled_model(), &Loading { map, ..MAPPED }, &mut |_| Ok(()))
 }
 
-const MAPPED: Loading = Loading { map: true, quantize: None };
+const MAPPED: Loading = Loading { map: true, quantize: None, device_memory: 0 };
 
 const OPTIONS: session::Options = session::Options {
     max_seqs: 1,

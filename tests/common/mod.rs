@@ -7,6 +7,7 @@ pub mod adapters;
 pub mod clock;
 pub mod conversation;
 pub mod distance;
+pub mod divided;
 pub mod drafts;
 pub mod draws;
 pub mod embeddings;
@@ -38,7 +39,8 @@ pub mod validator;
 pub mod walk;
 
 use segno::ffi::{
-    ctx::*, decode::*, error::*, grammar::*, model::*, seq::*, session::*, status::*, submit::*, text::*, version::*,
+    ctx::*, decode::*, error::*, grammar::*, model::*, plan::*, seq::*, session::*, status::*, submit::*, text::*,
+    version::*,
 };
 use skip::{Lack, skip};
 use std::ffi::{CStr, CString, c_void};
@@ -197,6 +199,14 @@ impl Ctx {
         let result = call(|err| segno_model_load(self.0, path.as_ptr(), opts, &mut model, err));
         assert_eq!(model.is_null(), result != Ok(SEGNO_OK), "a model if and only if the load succeeds");
         result.map(|status| (status, Model(model)))
+    }
+
+    /// The plan of a model and a session of default options.
+    pub fn plan(&self, path: &Path, opts: &segno_model_opts) -> Result<segno_plan> {
+        // SAFETY: plain data, which the call fills.
+        let mut plan = unsafe { std::mem::zeroed() };
+        let (path, size) = (CString::new(path.to_str().unwrap()).unwrap(), size_of::<segno_plan>());
+        call(|err| segno_plan_get(self.0, path.as_ptr(), opts, null(), &mut plan, size, err)).map(|_| plan)
     }
 
     /// As [`Ctx::load_with`], from memory.

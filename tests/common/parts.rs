@@ -19,6 +19,7 @@ impl Parts {
     pub fn new(seed: u64, heads: HeadSizes) -> Parts {
         let program = Program {
             ops: Vec::new(),
+            layers: Vec::new(),
             values: Vec::new(),
             matrices: Vec::new(),
             origins: Vec::new(),

@@ -55,6 +55,7 @@ impl Builder {
         };
         let program = Program {
             ops: Vec::new(),
+            layers: Vec::new(),
             values: Vec::new(),
             matrices: Vec::new(),
             origins: Vec::new(),

@@ -7,6 +7,7 @@ mod cache_types;
 mod deputy;
 mod experts;
 mod families;
+mod halves;
 mod latent;
 mod layers;
 mod placement;

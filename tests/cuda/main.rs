@@ -9,6 +9,7 @@ mod adapter_launches;
 mod adapters;
 mod batches;
 mod devices;
+mod divided;
 mod drafts;
 mod embeddings;
 mod fast;

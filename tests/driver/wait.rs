@@ -138,7 +138,10 @@ fn impatient() -> Arc<Context> {
 }
 
 fn load(context: &Arc<Context>) -> Result<Arc<Model>, Error> {
-    Model::load(context, &bundled_model(), &model::Options { map: true, quantize: None }, &mut |_| Ok(())).map(Arc::new)
+    Model::load(context, &bundled_model(), &model::Options { map: true, quantize: None, device_memory: 0 }, &mut |_| {
+        Ok(())
+    })
+    .map(Arc::new)
 }
 
 fn session(model: &Arc<Model>) -> Result<session::Session, Error> {

@@ -2,7 +2,8 @@
 
 use super::attention::{MAX_QUERIES, Queries, SET, Scores, Source, attend};
 use super::pool::Grid;
-use super::runner::{CpuRunner, Pass, for_each_row};
+use super::runner::{CpuRunner, Pass};
+use super::tiles::for_each_row;
 use crate::backend::{KvType, Row};
 use crate::error::Result;
 use crate::kv::{HeadSizes, q8};

@@ -2,8 +2,9 @@
 
 use super::aligned::Aligned;
 use super::lower::Gathered;
-use super::runner::{CpuRunner, Pass, for_each_row};
+use super::runner::{CpuRunner, Pass};
 use super::simd::{Form, Input, Q8_LEN, Q8Block};
+use super::tiles::for_each_row;
 use crate::backend::Limits;
 use crate::error::{Result, filled};
 use crate::plan::ValueId;

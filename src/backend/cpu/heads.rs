@@ -5,8 +5,9 @@
 
 use super::lower::HeadProduct;
 use super::pool::Grid;
-use super::runner::{Pass, TILE_ROWS, tile_weights};
+use super::runner::Pass;
 use super::simd::Matrix;
+use super::tiles::{TILE_ROWS, tile_weights};
 use crate::error::Result;
 use crate::plan::ValueId;
 use crate::plan::op::HeadPart;

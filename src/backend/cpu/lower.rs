@@ -21,6 +21,8 @@ pub const MAX_EXPERT_GROUP: usize = 2;
 pub struct Lowered {
     /// What leads to logits, in order.
     pub steps: Vec<Step>,
+    /// The first step of each stage: that which begins a pass, and of half a program those that begin with what is received for a part.
+    pub stages: Vec<usize>,
     /// How many of these steps come before those of embeddings.
     pub shared: usize,
     /// What makes embeddings behind them.
@@ -154,7 +156,14 @@ pub fn lower(program: &Program, kernels: &Kernels, precise: bool) -> Result<Lowe
     let Lowering { mut steps, quantized_width, rounded_width, gathered, .. } = lowering;
     let embedding = collected(steps.drain(logits..), STEPS)?;
     let placement = place(program)?;
-    Ok(Lowered { steps, shared, embedding, placement, quantized_width, rounded_width, gathered })
+    let stages = collected(std::iter::once(0).chain(receipts(&steps)), STEPS)?;
+    Ok(Lowered { steps, stages, shared, embedding, placement, quantized_width, rounded_width, gathered })
+}
+
+/// The steps that take the first value for a part from the other half of a program.
+fn receipts(steps: &[Step]) -> impl Iterator<Item = usize> {
+    let is_first = |step: &Step| matches!(step, Step::Plain(Op::Receive { by, .. }) if by.index == 0);
+    steps.iter().enumerate().filter(move |(_, step)| is_first(step)).map(|(index, _)| index)
 }
 
 /// The form of a value of which heads are multiplied: blocks of integers must not span two heads.

@@ -8,6 +8,7 @@ mod aligned;
 mod attending;
 pub mod attention;
 pub mod cache;
+mod exchanging;
 mod experts;
 mod gather;
 mod heads;
@@ -21,6 +22,7 @@ mod routing;
 mod runner;
 #[allow(unsafe_code)]
 pub mod simd;
+mod tiles;
 
 use super::{Backend, Limits, Memory, Prepared, Runner};
 use crate::error::{Progress, Result};

@@ -6,8 +6,9 @@
 
 use super::aligned::Aligned;
 use super::pool::{Grid, TileMut};
-use super::runner::{CpuRunner, Pass, for_each_row};
+use super::runner::{CpuRunner, Pass};
 use super::simd::ScanRow;
+use super::tiles::for_each_row;
 use crate::backend::{Limits, Row};
 use crate::elementary::{exp, ln};
 use crate::error::{Result, reserve};

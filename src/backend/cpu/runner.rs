@@ -15,7 +15,8 @@ use super::pool::{Grid, Pool, Turn};
 use super::recurrent::{self, States};
 use super::rotation::Angles;
 use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
-use crate::backend::{Batch, Give, Hidden, Limits, Runner, Scaled, Stage};
+use super::tiles::{TILE_ROWS, for_each_row, tile_weights};
+use crate::backend::{Batch, Exchange, Give, Hidden, Limits, Runner, Scaled, Stage};
 use crate::elementary;
 use crate::error::{Error, Result, filled, push};
 use crate::kv::{PAGE_TOKENS, Reach, Side};
@@ -26,14 +27,6 @@ use half::bf16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Fewest elements of an output for which waking other threads pays, for ops that do little with each.
-const PARALLEL_ELEMENTS: usize = 32 * 1024;
-/// Weight rows of a tile: a multiple of the vector kernels' 16, few enough that a raised cancel is seen soon.
-const TILE_WEIGHTS: usize = 256;
-/// The same for products of floats, whose kernels take 13.
-const TILE_FLOATS: usize = 208;
-/// Batch rows of a tile.
-pub(super) const TILE_ROWS: usize = 128;
 /// One session's buffers.
 pub struct CpuRunner {
     pub(super) program: Arc<Program>,
@@ -131,15 +124,30 @@ impl CpuRunner {
         batch: &Batch,
         cancel: &AtomicBool,
     ) -> Result<bool> {
+        self.begin(batch);
         let pool = Arc::clone(&self.pool);
-        let adapts = self.adapting.concerns(batch.rows);
-        let mut pass = Pass { runner: self, batch, cancel, turn: pool.enter(cancel)?, selected: false, adapts };
-        let CpuRunner { program, angles, .. } = &mut *pass.runner;
-        program.ropes.iter().zip(angles).for_each(|(rope, angles)| angles.compute(rope, batch.rows));
-        pass.runner.sorted.forget();
+        let mut pass = self.pass(batch, cancel, pool.enter(cancel)?, None);
         let all = steps.iter().chain(last).filter(|step| selects || !matches!(step, Step::Select(_)));
         all.into_iter().try_for_each(|step| pass.run_step(step))?;
         Ok(pass.selected)
+    }
+
+    /// What depends on the rows of a pass alone.
+    fn begin(&mut self, batch: &Batch) {
+        let CpuRunner { program, angles, .. } = self;
+        program.ropes.iter().zip(angles).for_each(|(rope, angles)| angles.compute(rope, batch.rows));
+        self.sorted.forget();
+    }
+
+    fn pass<'a>(
+        &'a mut self,
+        batch: &'a Batch<'a>,
+        cancel: &'a AtomicBool,
+        turn: Turn<'a>,
+        exchange: Option<&'a mut dyn Exchange>,
+    ) -> Pass<'a> {
+        let adapts = self.adapting.concerns(batch.rows);
+        Pass { runner: self, batch, cancel, turn, exchange, selected: false, adapts }
     }
 
     /// Row `row` of a value.
@@ -180,6 +188,27 @@ impl Runner for CpuRunner {
         // Their values lie beside what leads to logits, as if they came behind it.
         let hidden: &[Step] = if self.hidden == Hidden::None { &[] } else { &lowered.embedding };
         self.run_steps([&lowered.steps, hidden], self.hidden != Hidden::Rows, batch, cancel).map(|_| ())
+    }
+
+    fn run_stage(
+        &mut self,
+        stage: usize,
+        batch: &Batch,
+        cancel: &AtomicBool,
+        exchange: &mut dyn Exchange,
+    ) -> Result<()> {
+        if stage == 0 {
+            self.begin(batch);
+        }
+        let lowered = Arc::clone(&self.lowered);
+        let end = lowered.stages.get(stage + 1).copied().unwrap_or(lowered.steps.len());
+        let steps = &lowered.steps[lowered.stages[stage]..end];
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let pool = Arc::clone(&self.pool);
+        let mut pass = self.pass(batch, cancel, pool.enter(cancel)?, Some(exchange));
+        steps.iter().try_for_each(|step| pass.run_step(step))
     }
 
     fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()> {
@@ -247,6 +276,8 @@ pub(super) struct Pass<'a> {
     pub(super) batch: &'a Batch<'a>,
     pub(super) cancel: &'a AtomicBool,
     pub(super) turn: Turn<'a>,
+    /// What goes to the other half of a program, and comes from there.
+    pub(super) exchange: Option<&'a mut dyn Exchange>,
     /// Whether values hold the rows of outputs alone.
     pub(super) selected: bool,
     /// Whether some rows have adapters.
@@ -314,6 +345,11 @@ impl Pass<'_> {
                 let from = |row: usize| if selected { row } else { outputs[row] as usize };
                 self.write_rows(out, |runner, row, out| out.copy_from_slice(runner.row(x, from(row))))
             }
+            Op::Send { x, by } => {
+                self.send(x, by);
+                Ok(())
+            }
+            Op::Receive { out, by, .. } => self.receive(out, by),
             Op::MatMul { .. } | Op::ExpertMatMul(_) | Op::HeadMatMul { .. } => {
                 unreachable!("lowering turns every multiplication into a step of its own")
             }
@@ -449,31 +485,4 @@ impl Pass<'_> {
         products.iter().zip(buffers).for_each(|(product, buffer)| self.runner.give_back(product.out, buffer));
         result
     }
-}
-
-/// Calls `f(row, values)` for every row of `out`, `width` values each; on other threads too when the rows hold enough elements of
-/// work, `work` a row.
-pub(super) fn for_each_row<T: Send>(
-    turn: &mut Turn,
-    out: &mut [T],
-    width: usize,
-    work: usize,
-    cancel: &AtomicBool,
-    f: impl Fn(usize, &mut [T]) + Sync,
-) -> Result<()> {
-    let rows = out.len() / width;
-    if rows < 2 || rows * work < PARALLEL_ELEMENTS {
-        out.chunks_exact_mut(width).enumerate().for_each(|(row, values)| f(row, values));
-        return Ok(());
-    }
-    let tile_rows = (PARALLEL_ELEMENTS / 4).div_ceil(work);
-    turn.for_each_tile(&[Grid::new(out, width, tile_rows, width)], cancel, |_, mut tile| {
-        (0..tile.rows()).for_each(|row| f(tile.first_row() + row, tile.row_mut(row)));
-    })
-}
-
-/// Weight rows of a tile: enough tiles for every thread to have several, none too large.
-pub(super) fn tile_weights(weights: usize, form: Form, threads: usize) -> usize {
-    let most = if form == Form::Q8 { TILE_WEIGHTS } else { TILE_FLOATS };
-    weights.div_ceil(4 * threads).next_multiple_of(16).min(most)
 }

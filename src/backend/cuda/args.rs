@@ -16,6 +16,9 @@ pub const FEW_SEGMENTS: usize = 3;
 /// Most products with the matrices of experts in a launch.
 pub const EXPERT_TABLES: usize = 2;
 
+/// Most values that one launch gives to the host, or takes from there.
+pub const MOST_EXCHANGED: usize = 3;
+
 /// Most values that one launch convolves.
 pub const MOST_PARTS: usize = 3;
 
@@ -193,6 +196,11 @@ args! {
     }
     /// Heads of `count` elements of those of a value, and of those of another one behind them, of `width` elements together.
     CopyHeadsArgs { x: Address, y: Address, out: Address, each: u32, first: u32, count: u32, y_each: u32, width: u32, pad: u32 }
+    /// Rows of values on their way to the host, or from there; with `flags` it is told, or waited for, that they are there.
+    ExchangeArgs {
+        own: [Address; MOST_EXCHANGED], shared: [Address; MOST_EXCHANGED], flags: Address, serial: Address, widths: [u32; MOST_EXCHANGED],
+        count: u32, part: u32, pad: u32,
+    }
     ArgmaxArgs {
         logits: Address, best: Address, serial: Address, host_tokens: Address, vocab: u32, has_vectors: u32,
     }
@@ -257,6 +265,7 @@ pub enum Args {
     RecurrentStep(RecurrentStepArgs),
     Scan(ScanArgs),
     CopyHeads(CopyHeadsArgs),
+    Exchange(ExchangeArgs),
     Heads(HeadsArgs),
     Attention(AttentionArgs),
     Argmax(ArgmaxArgs),
@@ -318,6 +327,7 @@ impl Args {
             Args::RecurrentStep(args) => std::ptr::from_ref(args).cast(),
             Args::Scan(args) => std::ptr::from_ref(args).cast(),
             Args::CopyHeads(args) => std::ptr::from_ref(args).cast(),
+            Args::Exchange(args) => std::ptr::from_ref(args).cast(),
             Args::Heads(args) => std::ptr::from_ref(args).cast(),
             Args::Attention(args) => std::ptr::from_ref(args).cast(),
             Args::Argmax(args) => std::ptr::from_ref(args).cast(),
@@ -359,7 +369,7 @@ mod tests {
         assert_eq!([size_of::<AdaptedMatrix>(), size_of::<AdapterArgs>()], [24, 272]);
         assert_eq!([size_of::<AdaptedTable>(), size_of::<ExpertAdapterArgs>()], [16, 320]);
         assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<CopyHeadsArgs>()], [256, 128, 48]);
-        assert_eq!(size_of::<RecurrentStepArgs>(), 280);
+        assert_eq!([size_of::<RecurrentStepArgs>(), size_of::<ExchangeArgs>()], [280, 88]);
         assert_eq!(
             [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],
             [56, 208, 56, 152]

@@ -59,6 +59,17 @@ impl CudaRunner {
     /// host's flag and the clock.
     pub fn wait(&self, rows: usize, outputs: usize, cancel: &AtomicBool) -> Result<()> {
         let are_there = || (0..outputs).all(|output| (self.shared.tokens.acquire(output) >> 32) as u32 == self.serial);
+        self.wait_until(rows, cancel, "a step ended without its tokens", are_there)
+    }
+
+    /// Waits until what a pass of so many rows tells the host is there; `missing` says that it ended without.
+    pub fn wait_until(
+        &self,
+        rows: usize,
+        cancel: &AtomicBool,
+        missing: &str,
+        are_there: impl Fn() -> bool,
+    ) -> Result<()> {
         let mut start = None;
         loop {
             for _ in 0..SPINS {
@@ -71,7 +82,7 @@ impl CudaRunner {
             let (start, limit) = (*start.get_or_insert_with(Instant::now), self.longest_wait(rows));
             let is_late = start.elapsed() > limit;
             if self.stream.is_idle()? {
-                return if are_there() { Ok(()) } else { Err(Error::Device("a step ended without its tokens".into())) };
+                return if are_there() { Ok(()) } else { Err(Error::Device(missing.into())) };
             }
             if is_late {
                 return Err(self.primary.give_up(limit));

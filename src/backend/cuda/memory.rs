@@ -214,6 +214,13 @@ impl Mapped<u32> {
 }
 
 impl Mapped<u64> {
+    /// Sets element `index`, as [`Mapped::<u32>::publish`] does.
+    pub fn publish(&mut self, index: usize, value: u64) {
+        assert!(index < self.len);
+        // SAFETY: within the memory, aligned, and the host writes it nowhere else meanwhile.
+        unsafe { AtomicU64::from_ptr(self.host.as_ptr().add(index)) }.store(value, Ordering::Release);
+    }
+
     /// Element `index`; who finds there what the device has released finds what it wrote before that, too.
     pub fn acquire(&self, index: usize) -> u64 {
         assert!(index < self.len);

@@ -3,7 +3,8 @@
 //! The driver is opened at run time (`driver`), so the library also loads on machines without one. No call here leaves another
 //! current context behind than it found. [`lower`] turns a program into launches, [`select`] chooses their kernels for a shape, `runner` replays them
 //! as graphs, whose last kernel chooses the tokens (`draws`). Adapters have passes of their own (`adapting`), and so have embeddings (`texts`). What
-//! rows bring along and leave goes through memory of the host (`vectors`).
+//! rows bring along and leave goes through memory of the host (`vectors`). Of a model that the device shares with the host (`super::divided`), passes
+//! have parts that the host does while they run (`exchange`).
 
 #![allow(unsafe_code)]
 
@@ -12,6 +13,7 @@ pub mod args;
 pub mod catalogue;
 mod draws;
 mod driver;
+mod exchange;
 mod idle;
 pub mod launch;
 pub mod lower;
@@ -152,6 +154,7 @@ impl Backend for Cuda {
         let sizes = Sizes::new(program, limits)?;
         let floats = sizes.results(program)?.saturating_add(sizes.vectors(program)?);
         let host = floats.saturating_mul(size_of::<f32>()) + draws::bytes(sizes.outputs, program.logits_width());
+        let host = host.saturating_add(exchange::bytes(program, &sizes));
         Ok(Memory {
             weights: program.weight_bytes(),
             arena: host as u64,
@@ -172,8 +175,8 @@ impl Backend for Cuda {
         Ok(weights::bytes_beside(program, first)? as u64)
     }
 
-    fn keeps_weights(&self) -> bool {
-        true
+    fn weights_on_host(&self, _program: &Program) -> Result<u64> {
+        Ok(0)
     }
 
     fn memory_free(&self) -> Result<u64> {

@@ -54,19 +54,24 @@ impl Passes {
         refused
     }
 
-    /// Starts a pass: its graph, or the list.
-    pub fn start(&self, stream: &Stream, shape: &Shape, graph: Option<usize>, cancel: &AtomicBool) -> Result<()> {
-        if let Some(graph) = graph.and_then(|index| self.graphs[index].as_ref()) {
-            return stream.replay(graph);
-        }
-        launch_all(stream, self.lists.of(shape), shape, cancel)
+    /// Starts the graph of a step; none where there is none.
+    pub fn replay(&self, stream: &Stream, graph: Option<usize>) -> Option<Result<()>> {
+        graph.and_then(|index| self.graphs[index].as_ref()).map(|graph| stream.replay(graph))
     }
+}
 
-    /// Starts a pass of so many rows that makes embeddings of them.
-    pub fn start_texts(&self, stream: &Stream, rows: usize, cancel: &AtomicBool) -> Result<()> {
-        let shape = Shape { rows: rows as u32, outputs: 0, splits: 0, draws: 0 };
-        launch_all(stream, &self.lists.texts, &shape, cancel)
-    }
+/// Starts the launches of a list, each of which `before` hears of first.
+pub fn launch_all(
+    stream: &Stream,
+    launches: &[Launch],
+    shape: &Shape,
+    cancel: &AtomicBool,
+    mut before: impl FnMut(&Launch) -> Result<()>,
+) -> Result<()> {
+    launches.iter().try_for_each(|launch| match cancel.load(Ordering::Relaxed) {
+        true => Err(Error::Cancelled),
+        false => before(launch).and_then(|()| stream.launch(launch, shape)),
+    })
 }
 
 impl CudaRunner {
@@ -119,11 +124,4 @@ impl CudaRunner {
 /// Whether rows of a batch follow others of their sequence.
 fn follow(batch: &Batch) -> bool {
     batch.rows.windows(2).any(|pair| pair[0].slot == pair[1].slot)
-}
-
-fn launch_all(stream: &Stream, launches: &[Launch], shape: &Shape, cancel: &AtomicBool) -> Result<()> {
-    launches.iter().try_for_each(|launch| match cancel.load(Ordering::Relaxed) {
-        true => Err(Error::Cancelled),
-        false => stream.launch(launch, shape),
-    })
 }

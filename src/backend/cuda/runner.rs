@@ -6,6 +6,7 @@
 use super::adapting::Adapting;
 use super::args::{NONE, Row, Shape, TableUpdate};
 use super::driver::Primary;
+use super::exchange::{Exchanges, What};
 use super::lower::Addresses;
 #[cfg(feature = "testing")]
 use super::memory::Part;
@@ -17,7 +18,7 @@ use super::shared::Shared;
 use super::sizes::{Needs, Sizes, arrange};
 use super::timing::Timing;
 use super::weights::Weights;
-use crate::backend::{Batch, Beside, Chooser, Drawn, Give, Limits, Runner, Scaled, Stage};
+use crate::backend::{Batch, Beside, Chooser, Drawn, Give, Host, Limits, Runner, Scaled, Stage};
 use crate::error::{Error, Result, filled};
 use crate::kv::{Reach, Tables};
 use crate::plan::memory::{Placement, place};
@@ -38,6 +39,8 @@ pub struct CudaRunner {
     pub addresses: Addresses,
     pub placement: Placement,
     pub shared: Shared,
+    /// What passes exchange with the host, where that does parts of the program.
+    pub exchange: Option<Exchanges>,
     pub sizes: Sizes,
     /// Page tables as the device has them, and a slot for padded rows behind the others.
     tables: Vec<u32>,
@@ -95,12 +98,9 @@ impl CudaRunner {
         let mut addresses = arrange(program, &placement, limits, &sizes, fast, cache.address(), &mut places)?;
         let shared = Shared::new(primary, &sizes, limits, program, kernels.resident_draws()?)?;
         shared.tell(&mut addresses);
-        for ((angles, rope), frequencies) in
-            addresses.step.angles.iter_mut().zip(&program.ropes).zip(&weights.frequencies)
-        {
-            angles.frequencies = frequencies[usize::from(rope.is_long(limits.context))];
-        }
-        (addresses.matrices, addresses.vectors) = (weights.matrices.clone(), weights.vectors.clone());
+        let exchange = Exchanges::new(primary, program, &sizes)?;
+        exchange.iter().for_each(|exchange| exchange.tell(&mut addresses));
+        weights.tell(program, limits.context, &mut addresses);
         addresses.device = kernels.device()?;
         let (passes, drafted) = Passes::of(program, &placement, &addresses, !sizes.drafted.is_empty())?;
         let stream = Stream::new(kernels)?;
@@ -112,6 +112,7 @@ impl CudaRunner {
             stream,
             program: Arc::clone(program),
             shared,
+            exchange,
             // No page has this number, so every entry is sent once.
             tables: filled(sizes.table_entries(limits), u32::MAX, "page tables")?,
             sizes,
@@ -146,6 +147,10 @@ impl CudaRunner {
 
     /// Measures steps from now on; the runner is eager.
     pub fn time_steps(&mut self, program: &Program) -> Result<()> {
+        if self.exchange.is_some() {
+            self.warning = Some("launches are not timed, since the host does a part of the model".into());
+            return Ok(());
+        }
         let _current = self.primary.enter()?;
         let tiers = self.sizes.tiers.len();
         let shapes = self.sizes.shapes().step_by(tiers.max(1));
@@ -194,10 +199,10 @@ impl CudaRunner {
         let shape = Shape { rows: 1, outputs: 1, splits: 1, draws: 0 };
         self.pad_rows(0, 0, &shape);
         if self.program.logits.is_none() {
-            self.start_texts(1, updates, &never)?;
+            self.start_texts(1, updates, None, &never)?;
             return self.stream.wait();
         }
-        self.start(&shape, updates, graph, &never)?;
+        self.start(&shape, 0, updates, graph, None, &never)?;
         if graph.is_some() { self.wait(1, 1, &never) } else { self.stream.wait() }
     }
 
@@ -279,10 +284,18 @@ impl CudaRunner {
         self.shared.header.write(1, updates as u32);
     }
 
-    /// Starts a pass: its graph, or the list.
-    pub fn start(&mut self, shape: &Shape, updates: usize, graph: Option<usize>, cancel: &AtomicBool) -> Result<()> {
+    /// Starts a pass of so many rows that are no padding: its graph, or the list. A host does its parts of it.
+    fn start(
+        &mut self,
+        shape: &Shape,
+        rows: usize,
+        updates: usize,
+        graph: Option<usize>,
+        host: Option<Host>,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
         self.announce(updates);
-        self.chosen_passes().start(&self.stream, shape, graph.filter(|_| !self.eager), cancel)
+        self.start_pass(What::Tokens(graph.filter(|_| !self.eager)), shape, rows, host, cancel)
     }
 
     /// Runs a step and measures it.
@@ -293,7 +306,7 @@ impl CudaRunner {
         timing.run(&self.stream, self.passes.lists.of(shape), shape, positions)
     }
 
-    fn step(&mut self, batch: &Batch, cancel: &AtomicBool, beside: Beside) -> Result<()> {
+    fn step(&mut self, batch: &Batch, cancel: &AtomicBool, host: Option<Host>, beside: Beside) -> Result<()> {
         let updates = self.write_batch(batch);
         self.note_rows(batch);
         let (shape, graph) = self.choose(batch);
@@ -305,7 +318,7 @@ impl CudaRunner {
             self.shared.draws.write_masks(self.serial.wrapping_add(1), beside);
             self.start_timed(&shape, updates, batch)
         } else {
-            let started = self.start(&shape, updates, graph, cancel);
+            let started = self.start(&shape, batch.rows.len(), updates, graph, host, cancel);
             self.shared.draws.write_masks(self.serial, beside);
             started
         };
@@ -364,11 +377,26 @@ impl Runner for CudaRunner {
     }
 
     fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, beside: Beside) -> Result<()> {
-        self.run_pass(cancel, |runner| runner.step(batch, cancel, beside))
+        self.run_pass(cancel, |runner| runner.step(batch, cancel, None, beside))
+    }
+
+    fn run_divided(&mut self, batch: &Batch, cancel: &AtomicBool, host: Host, beside: Beside) -> Result<()> {
+        self.run_pass(cancel, |runner| runner.step(batch, cancel, Some(host), beside))
+    }
+
+    fn embed_divided(
+        &mut self,
+        batch: &Batch,
+        stage: Stage,
+        cancel: &AtomicBool,
+        host: Host,
+        give: Give,
+    ) -> Result<()> {
+        self.run_pass(cancel, |runner| runner.embed_texts(batch, stage, cancel, Some(host), give))
     }
 
     fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()> {
-        self.run_pass(cancel, |runner| runner.embed_texts(batch, stage, cancel, give))
+        self.run_pass(cancel, |runner| runner.embed_texts(batch, stage, cancel, None, give))
     }
 
     fn given(&mut self, row: usize) -> &mut [f32] {

@@ -2,28 +2,38 @@
 //!
 //! They run as single launches, as passes of prompts do. All rows get vectors; those that are wanted come to the host, some at a time.
 
+use super::args::Shape;
+use super::exchange::What;
 use super::runner::CudaRunner;
-use crate::backend::{Batch, Give, Stage};
+use crate::backend::{Batch, Give, Host, Stage};
 use crate::error::{Error, Result};
 use crate::plan::ValueId;
 use std::sync::atomic::AtomicBool;
 
 impl CudaRunner {
     /// Evaluates the texts of a batch, and gives the vectors of its outputs.
-    pub fn embed_texts(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()> {
+    pub fn embed_texts(
+        &mut self,
+        batch: &Batch,
+        stage: Stage,
+        cancel: &AtomicBool,
+        host: Option<Host>,
+        give: Give,
+    ) -> Result<()> {
         let value = stage.value(&self.program);
         let value = value.ok_or_else(|| Error::Unsupported("this model makes no such vectors".into()))?;
         let updates = self.write_batch(&Batch { outputs: &[], ..*batch });
         self.note_adapters(batch);
-        let started = self.start_texts(batch.rows.len(), updates, cancel);
+        let started = self.start_texts(batch.rows.len(), updates, host, cancel);
         self.check_start(started, updates)?;
         self.fetch_vectors(value, batch, cancel, give)
     }
 
     /// Starts such a pass.
-    pub fn start_texts(&mut self, rows: usize, updates: usize, cancel: &AtomicBool) -> Result<()> {
+    pub fn start_texts(&mut self, rows: usize, updates: usize, host: Option<Host>, cancel: &AtomicBool) -> Result<()> {
         self.announce(updates);
-        self.passes_of_rows().start_texts(&self.stream, rows, cancel)
+        let shape = Shape { rows: rows as u32, outputs: 0, splits: 0, draws: 0 };
+        self.start_pass(What::Texts, &shape, rows, host, cancel)
     }
 
     /// Brings the rows of `value` that are outputs to the host, as many at a time as there is room for, and waits for the end of the pass.

@@ -4,6 +4,7 @@
 use super::args::{Matrix, RepackArgs};
 use super::catalogue::DeviceType;
 use super::driver::Primary;
+use super::lower::Addresses;
 use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Kernels, Stream};
 use crate::error::{Error, Progress, Result, collected};
@@ -137,6 +138,17 @@ impl Weights {
             _block: block,
             _first: first.map(|(_, weights)| Arc::clone(weights)),
         })
+    }
+}
+
+impl Weights {
+    /// Tells where they are; rotations are those for sequences of so many tokens.
+    pub fn tell(&self, program: &Program, context: usize, addresses: &mut Addresses) {
+        let angles = addresses.step.angles.iter_mut().zip(&program.ropes).zip(&self.frequencies);
+        for ((angles, rope), frequencies) in angles {
+            angles.frequencies = frequencies[usize::from(rope.is_long(context))];
+        }
+        (addresses.matrices, addresses.vectors) = (self.matrices.clone(), self.vectors.clone());
     }
 }
 

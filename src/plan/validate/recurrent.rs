@@ -3,19 +3,15 @@
 use super::Checker;
 use crate::error::Result;
 use crate::kv::state::Shape;
-use crate::plan::op::{Convolution, MOST_TAPS, Op, Rows, Scan, StateId, Strength, Value};
+use crate::plan::op::{Convolution, MOST_TAPS, Rows, Scan, StateId, Strength, Value};
 
 impl Checker<'_> {
-    /// Every state belongs to one op, which alone says what is in it.
+    /// Every state belongs to one op, which alone says what is in it; those without elements are of the other half of a program.
     pub(super) fn states(&self) -> Result<()> {
-        let used = |id: usize| {
-            let of = |op: &&Op| match op {
-                Op::Convolve(Convolution { state, .. }) | Op::Scan(Scan { state, .. }) => state.0 == id,
-                _ => false,
-            };
-            self.program.ops.iter().filter(of).count()
-        };
-        let all = (0..self.program.states.len()).all(|id| used(id) == 1);
+        let used =
+            |id: usize| self.program.ops.iter().filter(|op| op.state().is_some_and(|state| state.0 == id)).count();
+        let wanted = |state: &Shape| usize::from(state.elements() > 0);
+        let all = self.program.states.iter().enumerate().all(|(id, state)| used(id) == wanted(state));
         self.require(all, "a state does not belong to one op")
     }
 

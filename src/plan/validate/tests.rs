@@ -21,6 +21,7 @@ fn program(op: Op) -> Program {
     Program {
         // The first value stands for one that an op made before.
         ops: vec![Op::Norm { x: X, norm, out: Y }, op],
+        layers: Vec::new(),
         values: vec![value(4), value(4), value(8), value(4)],
         matrices: Vec::new(),
         origins: Vec::new(),

@@ -20,10 +20,11 @@ const LAYERS: [&[&str]; 7] = [
 ];
 
 /// What may be named beside that: the module that names, and the path below which it may.
-const EXCEPTIONS: [(&str, &[&str]); 14] = [
+const EXCEPTIONS: [(&str, &[&str]); 15] = [
     ("grammar", &["text"]),
     ("convert", &["arch"]),
     ("backend", &["plan", "adapter"]),
+    ("backend", &["plan", "halves"]),
     ("backend", &["plan", "op"]),
     ("backend", &["plan", "memory"]),
     ("backend", &["plan", "validate"]),

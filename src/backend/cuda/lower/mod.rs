@@ -74,6 +74,8 @@ pub struct Addresses {
     /// The step's own: host and device lists.
     pub step: StepArgs,
     pub host_tokens: Address,
+    /// The host's memory for rows of values that it exchanges with the device.
+    pub exchange: ExchangePlaces,
     /// Vectors that rows bring along, and where those go that the last norm leaves of all rows; 0 where it leaves none. Both are the host's memory.
     pub given: Address,
     pub hidden: Address,
@@ -96,6 +98,17 @@ pub struct LayerCache {
     pub keys: u64,
     /// Its first value.
     pub values: u64,
+}
+
+/// Where rows of values are that the device exchanges with the host, and their flags: what it sends, and what it receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ExchangePlaces {
+    /// Values.
+    pub values: [Address; 2],
+    /// A flag for each row.
+    pub flags: [Address; 2],
+    /// Rows of each value.
+    pub rows: u64,
 }
 
 /// Where the order of pairs of rows and experts is.
@@ -240,6 +253,8 @@ impl Lowering<'_> {
             Op::JoinHeads { x, part, y, out } => self.join_heads(x, part, y, out),
             Op::TakeHeads { x, part, out } => self.take_heads(x, part, out),
             Op::SelectRows { x, out } => self.select(x, out),
+            Op::Send { .. } => self.exchange(Kernel::SendRows),
+            Op::Receive { .. } => self.exchange(Kernel::ReceiveRows),
             Op::Scale { .. }
             | Op::Temperature { .. }
             | Op::Gate { .. }

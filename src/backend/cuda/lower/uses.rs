@@ -251,6 +251,7 @@ impl Use {
                 | Op::HeadNorm { .. }
                 | Op::Rope { .. }
                 | Op::SelectRows { .. }
+                | Op::Receive { .. }
                 | Op::Add { .. }
         );
         self.emitters += usize::from(self.has_writer);

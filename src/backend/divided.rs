@@ -1,0 +1,237 @@
+//! A model that two devices share: a GPU that lacks the memory for all of it, and the processor, which does some layers or the experts of some
+//! ([`crate::plan::halves`]). Each half of the program is a program of its own device, with caches, states and buffers of its own layers; a runner of
+//! the GPU's half asks for each part of the other one as its pass comes to it.
+//!
+//! Keys and values, and states, of a page or record stand in the order of layers; those of the host are the first ones.
+
+use super::{
+    Adapter, Backend, Batch, Beside, Drawn, Exchange, Give, KvType, Limits, Memory, Prepared, Runner, Scaled, Stage,
+};
+use crate::error::{Error, Progress, Result};
+use crate::kv::{Reach, Stores, state};
+use crate::plan::halves::{Cut, Halves, divide};
+use crate::plan::{Program, adapter};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// A GPU and the processor, for models that are divided between them.
+pub struct Divided {
+    /// The GPU.
+    pub device: Arc<dyn Backend>,
+    /// The processor.
+    pub host: Arc<dyn Backend>,
+    /// What of a model the processor does.
+    pub cut: Cut,
+}
+
+impl Backend for Divided {
+    fn note(&self) -> Option<&'static str> {
+        self.device.note()
+    }
+
+    fn check(&self, program: &Program) -> Result<()> {
+        self.device.check(program)
+    }
+
+    fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
+        let Some(Halves { device, host }) = divide(program, self.cut)? else {
+            return self.device.memory(program, limits);
+        };
+        let both = self.device.memory(&device, limits)?.with(&self.host.memory(&host, limits)?);
+        Ok(Memory { weights: program.weight_bytes(), ..both })
+    }
+
+    fn adapter_memory(&self, _program: &Program, limits: &Limits) -> Result<Memory> {
+        if limits.ranks > 0 { Err(without_adapters()) } else { Ok(Memory::default()) }
+    }
+
+    fn weights_beside(&self, program: &Program, first: &Program) -> Result<u64> {
+        match divide(first, self.cut)? {
+            Some(Halves { device, .. }) => self.device.weights_beside(program, &device),
+            None => self.device.weights_beside(program, first),
+        }
+    }
+
+    fn memory_free(&self) -> Result<u64> {
+        self.device.memory_free()
+    }
+
+    fn weights_on_host(&self, program: &Program) -> Result<u64> {
+        Ok(divide(program, self.cut)?.map_or(0, |halves| halves.host.weight_bytes()))
+    }
+
+    fn prepare(&self, program: Arc<Program>, progress: &mut Progress) -> Result<Arc<dyn Prepared>> {
+        let Some(Halves { device, host }) = divide(&program, self.cut)? else {
+            return self.device.prepare(program, progress);
+        };
+        let host_half = Arc::new(host);
+        let host = self.host.prepare(Arc::clone(&host_half), &mut |_| Ok(()))?;
+        let device = self.device.prepare(Arc::new(device), progress)?;
+        Ok(Arc::new(Loaded { device, host, host_half }))
+    }
+}
+
+/// Both halves on their devices.
+struct Loaded {
+    device: Arc<dyn Prepared>,
+    host: Arc<dyn Prepared>,
+    host_half: Arc<Program>,
+}
+
+impl Prepared for Loaded {
+    fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>> {
+        if limits.ranks > 0 {
+            return Err(without_adapters());
+        }
+        let sizes = Sizes::new(&self.host_half, limits)?;
+        Ok(Box::new(DividedRunner { device: self.device.open(limits)?, host: self.host.open(limits)?, sizes }))
+    }
+
+    fn beside(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
+        self.device.beside(program)
+    }
+
+    fn adapter(&self, _weights: adapter::Adapter) -> Result<Adapter> {
+        Err(without_adapters())
+    }
+}
+
+fn without_adapters() -> Error {
+    Error::Unsupported("a model that lies in device memory only in part takes no adapters".into())
+}
+
+/// Bytes of what a half keeps of sequences.
+struct Sizes {
+    stores: Stores,
+    kv_type: KvType,
+    record: usize,
+}
+
+impl Sizes {
+    fn new(program: &Program, limits: &Limits) -> Result<Sizes> {
+        let record = state::starts(&program.states)?.last().map_or(0, |end| end * size_of::<f32>());
+        Ok(Sizes { stores: limits.stores(program)?, kv_type: limits.kv_type, record })
+    }
+
+    fn page(&self, reach: Reach) -> usize {
+        let elements = self.stores.layout(reach).page_elements().unwrap_or(0);
+        elements * self.kv_type.bytes()
+    }
+}
+
+/// The runners of both halves.
+struct DividedRunner {
+    device: Box<dyn Runner>,
+    host: Box<dyn Runner>,
+    /// Of the host's half.
+    sizes: Sizes,
+}
+
+/// Runs a part of the host's half.
+fn run_part(
+    host: &mut dyn Runner,
+    part: usize,
+    batch: &Batch,
+    cancel: &AtomicBool,
+    exchange: &mut dyn Exchange,
+) -> Result<()> {
+    if part == 0 {
+        host.run_stage(0, batch, cancel, exchange)?;
+    }
+    host.run_stage(part + 1, batch, cancel, exchange)
+}
+
+impl Runner for DividedRunner {
+    fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        self.run_beside(batch, cancel, &mut |_| ())
+    }
+
+    fn run_beside(&mut self, batch: &Batch, cancel: &AtomicBool, beside: Beside) -> Result<()> {
+        let DividedRunner { device, host, .. } = self;
+        let mut part = |part, exchange: &mut dyn Exchange| run_part(&mut **host, part, batch, cancel, exchange);
+        device.run_divided(batch, cancel, &mut part, beside)
+    }
+
+    fn runs_beside(&self) -> bool {
+        self.device.runs_beside()
+    }
+
+    fn draw(&mut self, index: usize, drawn: &Drawn) -> bool {
+        self.device.draw(index, drawn)
+    }
+
+    fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()> {
+        let DividedRunner { device, host, .. } = self;
+        let mut part = |part, exchange: &mut dyn Exchange| run_part(&mut **host, part, batch, cancel, exchange);
+        device.embed_divided(batch, stage, cancel, &mut part, give)
+    }
+
+    fn given(&mut self, row: usize) -> &mut [f32] {
+        self.device.given(row)
+    }
+
+    fn hidden(&self, index: usize) -> &[f32] {
+        self.device.hidden(index)
+    }
+
+    fn logits(&self, index: usize) -> &[f32] {
+        self.device.logits(index)
+    }
+
+    fn best_token(&self, index: usize) -> Option<u32> {
+        self.device.best_token(index)
+    }
+
+    fn adapt_within(&mut self, _ranks: usize) -> Result<()> {
+        Err(without_adapters())
+    }
+
+    fn adapt(&mut self, _slot: usize, adapters: Vec<Scaled>) -> Result<()> {
+        if adapters.is_empty() { Ok(()) } else { Err(without_adapters()) }
+    }
+
+    fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {
+        self.host.copy_page(reach, from, to);
+        self.device.copy_page(reach, from, to);
+    }
+
+    fn read_page(&mut self, reach: Reach, page: u32, out: &mut [u8]) -> Result<()> {
+        let (of_host, of_device) = out.split_at_mut(self.sizes.page(reach));
+        if !of_host.is_empty() {
+            self.host.read_page(reach, page, of_host)?;
+        }
+        if of_device.is_empty() { Ok(()) } else { self.device.read_page(reach, page, of_device) }
+    }
+
+    fn write_page(&mut self, reach: Reach, page: u32, bytes: &[u8]) -> Result<()> {
+        let (of_host, of_device) = bytes.split_at(self.sizes.page(reach));
+        if !of_host.is_empty() {
+            self.host.write_page(reach, page, of_host)?;
+        }
+        if of_device.is_empty() { Ok(()) } else { self.device.write_page(reach, page, of_device) }
+    }
+
+    fn read_record(&mut self, record: u32, out: &mut [u8]) -> Result<()> {
+        let (of_host, of_device) = out.split_at_mut(self.sizes.record);
+        if !of_host.is_empty() {
+            self.host.read_record(record, of_host)?;
+        }
+        if of_device.is_empty() { Ok(()) } else { self.device.read_record(record, of_device) }
+    }
+
+    fn write_record(&mut self, record: u32, bytes: &[u8]) -> Result<()> {
+        let (of_host, of_device) = bytes.split_at(self.sizes.record);
+        if !of_host.is_empty() {
+            self.host.write_record(record, of_host)?;
+        }
+        if of_device.is_empty() { Ok(()) } else { self.device.write_record(record, of_device) }
+    }
+
+    fn report(&self) -> Option<String> {
+        self.device.report()
+    }
+
+    fn warning(&self) -> Option<&str> {
+        self.device.warning()
+    }
+}

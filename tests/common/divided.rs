@@ -1,0 +1,126 @@
+//! A device that is shared with the processor, for tests without a GPU: the processor in its place, which runs the device's half of a program.
+
+use segno::backend::cpu::Cpu;
+use segno::backend::{Backend, Batch, Beside, Exchange, Give, Host, Limits, Memory, Prepared, Runner, Scaled, Stage};
+use segno::error::{Progress, Result};
+use segno::kv::Reach;
+use segno::plan::op::Exchanged;
+use segno::plan::{Op, Program};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// The processor as a device.
+pub struct Stand(pub Cpu);
+
+impl Backend for Stand {
+    fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
+        self.0.memory(program, limits)
+    }
+
+    fn adapter_memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
+        self.0.adapter_memory(program, limits)
+    }
+
+    fn prepare(&self, program: Arc<Program>, progress: &mut Progress) -> Result<Arc<dyn Prepared>> {
+        let parts = program.ops.iter().filter(|op| matches!(op, Op::Receive { by, .. } if by.index == 0)).count();
+        Ok(Arc::new(Loaded { prepared: self.0.prepare(program, progress)?, parts }))
+    }
+}
+
+struct Loaded {
+    prepared: Arc<dyn Prepared>,
+    parts: usize,
+}
+
+impl Prepared for Loaded {
+    fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>> {
+        let way = || Way { values: Vec::new(), rows: limits.rows };
+        Ok(Box::new(Half { runner: self.prepared.open(limits)?, parts: self.parts, ways: [way(), way()] }))
+    }
+
+    fn beside(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
+        self.prepared.beside(program)
+    }
+}
+
+/// Values that go one way.
+struct Way {
+    values: Vec<f32>,
+    rows: usize,
+}
+
+/// Both ways as one of the halves sees them: what it sends, and what it receives.
+struct Ends<'a>(&'a mut Way, &'a Way);
+
+impl Exchange for Ends<'_> {
+    fn received(&self, by: Exchanged, rows: usize, width: usize) -> &[f32] {
+        &self.1.values[by.start * self.1.rows..][..rows * width]
+    }
+
+    fn sent(&mut self, by: Exchanged, rows: usize, width: usize) -> &mut [f32] {
+        let (start, Way { values, .. }) = (by.start * self.0.rows, &mut self.0);
+        values.resize(values.len().max(start + rows * width), f32::NAN);
+        &mut values[start..][..rows * width]
+    }
+}
+
+struct Half {
+    runner: Box<dyn Runner>,
+    parts: usize,
+    ways: [Way; 2],
+}
+
+impl Runner for Half {
+    fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        self.runner.run(batch, cancel)
+    }
+
+    fn run_divided(&mut self, batch: &Batch, cancel: &AtomicBool, host: Host, _beside: Beside) -> Result<()> {
+        let Half { runner, parts, ways: [down, up] } = self;
+        runner.run_stage(0, batch, cancel, &mut Ends(down, up))?;
+        for part in 0..*parts {
+            host(part, &mut Ends(up, down))?;
+            // What is read again would show.
+            down.values.fill(f32::NAN);
+            runner.run_stage(part + 1, batch, cancel, &mut Ends(down, up))?;
+            up.values.fill(f32::NAN);
+        }
+        Ok(())
+    }
+
+    fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()> {
+        self.runner.embed(batch, stage, cancel, give)
+    }
+
+    fn logits(&self, index: usize) -> &[f32] {
+        self.runner.logits(index)
+    }
+
+    fn adapt_within(&mut self, ranks: usize) -> Result<()> {
+        self.runner.adapt_within(ranks)
+    }
+
+    fn adapt(&mut self, slot: usize, adapters: Vec<Scaled>) -> Result<()> {
+        self.runner.adapt(slot, adapters)
+    }
+
+    fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {
+        self.runner.copy_page(reach, from, to);
+    }
+
+    fn read_page(&mut self, reach: Reach, page: u32, out: &mut [u8]) -> Result<()> {
+        self.runner.read_page(reach, page, out)
+    }
+
+    fn write_page(&mut self, reach: Reach, page: u32, bytes: &[u8]) -> Result<()> {
+        self.runner.write_page(reach, page, bytes)
+    }
+
+    fn read_record(&mut self, record: u32, out: &mut [u8]) -> Result<()> {
+        self.runner.read_record(record, out)
+    }
+
+    fn write_record(&mut self, record: u32, bytes: &[u8]) -> Result<()> {
+        self.runner.write_record(record, bytes)
+    }
+}

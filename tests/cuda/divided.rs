@@ -1,0 +1,244 @@
+//! Models that a GPU shares with the processor: their launches, which are made everywhere, and on a machine with a GPU their logits and tokens.
+
+use crate::common;
+use crate::common::launches::{Sort, goldens, lists_of};
+use crate::common::passes::{Case, Run, assert_near, bits, file, precise};
+use crate::common::walk::{MODELS, RECURRENT, walk_in};
+use crate::common::{Ctx, Model, greedy, root, sampler};
+use segno::backend::cpu::{Cpu, Options};
+use segno::backend::cuda::Cuda;
+use segno::backend::cuda::args::Args;
+use segno::backend::cuda::catalogue::Kernel;
+use segno::backend::cuda::launch::Launch;
+use segno::backend::divided::Divided;
+use segno::backend::{Backend, KvType};
+use segno::ffi::device::SEGNO_DEVICE_CUDA;
+use segno::ffi::model::{segno_model_opts, segno_model_opts_init};
+use segno::ffi::plan::segno_plan;
+use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_NGRAM};
+use segno::ffi::status::{SEGNO_CANCELLED, SEGNO_E_DEVICE_MEMORY, SEGNO_OK};
+use segno::plan::Op;
+use segno::plan::halves::{Cut, cuts, divide};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+const POSITIONS: usize = 96;
+const SEQS: usize = 8;
+
+/// The first cuts, those in the middle, and the last one.
+fn some(cuts: Vec<Cut>) -> Vec<Cut> {
+    let wanted = [0, cuts.len() / 2, cuts.len() - 1];
+    let mut found: Vec<Cut> = wanted.into_iter().map(|at| cuts[at]).collect();
+    found.dedup();
+    found
+}
+
+/// The parts that the launches of a kernel are for, in order.
+fn parts(list: &[Launch], kernel: Kernel) -> Vec<u32> {
+    let of = |launch: &Launch| match launch.args {
+        Args::Exchange(args) if launch.function.kernel == kernel => Some(args.part),
+        _ => None,
+    };
+    let mut parts: Vec<u32> = list.iter().filter_map(of).collect();
+    parts.dedup();
+    parts
+}
+
+#[test]
+fn every_half_is_lowered_whole_and_waits_for_each_part_once() {
+    for (path, program, _) in goldens() {
+        for cut in cuts(&program).unwrap() {
+            let device = divide(&program, cut).unwrap().unwrap().device;
+            let count = device.ops.iter().filter(|op| matches!(op, Op::Receive { by, .. } if by.index == 0)).count();
+            for sort in [Sort::Exact, Sort::Fast, Sort::F32Cache, Sort::Q8Cache] {
+                let lists = lists_of(&device, sort);
+                for list in [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.prompt] {
+                    let mut covered: Vec<usize> = list.iter().flat_map(|launch| launch.covers.clone()).collect();
+                    covered.sort_unstable();
+                    assert!(covered == (0..device.ops.len()).collect::<Vec<_>>(), "{}, {cut:?}", path.display());
+                    let all: Vec<u32> = (0..count as u32).collect();
+                    assert_eq!(parts(list, Kernel::SendRows), all, "{}, {cut:?}", path.display());
+                    assert_eq!(parts(list, Kernel::ReceiveRows), all, "{}, {cut:?}", path.display());
+                }
+            }
+        }
+    }
+}
+
+/// The models of every kind of layer that can be divided.
+fn cases() -> Vec<Case> {
+    if !common::gpu() {
+        return Vec::new();
+    }
+    let mut paths: Vec<PathBuf> = common::launches::cuda_goldens().collect();
+    paths.retain(|path| {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        !name.starts_with("llama-") || name == "llama-ratio4"
+    });
+    paths.iter().map(|path| file(path, false)).collect()
+}
+
+fn divided(cut: Cut, eager: bool) -> Divided {
+    static DEVICES: [OnceLock<Arc<Cuda>>; 2] = [const { OnceLock::new() }; 2];
+    static HOST: OnceLock<Arc<Cpu>> = OnceLock::new();
+    let options = Options { threads: 0, precise: false, allow_avx512: true, gives_way: false };
+    let device = DEVICES[usize::from(eager)].get_or_init(|| Arc::new(Cuda::new(0, eager).unwrap()));
+    let host = HOST.get_or_init(|| Arc::new(Cpu::new(&options).unwrap()));
+    Divided { device: device.clone(), host: host.clone(), cut }
+}
+
+#[test]
+fn logits_are_near_those_of_the_precise_processor() {
+    for mut case in cases() {
+        let bar = case.bar;
+        let mut first = Run::new(&precise(), &case.program, KvType::F32, POSITIONS, 1);
+        first.own_text();
+        for kv_type in [KvType::F32, KvType::Q8] {
+            let logits = |device: &dyn Backend| {
+                let mut run = Run::new(device, &case.program, kv_type, POSITIONS, 1);
+                run.tokens.clone_from(&first.tokens);
+                run.steps(0..64, 1)
+            };
+            let expected = logits(&precise());
+            case.bar = bar.over(kv_type);
+            for cut in some(cuts(&case.program).unwrap()) {
+                assert_near(&case, &format!("{kv_type:?}, {cut:?}"), &logits(&divided(cut, false)), &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn graphs_buckets_and_chunks_change_no_bit() {
+    for Case { name, program, .. } in cases() {
+        for cut in some(cuts(&program).unwrap()) {
+            let mut run = Run::new(&divided(cut, false), &program, KvType::F16, POSITIONS, SEQS);
+            let alone = run.steps(0..POSITIONS, 1);
+            let listed = Run::new(&divided(cut, true), &program, KvType::F16, POSITIONS, 1).steps(0..POSITIONS, 1);
+            assert!(bits(&alone) == bits(&listed), "{name}, {cut:?}: eager differs from replay");
+            for seqs in [2, 3, 5, 8] {
+                let together = run.steps(0..40, seqs);
+                assert!(bits(&alone[..40]) == bits(&together), "{name}, {cut:?}: {seqs} at once differ from one");
+            }
+            for chunk in [1, 7, 64, 96] {
+                let last = run.chunks(1, POSITIONS, chunk);
+                assert!(bits(&[last]) == bits(&alone[POSITIONS - 1..]), "{name}, {cut:?}: chunks of {chunk} differ");
+            }
+        }
+    }
+}
+
+fn limited(device_memory: u64) -> segno_model_opts {
+    // SAFETY: plain data, which the next line fills.
+    let mut opts: segno_model_opts = unsafe { std::mem::zeroed() };
+    segno_model_opts_init(&mut opts, size_of::<segno_model_opts>());
+    segno_model_opts { device_memory, ..opts }
+}
+
+fn on_device(plan: &segno_plan) -> u64 {
+    plan.device_weights + plan.device_kv + plan.device_arena + plan.device_graphs
+}
+
+fn golden(name: &str) -> PathBuf {
+    root().join(format!("tests/golden/hf/{name}.gguf"))
+}
+
+/// The model of a file in so many shares of what it would take of the device, from nearly all to as few as can be.
+fn shares(ctx: &Ctx, path: &Path) -> Vec<Model> {
+    let whole = ctx.plan(path, &limited(u64::MAX)).unwrap();
+    assert_eq!((whole.host_layers, whole.host_expert_layers), (0, 0));
+    let (mut limit, mut models) = (on_device(&whole) - 1, Vec::new());
+    loop {
+        let found = match ctx.plan(path, &limited(limit)) {
+            Ok(found) => found,
+            Err(failed) => {
+                assert_eq!(failed.status, SEGNO_E_DEVICE_MEMORY);
+                let refused = ctx.load_with(path, &limited(limit)).err().unwrap();
+                assert_eq!(refused.status, SEGNO_E_DEVICE_MEMORY);
+                assert!(!models.is_empty(), "{}: {}", path.display(), failed.message);
+                return models;
+            }
+        };
+        assert!(on_device(&found) <= limit && found.host_layers + found.host_expert_layers > 0);
+        models.push(ctx.load_with(path, &limited(limit)).unwrap().1);
+        limit = on_device(&found) - 1;
+    }
+}
+
+#[test]
+fn a_model_takes_what_it_may_of_the_device_and_walks_as_others_do() {
+    if !common::gpu() {
+        return;
+    }
+    let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
+    for name in MODELS.into_iter().chain(RECURRENT) {
+        let models = shares(&ctx, &golden(name));
+        println!("{name}: {} cuts", models.len());
+        for (model, kv_type) in [(&models[0], SEGNO_KV_Q8), (&models[models.len() - 1], SEGNO_KV_F16)] {
+            walk_in(name, model, kv_type, 7);
+        }
+    }
+}
+
+#[test]
+fn drafts_change_no_token_and_cancelled_calls_nothing() {
+    if !common::gpu() {
+        return;
+    }
+    let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
+    for name in ["qwen3moe-plain", "gptoss-plain", "gemma3-plain"] {
+        let model = shares(&ctx, &golden(name)).swap_remove(0);
+        let prompt: Vec<i32> = (0..90).map(|at| at % 7 + 3).collect();
+        let text = |speculation, cancels: bool| {
+            let session = model.session(|opts| opts.speculation = speculation).unwrap();
+            let seq = session.open(&sampler()).unwrap();
+            if cancels {
+                session.cancel(true);
+                assert_eq!(session.prefill(seq, &prompt), Ok(SEGNO_CANCELLED));
+                session.cancel(false);
+            }
+            session.prefill(seq, &prompt).unwrap();
+            session.generate(seq, 60).unwrap()
+        };
+        let expected = text(0, false);
+        assert_eq!(text(SEGNO_SPECULATION_NGRAM | SEGNO_SPECULATION_ALWAYS, false), expected, "{name}");
+        assert_eq!(text(0, true), expected, "{name}");
+    }
+}
+
+/// A flag that is raised while a prompt runs ends the call soon, and the text goes on as if nothing had been.
+#[test]
+fn a_running_prompt_is_cancelled_soon() {
+    if !common::gpu() {
+        return;
+    }
+    let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
+    let path = common::bundled_model();
+    let model = shares(&ctx, &path).pop().unwrap();
+    let session = model.session(|opts| opts.max_prefill = 2048).unwrap();
+    let prompt: Vec<i32> = (0..1000).map(|at| at % 500 + 3).collect();
+    let (mut longest, mut cancelled) = (Duration::ZERO, 0);
+    for delay in 0..30 {
+        let seq = session.open(&greedy()).unwrap();
+        let raised = std::thread::scope(|scope| {
+            let raised = scope.spawn(|| {
+                std::thread::sleep(Duration::from_micros(500 * delay));
+                session.cancel(true);
+                Instant::now()
+            });
+            let outcome = session.prefill(seq, &prompt).unwrap();
+            let ended = Instant::now();
+            let raised = raised.join().unwrap();
+            (outcome, ended.saturating_duration_since(raised))
+        });
+        session.cancel(false);
+        if raised.0 == SEGNO_CANCELLED {
+            (longest, cancelled) = (longest.max(raised.1), cancelled + 1);
+        }
+        assert_eq!(session.prefill(seq, &[]).unwrap_or(SEGNO_OK), SEGNO_OK);
+        session.close(seq).unwrap();
+    }
+    println!("{cancelled} of 30 cancelled, at most {longest:?} after the flag");
+    assert!(cancelled > 0 && longest < Duration::from_millis(50), "{longest:?}");
+}
