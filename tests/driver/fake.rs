@@ -8,7 +8,7 @@ use crate::common::log::listen;
 use crate::common::process::{assert_passes, program};
 use crate::common::skip::{Lack, skip};
 use crate::common::{self, Ctx, Failed};
-use segno::backend::cuda::args::{ArgmaxArgs, SampleArgs, Shape, StepArgs};
+use segno::backend::cuda::args::{ArgmaxArgs, ExchangeArgs, SampleArgs, Shape, StepArgs};
 use segno::backend::cuda::{self, Cuda};
 use segno::ffi::ctx::segno_ctx_opts;
 use std::ffi::{CStr, c_char, c_long, c_void};
@@ -79,10 +79,15 @@ pub struct Fake {
     hang: unsafe extern "C" fn(i32),
 }
 
-/// What a launch does: the beginning of a step hands on its number, the ends write it above a token of each output; others do nothing.
+/// Words from the flag of a row that goes to the host to the next.
+const FLAG_WORDS: usize = 8;
+
+/// What a launch does: the beginning of a step hands on its number, the ends write it above a token of each output, and what goes to the host has it above
+/// a part of the program for each row, behind experts that are chosen; others do nothing.
 enum Work {
     Begin { serial: u64, host_header: u64 },
     End { serial: u64, host_tokens: u64, outputs: usize, token: u64 },
+    Send { args: ExchangeArgs, rows: usize },
     Nothing,
 }
 
@@ -91,7 +96,8 @@ unsafe extern "C" fn capture(name: *const c_char, arguments: *mut *mut c_void) -
     // SAFETY: the name ends with NUL; the arguments of these kernels are their struct and the shape.
     let (name, first, second) = unsafe { (CStr::from_ptr(name), *arguments, arguments.add(1)) };
     // SAFETY: as above; called where there is a shape.
-    let outputs = || unsafe { (**second.cast::<*const Shape>()).outputs as usize };
+    let shape = || unsafe { **second.cast::<*const Shape>() };
+    let outputs = || shape().outputs as usize;
     let work = match name.to_str().unwrap() {
         "step_begin" => {
             // SAFETY: the struct of this kernel.
@@ -108,6 +114,11 @@ unsafe extern "C" fn capture(name: *const c_char, arguments: *mut *mut c_void) -
             let args = unsafe { *first.cast::<SampleArgs>() };
             Work::End { serial: args.serial, host_tokens: args.host_tokens, outputs: outputs(), token: 8 }
         }
+        "send_rows" => {
+            // SAFETY: the struct of this kernel.
+            let args = unsafe { *first.cast::<ExchangeArgs>() };
+            Work::Send { args, rows: shape().rows as usize }
+        }
         _ => Work::Nothing,
     };
     Box::into_raw(Box::new(work)).cast()
@@ -122,6 +133,17 @@ unsafe extern "C" fn run(work: *mut c_void) {
             &Work::End { serial, host_tokens, outputs, token } => {
                 let serial = u64::from(*(serial as *const u32)) << 32;
                 (0..outputs).for_each(|output| *(host_tokens as *mut u64).add(output) = serial | token);
+            }
+            &Work::Send { args: ExchangeArgs { serial, flags, part, count, shared, widths, .. }, rows } => {
+                let told = u64::from(*(serial as *const u32)) << 32 | u64::from(part + 1);
+                for row in 0..rows {
+                    // Of two values the second is a choice of experts, who differ.
+                    let (width, ids) = (widths[1] as usize, if count == 2 { widths[1] / 2 } else { 0 });
+                    (0..ids).for_each(|id| *(shared[1] as *mut u32).add(row * width + id as usize) = id);
+                    if flags != 0 {
+                        *(flags as *mut u64).add(row * FLAG_WORDS) = told;
+                    }
+                }
             }
             Work::Nothing => {}
         }

@@ -192,8 +192,8 @@ impl CudaRunner {
             return Ok(());
         }
         exchange.next = part + 1;
-        let told = flag(self.serial, part as u32 + 1);
-        let are_there = || (0..rows).all(|row| exchange.flags[0].acquire(row * FLAG_WORDS) == told);
+        let is_told = |flag: u64| (flag >> 32) as u32 == self.serial && flag as u32 > part as u32;
+        let are_there = || (0..rows).all(|row| is_told(exchange.flags[0].acquire(row * FLAG_WORDS)));
         self.wait_until(rows, cancel, "a step ended without what the host has to do of it", are_there)?;
         host(part, exchange)?;
         exchange.publish(self.serial, part as u32 + 1, all);
