@@ -11,7 +11,12 @@ pub const WIDTH: u64 = 64;
 
 /// A `qwen2moe` model of 101 tokens whose experts are of type `dtype`, with a shared one behind a sigmoid.
 pub fn mixture(dtype: DType) -> File {
-    let shape = Shape { arch: "qwen2", storage: Storage::Q8_0, ..Shape::small() };
+    mixture_of(Shape::small(), dtype)
+}
+
+/// The same of another shape; the shared expert is as wide as its dense block.
+pub fn mixture_of(shape: Shape, dtype: DType) -> File {
+    let shape = Shape { arch: "qwen2", storage: Storage::Q8_0, ..shape };
     let mut file = shape.file();
     file.entries.iter_mut().for_each(|(key, _)| *key = key.replace("qwen2.", "qwen2moe."));
     file.set("general.architecture", "qwen2moe");

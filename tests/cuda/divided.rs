@@ -216,8 +216,8 @@ fn a_running_prompt_is_cancelled_soon() {
     let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
     let path = common::bundled_model();
     let model = shares(&ctx, &path).pop().unwrap();
-    let session = model.session(|opts| opts.max_prefill = 2048).unwrap();
-    let prompt: Vec<i32> = (0..1000).map(|at| at % 500 + 3).collect();
+    let session = model.session(|opts| opts.max_prefill = 500).unwrap();
+    let prompt: Vec<i32> = (0..500).map(|at| at % 500 + 3).collect();
     let (mut longest, mut cancelled) = (Duration::ZERO, 0);
     for delay in 0..30 {
         let seq = session.open(&greedy()).unwrap();

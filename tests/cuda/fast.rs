@@ -3,7 +3,10 @@
 
 use crate::common;
 use crate::common::gguf::Shape;
+use crate::common::launches::fast_lists;
+use crate::common::mixture::mixture_of;
 use crate::common::passes::{Case, Run, assert_near, bits, file, precise, random};
+use segno::backend::cuda::args::{Activation, Args};
 use segno::backend::cuda::{self, Cuda, testing::inspect::Contents};
 use segno::backend::{Batch, Chooser, KvType, Limits, Row};
 use segno::kv::{Pages, Tables};
@@ -78,8 +81,38 @@ fn heads_models() -> impl Iterator<Item = Case> {
     })
 }
 
+/// Experts, and a shared one whose rows may be 16-bit floats.
+fn wide_mixture() -> Case {
+    let shape = Shape { hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, feed_forward: 384, ..Shape::small() };
+    random("shared expert", &mixture_of(Shape { context: 8192, ..shape }, DType::Q8_0))
+}
+
+#[test]
+fn kernels_of_experts_meet_no_16_bit_floats() {
+    let program = wide_mixture().program;
+    let lists = fast_lists(&program);
+    let is_f16 = |form: &Activation| form.q != 0 && form.meta == 0;
+    let (mut apart, mut joined) = (0, 0);
+    for list in [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.sorted, &lists.prompt] {
+        for launch in list {
+            let forms = match &launch.args {
+                Args::ExpertUnit(args) => [args.x, args.out, args.shared_out],
+                Args::ExpertSum(args) => [args.x, args.shared_x, Activation::default()],
+                Args::ExpertGemm(args) => [args.x, args.gated, Activation::default()],
+                args => {
+                    apart += args.written().filter(|form| is_f16(form)).count();
+                    continue;
+                }
+            };
+            assert!(!forms.iter().any(is_f16), "{:?}", launch.function);
+            joined += usize::from(matches!(launch.args, Args::ExpertUnit(args) if args.shared_out.x != 0));
+        }
+    }
+    assert!(apart > 0 && joined > 0, "{apart} values are of 16-bit floats, {joined} units with the others");
+}
+
 fn models() -> Vec<Case> {
-    let mut cases = vec![file(&common::bundled_model(), true), mix()];
+    let mut cases = vec![file(&common::bundled_model(), true), mix(), wide_mixture()];
     if let Some(data) = common::shared_data() {
         let name = "TinyStories-656K-Q8_0.gguf";
         cases.push(file(&data.join("models").join(name), true));

@@ -253,7 +253,9 @@ impl Lowering<'_> {
         };
         let is_unit = (first, second, left, right) == (x, x, out, up_out) && self.uses.of_value(right).readers == 1;
         let is_adapted = self.is_adapted(gate) || self.is_adapted(up);
-        if !self.batches.joins_shared_experts() || !is_unit || is_adapted || unit_of(kind) != Some(*unit) {
+        // These kernels neither write nor read 16-bit floats.
+        let joins = self.batches.joins_shared_experts() && !self.is_f16(out);
+        if !joins || !is_unit || is_adapted || unit_of(kind) != Some(*unit) {
             return None;
         }
         let table = |matrix: MatrixId| {
@@ -362,7 +364,8 @@ impl Lowering<'_> {
         let (readers, is_adapted) = (self.uses.of_value(product).readers, self.is_adapted(matrix));
         let matrix = self.addresses.matrices[matrix.0];
         let fits = matrix.dtype == own.matrix.dtype && matrix.cols.is_multiple_of(QUANTIZED as u32);
-        let is_alone = is_added && !is_adapted && readers + 1 == ops && self.batches.joins_shared_experts();
+        let joins = self.batches.joins_shared_experts() && !self.is_f16(x);
+        let is_alone = is_added && !is_adapted && readers + 1 == ops && joins;
         (fits && is_alone).then_some(SharedSum { x, matrix, gate, ops })
     }
 
