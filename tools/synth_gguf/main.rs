@@ -167,7 +167,7 @@ impl Model<'_> {
             self.part(index, "attn_k", keys, hidden, spread(hidden));
             self.part(index, "attn_v", keys, hidden, spread(hidden));
         }
-        if arch == "qwen2" || sinks {
+        if ["qwen2", "seed_oss"].contains(&arch) || sinks {
             for (part, len) in [("q", queries), ("k", keys), ("v", keys)] {
                 self.vector(named(&format!("attn_{part}.bias")), len, 0.0, 0.1);
             }
@@ -185,7 +185,7 @@ impl Model<'_> {
         if recurrent.is_none() {
             self.part(index, "attn_output", hidden, queries, 0.3 * spread(queries));
         }
-        let norms: &[&str] = match (post_norms, sinks || has_gate) {
+        let norms: &[&str] = match (post_norms, sinks || has_gate || arch == "seed_oss") {
             (true, _) => &["post_attention_norm", "ffn_norm", "post_ffw_norm"],
             (_, true) => &["post_attention_norm"],
             _ => &["ffn_norm"],

@@ -132,6 +132,21 @@ const GEMMA_4B: Shape = Shape {
     ..LLAMA_1B
 };
 
+/// SmolLM3 3B.
+const SMOLLM3: Shape = Shape {
+    name: "smollm3-3b-short",
+    arch: "smollm3",
+    layers: 36,
+    heads: 16,
+    kv_heads: 4,
+    head_dim: 128,
+    rope_dims: 128,
+    feed_forward: 11_008,
+    norm_eps: 1e-6,
+    rope_base: 5e6,
+    ..LLAMA_1B
+};
+
 /// EmbeddingGemma, without its dense layers.
 const EMBEDDING_GEMMA: Shape = Shape {
     name: "embeddinggemma-300m",
@@ -148,7 +163,7 @@ const EMBEDDING_GEMMA: Shape = Shape {
 };
 
 /// The models that are known.
-pub const SHAPES: [Shape; 24] = [
+pub const SHAPES: [Shape; 28] = [
     LLAMA_1B,
     Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
     Shape {
@@ -226,6 +241,40 @@ pub const SHAPES: [Shape; 24] = [
             ("logit_scale", 16.0),
         ],
         ..LLAMA_1B
+    },
+    Shape { layers: 4, vocab: 32_768, ..SMOLLM3 },
+    Shape {
+        name: "ernie-4.5-0.3b",
+        arch: "ernie4_5",
+        layers: 18,
+        hidden: 1024,
+        heads: 16,
+        kv_heads: 2,
+        feed_forward: 3072,
+        vocab: 103_424,
+        ..SMOLLM3
+    },
+    Shape {
+        name: "hunyuan-1.8b-short",
+        arch: "hunyuan-dense",
+        layers: 4,
+        kv_heads: 4,
+        feed_forward: 6144,
+        vocab: 32_768,
+        head_norms: true,
+        ..SMOLLM3
+    },
+    Shape {
+        name: "seed-oss-short",
+        arch: "seed_oss",
+        layers: 2,
+        hidden: 5120,
+        heads: 80,
+        kv_heads: 8,
+        feed_forward: 27_648,
+        vocab: 32_768,
+        tied: false,
+        ..SMOLLM3
     },
     Shape {
         name: "phi-4-mini",
