@@ -4,12 +4,12 @@
 use crate::common;
 use crate::common::embeddings::{case, embed_opts};
 use crate::common::gguf::Shape;
-use crate::common::{Ctx, Failed, Model, Watch, bundled_model, call, greedy, model_opts};
+use crate::common::{Ctx, Failed, Model, bundled_model, call, greedy};
+use crate::divided::divided;
 use crate::fake::{Fake, built, open, open_with, under_a_driver};
 use segno::backend::cuda;
 use segno::ffi::ctx::{SEGNO_CTX_TIMING, SEGNO_LOG_INFO, SEGNO_LOG_WARN, segno_ctx_opts};
 use segno::ffi::device::*;
-use segno::ffi::model::segno_model_opts;
 use segno::ffi::seq::segno_sampler_opts;
 use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8};
 use segno::ffi::status::*;
@@ -111,22 +111,6 @@ fn life_in(ctx: Ctx) -> Result<(), Failed> {
     divided(&ctx)?;
     let encoder = ctx.load(&case("bert-mean").file)?;
     let session = encoder.session(|opts| (opts.max_seqs, opts.kv_tokens) = (2, 128))?;
-    session.embed(&[&[5; 40], &[6]], &embed_opts()).map(|_| ())
-}
-
-/// The use of a model of which the host does a part.
-fn divided(ctx: &Ctx) -> Result<(), Failed> {
-    let path = common::root().join("tests/golden/hf/qwen3moe-plain.gguf");
-    let mut watch = Watch::default();
-    let whole = ctx.plan(&path, &segno_model_opts { device_memory: u64::MAX, ..model_opts(0, &mut watch) })?;
-    let most = whole.device_weights + whole.device_kv + whole.device_arena + whole.device_graphs - 1;
-    let opts = segno_model_opts { device_memory: most, ..model_opts(0, &mut watch) };
-    assert!(ctx.plan(&path, &opts)?.host_expert_layers > 0);
-    let model = ctx.load_with(&path, &opts)?.1;
-    let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (2, 128))?;
-    let seq = session.open(&greedy())?;
-    session.append(seq, &[5; 40])?;
-    (0..3).try_for_each(|_| session.step(seq).map(|_| ()))?;
     session.embed(&[&[5; 40], &[6]], &embed_opts()).map(|_| ())
 }
 

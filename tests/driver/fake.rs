@@ -82,8 +82,8 @@ pub struct Fake {
 /// Words from the flag of a row that goes to the host to the next.
 const FLAG_WORDS: usize = 8;
 
-/// What a launch does: the beginning of a step hands on its number, the ends write it above a token of each output, and what goes to the host has it above
-/// a part of the program for each row, behind experts that are chosen; others do nothing.
+/// What a launch does: the beginning of a step hands on its number, the ends write it above a token of each output, and what goes to the host has it
+/// above a part of the program for each row, behind experts that are chosen; others do nothing.
 enum Work {
     Begin { serial: u64, host_header: u64 },
     End { serial: u64, host_tokens: u64, outputs: usize, token: u64 },

@@ -6,6 +6,7 @@
 mod common;
 
 mod calls;
+mod divided;
 mod fake;
 mod predictors;
 mod wait;
