@@ -1,7 +1,9 @@
 // Products of 8-bit activations with the quantized matrices of experts, for steps of few rows. All weights of a block
-// are in flight at once, as soon as its experts are known. The expert that every row has may come along with them. The
-// sums of a product are those of every kernel; the sum over a row's experts goes by slots of its choice.
-#include "experts/choice.cuh"
+// are in flight at once, as soon as its experts are known. The expert that every row has may come along with them, and
+// where a single row comes before its norm and its choice, each block makes both, while its weights are on their way or
+// in order to know them. The sums of a product are those of every kernel; the sum over a row's experts goes by slots of
+// its choice.
+#include "experts/route.cuh"
 #include "gemv/single_stage.cuh"
 
 // The gated unit of a pair: activate(gate) * up, with the 8-bit form of it.
@@ -14,9 +16,13 @@ struct ExpertUnitArgs {
     // The same of the expert that every row has, with a row for each; no width for none.
     Activation shared_out;
     ExpertTable shared_gate, shared_up;
-    uint32_t shared_width, pad;
+    uint32_t shared_width;
+    // Of a norm by the root of the mean square, whose input is in `x`; no weights for none.
+    float eps;
+    const float *norm;
+    RouteArgs route;  // what makes `choice`, if that is not there; no logits for nothing
 };
-static_assert(sizeof(ExpertUnitArgs) == 392, "as in args.rs");
+static_assert(sizeof(ExpertUnitArgs) == 456, "as in args.rs");
 
 // The sum over the experts of a row.
 struct ExpertSumArgs {
@@ -38,9 +44,14 @@ static_assert(sizeof(ExpertSumArgs) == 200, "as in args.rs");
 // Outputs of a block of a gated unit, which make an 8-bit block, and of one of its warps.
 constexpr uint32_t UNIT_OUTPUTS = 32, WARP_OUTPUTS = UNIT_OUTPUTS / WARPS;
 // Outputs of a warp that sums, and slots whose products are added at a time.
-constexpr uint32_t SUM_OUTPUTS = 2, SLOTS = SUM_ROWS / SUM_OUTPUTS, MOST_CHOSEN = 64;
+constexpr uint32_t SUM_OUTPUTS = 2, SLOTS = SUM_ROWS / SUM_OUTPUTS;
+
+// Floats of a line of the cache.
+constexpr uint32_t LINE = 32;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+__device__ __forceinline__ void prefetch(const float *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 __device__ __forceinline__ uint32_t units_of(uint32_t cols) { return (cols + QUANT_COLS - 1) / QUANT_COLS; }
 
@@ -61,11 +72,25 @@ __device__ __forceinline__ void put_rows(
 }
 
 struct UnitStorage {
-    __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
-    float outputs[UNIT_OUTPUTS];
+    union {
+        __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
+        RouteStorage route;  // before there are sums
+    };
+    float outputs[UNIT_OUTPUTS], shares[WARPS];
     unsigned long long barriers[WARPS];
     LevelWords level_words;
 };
+
+// Makes the choice of a row, whose first block writes it for others; the expert in the block's own slot.
+__device__ __forceinline__ uint32_t choose_own(
+    const RouteArgs &args, uint32_t row, uint32_t block, uint32_t slot, RouteStorage &space) {
+    rank_experts(args, args.logits, space);
+    if (block == 0) write_choice(args, row, space);
+    const uint32_t expert = space.ids[slot];
+    // Sums take the place of that.
+    __syncthreads();
+    return expert;
+}
 
 template <uint32_t TYPE>
 __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStorage &own) {
@@ -83,9 +108,12 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     const uint32_t bytes = WARP_OUTPUTS * m.row_bytes, barrier = shared_address(own.barriers + warp);
     if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
     make_level_words<TYPE>(own.level_words);
+    if (args.norm != nullptr && threadIdx.x * LINE < m.cols) prefetch(args.norm + threadIdx.x * LINE);
     __syncwarp();
     launch_then_await();
-    const uint32_t expert = is_shared ? 0 : expert_of(args.choice, args.chosen, pair);
+    const uint32_t expert = is_shared  ? 0
+        : args.route.logits != nullptr ? choose_own(args.route, row, block, block / across, own.route)
+                                       : expert_of(args.choice, args.chosen, pair);
     const uint8_t *weights = shared + warp * 2 * bytes;
     if (elect_lane()) {
         announce(barrier, 2 * bytes);
@@ -95,9 +123,17 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     }
     __syncwarp();
     uint8_t *units = shared + WARPS * 2 * bytes;
-    put_rows(args.x, row, 1, m.cols, units);
-    const float factor = args.x.factors != nullptr ? args.x.factors[row] : 1.0f;
+    float factor = 1.0f;
+    if (args.norm != nullptr) {
+        float none;
+        put_normed<false, false>(
+            NormInput{args.x.x, args.norm, m.cols}, shared_address(units), own.shares, nullptr, none);
+    } else {
+        put_rows(args.x, row, 1, m.cols, units);
+        if (args.x.factors != nullptr) factor = args.x.factors[row];
+    }
     __syncthreads();
+    if (args.norm != nullptr) factor = norm_factor(own.shares, m.cols, args.eps);
     const LevelWords level_words = own.level_words;
     wait_phase(barrier, 0);
 #pragma unroll 1

@@ -20,14 +20,14 @@ struct RouteArgs {
 };
 static_assert(sizeof(RouteArgs) == 56, "as in args.rs");
 
-constexpr uint32_t THREADS = 256, WARPS = THREADS / WARP, MOST_EXPERTS = 1024, MOST_CHOSEN = 64;
+constexpr uint32_t ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / WARP, MOST_EXPERTS = 1024, MOST_CHOSEN = 64;
 // Least sum by which weights are divided: 2^-14.
 constexpr float LEAST_SUM = 1.0f / 16384.0f;
 // Keys of what is not looked at, and of what is no number: below all others.
 constexpr uint32_t MASKED = 0, NO_NUMBER = 1;
 
 // Integers in the order of numbers, both zeros the same.
-__device__ __forceinline__ uint32_t key_of(float x) {
+__device__ __forceinline__ uint32_t rank_key_of(float x) {
     const uint32_t bits = __float_as_uint(__fadd_rn(x, 0.0f));
     return isnan(x) ? NO_NUMBER : bits >> 31 ? ~bits : bits | 1u << 31;
 }
@@ -53,47 +53,48 @@ __device__ __forceinline__ float reduce_block(float v, float *shares, F f) {
     __syncthreads();
     v = shares[0];
 #pragma unroll
-    for (uint32_t i = 1; i < WARPS; i++) v = f(v, shares[i]);
+    for (uint32_t i = 1; i < ROUTE_WARPS; i++) v = f(v, shares[i]);
     return v;
 }
 
 struct RouteStorage {
-    float scores[MOST_EXPERTS], shares[2][WARPS], weights[MOST_CHOSEN];
+    float scores[MOST_EXPERTS], shares[2][ROUTE_WARPS], weights[MOST_CHOSEN];
     uint32_t keys[MOST_EXPERTS], group_keys[MOST_EXPERTS], ids[MOST_CHOSEN];
 };
 
 // Scores of all experts, each in the place that its thread reads again.
 __device__ __forceinline__ void score_all(const RouteArgs &args, const float *logits, RouteStorage &space) {
     float largest = -INFINITY, sum = 0.0f;
-    for (uint32_t i = threadIdx.x; i < args.experts; i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS) {
         const float x = logits[i];
         space.scores[i] = args.score == SIGMOID ? __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x))) : x;
         largest = fmaxf(largest, x);
     }
     if (args.score != SOFTMAX) return;
     largest = reduce_block(largest, space.shares[0], [](float a, float b) { return fmaxf(a, b); });
-    for (uint32_t i = threadIdx.x; i < args.experts; i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS) {
         const float e = expf(__fsub_rn(space.scores[i], largest));
         space.scores[i] = e, sum = __fadd_rn(sum, e);
     }
     sum = reduce_block(sum, space.shares[1], [](float a, float b) { return __fadd_rn(a, b); });
-    for (uint32_t i = threadIdx.x; i < args.experts; i += THREADS) space.scores[i] = __fdiv_rn(space.scores[i], sum);
+    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS)
+        space.scores[i] = __fdiv_rn(space.scores[i], sum);
 }
 
 // Masks the experts of all groups but the best.
 __device__ __forceinline__ void keep_groups(const RouteArgs &args, RouteStorage &space) {
     const uint32_t size = args.experts / args.groups;
-    for (uint32_t group = threadIdx.x; group < args.groups; group += THREADS) {
+    for (uint32_t group = threadIdx.x; group < args.groups; group += ROUTE_THREADS) {
         uint32_t best = MASKED, second = MASKED;
         for (uint32_t i = group * size; i < (group + 1) * size; i++) {
             const uint32_t key = space.keys[i];
             second = max(second, min(best, key)), best = max(best, key);
         }
         const bool adds = size > 1 && args.best > 1;
-        space.group_keys[group] = key_of(adds ? __fadd_rn(number_of(best), number_of(second)) : number_of(best));
+        space.group_keys[group] = rank_key_of(adds ? __fadd_rn(number_of(best), number_of(second)) : number_of(best));
     }
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < args.experts; i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS) {
         if (rank_of(space.group_keys, args.groups, i / size) >= args.kept) space.keys[i] = MASKED;
     }
     __syncthreads();
@@ -116,22 +117,32 @@ __device__ __forceinline__ float weight_of(const RouteArgs &args, const float *w
     return args.scale != 1.0f ? __fmul_rn(weight, args.scale) : weight;
 }
 
-// Chooses for row `row`, whose logits are at `logits`.
-__device__ __forceinline__ void choose_experts(
-    const RouteArgs &args, const float *logits, uint32_t row, RouteStorage &space) {
+// Finds the experts of a row whose logits are at `logits`, best first: their numbers, and their scores.
+__device__ __forceinline__ void rank_experts(const RouteArgs &args, const float *logits, RouteStorage &space) {
     score_all(args, logits, space);
-    for (uint32_t i = threadIdx.x; i < args.experts; i += THREADS) {
-        space.keys[i] = key_of(args.bias != nullptr ? __fadd_rn(space.scores[i], args.bias[i]) : space.scores[i]);
+    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS) {
+        space.keys[i] = rank_key_of(args.bias != nullptr ? __fadd_rn(space.scores[i], args.bias[i]) : space.scores[i]);
     }
     __syncthreads();
     if (args.groups > 1) keep_groups(args, space);
-    for (uint32_t i = threadIdx.x; i < args.experts; i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS) {
         const uint32_t rank = rank_of(space.keys, args.experts, i);
         if (rank < args.chosen) space.ids[rank] = i, space.weights[rank] = space.scores[i];
     }
     __syncthreads();
+}
+
+// Writes the choice of row `row`.
+__device__ __forceinline__ void write_choice(const RouteArgs &args, uint32_t row, const RouteStorage &space) {
     if (threadIdx.x >= args.chosen) return;
     float *choice = args.choice + (size_t)row * 2 * args.chosen;
     choice[threadIdx.x] = __uint_as_float(space.ids[threadIdx.x]);
     choice[args.chosen + threadIdx.x] = weight_of(args, space.weights, threadIdx.x);
+}
+
+// Chooses for row `row`, whose logits are at `logits`.
+__device__ __forceinline__ void choose_experts(
+    const RouteArgs &args, const float *logits, uint32_t row, RouteStorage &space) {
+    rank_experts(args, logits, space);
+    write_choice(args, row, space);
 }

@@ -22,7 +22,7 @@ struct RouterArgs {
 };
 static_assert(sizeof(RouterArgs) == 208, "as in args.rs");
 
-static_assert(NORM_THREADS == THREADS, "a block does both");
+static_assert(NORM_THREADS == ROUTE_THREADS, "a block does both");
 // Steps of a product whose weights are loaded before the block waits for its producers.
 constexpr uint32_t EARLY = 8, STEP_COLS = 8 * WARP;
 
@@ -96,9 +96,9 @@ __device__ __forceinline__ bool is_last_block(uint32_t *arrived) {
 template <int TYPE>
 __device__ __forceinline__ void route_rows(const RouterArgs &args) {
     extern __shared__ __align__(16) float normed[];
-    __shared__ float shares[WARPS];
+    __shared__ float shares[ROUTE_WARPS];
     __shared__ RouteStorage space;
-    const uint32_t row = blockIdx.y, expert = blockIdx.x * WARPS + threadIdx.x / WARP;
+    const uint32_t row = blockIdx.y, expert = blockIdx.x * ROUTE_WARPS + threadIdx.x / WARP;
     const RowProduct<TYPE> product(args.matrix, args.gate, expert);
     const float factor = norm_row(args, normed, shares);
     float *logits = args.logits + (size_t)row * args.matrix.rows;
@@ -107,13 +107,13 @@ __device__ __forceinline__ void route_rows(const RouterArgs &args) {
         logits[expert] = args.bias != nullptr ? __fadd_rn(v, args.bias[expert]) : v;
     if (threadIdx.x % WARP == 0 && expert == args.matrix.rows && args.gate.data != nullptr) args.gate_out[row] = v;
     if (!is_last_block(args.arrived + row)) return;
-    for (uint32_t i = threadIdx.x; i < args.matrix.rows; i += THREADS) normed[i] = __ldcg(logits + i);
+    for (uint32_t i = threadIdx.x; i < args.matrix.rows; i += ROUTE_THREADS) normed[i] = __ldcg(logits + i);
     __syncthreads();
     choose_experts(args.route, normed, row, space);
 }
 
-#define ROUTER(family, file, name, TYPE)                                                                         \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ RouterArgs args, Shape) { \
-        route_rows<TYPE>(args);                                                                                  \
+#define ROUTER(family, file, name, TYPE)                                                                               \
+    extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) name(const __grid_constant__ RouterArgs args, Shape) { \
+        route_rows<TYPE>(args);                                                                                        \
     }
 #include "kernels.def"

@@ -59,15 +59,21 @@ struct UnitLayout {
 };
 static_assert(UnitLayout<false>::HIGH == UPPER && UnitLayout<false>::BYTES == ROW_OF_UNIT, "the same without room");
 
-// Makes blocks of the values that a norm takes, times their weights, behind the block's wait; the warps' shares of the
-// squares have the order of `weigh_row`. Reads what `add` names, if anything, meanwhile.
-template <bool SPREAD = false>
+// The input of a norm, and its weights.
+struct NormInput {
+    const float *x, *weights;
+    uint32_t cols;
+};
+
+// Makes blocks of the values that a norm takes, times their weights; the warps' shares of the squares have the order of
+// `weigh_row`. Before them, if it WAITS, comes the block's wait. Reads what `add` names, if anything, meanwhile.
+template <bool SPREAD = false, bool WAITS = true>
 __device__ __forceinline__ void put_normed(
-    const MatvecArgs &args, uint32_t units, float *shares, const float *add, float &added) {
+    const NormInput &input, uint32_t units, float *shares, const float *add, float &added) {
     const float4 none = make_float4(0, 0, 0, 0);
-    const uint32_t quads = args.cols / 4, own = threadIdx.x % 8;
-    const float4 *x = reinterpret_cast<const float4 *>(args.x.x) + threadIdx.x,
-                 *weights = reinterpret_cast<const float4 *>(args.norm) + threadIdx.x;
+    const uint32_t quads = input.cols / 4, own = threadIdx.x % 8;
+    const float4 *x = reinterpret_cast<const float4 *>(input.x) + threadIdx.x,
+                 *weights = reinterpret_cast<const float4 *>(input.weights) + threadIdx.x;
     using Layout = UnitLayout<SPREAD>;
     uint32_t to = units + (own < 4 ? 0 : Layout::HIGH) + Layout::codes(threadIdx.x / 8) + own % 4 * 4,
              meta_to = units + Layout::meta(threadIdx.x / 8);
@@ -76,7 +82,7 @@ __device__ __forceinline__ void put_normed(
     for (int i = 0; i < NORM_QUADS; i++)
         early[i] = threadIdx.x + i * UNIT_QUADS < quads ? __ldg(weights + i * UNIT_QUADS) : none;
     keep(to), keep(meta_to);
-    launch_then_await();
+    if constexpr (WAITS) launch_then_await();
 #pragma unroll
     for (int i = 0; i < NORM_QUADS; i++) values[i] = threadIdx.x + i * UNIT_QUADS < quads ? x[i * UNIT_QUADS] : none;
     if (add != nullptr) added = *add;
@@ -234,7 +240,8 @@ __device__ __forceinline__ void gemv_b1(const MatvecArgs &args, const Segment &s
     make_level_words<TYPE>(own.level_words);
     uint8_t *units = shared + WARPS * args.stages * args.stage_bytes;
     float residual = 0.0f;
-    if (norms) put_normed(args, shared_address(units), space.shares, add, residual);
+    if (norms)
+        put_normed(NormInput{args.x.x, args.norm, args.cols}, shared_address(units), space.shares, add, residual);
     else put_blocks(args, units, add, residual);
     __syncthreads();
     LevelWords level_words{};

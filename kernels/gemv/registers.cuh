@@ -153,7 +153,7 @@ __device__ __forceinline__ void gemv_registers(
     const float bias = !GATED && warp < OCTETS && segment.bias != nullptr ? __ldg(segment.bias + column) : 0.0f;
     uint8_t *units = shared + OCTETS * BYTES;
     float none = 0.0f;
-    put_normed<true>(args, shared_address(units), space.shares, nullptr, none);
+    put_normed<true>(NormInput{args.x.x, args.norm, args.cols}, shared_address(units), space.shares, nullptr, none);
     if (warp < OCTETS && !is_early) start();
     __syncthreads();
 
@@ -233,7 +233,7 @@ __device__ __forceinline__ void gemv_registers_head_tiles(const MatvecArgs &args
     for (uint32_t i = 0; i < ROUNDS; i++) start(i);
     uint8_t *units = shared + ROUNDS * ROUND * BYTES;
     float none = 0.0f;
-    put_normed<true>(args, shared_address(units), space.shares, nullptr, none);
+    put_normed<true>(NormInput{args.x.x, args.norm, args.cols}, shared_address(units), space.shares, nullptr, none);
     __syncthreads();
 
     const ColumnLane own(warp);

@@ -28,8 +28,7 @@ __device__ __forceinline__ void copy_row(const uint32_t *from, uint32_t *to, uin
     for (uint32_t i = threadIdx.x; i < width; i += THREADS) to[i] = __ldcv(from + i);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    send_rows(const __grid_constant__ ExchangeArgs args, Shape) {
+extern "C" __global__ void __launch_bounds__(THREADS) send_rows(const __grid_constant__ ExchangeArgs args, Shape) {
     await_then_launch();
     const uint32_t row = blockIdx.x;
     for (uint32_t i = 0; i < args.count; i++) {
@@ -46,8 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    receive_rows(const __grid_constant__ ExchangeArgs args, Shape) {
+extern "C" __global__ void __launch_bounds__(THREADS) receive_rows(const __grid_constant__ ExchangeArgs args, Shape) {
     await_dependencies();
     const uint32_t row = blockIdx.x;
     if (threadIdx.x == 0) {

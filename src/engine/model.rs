@@ -2,7 +2,7 @@
 
 use super::adapter::Known;
 use super::context::{Context, LogLevel};
-use super::dividing::{self, Runs};
+use super::dividing;
 use super::header::{Header, OrReason, Predictor, stored_bytes};
 use crate::arch::{Arch, Hparams, names::Idle};
 use crate::backend::{Backend, Prepared};
@@ -11,7 +11,6 @@ use crate::error::{Count, Error, Progress, Result, backed, share};
 use crate::format::{Data, Gguf, Metadata, TensorInfo};
 use crate::grammar::{self, Grammar};
 use crate::plan::Program;
-use crate::plan::halves::{Cut, expert_layers};
 use crate::quant::DType;
 use crate::text::chat::{ChatOptions, StandIns};
 use crate::text::reply::{CallOptions, Choice, Start};
@@ -60,8 +59,6 @@ pub struct Model {
     program: Arc<Program>,
     backend: Arc<dyn Backend>,
     prepared: Arc<dyn Prepared>,
-    /// What of it the host does for a GPU.
-    cut: Cut,
     /// What guesses a token further ahead.
     predictor: OrReason<Predictor>,
     /// Bytes of weights that lie in a mapped file and are read there.
@@ -167,7 +164,7 @@ impl Model {
         let Folder { gguf, makings, tokenizer, media } = folder;
         let mut header = Header::read(&gguf)?;
         let length = header.hparams.context;
-        let Runs { backend, cut } = dividing::choose(context, &header.program, length, device_memory)?;
+        let backend = dividing::choose(context, &header.program, length, device_memory)?.backend;
         header.suit(&gguf, &*backend);
         let Header { arch, hparams, mut program, predictor } = header;
         program.idle[Idle::Media as usize] += media;
@@ -205,7 +202,6 @@ impl Model {
             program,
             backend,
             prepared,
-            cut,
             predictor,
             mapped,
             fingerprint: OnceLock::new(),
@@ -307,11 +303,6 @@ impl Model {
     /// Bytes of its weights that lie in a mapped file and are read there: memory that its sessions need, and that others may have used meanwhile.
     pub(super) fn mapped(&self) -> u64 {
         self.mapped
-    }
-
-    /// How many of its layers the host does for a GPU, and of how many more it does the experts.
-    pub fn layers_on_host(&self) -> (usize, usize) {
-        (self.cut.layers, expert_layers(&self.program, self.cut))
     }
 
     /// Number of tokens.

@@ -4,6 +4,7 @@ use crate::common;
 use crate::common::gguf::{Shape, parsed};
 use crate::common::launches::{Sort, fast_lists, goldens, lists, lists_of, program};
 use crate::common::layers::{LAYERS, Uneven};
+use crate::common::mixture::mixture;
 use segno::backend::cuda::args::{Activation, Args, Shape as Batch};
 use segno::backend::cuda::catalogue::Kernel;
 use segno::backend::cuda::launch::{Extent, Launch};
@@ -445,5 +446,23 @@ fn fast_batches_of_every_size_have_a_kernel() {
                 assert!(["gemm_f16", "gemm_f16_small_batch"].contains(&file), "{rows} rows: {file}");
             }
         }
+    }
+}
+
+/// The unit of a single row's experts norms the row and chooses among them; that of more rows finds both made.
+#[test]
+fn the_unit_of_a_single_row_norms_and_chooses() {
+    let file = mixture(DType::Q8_0);
+    let program = program(&parsed(&file.bytes()));
+    let lists = lists(&program);
+    for (list, inside) in [(&lists.single, true), (&lists.two, false), (&lists.four, false), (&lists.batch, false)] {
+        let mut units = 0;
+        for launch in list {
+            let Args::ExpertUnit(args) = launch.args else { continue };
+            assert_eq!((args.norm != 0, args.route.logits != 0), (inside, inside), "{:?}", launch.covers);
+            units += 1;
+        }
+        let routes = list.iter().filter(|launch| matches!(launch.args, Args::Route(_) | Args::Router(_))).count();
+        assert_eq!((units, routes), (2, if inside { 0 } else { 2 }), "of two layers");
     }
 }

@@ -152,7 +152,7 @@ args! {
     /// The gated unit of two of them, and of the two matrices of the expert that every row has, unless its width is 0.
     ExpertUnitArgs {
         x: Activation, out: Activation, choice: Address, gate: ExpertTable, up: ExpertTable, unit: GatedUnit, chosen: u32, width: u32,
-        shared_out: Activation, shared_gate: ExpertTable, shared_up: ExpertTable, shared_width: u32, pad: u32,
+        shared_out: Activation, shared_gate: ExpertTable, shared_up: ExpertTable, shared_width: u32, eps: f32, norm: Address, route: RouteArgs,
     }
     /// The weighted sum of one of them over the experts of a row, and of the expert that every row has, where there is one; that by the sigmoid of a
     /// gate, if it has one.
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 56]);
         assert_eq!(
             [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
-            [256, 392, 200]
+            [256, 456, 200]
         );
     }
 }

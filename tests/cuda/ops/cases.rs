@@ -350,7 +350,11 @@ pub fn mixtures() -> Vec<Case> {
         let program = experts(dtype, 256, UNIT);
         let of = |name: &str| all.get(format!("{name}_{}", own.name().to_lowercase()).as_str()).copied();
         let (unit, sum) = (of("expert_unit").unwrap_or("expert_dp4a_n1"), of("expert_sum").unwrap_or("expert_dp4a_n1"));
-        add(&["route", unit, sum], &program, Pass::Step(1, 0));
+        // A single row's unit chooses by itself.
+        let (of_unit, of_any) = ([unit, sum], ["route", unit, sum]);
+        let single: &[&str] = if unit == "expert_dp4a_n1" { &of_any } else { &of_unit };
+        add(single, &program, Pass::Step(1, 0));
+        add(&["route", unit, sum], &program, Pass::Step(2, 0));
         add(&[unit, sum], &program, Pass::Step(3, 0));
         let has_gemm = own.has_gemm() || own == DeviceType::MXFP4;
         let (few, many) =
@@ -387,6 +391,8 @@ pub fn mixtures() -> Vec<Case> {
             let program = experts(DType::F32, 32, Unit { routing, ..UNIT });
             add(&["route", "expert_dp4a_n1"], &program, Pass::Step(3, 0));
             add(&["route", "expert_dp4a_n8"], &program, Pass::Prompt(29));
+            let program = experts(DType::Q8_0, 256, Unit { routing, ..UNIT });
+            add(&["expert_unit_q8_0"], &program, Pass::Step(1, 0));
         }
     }
     cases

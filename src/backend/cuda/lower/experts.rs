@@ -144,7 +144,7 @@ impl Lowering<'_> {
     pub fn expert_product(&mut self) {
         let Some(product) = self.product_at(self.next) else { unreachable!("only products of experts come here") };
         let is_done = match self.batches.by_pairs() {
-            true => self.expert_unit(product) || self.expert_sum(product),
+            true => self.expert_unit(product, None) || self.expert_sum(product),
             false => self.expert_gemm(product),
         };
         if is_done {
@@ -200,15 +200,52 @@ impl Lowering<'_> {
 
     /// The second product, if the next op and the one behind it make a gated unit with this one; and the unit.
     fn gated_with(&self, gate: ExpertProduct) -> Option<(ExpertProduct, GatedUnit)> {
-        let up = self.product_at(self.next + 1)?;
-        let &Op::Gate { kind, gate: first, up: second } = self.ops.get(self.next + 2)? else { return None };
+        self.gated_with_at(gate, self.next)
+    }
+
+    /// The same of the product that op `at` is.
+    fn gated_with_at(&self, gate: ExpertProduct, at: usize) -> Option<(ExpertProduct, GatedUnit)> {
+        let up = self.product_at(at + 1)?;
+        let &Op::Gate { kind, gate: first, up: second } = self.ops.get(at + 2)? else { return None };
         let is_unit = (first, second) == (gate.out, up.out) && (gate.x, gate.choice) == (up.x, up.choice);
         let unit = unit_of(kind)?;
         (is_unit && self.uses.of_value(up.out).readers == 1).then_some((up, unit))
     }
 
-    /// The gated unit of this product and the next, pair by pair; false leaves them as they are.
-    fn expert_unit(&mut self, gate: ExpertProduct) -> bool {
+    /// A choice of experts with the gated unit of them behind it, for a single row: every block of the unit chooses for itself. False leaves them as
+    /// they are.
+    pub fn choice_with_unit(&mut self, logits: ValueId, routing: Routing, choice: ValueId) -> bool {
+        let Some(gate) = self.product_at(self.next + 1).filter(|gate| gate.choice == choice) else { return false };
+        let at = self.next;
+        self.next += 1;
+        if !self.expert_unit(gate, Some(self.route_args(logits, routing, choice))) {
+            self.next = at;
+            return false;
+        }
+        self.launches.last_mut().expect("just added").covers.insert(0, at);
+        true
+    }
+
+    /// Whether the gated unit of experts behind the products of `normed` up to op `at`, and behind the choice there, can norm the row by itself:
+    /// nothing else reads `normed` then.
+    pub fn unit_norms(&self, normed: ValueId, products: usize, at: usize) -> bool {
+        let (Some(&Op::Route { choice, .. }), Some(gate)) = (self.ops.get(at), self.product_at(at + 1)) else {
+            return false;
+        };
+        let is_next = (gate.x, gate.choice) == (normed, choice);
+        let Some((up, unit)) = self.gated_with_at(gate, at + 1).filter(|_| is_next) else { return false };
+        let (own, other) = (self.table(gate), self.table(up));
+        let width = self.width(gate.out) as u32;
+        let shared = self.shared_unit(normed, &unit, &own, at + 4);
+        let readers = products + 2 + if shared.is_some() { 2 } else { 0 };
+        let is_adapted = self.is_adapted(gate.experts.matrix) || self.is_adapted(up.experts.matrix);
+        let has_kernel = experts::unit(&own, &other, width, &self.addresses.device).is_some();
+        has_kernel && !is_adapted && self.uses.of_value(normed).readers == readers
+    }
+
+    /// The gated unit of this product and the next, pair by pair, with the choice of experts before it where that is to be made; false leaves them as
+    /// they are.
+    fn expert_unit(&mut self, gate: ExpertProduct, route: Option<RouteArgs>) -> bool {
         let Some((up, unit)) = self.gated_with(gate).filter(|_| !self.is_on_pairs(gate.x)) else { return false };
         let (width, chosen) = (self.width(gate.out) as u32, self.program.chosen(gate.choice) as u32);
         let mut args = ExpertUnitArgs {
@@ -222,6 +259,10 @@ impl Lowering<'_> {
             ..ExpertUnitArgs::default()
         };
         let Some(kernel) = experts::unit(&args.gate, &args.up, width, &self.addresses.device) else { return false };
+        args.route = route.unwrap_or_default();
+        if let Some((x, norm)) = self.normed.filter(|(normed, ..)| *normed == gate.x).map(|(_, x, norm)| (x, norm)) {
+            (args.x, args.norm, args.eps) = (self.input(x), self.vector(Some(norm.weight)), norm.eps);
+        }
         let mut tables = [args.gate, args.up];
         self.adapt_experts(&[gate, up], &mut tables);
         [args.gate, args.up] = tables;
@@ -229,7 +270,7 @@ impl Lowering<'_> {
         let (mut blocks, mut covered) = (chosen * kernel.blocks, 3);
         // What the shared expert makes may go where that lies which adapters add to the second product.
         let joins = tables.iter().all(|table| table.added == 0);
-        if let Some(shared) = self.shared_unit(gate.x, &unit, &args.gate).filter(|_| joins) {
+        if let Some(shared) = self.shared_unit(gate.x, &unit, &args.gate, self.next + 3).filter(|_| joins) {
             blocks += shared.blocks;
             covered += 3;
             [args.shared_gate, args.shared_up] = shared.tables;
@@ -239,9 +280,8 @@ impl Lowering<'_> {
         true
     }
 
-    /// The gated unit of the expert that every row has, if it stands behind that of the others and their launch can do it too.
-    fn shared_unit(&self, x: ValueId, unit: &GatedUnit, own: &ExpertTable) -> Option<SharedUnit> {
-        let at = self.next + 3;
+    /// The gated unit of the expert that every row has, if it stands from op `at` on, behind that of the others, and their launch can do it too.
+    fn shared_unit(&self, x: ValueId, unit: &GatedUnit, own: &ExpertTable, at: usize) -> Option<SharedUnit> {
         let [
             Op::MatMul { x: first, matrix: gate, bias: None, out },
             Op::MatMul { x: second, matrix: up, bias: None, out: up_out },

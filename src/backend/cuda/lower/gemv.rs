@@ -29,6 +29,7 @@ impl Lowering<'_> {
             [Op::Norm { x, norm, out }, ..] if batch == 1 && self.uses.is_deferred(out) => {
                 self.gemv(1, 1, x, Some(norm), out)
             }
+            [Op::Route { logits, routing, choice }, ..] if batch == 1 => self.choice_with_unit(logits, routing, choice),
             [Op::MatMul { x, .. }, ..] if batch > 1 && self.small_batch_gemm(batch, x) => true,
             [Op::MatMul { x, .. }, ..] => self.gemv(batch, 0, x, None, x),
             _ => false,
@@ -60,13 +61,15 @@ impl Lowering<'_> {
             segments: products.segments,
             ..MatvecArgs::default()
         };
+        let end = self.next + skipped + products.count;
         let is_whole = norm.is_none() || self.uses.of_value(seen).readers == products.count;
-        if !is_whole || !gemv::takes(&mut args, &self.addresses.device) {
+        let unit_norms = !is_whole && self.unit_norms(seen, products.count, end);
+        if !(is_whole || unit_norms) || !gemv::takes(&mut args, &self.addresses.device) {
             return false;
         }
         args.x = self.input(x);
         (args.norm, args.eps) = (self.vector(norm.map(|norm| norm.weight)), norm.map_or(0.0, |norm| norm.eps));
-        let end = self.next + skipped + products.count;
+        self.normed = norm.filter(|_| unit_norms).map(|norm| (seen, x, norm));
         let follower = self.follower(x, &products, end);
         match &follower {
             Some(Follower::Gate { unit, gate }) => (args.gated, args.unit) = (self.activation(*gate), *unit),

@@ -162,6 +162,7 @@ fn lower_rows(program: &Program, placement: &Placement, addresses: &Addresses, f
             launches: reserve(each * pass.ops.len() + 4, "a list of launches")?,
             formed: filled(program.values.len(), false, "a list of launches")?,
             ordered: None,
+            normed: None,
             next: 0,
         };
         while lowering.next < pass.ops.len() {
@@ -212,6 +213,8 @@ struct Lowering<'a> {
     formed: Vec<bool>,
     /// The choice by whose experts the pairs are in order.
     ordered: Option<ValueId>,
+    /// A value that launches make for themselves, each of which norms the row that is told here.
+    normed: Option<(ValueId, ValueId, Norm)>,
     pub next: usize,
 }
 
@@ -341,7 +344,8 @@ impl Lowering<'_> {
     /// Makes the form of `x` that a product reads, where no kernel has left it.
     fn form(&mut self, x: ValueId) {
         let is_wanted = self.uses.of_value(x).is_quantized_from(self.next);
-        if is_wanted && !self.formed[x.0] {
+        let is_made_inside = self.normed.is_some_and(|(normed, ..)| normed == x);
+        if is_wanted && !self.formed[x.0] && !is_made_inside {
             let args = ElementwiseArgs { x: self.activation(x), width: self.width(x) as u32, ..Default::default() };
             self.push_elementwise(Kernel::CopyRows, x, args, 0);
             self.formed[x.0] = true;

@@ -12,8 +12,9 @@ const SUM_OUTPUTS: u32 = 2;
 const MOST_WARPS: u32 = 8;
 /// Bytes that the activations of a slice take: codes and factors.
 const UNIT_BYTES: u32 = SLICE_COLUMNS + SLICE_COLUMNS / 4;
-/// Static shared memory of either kernel, at most.
-const STATIC_BYTES: u32 = 10 << 10;
+/// Static shared memory of a block of either kernel, at most.
+const UNIT_STATIC_BYTES: u32 = 14 << 10;
+const SUM_STATIC_BYTES: u32 = 10 << 10;
 /// Shared memory of a block where an SM has two.
 const SHARED_OF_TWO: u32 = 112 << 10;
 
@@ -45,7 +46,7 @@ pub fn unit(gate: &ExpertTable, up: &ExpertTable, width: u32, device: &Device) -
     let shared_bytes = 2 * UNIT_OUTPUTS * gate.matrix.row_bytes + row_bytes(gate.matrix.cols);
     let fits = gate.matrix.dtype == up.matrix.dtype
         && width.is_multiple_of(UNIT_OUTPUTS)
-        && shared_bytes + STATIC_BYTES <= device.most_shared;
+        && shared_bytes + UNIT_STATIC_BYTES <= device.most_shared;
     let blocks = width / UNIT_OUTPUTS;
     fits.then_some(ExpertKernel { function, blocks, threads: 32 * MOST_WARPS, shared_bytes })
 }
@@ -66,7 +67,7 @@ pub fn sum(
         chosen.saturating_mul(of_expert(&table.matrix, warps)).saturating_add(of_shared)
     };
     let warps_within = |room: u32| {
-        (0..=MOST_WARPS.ilog2()).rev().map(|power| 1 << power).find(|&warps| bytes(warps) + STATIC_BYTES <= room)
+        (0..=MOST_WARPS.ilog2()).rev().map(|power| 1 << power).find(|&warps| bytes(warps) + SUM_STATIC_BYTES <= room)
     };
     let warps = warps_within(SHARED_OF_TWO.min(device.most_shared)).or_else(|| warps_within(device.most_shared))?;
     let blocks = width.div_ceil(SUM_OUTPUTS * warps);
