@@ -249,7 +249,8 @@ typedef struct segno_ctx_opts {
   int32_t device_index;
   /**
    * Threads that compute, the calling thread included, at most 1024; 0 (default): the physical cores that the process may use. Never more than
-   * the processors that it may use by its affinity and its cgroup's quota: the log says at level WARN that there are fewer.
+   * the processors that it may use by its affinity and its cgroup's quota: the log says at level WARN that there are fewer. Beside a GPU they load
+   * models, and compute what that has no memory for (`device_memory` of `segno_model_opts`).
    */
   uint32_t n_threads;
   /** `SEGNO_PRECISION_DEFAULT` or `SEGNO_PRECISION_PRECISE`. */

@@ -247,6 +247,13 @@ func TestAPlanIsWhatASessionTakes(t *testing.T) {
 		}
 		taken[kind] = memory.HostKV
 	}
+	// The processor has no memory of its own to be short of.
+	limited := &ModelOptions{DeviceMemory: 1}
+	plan := must(ctx.Plan(modelPath, limited, nil))(t)
+	if !plan.Fits || plan.HostLayers != 0 || plan.HostExpertLayers != 0 || plan.DeviceWeights != 0 {
+		t.Fatal(plan)
+	}
+	must(ctx.LoadModel(context.Background(), modelPath, limited))(t).Close()
 	// Bits of an element.
 	if taken[KVF32] != 2*taken[KVF16] || 32*taken[KVQ8] != 17*taken[KVF16] {
 		t.Fatal(taken)

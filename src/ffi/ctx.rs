@@ -81,7 +81,8 @@ pub struct segno_ctx_opts {
     /// Which device of that kind, 0 by default.
     pub device_index: i32,
     /// Threads that compute, the calling thread included, at most 1024; 0 (default): the physical cores that the process may use. Never more than
-    /// the processors that it may use by its affinity and its cgroup's quota: the log says at level WARN that there are fewer.
+    /// the processors that it may use by its affinity and its cgroup's quota: the log says at level WARN that there are fewer. Beside a GPU they load
+    /// models, and compute what that has no memory for (`device_memory` of `segno_model_opts`).
     pub n_threads: u32,
     /// `SEGNO_PRECISION_DEFAULT` or `SEGNO_PRECISION_PRECISE`.
     pub precision: i32,

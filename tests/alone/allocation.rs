@@ -89,6 +89,8 @@ fn a_step_allocates_nothing() {
     for name in ["lfm2moe-plain", "qwen35-plain", "gemma4-small", "gemma4-experts", "nemotronhmoe-latent"] {
         steps_allocate_nothing(&ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap());
     }
+    #[cfg(feature = "cuda")]
+    steps_that_the_host_shares_allocate_nothing();
     for name in ["llama-llama3", "gemma3-listed", "deepseekv3-plain"] {
         let model = ctx.load(&root().join(format!("tests/golden/hf/{name}.gguf"))).unwrap();
         let session = model.session(|opts| (opts.max_prefill, opts.kv_type) = (8, SEGNO_KV_Q8));
@@ -126,6 +128,19 @@ fn a_step_allocates_nothing() {
             steps_of_a_session_allocate_nothing(&session);
             assert!(session.stats().unwrap().accepted > 0);
         }
+    }
+}
+
+/// On a GPU, of models of which the host does more and more.
+#[cfg(feature = "cuda")]
+fn steps_that_the_host_shares_allocate_nothing() {
+    if !common::gpu() {
+        return;
+    }
+    let ctx = Ctx::new(|opts| (opts.n_threads, opts.device) = (3, segno::ffi::device::SEGNO_DEVICE_CUDA)).unwrap();
+    for name in ["qwen3moe-plain", "gemma3-plain", "lfm2moe-plain"] {
+        let models = common::divided::shares(&ctx, &root().join(format!("tests/golden/hf/{name}.gguf")));
+        models.iter().for_each(steps_allocate_nothing);
     }
 }
 

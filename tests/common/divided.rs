@@ -1,11 +1,17 @@
-//! A device that is shared with the processor, for tests without a GPU: the processor in its place, which runs the device's half of a program.
+//! Models that a device shares with the processor: on a GPU by how much of its memory they may take, and for tests without one the processor in its
+//! place, which runs the device's half of a program.
 
+use super::{Ctx, Model};
 use segno::backend::cpu::Cpu;
 use segno::backend::{Backend, Batch, Beside, Exchange, Give, Host, Limits, Memory, Prepared, Runner, Scaled, Stage};
 use segno::error::{Progress, Result};
+use segno::ffi::model::{segno_model_opts, segno_model_opts_init};
+use segno::ffi::plan::segno_plan;
+use segno::ffi::status::SEGNO_E_DEVICE_MEMORY;
 use segno::kv::Reach;
 use segno::plan::op::Exchanged;
 use segno::plan::{Op, Program};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -122,5 +128,38 @@ impl Runner for Half {
 
     fn write_record(&mut self, record: u32, bytes: &[u8]) -> Result<()> {
         self.runner.write_record(record, bytes)
+    }
+}
+
+fn limited(device_memory: u64) -> segno_model_opts {
+    // SAFETY: plain data, which the next line fills.
+    let mut opts: segno_model_opts = unsafe { std::mem::zeroed() };
+    segno_model_opts_init(&mut opts, size_of::<segno_model_opts>());
+    segno_model_opts { device_memory, ..opts }
+}
+
+fn on_device(plan: &segno_plan) -> u64 {
+    plan.device_weights + plan.device_kv + plan.device_arena + plan.device_graphs
+}
+
+/// The model of a file in so many shares of what it would take of the device, from nearly all to as few as can be.
+pub fn shares(ctx: &Ctx, path: &Path) -> Vec<Model> {
+    let whole = ctx.plan(path, &limited(u64::MAX)).unwrap();
+    assert_eq!((whole.host_layers, whole.host_expert_layers), (0, 0));
+    let (mut limit, mut models) = (on_device(&whole) - 1, Vec::new());
+    loop {
+        let found = match ctx.plan(path, &limited(limit)) {
+            Ok(found) => found,
+            Err(failed) => {
+                assert_eq!(failed.status, SEGNO_E_DEVICE_MEMORY);
+                let refused = ctx.load_with(path, &limited(limit)).err().unwrap();
+                assert_eq!(refused.status, SEGNO_E_DEVICE_MEMORY);
+                assert!(!models.is_empty(), "{}: {}", path.display(), failed.message);
+                return models;
+            }
+        };
+        assert!(on_device(&found) <= limit && found.host_layers + found.host_expert_layers > 0);
+        models.push(ctx.load_with(path, &limited(limit)).unwrap().1);
+        limit = on_device(&found) - 1;
     }
 }

@@ -398,6 +398,9 @@ static void loads_report_progress(const segno::context &context, const std::stri
     auto session = segno::session::create(copy);
     CHECK(first_words(copy, session, 12) == expected);
     CHECK(segno::plan(context, path).host_kv == session.memory().host_kv);
+    segno::model_options limited;
+    limited.device_memory = 1;  // which says nothing to the processor
+    CHECK(segno::plan(context, path, limited).host_layers == 0);
     CHECK(segno::device_count(SEGNO_DEVICE_CPU) == 1 && segno::device(SEGNO_DEVICE_CPU).memory_total > 0);
 }
 

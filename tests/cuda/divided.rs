@@ -1,6 +1,8 @@
 //! Models that a GPU shares with the processor: their launches, which are made everywhere, and on a machine with a GPU their logits and tokens.
 
 use crate::common;
+use crate::common::divided::shares;
+use crate::common::embeddings::embed_opts;
 use crate::common::launches::{Sort, goldens, lists_of};
 use crate::common::passes::{Case, Run, assert_near, bits, file, precise};
 use crate::common::walk::{MODELS, RECURRENT, walk_in};
@@ -13,13 +15,11 @@ use segno::backend::cuda::launch::Launch;
 use segno::backend::divided::Divided;
 use segno::backend::{Backend, KvType};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
-use segno::ffi::model::{segno_model_opts, segno_model_opts_init};
-use segno::ffi::plan::segno_plan;
 use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_NGRAM};
-use segno::ffi::status::{SEGNO_CANCELLED, SEGNO_E_DEVICE_MEMORY, SEGNO_OK};
+use segno::ffi::status::{SEGNO_CANCELLED, SEGNO_OK};
 use segno::plan::Op;
 use segno::plan::halves::{Cut, cuts, divide};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -129,41 +129,8 @@ fn graphs_buckets_and_chunks_change_no_bit() {
     }
 }
 
-fn limited(device_memory: u64) -> segno_model_opts {
-    // SAFETY: plain data, which the next line fills.
-    let mut opts: segno_model_opts = unsafe { std::mem::zeroed() };
-    segno_model_opts_init(&mut opts, size_of::<segno_model_opts>());
-    segno_model_opts { device_memory, ..opts }
-}
-
-fn on_device(plan: &segno_plan) -> u64 {
-    plan.device_weights + plan.device_kv + plan.device_arena + plan.device_graphs
-}
-
 fn golden(name: &str) -> PathBuf {
     root().join(format!("tests/golden/hf/{name}.gguf"))
-}
-
-/// The model of a file in so many shares of what it would take of the device, from nearly all to as few as can be.
-fn shares(ctx: &Ctx, path: &Path) -> Vec<Model> {
-    let whole = ctx.plan(path, &limited(u64::MAX)).unwrap();
-    assert_eq!((whole.host_layers, whole.host_expert_layers), (0, 0));
-    let (mut limit, mut models) = (on_device(&whole) - 1, Vec::new());
-    loop {
-        let found = match ctx.plan(path, &limited(limit)) {
-            Ok(found) => found,
-            Err(failed) => {
-                assert_eq!(failed.status, SEGNO_E_DEVICE_MEMORY);
-                let refused = ctx.load_with(path, &limited(limit)).err().unwrap();
-                assert_eq!(refused.status, SEGNO_E_DEVICE_MEMORY);
-                assert!(!models.is_empty(), "{}: {}", path.display(), failed.message);
-                return models;
-            }
-        };
-        assert!(on_device(&found) <= limit && found.host_layers + found.host_expert_layers > 0);
-        models.push(ctx.load_with(path, &limited(limit)).unwrap().1);
-        limit = on_device(&found) - 1;
-    }
 }
 
 #[test]
@@ -204,6 +171,31 @@ fn drafts_change_no_token_and_cancelled_calls_nothing() {
         let expected = text(0, false);
         assert_eq!(text(SEGNO_SPECULATION_NGRAM | SEGNO_SPECULATION_ALWAYS, false), expected, "{name}");
         assert_eq!(text(0, true), expected, "{name}");
+    }
+}
+
+#[test]
+fn vectors_of_texts_are_near_those_of_the_whole_and_the_same_in_company() {
+    if !common::gpu() {
+        return;
+    }
+    let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
+    for name in ["qwen3moe-plain", "gemma3-plain", "lfm2moe-plain"] {
+        let texts: Vec<Vec<i32>> = [40, 7, 65].map(|length| (0..length).map(|at| at * 7 % 90 + 3).collect()).into();
+        let texts: Vec<&[i32]> = texts.iter().map(Vec::as_slice).collect();
+        let vectors = |model: &Model, texts: &[&[i32]]| model.session(|_| ()).unwrap().vectors(texts, &embed_opts());
+        let expected = vectors(&ctx.load(&golden(name)).unwrap(), &texts);
+        for model in shares(&ctx, &golden(name)) {
+            let found = vectors(&model, &texts);
+            let alone: Vec<Vec<f32>> = texts.iter().flat_map(|text| vectors(&model, &[text])).collect();
+            assert!(bits(&found) == bits(&alone), "{name}: company changes a vector");
+            for (found, expected) in found.iter().zip(&expected) {
+                let product =
+                    |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+                let cosine = product(found, expected) / (product(found, found) * product(expected, expected)).sqrt();
+                assert!(cosine > 0.999, "{name}: {cosine}");
+            }
+        }
     }
 }
 

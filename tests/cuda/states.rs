@@ -3,6 +3,7 @@
 
 use crate::common;
 use crate::common::distance::distance;
+use crate::common::divided::shares;
 use crate::common::walk::{MODELS, RECURRENT, sizes, walk};
 use crate::common::{Ctx, Folder, Model, Session, call, greedy, root};
 use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
@@ -47,7 +48,8 @@ fn restore(session: &Session, path: &Path) -> i32 {
     seq
 }
 
-/// From the GPU to the processor and back, and the other way: every save gives the same bytes, and logits are as near as those of the devices are.
+/// From the GPU to the processor and back, the other way, and with a GPU that the processor helps out: every save gives the same bytes, and logits are as
+/// near as those of the devices are.
 #[test]
 fn what_one_device_saves_the_other_restores() {
     if !common::gpu() {
@@ -57,16 +59,23 @@ fn what_one_device_saves_the_other_restores() {
     let folder = Folder::new("cuda-saved");
     let plain = ["llama-ratio1", "qwen3moe-plain", "deepseekv2-lite"];
     let files = MODELS.into_iter().chain(RECURRENT).chain(plain);
-    let file = |name: &str| (name.to_owned(), [0, 1].map(|at| load(&contexts[at], name)));
+    let file = |name: &str| {
+        let shared = shares(&contexts[1], &root().join(format!("tests/golden/hf/{name}.gguf"))).pop().unwrap();
+        (name.to_owned(), vec![load(&contexts[0], name), load(&contexts[1], name), shared])
+    };
     // Sizes of heads that have kernels of their own, over caches of 8 bits.
     let heads = |(dim, kv_heads, group)| {
         let bytes = common::random::of_heads(dim, kv_heads, group, DType::Q8_0).bytes();
-        (format!("{kv_heads} x {group} heads of {dim}"), [0, 1].map(|at| contexts[at].load_buffer(&bytes).unwrap()))
+        (
+            format!("{kv_heads} x {group} heads of {dim}"),
+            contexts.iter().map(|ctx| ctx.load_buffer(&bytes).unwrap()).collect(),
+        )
     };
     let types = [SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8].into_iter().cycle();
     let made = [(64, 2, 3), (80, 1, 4), (128, 1, 8), (256, 1, 2)].map(heads).map(|case| (case, SEGNO_KV_Q8));
     for ((name, models), kv_type) in files.map(file).zip(types).chain(made) {
-        for (from, to) in [(0, 1), (1, 0)] {
+        let with_shared = [(1, 2), (2, 0), (0, 2)].into_iter().filter(|_| models.len() == 3);
+        for (from, to) in [(0, 1), (1, 0)].into_iter().chain(with_shared) {
             let session = |at: usize| {
                 models[at]
                     .session(|opts| {
