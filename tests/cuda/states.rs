@@ -48,7 +48,7 @@ fn restore(session: &Session, path: &Path) -> i32 {
     seq
 }
 
-/// From the GPU to the processor and back, the other way, and with a GPU that the processor helps out: every save gives the same bytes, and logits are as
+/// From the GPU to the processor and back, the other way, and with a GPU that the processor helps: every save gives the same bytes, and logits are as
 /// near as those of the devices are.
 #[test]
 fn what_one_device_saves_the_other_restores() {
