@@ -145,6 +145,7 @@ fn adapters_of_experts_stand_before_each_product() {
                     assert!(places.len() == tables.len() && !places.contains(&0), "{name}: {places:?}");
                     if let Args::ExpertUnit(args) = &product.args {
                         assert_eq!(args.shared_width, 0, "{name}: the shared expert's outputs may stand there");
+                        assert_eq!(args.route.logits, 0, "{name}: adapters read what the unit is to choose");
                     }
                     let shape = Batch { rows: 5, outputs: 5, splits: 0, draws: 0 };
                     let blocks = [tables.len() as u32 * tiles, 5 * args.chosen, 1];

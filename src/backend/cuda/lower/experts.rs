@@ -212,11 +212,15 @@ impl Lowering<'_> {
         (is_unit && self.uses.of_value(up.out).readers == 1).then_some((up, unit))
     }
 
-    /// A choice of experts with the gated unit of them behind it, for a single row: every block of the unit chooses for itself. False leaves them as
-    /// they are.
+    /// A choice of experts with the gated unit of them behind it, for a single row: every block of the unit chooses for itself, unless adapters read
+    /// the choice before that. False leaves them as they are.
     pub fn choice_with_unit(&mut self, logits: ValueId, routing: Routing, choice: ValueId) -> bool {
-        let Some(gate) = self.product_at(self.next + 1).filter(|gate| gate.choice == choice) else { return false };
         let at = self.next;
+        let Some(gate) = self.product_at(at + 1).filter(|gate| gate.choice == choice) else { return false };
+        let Some((up, _)) = self.gated_with_at(gate, at + 1) else { return false };
+        if self.is_adapted(gate.experts.matrix) || self.is_adapted(up.experts.matrix) {
+            return false;
+        }
         self.next += 1;
         if !self.expert_unit(gate, Some(self.route_args(logits, routing, choice))) {
             self.next = at;
