@@ -9,17 +9,19 @@ struct ElementwiseArgs {
     const float *y;  // the other operand, null where there is none
     const Row *rows;
     uint32_t width;
-    float a, b;       // as the operation says
-    uint32_t period;  // positions of the trained context
+    float a, b;         // as the operation says
+    uint32_t period;    // positions of the trained context
+    uint32_t y_stride;  // elements of a row that `y` is in
+    uint32_t pad;
 };
-static_assert(sizeof(ElementwiseArgs) == 64, "as in args.rs");
+static_assert(sizeof(ElementwiseArgs) == 72, "as in args.rs");
 
 template <typename F>
 __device__ __forceinline__ void map_elements(const ElementwiseArgs &args, F f) {
     await_then_launch();
     const uint32_t col = blockIdx.x * blockDim.x + threadIdx.x;
-    const size_t at = (size_t)blockIdx.y * args.width + col;
-    const float v = col < args.width ? f(args.x.x[at], at) : 0.0f;
+    const size_t at = (size_t)blockIdx.y * args.width + col, y_at = (size_t)blockIdx.y * args.y_stride + col;
+    const float v = col < args.width ? f(args.x.x[at], y_at) : 0.0f;
     emit(args.x, blockIdx.y, col, args.width, v);
 }
 

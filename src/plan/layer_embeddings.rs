@@ -35,8 +35,9 @@ impl Builder<'_> {
     pub(super) fn add_layer_embedding(&mut self, index: usize, embeddings: ValueId, hidden: ValueId) -> Result<()> {
         let width = self.values[embeddings.0].width;
         let count = width / self.hparams.layers;
-        let own = self.take_heads(embeddings, HeadPart { each: width, first: index * count, count })?;
         let gate = self.project(&in_layer(index, layer::EMBEDDING_GATE), hidden, count, Presence::Absent)?;
+        // The part stands beside the gate, for backends that do neighbouring ops together.
+        let own = self.take_heads(embeddings, HeadPart { each: width, first: index * count, count })?;
         self.push(Op::Gate { kind: self.arch.activation, gate, up: own })?;
         let name = in_layer(index, layer::EMBEDDING_OUTPUT);
         let output = self.project(&name, gate, self.hparams.hidden, Presence::Absent)?;

@@ -90,13 +90,17 @@ args! {
     /// Without `selected`, all rows of `x` are taken.
     NormArgs { x: Address, weight: Address, out: Activation, width: u32, eps: f32, selected: Address }
     /// A norm whose result is there as such, added to `sum` where that is not 0, or multiplied by the activation of `gate`. Where parts of a row are
-    /// `grouped`, each has weights of its own.
+    /// `grouped`, each has weights of its own. With `then_weight` the sum is normalized again, by the root of the mean square, and added to
+    /// `then_sum`. All that is multiplied by `scale`.
     NormalizeArgs {
         x: Address, weight: Address, bias: Address, sum: Address, gate: Address, out: Activation, width: u32, eps: f32, centered: u32,
-        factor: f32, unit: Sigmoid, grouped: u32, pad: u32,
+        factor: f32, unit: Sigmoid, grouped: u32, scale: f32,
+        then_weight: Address, then_sum: Address, then_factor: f32, then_eps: f32,
     }
-    /// What is done element by element with `x`, in place; `y`, `a` and `b` are the operation's.
-    ElementwiseArgs { x: Activation, y: Address, rows: Address, width: u32, a: f32, b: f32, period: u32 }
+    /// What is done element by element with `x`, in place; `y`, in rows of `y_stride` elements, `a` and `b` are the operation's.
+    ElementwiseArgs {
+        x: Activation, y: Address, rows: Address, width: u32, a: f32, b: f32, period: u32, y_stride: u32, pad: u32,
+    }
     RopeArgs { x: Address, cos: Address, sin: Address, heads: u32, head_dim: u32, half_dims: u32, pairs: u32 }
     /// The activation `x / (1 + exp(-x (linear + cubic x^2)))`.
     Sigmoid { linear: f32, cubic: f32 }
@@ -359,8 +363,8 @@ mod tests {
         assert_eq!([size_of::<Shape>(), size_of::<Row>(), size_of::<Matrix>(), size_of::<Segment>()], [16, 16, 32, 56]);
         assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>(), size_of::<Stretch>()], [280, 32, 32]);
         assert_eq!(size_of::<EmbedArgs>(), 56);
-        assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 104, 216]);
-        assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [64, 40]);
+        assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 128, 216]);
+        assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [72, 40]);
         assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 232]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 112]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>(), size_of::<HeadMatmulArgs>()], [144, 40, 104]);

@@ -125,6 +125,17 @@ pub fn elementwise() -> Vec<Case> {
     let [x, y] = [333, 333].map(|width| apart(&mut b, hidden, width)).map(|x| select(&mut b, x));
     b.program.ops.extend([Op::Scale { x: y, factor: 0.37 }, Op::Add { x, y }]);
     in_passes(&mut cases, "add_scaled", finish_with(b, x), &PASSES);
+    // The second value of a unit is a part of a row.
+    for (kernel, kind) in [("sigmoid_mul", GeluTanh), ("clamped_silu_mul", ClampedSilu { limit: 0.9, slope: 1.7 })] {
+        for (each, first, count) in [(400, 64, 96), (700, 367, 333)] {
+            let (mut b, hidden) = begin(one_head());
+            let [x, gate] = [each, count].map(|width| apart(&mut b, hidden, width));
+            let up = b.value(count, Rows::Batch);
+            b.program.ops.push(Op::TakeHeads { x, part: HeadPart { each, first, count }, out: up });
+            b.program.ops.push(Op::Gate { kind, gate, up });
+            in_passes(&mut cases, kernel, finish(b, gate), &PASSES);
+        }
+    }
     cases
 }
 
@@ -146,6 +157,24 @@ pub fn embeddings() -> Vec<Case> {
     cases
 }
 
+/// Norms of sums that norms are added to, which are there for those alone or for others too; rows are held or too wide.
+fn norms_of_sums(cases: &mut Vec<Case>) {
+    for (width, is_read, factor) in [(96, false, 1.0), (2816, false, 0.3), (96, true, 1.0), (4128, false, 1.0)] {
+        let (mut b, hidden) = begin(one_head());
+        let [x, sum, last] = [(); 3].map(|()| apart(&mut b, hidden, width));
+        for (x, to) in [(x, sum), (sum, last)] {
+            let norm = Norm { kind: NormKind::Rms, weight: random_vector(&mut b, width, 1.0), bias: None, eps: 1e-4 };
+            let out = b.value(width, Rows::Batch);
+            b.program.ops.push(Op::Norm { x, norm, out });
+            b.program.ops.extend((factor != 1.0).then_some(Op::Scale { x: out, factor }));
+            b.program.ops.push(Op::Add { x: to, y: out });
+        }
+        b.program.ops.push(Op::Scale { x: last, factor: 1.3 });
+        b.program.ops.extend(is_read.then_some(Op::Add { x: last, y: sum }));
+        in_passes(cases, "normalize", finish(b, last), &PASSES);
+    }
+}
+
 pub fn norms() -> Vec<Case> {
     let mut cases = Vec::new();
     for (width, kernel) in [(320, "rms_norm"), (2112, "rms_norm_split")] {
@@ -162,8 +191,14 @@ pub fn norms() -> Vec<Case> {
     for (kind, has_bias) in
         [(NormKind::Rms, false), (NormKind::Rms, true), (NormKind::Layer, false), (NormKind::Layer, true)]
     {
-        // How the result is added to another value: not at all, as it is, scaled.
-        for (width, factor) in [(96, None), (333, Some(1.0)), (2080, Some(0.3))] {
+        // How the result is added to another value: not at all, as it is, scaled; and by what the sum is multiplied.
+        for (width, factor, scale) in [
+            (96, None, None),
+            (333, Some(1.0), None),
+            (2080, Some(0.3), None),
+            (333, Some(0.3), Some(1.7)),
+            (2080, Some(1.0), Some(-0.4)),
+        ] {
             let (mut b, hidden) = begin(one_head());
             let (x, sum) = (apart(&mut b, hidden, width), apart(&mut b, hidden, width));
             let bias = has_bias.then(|| random_vector(&mut b, width, 0.0));
@@ -174,10 +209,12 @@ pub fn norms() -> Vec<Case> {
                 b.program.ops.extend((factor != 1.0).then_some(Op::Scale { x: out, factor }));
                 b.program.ops.push(Op::Add { x: sum, y: out });
             }
+            b.program.ops.extend(scale.map(|factor| Op::Scale { x: sum, factor }));
             let result = if factor.is_some() { sum } else { out };
             in_passes(&mut cases, "normalize", finish(b, result), &PASSES);
         }
     }
+    norms_of_sums(&mut cases);
     for (kind, width, groups, dtype) in [
         (NormKind::Rms, 96, 3, None),
         (NormKind::Layer, 333, 9, None),

@@ -11,8 +11,11 @@ use crate::plan::{Op, ValueId};
 const EXCHANGE_THREADS: usize = 256;
 
 impl Lowering<'_> {
-    /// Some elements of each head.
+    /// Some elements of each head, unless a gated unit takes them as they are.
     pub fn take_heads(&mut self, x: ValueId, part: HeadPart, out: ValueId) {
+        if self.gate_part(x, part, out) {
+            return;
+        }
         self.copy_heads(self.value(x), part, (0, 0), out);
     }
 

@@ -5,8 +5,11 @@ use super::attention::HEADS_A_BLOCK;
 use super::{ELEMENTS_A_BLOCK, Extent, Lowering, NORM_THREADS, ONE, QUANTIZED};
 use crate::backend::cuda::args::{Activation as Written, Args, ElementwiseArgs, NormalizeArgs, RopeArgs, Sigmoid};
 use crate::backend::cuda::catalogue::Kernel;
-use crate::plan::op::{Activation, Norm, NormKind, RopeId, RopeLayout};
+use crate::plan::op::{Activation, HeadPart, Norm, NormKind, RopeId, RopeLayout};
 use crate::plan::{Op, ValueId};
+
+/// Widest row that the registers of a block that norms it hold.
+const MOST_HELD: usize = 4096;
 
 /// An addition of a result to another value.
 pub struct Sum {
@@ -19,16 +22,35 @@ pub struct Sum {
 }
 
 impl Lowering<'_> {
-    /// A norm of rows, with the addition of its result where that follows.
+    /// A norm of rows, with the addition of its result where that follows. Where nothing reads that sum but another norm whose result is added, this
+    /// is done too; and a scale behind all.
     pub fn normalize(&mut self, x: ValueId, norm: Norm, out: ValueId) {
-        let args = self.normalize_args(x, norm, self.width(x));
-        let (args, covered) = match self.sum_of(out, self.next + 1) {
-            Some(Sum { to, factor, ops }) => {
-                (NormalizeArgs { sum: self.value(to), factor, out: self.activation(to), ..args }, 1 + ops)
+        let mut args = self.normalize_args(x, norm, self.width(x));
+        let (mut result, mut covered) = (out, 1);
+        if let Some(Sum { to, factor, ops }) = self.sum_of(out, self.next + 1) {
+            (args.sum, args.factor, result, covered) = (self.value(to), factor, to, 1 + ops);
+            if let Some((again, Sum { to, factor, ops })) = self.norm_of_sum(to, self.next + covered) {
+                (args.then_weight, args.then_eps) = (self.vector(Some(again.weight)), again.eps);
+                (args.then_sum, args.then_factor, result, covered) = (self.value(to), factor, to, covered + 1 + ops);
             }
-            None => (NormalizeArgs { out: self.activation(out), ..args }, 1),
-        };
+            if let Some(&Op::Scale { x, factor }) = self.ops.get(self.next + covered)
+                && x == result
+            {
+                (args.scale, covered) = (factor, covered + 1);
+            }
+        }
+        args.out = self.activation(result);
         self.push(Kernel::Normalize.only(), [self.rows(out), ONE, ONE], NORM_THREADS, Args::Normalize(args), covered);
+    }
+
+    /// The norm of `sum` at op `at`, behind which nothing reads that, and the addition of its result, where rows are no wider than a block holds.
+    fn norm_of_sum(&self, sum: ValueId, at: usize) -> Option<(Norm, Sum)> {
+        let &Op::Norm { x, norm, out } = self.ops.get(at)? else { return None };
+        let is_plain = norm.kind == NormKind::Rms && norm.bias.is_none();
+        let is_held = self.width(sum).is_multiple_of(QUANTIZED) && self.width(sum) <= MOST_HELD;
+        let is_alone = x == sum && self.uses.of_value(sum).last_reader == at;
+        let next = self.sum_of(out, at + 1).filter(|next| next.to != sum)?;
+        (is_plain && is_held && is_alone).then_some((norm, next))
     }
 
     /// A norm of every head by itself.
@@ -70,6 +92,7 @@ impl Lowering<'_> {
             width: width as u32,
             eps: norm.eps,
             centered: (norm.kind == NormKind::Layer).into(),
+            scale: 1.0,
             ..NormalizeArgs::default()
         }
     }
@@ -144,8 +167,32 @@ impl Lowering<'_> {
             a,
             b,
             period,
+            y_stride: y.map_or(0, |y| self.width(y)) as u32,
+            pad: 0,
         };
         self.push_elementwise(kernel, x, args, covered);
+    }
+
+    /// The next op, which takes a part of each row as `out`, with the gated unit behind it whose second value this is, if nothing else reads it;
+    /// false leaves both as they are.
+    pub fn gate_part(&mut self, x: ValueId, part: HeadPart, out: ValueId) -> bool {
+        let Some(&Op::Gate { kind, gate, up }) = self.ops.get(self.next + 1) else { return false };
+        let is_alone = self.uses.of_value(out).readers == 1 && part.each == self.width(x);
+        if up != out || gate == out || gate == x || !is_alone {
+            return false;
+        }
+        let (a, b) = parameters(kind);
+        let args = ElementwiseArgs {
+            x: self.activation(gate),
+            y: self.value(x) + (part.first * size_of::<f32>()) as u64,
+            width: self.width(gate) as u32,
+            y_stride: part.each as u32,
+            a,
+            b,
+            ..ElementwiseArgs::default()
+        };
+        self.push_elementwise(gated(kind), gate, args, 2);
+        true
     }
 
     /// The addition at op `at` of `y`, which nothing reads behind it, with a scale before it or without one.
