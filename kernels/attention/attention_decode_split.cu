@@ -126,14 +126,14 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
     launch_then_await();
 }
 
-#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM)                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                           \
-        name(const __grid_constant__ AttentionArgs args, Shape shape) {                                \
-        if constexpr (!ANY_FORM && (DIM == 64 || DIM == 128)) {                                        \
-            const bool is_single = gridDim.x == 1 && gridDim.y == args.in.kv_heads;                    \
-            const bool is_whole = args.window >= SHORT_SPLIT && args.follows == 0;                     \
-            if (is_single && args.out.q != nullptr && is_whole) return attend_single_split<DIM>(args); \
-        }                                                                                              \
-        attend_split<DIM, ANY_FORM>(args, shape);                                                      \
+#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM)                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                               \
+        name(const __grid_constant__ AttentionArgs args, Shape shape) {                                    \
+        if constexpr (!ANY_FORM && (DIM == 64 || DIM == 128)) {                                            \
+            const bool is_single = gridDim.x == 1 && gridDim.y == args.in.kv_heads;                        \
+            const bool is_whole = args.window >= SHORT_SPLIT && args.follows == 0 && args.in.k != nullptr; \
+            if (is_single && args.out.q != nullptr && is_whole) return attend_single_split<DIM>(args);     \
+        }                                                                                                  \
+        attend_split<DIM, ANY_FORM>(args, shape);                                                          \
     }
 #include "kernels.def"

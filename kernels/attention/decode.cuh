@@ -129,10 +129,10 @@ struct Place {
         : page(cached.page_of(position)), slot(position % PAGE_TOKENS) {}
 };
 
-// Norm and rotation of the row's queries and key; key and value also go to the cache, by one of the blocks of a
-// key-value head. Columns without a head are 0. A warp has one head, key or value at a time, of which a lane has pairs
-// of elements: those that rotate together, behind them neighbours. `wait` is called once everything is known that
-// producers do not tell.
+// Norm and rotation of the row's queries, key and value, of which key and value also go to the cache, by one of the
+// blocks of a key-value head; or they come from there. Columns without a head are 0. A warp has one head, key or value
+// at a time, of which a lane has pairs of elements: those that rotate together, behind them neighbours. `wait` is
+// called once everything is known that producers do not tell.
 template <uint32_t DIM, typename Wait>
 __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, uint32_t row, const Place &place,
     uint32_t kv_head, const float *q, uint32_t heads, float scale, bool has_own, bool stores, const Wait &wait) {
@@ -155,10 +155,16 @@ __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DI
 #pragma unroll 1
     for (uint32_t task = warp; task < tasks; task += WARPS) {
         const bool is_query = task < heads, is_key = task == heads;
+        if (!is_query && in.k == nullptr) {
+            const __half *stored = cache + (is_key ? in.keys : in.values);
+#pragma unroll 1
+            for (uint32_t i = lane; i < DIM; i += WARP) (is_key ? b.own_key : b.own_value)[i] = stored[i];
+            continue;
+        }
         const float *x = is_query ? q + (size_t)task * DIM : (is_key ? in.k : in.v) + from,
                     *weight = is_query ? in.q_norm
             : is_key                   ? in.k_norm
-                                       : nullptr;
+                                       : in.v_norm;
         float a[PAIRS], c[PAIRS], cos[PAIRS], sin[PAIRS];
 #pragma unroll
         for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {

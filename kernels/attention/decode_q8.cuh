@@ -65,6 +65,16 @@ __device__ __forceinline__ void put_blocks(
     }
 }
 
+// A key or value as it is in the cache.
+template <uint32_t DIM>
+__device__ __forceinline__ void load_stored(uint8_t *own, const Q8Run &run, uint32_t slot) {
+    const uint32_t lane = threadIdx.x % WARP;
+    const uint32_t *stored = reinterpret_cast<const uint32_t *>(run.multiples + slot * DIM);
+#pragma unroll 1
+    for (uint32_t i = lane; i < DIM / 4; i += WARP) reinterpret_cast<uint32_t *>(own)[i] = stored[i];
+    if (lane < Q8Tile<DIM>::BLOCKS) reinterpret_cast<__half *>(own + DIM)[lane] = run.scales[lane * PAGE_TOKENS + slot];
+}
+
 // As for f16; a warp turns one head, key or value at a time as `qk_norm_rope_kv.cu` does, and rotates it.
 template <uint32_t DIM, typename Wait>
 __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Q8Buffers<DIM> &b, uint32_t row,
@@ -83,15 +93,20 @@ __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Q8Buffers<
 #pragma unroll 1
     for (uint32_t task = warp; task < tasks; task += WARPS) {
         const bool is_query = task < heads, is_key = task == heads;
-        const float *head = is_query ? q + (size_t)task * DIM : (is_key ? in.k : in.v) + from;
-        if (is_query || is_key) {
-            turn_head(in, row, head, is_query ? in.q_norm : in.k_norm, [&](uint32_t i, float v) { turned[i] = v; });
-            __syncwarp();
-            head = turned;
+        const Q8Run run(in.cache, page + (is_key ? in.keys : in.values), DIM);
+        uint8_t *own = is_key ? b.own_key : b.own_value;
+        if (!is_query && in.k == nullptr) {
+            load_stored<DIM>(own, run, place.slot);
+            continue;
         }
+        const float *head = is_query ? q + (size_t)task * DIM : (is_key ? in.k : in.v) + from;
+        const float *weight = is_query ? in.q_norm : is_key ? in.k_norm : in.v_norm;
+        turn_head(in, row, head, weight, DIM, is_query || is_key ? in.half_dims : 0,
+            [&](uint32_t i, float v) { turned[i] = v; });
+        __syncwarp();
         float x[COUNT];
 #pragma unroll
-        for (uint32_t j = 0, i = lane; j < COUNT; j++, i += WARP) x[j] = i < DIM ? head[i] : 0.0f;
+        for (uint32_t j = 0, i = lane; j < COUNT; j++, i += WARP) x[j] = i < DIM ? turned[i] : 0.0f;
         __syncwarp();
         rotate(x, rotated_elements(DIM));
         if (is_query) {
@@ -101,8 +116,7 @@ __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Q8Buffers<
             }
             continue;
         }
-        const Q8Run run(in.cache, page + (is_key ? in.keys : in.values), DIM);
-        put_blocks<DIM>(x, is_key ? b.own_key : b.own_value, run, place.slot, stores);
+        put_blocks<DIM>(x, own, run, place.slot, stores);
     }
 }
 

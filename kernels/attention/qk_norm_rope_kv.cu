@@ -30,12 +30,12 @@ __device__ __forceinline__ void store_turned(
 template <bool IS_Q8>
 __device__ __forceinline__ void turn_and_store(const HeadsArgs &args, float *turned) {
     await_then_launch();
-    const uint32_t row = blockIdx.y, lane = threadIdx.x % WARP;
+    const uint32_t row = blockIdx.y;
     uint32_t head = blockIdx.x * HEADS_A_BLOCK + threadIdx.x / WARP;
     if (head >= args.heads + 2 * args.kv_heads) return;
     if (head < args.heads) {
         float *q = args.q + ((size_t)row * args.heads + head) * args.head_dim;
-        turn_head(args, row, q, args.q_norm, [&](uint32_t i, float v) { q[i] = v; });
+        turn_head(args, row, q, args.q_norm, args.head_dim, args.half_dims, [&](uint32_t i, float v) { q[i] = v; });
         return;
     }
     head -= args.heads;
@@ -51,11 +51,7 @@ __device__ __forceinline__ void turn_and_store(const HeadsArgs &args, float *tur
         if constexpr (IS_Q8) turned[i] = v;
         else store_cache(args, to + i, v);
     };
-    if (is_key) {
-        turn_head(args, row, from, args.k_norm, put);
-    } else {
-        for (uint32_t i = lane; i < dim; i += WARP) put(i, from[i]);
-    }
+    turn_head(args, row, from, is_key ? args.k_norm : args.v_norm, dim, is_key ? args.half_dims : 0, put);
     if constexpr (IS_Q8) store_turned(args, turned, run, head, dim, item.position % PAGE_TOKENS);
 }
 

@@ -324,14 +324,14 @@ __device__ __forceinline__ void put_query(Pairs<DIM> &query, const AttentionArgs
     }
 }
 
-// Norm and rotation of the position's key, or its value as it is, which goes to the stage and to the cache.
+// Norm and rotation of the position's key, or the norm of its value, which goes to the stage and to the cache.
 template <uint32_t DIM>
 __device__ __forceinline__ void put_key_or_value(Pairs<DIM> &own, const HeadsArgs &in, const float *from, bool is_key,
     const uint32_t (&first)[Pairs<DIM>::COUNT], const uint32_t (&second)[Pairs<DIM>::COUNT],
     const float (&cos)[Pairs<DIM>::COUNT], const float (&sin)[Pairs<DIM>::COUNT], uint32_t stage, uint64_t cache,
     uint32_t lane, uint32_t half) {
-    if (__builtin_expect(is_key && in.k_norm != nullptr, 0))
-        own.norm(factor_of(in, from, in.k_norm), in.k_norm, first, second);
+    const float *weight = is_key ? in.k_norm : in.v_norm;
+    if (__builtin_expect(weight != nullptr, 0)) own.norm(factor_of(in, from, weight), weight, first, second);
     if (is_key) own.turn(cos, sin, lane, half);
 #pragma unroll
     for (uint32_t j = 0; j < Pairs<DIM>::COUNT; j++) {

@@ -28,7 +28,7 @@ struct AttentionArgs {
     uint32_t follows;
     uint32_t floats;  // whether anything reads the results as floats, where they have 8-bit blocks
 };
-static_assert(sizeof(AttentionArgs) == 232, "as in args.rs");
+static_assert(sizeof(AttentionArgs) == 240, "as in args.rs");
 
 // The first position that a row sees.
 __device__ __forceinline__ uint32_t first_seen(const AttentionArgs &args, uint32_t position) {

@@ -165,9 +165,10 @@ args! {
         shared_x: Activation, shared: Matrix, shared_gate: Address,
     }
     WeightedSumArgs { x: Address, choice: Address, out: Activation, width: u32, chosen: u32 }
+    /// Without `k` and `v` the keys and values of the rows are in the cache already.
     HeadsArgs {
-        q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, cos: Address, sin: Address, rows: Address,
-        tables: Address, cache: Address, page_elements: u64, keys: u64, values: u64, table_stride: u32, heads: u32,
+        q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, v_norm: Address, cos: Address, sin: Address,
+        rows: Address, tables: Address, cache: Address, page_elements: u64, keys: u64, values: u64, table_stride: u32, heads: u32,
         kv_heads: u32, head_dim: u32, half_dims: u32, pairs: u32, cache_f32: u32, eps: f32, value_dim: u32, pad: u32,
     }
     /// Without `ended`, another launch merges the parts. Scores are powers of two: products of queries and keys times `scale`, or with a `cap` that
@@ -365,9 +366,9 @@ mod tests {
         assert_eq!(size_of::<EmbedArgs>(), 56);
         assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 128, 216]);
         assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [72, 40]);
-        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 232]);
+        assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 240]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 112]);
-        assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>(), size_of::<HeadMatmulArgs>()], [144, 40, 104]);
+        assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>(), size_of::<HeadMatmulArgs>()], [152, 40, 104]);
         assert_eq!(size_of::<RepackArgs>(), 64);
         assert_eq!([size_of::<AdapterPair>(), size_of::<AdapterEntry>()], [32, 16]);
         assert_eq!([size_of::<AdaptedMatrix>(), size_of::<AdapterArgs>()], [24, 272]);

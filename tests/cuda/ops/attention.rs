@@ -17,8 +17,10 @@ pub struct Attention {
     pub window: Option<usize>,
     pub softcap: Option<f32>,
     pub has_sinks: bool,
-    /// Norms of heads before the rotation.
+    /// Norms of heads before the rotation, of values too.
     pub has_norms: bool,
+    /// Whether other queries attend to the same keys behind the first ones, whose results are added.
+    pub attends_again: bool,
     pub rope: Option<RopeLayout>,
 }
 
@@ -33,15 +35,17 @@ pub fn attended(kv: HeadSizes, with: Attention, mask: AttentionMask) -> (Parts, 
     let queries = floats(&mut b, hidden, kv.heads * kv.head_dim);
     let keys = floats(&mut b, hidden, kv.kv_heads * kv.head_dim);
     let values = floats(&mut b, hidden, kv.kv_heads * kv.value_dim);
+    let normalize = |b: &mut Parts, x: ValueId| {
+        let weight = random_vector(b, kv.head_dim, 1.0);
+        let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 };
+        b.program.ops.push(Op::HeadNorm { x, head_dim: kv.head_dim, norm });
+    };
     if with.has_norms {
-        for x in [queries, keys] {
-            let weight = random_vector(&mut b, kv.head_dim, 1.0);
-            let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 };
-            b.program.ops.push(Op::HeadNorm { x, head_dim: kv.head_dim, norm });
-        }
+        let of_values = (kv.value_dim == kv.head_dim).then_some(values);
+        of_values.into_iter().chain([queries, keys]).for_each(|x| normalize(&mut b, x));
     }
-    if let Some(layout) = with.rope {
-        let table = rope(&mut b, layout, kv.head_dim / 2);
+    let table = with.rope.map(|layout| rope(&mut b, layout, kv.head_dim / 2));
+    if let Some(table) = table {
         b.program.ops.extend([queries, keys].map(|x| Op::Rope { x, head_dim: kv.head_dim, table }));
     }
     b.program.ops.push(Op::StoreKv { layer: 0, keys, values });
@@ -50,14 +54,30 @@ pub fn attended(kv: HeadSizes, with: Attention, mask: AttentionMask) -> (Parts, 
     let kind = AttentionKind { layer: 0, scale, mask, window: with.window, softcap: with.softcap, sinks };
     let out = b.value(kv.heads * kv.value_dim, Rows::Batch);
     b.program.ops.push(Op::Attention { kind, queries, out });
+    if with.attends_again {
+        let queries = floats(&mut b, hidden, kv.heads * kv.head_dim);
+        if with.has_norms {
+            normalize(&mut b, queries);
+        }
+        b.program.ops.extend(table.map(|table| Op::Rope { x: queries, head_dim: kv.head_dim, table }));
+        let again = b.value(kv.heads * kv.value_dim, Rows::Batch);
+        b.program.ops.extend([Op::Attention { kind, queries, out: again }, Op::Add { x: out, y: again }]);
+    }
     (b, out)
 }
 
-/// Norms of heads before a rotation by halves, and a rotation of pairs with a window.
-const NORMED: Attention =
-    Attention { has_norms: true, rope: Some(RopeLayout::Halves), window: None, softcap: None, has_sinks: false };
-const TURNED: Attention =
-    Attention { has_norms: false, rope: Some(RopeLayout::Pairs), window: Some(150), softcap: None, has_sinks: false };
+/// Norms of heads before a rotation by halves, and a rotation of pairs with a window; the same with other queries behind them.
+const NORMED: Attention = Attention {
+    has_norms: true,
+    attends_again: false,
+    rope: Some(RopeLayout::Halves),
+    window: None,
+    softcap: None,
+    has_sinks: false,
+};
+const TURNED: Attention = Attention { has_norms: false, rope: Some(RopeLayout::Pairs), window: Some(150), ..NORMED };
+const NORMED_AGAIN: Attention = Attention { attends_again: true, ..NORMED };
+const TURNED_AGAIN: Attention = Attention { attends_again: true, ..TURNED };
 
 /// A position behind several splits, for batches over caches of 8 bits and of long keys: to farther ones plain f64 takes minutes.
 const FEWER: usize = 600;
@@ -65,6 +85,7 @@ const FEWER: usize = 600;
 pub fn attentions() -> Vec<Case> {
     let mut cases = Vec::new();
     staged(&mut cases);
+    stored_before(&mut cases);
     read_twice(&mut cases);
     latent(&mut cases);
     plain(&mut cases);
@@ -106,6 +127,37 @@ fn staged(cases: &mut Vec<Case>) {
                 let [single, batch] = ["attention_decode_q8", "attention_decode_batch_q8"].map(of);
                 add(cases, &[&single], &program, Pass::Step(1, position), KvType::Q8, EIGHT_BITS);
                 add(cases, &[&batch], &program, Pass::Step(6, position.min(FEWER)), KvType::Q8, EIGHT_BITS);
+            }
+        }
+    }
+}
+
+/// Queries over keys that an earlier op has stored.
+fn stored_before(cases: &mut Vec<Case>) {
+    const F16_KERNELS: [&str; 5] = [
+        "qk_norm_rope_kv",
+        "attention_prefill",
+        "attention_decode_split",
+        "attention_decode_split_batch",
+        "attention_decode",
+    ];
+    const Q8_KERNELS: [&str; 5] = [
+        "qk_norm_rope_kv_q8",
+        "attention_prefill_q8",
+        "attention_decode_q8",
+        "attention_decode_batch_q8",
+        "attention_decode_q8",
+    ];
+    for (dim, with) in [(64, NORMED_AGAIN), (80, TURNED_AGAIN), (256, NORMED_AGAIN)] {
+        let program = attention(HeadSizes::new(2, 1, dim), with);
+        let of = |name: &str| format!("{name}_hd{dim}");
+        for (cache, within, [store, prompt, split, batch, far]) in
+            [(KvType::F16, F16, F16_KERNELS), (KvType::Q8, EIGHT_BITS, Q8_KERNELS)]
+        {
+            add(cases, &[store, &of(prompt)], &program, Pass::Prompt(77), cache, within);
+            let steps = [(1, 0, split), (1, 260, split), (6, 40, batch), (1, 2100, far)];
+            for (rows, position, kernel) in steps.into_iter().filter(|step| dim == 80 || step.1 < FEWER) {
+                add(cases, &[&of(kernel)], &program, Pass::Step(rows, position), cache, within);
             }
         }
     }

@@ -41,7 +41,10 @@ const OTHER_BYTES: usize = 4 << 10;
 impl Lowering<'_> {
     /// Norms and rotations of queries and keys, up to the store that ends them; false leaves them as they are.
     pub fn heads(&mut self) -> bool {
-        let Some((args, covered)) = self.turned_heads() else { return false };
+        let Some((mut args, covered)) = self.turned_heads() else { return false };
+        if args.k == 0 {
+            args.kv_heads = 0;
+        }
         self.push_heads(args, covered);
         true
     }
@@ -68,7 +71,7 @@ impl Lowering<'_> {
             _ if is_few => Kernel::AttentionDecode,
             _ => Kernel::AttentionDecodeBatch,
         };
-        if self.follows {
+        if self.follows && heads.k != 0 {
             // Rows see the keys of those before them in the step.
             self.push_heads(HeadsArgs { heads: 0, ..heads }, 0);
         }
@@ -90,33 +93,53 @@ impl Lowering<'_> {
         }
     }
 
-    /// What the next ops do with queries and keys in one launch, and how many ops that are: norms of heads first, then rotation of both by one table
-    /// or of none, then the store.
+    /// What the next ops do with queries, keys and values in one launch, and how many ops that are: norms of heads first, then rotation of queries
+    /// and keys by one table or of none, then the store. Without a store, keys and values are in the cache already, and only queries are turned.
     fn turned_heads(&self) -> Option<(HeadsArgs, usize)> {
         let ops = &self.ops[self.next..];
         let is_of_heads = |op: &&Op| matches!(op, Op::HeadNorm { .. } | Op::Rope { .. });
         let end = ops.iter().take_while(is_of_heads).count();
-        let Op::StoreKv { layer, keys, values } = *ops.get(end)? else { return None };
-        let Op::Attention { kind, queries, .. } = *ops.get(end + 1)? else { return None };
-        let (mut args, own_dim) = (self.heads_args(layer), self.program.kv.of(layer).head_dim);
-        if kind.layer != layer {
-            return None;
+        let stored = match *ops.get(end)? {
+            Op::StoreKv { layer, keys, values } => Some((layer, keys, values)),
+            _ => None,
+        };
+        let covered = end + usize::from(stored.is_some());
+        let Op::Attention { kind, queries, .. } = *ops.get(covered)? else { return None };
+        let (mut args, sizes) = (self.heads_args(kind.layer), self.program.kv.of(kind.layer));
+        let own_dim = sizes.head_dim;
+        args.q = self.value(queries);
+        let (mut keys, mut values) = (None, None);
+        if let Some((layer, stored_keys, stored_values)) = stored {
+            if kind.layer != layer {
+                return None;
+            }
+            (args.k, args.v) = (self.value(stored_keys), self.value(stored_values));
+            keys = Some(stored_keys);
+            // What is normalized on its way to the cache may not be read elsewhere.
+            let is_last = self.uses.of_value(stored_values).last_reader == self.next + end;
+            values =
+                Some(stored_values).filter(|&values| is_last && sizes.value_dim == own_dim && values != stored_keys);
         }
-        (args.q, args.k, args.v) = (self.value(queries), self.value(keys), self.value(values));
+        let is_key = |x: ValueId| Some(x) == keys;
+        let is_turned = |x: ValueId| x == queries || is_key(x);
         let (mut turned, mut eps) = ([None; 2], None);
         for op in &ops[..end] {
             match *op {
                 Op::HeadNorm { head_dim, .. } | Op::Rope { head_dim, .. } if head_dim != own_dim => return None,
-                Op::HeadNorm { x, norm, .. } if [queries, keys].contains(&x) && turned == [None; 2] => {
-                    let weight = if x == keys { &mut args.k_norm } else { &mut args.q_norm };
+                Op::HeadNorm { x, norm, .. } if (is_turned(x) || Some(x) == values) && turned == [None; 2] => {
+                    let weight = match x {
+                        x if x == queries => &mut args.q_norm,
+                        x if is_key(x) => &mut args.k_norm,
+                        _ => &mut args.v_norm,
+                    };
                     let fits = norm.kind == NormKind::Rms && norm.bias.is_none() && *weight == 0;
                     if !fits || *eps.get_or_insert(norm.eps) != norm.eps {
                         return None;
                     }
                     *weight = self.vector(Some(norm.weight));
                 }
-                Op::Rope { x, table, .. } if [queries, keys].contains(&x) => {
-                    if turned[usize::from(x == keys)].replace(table).is_some() {
+                Op::Rope { x, table, .. } if is_turned(x) => {
+                    if turned[usize::from(is_key(x))].replace(table).is_some() {
                         return None;
                     }
                 }
@@ -127,9 +150,10 @@ impl Lowering<'_> {
         match turned {
             [None, None] => {}
             [Some(table), Some(other)] if table == other => self.turn(&mut args, table),
+            [Some(table), None] if stored.is_none() => self.turn(&mut args, table),
             _ => return None,
         }
-        Some((args, end + 1))
+        Some((args, covered))
     }
 
     /// The rotation by a table.
