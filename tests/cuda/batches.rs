@@ -121,6 +121,35 @@ fn rows_of_one_sequence_give_the_bits_of_single_steps() {
     }
 }
 
+/// Blocks of prompts have several rows of heads of 512 elements, those of several sequences too.
+#[test]
+fn rows_with_wide_heads_give_the_bits_of_one() {
+    if !common::gpu() {
+        return;
+    }
+    let device = Cuda::new(0, false).unwrap();
+    for (hidden, name) in [(1024, "two heads"), (2560, "five heads")] {
+        let program = program(DType::Q8_0, hidden, 512, 512);
+        compare(&device, name, &program);
+        let mut run = Run::new(&device, &program);
+        let lengths = [5, 70, 1, 290, 33];
+        let alone = lengths.iter().enumerate().map(|(slot, &length)| {
+            (0..length).map(|position| run.pass(&[row(slot, position)], &[0]).remove(0)).last().unwrap()
+        });
+        let alone: Vec<Vec<u32>> = alone.collect();
+        let rows = lengths.iter().enumerate().flat_map(|(slot, &length)| (0..length).map(move |at| row(slot, at)));
+        let rows: Vec<Row> = rows.collect();
+        let last = lengths.iter().scan(0, |end, length| {
+            *end += length;
+            Some(*end as u32 - 1)
+        });
+        assert!(
+            run.pass(&rows, &last.collect::<Vec<u32>>()) == alone,
+            "{name}: several prompts differ from single rows"
+        );
+    }
+}
+
 /// Up to four rows go through kernels of their own, for every type; columns fill one slice and part of another.
 #[test]
 fn a_few_rows_give_the_bits_of_one_for_every_type() {

@@ -138,7 +138,7 @@ fn run(case: &Case, cuda: &Cuda) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
         Pass::Step(rows, position) => (rows, position),
     };
     let is_staged = |name: &String| {
-        ["attention_prefill", "attention_decode", "attention_latent"].iter().any(|staged| name.starts_with(staged))
+        ["attention_prefill", "attention_decode", "attention_wide"].iter().any(|staged| name.starts_with(staged))
     };
     let queries = case.kernels.iter().any(is_staged);
     let rounding = Rounding { cache: Some(case.cache), activations: true, queries };

@@ -87,7 +87,7 @@ pub fn attentions() -> Vec<Case> {
     staged(&mut cases);
     stored_before(&mut cases);
     read_twice(&mut cases);
-    latent(&mut cases);
+    wide(&mut cases);
     plain(&mut cases);
     cases
 }
@@ -177,17 +177,26 @@ fn read_twice(cases: &mut Vec<Case>) {
     }
 }
 
-/// Fewer heads than a block has, as many, and more.
-fn latent(cases: &mut Vec<Case>) {
+/// Fewer heads than a block has, as many, and more; prompts have several rows in a block where there is room.
+fn wide(cases: &mut Vec<Case>) {
     let distant = Attention { window: None, ..TURNED };
-    for (heads, with) in [(16, distant), (20, distant), (5, TURNED)] {
-        let program = attention(HeadSizes { value_dim: 512, ..HeadSizes::new(heads, 1, 576) }, with);
-        let kernels = ["qk_norm_rope_kv", "attention_latent"];
-        for pass in [2, 77, 300].map(Pass::Prompt) {
-            add(cases, &kernels, &program, pass, KvType::F16, F16);
+    for (heads, kv_heads, dim, with) in [
+        (16, 1, 576, distant),
+        (20, 1, 576, distant),
+        (5, 1, 576, TURNED),
+        (6, 2, 512, NORMED),
+        (8, 1, 512, NORMED_AGAIN),
+        (2, 2, 512, TURNED_AGAIN),
+        (18, 1, 512, TURNED),
+    ] {
+        let program = attention(HeadSizes { value_dim: 512, ..HeadSizes::new(heads, kv_heads, dim) }, with);
+        let kernels = ["qk_norm_rope_kv", "attention_wide"];
+        for rows in [2, 77, 300].into_iter().filter(|&rows| dim == 576 || rows < 300) {
+            add(cases, &kernels, &program, Pass::Prompt(rows), KvType::F16, F16);
         }
-        for (rows, position) in [(1, 0), (1, 63), (1, 600), (6, 300)] {
-            let kernels = if position < 256 { &kernels[..] } else { &["attention_latent", "attention_combine_splits"] };
+        let far = if dim == 576 { [(1, 600), (6, 300)] } else { [(1, 260), (3, 70)] };
+        for (rows, position) in [(1, 0), (1, 63)].into_iter().chain(far) {
+            let kernels = if position < 256 { &kernels[..] } else { &["attention_wide", "attention_combine_splits"] };
             add(cases, kernels, &program, Pass::Step(rows, position), KvType::F16, F16);
         }
     }
@@ -207,7 +216,6 @@ fn plain(cases: &mut Vec<Case>) {
         (64, sinks, KvType::F16),
         (128, sinks, KvType::F32),
         (112, TURNED, KvType::F32),
-        (512, NORMED, KvType::F16),
         (6, NORMED, KvType::Q8),
         (20, TURNED, KvType::Q8),
         (48, NORMED, KvType::Q8),

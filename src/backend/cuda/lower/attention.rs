@@ -3,7 +3,7 @@
 use super::lists::Batches;
 use super::{Addresses, ELEMENTS_A_BLOCK, Extent, LayerCache, Lowering, ONE};
 use crate::backend::KvType;
-use crate::backend::cuda::args::{Activation, Args, AttentionArgs, HeadsArgs};
+use crate::backend::cuda::args::{Args, AttentionArgs, HeadsArgs};
 use crate::backend::cuda::catalogue::Kernel;
 use crate::backend::cuda::select::attention::{is_staged, of_heads};
 use crate::kv::layout::HeadSizes;
@@ -20,10 +20,10 @@ const ATTENTION_THREADS: usize = 256;
 /// Query heads of a block of the plain kernel, and of one of staged steps.
 const PLAIN_HEADS: usize = 4;
 const STAGED_HEADS: usize = 8;
-/// Elements of the keys and values that the kernel of latent attention takes, query heads of a block, and its shared memory.
-const LATENT_DIMS: (usize, usize) = (576, 512);
-const LATENT_HEADS: usize = 16;
-const LATENT_BYTES: usize = 166_400;
+/// Elements of the keys and values that the kernel of wide heads takes, queries of a block, and its shared memory.
+const WIDE_DIMS: [(usize, usize); 2] = [(576, 512), (512, 512)];
+const WIDE_QUERIES: usize = 16;
+const WIDE_BYTES: usize = 166_400;
 /// Elements that keep staged rows apart.
 const PAD: usize = 8;
 /// Positions of a stage, and stages, of steps and of prompts.
@@ -269,8 +269,8 @@ impl Lowering<'_> {
             return self.attend(self.prompt_kernel(), heads, &kind, out, 1);
         }
         let (args, sizes) = (self.attention_args(heads, &kind, out), self.program.kv.of(kind.layer));
-        if self.addresses.kv_type == KvType::F16 && self.is_latent(&kind) {
-            return self.latent_attention(args, &sizes);
+        if self.addresses.kv_type == KvType::F16 && self.is_wide(&kind) {
+            return self.wide_attention(args, &sizes);
         }
         let kernel = match self.addresses.kv_type {
             KvType::F16 => Kernel::AttentionF16,
@@ -279,41 +279,44 @@ impl Lowering<'_> {
         };
         let parts = ATTENTION_THREADS / (sizes.value_dim / 2);
         let floats = PLAIN_HEADS * (sizes.head_dim + sizes.value_dim * (1 + parts));
-        self.attend_by_splits(kernel, args, &sizes, PLAIN_HEADS, floats * size_of::<f32>());
+        let grid = self.split_grid(&sizes, PLAIN_HEADS, Extent::Rows);
+        self.attend_by_splits(kernel, args, grid, floats * size_of::<f32>());
         self.merge(args, out);
     }
 
-    /// Attention of rows each of whose splits has blocks for all heads, so many of them in a block.
-    fn attend_by_splits(
-        &mut self,
-        kernel: Kernel,
-        args: AttentionArgs,
-        sizes: &HeadSizes,
-        heads: usize,
-        shared_bytes: usize,
-    ) {
+    /// A grid in which each split has blocks for all heads, so many of them in a block.
+    fn split_grid(&self, sizes: &HeadSizes, heads: usize, rows: Extent) -> [Extent; 3] {
         let blocks = Extent::Fixed((sizes.kv_heads * sizes.group().div_ceil(heads)) as u32);
-        self.push(kernel.only(), [Extent::Splits, blocks, Extent::Rows], ATTENTION_THREADS, Args::Attention(args), 1);
+        [Extent::Splits, blocks, rows]
+    }
+
+    fn attend_by_splits(&mut self, kernel: Kernel, args: AttentionArgs, grid: [Extent; 3], shared_bytes: usize) {
+        self.push(kernel.only(), grid, ATTENTION_THREADS, Args::Attention(args), 1);
         self.launches.last_mut().expect("just added").shared_bytes = shared_bytes as u32;
     }
 
-    /// Latent attention: a block that has all of a row's positions writes the result itself, as floats alone.
-    fn latent_attention(&mut self, args: AttentionArgs, sizes: &HeadSizes) {
-        let args = AttentionArgs { out: Activation { x: args.out.x, ..Activation::default() }, ..args };
-        self.attend_by_splits(Kernel::AttentionLatent, args, sizes, LATENT_HEADS, LATENT_BYTES);
+    /// Attention of wide heads: a block that has all of a row's positions writes the result itself. Blocks of prompts have several rows, where the
+    /// heads of one leave room.
+    fn wide_attention(&mut self, args: AttentionArgs, sizes: &HeadSizes) {
+        let rows = match self.batches {
+            Batches::Prompts => Extent::Stretches { each: 1, width: (WIDE_QUERIES / sizes.group()).max(1) as u32 },
+            _ => Extent::Rows,
+        };
+        let grid = self.split_grid(sizes, WIDE_QUERIES, rows);
+        self.attend_by_splits(Kernel::AttentionWide, args, grid, WIDE_BYTES);
         let blocks = Extent::Fixed((sizes.heads * sizes.value_dim).div_ceil(ELEMENTS_A_BLOCK) as u32);
         let grid = [blocks, Extent::Rows, ONE];
         self.push(Kernel::AttentionCombineSplits.only(), grid, ELEMENTS_A_BLOCK, Args::Attention(args), 0);
     }
 
-    /// Whether heads have the sizes of latent attention, and its kernel takes all that is asked for.
-    fn is_latent(&self, kind: &AttentionKind) -> bool {
+    /// Whether the kernel of wide heads takes these, and all that is asked for.
+    fn is_wide(&self, kind: &AttentionKind) -> bool {
         let HeadSizes { head_dim, value_dim, .. } = self.program.kv.of(kind.layer);
-        (head_dim, value_dim) == LATENT_DIMS
+        WIDE_DIMS.contains(&(head_dim, value_dim))
             && kind.mask == AttentionMask::Causal
             && kind.softcap.is_none()
             && kind.sinks.is_none()
-            && LATENT_BYTES <= self.addresses.device.most_shared as usize
+            && WIDE_BYTES <= self.addresses.device.most_shared as usize
     }
 
     fn merge(&mut self, args: AttentionArgs, out: ValueId) {
