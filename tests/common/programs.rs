@@ -19,6 +19,8 @@ const VOCAB: usize = 160;
 /// A program on its way.
 struct Builder {
     random: Random,
+    /// For what came later, so that the rest of a program is as it was.
+    later: Random,
     program: Program,
     dtypes: Vec<DType>,
     /// Values with a row for each of the batch that later ops may read.
@@ -67,7 +69,16 @@ impl Builder {
             states: Vec::new(),
             idle: [0; Idle::ALL.len()],
         };
-        Builder { random, program, dtypes, live: Vec::new(), has_experts: false, is_latent: false, has_states: false }
+        Builder {
+            random,
+            later: Random::new(seed ^ 0x5eed),
+            program,
+            dtypes,
+            live: Vec::new(),
+            has_experts: false,
+            is_latent: false,
+            has_states: false,
+        }
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -76,6 +87,10 @@ impl Builder {
 
     fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
+    }
+
+    fn later_chance(&mut self, percent: u64) -> bool {
+        self.later.bits() % 100 < percent
     }
 
     /// One of these widths, or where types have blocks of 256 columns of those.
@@ -181,13 +196,13 @@ impl Builder {
         let queries = if self.is_latent { self.joined(x, kv) } else { self.project(x, kv.heads * kv.head_dim) };
         let keys = self.project(x, kv.kv_heads * kv.head_dim);
         let values = self.project(x, kv.kv_heads * kv.value_dim);
+        if self.later_chance(25) {
+            let norm = self.head_norm(kv.value_dim);
+            self.push(Op::HeadNorm { x: values, head_dim: kv.value_dim, norm });
+        }
         let (queries, keys) = if self.chance(80) {
             // Scores of random weights stay within what exponentials tell apart.
-            let norm = |builder: &mut Builder| {
-                let weight = builder.vector(kv.head_dim, 1.0, 0.2);
-                Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 }
-            };
-            let (of_queries, of_keys) = (norm(self), norm(self));
+            let (of_queries, of_keys) = (self.head_norm(head_dim), self.head_norm(head_dim));
             self.push(Op::HeadNorm { x: queries, head_dim, norm: of_queries });
             self.push(Op::HeadNorm { x: keys, head_dim, norm: of_keys });
             (queries, keys)
@@ -203,8 +218,29 @@ impl Builder {
         let scale = [1.0, 0.7][self.below(2)] / (kv.head_dim as f32).sqrt();
         let kind = AttentionKind { layer, scale, mask: AttentionMask::Causal, window, softcap, sinks };
         self.push(Op::Attention { kind, queries, out });
+        if self.later_chance(25) {
+            self.attend_again(kind, x, out);
+        }
         let part = HeadPart { each: kv.value_dim, first: 0, count: kv.value_dim };
         if self.is_latent { self.head_product(out, part, kv.heads, 24) } else { out }
+    }
+
+    fn head_norm(&mut self, head_dim: usize) -> Norm {
+        let weight = self.vector(head_dim, 1.0, 0.2);
+        Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-6 }
+    }
+
+    /// Adds to `out` the attention of other queries over the same keys and values.
+    fn attend_again(&mut self, kind: AttentionKind, x: ValueId, out: ValueId) {
+        let HeadSizes { heads, head_dim, .. } = self.program.kv.of(kind.layer);
+        let (queries, norm, table) = (self.project(x, heads * head_dim), self.head_norm(head_dim), self.rope(head_dim));
+        self.push(Op::HeadNorm { x: queries, head_dim, norm });
+        if self.later_chance(70) {
+            self.push(Op::Rope { x: queries, head_dim, table });
+        }
+        let again = self.value(self.width(out), Rows::Batch);
+        self.push(Op::Attention { kind, queries, out: again });
+        self.push(Op::Add { x: out, y: again });
     }
 
     /// Queries of a part of each head and of a product of the rest.
@@ -330,7 +366,12 @@ impl Builder {
             self.push(Op::Activate { kind, x: gate });
             return gate;
         }
-        let up = if self.chance(80) {
+        let up = if self.later_chance(20) {
+            let each = width + 64;
+            let (wide, out) = (self.project(x, each), self.value(width, Rows::Batch));
+            self.push(Op::TakeHeads { x: wide, part: HeadPart { each, first: 32, count: width }, out });
+            out
+        } else if self.chance(80) {
             self.project(x, width)
         } else {
             let up = self.project(x, width);
@@ -410,6 +451,9 @@ impl Builder {
             let out = self.value(hidden_width, Rows::Batch);
             self.push(Op::Norm { x: hidden, norm, out });
             self.push(Op::Add { x: hidden, y: out });
+            if self.later_chance(30) {
+                self.push(Op::Scale { x: hidden, factor: 0.8 });
+            }
         }
         let selected = self.value(hidden_width, Rows::Outputs);
         self.push(Op::SelectRows { x: hidden, out: selected });

@@ -136,10 +136,14 @@ fn convolves_over_its_input(launch: &Launch) -> bool {
 }
 
 /// The worst relative distance of a row of logits.
-fn worst(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
+fn distances(found: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f64> {
     let distances = found.iter().zip(expected).map(|(row, reference)| distance(row, reference).relative_l2);
-    // What is no number must fail, so the comparison may not pass over it.
-    distances.fold(0.0, |worst: f64, d| if d.is_nan() { f64::INFINITY } else { worst.max(d) })
+    // What is no number must fail, so a comparison may not pass over it.
+    distances.map(|d| if d.is_nan() { f64::INFINITY } else { d }).collect()
+}
+
+fn worst(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
+    distances(found, expected).into_iter().fold(0.0, f64::max)
 }
 
 /// The processor's usual mode rounds activations and the cache as the GPU does, so a program may lose there as much, but not much more.
@@ -156,15 +160,22 @@ fn random_programs_compute_what_the_processor_computes() {
         let steps =
             |backend: &dyn Backend, kv_type| Run::new(backend, &program, kv_type, POSITIONS, 1).steps(0..POSITIONS, 1);
         let expected = steps(&precise(), KvType::F32);
-        // Where scores of experts are close, rounding of any kind may choose another.
         let types = [KvType::F32, KvType::F16];
-        let allowed = types.map(|kv_type| worst(&steps(&usual, kv_type), &expected));
-        let allowed = allowed[0].max(allowed[1]);
+        let usually = types.map(|kv_type| worst(&steps(&usual, kv_type), &expected));
+        let usually = usually[0].max(usually[1]);
+        // Where scores of experts are close, rounding of any kind may choose another: that of a coarser cache tells at which positions.
+        let has_experts = program.ops.iter().any(|op| matches!(op, Op::Route { .. }));
+        let close = has_experts.then(|| distances(&steps(&usual, KvType::Q8), &expected));
         for kv_type in types {
-            let found = worst(&steps(&cuda, kv_type), &expected);
-            println!("program {seed}, {kv_type:?}: distance {found:.2e}, of the processor's usual mode {allowed:.2e}");
+            let found = distances(&steps(&cuda, kv_type), &expected);
+            let worst = found.iter().copied().fold(0.0, f64::max);
+            println!("program {seed}, {kv_type:?}: distance {worst:.2e}, of the processor's usual mode {usually:.2e}");
             let is_exact = is_float && kv_type == KvType::F32;
-            assert!(found <= if is_exact { 1e-4 } else { 3.0 * allowed + 1e-3 }, "program {seed}, {kv_type:?}");
+            for (position, found) in found.into_iter().enumerate() {
+                let allowed = close.as_ref().map_or(usually, |close| close[position].max(usually));
+                let allowed = if is_exact { 1e-4 } else { 3.0 * allowed + 1e-3 };
+                assert!(found <= allowed, "program {seed}, {kv_type:?}, position {position}: {found:.2e}");
+            }
         }
     }
 }
