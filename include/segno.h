@@ -414,8 +414,8 @@ typedef struct segno_model_opts {
    * Bytes of the GPU's memory that the model may take together with a session of default options; 0 (default) for what is free. What does not
    * fit stays in host memory and is computed there while the GPU computes the rest: the experts of the first layers, and where that
    * is not enough the first layers. `segno_plan_get` tells how many. Tokens are the same in any company and however prompts are cut; they may
-   * differ from those of the model on the GPU alone as those of the CPU do. `UINT64_MAX` keeps all of a model on the GPU, or fails. Such
-   * a model takes no adapters. Without effect on the CPU.
+   * differ from those of the model on the GPU alone as those of the CPU do. `UINT64_MAX` keeps all of a model on the GPU, or fails. What
+   * does not fit however it is divided is DEVICE_MEMORY. A model that the host shares takes no adapters. Without effect on the CPU.
    */
   uint64_t device_memory;
 } segno_model_opts;
@@ -2173,7 +2173,7 @@ typedef struct segno_plan {
   uint64_t device_kv;
   /** Buffers of the forward pass in the GPU's memory. */
   uint64_t device_arena;
-  /** Memory of the GPU that can be taken now. */
+  /** Memory of the GPU that can be taken now, at most `device_memory` of the model's options where that is not 0. */
   uint64_t device_free;
   /** Graphs in the GPU's memory. */
   uint64_t device_graphs;

@@ -16,13 +16,16 @@ pub(super) struct Runs {
     pub(super) backend: Arc<dyn Backend>,
     /// What of the model the host does.
     pub(super) cut: Cut,
+    /// Why it may not, where what the host named does not even do for what cannot be divided further.
+    pub(super) refused: Option<Error>,
 }
 
 /// Chooses who runs `program`, whose sequences have `length` tokens at most. All is the device's that fits there with a session of the usual size
-/// beside it, into `most` bytes, or where that is 0 into those that are free. Of what does not fit, experts are the host's first, then layers.
+/// beside it, into `most` bytes, or where that is 0 into those that are free. Of what does not fit, experts are the host's first, then layers. Where
+/// no cut is enough nothing is divided, as if all fitted.
 pub(super) fn choose(context: &Context, program: &Program, length: usize, most: u64) -> Result<Runs> {
     let device = context.backend_for(program)?;
-    let whole = Runs { backend: Arc::clone(&device), cut: Cut::default() };
+    let whole = Runs { backend: Arc::clone(&device), cut: Cut::default(), refused: None };
     if device.weights_on_host(program)? > 0 {
         // It is the host.
         return Ok(whole);
@@ -40,7 +43,8 @@ pub(super) fn choose(context: &Context, program: &Program, length: usize, most: 
     let cut = least(&cuts, |cut| Ok(needed(&divided(cut))? <= room))?;
     let Some(cut) = cut else {
         let needed = cuts.last().map_or(Ok(needed_whole), |&cut| needed(&divided(cut)))?;
-        return Err(Error::DeviceMemory { needed, free: room });
+        let refused = (most > 0).then_some(Error::DeviceMemory { needed, free: room });
+        return Ok(Runs { refused, ..whole });
     };
     // Whoever named the memory knows.
     let level = if most == 0 { LogLevel::Warn } else { LogLevel::Info };
@@ -50,7 +54,7 @@ pub(super) fn choose(context: &Context, program: &Program, length: usize, most: 
         level,
         format_args!("the host does {layers} of the model, and the experts of {experts}: {mib} MiB of device memory do not hold more"),
     );
-    Ok(Runs { backend: Arc::new(divided(cut)), cut })
+    Ok(Runs { backend: Arc::new(divided(cut)), cut, refused: None })
 }
 
 /// The first of `cuts` that fits; all behind one that does fit too.

@@ -2,7 +2,7 @@
 
 use super::adapter::Known;
 use super::context::{Context, LogLevel};
-use super::dividing;
+use super::dividing::{self, Runs};
 use super::header::{Header, OrReason, Predictor, stored_bytes};
 use crate::arch::{Arch, Hparams, names::Idle};
 use crate::backend::{Backend, Prepared};
@@ -164,7 +164,8 @@ impl Model {
         let Folder { gguf, makings, tokenizer, media } = folder;
         let mut header = Header::read(&gguf)?;
         let length = header.hparams.context;
-        let backend = dividing::choose(context, &header.program, length, device_memory)?.backend;
+        let Runs { backend, refused, .. } = dividing::choose(context, &header.program, length, device_memory)?;
+        refused.map_or(Ok(()), Err)?;
         header.suit(&gguf, &*backend);
         let Header { arch, hparams, mut program, predictor } = header;
         program.idle[Idle::Media as usize] += media;

@@ -24,7 +24,7 @@ pub struct Plan {
     pub on_host: (usize, usize),
     /// Bytes that can be taken now, what the system can give up for them included.
     pub free: u64,
-    /// Bytes that can be taken on the GPU that would run the model now; 0 for the processor.
+    /// Bytes that can be taken on the GPU that would run the model now, and that it may take; 0 for the processor.
     pub device_free: u64,
 }
 
@@ -41,7 +41,7 @@ impl Plan {
         let folder = model::open(context, path, loading, &mut |_| Ok(()))?;
         let mut header = Header::read(&folder.gguf)?;
         let (length, most) = (header.hparams.context, loading.device_memory);
-        let Runs { backend, cut } = dividing::choose(context, &header.program, length, most)?;
+        let Runs { backend, cut, .. } = dividing::choose(context, &header.program, length, most)?;
         header.suit(&folder.gguf, &*backend);
         let Header { hparams, program, predictor, .. } = &header;
         let own = match predictor {
@@ -61,7 +61,8 @@ impl Plan {
         let is_in_place = loading.map && folder.makings.is_empty();
         let kept = if is_in_place { backend.weights_on_host(program)? } else { program.weight_bytes() };
         let on_host = (cut.layers, expert_layers(program, cut));
-        Ok(Plan { memory, kept, on_host, free, device_free: backend.memory_free()? })
+        let allowed = if most == 0 { u64::MAX } else { most };
+        Ok(Plan { memory, kept, on_host, free, device_free: backend.memory_free()?.min(allowed) })
     }
 
     /// Whether everything fits.

@@ -57,8 +57,8 @@ pub struct segno_model_opts {
     /// Bytes of the GPU's memory that the model may take together with a session of default options; 0 (default) for what is free. What does not
     /// fit stays in host memory and is computed there while the GPU computes the rest: the experts of the first layers, and where that
     /// is not enough the first layers. `segno_plan_get` tells how many. Tokens are the same in any company and however prompts are cut; they may
-    /// differ from those of the model on the GPU alone as those of the CPU do. `UINT64_MAX` keeps all of a model on the GPU, or fails. Such
-    /// a model takes no adapters. Without effect on the CPU.
+    /// differ from those of the model on the GPU alone as those of the CPU do. `UINT64_MAX` keeps all of a model on the GPU, or fails. What
+    /// does not fit however it is divided is DEVICE_MEMORY. A model that the host shares takes no adapters. Without effect on the CPU.
     pub device_memory: u64,
 }
 

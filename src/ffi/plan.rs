@@ -34,7 +34,7 @@ pub struct segno_plan {
     pub device_kv: u64,
     /// Buffers of the forward pass in the GPU's memory.
     pub device_arena: u64,
-    /// Memory of the GPU that can be taken now.
+    /// Memory of the GPU that can be taken now, at most `device_memory` of the model's options where that is not 0.
     pub device_free: u64,
     /// Graphs in the GPU's memory.
     pub device_graphs: u64,

@@ -148,17 +148,15 @@ pub fn shares(ctx: &Ctx, path: &Path) -> Vec<Model> {
     assert_eq!((whole.host_layers, whole.host_expert_layers), (0, 0));
     let (mut limit, mut models) = (on_device(&whole) - 1, Vec::new());
     loop {
-        let found = match ctx.plan(path, &limited(limit)) {
-            Ok(found) => found,
-            Err(failed) => {
-                assert_eq!(failed.status, SEGNO_E_DEVICE_MEMORY);
-                let refused = ctx.load_with(path, &limited(limit)).err().unwrap();
-                assert_eq!(refused.status, SEGNO_E_DEVICE_MEMORY);
-                assert!(!models.is_empty(), "{}: {}", path.display(), failed.message);
-                return models;
-            }
-        };
-        assert!(on_device(&found) <= limit && found.host_layers + found.host_expert_layers > 0);
+        let found = ctx.plan(path, &limited(limit)).unwrap();
+        if found.host_layers + found.host_expert_layers == 0 {
+            // Nothing is left to divide.
+            let refused = ctx.load_with(path, &limited(limit)).err().unwrap();
+            assert_eq!((found.fits, refused.status), (0, SEGNO_E_DEVICE_MEMORY));
+            assert!(!models.is_empty(), "{}: {}", path.display(), refused.message);
+            return models;
+        }
+        assert!(on_device(&found) <= limit && found.fits == 1);
         models.push(ctx.load_with(path, &limited(limit)).unwrap().1);
         limit = on_device(&found) - 1;
     }
