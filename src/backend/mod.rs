@@ -74,6 +74,10 @@ pub trait Backend: Send + Sync {
     fn weights_beside(&self, _program: &Program, _first: &Program) -> Result<u64> {
         Ok(0)
     }
+    /// Bytes of the device's own memory that it takes while weights are brought there, beside them.
+    fn loading_memory(&self) -> u64 {
+        0
+    }
     /// Bytes of the device's own memory that can be taken now; 0 for the processor, which has none.
     fn memory_free(&self) -> Result<u64> {
         Ok(0)

@@ -32,7 +32,9 @@ pub(super) fn choose(context: &Context, program: &Program, length: usize, most: 
     }
     let room = if most == 0 { device.memory_free()? } else { most };
     let session = limits::of(length, program, &Options::default())?;
-    let needed = |backend: &dyn Backend| Ok(on_device(&limits::memory(backend, program, &session)?));
+    // Of free memory some is taken while the model is loaded.
+    let loading = if most == 0 { device.loading_memory() } else { 0 };
+    let needed = |backend: &dyn Backend| Ok(on_device(&limits::memory(backend, program, &session)?, loading));
     let needed_whole: u64 = needed(&*device)?;
     let cuts = cuts(program)?;
     if needed_whole <= room || cuts.is_empty() {
@@ -67,7 +69,9 @@ fn least(cuts: &[Cut], fits: impl Fn(Cut) -> Result<bool>) -> Result<Option<Cut>
     Ok(cuts.get(first).copied())
 }
 
-fn on_device(memory: &Memory) -> u64 {
+/// What weights, and behind them a session, take of a device whose loading takes so much before there is a session.
+fn on_device(memory: &Memory, loading: u64) -> u64 {
     let Memory { device_weights, device_kv, device_arena, device_graphs, .. } = *memory;
-    [device_kv, device_arena, device_graphs].into_iter().fold(device_weights, u64::saturating_add)
+    let session = device_kv.saturating_add(device_arena).saturating_add(device_graphs);
+    device_weights.saturating_add(session.max(loading))
 }

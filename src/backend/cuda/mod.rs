@@ -175,6 +175,10 @@ impl Backend for Cuda {
         Ok(weights::bytes_beside(program, first)? as u64)
     }
 
+    fn loading_memory(&self) -> u64 {
+        weights::LOADING_BYTES
+    }
+
     fn weights_on_host(&self, _program: &Program) -> Result<u64> {
         Ok(0)
     }

@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// Bytes of a staging buffer; a whole number of blocks of every type fits nearly all of it.
 const STAGING_BYTES: usize = 16 << 20;
 
+/// Bytes of the device's memory that an upload takes meanwhile.
+pub const LOADING_BYTES: u64 = 2 * STAGING_BYTES as u64;
+
 /// All weights of a program.
 pub struct Weights {
     pub matrices: Vec<Matrix>,
