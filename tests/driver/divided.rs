@@ -56,7 +56,7 @@ fn little_memory_inside() {
     let session = model.session(|_| ()).unwrap();
     let seq = session.open(&greedy()).unwrap();
     session.append(seq, &[5; 40]).unwrap();
-    (0..3).for_each(|_| drop(session.step(seq).unwrap()));
+    (0..3).for_each(|_| _ = session.step(seq).unwrap());
     drop((session, model));
     fake.set_memory(1000);
     let (found, refused) = (plan(), ctx.load(&path).err().unwrap());
