@@ -1,6 +1,8 @@
 //! What only files of Gemma 4 have: two kinds of layers, experts beside a dense block, and embeddings of tokens for every layer.
 
 use super::header::Header;
+use super::shape::{Experts, Norms, Shape};
+use super::shapes::LLAMA_1B;
 use super::{Model, Tensor};
 use segno::quant::DType;
 
@@ -114,3 +116,41 @@ impl Model<'_> {
         header.float(&key("rope.freq_base_swa"), 10_000.0).float(&key("final_logit_softcapping"), 30.0);
     }
 }
+
+/// Gemma 4 26B-A4B, 25 billion weights of which a token uses 3.8.
+pub const GEMMA4_26B: Shape = Shape {
+    name: "gemma4-26b-a4b",
+    arch: "gemma4",
+    layers: 30,
+    hidden: 2816,
+    heads: 16,
+    kv_heads: 8,
+    head_dim: 256,
+    feed_forward: 2112,
+    vocab: 262_144,
+    rope_base: 1e6,
+    norm_eps: 1e-6,
+    context: 262_144,
+    rope_dims: GLOBAL_HEAD,
+    head_norms: true,
+    norms: Norms::Around,
+    experts: Some(Experts { count: 128, chosen: 8, feed_forward: 704 }),
+    gemma4: Some(Gemma4 { global_kv_heads: 2, has_values: false, sharing: 0, embedding: 0 }),
+    numbers: &[("attention.sliding_window", 1024)],
+    ..LLAMA_1B
+};
+
+/// Gemma 4 E4B.
+pub const GEMMA4_E4B: Shape = Shape {
+    name: "gemma4-e4b",
+    layers: 42,
+    hidden: 2560,
+    heads: 8,
+    kv_heads: 2,
+    feed_forward: 10_240,
+    context: 131_072,
+    experts: None,
+    gemma4: Some(Gemma4 { global_kv_heads: 2, has_values: true, sharing: 18, embedding: 256 }),
+    numbers: &[("attention.sliding_window", 512)],
+    ..GEMMA4_26B
+};

@@ -13,6 +13,7 @@
 mod gemma4;
 mod header;
 mod predictor;
+mod shape;
 mod shapes;
 mod tensor;
 #[cfg(test)]
@@ -22,7 +23,8 @@ use gemma4::GLOBAL_HEAD;
 use header::Header;
 use segno::quant::DType;
 use segno::quant::synthetic::Random;
-use shapes::{Experts, Latent, Recurrent, SHAPES, Shape};
+use shape::{Experts, Latent, Norms, Recurrent, Shape};
+use shapes::SHAPES;
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 use tensor::{ALIGNMENT, Content, FIRST_SEED, Tensor};
@@ -147,11 +149,13 @@ impl Model<'_> {
             return self.gemma4_layer(index, &sizes);
         }
         let Shape { hidden, heads, kv_heads, head_dim, feed_forward, arch, .. } = *self.shape;
-        let Shape { head_norms, post_norms, fused, experts, sinks, .. } = *self.shape;
+        let Shape { head_norms, norms, fused, experts, sinks, .. } = *self.shape;
         let named = |part: &str| format!("blk.{index}.{part}");
         let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
         let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
-        self.vector(named("attn_norm.weight"), hidden, 1.0, 0.05);
+        if norms != Norms::After {
+            self.vector(named("attn_norm.weight"), hidden, 1.0, 0.05);
+        }
         // The block that predicts has attention.
         let is_layer = index < self.shape.layers;
         let recurrent = self.shape.recurrent.filter(|recurrent| is_layer && !recurrent.attends(index));
@@ -178,29 +182,51 @@ impl Model<'_> {
         }
         if head_norms && recurrent.is_none() {
             for (part, row) in [("q", queries), ("k", keys)] {
-                let len = if arch == "olmoe" { row } else { head_dim };
+                let len = if ["olmoe", "olmo2"].contains(&arch) { row } else { head_dim };
                 self.vector(named(&format!("attn_{part}_norm.weight")), len, 1.0, 0.05);
             }
         }
         if recurrent.is_none() {
             self.part(index, "attn_output", hidden, queries, 0.3 * spread(queries));
         }
-        let norms: &[&str] = match (post_norms, sinks || has_gate || arch == "seed_oss") {
-            (true, _) => &["post_attention_norm", "ffn_norm", "post_ffw_norm"],
-            (_, true) => &["post_attention_norm"],
-            _ => &["ffn_norm"],
+        let norms: &[&str] = match norms {
+            Norms::Around => &["post_attention_norm", "ffn_norm", "post_ffw_norm"],
+            Norms::After => &["post_attention_norm", "post_ffw_norm"],
+            Norms::Parallel => &[],
+            Norms::Before if sinks || has_gate || arch == "seed_oss" => &["post_attention_norm"],
+            Norms::Before => &["ffn_norm"],
         };
         norms.iter().for_each(|norm| self.vector(named(&format!("{norm}.weight")), hidden, 1.0, 0.05));
         if let Some(experts) = experts.filter(|_| index >= self.shape.dense_layers) {
             return self.experts(index, &experts);
         }
-        if fused {
+        if self.shape.plain {
+            self.plain_biases(index);
+            self.part(index, "ffn_up", feed_forward, hidden, spread(hidden));
+        } else if fused {
             self.part(index, "ffn_up", 2 * feed_forward, hidden, spread(hidden));
         } else {
             self.part(index, "ffn_gate", feed_forward, hidden, spread(hidden));
             self.part(index, "ffn_up", feed_forward, hidden, spread(hidden));
         }
         self.part(index, "ffn_down", hidden, feed_forward, 0.5 * spread(feed_forward));
+    }
+
+    /// Biases of all that a layer without a gate has.
+    fn plain_biases(&mut self, index: usize) {
+        let Shape { hidden, heads, kv_heads, head_dim, feed_forward, .. } = *self.shape;
+        for (part, len) in [
+            ("attn_norm", hidden),
+            ("attn_q", heads * head_dim),
+            ("attn_k", kv_heads * head_dim),
+            ("attn_v", kv_heads * head_dim),
+            ("attn_output", hidden),
+            ("ffn_norm", hidden),
+            ("ffn_up", feed_forward),
+            ("ffn_down", hidden),
+        ] {
+            self.vector(format!("blk.{index}.{part}.bias"), len, 0.0, 0.1);
+        }
     }
 
     /// What a layer without attention has in its place.
@@ -285,6 +311,9 @@ impl Model<'_> {
         let is_short = matches!(self.shape.recurrent, Some(Recurrent::ShortConvolution { .. }));
         let norm = if is_short { "token_embd_norm.weight" } else { "output_norm.weight" };
         self.vector(norm.into(), hidden, 1.0, 0.05);
+        if self.shape.plain {
+            self.vector("output_norm.bias".into(), hidden, 0.0, 0.1);
+        }
         if !tied {
             self.matrix("output.weight".into(), vocab, hidden, self.mix.head(), 1.0 / (hidden as f32).sqrt());
         }
@@ -356,6 +385,9 @@ impl Model<'_> {
             header.text(&key("rope.scaling.type"), "yarn").float(&key("rope.scaling.factor"), 32.0);
             header.number(&key("rope.scaling.original_context_length"), 4096);
         }
+        if !shape.rope_sections.is_empty() {
+            header.numbers(&key("rope.dimension_sections"), shape.rope_sections);
+        }
         shape.numbers.iter().for_each(|&(name, value)| _ = header.number(&key(name), value));
         shape.floats.iter().for_each(|&(name, value)| _ = header.float(&key(name), value));
         write_vocabulary(if shape.arch.starts_with("qwen") { "qwen2" } else { "llama-bpe" }, shape.vocab, header);
@@ -388,7 +420,6 @@ impl Model<'_> {
             ] {
                 header.number(&key(name), value as u32);
             }
-            header.numbers(&key("rope.dimension_sections"), &[11, 11, 10, 0]);
             if shape.experts.is_some() {
                 header.number(&key("expert_shared_feed_forward_length"), shape.shared_feed_forward as u32);
             }

@@ -1,89 +1,9 @@
 //! Sizes and numbers of well-known models.
 
-use super::gemma4::{GLOBAL_HEAD, Gemma4};
+use super::gemma4::{GEMMA4_26B, GEMMA4_E4B};
+use super::shape::{Experts, Latent, Norms, Recurrent, Shape};
 
-/// Sizes of a model.
-pub struct Shape {
-    pub name: &'static str,
-    pub arch: &'static str,
-    pub layers: usize,
-    pub hidden: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    pub feed_forward: usize,
-    pub vocab: usize,
-    pub tied: bool,
-    pub rope_base: f32,
-    pub norm_eps: f32,
-    pub context: u32,
-    /// Elements of a head that rotate.
-    pub rope_dims: usize,
-    /// Norms of heads, and of what blocks give.
-    pub head_norms: bool,
-    pub post_norms: bool,
-    /// Whether queries, keys and values are one matrix, and gate and up too.
-    pub fused: bool,
-    /// Experts in place of one feed-forward block.
-    pub experts: Option<Experts>,
-    /// Layers at the beginning that have none, and the elements between the halves of what all tokens have beside them.
-    pub dense_layers: usize,
-    pub shared_feed_forward: usize,
-    /// Latent attention: the elements of the vector of a token, and of a head that do not rotate. Heads of values have `head_dim` elements.
-    pub latent: Option<Latent>,
-    /// Layers that keep a state in place of keys and values.
-    pub recurrent: Option<Recurrent>,
-    /// Layers of two kinds.
-    pub gemma4: Option<Gemma4>,
-    /// Biases of all projections, and one more score for each head: gpt-oss.
-    pub sinks: bool,
-    /// Numbers of the family, by their keys without its name.
-    pub floats: &'static [(&'static str, f32)],
-    pub numbers: &'static [(&'static str, u32)],
-}
-
-/// Sizes of latent attention whose queries come from the input.
-#[derive(Clone, Copy)]
-pub struct Latent {
-    pub rank: usize,
-    pub plain: usize,
-}
-
-/// What most layers have in place of attention.
-#[derive(Clone, Copy)]
-pub enum Recurrent {
-    /// The gated delta rule in all layers but every fourth, whose attention has a gate.
-    DeltaNet {
-        /// Heads of keys, and of values, of `dim` elements each.
-        key_heads: usize,
-        value_heads: usize,
-        dim: usize,
-    },
-    /// A convolution over three tokens in all layers but these.
-    ShortConvolution { attention: &'static [usize] },
-}
-
-impl Recurrent {
-    /// Whether a layer has attention.
-    pub fn attends(&self, layer: usize) -> bool {
-        match self {
-            Recurrent::DeltaNet { .. } => layer % 4 == 3,
-            Recurrent::ShortConvolution { attention } => attention.contains(&layer),
-        }
-    }
-}
-
-/// Experts of every layer.
-#[derive(Clone, Copy)]
-pub struct Experts {
-    pub count: usize,
-    /// How many a token has.
-    pub chosen: usize,
-    /// Elements between the halves of one.
-    pub feed_forward: usize,
-}
-
-const LLAMA_1B: Shape = Shape {
+pub const LLAMA_1B: Shape = Shape {
     name: "llama-3.2-1b",
     arch: "llama",
     layers: 16,
@@ -99,7 +19,7 @@ const LLAMA_1B: Shape = Shape {
     context: 131_072,
     rope_dims: 64,
     head_norms: false,
-    post_norms: false,
+    norms: Norms::Before,
     fused: false,
     experts: None,
     dense_layers: 0,
@@ -108,6 +28,8 @@ const LLAMA_1B: Shape = Shape {
     recurrent: None,
     gemma4: None,
     sinks: false,
+    plain: false,
+    rope_sections: &[],
     floats: &[],
     numbers: &[],
 };
@@ -126,7 +48,7 @@ const GEMMA_4B: Shape = Shape {
     rope_base: 1e6,
     norm_eps: 1e-6,
     head_norms: true,
-    post_norms: true,
+    norms: Norms::Around,
     floats: &[("rope.freq_base_swa", 10_000.0), ("rope.scaling.factor", 8.0)],
     numbers: &[("attention.sliding_window", 1024)],
     ..LLAMA_1B
@@ -147,6 +69,21 @@ const SMOLLM3: Shape = Shape {
     ..LLAMA_1B
 };
 
+/// Four layers of Ministral 3 8B, with a short vocabulary.
+const MINISTRAL: Shape = Shape {
+    name: "ministral-3-8b-short",
+    arch: "mistral3",
+    layers: 4,
+    hidden: 4096,
+    head_dim: 128,
+    rope_dims: 128,
+    feed_forward: 14_336,
+    vocab: 32_768,
+    tied: false,
+    rope_base: 1e6,
+    ..LLAMA_1B
+};
+
 /// EmbeddingGemma, without its dense layers.
 const EMBEDDING_GEMMA: Shape = Shape {
     name: "embeddinggemma-300m",
@@ -163,7 +100,7 @@ const EMBEDDING_GEMMA: Shape = Shape {
 };
 
 /// The models that are known.
-pub const SHAPES: [Shape; 28] = [
+pub const SHAPES: [Shape; 36] = [
     LLAMA_1B,
     Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
     Shape {
@@ -275,6 +212,80 @@ pub const SHAPES: [Shape; 28] = [
         vocab: 32_768,
         tied: false,
         ..SMOLLM3
+    },
+    MINISTRAL,
+    Shape {
+        name: "gemma-2-9b-short",
+        arch: "gemma2",
+        layers: 4,
+        hidden: 3584,
+        heads: 16,
+        kv_heads: 8,
+        feed_forward: 14_336,
+        vocab: 32_768,
+        rope_base: 10_000.0,
+        head_norms: false,
+        floats: &[("attn_logit_softcapping", 50.0), ("final_logit_softcapping", 30.0)],
+        numbers: &[("attention.sliding_window", 4096)],
+        ..GEMMA_4B
+    },
+    Shape {
+        name: "olmo-2-7b-short",
+        arch: "olmo2",
+        kv_heads: 32,
+        feed_forward: 11_008,
+        head_norms: true,
+        norms: Norms::After,
+        ..MINISTRAL
+    },
+    Shape {
+        name: "exaone-4-1.2b-short",
+        arch: "exaone4",
+        layers: 4,
+        feed_forward: 4096,
+        vocab: 32_768,
+        head_norms: true,
+        norms: Norms::After,
+        ..LLAMA_1B
+    },
+    Shape {
+        name: "glm-4-9b-short",
+        arch: "glm4",
+        kv_heads: 2,
+        rope_dims: 64,
+        feed_forward: 13_696,
+        norms: Norms::Around,
+        fused: true,
+        ..MINISTRAL
+    },
+    Shape {
+        name: "command-r7b-short",
+        arch: "cohere2",
+        tied: true,
+        norms: Norms::Parallel,
+        floats: &[("attention.layer_norm_epsilon", 1e-5), ("logit_scale", 0.25)],
+        numbers: &[("attention.sliding_window", 4096)],
+        ..MINISTRAL
+    },
+    Shape {
+        name: "qwen3-vl-8b-short",
+        arch: "qwen3vl",
+        feed_forward: 12_288,
+        head_norms: true,
+        rope_sections: &[24, 20, 20, 0],
+        ..MINISTRAL
+    },
+    Shape {
+        name: "starcoder2-3b-short",
+        arch: "starcoder2",
+        hidden: 3072,
+        heads: 24,
+        kv_heads: 2,
+        feed_forward: 12_288,
+        tied: true,
+        plain: true,
+        floats: &[("attention.layer_norm_epsilon", 1e-5)],
+        ..MINISTRAL
     },
     Shape {
         name: "phi-4-mini",
@@ -417,6 +428,7 @@ const QWEN35: Shape = Shape {
     rope_dims: 64,
     head_norms: true,
     recurrent: Some(Recurrent::DeltaNet { key_heads: 16, value_heads: 16, dim: 128 }),
+    rope_sections: &[11, 11, 10, 0],
     numbers: &[("full_attention_interval", 4)],
     ..LLAMA_1B
 };
@@ -451,42 +463,4 @@ const DEEPSEEK_LITE: Shape = Shape {
         ("leading_dense_block_count", 1),
     ],
     ..LLAMA_1B
-};
-
-/// Gemma 4 26B-A4B, 25 billion weights of which a token uses 3.8.
-const GEMMA4_26B: Shape = Shape {
-    name: "gemma4-26b-a4b",
-    arch: "gemma4",
-    layers: 30,
-    hidden: 2816,
-    heads: 16,
-    kv_heads: 8,
-    head_dim: 256,
-    feed_forward: 2112,
-    vocab: 262_144,
-    rope_base: 1e6,
-    norm_eps: 1e-6,
-    context: 262_144,
-    rope_dims: GLOBAL_HEAD,
-    head_norms: true,
-    post_norms: true,
-    experts: Some(Experts { count: 128, chosen: 8, feed_forward: 704 }),
-    gemma4: Some(Gemma4 { global_kv_heads: 2, has_values: false, sharing: 0, embedding: 0 }),
-    numbers: &[("attention.sliding_window", 1024)],
-    ..LLAMA_1B
-};
-
-/// Gemma 4 E4B.
-const GEMMA4_E4B: Shape = Shape {
-    name: "gemma4-e4b",
-    layers: 42,
-    hidden: 2560,
-    heads: 8,
-    kv_heads: 2,
-    feed_forward: 10_240,
-    context: 131_072,
-    experts: None,
-    gemma4: Some(Gemma4 { global_kv_heads: 2, has_values: true, sharing: 18, embedding: 256 }),
-    numbers: &[("attention.sliding_window", 512)],
-    ..GEMMA4_26B
 };
