@@ -16,7 +16,7 @@ pub(super) struct Runs {
     pub(super) backend: Arc<dyn Backend>,
     /// What of the model the host does.
     pub(super) cut: Cut,
-    /// Why it may not, where what the host named does not even do for what cannot be divided further.
+    /// Why it cannot be loaded, where the memory that the caller allows is too little for any cut.
     pub(super) refused: Option<Error>,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn choose(context: &Context, program: &Program, length: usize, most: 
         let refused = (most > 0).then_some(Error::DeviceMemory { needed, free: room });
         return Ok(Runs { refused, ..whole });
     };
-    // Whoever named the memory knows.
+    // A caller that has set a limit expects it.
     let level = if most == 0 { LogLevel::Warn } else { LogLevel::Info };
     let (layers, experts) = (Count(cut.layers, "layer"), Count(expert_layers(program, cut), "layer"));
     let mib = room >> 20;
