@@ -181,6 +181,22 @@ fn files_of_layers_of_two_kinds_are_those_of_their_family() {
     }
 }
 
+/// Small layers of every dense shape: the engine finds all that it asks for, and asks for all that is there.
+#[test]
+fn files_of_dense_models_are_those_of_their_family() {
+    let is_dense = |shape: &&Shape| {
+        shape.experts.is_none() && shape.recurrent.is_none() && shape.gemma4.is_none() && shape.latent.is_none()
+    };
+    for known in SHAPES.iter().filter(is_dense) {
+        let shape = Shape { hidden: 256, feed_forward: 256, ..small(known.name, 2) };
+        let program = program(&shape);
+        assert_eq!((program.attentions().count(), program.idle), (2, Default::default()), "{}", shape.name);
+        let file = parsed(&shape, None);
+        let vectors = file.tensors().iter().filter(|tensor| tensor.dims.len() == 1).count();
+        assert_eq!(program.vectors.len(), vectors, "{}", shape.name);
+    }
+}
+
 #[test]
 fn files_for_embeddings_alone_make_no_logits() {
     let program = program(&small("embeddinggemma-300m", 7));
