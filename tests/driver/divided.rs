@@ -9,13 +9,17 @@ use segno::ffi::model::segno_model_opts;
 use segno::ffi::plan::segno_plan;
 use segno::ffi::status::SEGNO_E_DEVICE_MEMORY;
 
+/// What a model and its session take of the device.
+fn on_device(plan: &segno_plan) -> u64 {
+    plan.device_weights + plan.device_kv + plan.device_arena + plan.device_graphs
+}
+
 /// The use of a model of which the host does a part.
 pub fn divided(ctx: &Ctx) -> Result<(), Failed> {
     let path = common::root().join("tests/golden/hf/qwen3moe-plain.gguf");
     let mut watch = Watch::default();
     let whole = ctx.plan(&path, &segno_model_opts { device_memory: u64::MAX, ..model_opts(0, &mut watch) })?;
-    let most = whole.device_weights + whole.device_kv + whole.device_arena + whole.device_graphs - 1;
-    let opts = segno_model_opts { device_memory: most, ..model_opts(0, &mut watch) };
+    let opts = segno_model_opts { device_memory: on_device(&whole) - 1, ..model_opts(0, &mut watch) };
     assert!(ctx.plan(&path, &opts)?.host_expert_layers > 0);
     let model = ctx.load_with(&path, &opts)?.1;
     let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (2, 128))?;
@@ -43,7 +47,6 @@ fn little_memory_inside() {
         let mut watch = Watch::default();
         ctx.plan(&path, &model_opts(0, &mut watch)).unwrap()
     };
-    let on_device = |plan: &segno_plan| plan.device_weights + plan.device_kv + plan.device_arena + plan.device_graphs;
     let whole = plan();
     assert_eq!((whole.fits, whole.host_layers, whole.host_expert_layers), (1, 0, 0));
     // Loading takes more for a moment than the session of such a small model.
