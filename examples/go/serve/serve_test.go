@@ -128,11 +128,13 @@ func alone(t *testing.T, url string) (want [clients][]int32) {
 	return want
 }
 
+// idle waits until no stream runs and no request waits.
 func idle(t *testing.T, s *scheduler) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); s.running.Load() != 0 || s.reserved.Load() != 0; time.Sleep(time.Millisecond) {
+	busy := func() bool { return s.running.Load() != 0 || s.reserved.Load() != 0 || len(s.queue) != 0 }
+	for deadline := time.Now().Add(10 * time.Second); busy(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal(s.running.Load(), "streams still run and hold", s.reserved.Load())
+			t.Fatal(s.running.Load(), "streams still run and hold", s.reserved.Load(), "and there wait", len(s.queue))
 		}
 	}
 }
