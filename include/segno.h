@@ -970,9 +970,10 @@ typedef struct segno_session_opts {
    */
   uint32_t max_drafts;
   /**
-   * The model that drafts; NULL (default): none. It has the same vocabulary, but for special tokens, whose numbers may differ, and no layers with
-   * a state; the session keeps it alive, and gives it a cache of its own. It sees of each sequence the last 256 tokens when it begins, and what
-   * follows.
+   * The model that drafts; NULL (default): none. The session keeps it alive. It has the same vocabulary, but for special tokens, whose numbers
+   * may differ, and no layers with a state; it gets a cache of its own, and sees of each sequence the last 256 tokens when it begins, and what
+   * follows. Or it is an assistant that was made for the model (`gemma4-assistant`), which reads that one's embeddings, keys and values in place
+   * of a cache of its own: both run on the processor then.
    */
   const struct segno_model *draft;
   /**

@@ -129,6 +129,8 @@ pub enum AttentionMask {
     Causal,
     /// All of its text, so that a model makes embeddings of texts, and no logits.
     Bidirectional,
+    /// Those before it, by the keys and values of another model, for which the model drafts.
+    Borrowed,
 }
 
 /// What `attention.sliding_window` means for a family.

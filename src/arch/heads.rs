@@ -2,7 +2,7 @@
 
 use super::hparams::{Hparams, Reader};
 use super::latent::Latent;
-use super::spec::RopeRule;
+use super::spec::{AttentionMask, RopeRule};
 use crate::error::{Error, Result, collected};
 use crate::format::{Value, limits};
 
@@ -104,6 +104,10 @@ impl Reader<'_> {
     pub(super) fn key_sources(&self, heads: &[Heads], is_local: &[bool]) -> Result<Vec<usize>> {
         let mut sources = collected(0..heads.len(), SIZES)?;
         let Some(sharing) = self.optional(SHARING, limits::LAYERS)? else { return Ok(sources) };
+        if self.arch.mask == AttentionMask::Borrowed {
+            // All read another model's.
+            return Ok(sources);
+        }
         if !self.arch.shares_keys {
             return self.not_of_family(SHARING);
         }

@@ -59,6 +59,8 @@ pub struct Hparams {
     pub rotates: bool,
     /// Which vector stands for a text, where the file says so.
     pub pooling: Option<Pooling>,
+    /// Elements of the vectors of the model that this one drafts for, where it only does that.
+    pub backbone: Option<usize>,
 }
 
 /// Metadata keys of one family.
@@ -118,7 +120,7 @@ impl Hparams {
     /// The sizes with so many of the predicting blocks as layers.
     fn read_blocks(meta: &Metadata, arch: &Arch, more: usize) -> Result<Hparams> {
         let keys = Keys::new(arch);
-        let (own, predicting) = layers(meta, &keys)?;
+        let (own, predicting) = layers(meta, arch, &keys)?;
         let predicting_blocks = predicting.checked_sub(more).ok_or_else(|| {
             let key = keys.of(PREDICTING);
             Error::Unsupported(format!("the file has no block that predicts further tokens (`{key}`)"))
@@ -176,6 +178,10 @@ impl Hparams {
             window,
             rotates: reader.rotates()?,
             pooling: Pooling::read(meta, arch)?,
+            backbone: match arch.mask {
+                AttentionMask::Borrowed => Some(reader.required("embedding_length_out", limits::HIDDEN)?),
+                AttentionMask::Causal | AttentionMask::Bidirectional => None,
+            },
         })
     }
 
@@ -319,7 +325,7 @@ impl Reader<'_> {
             // Converters write 0 for a model without.
             _ if self.meta.unsigned(&self.keys.of(WINDOW))? == Some(0) => Ok(None),
             _ => Ok(self.size(WINDOW, limits::CONTEXT)?.map(|window| match self.arch.mask {
-                AttentionMask::Causal => window,
+                AttentionMask::Causal | AttentionMask::Borrowed => window,
                 // Half of it on each side, and the position itself.
                 AttentionMask::Bidirectional => window / 2 + 1,
             })),
@@ -412,7 +418,7 @@ impl Reader<'_> {
             }
         }
         match self.meta.bool(&self.keys.of("attention.causal"))? {
-            Some(false) if self.arch.mask == AttentionMask::Causal => {
+            Some(false) if self.arch.mask != AttentionMask::Bidirectional => {
                 Err(Error::Unsupported("models whose attention is not causal are not supported".into()))
             }
             _ => Ok(()),
@@ -420,10 +426,14 @@ impl Reader<'_> {
     }
 }
 
-/// The layers of the forward pass, and the blocks behind them that predict further tokens: `block_count` counts both.
-fn layers(meta: &Metadata, keys: &Keys) -> Result<(usize, usize)> {
+/// The layers of the forward pass, and the blocks behind them that predict further tokens: `block_count` counts both. Of a model that only drafts
+/// for another one, files call all layers such blocks.
+fn layers(meta: &Metadata, arch: &Arch, keys: &Keys) -> Result<(usize, usize)> {
     let (key, predicting) = (keys.of("block_count"), keys.of(PREDICTING));
     let blocks = meta.required(&key, size(meta, &key, limits::LAYERS)?)?;
+    if arch.mask == AttentionMask::Borrowed {
+        return Ok((blocks, 0));
+    }
     // Converters write 0 for models without such blocks.
     let count = meta.unsigned(&predicting)?.unwrap_or(0);
     match usize::try_from(count).ok().filter(|&count| count < blocks) {

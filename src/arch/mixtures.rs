@@ -2,8 +2,8 @@
 
 use super::rope::RopeLayout;
 use super::spec::{
-    Activation, Arch, AttentionScale, ERNIE4_5, GEMMA3, GRANITE, HUNYUAN_DENSE, LLAMA, Mixture, NormOrder, NormSpan,
-    OLMO2, Presence, QWEN2, QWEN3, RopeRule, Score, Shared, WindowRule,
+    Activation, Arch, AttentionMask, AttentionScale, ERNIE4_5, GEMMA3, GRANITE, HUNYUAN_DENSE, LLAMA, Mixture,
+    NormOrder, NormSpan, OLMO2, Presence, QWEN2, QWEN3, RopeRule, Score, Shared, WindowRule,
 };
 
 /// Experts as in Mixtral: the softmax of all, divided by the sum of the chosen.
@@ -112,4 +112,13 @@ pub const GEMMA4: Arch = Arch {
     has_layer_embeddings: true,
     layer_scale: Presence::Optional,
     ..GEMMA3
+};
+
+/// What drafts for Gemma 4: a few of its layers, without keys and values of their own.
+pub const GEMMA4_ASSISTANT: Arch = Arch {
+    name: "gemma4-assistant",
+    mixture: None,
+    mask: AttentionMask::Borrowed,
+    has_layer_embeddings: false,
+    ..GEMMA4
 };

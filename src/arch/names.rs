@@ -24,6 +24,10 @@ pub mod global {
     pub const HEAD: &str = "output.weight";
     /// The output head without `.weight` and `.bias`.
     pub const HEAD_PROJECTION: &str = "output";
+    /// Of a model that drafts for another one: from that one's embedding of a token and its vector of the token before to the first layer.
+    pub const BACKBONE_IN: &str = "nextn.pre_projection";
+    /// From what the last norm gives to a vector like that one's.
+    pub const BACKBONE_OUT: &str = "nextn.post_projection";
     /// Embeddings of tokens for every layer, `[elements of a layer * layers, vocab]`.
     pub const LAYER_EMBEDDINGS: &str = "per_layer_token_embd.weight";
     /// From the embedding to what is added to those.
@@ -194,17 +198,22 @@ pub enum Idle {
     Media,
     /// Projections and norms of keys and values in layers that read those of another one.
     Keys,
+    /// Groups of tokens by which drafting models leave out most logits.
+    Groups,
 }
 
 impl Idle {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Idle; 4] = [Idle::Frequencies, Idle::Prediction, Idle::Media, Idle::Keys];
+    pub const ALL: [Idle; 5] = [Idle::Frequencies, Idle::Prediction, Idle::Media, Idle::Keys, Idle::Groups];
 
     /// What the tensor `name` is in a model of these sizes; none where it has a part in the forward pass, or is not known.
     pub fn of(name: &str, hparams: &Hparams) -> Option<Idle> {
         let Hparams { layers, predicting_blocks: predicting, .. } = *hparams;
         if MEDIA.iter().any(|part| name.starts_with(part)) {
             return Some(Idle::Media);
+        }
+        if name.starts_with(GROUPS) && hparams.backbone.is_some() {
+            return Some(Idle::Groups);
         }
         let (index, part) = name.strip_prefix("blk.")?.split_once('.')?;
         let index = index.parse::<usize>().ok();
@@ -226,9 +235,12 @@ impl Idle {
             Idle::Prediction => "blocks that predict further tokens",
             Idle::Media => "encoders of images or sound",
             Idle::Keys => "keys and values of layers that read another layer's",
+            Idle::Groups => "groups of tokens that leave out logits",
         }
     }
 }
 
+/// What names of groups of tokens begin with.
+const GROUPS: &str = "masked_embd_";
 /// What names of encoders and their projections begin with.
 const MEDIA: [&str; 3] = ["v.", "a.", "mm."];

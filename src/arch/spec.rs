@@ -11,8 +11,8 @@ use super::hybrids::{
     FALCON_H1, GRANITEHYBRID, LFM2, LFM2MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3NEXT, QWEN35, QWEN35MOE,
 };
 use super::mixtures::{
-    DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL, OLMOE, QWEN2MOE,
-    QWEN3MOE, QWEN3VLMOE,
+    DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GEMMA4_ASSISTANT, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, MIXTRAL,
+    OLMOE, QWEN2MOE, QWEN3MOE, QWEN3VLMOE,
 };
 use super::names::{global, layer};
 pub use super::pooling::Classifier;
@@ -285,7 +285,7 @@ pub const STARCODER2: Arch = Arch {
 };
 
 /// Every family.
-pub const ALL: [Arch; 43] = [
+pub const ALL: [Arch; 44] = [
     LLAMA,
     QWEN2,
     QWEN3,
@@ -322,6 +322,7 @@ pub const ALL: [Arch; 43] = [
     QWEN35MOE,
     GRANITEHYBRID,
     GEMMA4,
+    GEMMA4_ASSISTANT,
     NEMOTRON_H,
     NEMOTRON_H_MOE,
     FALCON_H1,

@@ -86,6 +86,10 @@ pub trait Backend: Send + Sync {
     fn weights_on_host(&self, program: &Program) -> Result<u64> {
         Ok(program.weight_bytes())
     }
+    /// Whether its runners lend their caches to programs of other models ([`Runner::lend`]).
+    fn lends(&self) -> bool {
+        false
+    }
     /// Makes `program` ready to run on this device; `progress` hears of weights that are brought there.
     fn prepare(&self, program: Arc<Program>, progress: &mut Progress) -> Result<Arc<dyn Prepared>>;
 }
@@ -141,6 +145,14 @@ pub trait Runner: Send {
         _exchange: &mut dyn Exchange,
     ) -> Result<()> {
         Err(not_divided())
+    }
+    /// Its cache, for a runner of another program that reads what this one keeps ([`Runner::run_over`]).
+    fn lend(&self) -> Option<&dyn Any> {
+        None
+    }
+    /// As [`Runner::run`], of a program that stores no keys and reads those of another runner, which lends them: the batch has that one's tables.
+    fn run_over(&mut self, _lent: &dyn Any, _batch: &Batch, _cancel: &AtomicBool) -> Result<()> {
+        Err(not_lent())
     }
     /// Takes over the choice of the token of output `index` of the next run; the run then gives the same token as [`sample::sample_masked`]
     /// would. False where the host has to choose: then [`Chooser::Host`] chooses every token of the batch. Never allocates.
@@ -198,6 +210,10 @@ pub trait Runner: Send {
 
 fn not_divided() -> Error {
     Error::Unsupported("this device runs no half of a program".into())
+}
+
+fn not_lent() -> Error {
+    Error::Unsupported("this device reads no keys of another model".into())
 }
 
 /// Rows of values on their way between the halves of a program.

@@ -1,4 +1,5 @@
-//! A draft model: another, smaller model with the same tokens that says what a session's sequences may have next, or the model's own predictor.
+//! A draft model: another, smaller model with the same tokens that says what a session's sequences may have next, the model's own predictor, or an
+//! assistant that was made for it.
 //!
 //! It has a cache of its own, in which each sequence is as far as it was drafted for. It draws as the sequence does, with its seed and its place,
 //! so that where the two models think alike they draw alike, at any temperature. What it evaluates is found right or wrong when it is asked again,
@@ -8,74 +9,59 @@
 //! A predictor reads beside each token what the model's last norm gave of the one before it, so its rows begin with the second token, and a row that
 //! was evaluated behind a guess counts for nothing. Each pass of the model leaves these vectors ([`DraftModel::note`]); they wait (`waiting`) for the
 //! next drafts, or until they are so many that they are evaluated by themselves: so it has seen all of a text.
+//!
+//! An assistant reads such a vector too, of the last token that the model has evaluated, and has no cache: it sees the keys of the model's runner.
 
-use super::header::Predictor;
-use super::limits;
+use super::assisting::Lent;
+use super::guide::{Guide, Kind, Made, limits, memory_within, most_waiting, own_predictor};
 use super::model::Model;
 use super::sequence::Sequence;
 use super::session::Options;
 use super::waiting::Waiting;
 use super::words::Words;
-use crate::backend::{Backend, Batch, Chooser, Drawn, Hidden, Limits, Memory, Row, Runner};
+use crate::backend::{Batch, Chooser, Drawn, Limits, Memory, Row, Runner};
 use crate::error::{Error, Result, reserve};
 use crate::kv::layout::pages_for;
 use crate::kv::paging::{Copies, Paging};
 use crate::plan::Program;
 use crate::sample;
-use crate::speculate::{self, Asked, Costs};
+use crate::speculate::{Asked, Costs};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Tokens of a sequence that it evaluates at once at most, beside one of each sequence: what a step has to wait for.
-const MOST_BEHIND: usize = 256;
-/// Rows of a pass of a predictor, beside one of each sequence: all drafts of a pass of the model that were right, and some more.
-const PREDICTED: usize = 128;
+pub(super) const MOST_BEHIND: usize = 256;
 /// Vectors of a sequence that wait for a predictor at most, or as many as two passes with drafts leave.
 pub(super) const MOST_WAITING: usize = 32;
 const WHAT: &str = "a draft model";
 
-/// Who drafts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Another model.
-    Other,
-    /// The model's own predictor.
-    Predictor,
-}
-
-/// What drafts, and where it runs.
-pub struct Guide<'a> {
-    pub kind: Kind,
-    pub backend: &'a dyn Backend,
-    pub program: &'a Program,
-    /// Tokens of the longest sequence that it was made for.
-    pub context: usize,
-    /// Bytes of weights that the model does not have itself.
-    pub own: Memory,
-}
-
 /// A draft model at work in a session.
 pub struct DraftModel {
+    pub(super) kind: Kind,
     model: Arc<Model>,
+    /// What its runner runs.
+    program: Arc<Program>,
+    /// Bytes of weights that the session's model does not have itself.
+    own: Memory,
     words: Words,
-    /// What a predictor reads beside tokens.
+    /// What a predictor or an assistant reads beside tokens.
     pub(super) waiting: Option<Waiting>,
     pub(super) runner: Box<dyn Runner>,
     pub(super) limits: Limits,
     pub(super) paging: Paging,
     scratch: sample::Scratch,
-    costs: Costs,
+    pub(super) costs: Costs,
     pub(super) seen: Vec<Seen>,
-    asked: Vec<Ask>,
+    pub(super) asked: Vec<Ask>,
     /// Rows of the first pass for those that ask.
-    first_rows: usize,
+    pub(super) first_rows: usize,
     pub(super) rows: Vec<Row>,
     pub(super) outputs: Vec<u32>,
 }
 
-/// What its cache has of a slot's sequence.
+/// What its cache has of a slot's sequence; nothing ever where it has none.
 pub(super) struct Seen {
     /// The token at which it begins; with a predictor the one before it, as in all that follows.
     pub(super) base: usize,
@@ -86,7 +72,7 @@ pub(super) struct Seen {
 }
 
 /// A sequence that is drafted for.
-struct Ask {
+pub(super) struct Ask {
     slot: usize,
     /// Its tokens without drafts.
     length: usize,
@@ -97,6 +83,9 @@ struct Ask {
 impl DraftModel {
     /// Lets `draft` draft for the sequences of a session of `model`, up to `most` tokens each at once.
     pub fn new(draft: &Arc<Model>, model: &Model, options: &Options, most: usize) -> Result<DraftModel> {
+        if draft.program().borrows_keys() {
+            return DraftModel::of_assistant(draft, model, options, most);
+        }
         if !draft.program().states.is_empty() {
             let problem =
                 "layers of the draft model have a state, which does not go back to where its drafts were right";
@@ -106,35 +95,46 @@ impl DraftModel {
             return Err(Error::Unsupported("the draft model makes embeddings alone".into()));
         }
         let words = Words::of(model, draft)?;
-        DraftModel::open(draft, words, None, options, most)
+        let (kind, own) = (Kind::Other, Memory::default());
+        let made = Made { kind, program: draft.shared_program(), prepared: Arc::clone(draft.prepared()), own, words };
+        DraftModel::open(draft, made, None, options, most)
     }
 
     /// Lets the predictor of `model` draft for the sequences of a session of it.
     pub fn of_predictor(model: &Arc<Model>, options: &Options, most: usize) -> Result<DraftModel> {
         let width = model.hparams().hidden;
         let waiting = Waiting::new(options.max_seqs, most_waiting(most), width)?;
-        DraftModel::open(model, Words::Same, Some(waiting), options, most)
+        let predictor = own_predictor(model)?;
+        let prepared = predictor.on_device(model.prepared().as_ref())?;
+        let (kind, program, words) = (Kind::Predictor, Arc::clone(&predictor.program), Words::Same);
+        DraftModel::open(
+            model,
+            Made { kind, program, prepared, own: predictor.own, words },
+            Some(waiting),
+            options,
+            most,
+        )
     }
 
-    fn open(
+    pub(super) fn open(
         draft: &Arc<Model>,
-        words: Words,
+        made: Made,
         waiting: Option<Waiting>,
         options: &Options,
         most: usize,
     ) -> Result<DraftModel> {
-        let guide = guide(draft, if waiting.is_some() { Kind::Predictor } else { Kind::Other })?;
-        let limits = limits(&guide, options)?;
-        let prepared = match waiting {
-            Some(_) => own_predictor(draft)?.on_device(draft.prepared().as_ref())?,
-            None => Arc::clone(draft.prepared()),
-        };
+        let Made { kind, program, prepared, own, words } = made;
+        let (backend, context) = (draft.backend(), draft.hparams().context);
+        let limits = limits(&Guide { kind, backend, program: &program, context, own }, options)?;
         let each = limits.pages.min(pages_for(limits.context));
         let (mut seen, what) = (reserve(options.max_seqs, WHAT)?, WHAT);
         for _ in 0..options.max_seqs {
             seen.push(Seen { base: 0, evaluated: 0, guesses: reserve(most, what)? });
         }
         Ok(DraftModel {
+            kind,
+            program,
+            own,
             words,
             waiting,
             runner: prepared.open(&limits)?,
@@ -153,13 +153,14 @@ impl DraftModel {
 
     /// Bytes that it takes, its weights included.
     pub fn memory(&self) -> Result<Memory> {
-        let kind = if self.waiting.is_some() { Kind::Predictor } else { Kind::Other };
         let most = self.seen.first().map_or(0, |seen| seen.guesses.capacity());
-        memory_within(&guide(&self.model, kind)?, &self.limits, most)
+        let (kind, program, own) = (self.kind, &*self.program, self.own);
+        let (backend, context) = (self.model.backend(), self.model.hparams().context);
+        memory_within(&Guide { kind, backend, program, context, own }, &self.limits, most)
     }
 
     /// Whether it reads what the model's last norm gives.
-    pub fn is_predictor(&self) -> bool {
+    pub fn reads_vectors(&self) -> bool {
         self.waiting.is_some()
     }
 
@@ -191,6 +192,9 @@ impl DraftModel {
     /// Finds out what became of the drafts for a slot, whose sequence has these `tokens`, and what it takes to draft for it now; nothing where it
     /// cannot.
     pub fn settle(&mut self, slot: usize, tokens: &[i32]) -> Option<Asked<'_>> {
+        if self.reads_keys() {
+            return self.settle_over(slot, tokens);
+        }
         let skipped = self.skipped();
         let seen = &mut self.seen[slot];
         let came = tokens.get(seen.evaluated..).unwrap_or_default();
@@ -237,10 +241,15 @@ impl DraftModel {
     /// Takes a sequence of `length` tokens, which is settled, among those that [`DraftModel::draft`] makes `count` drafts for, one at least;
     /// whether there is room for that.
     pub fn ask(&mut self, slot: usize, length: usize, count: usize) -> bool {
+        let is_asking = self.asked.iter().any(|ask| ask.slot == slot);
+        if self.reads_keys() && !is_asking {
+            self.first_rows += 1;
+            self.asked.push(Ask { slot, length, count });
+            return true;
+        }
         let Seen { base, evaluated, .. } = self.seen[slot];
         let rows = length - self.skipped();
         let end = rows - base + count - 1;
-        let is_asking = self.asked.iter().any(|ask| ask.slot == slot);
         // Each that asks later has a row at least.
         let others = self.seen.len() - self.asked.len() - 1;
         let has_rows = self.first_rows + (rows - evaluated) + others <= self.limits.rows;
@@ -253,9 +262,9 @@ impl DraftModel {
     }
 
     /// Makes the drafts, which the drafters of the sequences take in: a pass for the first of all that asked, and for each further one.
-    pub fn draft(&mut self, sequences: &mut [Option<Sequence>], cancel: &AtomicBool) -> Result<()> {
+    pub fn draft(&mut self, sequences: &mut [Option<Sequence>], lent: Lent, cancel: &AtomicBool) -> Result<()> {
         let most = self.asked.iter().map(|ask| ask.count).max().unwrap_or(0);
-        let result = (0..most).try_for_each(|round| self.round(round, sequences, cancel));
+        let result = (0..most).try_for_each(|round| self.round(round, sequences, lent, cancel));
         for &Ask { slot, length, .. } in &self.asked {
             sequence(sequences, slot).tokens.truncate(length);
             if result.is_err() {
@@ -266,20 +275,26 @@ impl DraftModel {
     }
 
     /// Makes the draft of that number, from 0 on, for all that ask for so many.
-    fn round(&mut self, round: usize, sequences: &mut [Option<Sequence>], cancel: &AtomicBool) -> Result<()> {
+    fn round(
+        &mut self,
+        round: usize,
+        sequences: &mut [Option<Sequence>],
+        lent: Lent,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
         let start = Instant::now();
         let chooser = self.plan(round, sequences);
         if self.rows.is_empty() {
             return Ok(());
         }
-        self.runner.run(&batch(&self.rows, &self.outputs, chooser, &self.paging), cancel)?;
+        self.run_round(chooser, lent, cancel)?;
         let (mut output, skipped) = (0, self.skipped());
         for index in 0..self.asked.len() {
             let Ask { slot, length, count } = self.asked[index];
             if round >= count {
                 continue;
             }
-            if round == 0 {
+            if round == 0 && !self.reads_keys() {
                 self.seen[slot].evaluated = length - skipped;
             }
             if let Some(waiting) = &mut self.waiting {
@@ -296,22 +311,27 @@ impl DraftModel {
         Ok(())
     }
 
+    fn run_round(&mut self, chooser: Chooser, lent: Lent, cancel: &AtomicBool) -> Result<()> {
+        let DraftModel { kind, rows, outputs, paging, runner, .. } = self;
+        match (kind, lent.runner.lend()) {
+            (Kind::Assistant, Some(keys)) => runner.run_over(keys, &batch(rows, outputs, chooser, lent.paging), cancel),
+            _ => runner.run(&batch(rows, outputs, chooser, paging), cancel),
+        }
+    }
+
     /// Lists the rows of a round; who chooses its tokens.
     fn plan(&mut self, round: usize, sequences: &[Option<Sequence>]) -> Chooser {
         self.rows.clear();
         self.outputs.clear();
         let mut chooser = if self.model.context().host_argmax() { Chooser::Host } else { Chooser::Device };
         for index in 0..self.asked.len() {
-            let Ask { slot, count, .. } = self.asked[index];
+            let Ask { slot, length, count } = self.asked[index];
             let Some(sequence) = sequences[slot].as_ref().filter(|_| round < count) else { continue };
-            let end = sequence.tokens.len() - self.skipped();
-            let (seen, tokens) = (&mut self.seen[slot], &sequence.tokens);
-            let start = if round == 0 { seen.evaluated } else { end - 1 };
-            if round > 0 {
-                seen.guesses.push(tokens[start]);
+            let tokens = &sequence.tokens;
+            match self.kind {
+                Kind::Assistant => self.add_row_over(slot, length - 1, tokens),
+                Kind::Other | Kind::Predictor => self.add_rows_of_round(round, slot, tokens),
             }
-            self.paging.slide(slot, start - seen.base, end - seen.base);
-            self.add_rows(slot, start..end, tokens);
             let output = self.outputs.len();
             self.outputs.push(self.rows.len() as u32 - 1);
             let is_same = matches!(self.words, Words::Same);
@@ -324,15 +344,29 @@ impl DraftModel {
         chooser
     }
 
+    /// Adds the rows that a sequence of these `tokens` lacks for its next draft.
+    fn add_rows_of_round(&mut self, round: usize, slot: usize, tokens: &[i32]) {
+        let (end, seen) = (tokens.len() - self.skipped(), &mut self.seen[slot]);
+        let start = if round == 0 { seen.evaluated } else { end - 1 };
+        if round > 0 {
+            seen.guesses.push(tokens[start]);
+        }
+        self.paging.slide(slot, start - seen.base, end - seen.base);
+        self.add_rows(slot, start..end, tokens);
+    }
+
+    /// Lets the next row bring along the vector of the token at `place`, or that of its last guess.
+    pub(super) fn give_vector(&mut self, slot: usize, place: usize) {
+        let Some(waiting) = &self.waiting else { return };
+        let vector = if waiting.has(slot, place) { waiting.of(slot, place) } else { waiting.guessed(slot) };
+        self.runner.given(self.rows.len()).copy_from_slice(vector);
+    }
+
     /// Adds the rows `places` of a sequence of these `tokens` to the next pass; a predictor's are those of the tokens behind, with the vectors of
     /// their own places.
     pub(super) fn add_rows(&mut self, slot: usize, places: Range<usize>, tokens: &[i32]) {
         for place in places {
-            if let Some(waiting) = &self.waiting {
-                let is_known = waiting.has(slot, place);
-                let vector = if is_known { waiting.of(slot, place) } else { waiting.guessed(slot) };
-                self.runner.given(self.rows.len()).copy_from_slice(vector);
-            }
+            self.give_vector(slot, place);
             self.add_row(slot, place, tokens);
         }
     }
@@ -360,50 +394,6 @@ impl DraftModel {
         };
         self.words.back(drawn.ok()?)
     }
-}
-
-/// Bytes that a draft takes in a session with these options, with the weights that nobody has loaded for it.
-pub fn memory(guide: &Guide, options: &Options) -> Result<Memory> {
-    let most = options.drafts.most_each(options.max_prefill)?;
-    let memory = memory_within(guide, &limits(guide, options)?, most)?;
-    Ok(if guide.kind == Kind::Other { Memory { weights: 0, device_weights: 0, ..memory } } else { memory })
-}
-
-fn memory_within(guide: &Guide, limits: &Limits, most: usize) -> Result<Memory> {
-    let memory = limits::memory(guide.backend, guide.program, limits)?;
-    if guide.kind == Kind::Other {
-        return Ok(memory);
-    }
-    let waiting = Waiting::bytes(limits.seqs, most_waiting(most), guide.program.given_width());
-    let Memory { weights, device_weights, .. } = guide.own;
-    Ok(Memory { weights, device_weights, arena: memory.arena.saturating_add(waiting), ..memory })
-}
-
-fn most_waiting(most: usize) -> usize {
-    MOST_WAITING.max(2 * (most + 1))
-}
-
-fn limits(guide: &Guide, options: &Options) -> Result<Limits> {
-    // A predictor evaluates anew what it guessed from, another model only a draft that it did not read itself, and the token behind that.
-    let (max_prefill, hidden, behind) = match guide.kind {
-        Kind::Other => (MOST_BEHIND, Hidden::None, 2),
-        Kind::Predictor => (PREDICTED, Hidden::Outputs, options.drafts.most_each(options.max_prefill)? + 1),
-    };
-    let options = Options { max_prefill, drafts: speculate::Options::OFF, ranks: 0, ..*options };
-    Ok(Limits { hidden, behind, ..limits::of(guide.context, guide.program, &options)? })
-}
-
-/// A loaded model, or its predictor, as a draft.
-pub fn guide(model: &Model, kind: Kind) -> Result<Guide<'_>> {
-    let (program, own) = match kind {
-        Kind::Other => (model.program(), Memory::default()),
-        Kind::Predictor => own_predictor(model).map(|predictor| (&*predictor.program, predictor.own))?,
-    };
-    Ok(Guide { kind, backend: model.backend(), program, context: model.hparams().context, own })
-}
-
-fn own_predictor(model: &Model) -> Result<&Predictor> {
-    model.predictor().map_err(|reason| Error::Unsupported(reason.into()))
 }
 
 /// The batch of a pass.

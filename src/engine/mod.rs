@@ -1,6 +1,7 @@
 //! The nouns of the C API: context, model, session, sequence, batch.
 
 pub mod adapter;
+mod assisting;
 mod batch;
 pub mod board;
 pub mod callback;
@@ -12,6 +13,7 @@ mod dividing;
 mod draft;
 pub mod embedding;
 mod fingerprint;
+mod guide;
 mod header;
 mod limits;
 mod masks;

@@ -286,6 +286,11 @@ impl Model {
         &self.program
     }
 
+    /// The same, for those that outlive the model.
+    pub(super) fn shared_program(&self) -> Arc<Program> {
+        Arc::clone(&self.program)
+    }
+
     /// The device that runs it.
     pub(super) fn backend(&self) -> &dyn Backend {
         &*self.backend

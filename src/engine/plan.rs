@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::dividing::{self, Runs};
-use super::draft::{Guide, Kind};
+use super::guide::{Guide, Kind};
 use super::header::{Header, own_bytes};
 use super::limits;
 use super::model::{self, Model};
@@ -53,10 +53,10 @@ impl Plan {
             Err(reason) => Err(reason.as_str()),
         };
         let own = own.as_ref().map_err(|reason| *reason);
-        let hidden = speculation::hidden(options, draft.is_some(), own.map(|_| ()))?;
+        let hidden = speculation::hidden(options, draft, own.map(|_| ()))?;
         let limits = Limits { hidden, ..limits::of(hparams.context, program, options)? };
         let memory = limits::memory(&*backend, program, &limits)?;
-        let memory = memory.with(&speculation::memory(options, draft, own)?);
+        let memory = memory.with(&speculation::memory(options, draft, (&*backend, program, hparams), own)?);
         let free = context.free_memory().unwrap_or(0);
         let is_in_place = loading.map && folder.makings.is_empty();
         let kept = if is_in_place { backend.weights_on_host(program)? } else { program.weight_bytes() };

@@ -1,4 +1,4 @@
-//! What a predictor has that drafts (`draft`): vectors of the model's passes, and a cache that is never behind.
+//! What a predictor has that drafts (`draft`): vectors of the model's passes, and a cache that is never behind. An assistant has such vectors alone.
 
 use super::draft::{DraftModel, MOST_WAITING, Seen, batch};
 use super::sequence::Sequence;
@@ -27,8 +27,8 @@ impl DraftModel {
         }
     }
 
-    /// Keeps what the last norm gave of the rows of a pass of the model, one vector each, for its predictor; of many rows of a sequence it is
-    /// evaluated at once.
+    /// Keeps what the last norm gave of the rows of a pass of the model, one vector each, for its predictor, or of the last rows for its
+    /// assistant; of many rows of a sequence a predictor is evaluated at once.
     pub fn note<'a>(
         &mut self,
         rows: &[Row],
@@ -40,6 +40,11 @@ impl DraftModel {
         for run in rows.chunk_by(|row, next| row.slot == next.slot) {
             if let Some(sequence) = &sequences[run[0].slot as usize] {
                 let vector = |index: usize| vector(first + index);
+                if self.reads_keys() {
+                    self.keep_last(run, vector);
+                    first += run.len();
+                    continue;
+                }
                 let done = self.evaluate_run(run, &vector, &sequence.tokens, cancel)?;
                 self.keep(&run[done..], |index| vector(done + index), &sequence.tokens, cancel)?;
             }

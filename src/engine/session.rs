@@ -4,14 +4,14 @@
 //! All memory is reserved in [`Session::create`] and [`Session::open`]; a step allocates nothing.
 
 use super::context::LogLevel;
-use super::draft;
+use super::guide;
 use super::limits;
 use super::masks::MaskThreads;
 use super::model::Model;
 use super::sequence::{Pending, Sequence};
 use super::speculation::{self, Speculation};
 use super::stats::{self, Done, Shown};
-use crate::backend::{Hidden, KvType, Limits, Memory, Runner};
+use crate::backend::{KvType, Limits, Memory, Runner};
 use crate::error::{Error, Result, copied, filled, reserve, room};
 use crate::grammar::{Constraint, Grammar};
 use crate::kv::layout::{PAGE_TOKENS, pages_for};
@@ -118,13 +118,20 @@ impl Session {
     /// Reserves everything. `draft` is the model that drafts, where the options want one.
     pub fn create(model: &Arc<Model>, options: &Options, draft: Option<&Arc<Model>>) -> Result<Session> {
         let context = model.hparams().context;
-        let hidden = speculation::hidden(options, draft.is_some(), model.predictor().map(|_| ()))?;
-        let predicts = hidden != Hidden::None;
+        let (helper, predictor) = (draft.map(|draft| &**draft), model.predictor().map(|_| ()));
+        if model.program().borrows_keys() {
+            let problem =
+                "this model only drafts for another one: name it as `draft` in the options of a session of that";
+            return Err(Error::Unsupported(problem.into()));
+        }
+        let predicts = speculation::predicts(options, draft.is_some(), predictor)?;
+        let hidden = speculation::hidden(options, helper, predictor)?;
         let limits = Limits { hidden, ..limits::of(context, model.program(), options)? };
         let vocab = model.vocab();
         let memory = limits::memory(model.backend(), model.program(), &limits)?;
-        let guide = if predicts { Some(draft::guide(model, draft::Kind::Predictor)?) } else { None };
-        let drafting = speculation::memory(options, draft.map(|draft| &**draft), guide.as_ref().ok_or(""))?;
+        let guide = if predicts { Some(guide::of_predictor(model)?) } else { None };
+        let of = (model.backend(), model.program(), model.hparams());
+        let drafting = speculation::memory(options, helper, of, guide.as_ref().ok_or(""))?;
         let own = guide.map_or(0, |guide| if model.mapped() > 0 { guide.own.weights } else { 0 });
         let read = draft.map_or(own, |draft| draft.mapped());
         let needed = memory.on_host(model.mapped()).saturating_add(drafting.on_host(read));

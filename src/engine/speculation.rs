@@ -4,15 +4,19 @@
 //! steps would draw it, is kept in [`Sequence::ahead`] as long as the drafts agree, and handed out by the steps that follow. So drafts decide what
 //! a pass costs, and never what it says.
 
-use super::draft::{self, DraftModel, Guide};
+use super::assisting::Lent;
+use super::draft::DraftModel;
+use super::guide::{self, Guide};
 use super::model::Model;
 use super::pass::{Choice, Planned};
 use super::sequence::Sequence;
 use super::session::{Failure, Options, Session, Step};
-use crate::backend::{Hidden, Limits, Memory};
+use crate::arch::Hparams;
+use crate::backend::{Backend, Hidden, Limits, Memory};
 use crate::error::{Error, Result};
 use crate::grammar::Next;
 use crate::kv::layout::{PAGE_TOKENS, pages_for};
+use crate::plan::Program;
 use crate::speculate::{self, Costs, Experience, Outlook, Pool, Source};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -152,21 +156,28 @@ pub(super) fn predicts(options: &Options, has_model: bool, predictor: std::resul
     Err(Error::InvalidArgument(problem.into()))
 }
 
-/// Which rows of passes leave vectors: all where the model's own predictor drafts, as [`predicts`] says.
-pub(super) fn hidden(options: &Options, has_model: bool, predictor: std::result::Result<(), &str>) -> Result<Hidden> {
-    Ok(if predicts(options, has_model, predictor)? { Hidden::Rows } else { Hidden::None })
+/// Which rows of passes leave vectors: all where the model's own predictor drafts, as [`predicts`] says, or an assistant.
+pub(super) fn hidden(
+    options: &Options,
+    draft: Option<&Model>,
+    predictor: std::result::Result<(), &str>,
+) -> Result<Hidden> {
+    let predicts = predicts(options, draft.is_some(), predictor)?;
+    let assists = draft.is_some_and(|draft| draft.program().borrows_keys());
+    Ok(if predicts || assists { Hidden::Rows } else { Hidden::None })
 }
 
-/// Bytes that drafting takes in a session beside the session itself, where `predictor` is the model's own, or says why there is none.
+/// Bytes that drafting takes in a session of `model` beside the session itself, where `predictor` is the model's own, or says why there is none.
 pub(super) fn memory(
     options: &Options,
     draft: Option<&Model>,
+    model: (&dyn Backend, &Program, &Hparams),
     predictor: std::result::Result<&Guide, &str>,
 ) -> Result<Memory> {
     let predicts = predicts(options, draft.is_some(), predictor.map(|_| ()))?;
     let model = match (draft, predictor) {
-        (Some(draft), _) => draft::memory(&draft::guide(draft, draft::Kind::Other)?, options)?,
-        (None, Ok(guide)) if predicts => draft::memory(guide, options)?,
+        (Some(draft), _) => guide::memory_of_model(draft, model, options)?,
+        (None, Ok(own)) if predicts => guide::memory(own, options)?,
         _ => Memory::default(),
     };
     Ok(model.with(&memory_of_pool(&options.drafts)))
@@ -208,11 +219,11 @@ impl Session {
         Ok(done)
     }
 
-    /// Hands what the pass has left of its rows to the model's predictor, where that drafts.
+    /// Hands what the pass has left of its rows to the model's predictor or assistant, where that drafts.
     pub(super) fn note_hidden(&mut self, cancel: &AtomicBool) -> Result<()> {
         let Session { runner, slots, speculation, pass, .. } = self;
         let draft = speculation.as_mut().and_then(|speculation| speculation.draft.as_mut());
-        match draft.filter(|draft| draft.is_predictor()) {
+        match draft.filter(|draft| draft.reads_vectors()) {
             Some(draft) => draft.note(&pass.rows, |index| runner.hidden(index), slots, cancel),
             None => Ok(()),
         }
@@ -233,7 +244,8 @@ impl Session {
             }
         }
         let draft = speculation.draft.as_mut();
-        let result = draft.map_or(Ok(()), |draft| draft.draft(&mut self.slots, cancel));
+        let lent = Lent { runner: &*self.runner, paging: &self.paging };
+        let result = draft.map_or(Ok(()), |draft| draft.draft(&mut self.slots, lent, cancel));
         self.speculation = Some(speculation);
         result
     }

@@ -136,9 +136,10 @@ pub struct segno_session_opts {
     /// Most drafts of a sequence in a pass, 1 to 15; 0 (default): 7. Passes have room for as many for each sequence, up to 56 together; buffers
     /// grow with that.
     pub max_drafts: u32,
-    /// The model that drafts; NULL (default): none. It has the same vocabulary, but for special tokens, whose numbers may differ, and no layers with
-    /// a state; the session keeps it alive, and gives it a cache of its own. It sees of each sequence the last 256 tokens when it begins, and what
-    /// follows.
+    /// The model that drafts; NULL (default): none. The session keeps it alive. It has the same vocabulary, but for special tokens, whose numbers
+    /// may differ, and no layers with a state; it gets a cache of its own, and sees of each sequence the last 256 tokens when it begins, and what
+    /// follows. Or it is an assistant that was made for the model (`gemma4-assistant`), which reads that one's embeddings, keys and values in place
+    /// of a cache of its own: both run on the processor then.
     pub draft: *const segno_model,
     /// Ranks of adapters for which buffers are reserved from the start, at most 65536: the sum over those of one sequence, the most of any. 0
     /// (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prefill` and drafts),

@@ -1,8 +1,8 @@
 //! From a file and its family to a [`Program`]: the one description of a forward pass.
 
 use super::op::{
-    AttentionKind, AttentionMask, Embedding, HeadPart, Index, Norm, NormKind, Op, Program, RopeId, Rows, Value,
-    ValueId, VectorId,
+    AttentionKind, AttentionMask, Embedding, HeadPart, Index, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows,
+    Value, ValueId, VectorId,
 };
 use super::tensors::{PLAN, Part, Tensors, Weights};
 use crate::arch::names::{global, in_layer, layer};
@@ -18,7 +18,10 @@ use crate::kv::{HeadSizes, Layout};
 /// without them.
 pub fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams) -> Result<Program> {
     let mut builder = Builder::new(gguf, arch, hparams)?;
-    let mut hidden = builder.embed()?;
+    let mut hidden = match hparams.backbone {
+        Some(backbone) => builder.backbone_input(backbone)?,
+        None => builder.embed()?,
+    };
     let embeddings = builder.layer_embeddings(hidden)?;
     for index in 0..hparams.layers {
         builder.begin_layer()?;
@@ -35,7 +38,7 @@ pub fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams) -> Result<Program> {
         _ => Some(builder.norm_of(arch.output_norm, hparams.hidden, arch.norm, arch.norm_bias)?),
     };
     let logits = match arch.mask {
-        AttentionMask::Causal => Some(builder.head(hidden, norm, None)?),
+        AttentionMask::Causal | AttentionMask::Borrowed => Some(builder.head(hidden, norm, None)?),
         AttentionMask::Bidirectional => None,
     };
     let embedding = builder.embedding(hidden, norm, after)?;
@@ -79,6 +82,15 @@ impl<'a> Builder<'a> {
 
     /// The embeddings of tokens by the table `name`, times the model's factor.
     pub(super) fn embed_tokens(&mut self, name: &str) -> Result<ValueId> {
+        let table = self.token_table(name)?;
+        let out = self.value(self.hparams.hidden, Rows::Batch)?;
+        self.push(Op::Embed { table, index: Index::Token, out })?;
+        self.scale(out, self.hparams.embedding_scale)?;
+        Ok(out)
+    }
+
+    /// The table `name`, which has a row for each token.
+    pub(super) fn token_table(&mut self, name: &str) -> Result<MatrixId> {
         let (hidden, info) = (self.hparams.hidden, self.tensors.info(name)?);
         let vocab = match info.dims.as_slice() {
             [_, vocab] => usize::try_from(*vocab).ok().filter(|&v| v <= i32::MAX as usize),
@@ -88,11 +100,7 @@ impl<'a> Builder<'a> {
             let dims = &info.dims;
             Error::Format(format!("tensor `{name}` has shape {dims:?}, expected {hidden} columns and a row a token"))
         })?;
-        let table = self.tensors.matrix(name, vocab, hidden)?;
-        let out = self.value(hidden, Rows::Batch)?;
-        self.push(Op::Embed { table, index: Index::Token, out })?;
-        self.scale(out, self.hparams.embedding_scale)?;
-        Ok(out)
+        self.tensors.matrix(name, vocab, hidden)
     }
 
     /// Adds a row of the table `name` to each row of `out`.
@@ -180,7 +188,7 @@ impl<'a> Builder<'a> {
         if let Some(latent) = latent {
             return self.latent_attention(index, &latent, input);
         }
-        if self.hparams.borrows_keys(index) {
+        if self.hparams.borrows_keys(index) || self.arch.mask == AttentionMask::Borrowed {
             let queries = self.queries(index, input)?;
             let queries = self.position(index, [(layer::Q_NORM, queries)])?;
             return self.attend(index, queries[0], None);

@@ -25,7 +25,9 @@ impl Builder<'_> {
         self.push(Op::MatMul { x: normed, matrix, bias, out })?;
         self.scale_projection(projection, bias, out)?;
         self.scale(out, self.hparams.logit_scale)?;
-        if let Some(cap) = self.hparams.final_softcap {
+        // What only drafts is trained without the cap that its file has of the other model.
+        let cap = self.hparams.final_softcap.filter(|_| self.hparams.backbone.is_none());
+        if let Some(cap) = cap {
             self.push(Op::Softcap { x: out, cap })?;
         }
         Ok(out)
@@ -35,6 +37,10 @@ impl Builder<'_> {
     pub(super) fn embedding(&mut self, hidden: ValueId, norm: Option<Norm>, after: usize) -> Result<Embedding> {
         let first = self.ops.len();
         let tokens = norm.map_or(Ok(hidden), |norm| self.normed(hidden, norm))?;
+        let tokens = match self.hparams.backbone {
+            Some(backbone) => self.project(global::BACKBONE_OUT, tokens, backbone, Presence::Absent)?,
+            None => tokens,
+        };
         let mut texts = tokens;
         for name in global::TEXT_PROJECTIONS {
             if self.tensors.has(name, self.arch.text_projections)? {

@@ -121,6 +121,11 @@ impl Program {
         self.attentions().any(|kind| kind.mask == AttentionMask::Bidirectional)
     }
 
+    /// Whether it reads the keys and values of another model, for which it drafts ([`super::assistant`]).
+    pub fn borrows_keys(&self) -> bool {
+        self.attentions().any(|kind| kind.mask == AttentionMask::Borrowed)
+    }
+
     /// How many experts the value `choice` chooses for a row.
     pub fn chosen(&self, choice: ValueId) -> usize {
         self.values[choice.0].width / 2
@@ -137,7 +142,7 @@ impl Program {
 
     /// Positions that layers with a window see, the most of any; `None` where every layer sees everything, and where a window has two sides.
     pub fn window(&self) -> Option<usize> {
-        let behind = self.attentions().filter(|kind| kind.mask == AttentionMask::Causal);
+        let behind = self.attentions().filter(|kind| kind.mask != AttentionMask::Bidirectional);
         behind.filter_map(|kind| kind.window).max()
     }
 

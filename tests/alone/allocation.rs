@@ -4,6 +4,7 @@
 mod common;
 
 use common::adapters::Adapter;
+use common::assistants::alike;
 use common::latent::latent;
 use common::mixture::mixture;
 use common::predictors::{Guesses, predicting};
@@ -118,6 +119,16 @@ fn a_step_allocates_nothing() {
         assert!(session.stats().unwrap().accepted > 0);
     }
     steps_within_a_grammar_take_little(&model);
+    let [backbone, assistant] = alike().map(|file| ctx.load_buffer(&file.bytes()).unwrap());
+    for max_prefill in [8, 100] {
+        let session = backbone.session(|opts| {
+            (opts.max_prefill, opts.speculation) = (max_prefill, SEGNO_SPECULATION_DRAFT + SEGNO_SPECULATION_ALWAYS);
+            opts.draft = assistant.0;
+        });
+        let session = session.unwrap();
+        steps_of_a_session_allocate_nothing(&session);
+        assert!(session.stats().unwrap().accepted > 0);
+    }
     for (name, layer) in [("qwen35-plain", 1), ("glm4moe-plain", 2)] {
         let model = ctx.load_buffer(&predicting(name, layer, Guesses::Right).bytes()).unwrap();
         let speculation = SEGNO_SPECULATION_MTP + SEGNO_SPECULATION_ALWAYS;

@@ -6,6 +6,7 @@ mod common;
 mod adapter_rules;
 mod adapter_vectors;
 mod adapters;
+mod assistants;
 mod chat_submit;
 mod chats;
 mod conversation_room;

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Every test binary uses another part.
 
 pub mod adapters;
+pub mod assistants;
 #[cfg(unix)]
 pub mod clock;
 pub mod conversation;

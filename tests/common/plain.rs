@@ -349,9 +349,8 @@ impl<'a> Plain<'a> {
         let cached = &self.cache[kind.layer][row.slot as usize];
         let end = match kind.mask {
             AttentionMask::Causal => own,
-            AttentionMask::Bidirectional => {
-                kind.window.map_or(cached.len(), |window| cached.len().min(own + window - 1))
-            }
+            AttentionMask::Borrowed => own - 1,
+            AttentionMask::Bidirectional => cached.len().min(own + kind.window.unwrap_or(cached.len()) - 1),
         };
         let seen = &cached[kind.window.map_or(0, |window| own.saturating_sub(window))..end];
         let unit = f64::from(kind.scale * LOG2_E);

@@ -37,11 +37,17 @@ pub fn predictor_of(gguf: &Gguf) -> Arc<Program> {
 
 /// What a session of [`super::drafts::session`] with 512 tokens would take, of a model with states at `path`.
 pub fn plan(ctx: &Ctx, path: &Path, speculation: i32) -> segno_plan {
+    planned(ctx, path, |opts| (opts.max_prefill, opts.speculation) = (1024, speculation))
+}
+
+/// The same with other options.
+pub fn planned(ctx: &Ctx, path: &Path, change: impl FnOnce(&mut segno_session_opts)) -> segno_plan {
     let path = CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
     let (mut opts, mut plan) = unsafe { std::mem::zeroed::<(segno_session_opts, segno_plan)>() };
     segno_session_opts_init(&mut opts, size_of::<segno_session_opts>());
-    (opts.max_seqs, opts.kv_tokens, opts.max_prefill, opts.speculation) = (4, 512, 1024, speculation);
+    (opts.max_seqs, opts.kv_tokens) = (4, 512);
+    change(&mut opts);
     call(|err| segno_plan_get(ctx.0, path.as_ptr(), null(), &opts, &mut plan, size_of::<segno_plan>(), err)).unwrap();
     plan
 }
@@ -87,8 +93,8 @@ pub fn predicting(name: &str, layer: usize, guesses: Guesses) -> File {
     predicting_file(&root().join(format!("tests/golden/hf/{name}.gguf")), layer, guesses)
 }
 
-/// The same of any file; tensors that are not F32 are those of the layer.
-pub fn predicting_file(path: &Path, layer: usize, guesses: Guesses) -> File {
+/// The file at `path`, to be changed.
+pub fn file_at(path: &Path) -> File {
     let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
     let mut file = File { entries: entries(&std::fs::read(path).unwrap()), ..File::default() };
     for tensor in gguf.tensors() {
@@ -98,6 +104,13 @@ pub fn predicting_file(path: &Path, layer: usize, guesses: Guesses) -> File {
         let (name, dims) = (tensor.name.clone(), tensor.dims.clone());
         file.tensors.push(Tensor { name, dims, type_id: tensor.type_id, content: Content::Bytes(bytes) });
     }
+    file
+}
+
+/// The same of any file; tensors that are not F32 are those of the layer.
+pub fn predicting_file(path: &Path, layer: usize, guesses: Guesses) -> File {
+    let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
+    let mut file = file_at(path);
     let size = |key: &str| gguf.metadata().u32(key).unwrap().unwrap();
     let arch = gguf.metadata().text("general.architecture").unwrap().unwrap().to_owned();
     let blocks = size(&format!("{arch}.block_count"));
@@ -157,7 +170,8 @@ fn add_block(file: &mut File, layer: usize, block: usize, guesses: Guesses) {
     }
 }
 
-fn fill(file: &mut File, name: &str, value: impl Fn(usize) -> f32) {
+/// Gives the elements of an F32 tensor other values, by their numbers.
+pub fn fill(file: &mut File, name: &str, value: impl Fn(usize) -> f32) {
     let tensor = file.tensor(name);
     let count = tensor.dims.iter().product::<u64>() as usize;
     tensor.content = Content::Bytes((0..count).flat_map(|place| value(place).to_le_bytes()).collect());

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod assistants;
 mod cache_types;
 mod deputy;
 mod experts;

@@ -1,6 +1,7 @@
 //! A host that does with a file what hosts do, and notes whether the library kept its word: an outcome or an error, no panic.
 
 use super::dice::Dice;
+use super::models::backbone;
 use crate::common::embeddings::{embed_opts, of_tokens};
 use crate::common::{Ctx, Failed, Model, Result, Session, call, sampler};
 use segno::ffi::{chat::*, model::*, plan::*, session::*, status::*, text::*};
@@ -32,12 +33,12 @@ pub fn use_file(ctx: &Ctx, bytes: &[u8], path: &Path, dice: &mut Dice) -> Reache
     }
     let (from_file, from_bytes) = (orderly(from_file), orderly(from_bytes));
     let model = if dice.one_in(2) { from_file } else { from_bytes };
-    model.map_or(Reached::Refusal, |model| use_model(&model, dice))
+    model.map_or(Reached::Refusal, |model| use_model(ctx, &model, dice))
 }
 
 /// Loads a file from its bytes alone.
 pub fn use_bytes(ctx: &Ctx, bytes: &[u8], dice: &mut Dice) -> Reached {
-    orderly(load_bytes(ctx, bytes)).map_or(Reached::Refusal, |model| use_model(&model, dice))
+    orderly(load_bytes(ctx, bytes)).map_or(Reached::Refusal, |model| use_model(ctx, &model, dice))
 }
 
 /// Plans and loads what lies at `path`, a file or a folder, and uses the model.
@@ -45,7 +46,7 @@ pub fn use_bytes(ctx: &Ctx, bytes: &[u8], dice: &mut Dice) -> Reached {
 pub fn use_path(ctx: &Ctx, path: &Path, dice: &mut Dice) -> Reached {
     let model = load_file(ctx, path, dice.one_in(3));
     plan(ctx, path, model.is_ok());
-    orderly(model).map_or(Reached::Refusal, |model| use_model(&model, dice))
+    orderly(model).map_or(Reached::Refusal, |model| use_model(ctx, &model, dice))
 }
 
 /// Why a file is refused, loaded as a file and from its bytes.
@@ -100,7 +101,7 @@ fn plan(ctx: &Ctx, path: &Path, loads: bool) {
     }
 }
 
-fn use_model(model: &Model, dice: &mut Dice) -> Reached {
+fn use_model(ctx: &Ctx, model: &Model, dice: &mut Dice) -> Reached {
     assert!(model.info().vocab > 0);
     for key in ["general.name", "tokenizer.ggml.tokens", "tokenizer.ggml.scores", "nested", "general.architecture"] {
         read_metadata(model, key);
@@ -115,15 +116,26 @@ fn use_model(model: &Model, dice: &mut Dice) -> Reached {
     tokens.extend([0, vocab - 1, vocab / 2]);
     stream(model, &tokens);
     render_chat(model);
-    orderly(model.session(|opts| {
+    // Of a model that only drafts for another one it is a session of that.
+    let backbone =
+        is_assistant(model).then(|| load_bytes(ctx, &backbone().to_bytes()).expect("a model as it should be"));
+    let session = backbone.as_ref().unwrap_or(model).session(|opts| {
         (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (2, 40, 7);
         opts.kv_type = [SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8][dice.below(3)];
-    }))
-    .map_or(Reached::Model, |session| {
+        if backbone.is_some() {
+            (opts.speculation, opts.draft) = (SEGNO_SPECULATION_DRAFT + SEGNO_SPECULATION_ALWAYS, model.0);
+        }
+    });
+    orderly(session).map_or(Reached::Model, |session| {
         let texts = [&tokens[..tokens.len().min(5)], &tokens[..1]];
         let vectors = [embed_opts(), of_tokens()].map(|opts| orderly(session.embed(&texts, &opts)));
         decode(&session, &tokens).unwrap_or(if vectors[0].is_some() { Reached::Tokens } else { Reached::Model })
     })
+}
+
+fn is_assistant(model: &Model) -> bool {
+    let refused = model.session(|opts| (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (1, 40, 7)).err();
+    refused.is_some_and(|failed| failed.message.contains("only drafts for another one"))
 }
 
 /// Four tokens by the default sampler, then what else a session can do; none of it with a model that makes embeddings alone.

@@ -70,10 +70,13 @@ pub const LAYER_SIZES: [&str; 6] = [
 /// Elements of a head of layers that see a window, and of the embedding of a token for each layer.
 const LOCAL_DIM: usize = 8;
 const EMBEDDING: usize = 4;
+/// What drafts for the one of `gemma4`, whose vectors have so many elements.
+pub const ASSISTANT: &str = "gemma4-assistant";
+const BACKBONE: usize = 32;
 const TEMPLATE: &str = "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }}</s>{% endfor %}\
     {% if add_generation_prompt %}<s>assistant:{% endif %}";
 
-const RECIPES: [Recipe; 19] = [
+const RECIPES: [Recipe; 20] = [
     recipe("llama", 3, 32, Vocabulary::SentencePiece, &[F32]),
     recipe("llama", 3, 64, Vocabulary::BytePair("gpt-2"), &[F16, BF16, Q8_0, Q4_0, F32]),
     recipe("llama", 3, 256, Vocabulary::SentencePiece, &[Q4_K, Q6_K, Q2_K, Q3_K, Q5_K, Q8_0]),
@@ -90,7 +93,8 @@ const RECIPES: [Recipe; 19] = [
     Recipe { layers: 2, ..recipe("qwen3next", 3, 64, Vocabulary::SentencePiece, &[F16, Q8_0]) },
     Recipe { layers: 3, ..recipe("nemotron_h_moe", 3, 32, Vocabulary::BytePair("gpt-2"), &[Q8_0, F32, Q4_0]) },
     Recipe { layers: 2, ..recipe("falcon-h1", 3, 32, Vocabulary::BytePair("gpt-2"), &[F32, Q8_0]) },
-    Recipe { layers: 3, ..recipe("gemma4", 3, 32, Vocabulary::SentencePiece, &[F32, Q8_0, F16]) },
+    Recipe { layers: 3, ..recipe("gemma4", 3, BACKBONE, Vocabulary::SentencePiece, &[F32, Q8_0, F16]) },
+    Recipe { layers: 2, ..recipe(ASSISTANT, 3, 64, Vocabulary::SentencePiece, &[Q8_0, F32]) },
     Recipe { layers: 2, ..recipe("bert", 3, 32, Vocabulary::SentencePiece, &[F32, Q8_0]) },
     recipe("gemma-embedding", 3, 64, Vocabulary::SentencePiece, &[Q8_0, F16]),
 ];
@@ -103,6 +107,12 @@ const fn recipe(
     types: &'static [DType],
 ) -> Recipe {
     Recipe { arch, version, hidden, layers: 1, vocabulary, types, rich: false }
+}
+
+/// The model for which the assistant drafts.
+pub fn backbone() -> File {
+    let made = RECIPES.iter().zip(1..).find(|(recipe, _)| recipe.arch == "gemma4");
+    made.map(|(recipe, seed)| Builder::new(recipe, seed).build()).expect("it is among them")
 }
 
 /// All models.
@@ -144,6 +154,11 @@ impl<'a> Builder<'a> {
             self.matrix("per_layer_token_embd.weight", width, tokens);
             self.matrix("per_layer_model_proj.weight", self.recipe.hidden, width);
             self.vector("per_layer_proj_norm.weight", EMBEDDING);
+            self.vector("rope_freqs.weight", HEAD_DIM / 2);
+        }
+        if self.recipe.arch == ASSISTANT {
+            self.matrix("nextn.pre_projection.weight", 2 * BACKBONE, self.recipe.hidden);
+            self.matrix("nextn.post_projection.weight", self.recipe.hidden, BACKBONE);
             self.vector("rope_freqs.weight", HEAD_DIM / 2);
         }
         for layer in 0..self.recipe.layers {
@@ -191,15 +206,23 @@ impl<'a> Builder<'a> {
         if self.has_states() {
             self.states();
         }
-        if arch == "gemma4" {
-            for (name, number) in LAYER_SIZES.into_iter().zip([7, LOCAL_DIM, LOCAL_DIM, LOCAL_DIM, 1, EMBEDDING]) {
+        if self.has_two_heads() {
+            let (sharing, embedding) = if arch == ASSISTANT { (self.recipe.layers, 0) } else { (1, EMBEDDING) };
+            let numbers = [7, LOCAL_DIM, LOCAL_DIM, LOCAL_DIM, sharing, embedding];
+            for (name, number) in LAYER_SIZES.into_iter().zip(numbers) {
                 self.file.set(&format!("{arch}.{name}"), Value::u32(number as u32));
             }
+            let local = (0..self.recipe.layers).map(|layer| Value::bool(layer % 2 == 0));
+            self.file.set(&format!("{arch}.attention.sliding_window_pattern"), Value::array(gguf::BOOL, local));
+        }
+        if arch == ASSISTANT {
+            self.file.set(&format!("{arch}.embedding_length_out"), Value::u32(BACKBONE as u32));
+            self.file.set(&format!("{arch}.nextn_predict_layers"), Value::u32(self.recipe.layers as u32));
+        }
+        if arch == "gemma4" {
             for (key, number) in [("count", EXPERTS), ("used_count", 2), ("feed_forward_length", FEED_FORWARD)] {
                 self.file.set(&format!("{arch}.expert_{key}"), Value::u32(number as u32));
             }
-            let local = (0..self.recipe.layers).map(|layer| Value::bool(layer % 2 == 0));
-            self.file.set("gemma4.attention.sliding_window_pattern", Value::array(gguf::BOOL, local));
         }
         if self.recipe.rich {
             self.file.set("general.alignment", Value::u32(32));
@@ -273,6 +296,11 @@ impl<'a> Builder<'a> {
         count
     }
 
+    /// Whether layers that see a window have heads of another size than the others.
+    fn has_two_heads(&self) -> bool {
+        matches!(self.recipe.arch, "gemma4" | ASSISTANT)
+    }
+
     fn has_states(&self) -> bool {
         matches!(self.recipe.arch, "lfm2" | "qwen35" | "qwen3next") || self.has_spaces()
     }
@@ -313,7 +341,12 @@ impl<'a> Builder<'a> {
         let (hidden, arch) = (self.recipe.hidden, self.recipe.arch);
         let name = |part: &str| format!("blk.{index}.{part}");
         let gates = if matches!(arch, "qwen35" | "qwen3next") { 2 } else { 1 };
-        let dim = if arch == "gemma4" && index.is_multiple_of(2) { LOCAL_DIM } else { HEAD_DIM };
+        let dim = if self.has_two_heads() && index.is_multiple_of(2) { LOCAL_DIM } else { HEAD_DIM };
+        if arch == ASSISTANT {
+            self.matrix(&name("attn_q.weight"), hidden, HEADS * dim);
+            self.vector(&name("attn_q_norm.weight"), dim);
+            return self.matrix(&name("attn_output.weight"), HEADS * dim, hidden);
+        }
         for (part, rows) in [("attn_q", gates * HEADS * dim), ("attn_k", dim), ("attn_v", dim)] {
             // Values may be keys.
             if arch == "gemma4" && (index, part) == (1, "attn_v") {
@@ -347,7 +380,7 @@ impl<'a> Builder<'a> {
             _ => "ffn_norm.weight",
         };
         self.vector(&name(norm), hidden);
-        if arch == "gemma-embedding" {
+        if matches!(arch, "gemma-embedding" | ASSISTANT) {
             self.vector(&name("post_attention_norm.weight"), hidden);
             self.vector(&name("post_ffw_norm.weight"), hidden);
         }

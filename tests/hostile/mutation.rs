@@ -3,7 +3,7 @@
 use super::damage::damage;
 use super::dice::Dice;
 use super::gguf::{Entry, File, TEXT, Tensor, Value};
-use super::models::{EXPERT_SIZES, LAYER_SIZES, STATE_SIZES};
+use super::models::{ASSISTANT, EXPERT_SIZES, LAYER_SIZES, STATE_SIZES};
 use segno::quant::DType;
 
 type Change = fn(&mut File, &mut Dice);
@@ -245,8 +245,19 @@ fn retype_entry(file: &mut File, dice: &mut Dice) {
     entry.value = Value::Scalar { type_id, bytes };
 }
 
-const ARCHS: [&str; 10] =
-    ["qwen2", "qwen3", "qwen3moe", "glm4moe", "lfm2", "qwen35", "qwen3next", "gemma4", "nemotron_h_moe", "falcon-h1"];
+const ARCHS: [&str; 11] = [
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "glm4moe",
+    "lfm2",
+    "qwen35",
+    "qwen3next",
+    "gemma4",
+    ASSISTANT,
+    "nemotron_h_moe",
+    "falcon-h1",
+];
 
 /// A key that the library knows gets a value of any type at an edge.
 fn set_known_key(file: &mut File, dice: &mut Dice) {
@@ -260,7 +271,10 @@ fn set_known_key(file: &mut File, dice: &mut Dice) {
         0 => (format!("{arch}.{}", dice.pick(&SIZES)), Value::u32(dice.number() as u32)),
         1 => (format!("{arch}.{}", dice.pick(&SIZES)), any_value(dice)),
         2 => (format!("{arch}.{}", dice.pick(&OTHERS)), any_value(dice)),
-        3 if arch == "gemma4" && dice.one_in(2) => {
+        3 if arch == ASSISTANT && dice.one_in(4) => {
+            (format!("{arch}.embedding_length_out"), Value::u32(dice.number() as u32))
+        }
+        3 if arch.starts_with("gemma4") && dice.one_in(2) => {
             (format!("{arch}.{}", dice.pick(&LAYER_SIZES)), Value::u32(dice.below(20) as u32))
         }
         3 => (format!("{arch}.{}", dice.pick(&EXPERT_SIZES)), Value::u32(dice.below(9) as u32)),

@@ -1,6 +1,7 @@
 //! Attention of a batch: which rows and heads are computed together, and what each row sees. `attention` computes it.
 
 use super::attention::{MAX_QUERIES, Queries, SET, Scores, Source, attend};
+use super::cache::Cache;
 use super::pool::Grid;
 use super::runner::{CpuRunner, Pass};
 use super::tiles::for_each_row;
@@ -22,26 +23,27 @@ impl Pass<'_> {
         let sizes = self.runner.program.kv.of(kind.layer);
         let HeadSizes { head_dim, value_dim, .. } = sizes;
         let stride = self.runner.program.values[queries.0].width;
-        if self.runner.cache.rotates() {
+        if self.cache().rotates() {
             self.rotate(queries, head_dim)?;
         }
         let mut buffer = self.runner.take(out);
-        let (runner, batch) = (&*self.runner, self.batch);
-        let tables = batch.tables_of(runner.cache.reach(kind.layer));
+        let (runner, batch, lent) = (&*self.runner, self.batch, self.lent);
+        let cache = lent.unwrap_or(&runner.cache);
+        let tables = batch.tables_of(cache.reach(kind.layer));
         let (tile_rows, heads) = attention_tile(rows, &sizes, runner.pool.threads());
         let grid = Grid::new(&mut buffer[..rows * width], width, tile_rows, heads * value_dim);
-        let sees_ahead = kind.mask == AttentionMask::Bidirectional;
+        let (sees_ahead, own) = (kind.mask == AttentionMask::Bidirectional, kind.mask != AttentionMask::Borrowed);
         let result = self.turn.for_each_tile(&[grid], self.cancel, |_, mut tile| {
             let (mut row, first_head) = (tile.first_row(), tile.first_col() / value_dim);
             for rows in batch.rows[row..row + tile.rows()].chunk_by(|a, b| a.slot == b.slot) {
                 let pages = tables.of(rows[0].slot as usize);
                 let head = first_head / sizes.group();
-                let source = Source { cache: &runner.cache, pages, layer: kind.layer, head };
-                let values = &runner.queries(queries, row, rows.len())[first_head * head_dim..];
+                let source = Source { cache, pages, layer: kind.layer, head };
+                let values = &runner.queries(queries, cache.rotates(), row, rows.len())[first_head * head_dim..];
                 let sinks = kind.sinks.map(|id| &runner.program.vectors[id.0][first_head..][..heads]);
                 let window = kind.window.unwrap_or(usize::MAX);
                 let ahead = if sees_ahead { behind_last(&batch.rows[row..]) } else { 0 };
-                let scores = Scores { scale: kind.scale, ahead, window, softcap: kind.softcap, sinks };
+                let scores = Scores { scale: kind.scale, ahead, own, window, softcap: kind.softcap, sinks };
                 let queries = Queries { rows, values, stride, head_dim, value_dim, scores };
                 let first = row - tile.first_row();
                 attend(runner.kernels, &source, &queries, &mut tile, first);
@@ -50,6 +52,11 @@ impl Pass<'_> {
         });
         self.runner.give_back(out, buffer);
         result
+    }
+
+    /// The cache that attention reads.
+    fn cache(&self) -> &Cache {
+        self.lent.unwrap_or(&self.runner.cache)
     }
 
     /// Rotates the heads of queries as the keys in the cache are, in a copy.
@@ -68,10 +75,10 @@ impl Pass<'_> {
 }
 
 impl CpuRunner {
-    /// The rows `first..first + count` of queries, rotated if the cache rotates.
-    fn queries(&self, id: ValueId, first: usize, count: usize) -> &[f32] {
+    /// The rows `first..first + count` of queries, rotated or as they are.
+    fn queries(&self, id: ValueId, rotated: bool, first: usize, count: usize) -> &[f32] {
         let width = self.program.values[id.0].width;
-        match self.cache.rotates() {
+        match rotated {
             true => &self.rotated[first * width..(first + count) * width],
             false => self.rows(id, first, count),
         }

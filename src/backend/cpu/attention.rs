@@ -38,7 +38,7 @@ pub struct Source<'a> {
 /// Queries of some rows of one sequence.
 #[derive(Clone, Copy)]
 pub struct Queries<'a> {
-    /// The rows, each of which sees its own position, all before, and those behind that the scores name.
+    /// The rows, each of which sees its own position, unless the scores leave that out, all before, and those behind that the scores name.
     pub rows: &'a [Row],
     /// The heads of the first row, one after the other, rotated if the cache rotates; row `r` begins `r * stride` elements further.
     pub values: &'a [f32],
@@ -59,6 +59,8 @@ pub struct Scores<'a> {
     pub scale: f32,
     /// Where the positions end that a row sees, though they lie behind its own; 0 where it sees none of them.
     pub ahead: usize,
+    /// Whether a row sees its own position.
+    pub own: bool,
     /// Keys that a row sees before its own and behind it, its own included; `usize::MAX` for all.
     pub window: usize,
     /// A scaled product `s` becomes `cap * tanh(s / cap)`.
@@ -72,7 +74,7 @@ impl Scores<'_> {
     fn visible(&self, row: &Row) -> Range<usize> {
         let end = row.position as usize + 1;
         let last = self.ahead.min((end - 1).saturating_add(self.window));
-        end.saturating_sub(self.window)..end.max(last)
+        end.saturating_sub(self.window)..(end - usize::from(!self.own)).max(last)
     }
 }
 
@@ -385,7 +387,7 @@ mod tests {
         /// The definition, in double precision.
         fn expected(&self, position: usize, head: usize, scores: Scores) -> Vec<f64> {
             let query = &self.queries[(position * HEADS + head) * DIM..][..DIM];
-            let is_near = |key: &usize| position.abs_diff(*key) < scores.window;
+            let is_near = |key: &usize| position.abs_diff(*key) < scores.window && (scores.own || *key != position);
             let (first, seen) = (0..scores.ahead.max(position + 1))
                 .filter(is_near)
                 .fold((usize::MAX, 0), |(first, _), key| (first.min(key), key + 1));
@@ -415,16 +417,21 @@ mod tests {
         let sequence = Sequence::new(kv_type);
         let sinks = [1.5, -3.0, 4.0];
         for window in [usize::MAX, 1, 31, 32, 33, 255, 256, 257, 1000] {
-            for (softcap, sinks, ahead) in [
-                (None, None, 0),
-                (Some(2.0), None, 0),
-                (None, Some(&sinks[..]), 0),
-                (Some(1.0), Some(&sinks[..]), 0),
-                (None, None, KEYS),
-                (Some(2.0), Some(&sinks[..]), 521),
+            for (softcap, sinks, ahead, own) in [
+                (None, None, 0, true),
+                (None, None, 0, false),
+                (Some(2.0), None, 0, true),
+                (None, Some(&sinks[..]), 0, true),
+                (Some(1.0), Some(&sinks[..]), 0, false),
+                (None, None, KEYS, true),
+                (Some(2.0), Some(&sinks[..]), 521, true),
             ] {
-                let scores = Scores { scale: 0.3, ahead, window, softcap, sinks };
-                for positions in [0..5, 28..36, 250..262, 287..291, 509..521, 592..600] {
+                let scores = Scores { scale: 0.3, ahead, own, window, softcap, sinks };
+                // A row sees a key at least.
+                if !own && window == 1 {
+                    continue;
+                }
+                for positions in [usize::from(!own)..5, 28..36, 250..262, 287..291, 509..521, 592..600] {
                     let together = sequence.attend(available()[0], positions.clone(), scores);
                     for (row, position) in positions.clone().enumerate() {
                         let found = &together[row * HEADS * VALUE_DIM..][..HEADS * VALUE_DIM];

@@ -8,6 +8,7 @@ mod aligned;
 mod attending;
 pub mod attention;
 pub mod cache;
+mod converting;
 mod exchanging;
 mod experts;
 mod gather;
@@ -85,6 +86,10 @@ impl Backend for Cpu {
 
     fn adapter_memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
         Ok(Memory { arena: adapting::bytes(program, limits) as u64, ..Memory::default() })
+    }
+
+    fn lends(&self) -> bool {
+        true
     }
 
     fn prepare(&self, program: Arc<Program>, _progress: &mut Progress) -> Result<Arc<dyn Prepared>> {

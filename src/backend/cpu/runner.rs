@@ -14,9 +14,9 @@ use super::norms::{norm_heads, normalize, normalize_groups};
 use super::pool::{Grid, Pool, Turn};
 use super::recurrent::{self, States};
 use super::rotation::Angles;
-use super::simd::{Form, Input, Kernels, Matrix, Q8_LEN, Q8Block};
+use super::simd::{Form, Kernels, Matrix, Q8_LEN, Q8Block};
 use super::tiles::{TILE_ROWS, for_each_row, tile_weights};
-use crate::backend::{Batch, Exchange, Give, Hidden, Limits, Runner, Scaled, Stage};
+use crate::backend::{Batch, Exchange, Give, Hidden, Limits, Runner, Scaled, Stage, not_lent};
 use crate::elementary;
 use crate::error::{Error, Result, filled, push};
 use crate::kv::{PAGE_TOKENS, Reach, Side};
@@ -24,6 +24,7 @@ use crate::plan::op::{Index, Rows};
 use crate::plan::{MatrixId, Op, Program, ValueId};
 use crate::quant::reference;
 use half::bf16;
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -116,20 +117,29 @@ impl CpuRunner {
 }
 
 impl CpuRunner {
-    /// Runs `steps`, and the `last` ones behind them; whether values hold the rows of outputs alone then. Unless it `selects`, all rows go on.
+    /// Runs `steps`, and the `last` ones behind them; whether values hold the rows of outputs alone then. Unless it `selects`, all rows go on. There
+    /// may be a cache that is read in place of the own one.
     fn run_steps(
         &mut self,
         [steps, last]: [&[Step]; 2],
         selects: bool,
+        lent: Option<&Cache>,
         batch: &Batch,
         cancel: &AtomicBool,
     ) -> Result<bool> {
         self.begin(batch);
         let pool = Arc::clone(&self.pool);
-        let mut pass = self.pass(batch, cancel, pool.enter(cancel)?, None);
+        let mut pass = Pass { lent, ..self.pass(batch, cancel, pool.enter(cancel)?, None) };
         let all = steps.iter().chain(last).filter(|step| selects || !matches!(step, Step::Select(_)));
         all.into_iter().try_for_each(|step| pass.run_step(step))?;
         Ok(pass.selected)
+    }
+
+    fn run_all(&mut self, lent: Option<&Cache>, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        let lowered = Arc::clone(&self.lowered);
+        // Their values lie beside what leads to logits, as if they came behind it.
+        let hidden: &[Step] = if self.hidden == Hidden::None { &[] } else { &lowered.embedding };
+        self.run_steps([&lowered.steps, hidden], self.hidden != Hidden::Rows, lent, batch, cancel).map(|_| ())
     }
 
     /// What depends on the rows of a pass alone.
@@ -147,7 +157,7 @@ impl CpuRunner {
         exchange: Option<&'a mut dyn Exchange>,
     ) -> Pass<'a> {
         let adapts = self.adapting.concerns(batch.rows);
-        Pass { runner: self, batch, cancel, turn, exchange, selected: false, adapts }
+        Pass { runner: self, batch, cancel, turn, exchange, lent: None, selected: false, adapts }
     }
 
     /// Row `row` of a value.
@@ -169,25 +179,22 @@ impl CpuRunner {
     pub(super) fn give_back(&mut self, id: ValueId, buffer: Aligned<f32>) {
         self.buffers[self.lowered.placement.buffer_of[id.0]] = buffer;
     }
-
-    /// The rows `first..first + count` of a value, as a multiplication reads them.
-    pub(super) fn input(&self, x: ValueId, form: Form, first: usize, count: usize) -> Input<'_> {
-        let width = self.program.values[x.0].width;
-        let blocks = width / Q8_LEN;
-        match form {
-            Form::F32 => Input::F32 { values: self.rows(x, first, count) },
-            Form::Q8 => Input::Q8 { blocks: &self.quantized[first * blocks..(first + count) * blocks] },
-            Form::Bf16 => Input::Bf16 { values: &self.rounded[first * width..(first + count) * width] },
-        }
-    }
 }
 
 impl Runner for CpuRunner {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
-        let lowered = Arc::clone(&self.lowered);
-        // Their values lie beside what leads to logits, as if they came behind it.
-        let hidden: &[Step] = if self.hidden == Hidden::None { &[] } else { &lowered.embedding };
-        self.run_steps([&lowered.steps, hidden], self.hidden != Hidden::Rows, batch, cancel).map(|_| ())
+        self.run_all(None, batch, cancel)
+    }
+
+    fn lend(&self) -> Option<&dyn Any> {
+        Some(&self.cache)
+    }
+
+    fn run_over(&mut self, lent: &dyn Any, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        match lent.downcast_ref() {
+            Some(cache) => self.run_all(Some(cache), batch, cancel),
+            None => Err(not_lent()),
+        }
     }
 
     fn run_stage(
@@ -214,7 +221,7 @@ impl Runner for CpuRunner {
     fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()> {
         let lowered = Arc::clone(&self.lowered);
         let steps = [&lowered.steps[..lowered.shared], &lowered.embedding[..]];
-        let selected = self.run_steps(steps, true, batch, cancel)?;
+        let selected = self.run_steps(steps, true, None, batch, cancel)?;
         let value = stage.value(&self.program).expect("only a program that makes them is asked for vectors");
         for (index, &row) in batch.outputs.iter().enumerate() {
             give(index, self.row(value, if selected { index } else { row as usize }));
@@ -278,6 +285,8 @@ pub(super) struct Pass<'a> {
     pub(super) turn: Turn<'a>,
     /// What goes to the other half of a program, and comes from there.
     pub(super) exchange: Option<&'a mut dyn Exchange>,
+    /// The cache of another runner that attention reads in place of the own one.
+    pub(super) lent: Option<&'a Cache>,
     /// Whether values hold the rows of outputs alone.
     pub(super) selected: bool,
     /// Whether some rows have adapters.
@@ -431,27 +440,6 @@ impl Pass<'_> {
             self.runner.give_back(id, buffer);
         }
         Ok(())
-    }
-
-    fn quantize(&mut self, x: ValueId) -> Result<()> {
-        let (rows, width) = (self.rows_of(x), self.runner.program.values[x.0].width);
-        let blocks = width / Q8_LEN;
-        let mut quantized = std::mem::take(&mut self.runner.quantized);
-        let runner = &*self.runner;
-        let f = |row: usize, out: &mut [Q8Block]| runner.kernels.quantize(runner.row(x, row), out);
-        let result = for_each_row(&mut self.turn, &mut quantized[..rows * blocks], blocks, width, self.cancel, f);
-        self.runner.quantized = quantized;
-        result
-    }
-
-    fn round(&mut self, x: ValueId) -> Result<()> {
-        let (rows, width) = (self.rows_of(x), self.runner.program.values[x.0].width);
-        let mut rounded = std::mem::take(&mut self.runner.rounded);
-        let runner = &*self.runner;
-        let f = |row: usize, out: &mut [bf16]| runner.kernels.to_bf16(runner.row(x, row), out);
-        let result = for_each_row(&mut self.turn, &mut rounded[..rows * width], width, width, self.cancel, f);
-        self.runner.rounded = rounded;
-        result
     }
 
     fn multiply(&mut self, x: ValueId, form: Form, products: &[Product]) -> Result<()> {

@@ -188,7 +188,7 @@ impl Lowering<'_> {
         let HeadSizes { head_dim: dim, value_dim, .. } = self.program.kv.of(kind.layer);
         let has_kernel = value_dim == dim
             && match kind.mask {
-                AttentionMask::Causal => is_staged(dim),
+                AttentionMask::Causal | AttentionMask::Borrowed => is_staged(dim),
                 AttentionMask::Bidirectional => of_heads(self.prompt_kernel(), dim).is_some(),
             };
         kind.softcap.is_none() && kind.sinks.is_none() && self.addresses.kv_type != KvType::F32 && has_kernel
@@ -253,7 +253,7 @@ impl Lowering<'_> {
         };
         let window = kind.window.map_or(MOST_SEEN, |window| window.min(MOST_SEEN as usize) as u32);
         let width = match kind.mask {
-            AttentionMask::Causal => window,
+            AttentionMask::Causal | AttentionMask::Borrowed => window,
             AttentionMask::Bidirectional => 2 * window - 1,
         };
         let has_other_readers = self.is_read_by_adapters(out) || self.uses.of_value(out).is_read_beside_products();

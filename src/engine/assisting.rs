@@ -1,0 +1,95 @@
+//! What an assistant has that drafts (`draft`): vectors of the last rows of each sequence, and the keys of the model's runner in place of a cache.
+
+use super::draft::{DraftModel, MOST_WAITING};
+use super::guide::{Kind, Made, most_waiting};
+use super::model::Model;
+use super::session::Options;
+use super::waiting::Waiting;
+use super::words::Words;
+use crate::arch::Hparams;
+use crate::backend::{Backend, Memory, Row, Runner};
+use crate::error::{Error, Result};
+use crate::kv::paging::Paging;
+use crate::plan::{Program, assistant};
+use crate::speculate::Asked;
+use std::sync::Arc;
+
+/// What an assistant reads of the model's session.
+#[derive(Clone, Copy)]
+pub struct Lent<'a> {
+    /// Its runner, whose last pass has evaluated all tokens but those behind the last.
+    pub runner: &'a dyn Runner,
+    /// The pages of its cache.
+    pub paging: &'a Paging,
+}
+
+impl DraftModel {
+    /// Lets an assistant of `model` draft.
+    pub(super) fn of_assistant(
+        draft: &Arc<Model>,
+        model: &Model,
+        options: &Options,
+        most: usize,
+    ) -> Result<DraftModel> {
+        let program = Arc::new(assistant_of(draft, model.backend(), model.program(), model.hparams())?);
+        let words = Words::of(model, draft)?;
+        if matches!(words, Words::Translated(_)) {
+            let problem = "the draft model reads the model's embeddings, and has other special tokens";
+            return Err(Error::Unsupported(problem.into()));
+        }
+        let prepared = draft.prepared().beside(Arc::clone(&program))?;
+        let waiting = Waiting::new(options.max_seqs, most_waiting(most), program.given_width())?;
+        let made = Made { kind: Kind::Assistant, program, prepared, own: weights_of(draft), words };
+        DraftModel::open(draft, made, Some(waiting), options, most)
+    }
+
+    /// Whether it reads the keys of the model's runner, and has no cache.
+    pub(super) fn reads_keys(&self) -> bool {
+        self.kind == Kind::Assistant
+    }
+
+    /// As [`DraftModel::settle`]: it needs the vector of the last token that the model has evaluated.
+    pub(super) fn settle_over(&mut self, slot: usize, tokens: &[i32]) -> Option<Asked<'_>> {
+        let last = tokens.len().checked_sub(2)?;
+        let is_known = self.waiting.as_mut()?.settle(slot, tokens).contains(&last);
+        let asked = Asked { costs: &self.costs, items: self.asked.len(), rows: self.first_rows, behind: 1 };
+        is_known.then_some(asked)
+    }
+
+    /// Adds an assistant's row for the last of `tokens`, at the position of the first that the model has not evaluated.
+    pub(super) fn add_row_over(&mut self, slot: usize, position: usize, tokens: &[i32]) {
+        self.give_vector(slot, tokens.len() - 2);
+        let token = tokens[tokens.len() - 1] as u32;
+        self.rows.push(Row { token, position: position as u32, slot: slot as u32 });
+    }
+
+    /// Keeps the vectors of the last ones of neighbouring rows of a slot, in place of those before them.
+    pub(super) fn keep_last<'a>(&mut self, rows: &[Row], vector: impl Fn(usize) -> &'a [f32]) {
+        let Some(waiting) = &mut self.waiting else { return };
+        let first = rows.len().saturating_sub(MOST_WAITING);
+        let Row { position, slot, .. } = rows[first];
+        waiting.drop_before(slot as usize, position as usize);
+        for (index, &Row { token, position, slot }) in rows.iter().enumerate().skip(first) {
+            waiting.push(slot as usize, position as usize, token as i32, vector(index));
+        }
+    }
+}
+
+/// The program by which an assistant drafts for the model `program` on `backend`.
+pub(super) fn assistant_of(
+    draft: &Model,
+    backend: &dyn Backend,
+    program: &Program,
+    hparams: &Hparams,
+) -> Result<Program> {
+    if !draft.backend().lends() || !backend.lends() {
+        let problem = "the draft model reads the keys of the model, so both have to run on the processor";
+        return Err(Error::Unsupported(problem.into()));
+    }
+    assistant::over(draft.program(), program, hparams.embedding_scale)
+}
+
+/// Bytes of the weights of an assistant, those of its model apart.
+fn weights_of(assistant: &Model) -> Memory {
+    Memory { weights: assistant.program().weight_bytes(), ..Memory::default() }
+}

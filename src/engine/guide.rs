@@ -1,0 +1,113 @@
+//! What can draft in a session (`draft`): what it runs, what it is limited to, and the memory that it takes.
+
+use super::assisting::assistant_of;
+use super::draft::{MOST_BEHIND, MOST_WAITING};
+use super::header::Predictor;
+use super::limits;
+use super::model::Model;
+use super::session::Options;
+use super::waiting::Waiting;
+use super::words::Words;
+use crate::arch::Hparams;
+use crate::backend::{Backend, Hidden, Limits, Memory, Prepared};
+use crate::error::{Error, Result};
+use crate::plan::Program;
+use crate::speculate;
+use std::sync::Arc;
+
+/// Rows of a pass of a predictor, beside one of each sequence: all drafts of a pass of the model that were right, and some more.
+const PREDICTED: usize = 128;
+
+/// Who drafts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Another model.
+    Other,
+    /// The model's own predictor.
+    Predictor,
+    /// Another model that reads the keys of this one.
+    Assistant,
+}
+
+/// What drafts, and where it runs.
+pub struct Guide<'a> {
+    pub kind: Kind,
+    pub backend: &'a dyn Backend,
+    pub program: &'a Program,
+    /// Tokens of the longest sequence that it was made for.
+    pub context: usize,
+    /// Bytes of weights that the model does not have itself.
+    pub own: Memory,
+}
+
+/// What a draft is opened with.
+pub(super) struct Made {
+    pub kind: Kind,
+    pub program: Arc<Program>,
+    pub prepared: Arc<dyn Prepared>,
+    pub own: Memory,
+    pub words: Words,
+}
+
+/// Bytes that a draft takes in a session with these options, with the weights that nobody has loaded for it.
+pub fn memory(guide: &Guide, options: &Options) -> Result<Memory> {
+    let most = options.drafts.most_each(options.max_prefill)?;
+    let memory = memory_within(guide, &limits(guide, options)?, most)?;
+    let is_loaded = matches!(guide.kind, Kind::Other | Kind::Assistant);
+    Ok(if is_loaded { Memory { weights: 0, device_weights: 0, ..memory } } else { memory })
+}
+
+pub(super) fn memory_within(guide: &Guide, limits: &Limits, most: usize) -> Result<Memory> {
+    let memory = limits::memory(guide.backend, guide.program, limits)?;
+    if guide.kind == Kind::Other {
+        return Ok(memory);
+    }
+    let waiting = Waiting::bytes(limits.seqs, most_waiting(most), guide.program.given_width());
+    let Memory { weights, device_weights, .. } = guide.own;
+    Ok(Memory { weights, device_weights, arena: memory.arena.saturating_add(waiting), ..memory })
+}
+
+pub(super) fn most_waiting(most: usize) -> usize {
+    MOST_WAITING.max(2 * (most + 1))
+}
+
+pub(super) fn limits(guide: &Guide, options: &Options) -> Result<Limits> {
+    // A predictor evaluates anew what it guessed from, another model only a draft that it did not read itself, and the token behind that.
+    let (max_prefill, hidden, behind) = match guide.kind {
+        Kind::Other => (MOST_BEHIND, Hidden::None, 2),
+        Kind::Predictor => (PREDICTED, Hidden::Outputs, options.drafts.most_each(options.max_prefill)? + 1),
+        Kind::Assistant => (1, Hidden::Outputs, 0),
+    };
+    let options = Options { max_prefill, drafts: speculate::Options::OFF, ranks: 0, ..*options };
+    let limits = Limits { hidden, behind, ..limits::of(guide.context, guide.program, &options)? };
+    Ok(match guide.kind {
+        Kind::Assistant => Limits { pages: 0, windows: None, ..limits },
+        Kind::Other | Kind::Predictor => limits,
+    })
+}
+
+/// Bytes that a loaded model takes that drafts in such a session of the model `program`, which runs on `backend`; its weights are there already.
+pub fn memory_of_model(
+    draft: &Model,
+    (backend, program, hparams): (&dyn Backend, &Program, &Hparams),
+    options: &Options,
+) -> Result<Memory> {
+    let own = draft.program();
+    let (kind, over) = match own.borrows_keys() {
+        true => (Kind::Assistant, Some(assistant_of(draft, backend, program, hparams)?)),
+        false => (Kind::Other, None),
+    };
+    let (program, own, context) = (over.as_ref().unwrap_or(own), Memory::default(), draft.hparams().context);
+    memory(&Guide { kind, backend: draft.backend(), program, context, own }, options)
+}
+
+/// The predictor of a loaded model as a draft.
+pub fn of_predictor(model: &Model) -> Result<Guide<'_>> {
+    let Predictor { program, own, .. } = own_predictor(model)?;
+    let (kind, context) = (Kind::Predictor, model.hparams().context);
+    Ok(Guide { kind, backend: model.backend(), program, context, own: *own })
+}
+
+pub(super) fn own_predictor(model: &Model) -> Result<&Predictor> {
+    model.predictor().map_err(|reason| Error::Unsupported(reason.into()))
+}

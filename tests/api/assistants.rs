@@ -1,0 +1,97 @@
+//! Speculation by an assistant that reads the model's keys, through the C API: tokens and outcomes are those of a session that drafts nothing.
+
+use crate::common::assistants::{alike, model_path, path};
+use crate::common::drafts::*;
+use crate::common::predictors::{file_at, planned};
+use crate::common::{Ctx, Model, greedy};
+use segno::ffi::device::SEGNO_DEVICE_CPU;
+use segno::ffi::session::*;
+use segno::ffi::status::*;
+
+fn one_thread() -> Ctx {
+    Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
+}
+
+fn loaded_alike(ctx: &Ctx) -> [Model; 2] {
+    alike().map(|file| ctx.load_buffer(&file.bytes()).unwrap())
+}
+
+#[test]
+fn tokens_are_those_without_drafts() {
+    let ctx = one_thread();
+    let (model, assistant) = (ctx.load(&model_path()).unwrap(), ctx.load(&path()).unwrap());
+    let [still, like] = loaded_alike(&ctx);
+    let (mut drafted, mut accepted) = (0, 0);
+    for (seed, (model, draft)) in
+        (21..).zip([(&model, &assistant), (&still, &like), (&still, &like), (&still, &assistant)])
+    {
+        for (speculation, most, kv_type) in
+            [(DRAFTED, 5, SEGNO_KV_F16), (DRAFTED, 0, SEGNO_KV_Q8), (SEGNO_SPECULATION_AUTO, 15, SEGNO_KV_F16)]
+        {
+            let drafting = Drafting { speculation, most, draft: Some(draft), kv_type };
+            let kv_tokens = if seed % 2 == 0 { 320 } else { 1024 };
+            let (more, right) = walk(model, drafting, kv_tokens, seed, tokens());
+            assert!(more > 0 || speculation < SEGNO_SPECULATION_ALWAYS);
+            (drafted, accepted) = (drafted + more, accepted + right);
+        }
+    }
+    let (wrong, few) = (drafted - accepted, tokens() as u64);
+    assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
+}
+
+#[test]
+fn an_assistant_that_thinks_as_the_model_is_right() {
+    let ctx = one_thread();
+    let [model, assistant] = loaded_alike(&ctx);
+    let drafting = Drafting { speculation: DRAFTED, most: 5, draft: Some(&assistant), ..PLAIN };
+    let session = session(&model, drafting, 1024);
+    let (first, second) = (session.open(&greedy()).unwrap(), session.open(&greedy()).unwrap());
+    session.append(first, &[3, 5, 7]).unwrap();
+    session.append(second, &[11; 50]).unwrap();
+    for _ in 0..150 {
+        session.batch(&[first, second]).2.unwrap();
+    }
+    let stats = session.stats().unwrap();
+    assert!(stats.accepted + 5 >= stats.drafted, "{} of {}", stats.accepted, stats.drafted);
+    assert!(stats.passes < 100 && stats.drafted > 200, "{} passes, {} drafts", stats.passes, stats.drafted);
+}
+
+#[test]
+fn memory_and_plan_count_the_assistant() {
+    let ctx = one_thread();
+    let (model, assistant) = (ctx.load(&model_path()).unwrap(), ctx.load(&path()).unwrap());
+    let drafting = |draft| Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft, ..PLAIN };
+    let [alone, both] = [None, Some(&assistant)].map(|draft| session(&model, drafting(draft), 512).memory());
+    // It has no cache, and keeps 33 vectors of each of 4 sequences.
+    assert_eq!(both.host_kv, alone.host_kv);
+    assert!(both.host_arena >= alone.host_arena + 4 * 33 * 32 * 4, "{} beside {}", both.host_arena, alone.host_arena);
+    let file = std::fs::metadata(path()).unwrap().len();
+    assert!((file / 2..file).contains(&(both.host_weights - alone.host_weights)));
+    let plan = planned(&ctx, &model_path(), |opts| {
+        (opts.max_prefill, opts.speculation, opts.draft) = (24, SEGNO_SPECULATION_AUTO, assistant.0);
+    });
+    assert_eq!((plan.host_kv, plan.host_arena), (both.host_kv, both.host_arena));
+    // The assistant is loaded already.
+    assert_eq!(plan.host_weights, alone.host_weights);
+}
+
+#[test]
+fn what_an_assistant_cannot_do_is_refused_by_name() {
+    let ctx = one_thread();
+    let assistant = ctx.load(&path()).unwrap();
+    let refused = |model: &Model, draft: Option<&Model>, words: &str| {
+        let opts = |opts: &mut segno_session_opts| {
+            opts.speculation = if draft.is_some() { SEGNO_SPECULATION_DRAFT } else { SEGNO_SPECULATION_OFF };
+            opts.draft = draft.map_or(std::ptr::null(), |draft| draft.0);
+        };
+        let failed = model.session(opts).err().unwrap();
+        assert!(failed.status == SEGNO_E_UNSUPPORTED && failed.message.contains(words), "{failed:?}");
+    };
+    refused(&assistant, None, "only drafts for another one");
+    refused(&assistant, Some(&assistant), "only drafts for another one");
+    refused(&load(&ctx, "gemma4-experts"), Some(&assistant), "no layer has the keys");
+    refused(&load(&ctx, "gemma3-plain"), Some(&assistant), "no layer has the keys");
+    let mut short = file_at(&path());
+    short.tensors.retain(|tensor| tensor.name != "nextn.post_projection.weight");
+    assert!(ctx.load_buffer(&short.bytes()).err().unwrap().message.contains("nextn.post_projection"));
+}
