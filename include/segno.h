@@ -415,7 +415,7 @@ typedef struct segno_model_opts {
    * fit stays in host memory and is computed there while the GPU computes the rest: the experts of the first layers, and where that
    * is not enough the first layers. `segno_plan_get` tells how many. Tokens are the same in any company and however prompts are cut; they may
    * differ from those of the model on the GPU alone as those of the CPU do. `UINT64_MAX` keeps all of a model on the GPU, or fails. What
-   * does not fit however it is divided is DEVICE_MEMORY. A model that the host shares takes no adapters. Without effect on the CPU.
+   * does not fit however it is divided is DEVICE_MEMORY. Without effect on the CPU.
    */
   uint64_t device_memory;
 } segno_model_opts;
@@ -979,7 +979,7 @@ typedef struct segno_session_opts {
   /**
    * Ranks of adapters for which buffers are reserved from the start, at most 65536: the sum over those of one sequence, the most of any. 0
    * (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prefill` and drafts),
-   * or 8 for each expert that a row has, where that is more.
+   * or 8 for each expert that a row has, where that is more; of a model that the host shares, on both sides.
    */
   uint32_t adapter_ranks;
   /** Zero. */
@@ -1720,7 +1720,8 @@ void segno_adapter_opts_init(struct segno_adapter_opts *opts, size_t size);
  * Ranks are at most 4096; tensors may be of any type that models have: F16 and BF16 stay that narrow where they can, all others are decoded to 32
  * bits. What it would change beside (other embeddings, matrices of single heads, norms, biases, matrices with a scale beside them) and activated
  * adapters are refused by name, and on a GPU so are those of the embedding of tokens. The file is read whole, copied, to the device's memory where
- * the model is on a GPU, and not needed any more.
+ * the model is on a GPU, and not needed any more; of a model that the host shares (`device_memory` of its options) each side has the pairs of what
+ * it computes.
  *
  * `path`: NUL-terminated. `opts`: NULL for defaults. `out` receives the adapter, NULL on failure; free it with `segno_adapter_free`. Codes:
  * NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (a damaged file, tensors that the model does not have, or in other shapes), UNSUPPORTED (no adapter,

@@ -2,12 +2,13 @@
 //! ([`crate::plan::halves`]). Each half of the program is a program of its own device, with caches, states and buffers of its own layers; a runner of
 //! the GPU's half asks for each part of the other one as its pass comes to it.
 //!
-//! Keys and values, and states, of a page or record stand in the order of layers; those of the host are the first ones.
+//! Keys and values, and states, of a page or record stand in the order of layers; those of the host are the first ones. An adapter is divided as the
+//! program is: each half has the pairs of its matrices, and adds them to its products.
 
 use super::{
     Adapter, Backend, Batch, Beside, Drawn, Exchange, Give, KvType, Limits, Memory, Prepared, Runner, Scaled, Stage,
 };
-use crate::error::{Error, Progress, Result};
+use crate::error::{Progress, Result, push};
 use crate::kv::{Reach, Stores, state};
 use crate::plan::halves::{Cut, Halves, divide};
 use crate::plan::{Program, adapter};
@@ -41,8 +42,11 @@ impl Backend for Divided {
         Ok(Memory { weights: program.weight_bytes(), ..both })
     }
 
-    fn adapter_memory(&self, _program: &Program, limits: &Limits) -> Result<Memory> {
-        if limits.ranks > 0 { Err(without_adapters()) } else { Ok(Memory::default()) }
+    fn adapter_memory(&self, program: &Program, limits: &Limits) -> Result<Memory> {
+        let Some(Halves { device, host }) = divide(program, self.cut)? else {
+            return self.device.adapter_memory(program, limits);
+        };
+        Ok(self.device.adapter_memory(&device, limits)?.with(&self.host.adapter_memory(&host, limits)?))
     }
 
     fn weights_beside(&self, program: &Program, first: &Program) -> Result<u64> {
@@ -64,10 +68,10 @@ impl Backend for Divided {
         let Some(Halves { device, host }) = divide(&program, self.cut)? else {
             return self.device.prepare(program, progress);
         };
-        let host_half = Arc::new(host);
+        let (device_half, host_half) = (Arc::new(device), Arc::new(host));
         let host = self.host.prepare(Arc::clone(&host_half), &mut |_| Ok(()))?;
-        let device = self.device.prepare(Arc::new(device), progress)?;
-        Ok(Arc::new(Loaded { device, host, host_half }))
+        let device = self.device.prepare(Arc::clone(&device_half), progress)?;
+        Ok(Arc::new(Loaded { device, host, device_half, host_half }))
     }
 }
 
@@ -75,29 +79,45 @@ impl Backend for Divided {
 struct Loaded {
     device: Arc<dyn Prepared>,
     host: Arc<dyn Prepared>,
+    device_half: Arc<Program>,
     host_half: Arc<Program>,
 }
 
 impl Prepared for Loaded {
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>> {
-        if limits.ranks > 0 {
-            return Err(without_adapters());
-        }
-        let sizes = Sizes::new(&self.host_half, limits)?;
-        Ok(Box::new(DividedRunner { device: self.device.open(limits)?, host: self.host.open(limits)?, sizes }))
+        let (sizes, ranks) = (Sizes::new(&self.host_half, limits)?, limits.ranks);
+        Ok(Box::new(DividedRunner { device: self.device.open(limits)?, host: self.host.open(limits)?, sizes, ranks }))
     }
 
     fn beside(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
         self.device.beside(program)
     }
 
-    fn adapter(&self, _weights: adapter::Adapter) -> Result<Adapter> {
-        Err(without_adapters())
+    fn adapter(&self, mut weights: adapter::Adapter) -> Result<Adapter> {
+        let (device, host) = (weights.part(&self.device_half)?, weights.part(&self.host_half)?);
+        // The parts alone have them now, so those of the GPU are freed where they are uploaded.
+        weights.forget_numbers();
+        let parts = Parts { device: Arc::new(self.device.adapter(device)?), host: Arc::new(self.host.adapter(host)?) };
+        Ok(Adapter { weights, on_device: Some(Box::new(parts)) })
     }
 }
 
-fn without_adapters() -> Error {
-    Error::Unsupported("a model that lies in device memory only in part takes no adapters".into())
+/// An adapter on both devices.
+struct Parts {
+    device: Arc<Adapter>,
+    host: Arc<Adapter>,
+}
+
+/// A half's parts of adapters, each with the factor of the whole. Those that change nothing there are left out, so that they cost nothing.
+fn parts_of(adapters: &[Scaled], half: fn(&Parts) -> &Arc<Adapter>) -> Result<Vec<Scaled>> {
+    let mut parts = Vec::new();
+    for Scaled { adapter, scale } in adapters {
+        let part = half(adapter.kept()?);
+        if !part.weights.is_empty() {
+            push(&mut parts, Scaled { adapter: Arc::clone(part), scale: *scale }, "adapters")?;
+        }
+    }
+    Ok(parts)
 }
 
 /// Bytes of what a half keeps of sequences.
@@ -125,6 +145,8 @@ struct DividedRunner {
     host: Box<dyn Runner>,
     /// Of the host's half.
     sizes: Sizes,
+    /// Ranks of adapters that both have room for.
+    ranks: usize,
 }
 
 /// Runs a part of the host's half.
@@ -182,12 +204,22 @@ impl Runner for DividedRunner {
         self.device.best_token(index)
     }
 
-    fn adapt_within(&mut self, _ranks: usize) -> Result<()> {
-        Err(without_adapters())
+    fn adapt_within(&mut self, ranks: usize) -> Result<()> {
+        self.host.adapt_within(ranks)?;
+        if let Err(error) = self.device.adapt_within(ranks) {
+            // Where less room is refused too, more is kept than anybody uses.
+            let _ = self.host.adapt_within(self.ranks);
+            return Err(error);
+        }
+        self.ranks = ranks;
+        Ok(())
     }
 
-    fn adapt(&mut self, _slot: usize, adapters: Vec<Scaled>) -> Result<()> {
-        if adapters.is_empty() { Ok(()) } else { Err(without_adapters()) }
+    fn adapt(&mut self, slot: usize, adapters: Vec<Scaled>) -> Result<()> {
+        let on_host = parts_of(&adapters, |parts| &parts.host)?;
+        self.device.adapt(slot, parts_of(&adapters, |parts| &parts.device)?)?;
+        // The processor takes any.
+        self.host.adapt(slot, on_host)
     }
 
     fn copy_page(&mut self, reach: Reach, from: u32, to: u32) {

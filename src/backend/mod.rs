@@ -160,7 +160,7 @@ pub trait Runner: Send {
         false
     }
     /// Evaluates `batch`, of whose outputs vectors are wanted in place of logits, and gives these in order with the indices of the outputs; otherwise
-    /// as [`Runner::run`], but no row has adapters. There may be as many outputs as rows.
+    /// as [`Runner::run`]. There may be as many outputs as rows.
     fn embed(&mut self, batch: &Batch, stage: Stage, cancel: &AtomicBool, give: Give) -> Result<()>;
     /// Room for the vector that row `row` of the next run brings along ([`crate::plan::Op::Given`]); nothing where the program takes none.
     fn given(&mut self, _row: usize) -> &mut [f32] {
@@ -261,8 +261,16 @@ pub const MOST_ADAPTERS: usize = 64;
 pub struct Adapter {
     /// What it changes, with the numbers of its matrices where these are read there.
     pub weights: adapter::Adapter,
-    /// What the device keeps of it in memory of its own, and gives back with it.
+    /// What the device keeps of it in memory of its own, or what each of two has of it, and gives back with it.
     pub on_device: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Adapter {
+    /// What its device keeps of it; refuses an adapter of another device.
+    fn kept<T: Any>(&self) -> Result<&T> {
+        let kept = self.on_device.as_ref().and_then(|kept| kept.downcast_ref());
+        kept.ok_or_else(|| Error::InvalidArgument("an adapter of another device".into()))
+    }
 }
 
 /// An adapter, and the factor on what it adds.

@@ -63,7 +63,8 @@ pub extern "C" fn segno_adapter_opts_init(opts: *mut segno_adapter_opts, size: u
 /// Ranks are at most 4096; tensors may be of any type that models have: F16 and BF16 stay that narrow where they can, all others are decoded to 32
 /// bits. What it would change beside (other embeddings, matrices of single heads, norms, biases, matrices with a scale beside them) and activated
 /// adapters are refused by name, and on a GPU so are those of the embedding of tokens. The file is read whole, copied, to the device's memory where
-/// the model is on a GPU, and not needed any more.
+/// the model is on a GPU, and not needed any more; of a model that the host shares (`device_memory` of its options) each side has the pairs of what
+/// it computes.
 ///
 /// `path`: NUL-terminated. `opts`: NULL for defaults. `out` receives the adapter, NULL on failure; free it with `segno_adapter_free`. Codes:
 /// NULL_POINTER, INVALID_ARGUMENT, IO, FORMAT (a damaged file, tensors that the model does not have, or in other shapes), UNSUPPORTED (no adapter,

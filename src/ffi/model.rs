@@ -58,7 +58,7 @@ pub struct segno_model_opts {
     /// fit stays in host memory and is computed there while the GPU computes the rest: the experts of the first layers, and where that
     /// is not enough the first layers. `segno_plan_get` tells how many. Tokens are the same in any company and however prompts are cut; they may
     /// differ from those of the model on the GPU alone as those of the CPU do. `UINT64_MAX` keeps all of a model on the GPU, or fails. What
-    /// does not fit however it is divided is DEVICE_MEMORY. A model that the host shares takes no adapters. Without effect on the CPU.
+    /// does not fit however it is divided is DEVICE_MEMORY. Without effect on the CPU.
     pub device_memory: u64,
 }
 

@@ -143,7 +143,7 @@ pub struct segno_session_opts {
     pub draft: *const segno_model,
     /// Ranks of adapters for which buffers are reserved from the start, at most 65536: the sum over those of one sequence, the most of any. 0
     /// (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prefill` and drafts),
-    /// or 8 for each expert that a row has, where that is more.
+    /// or 8 for each expert that a row has, where that is more; of a model that the host shares, on both sides.
     pub adapter_ranks: u32,
     /// Zero.
     pub reserved2: u32,

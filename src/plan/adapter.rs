@@ -15,6 +15,7 @@ use crate::format::{Gguf, Metadata, TensorInfo};
 use crate::quant::{DType, reference};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use std::sync::Arc;
 
 /// What memory is for.
 const WHAT: &str = "an adapter";
@@ -34,14 +35,14 @@ pub struct Adapter {
     of_matrix: Vec<Option<u32>>,
     /// What it adds to the embedding of tokens.
     tokens: Option<Tokens>,
-    /// How many tensors it changes.
+    /// How many tensors its file changes.
     pairs: usize,
     /// The first tensor of its pair that changes the embedding of tokens, if it has one.
     embedding: Option<String>,
 }
 
 /// The first matrix of a pair, `A`: `rank` rows of `cols` elements, or as many for each expert.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Down {
     /// F32, F16 or BF16.
     pub dtype: DType,
@@ -52,7 +53,7 @@ pub struct Down {
     /// Inputs.
     pub cols: usize,
     /// The rows.
-    pub bytes: Vec<u8>,
+    pub bytes: Arc<Vec<u8>>,
 }
 
 /// The second matrix of a pair, `B`, turned: of each of the first one's outputs, what it adds to all outputs.
@@ -69,7 +70,7 @@ pub struct Up {
 }
 
 /// What is added to the embedding of tokens.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tokens {
     /// The table that they are looked up in.
     pub table: MatrixId,
@@ -78,7 +79,7 @@ pub struct Tokens {
     /// Elements of a row.
     pub rank: usize,
     /// A row for each token.
-    pub bytes: Vec<u8>,
+    pub bytes: Arc<Vec<u8>>,
     /// Factor on what is added.
     pub factor: f32,
     /// Elements of an embedding.
@@ -88,12 +89,12 @@ pub struct Tokens {
 }
 
 /// Numbers in one of two widths.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Floats {
     /// 16 bits.
-    F16(Vec<f16>),
+    F16(Arc<Vec<f16>>),
     /// 32 bits.
-    F32(Vec<f32>),
+    F32(Arc<Vec<f32>>),
 }
 
 impl Floats {
@@ -214,7 +215,8 @@ impl Adapter {
         let (of, cols) = (origins[first].of, base.program.matrices[first].cols);
         check_shape(a, &[cols, rank])?;
         check_shape(b, &[rank, of])?;
-        let down = Down { dtype: kept_type(a)?, experts: 1, rank, cols, bytes: kept_rows(a, rank, cols)? };
+        let bytes = Arc::new(kept_rows(a, rank, cols)?);
+        let down = Down { dtype: kept_type(a)?, experts: 1, rank, cols, bytes };
         let values = decoded(b, rank, of)?;
         push(&mut self.downs, down, WHAT)?;
         for id in (first..origins.len()).filter(is_part) {
@@ -241,7 +243,7 @@ impl Adapter {
         let (experts, cols) = (matrix.rows / each, matrix.cols);
         check_shape(a, &[cols, rank, experts])?;
         check_shape(b, &[rank, each, experts])?;
-        let bytes = kept_rows(a, rank.saturating_mul(experts), cols)?;
+        let bytes = Arc::new(kept_rows(a, rank.saturating_mul(experts), cols)?);
         push(&mut self.downs, Down { dtype: kept_type(a)?, experts, rank, cols, bytes }, WHAT)?;
         let values = turned(&decoded(b, rank, matrix.rows)?, rank, each, is_f16(b)?)?;
         self.push_up(id, factor, each, values)
@@ -262,12 +264,12 @@ impl Adapter {
         let values = turned(&decoded(b, rank, width)?, rank, width, is_f16(b)?)?;
         let is_read = |op: &Op| matches!(*op, Op::MatMul { matrix, .. } if matrix == table);
         if program.all_ops().any(is_read) {
-            let (dtype, bytes) = (values.dtype(), values.to_bytes()?);
+            let (dtype, bytes) = (values.dtype(), Arc::new(values.to_bytes()?));
             push(&mut self.downs, Down { dtype, experts: 1, rank, cols: width, bytes }, WHAT)?;
             let of_head = turned(&decoded(a, rank, vocab)?, rank, vocab, is_f16(a)?)?;
             self.push_up(table.0, factor, vocab, of_head)?;
         }
-        let bytes = kept_rows(a, vocab, rank)?;
+        let bytes = Arc::new(kept_rows(a, vocab, rank)?);
         self.tokens = Some(Tokens { table, dtype: kept_type(a)?, rank, bytes, factor, width, values });
         Ok(())
     }
@@ -276,6 +278,31 @@ impl Adapter {
     fn push_up(&mut self, id: usize, factor: f32, width: usize, values: Floats) -> Result<()> {
         self.of_matrix[id] = Some(self.ups.len() as u32);
         push(&mut self.ups, Up { down: self.downs.len() - 1, factor, width, values }, WHAT)
+    }
+
+    /// What it is to a half of its program: the pairs of the matrices that are there. Their numbers are shared with it, not copied.
+    pub fn part(&self, half: &Program) -> Result<Adapter> {
+        let is_there = |id: MatrixId| half.matrices[id.0].rows > 0;
+        let tokens = self.tokens.clone().filter(|tokens| is_there(tokens.table));
+        let embedding = self.embedding.as_deref().filter(|_| tokens.is_some());
+        let embedding = embedding.map(|name| copied_text(name, WHAT)).transpose()?;
+        let (of_matrix, pairs) = (filled(self.of_matrix.len(), None, WHAT)?, self.pairs);
+        let mut part = Adapter { downs: Vec::new(), ups: Vec::new(), of_matrix, tokens, pairs, embedding };
+        for (index, down) in self.downs.iter().enumerate() {
+            let up_of = |id: usize| self.of(MatrixId(id)).map(|(_, up)| (id, up));
+            let is_own = |&(id, up): &(usize, &Up)| up.down == index && is_there(MatrixId(id));
+            let mut ups = (0..self.of_matrix.len()).filter_map(up_of).filter(is_own).peekable();
+            if ups.peek().is_some() {
+                push(&mut part.downs, down.clone(), WHAT)?;
+            }
+            ups.try_for_each(|(id, up)| part.push_up(id, up.factor, up.width, up.values.clone()))?;
+        }
+        Ok(part)
+    }
+
+    /// Whether it changes nothing: so may a part.
+    pub fn is_empty(&self) -> bool {
+        self.ups.is_empty() && self.tokens.is_none()
     }
 
     /// What is added to products with a matrix, if anything is.
@@ -302,10 +329,11 @@ impl Adapter {
         &self.downs
     }
 
-    /// Gives up the numbers of its matrices, which a device has elsewhere: what it changes stays known.
+    /// Gives up the numbers of its matrices, which a device has elsewhere: which products it changes stays known.
     pub fn forget_numbers(&mut self) {
-        self.downs.iter_mut().for_each(|down| down.bytes = Vec::new());
-        self.ups.iter_mut().for_each(|up| up.values = Floats::F32(Vec::new()));
+        self.downs.iter_mut().for_each(|down| down.bytes = Arc::default());
+        self.ups.iter_mut().for_each(|up| up.values = Floats::F32(Arc::default()));
+        self.tokens = None;
     }
 
     /// The largest rank of its pairs.
@@ -454,9 +482,9 @@ fn turned(values: &[f32], rank: usize, each: usize, as_f16: bool) -> Result<Floa
         }
     }
     if !as_f16 {
-        return Ok(Floats::F32(columns));
+        return Ok(Floats::F32(Arc::new(columns)));
     }
     let mut halves = filled(columns.len(), f16::ZERO, WHAT)?;
     halves.convert_from_f32_slice(&columns);
-    Ok(Floats::F16(halves))
+    Ok(Floats::F16(Arc::new(halves)))
 }

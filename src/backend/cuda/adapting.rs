@@ -124,9 +124,7 @@ fn entries_of(adapters: &[Scaled]) -> Result<[AdapterEntry; MOST_ADAPTERS]> {
     assert!(adapters.len() <= MOST_ADAPTERS);
     let mut entries = [AdapterEntry::default(); MOST_ADAPTERS];
     for (entry, Scaled { adapter, scale }) in entries.iter_mut().zip(adapters) {
-        let uploaded = adapter.on_device.as_ref().and_then(|own| own.downcast_ref::<Uploaded>());
-        let uploaded = uploaded.ok_or_else(|| Error::InvalidArgument("an adapter of another device".into()))?;
-        *entry = AdapterEntry { pairs: uploaded.pairs, scale: *scale, pad: 0 };
+        *entry = AdapterEntry { pairs: adapter.kept::<Uploaded>()?.pairs, scale: *scale, pad: 0 };
     }
     Ok(entries)
 }
