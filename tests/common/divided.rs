@@ -131,14 +131,16 @@ impl Runner for Half {
     }
 }
 
-fn limited(device_memory: u64) -> segno_model_opts {
+/// Options of a load that may take so much of the device.
+pub fn limited(device_memory: u64) -> segno_model_opts {
     // SAFETY: plain data, which the next line fills.
     let mut opts: segno_model_opts = unsafe { std::mem::zeroed() };
     segno_model_opts_init(&mut opts, size_of::<segno_model_opts>());
     segno_model_opts { device_memory, ..opts }
 }
 
-fn on_device(plan: &segno_plan) -> u64 {
+/// What a model and its session take of the device.
+pub fn on_device(plan: &segno_plan) -> u64 {
     plan.device_weights + plan.device_kv + plan.device_arena + plan.device_graphs
 }
 
