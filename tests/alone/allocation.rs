@@ -145,13 +145,22 @@ fn a_step_allocates_nothing() {
 /// On a GPU, of models of which the host does more and more.
 #[cfg(feature = "cuda")]
 fn steps_that_the_host_shares_allocate_nothing() {
+    use common::adapters::{Form, Lora};
     if !common::gpu() {
         return;
     }
     let ctx = Ctx::new(|opts| (opts.n_threads, opts.device) = (3, segno::ffi::device::SEGNO_DEVICE_CUDA)).unwrap();
+    let folder = common::Folder::new("allocation-divided");
     for name in ["qwen3moe-plain", "gemma3-plain", "lfm2moe-plain"] {
-        let models = common::divided::shares(&ctx, &root().join(format!("tests/golden/hf/{name}.gguf")));
-        models.iter().for_each(steps_allocate_nothing);
+        let path = root().join(format!("tests/golden/hf/{name}.gguf"));
+        let lora = Lora::of_products(&std::fs::read(&path).unwrap(), Form::new(5, 6), |_| true);
+        lora.file().write(&folder.join("adapter.gguf"));
+        for model in common::divided::shares(&ctx, &path) {
+            steps_allocate_nothing(&model);
+            let adapter = model.adapter(&folder.join("adapter.gguf")).unwrap();
+            let session = model.session(|opts| opts.max_prefill = 8).unwrap();
+            steps_of_sequences_allocate_nothing(&session, &[&[(&adapter, 1.0)], &[]]);
+        }
     }
 }
 

@@ -1,21 +1,28 @@
-//! What is launched for adapters, without a GPU: every op is covered once, what adapters add stands before the products that take it, and reads
-//! floats that are there.
+//! What is launched for adapters, without a GPU, of whole models and of a device's halves: every op is covered once, what adapters add stands before
+//! the products that take it, and reads floats that are there.
 
 use super::adapters::quantized;
+use super::divided::some;
 use crate::common::gguf::parsed;
 use crate::common::launches::{Sort, adapted_lists, goldens, lists_of, program};
 use segno::backend::cuda::args::{AdapterArgs, Args, ExpertTable, Segment, Shape as Batch};
 use segno::backend::cuda::catalogue::Kernel;
 use segno::backend::cuda::launch::Launch;
 use segno::backend::cuda::lower::lists::Lists;
+use segno::plan::halves::{cuts, divide};
 use segno::plan::{Op, Program};
 use std::collections::BTreeSet;
 use std::path::Path;
 
+/// The programs of small models, and a device's halves of them.
 fn programs() -> Vec<(String, Program)> {
     let name = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
     let runnable = goldens().into_iter().filter(|(_, _, runs)| runs.is_ok());
-    let small = runnable.map(|(path, program, _)| (name(&path), program));
+    let small = runnable.flat_map(|(path, program, _)| {
+        let half = |cut| (format!("{}, {cut:?}", name(&path)), divide(&program, cut).unwrap().unwrap().device);
+        let halves: Vec<_> = some(cuts(&program).unwrap()).into_iter().map(half).collect();
+        halves.into_iter().chain([(name(&path), program)])
+    });
     small.chain(quantized().into_iter().map(|(name, bytes)| (name.into(), program(&parsed(&bytes))))).collect()
 }
 

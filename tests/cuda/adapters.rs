@@ -150,7 +150,7 @@ fn four(base: &[u8]) -> [Lora; 4] {
     ]
 }
 
-fn loaded(model: &Model, folder: &Folder, base: &[u8]) -> Vec<Adapter> {
+pub fn loaded(model: &Model, folder: &Folder, base: &[u8]) -> Vec<Adapter> {
     four(base).iter().map(|lora| model.adapter(&written(folder, lora)).unwrap()).collect()
 }
 
@@ -206,15 +206,15 @@ fn quantized_models_with_adapters_are_near_the_precise_processor() {
 }
 
 /// Which adapters each sequence has: none, one, several, the same as a neighbour, and none again.
-const SETS: [&[(usize, f32)]; 7] =
+pub const SETS: [&[(usize, f32)]; 7] =
     [&[], &[(0, 1.0)], &[(1, 0.5), (0, 1.0)], &[(3, -0.5)], &[(3, -0.5)], &[], &[(2, 1.0), (1, 1.0), (3, 0.2)]];
 
-fn set_of<'a>(adapters: &'a [Adapter], set: &[(usize, f32)]) -> Vec<(&'a Adapter, f32)> {
+pub fn set_of<'a>(adapters: &'a [Adapter], set: &[(usize, f32)]) -> Vec<(&'a Adapter, f32)> {
     set.iter().map(|&(index, scale)| (&adapters[index], scale)).collect()
 }
 
 /// Of a sequence of each set that `takes` names: the logits behind its prompt and nine tokens, all in one batch or each alone.
-fn tale(
+pub fn tale(
     model: &Model,
     adapters: &[Adapter],
     takes: &[usize],

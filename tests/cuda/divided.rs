@@ -1,12 +1,16 @@
 //! Models that a GPU shares with the processor: their launches, which are made everywhere, and on a machine with a GPU their logits and tokens.
 
+use super::adapters::{SETS, loaded, set_of, tale};
 use crate::common;
+use crate::common::adapters::{bits as bits_of, logits};
+use crate::common::distance::distance;
 use crate::common::divided::shares;
-use crate::common::embeddings::embed_opts;
+use crate::common::embeddings::{embed_opts, with};
 use crate::common::launches::{Sort, goldens, lists_of};
 use crate::common::passes::{Case, Run, assert_near, bits, file, precise};
+use crate::common::saved::{restore, save};
 use crate::common::walk::{MODELS, RECURRENT, walk_in};
-use crate::common::{Ctx, Model, greedy, root, sampler};
+use crate::common::{Ctx, Folder, Model, greedy, root, sampler};
 use segno::backend::cpu::{Cpu, Options};
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Args;
@@ -15,7 +19,9 @@ use segno::backend::cuda::launch::Launch;
 use segno::backend::divided::Divided;
 use segno::backend::{Backend, KvType};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
-use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_NGRAM};
+use segno::ffi::session::{
+    SEGNO_KV_F16, SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_NGRAM, segno_session_opts,
+};
 use segno::ffi::status::{SEGNO_CANCELLED, SEGNO_OK};
 use segno::plan::Op;
 use segno::plan::halves::{Cut, cuts, divide};
@@ -27,7 +33,7 @@ const POSITIONS: usize = 96;
 const SEQS: usize = 8;
 
 /// The first cuts, those in the middle, and the last one.
-fn some(cuts: Vec<Cut>) -> Vec<Cut> {
+pub fn some(cuts: Vec<Cut>) -> Vec<Cut> {
     let wanted = [0, cuts.len() / 2, cuts.len() - 1];
     let mut found: Vec<Cut> = wanted.into_iter().map(|at| cuts[at]).collect();
     found.dedup();
@@ -195,6 +201,97 @@ fn vectors_of_texts_are_near_those_of_the_whole_and_the_same_in_company() {
                 let cosine = product(found, expected) / (product(found, found) * product(expected, expected)).sqrt();
                 assert!(cosine > 0.999, "{name}: {cosine}");
             }
+        }
+    }
+}
+
+/// Largest relative distance from the precise processor's, and least one that adapters make.
+const NEAR: f64 = 2e-3;
+const FAR: f64 = 5e-2;
+
+fn far(found: &[f32], expected: &[f32]) -> f64 {
+    distance(found, expected).relative_l2
+}
+
+/// Adapters are divided as the model is: of all products and of some, with experts on the host and the rest of their layer on the GPU too.
+#[test]
+fn adapters_give_the_logits_of_the_whole_and_the_same_bits_in_company() {
+    if !common::gpu() {
+        return;
+    }
+    let (folder, precise) = (Folder::new("cuda-divided-adapters"), Ctx::precise());
+    let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
+    for name in ["qwen3moe-plain", "qwen3moe-fused", "gptoss-plain", "gemma3-plain", "lfm2moe-plain"] {
+        let base = std::fs::read(golden(name)).unwrap();
+        let of_sets = |model: &Model| {
+            let (adapters, session) = (loaded(model, &folder, &base), model.session_f32());
+            SETS.map(|set| logits(&session, &set_of(&adapters, set)))
+        };
+        let (expected, all) = (of_sets(&precise.load(&golden(name)).unwrap()), (0..SETS.len()).collect::<Vec<_>>());
+        let expected_plain = expected[0].clone();
+        for model in shares(&ctx, &golden(name)) {
+            let found = of_sets(&model);
+            for ((found, expected), set) in found.iter().zip(&expected).zip(SETS) {
+                let (off, change) = (far(found, expected), far(found, &expected_plain));
+                assert!(off <= NEAR && (change >= FAR) != set.is_empty(), "{name}, {set:?}: {off:e}, {change:e}");
+            }
+            let adapters = loaded(&model, &folder, &base);
+            let alone = tale(&model, &adapters, &all, false, |_| ());
+            assert!(tale(&model, &adapters, &all, true, |_| ()) == alone, "{name}: all together");
+            let reserved = |opts: &mut segno_session_opts| (opts.max_prefill, opts.adapter_ranks) = (5, 100);
+            assert!(tale(&model, &adapters, &all, true, reserved) == alone, "{name}: passes of 5, and reserved ranks");
+        }
+    }
+}
+
+#[test]
+fn vectors_of_texts_have_the_adapters_of_their_call() {
+    if !common::gpu() {
+        return;
+    }
+    let (folder, precise) = (Folder::new("cuda-divided-vectors"), Ctx::precise());
+    let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
+    for name in ["qwen3moe-plain", "gemma3-plain"] {
+        let (base, text) = (std::fs::read(golden(name)).unwrap(), [3, 17, 5, 29, 11, 8, 2, 40]);
+        let of = |model: &Model| {
+            let (adapters, session) = (loaded(model, &folder, &base), model.session_f32());
+            let adapted = session.vectors(&[&text], &with(&[adapters[0].0.cast_const()], &[1.0]));
+            [adapted, session.vectors(&[&text], &embed_opts())].map(|vectors| vectors.concat())
+        };
+        let [expected, plain] = of(&precise.load(&golden(name)).unwrap());
+        assert!(far(&expected, &plain) >= FAR, "{name}");
+        for model in shares(&ctx, &golden(name)) {
+            let [found, without] = of(&model);
+            let off = [far(&found, &expected), far(&without, &plain)];
+            assert!(off.iter().all(|&off| off <= NEAR), "{name}: {off:?}");
+        }
+    }
+}
+
+/// A sequence that was saved goes on in another session, with what both devices have of it.
+#[test]
+fn saved_sequences_have_their_adapters_again() {
+    if !common::gpu() {
+        return;
+    }
+    let folder = Folder::new("cuda-divided-saved");
+    let ctx = Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap();
+    for name in ["qwen3moe-plain", "lfm2moe-plain"] {
+        let base = std::fs::read(golden(name)).unwrap();
+        for model in shares(&ctx, &golden(name)) {
+            let adapters = loaded(&model, &folder, &base);
+            let [first, second] = [0, 100].map(|ranks| model.session(|opts| opts.adapter_ranks = ranks).unwrap());
+            let seq = first.open(&greedy()).unwrap();
+            first.adapt(seq, &set_of(&adapters, SETS[2])).unwrap();
+            first.prefill(seq, &[5; 40]).unwrap();
+            let bytes = save(&first, seq);
+            let expected = (first.generate(seq, 12).unwrap(), bits_of(&first.logits(seq).unwrap()));
+            let again = restore(&second, &bytes).unwrap();
+            assert_eq!(
+                (second.generate(again, 12).unwrap(), bits_of(&second.logits(again).unwrap())),
+                expected,
+                "{name}"
+            );
         }
     }
 }
