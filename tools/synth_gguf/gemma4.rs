@@ -1,4 +1,4 @@
-//! What only files of Gemma 4 have: two kinds of layers, experts beside a dense block, and embeddings of tokens for every layer.
+//! What only files of Gemma 4 have: two kinds of layers, experts beside a dense block, embeddings of tokens for every layer, and assistants.
 
 use super::header::Header;
 use super::shape::{Experts, Norms, Shape};
@@ -6,8 +6,6 @@ use super::shapes::LLAMA_1B;
 use super::{Model, Tensor};
 use segno::quant::DType;
 
-/// Of so many layers the last sees everything.
-const PERIOD: usize = 6;
 /// Elements of a head of layers that see everything, and pairs of them that rotate.
 pub const GLOBAL_HEAD: usize = 512;
 const ROTATED: usize = 64;
@@ -23,16 +21,20 @@ pub struct Gemma4 {
     pub sharing: usize,
     /// Elements of the embedding of a token for each layer; 0 for none.
     pub embedding: usize,
+    /// Of so many layers the last sees everything.
+    pub period: usize,
+    /// Elements of a vector of the model that an assistant drafts for; 0 for one with keys of its own.
+    pub backbone: usize,
 }
 
 impl Gemma4 {
-    fn is_local(layer: usize) -> bool {
-        layer % PERIOD != PERIOD - 1
+    fn is_local(&self, layer: usize) -> bool {
+        layer % self.period != self.period - 1
     }
 
     /// Key-value heads of a layer, and elements of a head.
     fn keys(&self, layer: usize, local: [usize; 2]) -> [usize; 2] {
-        if Self::is_local(layer) { local } else { [self.global_kv_heads, GLOBAL_HEAD] }
+        if self.is_local(layer) { local } else { [self.global_kv_heads, GLOBAL_HEAD] }
     }
 }
 
@@ -51,7 +53,7 @@ impl Model<'_> {
             self.part(index, "attn_k", keys, hidden, spread(hidden));
             // Products of queries and keys are not divided by anything.
             self.vector(named("attn_k_norm.weight"), dim, spread(dim), 0.05 * spread(dim));
-            if sizes.has_values || Gemma4::is_local(index) {
+            if sizes.has_values || sizes.is_local(index) {
                 self.part(index, "attn_v", keys, hidden, spread(hidden));
             }
         }
@@ -88,6 +90,12 @@ impl Model<'_> {
         let mut divisors = vec![1.0; ROTATED];
         divisors.resize(GLOBAL_HEAD / 2, STILL);
         self.tensors.push(Tensor::of_values("rope_freqs.weight", divisors));
+        if sizes.backbone > 0 {
+            let (hidden, base, both) = (self.shape.hidden, self.mix.base, 2 * sizes.backbone);
+            let spread = |cols: usize| 1.0 / (cols as f32).sqrt();
+            self.matrix("nextn.pre_projection.weight".into(), hidden, both, base, spread(both));
+            self.matrix("nextn.post_projection.weight".into(), sizes.backbone, hidden, base, spread(hidden));
+        }
         if sizes.embedding == 0 {
             return;
         }
@@ -106,13 +114,17 @@ impl Model<'_> {
         let local = [shape.kv_heads, shape.head_dim];
         let kv_heads: Vec<u32> = (0..shape.layers).map(|layer| sizes.keys(layer, local)[0] as u32).collect();
         header.numbers(&key("attention.head_count_kv"), &kv_heads);
-        let is_local: Vec<bool> = (0..shape.layers).map(Gemma4::is_local).collect();
+        let is_local: Vec<bool> = (0..shape.layers).map(|layer| sizes.is_local(layer)).collect();
         header.flags(&key("attention.sliding_window_pattern"), &is_local);
         for name in ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"] {
             header.number(&key(name), shape.head_dim as u32);
         }
         header.number(&key("attention.shared_kv_layers"), sizes.sharing as u32);
         header.number(&key("embedding_length_per_layer_input"), sizes.embedding as u32);
+        if sizes.backbone > 0 {
+            header.number(&key("embedding_length_out"), sizes.backbone as u32);
+            header.number(&key("nextn_predict_layers"), shape.layers as u32);
+        }
         header.float(&key("rope.freq_base_swa"), 10_000.0).float(&key("final_logit_softcapping"), 30.0);
     }
 }
@@ -135,7 +147,7 @@ pub const GEMMA4_26B: Shape = Shape {
     head_norms: true,
     norms: Norms::Around,
     experts: Some(Experts { count: 128, chosen: 8, feed_forward: 704 }),
-    gemma4: Some(Gemma4 { global_kv_heads: 2, has_values: false, sharing: 0, embedding: 0 }),
+    gemma4: Some(Gemma4 { global_kv_heads: 2, has_values: false, sharing: 0, embedding: 0, period: 6, backbone: 0 }),
     numbers: &[("attention.sliding_window", 1024)],
     ..LLAMA_1B
 };
@@ -150,7 +162,19 @@ pub const GEMMA4_E4B: Shape = Shape {
     feed_forward: 10_240,
     context: 131_072,
     experts: None,
-    gemma4: Some(Gemma4 { global_kv_heads: 2, has_values: true, sharing: 18, embedding: 256 }),
+    gemma4: Some(Gemma4 { global_kv_heads: 2, has_values: true, sharing: 18, embedding: 256, period: 6, backbone: 0 }),
     numbers: &[("attention.sliding_window", 512)],
     ..GEMMA4_26B
+};
+
+/// What drafts for Gemma 4 E4B, 79 million weights.
+pub const GEMMA4_E4B_ASSISTANT: Shape = Shape {
+    name: "gemma4-e4b-assistant",
+    arch: "gemma4-assistant",
+    layers: 4,
+    hidden: 256,
+    heads: 4,
+    feed_forward: 2048,
+    gemma4: Some(Gemma4 { global_kv_heads: 2, has_values: true, sharing: 4, embedding: 0, period: 4, backbone: 2560 }),
+    ..GEMMA4_E4B
 };

@@ -1,6 +1,6 @@
 //! Sizes and numbers of well-known models.
 
-use super::gemma4::{GEMMA4_26B, GEMMA4_E4B};
+use super::gemma4::{GEMMA4_26B, GEMMA4_E4B, GEMMA4_E4B_ASSISTANT};
 use super::shape::{Experts, Latent, Norms, Recurrent, Shape};
 
 pub const LLAMA_1B: Shape = Shape {
@@ -100,7 +100,7 @@ const EMBEDDING_GEMMA: Shape = Shape {
 };
 
 /// The models that are known.
-pub const SHAPES: [Shape; 36] = [
+pub const SHAPES: [Shape; 37] = [
     LLAMA_1B,
     Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
     Shape {
@@ -353,6 +353,7 @@ pub const SHAPES: [Shape; 36] = [
     DEEPSEEK_LITE,
     GEMMA4_26B,
     GEMMA4_E4B,
+    GEMMA4_E4B_ASSISTANT,
     Shape { name: "deepseek-v2-lite-short", layers: 4, ..DEEPSEEK_LITE },
     Shape {
         name: "qwen3-30b-a3b",

@@ -5,9 +5,8 @@ use super::*;
 use DType::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0};
 use segno::arch::{Arch, Hparams};
 use segno::format::{Data, Gguf};
-use segno::plan::Program;
 use segno::plan::build::build;
-use segno::plan::predictor;
+use segno::plan::{Program, assistant, predictor};
 use segno::quant::reference;
 use std::sync::Arc;
 
@@ -179,6 +178,18 @@ fn files_of_layers_of_two_kinds_are_those_of_their_family() {
         assert_eq!((seeing.len(), program.kv.count()), (12, 12 - sharing), "{name}");
         assert_eq!(program.kv.of(5).head_dim, 512, "{name}");
     }
+}
+
+/// An assistant reads the keys of the model that it is for.
+#[test]
+fn an_assistant_suits_its_model() {
+    let (model, own) = (small("gemma4-e4b", 12), small("gemma4-e4b-assistant", 4));
+    let model = Shape { gemma4: model.gemma4.map(|sizes| Gemma4 { sharing: 6, ..sizes }), ..model };
+    let own = Shape { gemma4: own.gemma4.map(|sizes| Gemma4 { backbone: model.hidden, ..sizes }), ..own };
+    let over = assistant::over(&program(&own), &program(&model), 1.0).unwrap();
+    let read: Vec<usize> = over.attentions().map(|kind| kind.layer).collect();
+    // Of six layers with keys the last one that sees a window, and the last one that sees everything.
+    assert_eq!(read, [4, 4, 4, 5]);
 }
 
 /// Small layers of every dense shape: the engine finds all that it asks for, and asks for all that is there.
