@@ -2,7 +2,7 @@
 
 use crate::common::assistants::{Golden, VOCAB, golden, model_path, path, program_of, program_over};
 use crate::common::distance::distance;
-use crate::common::passes::precise;
+use crate::common::passes::{limits, precise};
 use segno::arch::Hparams;
 use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Row, Runner};
 use segno::error::Error;
@@ -21,10 +21,9 @@ fn open(path: &std::path::Path) -> Gguf {
     Gguf::open(path, true, &mut |_| Ok(())).unwrap()
 }
 
+/// A runner for two texts, with so many pages.
 fn runner(backend: &dyn Backend, program: Program, pages: usize, hidden: Hidden, kv_type: KvType) -> Box<dyn Runner> {
-    let (windows, records, ranks, behind) = (None, 0, 0, 0);
-    let (rows, outputs, seqs, context) = (64, 64, 2, 256);
-    let limits = Limits { rows, outputs, seqs, pages, context, kv_type, windows, records, ranks, hidden, behind };
+    let limits = Limits { outputs: 64, pages, kv_type, hidden, ..limits(&program, 64, 2) };
     backend.prepare(Arc::new(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap()
 }
 
