@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// What an assistant reads of the model's session.
 #[derive(Clone, Copy)]
 pub struct Lent<'a> {
-    /// Its runner, whose last pass has evaluated all tokens but those behind the last.
+    /// Its runner, which has the keys of all tokens but the last of each sequence that asks, as far as the last one sees them.
     pub runner: &'a dyn Runner,
     /// The pages of its cache.
     pub paging: &'a Paging,
