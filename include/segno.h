@@ -913,7 +913,8 @@ void segno_reply_free(struct segno_reply *reply);
 #define SEGNO_SPECULATION_DRAFT 3
 /**
  * Drafts from the model's own predictor (multi-token prediction, MTP): the first block behind the layers of files whose metadata has
- * `nextn_predict_layers` (Qwen 3.5 and 3.6, GLM 4.5 and later, DeepSeek). It has a cache of its own, which counts as KV memory,
+ * `nextn_predict_layers` (Qwen 3.5 and 3.6, GLM 4.5 and later, DeepSeek), and of folders whose `config.json` announces such blocks and whose
+ * weights have them. It has a cache of its own, which counts as KV memory,
  * and reads what each pass leaves of all its tokens, prompts included. The first session of a model that uses it brings it to the device.
  */
 #define SEGNO_SPECULATION_MTP 4

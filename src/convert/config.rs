@@ -1,7 +1,7 @@
 //! `config.json` as the metadata that a converter writes into a GGUF file. A setting that would change the result and is not understood
 //! is refused by name.
 
-use super::family::{BIDIRECTIONAL, EMBEDDING_GEMMA, Family, PARTIAL};
+use super::family::{BIDIRECTIONAL, EMBEDDING_GEMMA, Family, PARTIAL, PREDICTING};
 use super::gemma4;
 use super::latent;
 use super::names::Heads;
@@ -37,10 +37,6 @@ pub struct Sizes {
     pub divisors: Divisors,
     /// Rows and columns of a block of 8-bit floats that have a scale.
     pub scaled: Option<[u64; 2]>,
-    /// Layers that are run.
-    pub layers: u64,
-    /// Whether blocks behind them predict further tokens.
-    pub is_predicting: bool,
 }
 
 impl Sizes {
@@ -53,9 +49,8 @@ impl Sizes {
     }
 }
 
-/// Number of layers, and of the blocks behind them that predict further tokens.
-const LAYERS: &str = "num_hidden_layers";
-const PREDICTING: &str = "num_nextn_predict_layers";
+/// Number of layers.
+pub const LAYERS: &str = "num_hidden_layers";
 
 /// Sizes and their metadata keys, without the family's name.
 const SIZES: [(&str, &str); 4] = [
@@ -104,14 +99,17 @@ impl<'a> Config<'a> {
         Ok(Config { whole, text, family })
     }
 
-    /// Writes all metadata of the architecture.
-    pub fn convert(&self, out: &mut Builder) -> Result<Sizes> {
+    /// Writes all metadata of the architecture; so many blocks behind the layers predict further tokens.
+    pub fn convert(&self, predicting: u64, out: &mut Builder) -> Result<Sizes> {
         self.refuse_unknown()?;
         out.set_text("general.architecture", self.family.arch.name)?;
         for (name, key) in SIZES {
-            // Files count the blocks that predict further tokens among the layers.
-            let more = if name == LAYERS { self.predicting()? } else { 0 };
+            // Files count those blocks among the layers.
+            let more = if name == LAYERS { predicting } else { 0 };
             out.set_unsigned(&self.key(key), self.size(name)?.saturating_add(more))?;
+        }
+        if predicting > 0 {
+            out.set_unsigned(&self.key("nextn_predict_layers"), predicting)?;
         }
         let (hidden, heads) = (self.size("hidden_size")?, self.size("num_attention_heads")?);
         out.set_unsigned(&self.key("attention.head_count"), heads)?;
@@ -141,8 +139,6 @@ impl<'a> Config<'a> {
             is_tied: self.get("tie_word_embeddings").and_then(Item::flag),
             divisors: rope::read(self, dims, out)?,
             scaled: self.scaled()?,
-            layers: self.size(LAYERS)?,
-            is_predicting: self.predicting()? > 0,
         })
     }
 
@@ -164,10 +160,10 @@ impl<'a> Config<'a> {
         Ok((kv_heads, self.rotated(head_dim)?))
     }
 
-    /// Blocks behind the layers that predict further tokens, in families that are known to have them.
-    fn predicting(&self) -> Result<u64> {
-        let has = self.family.experts.is_some_and(|experts| experts.sizes.iter().any(|(name, _)| *name == PREDICTING));
-        if has && self.number(PREDICTING)?.is_some() { self.size(PREDICTING) } else { Ok(0) }
+    /// Blocks behind the layers that predict further tokens, as the file says, in families that are known to have them.
+    pub fn predicting(&self) -> Result<u64> {
+        let Some(name) = self.family.predicting else { return Ok(0) };
+        if self.number(name)?.is_some() { self.size(name) } else { Ok(0) }
     }
 
     /// How many leading elements of a head rotate.
@@ -241,7 +237,8 @@ impl<'a> Config<'a> {
 
     fn refuse_unknown(&self) -> Result<()> {
         let sizes = self.family.experts.map_or(&[][..], |experts| experts.sizes);
-        let used = |name: &str| self.family.settings.iter().chain(sizes).any(|(used, _)| *used == name);
+        let settings = self.family.settings.iter().chain(sizes).map(|(used, _)| *used);
+        let used = |name: &str| settings.clone().chain(self.family.predicting).any(|used| used == name);
         let sees_ahead = |name: &str| name == BIDIRECTIONAL && self.family.arch.mask == AttentionMask::Bidirectional;
         for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !used(name) && !sees_ahead(name)) {
             let Some(value) = self.get(name) else { continue };

@@ -37,7 +37,6 @@ pub const GLM4: Settings = Settings {
         ("first_k_dense_replace", "leading_dense_block_count"),
         ("n_group", "expert_group_count"),
         ("topk_group", "expert_group_used_count"),
-        ("num_nextn_predict_layers", "nextn_predict_layers"),
     ],
     normalizes: true,
 };

@@ -24,6 +24,8 @@ pub struct Family {
     pub norms_less_one: bool,
     /// What is said of experts, in families that have them.
     pub experts: Option<Settings>,
+    /// The number of blocks behind the layers that predict further tokens, in families that may have them.
+    pub predicting: Option<&'static str>,
     /// Settings that files of the family leave out, with what they are then.
     pub defaults: &'static [(&'static str, f64)],
     /// What some settings are called in other files of the family.
@@ -38,6 +40,7 @@ const PLAIN: Family = Family {
     has_halves: true,
     norms_less_one: false,
     experts: None,
+    predicting: None,
     defaults: &[],
     aliases: &[],
     settings: &[],
@@ -49,6 +52,8 @@ const WINDOW: &str = "sliding_window";
 const LOCAL_ATTENTION: &str = "local_attention";
 /// Whether tokens see all of their text.
 pub const BIDIRECTIONAL: &str = "use_bidirectional_attention";
+/// How many blocks behind the layers predict further tokens.
+pub const PREDICTING: &str = "num_nextn_predict_layers";
 /// Share of a head that rotates.
 pub const PARTIAL: &str = "partial_rotary_factor";
 
@@ -134,6 +139,7 @@ const FAMILIES: [Family; 43] = [
         model_type: "glm4_moe",
         arch: GLM4MOE,
         experts: Some(experts::GLM4),
+        predicting: Some(PREDICTING),
         defaults: &[("head_dim", 128.0), ("rms_norm_eps", 1e-5), (PARTIAL, 0.5)],
         ..HALVES
     },
@@ -152,7 +158,7 @@ const FAMILIES: [Family; 43] = [
         ..HALVES
     },
     Family { model_type: "minimax_m2", arch: MINIMAX_M2, experts: Some(experts::MIXTRAL), ..HALVES },
-    Family { model_type: "deepseek_v2", arch: DEEPSEEK2, experts: Some(experts::DEEPSEEK2), ..HALVES },
+    Family { model_type: "deepseek_v2", experts: Some(experts::DEEPSEEK2), ..DEEPSEEK_V3 },
     DEEPSEEK_V3,
     Family { model_type: "kimi_k2", ..DEEPSEEK_V3 },
     Family { model_type: "glm4_moe_lite", defaults: &[("rms_norm_eps", 1e-5)], ..DEEPSEEK_V3 },
@@ -190,8 +196,13 @@ const NOMIC_NAMES: [(&str, &str); 8] = [
 pub const EMBEDDING_GEMMA: Family = Family { arch: GEMMA_EMBEDDING, settings: &[], ..GEMMA3_TEXT };
 
 /// DeepSeek V3 and R1, and models with the same layers.
-const DEEPSEEK_V3: Family =
-    Family { model_type: "deepseek_v3", arch: DEEPSEEK2, experts: Some(experts::DEEPSEEK3), ..HALVES };
+const DEEPSEEK_V3: Family = Family {
+    model_type: "deepseek_v3",
+    arch: DEEPSEEK2,
+    experts: Some(experts::DEEPSEEK3),
+    predicting: Some(PREDICTING),
+    ..HALVES
+};
 
 /// Granite 3 and 4.
 const GRANITE_FOLDER: Family = Family {

@@ -13,6 +13,7 @@ mod making;
 mod modules;
 mod names;
 mod order;
+mod predicting;
 mod rope;
 mod tokenizer;
 
@@ -33,6 +34,7 @@ use making::{Elements, vector};
 use modules::Modules;
 use names::Role;
 use order::Order;
+use predicting::Predicting;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -51,6 +53,8 @@ pub struct Folder {
     pub tokenizer: Option<TokenizerFiles>,
     /// How many tensors belong to encoders of images or sound, which are left out.
     pub media: usize,
+    /// Why there are no blocks that predict further tokens, where the folder announces some.
+    pub lacking: Option<String>,
 }
 
 impl Folder {
@@ -64,7 +68,7 @@ impl Folder {
     }
 
     fn whole(gguf: Gguf) -> Folder {
-        Folder { gguf, makings: Vec::new(), tokenizer: None, media: 0 }
+        Folder { gguf, makings: Vec::new(), tokenizer: None, media: 0, lacking: None }
     }
 
     /// Lets every matrix of floats become one of type `dtype`, which is one of [`crate::quant::encode::ENCODABLE`]. Nothing is encoded yet.
@@ -110,18 +114,21 @@ pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Folder> {
     }
     let document = Document::read(&read_small(&file, limits::CONFIG_BYTES)?, CONFIG)?;
     let config = Config::new(document.root())?;
+    let weights = Safetensors::open(path, map, progress)?;
+    let mut predicting = Predicting::find(&config, &weights)?;
     let mut metadata = Builder::default();
-    let sizes = config.convert(&mut metadata)?;
+    let sizes = config.convert(predicting.count, &mut metadata)?;
     let name = path.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     metadata.set_text("general.name", name.as_deref().unwrap_or_default())?;
     let tokenizer = tokenizer::read(path, &document, &mut metadata)?;
     let modules = modules::read(path, &config.family.arch, map, &mut metadata, progress)?;
-    let weights = Safetensors::open(path, map, progress)?;
+    let lacking = predicting.lacking.take();
     let mut assembly = Assembly {
         family: config.family,
         sizes: &sizes,
+        predicting: &predicting,
         weights: &weights,
-        folder: Folder { tokenizer, ..Folder::whole(Gguf::of(metadata.build(), CONFIG)?) },
+        folder: Folder { tokenizer, lacking, ..Folder::whole(Gguf::of(metadata.build(), CONFIG)?) },
         parts: HashMap::new(),
         tables: Tables::default(),
         modules: &modules,
@@ -133,6 +140,7 @@ pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Folder> {
 struct Assembly<'a> {
     family: Family,
     sizes: &'a Sizes,
+    predicting: &'a Predicting,
     weights: &'a Safetensors,
     folder: Folder,
     /// Numbers of the files whose bytes are used where they lie, by their addresses.
@@ -149,16 +157,15 @@ impl Assembly<'_> {
             self.folder.media += 1;
             return Ok(());
         }
-        let is_predicting = |layer: u16| self.sizes.is_predicting && u64::from(layer) >= self.sizes.layers;
-        if names::layer_of(&stored.name).is_some_and(is_predicting) {
+        if self.predicting.leaves_out(&stored.name) {
             return Ok(());
         }
-        if names::is_redundant(&stored.name, &self.family) || self.is_scale(stored) {
+        if names::is_redundant(&stored.name, &self.family) || is_scale(stored, self.weights) {
             return Ok(());
         }
-        let role =
-            if names::is_head(&stored.name) { self.head() } else { names::role(&stored.name, &self.family).map(Some) };
-        match role {
+        let predicting = self.predicting.role(&stored.name, &self.family);
+        let role = || predicting.or_else(|| names::role(&stored.name, &self.family));
+        match if names::is_head(&stored.name) { self.head() } else { role().map(Some) } {
             Some(Some(role)) => self.add(stored, &role),
             Some(None) => Ok(()),
             None => {
@@ -166,11 +173,6 @@ impl Assembly<'_> {
                 Err(Error::Unsupported(format!("tensor `{name}` is not part of the supported `{family}` models")))
             }
         }
-    }
-
-    /// Whether a tensor scales another one.
-    fn is_scale(&self, stored: &Stored) -> bool {
-        stored.name.strip_suffix("_scale_inv").is_some_and(|name| self.weights.tensor(name).is_some())
     }
 
     /// What the output head is; it may be nothing beside the embedding, or stored in its place.
@@ -281,6 +283,11 @@ impl Assembly<'_> {
         let part = self.folder.gguf.add_part(Arc::new(Data::Owned(bytes)), CONFIG)?;
         self.folder.gguf.add_tensor(name, DType::F32.ggml_id(), vec![divisors.len() as u64], part, 0)
     }
+}
+
+/// Whether a tensor scales another one of `weights`.
+fn is_scale(stored: &Stored, weights: &Safetensors) -> bool {
+    stored.name.strip_suffix("_scale_inv").is_some_and(|name| weights.tensor(name).is_some())
 }
 
 /// Whether models of a family make logits.

@@ -152,10 +152,11 @@ fn is_of_encoder(family: &Family) -> bool {
     family.arch.mask == AttentionMask::Bidirectional && family.arch.norm == NormKind::Layer
 }
 
-/// The layer of the tensor `name`, if it has one.
-pub fn layer_of(name: &str) -> Option<u16> {
-    let (index, _) = bare(name).strip_prefix("layers.")?.split_once('.')?;
-    index.parse().ok().filter(|number: &u16| number.to_string() == index)
+/// The layer of the tensor `name`, if it has one, and what it is called there.
+pub fn in_layers(name: &str) -> Option<(u16, &str)> {
+    let (index, part) = bare(name).strip_prefix("layers.")?.split_once('.')?;
+    let index = index.parse().ok().filter(|number: &u16| number.to_string() == index)?;
+    Some((index, part))
 }
 
 /// What the tensor `name` is; none for one that the family does not have.
@@ -178,8 +179,7 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
         "norm.weight" | "norm.bias" => return Some(norm(name.replace("norm", global::OUTPUT_NORM))),
         _ => {}
     }
-    let (index, part) = name.strip_prefix("layers.")?.split_once('.')?;
-    let index = index.parse::<u16>().ok().filter(|number| number.to_string() == index)?;
+    let (index, part) = in_layers(name)?;
     let in_layer = |part: &str| in_layer(index.into(), part);
     if let Some((name, expert)) = experts::role(part).filter(|_| family.experts.is_some()) {
         return Some(Role { name: in_layer(name), expert, ..Role::default() });

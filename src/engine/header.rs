@@ -3,7 +3,8 @@
 use crate::arch::names::{Idle, is_in_layer};
 use crate::arch::{Arch, Hparams};
 use crate::backend::{Backend, Memory, Prepared};
-use crate::error::{Error, Result};
+use crate::convert::Folder;
+use crate::error::{Error, Result, copied_text};
 use crate::format::limits::VOCAB;
 use crate::format::{Gguf, TensorInfo, check_is_model};
 use crate::plan::{Program, build::build, predictor, validate};
@@ -35,8 +36,12 @@ pub struct Predictor {
 impl Header {
     /// Reads the family, the sizes and the forward pass; refuses what the library lacks. Errors name the file. A predictor that cannot be run is no
     /// error: the model does without.
-    pub(super) fn read(gguf: &Gguf) -> Result<Header> {
-        Header::parse(gguf).map_err(|error| gguf.blamed(error))
+    pub(super) fn read(folder: &Folder) -> Result<Header> {
+        let mut header = Header::parse(&folder.gguf).map_err(|error| folder.gguf.blamed(error))?;
+        if let Some(reason) = &folder.lacking {
+            header.predictor = Err(copied_text(reason, "why a model has no predictor")?);
+        }
+        Ok(header)
     }
 
     fn parse(gguf: &Gguf) -> Result<Header> {

@@ -161,8 +161,9 @@ impl Model {
         (phases, device_memory): (&Phases, u64),
         progress: &mut Progress,
     ) -> Result<Model> {
-        let Folder { gguf, makings, tokenizer, media } = folder;
-        let mut header = Header::read(&gguf)?;
+        let mut header = Header::read(&folder)?;
+        let Folder { gguf, makings, tokenizer, media, lacking } = folder;
+        let announces = lacking.is_some() || header.hparams.predicting_blocks > 0;
         let length = header.hparams.context;
         let Runs { backend, refused, .. } = dividing::choose(context, &header.program, length, device_memory)?;
         refused.map_or(Ok(()), Err)?;
@@ -209,11 +210,12 @@ impl Model {
             adapters: Mutex::new(Vec::new()),
         };
         progress(1.0)?;
-        model.log_summary();
+        model.log_summary(announces);
         Ok(model)
     }
 
-    fn log_summary(&self) {
+    /// Logs what it is, and where it or its configuration `announces` a predictor what became of that.
+    fn log_summary(&self, announces: bool) {
         let (arch, layers) = (self.arch.name, Count(self.hparams.layers, "layer"));
         let vocab = self.program.vocab();
         let mib = self.program.weight_bytes() >> 20;
@@ -224,7 +226,7 @@ impl Model {
         }
         match &self.predictor {
             Ok(_) => self.context.log(LogLevel::Info, format_args!("the model predicts a further token (MTP)")),
-            Err(reason) if self.hparams.predicting_blocks > 0 => {
+            Err(reason) if announces => {
                 self.context.log(LogLevel::Info, format_args!("no speculation by the model itself (MTP): {reason}"));
             }
             Err(_) => {}

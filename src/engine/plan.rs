@@ -8,7 +8,9 @@ use super::limits;
 use super::model::{self, Model};
 use super::session::Options;
 use super::speculation;
+use crate::arch::names::Idle;
 use crate::backend::{Limits, Memory};
+use crate::convert::Making;
 use crate::error::Result;
 use crate::plan::halves::expert_layers;
 use std::path::Path;
@@ -39,7 +41,7 @@ impl Plan {
         draft: Option<&Model>,
     ) -> Result<Plan> {
         let folder = model::open(context, path, loading, &mut |_| Ok(()))?;
-        let mut header = Header::read(&folder.gguf)?;
+        let mut header = Header::read(&folder)?;
         let (length, most) = (header.hparams.context, loading.device_memory);
         let Runs { backend, cut, .. } = dividing::choose(context, &header.program, length, most)?;
         header.suit(&folder.gguf, &*backend);
@@ -59,7 +61,11 @@ impl Plan {
         let memory = memory.with(&speculation::memory(options, draft, (&*backend, program, hparams), own)?);
         let free = context.free_memory().unwrap_or(0);
         let is_in_place = loading.map && folder.makings.is_empty();
-        let kept = if is_in_place { backend.weights_on_host(program)? } else { program.weight_bytes() };
+        let made = folder.makings.iter().filter(|making| Idle::of(making.name(), hparams) == Some(Idle::Prediction));
+        // Those of a predictor are made with the others, whether any session drafts with it or not.
+        let beside: u64 = made.map(Making::bytes).sum();
+        let kept =
+            if is_in_place { backend.weights_on_host(program)? } else { program.weight_bytes().saturating_add(beside) };
         let on_host = (cut.layers, expert_layers(program, cut));
         let allowed = if most == 0 { u64::MAX } else { most };
         Ok(Plan { memory, kept, on_host, free, device_free: backend.memory_free()?.min(allowed) })

@@ -177,6 +177,10 @@ fn name_of(name: &str, kind: &str) -> String {
         "per_layer_proj_norm" => return format!("model.per_layer_projection_norm.{end}"),
         _ => {}
     }
+    if let Some((layer, part)) = parts.split_once(".nextn.") {
+        let (layer, part) = (layer.strip_prefix("blk.").unwrap(), part.replace("shared_head_", "shared_head."));
+        return format!("model.layers.{layer}.{part}.{end}");
+    }
     let [_, layer, part] = parts.split('.').collect::<Vec<_>>()[..] else { panic!("{name}") };
     let is_gemma = kind.starts_with("gemma");
     if let Some(part) = part_of_gemma4(part, end).filter(|_| kind == "gemma4_text") {

@@ -29,7 +29,7 @@ pub fn gguf(name: &str) -> PathBuf {
 }
 
 /// The configurations of all cases, as transformers wrote them.
-fn configs() -> serde_json::Map<String, Value> {
+pub fn configs() -> serde_json::Map<String, Value> {
     let configs = serde_json::from_slice(&std::fs::read(golden().join("configs.json")).unwrap()).unwrap();
     let Value::Object(configs) = configs else { panic!() };
     assert_eq!(configs.len(), 51);
@@ -309,20 +309,16 @@ fn e4m3(bits: u8) -> f32 {
     if bits & 0x80 != 0 { -magnitude } else { magnitude }
 }
 
-/// The matrices of `entries` as 8-bit floats with scales by block, and as what those are multiplied with them. Routers stay what they are.
-fn coded_and_decoded(entries: &[Entry]) -> [Vec<Entry>; 2] {
-    let (mut coded, mut decoded) = (Vec::new(), Vec::new());
+/// The matrices of `entries` as 8-bit floats with scales by block, as what those are multiplied with them, and as the same rounded to BF16. Routers
+/// stay what they are.
+pub fn coded_and_decoded(entries: &[Entry]) -> [Vec<Entry>; 3] {
+    let (mut coded, mut exact, mut decoded) = (Vec::new(), Vec::new(), Vec::new());
     for (number, entry) in (0u64..).zip(entries) {
-        let [rows, cols] = entry.shape[..] else {
-            coded.push(entry.clone());
-            decoded.push(entry.clone());
+        let matrix = entry.shape.first_chunk().filter(|_| entry.shape.len() == 2);
+        let Some(&[rows, cols]) = matrix.filter(|_| !entry.name.ends_with("mlp.gate.weight")) else {
+            [&mut coded, &mut exact, &mut decoded].map(|entries| entries.push(entry.clone()));
             continue;
         };
-        if entry.name.ends_with("mlp.gate.weight") {
-            coded.push(entry.clone());
-            decoded.push(entry.clone());
-            continue;
-        }
         let codes: Vec<u8> = (0..rows * cols)
             .map(|at| ((at * 37 + number * 11) % 251) as u8)
             .map(|code| if code & 0x7f == 0x7f { 3 } else { code })
@@ -334,13 +330,14 @@ fn coded_and_decoded(entries: &[Entry]) -> [Vec<Entry>; 2] {
             let (row, col) = (at / cols, at % cols);
             e4m3(codes[at as usize]) * scales[(row / 16 * cols.div_ceil(24) + col / 24) as usize]
         };
+        exact.push(Entry::f32(&entry.name, &entry.shape, &(0..rows * cols).map(value).collect::<Vec<f32>>()));
         let bytes = (0..rows * cols).flat_map(|at| bf16::from_f32(value(at)).to_le_bytes()).collect();
         decoded.push(Entry { kind: "BF16".into(), bytes, ..entry.clone() });
         coded.push(Entry { kind: "F8_E4M3".into(), bytes: codes.clone(), ..entry.clone() });
         let shape = [rows.div_ceil(16), cols.div_ceil(24)];
         coded.push(Entry::f32(&format!("{}_scale_inv", entry.name), &shape, &scales));
     }
-    [coded, decoded]
+    [coded, exact, decoded]
 }
 
 #[test]
@@ -348,14 +345,14 @@ fn floats_of_8_bits_are_multiplied_by_the_scales_of_their_blocks() {
     let folder = Folder::new("folder-fp8");
     for name in ["qwen3moe-plain", "llama-ratio1"] {
         let (mut config, entries) = case(name);
-        let [coded, decoded] = coded_and_decoded(&entries);
+        let [coded, _, decoded] = coded_and_decoded(&entries);
         write(&folder.join("decoded"), &config, &decoded);
         config["quantization_config"] = json!({"quant_method": "fp8", "weight_block_size": [16, 24], "fmt": "e4m3"});
         write(&folder.join("coded"), &config, &coded);
         assert_same(&folder.join("coded"), &folder.join("decoded"));
     }
     let (mut config, entries) = case("llama-ratio1");
-    let [coded, _] = coded_and_decoded(&entries);
+    let [coded, ..] = coded_and_decoded(&entries);
     // Without its scales, or with those of other blocks, the same is refused.
     let refused = |config: &Value, entries: &[Entry]| {
         write(&folder.join("refused"), config, entries);

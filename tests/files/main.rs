@@ -4,6 +4,7 @@
 mod common;
 
 mod folder_limits;
+mod folder_predictors;
 mod folder_quantize;
 mod folders;
 mod gguf;

@@ -15,7 +15,7 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
-fn save(model: &Model, path: &Path) -> common::Result<segno_status> {
+pub fn save(model: &Model, path: &Path) -> common::Result<segno_status> {
     let path = CString::new(path.to_str().unwrap()).unwrap();
     call(|err| segno_model_save(model.0, path.as_ptr(), null(), err))
 }

@@ -6,6 +6,7 @@
 use crate::common::folders::{Entry, entries_of, safetensors, with_header};
 use crate::common::gguf::{Shape, parsed};
 use crate::common::patient::shortest;
+use crate::common::predictors::{Guesses, predicting};
 use crate::common::tokenizers::of_kind;
 use crate::common::{Ctx, Folder, root};
 use crate::damage::damage;
@@ -78,6 +79,15 @@ fn model(kind: &str) -> (Value, Vec<Entry>) {
     (config, entries)
 }
 
+/// A model with experts, and a block that predicts a further token.
+fn predictor() -> Files {
+    let configs = std::fs::read(root().join("tests/golden/hf/configs.json")).unwrap();
+    let config = serde_json::from_slice::<Value>(&configs).unwrap()["glm4moe-plain"].take();
+    let gguf = parsed(&predicting("glm4moe-plain", 2, Guesses::Random { own: false }).bytes());
+    let weights = safetensors(&entries_of(&gguf, &config));
+    Files(vec![("config.json".into(), config.to_string().into_bytes()), ("model.safetensors".into(), weights)])
+}
+
 /// Folders that load.
 fn folders() -> Vec<Files> {
     let mut folders = Vec::new();
@@ -107,6 +117,7 @@ fn folders() -> Vec<Files> {
     let golden = root().join("tests/golden/hf/folders/gemma4-small");
     let read = |name: &str| (name.to_owned(), std::fs::read(golden.join(name)).unwrap());
     folders.push(Files(vec![read("config.json"), read("model.safetensors")]));
+    folders.push(predictor());
     let (config, entries) = model("whole");
     let (first, second) = entries.split_at(7);
     let map = |entries: &[Entry], file: &str| {
@@ -173,7 +184,7 @@ const TEXTS: [&str; 43] = [
 ];
 
 /// Members that are read somewhere.
-const NAMES: [&str; 44] = [
+const NAMES: [&str; 45] = [
     "type",
     "unk_id",
     "unk_token",
@@ -195,6 +206,7 @@ const NAMES: [&str; 44] = [
     "model_type",
     "hidden_size",
     "num_hidden_layers",
+    "num_nextn_predict_layers",
     "num_attention_heads",
     "num_key_value_heads",
     "head_dim",
