@@ -5,6 +5,7 @@ use super::family::{BIDIRECTIONAL, EMBEDDING_GEMMA, Family, PARTIAL, PREDICTING}
 use super::gemma4;
 use super::latent;
 use super::names::Heads;
+use super::recurrent;
 use super::rope;
 use crate::arch::mixtures::GEMMA4;
 use crate::arch::rope::Divisors;
@@ -37,6 +38,8 @@ pub struct Sizes {
     pub divisors: Divisors,
     /// Rows and columns of a block of 8-bit floats that have a scale.
     pub scaled: Option<[u64; 2]>,
+    /// Sizes of layers with a state.
+    pub state: Option<recurrent::Sizes>,
 }
 
 impl Sizes {
@@ -139,6 +142,7 @@ impl<'a> Config<'a> {
             is_tied: self.get("tie_word_embeddings").and_then(Item::flag),
             divisors: rope::read(self, dims, out)?,
             scaled: self.scaled()?,
+            state: recurrent::convert(self, predicting, out)?,
         })
     }
 
@@ -176,7 +180,9 @@ impl<'a> Config<'a> {
             Some(share) => self.positive(PARTIAL, share)?,
             None => self.required(PARTIAL)?,
         };
-        let is_known = share == 1.0 || matches!(self.family.arch.name, "phi3" | "glm4" | "glm4moe" | "minimax-m2");
+        let is_known = share == 1.0
+            || matches!(self.family.arch.name, "phi3" | "glm4" | "glm4moe" | "minimax-m2")
+            || self.family.arch.recurrence.is_some();
         if !is_known || share > 1.0 {
             return Err(Error::Unsupported(format!("`{PARTIAL}` of config.json is {share}, which is not supported")));
         }
@@ -314,13 +320,16 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// How many layers there are.
+    pub fn layers(&self) -> Result<usize> {
+        let (layers, most) = (self.size(LAYERS)?, limits::LAYERS);
+        let count = usize::try_from(layers).ok().filter(|&count| count <= most);
+        count.ok_or_else(|| self.bad(LAYERS, &format!("is {layers}, at most {most} are supported")))
+    }
+
     /// 1 for each layer that has the window: by the file's list or pattern, or else by the family's.
     pub fn local_layers(&self) -> Result<Vec<u8>> {
-        let name = LAYERS;
-        let layers = self.size(name)?;
-        let count = usize::try_from(layers).ok().filter(|&count| count <= limits::LAYERS);
-        let count =
-            count.ok_or_else(|| self.bad(name, &format!("is {layers}, at most {} are supported", limits::LAYERS)))?;
+        let count = self.layers()?;
         let mut local = filled(count, 1, "sizes of the layers")?;
         if let Some(listed) = self.get("layer_types") {
             let bad = || self.bad("layer_types", &format!("does not list the kinds of {count} layers"));

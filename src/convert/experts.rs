@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::making::Elements;
+use super::names::{Role, Rows};
 use crate::error::{Error, Result, copied_text, push, room};
 use crate::format::safetensors::Stored;
 use crate::format::{Builder, Item, limits};
@@ -28,6 +29,7 @@ pub const QWEN: Settings = Settings {
     sizes: &[COUNT, LOCAL, USED, WIDTH, ("shared_expert_intermediate_size", SHARED_WIDTH)],
     normalizes: false,
 };
+pub const QWEN_NEXT: Settings = Settings { normalizes: true, ..QWEN };
 pub const GLM4: Settings = Settings {
     sizes: &[
         ("n_routed_experts", "expert_count"),
@@ -134,9 +136,11 @@ fn uniform(value: Item) -> Option<u64> {
     elements.all(|element| element.unsigned() == Some(first)).then_some(first)
 }
 
-/// A part of a layer that only models with experts have: its name in a GGUF file, and the number of the expert where each has a tensor of its own.
-pub fn role(part: &str) -> Option<(&'static str, Option<u32>)> {
-    let table = |name| Some((name, None));
+/// A part of a layer that only models with experts have, by its name within the layer, as its role has.
+pub fn role(part: &str) -> Option<Role> {
+    let role = |name: &str| Role { name: name.into(), ..Role::default() };
+    let table = |name| Some(role(name));
+    let half = |name, is_second| Role { rows: Rows::OfExperts { is_second }, ..role(name) };
     match part {
         "mlp.gate.weight"
         | "mlp.gate.wg.weight"
@@ -146,7 +150,11 @@ pub fn role(part: &str) -> Option<(&'static str, Option<u32>)> {
         "router.scale" => return table("ffn_gate_inp.scale"),
         "router.per_expert_scale" => return table("ffn_down_exps.scale"),
         "experts.gate_up_proj" => return table("ffn_gate_up_exps.weight"),
-        "experts.down_proj" => return table("ffn_down_exps.weight"),
+        "mlp.experts.gate_up_proj" => {
+            let up = Some(Box::new(half("ffn_up_exps.weight", true)));
+            return Some(Role { and: up, ..half("ffn_gate_exps.weight", false) });
+        }
+        "experts.down_proj" | "mlp.experts.down_proj" => return table("ffn_down_exps.weight"),
         "mlp.gate.e_score_correction_bias"
         | "mlp.moe_statics.e_score_correction_bias"
         | "block_sparse_moe.e_score_correction_bias" => return table("exp_probs_b.bias"),
@@ -173,7 +181,7 @@ pub fn role(part: &str) -> Option<(&'static str, Option<u32>)> {
         "down_proj.weight" | "w2.weight" => "ffn_down_exps.weight",
         _ => return None,
     };
-    Some((name, Some(number)))
+    Some(Role { expert: Some(number), ..role(name) })
 }
 
 /// What the memory of the tables' directory is for.

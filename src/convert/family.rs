@@ -1,7 +1,10 @@
 //! Kinds of Hugging Face folders: which family of [`crate::arch`] a `model_type` is, and what its files have another way.
 
 use super::experts::{self, Settings};
+use super::names::Change;
+use super::recurrent::INTERVAL;
 use crate::arch::encoders::{BERT, GEMMA_EMBEDDING, MODERN_BERT, NOMIC_BERT};
+use crate::arch::hybrids::{QWEN3NEXT, QWEN35, QWEN35MOE};
 use crate::arch::mixtures::{
     DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GLM4MOE, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE, QWEN2MOE, QWEN3MOE,
 };
@@ -57,7 +60,7 @@ pub const PREDICTING: &str = "num_nextn_predict_layers";
 /// Share of a head that rotates.
 pub const PARTIAL: &str = "partial_rotary_factor";
 
-const FAMILIES: [Family; 43] = [
+const FAMILIES: [Family; 48] = [
     PLAIN,
     Family { model_type: "mistral", defaults: &[(WINDOW, 4096.0)], ..PLAIN },
     Family { model_type: "qwen2", arch: QWEN2, ..HALVES },
@@ -163,6 +166,24 @@ const FAMILIES: [Family; 43] = [
     Family { model_type: "kimi_k2", ..DEEPSEEK_V3 },
     Family { model_type: "glm4_moe_lite", defaults: &[("rms_norm_eps", 1e-5)], ..DEEPSEEK_V3 },
     Family { model_type: "youtu", arch: DEEPSEEK2, ..HALVES },
+    QWEN3_5,
+    Family { model_type: "qwen3_5_text", ..QWEN3_5 },
+    QWEN3_5_MOE,
+    Family { model_type: "qwen3_5_moe_text", ..QWEN3_5_MOE },
+    Family {
+        model_type: "qwen3_next",
+        arch: QWEN3NEXT,
+        predicting: Some(PREDICTING),
+        // Its configuration does not tell of its block.
+        defaults: &[
+            ("head_dim", 256.0),
+            (PARTIAL, 0.25),
+            (INTERVAL, 4.0),
+            ("intermediate_size", 5632.0),
+            (PREDICTING, 1.0),
+        ],
+        ..QWEN3_5_MOE
+    },
     Family { model_type: "starcoder2", arch: STARCODER2, defaults: &[("norm_epsilon", 1e-5)], ..HALVES },
     Family { model_type: "bert", arch: BERT, defaults: &[("layer_norm_eps", 1e-12)], ..HALVES },
     Family {
@@ -202,6 +223,25 @@ const DEEPSEEK_V3: Family = Family {
     experts: Some(experts::DEEPSEEK3),
     predicting: Some(PREDICTING),
     ..HALVES
+};
+
+/// Qwen 3.5 and later, alone or as the text part of a model that sees.
+const QWEN3_5: Family = Family {
+    model_type: "qwen3_5",
+    arch: QWEN35,
+    norms_less_one: true,
+    predicting: Some("mtp_num_hidden_layers"),
+    defaults: &[("head_dim", 256.0), (PARTIAL, 0.25), (INTERVAL, 4.0)],
+    ..HALVES
+};
+
+/// The same with experts in all layers, so that the size of other blocks means nothing.
+const QWEN3_5_MOE: Family = Family {
+    model_type: "qwen3_5_moe",
+    arch: QWEN35MOE,
+    experts: Some(experts::QWEN_NEXT),
+    defaults: &[("head_dim", 256.0), (PARTIAL, 0.25), (INTERVAL, 4.0), ("intermediate_size", 5632.0)],
+    ..QWEN3_5
 };
 
 /// Granite 3 and 4.
@@ -275,6 +315,11 @@ impl Family {
     /// Whether what is called `post_attention_layernorm` is the norm of the attention's result.
     pub fn names_result(&self) -> bool {
         self.arch.norms.has_after() && self.model_type != "glm4"
+    }
+
+    /// What becomes of the elements of weights of norms.
+    pub fn change_of_norms(&self) -> Change {
+        if self.norms_less_one { Change::LessOne } else { Change::None }
     }
 
     /// The setting that is added to the mean square or the variance in every norm.

@@ -11,8 +11,6 @@ use crate::quant::{DType, fp8, reference};
 use crate::sync::threads;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most elements of a tensor of one dimension; those are made while a folder is opened.
-const VECTOR_ELEMENTS: u64 = 1 << 22;
 /// Bytes between two reports of progress.
 const STEP_BYTES: usize = 4 << 20;
 /// Stack of a thread that encodes: it has no recursion.
@@ -93,7 +91,7 @@ impl Scales {
 }
 
 /// All elements of a tensor of a plain type.
-fn decoded(stored: &Stored, dtype: DType) -> Result<Vec<f32>> {
+pub fn decoded(stored: &Stored, dtype: DType) -> Result<Vec<f32>> {
     let mut raw = filled(bytes_of(stored)?, 0, WEIGHTS)?;
     stored.shard.parts.read(stored.start, &mut raw)?;
     let mut values = filled(raw.len() / dtype.block_bytes(), 0.0, WEIGHTS)?;
@@ -103,30 +101,6 @@ fn decoded(stored: &Stored, dtype: DType) -> Result<Vec<f32>> {
 
 fn bytes_of(stored: &Stored) -> Result<usize> {
     usize::try_from(stored.len).map_err(|_| Error::out_of_memory(WEIGHTS, usize::MAX))
-}
-
-/// The elements of a small tensor as singles, as converters write them.
-pub fn vector(stored: &Stored, elements: &Elements, order: Order, is_less_one: bool) -> Result<Vec<u8>> {
-    let (Elements::Plain(dtype), count) = (elements, &stored.shape.iter().product::<u64>()) else {
-        let name = &stored.name;
-        return Err(Error::Unsupported(format!(
-            "tensor `{name}` of single numbers holds 8-bit floats, which is not supported"
-        )));
-    };
-    if *count > VECTOR_ELEMENTS {
-        let name = &stored.name;
-        return Err(Error::Format(format!(
-            "tensor `{name}` has {count} elements, at most {VECTOR_ELEMENTS} are allowed"
-        )));
-    }
-    let values = decoded(stored, *dtype)?;
-    let placed = (0..*count).map(|index| values[order.source(index) as usize] + if is_less_one { 1.0 } else { 0.0 });
-    let mut bytes = filled(values.len() * size_of::<f32>(), 0, WEIGHTS)?;
-    bytes
-        .chunks_exact_mut(size_of::<f32>())
-        .zip(placed)
-        .for_each(|(to, value)| to.copy_from_slice(&value.to_le_bytes()));
-    Ok(bytes)
 }
 
 /// A matrix that is to be made.
@@ -206,7 +180,7 @@ impl Making {
     /// The matrix `stored` in the order `order`, which is called `name` in a GGUF file.
     pub fn new(name: &str, stored: &Stored, elements: Elements, order: Order) -> Result<Making> {
         let [rows, cols] = matrix_of(stored)?;
-        let dtype = elements.dtype();
+        let (rows, dtype) = (order.rows(rows), elements.dtype());
         let to = place(name, dtype, rows, cols)?;
         let name = copied_text(name, WEIGHTS)?;
         Ok(Making { name, to, source: Source::Stored(stored.clone(), elements), order, rows, cols, dtype })
@@ -368,6 +342,7 @@ struct Reader<'a> {
     /// The rows of a head, and its number, where they become columns.
     head: Option<u64>,
     block: Vec<f32>,
+    /// A row that is put together.
     column: Vec<f32>,
 }
 
@@ -375,9 +350,11 @@ impl<'a> Reader<'a> {
     fn new(making: &'a Making, encode: Encode<'a>, factors: &'a [Vec<f32>]) -> Result<Reader<'a>> {
         let is_copy = making.is_copy(factors);
         let size = |bytes: u64| usize::try_from(bytes).map_err(|_| Error::out_of_memory(WEIGHTS, usize::MAX));
-        let (cols, transposed) = match making.order {
-            Order::Transposed(rows, cols) => (cols, rows.count),
-            _ => (making.cols, 0),
+        // Of what becomes a row by another order of columns: columns of the source, rows that are kept, and elements.
+        let (cols, kept, placed) = match making.order {
+            Order::Transposed(rows, cols) => (cols, rows.count, rows.count),
+            Order::Columns(_) => (making.cols, 0, making.cols),
+            _ => (making.cols, 0, 0),
         };
         let stored = match &making.source {
             Source::Stored(stored, _) => stored.len / matrix_of(stored)?[0],
@@ -386,8 +363,8 @@ impl<'a> Reader<'a> {
         };
         let raw = if is_copy { Vec::new() } else { filled(size(stored)?, 0, WEIGHTS)? };
         let values = if is_copy { Vec::new() } else { filled(size(cols)?, 0.0, WEIGHTS)? };
-        let block = filled(size(cols.saturating_mul(transposed))?, 0.0, WEIGHTS)?;
-        let column = filled(size(transposed)?, 0.0, WEIGHTS)?;
+        let block = filled(size(cols.saturating_mul(kept))?, 0.0, WEIGHTS)?;
+        let column = filled(size(placed)?, 0.0, WEIGHTS)?;
         Ok(Reader { making, encode, factors, raw, values, head: None, block, column })
     }
 
@@ -401,7 +378,14 @@ impl<'a> Reader<'a> {
             return self.making.read(row, out);
         }
         self.decode(row)?;
-        encoded(self.encode, self.making.dtype, &self.values, out);
+        let Order::Columns(tiles) = self.making.order else {
+            encoded(self.encode, self.making.dtype, &self.values, out);
+            return Ok(());
+        };
+        for (col, to) in (0..).zip(&mut self.column) {
+            *to = self.values[tiles.source(col) as usize];
+        }
+        encoded(self.encode, self.making.dtype, &self.column, out);
         Ok(())
     }
 

@@ -14,8 +14,10 @@ mod modules;
 mod names;
 mod order;
 mod predicting;
+mod recurrent;
 mod rope;
 mod tokenizer;
+mod vector;
 
 pub use making::{Making, Workshop, run};
 pub use tokenizer::TokenizerFiles;
@@ -30,7 +32,7 @@ use crate::quant::DType;
 use config::{CONFIG, Config, Sizes};
 use experts::{Table, Tables};
 use family::Family;
-use making::{Elements, vector};
+use making::Elements;
 use modules::Modules;
 use names::Role;
 use order::Order;
@@ -38,9 +40,13 @@ use predicting::Predicting;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use vector::vector;
 
 /// What the memory of tensors' places is for.
 const DIRECTORY: &str = "the tensor directory";
+
+/// Parts of names of matrices that stay what they are where others are quantized.
+const SMALL: [&str; 3] = [layer::ROUTER, layer::SCAN_CONVOLUTION, layer::SHORT_CONVOLUTION];
 
 /// A folder as a model file.
 #[derive(Debug)]
@@ -80,8 +86,9 @@ impl Folder {
         }
         for index in 0..self.gguf.tensors().len() {
             let tensor = &self.gguf.tensors()[index];
-            // Routers are small and decide much.
-            let is_matrix = matches!(tensor.dims.len(), 2 | 3) && !tensor.name.contains(layer::ROUTER);
+            // Routers and convolutions are small and decide much.
+            let is_small = |name: &str| SMALL.iter().any(|part| name.contains(part));
+            let is_matrix = matches!(tensor.dims.len(), 2 | 3) && !is_small(&tensor.name);
             let from = DType::from_ggml(tensor.type_id).filter(|from| from.block_len() == 1 && is_matrix);
             let Some(from) = from.filter(|&from| from != dtype) else { continue };
             let place = match by_name.get(&tensor.name) {
@@ -157,7 +164,7 @@ impl Assembly<'_> {
             self.folder.media += 1;
             return Ok(());
         }
-        if self.predicting.leaves_out(&stored.name) {
+        if self.predicting.leaves_out(&stored.name, &self.family) {
             return Ok(());
         }
         if names::is_redundant(&stored.name, &self.family) || is_scale(stored, self.weights) {
@@ -196,6 +203,8 @@ impl Assembly<'_> {
         let elements = Elements::of(stored, factors, self.sizes)?;
         let rows = match *stored.shape.as_slice() {
             [rows] | [rows, _] => rows,
+            // Of a convolution, the weights of each column.
+            [rows, 1, _] if role.is_single() => rows,
             [experts, rows, _] if self.family.experts.is_some() => experts.saturating_mul(rows),
             _ => return Err(impossible(stored)),
         };
@@ -205,12 +214,18 @@ impl Assembly<'_> {
         if let Some(expert) = role.expert {
             return self.tables.add(&role.name, expert, stored, elements);
         }
-        let order = Order::of(role, self.sizes, rows, &stored.name)?;
-        let dims: Vec<u64> = stored.shape.iter().rev().copied().collect();
+        if let Some(other) = &role.and {
+            self.add(stored, other)?;
+        }
+        let order = Order::of(role, self.sizes, rows, stored)?;
+        let mut dims: Vec<u64> = stored.shape.iter().rev().copied().collect();
+        if let Some(rows) = dims.get_mut(1) {
+            *rows = order.rows(*rows);
+        }
         if stored.shape.len() == 1 || role.is_single() {
             // Of one row there is a vector.
-            let dims = if dims[1..] == [1] { vec![dims[0]] } else { dims };
-            let bytes = vector(stored, &elements, order, role.is_less_one)?;
+            let dims = dims[..1].iter().chain(dims[1..].iter().filter(|&&size| size > 1)).copied().collect();
+            let bytes = vector(stored, &elements, rows, order, role.change)?;
             let part = self.folder.gguf.add_part(Arc::new(Data::Owned(bytes)), &stored.shard.name)?;
             return self.folder.gguf.add_tensor(&role.name, DType::F32.ggml_id(), dims, part, 0);
         }

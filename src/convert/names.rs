@@ -2,28 +2,85 @@
 
 use super::experts;
 use super::family::Family;
+use super::recurrent;
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::spec::{AttentionMask, NormKind};
+use crate::elementary;
 
 /// What a tensor of a folder is.
 #[derive(Debug, Default, PartialEq)]
 pub struct Role {
     /// Name in a GGUF file.
     pub name: String,
-    /// Heads whose rows stand as halves and must become neighbours.
-    pub halves: Option<Heads>,
-    /// Whether one is added to every element.
-    pub is_less_one: bool,
+    /// Which rows it has, and in which order.
+    pub rows: Rows,
+    /// What becomes of every element of a vector.
+    pub change: Change,
     /// The expert whose tensor this is, of the table `name`.
     pub expert: Option<u32>,
+    /// Another one that the same tensor becomes with others of its rows.
+    pub and: Option<Box<Role>>,
+}
+
+/// Rows of a tensor of a folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rows {
+    /// All, where they are.
+    #[default]
+    All,
+    /// Those of such heads stand as halves and must become neighbours.
+    Halves(Heads),
+    /// Of each expert the first or the second half.
+    OfExperts {
+        /// Whether it is the second one.
+        is_second: bool,
+    },
+    /// Heads of a layer with a state.
+    State(recurrent::Part),
+}
+
+/// What becomes of an element.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing.
+    #[default]
+    None,
+    /// One is added.
+    LessOne,
+    /// It is the logarithm of a rate of decay, which is negative.
+    Rate,
+}
+
+impl Change {
+    /// What becomes of `value`.
+    pub fn of(self, value: f32) -> f32 {
+        match self {
+            Change::None => value,
+            Change::LessOne => value + 1.0,
+            Change::Rate => -exponential(value.into()) as f32,
+        }
+    }
 }
 
 impl Role {
     /// Whether singles are made of it, as of all that is small and decides much.
     pub fn is_single(&self) -> bool {
         let part = self.name.rsplit_once('.').map_or("", |(part, _)| part);
-        [layer::ROUTER, layer::SHARED_ROUTER, layer::CHOICE_BIAS].iter().any(|name| part.ends_with(name))
+        let singles = [layer::ROUTER, layer::SHARED_ROUTER, layer::CHOICE_BIAS, layer::SCAN_CONVOLUTION];
+        singles.iter().any(|name| part.ends_with(name))
     }
+
+    /// The same in layer `index`.
+    fn in_layer(self, index: u16) -> Role {
+        let and = self.and.map(|other| Box::new(other.in_layer(index)));
+        Role { name: in_layer(index.into(), &self.name), and, ..self }
+    }
+}
+
+/// The exponential of any number.
+fn exponential(x: f64) -> f64 {
+    let below = elementary::exp(-x.abs());
+    if x > 0.0 { 1.0 / below } else { below }
 }
 
 /// Which heads a projection has.
@@ -165,7 +222,7 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
         return role_in_encoder(name).map(|name| Role { name, ..Role::default() });
     }
     let name = bare(name);
-    let norm = |name: String| Role { name, is_less_one: family.norms_less_one, ..Role::default() };
+    let norm = |name: String| Role { name, change: family.change_of_norms(), ..Role::default() };
     let plain = |name: &str| Some(Role { name: name.into(), ..Role::default() });
     match name {
         "embed_tokens.weight" => return plain(global::EMBEDDING),
@@ -180,10 +237,13 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
         _ => {}
     }
     let (index, part) = in_layers(name)?;
-    let in_layer = |part: &str| in_layer(index.into(), part);
-    if let Some((name, expert)) = experts::role(part).filter(|_| family.experts.is_some()) {
-        return Some(Role { name: in_layer(name), expert, ..Role::default() });
+    if let Some(part) = part.strip_prefix("linear_attn.") {
+        return recurrent::role(part, &family.arch).map(|role| role.in_layer(index));
     }
+    if let Some(role) = experts::role(part).filter(|_| family.experts.is_some()) {
+        return Some(role.in_layer(index));
+    }
+    let in_layer = |part: &str| in_layer(index.into(), part);
     if part == "layer_scalar" {
         return plain(&in_layer(layer::LAYER_SCALE));
     }
@@ -193,8 +253,8 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
         return Some(norm(in_layer(&format!("{name}.{kind}"))));
     }
     let (_, name, heads) = PROJECTIONS.into_iter().find(|(other, ..)| *other == part)?;
-    let halves = heads.filter(|_| family.has_halves);
-    is_known.then(|| Role { name: in_layer(&format!("{name}.{kind}")), halves, ..Role::default() })
+    let rows = heads.filter(|_| family.has_halves).map_or(Rows::All, Rows::Halves);
+    is_known.then(|| Role { name: in_layer(&format!("{name}.{kind}")), rows, ..Role::default() })
 }
 
 /// The norm that `part` names, within a layer. What stands after the attention is the norm of its result in families that have one, and else
@@ -239,8 +299,8 @@ mod tests {
         assert_eq!(name_of(norm, "seed_oss").unwrap(), "blk.3.post_attention_norm.weight");
         assert_eq!(name_of("model.language_model.norm.weight", "gemma3").unwrap(), "output_norm.weight");
         let q = "model.layers.0.self_attn.q_proj.bias";
-        assert_eq!(role(q, &Family::find("llama").unwrap()).unwrap().halves, Some(Heads::Query));
-        assert_eq!(role(q, &Family::find("qwen2").unwrap()).unwrap().halves, None);
+        assert_eq!(role(q, &Family::find("llama").unwrap()).unwrap().rows, Rows::Halves(Heads::Query));
+        assert_eq!(role(q, &Family::find("qwen2").unwrap()).unwrap().rows, Rows::All);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Where the rows of a matrix that is made stand in the tensor that it is made of.
 
 use super::config::Sizes;
-use super::names::Role;
+use super::names::{Role, Rows};
 use crate::error::{Error, Result};
+use crate::format::safetensors::Stored;
 
 /// In which order rows are taken.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +14,20 @@ pub enum Order {
     Halves(u64),
     /// Some rows of each head.
     Part(HeadRows),
+    /// Heads of values in another order.
+    Tiled(Tiles),
+    /// The same of columns.
+    Columns(Tiles),
+    /// Of so many heads, each of which has rows of a query, of a key, of values and of their gates: first those of all queries, then those of all
+    /// keys, then those of all values.
+    ByKeyHead {
+        /// Heads.
+        heads: u64,
+        /// Rows of a query, and of a key.
+        keys: u64,
+        /// Rows of values, and of gates.
+        values: u64,
+    },
     /// Some rows of each head as columns: of a tensor with so many columns, each becomes as many rows of every head.
     Transposed(HeadRows, u64),
 }
@@ -28,6 +43,28 @@ pub struct HeadRows {
     pub count: u64,
 }
 
+/// Blocks of elements, which stand group by group: all first ones of the groups, then all second ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiles {
+    /// Elements before them, which stay.
+    pub first: u64,
+    /// Groups.
+    pub groups: u64,
+    /// Blocks of a group.
+    pub each: u64,
+    /// Elements of a block.
+    pub size: u64,
+}
+
+impl Tiles {
+    /// The element that becomes element `index`.
+    pub fn source(&self, index: u64) -> u64 {
+        let Some(index) = index.checked_sub(self.first) else { return index };
+        let (block, within) = (index / self.size, index % self.size);
+        self.first + (block % self.groups * self.each + block / self.groups) * self.size + within
+    }
+}
+
 impl HeadRows {
     /// The row that becomes row `row` of those that are meant.
     pub fn source(&self, row: u64) -> u64 {
@@ -36,12 +73,46 @@ impl HeadRows {
 }
 
 impl Order {
-    /// The order of `rows` rows of the tensor `name`.
-    pub fn of(role: &Role, sizes: &Sizes, rows: u64, name: &str) -> Result<Order> {
-        let Some(heads) = role.halves.map(|heads| sizes.heads(heads)) else { return Ok(Order::Plain) };
-        match rows / heads {
-            head if rows.is_multiple_of(heads) && head > 0 && head.is_multiple_of(2) => Ok(Order::Halves(head)),
-            _ => Err(Error::Format(format!("tensor `{name}` has {rows} rows, which are no pairs of {heads} heads"))),
+    /// The order of the tensor `stored`, of `rows` rows.
+    pub fn of(role: &Role, sizes: &Sizes, rows: u64, stored: &Stored) -> Result<Order> {
+        let (name, shape) = (&stored.name, stored.shape.as_slice());
+        match role.rows {
+            Rows::All => Ok(Order::Plain),
+            Rows::Halves(heads) => match (sizes.heads(heads), rows / sizes.heads(heads)) {
+                (heads, head) if rows.is_multiple_of(heads) && head > 0 && head.is_multiple_of(2) => {
+                    Ok(Order::Halves(head))
+                }
+                (heads, _) => {
+                    Err(Error::Format(format!("tensor `{name}` has {rows} rows, which are no pairs of {heads} heads")))
+                }
+            },
+            Rows::OfExperts { is_second } => match *shape {
+                [_, each, _] if each.is_multiple_of(2) => {
+                    let count = each / 2;
+                    Ok(Order::Part(HeadRows { each, first: if is_second { count } else { 0 }, count }))
+                }
+                _ => {
+                    Err(Error::Format(format!("tensor `{name}` has shape {shape:?}, which no halves of experts have")))
+                }
+            },
+            Rows::State(part) => {
+                let cols = shape.last().copied().unwrap_or(1);
+                if part.is_of_matrix() && shape.len() != 2 {
+                    return Err(Error::Format(format!(
+                        "tensor `{name}` has shape {shape:?}, expected rows and columns"
+                    )));
+                }
+                sizes.state.map_or(Ok(Order::Plain), |state| state.order(part, [rows, cols], name))
+            }
+        }
+    }
+
+    /// How many rows become of `rows`.
+    pub fn rows(&self, rows: u64) -> u64 {
+        match *self {
+            Order::Part(HeadRows { each, count, .. }) => rows / each * count,
+            Order::ByKeyHead { heads, keys, values } => heads * (2 * keys + values),
+            _ => rows,
         }
     }
 
@@ -50,15 +121,23 @@ impl Order {
         matches!(self, Order::Plain)
     }
 
-    /// Whether rows are rows of the tensor.
+    /// Whether rows are rows of the tensor, as they stand there.
     pub fn keeps_rows(&self) -> bool {
-        !matches!(self, Order::Transposed(..))
+        !matches!(self, Order::Transposed(..) | Order::Columns(_))
     }
 
     /// The row of the tensor that becomes row `row`, where rows stay rows.
     pub fn source(&self, row: u64) -> u64 {
         match self {
-            Order::Plain | Order::Transposed(..) => row,
+            Order::Plain | Order::Transposed(..) | Order::Columns(_) => row,
+            Order::Tiled(tiles) => tiles.source(row),
+            &Order::ByKeyHead { heads, keys, values } => {
+                let (part, each) = (row / (heads * keys), 2 * (keys + values));
+                match row.checked_sub(2 * heads * keys) {
+                    None => row % (heads * keys) / keys * each + part * keys + row % keys,
+                    Some(row) => row / values * each + 2 * keys + row % values,
+                }
+            }
             Order::Halves(head) => {
                 let within = row % head;
                 row - within + within % 2 * (head / 2) + within / 2

@@ -76,9 +76,10 @@ impl Predicting {
         Ok(found)
     }
 
-    /// Whether a tensor belongs to a block that is left out.
-    pub fn leaves_out(&self, name: &str) -> bool {
-        self.announced > 0 && self.place(name).is_some_and(|(block, _)| block >= self.count)
+    /// Whether a tensor belongs to a block that is left out, as all do that have names of their own and are not announced.
+    pub fn leaves_out(&self, name: &str, family: &Family) -> bool {
+        let is_told = self.announced > 0 || (family.predicting.is_some() && own_name(name).is_some());
+        is_told && self.place(name).is_some_and(|(block, _)| block >= self.count)
     }
 
     /// What the tensor `name` of a block is; none for one of a layer, and for one that is not known.
@@ -94,14 +95,14 @@ impl Predicting {
             return Some(Role { name, ..Role::default() });
         }
         if let Some(name) = own(&NORMS) {
-            return Some(Role { name, is_less_one: family.norms_less_one, ..Role::default() });
+            return Some(Role { name, change: family.change_of_norms(), ..Role::default() });
         }
         names::role(&format!("layers.{index}.{part}"), family)
     }
 
     /// The number of the block that the tensor `name` belongs to, and what it is called there.
     fn place<'a>(&self, name: &'a str) -> Option<(u64, &'a str)> {
-        let Some(own) = name.strip_prefix("model.").unwrap_or(name).strip_prefix("mtp.") else {
+        let Some(own) = own_name(name) else {
             let (index, part) = names::in_layers(name)?;
             return Some((u64::from(index).checked_sub(self.layers)?, part));
         };
@@ -110,4 +111,9 @@ impl Predicting {
             None => Some((0, own)),
         }
     }
+}
+
+/// What a tensor is called within all blocks, where that is not the name of a layer.
+fn own_name(name: &str) -> Option<&str> {
+    name.strip_prefix("model.").unwrap_or(name).strip_prefix("mtp.")
 }

@@ -1,5 +1,8 @@
 //! Hugging Face folders made by tests: [`Entry`]s become a safetensors file, and a GGUF file becomes the folder that it was made of.
 
+pub mod recurrent;
+
+use recurrent::{is_recurrent, name_of_block, parts_of};
 use segno::format::{Gguf, TensorInfo};
 use segno::quant::DType;
 use serde_json::{Value, json};
@@ -68,11 +71,24 @@ pub fn write_shards(folder: &Path, config: &Value, entries: &[Entry], files: usi
 /// The tensors of the folder that an F32 GGUF file was made of.
 pub fn entries_of(gguf: &Gguf, config: &Value) -> Vec<Entry> {
     let tensors = gguf.tensors().iter().filter(|tensor| !tensor.name.starts_with("rope_"));
+    let is_recurrent = is_recurrent(config["model_type"].as_str().unwrap());
     let entries = |tensor: &TensorInfo| {
-        let parts = experts_of(tensor, config).or_else(|| latent_of(gguf, tensor));
+        let own = if is_recurrent { parts_of(gguf, tensor, config) } else { None };
+        let parts = own.or_else(|| experts_of(tensor, config)).or_else(|| latent_of(gguf, tensor));
         parts.unwrap_or_else(|| vec![entry_of(tensor, config)])
     };
-    tensors.flat_map(entries).collect()
+    let mut entries: Vec<Entry> = tensors.flat_map(entries).collect();
+    if is_recurrent {
+        entries.iter_mut().for_each(|entry| entry.name = name_of_block(&entry.name, config));
+    }
+    entries
+}
+
+/// The elements of an F32 tensor.
+fn singles(tensor: &TensorInfo) -> Vec<f32> {
+    assert_eq!(tensor.type_id, DType::F32.ggml_id());
+    let bytes = tensor.bytes(tensor.elements() as usize * 4).unwrap();
+    bytes.chunks_exact(4).map(|raw| f32::from_le_bytes(raw.try_into().unwrap())).collect()
 }
 
 /// The projection of keys and values of all heads that became `tensor`, which is of keys, and another one; nothing for that.
@@ -82,10 +98,6 @@ fn latent_of(gguf: &Gguf, tensor: &TensorInfo) -> Option<Vec<Entry>> {
         "attn_k_b.weight" => gguf.tensor(&format!("blk.{layer}.attn_v_b.weight"))?,
         "attn_v_b.weight" => return Some(Vec::new()),
         _ => return None,
-    };
-    let singles = |tensor: &TensorInfo| -> Vec<f32> {
-        let bytes = tensor.bytes(tensor.elements() as usize * 4).unwrap();
-        bytes.chunks_exact(4).map(|raw| f32::from_le_bytes(raw.try_into().unwrap())).collect()
     };
     let [plain, rank, heads] = tensor.dims[..] else { panic!("{}", tensor.name) };
     let joined = joined_heads(&singles(tensor), &singles(values), plain as usize, rank as usize, heads as usize);
@@ -133,11 +145,8 @@ fn experts_of(tensor: &TensorInfo, config: &Value) -> Option<Vec<Entry>> {
 }
 
 fn entry_of(tensor: &TensorInfo, config: &Value) -> Entry {
-    assert_eq!(tensor.type_id, DType::F32.ggml_id());
     let kind = config["model_type"].as_str().unwrap();
-    let name = name_of(&tensor.name, kind);
-    let bytes = tensor.bytes(tensor.elements() as usize * 4).unwrap();
-    let values: Vec<f32> = bytes.chunks_exact(4).map(|raw| f32::from_le_bytes(raw.try_into().unwrap())).collect();
+    let (name, values) = (name_of(&tensor.name, kind), singles(tensor));
     let shape: Vec<u64> = tensor.dims.iter().rev().copied().collect();
     let heads = match name.split('.').nth(4) {
         Some("q_proj") => config["num_attention_heads"].as_u64(),
@@ -148,7 +157,7 @@ fn entry_of(tensor: &TensorInfo, config: &Value) -> Entry {
         heads.filter(|_| matches!(kind, "llama" | "mistral" | "mixtral" | "granite" | "smollm3" | "ministral3"));
     let values = match halves {
         Some(heads) => as_halves(&values, shape[0] as usize, heads as usize),
-        None if matches!(kind, "gemma2" | "gemma3_text") && name.ends_with("norm.weight") => {
+        None if (matches!(kind, "gemma2" | "gemma3_text") || is_recurrent(kind)) && name.ends_with("norm.weight") => {
             values.iter().map(|v| v - 1.0).collect()
         }
         None => values,
@@ -207,10 +216,12 @@ fn name_of(name: &str, kind: &str) -> String {
         ("attn_q_norm", "hunyuan_v1_moe") => "self_attn.query_layernorm",
         ("attn_k_norm", "hunyuan_v1_moe") => "self_attn.key_layernorm",
         ("post_attention_norm", "glm4_moe") => "post_attention_layernorm",
+        ("post_attention_norm", kind) if is_recurrent(kind) => "post_attention_layernorm",
         (part, _) if part.ends_with("_shexp") => {
             let part = part.strip_prefix("ffn_").unwrap().strip_suffix("_shexp").unwrap();
             let shared = match kind {
                 "qwen2_moe" => "shared_expert",
+                kind if is_recurrent(kind) => "shared_expert",
                 "hunyuan_v1_moe" => "shared_mlp",
                 _ => "shared_experts",
             };

@@ -2,6 +2,7 @@
 //! and where it is not the model does without and says why.
 
 use crate::common::drafts::{Drafting, PLAIN, session};
+use crate::common::folders::recurrent::round_rates;
 use crate::common::folders::{Entry, entries_of, write};
 use crate::common::gguf::parsed;
 use crate::common::log::{listen, texts};
@@ -19,10 +20,19 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Models, and the layer that their blocks are like.
-const MODELS: [(&str, usize); 3] = [("glm4moe-plain", 2), ("deepseekv3-plain", 2), ("glm4lite-plain", 1)];
+const MODELS: [(&str, usize); 6] = [
+    ("glm4moe-plain", 2),
+    ("deepseekv3-plain", 2),
+    ("glm4lite-plain", 1),
+    ("qwen35-plain", 1),
+    ("qwen35moe-wide", 3),
+    ("qwen3next-wide", 3),
+];
 const OWN: Guesses = Guesses::Random { own: true };
 /// How many blocks a configuration announces.
 const ANNOUNCED: &str = "num_nextn_predict_layers";
+/// The same in those of Qwen 3.5.
+const ANNOUNCED_BY_QWEN: &str = "mtp_num_hidden_layers";
 
 fn one_thread() -> Ctx {
     Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
@@ -30,10 +40,11 @@ fn one_thread() -> Ctx {
 
 /// The configuration and tensors of a model with a block, whose GGUF file becomes `file`.
 fn model((name, layer): (&str, usize), guesses: Guesses, file: &Path) -> (Value, Vec<Entry>) {
-    let made = predicting(name, layer, guesses);
+    let mut made = predicting(name, layer, guesses);
+    round_rates(&mut made);
     made.write(file);
     let mut config = configs()[name].clone();
-    config[ANNOUNCED] = json!(1);
+    config[if name.starts_with("qwen35") { ANNOUNCED_BY_QWEN } else { ANNOUNCED }] = json!(1);
     let entries = entries_of(&parsed(&made.bytes()), &config);
     (config, entries)
 }
@@ -115,7 +126,11 @@ fn blocks_of_8_bit_floats_are_multiplied_by_their_scales() {
     for of in MODELS {
         let (mut config, entries) = model(of, OWN, &folder.join("file.gguf"));
         let [coded, exact, decoded] = coded_and_decoded(&entries);
-        assert!(coded.iter().any(|entry| entry.name.ends_with("eh_proj.weight_scale_inv")));
+        assert!(
+            coded.iter().any(
+                |entry| entry.name.ends_with("eh_proj.weight_scale_inv") || entry.name == "mtp.fc.weight_scale_inv"
+            )
+        );
         let paths = ["coded", "exact", "decoded"].map(|name| folder.join(name));
         write(&paths[1], &config, &exact);
         write(&paths[2], &config, &decoded);
@@ -151,6 +166,12 @@ fn the_first_of_the_blocks_that_are_there_is_used() {
         save(&model, &folder.join("saved.gguf")).unwrap();
         assert_eq!(drafts(&ctx.load(&folder.join("saved.gguf")).unwrap()), expected);
     }
+    // Those of Qwen 3.5, whose names tell what they are, are left out where nothing is announced.
+    let (mut qwen, tensors) = model(MODELS[3], OWN, &file);
+    qwen[ANNOUNCED_BY_QWEN] = json!(0);
+    write(&unpacked, &qwen, &tensors);
+    let failed = ctx.load(&unpacked).unwrap().session(|opts| opts.speculation = SEGNO_SPECULATION_MTP).err().unwrap();
+    assert!(failed.message.contains("no block that predicts further tokens"), "{}", failed.message);
     for announced in [json!(-1), json!("x"), json!(1.5), json!([1]), json!(1u64 << 40)] {
         config[ANNOUNCED] = announced;
         write(&unpacked, &config, &entries);

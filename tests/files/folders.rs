@@ -3,8 +3,10 @@
 //! its making; the others are made of the GGUF files.
 
 use crate::common;
+use crate::common::folders::recurrent::round_rates;
 use crate::common::folders::{Entry, entries_of, write, write_shards};
 use crate::common::gguf::{Content, File, Tensor};
+use crate::common::predictors::file_at;
 use crate::common::{Ctx, Folder, Model, Watch, call, greedy, model_opts, root, shared_data};
 use half::{bf16, f16};
 use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
@@ -32,7 +34,7 @@ pub fn gguf(name: &str) -> PathBuf {
 pub fn configs() -> serde_json::Map<String, Value> {
     let configs = serde_json::from_slice(&std::fs::read(golden().join("configs.json")).unwrap()).unwrap();
     let Value::Object(configs) = configs else { panic!() };
-    assert_eq!(configs.len(), 51);
+    assert_eq!(configs.len(), 55);
     configs
 }
 
@@ -82,8 +84,19 @@ fn every_family_gives_the_bits_of_its_gguf_file() {
         let folder = Folder::new(&format!("folder-{name}"));
         let (config, entries) = case(name);
         write(folder.path(), &config, &entries);
-        assert_same(folder.path(), &gguf(name));
+        assert_same(folder.path(), &expected(name, &folder));
     }
+}
+
+/// The GGUF file of a case; where it has rates of decay, these as folders can tell them.
+pub fn expected(name: &str, folder: &Folder) -> PathBuf {
+    let mut file = file_at(&gguf(name));
+    if !file.tensors.iter().any(|tensor| tensor.name.ends_with(".ssm_a")) {
+        return gguf(name);
+    }
+    round_rates(&mut file);
+    file.write(&folder.join("expected.gguf"));
+    folder.join("expected.gguf")
 }
 
 #[test]
@@ -316,7 +329,7 @@ pub fn coded_and_decoded(entries: &[Entry]) -> [Vec<Entry>; 3] {
     for (number, entry) in (0u64..).zip(entries) {
         let matrix = entry.shape.first_chunk().filter(|_| entry.shape.len() == 2);
         let Some(&[rows, cols]) = matrix.filter(|_| !entry.name.ends_with("mlp.gate.weight")) else {
-            [&mut coded, &mut exact, &mut decoded].map(|entries| entries.push(entry.clone()));
+            [&mut coded, &mut exact, &mut decoded].into_iter().for_each(|entries| entries.push(entry.clone()));
             continue;
         };
         let codes: Vec<u8> = (0..rows * cols)

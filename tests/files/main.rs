@@ -6,6 +6,7 @@ mod common;
 mod folder_limits;
 mod folder_predictors;
 mod folder_quantize;
+mod folder_states;
 mod folders;
 mod gguf;
 mod kinds;

@@ -79,11 +79,12 @@ fn model(kind: &str) -> (Value, Vec<Entry>) {
     (config, entries)
 }
 
-/// A model with experts, and a block that predicts a further token.
-fn predictor() -> Files {
+/// A model of the tree with a block that predicts a further token, which is like its layer `layer`.
+fn predictor(name: &str, layer: usize) -> Files {
     let configs = std::fs::read(root().join("tests/golden/hf/configs.json")).unwrap();
-    let config = serde_json::from_slice::<Value>(&configs).unwrap()["glm4moe-plain"].take();
-    let gguf = parsed(&predicting("glm4moe-plain", 2, Guesses::Random { own: false }).bytes());
+    let mut config = serde_json::from_slice::<Value>(&configs).unwrap()[name].take();
+    config[if name.starts_with("qwen35") { "mtp_num_hidden_layers" } else { "num_nextn_predict_layers" }] = json!(1);
+    let gguf = parsed(&predicting(name, layer, Guesses::Random { own: false }).bytes());
     let weights = safetensors(&entries_of(&gguf, &config));
     Files(vec![("config.json".into(), config.to_string().into_bytes()), ("model.safetensors".into(), weights)])
 }
@@ -117,7 +118,8 @@ fn folders() -> Vec<Files> {
     let golden = root().join("tests/golden/hf/folders/gemma4-small");
     let read = |name: &str| (name.to_owned(), std::fs::read(golden.join(name)).unwrap());
     folders.push(Files(vec![read("config.json"), read("model.safetensors")]));
-    folders.push(predictor());
+    let predictors = [("glm4moe-plain", 2), ("qwen35-plain", 1), ("qwen3next-plain", 3)];
+    folders.extend(predictors.map(|(name, layer)| predictor(name, layer)));
     let (config, entries) = model("whole");
     let (first, second) = entries.split_at(7);
     let map = |entries: &[Entry], file: &str| {
@@ -184,7 +186,7 @@ const TEXTS: [&str; 43] = [
 ];
 
 /// Members that are read somewhere.
-const NAMES: [&str; 45] = [
+const NAMES: [&str; 49] = [
     "type",
     "unk_id",
     "unk_token",
@@ -207,6 +209,10 @@ const NAMES: [&str; 45] = [
     "hidden_size",
     "num_hidden_layers",
     "num_nextn_predict_layers",
+    "mtp_num_hidden_layers",
+    "linear_num_key_heads",
+    "linear_value_head_dim",
+    "full_attention_interval",
     "num_attention_heads",
     "num_key_value_heads",
     "head_dim",
@@ -365,7 +371,8 @@ fn truncated_files_are_refused() {
     for files in folders() {
         // A template is text, of which any beginning may be one.
         for number in (0..files.0.len()).filter(|&number| !files.0[number].0.ends_with(".jinja")) {
-            for cut in (0..files.0[number].1.len()).step_by(331) {
+            let len = files.0[number].1.len();
+            for cut in (0..len).step_by(331.max(len / 200)) {
                 let mut files = files.clone();
                 files.0[number].1.truncate(cut);
                 files.write(folder.path());
