@@ -1,7 +1,9 @@
 //! Models with a block behind their layers that predicts a further token, made of the models of `tests/golden/hf`.
 
 use super::drafts::{Drafting, PLAIN, session};
-use super::gguf::{Content, File, Tensor, Value};
+use super::folders::recurrent::round_rates;
+use super::folders::{Entry, entries_of};
+use super::gguf::{self, Content, File, Tensor, parsed};
 use super::{Ctx, call, greedy, root, sampler};
 use segno::arch::{Arch, Hparams};
 use segno::ffi::plan::{segno_plan, segno_plan_get};
@@ -12,6 +14,7 @@ use segno::format::Gguf;
 use segno::plan::{Program, predictor};
 use segno::quant::DType;
 use segno::quant::synthetic::Random;
+use serde_json::{Value, json};
 use std::ffi::CString;
 use std::path::Path;
 use std::ptr::null;
@@ -124,6 +127,23 @@ pub fn predicting_file(path: &Path, layer: usize, guesses: Guesses) -> File {
     file
 }
 
+/// A model with such a block as a folder: its file, with rates of decay that folders can tell, its configuration, which announces the block, and its
+/// tensors.
+pub fn predicting_folder((name, layer): (&str, usize), guesses: Guesses) -> (File, Value, Vec<Entry>) {
+    let mut file = predicting(name, layer, guesses);
+    round_rates(&mut file);
+    let configs = std::fs::read(root().join("tests/golden/hf/configs.json")).unwrap();
+    let mut config = serde_json::from_slice::<Value>(&configs).unwrap()[name].take();
+    config[announced(name)] = json!(1);
+    let entries = entries_of(&parsed(&file.bytes()), &config);
+    (file, config, entries)
+}
+
+/// By what the configuration of the model `name` announces blocks.
+pub fn announced(name: &str) -> &'static str {
+    if name.starts_with("qwen35") { "mtp_num_hidden_layers" } else { "num_nextn_predict_layers" }
+}
+
 /// Copies a layer with other weights, and adds what the block has beside that.
 fn add_block(file: &mut File, layer: usize, block: usize, guesses: Guesses) {
     let mut random = Random::new(17);
@@ -185,7 +205,7 @@ fn floats(dims: &[u64], random: &mut Random, mean: f32) -> Content {
 }
 
 /// The metadata of a file of version 3 as it stands there.
-fn entries(bytes: &[u8]) -> Vec<(String, Value)> {
+fn entries(bytes: &[u8]) -> Vec<(String, gguf::Value)> {
     let mut at = 24;
     let count = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
     let entry = |_| {
@@ -193,7 +213,7 @@ fn entries(bytes: &[u8]) -> Vec<(String, Value)> {
         let type_id = take_u32(bytes, &mut at);
         let start = at;
         skip_value(bytes, &mut at, type_id);
-        (key, Value::raw(type_id, &bytes[start..at]))
+        (key, gguf::Value::raw(type_id, &bytes[start..at]))
     };
     (0..count).map(entry).collect()
 }

@@ -5,6 +5,7 @@
 use crate::allocator::{self, Rule, alone, share_of};
 use crate::common::folders::{entries_of, write};
 use crate::common::gguf::Shape;
+use crate::common::predictors::{Guesses, predicting_folder};
 use crate::common::tokenizers;
 use crate::common::{Ctx, Failed, Folder, Model, Result, Watch, call, model_opts};
 use segno::ffi::{model::*, status::*};
@@ -91,6 +92,15 @@ fn folder_with(folder: &Folder, kind: &str) -> PathBuf {
     source
 }
 
+/// A model with a state in most layers, experts, and a block that predicts a further token.
+const PREDICTING: &str = "qwen3next-plain";
+
+fn predictor(folder: &Folder) -> PathBuf {
+    let (_, config, entries) = predicting_folder((PREDICTING, 3), Guesses::Random { own: true });
+    write(&folder.join(PREDICTING), &config, &entries);
+    folder.join(PREDICTING)
+}
+
 fn load(ctx: &Ctx, path: &Path, flags: u32, quantize: i32) -> Result<Model> {
     let mut opts = model_opts(flags, &mut Watch::default());
     (opts.progress, opts.quantize) = (None, quantize);
@@ -106,8 +116,9 @@ fn a_folder_without_memory_is_an_error() {
         ("spm", SEGNO_MODEL_NO_MMAP, SEGNO_TYPE_KEEP),
         ("t5", 0, SEGNO_TYPE_Q8_0),
         ("wordpiece", 0, SEGNO_TYPE_Q4_K),
+        (PREDICTING, 0, SEGNO_TYPE_BF16),
     ] {
-        let source = folder_with(&folder, kind);
+        let source = if kind == PREDICTING { predictor(&folder) } else { folder_with(&folder, kind) };
         let attempt = || {
             let model = load(&ctx, &source, flags, quantize)?;
             Ok((model.info().vocab, model.info().parameters, model.info().eos))

@@ -2,13 +2,11 @@
 //! and where it is not the model does without and says why.
 
 use crate::common::drafts::{Drafting, PLAIN, session};
-use crate::common::folders::recurrent::round_rates;
-use crate::common::folders::{Entry, entries_of, write};
-use crate::common::gguf::parsed;
+use crate::common::folders::{Entry, write};
 use crate::common::log::{listen, texts};
-use crate::common::predictors::{Guesses, PREDICTED, plan, predicting};
+use crate::common::predictors::{Guesses, PREDICTED, announced, plan, predicting_folder};
 use crate::common::{Ctx, Folder, Model, Watch, greedy, model_opts};
-use crate::folders::{coded_and_decoded, configs};
+use crate::folders::coded_and_decoded;
 use crate::save::save;
 use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::model::{SEGNO_MODEL_NO_MMAP, SEGNO_TYPE_BF16, SEGNO_TYPE_F16, SEGNO_TYPE_KEEP};
@@ -29,23 +27,15 @@ const MODELS: [(&str, usize); 6] = [
     ("qwen3next-wide", 3),
 ];
 const OWN: Guesses = Guesses::Random { own: true };
-/// How many blocks a configuration announces.
-const ANNOUNCED: &str = "num_nextn_predict_layers";
-/// The same in those of Qwen 3.5.
-const ANNOUNCED_BY_QWEN: &str = "mtp_num_hidden_layers";
 
 fn one_thread() -> Ctx {
     Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
 }
 
 /// The configuration and tensors of a model with a block, whose GGUF file becomes `file`.
-fn model((name, layer): (&str, usize), guesses: Guesses, file: &Path) -> (Value, Vec<Entry>) {
-    let mut made = predicting(name, layer, guesses);
-    round_rates(&mut made);
+fn model(of: (&str, usize), guesses: Guesses, file: &Path) -> (Value, Vec<Entry>) {
+    let (made, config, entries) = predicting_folder(of, guesses);
     made.write(file);
-    let mut config = configs()[name].clone();
-    config[if name.starts_with("qwen35") { ANNOUNCED_BY_QWEN } else { ANNOUNCED }] = json!(1);
-    let entries = entries_of(&parsed(&made.bytes()), &config);
     (config, entries)
 }
 
@@ -148,6 +138,7 @@ fn the_first_of_the_blocks_that_are_there_is_used() {
     let folder = Folder::new("folder-predictors-many");
     let (unpacked, file) = (folder.join("folder"), folder.join("file.gguf"));
     let (mut config, entries) = model(MODELS[0], OWN, &file);
+    let key = announced(MODELS[0].0);
     let (ctx, expected) = (one_thread(), drafts(&one_thread().load(&file).unwrap()));
     let mut two = entries.clone();
     two.extend(entries.iter().filter(|entry| entry.name.contains("layers.3.")).cloned().map(|mut entry| {
@@ -155,10 +146,10 @@ fn the_first_of_the_blocks_that_are_there_is_used() {
         entry.bytes.iter_mut().for_each(|byte| *byte &= 0xf0);
         entry
     }));
-    for (entries, announced, blocks) in
+    for (entries, number, blocks) in
         [(&two, json!(2), "2"), (&two, json!(1), "1"), (&entries, json!(2), "1"), (&entries, json!(u32::MAX), "1")]
     {
-        config[ANNOUNCED] = announced;
+        config[key] = number;
         write(&unpacked, &config, entries);
         let model = ctx.load(&unpacked).unwrap();
         assert_eq!((drafts(&model), model.info().layers), (expected.clone(), 3));
@@ -168,15 +159,15 @@ fn the_first_of_the_blocks_that_are_there_is_used() {
     }
     // Those of Qwen 3.5, whose names tell what they are, are left out where nothing is announced.
     let (mut qwen, tensors) = model(MODELS[3], OWN, &file);
-    qwen[ANNOUNCED_BY_QWEN] = json!(0);
+    qwen[announced(MODELS[3].0)] = json!(0);
     write(&unpacked, &qwen, &tensors);
     let failed = ctx.load(&unpacked).unwrap().session(|opts| opts.speculation = SEGNO_SPECULATION_MTP).err().unwrap();
     assert!(failed.message.contains("no block that predicts further tokens"), "{}", failed.message);
-    for announced in [json!(-1), json!("x"), json!(1.5), json!([1]), json!(1u64 << 40)] {
-        config[ANNOUNCED] = announced;
+    for number in [json!(-1), json!("x"), json!(1.5), json!([1]), json!(1u64 << 40)] {
+        config[key] = number;
         write(&unpacked, &config, &entries);
         let failed = ctx.load(&unpacked).err().unwrap();
-        assert!(failed.status == SEGNO_E_FORMAT && failed.message.contains(ANNOUNCED), "{}", failed.message);
+        assert!(failed.status == SEGNO_E_FORMAT && failed.message.contains(key), "{}", failed.message);
     }
 }
 

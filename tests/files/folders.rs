@@ -31,7 +31,7 @@ pub fn gguf(name: &str) -> PathBuf {
 }
 
 /// The configurations of all cases, as transformers wrote them.
-pub fn configs() -> serde_json::Map<String, Value> {
+fn configs() -> serde_json::Map<String, Value> {
     let configs = serde_json::from_slice(&std::fs::read(golden().join("configs.json")).unwrap()).unwrap();
     let Value::Object(configs) = configs else { panic!() };
     assert_eq!(configs.len(), 55);

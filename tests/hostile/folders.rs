@@ -6,7 +6,7 @@
 use crate::common::folders::{Entry, entries_of, safetensors, with_header};
 use crate::common::gguf::{Shape, parsed};
 use crate::common::patient::shortest;
-use crate::common::predictors::{Guesses, predicting};
+use crate::common::predictors::{Guesses, predicting_folder};
 use crate::common::tokenizers::of_kind;
 use crate::common::{Ctx, Folder, root};
 use crate::damage::damage;
@@ -79,14 +79,11 @@ fn model(kind: &str) -> (Value, Vec<Entry>) {
     (config, entries)
 }
 
-/// A model of the tree with a block that predicts a further token, which is like its layer `layer`.
-fn predictor(name: &str, layer: usize) -> Files {
-    let configs = std::fs::read(root().join("tests/golden/hf/configs.json")).unwrap();
-    let mut config = serde_json::from_slice::<Value>(&configs).unwrap()[name].take();
-    config[if name.starts_with("qwen35") { "mtp_num_hidden_layers" } else { "num_nextn_predict_layers" }] = json!(1);
-    let gguf = parsed(&predicting(name, layer, Guesses::Random { own: false }).bytes());
-    let weights = safetensors(&entries_of(&gguf, &config));
-    Files(vec![("config.json".into(), config.to_string().into_bytes()), ("model.safetensors".into(), weights)])
+/// A model of the tree with a block that predicts a further token, which is like its layer of that number.
+fn predictor(of: (&str, usize)) -> Files {
+    let (_, config, entries) = predicting_folder(of, Guesses::Random { own: false });
+    let files = [("config.json", config.to_string().into_bytes()), ("model.safetensors", safetensors(&entries))];
+    Files(files.map(|(name, bytes)| (name.to_owned(), bytes)).into())
 }
 
 /// Folders that load.
@@ -119,7 +116,7 @@ fn folders() -> Vec<Files> {
     let read = |name: &str| (name.to_owned(), std::fs::read(golden.join(name)).unwrap());
     folders.push(Files(vec![read("config.json"), read("model.safetensors")]));
     let predictors = [("glm4moe-plain", 2), ("qwen35-plain", 1), ("qwen3next-plain", 3)];
-    folders.extend(predictors.map(|(name, layer)| predictor(name, layer)));
+    folders.extend(predictors.map(predictor));
     let (config, entries) = model("whole");
     let (first, second) = entries.split_at(7);
     let map = |entries: &[Entry], file: &str| {
