@@ -7,7 +7,6 @@ use super::latent;
 use super::names::Heads;
 use super::recurrent;
 use super::rope;
-use crate::arch::mixtures::GEMMA4;
 use crate::arch::rope::Divisors;
 use crate::arch::spec::{Activation, AttentionMask, AttentionScale, RopeRule, WindowRule};
 use crate::error::{Error, Excerpt, Result, filled};
@@ -118,7 +117,7 @@ impl<'a> Config<'a> {
         out.set_unsigned(&self.key("attention.head_count"), heads)?;
         let (kv_heads, rotated) = match self.family.arch {
             arch if arch.is_latent => (1, latent::convert(self, out)?),
-            arch if arch.name == GEMMA4.name => gemma4::convert(self, out)?,
+            arch if gemma4::is_of(&arch) => gemma4::convert(self, out)?,
             _ => self.heads(hidden, heads, out)?,
         };
         out.set_unsigned(&self.key("rope.dimension_count"), rotated)?;

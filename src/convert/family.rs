@@ -6,7 +6,8 @@ use super::recurrent::INTERVAL;
 use crate::arch::encoders::{BERT, GEMMA_EMBEDDING, MODERN_BERT, NOMIC_BERT};
 use crate::arch::hybrids::{QWEN3NEXT, QWEN35, QWEN35MOE};
 use crate::arch::mixtures::{
-    DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GLM4MOE, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE, QWEN2MOE, QWEN3MOE,
+    DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GEMMA4_ASSISTANT, GLM4MOE, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE, QWEN2MOE,
+    QWEN3MOE,
 };
 use crate::arch::spec::{
     Arch, COHERE2, ERNIE4_5, EXAONE4, GEMMA2, GEMMA3, GLM4, GRANITE, HUNYUAN_DENSE, LLAMA, MISTRAL3, NormKind, OLMO2,
@@ -60,7 +61,7 @@ pub const PREDICTING: &str = "num_nextn_predict_layers";
 /// Share of a head that rotates.
 pub const PARTIAL: &str = "partial_rotary_factor";
 
-const FAMILIES: [Family; 48] = [
+const FAMILIES: [Family; 50] = [
     PLAIN,
     Family { model_type: "mistral", defaults: &[(WINDOW, 4096.0)], ..PLAIN },
     Family { model_type: "qwen2", arch: QWEN2, ..HALVES },
@@ -82,6 +83,8 @@ const FAMILIES: [Family; 48] = [
     Family { model_type: "gemma4", ..GEMMA4_TEXT },
     Family { model_type: "gemma4_unified_text", ..GEMMA4_TEXT },
     Family { model_type: "gemma4_unified", ..GEMMA4_TEXT },
+    GEMMA4_ASSISTANT_FOLDER,
+    Family { model_type: "gemma4_unified_assistant", ..GEMMA4_ASSISTANT_FOLDER },
     Family { model_type: "olmo2", arch: OLMO2, defaults: &[("rms_norm_eps", 1e-5)], ..HALVES },
     Family {
         model_type: "olmo3",
@@ -298,6 +301,10 @@ const GEMMA4_TEXT: Family = Family {
     settings: &[("final_logit_softcapping", "final_logit_softcapping")],
     ..HALVES
 };
+
+/// What drafts for Gemma 4, of whose layers it has a few.
+const GEMMA4_ASSISTANT_FOLDER: Family =
+    Family { model_type: "gemma4_assistant", arch: GEMMA4_ASSISTANT, experts: None, ..GEMMA4_TEXT };
 
 /// Settings that all families have when nothing is said.
 const DEFAULTS: [(&str, f64); 3] = [("rms_norm_eps", 1e-6), ("rope_theta", 10_000.0), (PARTIAL, 1.0)];

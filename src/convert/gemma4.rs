@@ -3,7 +3,10 @@
 
 use super::config::Config;
 use super::family::PARTIAL;
+use crate::arch::Arch;
+use crate::arch::mixtures::{GEMMA4, GEMMA4_ASSISTANT};
 use crate::arch::rope::Divisors;
+use crate::arch::spec::AttentionMask;
 use crate::error::{Error, Result, collected, filled, reserve};
 use crate::format::{Builder, Item, ScalarKind};
 
@@ -18,6 +21,11 @@ const KV_HEADS: &str = "num_key_value_heads";
 const SHARING: &str = "num_kv_shared_layers";
 /// What the memory is for.
 const SIZES: &str = "sizes of the layers";
+
+/// Whether a family is Gemma 4, or what drafts for it.
+pub fn is_of(arch: &Arch) -> bool {
+    [GEMMA4.name, GEMMA4_ASSISTANT.name].contains(&arch.name)
+}
 
 /// Heads of keys of a layer, and their elements.
 type Sizes = [u64; 2];
@@ -43,6 +51,10 @@ pub fn convert(config: &Config, out: &mut Builder) -> Result<(u64, u64)> {
     }
     let sharing = optional(config, SHARING)?;
     out.set_unsigned(&config.key("attention.shared_kv_layers"), sharing.unwrap_or(0))?;
+    if config.family.arch.mask == AttentionMask::Borrowed {
+        out.set_unsigned(&config.key("embedding_length_out"), config.size("backbone_hidden_size")?)?;
+        out.set_unsigned(&config.key("nextn_predict_layers"), local.len() as u64)?;
+    }
     let embedding = optional(config, "hidden_size_per_layer_input")?;
     out.set_unsigned(&config.key("embedding_length_per_layer_input"), embedding.unwrap_or(0))?;
     if config.get("use_double_wide_mlp").and_then(Item::flag) == Some(true) {

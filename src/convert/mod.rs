@@ -307,7 +307,7 @@ fn is_scale(stored: &Stored, weights: &Safetensors) -> bool {
 
 /// Whether models of a family make logits.
 fn decodes(family: &Family) -> bool {
-    family.arch.mask == AttentionMask::Causal
+    family.arch.mask != AttentionMask::Bidirectional
 }
 
 fn impossible(stored: &Stored) -> Error {

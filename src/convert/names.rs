@@ -133,13 +133,14 @@ pub fn is_media(name: &str) -> bool {
     OTHER_PARTS.iter().any(|part| name.starts_with(part))
 }
 
-/// Whether a tensor follows from the configuration, as rope frequencies do and the numbers of positions, or is a head that an encoder was trained
-/// with and that embeddings do without.
+/// Whether a tensor follows from the configuration, as rope frequencies do and the numbers of positions, is a head that an encoder was trained with
+/// and that embeddings do without, or groups tokens so that an assistant can leave out logits.
 pub fn is_redundant(name: &str, family: &Family) -> bool {
     let name_of_encoder = name.strip_prefix("bert.").unwrap_or(name);
     let is_of_head = HEADS_OF_ENCODERS.iter().any(|part| name_of_encoder.starts_with(part));
     let is_encoder = family.arch.mask == AttentionMask::Bidirectional;
-    name.ends_with(".rotary_emb.inv_freq") || (is_encoder && (is_of_head || name.ends_with(".position_ids")))
+    let groups = family.arch.mask == AttentionMask::Borrowed && name.starts_with("masked_embedding.");
+    groups || name.ends_with(".rotary_emb.inv_freq") || (is_encoder && (is_of_head || name.ends_with(".position_ids")))
 }
 
 /// What names begin with of weights by which encoders guess words and the order of texts.
@@ -235,6 +236,13 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
         }
         "norm.weight" | "norm.bias" => return Some(norm(name.replace("norm", global::OUTPUT_NORM))),
         _ => {}
+    }
+    if family.arch.mask == AttentionMask::Borrowed {
+        match name {
+            "pre_projection.weight" => return plain(&format!("{}.weight", global::BACKBONE_IN)),
+            "post_projection.weight" => return plain(&format!("{}.weight", global::BACKBONE_OUT)),
+            _ => {}
+        }
     }
     let (index, part) = in_layers(name)?;
     if let Some(part) = part.strip_prefix("linear_attn.") {

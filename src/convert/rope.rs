@@ -6,7 +6,7 @@
 use super::config::Config;
 use super::family::PARTIAL;
 use super::gemma4;
-use crate::arch::mixtures::{GEMMA4, HUNYUAN_MOE};
+use crate::arch::mixtures::HUNYUAN_MOE;
 use crate::arch::rope::Divisors;
 use crate::arch::spec::{HUNYUAN_DENSE, RopeRule};
 use crate::elementary;
@@ -29,7 +29,7 @@ pub fn read(config: &Config, dims: usize, out: &mut Builder) -> Result<Divisors>
     };
     out.set_f32(&config.key("rope.freq_base"), base as f32)?;
     read_local(config, local, base, out)?;
-    let is_gemma4 = config.family.arch.name == GEMMA4.name;
+    let is_gemma4 = gemma4::is_of(&config.family.arch);
     let Some(all) = all else {
         return if is_gemma4 { gemma4::divisors(config, gemma4::SHARE, dims) } else { Ok(Divisors::default()) };
     };

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod folder_assistants;
 mod folder_limits;
 mod folder_predictors;
 mod folder_quantize;
