@@ -6,11 +6,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+use common::passes::limits;
 use common::predictors::{Guesses, predicting};
 use common::{Ctx, Model, bundled_model, greedy, sampler};
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::{self, Cuda};
-use segno::backend::{Batch, Chooser, KvType, Limits, Row};
+use segno::backend::{Batch, Chooser, Limits, Row};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::session::{SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_MTP, SEGNO_SPECULATION_NGRAM};
 use segno::format::Gguf;
@@ -187,19 +188,7 @@ fn graph_time() -> f64 {
     let gguf = Gguf::open(&bundled_model(), true, &mut |_| Ok(())).unwrap();
     let arch = Arch::find(gguf.metadata().text("general.architecture").unwrap().unwrap()).unwrap();
     let program = Arc::new(build(&gguf, &arch, &Hparams::read(gguf.metadata(), &arch).unwrap()).unwrap());
-    let limits = Limits {
-        rows: 16,
-        outputs: 8,
-        seqs: 8,
-        pages: 24,
-        context: 4096,
-        kv_type: KvType::F16,
-        windows: None,
-        records: 0,
-        ranks: 0,
-        hidden: Default::default(),
-        behind: 0,
-    };
+    let limits = Limits { rows: 16, pages: 24, ..limits(&program, 32, 8) };
     let mut inspection =
         Cuda::new(0, false).unwrap().upload(program, &mut |_| Ok(())).unwrap().inspect(&limits, false).unwrap();
     let (mut tables, mut pages) = (Tables::new(1, 8).unwrap(), Pages::new(24).unwrap());

@@ -4,10 +4,11 @@
 use crate::common::drafts::*;
 use crate::common::gguf::parsed;
 use crate::common::log::{listen, texts};
+use crate::common::passes::limits;
 use crate::common::predictors::{Guesses, MODELS, PREDICTED, assert_right, plan, predicting, predicting_file};
 use crate::common::{Ctx, Folder, Model, bundled_model, greedy};
 use segno::arch::{Arch, Hparams};
-use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Row, Runner, cpu};
+use segno::backend::{Backend, Batch, Chooser, Hidden, Limits, Row, Runner, cpu};
 use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::session::*;
 use segno::ffi::status::*;
@@ -92,20 +93,8 @@ impl Alone {
         let options = cpu::Options { threads: 1, precise: false, allow_avx512: true, gives_way: false };
         let (program, cpu) = (Arc::new(program), cpu::Cpu::new(&options).unwrap());
         let records = if program.states.is_empty() { 0 } else { records(1, 2, false) };
-        let (rows, pages, kv_type, windows, ranks) = (CONTEXT, CONTEXT / 32, KvType::F16, None, 0);
-        let limits = Limits {
-            rows,
-            outputs: 1,
-            seqs: 1,
-            pages,
-            context: CONTEXT,
-            kv_type,
-            windows,
-            records,
-            ranks,
-            hidden,
-            behind: 0,
-        };
+        let pages = CONTEXT / 32;
+        let limits = Limits { rows: CONTEXT, context: CONTEXT, records, hidden, ..limits(&program, CONTEXT, 1) };
         let (mut all, mut tables) = (Pages::new(pages).unwrap(), Tables::new(1, pages).unwrap());
         assert!(tables.grow(0, pages, &mut all));
         let runner = cpu.prepare(Arc::clone(&program), &mut |_| Ok(())).unwrap().open(&limits).unwrap();

@@ -1,5 +1,6 @@
 //! How likely a model finds a text over caches of each type.
 
+use super::passes::limits;
 use super::{Model, sampler, shared_data};
 use segno::arch::{Arch, Hparams};
 use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, cpu};
@@ -52,19 +53,7 @@ pub fn losses(path: &Path, kv_type: KvType, text: &[i32], threads: usize) -> Vec
     let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
     let program = Arc::new(build(&gguf, &arch, &hparams).unwrap());
     let pages = WINDOW / PAGE_TOKENS;
-    let limits = Limits {
-        rows: WINDOW,
-        outputs: WINDOW,
-        seqs: 1,
-        pages,
-        context: WINDOW,
-        kv_type,
-        windows: None,
-        records: 0,
-        ranks: 0,
-        hidden: Default::default(),
-        behind: 0,
-    };
+    let limits = Limits { rows: WINDOW, outputs: WINDOW, context: WINDOW, kv_type, ..limits(&program, WINDOW, 1) };
     let cpu = cpu::Cpu::new(&cpu::Options { threads, precise: false, allow_avx512: true, gives_way: false }).unwrap();
     let mut runner = cpu.prepare(program, &mut |_| Ok(())).unwrap().open(&limits).unwrap();
     let (mut free, mut tables) = (Pages::new(pages).unwrap(), Tables::new(1, pages).unwrap());

@@ -4,9 +4,10 @@
 use crate::common::distance::distance;
 use crate::common::gguf::{File, Value, parsed};
 use crate::common::layers::{LAYERS, Uneven};
+use crate::common::passes::limits;
 use crate::common::{Ctx, Failed, Model, greedy};
 use segno::arch::{Arch, Hparams};
-use segno::backend::{Backend, KvType, Limits, cpu};
+use segno::backend::{Backend, Limits, cpu};
 use segno::ffi::ctx::{SEGNO_PRECISION_DEFAULT, SEGNO_PRECISION_PRECISE};
 use segno::ffi::status::*;
 use segno::plan::build::build;
@@ -59,19 +60,7 @@ fn the_cache_takes_what_the_layers_need_together() {
     let gguf = parsed(&Uneven::new(&LAYERS).file().bytes());
     let arch = Arch::find("llama").unwrap();
     let program = std::sync::Arc::new(build(&gguf, &arch, &Hparams::read(gguf.metadata(), &arch).unwrap()).unwrap());
-    let limits = Limits {
-        rows: 8,
-        outputs: 1,
-        seqs: 1,
-        pages: 3,
-        context: 96,
-        kv_type: KvType::F16,
-        windows: None,
-        records: 0,
-        ranks: 0,
-        hidden: Default::default(),
-        behind: 0,
-    };
+    let limits = Limits { rows: 8, context: 96, ..limits(&program, 96, 1) };
     let cpu =
         cpu::Cpu::new(&cpu::Options { threads: 1, precise: false, allow_avx512: true, gives_way: false }).unwrap();
     let elements: usize = LAYERS.iter().map(|layer| 2 * layer.kv_heads * layer.head_dim).sum();

@@ -3,7 +3,7 @@
 
 use crate::common::distance::distance;
 use crate::common::gguf::parsed;
-use crate::common::passes::{bits, precise};
+use crate::common::passes::{bits, limits, precise};
 use crate::common::predictors::{Guesses, predicting, predictor_of};
 use segno::arch::{Arch, Hparams};
 use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Row, Runner, Stage, cpu};
@@ -213,20 +213,7 @@ struct Run {
 impl Run {
     fn new(backend: &dyn Backend, program: &Arc<Program>, hidden: Hidden) -> Run {
         let kv_type = KvType::F32;
-        let (windows, records, ranks) = (None, 0, 0);
-        let limits = Limits {
-            rows: 64,
-            outputs: 64,
-            seqs: 2,
-            pages: 4,
-            context: 256,
-            kv_type,
-            windows,
-            records,
-            ranks,
-            hidden,
-            behind: 0,
-        };
+        let limits = Limits { rows: 64, outputs: 64, context: 256, kv_type, hidden, ..limits(program, 64, 2) };
         let (mut pages, mut tables) = (Pages::new(4).unwrap(), Tables::new(2, 2).unwrap());
         (0..2).for_each(|slot| assert!(tables.grow(slot, 2, &mut pages)));
         let runner = backend.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap();

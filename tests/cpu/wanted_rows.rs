@@ -3,10 +3,11 @@
 use crate::common;
 use crate::common::clock::ThreadClock;
 use crate::common::gguf::{Shape, parsed};
+use crate::common::passes::limits;
 use segno::arch::{Arch, Hparams};
 use segno::backend::cpu::lower::{Step, lower};
 use segno::backend::cpu::{Cpu, Options, simd};
-use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner};
+use segno::backend::{Backend, Batch, Chooser, Limits, Row, Runner};
 use segno::kv::{PAGE_TOKENS, Pages, Tables};
 use segno::plan::{Op, Program, build::build};
 use segno::quant::DType;
@@ -36,19 +37,7 @@ struct Run {
 impl Run {
     fn new(program: &Arc<Program>, threads: usize, precise: bool) -> Run {
         let each = LENGTH.div_ceil(PAGE_TOKENS);
-        let limits = Limits {
-            rows: SEQS * LENGTH,
-            outputs: SEQS * LENGTH,
-            seqs: SEQS,
-            pages: SEQS * each,
-            context: 4096,
-            kv_type: KvType::F16,
-            windows: None,
-            records: 0,
-            ranks: 0,
-            hidden: Default::default(),
-            behind: 0,
-        };
+        let limits = Limits { rows: SEQS * LENGTH, outputs: SEQS * LENGTH, ..limits(program, LENGTH, SEQS) };
         let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, each).unwrap());
         (0..SEQS).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
         let cpu = Cpu::new(&Options { threads, precise, allow_avx512: true, gives_way: false }).unwrap();

@@ -3,9 +3,10 @@
 
 use crate::common;
 use crate::common::gguf::{Shape, parsed};
+use crate::common::passes::limits;
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::Cuda;
-use segno::backend::{Backend, Batch, Chooser, KvType, Limits, Row, Runner};
+use segno::backend::{Backend, Batch, Chooser, Limits, Row, Runner};
 use segno::kv::{Pages, Tables};
 use segno::plan::{Program, build::build};
 use segno::quant::DType;
@@ -41,19 +42,7 @@ struct Run {
 impl Run {
     fn new(device: &Cuda, program: &Arc<Program>) -> Run {
         let each = PROMPT.div_ceil(PAGE);
-        let limits = Limits {
-            rows: 512,
-            outputs: SEQS,
-            seqs: SEQS,
-            pages: SEQS * each,
-            context: 4096,
-            kv_type: KvType::F16,
-            windows: None,
-            records: 0,
-            ranks: 0,
-            hidden: Default::default(),
-            behind: 0,
-        };
+        let limits = Limits { rows: 512, ..limits(program, PROMPT, SEQS) };
         let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, each).unwrap());
         (0..SEQS).for_each(|slot| assert!(tables.grow(slot, each, &mut pages)));
         Run { runner: device.prepare(Arc::clone(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap(), tables }

@@ -5,10 +5,10 @@ use crate::common;
 use crate::common::gguf::Shape;
 use crate::common::launches::fast_lists;
 use crate::common::mixture::mixture_of;
-use crate::common::passes::{Bar, Case, RANDOM, Run, assert_near, bits, file, precise, random};
+use crate::common::passes::{Bar, Case, RANDOM, Run, assert_near, bits, file, limits, precise, random};
 use segno::backend::cuda::args::{Activation, Args};
 use segno::backend::cuda::{self, Cuda, testing::inspect::Contents};
-use segno::backend::{Batch, Chooser, KvType, Limits, Row};
+use segno::backend::{Batch, Chooser, KvType, Row};
 use segno::kv::{Pages, Tables};
 use segno::quant::DType;
 use std::sync::{Arc, OnceLock};
@@ -250,19 +250,7 @@ fn batches_round_where_they_may() {
 
 /// The cache after a batch of three rows, which a graph pads to four; with what `poisoned` puts into everything that a step computes.
 fn cache_of(case: &Case, slots: [usize; 3], poisoned: bool) -> (Contents, Contents, Tables) {
-    let limits = Limits {
-        rows: 512 + SEQS,
-        outputs: SEQS,
-        seqs: SEQS,
-        pages: SEQS,
-        context: 4096,
-        kv_type: KvType::F16,
-        windows: None,
-        records: 0,
-        ranks: 0,
-        hidden: Default::default(),
-        behind: 0,
-    };
+    let limits = limits(&case.program, 32, SEQS);
     let (mut pages, mut tables) = (Pages::new(limits.pages).unwrap(), Tables::new(SEQS, 1).unwrap());
     (0..SEQS).for_each(|slot| assert!(tables.grow(slot, 1, &mut pages)));
     let loaded = fast(false).upload(Arc::clone(&case.program), &mut |_| Ok(())).unwrap();

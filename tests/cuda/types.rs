@@ -3,9 +3,10 @@
 
 use crate::common;
 use crate::common::gguf::{Content, File, Shape, parsed};
+use crate::common::passes::limits;
 use segno::arch::{Arch, Hparams};
 use segno::backend::cuda::{Cuda, testing::inspect::Inspection};
-use segno::backend::{Batch, Chooser, KvType, Limits, Row};
+use segno::backend::{Batch, Chooser, Limits, Row};
 use segno::kv::{Pages, Tables};
 use segno::plan::{Program, build::build};
 use segno::quant::synthetic::Random;
@@ -72,22 +73,10 @@ fn embedded_rows_are_those_of_the_decoder() {
         return;
     }
     let device = Cuda::new(0, true).unwrap();
-    let limits = Limits {
-        rows: 128,
-        outputs: 1,
-        seqs: 1,
-        pages: 4,
-        context: 4096,
-        kv_type: KvType::F16,
-        windows: None,
-        records: 0,
-        ranks: 0,
-        hidden: Default::default(),
-        behind: 0,
-    };
     for dtype in DType::ALL {
         for cols in widths(dtype) {
             let (program, expected) = model(dtype, cols);
+            let limits = Limits { rows: 128, ..limits(&program, 128, 1) };
             let mut inspection =
                 device.upload(Arc::new(program), &mut |_| Ok(())).unwrap().inspect(&limits, true).unwrap();
             for tokens in [vec![100], (0..VOCAB as u32).rev().collect()] {
