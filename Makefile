@@ -67,6 +67,7 @@ cuda: .cuda/nvidia/cu13/bin/nvcc
 
 .cuda/nvidia/cu13/bin/nvcc:
 	$(PYTHON) -m pip install --quiet --no-deps --require-hashes --target .cuda --requirement packaging/cuda-requirements.txt
+	@touch build.rs # What was built without it is built again.
 
 # The packages of a version, below $(BUILD)/release: an archive a platform, Debian's packages, a vcpkg port and a Conan recipe that take the archives from
 # RELEASE_URL, and the sums of all. The libraries have kernels for every chip that is supported: machine code for each, and code that the driver of a
