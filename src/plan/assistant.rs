@@ -66,7 +66,7 @@ fn check(assistant: &Program, backbone: &Program) -> Result<MatrixId> {
 }
 
 fn unsuited(problem: &str) -> Error {
-    Error::Unsupported(format!("the draft model, an assistant, is none of this model: {problem}"))
+    Error::Unsupported(format!("the draft model was made for another model: {problem}"))
 }
 
 /// Lets each layer read the keys and values of the backbone's last one that sees as far.
