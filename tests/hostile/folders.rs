@@ -112,9 +112,11 @@ fn folders() -> Vec<Files> {
         ];
         folders.push(Files(files.map(|(name, bytes)| (name.to_owned(), bytes)).into()));
     }
-    let golden = root().join("tests/golden/hf/folders/gemma4-small");
-    let read = |name: &str| (name.to_owned(), std::fs::read(golden.join(name)).unwrap());
-    folders.push(Files(vec![read("config.json"), read("model.safetensors")]));
+    for golden in ["hf/folders/gemma4-small", "assistant/folder"] {
+        let golden = root().join("tests/golden").join(golden);
+        let read = |name: &str| (name.to_owned(), std::fs::read(golden.join(name)).unwrap());
+        folders.push(Files(vec![read("config.json"), read("model.safetensors")]));
+    }
     let predictors = [("glm4moe-plain", 2), ("qwen35-plain", 1), ("qwen3next-plain", 3)];
     folders.extend(predictors.map(predictor));
     let (config, entries) = model("whole");

@@ -2,6 +2,7 @@
 
 use super::dice::Dice;
 use super::models::backbone;
+use crate::common::assistants;
 use crate::common::embeddings::{embed_opts, of_tokens};
 use crate::common::{Ctx, Failed, Model, Result, Session, call, sampler};
 use segno::ffi::{chat::*, model::*, plan::*, session::*, status::*, text::*};
@@ -116,21 +117,30 @@ fn use_model(ctx: &Ctx, model: &Model, dice: &mut Dice) -> Reached {
     tokens.extend([0, vocab - 1, vocab / 2]);
     stream(model, &tokens);
     render_chat(model);
-    // Of a model that only drafts for another one it is a session of that.
-    let backbone =
-        is_assistant(model).then(|| load_bytes(ctx, &backbone().to_bytes()).expect("a model as it should be"));
-    let session = backbone.as_ref().unwrap_or(model).session(|opts| {
-        (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (2, 40, 7);
-        opts.kv_type = [SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8][dice.below(3)];
-        if backbone.is_some() {
-            (opts.speculation, opts.draft) = (SEGNO_SPECULATION_DRAFT + SEGNO_SPECULATION_ALWAYS, model.0);
-        }
-    });
-    orderly(session).map_or(Reached::Model, |session| {
+    open(ctx, model, dice).map_or(Reached::Model, |session| {
         let texts = [&tokens[..tokens.len().min(5)], &tokens[..1]];
         let vectors = [embed_opts(), of_tokens()].map(|opts| orderly(session.embed(&texts, &opts)));
         decode(&session, &tokens).unwrap_or(if vectors[0].is_some() { Reached::Tokens } else { Reached::Model })
     })
+}
+
+/// A session of a model, or where it only drafts for another one, of that.
+fn open(ctx: &Ctx, model: &Model, dice: &mut Dice) -> Option<Session> {
+    let kv_type = [SEGNO_KV_F16, SEGNO_KV_F32, SEGNO_KV_Q8][dice.below(3)];
+    let session = |of: &Model, draft: Option<&Model>| {
+        orderly(of.session(|opts| {
+            (opts.max_seqs, opts.kv_tokens, opts.max_prefill, opts.kv_type) = (2, 40, 7, kv_type);
+            if let Some(draft) = draft {
+                (opts.speculation, opts.draft) = (SEGNO_SPECULATION_DRAFT + SEGNO_SPECULATION_ALWAYS, draft.0);
+            }
+        }))
+    };
+    if !is_assistant(model) {
+        return session(model, None);
+    }
+    let golden = std::fs::read(assistants::model_path()).expect("a file of the tree");
+    let backbones = [backbone().to_bytes(), golden];
+    backbones.iter().find_map(|bytes| session(&load_bytes(ctx, bytes).expect("a model as it should be"), Some(model)))
 }
 
 fn is_assistant(model: &Model) -> bool {
