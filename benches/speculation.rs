@@ -1,9 +1,9 @@
 //! What speculation gains and costs, through the C API: the same texts with and without drafts, in turns, and the same tokens.
 //!
 //! `cargo bench --bench speculation -- [--cuda] [--threads N] [--runs N] [--tokens N] [--drafts N] [--draft MODEL.gguf] [--mtp] [--shared]
-//! MODEL.gguf...` prints a line for each text and way to draft, the model's own predictor (`--mtp`) and what earlier runs have said (`--shared`)
-//! among them, of at most `--drafts` each time: tokens a second without and with, medians of runs that alternate, their ratio, and how many drafts
-//! were evaluated and right.
+//! [--text NAME] MODEL.gguf...` prints a line for each text, or one of them, and way to draft, the model's own predictor (`--mtp`) and what
+//! earlier runs have said (`--shared`) among them, of at most `--drafts` each time: tokens a second without and with, medians of runs that
+//! alternate, their ratio, and how many drafts were evaluated and right.
 //! Texts: the edit of a program, which repeats it; a text that says one thing again and again; one drawn evenly from four tokens, whose repetitions
 //! are many and tell nothing; and free text. The penalties that make two of these do so with weights of any kind.
 
@@ -47,6 +47,7 @@ struct Options {
     draft: Option<PathBuf>,
     mtp: bool,
     shared: bool,
+    text: Option<String>,
     models: Vec<PathBuf>,
 }
 
@@ -93,7 +94,8 @@ fn main() {
             "text", "drafts", "without", "with", "ratio", "drafted", "right"
         );
         let model = ctx.load(path).unwrap();
-        for text in texts(&model) {
+        let wanted = |text: &Text| options.text.as_ref().is_none_or(|name| name == text.name);
+        for text in texts(&model).into_iter().filter(wanted) {
             let (shared, predictor) = (options.shared.then_some(Way::Shared), options.mtp.then_some(Way::Predictor));
             let ways =
                 [Way::Repetitions].into_iter().chain(shared).chain(draft.iter().map(Way::Model)).chain(predictor);
@@ -104,9 +106,9 @@ fn main() {
 
 fn parse() -> Options {
     let threads = segno::os::usable_cores();
-    let (device, draft, models) = (SEGNO_DEVICE_CPU, None, Vec::new());
+    let (device, draft, text, models) = (SEGNO_DEVICE_CPU, None, None, Vec::new());
     let (runs, tokens, drafts, mtp, shared) = (7, 200, 0, false, false);
-    let mut options = Options { device, threads, runs, tokens, drafts, draft, mtp, shared, models };
+    let mut options = Options { device, threads, runs, tokens, drafts, draft, mtp, shared, text, models };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|text| text.parse().ok()).expect("a number follows the option");
@@ -121,6 +123,7 @@ fn parse() -> Options {
             "--mtp" => options.mtp = true,
             "--shared" => options.shared = true,
             "--draft" => options.draft = args.next().map(PathBuf::from),
+            "--text" => options.text = args.next(),
             path => options.models.push(PathBuf::from(path)),
         }
     }
