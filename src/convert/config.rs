@@ -326,22 +326,28 @@ impl<'a> Config<'a> {
         count.ok_or_else(|| self.bad(LAYERS, &format!("is {layers}, at most {most} are supported")))
     }
 
+    /// 1 for each layer of the kind `marked`, and 0 for each that sees everything, where the file lists the kinds of layers.
+    pub fn listed_layers(&self, marked: &str) -> Result<Option<Vec<u8>>> {
+        let (count, Some(listed)) = (self.layers()?, self.get("layer_types")) else { return Ok(None) };
+        let bad = || self.bad("layer_types", &format!("does not list the kinds of {count} layers"));
+        let mut listed = listed.elements().ok_or_else(bad)?;
+        let mut kinds = filled(count, 1, "sizes of the layers")?;
+        for kind in &mut kinds {
+            *kind = match listed.next().and_then(Item::text) {
+                Some("full_attention") => 0,
+                Some(name) if name == marked => 1,
+                _ => return Err(bad()),
+            };
+        }
+        if listed.next().is_none() { Ok(Some(kinds)) } else { Err(bad()) }
+    }
+
     /// 1 for each layer that has the window: by the file's list or pattern, or else by the family's.
     pub fn local_layers(&self) -> Result<Vec<u8>> {
-        let count = self.layers()?;
-        let mut local = filled(count, 1, "sizes of the layers")?;
-        if let Some(listed) = self.get("layer_types") {
-            let bad = || self.bad("layer_types", &format!("does not list the kinds of {count} layers"));
-            let mut listed = listed.elements().ok_or_else(bad)?;
-            for is_local in &mut local {
-                *is_local = match listed.next().and_then(Item::text) {
-                    Some("sliding_attention") => 1,
-                    Some("full_attention") => 0,
-                    _ => return Err(bad()),
-                };
-            }
-            return if listed.next().is_none() { Ok(local) } else { Err(bad()) };
+        if let Some(local) = self.listed_layers("sliding_attention")? {
+            return Ok(local);
         }
+        let mut local = filled(self.layers()?, 1, "sizes of the layers")?;
         let (period, first) = match self.family.arch.window {
             WindowRule::EndsContext => return Ok(local),
             WindowRule::LocalLayers { period } => (period, 1),

@@ -87,24 +87,10 @@ pub fn convert(config: &Config, predicting: u64, out: &mut Builder) -> Result<Op
 
 /// Writes which layers have attention: by an interval, where that says it.
 fn kinds(config: &Config, predicting: u64, out: &mut Builder) -> Result<()> {
-    let layers = config.layers()?;
-    let interval = config.size(INTERVAL)?;
-    let mut recurrent = filled(layers, 1, "sizes of the layers")?;
-    let Some(listed) = config.get("layer_types") else {
+    let (layers, interval) = (config.layers()?, config.size(INTERVAL)?);
+    let Some(recurrent) = config.listed_layers("linear_attention")? else {
         return out.set_unsigned(&config.key(INTERVAL), interval);
     };
-    let bad = || config.bad("layer_types", &format!("does not list the kinds of {layers} layers"));
-    let mut listed = listed.elements().ok_or_else(bad)?;
-    for is_recurrent in &mut recurrent {
-        *is_recurrent = match listed.next().and_then(Item::text) {
-            Some("linear_attention") => 1,
-            Some("full_attention") => 0,
-            _ => return Err(bad()),
-        };
-    }
-    if listed.next().is_some() {
-        return Err(bad());
-    }
     let first = recurrent.iter().position(|&is| is == 0).unwrap_or(layers) + 1;
     if recurrent.iter().enumerate().all(|(index, &is)| (is == 0) == (index + 1).is_multiple_of(first)) {
         return out.set_unsigned(&config.key(INTERVAL), first as u64);
