@@ -241,8 +241,10 @@ impl DraftModel {
     /// Takes a sequence of `length` tokens, which is settled, among those that [`DraftModel::draft`] makes `count` drafts for, one at least;
     /// whether there is room for that.
     pub fn ask(&mut self, slot: usize, length: usize, count: usize) -> bool {
-        let is_asking = self.asked.iter().any(|ask| ask.slot == slot);
-        if self.reads_keys() && !is_asking {
+        if self.asked.iter().any(|ask| ask.slot == slot) {
+            return false;
+        }
+        if self.reads_keys() {
             self.first_rows += 1;
             self.asked.push(Ask { slot, length, count });
             return true;
@@ -253,7 +255,7 @@ impl DraftModel {
         // Each that asks later has a row at least.
         let others = self.seen.len() - self.asked.len() - 1;
         let has_rows = self.first_rows + (rows - evaluated) + others <= self.limits.rows;
-        if is_asking || !has_rows || end > self.limits.context || self.paging.grow(slot, end).is_err() {
+        if !has_rows || end > self.limits.context || self.paging.grow(slot, end).is_err() {
             return false;
         }
         self.first_rows += rows - evaluated;
