@@ -3,6 +3,7 @@
 
 use crate::common::drafts::*;
 use crate::common::mixture::mixture;
+use crate::common::predictors::planned;
 use crate::common::{Ctx, Model, bundled_model, call, greedy, sampler};
 use segno::ffi::decode::segno_decode_many;
 use segno::ffi::device::SEGNO_DEVICE_CPU;
@@ -228,16 +229,10 @@ fn plan(ctx: &Ctx, draft: Option<&Model>) -> segno::ffi::plan::segno_plan {
 }
 
 fn plan_of(ctx: &Ctx, speculation: i32, draft: Option<&Model>) -> segno::ffi::plan::segno_plan {
-    let path = std::ffi::CString::new(bundled_model().to_str().unwrap()).unwrap();
-    // SAFETY: the structs of the header hold numbers and nullable pointers, for which zero is a value.
-    let (mut opts, mut plan) = unsafe { std::mem::zeroed::<(segno_session_opts, segno::ffi::plan::segno_plan)>() };
-    segno_session_opts_init(&mut opts, size_of::<segno_session_opts>());
-    (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (4, 512, 24);
-    (opts.speculation, opts.draft) = (speculation, draft.map_or(std::ptr::null(), |draft| draft.0));
-    let size = size_of::<segno::ffi::plan::segno_plan>();
-    let null = std::ptr::null();
-    call(|err| segno::ffi::plan::segno_plan_get(ctx.0, path.as_ptr(), null, &opts, &mut plan, size, err)).unwrap();
-    plan
+    planned(ctx, &bundled_model(), |opts| {
+        (opts.max_prefill, opts.speculation) = (24, speculation);
+        opts.draft = draft.map_or(std::ptr::null(), |draft| draft.0);
+    })
 }
 
 #[test]

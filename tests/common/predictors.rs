@@ -96,20 +96,6 @@ pub fn predicting(name: &str, layer: usize, guesses: Guesses) -> File {
     predicting_file(&root().join(format!("tests/golden/hf/{name}.gguf")), layer, guesses)
 }
 
-/// The file at `path`, to be changed.
-pub fn file_at(path: &Path) -> File {
-    let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
-    let mut file = File { entries: entries(&std::fs::read(path).unwrap()), ..File::default() };
-    for tensor in gguf.tensors() {
-        let dtype = DType::from_ggml(tensor.type_id).unwrap();
-        let len = dtype.row_bytes(tensor.elements()).unwrap() as usize;
-        let bytes = tensor.bytes(len).unwrap().to_vec();
-        let (name, dims) = (tensor.name.clone(), tensor.dims.clone());
-        file.tensors.push(Tensor { name, dims, type_id: tensor.type_id, content: Content::Bytes(bytes) });
-    }
-    file
-}
-
 /// The same of any file; tensors that are not F32 are those of the layer.
 pub fn predicting_file(path: &Path, layer: usize, guesses: Guesses) -> File {
     let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
@@ -124,6 +110,20 @@ pub fn predicting_file(path: &Path, layer: usize, guesses: Guesses) -> File {
         file.set(&listed, [true, false, false, true, false]);
     }
     add_block(&mut file, layer, blocks as usize, guesses);
+    file
+}
+
+/// The file at `path`, to be changed.
+pub fn file_at(path: &Path) -> File {
+    let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
+    let mut file = File { entries: entries(&std::fs::read(path).unwrap()), ..File::default() };
+    for tensor in gguf.tensors() {
+        let dtype = DType::from_ggml(tensor.type_id).unwrap();
+        let len = dtype.row_bytes(tensor.elements()).unwrap() as usize;
+        let bytes = tensor.bytes(len).unwrap().to_vec();
+        let (name, dims) = (tensor.name.clone(), tensor.dims.clone());
+        file.tensors.push(Tensor { name, dims, type_id: tensor.type_id, content: Content::Bytes(bytes) });
+    }
     file
 }
 
