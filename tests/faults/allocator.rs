@@ -29,7 +29,7 @@ pub struct Rule {
     pub all: bool,
 }
 
-/// The allocator is everybody's: one test at a time.
+/// The allocator is everybody's: one test at a time, and `tests/watchdog.sh` has the harness stand still meanwhile.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     memory::draw_from(&REFUSING);
