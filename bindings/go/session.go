@@ -46,7 +46,7 @@ type SessionOptions struct {
 	// Speculation is off by default.
 	Speculation Speculation
 	MaxDrafts   int    // most drafts of a sequence in a pass, 1 to 15; 0: 7
-	Draft       *Model // the model that drafts, of the same vocabulary, or an assistant of the model; nil: none
+	Draft       *Model // the model that drafts, of the same vocabulary, or an assistant or a head of the model; nil: none
 	// AdapterRanks reserves buffers for adapters from the start: the sum of the ranks of those of a sequence, the most of any. 0: when they are set.
 	AdapterRanks int
 }

@@ -1,5 +1,6 @@
 //! Sizes of a model, read from metadata and checked against each other.
 
+use super::eagle::Features;
 use super::experts::Experts;
 use super::heads::{Heads, MAX_HEAD_DIM};
 use super::latent::Latent;
@@ -61,6 +62,8 @@ pub struct Hparams {
     pub pooling: Option<Pooling>,
     /// Elements of the vectors of the model that this one drafts for, where it only does that.
     pub backbone: Option<usize>,
+    /// What this one reads of the model that it drafts for, where it does that by vectors between its layers.
+    pub features: Option<Features>,
 }
 
 /// Metadata keys of one family.
@@ -182,6 +185,7 @@ impl Hparams {
                 AttentionMask::Borrowed => Some(reader.required("embedding_length_out", limits::HIDDEN)?),
                 AttentionMask::Causal | AttentionMask::Bidirectional => None,
             },
+            features: Features::read(meta, arch, layers)?,
         })
     }
 

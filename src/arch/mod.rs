@@ -1,6 +1,7 @@
 //! Model families as data: what their layers hold, which metadata gives their sizes, how their tensors are named.
 
 mod choices;
+pub mod eagle;
 pub mod encoders;
 pub mod experts;
 pub mod heads;

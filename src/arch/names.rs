@@ -28,6 +28,12 @@ pub mod global {
     pub const BACKBONE_IN: &str = "nextn.pre_projection";
     /// From what the last norm gives to a vector like that one's.
     pub const BACKBONE_OUT: &str = "nextn.post_projection";
+    /// Of a model that drafts by vectors of another one: from these to its own vector.
+    pub const FEATURES_IN: &str = "fc";
+    /// The norm before that.
+    pub const FEATURES_IN_NORM: &str = "enc.output_norm";
+    /// Of each of its logits the token, as an integer, where it does not have them of all tokens.
+    pub const DRAFT_TOKENS: &str = "d2t";
     /// Embeddings of tokens for every layer, `[elements of a layer * layers, vocab]`.
     pub const LAYER_EMBEDDINGS: &str = "per_layer_token_embd.weight";
     /// From the embedding to what is added to those.
@@ -46,6 +52,8 @@ pub mod global {
 pub mod layer {
     /// The norm before attention.
     pub const ATTENTION_NORM: &str = "attn_norm";
+    /// The norm of the vector that is read beside an embedding.
+    pub const FEATURES_NORM: &str = "attn_norm_2";
     /// Query, key and value projections as one: their rows, in this order.
     pub const QKV: &str = "attn_qkv";
     /// Query projection.

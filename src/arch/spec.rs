@@ -5,6 +5,7 @@ pub use super::choices::{
     Activation, AttentionMask, AttentionScale, Blocks, Factor, FeedForward, NormKind, NormOrder, NormSpan, Presence,
     RopeRule, WindowRule,
 };
+use super::eagle::EAGLE3;
 use super::encoders::{BERT, GEMMA_EMBEDDING, MODERN_BERT, NOMIC_BERT};
 pub use super::experts::{Mixture, Score, Shared};
 use super::hybrids::{
@@ -99,6 +100,8 @@ pub struct Arch {
     pub has_layer_embeddings: bool,
     /// A factor on what each layer gives.
     pub layer_scale: Presence,
+    /// Whether it drafts for another model, by vectors between that one's layers ([`super::eagle`]).
+    pub drafts_by_features: bool,
     /// Numbers of the metadata that the family uses; any other that would change the result is refused.
     pub factors: &'static [Factor],
 }
@@ -143,6 +146,7 @@ pub const LLAMA: Arch = Arch {
     shares_keys: false,
     has_layer_embeddings: false,
     layer_scale: Presence::Absent,
+    drafts_by_features: false,
     factors: &[],
 };
 
@@ -285,7 +289,7 @@ pub const STARCODER2: Arch = Arch {
 };
 
 /// Every family.
-pub const ALL: [Arch; 44] = [
+pub const ALL: [Arch; 45] = [
     LLAMA,
     QWEN2,
     QWEN3,
@@ -323,6 +327,7 @@ pub const ALL: [Arch; 44] = [
     GRANITEHYBRID,
     GEMMA4,
     GEMMA4_ASSISTANT,
+    EAGLE3,
     NEMOTRON_H,
     NEMOTRON_H_MOE,
     FALCON_H1,

@@ -1,5 +1,5 @@
-//! A draft model: another, smaller model with the same tokens that says what a session's sequences may have next, the model's own predictor, or an
-//! assistant that was made for it.
+//! A draft model: another, smaller model with the same tokens that says what a session's sequences may have next, the model's own predictor, or one
+//! that was made for it: an assistant, or a head.
 //!
 //! It has a cache of its own, in which each sequence is as far as it was drafted for. It draws as the sequence does, with its seed and its place,
 //! so that where the two models think alike they draw alike, at any temperature. What it evaluates is found right or wrong when it is asked again,
@@ -10,6 +10,8 @@
 //! was evaluated behind a guess counts for nothing. Each pass of the model leaves these vectors ([`DraftModel::note`]); they wait (`waiting`) for the
 //! next drafts, or until they are so many that they are evaluated by themselves: so it has seen all of a text.
 //!
+//! A head reads what was made of vectors between the model's layers in the place of what the last norm gave, and is the same for the rest.
+//!
 //! An assistant reads such a vector too, of the last token that the model has evaluated, and has no cache: it sees the keys of the model's runner.
 
 use super::assisting::Lent;
@@ -17,6 +19,7 @@ use super::guide::{Guide, Kind, Made, limits, memory_within, most_waiting, own_p
 use super::model::Model;
 use super::sequence::Sequence;
 use super::session::Options;
+use super::spread::Spread;
 use super::waiting::Waiting;
 use super::words::Words;
 use crate::backend::{Batch, Chooser, Drawn, Limits, Memory, Row, Runner};
@@ -51,6 +54,8 @@ pub struct DraftModel {
     pub(super) runner: Box<dyn Runner>,
     pub(super) limits: Limits,
     pub(super) paging: Paging,
+    /// Makes its logits those of all tokens, where it has them of some.
+    spread: Option<Spread>,
     scratch: sample::Scratch,
     pub(super) costs: Costs,
     pub(super) seen: Vec<Seen>,
@@ -85,6 +90,9 @@ impl DraftModel {
     pub fn new(draft: &Arc<Model>, model: &Model, options: &Options, most: usize) -> Result<DraftModel> {
         if draft.program().borrows_keys() {
             return DraftModel::of_assistant(draft, model, options, most);
+        }
+        if draft.program().fusion.is_some() {
+            return DraftModel::of_head(draft, model, options, most);
         }
         if !draft.program().states.is_empty() {
             let problem =
@@ -126,6 +134,7 @@ impl DraftModel {
         let Made { kind, program, prepared, own, words } = made;
         let (backend, context) = (draft.backend(), draft.hparams().context);
         let limits = limits(&Guide { kind, backend, program: &program, context, own }, options)?;
+        let spread = program.subset.as_ref().map(Spread::new).transpose()?;
         let each = limits.pages.min(pages_for(limits.context));
         let (mut seen, what) = (reserve(options.max_seqs, WHAT)?, WHAT);
         for _ in 0..options.max_seqs {
@@ -133,13 +142,14 @@ impl DraftModel {
         }
         Ok(DraftModel {
             kind,
+            scratch: sample::Scratch::new(program.vocab())?,
             program,
             own,
             words,
             waiting,
             runner: prepared.open(&limits)?,
             paging: Paging::new(options.max_seqs, limits.pages, each, limits.windows)?,
-            scratch: sample::Scratch::new(draft.vocab())?,
+            spread,
             costs: Costs::new(limits.rows)?,
             seen,
             asked: reserve(options.max_seqs, what)?,
@@ -332,11 +342,11 @@ impl DraftModel {
             let tokens = &sequence.tokens;
             match self.kind {
                 Kind::Assistant => self.add_row_over(slot, length - 1, tokens),
-                Kind::Other | Kind::Predictor => self.add_rows_of_round(round, slot, tokens),
+                Kind::Other | Kind::Predictor | Kind::Head => self.add_rows_of_round(round, slot, tokens),
             }
             let output = self.outputs.len();
             self.outputs.push(self.rows.len() as u32 - 1);
-            let is_same = matches!(self.words, Words::Same);
+            let is_same = matches!(self.words, Words::Same) && self.spread.is_none();
             let (history, position) = (&tokens[..], tokens.len() as u64);
             let drawn = Drawn { options: &sequence.sampler, history, position, is_masked: false };
             if !is_same || !self.runner.draw(output, &drawn) {
@@ -385,7 +395,9 @@ impl DraftModel {
         if let Some(best) = best {
             return Some(best as i32);
         }
-        let (logits, history) = (self.runner.logits(output), &sequence.tokens);
+        let logits = self.runner.logits(output);
+        let logits = self.spread.as_mut().map_or(logits, |spread| spread.over(logits));
+        let history = &sequence.tokens;
         let (mask, position) = (sample::Mask::default(), history.len() as u64);
         let drawn = match &self.words {
             Words::Same => {

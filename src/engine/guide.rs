@@ -3,9 +3,11 @@
 use super::assisting::assistant_of;
 use super::draft::{MOST_BEHIND, MOST_WAITING};
 use super::header::Predictor;
+use super::heads::{head_of, own_of};
 use super::limits;
 use super::model::Model;
 use super::session::Options;
+use super::spread::Spread;
 use super::waiting::Waiting;
 use super::words::Words;
 use crate::arch::Hparams;
@@ -27,6 +29,8 @@ pub enum Kind {
     Predictor,
     /// Another model that reads the keys of this one.
     Assistant,
+    /// Another model that reads vectors between the layers of this one.
+    Head,
 }
 
 /// What drafts, and where it runs.
@@ -36,7 +40,7 @@ pub struct Guide<'a> {
     pub program: &'a Program,
     /// Tokens of the longest sequence that it was made for.
     pub context: usize,
-    /// Bytes of weights that the model does not have itself.
+    /// Bytes of weights that the model does not have itself, and what the session's own runner takes more for it.
     pub own: Memory,
 }
 
@@ -53,7 +57,7 @@ pub(super) struct Made {
 pub fn memory(guide: &Guide, options: &Options) -> Result<Memory> {
     let most = options.drafts.most_each(options.max_prefill)?;
     let memory = memory_within(guide, &limits(guide, options)?, most)?;
-    let is_loaded = matches!(guide.kind, Kind::Other | Kind::Assistant);
+    let is_loaded = guide.kind != Kind::Predictor;
     Ok(if is_loaded { Memory { weights: 0, device_weights: 0, ..memory } } else { memory })
 }
 
@@ -63,8 +67,10 @@ pub(super) fn memory_within(guide: &Guide, limits: &Limits, most: usize) -> Resu
         return Ok(memory);
     }
     let waiting = Waiting::bytes(limits.seqs, most_waiting(most), guide.program.given_width());
-    let Memory { weights, device_weights, .. } = guide.own;
-    Ok(Memory { weights, device_weights, arena: memory.arena.saturating_add(waiting), ..memory })
+    let Memory { weights, device_weights, arena: more, .. } = guide.own;
+    let spread = Spread::bytes(guide.program.subset.as_ref());
+    let arena = [waiting, more, spread].into_iter().fold(memory.arena, u64::saturating_add);
+    Ok(Memory { weights, device_weights, arena, ..memory })
 }
 
 pub(super) fn most_waiting(most: usize) -> usize {
@@ -75,14 +81,16 @@ pub(super) fn limits(guide: &Guide, options: &Options) -> Result<Limits> {
     // A predictor evaluates anew what it guessed from, another model only a draft that it did not read itself, and the token behind that.
     let (max_prefill, hidden, behind) = match guide.kind {
         Kind::Other => (MOST_BEHIND, Hidden::None, 2),
-        Kind::Predictor => (PREDICTED, Hidden::Outputs, options.drafts.most_each(options.max_prefill)? + 1),
+        Kind::Predictor | Kind::Head => {
+            (PREDICTED, Hidden::Outputs, options.drafts.most_each(options.max_prefill)? + 1)
+        }
         Kind::Assistant => (1, Hidden::Outputs, 0),
     };
     let options = Options { max_prefill, drafts: speculate::Options::OFF, ranks: 0, ..*options };
     let limits = Limits { hidden, behind, ..limits::of(guide.context, guide.program, &options)? };
     Ok(match guide.kind {
         Kind::Assistant => Limits { pages: 0, windows: None, ..limits },
-        Kind::Other | Kind::Predictor => limits,
+        Kind::Other | Kind::Predictor | Kind::Head => limits,
     })
 }
 
@@ -92,12 +100,16 @@ pub fn memory_of_model(
     (backend, program, hparams): (&dyn Backend, &Program, &Hparams),
     options: &Options,
 ) -> Result<Memory> {
-    let own = draft.program();
-    let (kind, over) = match own.borrows_keys() {
-        true => (Kind::Assistant, Some(assistant_of(draft, backend, program, hparams)?)),
-        false => (Kind::Other, None),
+    let (alone, none) = (draft.program(), Memory::default());
+    let (kind, over, own) = if alone.borrows_keys() {
+        (Kind::Assistant, Some(assistant_of(draft, backend, program, hparams)?), none)
+    } else if alone.fusion.is_some() {
+        let over = head_of(draft, backend, program)?;
+        (Kind::Head, Some(over), own_of(draft, (backend, program), hparams.context, options)?)
+    } else {
+        (Kind::Other, None, none)
     };
-    let (program, own, context) = (over.as_ref().unwrap_or(own), Memory::default(), draft.hparams().context);
+    let (program, context) = (over.as_ref().unwrap_or(alone), draft.hparams().context);
     memory(&Guide { kind, backend: draft.backend(), program, context, own }, options)
 }
 

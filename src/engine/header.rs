@@ -6,7 +6,7 @@ use crate::backend::{Backend, Memory, Prepared};
 use crate::convert::Folder;
 use crate::error::{Error, Result, copied_text};
 use crate::format::limits::VOCAB;
-use crate::format::{Gguf, TensorInfo, check_is_model};
+use crate::format::{Gguf, INTEGERS_64, TensorInfo, check_is_model};
 use crate::plan::{Program, build::build, predictor, validate};
 use crate::quant::DType;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -81,6 +81,9 @@ impl Header {
 /// Bytes of a tensor of a known type in its file.
 pub(super) fn stored_bytes(tensor: &TensorInfo) -> Option<u64> {
     let cols = tensor.dims[0];
+    if tensor.type_id == INTEGERS_64 {
+        return tensor.elements().checked_mul(size_of::<i64>() as u64);
+    }
     DType::from_ggml(tensor.type_id)?.row_bytes(cols)?.checked_mul(tensor.elements() / cols)
 }
 

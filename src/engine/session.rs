@@ -5,6 +5,7 @@
 
 use super::context::LogLevel;
 use super::guide;
+use super::heads;
 use super::limits;
 use super::masks::MaskThreads;
 use super::model::Model;
@@ -119,7 +120,7 @@ impl Session {
     pub fn create(model: &Arc<Model>, options: &Options, draft: Option<&Arc<Model>>) -> Result<Session> {
         let context = model.hparams().context;
         let (helper, predictor) = (draft.map(|draft| &**draft), model.predictor().map(|_| ()));
-        if model.program().borrows_keys() {
+        if model.program().only_drafts() {
             let problem =
                 "this model only drafts for another one: name it as `draft` in the options of a session of that";
             return Err(Error::Unsupported(problem.into()));
@@ -140,7 +141,7 @@ impl Session {
         slots.resize_with(options.max_seqs, || None);
         let mut slot_of = HashMap::new();
         room(options.max_seqs, "sequences", || slot_of.try_reserve(options.max_seqs))?;
-        let runner = model.prepared().open(&limits)?;
+        let runner = heads::prepared_for(model, helper)?.open(&limits)?;
         if let Some(warning) = runner.warning() {
             model.context().log(LogLevel::Warn, format_args!("{warning}"));
         }

@@ -156,15 +156,15 @@ pub(super) fn predicts(options: &Options, has_model: bool, predictor: std::resul
     Err(Error::InvalidArgument(problem.into()))
 }
 
-/// Which rows of passes leave vectors: all where the model's own predictor drafts, as [`predicts`] says, or an assistant.
+/// Which rows of passes leave vectors: all where the model's own predictor drafts, as [`predicts`] says, or a model that was made for it.
 pub(super) fn hidden(
     options: &Options,
     draft: Option<&Model>,
     predictor: std::result::Result<(), &str>,
 ) -> Result<Hidden> {
     let predicts = predicts(options, draft.is_some(), predictor)?;
-    let assists = draft.is_some_and(|draft| draft.program().borrows_keys());
-    Ok(if predicts || assists { Hidden::Rows } else { Hidden::None })
+    let reads_vectors = draft.is_some_and(|draft| draft.program().only_drafts());
+    Ok(if predicts || reads_vectors { Hidden::Rows } else { Hidden::None })
 }
 
 /// Bytes that drafting takes in a session of `model` beside the session itself, where `predictor` is the model's own, or says why there is none.

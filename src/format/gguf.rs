@@ -29,6 +29,9 @@ pub struct Gguf {
 const PARTS: &str = "the parts of the model";
 const DIRECTORY: &str = "the tensor directory";
 
+/// ggml's number of 64-bit integers, of which no weights are.
+pub const INTEGERS_64: u32 = 27;
+
 /// One file.
 #[derive(Debug)]
 struct Part {

@@ -14,7 +14,7 @@ mod split;
 mod writer;
 
 pub use document::{Document, Item};
-pub use gguf::{Gguf, TensorInfo};
+pub use gguf::{Gguf, INTEGERS_64, TensorInfo};
 pub use kind::check_is_model;
 pub use metadata::{Builder, Metadata, ScalarKind, Value};
 pub use mmap::{Bytes, Data, Parts, read_small};

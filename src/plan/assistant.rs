@@ -7,12 +7,11 @@
 
 use super::build::Builder;
 use super::op::{AttentionKind, HeadPart, Index, MatrixId, Op, Program, Rows, Value, ValueId};
-use super::program::Embedding;
 use super::tensors::PLAN;
 use super::validate;
 use crate::arch::names::global;
 use crate::arch::spec::Presence;
-use crate::error::{Error, Result, collected, push, reserve};
+use crate::error::{Error, Result, collected, push};
 use crate::kv::Layout;
 
 impl Builder<'_> {
@@ -30,7 +29,7 @@ impl Builder<'_> {
 /// those of that model's last layers with keys that see as far.
 pub fn over(assistant: &Program, backbone: &Program, scale: f32) -> Result<Program> {
     let table = check(assistant, backbone)?;
-    let mut over = copied(assistant)?;
+    let mut over = assistant.copied()?;
     let width = backbone.matrices[table.0].cols;
     let (both, joined) = match over.ops.first() {
         Some(&Op::Given { out }) if over.values[out.0].width == 2 * width => (out, MatrixId(over.matrices.len())),
@@ -89,30 +88,4 @@ fn lend_keys(over: &mut Program, own: &Layout, backbone: &Program) -> Result<()>
 /// The number of the last layer of the cache that the model sees through the same window.
 fn last_like(backbone: &Program, kind: &AttentionKind) -> Option<usize> {
     backbone.attentions().filter(|other| other.window == kind.window).map(|other| other.layer).max()
-}
-
-/// A program of the same weights.
-fn copied(program: &Program) -> Result<Program> {
-    let mut vectors = reserve(program.vectors.len(), PLAN)?;
-    for vector in &program.vectors {
-        vectors.push(collected(vector.iter().copied(), PLAN)?);
-    }
-    let embedding = match &program.embedding {
-        Some(embedding) => Some(Embedding { ops: collected(embedding.ops.iter().cloned(), PLAN)?, ..*embedding }),
-        None => None,
-    };
-    Ok(Program {
-        ops: collected(program.ops.iter().cloned(), PLAN)?,
-        layers: collected(program.layers.iter().copied(), PLAN)?,
-        values: collected(program.values.iter().copied(), PLAN)?,
-        matrices: collected(program.matrices.iter().cloned(), PLAN)?,
-        origins: collected(program.origins.iter().cloned(), PLAN)?,
-        vectors,
-        ropes: collected(program.ropes.iter().cloned(), PLAN)?,
-        kv: Layout::new(program.kv.all())?,
-        states: collected(program.states.iter().cloned(), PLAN)?,
-        logits: program.logits,
-        embedding,
-        idle: program.idle,
-    })
 }

@@ -1,5 +1,6 @@
 //! From a file and its family to a [`Program`]: the one description of a forward pass.
 
+use super::eagle;
 use super::op::{
     AttentionKind, AttentionMask, Embedding, HeadPart, Index, MatrixId, Norm, NormKind, Op, Program, RopeId, Rows,
     Value, ValueId, VectorId,
@@ -17,6 +18,9 @@ use crate::kv::{HeadSizes, Layout};
 /// Builds the program of the model in `gguf`. Tensors that the family does not use are refused: the model would run wrongly
 /// without them.
 pub fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams) -> Result<Program> {
+    if let Some(features) = &hparams.features {
+        return eagle::build(gguf, arch, hparams, features);
+    }
     let mut builder = Builder::new(gguf, arch, hparams)?;
     let mut hidden = match hparams.backbone {
         Some(backbone) => builder.backbone_input(backbone)?,
@@ -91,15 +95,8 @@ impl<'a> Builder<'a> {
 
     /// The table `name`, which has a row for each token.
     pub(super) fn token_table(&mut self, name: &str) -> Result<MatrixId> {
-        let (hidden, info) = (self.hparams.hidden, self.tensors.info(name)?);
-        let vocab = match info.dims.as_slice() {
-            [_, vocab] => usize::try_from(*vocab).ok().filter(|&v| v <= i32::MAX as usize),
-            _ => None,
-        };
-        let vocab = vocab.ok_or_else(|| {
-            let dims = &info.dims;
-            Error::Format(format!("tensor `{name}` has shape {dims:?}, expected {hidden} columns and a row a token"))
-        })?;
+        let hidden = self.hparams.hidden;
+        let vocab = self.tensors.rows_of_tokens(name, hidden)?;
         self.tensors.matrix(name, vocab, hidden)
     }
 
@@ -168,7 +165,7 @@ impl<'a> Builder<'a> {
         self.scale(hidden, factor)
     }
 
-    fn attention(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
+    pub(super) fn attention(&mut self, index: usize, input: ValueId) -> Result<ValueId> {
         let recurrent = self.hparams.recurrent;
         if let Some(recurrent) = recurrent.filter(|_| !self.hparams.attends(index)) {
             return self.recurrent(index, &recurrent, input);
@@ -284,7 +281,8 @@ impl<'a> Builder<'a> {
         let ropes = collected(rotations.into_iter().map(|rotation| rotation.rope), PLAN)?;
         let kv = Layout::new(sizes)?;
         let embedding = Some(embedding);
-        Ok(Program { ops, layers, values, matrices, origins, vectors, ropes, kv, states, logits, embedding, idle })
+        let own = Program { ops, layers, values, matrices, origins, vectors, ropes, states, ..Program::new(kv) };
+        Ok(Program { logits, embedding, idle, ..own })
     }
 
     pub(super) fn attention_kind(&mut self, index: usize) -> Result<AttentionKind> {
@@ -324,7 +322,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Notes that the next op is the first of a layer, or of what comes behind the last one.
-    fn begin_layer(&mut self) -> Result<()> {
+    pub(super) fn begin_layer(&mut self) -> Result<()> {
         push(&mut self.layers, self.ops.len(), PLAN)
     }
 

@@ -6,7 +6,6 @@
 //! device does, so that memory for one exchange each way suffices.
 
 use super::op::{Embedding, Exchanged, Op, Program, Rows, ValueId, VectorId, Weight};
-use crate::arch::names::Idle;
 use crate::error::{Error, Result, collected, filled, push};
 use crate::kv::state::Shape;
 use crate::kv::{HeadSizes, Layout};
@@ -274,18 +273,13 @@ fn half<'a>(program: &Program, ops: impl Iterator<Item = &'a Op> + Clone) -> Res
     let states = program.states.iter().enumerate();
     let states = states.map(|(id, &shape)| if keeps(id) { shape } else { Shape::Rows { count: 0, width: 0 } });
     Ok(Program {
-        ops: Vec::new(),
-        layers: Vec::new(),
         values: collected(program.values.iter().copied(), WHAT)?,
         matrices: collected(matrices, WHAT)?,
         origins: collected(program.origins.iter().cloned(), WHAT)?,
         vectors,
         ropes: if rotates { collected(program.ropes.iter().cloned(), WHAT)? } else { Vec::new() },
-        kv: Layout::new(collected(sizes, WHAT)?)?,
         states: collected(states, WHAT)?,
-        logits: None,
-        embedding: None,
-        idle: [0; Idle::ALL.len()],
+        ..Program::new(Layout::new(collected(sizes, WHAT)?)?)
     })
 }
 

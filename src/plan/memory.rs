@@ -4,7 +4,7 @@
 //! attention that follows their store, and what convolutions read until the last of those that stand together, so that a backend may do them at
 //! once. Buffers are handed out in op order, the free one closest in width first, so that the plan depends on the program alone.
 
-use super::op::{Convolution, Embedding, Op, Program, Rows, ValueId};
+use super::op::{Convolution, Op, Program, Rows, ValueId};
 use crate::error::{Result, collected, filled, push};
 
 const WHAT: &str = "the plan of a pass";
@@ -29,8 +29,7 @@ pub struct Buffer {
 
 /// Places the values of `program`. Those of embeddings may take the room of what leads to logits and leave it to that: a pass makes either.
 pub fn place(program: &Program) -> Result<Placement> {
-    let ends = program.embedding.iter().flat_map(Embedding::ends);
-    let kept = collected(program.logits.into_iter().chain(ends), WHAT)?;
+    let kept = collected(program.logits.into_iter().chain(program.vectors_made()), WHAT)?;
     place_ops(program, &collected(program.all_ops(), WHAT)?, &kept)
 }
 

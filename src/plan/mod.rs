@@ -1,12 +1,13 @@
 //! One forward pass as a device-free list of ops.
 //!
 //! [`build`] is the only place that knows the order of a layer; [`memory`] gives every value a buffer by its lifetime;
-//! [`validate`] checks a program and what a device says of it; [`halves`] divides one between a device and the host; [`assistant`] and [`predictor`]
-//! draft.
+//! [`validate`] checks a program and what a device says of it; [`halves`] divides one between a device and the host; [`assistant`],
+//! [`eagle`] and [`predictor`] draft.
 
 pub mod adapter;
 pub mod assistant;
 pub mod build;
+pub mod eagle;
 mod feed_forward;
 pub mod halves;
 mod latent;

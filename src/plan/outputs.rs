@@ -10,18 +10,29 @@ use crate::error::{Result, collected};
 impl Builder<'_> {
     /// The last norm and the output head, which is `own` if there is one; a file without a head uses the embedding.
     pub(super) fn head(&mut self, hidden: ValueId, norm: Option<Norm>, own: Option<&str>) -> Result<ValueId> {
-        let width = self.hparams.hidden;
-        let selected = self.value(width, Rows::Outputs)?;
-        self.push(Op::SelectRows { x: hidden, out: selected })?;
-        let normed = norm.map_or(Ok(selected), |norm| self.normed(selected, norm))?;
         let vocab = self.tensors.weight(MatrixId(0)).rows;
         let has_head = self.tensors.has(global::HEAD, self.arch.head)?;
         let shared = if has_head { global::HEAD } else { global::EMBEDDING };
         let projection = own.unwrap_or(global::HEAD_PROJECTION);
         let name = own.map_or_else(|| shared.to_owned(), |own| format!("{own}.weight"));
-        let matrix = self.tensors.matrix(&name, vocab, width)?;
-        let bias = self.bias(projection, &Part::all(vocab), Presence::Optional)?;
-        let out = self.value(vocab, Rows::Outputs)?;
+        self.head_of(hidden, norm, (projection, &name), vocab)
+    }
+
+    /// The same by the matrix `name` of so many rows, whose bias and scale have the name `projection`.
+    pub(super) fn head_of(
+        &mut self,
+        hidden: ValueId,
+        norm: Option<Norm>,
+        (projection, name): (&str, &str),
+        rows: usize,
+    ) -> Result<ValueId> {
+        let width = self.hparams.hidden;
+        let selected = self.value(width, Rows::Outputs)?;
+        self.push(Op::SelectRows { x: hidden, out: selected })?;
+        let normed = norm.map_or(Ok(selected), |norm| self.normed(selected, norm))?;
+        let matrix = self.tensors.matrix(name, rows, width)?;
+        let bias = self.bias(projection, &Part::all(rows), Presence::Optional)?;
+        let out = self.value(rows, Rows::Outputs)?;
         self.push(Op::MatMul { x: normed, matrix, bias, out })?;
         self.scale_projection(projection, bias, out)?;
         self.scale(out, self.hparams.logit_scale)?;

@@ -1,7 +1,10 @@
 //! A program: its ops, its values, the weights that it needs, and what it makes beside logits, or in their place.
 
+use super::eagle::{Fusion, Subset};
 use super::op::{AttentionKind, AttentionMask, Index, MatrixId, Op, Rope, Rows, Value, ValueId};
+use super::tensors::PLAN;
 use crate::arch::names::Idle;
+use crate::error::{Result, collected, reserve};
 use crate::format::Bytes;
 use crate::kv::Layout;
 use crate::kv::state::Shape;
@@ -56,8 +59,14 @@ pub struct Program {
     pub states: Vec<Shape>,
     /// The value that holds the logits at the end, `vocab` wide; none in models that make embeddings alone.
     pub logits: Option<ValueId>,
+    /// Which tokens these are of, where they are not of all.
+    pub subset: Option<Subset>,
     /// How embeddings are made, in models that this is known of.
     pub embedding: Option<Embedding>,
+    /// The vector of each row for a head that drafts for the model, which the last ops make, behind the logits.
+    pub features: Option<ValueId>,
+    /// Of such a head what it makes that vector of.
+    pub fusion: Option<Fusion>,
     /// How many tensors of each kind of [`Idle::ALL`] the file holds that are not run.
     pub idle: [usize; Idle::ALL.len()],
 }
@@ -86,15 +95,54 @@ impl Embedding {
 }
 
 impl Program {
+    /// One without ops, whose cache has this shape.
+    pub fn new(kv: Layout) -> Program {
+        Program {
+            ops: Vec::new(),
+            layers: Vec::new(),
+            values: Vec::new(),
+            matrices: Vec::new(),
+            origins: Vec::new(),
+            vectors: Vec::new(),
+            ropes: Vec::new(),
+            kv,
+            states: Vec::new(),
+            logits: None,
+            subset: None,
+            embedding: None,
+            features: None,
+            fusion: None,
+            idle: [0; Idle::ALL.len()],
+        }
+    }
+
     /// Tokens that the model knows.
     pub fn vocab(&self) -> usize {
+        if let Some(subset) = &self.subset {
+            return subset.of;
+        }
         let rows = self.token_table().map_or(0, |table| self.matrices[table.0].rows);
         self.logits.map_or(rows, |logits| self.values[logits.0].width)
     }
 
     /// Logits of a row; 0 in models that make embeddings alone.
     pub fn logits_width(&self) -> usize {
-        self.logits.map_or(0, |_| self.vocab())
+        self.logits.map_or(0, |logits| self.values[logits.0].width)
+    }
+
+    /// What a pass may end with, logits apart.
+    pub fn vectors_made(&self) -> impl Iterator<Item = ValueId> {
+        self.embedding.iter().flat_map(Embedding::ends).chain(self.features)
+    }
+
+    /// The vector of a row that a host reads beside logits ([`crate::backend::Limits::hidden`]).
+    pub fn hidden(&self) -> Option<ValueId> {
+        self.features.or(self.embedding.as_ref().map(|embedding| embedding.tokens))
+    }
+
+    /// Whether it only drafts for another model, and cannot run without it.
+    pub fn only_drafts(&self) -> bool {
+        self.borrows_keys() || self.fusion.is_some()
     }
 
     /// The table of the first embedding of tokens.
@@ -151,6 +199,35 @@ impl Program {
         self.ops.iter().filter_map(|op| match op {
             Op::Attention { kind, .. } => Some(*kind),
             _ => None,
+        })
+    }
+
+    /// A program of the same weights.
+    pub(super) fn copied(&self) -> Result<Program> {
+        let mut vectors = reserve(self.vectors.len(), PLAN)?;
+        for vector in &self.vectors {
+            vectors.push(collected(vector.iter().copied(), PLAN)?);
+        }
+        let embedding = match &self.embedding {
+            Some(embedding) => Some(Embedding { ops: collected(embedding.ops.iter().cloned(), PLAN)?, ..*embedding }),
+            None => None,
+        };
+        Ok(Program {
+            ops: collected(self.ops.iter().cloned(), PLAN)?,
+            layers: collected(self.layers.iter().copied(), PLAN)?,
+            values: collected(self.values.iter().copied(), PLAN)?,
+            matrices: collected(self.matrices.iter().cloned(), PLAN)?,
+            origins: collected(self.origins.iter().cloned(), PLAN)?,
+            vectors,
+            ropes: collected(self.ropes.iter().cloned(), PLAN)?,
+            kv: Layout::new(self.kv.all())?,
+            states: collected(self.states.iter().cloned(), PLAN)?,
+            logits: self.logits,
+            subset: self.subset.clone(),
+            embedding,
+            features: self.features,
+            fusion: self.fusion.as_ref().map(Fusion::copied).transpose()?,
+            idle: self.idle,
         })
     }
 

@@ -5,8 +5,8 @@ use super::op::{MatrixId, Origin, VectorId, Weight};
 use crate::arch::Hparams;
 use crate::arch::names::{Idle, is_in_layer};
 use crate::arch::spec::Presence;
-use crate::error::{Error, Result, copied_text, filled, push, reserve, room};
-use crate::format::{Gguf, TensorInfo};
+use crate::error::{Error, Result, collected, copied_text, filled, push, reserve, room};
+use crate::format::{Gguf, INTEGERS_64, TensorInfo};
 use crate::quant::{DType, reference};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -76,6 +76,19 @@ impl<'a> Tensors<'a> {
     /// A tensor that must be there.
     pub fn info(&self, name: &str) -> Result<&'a TensorInfo> {
         self.gguf.tensor(name).ok_or_else(|| Error::Format(format!("tensor `{name}` is missing")))
+    }
+
+    /// How many rows the matrix `name` of `cols` columns has, one for each token.
+    pub fn rows_of_tokens(&self, name: &str, cols: usize) -> Result<usize> {
+        let info = self.info(name)?;
+        let rows = match info.dims.as_slice() {
+            [_, rows] => usize::try_from(*rows).ok().filter(|&rows| rows <= i32::MAX as usize),
+            _ => None,
+        };
+        rows.ok_or_else(|| {
+            let dims = &info.dims;
+            Error::Format(format!("tensor `{name}` has shape {dims:?}, expected {cols} columns and a row a token"))
+        })
     }
 
     /// A matrix that was made before.
@@ -170,6 +183,23 @@ impl<'a> Tensors<'a> {
         values.iter_mut().for_each(|value| *value *= factor);
         push(&mut self.vectors, values, PLAN)?;
         Ok(VectorId(self.vectors.len() - 1))
+    }
+
+    /// The elements of the one-dimensional tensor `name` of `count` 64-bit integers.
+    pub fn integers(&mut self, name: &str, count: usize) -> Result<Vec<i64>> {
+        let info = self.info(name)?;
+        if info.type_id != INTEGERS_64 {
+            let problem = format!("tensor `{name}` is stored as ggml type {}, not as 64-bit integers", info.type_id);
+            return Err(Error::Format(problem));
+        }
+        if info.dims != [count as u64] {
+            return Err(wrong_shape(info, vec![count as u64]));
+        }
+        let bytes = info.bytes(count * size_of::<i64>())?;
+        let integers = bytes.as_chunks().0.iter().map(|raw| i64::from_le_bytes(*raw));
+        let integers = collected(integers, PLAN)?;
+        self.mark(name)?;
+        Ok(integers)
     }
 
     /// The one number of the tensor `name`.

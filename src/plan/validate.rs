@@ -29,6 +29,10 @@ pub fn check(program: &Program) -> Result<()> {
             checker.require(program.embedding.is_some() || sends, "nothing is made")?;
         }
     }
+    if let Some(features) = program.features {
+        checker.made(features, "the vectors for a head are never written")?;
+        checker.same(program.values[features.0], Value::floats(program.values[features.0].width, Rows::Batch))?;
+    }
     let Some(embedding) = &program.embedding else { return Ok(()) };
     checker.require(embedding.after == after, "embeddings come after more ops than there are")?;
     let head = &program.ops[after..];

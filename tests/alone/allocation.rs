@@ -4,7 +4,8 @@
 mod common;
 
 use common::adapters::Adapter;
-use common::assistants::alike;
+use common::assistants;
+use common::heads;
 use common::latent::latent;
 use common::mixture::mixture;
 use common::predictors::{Guesses, predicting};
@@ -119,11 +120,13 @@ fn a_step_allocates_nothing() {
         assert!(session.stats().unwrap().accepted > 0);
     }
     steps_within_a_grammar_take_little(&model);
-    let [backbone, assistant] = alike().map(|file| ctx.load_buffer(&file.bytes()).unwrap());
-    for max_prefill in [8, 100] {
-        let session = backbone.session(|opts| {
+    let made_for_each_other =
+        [assistants::alike(), heads::alike()].map(|files| files.map(|file| ctx.load_buffer(&file.bytes()).unwrap()));
+    let both = |pair| [8, 100].map(|max_prefill| (pair, max_prefill));
+    for ([model, draft], max_prefill) in made_for_each_other.iter().flat_map(both) {
+        let session = model.session(|opts| {
             (opts.max_prefill, opts.speculation) = (max_prefill, SEGNO_SPECULATION_DRAFT + SEGNO_SPECULATION_ALWAYS);
-            opts.draft = assistant.0;
+            opts.draft = draft.0;
         });
         let session = session.unwrap();
         steps_of_a_session_allocate_nothing(&session);

@@ -19,6 +19,7 @@ mod grammar_texts;
 mod grammar_tokens;
 mod grammar_walks;
 mod grammars;
+mod heads;
 mod predictors;
 mod sampling;
 mod saved;

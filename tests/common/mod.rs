@@ -14,6 +14,7 @@ pub mod draws;
 pub mod embeddings;
 pub mod folders;
 pub mod gguf;
+pub mod heads;
 pub mod latent;
 #[cfg(feature = "cuda")]
 pub mod launches;

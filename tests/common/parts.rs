@@ -1,6 +1,5 @@
 //! Parts of programs made by tests: values, weights, products.
 
-use segno::arch::names::Idle;
 use segno::format::{Bytes, Data};
 use segno::kv::{HeadSizes, Layout};
 use segno::plan::op::{Rows, Value};
@@ -17,20 +16,7 @@ pub struct Parts {
 impl Parts {
     /// An empty program with a cache of this shape.
     pub fn new(seed: u64, heads: HeadSizes) -> Parts {
-        let program = Program {
-            ops: Vec::new(),
-            layers: Vec::new(),
-            values: Vec::new(),
-            matrices: Vec::new(),
-            origins: Vec::new(),
-            vectors: Vec::new(),
-            ropes: Vec::new(),
-            kv: Layout::new([heads]).unwrap(),
-            logits: Some(ValueId(0)),
-            embedding: None,
-            states: Vec::new(),
-            idle: [0; Idle::ALL.len()],
-        };
+        let program = Program { logits: Some(ValueId(0)), ..Program::new(Layout::new([heads]).unwrap()) };
         Parts { random: Random::new(seed), program }
     }
 

@@ -10,7 +10,7 @@ use segno::ffi::plan::{segno_plan, segno_plan_get};
 use segno::ffi::session::{
     SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_MTP, segno_session_opts, segno_session_opts_init,
 };
-use segno::format::Gguf;
+use segno::format::{Gguf, INTEGERS_64};
 use segno::plan::{Program, predictor};
 use segno::quant::DType;
 use segno::quant::synthetic::Random;
@@ -118,9 +118,11 @@ pub fn file_at(path: &Path) -> File {
     let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
     let mut file = File { entries: entries(&std::fs::read(path).unwrap()), ..File::default() };
     for tensor in gguf.tensors() {
-        let dtype = DType::from_ggml(tensor.type_id).unwrap();
-        let len = dtype.row_bytes(tensor.elements()).unwrap() as usize;
-        let bytes = tensor.bytes(len).unwrap().to_vec();
+        let len = match tensor.type_id {
+            INTEGERS_64 => 8 * tensor.elements(),
+            dtype => DType::from_ggml(dtype).unwrap().row_bytes(tensor.elements()).unwrap(),
+        };
+        let bytes = tensor.bytes(len as usize).unwrap().to_vec();
         let (name, dims) = (tensor.name.clone(), tensor.dims.clone());
         file.tensors.push(Tensor { name, dims, type_id: tensor.type_id, content: Content::Bytes(bytes) });
     }

@@ -2,7 +2,6 @@
 
 mod recurrent;
 
-use segno::arch::names::Idle;
 use segno::arch::rope::{Rope, RopeLayout};
 use segno::format::{Bytes, Data};
 use segno::kv::{HeadSizes, Layout};
@@ -55,20 +54,7 @@ impl Builder {
             2 => vec![DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::MXFP4],
             _ => vec![DType::Q8_0, DType::F16, DType::Q5_1, DType::BF16],
         };
-        let program = Program {
-            ops: Vec::new(),
-            layers: Vec::new(),
-            values: Vec::new(),
-            matrices: Vec::new(),
-            origins: Vec::new(),
-            vectors: Vec::new(),
-            ropes: Vec::new(),
-            kv: Layout::new(sizes).unwrap(),
-            logits: Some(ValueId(0)),
-            embedding: None,
-            states: Vec::new(),
-            idle: [0; Idle::ALL.len()],
-        };
+        let program = Program { logits: Some(ValueId(0)), ..Program::new(Layout::new(sizes).unwrap()) };
         Builder {
             random,
             later: Random::new(seed ^ 0x5eed),

@@ -9,6 +9,7 @@ mod deputy;
 mod experts;
 mod families;
 mod halves;
+mod heads;
 mod latent;
 mod layers;
 mod placement;

@@ -99,6 +99,23 @@ fn every_family_comes_back() {
     }
 }
 
+/// What only drafts for another model, with integers beside its weights.
+#[test]
+fn a_head_comes_back() {
+    let (ctx, folder) = (ctx(), Folder::new("save-head"));
+    let (source, saved) = (root().join("tests/golden/heads/plain.gguf"), folder.join("saved.gguf"));
+    save(&ctx.load(&source).unwrap(), &saved).unwrap();
+    ctx.load(&saved).unwrap();
+    let [before, after] = [&source, &saved].map(|path| Gguf::open(path, true, &mut |_| Ok(())).unwrap());
+    for tensor in before.tensors() {
+        let found = after.tensor(&tensor.name).unwrap();
+        assert_eq!((&found.dims, found.type_id), (&tensor.dims, tensor.type_id), "{}", tensor.name);
+        let each = if tensor.name == "d2t" { 8 } else { 4 };
+        let [found, expected] = [found, tensor].map(|tensor| tensor.bytes(each * tensor.elements() as usize).unwrap());
+        assert!(found[..] == expected[..], "{}", tensor.name);
+    }
+}
+
 #[test]
 fn what_was_quantized_is_saved_so() {
     let folder = Folder::new("save-quantized");

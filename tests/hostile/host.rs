@@ -1,7 +1,7 @@
 //! A host that does with a file what hosts do, and notes whether the library kept its word: an outcome or an error, no panic.
 
 use super::dice::Dice;
-use super::models::backbone;
+use super::models::backbones;
 use crate::common::assistants;
 use crate::common::embeddings::{embed_opts, of_tokens};
 use crate::common::{Ctx, Failed, Model, Result, Session, call, sampler};
@@ -139,8 +139,10 @@ fn open(ctx: &Ctx, model: &Model, dice: &mut Dice) -> Option<Session> {
         return session(model, None);
     }
     let golden = std::fs::read(assistants::model_path()).expect("a file of the tree");
-    let backbones = [backbone().to_bytes(), golden];
-    backbones.iter().find_map(|bytes| session(&load_bytes(ctx, bytes).expect("a model as it should be"), Some(model)))
+    let [gemma, llama] = backbones().map(|file| file.to_bytes());
+    [gemma, golden, llama]
+        .iter()
+        .find_map(|bytes| session(&load_bytes(ctx, bytes).expect("a model as it should be"), Some(model)))
 }
 
 fn is_assistant(model: &Model) -> bool {

@@ -11,6 +11,7 @@ mod folders;
 mod gguf;
 mod grammars;
 mod host;
+mod keys;
 mod memory;
 mod models;
 mod mutation;

@@ -3,6 +3,7 @@
 mod layers;
 
 use super::gguf::{self, File, Tensor, Value};
+use super::keys::{LAYER_SIZES, STATE_SIZES};
 use segno::quant::DType;
 use segno::quant::DType::*;
 use segno::quant::synthetic::{Random, blocks};
@@ -36,48 +37,20 @@ const KEY_HEADS: usize = 1;
 const VALUE_HEADS: usize = 2;
 const STATE: usize = 8;
 const TAPS: usize = 3;
-/// Numbers of the header of models some of whose layers have a state, after the family's name.
-pub const STATE_SIZES: [&str; 7] = [
-    "shortconv.l_cache",
-    "ssm.conv_kernel",
-    "ssm.state_size",
-    "ssm.group_count",
-    "ssm.time_step_rank",
-    "ssm.inner_size",
-    "full_attention_interval",
-];
-/// Numbers of the header of models with experts, after the family's name.
-pub const EXPERT_SIZES: [&str; 9] = [
-    "expert_count",
-    "expert_used_count",
-    "expert_feed_forward_length",
-    "expert_shared_count",
-    "expert_group_count",
-    "expert_group_used_count",
-    "expert_gating_func",
-    "expert_weights_scale",
-    "leading_dense_block_count",
-];
-/// Numbers of the header of models whose layers differ, after the family's name.
-pub const LAYER_SIZES: [&str; 6] = [
-    "attention.sliding_window",
-    "attention.key_length_swa",
-    "attention.value_length_swa",
-    "rope.dimension_count_swa",
-    "attention.shared_kv_layers",
-    "embedding_length_per_layer_input",
-];
 /// Elements of a head of layers that see a window, and of the embedding of a token for each layer.
 const LOCAL_DIM: usize = 8;
 const EMBEDDING: usize = 4;
 /// What drafts for the one of `gemma4`, whose vectors have so many elements.
 pub const ASSISTANT: &str = "gemma4-assistant";
 const BACKBONE: usize = 32;
+/// What drafts for the first of `llama`, by vectors of so many elements.
+pub const HEAD: &str = "eagle3";
+const FEATURES: usize = 32;
 const TEMPLATE: &str = "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }}</s>{% endfor %}\
     {% if add_generation_prompt %}<s>assistant:{% endif %}";
 
-const RECIPES: [Recipe; 20] = [
-    recipe("llama", 3, 32, Vocabulary::SentencePiece, &[F32]),
+const RECIPES: [Recipe; 21] = [
+    recipe("llama", 3, FEATURES, Vocabulary::SentencePiece, &[F32]),
     recipe("llama", 3, 64, Vocabulary::BytePair("gpt-2"), &[F16, BF16, Q8_0, Q4_0, F32]),
     recipe("llama", 3, 256, Vocabulary::SentencePiece, &[Q4_K, Q6_K, Q2_K, Q3_K, Q5_K, Q8_0]),
     recipe("qwen2", 3, 32, Vocabulary::BytePair("qwen2"), &[Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4]),
@@ -95,6 +68,7 @@ const RECIPES: [Recipe; 20] = [
     Recipe { layers: 2, ..recipe("falcon-h1", 3, 32, Vocabulary::BytePair("gpt-2"), &[F32, Q8_0]) },
     Recipe { layers: 3, ..recipe("gemma4", 3, BACKBONE, Vocabulary::SentencePiece, &[F32, Q8_0, F16]) },
     Recipe { layers: 2, ..recipe(ASSISTANT, 3, 64, Vocabulary::SentencePiece, &[Q8_0, F32]) },
+    recipe(HEAD, 3, FEATURES, Vocabulary::SentencePiece, &[F32, Q8_0]),
     Recipe { layers: 2, ..recipe("bert", 3, 32, Vocabulary::SentencePiece, &[F32, Q8_0]) },
     recipe("gemma-embedding", 3, 64, Vocabulary::SentencePiece, &[Q8_0, F16]),
 ];
@@ -109,10 +83,12 @@ const fn recipe(
     Recipe { arch, version, hidden, layers: 1, vocabulary, types, rich: false }
 }
 
-/// The model for which the assistant drafts.
-pub fn backbone() -> File {
-    let made = RECIPES.iter().zip(1..).find(|(recipe, _)| recipe.arch == "gemma4");
-    made.map(|(recipe, seed)| Builder::new(recipe, seed).build()).expect("it is among them")
+/// The models for which the assistant and the head draft.
+pub fn backbones() -> [File; 2] {
+    ["gemma4", "llama"].map(|arch| {
+        let made = RECIPES.iter().zip(1..).find(|(recipe, _)| recipe.arch == arch);
+        made.map(|(recipe, seed)| Builder::new(recipe, seed).build()).expect("it is among them")
+    })
 }
 
 /// All models.
@@ -148,7 +124,10 @@ impl<'a> Builder<'a> {
             Vocabulary::BytePair(name) => self.byte_pair(name),
             Vocabulary::None => 40,
         };
-        self.matrix("token_embd.weight", self.recipe.hidden, tokens);
+        match self.recipe.arch {
+            HEAD => self.ends_of_head(tokens),
+            _ => self.matrix("token_embd.weight", self.recipe.hidden, tokens),
+        }
         if self.recipe.arch == "gemma4" {
             let width = EMBEDDING * self.recipe.layers;
             self.matrix("per_layer_token_embd.weight", width, tokens);
@@ -178,6 +157,23 @@ impl<'a> Builder<'a> {
             self.vector("rope_freqs.weight", HEAD_DIM / 2);
         }
         self.file
+    }
+
+    /// What a head has that embeds by the model's table and knows every other one of so many tokens.
+    fn ends_of_head(&mut self, tokens: usize) {
+        self.matrix("fc.weight", 2 * FEATURES, self.recipe.hidden);
+        self.matrix("output.weight", self.recipe.hidden, tokens / 2);
+        let data = (0..tokens as i64 / 2).flat_map(|token| (2 * token).to_le_bytes()).collect();
+        let (name, dims) = (b"d2t".to_vec(), vec![tokens as u64 / 2]);
+        self.file.tensors.push(Tensor { name, dims, said_rank: None, type_id: 27, said_offset: None, data });
+        let layers = Value::array(gguf::U32, [1, 0].map(Value::u32));
+        for (key, value) in [
+            ("vocab_size", Value::u32(tokens as u32)),
+            ("target_hidden_size", Value::u32(FEATURES as u32)),
+            ("target_layers", layers),
+        ] {
+            self.file.set(&format!("{HEAD}.{key}"), value);
+        }
     }
 
     fn sizes(&mut self) {
@@ -342,6 +338,10 @@ impl<'a> Builder<'a> {
         let name = |part: &str| format!("blk.{index}.{part}");
         let gates = if matches!(arch, "qwen35" | "qwen3next") { 2 } else { 1 };
         let dim = if self.has_two_heads() && index.is_multiple_of(2) { LOCAL_DIM } else { HEAD_DIM };
+        let read = if arch == HEAD { 2 * hidden } else { hidden };
+        if arch == HEAD {
+            self.vector(&name("attn_norm_2.weight"), hidden);
+        }
         if arch == ASSISTANT {
             self.matrix(&name("attn_q.weight"), hidden, HEADS * dim);
             self.vector(&name("attn_q_norm.weight"), dim);
@@ -352,7 +352,7 @@ impl<'a> Builder<'a> {
             if arch == "gemma4" && (index, part) == (1, "attn_v") {
                 continue;
             }
-            self.matrix(&name(&format!("{part}.weight")), hidden, rows);
+            self.matrix(&name(&format!("{part}.weight")), read, rows);
             if self.recipe.arch == "qwen2" || self.recipe.rich {
                 self.vector(&name(&format!("{part}.bias")), rows);
             }

@@ -3,7 +3,8 @@
 use super::damage::damage;
 use super::dice::Dice;
 use super::gguf::{Entry, File, TEXT, Tensor, Value};
-use super::models::{ASSISTANT, EXPERT_SIZES, LAYER_SIZES, STATE_SIZES};
+use super::keys::{ARCHS, EXPERT_SIZES, HEAD_KEYS, KEYS, LAYER_SIZES, OTHERS, SIZES, STATE_SIZES};
+use super::models::{ASSISTANT, HEAD};
 use segno::quant::DType;
 
 type Change = fn(&mut File, &mut Dice);
@@ -38,56 +39,6 @@ const CHANGES: [Change; 29] = [
     spoil_data,
     spoil_data,
     resize_tensor,
-];
-
-/// Numbers of a model's header, after the family's name.
-const SIZES: [&str; 14] = [
-    "context_length",
-    "embedding_length",
-    "block_count",
-    "feed_forward_length",
-    "attention.head_count",
-    "attention.head_count_kv",
-    "attention.key_length",
-    "attention.value_length",
-    "attention.sliding_window",
-    "attention.layer_norm_rms_epsilon",
-    "rope.dimension_count",
-    "rope.freq_base",
-    "rope.scaling.factor",
-    "rope.scaling.original_context_length",
-];
-const OTHERS: [&str; 6] = [
-    "rope.scaling.type",
-    "rope.scaling.attn_factor",
-    "rope.scaling.yarn_beta_fast",
-    "rope.scaling.yarn_beta_slow",
-    "rope.scale_linear",
-    "vocab_size",
-];
-
-/// Keys that name no family.
-const KEYS: [&str; 20] = [
-    "general.alignment",
-    "general.architecture",
-    "general.name",
-    "general.type",
-    "split.count",
-    "split.no",
-    "split.tensors.count",
-    "tokenizer.ggml.model",
-    "tokenizer.ggml.pre",
-    "tokenizer.ggml.tokens",
-    "tokenizer.ggml.scores",
-    "tokenizer.ggml.token_type",
-    "tokenizer.ggml.merges",
-    "tokenizer.ggml.bos_token_id",
-    "tokenizer.ggml.eos_token_id",
-    "tokenizer.ggml.eot_token_id",
-    "tokenizer.ggml.unknown_token_id",
-    "tokenizer.ggml.add_bos_token",
-    "tokenizer.ggml.add_space_prefix",
-    "tokenizer.chat_template",
 ];
 
 /// Texts that mean something somewhere in a header, or that no parser likes.
@@ -245,20 +196,6 @@ fn retype_entry(file: &mut File, dice: &mut Dice) {
     entry.value = Value::Scalar { type_id, bytes };
 }
 
-const ARCHS: [&str; 11] = [
-    "qwen2",
-    "qwen3",
-    "qwen3moe",
-    "glm4moe",
-    "lfm2",
-    "qwen35",
-    "qwen3next",
-    "gemma4",
-    ASSISTANT,
-    "nemotron_h_moe",
-    "falcon-h1",
-];
-
 /// A key that the library knows gets a value of any type at an edge.
 fn set_known_key(file: &mut File, dice: &mut Dice) {
     let arch = dice.pick(&["llama", "qwen2", "qwen3"]);
@@ -273,6 +210,10 @@ fn set_known_key(file: &mut File, dice: &mut Dice) {
         2 => (format!("{arch}.{}", dice.pick(&OTHERS)), any_value(dice)),
         3 if arch == ASSISTANT && dice.one_in(4) => {
             (format!("{arch}.embedding_length_out"), Value::u32(dice.number() as u32))
+        }
+        3 if arch == HEAD && dice.one_in(2) => {
+            let key = format!("{arch}.{}", dice.pick(&HEAD_KEYS));
+            (key, if dice.one_in(2) { Value::u32(dice.below(40) as u32) } else { any_value(dice) })
         }
         3 if arch.starts_with("gemma4") && dice.one_in(2) => {
             (format!("{arch}.{}", dice.pick(&LAYER_SIZES)), Value::u32(dice.below(20) as u32))

@@ -4,7 +4,7 @@
 use super::simd::{Form, Kernels, Q8_LEN};
 use crate::error::{Result, collected, push};
 use crate::plan::memory::{Placement, place};
-use crate::plan::op::{Embedding, ExpertProduct, HeadPart, Kind, Rows};
+use crate::plan::op::{ExpertProduct, HeadPart, Kind, Rows};
 use crate::plan::{MatrixId, Op, Program, ValueId, VectorId};
 
 /// What the memory of a lowered program is for.
@@ -192,9 +192,8 @@ fn last_mix(program: &Program) -> Option<usize> {
 fn read_before_written(program: &Program, first: usize) -> Result<Vec<ValueId>> {
     let mut found = Vec::new();
     let ops = || program.all_ops().skip(first);
-    let ends = program.embedding.iter().flat_map(Embedding::ends);
     let reads = ops().enumerate().flat_map(|(index, op)| op.reads().map(move |value| (index, value)));
-    for (index, value) in reads.chain(ends.map(|end| (usize::MAX, end))) {
+    for (index, value) in reads.chain(program.vectors_made().map(|end| (usize::MAX, end))) {
         let is_written = ops().take(index).any(|op| op.writes() == Some(value));
         if !is_written && !found.contains(&value) && program.values[value.0].rows == Rows::Batch {
             push(&mut found, value, STEPS)?;

@@ -138,7 +138,8 @@ impl CpuRunner {
     fn run_all(&mut self, lent: Option<&Cache>, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
         let lowered = Arc::clone(&self.lowered);
         // Their values lie beside what leads to logits, as if they came behind it.
-        let hidden: &[Step] = if self.hidden == Hidden::None { &[] } else { &lowered.embedding };
+        let wanted = self.hidden != Hidden::None && self.program.features.is_none();
+        let hidden: &[Step] = if wanted { &lowered.embedding } else { &[] };
         self.run_steps([&lowered.steps, hidden], self.hidden != Hidden::Rows, lent, batch, cancel).map(|_| ())
     }
 
@@ -235,8 +236,7 @@ impl Runner for CpuRunner {
     }
 
     fn hidden(&self, index: usize) -> &[f32] {
-        let embedding = self.program.embedding.as_ref();
-        embedding.map_or(&[], |embedding| self.row(embedding.tokens, index))
+        self.program.hidden().map_or(&[], |hidden| self.row(hidden, index))
     }
 
     fn logits(&self, index: usize) -> &[f32] {

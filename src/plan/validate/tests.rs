@@ -4,7 +4,6 @@ use super::super::op::{
     AttentionKind, AttentionMask, Embedding, Index, MatrixId, NormKind, Rope, RopeId, RopeLayout, Score, Weight,
 };
 use super::*;
-use crate::arch::names::Idle;
 use crate::format::{Bytes, Data};
 use crate::kv::Layout;
 use crate::quant::DType;
@@ -21,17 +20,11 @@ fn program(op: Op) -> Program {
     Program {
         // The first value stands for one that an op made before.
         ops: vec![Op::Norm { x: X, norm, out: Y }, op],
-        layers: Vec::new(),
         values: vec![value(4), value(4), value(8), value(4)],
-        matrices: Vec::new(),
-        origins: Vec::new(),
         vectors: vec![vec![1.0; 4], vec![1.0; 8]],
         ropes: vec![Rope { layout: RopeLayout::Halves, frequencies: vec![1.0], magnitude: 1.0, long: None }],
-        kv: Layout::new([HeadSizes::new(2, 1, 2)]).unwrap(),
         logits: Some(X),
-        embedding: None,
-        states: Vec::new(),
-        idle: [0; Idle::ALL.len()],
+        ..Program::new(Layout::new([HeadSizes::new(2, 1, 2)]).unwrap())
     }
 }
 

@@ -1,0 +1,63 @@
+//! What a head has that drafts by vectors between the model's layers (EAGLE-3): a runner like that of a predictor, and a program by which the
+//! session's own runner makes these vectors.
+
+use super::draft::DraftModel;
+use super::guide::{Kind, Made, most_waiting};
+use super::limits;
+use super::model::Model;
+use super::session::Options;
+use super::waiting::Waiting;
+use super::words::Words;
+use crate::backend::{Backend, Hidden, Limits, Memory, Prepared};
+use crate::error::{Error, Result};
+use crate::plan::{Program, eagle};
+use std::sync::Arc;
+
+impl DraftModel {
+    /// Lets a head of `model` draft.
+    pub(super) fn of_head(draft: &Arc<Model>, model: &Model, options: &Options, most: usize) -> Result<DraftModel> {
+        let program = Arc::new(head_of(draft, model.backend(), model.program())?);
+        let words = Words::of(model, draft)?;
+        if matches!(words, Words::Translated(_)) {
+            let problem = "the draft model reads the model's vectors, and has other special tokens";
+            return Err(Error::Unsupported(problem.into()));
+        }
+        let context = model.hparams().context;
+        let own = own_of(draft, (model.backend(), model.program()), context, options)?;
+        let prepared = draft.prepared().beside(Arc::clone(&program))?;
+        let waiting = Waiting::new(options.max_seqs, most_waiting(most), program.given_width())?;
+        DraftModel::open(draft, Made { kind: Kind::Head, program, prepared, own, words }, Some(waiting), options, most)
+    }
+}
+
+/// The program by which a head drafts for the model `program` on `backend`.
+pub(super) fn head_of(head: &Model, backend: &dyn Backend, program: &Program) -> Result<Program> {
+    if !head.backend().lends() || !backend.lends() {
+        let problem = "the draft model reads vectors between the model's layers, so both have to run on the processor";
+        return Err(Error::Unsupported(problem.into()));
+    }
+    eagle::over(head.program(), program)
+}
+
+/// What a head has of its own in a session of the model `program`, of up to `context` tokens a sequence: its weights, and what the session's runner
+/// takes more to make its vectors.
+pub(super) fn own_of(
+    head: &Model,
+    (backend, program): (&dyn Backend, &Program),
+    context: usize,
+    options: &Options,
+) -> Result<Memory> {
+    let limits = Limits { hidden: Hidden::Rows, ..limits::of(context, program, options)? };
+    let (plain, telling) = (program, eagle::telling(program, head.program())?);
+    let arena = |program: &Program| limits::memory(backend, program, &limits).map(|memory| memory.arena);
+    let more = arena(&telling)?.saturating_sub(arena(plain)?);
+    Ok(Memory { weights: head.program().weight_bytes(), arena: more, ..Memory::default() })
+}
+
+/// What the runner of a session of `model` runs: the model, and where a head drafts what that reads.
+pub(super) fn prepared_for(model: &Model, draft: Option<&Model>) -> Result<Arc<dyn Prepared>> {
+    match draft.filter(|draft| draft.program().fusion.is_some()) {
+        Some(head) => model.prepared().beside(Arc::new(eagle::telling(model.program(), head.program())?)),
+        None => Ok(Arc::clone(model.prepared())),
+    }
+}

@@ -1,0 +1,236 @@
+//! Heads that draft for another model by vectors between its layers (EAGLE-3; see [`crate::arch::eagle`]).
+//!
+//! A head has one layer with keys and values of its own. A row stands for a token of the text and brings along a vector that is made of those which
+//! the model had of the token before, between some of its layers: the layer reads the embedding of the token and that vector, each behind a norm, one
+//! behind the other, and adds to the vector. The row of a further draft brings along what the head's layer gave for the token before. So a head runs
+//! as a predictor does ([`super::predictor`]); what is made of the model's vectors is made in the pass of the model, by [`telling`].
+
+use super::build::Builder;
+use super::op::{HeadPart, Index, MatrixId, Norm, Op, Program, Rows, Value, ValueId, VectorId};
+use super::tensors::PLAN;
+use super::validate;
+use crate::arch::eagle::Features;
+use crate::arch::names::{global, in_layer, layer};
+use crate::arch::spec::Presence;
+use crate::arch::{Arch, Hparams};
+use crate::error::{Error, Result, collected, push};
+use crate::format::{Gguf, Metadata};
+use std::sync::Arc;
+
+/// What makes a head's vector of those of the model.
+#[derive(Debug)]
+pub struct Fusion {
+    /// The layers whose input is read; their number stands for what the last one gives.
+    pub layers: Vec<usize>,
+    /// Elements of each of these vectors.
+    pub width: usize,
+    /// The norm of all together.
+    pub norm: Option<Norm>,
+    /// What they are multiplied by.
+    pub matrix: MatrixId,
+}
+
+impl Fusion {
+    pub(super) fn copied(&self) -> Result<Fusion> {
+        Ok(Fusion { layers: collected(self.layers.iter().copied(), PLAN)?, ..*self })
+    }
+}
+
+/// Some of a model's tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subset {
+    /// Of each logit the token.
+    pub tokens: Arc<[u32]>,
+    /// How many tokens the model has.
+    pub of: usize,
+}
+
+/// Builds the program of a head. It lacks the table of tokens, unless the file has one: [`over`] takes the model's.
+pub(super) fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams, features: &Features) -> Result<Program> {
+    let mut builder = Builder::new(gguf, arch, hparams)?;
+    let [token, given] = builder.head_input()?;
+    builder.begin_layer()?;
+    let (index, hidden) = (0, hparams.hidden);
+    let token = builder.norm(&in_layer(index, layer::ATTENTION_NORM), token)?;
+    let normed = builder.norm(&in_layer(index, layer::FEATURES_NORM), given)?;
+    let both = builder.value(2 * hidden, Rows::Batch)?;
+    builder.push(Op::JoinHeads { x: token, part: whole(hidden), y: normed, out: both })?;
+    let sum = if features.adds_to_normalized { normed } else { given };
+    let attended = builder.attention(index, both)?;
+    builder.push(Op::Add { x: sum, y: attended })?;
+    let input = builder.norm(&in_layer(index, arch.feed_forward_norm), sum)?;
+    let fed = builder.feed_forward(index, input)?;
+    builder.push(Op::Add { x: sum, y: fed })?;
+    builder.begin_layer()?;
+    let after = builder.ops.len();
+    let norm = builder.norm_of(arch.output_norm, hidden, arch.norm, arch.norm_bias)?;
+    let logits = builder.tensors.rows_of_tokens(global::HEAD, hidden)?;
+    let out = builder.head_of(sum, Some(norm), (global::HEAD_PROJECTION, global::HEAD), logits)?;
+    let embedding = builder.embedding(sum, None, after)?;
+    let subset = builder.subset(gguf.metadata(), logits)?;
+    let fusion = builder.fusion(features)?;
+    let own = builder.finish(Some(out), embedding, None)?;
+    Ok(Program { subset, fusion: Some(fusion), ..own })
+}
+
+impl Builder<'_> {
+    /// The embedding of each row's token, and the vector that it brings along: both at once where the file has no table.
+    fn head_input(&mut self) -> Result<[ValueId; 2]> {
+        let hidden = self.hparams.hidden;
+        if self.tensors.has(global::EMBEDDING, Presence::Optional)? {
+            let token = self.embed_tokens(global::EMBEDDING)?;
+            let given = self.value(hidden, Rows::Batch)?;
+            self.push(Op::Given { out: given })?;
+            return Ok([token, given]);
+        }
+        let both = self.value(2 * hidden, Rows::Batch)?;
+        self.push(Op::Given { out: both })?;
+        let token = self.take_heads(both, HeadPart { each: 2 * hidden, first: 0, count: hidden })?;
+        let given = self.take_heads(both, HeadPart { each: 2 * hidden, first: hidden, count: hidden })?;
+        Ok([token, given])
+    }
+
+    /// Which tokens the head's `logits` are of.
+    fn subset(&mut self, meta: &Metadata, logits: usize) -> Result<Option<Subset>> {
+        let name = global::DRAFT_TOKENS;
+        if !self.tensors.has(name, Presence::Optional)? {
+            return Ok(None);
+        }
+        let of = if self.tensors.has(global::EMBEDDING, Presence::Optional)? {
+            self.tensors.rows_of_tokens(global::EMBEDDING, self.hparams.hidden)?
+        } else {
+            let key = format!("{}.vocab_size", self.arch.name);
+            meta.required(&key, meta.u32(&key)?)? as usize
+        };
+        let tokens = self.tensors.integers(name, logits)?;
+        if let Some(token) = tokens.iter().find(|&&token| token < 0 || token >= of as i64) {
+            return Err(Error::Format(format!("tensor `{name}` names the token {token} of {of}")));
+        }
+        let tokens = collected(tokens.iter().map(|&token| token as u32), PLAN)?;
+        Ok(Some(Subset { tokens: tokens.into(), of }))
+    }
+
+    fn fusion(&mut self, features: &Features) -> Result<Fusion> {
+        let Features { ref layers, width, are_normalized, .. } = *features;
+        let all = width * layers.len();
+        let norm = match are_normalized {
+            true => Some(self.norm_of(global::FEATURES_IN_NORM, all, self.arch.norm, self.arch.norm_bias)?),
+            false => None,
+        };
+        let name = format!("{}.weight", global::FEATURES_IN);
+        let matrix = self.tensors.matrix(&name, self.hparams.hidden, all)?;
+        Ok(Fusion { layers: collected(layers.iter().copied(), PLAN)?, width, norm, matrix })
+    }
+}
+
+/// All elements of a row.
+fn whole(width: usize) -> HeadPart {
+    HeadPart { each: width, first: 0, count: width }
+}
+
+/// The program of a head for `model`, whose table it embeds by where it has none.
+pub fn over(head: &Program, model: &Program) -> Result<Program> {
+    fusion_of(head, model)?;
+    let (mut over, vocab) = (head.copied()?, model.vocab());
+    if let Some(subset) = &mut over.subset {
+        // Neither may need all rows of its tables.
+        let is_known = subset.tokens.iter().all(|&token| (token as usize) < vocab);
+        subset.of = vocab;
+        is_known.then_some(()).ok_or_else(|| unsuited("it has tokens that the model lacks"))?;
+    }
+    let [Op::Given { .. }, Op::TakeHeads { out: token, .. }, Op::TakeHeads { out: given, .. }, ..] = over.ops[..]
+    else {
+        return Ok(over);
+    };
+    let table = model.token_table().ok_or_else(|| unsuited("the model makes no text"))?;
+    if model.matrices[table.0].cols != over.values[token.0].width {
+        return Err(unsuited("its vectors are of another size"));
+    }
+    let own = MatrixId(over.matrices.len());
+    push(&mut over.matrices, model.matrices[table.0].clone(), PLAN)?;
+    push(&mut over.origins, model.origins[table.0].clone(), PLAN)?;
+    over.ops[1] = Op::Embed { table: own, index: Index::Token, out: token };
+    over.ops[2] = Op::Given { out: given };
+    over.ops.remove(0);
+    over.layers.iter_mut().for_each(|first| *first -= 1);
+    over.embedding.iter_mut().for_each(|embedding| embedding.after -= 1);
+    validate::check(&over)?;
+    Ok(over)
+}
+
+/// The program of `model` that makes of each row what `head` reads ([`Program::features`]).
+pub fn telling(model: &Program, head: &Program) -> Result<Program> {
+    let fusion = fusion_of(head, model)?;
+    let mut telling = model.copied()?;
+    let mut vectors = collected(fusion.layers.iter().map(|_| ValueId(0)), PLAN)?;
+    let mut order = collected(0..fusion.layers.len(), PLAN)?;
+    // From behind, so that the places of those before do not move.
+    order.sort_unstable_by_key(|&index| std::cmp::Reverse(fusion.layers[index]));
+    for index in order {
+        vectors[index] = telling.keep_input(fusion.layers[index], fusion.width)?;
+    }
+    telling.join_vectors(&vectors, head, fusion)?;
+    validate::check(&telling)?;
+    Ok(telling)
+}
+
+impl Program {
+    fn floats(&mut self, width: usize) -> Result<ValueId> {
+        push(&mut self.values, Value::floats(width, Rows::Batch), PLAN)?;
+        Ok(ValueId(self.values.len() - 1))
+    }
+
+    /// Keeps what layer `layer` reads, of `width` elements.
+    fn keep_input(&mut self, layer: usize, width: usize) -> Result<ValueId> {
+        let at = self.layers[layer];
+        let input =
+            self.ops[at].reads().next().filter(|&input| self.values[input.0] == Value::floats(width, Rows::Batch));
+        let x = input.ok_or_else(|| unsuited("its vectors are of another size"))?;
+        let out = self.floats(width)?;
+        push(&mut self.ops, Op::TakeHeads { x, part: whole(width), out }, PLAN)?;
+        self.ops[at..].rotate_right(1);
+        self.layers[layer + 1..].iter_mut().for_each(|first| *first += 1);
+        self.embedding.iter_mut().filter(|embedding| embedding.after >= at).for_each(|embedding| embedding.after += 1);
+        Ok(out)
+    }
+
+    /// Makes one vector of `vectors`, as `head` does by `fusion`.
+    fn join_vectors(&mut self, vectors: &[ValueId], head: &Program, fusion: &Fusion) -> Result<()> {
+        let mut joined = vectors[0];
+        for (count, &y) in (1..).zip(&vectors[1..]) {
+            let out = self.floats((count + 1) * fusion.width)?;
+            push(&mut self.ops, Op::JoinHeads { x: joined, part: whole(count * fusion.width), y, out }, PLAN)?;
+            joined = out;
+        }
+        if let Some(norm) = fusion.norm {
+            let weight = VectorId(self.vectors.len());
+            push(&mut self.vectors, collected(head.vectors[norm.weight.0].iter().copied(), PLAN)?, PLAN)?;
+            let out = self.floats(self.values[joined.0].width)?;
+            push(&mut self.ops, Op::Norm { x: joined, norm: Norm { weight, bias: None, ..norm }, out }, PLAN)?;
+            joined = out;
+        }
+        let matrix = MatrixId(self.matrices.len());
+        push(&mut self.matrices, head.matrices[fusion.matrix.0].clone(), PLAN)?;
+        push(&mut self.origins, head.origins[fusion.matrix.0].clone(), PLAN)?;
+        let out = self.floats(head.matrices[fusion.matrix.0].rows)?;
+        push(&mut self.ops, Op::MatMul { x: joined, matrix, bias: None, out }, PLAN)?;
+        self.features = Some(out);
+        Ok(())
+    }
+}
+
+/// What `head` makes its vectors of, if `model` has them.
+fn fusion_of<'a>(head: &'a Program, model: &Program) -> Result<&'a Fusion> {
+    let fusion = head.fusion.as_ref().ok_or_else(|| unsuited("it reads no vectors of one"))?;
+    if model.logits.is_none() || model.only_drafts() {
+        return Err(unsuited("the model makes no text"));
+    }
+    if fusion.layers.iter().any(|&layer| layer >= model.layers.len()) {
+        return Err(unsuited("it reads vectors of layers that the model lacks"));
+    }
+    Ok(fusion)
+}
+
+fn unsuited(problem: &str) -> Error {
+    Error::Unsupported(format!("the draft model was made for another model: {problem}"))
+}

@@ -1,0 +1,133 @@
+//! Speculation by a head that reads vectors between the model's layers, through the C API: tokens and outcomes are those of a session that drafts
+//! nothing.
+
+use crate::common::drafts::*;
+use crate::common::embeddings::embed_opts;
+use crate::common::heads::{VOCAB, WIDTH, alike, model_path, path};
+use crate::common::predictors::{file_at, planned};
+use crate::common::{Ctx, Model, greedy};
+use segno::ffi::device::SEGNO_DEVICE_CPU;
+use segno::ffi::session::*;
+use segno::ffi::status::*;
+
+fn one_thread() -> Ctx {
+    Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
+}
+
+fn loaded_alike(ctx: &Ctx) -> [Model; 2] {
+    alike().map(|file| ctx.load_buffer(&file.bytes()).unwrap())
+}
+
+#[test]
+fn tokens_are_those_without_drafts() {
+    let ctx = one_thread();
+    let model = ctx.load(&model_path()).unwrap();
+    let [plain, own] = ["plain", "own"].map(|name| ctx.load(&path(name)).unwrap());
+    let [still, like] = loaded_alike(&ctx);
+    let (mut drafted, mut accepted) = (0, 0);
+    for (seed, (model, draft)) in (41..).zip([(&model, &plain), (&still, &like), (&model, &own), (&still, &like)]) {
+        for (speculation, most, kv_type) in
+            [(DRAFTED, 5, SEGNO_KV_F16), (DRAFTED, 0, SEGNO_KV_Q8), (SEGNO_SPECULATION_AUTO, 15, SEGNO_KV_F16)]
+        {
+            let drafting = Drafting { speculation, most, draft: Some(draft), kv_type };
+            let kv_tokens = if seed % 2 == 0 { 320 } else { 1024 };
+            let (more, right) = walk(model, drafting, kv_tokens, seed, tokens());
+            assert!(more > 0 || speculation < SEGNO_SPECULATION_ALWAYS);
+            (drafted, accepted) = (drafted + more, accepted + right);
+        }
+    }
+    let (wrong, few) = (drafted - accepted, tokens() as u64);
+    assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
+}
+
+#[test]
+fn a_head_that_thinks_as_the_model_is_right() {
+    let ctx = one_thread();
+    let [model, head] = loaded_alike(&ctx);
+    let drafting = Drafting { speculation: DRAFTED, most: 5, draft: Some(&head), ..PLAIN };
+    let session = session(&model, drafting, 1024);
+    let mut drawn = greedy();
+    (drawn.temperature, drawn.seed) = (1.0, 5);
+    let (first, second) = (session.open(&greedy()).unwrap(), session.open(&drawn).unwrap());
+    session.append(first, &[3, 5, 7]).unwrap();
+    session.append(second, &[11; 50]).unwrap();
+    for _ in 0..150 {
+        session.batch(&[first, second]).2.unwrap();
+    }
+    let stats = session.stats().unwrap();
+    assert!(stats.accepted + 5 >= stats.drafted, "{} of {}", stats.accepted, stats.drafted);
+    assert!(stats.passes < 100 && stats.drafted > 200, "{} passes, {} drafts", stats.passes, stats.drafted);
+}
+
+#[test]
+fn memory_and_plan_count_the_head() {
+    let ctx = one_thread();
+    let (model, head) = (ctx.load(&model_path()).unwrap(), ctx.load(&path("plain")).unwrap());
+    let drafting = |draft| Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft, ..PLAIN };
+    let [alone, both] = [None, Some(&head)].map(|draft| session(&model, drafting(draft), 512).memory());
+    // A cache of one layer beside three, of as many heads of half the size; 33 vectors of each of 4 sequences; logits of all tokens.
+    assert!(both.host_kv > alone.host_kv && both.host_kv < alone.host_kv * 3 / 2);
+    let least = alone.host_arena + (4 * 33 * WIDTH as u64 + VOCAB as u64) * 4;
+    assert!(both.host_arena >= least, "{} beside {}", both.host_arena, alone.host_arena);
+    let file = std::fs::metadata(path("plain")).unwrap().len();
+    assert!((file * 3 / 4..file).contains(&(both.host_weights - alone.host_weights)));
+    let plan = planned(&ctx, &model_path(), |opts| {
+        (opts.max_prefill, opts.speculation, opts.draft) = (24, SEGNO_SPECULATION_AUTO, head.0);
+    });
+    assert_eq!((plan.host_kv, plan.host_arena), (both.host_kv, both.host_arena));
+    // The head is loaded already.
+    assert_eq!(plan.host_weights, alone.host_weights);
+}
+
+#[test]
+fn embeddings_beside_drafts_are_those_of_the_model() {
+    let ctx = one_thread();
+    let (model, head) = (ctx.load(&model_path()).unwrap(), ctx.load(&path("own")).unwrap());
+    let drafting = |draft| Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft, ..PLAIN };
+    let [alone, both] = [None, Some(&head)].map(|draft| {
+        let session = session(&model, drafting(draft), 512);
+        session.embed(&[&[3, 5, 7][..], &[9; 20]], &embed_opts()).unwrap()
+    });
+    assert!(alone == both);
+}
+
+#[test]
+fn what_a_head_cannot_do_is_refused_by_name() {
+    let ctx = one_thread();
+    let [head, own] = ["plain", "own"].map(|name| ctx.load(&path(name)).unwrap());
+    let refused = |model: &Model, draft: Option<&Model>, words: &str| {
+        let opts = |opts: &mut segno_session_opts| {
+            opts.speculation = if draft.is_some() { SEGNO_SPECULATION_DRAFT } else { SEGNO_SPECULATION_OFF };
+            opts.draft = draft.map_or(std::ptr::null(), |draft| draft.0);
+        };
+        let failed = model.session(opts).err().unwrap();
+        assert!(failed.status == SEGNO_E_UNSUPPORTED && failed.message.contains(words), "{failed:?}");
+    };
+    refused(&head, None, "only drafts for another one");
+    refused(&head, Some(&head), "only drafts for another one");
+    refused(&load(&ctx, "llama-wide"), Some(&head), "tokens that the model lacks");
+    refused(&load(&ctx, "llama-ratio1"), Some(&own), "layers that the model lacks");
+    refused(&load(&ctx, "starcoder2-plain"), Some(&own), "layers that the model lacks");
+}
+
+/// What a file of a head may have wrong, and how it is refused.
+#[test]
+fn files_that_are_wrong_are_refused_by_name() {
+    let ctx = one_thread();
+    let refused = |change: &dyn Fn(&mut crate::common::gguf::File), words: &str| {
+        let mut file = file_at(&path("plain"));
+        change(&mut file);
+        let message = ctx.load_buffer(&file.bytes()).err().unwrap().message;
+        assert!(message.contains(words), "{message}");
+    };
+    for name in ["fc.weight", "output.weight", "blk.0.attn_norm_2.weight"] {
+        refused(&|file| file.tensors.retain(|tensor| tensor.name != name), name);
+    }
+    refused(&|file| file.tensor("d2t").type_id = 0, "not as 64-bit integers");
+    refused(&|file| file.tensor("d2t").dims = vec![49], "d2t");
+    refused(&|file| _ = file.set("eagle3.vocab_size", 40u32), "names the token");
+    refused(&|file| _ = file.set("eagle3.block_count", 2u32), "one layer");
+    refused(&|file| _ = file.set("eagle3.target_hidden_size", 31u32), "fc.weight");
+    refused(&|file| _ = file.set("eagle3.target_hidden_size", 0u32), "target_hidden_size");
+    refused(&|file| _ = file.set("eagle3.norm_before_fc", true), "enc.output_norm");
+}
