@@ -1,7 +1,7 @@
 //! Folders of models with experts: their settings as metadata, the names of their tensors, and the tables that are made of tensors of single experts.
 
 use super::config::Config;
-use super::making::Elements;
+use super::elements::Elements;
 use super::names::{Role, Rows};
 use crate::error::{Error, Result, copied_text, push, room};
 use crate::format::safetensors::Stored;

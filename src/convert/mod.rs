@@ -5,6 +5,7 @@
 //! All others are used where they lie. `tokenizer` finds the files of the tokenizer, which [`crate::text`] reads.
 
 mod config;
+mod elements;
 mod experts;
 mod family;
 mod gemma4;
@@ -30,9 +31,9 @@ use crate::format::safetensors::{Shard, Stored};
 use crate::format::{Builder, Data, Document, Gguf, Parts, Safetensors, limits, read_small};
 use crate::quant::DType;
 use config::{CONFIG, Config, Sizes};
+use elements::Elements;
 use experts::{Table, Tables};
 use family::Family;
-use making::Elements;
 use modules::Modules;
 use names::Role;
 use order::Order;

@@ -1,6 +1,6 @@
 //! Small tensors of folders, which become singles while a folder is opened.
 
-use super::making::{Elements, decoded};
+use super::elements::{Elements, decoded};
 use super::names::Change;
 use super::order::Order;
 use crate::error::{Error, Result, filled};
