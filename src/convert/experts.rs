@@ -246,9 +246,11 @@ impl Table {
             if part.expert as usize != number {
                 return Err(Error::Format(format!("tensor `{name}` is there, but none of expert {number}")));
             }
-            if part.stored.shape != first.stored.shape || part.elements.dtype() != first.elements.dtype() {
-                let (shape, other) = (&part.stored.shape, &first.stored.name);
-                return Err(Error::Format(format!("tensor `{name}` of shape {shape:?} is not like `{other}`")));
+            let Stored { shape, type_name, .. } = &part.stored;
+            if (shape, *type_name) != (&first.stored.shape, first.stored.type_name) {
+                let other = &first.stored.name;
+                let problem = format!("tensor `{name}` of shape {shape:?} in {type_name} is not like `{other}`");
+                return Err(Error::Format(problem));
             }
         }
         Ok(self.parts)

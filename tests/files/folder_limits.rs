@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::folders::{Entry, entries_of, safetensors, with_header, write};
 use crate::common::gguf::{Shape, parsed};
 use crate::common::{Ctx, Failed, Folder};
-use crate::folders::{assert_same, case, gguf};
+use crate::folders::{assert_same, case, coded_and_decoded, gguf};
 use segno::error::Error;
 use segno::ffi::status::*;
 use segno::format::Safetensors;
@@ -236,6 +236,21 @@ fn tensors_that_are_missing_strange_or_of_other_types_are_refused_by_name() {
     config["tie_word_embeddings"] = json!(false);
     write(folder.path(), &config, &without_head);
     assert_says(&refusal(folder.path()), SEGNO_E_FORMAT, &["`lm_head.weight` is missing"]);
+}
+
+#[test]
+fn single_experts_of_two_types_are_refused() {
+    let folder = Folder::new("experts-mixed");
+    let (mut config, entries) = case("qwen3moe-plain");
+    config["quantization_config"] = json!({"quant_method": "fp8", "weight_block_size": [16, 24]});
+    let [coded, _, decoded] = coded_and_decoded(&entries);
+    for (number, kind) in [(0, "BF16"), (1, "F8_E4M3")] {
+        let is_coded = |entry: &&Entry| entry.name.contains(&format!("layers.1.mlp.experts.{number}.up_proj"));
+        let (mixed, one) = (decoded.iter().filter(|entry| !is_coded(entry)), coded.iter().filter(is_coded));
+        write(folder.path(), &config, &mixed.chain(one).cloned().collect::<Vec<_>>());
+        let words = format!("layers.1.mlp.experts.1.up_proj.weight` of shape [24, 32] in {kind} is not like");
+        assert_says(&refusal(folder.path()), SEGNO_E_FORMAT, &[&words]);
+    }
 }
 
 #[test]
