@@ -87,8 +87,8 @@ impl Folder {
         }
         for index in 0..self.gguf.tensors().len() {
             let tensor = &self.gguf.tensors()[index];
-            // Routers and convolutions are small and decide much.
-            let is_small = |name: &str| SMALL.iter().any(|part| name.contains(part));
+            // Routers, convolutions and biases are small and decide much.
+            let is_small = |name: &str| name.ends_with(".bias") || SMALL.iter().any(|part| name.contains(part));
             let is_matrix = matches!(tensor.dims.len(), 2 | 3) && !is_small(&tensor.name);
             let from = DType::from_ggml(tensor.type_id).filter(|from| from.block_len() == 1 && is_matrix);
             let Some(from) = from.filter(|&from| from != dtype) else { continue };

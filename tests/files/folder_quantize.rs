@@ -114,6 +114,21 @@ fn weights_are_quantized_while_they_are_loaded() {
     }
 }
 
+/// Biases of all experts are a table, as matrices are, and no matrix.
+#[test]
+fn biases_of_experts_stay_what_they_are() {
+    let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
+    let path = root().join("tests/golden/hf/gptoss-plain.gguf");
+    let floats = ctx.load(&path).unwrap();
+    let mut watch = Watch::default();
+    let mut opts = model_opts(0, &mut watch);
+    opts.quantize = SEGNO_TYPE_BF16;
+    let (_, model) = ctx.load_with(&path, &opts).unwrap();
+    assert!(model.info().weight_bytes < floats.info().weight_bytes && bits(&model) != bits(&floats));
+    let near = |a: u32, b: u32| (f32::from_bits(a) - f32::from_bits(b)).abs() < 0.5;
+    assert!(bits(&model).into_iter().zip(bits(&floats)).all(|(a, b)| near(a, b)));
+}
+
 #[test]
 fn what_cannot_be_quantized_is_refused() {
     let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
