@@ -2,6 +2,7 @@
 //! is refused by name.
 
 use super::family::{BIDIRECTIONAL, EMBEDDING_GEMMA, Family, PARTIAL, PREDICTING};
+use super::fused::{Fused, Layout};
 use super::gemma4;
 use super::latent;
 use super::names::Heads;
@@ -39,6 +40,8 @@ pub struct Sizes {
     pub scaled: Option<[u64; 2]>,
     /// Sizes of layers with a state.
     pub state: Option<recurrent::Sizes>,
+    /// How projections of all experts stand.
+    pub fused: Fused,
 }
 
 impl Sizes {
@@ -142,6 +145,7 @@ impl<'a> Config<'a> {
             divisors: rope::read(self, dims, out)?,
             scaled: self.scaled()?,
             state: recurrent::convert(self, predicting, out)?,
+            fused: Fused::of(self)?,
         })
     }
 
@@ -245,7 +249,12 @@ impl<'a> Config<'a> {
         let settings = self.family.settings.iter().chain(sizes).map(|(used, _)| *used);
         let used = |name: &str| settings.clone().chain(self.family.predicting).any(|used| used == name);
         let sees_ahead = |name: &str| name == BIDIRECTIONAL && self.family.arch.mask == AttentionMask::Bidirectional;
-        for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !used(name) && !sees_ahead(name)) {
+        let (gate, limit) = match self.family.arch.activation {
+            Activation::ClampedSilu { limit, .. } => (Activation::Silu, f64::from(limit)),
+            other => (other, 0.0),
+        };
+        let neutral = NEUTRAL.into_iter().chain([("swiglu_limit", limit)]);
+        for (name, neutral) in neutral.filter(|(name, _)| !used(name) && !sees_ahead(name)) {
             let Some(value) = self.get(name) else { continue };
             // What is said of images alone does not matter to text.
             let is_idle = name == BIDIRECTIONAL && value.text() == Some("vision");
@@ -256,14 +265,14 @@ impl<'a> Config<'a> {
         if self.get("position_embedding_type").is_some_and(|kind| kind.text() != Some("absolute")) {
             return Err(Error::Unsupported("`position_embedding_type` of config.json is not supported".into()));
         }
-        let gate = match self.get("hidden_activation").or_else(|| self.get("hidden_act")).map(|name| name.text()) {
-            None => Some(self.family.arch.activation),
+        let named = match self.get("hidden_activation").or_else(|| self.get("hidden_act")).map(|name| name.text()) {
+            None => Some(gate),
             Some(Some("silu" | "swish")) => Some(Activation::Silu),
             Some(Some("gelu_pytorch_tanh" | "gelu_new")) => Some(Activation::GeluTanh),
             Some(Some("gelu")) => Some(Activation::GeluErf),
             Some(_) => None,
         };
-        if gate != Some(self.family.arch.activation) {
+        if named != Some(gate) {
             let kind = self.family.model_type;
             return Err(Error::Unsupported(format!("`hidden_act` of config.json is not the one of `{kind}` models")));
         }
@@ -379,6 +388,8 @@ impl<'a> Config<'a> {
         let mut size = || sizes.next().and_then(Item::unsigned).filter(|size| (1..=1 << 20).contains(size));
         match (method, size(), size()) {
             ("fp8", Some(rows), Some(cols)) => Ok(Some([rows, cols])),
+            // Names tell which tensors are.
+            ("mxfp4", ..) if self.family.experts.is_some_and(|experts| experts.layout == Layout::Turns) => Ok(None),
             ("fp8", ..) => {
                 Err(Error::Unsupported("fp8 weights without blocks (`weight_block_size`) are not supported".into()))
             }

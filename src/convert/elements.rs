@@ -15,6 +15,8 @@ pub enum Elements {
     Plain(DType),
     /// Floats of 8 bits.
     Scaled(Scales),
+    /// Floats of 4 bits, and the tensor of their scales.
+    Blocks(Stored),
 }
 
 /// Factors of 8-bit floats, one for each block.
@@ -48,7 +50,11 @@ impl Elements {
 
     /// The type in which the engine gets the elements. Products of 8-bit floats and their scales are rounded, as converters do.
     pub fn dtype(&self) -> DType {
-        if let Elements::Plain(dtype) = self { *dtype } else { DType::BF16 }
+        match self {
+            Elements::Plain(dtype) => *dtype,
+            Elements::Scaled(_) => DType::BF16,
+            Elements::Blocks(_) => DType::MXFP4,
+        }
     }
 }
 

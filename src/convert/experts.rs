@@ -2,7 +2,10 @@
 
 use super::config::Config;
 use super::elements::Elements;
+use super::fused::{Layout, Projection};
+use super::mxfp4;
 use super::names::{Role, Rows};
+use crate::arch::names::layer;
 use crate::error::{Error, Result, copied_text, push, room};
 use crate::format::safetensors::Stored;
 use crate::format::{Builder, Item, limits};
@@ -15,6 +18,8 @@ pub struct Settings {
     pub sizes: &'static [(&'static str, &'static str)],
     /// Whether weights are divided by their sum where nothing is said.
     pub normalizes: bool,
+    /// How tensors of all experts stand.
+    pub layout: Layout,
 }
 
 /// The number of experts, and how many a row has, as most folders call them.
@@ -24,12 +29,25 @@ const USED: (&str, &str) = ("num_experts_per_tok", "expert_used_count");
 const WIDTH: (&str, &str) = ("moe_intermediate_size", "expert_feed_forward_length");
 const SHARED_WIDTH: &str = "expert_shared_feed_forward_length";
 
-pub const MIXTRAL: Settings = Settings { sizes: &[LOCAL, USED], normalizes: true };
+pub const MIXTRAL: Settings = Settings { sizes: &[LOCAL, USED], normalizes: true, layout: Layout::Halves };
 pub const QWEN: Settings = Settings {
     sizes: &[COUNT, LOCAL, USED, WIDTH, ("shared_expert_intermediate_size", SHARED_WIDTH)],
     normalizes: false,
+    ..MIXTRAL
 };
 pub const QWEN_NEXT: Settings = Settings { normalizes: true, ..QWEN };
+pub const QWEN_VL: Settings = Settings { layout: Layout::Either, ..QWEN_NEXT };
+pub const GPT_OSS: Settings = Settings {
+    sizes: &[
+        LOCAL,
+        COUNT,
+        USED,
+        ("experts_per_token", "expert_used_count"),
+        ("intermediate_size", "expert_feed_forward_length"),
+    ],
+    normalizes: false,
+    layout: Layout::Turns,
+};
 pub const GLM4: Settings = Settings {
     sizes: &[
         ("n_routed_experts", "expert_count"),
@@ -40,7 +58,7 @@ pub const GLM4: Settings = Settings {
         ("n_group", "expert_group_count"),
         ("topk_group", "expert_group_used_count"),
     ],
-    normalizes: true,
+    ..MIXTRAL
 };
 pub const DEEPSEEK2: Settings = Settings { normalizes: false, ..GLM4 };
 pub const DEEPSEEK3: Settings = GLM4;
@@ -53,15 +71,12 @@ pub const ERNIE: Settings = Settings {
         ("moe_layer_start_index", "leading_dense_block_count"),
         ("moe_layer_interval", "interleave_moe_layer_step"),
     ],
-    normalizes: true,
+    ..MIXTRAL
 };
-pub const HUNYUAN: Settings = Settings {
-    sizes: &[COUNT, ("moe_topk", "expert_used_count"), ("intermediate_size", SHARED_WIDTH)],
-    normalizes: true,
-};
+pub const HUNYUAN: Settings =
+    Settings { sizes: &[COUNT, ("moe_topk", "expert_used_count"), ("intermediate_size", SHARED_WIDTH)], ..MIXTRAL };
 
-pub const GEMMA4: Settings =
-    Settings { sizes: &[COUNT, ("top_k_experts", "expert_used_count"), WIDTH], normalizes: true };
+pub const GEMMA4: Settings = Settings { sizes: &[COUNT, ("top_k_experts", "expert_used_count"), WIDTH], ..MIXTRAL };
 
 /// Settings by which some layers have no experts in ways that metadata cannot tell, with what changes nothing.
 const EVERY_LAYER: [(&str, u64); 1] = [("decoder_sparse_step", 1)];
@@ -136,25 +151,50 @@ fn uniform(value: Item) -> Option<u64> {
     elements.all(|element| element.unsigned() == Some(first)).then_some(first)
 }
 
-/// A part of a layer that only models with experts have, by its name within the layer, as its role has.
-pub fn role(part: &str) -> Option<Role> {
+/// What becomes of tensors that hold a projection of all experts.
+fn of_all(part: &str, layout: Layout) -> Option<Role> {
+    let part = part.strip_prefix("mlp.experts.")?;
+    let (part, kind) = match layout {
+        Layout::Turns => match part.strip_suffix("_bias") {
+            Some(part) => (part, "bias"),
+            None => (part.strip_suffix(mxfp4::BLOCKS).unwrap_or(part), "weight"),
+        },
+        _ => (part, "weight"),
+    };
+    let role = |name: &str, projection| Role {
+        name: format!("{name}.{kind}"),
+        rows: Rows::OfExperts(projection),
+        ..Role::default()
+    };
+    match part {
+        "gate_up_proj" => {
+            let up = Some(Box::new(role(layer::EXPERT_UP, Projection::Up)));
+            Some(Role { and: up, ..role(layer::EXPERT_GATE, Projection::Gate) })
+        }
+        "down_proj" => Some(role(layer::EXPERT_DOWN, Projection::Down)),
+        _ => None,
+    }
+}
+
+/// A part of a layer that only models with experts have, by its name within the layer, as its role has; `layout` is that of tensors of all experts.
+pub fn role(part: &str, layout: Layout) -> Option<Role> {
+    if let Some(role) = of_all(part, layout) {
+        return Some(role);
+    }
     let role = |name: &str| Role { name: name.into(), ..Role::default() };
     let table = |name| Some(role(name));
-    let half = |name, is_second| Role { rows: Rows::OfExperts { is_second }, ..role(name) };
     match part {
         "mlp.gate.weight"
+        | "mlp.router.weight"
         | "mlp.gate.wg.weight"
         | "block_sparse_moe.gate.weight"
         | "block_sparse_moe.router.layer.weight"
         | "router.proj.weight" => return table("ffn_gate_inp.weight"),
         "router.scale" => return table("ffn_gate_inp.scale"),
         "router.per_expert_scale" => return table("ffn_down_exps.scale"),
+        "mlp.router.bias" => return table("ffn_gate_inp.bias"),
         "experts.gate_up_proj" => return table("ffn_gate_up_exps.weight"),
-        "mlp.experts.gate_up_proj" => {
-            let up = Some(Box::new(half("ffn_up_exps.weight", true)));
-            return Some(Role { and: up, ..half("ffn_gate_exps.weight", false) });
-        }
-        "experts.down_proj" | "mlp.experts.down_proj" => return table("ffn_down_exps.weight"),
+        "experts.down_proj" => return table("ffn_down_exps.weight"),
         "mlp.gate.e_score_correction_bias"
         | "mlp.moe_statics.e_score_correction_bias"
         | "block_sparse_moe.e_score_correction_bias" => return table("exp_probs_b.bias"),

@@ -6,8 +6,8 @@ use super::recurrent::INTERVAL;
 use crate::arch::encoders::{BERT, GEMMA_EMBEDDING, MODERN_BERT, NOMIC_BERT};
 use crate::arch::hybrids::{QWEN3NEXT, QWEN35, QWEN35MOE};
 use crate::arch::mixtures::{
-    DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GEMMA4_ASSISTANT, GLM4MOE, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE, QWEN2MOE,
-    QWEN3MOE,
+    DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GEMMA4_ASSISTANT, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE,
+    QWEN2MOE, QWEN3MOE, QWEN3VLMOE,
 };
 use crate::arch::spec::{
     Arch, COHERE2, ERNIE4_5, EXAONE4, GEMMA2, GEMMA3, GLM4, GRANITE, HUNYUAN_DENSE, LLAMA, MISTRAL3, NormKind, OLMO2,
@@ -61,7 +61,7 @@ pub const PREDICTING: &str = "num_nextn_predict_layers";
 /// Share of a head that rotates.
 pub const PARTIAL: &str = "partial_rotary_factor";
 
-const FAMILIES: [Family; 50] = [
+const FAMILIES: [Family; 52] = [
     PLAIN,
     Family { model_type: "mistral", defaults: &[(WINDOW, 4096.0)], ..PLAIN },
     Family { model_type: "qwen2", arch: QWEN2, ..HALVES },
@@ -134,6 +134,20 @@ const FAMILIES: [Family; 50] = [
     },
     Family { model_type: "qwen2_moe", arch: QWEN2MOE, experts: Some(experts::QWEN), ..HALVES },
     Family { model_type: "qwen3_moe", arch: QWEN3MOE, experts: Some(experts::QWEN), ..HALVES },
+    Family {
+        model_type: "qwen3_vl_moe",
+        arch: QWEN3VLMOE,
+        experts: Some(experts::QWEN_VL),
+        defaults: &[("rope_theta", 500_000.0), ("intermediate_size", 5632.0)],
+        ..HALVES
+    },
+    Family {
+        model_type: "gpt_oss",
+        arch: GPT_OSS,
+        experts: Some(experts::GPT_OSS),
+        defaults: &[(WINDOW, 128.0), ("head_dim", 64.0), ("rms_norm_eps", 1e-5), ("rope_theta", 150_000.0)],
+        ..HALVES
+    },
     Family {
         model_type: "olmoe",
         arch: OLMOE,

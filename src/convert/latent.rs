@@ -3,7 +3,7 @@
 
 use super::config::Config;
 use super::making::{Making, Source};
-use super::order::{HeadRows, Order};
+use super::order::{HeadRows, Order, Turn};
 use super::{DIRECTORY, Folder};
 use crate::arch::latent::Latent;
 use crate::arch::names::layer;
@@ -73,7 +73,7 @@ fn split_one(folder: &mut Folder, index: usize, before: &str, latent: &Latent, h
     // Blocks of integers run along the other way: their values are kept as singles.
     let of_keys = if dtype.block_len() == 1 { dtype } else { DType::F32 };
     let rows = |first, count| HeadRows { each, first, count };
-    let keys = Order::Transposed(rows(0, plain), rank);
+    let keys = Order::Transposed(Turn::whole(rows(0, plain), rank));
     let [k, v] = [layer::K_OF_LATENT, layer::V_OF_LATENT].map(|part| format!("{before}{part}.weight"));
     let keys = Making::of_heads(&k, source.clone(), keys, [heads * rank, plain], of_keys)?;
     let values = Making::of_heads(&v, source, Order::Part(rows(plain, value)), [heads * value, rank], dtype)?;

@@ -1,9 +1,10 @@
-//! Tensors that do not stand in a folder as the engine reads them, and how they are made: rows put into another order, 8-bit floats
-//! multiplied by their scales, values encoded as another type.
+//! Tensors that do not stand in a folder as the engine reads them, and how they are made: rows put into another order or made of columns, 8-bit
+//! floats multiplied by their scales, blocks put together, values encoded as another type.
 
 use super::elements::{Elements, WEIGHTS};
 use super::experts::Part;
-use super::order::{HeadRows, Order};
+use super::mxfp4;
+use super::order::{Order, Turn};
 use crate::error::{Error, Excerpt, Progress, Result, copied_text, filled, share};
 use crate::format::safetensors::Stored;
 use crate::format::{Bytes, Data, TensorInfo};
@@ -66,11 +67,20 @@ impl Source {
         }
     }
 
-    /// The factors of 8-bit floats, of each tensor; empty for plain types.
+    /// Whether its rows stand as the engine reads them.
+    fn is_plain(&self) -> bool {
+        match self {
+            Source::Stored(_, elements) => matches!(elements, Elements::Plain(_)),
+            Source::Stacked(parts) => matches!(parts[0].elements, Elements::Plain(_)),
+            Source::Bytes(..) => true,
+        }
+    }
+
+    /// The factors of 8-bit floats, of each tensor; empty for other types.
     fn factors(&self) -> Result<Vec<Vec<f32>>> {
         let of = |elements: &Elements| match elements {
             Elements::Scaled(scales) => scales.read().map(Some),
-            Elements::Plain(_) => Ok(None),
+            Elements::Plain(_) | Elements::Blocks(_) => Ok(None),
         };
         match self {
             Source::Stored(_, elements) => Ok(of(elements)?.into_iter().collect()),
@@ -93,7 +103,7 @@ impl Making {
     /// The matrix `stored` in the order `order`, which is called `name` in a GGUF file.
     pub fn new(name: &str, stored: &Stored, elements: Elements, order: Order) -> Result<Making> {
         let [rows, cols] = matrix_of(stored)?;
-        let (rows, dtype) = (order.rows(rows), elements.dtype());
+        let (rows, cols, dtype) = (order.rows(rows), order.cols(cols), elements.dtype());
         let to = place(name, dtype, rows, cols)?;
         let name = copied_text(name, WEIGHTS)?;
         Ok(Making { name, to, source: Source::Stored(stored.clone(), elements), order, rows, cols, dtype })
@@ -152,13 +162,13 @@ impl Making {
     }
 
     /// Whether rows are copied as they are.
-    fn is_copy(&self, factors: &[Vec<f32>]) -> bool {
-        self.dtype == self.source.dtype() && factors.is_empty() && self.order.keeps_rows()
+    fn is_copy(&self) -> bool {
+        self.dtype == self.source.dtype() && self.source.is_plain() && self.order.keeps_rows()
     }
 
     /// Elements of a row of the source.
     fn source_cols(&self) -> u64 {
-        if let Order::Transposed(_, cols) = self.order { cols } else { self.cols }
+        if let Order::Transposed(turn) = self.order { turn.width } else { self.cols }
     }
 
     /// Bytes that it will take.
@@ -174,7 +184,7 @@ impl Making {
         let factors = self.source.factors()?;
         let step = (STEP_BYTES / row_bytes.max(1)).max(1);
         // Rows that are copied wait for memory alone.
-        let threads = if self.is_copy(&factors) { 1 } else { by.threads };
+        let threads = if self.is_copy() { 1 } else { by.threads };
         let by = Workshop { threads, ..*by };
         for (number, chunk) in bytes.chunks_mut(step * row_bytes).enumerate() {
             progress((number * step) as f32 / rows as f32)?;
@@ -246,14 +256,14 @@ fn place(name: &str, dtype: DType, rows: u64, cols: u64) -> Result<Arc<Data>> {
 struct Reader<'a> {
     making: &'a Making,
     encode: Encode<'a>,
-    /// Factors of 8-bit floats, of each tensor; empty for plain types.
+    /// Factors of 8-bit floats, of each tensor; empty for other types.
     factors: &'a [Vec<f32>],
-    /// A row as it is stored.
+    /// A row as it is stored, or what is read of it at once.
     raw: Vec<u8>,
     /// Its values; empty where none are needed.
     values: Vec<f32>,
-    /// The rows of a head, and its number, where they become columns.
-    head: Option<u64>,
+    /// Of the rows of a head that become columns what is read at once, and which head and columns those are.
+    tile: Option<(u64, u64)>,
     block: Vec<f32>,
     /// A row that is put together.
     column: Vec<f32>,
@@ -261,16 +271,17 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(making: &'a Making, encode: Encode<'a>, factors: &'a [Vec<f32>]) -> Result<Reader<'a>> {
-        let is_copy = making.is_copy(factors);
+        let is_copy = making.is_copy();
         let size = |bytes: u64| usize::try_from(bytes).map_err(|_| Error::out_of_memory(WEIGHTS, usize::MAX));
         // Of what becomes a row by another order of columns: columns of the source, rows that are kept, and elements.
         let (cols, kept, placed) = match making.order {
-            Order::Transposed(rows, cols) => (cols, rows.count, rows.count),
+            Order::Transposed(turn) => (turn.span, turn.rows.count, turn.rows.count),
             Order::Columns(_) => (making.cols, 0, making.cols),
             _ => (making.cols, 0, 0),
         };
         let stored = match &making.source {
-            Source::Stored(stored, _) => stored.len / matrix_of(stored)?[0],
+            Source::Stored(_, Elements::Blocks(_)) => making.dtype.row_bytes(cols).unwrap_or(u64::MAX),
+            Source::Stored(stored, _) => stored.len / matrix_of(stored)?[0] / (making.source_cols() / cols),
             Source::Stacked(parts) => parts[0].stored.len / (making.rows / parts.len() as u64),
             Source::Bytes(_, dtype) => dtype.row_bytes(cols).unwrap_or(u64::MAX),
         };
@@ -278,17 +289,20 @@ impl<'a> Reader<'a> {
         let values = if is_copy { Vec::new() } else { filled(size(cols)?, 0.0, WEIGHTS)? };
         let block = filled(size(cols.saturating_mul(kept))?, 0.0, WEIGHTS)?;
         let column = filled(size(placed)?, 0.0, WEIGHTS)?;
-        Ok(Reader { making, encode, factors, raw, values, head: None, block, column })
+        Ok(Reader { making, encode, factors, raw, values, tile: None, block, column })
     }
 
     /// Writes row `row` to `out`.
     fn row(&mut self, row: u64, out: &mut [u8]) -> Result<()> {
-        if let Order::Transposed(rows, cols) = self.making.order {
-            return self.column(&rows, row / cols, (row % cols) as usize, out);
+        if let Order::Transposed(turn) = self.making.order {
+            return self.column(&turn, row, out);
         }
         let row = self.making.order.source(row);
         if self.raw.is_empty() {
             return self.making.read(row, out);
+        }
+        if let Source::Stored(stored, Elements::Blocks(scales)) = &self.making.source {
+            return self.join(row, stored, scales, out);
         }
         self.decode(row)?;
         let Order::Columns(tiles) = self.making.order else {
@@ -302,17 +316,29 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Writes column `col` of some rows of a head to `out`.
-    fn column(&mut self, rows: &HeadRows, head: u64, col: usize, out: &mut [u8]) -> Result<()> {
-        let cols = self.values.len();
-        if self.head != Some(head) {
+    /// Writes the blocks of row `row` to `out`.
+    fn join(&mut self, row: u64, stored: &Stored, scales: &Stored, out: &mut [u8]) -> Result<()> {
+        let count = self.raw.len() / DType::MXFP4.block_bytes();
+        let (exponents, values) = self.raw.split_at_mut(count);
+        scales.shard.parts.read(scales.start + row * exponents.len() as u64, exponents)?;
+        stored.shard.parts.read(stored.start + row * values.len() as u64, values)?;
+        mxfp4::join(values, exponents, out);
+        Ok(())
+    }
+
+    /// Writes the column of some rows of a head that becomes row `row` to `out`.
+    fn column(&mut self, turn: &Turn, row: u64, out: &mut [u8]) -> Result<()> {
+        let (Turn { rows, width, span, .. }, (head, col)) = (*turn, turn.source(row));
+        let (tile, within, cols) = (col / span, (col % span) as usize, span as usize);
+        if self.tile != Some((head, tile)) {
             for row in 0..rows.count {
-                self.decode(rows.source(head * rows.count + row))?;
+                // As if rows were as long as what is read of them.
+                self.decode(rows.source(head * rows.count + row) * (width / span) + tile)?;
                 self.block[row as usize * cols..][..cols].copy_from_slice(&self.values);
             }
-            self.head = Some(head);
+            self.tile = Some((head, tile));
         }
-        self.column.iter_mut().zip(self.block.iter().skip(col).step_by(cols)).for_each(|(to, from)| *to = *from);
+        self.column.iter_mut().zip(self.block.iter().skip(within).step_by(cols)).for_each(|(to, from)| *to = *from);
         encoded(self.encode, self.making.dtype, &self.column, out);
         Ok(())
     }

@@ -8,10 +8,12 @@ mod config;
 mod elements;
 mod experts;
 mod family;
+mod fused;
 mod gemma4;
 mod latent;
 mod making;
 mod modules;
+mod mxfp4;
 mod names;
 mod order;
 mod predicting;
@@ -35,7 +37,7 @@ use elements::Elements;
 use experts::{Table, Tables};
 use family::Family;
 use modules::Modules;
-use names::Role;
+use names::{Role, Rows};
 use order::Order;
 use predicting::Predicting;
 use std::collections::HashMap;
@@ -168,7 +170,7 @@ impl Assembly<'_> {
         if self.predicting.leaves_out(&stored.name, &self.family) {
             return Ok(());
         }
-        if names::is_redundant(&stored.name, &self.family) || is_scale(stored, self.weights) {
+        if names::is_redundant(&stored.name, &self.family) || is_scale(&stored.name, self.weights) {
             return Ok(());
         }
         let predicting = self.predicting.role(&stored.name, &self.family);
@@ -200,37 +202,51 @@ impl Assembly<'_> {
     }
 
     fn add(&mut self, stored: &Stored, role: &Role) -> Result<()> {
-        let factors = self.weights.tensor(&format!("{}_scale_inv", stored.name));
-        let elements = Elements::of(stored, factors, self.sizes)?;
+        if let Some(other) = &role.and {
+            self.add(stored, other)?;
+        }
+        if stored.shape.contains(&0) {
+            return Err(impossible(stored));
+        }
+        match mxfp4::find(stored, self.weights)? {
+            Some((values, elements)) => self.add_elements(&values, elements, role),
+            None => {
+                let factors = self.weights.tensor(&format!("{}_scale_inv", stored.name));
+                let elements = Elements::of(stored, factors, self.sizes)?;
+                self.add_elements(stored, elements, role)
+            }
+        }
+    }
+
+    fn add_elements(&mut self, stored: &Stored, elements: Elements, role: &Role) -> Result<()> {
+        let of_all = matches!(role.rows, Rows::OfExperts(_));
         let rows = match *stored.shape.as_slice() {
+            // Biases of all experts.
+            [experts, rows] if of_all => experts.saturating_mul(rows),
             [rows] | [rows, _] => rows,
             // Of a convolution, the weights of each column.
             [rows, 1, _] if role.is_single() => rows,
             [experts, rows, _] if self.family.experts.is_some() => experts.saturating_mul(rows),
             _ => return Err(impossible(stored)),
         };
-        if stored.shape.contains(&0) {
-            return Err(impossible(stored));
-        }
         if let Some(expert) = role.expert {
             return self.tables.add(&role.name, expert, stored, elements);
         }
-        if let Some(other) = &role.and {
-            self.add(stored, other)?;
-        }
         let order = Order::of(role, self.sizes, rows, stored)?;
-        let mut dims: Vec<u64> = stored.shape.iter().rev().copied().collect();
-        if let Some(rows) = dims.get_mut(1) {
-            *rows = order.rows(*rows);
-        }
         if stored.shape.len() == 1 || role.is_single() {
-            // Of one row there is a vector.
-            let dims = dims[..1].iter().chain(dims[1..].iter().filter(|&&size| size > 1)).copied().collect();
+            let dims = match stored.shape[..] {
+                [experts, rows] if of_all => vec![order.rows(rows), experts],
+                // Of one row there is a vector.
+                _ => {
+                    let dims = order.dims(&stored.shape);
+                    dims[..1].iter().chain(dims[1..].iter().filter(|&&size| size > 1)).copied().collect()
+                }
+            };
             let bytes = vector(stored, &elements, rows, order, role.change)?;
             let part = self.folder.gguf.add_part(Arc::new(Data::Owned(bytes)), &stored.shard.name)?;
             return self.folder.gguf.add_tensor(&role.name, DType::F32.ggml_id(), dims, part, 0);
         }
-        let type_id = elements.dtype().ggml_id();
+        let (dims, type_id) = (order.dims(&stored.shape), elements.dtype().ggml_id());
         if let (Elements::Plain(_), true, Parts::Mapped(data)) = (&elements, order.is_plain(), &stored.shard.parts) {
             let (part, start) = (self.part(&stored.shard, data)?, stored.start as usize);
             return self.folder.gguf.add_tensor(&role.name, type_id, dims, part, start);
@@ -302,8 +318,9 @@ impl Assembly<'_> {
 }
 
 /// Whether a tensor scales another one of `weights`.
-fn is_scale(stored: &Stored, weights: &Safetensors) -> bool {
-    stored.name.strip_suffix("_scale_inv").is_some_and(|name| weights.tensor(name).is_some())
+fn is_scale(name: &str, weights: &Safetensors) -> bool {
+    let scaled = name.strip_suffix("_scale_inv").and_then(|name| weights.tensor(name));
+    scaled.is_some() || mxfp4::is_scales(name, weights)
 }
 
 /// Whether models of a family make logits.

@@ -2,9 +2,10 @@
 
 use super::experts;
 use super::family::Family;
+use super::fused::Projection;
 use super::recurrent;
 use crate::arch::names::{global, in_layer, layer};
-use crate::arch::spec::{AttentionMask, NormKind};
+use crate::arch::spec::{AttentionMask, NormKind, Presence};
 use crate::elementary;
 
 /// What a tensor of a folder is.
@@ -30,11 +31,8 @@ pub enum Rows {
     All,
     /// Those of such heads stand as halves and must become neighbours.
     Halves(Heads),
-    /// Of each expert the first or the second half.
-    OfExperts {
-        /// Whether it is the second one.
-        is_second: bool,
-    },
+    /// Those of a projection of all experts.
+    OfExperts(Projection),
     /// Heads of a layer with a state.
     State(recurrent::Part),
 }
@@ -66,8 +64,8 @@ impl Role {
     /// Whether singles are made of it, as of all that is small and decides much.
     pub fn is_single(&self) -> bool {
         let part = self.name.rsplit_once('.').map_or("", |(part, _)| part);
-        let singles = [layer::ROUTER, layer::SHARED_ROUTER, layer::CHOICE_BIAS, layer::SCAN_CONVOLUTION];
-        singles.iter().any(|name| part.ends_with(name))
+        let singles = [layer::ROUTER, layer::SHARED_ROUTER, layer::SCAN_CONVOLUTION];
+        singles.iter().any(|name| part.ends_with(name)) || self.name.ends_with(".bias")
     }
 
     /// The same in layer `index`.
@@ -248,12 +246,16 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
     if let Some(part) = part.strip_prefix("linear_attn.") {
         return recurrent::role(part, &family.arch).map(|role| role.in_layer(index));
     }
-    if let Some(role) = experts::role(part).filter(|_| family.experts.is_some()) {
+    if let Some(role) = family.experts.and_then(|settings| experts::role(part, settings.layout)) {
         return Some(role.in_layer(index));
     }
     let in_layer = |part: &str| in_layer(index.into(), part);
-    if part == "layer_scalar" {
-        return plain(&in_layer(layer::LAYER_SCALE));
+    match part {
+        "layer_scalar" => return plain(&in_layer(layer::LAYER_SCALE)),
+        "self_attn.sinks" if family.arch.sinks != Presence::Absent => {
+            return plain(&in_layer(&format!("{}.weight", layer::SINKS)));
+        }
+        _ => {}
     }
     let (part, kind) = part.rsplit_once('.')?;
     let is_known = matches!(kind, "weight" | "bias");

@@ -48,7 +48,7 @@ impl Predicting {
         let (mut count, mut begins, mut unknown) = (0, false, None);
         for stored in weights.tensors() {
             let Some((block, _)) = found.place(&stored.name).filter(|&(block, _)| block < announced) else { continue };
-            if is_scale(stored, weights) || names::is_redundant(&stored.name, family) {
+            if is_scale(&stored.name, weights) || names::is_redundant(&stored.name, family) {
                 continue;
             }
             count = count.max(block + 1);

@@ -110,8 +110,12 @@ impl<'a> Scaling<'a> {
 
     /// Peng et al., "YaRN". The file's factor on cosine and sine takes the place of the formula's, metadata has what multiplies that.
     fn yarn(&self, out: &mut Builder) -> Result<()> {
-        if self.parameters.get("truncate").and_then(Item::flag) == Some(false) {
-            return Err(Error::Unsupported("yarn without `truncate` in config.json is not supported".into()));
+        let (arch, rounds) = (self.config.family.arch, self.parameters.get("truncate").and_then(Item::flag));
+        let rounds = rounds.unwrap_or(true);
+        if rounds == (arch.rope_rule == RopeRule::Unrounded) {
+            let name = arch.name;
+            let problem = format!("yarn whose `truncate` is {rounds} is not supported for models of `{name}`");
+            return Err(Error::Unsupported(problem));
         }
         let key = |name: &str| self.config.key(&format!("rope.scaling.{name}"));
         let original = self.original_context()?;

@@ -26,8 +26,9 @@ pub fn vector(stored: &Stored, elements: &Elements, rows: u64, order: Order, cha
     let values = decoded(stored, *dtype)?;
     let cols = count / rows;
     let source = |index: u64| order.source(index / cols) * cols + index % cols;
-    let placed = (0..*count).map(|index| change.of(values[source(index) as usize]));
-    let mut bytes = filled(values.len() * size_of::<f32>(), 0, VECTORS)?;
+    let kept = order.rows(rows) * cols;
+    let placed = (0..kept).map(|index| change.of(values[source(index) as usize]));
+    let mut bytes = filled(kept as usize * size_of::<f32>(), 0, VECTORS)?;
     bytes
         .chunks_exact_mut(size_of::<f32>())
         .zip(placed)

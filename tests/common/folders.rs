@@ -1,5 +1,6 @@
 //! Hugging Face folders made by tests: [`Entry`]s become a safetensors file, and a GGUF file becomes the folder that it was made of.
 
+pub mod fused;
 pub mod recurrent;
 
 use recurrent::{is_recurrent, name_of_block, parts_of};
@@ -73,7 +74,11 @@ pub fn entries_of(gguf: &Gguf, config: &Value) -> Vec<Entry> {
     let tensors = gguf.tensors().iter().filter(|tensor| !tensor.name.starts_with("rope_"));
     let is_recurrent = is_recurrent(config["model_type"].as_str().unwrap());
     let entries = |tensor: &TensorInfo| {
-        let own = if is_recurrent { parts_of(gguf, tensor, config) } else { None };
+        let own = match is_recurrent {
+            true => parts_of(gguf, tensor, config),
+            false if fused::has_them(config) => fused::fused_of(gguf, tensor, config),
+            false => None,
+        };
         let parts = own.or_else(|| experts_of(tensor, config)).or_else(|| latent_of(gguf, tensor));
         parts.unwrap_or_else(|| vec![entry_of(tensor, config)])
     };
@@ -196,6 +201,8 @@ fn name_of(name: &str, kind: &str) -> String {
         return format!("model.layers.{layer}.{part}");
     }
     let part = match (part, kind) {
+        ("attn_sinks", _) => return format!("model.layers.{layer}.self_attn.sinks"),
+        ("ffn_gate_inp", "gpt_oss") => "mlp.router",
         ("ffn_up", "phi3" | "glm4") => "mlp.gate_up_proj",
         ("ffn_up", "starcoder2") => "mlp.c_fc",
         ("ffn_down", "starcoder2") => "mlp.c_proj",

@@ -4,6 +4,7 @@
 mod common;
 
 mod folder_assistants;
+mod folder_experts;
 mod folder_limits;
 mod folder_predictors;
 mod folder_quantize;

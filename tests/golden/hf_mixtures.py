@@ -14,8 +14,8 @@ ARCHS = {
     "minimax": "minimax-m2"}
 # Families whose heads are as wide as the hidden size leaves for each.
 FIXED_HEADS = ("qwen2moe", "olmoe", "granitemoe", "graniteshared")
-# Families whose folders are not known, or have gate and up of all experts as one.
-NO_FOLDERS = ("gptoss", "granitemoe", "graniteshared", "qwen3vlmoe")
+# Families whose folders are not compared with files.
+NO_FOLDERS = ("granitemoe", "graniteshared")
 # What parameters end with whose values are drawn here.
 DRAWN = ("sinks", "proj_bias", "e_score_correction_bias", "mlp.gate.weight", "router.weight", "gate.wg.weight", "experts.gate_up_proj",
          "experts.down_proj")

@@ -392,8 +392,9 @@ def add_keys(writer, case):
             (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(key, value)
 
 
-def write(case, model):
-    writer = gguf.GGUFWriter(OUT / f"{case.name}.gguf", case.arch)
+def writer_of(case, model, path):
+    """What writes the file, and has its metadata."""
+    writer = gguf.GGUFWriter(path, case.arch)
     writer.add_name(case.name)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_vocab_size(case.vocab)
@@ -408,8 +409,17 @@ def write(case, model):
     add_rope(writer, case, model)
     add_keys(writer, case)
     writer.add_tokenizer_model("no_vocab")
+    return writer
+
+
+def write(case, model):
+    writer = writer_of(case, model, OUT / f"{case.name}.gguf")
     for name, values in tensors_of(case, model):
         writer.add_tensor(name, values)
+    finish(writer)
+
+
+def finish(writer):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
