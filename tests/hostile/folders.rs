@@ -86,6 +86,15 @@ fn predictor(of: (&str, usize)) -> Files {
     Files(files.map(|(name, bytes)| (name.to_owned(), bytes)).into())
 }
 
+/// A model of the tree that holds a projection of all experts in one tensor.
+fn fused(name: &str) -> Files {
+    let golden = root().join("tests/golden/hf");
+    let configs: Value = serde_json::from_slice(&std::fs::read(golden.join("configs.json")).unwrap()).unwrap();
+    let entries = entries_of(&parsed(&std::fs::read(golden.join(format!("{name}.gguf"))).unwrap()), &configs[name]);
+    let files = [("config.json", configs[name].to_string().into_bytes()), ("model.safetensors", safetensors(&entries))];
+    Files(files.map(|(name, bytes)| (name.to_owned(), bytes)).into())
+}
+
 /// Folders that load.
 fn folders() -> Vec<Files> {
     let mut folders = Vec::new();
@@ -112,13 +121,14 @@ fn folders() -> Vec<Files> {
         ];
         folders.push(Files(files.map(|(name, bytes)| (name.to_owned(), bytes)).into()));
     }
-    for golden in ["hf/folders/gemma4-small", "assistant/folder"] {
+    for golden in ["hf/folders/gemma4-small", "assistant/folder", "mxfp4/folder"] {
         let golden = root().join("tests/golden").join(golden);
         let read = |name: &str| (name.to_owned(), std::fs::read(golden.join(name)).unwrap());
         folders.push(Files(vec![read("config.json"), read("model.safetensors")]));
     }
     let predictors = [("glm4moe-plain", 2), ("qwen35-plain", 1), ("qwen3next-plain", 3)];
     folders.extend(predictors.map(predictor));
+    folders.extend(["gptoss-plain", "qwen3vlmoe-text"].map(fused));
     let (config, entries) = model("whole");
     let (first, second) = entries.split_at(7);
     let map = |entries: &[Entry], file: &str| {
@@ -138,7 +148,7 @@ fn folders() -> Vec<Files> {
 }
 
 /// Texts that mean something somewhere, or that no parser likes.
-const TEXTS: [&str; 43] = [
+const TEXTS: [&str; 50] = [
     "BPE",
     "Unigram",
     "WordPiece",
@@ -182,10 +192,17 @@ const TEXTS: [&str; 43] = [
     "sliding_attention",
     "LLLG",
     "fp8",
+    "mxfp4",
+    "gpt_oss",
+    "qwen3_vl_moe",
+    "U8",
+    "I8",
+    "F8_E8M0",
+    "silu",
 ];
 
 /// Members that are read somewhere.
-const NAMES: [&str; 49] = [
+const NAMES: [&str; 55] = [
     "type",
     "unk_id",
     "unk_token",
@@ -228,6 +245,12 @@ const NAMES: [&str; 49] = [
     "no_rope_layers",
     "query_pre_attn_scalar",
     "tie_word_embeddings",
+    "moe_intermediate_size",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "swiglu_limit",
+    "truncate",
+    "quant_method",
     "quantization_config",
     "text_config",
     "weight_block_size",
