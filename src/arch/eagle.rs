@@ -12,11 +12,19 @@ pub const EAGLE3: Arch = Arch { name: "eagle3", mixture: None, drafts_by_feature
 /// Most layers whose vectors a head joins.
 const MOST_LAYERS: usize = 16;
 
+/// How many layers a head reads whose file lists none: an early one, one in the middle and a late one ([`usual_layers`]).
+pub const USUAL_LAYERS: usize = 3;
+
+/// Those of a model of so many layers, as heads are trained; none of a model that has too few.
+pub fn usual_layers(layers: usize) -> Option<[usize; USUAL_LAYERS]> {
+    Some([2, layers / 2, layers.checked_sub(3)?])
+}
+
 /// What a head reads of the model for which it drafts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// The layers whose input it reads; the number of layers stands for what the last one gives.
-    pub layers: Vec<usize>,
+    /// The layers whose input it reads; the number of layers stands for what the last one gives. Where nothing is said they are [`USUAL_LAYERS`].
+    pub layers: Option<Vec<usize>>,
     /// Elements of each of these vectors.
     pub width: usize,
     /// Whether they are normalized together, before they become one vector of the head.
@@ -46,9 +54,9 @@ impl Features {
     }
 }
 
-fn listed(meta: &Metadata, keys: &Keys) -> Result<Vec<usize>> {
+fn listed(meta: &Metadata, keys: &Keys) -> Result<Option<Vec<usize>>> {
     let key = keys.of("target_layers");
-    let listed = meta.required(&key, meta.scalars(&key)?)?;
+    let Some(listed) = meta.scalars(&key)? else { return Ok(None) };
     if !(1..=MOST_LAYERS).contains(&listed.len()) {
         return Err(meta.bad(&key, &format!("lists {} layers, 1 to {MOST_LAYERS} are supported", listed.len())));
     }
@@ -62,5 +70,5 @@ fn listed(meta: &Metadata, keys: &Keys) -> Result<Vec<usize>> {
         let layer = layer.filter(|&layer| layer <= limits::LAYERS);
         layers.push(layer.ok_or_else(|| meta.bad(&key, "holds what is no layer"))?);
     }
-    Ok(layers)
+    Ok(Some(layers))
 }

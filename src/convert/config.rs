@@ -1,6 +1,7 @@
 //! `config.json` as the metadata that a converter writes into a GGUF file. A setting that would change the result and is not understood
 //! is refused by name.
 
+use super::eagle;
 use super::family::{BIDIRECTIONAL, EMBEDDING_GEMMA, Family, PARTIAL, PREDICTING};
 use super::fused::{Fused, Layout};
 use super::gemma4;
@@ -94,6 +95,9 @@ const NEUTRAL: [(&str, f64); 22] = [
 impl<'a> Config<'a> {
     /// Finds the family that `config.json` names.
     pub fn new(whole: Item<'a>) -> Result<Config<'a>> {
+        if let Some((family, text)) = eagle::find(whole)? {
+            return Ok(Config { whole, text, family });
+        }
         let kind = whole.get("model_type").and_then(Item::text);
         let kind = kind.ok_or_else(|| Error::Format("config.json: `model_type` is missing or no text".into()))?;
         // A model that also sees images keeps the sizes of its language model apart.
@@ -134,6 +138,7 @@ impl<'a> Config<'a> {
         if let Some(experts) = self.family.experts {
             experts.convert(self, out)?;
         }
+        eagle::convert(self, out)?;
         self.window(out)?;
         let dims = usize::try_from(rotated).ok().filter(|&dims| dims <= limits::HIDDEN);
         let dims =

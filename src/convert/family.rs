@@ -3,6 +3,7 @@
 use super::experts::{self, Settings};
 use super::names::Change;
 use super::recurrent::INTERVAL;
+use crate::arch::eagle::EAGLE3;
 use crate::arch::encoders::{BERT, GEMMA_EMBEDDING, MODERN_BERT, NOMIC_BERT};
 use crate::arch::hybrids::{QWEN3NEXT, QWEN35, QWEN35MOE};
 use crate::arch::mixtures::{
@@ -319,6 +320,9 @@ const GEMMA4_TEXT: Family = Family {
 /// What drafts for Gemma 4, of whose layers it has a few.
 const GEMMA4_ASSISTANT_FOLDER: Family =
     Family { model_type: "gemma4_assistant", arch: GEMMA4_ASSISTANT, experts: None, ..GEMMA4_TEXT };
+
+/// Heads that draft for another model, of one layer of Llama's.
+pub const HEAD_OF_MODEL: Family = Family { model_type: "eagle3", arch: EAGLE3, experts: None, ..PLAIN };
 
 /// Settings that all families have when nothing is said.
 const DEFAULTS: [(&str, f64); 3] = [("rms_norm_eps", 1e-6), ("rope_theta", 10_000.0), (PARTIAL, 1.0)];

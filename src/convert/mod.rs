@@ -5,6 +5,7 @@
 //! All others are used where they lie. `tokenizer` finds the files of the tokenizer, which [`crate::text`] reads.
 
 mod config;
+mod eagle;
 mod elements;
 mod experts;
 mod family;
@@ -30,7 +31,7 @@ use crate::arch::rope::Divisors;
 use crate::arch::spec::{AttentionMask, Presence};
 use crate::error::{Error, Progress, Result, copied_text, push, reserve, room};
 use crate::format::safetensors::{Shard, Stored};
-use crate::format::{Builder, Data, Document, Gguf, Parts, Safetensors, limits, read_small};
+use crate::format::{Builder, Data, Document, Gguf, INTEGERS_64, Parts, Safetensors, limits, read_small};
 use crate::quant::DType;
 use config::{CONFIG, Config, Sizes};
 use elements::Elements;
@@ -173,6 +174,9 @@ impl Assembly<'_> {
         if names::is_redundant(&stored.name, &self.family) || is_scale(&stored.name, self.weights) {
             return Ok(());
         }
+        if self.family.arch.drafts_by_features && stored.name == global::DRAFT_TOKENS {
+            return self.draft_tokens(stored);
+        }
         let predicting = self.predicting.role(&stored.name, &self.family);
         let role = || predicting.or_else(|| names::role(&stored.name, &self.family));
         match if names::is_head(&stored.name) { self.head() } else { role().map(Some) } {
@@ -191,6 +195,9 @@ impl Assembly<'_> {
         let is_embedding = |stored: &Stored| {
             names::role(&stored.name, &self.family).is_some_and(|role| role.name == global::EMBEDDING)
         };
+        if self.family.arch.drafts_by_features {
+            return Some(Some(role(global::HEAD)));
+        }
         let has_embedding = self.weights.tensors().iter().any(is_embedding);
         let is_tied = self.sizes.is_tied == Some(true) || self.family.arch.head == Presence::Absent;
         match (has_embedding, is_tied, self.sizes.is_tied) {
@@ -199,6 +206,13 @@ impl Assembly<'_> {
             (false, _, Some(false)) => None,
             (false, ..) => Some(Some(role(global::EMBEDDING))),
         }
+    }
+
+    /// Adds which token each logit of a head is of.
+    fn draft_tokens(&mut self, stored: &Stored) -> Result<()> {
+        let bytes = Arc::new(Data::Owned(eagle::tokens(stored)?));
+        let part = self.folder.gguf.add_part(bytes, &stored.shard.name)?;
+        self.folder.gguf.add_tensor(global::DRAFT_TOKENS, INTEGERS_64, vec![stored.shape[0]], part, 0)
     }
 
     fn add(&mut self, stored: &Stored, role: &Role) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Tensor names of Hugging Face folders, by the roles that [`crate::arch::names`] has for GGUF files.
 
+use super::eagle;
 use super::experts;
 use super::family::Family;
 use super::fused::Projection;
@@ -138,7 +139,10 @@ pub fn is_redundant(name: &str, family: &Family) -> bool {
     let is_of_head = HEADS_OF_ENCODERS.iter().any(|part| name_of_encoder.starts_with(part));
     let is_encoder = family.arch.mask == AttentionMask::Bidirectional;
     let groups = family.arch.mask == AttentionMask::Borrowed && name.starts_with("masked_embedding.");
-    groups || name.ends_with(".rotary_emb.inv_freq") || (is_encoder && (is_of_head || name.ends_with(".position_ids")))
+    groups
+        || eagle::is_redundant(name, family)
+        || name.ends_with(".rotary_emb.inv_freq")
+        || (is_encoder && (is_of_head || name.ends_with(".position_ids")))
 }
 
 /// What names begin with of weights by which encoders guess words and the order of texts.
@@ -220,7 +224,11 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
     if is_of_encoder(family) {
         return role_in_encoder(name).map(|name| Role { name, ..Role::default() });
     }
-    let name = bare(name);
+    let name = eagle::usual(bare(name), family);
+    let name = &*name;
+    if let Some(role) = eagle::role(name, family) {
+        return Some(role);
+    }
     let norm = |name: String| Role { name, change: family.change_of_norms(), ..Role::default() };
     let plain = |name: &str| Some(Role { name: name.into(), ..Role::default() });
     match name {
@@ -272,6 +280,7 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
 fn norm_of(part: &str, family: &Family) -> Option<&'static str> {
     Some(match part {
         "input_layernorm" => layer::ATTENTION_NORM,
+        "hidden_norm" if family.arch.drafts_by_features => layer::FEATURES_NORM,
         "self_attn.q_norm" | "self_attn.query_layernorm" => layer::Q_NORM,
         "self_attn.k_norm" | "self_attn.key_layernorm" => layer::K_NORM,
         "self_attn.q_a_layernorm" => layer::Q_LATENT_NORM,

@@ -32,11 +32,7 @@ impl DraftModel {
         most: usize,
     ) -> Result<DraftModel> {
         let program = Arc::new(assistant_of(draft, model.backend(), model.program(), model.hparams())?);
-        let words = Words::of(model, draft)?;
-        if matches!(words, Words::Translated(_)) {
-            let problem = "the draft model reads the model's embeddings, and has other special tokens";
-            return Err(Error::Unsupported(problem.into()));
-        }
+        let words = Words::of_made_for(model, draft)?;
         let prepared = draft.prepared().beside(Arc::clone(&program))?;
         let waiting = Waiting::new(options.max_seqs, most_waiting(most), program.given_width())?;
         let made = Made { kind: Kind::Assistant, program, prepared, own: weights_of(draft), words };

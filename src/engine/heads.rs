@@ -17,11 +17,7 @@ impl DraftModel {
     /// Lets a head of `model` draft.
     pub(super) fn of_head(draft: &Arc<Model>, model: &Model, options: &Options, most: usize) -> Result<DraftModel> {
         let program = Arc::new(head_of(draft, model.backend(), model.program())?);
-        let words = Words::of(model, draft)?;
-        if matches!(words, Words::Translated(_)) {
-            let problem = "the draft model reads the model's vectors, and has other special tokens";
-            return Err(Error::Unsupported(problem.into()));
-        }
+        let words = Words::of_made_for(model, draft)?;
         let context = model.hparams().context;
         let own = own_of(draft, (model.backend(), model.program()), context, options)?;
         let prepared = draft.prepared().beside(Arc::clone(&program))?;

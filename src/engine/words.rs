@@ -33,6 +33,20 @@ impl Words {
         })
     }
 
+    /// The same for a draft that was made for the model: its tokens are the model's, whether it says what they are or not.
+    pub fn of_made_for(model: &Model, draft: &Model) -> Result<Words> {
+        if draft.tokenizer().is_err() && draft.vocab() == model.vocab() {
+            return Ok(Words::Same);
+        }
+        match Words::of(model, draft)? {
+            Words::Translated(_) => {
+                let problem = "the draft model was made for a model with other special tokens";
+                Err(Error::Unsupported(problem.into()))
+            }
+            words => Ok(words),
+        }
+    }
+
     /// The draft model's token for one of the model: its first one where it has none.
     pub fn there(&self, token: i32) -> i32 {
         match self {

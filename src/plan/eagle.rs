@@ -9,7 +9,7 @@ use super::build::Builder;
 use super::op::{HeadPart, Index, MatrixId, Norm, Op, Program, Rows, Value, ValueId, VectorId};
 use super::tensors::PLAN;
 use super::validate;
-use crate::arch::eagle::Features;
+use crate::arch::eagle::{Features, USUAL_LAYERS, usual_layers};
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::spec::Presence;
 use crate::arch::{Arch, Hparams};
@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// What makes a head's vector of those of the model.
 #[derive(Debug)]
 pub struct Fusion {
-    /// The layers whose input is read; their number stands for what the last one gives.
-    pub layers: Vec<usize>,
+    /// The layers whose input is read; their number stands for what the last one gives. Where the head says nothing: [`usual_layers`].
+    pub layers: Option<Vec<usize>>,
     /// Elements of each of these vectors.
     pub width: usize,
     /// The norm of all together.
@@ -32,7 +32,19 @@ pub struct Fusion {
 
 impl Fusion {
     pub(super) fn copied(&self) -> Result<Fusion> {
-        Ok(Fusion { layers: collected(self.layers.iter().copied(), PLAN)?, ..*self })
+        let layers = self.layers.as_deref().map(|layers| collected(layers.iter().copied(), PLAN)).transpose()?;
+        Ok(Fusion { layers, ..*self })
+    }
+
+    /// The layers of a model of so many.
+    fn layers_of(&self, layers: usize) -> Result<Vec<usize>> {
+        let usual = || usual_layers(layers).map(|usual| collected(usual, PLAN)).transpose();
+        let read = match &self.layers {
+            Some(listed) => Some(collected(listed.iter().copied(), PLAN)?),
+            None => usual()?,
+        };
+        let are_there = |read: &Vec<usize>| read.iter().all(|&layer| layer <= layers);
+        read.filter(are_there).ok_or_else(|| unsuited("it reads vectors of layers that the model lacks"))
     }
 }
 
@@ -112,14 +124,15 @@ impl Builder<'_> {
 
     fn fusion(&mut self, features: &Features) -> Result<Fusion> {
         let Features { ref layers, width, are_normalized, .. } = *features;
-        let all = width * layers.len();
+        let all = width * layers.as_ref().map_or(USUAL_LAYERS, Vec::len);
         let norm = match are_normalized {
             true => Some(self.norm_of(global::FEATURES_IN_NORM, all, self.arch.norm, self.arch.norm_bias)?),
             false => None,
         };
         let name = format!("{}.weight", global::FEATURES_IN);
         let matrix = self.tensors.matrix(&name, self.hparams.hidden, all)?;
-        Ok(Fusion { layers: collected(layers.iter().copied(), PLAN)?, width, norm, matrix })
+        let layers = layers.as_deref().map(|layers| collected(layers.iter().copied(), PLAN)).transpose()?;
+        Ok(Fusion { layers, width, norm, matrix })
     }
 }
 
@@ -160,14 +173,14 @@ pub fn over(head: &Program, model: &Program) -> Result<Program> {
 
 /// The program of `model` that makes of each row what `head` reads ([`Program::features`]).
 pub fn telling(model: &Program, head: &Program) -> Result<Program> {
-    let fusion = fusion_of(head, model)?;
+    let (fusion, layers) = fusion_of(head, model)?;
     let mut telling = model.copied()?;
-    let mut vectors = collected(fusion.layers.iter().map(|_| ValueId(0)), PLAN)?;
-    let mut order = collected(0..fusion.layers.len(), PLAN)?;
+    let mut vectors = collected(layers.iter().map(|_| ValueId(0)), PLAN)?;
+    let mut order = collected(0..layers.len(), PLAN)?;
     // From behind, so that the places of those before do not move.
-    order.sort_unstable_by_key(|&index| std::cmp::Reverse(fusion.layers[index]));
+    order.sort_unstable_by_key(|&index| std::cmp::Reverse(layers[index]));
     for index in order {
-        vectors[index] = telling.keep_input(fusion.layers[index], fusion.width)?;
+        vectors[index] = telling.keep_input(layers[index], fusion.width)?;
     }
     telling.join_vectors(&vectors, head, fusion)?;
     validate::check(&telling)?;
@@ -219,16 +232,14 @@ impl Program {
     }
 }
 
-/// What `head` makes its vectors of, if `model` has them.
-fn fusion_of<'a>(head: &'a Program, model: &Program) -> Result<&'a Fusion> {
+/// What `head` makes its vectors of, and the layers that it reads, if `model` has them.
+fn fusion_of<'a>(head: &'a Program, model: &Program) -> Result<(&'a Fusion, Vec<usize>)> {
     let fusion = head.fusion.as_ref().ok_or_else(|| unsuited("it reads no vectors of one"))?;
     if model.logits.is_none() || model.only_drafts() {
         return Err(unsuited("the model makes no text"));
     }
-    if fusion.layers.iter().any(|&layer| layer >= model.layers.len()) {
-        return Err(unsuited("it reads vectors of layers that the model lacks"));
-    }
-    Ok(fusion)
+    let layers = model.layers.len().checked_sub(1).ok_or_else(|| unsuited("the model has no layers"))?;
+    Ok((fusion, fusion.layers_of(layers)?))
 }
 
 fn unsuited(problem: &str) -> Error {

@@ -110,6 +110,17 @@ pub fn session(model: &Model, drafting: Drafting, kv_tokens: u64) -> Session {
     model.session(opts).unwrap()
 }
 
+/// What a model says with drafts of `draft`, and how many there were and were right.
+pub fn drafts(model: &Model, draft: &Model) -> (Vec<i32>, u64, u64) {
+    let drafting = Drafting { speculation: DRAFTED, most: 4, draft: Some(draft), ..PLAIN };
+    let session = session(model, drafting, 512);
+    let seq = session.open(&greedy()).unwrap();
+    session.append(seq, &[3, 5, 7]).unwrap();
+    let tokens = session.generate(seq, 60).unwrap();
+    let stats = session.stats().unwrap();
+    (tokens, stats.drafted, stats.accepted)
+}
+
 /// Walks until so many tokens have come, and gives how many drafts were evaluated and how many of them were right.
 pub fn walk(model: &Model, drafting: Drafting, kv_tokens: u64, seed: u64, tokens: usize) -> (u64, u64) {
     let bias = [segno_logit_bias { token: 7, bias: 2.0 }, segno_logit_bias { token: 9, bias: f32::NEG_INFINITY }];

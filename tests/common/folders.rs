@@ -4,11 +4,27 @@ pub mod fused;
 pub mod recurrent;
 
 use recurrent::{is_recurrent, name_of_block, parts_of};
-use segno::format::{Gguf, TensorInfo};
+use segno::format::{Gguf, INTEGERS_64, TensorInfo};
 use segno::quant::DType;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+
+/// Names, sizes, types and bytes of all tensors of a GGUF file, by name.
+pub fn tensors(path: &Path) -> Vec<(String, Vec<u64>, u32, Vec<u8>)> {
+    let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
+    let bytes = |tensor: &TensorInfo| {
+        let len = match tensor.type_id {
+            INTEGERS_64 => 8 * tensor.elements(),
+            dtype => DType::from_ggml(dtype).unwrap().row_bytes(tensor.elements()).unwrap(),
+        };
+        tensor.bytes(len as usize).unwrap().to_vec()
+    };
+    let all = gguf.tensors().iter();
+    let mut all: Vec<_> = all.map(|t| (t.name.clone(), t.dims.clone(), t.type_id, bytes(t))).collect();
+    all.sort();
+    all
+}
 
 /// One tensor of a safetensors file.
 #[derive(Clone, Debug)]

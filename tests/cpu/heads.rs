@@ -2,8 +2,10 @@
 
 use crate::common::assistants::program_of;
 use crate::common::distance::distance;
+use crate::common::gguf::parsed;
 use crate::common::heads::{Golden, KNOWN, VOCAB, WIDTH, golden, model_path, path};
 use crate::common::passes::{limits, precise};
+use crate::common::predictors::file_at;
 use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Row, Runner, cpu};
 use segno::error::Error;
 use segno::format::Gguf;
@@ -115,6 +117,24 @@ fn models_that_do_not_suit_are_refused_by_name() {
     let Some(&Op::MatMul { matrix, out, .. }) = few.ops.last() else { panic!("the head comes last") };
     (few.matrices[matrix.0].rows, few.values[out.0].width) = (60, 60);
     assert!(over(&lent, &few).unwrap_err().to_string().contains("tokens that the model lacks"));
+}
+
+/// Of a file that lists no layers they are an early one, one in the middle and a late one of the model.
+#[test]
+fn the_usual_layers_are_read_where_none_are_listed() {
+    let ops = |layers: Option<[u32; 3]>| {
+        let mut file = file_at(&path("plain"));
+        file.entries.retain(|(key, _)| key != "eagle3.target_layers");
+        if let Some(layers) = layers {
+            file.set("eagle3.target_layers", layers);
+        }
+        telling(&model(), &program_of(&parsed(&file.bytes())).0).unwrap().ops
+    };
+    assert!(ops(None) == ops(Some([2, 1, 0])) && ops(None) != ops(Some([2, 0, 1])));
+    let mut few = head("plain");
+    few.fusion.as_mut().unwrap().layers = None;
+    let two = program_of(&open(&model_path().with_file_name("llama-ratio1.gguf"))).0;
+    assert!(telling(&two, &few).unwrap_err().to_string().contains("layers that the model lacks"));
 }
 
 #[test]

@@ -1,14 +1,13 @@
 //! Folders of assistants, which draft for another model: they are the GGUF file of the same weights, bit for bit.
 
 use crate::common::assistants::{model_path, path};
-use crate::common::drafts::{DRAFTED, Drafting, PLAIN, session};
-use crate::common::{Ctx, Folder, Model, greedy, root};
+use crate::common::drafts::drafts;
+use crate::common::folders::tensors;
+use crate::common::{Ctx, Folder, root};
 use crate::save::save;
 use segno::ffi::device::SEGNO_DEVICE_CPU;
-use segno::format::Gguf;
-use segno::quant::DType;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 fn one_thread() -> Ctx {
     Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
@@ -17,19 +16,6 @@ fn one_thread() -> Ctx {
 /// As transformers wrote it.
 fn golden() -> PathBuf {
     root().join("tests/golden/assistant/folder")
-}
-
-/// Names, sizes, types and bytes of all tensors of a file, by name.
-fn tensors(path: &Path) -> Vec<(String, Vec<u64>, u32, Vec<u8>)> {
-    let gguf = Gguf::open(path, true, &mut |_| Ok(())).unwrap();
-    let bytes = |tensor: &segno::format::TensorInfo| {
-        let len = DType::from_ggml(tensor.type_id).unwrap().row_bytes(tensor.elements()).unwrap();
-        tensor.bytes(len as usize).unwrap().to_vec()
-    };
-    let all = gguf.tensors().iter();
-    let mut all: Vec<_> = all.map(|t| (t.name.clone(), t.dims.clone(), t.type_id, bytes(t))).collect();
-    all.sort();
-    all
 }
 
 /// Changes configuration and safetensors header of the golden folder, and appends zeros to its data.
@@ -45,17 +31,6 @@ fn changed(folder: &Folder, config: impl Fn(&mut Value), header: impl Fn(&mut Va
     let told = told.to_string();
     let parts = [&(told.len() as u64).to_le_bytes()[..], told.as_bytes(), data, &vec![0; zeros]];
     std::fs::write(folder.join("model.safetensors"), parts.concat()).unwrap();
-}
-
-/// What a model says with drafts of `assistant`, and how many there were and were right.
-fn drafts(model: &Model, assistant: &Model) -> (Vec<i32>, u64, u64) {
-    let drafting = Drafting { speculation: DRAFTED, most: 4, draft: Some(assistant), ..PLAIN };
-    let session = session(model, drafting, 512);
-    let seq = session.open(&greedy()).unwrap();
-    session.append(seq, &[3, 5, 7]).unwrap();
-    let tokens = session.generate(seq, 60).unwrap();
-    let stats = session.stats().unwrap();
-    (tokens, stats.drafted, stats.accepted)
 }
 
 #[test]

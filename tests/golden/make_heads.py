@@ -1,6 +1,8 @@
 """Writes tests/golden/heads: two small random heads that draft for the model hf/mistral-plain.gguf by vectors between its layers (EAGLE-3), and what
 they give, computed in float64 by the plain code below.
 
+Both are there as folders too: `plain` with the names that the trainers of EAGLE-3 write, `own` as Speculators writes it.
+
 NAME.gguf is a head in F32, named and laid out as llama.cpp's converter does it. `plain` embeds by the model's table and knows some of its tokens, `own`
 has a table of its own, vectors of another size, and both norms that files may ask for. drafts.json holds the tokens of a text, the lengths of its
 beginnings for which each head drafts, and the tokens that it is given in the rounds of each: the last one of the beginning, and the guesses. NAME.f32
@@ -18,6 +20,7 @@ import json
 import gguf
 import make_hf_models as models
 import numpy as np
+import safetensors.torch
 import torch
 
 OUT = models.OUT.parent / "heads"
@@ -187,6 +190,36 @@ def write(head, case, weights, known):
     writer.close()
 
 
+def save_folder(head, case, weights, known):
+    """Writes the head as a folder, with the sizes of its layer in a map of their own where it has a table."""
+    layer = {
+        "model_type": "llama", "hidden_size": head.hidden, "intermediate_size": head.feed_forward, "num_hidden_layers": 1,
+        "num_attention_heads": head.heads, "num_key_value_heads": head.kv_heads, "head_dim": head.head_dim, "vocab_size": case.vocab,
+        "max_position_embeddings": models.CONTEXT, "rms_norm_eps": head.eps, "rope_theta": head.theta, "hidden_act": "silu",
+        "tie_word_embeddings": False}
+    own = {
+        "draft_vocab_size": head.known or case.vocab, "target_hidden_size": case.hidden, "eagle_aux_hidden_state_layer_ids": list(head.layers),
+        "norm_before_residual": head.norm_before_residual, "norm_before_fc": head.norm_before_fc}
+    if head.has_table:
+        config, prefix = {"architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3", "transformer_layer_config": layer, **own}, "layers.0."
+    else:
+        config, prefix = {"architectures": ["LlamaForCausalLMEagle3"], **layer, **own}, "midlayer."
+    names = {
+        "attn_norm": "input_layernorm", "attn_norm_2": "hidden_norm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj",
+        "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+    ends = {"fc": "fc", "output": "lm_head", "output_norm": "norm", "enc.output_norm": "input_norm", "token_embd": "embed_tokens"}
+    tensors = {f"{ends[name] if name in ends else prefix + names[name.removeprefix('blk.0.')]}.weight": torch.from_numpy(values)
+               for name, values in weights.items()}
+    if known is not None:
+        tensors["d2t"] = torch.from_numpy(known - np.arange(len(known)))
+        tensors["t2d"] = torch.from_numpy(np.isin(np.arange(case.vocab), known))
+    folder = OUT / head.name
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+
+
 def main():
     OUT.mkdir(exist_ok=True)
     case = next(case for case in models.CASES if case.name == MODEL)
@@ -206,6 +239,7 @@ def main():
         np.array([row for _, rows in made for row in rows], "<f4").tofile(OUT / f"{head.name}.f32")
         listed[head.name] = [{"length": length, "given": given} for length, (given, _) in zip(LENGTHS, made)]
         write(head, case, weights, known)
+        save_folder(head, case, weights, known)
         print(head.name, [given for given, _ in made])
     (OUT / "drafts.json").write_text(json.dumps({"tokens": tokens, "heads": listed}) + "\n")
 

@@ -4,6 +4,7 @@ use super::dice::Dice;
 use super::models::backbones;
 use crate::common::assistants;
 use crate::common::embeddings::{embed_opts, of_tokens};
+use crate::common::heads;
 use crate::common::{Ctx, Failed, Model, Result, Session, call, sampler};
 use segno::ffi::{chat::*, model::*, plan::*, session::*, status::*, text::*};
 use std::ffi::CString;
@@ -138,11 +139,11 @@ fn open(ctx: &Ctx, model: &Model, dice: &mut Dice) -> Option<Session> {
     if !is_assistant(model) {
         return session(model, None);
     }
-    let golden = std::fs::read(assistants::model_path()).expect("a file of the tree");
-    let [gemma, llama] = backbones().map(|file| file.to_bytes());
-    [gemma, golden, llama]
-        .iter()
-        .find_map(|bytes| session(&load_bytes(ctx, bytes).expect("a model as it should be"), Some(model)))
+    let goldens = [assistants::model_path(), heads::model_path()];
+    let goldens = goldens.map(|path| std::fs::read(path).expect("a file of the tree"));
+    let made = backbones().map(|file| file.to_bytes());
+    let mut all = made.iter().chain(&goldens);
+    all.find_map(|bytes| session(&load_bytes(ctx, bytes).expect("a model as it should be"), Some(model)))
 }
 
 fn is_assistant(model: &Model) -> bool {

@@ -1,0 +1,96 @@
+//! Folders of heads that draft by vectors between a model's layers: they are the GGUF file of the same weights, bit for bit.
+
+use crate::common::drafts::drafts;
+use crate::common::folders::tensors;
+use crate::common::heads::{model_path, path};
+use crate::common::{Ctx, Folder, Model, Watch, model_opts, root};
+use crate::save::save;
+use segno::ffi::device::SEGNO_DEVICE_CPU;
+use segno::ffi::model::SEGNO_MODEL_NO_MMAP;
+use segno::format::{Gguf, Value as Metadata};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+fn one_thread() -> Ctx {
+    Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
+}
+
+/// As those who train heads write them.
+fn golden(name: &str) -> PathBuf {
+    root().join("tests/golden/heads").join(name)
+}
+
+/// Loads the folder of a head with another configuration.
+fn changed(ctx: &Ctx, name: &str, change: impl Fn(&mut Value)) -> crate::common::Result<Model> {
+    let to = Folder::new("folder-head-changed");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(golden(name).join("config.json")).unwrap()).unwrap();
+    change(&mut config);
+    std::fs::write(to.join("config.json"), config.to_string()).unwrap();
+    std::fs::copy(golden(name).join("model.safetensors"), to.join("model.safetensors")).unwrap();
+    ctx.load(to.path())
+}
+
+#[test]
+fn a_folder_is_the_file_of_its_weights() {
+    let (ctx, to) = (one_thread(), Folder::new("folder-head"));
+    let (model, saved) = (ctx.load(&model_path()).unwrap(), to.join("saved.gguf"));
+    for name in ["plain", "own"] {
+        let expected = drafts(&model, &ctx.load(&path(name)).unwrap());
+        for flags in [0, SEGNO_MODEL_NO_MMAP] {
+            let folder = ctx.load_with(&golden(name), &model_opts(flags, &mut Watch::default())).unwrap().1;
+            save(&folder, &saved).unwrap();
+            assert!(tensors(&saved) == tensors(&path(name)), "{name}");
+            assert!(drafts(&model, &folder) == expected && expected.1 > 50, "{name}: {expected:?}");
+            assert!(drafts(&model, &ctx.load(&saved).unwrap()) == expected, "{name}");
+        }
+    }
+}
+
+/// What a saved head says that it reads: the layers, and elements of a vector.
+fn read_of(head: &Model) -> (Option<Vec<u64>>, Option<u32>) {
+    let to = Folder::new("folder-head-said");
+    save(head, &to.join("saved.gguf")).unwrap();
+    let gguf = Gguf::open(&to.join("saved.gguf"), true, &mut |_| Ok(())).unwrap();
+    let listed = gguf.metadata().scalars("eagle3.target_layers").unwrap();
+    let layers = listed.map(|listed| {
+        let layer = |value| if let Metadata::Unsigned(layer) = value { layer } else { panic!("{value:?}") };
+        listed.map(layer).collect()
+    });
+    (layers, gguf.metadata().u32("eagle3.target_hidden_size").unwrap())
+}
+
+#[test]
+fn what_a_head_reads_is_said_in_several_ways() {
+    let ctx = one_thread();
+    assert_eq!(read_of(&ctx.load(&golden("plain")).unwrap()), (Some(vec![2, 0, 1]), Some(32)));
+    let less = changed(&ctx, "plain", |config| {
+        let config = config.as_object_mut().unwrap();
+        config.retain(|name, _| name != "eagle_aux_hidden_state_layer_ids" && name != "target_hidden_size");
+    });
+    assert_eq!(read_of(&less.unwrap()), (None, Some(32)));
+    let nested = changed(&ctx, "plain", |config| {
+        config.as_object_mut().unwrap().remove("eagle_aux_hidden_state_layer_ids").unwrap();
+        config["eagle_config"] = json!({"eagle_aux_hidden_state_layer_ids": [1, 0, 3]});
+    });
+    assert_eq!(read_of(&nested.unwrap()), (Some(vec![1, 0, 3]), Some(32)));
+}
+
+#[test]
+fn configurations_that_do_not_suit_are_refused() {
+    let ctx = one_thread();
+    for (change, words) in [
+        (&|config: &mut Value| config["target_hidden_size"] = json!(16), "fc.weight"),
+        (&|config: &mut Value| config["eagle_aux_hidden_state_layer_ids"] = json!([1, 2]), "fc.weight"),
+        (&|config: &mut Value| config["eagle_aux_hidden_state_layer_ids"] = json!([1, -2, 0]), "eagle_aux_hidden"),
+        (&|config: &mut Value| config["eagle_aux_hidden_state_layer_ids"] = json!("last"), "target_layers"),
+        (&|config: &mut Value| config["norm_before_fc"] = json!(true), "enc.output_norm"),
+        (&|config: &mut Value| config["vocab_size"] = json!(40), "names the token"),
+        (&|config: &mut Value| config["num_hidden_layers"] = json!(2), "one layer"),
+        (&|config: &mut Value| config["model_type"] = json!("gemma2"), "layers of `gemma2`"),
+        (&|config: &mut Value| config["draft_vocab_size"] = Value::Null, "is not part of the supported `llama`"),
+    ] as [(&dyn Fn(&mut Value), &str); 9]
+    {
+        let failed = changed(&ctx, "plain", change).err().unwrap();
+        assert!(failed.message.contains(words), "{words}: {}", failed.message);
+    }
+}
