@@ -8,9 +8,11 @@
 //! with `--pure`. Rows that are no whole number of blocks become Q8_0, where llama-quantize takes fewer bits. `llama-3.2-1b-short` has the layers of
 //! the whole model, but fewer of them and fewer tokens, for comparing many types.
 //!
+//! With `flat` behind the path all logits are the same, so that a head is always right, however tokens are drawn; it takes the time of any other.
 //! With a number behind the path, a block behind the layers predicts a further token, and is right so many times of 100 (`predictor`).
 
 mod gemma4;
+mod head;
 mod header;
 mod predictor;
 mod shape;
@@ -18,6 +20,7 @@ mod shapes;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod vocabulary;
 
 use gemma4::GLOBAL_HEAD;
 use header::Header;
@@ -113,6 +116,8 @@ struct Model<'a> {
     shape: &'a Shape,
     mix: Mix,
     tensors: Vec<Tensor>,
+    /// Whether all logits are the same.
+    is_flat: bool,
     /// How often of 100 times a block behind the layers predicts right, if there is one.
     right: Option<u32>,
 }
@@ -301,6 +306,17 @@ impl Model<'_> {
     }
 
     fn collect(&mut self) {
+        match self.shape.head_of {
+            Some(head) => self.head(&head),
+            None => self.model(),
+        }
+        if self.is_flat {
+            let heads = self.tensors.iter_mut().filter(|tensor| tensor.name == "output.weight");
+            heads.for_each(|head| head.content = Content::Drawn { mean: 0.0, spread: 0.0 });
+        }
+    }
+
+    fn model(&mut self) {
         let Shape { hidden, vocab, tied, layers, .. } = *self.shape;
         let embedding = if tied { self.mix.head() } else { self.mix.base };
         self.matrix("token_embd.weight".into(), vocab, hidden, embedding, 0.05);
@@ -332,7 +348,7 @@ impl Model<'_> {
             for &dim in &tensor.dims {
                 header.u64(dim as u64);
             }
-            header.u32(tensor.dtype.ggml_id()).u64(offset as u64);
+            header.u32(tensor.type_id()).u64(offset as u64);
             offset = (offset + tensor.bytes()).next_multiple_of(ALIGNMENT);
         }
         let mut front = Header::default();
@@ -381,6 +397,9 @@ impl Model<'_> {
             header.number(&key("nextn_predict_layers"), 1);
         }
         self.write_layers(header);
+        if shape.head_of.is_some() {
+            self.write_head(header);
+        }
         if shape.sinks {
             header.text(&key("rope.scaling.type"), "yarn").float(&key("rope.scaling.factor"), 32.0);
             header.number(&key("rope.scaling.original_context_length"), 4096);
@@ -390,7 +409,7 @@ impl Model<'_> {
         }
         shape.numbers.iter().for_each(|&(name, value)| _ = header.number(&key(name), value));
         shape.floats.iter().for_each(|&(name, value)| _ = header.float(&key(name), value));
-        write_vocabulary(if shape.arch.starts_with("qwen") { "qwen2" } else { "llama-bpe" }, shape.vocab, header);
+        vocabulary::write(if shape.arch.starts_with("qwen") { "qwen2" } else { "llama-bpe" }, shape.vocab, header);
     }
 }
 
@@ -427,43 +446,10 @@ impl Model<'_> {
     }
 }
 
-/// The 256 bytes, two special tokens, and words that are each another token and one letter more: every other word is a merge.
-fn write_vocabulary(pretokenizer: &str, size: usize, header: &mut Header) {
-    const SPECIAL: [&str; 2] = ["<|begin_of_text|>", "<|end_of_text|>"];
-    const NORMAL: u32 = 1;
-    const CONTROL: u32 = 3;
-    const LETTERS: &[u8; 16] = b"etaoinshrdlucmfw";
-    let mut words: Vec<String> = (0..=255).map(|byte| String::from(byte_letter(byte))).collect();
-    let mut merges = Vec::new();
-    for index in 0..size - words.len() - SPECIAL.len() {
-        let (word, letter) = (&words[index / LETTERS.len()], LETTERS[index % LETTERS.len()] as char);
-        merges.push(format!("{word} {letter}"));
-        words.push(format!("{word}{letter}"));
-    }
-    let mut types = vec![NORMAL; words.len()];
-    words.extend(SPECIAL.map(String::from));
-    types.extend([CONTROL; SPECIAL.len()]);
-    header.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", pretokenizer);
-    header.texts("tokenizer.ggml.tokens", &words).texts("tokenizer.ggml.merges", &merges);
-    header.numbers("tokenizer.ggml.token_type", &types);
-    header
-        .number("tokenizer.ggml.bos_token_id", size as u32 - 2)
-        .number("tokenizer.ggml.eos_token_id", size as u32 - 1);
-}
-
-/// The letter that stands for a byte in the vocabularies of GPT-2 and its successors: its own where that is visible.
-fn byte_letter(byte: u8) -> char {
-    let is_visible = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..);
-    if is_visible(byte) {
-        return char::from(byte);
-    }
-    let invisible_before = (0..byte).filter(|&other| !is_visible(other)).count();
-    char::from_u32(256 + invisible_before as u32).expect("a letter of the Latin alphabet")
-}
-
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let right = args.get(3).map(|text| text.parse().ok().filter(|&right| right <= 100));
+    let is_flat = args.get(3).is_some_and(|text| text == "flat");
+    let right = args.get(3).filter(|_| !is_flat).map(|text| text.parse().ok().filter(|&right| right <= 100));
     let found = match args.as_slice() {
         [shape, types, path] | [shape, types, path, _] if right != Some(None) => {
             SHAPES.iter().find(|known| known.name == shape).zip(mix(types)).map(|(shape, mix)| (shape, mix, path))
@@ -473,14 +459,14 @@ fn main() -> Result<()> {
     let Some((shape, mix, path)) = found else {
         let shapes: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
         let types: Vec<_> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
-        eprintln!("usage: synth_gguf SHAPE TYPE OUT.gguf [RIGHT]\nshapes: {}", shapes.join(", "));
+        eprintln!("usage: synth_gguf SHAPE TYPE OUT.gguf [RIGHT | flat]\nshapes: {}", shapes.join(", "));
         eprintln!(
             "types, mixed as llama-quantize does: Q4_K_M, Q5_K_M, MXFP4_MOE, Q2_K_S, Q2_K_MIX (which it calls Q2_K)"
         );
         eprintln!("types, one for every matrix, as with --pure: {}", types.join(", "));
         std::process::exit(2);
     };
-    let mut model = Model { shape, mix, tensors: Vec::new(), right: right.flatten() };
+    let mut model = Model { shape, mix, tensors: Vec::new(), is_flat, right: right.flatten() };
     model.collect();
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     model.write(&mut out)?;

@@ -1,6 +1,7 @@
 //! What a model is made of: sizes, kinds of layers, and numbers of its family.
 
 use super::gemma4::Gemma4;
+use super::head::Head;
 
 /// Sizes of a model.
 pub struct Shape {
@@ -35,6 +36,8 @@ pub struct Shape {
     pub recurrent: Option<Recurrent>,
     /// Layers of two kinds.
     pub gemma4: Option<Gemma4>,
+    /// What a head has that drafts for another model.
+    pub head_of: Option<Head>,
     /// Biases of all projections, and one more score for each head: gpt-oss.
     pub sinks: bool,
     /// Biases of all projections and norms, and no gate: StarCoder 2.

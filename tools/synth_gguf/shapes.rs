@@ -1,6 +1,7 @@
 //! Sizes and numbers of well-known models.
 
 use super::gemma4::{GEMMA4_26B, GEMMA4_E4B, GEMMA4_E4B_ASSISTANT};
+use super::head::LLAMA_8B_HEAD;
 use super::shape::{Experts, Latent, Norms, Recurrent, Shape};
 
 pub const LLAMA_1B: Shape = Shape {
@@ -27,11 +28,23 @@ pub const LLAMA_1B: Shape = Shape {
     latent: None,
     recurrent: None,
     gemma4: None,
+    head_of: None,
     sinks: false,
     plain: false,
     rope_sections: &[],
     floats: &[],
     numbers: &[],
+};
+
+pub const LLAMA_8B: Shape = Shape {
+    name: "llama-3.1-8b",
+    layers: 32,
+    hidden: 4096,
+    head_dim: 128,
+    rope_dims: 128,
+    feed_forward: 14_336,
+    tied: false,
+    ..LLAMA_1B
 };
 
 const GEMMA_4B: Shape = Shape {
@@ -100,19 +113,10 @@ const EMBEDDING_GEMMA: Shape = Shape {
 };
 
 /// The models that are known.
-pub const SHAPES: [Shape; 37] = [
+pub const SHAPES: [Shape; 38] = [
     LLAMA_1B,
     Shape { name: "llama-3.2-1b-short", layers: 4, vocab: 32_768, ..LLAMA_1B },
-    Shape {
-        name: "llama-3.1-8b",
-        layers: 32,
-        hidden: 4096,
-        head_dim: 128,
-        rope_dims: 128,
-        feed_forward: 14_336,
-        tied: false,
-        ..LLAMA_1B
-    },
+    LLAMA_8B,
     Shape {
         name: "qwen2.5-0.5b",
         arch: "qwen2",
@@ -354,6 +358,7 @@ pub const SHAPES: [Shape; 37] = [
     GEMMA4_26B,
     GEMMA4_E4B,
     GEMMA4_E4B_ASSISTANT,
+    LLAMA_8B_HEAD,
     Shape { name: "deepseek-v2-lite-short", layers: 4, ..DEEPSEEK_LITE },
     Shape {
         name: "qwen3-30b-a3b",

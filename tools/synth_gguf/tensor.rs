@@ -1,5 +1,6 @@
 //! A tensor of a file: its sizes, and what it holds, written as it is made.
 
+use segno::format::INTEGERS_64;
 use segno::quant::DType;
 use segno::quant::synthetic::{Random, scaled_blocks};
 use std::io::{Result, Write};
@@ -28,6 +29,8 @@ pub enum Content {
     Values(Vec<f32>),
     /// Ones where row and column have the same number, as Q8_0 has them, and zeros.
     Diagonal,
+    /// 64-bit integers, as many as there are elements, evenly from 0 up to this.
+    Tokens { of: usize },
     /// The rows of the file's first tensor, of which so many of 100 are those of the row before.
     LikeFirst { others: u32 },
 }
@@ -38,11 +41,19 @@ impl Tensor {
         Tensor { name, dims, dtype: DType::F32, content: Content::Values(values) }
     }
 
+    /// ggml's number of its type.
+    pub fn type_id(&self) -> u32 {
+        if matches!(self.content, Content::Tokens { .. }) { INTEGERS_64 } else { self.dtype.ggml_id() }
+    }
+
     pub fn bytes(&self) -> usize {
         self.row_bytes() * self.dims[1..].iter().product::<usize>()
     }
 
     fn row_bytes(&self) -> usize {
+        if matches!(self.content, Content::Tokens { .. }) {
+            return self.dims[0] * size_of::<i64>();
+        }
         self.dtype.row_bytes(self.dims[0] as u64).expect("whole blocks") as usize
     }
 
@@ -52,6 +63,10 @@ impl Tensor {
             Content::Drawn { mean, spread } => self.draw(*mean, *spread, random, out)?,
             Content::Values(values) => values.iter().try_for_each(|value| out.write_all(&value.to_le_bytes()))?,
             Content::Diagonal => self.write_diagonal(out)?,
+            Content::Tokens { of } => {
+                let (count, of) = (self.dims[0], *of);
+                (0..count).try_for_each(|index| out.write_all(&((index * of / count) as i64).to_le_bytes()))?
+            }
             Content::LikeFirst { others } => {
                 let mut rows = Vec::new();
                 if let Some(Tensor { content: Content::Drawn { mean, spread }, .. }) = first {

@@ -1,18 +1,19 @@
 //! Which matrix of which shape and mix has which type, and that a file says so; the rules are llama-quantize's.
 
 use super::gemma4::Gemma4;
+use super::head::Head;
 use super::*;
 use DType::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0};
 use segno::arch::{Arch, Hparams};
 use segno::format::{Data, Gguf};
 use segno::plan::build::build;
-use segno::plan::{Program, assistant, predictor};
+use segno::plan::{Program, assistant, eagle, predictor};
 use segno::quant::reference;
 use std::sync::Arc;
 
 fn model(shape: &str, types: &str) -> Model<'static> {
     let shape = SHAPES.iter().find(|known| known.name == shape).unwrap();
-    let mut model = Model { shape, mix: mix(types).unwrap(), tensors: Vec::new(), right: None };
+    let mut model = Model { shape, mix: mix(types).unwrap(), tensors: Vec::new(), is_flat: false, right: None };
     model.collect();
     model
 }
@@ -139,7 +140,7 @@ fn program(shape: &Shape) -> Program {
 
 /// A file of `shape`, with a block that predicts right so many times of 100.
 fn parsed(shape: &Shape, right: Option<u32>) -> Gguf {
-    let mut model = Model { shape, mix: mix("Q4_K_M").unwrap(), tensors: Vec::new(), right };
+    let mut model = Model { shape, mix: mix("Q4_K_M").unwrap(), tensors: Vec::new(), is_flat: false, right };
     model.collect();
     let mut bytes = Vec::new();
     model.write(&mut bytes).unwrap();
@@ -192,11 +193,27 @@ fn an_assistant_suits_its_model() {
     assert_eq!(read, [4, 4, 4, 5]);
 }
 
+/// A head reads three layers of its model, and knows some of its tokens.
+#[test]
+fn a_head_suits_its_model() {
+    let (model, own) = (small("llama-3.1-8b", 6), small("llama-3.1-8b-eagle3", 1));
+    let own = Shape { head_of: Some(Head { known: 300 }), ..own };
+    let (model, own) = (program(&model), program(&own));
+    let over = eagle::over(&own, &model).unwrap();
+    assert_eq!((over.logits_width(), over.vocab(), over.given_width()), (300, 1000, 4096));
+    let told = eagle::telling(&model, &own).unwrap();
+    assert_eq!(told.ops.len(), model.ops.len() + 3 + 2 + 1);
+}
+
 /// Small layers of every dense shape: the engine finds all that it asks for, and asks for all that is there.
 #[test]
 fn files_of_dense_models_are_those_of_their_family() {
     let is_dense = |shape: &&Shape| {
-        shape.experts.is_none() && shape.recurrent.is_none() && shape.gemma4.is_none() && shape.latent.is_none()
+        shape.experts.is_none()
+            && shape.recurrent.is_none()
+            && shape.gemma4.is_none()
+            && shape.latent.is_none()
+            && shape.head_of.is_none()
     };
     for known in SHAPES.iter().filter(is_dense) {
         let shape = Shape { hidden: 256, feed_forward: 256, ..small(known.name, 2) };
