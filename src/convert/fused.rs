@@ -44,11 +44,11 @@ impl Fused {
         Ok(Fused { layout, hidden: size("hidden_size")?, width: size("moe_intermediate_size")? })
     }
 
-    /// The order of the tensor `stored`, of which `part` is made.
-    pub fn order(&self, part: Projection, stored: &Stored) -> Result<Order> {
+    /// The order of the tensor `stored`, of which `part` is made, or its biases are.
+    pub fn order(&self, part: Projection, is_bias: bool, stored: &Stored) -> Result<Order> {
         let (is_turned, rows, cols) = match *stored.shape.as_slice() {
-            [_, rows, cols] => (self.is_turned(part, stored)?, rows, cols),
-            [_, biases] if self.layout == Layout::Turns => (false, biases, 1),
+            [_, rows, cols] if !is_bias => (self.is_turned(part, stored)?, rows, cols),
+            [_, biases] if is_bias => (false, biases, 1),
             _ => return Err(misshapen(stored, "which no projection of all experts has")),
         };
         let outputs = if is_turned { cols } else { rows };

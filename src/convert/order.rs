@@ -133,7 +133,7 @@ impl Order {
                     Err(Error::Format(format!("tensor `{name}` has {rows} rows, which are no pairs of {heads} heads")))
                 }
             },
-            Rows::OfExperts(part) => sizes.fused.order(part, stored),
+            Rows::OfExperts(part) => sizes.fused.order(part, role.is_single(), stored),
             Rows::State(part) => {
                 let cols = shape.last().copied().unwrap_or(1);
                 if part.is_of_matrix() && shape.len() != 2 {

@@ -387,6 +387,56 @@ fn changed_folders_load_or_are_refused() {
     );
 }
 
+/// Other shapes of as many elements: dimensions in another order, joined, halved, or none.
+fn reshaped(shape: &[u64]) -> Vec<Vec<u64>> {
+    let mut shapes: Vec<Vec<u64>> = vec![vec![], shape.to_vec(), [shape, &[1]].concat(), [&[1], shape].concat()];
+    for at in 1..shape.len() {
+        let (before, after) = shape.split_at(at);
+        shapes.push([after, before].concat());
+        shapes.push([before, &after[1..], &after[..1]].concat());
+        shapes.push([&before[..at - 1], &[before[at - 1] * after[0]], &after[1..]].concat());
+        shapes.push([before, &[after[0] / 2, 2], &after[1..]].concat());
+        shapes.push([&before[..at - 1], &[before[at - 1] * 2, after[0] / 2], &after[1..]].concat());
+        shapes.push([&before[..at - 1], &[1, before[at - 1] * after[0]], &after[1..]].concat());
+    }
+    shapes
+}
+
+/// What loads has its own dimensions, perhaps in another order.
+#[test]
+fn tensors_of_all_experts_of_any_shape_load_or_are_refused() {
+    let (ctx, folder) = (context(), Folder::new("hostile-reshaped"));
+    let golden = root().join("tests/golden/mxfp4/folder");
+    let read = |name: &str| (name.to_owned(), std::fs::read(golden.join(name)).unwrap());
+    let blocks = Files(vec![read("config.json"), read("model.safetensors")]);
+    let is_meant = |name: &str| name.contains("layers.0.mlp.") || name.contains("layers.0.self_attn.sinks");
+    let sizes = |shape: &[u64]| {
+        let mut sizes: Vec<u64> = shape.iter().copied().filter(|&size| size > 1).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    let mut refused = 0;
+    for mut files in [blocks, fused("gptoss-plain"), fused("qwen3vlmoe-text")] {
+        let bytes = files.file("model.safetensors").unwrap().clone();
+        let (header, data) = header_of(&bytes).unwrap();
+        for (name, entry) in header.as_object().unwrap().iter().filter(|(name, _)| is_meant(name)) {
+            let own: Vec<u64> = serde_json::from_value(entry["shape"].clone()).unwrap();
+            for shape in reshaped(&own) {
+                let mut header = header.clone();
+                header[name]["shape"] = json!(shape);
+                *files.file("model.safetensors").unwrap() = with_header(&header.to_string(), data);
+                files.write(folder.path());
+                match use_path(&ctx, folder.path(), &mut Dice::new(0)) {
+                    Reached::Refusal if shape != own => refused += 1,
+                    Reached::Tokens if sizes(&shape) == sizes(&own) => {}
+                    other => panic!("{name} of shape {shape:?}: {other:?}"),
+                }
+            }
+        }
+    }
+    assert!(refused > 150, "{refused}");
+}
+
 #[test]
 fn truncated_files_are_refused() {
     let (ctx, folder) = (context(), Folder::new("hostile-truncated"));
