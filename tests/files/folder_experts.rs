@@ -1,16 +1,20 @@
 //! Folders whose tensors hold a projection of all experts: with outputs or inputs as rows, gates before or between the others, as floats and in
 //! blocks of 4-bit floats. `tests/golden/make_mxfp4.py` made those blocks, and the logits of transformers for them.
 
+use crate::common::conversation::tokenized;
 use crate::common::folders::fused::turned;
 use crate::common::folders::{Entry, entries_of, write, write_shards};
 use crate::common::gguf::{Content, File, parsed};
 use crate::common::predictors::file_at;
-use crate::common::{Ctx, Folder, Model, Watch, greedy, model_opts, root};
+use crate::common::tokenizers::of_kind;
+use crate::common::{Ctx, Folder, Model, Watch, greedy, model_opts, root, sampler};
 use crate::folders::{assert_same, case, gguf};
 use crate::save::save;
 use half::bf16;
 use segno::ffi::ctx::SEGNO_PRECISION_PRECISE;
 use segno::ffi::model::{SEGNO_MODEL_NO_MMAP, SEGNO_TYPE_BF16, SEGNO_TYPE_F16, SEGNO_TYPE_KEEP, SEGNO_TYPE_Q8_0};
+use segno::ffi::seq::{segno_logit_bias, segno_sampler_opts};
+use segno::ffi::status::{SEGNO_DONE, SEGNO_OK};
 use segno::format::Gguf;
 use segno::quant::{DType, encode};
 use serde_json::{Value, json};
@@ -302,4 +306,55 @@ fn settings_that_gpt_oss_does_not_know_are_refused_by_name() {
     config.as_object_mut().unwrap().retain(|name, _| name != "num_experts_per_tok" && name != "quantization_config");
     write(folder.path(), &config, &blocks().1);
     assert_same(folder.path(), &golden().join("model.gguf"));
+}
+
+const HARMONY: &str = "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}\
+    {% if add_generation_prompt %}<|start|>assistant{% endif %}";
+
+/// Words are cut as GPT-4o's are, and a turn ends in several ways.
+#[test]
+fn conversations_of_gpt_oss_come_from_the_files_beside_the_weights() {
+    let folder = Folder::new("experts-harmony");
+    let (config, mut entries) = blocks();
+    // Rows for all tokens.
+    for entry in entries.iter_mut().filter(|entry| entry.shape.first() == Some(&131)) {
+        (entry.shape[0], entry.bytes) = (524, entry.bytes.repeat(4));
+    }
+    write(folder.path(), &config, &entries);
+    let tokenizer = of_kind("harmony", None);
+    let id = |name: &str| {
+        let mut added = tokenizer["added_tokens"].as_array().unwrap().iter();
+        added.find(|token| token["content"] == format!("<|{name}|>")).unwrap()["id"].as_i64().unwrap() as i32
+    };
+    let ends = ["return", "endoftext", "constrain"].map(id);
+    for (name, content) in [
+        ("tokenizer.json", tokenizer.to_string()),
+        ("tokenizer_config.json", json!({"bos_token": "<|startoftext|>", "eos_token": "<|return|>"}).to_string()),
+        ("generation_config.json", json!({"eos_token_id": ends}).to_string()),
+        ("chat_template.jinja", HARMONY.to_owned()),
+    ] {
+        std::fs::write(folder.join(name), content).unwrap();
+    }
+    let model = load(folder.path(), 0, SEGNO_TYPE_KEEP).unwrap();
+    let messages = json!([{"role": "user", "content": "THE ferryBoats' 12345//\n"}]);
+    let tokens = tokenized(&model, &messages, |_| {}).unwrap();
+    let of = |text: &[u8]| model.tokenize(text, 0).unwrap();
+    let [start, message, end] = ["start", "message", "end"].map(id);
+    let user = [vec![start], of(b"user"), vec![message], of(b"THE ferryBoats' 12345//\n"), vec![end, start]].concat();
+    assert_eq!(tokens, [user, of(b"assistant")].concat());
+    let session = model.session_f32();
+    let done = ends.into_iter().chain([id("call")]).map(|token| (token, SEGNO_DONE));
+    for (token, status) in done.chain([end, message].map(|token| (token, SEGNO_OK))) {
+        let bias = segno_logit_bias { token, bias: 1e6 };
+        let opts = segno_sampler_opts { bias: &bias, bias_count: 1, ..sampler() };
+        let seq = session.open(&opts).unwrap();
+        session.append(seq, &tokens).unwrap();
+        assert_eq!(session.step(seq).unwrap(), (token, status));
+        session.close(seq).unwrap();
+    }
+    save(&model, &folder.join("saved.gguf")).unwrap();
+    let saved = load(&folder.join("saved.gguf"), 0, SEGNO_TYPE_KEEP).unwrap();
+    assert_eq!((saved.info().bos, saved.info().eos), (id("startoftext"), ends[0]));
+    assert_eq!(saved.meta("tokenizer.ggml.pre").unwrap(), b"gpt-4o");
+    assert_eq!(tokenized(&saved, &messages, |_| {}).unwrap(), tokens);
 }

@@ -256,6 +256,7 @@ fn tokenizers_of_folders_become_metadata() {
         ("gpt2", "gpt2", "gpt-2"),
         ("llama3", "gpt2", "llama3"),
         ("qwen", "gpt2", "qwen2"),
+        ("harmony", "gpt2", "gpt-4o"),
         ("llama2", "llama", "default"),
         ("gemma", "llama", "default"),
         ("t5", "t5", "default"),

@@ -91,6 +91,13 @@ def with_added(tokenizer):
     return tokenizer
 
 
+def harmony(tokenizer):
+    """The special tokens of gpt-oss."""
+    names = ["startoftext", "endoftext", "return", "constrain", "channel", "start", "end", "message", "call"]
+    tokenizer.add_special_tokens([AddedToken(f"<|{name}|>", special=True, normalized=False) for name in names])
+    return tokenizer
+
+
 def unigram(normalizer, pre_tokenizer, specials=("<pad>", "</s>", "<unk>"), byte_fallback=False):
     """A unigram model that was trained with the steps it is used with."""
     tokenizer = Tokenizer(models.Unigram())
@@ -135,6 +142,7 @@ KINDS = {
     "qwen": lambda: with_added(byte_level([split(QWEN)], normalizers.NFC())),
     "llama3": lambda: with_begin(with_added(byte_level([split(LLAMA3)], ignore_merges=True))),
     "possessive": lambda: with_begin(byte_level([split(POSSESSIVE, "removed", True)]), end="</s>"),
+    "harmony": lambda: harmony(byte_level([split(make_text.GPT4O)])),
     "starcoder": lambda: byte_level([pre_tokenizers.Digits(individual_digits=True)], use_regex=True),
     "empty": lambda: byte_level([split(r"[0-9]*|\s*[a-z]*")]),
     "llama2": lambda: with_begin(escaped(escape(True), None)),
