@@ -7,10 +7,10 @@ use crate::common::folders::{entries_of, write};
 use crate::common::gguf::Shape;
 use crate::common::predictors::{Guesses, predicting_folder};
 use crate::common::tokenizers;
-use crate::common::{Ctx, Failed, Folder, Model, Result, Watch, call, model_opts};
+use crate::common::{Ctx, Failed, Folder, Model, Result, Watch, call, model_opts, root};
 use segno::ffi::{model::*, status::*};
 use segno::format::Gguf;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::ffi::CString;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -101,6 +101,18 @@ fn predictor(folder: &Folder) -> PathBuf {
     folder.join(PREDICTING)
 }
 
+/// A model whose experts have 4-bit floats in blocks, and one whose experts are tables with inputs as rows.
+const BLOCKS: &str = "mxfp4/folder";
+const TURNED: &str = "gptoss-plain";
+
+fn turned(folder: &Folder) -> PathBuf {
+    let golden = root().join("tests/golden/hf");
+    let configs: Value = serde_json::from_slice(&std::fs::read(golden.join("configs.json")).unwrap()).unwrap();
+    let file = Gguf::open(&golden.join(format!("{TURNED}.gguf")), true, &mut |_| Ok(())).unwrap();
+    write(&folder.join(TURNED), &configs[TURNED], &entries_of(&file, &configs[TURNED]));
+    folder.join(TURNED)
+}
+
 fn load(ctx: &Ctx, path: &Path, flags: u32, quantize: i32) -> Result<Model> {
     let mut opts = model_opts(flags, &mut Watch::default());
     (opts.progress, opts.quantize) = (None, quantize);
@@ -117,8 +129,15 @@ fn a_folder_without_memory_is_an_error() {
         ("t5", 0, SEGNO_TYPE_Q8_0),
         ("wordpiece", 0, SEGNO_TYPE_Q4_K),
         (PREDICTING, 0, SEGNO_TYPE_BF16),
+        (BLOCKS, SEGNO_MODEL_NO_MMAP, SEGNO_TYPE_KEEP),
+        (TURNED, 0, SEGNO_TYPE_BF16),
     ] {
-        let source = if kind == PREDICTING { predictor(&folder) } else { folder_with(&folder, kind) };
+        let source = match kind {
+            PREDICTING => predictor(&folder),
+            BLOCKS => root().join("tests/golden").join(BLOCKS),
+            TURNED => turned(&folder),
+            _ => folder_with(&folder, kind),
+        };
         let attempt = || {
             let model = load(&ctx, &source, flags, quantize)?;
             Ok((model.info().vocab, model.info().parameters, model.info().eos))
