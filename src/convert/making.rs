@@ -280,7 +280,7 @@ impl<'a> Reader<'a> {
             _ => (making.cols, 0, 0),
         };
         let stored = match &making.source {
-            Source::Stored(_, Elements::Blocks(_)) => making.dtype.row_bytes(cols).unwrap_or(u64::MAX),
+            Source::Stored(_, Elements::Blocks(_)) => DType::MXFP4.row_bytes(cols).unwrap_or(u64::MAX),
             Source::Stored(stored, _) => stored.len / matrix_of(stored)?[0] / (making.source_cols() / cols),
             Source::Stacked(parts) => parts[0].stored.len / (making.rows / parts.len() as u64),
             Source::Bytes(_, dtype) => dtype.row_bytes(cols).unwrap_or(u64::MAX),

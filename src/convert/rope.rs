@@ -31,6 +31,9 @@ pub fn read(config: &Config, dims: usize, out: &mut Builder) -> Result<Divisors>
     read_local(config, local, base, out)?;
     let is_gemma4 = gemma4::is_of(&config.family.arch);
     let Some(all) = all else {
+        if config.family.arch.rope_rule == RopeRule::Unrounded {
+            return Err(config.bad("rope_parameters", "is missing, which models of the family need"));
+        }
         return if is_gemma4 { gemma4::divisors(config, gemma4::SHARE, dims) } else { Ok(Divisors::default()) };
     };
     let scaling = Scaling { config, parameters: all };

@@ -145,9 +145,10 @@ pub extern "C" fn segno_model_opts_init(opts: *mut segno_model_opts, size: usize
 }
 
 /// Loads a GGUF file, or a Hugging Face folder: `config.json` and weights as safetensors (`model.safetensors`, or the shards of
-/// `model.safetensors.index.json`) in F32, F16, BF16 or F8_E4M3 with scales by block, which become BF16. A folder is the model that its
-/// GGUF file would be, bit for bit. Weights are used in the mapped files, but for those that GGUF files hold in another order or type:
-/// these are made, in memory of their own. `tokenizer.json`, `tokenizer_config.json`, `generation_config.json` and `chat_template.jinja` are read
+/// `model.safetensors.index.json`) in F32, F16, BF16 or F8_E4M3 with scales by block, which become BF16, and experts of gpt-oss in MXFP4.
+/// A folder is the model that its GGUF file would be, bit for bit. Weights are used in the mapped files, but for those that GGUF files hold
+/// in another order or type: these are made, in memory of their own. `tokenizer.json`, `tokenizer_config.json`, `generation_config.json` and
+/// `chat_template.jinja` are read
 /// where they are there; of the tokenizers byte-pair models.
 ///
 /// What a file may declare has limits, beyond which it is FORMAT: 128 MiB of metadata and tensor directory, 65,536 metadata entries and as many

@@ -125,11 +125,23 @@ fn encoded(name: &str, dtype: DType) -> File {
 fn either_way() -> Vec<(&'static str, Value, Vec<Entry>)> {
     let (config, entries) = case("qwen3vlmoe-text");
     let (of_turns, turning) = case("gptoss-plain");
-    let published = entries.iter().map(turned).collect();
+    // As Qwen published the same.
+    let mut older = config.clone();
+    let text = older["text_config"].as_object_mut().unwrap();
+    let mut rope = text.remove("rope_parameters").unwrap();
+    text.extend([("rope_theta".into(), rope["rope_theta"].take()), ("norm_topk_prob".into(), json!(true))]);
+    let experts = text.remove("num_local_experts").unwrap();
+    text.extend([
+        ("rope_scaling".into(), json!({"rope_type": "default", "mrope_interleaved": true})),
+        ("num_experts".into(), experts),
+    ]);
+    let mut published: Vec<Entry> = entries.iter().map(turned).collect();
+    published.iter_mut().for_each(|entry| entry.name = entry.name.replacen("model.", "model.language_model.", 1));
+    published.push(Entry::f32("model.visual.blocks.0.norm1.bias", &[2], &[1.0, 2.0]));
     vec![
         ("gptoss-plain", of_turns, turning),
-        ("qwen3vlmoe-text", config.clone(), entries),
-        ("qwen3vlmoe-text", config, published),
+        ("qwen3vlmoe-text", config, entries),
+        ("qwen3vlmoe-text", older, published),
     ]
 }
 
@@ -291,6 +303,7 @@ fn settings_that_gpt_oss_does_not_know_are_refused_by_name() {
         ("hidden_act", json!("gelu"), "`hidden_act`"),
         ("quantization_config", json!({"quant_method": "gptq"}), "quantized by `gptq`"),
         ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0}), "yarn whose `truncate` is true"),
+        ("rope_scaling", json!(null), "`rope_parameters` is missing"),
         ("num_experts_per_tok", json!(5), "is 5 of 4 experts"),
         ("intermediate_size", json!(64), "blk.0.ffn_gate_exps.weight"),
     ] {
