@@ -49,8 +49,9 @@ use vector::vector;
 /// What the memory of tensors' places is for.
 const DIRECTORY: &str = "the tensor directory";
 
-/// Parts of names of matrices that stay what they are where others are quantized.
-const SMALL: [&str; 3] = [layer::ROUTER, layer::SCAN_CONVOLUTION, layer::SHORT_CONVOLUTION];
+/// Parts of names of tables that stay what they are where matrices are quantized.
+const SMALL: [&str; 5] =
+    [layer::ROUTER, layer::SCAN_CONVOLUTION, layer::SHORT_CONVOLUTION, layer::SCAN_NORM, layer::SPACE_SKIP];
 
 /// A folder as a model file.
 #[derive(Debug)]
@@ -90,8 +91,11 @@ impl Folder {
         }
         for index in 0..self.gguf.tensors().len() {
             let tensor = &self.gguf.tensors()[index];
-            // Routers, convolutions and biases are small and decide much.
-            let is_small = |name: &str| name.ends_with(".bias") || SMALL.iter().any(|part| name.contains(part));
+            // Routers, convolutions, biases and what state spaces have for each head are small and decide much.
+            let is_small = |name: &str| {
+                [".bias", layer::SCAN_RATE].iter().any(|end| name.ends_with(end))
+                    || SMALL.iter().any(|part| name.contains(part))
+            };
             let is_matrix = matches!(tensor.dims.len(), 2 | 3) && !is_small(&tensor.name);
             let from = DType::from_ggml(tensor.type_id).filter(|from| from.block_len() == 1 && is_matrix);
             let Some(from) = from.filter(|&from| from != dtype) else { continue };

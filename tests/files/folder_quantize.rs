@@ -129,6 +129,18 @@ fn biases_of_experts_stay_what_they_are() {
     assert!(bits(&model).into_iter().zip(bits(&floats)).all(|(a, b)| near(a, b)));
 }
 
+/// What a state space has for each head stays, whatever the type: of rows of one element no blocks can be made. The first tensor of which none
+/// can be made behind them is a matrix.
+#[test]
+fn tables_of_state_spaces_stay_as_they_are() {
+    let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
+    let mut watch = Watch::default();
+    let mut opts = model_opts(0, &mut watch);
+    opts.quantize = SEGNO_TYPE_Q8_0;
+    let failed = ctx.load_with(&root().join("tests/golden/hf/nemotronh-plain.gguf"), &opts).err().unwrap();
+    assert!(failed.message.contains("ffn_down.weight` has 44 columns, Q8_0 stores blocks of 32"), "{}", failed.message);
+}
+
 #[test]
 fn what_cannot_be_quantized_is_refused() {
     let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
