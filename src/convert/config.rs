@@ -55,6 +55,21 @@ impl Sizes {
     }
 }
 
+/// Puts null in the place of every `Infinity`, which Python writes and JSON does not have: a bound that is no bound.
+pub fn without_infinities(json: &mut [u8]) {
+    let (name, null) = (b"Infinity", b"null    ");
+    let (mut at, mut is_text) = (0, false);
+    while at < json.len() {
+        match json[at] {
+            b'"' => is_text = !is_text,
+            b'\\' if is_text => at += 1,
+            _ if !is_text && json[at..].starts_with(name) => json[at..][..null.len()].copy_from_slice(null),
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
 /// Number of layers.
 pub const LAYERS: &str = "num_hidden_layers";
 
@@ -403,6 +418,29 @@ impl<'a> Config<'a> {
                 let advice = "load the folder of the unquantized model, or a gguf file";
                 Err(Error::Unsupported(format!("weights quantized by `{other}` are not supported: {advice}")))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn infinities_outside_texts_become_null() {
+        for (text, expected) in [
+            (r#"{"a": [0.0, Infinity]}"#, r#"{"a": [0.0, null    ]}"#),
+            (
+                r#"{"Infinity": "\"Infinity", "b": "\\", "c": Infinity}"#,
+                r#"{"Infinity": "\"Infinity", "b": "\\", "c": null    }"#,
+            ),
+            (r#"["Infinity"#, r#"["Infinity"#),
+            ("\"\\", "\"\\"),
+            ("Infinit", "Infinit"),
+        ] {
+            let mut bytes = text.as_bytes().to_vec();
+            without_infinities(&mut bytes);
+            assert_eq!(bytes, expected.as_bytes(), "{text}");
         }
     }
 }

@@ -127,7 +127,9 @@ pub fn open(path: &Path, map: bool, progress: &mut Progress) -> Result<Folder> {
         );
         return Err(Error::InvalidArgument(problem));
     }
-    let document = Document::read(&read_small(&file, limits::CONFIG_BYTES)?, CONFIG)?;
+    let mut text = read_small(&file, limits::CONFIG_BYTES)?;
+    config::without_infinities(&mut text);
+    let document = Document::read(&text, CONFIG)?;
     let config = Config::new(document.root())?;
     let weights = Safetensors::open(path, map, progress)?;
     let mut predicting = Predicting::find(&config, &weights)?;
