@@ -5,10 +5,13 @@ use super::eagle;
 use super::family::{BIDIRECTIONAL, EMBEDDING_GEMMA, Family, PARTIAL, PREDICTING};
 use super::fused::{Fused, Layout};
 use super::gemma4;
+use super::hybrid;
 use super::latent;
+use super::multipliers::{self, Multipliers};
 use super::names::Heads;
 use super::recurrent;
 use super::rope;
+use crate::arch::hybrids::FALCON_H1;
 use crate::arch::rope::Divisors;
 use crate::arch::spec::{Activation, AttentionMask, AttentionScale, RopeRule, WindowRule};
 use crate::error::{Error, Excerpt, Result, filled};
@@ -25,6 +28,8 @@ pub struct Config<'a> {
     text: Item<'a>,
     /// Its family.
     pub family: Family,
+    /// What each layer has, in families that list it.
+    pub blocks: Option<Vec<hybrid::Block>>,
 }
 
 /// What the rest of a folder needs of its configuration.
@@ -43,6 +48,10 @@ pub struct Sizes {
     pub state: Option<recurrent::Sizes>,
     /// How projections of all experts stand.
     pub fused: Fused,
+    /// The same of state spaces.
+    pub space: Option<hybrid::Space>,
+    /// What matrices are multiplied by.
+    pub multipliers: Multipliers,
 }
 
 impl Sizes {
@@ -111,7 +120,7 @@ impl<'a> Config<'a> {
     /// Finds the family that `config.json` names.
     pub fn new(whole: Item<'a>) -> Result<Config<'a>> {
         if let Some((family, text)) = eagle::find(whole)? {
-            return Ok(Config { whole, text, family });
+            return Ok(Config { whole, text, family, blocks: None });
         }
         let kind = whole.get("model_type").and_then(Item::text);
         let kind = kind.ok_or_else(|| Error::Format("config.json: `model_type` is missing or no text".into()))?;
@@ -120,12 +129,18 @@ impl<'a> Config<'a> {
         let sees_ahead = text.get(BIDIRECTIONAL).and_then(Item::flag) == Some(true);
         let family =
             if kind == EMBEDDING_GEMMA.model_type && sees_ahead { EMBEDDING_GEMMA } else { Family::find(kind)? };
-        Ok(Config { whole, text, family })
+        let mut config = Config { whole, text, family, blocks: None };
+        if let Some(blocks) = hybrid::blocks(&config)? {
+            config.family = hybrid::family(&config, &blocks)?;
+            config.blocks = Some(blocks);
+        }
+        Ok(config)
     }
 
     /// Writes all metadata of the architecture; so many blocks behind the layers predict further tokens.
     pub fn convert(&self, predicting: u64, out: &mut Builder) -> Result<Sizes> {
         self.refuse_unknown()?;
+        hybrid::check(self)?;
         out.set_text("general.architecture", self.family.arch.name)?;
         for (name, key) in SIZES {
             // Files count those blocks among the layers.
@@ -150,7 +165,7 @@ impl<'a> Config<'a> {
                 out.set_f32(&self.key(key), value as f32)?;
             }
         }
-        if let Some(experts) = self.family.experts {
+        if let Some(experts) = self.family.experts.filter(|_| self.family.arch.mixture.is_some()) {
             experts.convert(self, out)?;
         }
         eagle::convert(self, out)?;
@@ -158,6 +173,7 @@ impl<'a> Config<'a> {
         let dims = usize::try_from(rotated).ok().filter(|&dims| dims <= limits::HIDDEN);
         let dims =
             dims.ok_or_else(|| Error::Format(format!("config.json: heads of which {rotated} elements rotate")))?;
+        let space = hybrid::convert(self, out)?;
         Ok(Sizes {
             heads,
             kv_heads,
@@ -166,6 +182,8 @@ impl<'a> Config<'a> {
             scaled: self.scaled()?,
             state: recurrent::convert(self, predicting, out)?,
             fused: Fused::of(self)?,
+            multipliers: Multipliers::read(self, space.as_ref())?,
+            space,
         })
     }
 
@@ -231,6 +249,7 @@ impl<'a> Config<'a> {
     /// A positive number, by the family's default where the file leaves it out; none where it is null or 0.
     pub fn number(&self, name: &str) -> Result<Option<f64>> {
         match self.member(name) {
+            None if name == LAYERS => Ok(self.blocks.as_ref().map(|blocks| blocks.len() as f64)),
             None => Ok(self.family.default_of(name)),
             Some(value) if value.is_null() || value.number() == Some(0.0) => Ok(None),
             Some(value) => self.positive(name, value).map(Some),
@@ -264,17 +283,26 @@ impl<'a> Config<'a> {
         size.ok_or_else(|| self.bad(name, &format!("is {number}, it must be a whole number below 2^32")))
     }
 
+    /// The same up to a limit that keeps products of such numbers small.
+    pub fn bounded(&self, name: &str) -> Result<u64> {
+        let (value, most) = (self.size(name)?, limits::FEED_FORWARD as u64);
+        let problem = || self.bad(name, &format!("is {value}, at most {most} are supported"));
+        if value <= most { Ok(value) } else { Err(problem()) }
+    }
+
     fn refuse_unknown(&self) -> Result<()> {
         let sizes = self.family.experts.map_or(&[][..], |experts| experts.sizes);
         let settings = self.family.settings.iter().chain(sizes).map(|(used, _)| *used);
         let used = |name: &str| settings.clone().chain(self.family.predicting).any(|used| used == name);
+        let is_factor = |name: &str| name == multipliers::EMBEDDING && self.family.arch.name == FALCON_H1.name;
         let sees_ahead = |name: &str| name == BIDIRECTIONAL && self.family.arch.mask == AttentionMask::Bidirectional;
         let (gate, limit) = match self.family.arch.activation {
             Activation::ClampedSilu { limit, .. } => (Activation::Silu, f64::from(limit)),
             other => (other, 0.0),
         };
         let neutral = NEUTRAL.into_iter().chain([("swiglu_limit", limit)]);
-        for (name, neutral) in neutral.filter(|(name, _)| !used(name) && !sees_ahead(name)) {
+        let is_known = |name: &str| used(name) || sees_ahead(name) || is_factor(name);
+        for (name, neutral) in neutral.filter(|(name, _)| !is_known(name)) {
             let Some(value) = self.get(name) else { continue };
             // What is said of images alone does not matter to text.
             let is_idle = name == BIDIRECTIONAL && value.text() == Some("vision");
@@ -282,7 +310,9 @@ impl<'a> Config<'a> {
                 return Err(Error::Unsupported(format!("`{name}` of config.json is {value}, which is not supported")));
             }
         }
-        if self.get("position_embedding_type").is_some_and(|kind| kind.text() != Some("absolute")) {
+        let positions = if self.family.model_type == hybrid::GRANITE_4 { &["rope", "nope"][..] } else { &["absolute"] };
+        let is_other = |kind: Item| kind.text().is_none_or(|kind| !positions.contains(&kind));
+        if self.get("position_embedding_type").is_some_and(is_other) {
             return Err(Error::Unsupported("`position_embedding_type` of config.json is not supported".into()));
         }
         let named = match self.get("hidden_activation").or_else(|| self.get("hidden_act")).map(|name| name.text()) {

@@ -30,6 +30,30 @@ const WIDTH: (&str, &str) = ("moe_intermediate_size", "expert_feed_forward_lengt
 const SHARED_WIDTH: &str = "expert_shared_feed_forward_length";
 
 pub const MIXTRAL: Settings = Settings { sizes: &[LOCAL, USED], normalizes: true, layout: Layout::Halves };
+pub const GRANITE: Settings = Settings {
+    sizes: &[LOCAL, USED, ("shared_intermediate_size", SHARED_WIDTH)],
+    normalizes: true,
+    layout: Layout::Halves,
+};
+pub const LFM2: Settings = Settings {
+    sizes: &[COUNT, USED, WIDTH, ("num_dense_layers", "leading_dense_block_count")],
+    normalizes: true,
+    layout: Layout::Halves,
+};
+pub const NEMOTRON: Settings = Settings {
+    sizes: &[
+        ("n_routed_experts", "expert_count"),
+        USED,
+        WIDTH,
+        ("moe_shared_expert_intermediate_size", SHARED_WIDTH),
+        ("n_shared_experts", "expert_shared_count"),
+        ("n_group", "expert_group_count"),
+        ("topk_group", "expert_group_used_count"),
+        ("moe_latent_size", "moe_latent_size"),
+    ],
+    normalizes: true,
+    layout: Layout::Halves,
+};
 pub const QWEN: Settings = Settings {
     sizes: &[COUNT, LOCAL, USED, WIDTH, ("shared_expert_intermediate_size", SHARED_WIDTH)],
     normalizes: false,
@@ -153,7 +177,7 @@ fn uniform(value: Item) -> Option<u64> {
 
 /// What becomes of tensors that hold a projection of all experts.
 fn of_all(part: &str, layout: Layout) -> Option<Role> {
-    let part = part.strip_prefix("mlp.experts.")?;
+    let part = of_experts(part)?;
     let (part, kind) = match layout {
         Layout::Turns => match part.strip_suffix("_bias") {
             Some(part) => (part, "bias"),
@@ -172,6 +196,8 @@ fn of_all(part: &str, layout: Layout) -> Option<Role> {
             Some(Role { and: up, ..role(layer::EXPERT_GATE, Projection::Gate) })
         }
         "down_proj" => Some(role(layer::EXPERT_DOWN, Projection::Down)),
+        // Where there are no gates.
+        "up_proj" => Some(Role { name: format!("{}.{kind}", layer::EXPERT_UP), ..Role::default() }),
         _ => None,
     }
 }
@@ -189,6 +215,9 @@ pub fn role(part: &str, layout: Layout) -> Option<Role> {
         | "mlp.gate.wg.weight"
         | "block_sparse_moe.gate.weight"
         | "block_sparse_moe.router.layer.weight"
+        | "block_sparse_moe.router.weight"
+        | "feed_forward.gate.weight"
+        | "mixer.gate.weight"
         | "router.proj.weight" => return table("ffn_gate_inp.weight"),
         "router.scale" => return table("ffn_gate_inp.scale"),
         "router.per_expert_scale" => return table("ffn_down_exps.scale"),
@@ -196,6 +225,8 @@ pub fn role(part: &str, layout: Layout) -> Option<Role> {
         "experts.gate_up_proj" => return table("ffn_gate_up_exps.weight"),
         "experts.down_proj" => return table("ffn_down_exps.weight"),
         "mlp.gate.e_score_correction_bias"
+        | "mixer.gate.e_score_correction_bias"
+        | "feed_forward.expert_bias"
         | "mlp.moe_statics.e_score_correction_bias"
         | "block_sparse_moe.e_score_correction_bias" => return table("exp_probs_b.bias"),
         "mlp.shared_expert_gate.weight" => return table("ffn_gate_inp_shexp.weight"),
@@ -212,7 +243,7 @@ pub fn role(part: &str, layout: Layout) -> Option<Role> {
             _ => None,
         };
     }
-    let part = part.strip_prefix("mlp.experts.").or_else(|| part.strip_prefix("block_sparse_moe.experts."))?;
+    let part = of_experts(part)?;
     let (number, part) = part.split_once('.')?;
     let number = number.parse::<u32>().ok().filter(|parsed| parsed.to_string() == number)?;
     let name = match part {
@@ -222,6 +253,13 @@ pub fn role(part: &str, layout: Layout) -> Option<Role> {
         _ => return None,
     };
     Some(Role { expert: Some(number), ..role(name) })
+}
+
+/// What names of tensors of experts begin with.
+const OF_EXPERTS: [&str; 4] = ["mlp.experts.", "block_sparse_moe.experts.", "feed_forward.experts.", "mixer.experts."];
+
+fn of_experts(part: &str) -> Option<&str> {
+    OF_EXPERTS.iter().find_map(|prefix| part.strip_prefix(prefix))
 }
 
 /// What the memory of the tables' directory is for.

@@ -5,7 +5,7 @@ use super::names::Change;
 use super::recurrent::INTERVAL;
 use crate::arch::eagle::EAGLE3;
 use crate::arch::encoders::{BERT, GEMMA_EMBEDDING, MODERN_BERT, NOMIC_BERT};
-use crate::arch::hybrids::{QWEN3NEXT, QWEN35, QWEN35MOE};
+use crate::arch::hybrids::{FALCON_H1, GRANITEHYBRID, LFM2, LFM2MOE, NEMOTRON_H, QWEN3NEXT, QWEN35, QWEN35MOE};
 use crate::arch::mixtures::{
     DEEPSEEK2, ERNIE4_5_MOE, GEMMA4, GEMMA4_ASSISTANT, GLM4MOE, GPT_OSS, GRANITEMOE, HUNYUAN_MOE, MINIMAX_M2, OLMOE,
     QWEN2MOE, QWEN3MOE, QWEN3VLMOE,
@@ -62,7 +62,7 @@ pub const PREDICTING: &str = "num_nextn_predict_layers";
 /// Share of a head that rotates.
 pub const PARTIAL: &str = "partial_rotary_factor";
 
-const FAMILIES: [Family; 52] = [
+const FAMILIES: [Family; 57] = [
     PLAIN,
     Family { model_type: "mistral", defaults: &[(WINDOW, 4096.0)], ..PLAIN },
     Family { model_type: "qwen2", arch: QWEN2, ..HALVES },
@@ -202,6 +202,24 @@ const FAMILIES: [Family; 52] = [
         ],
         ..QWEN3_5_MOE
     },
+    LFM2_FOLDER,
+    Family { model_type: "lfm2_moe", arch: LFM2MOE, experts: Some(experts::LFM2), ..LFM2_FOLDER },
+    Family { model_type: "granitemoehybrid", arch: GRANITEHYBRID, experts: Some(experts::GRANITE), ..GRANITE_FOLDER },
+    Family {
+        model_type: "falcon_h1",
+        arch: FALCON_H1,
+        defaults: &[("rms_norm_eps", 1e-5), ("mamba_expand", 2.0), ("mamba_d_conv", 4.0), ("mamba_n_groups", 1.0)],
+        ..HALVES
+    },
+    Family {
+        model_type: "nemotron_h",
+        arch: NEMOTRON_H,
+        experts: Some(experts::NEMOTRON),
+        predicting: Some(PREDICTING),
+        defaults: &[("layer_norm_epsilon", 1e-5), ("head_dim", 128.0)],
+        aliases: &NEMOTRON_NAMES,
+        ..HALVES
+    },
     Family { model_type: "starcoder2", arch: STARCODER2, defaults: &[("norm_epsilon", 1e-5)], ..HALVES },
     Family { model_type: "bert", arch: BERT, defaults: &[("layer_norm_eps", 1e-12)], ..HALVES },
     Family {
@@ -217,6 +235,31 @@ const FAMILIES: [Family; 52] = [
         defaults: &[("norm_eps", 1e-5), (LOCAL_ATTENTION, 128.0), ("rope_theta", 160_000.0)],
         ..HALVES
     },
+];
+
+/// LFM 2 and 2.5.
+const LFM2_FOLDER: Family = Family {
+    model_type: "lfm2",
+    arch: LFM2,
+    defaults: &[
+        ("norm_eps", 1e-5),
+        ("rope_theta", 1_000_000.0),
+        ("conv_L_cache", 3.0),
+        ("block_ffn_dim_multiplier", 1.0),
+        ("block_multiple_of", 256.0),
+    ],
+    aliases: &[("intermediate_size", "block_ff_dim"), ("tie_word_embeddings", "tie_embedding")],
+    ..HALVES
+};
+
+/// What the sizes of state spaces, and of heads, are called in the files of Nemotron H.
+const NEMOTRON_NAMES: [(&str, &str); 6] = [
+    ("mamba_n_heads", "mamba_num_heads"),
+    ("mamba_d_head", "mamba_head_dim"),
+    ("mamba_n_groups", "n_groups"),
+    ("mamba_d_state", "ssm_state_size"),
+    ("mamba_d_conv", "conv_kernel"),
+    ("head_dim", "attention_head_dim"),
 ];
 
 /// What settings are called in the files of Nomic Embed.
@@ -266,7 +309,7 @@ const QWEN3_5_MOE: Family = Family {
 const GRANITE_FOLDER: Family = Family {
     model_type: "granite",
     arch: GRANITE,
-    defaults: &[("attention_multiplier", 1.0)],
+    defaults: &[("attention_multiplier", 1.0), ("mamba_expand", 2.0), ("mamba_d_conv", 4.0), ("mamba_n_groups", 1.0)],
     settings: &[
         ("embedding_multiplier", "embedding_scale"),
         ("residual_multiplier", "residual_scale"),
@@ -350,6 +393,8 @@ impl Family {
     /// The setting that is added to the mean square or the variance in every norm.
     pub fn norm_eps(&self) -> &'static str {
         match (self.arch.norm, self.model_type) {
+            (NormKind::Rms, "lfm2" | "lfm2_moe") => "norm_eps",
+            (NormKind::Rms, "nemotron_h") => "layer_norm_epsilon",
             (NormKind::Rms, _) => "rms_norm_eps",
             (NormKind::Layer, "starcoder2") => "norm_epsilon",
             (NormKind::Layer, "modernbert") => "norm_eps",

@@ -3,6 +3,7 @@
 
 use super::elements::{Elements, WEIGHTS};
 use super::experts::Part;
+use super::multipliers::Multiplier;
 use super::mxfp4;
 use super::order::{Order, Turn};
 use crate::error::{Error, Excerpt, Progress, Result, copied_text, filled, share};
@@ -30,6 +31,8 @@ pub struct Making {
     cols: u64,
     /// The type that it gets.
     dtype: DType,
+    /// What its rows are multiplied by.
+    multiplier: Option<Multiplier>,
 }
 
 /// Where the rows of a matrix come from.
@@ -106,7 +109,8 @@ impl Making {
         let (rows, cols, dtype) = (order.rows(rows), order.cols(cols), elements.dtype());
         let to = place(name, dtype, rows, cols)?;
         let name = copied_text(name, WEIGHTS)?;
-        Ok(Making { name, to, source: Source::Stored(stored.clone(), elements), order, rows, cols, dtype })
+        let source = Source::Stored(stored.clone(), elements);
+        Ok(Making { name, to, source, order, rows, cols, dtype, multiplier: None })
     }
 
     /// The matrices `parts` of all experts, which are alike, as the table `name`.
@@ -115,13 +119,18 @@ impl Making {
         let (rows, dtype) = (rows.saturating_mul(parts.len() as u64), parts[0].elements.dtype());
         let to = place(name, dtype, rows, cols)?;
         let (name, order) = (copied_text(name, WEIGHTS)?, Order::Plain);
-        Ok(Making { name, to, source: Source::Stacked(parts), order, rows, cols, dtype })
+        Ok(Making { name, to, source: Source::Stacked(parts), order, rows, cols, dtype, multiplier: None })
     }
 
     /// A matrix of `rows` rows of `cols` elements for parts of heads, which `order` finds in `source`.
     pub fn of_heads(name: &str, source: Source, order: Order, [rows, cols]: [u64; 2], dtype: DType) -> Result<Making> {
         let to = place(name, dtype, rows, cols)?;
-        Ok(Making { name: copied_text(name, WEIGHTS)?, to, source, order, rows, cols, dtype })
+        Ok(Making { name: copied_text(name, WEIGHTS)?, to, source, order, rows, cols, dtype, multiplier: None })
+    }
+
+    /// The same with its rows multiplied, which are those of what it is made of.
+    pub fn times(self, multiplier: Option<Multiplier>) -> Making {
+        Making { multiplier, ..self }
     }
 
     /// What it is made of, for those that make something else of it.
@@ -136,7 +145,7 @@ impl Making {
         let len = from.row_bytes(cols).and_then(|row| usize::try_from(row.checked_mul(rows)?).ok());
         let bytes = tensor.bytes(len.ok_or_else(|| Error::out_of_memory(WEIGHTS, usize::MAX))?)?;
         let (name, order) = (copied_text(&tensor.name, WEIGHTS)?, Order::Plain);
-        Ok(Making { name, to, source: Source::Bytes(bytes, from), order, rows, cols, dtype })
+        Ok(Making { name, to, source: Source::Bytes(bytes, from), order, rows, cols, dtype, multiplier: None })
     }
 
     /// Its name in a GGUF file.
@@ -163,7 +172,8 @@ impl Making {
 
     /// Whether rows are copied as they are.
     fn is_copy(&self) -> bool {
-        self.dtype == self.source.dtype() && self.source.is_plain() && self.order.keeps_rows()
+        let is_same = self.dtype == self.source.dtype() && self.multiplier.is_none();
+        is_same && self.source.is_plain() && self.order.keeps_rows()
     }
 
     /// Elements of a row of the source.
@@ -305,6 +315,9 @@ impl<'a> Reader<'a> {
             return self.join(row, stored, scales, out);
         }
         self.decode(row)?;
+        if let Some(multiplier) = self.making.multiplier {
+            multiplier.apply(row, &mut self.values);
+        }
         let Order::Columns(tiles) = self.making.order else {
             encoded(self.encode, self.making.dtype, &self.values, out);
             return Ok(());

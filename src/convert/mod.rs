@@ -11,9 +11,11 @@ mod experts;
 mod family;
 mod fused;
 mod gemma4;
+mod hybrid;
 mod latent;
 mod making;
 mod modules;
+mod multipliers;
 mod mxfp4;
 mod names;
 mod order;
@@ -38,7 +40,7 @@ use elements::Elements;
 use experts::{Table, Tables};
 use family::Family;
 use modules::Modules;
-use names::{Role, Rows};
+use names::{Form, Role, Rows};
 use order::Order;
 use predicting::Predicting;
 use std::collections::HashMap;
@@ -198,13 +200,10 @@ impl Assembly<'_> {
     /// What the output head is; it may be nothing beside the embedding, or stored in its place.
     fn head(&self) -> Option<Option<Role>> {
         let role = |name: &str| Role { name: name.into(), ..Role::default() };
-        let is_embedding = |stored: &Stored| {
-            names::role(&stored.name, &self.family).is_some_and(|role| role.name == global::EMBEDDING)
-        };
         if self.family.arch.drafts_by_features {
             return Some(Some(role(global::HEAD)));
         }
-        let has_embedding = self.weights.tensors().iter().any(is_embedding);
+        let has_embedding = self.weights.tensors().iter().any(|stored| self.is_embedding(stored));
         let is_tied = self.sizes.is_tied == Some(true) || self.family.arch.head == Presence::Absent;
         match (has_embedding, is_tied, self.sizes.is_tied) {
             (true, true, _) => Some(None),
@@ -249,13 +248,18 @@ impl Assembly<'_> {
             [experts, rows, _] if self.family.experts.is_some() => experts.saturating_mul(rows),
             _ => return Err(impossible(stored)),
         };
+        if role.form != Form::Vector && stored.shape.len() != 1 {
+            return Err(impossible(stored));
+        }
         if let Some(expert) = role.expert {
             return self.tables.add(&role.name, expert, stored, elements);
         }
         let order = Order::of(role, self.sizes, rows, stored)?;
         if stored.shape.len() == 1 || role.is_single() {
-            let dims = match stored.shape[..] {
-                [experts, rows] if of_all => vec![order.rows(rows), experts],
+            let dims = match (&stored.shape[..], role.form, self.sizes.space) {
+                (&[experts, rows], ..) if of_all => vec![order.rows(rows), experts],
+                (_, Form::Column, _) => vec![1, rows],
+                (_, Form::Groups, Some(space)) => space.groups(stored)?,
                 // Of one row there is a vector.
                 _ => {
                     let dims = order.dims(&stored.shape);
@@ -267,11 +271,13 @@ impl Assembly<'_> {
             return self.folder.gguf.add_tensor(&role.name, DType::F32.ggml_id(), dims, part, 0);
         }
         let (dims, type_id) = (order.dims(&stored.shape), elements.dtype().ggml_id());
-        if let (Elements::Plain(_), true, Parts::Mapped(data)) = (&elements, order.is_plain(), &stored.shard.parts) {
+        let multiplier = self.sizes.multipliers.of(&role.name);
+        let is_there = order.is_plain() && multiplier.is_none();
+        if let (Elements::Plain(_), true, Parts::Mapped(data)) = (&elements, is_there, &stored.shard.parts) {
             let (part, start) = (self.part(&stored.shard, data)?, stored.start as usize);
             return self.folder.gguf.add_tensor(&role.name, type_id, dims, part, start);
         }
-        let making = Making::new(&role.name, stored, elements, order)?;
+        let making = Making::new(&role.name, stored, elements, order)?.times(multiplier);
         let to = Arc::clone(making.place());
         push(&mut self.folder.makings, making, DIRECTORY)?;
         let part = self.folder.gguf.add_part(to, &stored.shard.name)?;
@@ -319,12 +325,27 @@ impl Assembly<'_> {
                 "tensor `lm_head.weight` is missing, though config.json says that it is not tied".into(),
             ));
         }
+        self.own_head()?;
         let Divisors { all, long } = &self.sizes.divisors;
         let name = if long.is_some() { global::SHORT_DIVISORS } else { global::ROPE_DIVISORS };
         self.divisors(name, all)?;
         self.divisors(global::LONG_DIVISORS, long)?;
         latent::split(&mut self.folder)?;
         Ok(self.folder)
+    }
+
+    /// Makes an output head of the embedding where a file cannot have one matrix for both.
+    fn own_head(&mut self) -> Result<()> {
+        if !self.sizes.multipliers.parts_head() || self.folder.gguf.tensor(global::HEAD).is_some() {
+            return Ok(());
+        }
+        let weights = self.weights;
+        let Some(embedding) = weights.tensors().iter().find(|stored| self.is_embedding(stored)) else { return Ok(()) };
+        self.add(embedding, &Role { name: global::HEAD.into(), ..Role::default() })
+    }
+
+    fn is_embedding(&self, stored: &Stored) -> bool {
+        names::role(&stored.name, &self.family).is_some_and(|role| role.name == global::EMBEDDING)
     }
 
     /// Adds a tensor of divisors of the rope frequencies, if there are any.

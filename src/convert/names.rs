@@ -4,6 +4,7 @@ use super::eagle;
 use super::experts;
 use super::family::Family;
 use super::fused::Projection;
+use super::hybrid;
 use super::recurrent;
 use crate::arch::names::{global, in_layer, layer};
 use crate::arch::spec::{AttentionMask, NormKind, Presence};
@@ -18,6 +19,8 @@ pub struct Role {
     pub rows: Rows,
     /// What becomes of every element of a vector.
     pub change: Change,
+    /// How a vector lies in a file.
+    pub form: Form,
     /// The expert whose tensor this is, of the table `name`.
     pub expert: Option<u32>,
     /// Another one that the same tensor becomes with others of its rows.
@@ -34,8 +37,25 @@ pub enum Rows {
     Halves(Heads),
     /// Those of a projection of all experts.
     OfExperts(Projection),
+    /// The first or the second half.
+    Half {
+        /// Whether it is the second one.
+        is_second: bool,
+    },
     /// Heads of a layer with a state.
     State(recurrent::Part),
+}
+
+/// How a vector lies in a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// As it is.
+    #[default]
+    Vector,
+    /// As rows of one element each.
+    Column,
+    /// As a row for each group of a state space.
+    Groups,
 }
 
 /// What becomes of an element.
@@ -61,12 +81,15 @@ impl Change {
     }
 }
 
+/// Ends of names of what becomes singles.
+const SINGLES: [&str; 5] =
+    [layer::ROUTER, layer::SHARED_ROUTER, layer::CHOICE_BIAS, layer::SCAN_CONVOLUTION, layer::SHORT_CONVOLUTION];
+
 impl Role {
     /// Whether singles are made of it, as of all that is small and decides much.
     pub fn is_single(&self) -> bool {
         let part = self.name.rsplit_once('.').map_or("", |(part, _)| part);
-        let singles = [layer::ROUTER, layer::SHARED_ROUTER, layer::SCAN_CONVOLUTION];
-        singles.iter().any(|name| part.ends_with(name)) || self.name.ends_with(".bias")
+        SINGLES.iter().any(|name| part.ends_with(name)) || self.name.ends_with(".bias")
     }
 
     /// The same in layer `index`.
@@ -203,7 +226,7 @@ fn role_in_encoder(name: &str) -> Option<String> {
 
 /// The name of a tensor in the model itself, whose names begin with nothing else where it was saved without its head.
 fn bare(name: &str) -> &str {
-    let mut prefixes = TEXT_PARTS.iter().chain(&["model."]);
+    let mut prefixes = TEXT_PARTS.iter().chain(&["model.", "backbone."]);
     prefixes.find_map(|part| name.strip_prefix(part)).unwrap_or(name)
 }
 
@@ -243,6 +266,9 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
         "norm.weight" | "norm.bias" => return Some(norm(name.replace("norm", global::OUTPUT_NORM))),
         _ => {}
     }
+    if let Some(name) = hybrid::global_role(name, family) {
+        return plain(name);
+    }
     if family.arch.mask == AttentionMask::Borrowed {
         match name {
             "pre_projection.weight" => return plain(&format!("{}.weight", global::BACKBONE_IN)),
@@ -253,6 +279,9 @@ pub fn role(name: &str, family: &Family) -> Option<Role> {
     let (index, part) = in_layers(name)?;
     if let Some(part) = part.strip_prefix("linear_attn.") {
         return recurrent::role(part, &family.arch).map(|role| role.in_layer(index));
+    }
+    if let Some(role) = hybrid::role(part, family) {
+        return Some(role.in_layer(index));
     }
     if let Some(role) = family.experts.and_then(|settings| experts::role(part, settings.layout)) {
         return Some(role.in_layer(index));

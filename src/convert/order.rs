@@ -134,6 +134,13 @@ impl Order {
                 }
             },
             Rows::OfExperts(part) => sizes.fused.order(part, role.is_single(), stored),
+            Rows::Half { is_second } => match *shape {
+                [each, _] if each.is_multiple_of(2) => {
+                    let count = each / 2;
+                    Ok(Order::Part(HeadRows { each, first: if is_second { count } else { 0 }, count }))
+                }
+                _ => Err(Error::Format(format!("tensor `{name}` has shape {shape:?}, which no halves of blocks have"))),
+            },
             Rows::State(part) => {
                 let cols = shape.last().copied().unwrap_or(1);
                 if part.is_of_matrix() && shape.len() != 2 {

@@ -6,6 +6,7 @@ use super::family::Family;
 use super::is_scale;
 use super::names::{self, Role};
 use crate::arch::names::{in_layer, layer};
+use crate::arch::spec::Blocks;
 use crate::error::{Excerpt, Result};
 use crate::format::Safetensors;
 
@@ -45,6 +46,11 @@ impl Predicting {
         let (layers, announced) = (config.size(LAYERS)?, config.predicting()?);
         let mut found = Predicting { layers, announced, ..Predicting::default() };
         let family = &config.family;
+        if family.arch.blocks == Blocks::One && announced > 0 {
+            let (kind, key) = (family.model_type, family.predicting.unwrap_or_default());
+            let problem = format!("blocks of `{kind}` models that predict further tokens are not supported (`{key}`)");
+            return Ok(Predicting { lacking: Some(problem), ..found });
+        }
         let (mut count, mut begins, mut unknown) = (0, false, None);
         for stored in weights.tensors() {
             let Some((block, _)) = found.place(&stored.name).filter(|&(block, _)| block < announced) else { continue };

@@ -9,7 +9,7 @@ use crate::arch::names::layer;
 use crate::arch::recurrent::{Recurrence, ValueHeads};
 use crate::arch::spec::Arch;
 use crate::error::{Error, Result, filled};
-use crate::format::{Builder, Item, ScalarKind, limits};
+use crate::format::{Builder, Item, ScalarKind};
 
 /// Sizes of such layers.
 #[derive(Clone, Copy, Debug)]
@@ -56,15 +56,7 @@ pub fn convert(config: &Config, predicting: u64, out: &mut Builder) -> Result<Op
     if config.get("attn_output_gate").and_then(Item::flag) == Some(false) {
         return Err(Error::Unsupported("`attn_output_gate` of config.json is false, which is not supported".into()));
     }
-    let heads = |name: &str| {
-        let value = config.size(name)?;
-        let most = limits::FEED_FORWARD as u64;
-        if value <= most {
-            Ok(value)
-        } else {
-            Err(config.bad(name, &format!("is {value}, at most {most} are supported")))
-        }
-    };
+    let heads = |name: &str| config.bounded(name);
     let (key_heads, key_dim) = (heads("linear_num_key_heads")?, heads("linear_key_head_dim")?);
     let (value_heads, value_dim) = (heads("linear_num_value_heads")?, heads("linear_value_head_dim")?);
     if !value_heads.is_multiple_of(key_heads) {

@@ -1,6 +1,7 @@
 //! Hugging Face folders made by tests: [`Entry`]s become a safetensors file, and a GGUF file becomes the folder that it was made of.
 
 pub mod fused;
+pub mod hybrid;
 pub mod recurrent;
 
 use recurrent::{is_recurrent, name_of_block, parts_of};
@@ -95,6 +96,7 @@ pub fn entries_of(gguf: &Gguf, config: &Value) -> Vec<Entry> {
             false if fused::has_them(config) => fused::fused_of(gguf, tensor, config),
             false => None,
         };
+        let own = own.or_else(|| hybrid::parts_of(gguf, tensor, config));
         let parts = own.or_else(|| experts_of(tensor, config)).or_else(|| latent_of(gguf, tensor));
         parts.unwrap_or_else(|| vec![entry_of(tensor, config)])
     };
@@ -103,6 +105,15 @@ pub fn entries_of(gguf: &Gguf, config: &Value) -> Vec<Entry> {
         entries.iter_mut().for_each(|entry| entry.name = name_of_block(&entry.name, config));
     }
     entries
+}
+
+/// Kinds whose rows of queries and keys stand as halves.
+const HALVES: [&str; 7] = ["llama", "mistral", "mixtral", "granite", "smollm3", "ministral3", "granitemoehybrid"];
+
+/// The name of a part of a layer that most families have.
+fn within_layer(part: &str) -> String {
+    let (part, end) = part.rsplit_once('.').unwrap();
+    format!("{}.{end}", part_of(part, false))
 }
 
 /// The elements of an F32 tensor.
@@ -174,8 +185,7 @@ fn entry_of(tensor: &TensorInfo, config: &Value) -> Entry {
         Some("k_proj") => config["num_key_value_heads"].as_u64(),
         _ => None,
     };
-    let halves =
-        heads.filter(|_| matches!(kind, "llama" | "mistral" | "mixtral" | "granite" | "smollm3" | "ministral3"));
+    let halves = heads.filter(|_| HALVES.contains(&kind));
     let values = match halves {
         Some(heads) => as_halves(&values, shape[0] as usize, heads as usize),
         None if (matches!(kind, "gemma2" | "gemma3_text") || is_recurrent(kind)) && name.ends_with("norm.weight") => {

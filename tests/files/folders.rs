@@ -34,7 +34,7 @@ pub fn gguf(name: &str) -> PathBuf {
 fn configs() -> serde_json::Map<String, Value> {
     let configs = serde_json::from_slice(&std::fs::read(golden().join("configs.json")).unwrap()).unwrap();
     let Value::Object(configs) = configs else { panic!() };
-    assert_eq!(configs.len(), 57);
+    assert_eq!(configs.len(), 67);
     configs
 }
 

@@ -6,6 +6,7 @@ mod common;
 mod folder_assistants;
 mod folder_experts;
 mod folder_heads;
+mod folder_hybrids;
 mod folder_limits;
 mod folder_predictors;
 mod folder_quantize;

@@ -7,8 +7,6 @@ import numpy as np
 # Classes of transformers by family.
 CLASSES = {"lfm2": "Lfm2", "lfm2moe": "Lfm2Moe", "qwen3next": "Qwen3Next", "qwen35": "Qwen3_5", "qwen35moe": "Qwen3_5Moe",
            "granitehybrid": "GraniteMoeHybrid"}
-# Families whose folders are not known.
-NO_FOLDERS = ("lfm2", "lfm2moe", "granitehybrid")
 # Those whose configuration is that of the text of a model that sees.
 TEXT_CONFIGS = ("qwen35", "qwen35moe")
 # Heads as wide as the hidden size leaves for each.

@@ -7,8 +7,6 @@ import numpy as np
 # Classes of transformers by family, and names of the families in GGUF files.
 CLASSES = {"nemotronh": "NemotronH", "nemotronhmoe": "NemotronH", "falconh1": "FalconH1"}
 ARCHS = {"nemotronh": "nemotron_h", "nemotronhmoe": "nemotron_h_moe", "falconh1": "falcon-h1"}
-# Families whose folders are not known.
-NO_FOLDERS = tuple(CLASSES)
 EPS_NAMES = dict.fromkeys(("nemotronh", "nemotronhmoe"), "layer_norm_epsilon")
 GLOBAL_NAMES = {
     "model.embeddings.weight": "token_embd.weight", "model.norm_f.weight": "output_norm.weight",

@@ -467,7 +467,7 @@ def save_folders(out):
 def save_configs():
     configs = {}
     for seed, case in enumerate(CASES, 1):
-        if case.family in hf_mixtures.NO_FOLDERS + hf_recurrent.NO_FOLDERS + hf_spaces.NO_FOLDERS:
+        if case.family in hf_mixtures.NO_FOLDERS:
             continue
         folder = OUT / "folders" / case.name
         configs[case.name] = save_folder(case, model_of(case, seed), folder, FOLDERS.get(case.name, "1GB"))
