@@ -13,6 +13,7 @@ use crate::damage::damage;
 use crate::dice::Dice;
 use crate::host::{Reached, use_path};
 use crate::memory;
+use crate::words::{NAMES, TEXTS};
 use segno::memory::draw_from;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -86,8 +87,8 @@ fn predictor(of: (&str, usize)) -> Files {
     Files(files.map(|(name, bytes)| (name.to_owned(), bytes)).into())
 }
 
-/// A model of the tree that holds a projection of all experts in one tensor.
-fn fused(name: &str) -> Files {
+/// A model of the tree.
+fn golden_model(name: &str) -> Files {
     let golden = root().join("tests/golden/hf");
     let configs: Value = serde_json::from_slice(&std::fs::read(golden.join("configs.json")).unwrap()).unwrap();
     let entries = entries_of(&parsed(&std::fs::read(golden.join(format!("{name}.gguf"))).unwrap()), &configs[name]);
@@ -128,7 +129,16 @@ fn folders() -> Vec<Files> {
     }
     let predictors = [("glm4moe-plain", 2), ("qwen35-plain", 1), ("qwen3next-plain", 3)];
     folders.extend(predictors.map(predictor));
-    folders.extend(["gptoss-plain", "qwen3vlmoe-text"].map(fused));
+    folders.extend(["gptoss-plain", "qwen3vlmoe-text"].map(golden_model));
+    let hybrids = [
+        "lfm2-plain",
+        "lfm2moe-plain",
+        "granitehybrid-experts",
+        "falconh1-plain",
+        "nemotronh-plain",
+        "nemotronhmoe-latent",
+    ];
+    folders.extend(hybrids.map(golden_model));
     let (config, entries) = model("whole");
     let (first, second) = entries.split_at(7);
     let map = |entries: &[Entry], file: &str| {
@@ -146,119 +156,6 @@ fn folders() -> Vec<Files> {
     folders.push(Files(files.map(|(name, bytes)| (name.to_owned(), bytes)).into()));
     folders
 }
-
-/// Texts that mean something somewhere, or that no parser likes.
-const TEXTS: [&str; 50] = [
-    "BPE",
-    "Unigram",
-    "WordPiece",
-    "Precompiled",
-    "BertNormalizer",
-    "BertPreTokenizer",
-    "WhitespaceSplit",
-    "Strip",
-    " {2,}",
-    "AAAAAA==",
-    "##",
-    "ByteLevel",
-    "Metaspace",
-    "Isolated",
-    "Removed",
-    "NFC",
-    "<s>",
-    "a{100000}",
-    "(",
-    "<0x41>",
-    "\u{2581}",
-    "",
-    "F32",
-    "BF16",
-    "F16",
-    "F8_E4M3",
-    "I64",
-    "BOOL",
-    "F4",
-    "no such type",
-    "llama",
-    "qwen2",
-    "gemma2",
-    "gemma3",
-    "olmo3",
-    "yarn",
-    "linear",
-    "../a.safetensors",
-    "/etc/passwd",
-    "a.safetensors",
-    "sliding_attention",
-    "LLLG",
-    "fp8",
-    "mxfp4",
-    "gpt_oss",
-    "qwen3_vl_moe",
-    "U8",
-    "I8",
-    "F8_E8M0",
-    "silu",
-];
-
-/// Members that are read somewhere.
-const NAMES: [&str; 55] = [
-    "type",
-    "unk_id",
-    "unk_token",
-    "byte_fallback",
-    "precompiled_charsmap",
-    "prepend_scheme",
-    "strip_accents",
-    "pattern",
-    "Regex",
-    "behavior",
-    "vocab",
-    "merges",
-    "added_tokens",
-    "content",
-    "special",
-    "ids",
-    "chat_template",
-    "eos_token_id",
-    "model_type",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_nextn_predict_layers",
-    "mtp_num_hidden_layers",
-    "linear_num_key_heads",
-    "linear_value_head_dim",
-    "full_attention_interval",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "intermediate_size",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "rope_theta",
-    "rope_scaling",
-    "rope_parameters",
-    "factor",
-    "sliding_window",
-    "layer_types",
-    "sliding_window_pattern",
-    "no_rope_layers",
-    "query_pre_attn_scalar",
-    "tie_word_embeddings",
-    "moe_intermediate_size",
-    "num_local_experts",
-    "num_experts_per_tok",
-    "swiglu_limit",
-    "truncate",
-    "quant_method",
-    "quantization_config",
-    "text_config",
-    "weight_block_size",
-    "dtype",
-    "shape",
-    "data_offsets",
-    "weight_map",
-];
 
 fn any_value(dice: &mut Dice, depth: usize) -> Value {
     match dice.below(if depth > 3 { 6 } else { 9 }) {
@@ -416,7 +313,7 @@ fn tensors_of_all_experts_of_any_shape_load_or_are_refused() {
         sizes
     };
     let mut refused = 0;
-    for mut files in [blocks, fused("gptoss-plain"), fused("qwen3vlmoe-text")] {
+    for mut files in [blocks, golden_model("gptoss-plain"), golden_model("qwen3vlmoe-text")] {
         let bytes = files.file("model.safetensors").unwrap().clone();
         let (header, data) = header_of(&bytes).unwrap();
         for (name, entry) in header.as_object().unwrap().iter().filter(|(name, _)| is_meant(name)) {

@@ -16,3 +16,4 @@ mod memory;
 mod models;
 mod mutation;
 mod vocabularies;
+mod words;
