@@ -294,6 +294,30 @@ fn tokenizers_of_folders_become_metadata() {
     );
 }
 
+/// Words of Mistral's and NVIDIA's newer tokenizers.
+const TEKKEN: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+
+/// The tokenizers of LFM 2, of Granite 4 and of Nemotron, by their patterns and by whether whole words skip merging, have the names that llama.cpp's
+/// converter gives them, or that of another one that does the same.
+#[test]
+fn tokenizers_of_hybrid_families_have_names() {
+    let folder = Folder::new("save-hybrid-tokenizers");
+    let ctx = ctx();
+    let granite: fn(&mut Value) = |tokenizer| tokenizer["model"]["ignore_merges"] = json!(false);
+    let nemotron: fn(&mut Value) = |tokenizer| {
+        tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!(TEKKEN);
+    };
+    for (change, name) in [((|_| {}) as fn(&mut Value), "llama3"), (granite, "dbrx"), (nemotron, "tekken")] {
+        let source = with_tokenizer(&folder, "llama3", change);
+        let saved = ctx.load(&assert_round_trip(&folder, &source, 0, SEGNO_TYPE_KEEP)).unwrap();
+        assert_eq!(saved.meta("tokenizer.ggml.pre").unwrap(), name.as_bytes());
+    }
+}
+
 #[test]
 fn a_cancelled_save_leaves_nothing() {
     let folder = Folder::new("save-cancelled");

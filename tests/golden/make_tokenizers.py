@@ -144,6 +144,8 @@ KINDS = {
     "possessive": lambda: with_begin(byte_level([split(POSSESSIVE, "removed", True)]), end="</s>"),
     "harmony": lambda: harmony(byte_level([split(make_text.GPT4O)])),
     "starcoder": lambda: byte_level([pre_tokenizers.Digits(individual_digits=True)], use_regex=True),
+    "punctuation": lambda: byte_level([pre_tokenizers.Punctuation(), pre_tokenizers.Digits(individual_digits=False)]),
+    "falcon": lambda: byte_level([pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.Digits(individual_digits=True)], use_regex=True),
     "empty": lambda: byte_level([split(r"[0-9]*|\s*[a-z]*")]),
     "llama2": lambda: with_begin(escaped(escape(True), None)),
     "first": lambda: with_begin(with_added(escaped(None, pre_tokenizers.Metaspace(SPACE, "first", False)))),

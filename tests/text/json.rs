@@ -32,7 +32,7 @@ fn every_kind_gives_the_ids_of_its_own_library() {
     let golden = read(&folder().join("ids.json"));
     let texts: Vec<&str> = golden["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
     let kinds = golden["ids"].as_object().unwrap();
-    assert_eq!(kinds.len(), 21);
+    assert_eq!(kinds.len(), 23);
     for (name, ids) in kinds {
         let tokenizer = load(&of_kind(name, None), None, &[]).unwrap();
         for (number, text) in texts.iter().enumerate() {

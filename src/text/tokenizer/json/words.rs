@@ -22,6 +22,9 @@ const MAX_PATTERNS: usize = 16;
 
 /// GPT-2's words, for which `tokenizer.json` has a name.
 const GPT2_WORDS: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+/// A character of punctuation, and a run of them: of ASCII's symbols all are such.
+const PUNCTUATION: &str = r"[\p{P}$+<=>^`|~]";
+const PUNCTUATION_RUN: &str = r"[\p{P}$+<=>^`|~]+";
 /// The white space that does not stand before text.
 const TRAILING_SPACES: &str = r"\s+(?!\S)";
 /// What stands for a space.
@@ -184,6 +187,11 @@ impl Words {
             }
             Some("ByteLevel") => Err(unsupported("`add_prefix_space` of", step.get("type").unwrap_or(step))),
             Some("Digits") => self.pattern(if flag("individual_digits", false) { r"\p{N}" } else { r"\p{N}+" }),
+            Some("Punctuation") => match step.get("behavior").map(Item::text) {
+                None | Some(Some("Isolated")) => self.pattern(PUNCTUATION),
+                Some(Some("Contiguous")) => self.pattern(PUNCTUATION_RUN),
+                Some(_) => Err(unsupported("punctuation whose behavior is", step.get("behavior").unwrap_or(step))),
+            },
             Some("Split") => self.split(step),
             Some("BertPreTokenizer") if self.stage <= Stage::Characters => {
                 self.stage = Stage::Words;
