@@ -6,13 +6,14 @@ use crate::common::predictors::file_at;
 use crate::common::{Ctx, Folder, Watch, greedy, model_opts, root};
 use crate::folders::{assert_same, case, expected, gguf};
 use crate::save::save;
+use half::{bf16, f16};
 use segno::convert::{Workshop, open, run};
 use segno::ffi::ctx::SEGNO_PRECISION_PRECISE;
-use segno::ffi::model::SEGNO_TYPE_BF16;
+use segno::ffi::model::{SEGNO_TYPE_BF16, SEGNO_TYPE_F16, SEGNO_TYPE_KEEP};
 use segno::format::{Gguf, TensorInfo};
 use segno::quant::{DType, encode};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const CASES: [&str; 10] = [
     "lfm2-plain",
@@ -67,7 +68,7 @@ fn every_tensor_is_that_of_the_file() {
         assert_same_tensors(folder.path(), &gguf(name));
     }
     // What transformers itself wrote of the same models, where that is there.
-    let Some(written) = std::env::var_os("SEGNO_HF_FOLDERS").map(std::path::PathBuf::from) else { return };
+    let Some(written) = std::env::var_os("SEGNO_HF_FOLDERS").map(PathBuf::from) else { return };
     for name in CASES {
         assert_same_tensors(&written.join(name), &gguf(name));
     }
@@ -399,6 +400,24 @@ fn shapes_that_no_such_weight_has_are_refused() {
     assert!(refusal(&folder, &config, &entries).contains("mamba.in_proj.bias` is not part of"));
 }
 
+/// Saves what `source` is when its matrices become `quantize`.
+fn saved(ctx: &Ctx, source: &Path, quantize: i32, to: PathBuf) -> Gguf {
+    let mut watch = Watch::default();
+    let mut opts = model_opts(0, &mut watch);
+    opts.quantize = quantize;
+    save(&ctx.load_with(source, &opts).unwrap().1, &to).unwrap();
+    Gguf::open(&to, true, &mut |_| Ok(())).unwrap()
+}
+
+fn assert_equal(name: &str, found: &Gguf, wanted: &Gguf) {
+    assert_eq!(found.tensors().len(), wanted.tensors().len());
+    for tensor in wanted.tensors() {
+        let other = found.tensor(&tensor.name).unwrap();
+        assert_eq!((&other.dims, other.type_id), (&tensor.dims, tensor.type_id), "{name}: {}", tensor.name);
+        assert!(bytes(other) == bytes(tensor), "{name}: {} differs", tensor.name);
+    }
+}
+
 /// Matrices with factors are encoded as others are, and small tensors stay singles; a saved file gives the same model.
 #[test]
 fn such_models_are_quantized_and_saved() {
@@ -408,24 +427,43 @@ fn such_models_are_quantized_and_saved() {
         let source = folder.join(name);
         let (config, entries) = case(name);
         write(&source, &config, &entries);
-        let mut watch = Watch::default();
-        let mut opts = model_opts(0, &mut watch);
-        opts.quantize = SEGNO_TYPE_BF16;
-        let saved = ["folder.gguf", "file.gguf"].map(|file| folder.join(file));
-        for (from, to) in [&source, &expected(name, &folder)].into_iter().zip(&saved) {
-            save(&ctx.load_with(from, &opts).unwrap().1, to).unwrap();
-        }
-        let [found, wanted] = saved.each_ref().map(|path| Gguf::open(path, true, &mut |_| Ok(())).unwrap());
-        assert_eq!(found.tensors().len(), wanted.tensors().len());
-        for tensor in wanted.tensors() {
-            let other = found.tensor(&tensor.name).unwrap();
-            assert_eq!((&other.dims, other.type_id), (&tensor.dims, tensor.type_id), "{name}: {}", tensor.name);
-            assert!(bytes(other) == bytes(tensor), "{name}: {} differs", tensor.name);
-        }
+        let paths = ["folder.gguf", "file.gguf"].map(|file| folder.join(file));
+        let found = saved(&ctx, &source, SEGNO_TYPE_BF16, paths[0].clone());
+        let wanted = saved(&ctx, &expected(name, &folder), SEGNO_TYPE_BF16, paths[1].clone());
+        assert_equal(name, &found, &wanted);
         assert!(found.tensors().iter().any(|tensor| tensor.type_id == DType::BF16.ggml_id()));
         let small = ["ssm_a", "ssm_d", "ssm_norm.weight", "conv.weight", "conv1d.weight"];
         let stays = |tensor: &&TensorInfo| small.iter().any(|end| tensor.name.ends_with(end));
         assert!(found.tensors().iter().filter(stays).all(|tensor| tensor.type_id == DType::F32.ggml_id()), "{name}");
-        assert_same(&saved[0], &saved[1]);
+        assert_same(&paths[0], &paths[1]);
+    }
+}
+
+/// A half of a single, and the single that it is.
+type Halve = fn(f32) -> (Vec<u8>, f32);
+
+/// Of halves, products with factors are rounded once, as those of the same numbers in singles are when they become halves.
+#[test]
+fn halves_stay_halves_when_they_are_multiplied() {
+    let folder = Folder::new("folder-hybrids-halves");
+    let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
+    let (config, entries) = case("falconh1-plain");
+    let halves: [(&str, i32, Halve); 2] = [
+        ("BF16", SEGNO_TYPE_BF16, |value| (bf16::from_f32(value).to_le_bytes().into(), bf16::from_f32(value).into())),
+        ("F16", SEGNO_TYPE_F16, |value| (f16::from_f32(value).to_le_bytes().into(), f16::from_f32(value).into())),
+    ];
+    for (kind, quantize, halve) in halves {
+        let (mut short, mut wide) = (entries.clone(), entries.clone());
+        for (short, wide) in short.iter_mut().zip(&mut wide).filter(|(short, _)| short.shape.len() == 2) {
+            let (halved, values): (Vec<_>, Vec<f32>) = short.values().into_iter().map(halve).unzip();
+            (short.kind, short.bytes) = (kind.into(), halved.concat());
+            *wide = Entry::f32(&wide.name, &wide.shape, &values);
+        }
+        let sources = ["short", "wide"].map(|name| folder.join(name));
+        write(&sources[0], &config, &short);
+        write(&sources[1], &config, &wide);
+        let found = saved(&ctx, &sources[0], SEGNO_TYPE_KEEP, folder.join("short.gguf"));
+        let wanted = saved(&ctx, &sources[1], quantize, folder.join("wide.gguf"));
+        assert_equal(kind, &found, &wanted);
     }
 }
