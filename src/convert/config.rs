@@ -145,19 +145,19 @@ impl<'a> Config<'a> {
         for (name, key) in SIZES {
             // Files count those blocks among the layers.
             let more = if name == LAYERS { predicting } else { 0 };
-            out.set_unsigned(&self.key(key), self.size(name)?.saturating_add(more))?;
+            self.set(out, key, self.size(name)?.saturating_add(more))?;
         }
         if predicting > 0 {
-            out.set_unsigned(&self.key("nextn_predict_layers"), predicting)?;
+            self.set(out, "nextn_predict_layers", predicting)?;
         }
         let (hidden, heads) = (self.size("hidden_size")?, self.size("num_attention_heads")?);
-        out.set_unsigned(&self.key("attention.head_count"), heads)?;
+        self.set(out, "attention.head_count", heads)?;
         let (kv_heads, rotated) = match self.family.arch {
             arch if arch.is_latent => (1, latent::convert(self, out)?),
             arch if gemma4::is_of(&arch) => gemma4::convert(self, out)?,
             _ => self.heads(hidden, heads, out)?,
         };
-        out.set_unsigned(&self.key("rope.dimension_count"), rotated)?;
+        self.set(out, "rope.dimension_count", rotated)?;
         let eps = self.required(self.family.norm_eps())? as f32;
         out.set_f32(&self.key(self.family.arch.norm.eps_key()), eps)?;
         for (name, key) in self.family.settings {
@@ -197,9 +197,9 @@ impl<'a> Config<'a> {
                 return Err(self.bad("num_attention_heads", &format!("is {heads}, which does not divide {hidden}")));
             }
         };
-        out.set_unsigned(&self.key("attention.head_count_kv"), kv_heads)?;
+        self.set(out, "attention.head_count_kv", kv_heads)?;
         for key in ["attention.key_length", "attention.value_length"] {
-            out.set_unsigned(&self.key(key), head_dim)?;
+            self.set(out, key, head_dim)?;
         }
         self.check_attention(head_dim, hidden / heads)?;
         Ok((kv_heads, self.rotated(head_dim)?))
@@ -233,6 +233,11 @@ impl<'a> Config<'a> {
     /// The metadata key of `name`.
     pub fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.family.arch.name)
+    }
+
+    /// Sets the size `name` of the metadata.
+    pub fn set(&self, out: &mut Builder, name: &str, size: u64) -> Result<()> {
+        out.set_unsigned(&self.key(name), size)
     }
 
     /// A setting that is there and not null.
@@ -369,7 +374,7 @@ impl<'a> Config<'a> {
         if !local.contains(&1) {
             return Ok(());
         }
-        out.set_unsigned(&self.key("attention.sliding_window"), self.size(name)?)?;
+        self.set(out, "attention.sliding_window", self.size(name)?)?;
         match self.family.arch.window {
             WindowRule::EndsContext => Ok(()),
             WindowRule::LocalLayers { .. } | WindowRule::GlobalFirst { .. } => {

@@ -5,11 +5,11 @@ use super::config::{Config, LAYERS};
 use super::family::Family;
 use super::fused::Projection;
 use super::names::{Change, Form, Role, Rows};
-use crate::arch::hybrids::{FALCON_H1, LFM2, LFM2MOE, NEMOTRON_H, NEMOTRON_H_MOE};
-use crate::arch::mixtures::GRANITEMOE;
+use crate::arch::Arch;
+use crate::arch::hybrids::{FALCON_H1, LFM2, LFM2MOE, NEMOTRON_H};
 use crate::arch::names::{global, layer};
 use crate::arch::recurrent::Recurrence;
-use crate::arch::spec::{Blocks, GRANITE};
+use crate::arch::spec::Blocks;
 use crate::error::{Error, Excerpt, Result, filled, push, reserve};
 use crate::format::safetensors::Stored;
 use crate::format::{Builder, Item, ScalarKind, limits};
@@ -73,39 +73,36 @@ pub fn blocks(config: &Config) -> Result<Option<Vec<Block>>> {
     if !arch.recurrence.is_some_and(Recurrence::is_counted) || arch.blocks == Blocks::TwoWithState {
         return Ok(None);
     }
-    let mut blocks = Vec::new();
     let listed = LISTS.iter().find_map(|name| Some((*name, config.get(name)?)));
     let Some((name, listed)) = listed else {
         let attending = config.get(ATTENDING).filter(|_| arch.name == LFM2.name).and_then(Item::elements);
         let attending = attending.ok_or_else(|| config.bad(LISTS[0], "is missing"))?;
         return by_number(config, attending).map(Some);
     };
-    let bad = |kind: &str| {
-        let (kind, family) = (Excerpt(kind.as_bytes()), config.family.model_type);
-        config.bad(name, &format!("has `{kind}`, which is no kind of layers of `{family}` models"))
+    let (pattern, mut at) = (listed.text(), 0);
+    let mut kinds = listed.elements().into_iter().flatten();
+    let mut next = || {
+        let Some(pattern) = pattern else { return kinds.next().map(|kind| kind.text().unwrap_or_default()) };
+        let rest = &pattern[at..];
+        let letter = &rest[..rest.chars().next()?.len_utf8()];
+        at += letter.len();
+        Some(letter)
     };
-    if let Some(pattern) = listed.text() {
-        for (at, letter) in pattern.char_indices() {
-            let letter = &pattern[at..at + letter.len_utf8()];
-            push(&mut blocks, block(&config.family, letter).ok_or_else(|| bad(letter))?, SIZES)?;
-        }
-    } else {
-        let no_list = || config.bad(name, &format!("is {listed}, it must list the kinds of layers"));
-        for kind in listed.elements().ok_or_else(no_list)? {
-            let kind = kind.text().ok_or_else(no_list)?;
-            push(&mut blocks, block(&config.family, kind).ok_or_else(|| bad(kind))?, SIZES)?;
-        }
+    let mut blocks = Vec::new();
+    while let Some(kind) = next() {
+        let Some(block) = block(&config.family, kind) else {
+            let (kind, family) = (Excerpt(kind.as_bytes()), config.family.model_type);
+            return Err(config.bad(name, &format!("has `{kind}`, which is no kind of layers of `{family}` models")));
+        };
+        push(&mut blocks, block, SIZES)?;
     }
-    let (found, most) = (blocks.len(), limits::LAYERS);
     // Nemotron may tell the number by the list alone.
-    let expected = if config.get(LAYERS).is_some() { config.layers()? } else { found };
-    match found {
-        _ if found != expected => Err(config.bad(name, &format!("has {found} layers, expected {expected}"))),
-        _ if found == 0 || found > most => {
-            Err(config.bad(name, &format!("has {found} layers, 1 to {most} are supported")))
-        }
-        _ => Ok(Some(blocks)),
+    let (found, most) = (blocks.len(), limits::LAYERS);
+    let expected = if config.get(LAYERS).is_some() { config.layers()? } else { found.clamp(1, most) };
+    if found == expected {
+        return Ok(Some(blocks));
     }
+    Err(config.bad(name, &format!("has {found} layers, expected {expected}")))
 }
 
 /// The blocks of layers of which those with attention have numbers.
@@ -144,15 +141,15 @@ pub fn family(config: &Config, blocks: &[Block]) -> Result<Family> {
         let problem = "layers with experts beside layers with another block (`mlp`) are not supported";
         return Err(Error::Unsupported(format!("config.json: {problem}")));
     }
-    let arch = match (is_granite && !has(Block::State), has_experts(config)) {
-        (true, true) => GRANITEMOE,
-        (true, false) => GRANITE,
-        _ if is_nemotron && has(Block::Experts) => NEMOTRON_H_MOE,
-        _ => family.arch,
+    let name = match (is_granite && !has(Block::State), has_experts(config)) {
+        (true, true) => "granitemoe",
+        (true, false) => "granite",
+        _ if is_nemotron && has(Block::Experts) => "nemotron_h_moe",
+        _ => family.arch.name,
     };
     // Of Granite, the blocks that experts share are all that there are where a model has no experts.
     let is_dense = is_granite && !has_experts(config);
-    Ok(Family { arch, experts: family.experts.filter(|_| !is_dense), ..family })
+    Ok(Family { arch: Arch::find(name)?, experts: family.experts.filter(|_| !is_dense), ..family })
 }
 
 fn has_experts(config: &Config) -> bool {
@@ -218,12 +215,12 @@ pub fn convert(config: &Config, out: &mut Builder) -> Result<Option<Space>> {
     if kind == Recurrence::StateSpace {
         return space(config, out).map(Some);
     }
-    out.set_unsigned(&config.key("shortconv.l_cache"), config.size("conv_L_cache")?)?;
+    config.set(out, "shortconv.l_cache", config.size("conv_L_cache")?)?;
     if arch.name == LFM2MOE.name {
         // Sigmoids.
-        out.set_unsigned(&config.key("expert_gating_func"), 2)?;
+        config.set(out, "expert_gating_func", 2)?;
     } else {
-        out.set_unsigned(&config.key("feed_forward_length"), adjusted(config)?)?;
+        config.set(out, "feed_forward_length", adjusted(config)?)?;
     }
     Ok(None)
 }
@@ -262,7 +259,7 @@ fn granite(config: &Config, out: &mut Builder) -> Result<()> {
     if has_experts(config) {
         return Ok(());
     }
-    out.set_unsigned(&config.key("feed_forward_length"), config.size(SHARED_WIDTH)?)
+    config.set(out, "feed_forward_length", config.size(SHARED_WIDTH)?)
 }
 
 /// The width of the blocks of LFM 2, which may be told as that of a block without a gate.
@@ -303,7 +300,7 @@ fn space(config: &Config, out: &mut Builder) -> Result<Space> {
         ("ssm.time_step_rank", heads),
         ("ssm.inner_size", inner),
     ] {
-        out.set_unsigned(&config.key(key), size)?;
+        config.set(out, key, size)?;
     }
     Ok(Space { groups, inner, keys: groups * state })
 }

@@ -64,13 +64,13 @@ pub fn convert(config: &Config, predicting: u64, out: &mut Builder) -> Result<Op
         return Err(config.bad("linear_num_key_heads", &problem));
     }
     for (key, size) in [
-        ("conv_kernel", config.size("linear_conv_kernel_dim")?),
-        ("state_size", key_dim),
-        ("group_count", key_heads),
-        ("time_step_rank", value_heads),
-        ("inner_size", value_heads * value_dim),
+        ("ssm.conv_kernel", config.size("linear_conv_kernel_dim")?),
+        ("ssm.state_size", key_dim),
+        ("ssm.group_count", key_heads),
+        ("ssm.time_step_rank", value_heads),
+        ("ssm.inner_size", value_heads * value_dim),
     ] {
-        out.set_unsigned(&config.key(&format!("ssm.{key}")), size)?;
+        config.set(out, key, size)?;
     }
     kinds(config, predicting, out)?;
     sections(config, out)?;
