@@ -43,9 +43,9 @@ pub fn convert(config: &Config, out: &mut Builder) -> Result<()> {
     if !config.family.arch.drafts_by_features {
         return Ok(());
     }
-    out.set_unsigned(&config.key("vocab_size"), config.size("vocab_size")?)?;
+    config.set(out, "vocab_size", config.size("vocab_size")?)?;
     let own = if config.get("target_hidden_size").is_some() { "target_hidden_size" } else { "hidden_size" };
-    out.set_unsigned(&config.key("target_hidden_size"), config.size(own)?)?;
+    config.set(out, "target_hidden_size", config.size(own)?)?;
     for name in ["norm_before_residual", "norm_before_fc"] {
         out.set_bool(&config.key(name), config.get(name).and_then(Item::flag) == Some(true))?;
     }

@@ -105,15 +105,19 @@ impl Builder<'_> {
     /// Which tokens the head's `logits` are of.
     fn subset(&mut self, meta: &Metadata, logits: usize) -> Result<Option<Subset>> {
         let name = global::DRAFT_TOKENS;
+        let has_table = self.tensors.has(global::EMBEDDING, Presence::Optional)?;
+        let table =
+            if has_table { Some(self.tensors.rows_of_tokens(global::EMBEDDING, self.hparams.hidden)?) } else { None };
         if !self.tensors.has(name, Presence::Optional)? {
-            return Ok(None);
+            return match table.filter(|&rows| rows != logits) {
+                None => Ok(None),
+                Some(rows) => {
+                    Err(Error::Format(format!("the head has logits of {logits} tokens, and embeddings of {rows}")))
+                }
+            };
         }
-        let of = if self.tensors.has(global::EMBEDDING, Presence::Optional)? {
-            self.tensors.rows_of_tokens(global::EMBEDDING, self.hparams.hidden)?
-        } else {
-            let key = format!("{}.vocab_size", self.arch.name);
-            meta.required(&key, meta.u32(&key)?)? as usize
-        };
+        let key = format!("{}.vocab_size", self.arch.name);
+        let of = table.map_or_else(|| Ok(meta.required(&key, meta.u32(&key)?)? as usize), Ok)?;
         let tokens = self.tensors.integers(name, logits)?;
         if let Some(token) = tokens.iter().find(|&&token| token < 0 || token >= of as i64) {
             return Err(Error::Format(format!("tensor `{name}` names the token {token} of {of}")));
