@@ -92,7 +92,7 @@ impl DraftModel {
             return DraftModel::of_assistant(draft, model, options, most);
         }
         if draft.program().fusion.is_some() {
-            return DraftModel::of_head(draft, model, options, most);
+            return DraftModel::of_eagle(draft, model, options, most);
         }
         if !draft.program().states.is_empty() {
             let problem =
@@ -342,7 +342,7 @@ impl DraftModel {
             let tokens = &sequence.tokens;
             match self.kind {
                 Kind::Assistant => self.add_row_over(slot, length - 1, tokens),
-                Kind::Other | Kind::Predictor | Kind::Head => self.add_rows_of_round(round, slot, tokens),
+                Kind::Other | Kind::Predictor | Kind::Eagle => self.add_rows_of_round(round, slot, tokens),
             }
             let output = self.outputs.len();
             self.outputs.push(self.rows.len() as u32 - 1);

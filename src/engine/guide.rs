@@ -2,8 +2,8 @@
 
 use super::assisting::assistant_of;
 use super::draft::{MOST_BEHIND, MOST_WAITING};
+use super::eagle::{head_of, own_of};
 use super::header::Predictor;
-use super::heads::{head_of, own_of};
 use super::limits;
 use super::model::Model;
 use super::session::Options;
@@ -30,7 +30,7 @@ pub enum Kind {
     /// Another model that reads the keys of this one.
     Assistant,
     /// Another model that reads vectors between the layers of this one.
-    Head,
+    Eagle,
 }
 
 /// What drafts, and where it runs.
@@ -81,7 +81,7 @@ pub(super) fn limits(guide: &Guide, options: &Options) -> Result<Limits> {
     // A predictor evaluates anew what it guessed from, another model only a draft that it did not read itself, and the token behind that.
     let (max_prefill, hidden, behind) = match guide.kind {
         Kind::Other => (MOST_BEHIND, Hidden::None, 2),
-        Kind::Predictor | Kind::Head => {
+        Kind::Predictor | Kind::Eagle => {
             (PREDICTED, Hidden::Outputs, options.drafts.most_each(options.max_prefill)? + 1)
         }
         Kind::Assistant => (1, Hidden::Outputs, 0),
@@ -90,7 +90,7 @@ pub(super) fn limits(guide: &Guide, options: &Options) -> Result<Limits> {
     let limits = Limits { hidden, behind, ..limits::of(guide.context, guide.program, &options)? };
     Ok(match guide.kind {
         Kind::Assistant => Limits { pages: 0, windows: None, ..limits },
-        Kind::Other | Kind::Predictor | Kind::Head => limits,
+        Kind::Other | Kind::Predictor | Kind::Eagle => limits,
     })
 }
 
@@ -105,7 +105,7 @@ pub fn memory_of_model(
         (Kind::Assistant, Some(assistant_of(draft, backend, program, hparams)?), none)
     } else if alone.fusion.is_some() {
         let over = head_of(draft, backend, program)?;
-        (Kind::Head, Some(over), own_of(draft, (backend, program), hparams.context, options)?)
+        (Kind::Eagle, Some(over), own_of(draft, (backend, program), hparams.context, options)?)
     } else {
         (Kind::Other, None, none)
     };

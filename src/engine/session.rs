@@ -4,8 +4,8 @@
 //! All memory is reserved in [`Session::create`] and [`Session::open`]; a step allocates nothing.
 
 use super::context::LogLevel;
+use super::eagle;
 use super::guide;
-use super::heads;
 use super::limits;
 use super::masks::MaskThreads;
 use super::model::Model;
@@ -141,7 +141,7 @@ impl Session {
         slots.resize_with(options.max_seqs, || None);
         let mut slot_of = HashMap::new();
         room(options.max_seqs, "sequences", || slot_of.try_reserve(options.max_seqs))?;
-        let runner = heads::prepared_for(model, helper)?.open(&limits)?;
+        let runner = eagle::prepared_for(model, helper)?.open(&limits)?;
         if let Some(warning) = runner.warning() {
             model.context().log(LogLevel::Warn, format_args!("{warning}"));
         }

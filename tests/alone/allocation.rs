@@ -5,7 +5,7 @@ mod common;
 
 use common::adapters::Adapter;
 use common::assistants;
-use common::heads;
+use common::eagle;
 use common::latent::latent;
 use common::mixture::mixture;
 use common::predictors::{Guesses, predicting};
@@ -121,7 +121,7 @@ fn a_step_allocates_nothing() {
     }
     steps_within_a_grammar_take_little(&model);
     let made_for_each_other =
-        [assistants::alike(), heads::alike()].map(|files| files.map(|file| ctx.load_buffer(&file.bytes()).unwrap()));
+        [assistants::alike(), eagle::alike()].map(|files| files.map(|file| ctx.load_buffer(&file.bytes()).unwrap()));
     let both = |pair| [8, 100].map(|max_prefill| (pair, max_prefill));
     for ([model, draft], max_prefill) in made_for_each_other.iter().flat_map(both) {
         let session = model.session(|opts| {

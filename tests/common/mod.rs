@@ -11,10 +11,10 @@ pub mod distance;
 pub mod divided;
 pub mod drafts;
 pub mod draws;
+pub mod eagle;
 pub mod embeddings;
 pub mod folders;
 pub mod gguf;
-pub mod heads;
 pub mod latent;
 #[cfg(feature = "cuda")]
 pub mod launches;

@@ -4,8 +4,8 @@
 mod common;
 
 mod folder_assistants;
+mod folder_eagle;
 mod folder_experts;
-mod folder_heads;
 mod folder_hybrids;
 mod folder_limits;
 mod folder_predictors;

@@ -103,7 +103,7 @@ fn every_family_comes_back() {
 #[test]
 fn a_head_comes_back() {
     let (ctx, folder) = (ctx(), Folder::new("save-head"));
-    let (source, saved) = (root().join("tests/golden/heads/plain.gguf"), folder.join("saved.gguf"));
+    let (source, saved) = (root().join("tests/golden/eagle/plain.gguf"), folder.join("saved.gguf"));
     save(&ctx.load(&source).unwrap(), &saved).unwrap();
     ctx.load(&saved).unwrap();
     assert!(tensors(&saved) == tensors(&source));

@@ -122,7 +122,7 @@ fn folders() -> Vec<Files> {
         ];
         folders.push(Files(files.map(|(name, bytes)| (name.to_owned(), bytes)).into()));
     }
-    for golden in ["hf/folders/gemma4-small", "assistant/folder", "mxfp4/folder", "heads/plain", "heads/own"] {
+    for golden in ["hf/folders/gemma4-small", "assistant/folder", "mxfp4/folder", "eagle/plain", "eagle/own"] {
         let golden = root().join("tests/golden").join(golden);
         let read = |name: &str| (name.to_owned(), std::fs::read(golden.join(name)).unwrap());
         folders.push(Files(vec![read("config.json"), read("model.safetensors")]));

@@ -3,8 +3,8 @@
 use super::dice::Dice;
 use super::models::backbones;
 use crate::common::assistants;
+use crate::common::eagle;
 use crate::common::embeddings::{embed_opts, of_tokens};
-use crate::common::heads;
 use crate::common::{Ctx, Failed, Model, Result, Session, call, sampler};
 use segno::ffi::{chat::*, model::*, plan::*, session::*, status::*, text::*};
 use std::ffi::CString;
@@ -139,7 +139,7 @@ fn open(ctx: &Ctx, model: &Model, dice: &mut Dice) -> Option<Session> {
     if !is_assistant(model) {
         return session(model, None);
     }
-    let goldens = [assistants::model_path(), heads::model_path()];
+    let goldens = [assistants::model_path(), eagle::model_path()];
     let goldens = goldens.map(|path| std::fs::read(path).expect("a file of the tree"));
     let made = backbones().map(|file| file.to_bytes());
     let mut all = made.iter().chain(&goldens);

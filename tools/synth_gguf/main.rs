@@ -11,8 +11,8 @@
 //! With `flat` behind the path all logits are the same, so that a head is always right, however tokens are drawn; it takes the time of any other.
 //! With a number behind the path, a block behind the layers predicts a further token, and is right so many times of 100 (`predictor`).
 
+mod eagle;
 mod gemma4;
-mod head;
 mod header;
 mod predictor;
 mod shape;

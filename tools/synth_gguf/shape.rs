@@ -1,7 +1,7 @@
 //! What a model is made of: sizes, kinds of layers, and numbers of its family.
 
+use super::eagle::Head;
 use super::gemma4::Gemma4;
-use super::head::Head;
 
 /// Sizes of a model.
 pub struct Shape {

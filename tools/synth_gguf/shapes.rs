@@ -1,7 +1,7 @@
 //! Sizes and numbers of well-known models.
 
+use super::eagle::LLAMA_8B_HEAD;
 use super::gemma4::{GEMMA4_26B, GEMMA4_E4B, GEMMA4_E4B_ASSISTANT};
-use super::head::LLAMA_8B_HEAD;
 use super::shape::{Experts, Latent, Norms, Recurrent, Shape};
 
 pub const LLAMA_1B: Shape = Shape {

@@ -1,7 +1,7 @@
 //! Which matrix of which shape and mix has which type, and that a file says so; the rules are llama-quantize's.
 
+use super::eagle::Head;
 use super::gemma4::Gemma4;
-use super::head::Head;
 use super::*;
 use DType::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0};
 use segno::arch::{Arch, Hparams};

@@ -1,8 +1,8 @@
 //! Folders of heads that draft by vectors between a model's layers: they are the GGUF file of the same weights, bit for bit.
 
 use crate::common::drafts::drafts;
+use crate::common::eagle::{model_path, path};
 use crate::common::folders::tensors;
-use crate::common::heads::{model_path, path};
 use crate::common::{Ctx, Folder, Model, Watch, model_opts, root};
 use crate::save::save;
 use segno::ffi::device::SEGNO_DEVICE_CPU;
@@ -17,12 +17,11 @@ fn one_thread() -> Ctx {
 
 /// As those who train heads write them.
 fn golden(name: &str) -> PathBuf {
-    root().join("tests/golden/heads").join(name)
+    root().join("tests/golden/eagle").join(name)
 }
 
-/// Loads the folder of a head with another configuration.
-fn changed(ctx: &Ctx, name: &str, change: impl Fn(&mut Value)) -> crate::common::Result<Model> {
-    let to = Folder::new("folder-head-changed");
+/// Loads the folder of a head with another configuration, from `to`, which must outlive the model that has it mapped.
+fn changed(ctx: &Ctx, to: &Folder, name: &str, change: impl Fn(&mut Value)) -> crate::common::Result<Model> {
     let mut config: Value = serde_json::from_slice(&std::fs::read(golden(name).join("config.json")).unwrap()).unwrap();
     change(&mut config);
     std::fs::write(to.join("config.json"), config.to_string()).unwrap();
@@ -61,23 +60,23 @@ fn read_of(head: &Model) -> (Option<Vec<u64>>, Option<u32>) {
 
 #[test]
 fn what_a_head_reads_is_said_in_several_ways() {
-    let ctx = one_thread();
+    let (ctx, to) = (one_thread(), Folder::new("folder-head-read"));
     assert_eq!(read_of(&ctx.load(&golden("plain")).unwrap()), (Some(vec![2, 0, 1]), Some(32)));
-    let less = changed(&ctx, "plain", |config| {
+    let less = changed(&ctx, &to, "plain", |config| {
         let config = config.as_object_mut().unwrap();
         config.retain(|name, _| name != "eagle_aux_hidden_state_layer_ids" && name != "target_hidden_size");
     });
-    assert_eq!(read_of(&less.unwrap()), (None, Some(32)));
-    let nested = changed(&ctx, "plain", |config| {
+    assert_eq!(less.map(|head| read_of(&head)).unwrap(), (None, Some(32)));
+    let nested = changed(&ctx, &to, "plain", |config| {
         config.as_object_mut().unwrap().remove("eagle_aux_hidden_state_layer_ids").unwrap();
         config["eagle_config"] = json!({"eagle_aux_hidden_state_layer_ids": [1, 0, 3]});
     });
-    assert_eq!(read_of(&nested.unwrap()), (Some(vec![1, 0, 3]), Some(32)));
+    assert_eq!(nested.map(|head| read_of(&head)).unwrap(), (Some(vec![1, 0, 3]), Some(32)));
 }
 
 #[test]
 fn configurations_that_do_not_suit_are_refused() {
-    let ctx = one_thread();
+    let (ctx, to) = (one_thread(), Folder::new("folder-head-refused"));
     for (change, words) in [
         (&|config: &mut Value| config["target_hidden_size"] = json!(16), "fc.weight"),
         (&|config: &mut Value| config["eagle_aux_hidden_state_layer_ids"] = json!([1, 2]), "fc.weight"),
@@ -90,7 +89,7 @@ fn configurations_that_do_not_suit_are_refused() {
         (&|config: &mut Value| config["draft_vocab_size"] = Value::Null, "is not part of the supported `llama`"),
     ] as [(&dyn Fn(&mut Value), &str); 9]
     {
-        let failed = changed(&ctx, "plain", change).err().unwrap();
+        let failed = changed(&ctx, &to, "plain", change).err().unwrap();
         assert!(failed.message.contains(words), "{words}: {}", failed.message);
     }
 }

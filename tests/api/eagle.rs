@@ -2,8 +2,9 @@
 //! nothing.
 
 use crate::common::drafts::*;
+use crate::common::eagle::{VOCAB, WIDTH, alike, model_path, path};
 use crate::common::embeddings::embed_opts;
-use crate::common::heads::{VOCAB, WIDTH, alike, model_path, path};
+use crate::common::gguf::Content;
 use crate::common::predictors::{file_at, planned};
 use crate::common::{Ctx, Model, greedy};
 use segno::ffi::device::SEGNO_DEVICE_CPU;
@@ -122,6 +123,15 @@ fn files_that_are_wrong_are_refused_by_name() {
     };
     for name in ["fc.weight", "output.weight", "blk.0.attn_norm_2.weight"] {
         refused(&|file| file.tensors.retain(|tensor| tensor.name != name), name);
+    }
+    let own = file_at(&path("own"));
+    for rows in [VOCAB - 1, VOCAB + 1] {
+        let mut file = own.clone();
+        let table = file.tensor("token_embd.weight");
+        table.dims[1] = rows as u64;
+        table.content = Content::Bytes(vec![0; 4 * 24 * rows]);
+        let message = ctx.load_buffer(&file.bytes()).err().unwrap().message;
+        assert!(message.contains("logits of 131 tokens"), "{message}");
     }
     refused(&|file| file.tensor("d2t").type_id = 0, "not as 64-bit integers");
     refused(&|file| file.tensor("d2t").dims = vec![49], "d2t");

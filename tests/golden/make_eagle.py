@@ -1,4 +1,4 @@
-"""Writes tests/golden/heads: two small random heads that draft for the model hf/mistral-plain.gguf by vectors between its layers (EAGLE-3), and what
+"""Writes tests/golden/eagle: two small random heads that draft for the model hf/mistral-plain.gguf by vectors between its layers (EAGLE-3), and what
 they give, computed in float64 by the plain code below.
 
 Both are there as folders too: `plain` with the names that the trainers of EAGLE-3 write, `own` as Speculators writes it.
@@ -11,7 +11,7 @@ holds for each of these rounds the logits and the vector that stands for the gue
 A row of a head stands for a token, at the position of the one before it. It reads the token's embedding, and the model's vectors of the one before it: what
 layers of the file's list read, or the last one gives, in the order of the list, brought to one vector.
 
-Usage: python3 tests/golden/make_heads.py   (on a CPU; needs torch 2.15.0, transformers 5.17.0, gguf 0.19.0, numpy 2.4.6)
+Usage: python3 tests/golden/make_eagle.py   (on a CPU; needs torch 2.15.0, transformers 5.17.0, gguf 0.19.0, numpy 2.4.6)
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-OUT = models.OUT.parent / "heads"
+OUT = models.OUT.parent / "eagle"
 MODEL = "mistral-plain"
 LENGTHS = [2, 3, 8, 9, 20, 33, 40]
 ROUNDS = 4

@@ -2,8 +2,8 @@
 
 use crate::common::assistants::program_of;
 use crate::common::distance::distance;
+use crate::common::eagle::{Golden, KNOWN, VOCAB, WIDTH, golden, model_path, path};
 use crate::common::gguf::parsed;
-use crate::common::heads::{Golden, KNOWN, VOCAB, WIDTH, golden, model_path, path};
 use crate::common::passes::{limits, precise};
 use crate::common::predictors::file_at;
 use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Row, Runner, cpu};

@@ -1,4 +1,4 @@
-//! A model and heads that draft for it by vectors between its layers, of `tests/golden/hf` and `tests/golden/heads`.
+//! A model and heads that draft for it by vectors between its layers, of `tests/golden/hf` and `tests/golden/eagle`.
 
 use super::assistants::Round;
 use super::gguf::{Content, File};
@@ -20,7 +20,7 @@ pub fn model_path() -> PathBuf {
 
 /// The file of the head `name`.
 pub fn path(name: &str) -> PathBuf {
-    root().join(format!("tests/golden/heads/{name}.gguf"))
+    root().join(format!("tests/golden/eagle/{name}.gguf"))
 }
 
 /// A text of `tokens`, and of its beginnings of some lengths the tokens of each round of drafts with the logits and the vector that it gives.
@@ -31,7 +31,7 @@ pub struct Golden {
 
 /// What the head `name` gives, which has so many logits.
 pub fn golden(name: &str, logits: usize) -> Golden {
-    let folder = root().join("tests/golden/heads");
+    let folder = root().join("tests/golden/eagle");
     let listed: Value = serde_json::from_slice(&std::fs::read(folder.join("drafts.json")).unwrap()).unwrap();
     let numbers = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
     let bytes = std::fs::read(folder.join(format!("{name}.f32"))).unwrap();

@@ -15,14 +15,14 @@ use std::sync::Arc;
 
 impl DraftModel {
     /// Lets a head of `model` draft.
-    pub(super) fn of_head(draft: &Arc<Model>, model: &Model, options: &Options, most: usize) -> Result<DraftModel> {
+    pub(super) fn of_eagle(draft: &Arc<Model>, model: &Model, options: &Options, most: usize) -> Result<DraftModel> {
         let program = Arc::new(head_of(draft, model.backend(), model.program())?);
         let words = Words::of_made_for(model, draft)?;
         let context = model.hparams().context;
         let own = own_of(draft, (model.backend(), model.program()), context, options)?;
         let prepared = draft.prepared().beside(Arc::clone(&program))?;
         let waiting = Waiting::new(options.max_seqs, most_waiting(most), program.given_width())?;
-        DraftModel::open(draft, Made { kind: Kind::Head, program, prepared, own, words }, Some(waiting), options, most)
+        DraftModel::open(draft, Made { kind: Kind::Eagle, program, prepared, own, words }, Some(waiting), options, most)
     }
 }
 
