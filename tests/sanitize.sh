@@ -16,7 +16,7 @@ tests="files gguf:: model_files::
 cpu families:: reference::
 api sequences:: sessions:: text:: chats::
 text tokenizer::
-hostile files:: damage dice gguf host memory models mutation"
+hostile files:: damage dice gguf host keys memory models mutation"
 # What the tests run by cargo say through their environment: the root of the package and a folder for files.
 export CARGO_MANIFEST_DIR=$PWD CARGO_TARGET_TMPDIR=$build
 # The stable compiler has the sanitizer, but not for everyone.
