@@ -86,7 +86,8 @@ pub trait Backend: Send + Sync {
     fn weights_on_host(&self, program: &Program) -> Result<u64> {
         Ok(program.weight_bytes())
     }
-    /// Whether its runners lend their caches to programs of other models ([`Runner::lend`]).
+    /// Whether models here work on each other: its runners lend their caches to programs of other models ([`Runner::lend`]), and programs may have
+    /// weights of two files.
     fn lends(&self) -> bool {
         false
     }
@@ -166,8 +167,8 @@ pub trait Runner: Send {
     fn given(&mut self, _row: usize) -> &mut [f32] {
         &mut []
     }
-    /// What the last norm gave of a row of the last run, where [`Limits::hidden`] asks for that: row `index` of the batch, or of its outputs. Such
-    /// a runner gives it beside logits.
+    /// What the last norm gave of a row of the last run, or what the program makes for a head ([`Program::hidden`]), where [`Limits::hidden`] asks
+    /// for that: row `index` of the batch, or of its outputs. Such a runner gives it beside logits.
     fn hidden(&self, _index: usize) -> &[f32] {
         &[]
     }

@@ -64,7 +64,8 @@ fn check(assistant: &Program, backbone: &Program) -> Result<MatrixId> {
     table.ok_or_else(|| unsuited("the model makes no text"))
 }
 
-fn unsuited(problem: &str) -> Error {
+/// The error for two models that cannot work together.
+pub(super) fn unsuited(problem: &str) -> Error {
     Error::Unsupported(format!("the draft model was made for another model: {problem}"))
 }
 

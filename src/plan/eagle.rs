@@ -5,6 +5,7 @@
 //! behind the other, and adds to the vector. The row of a further draft brings along what the head's layer gave for the token before. So a head runs
 //! as a predictor does ([`super::predictor`]); what is made of the model's vectors is made in the pass of the model, by [`telling`].
 
+use super::assistant::unsuited;
 use super::build::Builder;
 use super::op::{HeadPart, Index, MatrixId, Norm, Op, Program, Rows, Value, ValueId, VectorId};
 use super::tensors::PLAN;
@@ -244,8 +245,4 @@ fn fusion_of<'a>(head: &'a Program, model: &Program) -> Result<(&'a Fusion, Vec<
     }
     let layers = model.layers.len().checked_sub(1).ok_or_else(|| unsuited("the model has no layers"))?;
     Ok((fusion, fusion.layers_of(layers)?))
-}
-
-fn unsuited(problem: &str) -> Error {
-    Error::Unsupported(format!("the draft model was made for another model: {problem}"))
 }
