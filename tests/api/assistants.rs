@@ -4,13 +4,7 @@ use crate::common::assistants::{alike, model_path, path};
 use crate::common::drafts::*;
 use crate::common::predictors::{file_at, planned};
 use crate::common::{Ctx, Model, greedy};
-use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::session::*;
-use segno::ffi::status::*;
-
-fn one_thread() -> Ctx {
-    Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
-}
 
 fn loaded_alike(ctx: &Ctx) -> [Model; 2] {
     alike().map(|file| ctx.load_buffer(&file.bytes()).unwrap())
@@ -43,17 +37,7 @@ fn tokens_are_those_without_drafts() {
 fn an_assistant_that_thinks_as_the_model_is_right() {
     let ctx = one_thread();
     let [model, assistant] = loaded_alike(&ctx);
-    let drafting = Drafting { speculation: DRAFTED, most: 5, draft: Some(&assistant), ..PLAIN };
-    let session = session(&model, drafting, 1024);
-    let (first, second) = (session.open(&greedy()).unwrap(), session.open(&greedy()).unwrap());
-    session.append(first, &[3, 5, 7]).unwrap();
-    session.append(second, &[11; 50]).unwrap();
-    for _ in 0..150 {
-        session.batch(&[first, second]).2.unwrap();
-    }
-    let stats = session.stats().unwrap();
-    assert!(stats.accepted + 5 >= stats.drafted, "{} of {}", stats.accepted, stats.drafted);
-    assert!(stats.passes < 100 && stats.drafted > 200, "{} passes, {} drafts", stats.passes, stats.drafted);
+    assert_right(&model, &assistant, &greedy());
 }
 
 #[test]
@@ -79,18 +63,10 @@ fn memory_and_plan_count_the_assistant() {
 fn what_an_assistant_cannot_do_is_refused_by_name() {
     let ctx = one_thread();
     let assistant = ctx.load(&path()).unwrap();
-    let refused = |model: &Model, draft: Option<&Model>, words: &str| {
-        let opts = |opts: &mut segno_session_opts| {
-            opts.speculation = if draft.is_some() { SEGNO_SPECULATION_DRAFT } else { SEGNO_SPECULATION_OFF };
-            opts.draft = draft.map_or(std::ptr::null(), |draft| draft.0);
-        };
-        let failed = model.session(opts).err().unwrap();
-        assert!(failed.status == SEGNO_E_UNSUPPORTED && failed.message.contains(words), "{failed:?}");
-    };
-    refused(&assistant, None, "only drafts for another one");
-    refused(&assistant, Some(&assistant), "only drafts for another one");
-    refused(&load(&ctx, "gemma4-experts"), Some(&assistant), "no layer has the keys");
-    refused(&load(&ctx, "gemma3-plain"), Some(&assistant), "no layer has the keys");
+    assert_refused(&assistant, None, "only drafts for another one");
+    assert_refused(&assistant, Some(&assistant), "only drafts for another one");
+    assert_refused(&load(&ctx, "gemma4-experts"), Some(&assistant), "no layer has the keys");
+    assert_refused(&load(&ctx, "gemma3-plain"), Some(&assistant), "no layer has the keys");
     let mut short = file_at(&path());
     short.tensors.retain(|tensor| tensor.name != "nextn.post_projection.weight");
     assert!(ctx.load_buffer(&short.bytes()).err().unwrap().message.contains("nextn.post_projection"));

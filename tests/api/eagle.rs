@@ -4,16 +4,10 @@
 use crate::common::drafts::*;
 use crate::common::eagle::{VOCAB, WIDTH, alike, model_path, path};
 use crate::common::embeddings::embed_opts;
-use crate::common::gguf::Content;
+use crate::common::gguf::{Content, File};
 use crate::common::predictors::{file_at, planned};
 use crate::common::{Ctx, Model, greedy};
-use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::session::*;
-use segno::ffi::status::*;
-
-fn one_thread() -> Ctx {
-    Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
-}
 
 fn loaded_alike(ctx: &Ctx) -> [Model; 2] {
     alike().map(|file| ctx.load_buffer(&file.bytes()).unwrap())
@@ -45,19 +39,9 @@ fn tokens_are_those_without_drafts() {
 fn a_head_that_thinks_as_the_model_is_right() {
     let ctx = one_thread();
     let [model, head] = loaded_alike(&ctx);
-    let drafting = Drafting { speculation: DRAFTED, most: 5, draft: Some(&head), ..PLAIN };
-    let session = session(&model, drafting, 1024);
     let mut drawn = greedy();
     (drawn.temperature, drawn.seed) = (1.0, 5);
-    let (first, second) = (session.open(&greedy()).unwrap(), session.open(&drawn).unwrap());
-    session.append(first, &[3, 5, 7]).unwrap();
-    session.append(second, &[11; 50]).unwrap();
-    for _ in 0..150 {
-        session.batch(&[first, second]).2.unwrap();
-    }
-    let stats = session.stats().unwrap();
-    assert!(stats.accepted + 5 >= stats.drafted, "{} of {}", stats.accepted, stats.drafted);
-    assert!(stats.passes < 100 && stats.drafted > 200, "{} passes, {} drafts", stats.passes, stats.drafted);
+    assert_right(&model, &head, &drawn);
 }
 
 #[test]
@@ -96,26 +80,40 @@ fn embeddings_beside_drafts_are_those_of_the_model() {
 fn what_a_head_cannot_do_is_refused_by_name() {
     let ctx = one_thread();
     let [head, own] = ["plain", "own"].map(|name| ctx.load(&path(name)).unwrap());
-    let refused = |model: &Model, draft: Option<&Model>, words: &str| {
-        let opts = |opts: &mut segno_session_opts| {
-            opts.speculation = if draft.is_some() { SEGNO_SPECULATION_DRAFT } else { SEGNO_SPECULATION_OFF };
-            opts.draft = draft.map_or(std::ptr::null(), |draft| draft.0);
-        };
-        let failed = model.session(opts).err().unwrap();
-        assert!(failed.status == SEGNO_E_UNSUPPORTED && failed.message.contains(words), "{failed:?}");
+    assert_refused(&head, None, "only drafts for another one");
+    assert_refused(&head, Some(&head), "only drafts for another one");
+    assert_refused(&load(&ctx, "llama-wide"), Some(&head), "tokens that the model lacks");
+    assert_refused(&load(&ctx, "llama-ratio1"), Some(&own), "layers that the model lacks");
+    assert_refused(&load(&ctx, "starcoder2-plain"), Some(&own), "layers that the model lacks");
+}
+
+/// The model's tokens are the head's, whether that says what they are or not; other special ones are those of another model.
+#[test]
+fn a_head_may_be_without_a_tokenizer() {
+    let ctx = one_thread();
+    let named = |mut file: File, special: &str| {
+        let mut tokens: Vec<String> = (0..VOCAB).map(|token| format!("t{token}")).collect();
+        tokens[1] = special.into();
+        let kinds: Vec<u32> = (0..VOCAB).map(|token| [2, 3].get(token).copied().unwrap_or(1)).collect();
+        file.set("tokenizer.ggml.model", "llama")
+            .set("tokenizer.ggml.scores", vec![0f32; VOCAB])
+            .set("tokenizer.ggml.token_type", kinds)
+            .set("tokenizer.ggml.tokens", tokens.iter().map(String::as_str).collect::<Vec<_>>());
+        ctx.load_buffer(&file.bytes()).unwrap()
     };
-    refused(&head, None, "only drafts for another one");
-    refused(&head, Some(&head), "only drafts for another one");
-    refused(&load(&ctx, "llama-wide"), Some(&head), "tokens that the model lacks");
-    refused(&load(&ctx, "llama-ratio1"), Some(&own), "layers that the model lacks");
-    refused(&load(&ctx, "starcoder2-plain"), Some(&own), "layers that the model lacks");
+    let [model, head] = alike();
+    let [bare, same, other] = [ctx.load_buffer(&head.bytes()).unwrap(), named(head.clone(), "<s>"), named(head, "<x>")];
+    let model = named(model, "<s>");
+    assert_right(&model, &bare, &greedy());
+    assert_right(&model, &same, &greedy());
+    assert_refused(&model, Some(&other), "other special tokens");
 }
 
 /// What a file of a head may have wrong, and how it is refused.
 #[test]
 fn files_that_are_wrong_are_refused_by_name() {
     let ctx = one_thread();
-    let refused = |change: &dyn Fn(&mut crate::common::gguf::File), words: &str| {
+    let refused = |change: &dyn Fn(&mut File), words: &str| {
         let mut file = file_at(&path("plain"));
         change(&mut file);
         let message = ctx.load_buffer(&file.bytes()).err().unwrap().message;

@@ -25,7 +25,7 @@ pub fn path() -> PathBuf {
     root().join("tests/golden/assistant/gemma4.gguf")
 }
 
-/// The drafts of transformers: a text of `tokens`, and of its beginnings of some lengths the tokens of each round with the logits and the vector that
+/// Drafts: a text of `tokens`, and of its beginnings of some lengths the tokens of each round with the logits and the vector that
 /// it gave.
 pub struct Golden {
     pub tokens: Vec<u32>,
@@ -36,17 +36,24 @@ pub struct Golden {
 pub type Round = (u32, Vec<f32>, Vec<f32>);
 
 pub fn golden() -> Golden {
-    let folder = root().join("tests/golden/assistant");
+    golden_at("assistant", "drafts", "/texts", VOCAB)
+}
+
+/// The drafts in a folder of `tests/golden`: of the file `name`, whose texts are at `place` of the list, with so many logits each.
+pub fn golden_at(folder: &str, name: &str, place: &str, logits: usize) -> Golden {
+    let folder = root().join("tests/golden").join(folder);
     let listed: Value = serde_json::from_slice(&std::fs::read(folder.join("drafts.json")).unwrap()).unwrap();
     let numbers = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
-    let bytes = std::fs::read(folder.join("drafts.f32")).unwrap();
+    let bytes = std::fs::read(folder.join(format!("{name}.f32"))).unwrap();
     let floats: Vec<f32> = bytes.as_chunks().0.iter().map(|raw| f32::from_le_bytes(*raw)).collect();
-    let mut rows = floats.chunks(VOCAB + BACKBONE as usize);
+    let texts = listed.pointer(place).unwrap().as_array().unwrap();
+    let rounds: usize = texts.iter().map(|text| text["given"].as_array().unwrap().len()).sum();
+    let mut rows = floats.chunks(floats.len() / rounds);
     let mut round = |token| {
-        let (logits, vector) = rows.next().unwrap().split_at(VOCAB);
+        let (logits, vector) = rows.next().unwrap().split_at(logits);
         (token, logits.to_vec(), vector.to_vec())
     };
-    let texts = listed["texts"].as_array().unwrap().iter().map(|text| {
+    let texts = texts.iter().map(|text| {
         let rounds = numbers(&text["given"]).into_iter().map(&mut round).collect();
         (text["length"].as_u64().unwrap() as usize, rounds)
     });

@@ -3,6 +3,7 @@
 
 use super::saved::{restore, save_within};
 use super::{Ctx, Grammar, Model, Session, greedy, root, sampler};
+use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::grammar::SEGNO_GRAMMAR_REGEX;
 use segno::ffi::seq::{segno_logit_bias, segno_sampler_opts};
 use segno::ffi::session::*;
@@ -108,6 +109,36 @@ pub fn session(model: &Model, drafting: Drafting, kv_tokens: u64) -> Session {
         (opts.draft, opts.kv_type) = (drafting.draft.map_or(null(), |draft| draft.0), drafting.kv_type);
     };
     model.session(opts).unwrap()
+}
+
+/// A context of the processor and one thread.
+pub fn one_thread() -> Ctx {
+    Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
+}
+
+/// Two sequences of a model with a draft that thinks as it does, the second drawn by `drawn`: all drafts are right but the last ones.
+pub fn assert_right(model: &Model, draft: &Model, drawn: &segno_sampler_opts) {
+    let drafting = Drafting { speculation: DRAFTED, most: 5, draft: Some(draft), ..PLAIN };
+    let session = session(model, drafting, 1024);
+    let (first, second) = (session.open(&greedy()).unwrap(), session.open(drawn).unwrap());
+    session.append(first, &[3, 5, 7]).unwrap();
+    session.append(second, &[11; 50]).unwrap();
+    for _ in 0..150 {
+        session.batch(&[first, second]).2.unwrap();
+    }
+    let stats = session.stats().unwrap();
+    assert!(stats.accepted + 5 >= stats.drafted, "{} of {}", stats.accepted, stats.drafted);
+    assert!(stats.passes < 100 && stats.drafted > 200, "{} passes, {} drafts", stats.passes, stats.drafted);
+}
+
+/// A session of `model` is refused, with `draft` if there is one, in these words.
+pub fn assert_refused(model: &Model, draft: Option<&Model>, words: &str) {
+    let opts = |opts: &mut segno_session_opts| {
+        opts.speculation = if draft.is_some() { SEGNO_SPECULATION_DRAFT } else { SEGNO_SPECULATION_OFF };
+        opts.draft = draft.map_or(null(), |draft| draft.0);
+    };
+    let failed = model.session(opts).err().unwrap();
+    assert!(failed.status == SEGNO_E_UNSUPPORTED && failed.message.contains(words), "{failed:?}");
 }
 
 /// What a model says with drafts of `draft`, and how many there were and were right.

@@ -1,10 +1,9 @@
 //! A model and heads that draft for it by vectors between its layers, of `tests/golden/hf` and `tests/golden/eagle`.
 
-use super::assistants::Round;
+use super::assistants::{Golden, golden_at};
 use super::gguf::{Content, File};
 use super::predictors::{file_at, fill};
 use super::root;
-use serde_json::Value;
 use std::path::PathBuf;
 
 /// Tokens of the golden model, and elements of its vectors.
@@ -23,33 +22,9 @@ pub fn path(name: &str) -> PathBuf {
     root().join(format!("tests/golden/eagle/{name}.gguf"))
 }
 
-/// A text of `tokens`, and of its beginnings of some lengths the tokens of each round of drafts with the logits and the vector that it gives.
-pub struct Golden {
-    pub tokens: Vec<u32>,
-    pub texts: Vec<(usize, Vec<Round>)>,
-}
-
 /// What the head `name` gives, which has so many logits.
 pub fn golden(name: &str, logits: usize) -> Golden {
-    let folder = root().join("tests/golden/eagle");
-    let listed: Value = serde_json::from_slice(&std::fs::read(folder.join("drafts.json")).unwrap()).unwrap();
-    let numbers = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
-    let bytes = std::fs::read(folder.join(format!("{name}.f32"))).unwrap();
-    let floats: Vec<f32> = bytes.as_chunks().0.iter().map(|raw| f32::from_le_bytes(*raw)).collect();
-    let texts = listed["heads"][name].as_array().unwrap();
-    let rounds: usize = texts.iter().map(|text| text["given"].as_array().unwrap().len()).sum();
-    let mut rows = floats.chunks(floats.len() / rounds);
-    let mut round = |token| {
-        let (logits, vector) = rows.next().unwrap().split_at(logits);
-        (token, logits.to_vec(), vector.to_vec())
-    };
-    let texts = texts.iter().map(|text| {
-        let rounds = numbers(&text["given"]).into_iter().map(&mut round).collect();
-        (text["length"].as_u64().unwrap() as usize, rounds)
-    });
-    let texts = texts.collect();
-    assert!(rows.next().is_none());
-    Golden { tokens: numbers(&listed["tokens"]), texts }
+    golden_at("eagle", name, &format!("/heads/{name}"), logits)
 }
 
 /// A model that thinks the same after every text, and a head that thinks as it does, of tokens in another order.

@@ -1,8 +1,8 @@
 //! Heads that draft by vectors between a model's layers: their logits and vectors against plain code, and what they are refused for.
 
-use crate::common::assistants::program_of;
+use crate::common::assistants::{Golden, program_of};
 use crate::common::distance::distance;
-use crate::common::eagle::{Golden, KNOWN, VOCAB, WIDTH, golden, model_path, path};
+use crate::common::eagle::{KNOWN, VOCAB, WIDTH, golden, model_path, path};
 use crate::common::gguf::parsed;
 use crate::common::passes::{limits, precise};
 use crate::common::predictors::file_at;

@@ -1,17 +1,12 @@
 //! Folders of assistants, which draft for another model: they are the GGUF file of the same weights, bit for bit.
 
 use crate::common::assistants::{model_path, path};
-use crate::common::drafts::drafts;
+use crate::common::drafts::{drafts, one_thread};
 use crate::common::folders::tensors;
-use crate::common::{Ctx, Folder, root};
+use crate::common::{Folder, root};
 use crate::save::save;
-use segno::ffi::device::SEGNO_DEVICE_CPU;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-
-fn one_thread() -> Ctx {
-    Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
-}
 
 /// As transformers wrote it.
 fn golden() -> PathBuf {

@@ -1,19 +1,14 @@
 //! Folders of heads that draft by vectors between a model's layers: they are the GGUF file of the same weights, bit for bit.
 
-use crate::common::drafts::drafts;
+use crate::common::drafts::{drafts, one_thread};
 use crate::common::eagle::{model_path, path};
 use crate::common::folders::tensors;
 use crate::common::{Ctx, Folder, Model, Watch, model_opts, root};
 use crate::save::save;
-use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::model::SEGNO_MODEL_NO_MMAP;
 use segno::format::{Gguf, Value as Metadata};
 use serde_json::{Value, json};
 use std::path::PathBuf;
-
-fn one_thread() -> Ctx {
-    Ctx::new(|opts| (opts.device, opts.n_threads) = (SEGNO_DEVICE_CPU, 1)).unwrap()
-}
 
 /// As those who train heads write them.
 fn golden(name: &str) -> PathBuf {

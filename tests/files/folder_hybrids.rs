@@ -4,6 +4,7 @@
 use crate::common::folders::{Entry, write};
 use crate::common::predictors::file_at;
 use crate::common::{Ctx, Folder, Watch, greedy, model_opts, root};
+use crate::folder_states::refusal;
 use crate::folders::{assert_same, case, expected, gguf};
 use crate::save::save;
 use half::{bf16, f16};
@@ -294,12 +295,6 @@ fn a_tied_head_has_its_own_factor() {
     write(folder.path(), &config, &entries);
     let opened = open(folder.path(), true, &mut |_| Ok(())).unwrap();
     assert!(opened.gguf.tensor("output.weight").is_none());
-}
-
-fn refusal(folder: &Folder, config: &Value, entries: &[Entry]) -> String {
-    write(folder.path(), config, entries);
-    let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
-    ctx.load(folder.path()).err().expect("the load must fail").message
 }
 
 #[test]

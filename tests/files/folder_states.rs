@@ -16,7 +16,8 @@ fn seeing() -> (Value, Vec<Entry>) {
     (json!({"model_type": "qwen3_5_moe", "text_config": text}), joined)
 }
 
-fn refusal(folder: &Folder, config: &Value, entries: &[Entry]) -> String {
+/// Why the folder of this configuration and these tensors is refused.
+pub fn refusal(folder: &Folder, config: &Value, entries: &[Entry]) -> String {
     write(folder.path(), config, entries);
     let ctx = Ctx::new(|opts| opts.n_threads = 1).unwrap();
     ctx.load(folder.path()).err().expect("the load must fail").message
