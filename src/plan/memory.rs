@@ -1,8 +1,9 @@
 //! A buffer for every value: values whose lifetimes do not meet share one.
 //!
 //! A value lives from the op that first writes it to the last op that touches it; logits live to the end, keys and values until the
-//! attention that follows their store, and what convolutions read until the last of those that stand together, so that a backend may do them at
-//! once. Buffers are handed out in op order, the free one closest in width first, so that the plan depends on the program alone.
+//! attention that follows their store, what convolutions read until the last of those that stand together, and what experts are chosen by until
+//! their sum, so that a backend may do them at once. Buffers are handed out in op order, the free one closest in width first, so that the plan
+//! depends on the program alone.
 
 use super::op::{Convolution, Op, Program, Rows, ValueId};
 use crate::error::{Result, collected, filled, push};
@@ -63,11 +64,13 @@ fn touched(op: &Op) -> impl Iterator<Item = usize> {
 
 fn last_uses(program: &Program, ops: &[&Op], kept: &[ValueId]) -> Result<Vec<usize>> {
     let mut last = filled(program.values.len(), 0, WHAT)?;
-    let mut stored = None;
+    let (mut stored, mut chosen) = (None, None);
     for (at, op) in ops.iter().enumerate() {
         touched(op).for_each(|id| last[id] = at);
         match **op {
             Op::StoreKv { keys, values, .. } => stored = Some([keys, values]),
+            Op::Route { logits, .. } => chosen = Some(logits),
+            Op::WeightedSum { .. } => chosen.take().into_iter().for_each(|id: ValueId| last[id.0] = at),
             Op::Attention { .. } => stored.take().into_iter().flatten().for_each(|id| last[id.0] = at),
             Op::Convolve(Convolution { x, .. }) => {
                 let others = ops[at + 1..].iter().take_while(|op| matches!(op, Op::Convolve(_)));
