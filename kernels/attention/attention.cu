@@ -268,11 +268,7 @@ __device__ __forceinline__ void combine(const AttentionArgs &args, const Shape &
             const float2 factor = merge_state(state, other.x, other.y);
             v = merge_value(v, args.mixed[(first + split) * dim + col % dim], factor);
         }
-        if (args.sinks != nullptr) {
-            const float score = args.sinks[col / dim] * LOG2_E, top = ceilf(score);
-            v = v * merge_state(state, top, exp2f(score - top)).x;
-        }
-        v = __fdiv_rn(v, state.sum);
+        v = __fdiv_rn(v, __fadd_rn(state.sum, sink_weight(args, col / dim, state.max)));
     }
     if constexpr (ROTATES) v = rotate_across(v, rotated_elements(dim));
     emit(args.out, row, col, width, v);

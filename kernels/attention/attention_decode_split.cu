@@ -13,8 +13,9 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, split = blockIdx.x, row = blockIdx.z;
     const uint32_t group = in.heads / in.kv_heads, chunks = (group + COLUMNS - 1) / COLUMNS,
                    kv_head = blockIdx.y / chunks;
-    const uint32_t in_group = blockIdx.y % chunks * COLUMNS, heads = min(COLUMNS, group - in_group);
-    const size_t head = (size_t)row * in.heads + kv_head * group + in_group;
+    const uint32_t in_group = blockIdx.y % chunks * COLUMNS, heads = min(COLUMNS, group - in_group),
+                   first_head = kv_head * group + in_group;
+    const size_t head = (size_t)row * in.heads + first_head;
     const Buffers<DIM> b(shared);
     const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(in.rows + row));
     const Row item{words.x, words.y, words.z, words.w};
@@ -112,28 +113,28 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         if (gridDim.x == 1 && args.ended != nullptr) {
             // Behind the sums nobody reads any more.
             float *results = reinterpret_cast<float *>(sums + 2 * WARPS * WARP);
-            if (warp == 0 && lane < 4) totals[2 * lane] = total.x, totals[2 * lane + 1] = total.y;
+            put_totals(args, first_head, heads, top, total, totals);
             put_results<Buffers<DIM>>(results, out);
-            put_heads<ANY_FORM, DIM>(args, results, row, kv_head * group + in_group, heads, totals);
+            put_heads<ANY_FORM, DIM>(args, results, row, first_head, heads, totals);
             return;
         }
         put_part<Buffers<DIM>>(args, head, heads, shape.splits, split, out, top, total);
         if (args.ended == nullptr || !ends_last(args, row, splits_of(keys) - split_of(seen))) return;
-        merge_splits(args, b, head, heads, shape.splits, split_of(seen), splits_of(keys), totals);
-        put_heads<ANY_FORM, DIM>(args, b.results(), row, kv_head * group + in_group, heads, totals);
+        merge_splits(args, b, head, first_head, heads, shape.splits, split_of(seen), splits_of(keys), totals);
+        put_heads<ANY_FORM, DIM>(args, b.results(), row, first_head, heads, totals);
         return;
     }
     launch_then_await();
 }
 
-#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM)                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                               \
-        name(const __grid_constant__ AttentionArgs args, Shape shape) {                                    \
-        if constexpr (!ANY_FORM && (DIM == 64 || DIM == 128)) {                                            \
-            const bool is_single = gridDim.x == 1 && gridDim.y == args.in.kv_heads;                        \
-            const bool is_whole = args.window >= SHORT_SPLIT && args.follows == 0 && args.in.k != nullptr; \
-            if (is_single && args.out.q != nullptr && is_whole) return attend_single_split<DIM>(args);     \
-        }                                                                                                  \
-        attend_split<DIM, ANY_FORM>(args, shape);                                                          \
+#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM)                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                 \
+        name(const __grid_constant__ AttentionArgs args, Shape shape) {                                      \
+        if constexpr (!ANY_FORM && (DIM == 64 || DIM == 128)) {                                              \
+            const bool is_single = gridDim.x == 1 && gridDim.y == args.in.kv_heads && args.sinks == nullptr; \
+            const bool is_whole = args.window >= SHORT_SPLIT && args.follows == 0 && args.in.k != nullptr;   \
+            if (is_single && args.out.q != nullptr && is_whole) return attend_single_split<DIM>(args);       \
+        }                                                                                                    \
+        attend_split<DIM, ANY_FORM>(args, shape);                                                            \
     }
 #include "kernels.def"

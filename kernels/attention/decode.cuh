@@ -276,8 +276,8 @@ __device__ __forceinline__ void add_half(const float2 *sums, float2 factor, floa
     sum.x = __fmaf_rn(sum.x, factor.x, v.x), sum.y = __fmaf_rn(sum.y, factor.y, v.y);
 }
 
-// Factors of some splits of a head, relative to the maximum of all from `begin` on; by a warp.
-__device__ __forceinline__ void weigh_splits(
+// Factors of some splits of a head, relative to the maximum of all from `begin` on, which it returns; by a warp.
+__device__ __forceinline__ float weigh_splits(
     const float2 *states, float2 *factors, uint32_t first, uint32_t count, uint32_t begin, uint32_t splits) {
     float top = -INFINITY;
     for (uint32_t split = begin + threadIdx.x % WARP; split < splits; split += WARP) {
@@ -288,12 +288,13 @@ __device__ __forceinline__ void weigh_splits(
     top = warp_max(top);
     __syncwarp();
     for (uint32_t i = threadIdx.x % WARP; i < count; i += WARP) factors[i].x = power(factors[i].x - top);
+    return top;
 }
 
-// Merges a row's splits from `begin` on, by the block that ended last.
+// Merges a row's splits from `begin` on, by the block that ended last; `first_head` is the block's first in its row.
 template <uint32_t DIM>
 __device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Buffers<DIM> &b, size_t head,
-    uint32_t heads, uint32_t stride, uint32_t begin, uint32_t splits, float *totals) {
+    uint32_t first_head, uint32_t heads, uint32_t stride, uint32_t begin, uint32_t splits, float *totals) {
     constexpr uint32_t KEPT = COLUMNS * DIM / THREADS;
     const uint32_t warp = threadIdx.x / WARP, width = heads * DIM, quads = width / 4,
                    at_once = min(Buffers<DIM>::PARTS / width, MERGED);
@@ -308,9 +309,11 @@ __device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Bu
             if (at >= quads) split++, at -= quads;
         }
         commit_copies();
-        if (warp < heads)
-            weigh_splits(
+        if (warp < heads) {
+            const float top = weigh_splits(
                 args.states + (head + warp) * stride, b.factors() + warp * MERGED, first, count, begin, splits);
+            if (threadIdx.x % WARP == 0) totals[warp] = sink_weight(args, first_head + warp, top);
+        }
         wait_copies<0>();
         __syncthreads();
 #pragma unroll
@@ -332,7 +335,7 @@ __device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Bu
         const uint32_t i = threadIdx.x + e * THREADS;
         if (i >= width) break;
         b.results()[i] = out[e];
-        if (i % DIM == 0) totals[i / DIM] = sum[e];
+        if (i % DIM == 0) totals[i / DIM] = __fadd_rn(sum[e], totals[i / DIM]);
     }
 }
 
@@ -371,6 +374,17 @@ __device__ __forceinline__ void put_results(float *results, const float (&out)[M
             results[(lane % 4 * 2 + i % 2) * DIM + element + i / 2 * Space::ROWS_APART] = __fadd_rn(out[e][i], 0.0f);
         }
     }
+}
+
+// Of the same block the sums of its heads, by which results are divided.
+__device__ __forceinline__ void put_totals(
+    const AttentionArgs &args, uint32_t first_head, uint32_t heads, float2 top, float2 sum, float *totals) {
+    const uint32_t column = 2 * threadIdx.x;
+    if (threadIdx.x >= COLUMNS / 2) return;
+    const auto total = [&](uint32_t at, float of, float own) {
+        return at < heads ? __fadd_rn(own, sink_weight(args, first_head + at, of)) : own;
+    };
+    totals[column] = total(column, top.x, sum.x), totals[column + 1] = total(column + 1, top.y, sum.y);
 }
 
 // Whether the block is the last of its row and key-value head to end; all threads of a block come here.

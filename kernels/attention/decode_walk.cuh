@@ -50,8 +50,9 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.z;
     const uint32_t group = in.heads / in.kv_heads, chunks = (group + COLUMNS - 1) / COLUMNS,
                    kv_head = blockIdx.y / chunks;
-    const uint32_t in_group = blockIdx.y % chunks * COLUMNS, heads = min(COLUMNS, group - in_group);
-    const size_t head = (size_t)row * in.heads + kv_head * group + in_group;
+    const uint32_t in_group = blockIdx.y % chunks * COLUMNS, heads = min(COLUMNS, group - in_group),
+                   first_head = kv_head * group + in_group;
+    const size_t head = (size_t)row * in.heads + first_head;
     const Space b(shared);
     const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(in.rows + row));
     const Row item{words.x, words.y, words.z, words.w};
@@ -137,12 +138,13 @@ __device__ __forceinline__ void attend(const AttentionArgs &args, const Shape &s
     }
     if (args.ended == nullptr) return;
     if (is_whole) {
-        if (warp == 0 && lane < 4) totals[2 * lane] = run[0].sum, totals[2 * lane + 1] = run[1].sum;
+        put_totals(
+            args, first_head, heads, make_float2(run[0].max, run[1].max), make_float2(run[0].sum, run[1].sum), totals);
         put_results<Space>(b.results(), all);
     } else {
         if (!ends_last(args, row, min(gridDim.x, now.splits))) return;
-        merge_splits(args, b, head, heads, shape.splits, now.begin, splits_of(keys), totals);
+        merge_splits(args, b, head, first_head, heads, shape.splits, now.begin, splits_of(keys), totals);
     }
     if constexpr (Space::IS_ROTATED) b.rotate_results(heads);
-    put_heads<ANY_FORM, DIM>(args, b.results(), row, kv_head * group + in_group, heads, totals);
+    put_heads<ANY_FORM, DIM>(args, b.results(), row, first_head, heads, totals);
 }

@@ -269,16 +269,17 @@ __device__ __forceinline__ void finish(const AttentionArgs &args, const Columns<
             const float even_top = __shfl_sync(ALL_LANES, c.run[n][0].max, j / 2),
                         odd_top = __shfl_sync(ALL_LANES, c.run[n][1].max, j / 2);
             if (row < start || row >= end) continue;
-            const float sum = j % 2 == 0 ? even : odd;
+            const float top = j % 2 == 0 ? even_top : odd_top, own = j % 2 == 0 ? even : odd;
             const float *from = results + (n * GROUP_COLUMNS + j) * (DIM + 4);
             if constexpr (DIM % WARP == 0) {
+                const float sum = __fadd_rn(own, sink_weight(args, head, top));
 #pragma unroll
                 for (uint32_t i = lane; i < DIM; i += WARP)
                     emit(args.out, row, head * DIM + i, in.heads * DIM, __fdiv_rn(from[i], sum));
             } else {
                 const size_t part = ((size_t)row * in.heads + head) * stride;
                 for (uint32_t i = lane; i < DIM; i += WARP) args.mixed[part * DIM + i] = from[i];
-                if (lane == 0) args.states[part] = make_float2(j % 2 == 0 ? even_top : odd_top, sum);
+                if (lane == 0) args.states[part] = make_float2(top, own);
             }
         }
     }

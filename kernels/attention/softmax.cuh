@@ -106,6 +106,11 @@ __device__ __forceinline__ float2 factor_between(float2 before, float2 top) {
     return make_float2(power(before.x - top.x), power(before.y - top.y));
 }
 
+// What the sink of a head adds to the sum of its weights, which are relative to `top`.
+__device__ __forceinline__ float sink_weight(const AttentionArgs &args, uint32_t head, float top) {
+    return args.sinks == nullptr ? 0.0f : power_of(__fmaf_rn(args.sinks[head], LOG2_E, -top));
+}
+
 // A lane's part of a fragment of D, whose columns have these factors.
 __device__ __forceinline__ void rescale(float (&out)[4], float2 factor) {
     out[0] = __fmul_rn(out[0], factor.x), out[1] = __fmul_rn(out[1], factor.y);

@@ -99,8 +99,10 @@ fn add(cases: &mut Vec<Case>, kernels: &[&str], program: &Arc<Program>, pass: Pa
 }
 
 fn staged(cases: &mut Vec<Case>) {
+    let sinks = Attention { has_sinks: true, ..TURNED };
     for dim in [64, 80, 96, 128, 256] {
-        for (kv_heads, group, with) in [(2, 3, NORMED), (1, 9, TURNED), (3, 1, Attention::default())] {
+        let all = [(2, 3, NORMED), (1, 9, TURNED), (3, 1, Attention::default()), (2, 9, sinks)];
+        for (kv_heads, group, with) in all.into_iter().filter(|case| !case.2.has_sinks || dim <= 80) {
             let program = attention(HeadSizes::new(kv_heads * group, kv_heads, dim), with);
             let of = |name: &str| format!("{name}_hd{dim}");
             let prompt = of("attention_prefill");
@@ -213,14 +215,14 @@ fn plain(cases: &mut Vec<Case>) {
         (26, NORMED, KvType::Q8),
         (48, NORMED, KvType::F16),
         (64, capped, KvType::F16),
-        (64, sinks, KvType::F16),
+        (48, sinks, KvType::F16),
         (128, sinks, KvType::F32),
         (112, TURNED, KvType::F32),
         (6, NORMED, KvType::Q8),
         (20, TURNED, KvType::Q8),
         (48, NORMED, KvType::Q8),
         (64, capped, KvType::Q8),
-        (128, sinks, KvType::Q8),
+        (112, sinks, KvType::Q8),
         (112, TURNED, KvType::Q8),
         (512, NORMED, KvType::Q8),
     ] {

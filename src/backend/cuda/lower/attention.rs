@@ -191,7 +191,7 @@ impl Lowering<'_> {
                 AttentionMask::Causal | AttentionMask::Borrowed => is_staged(dim),
                 AttentionMask::Bidirectional => of_heads(self.prompt_kernel(), dim).is_some(),
             };
-        kind.softcap.is_none() && kind.sinks.is_none() && self.addresses.kv_type != KvType::F32 && has_kernel
+        kind.softcap.is_none() && self.addresses.kv_type != KvType::F32 && has_kernel
     }
 
     /// The kernel of prompts that stages pages.
