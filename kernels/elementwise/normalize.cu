@@ -1,9 +1,9 @@
 // Norms whose result is there as such, for any reader: of whole rows or of each head of a row, by the root of the mean
 // square (Zhang and Sennrich, "Root Mean Square Layer Normalization") or by mean and variance (Ba et al., "Layer
-// Normalization"). A block a row or a head. What products alone read is normalized by `rms_norm` (rms_norm.cu), which
-// leaves the division to them. Behind the norm of heads may stand a gated unit, of which it is the second value. Groups
-// of a row are normalized as heads are, but have weights of their own. Where the sum of a row and a norm of another is
-// only there to be normalized and added to a third, that is done too.
+// Normalization"). A block a row or a head, of a single warp where that is small. What products alone read is
+// normalized by `rms_norm` (rms_norm.cu), which leaves the division to them. Behind the norm of heads may stand a gated
+// unit, of which it is the second value. Groups of a row are normalized as heads are, but have weights of their own.
+// Where the sum of a row and a norm of another is only there to be normalized and added to a third, that is done too.
 #include "elementwise/rms_norm.cuh"
 #include "quant/activation.cuh"
 
@@ -34,7 +34,9 @@ __device__ __forceinline__ float block_sum(float v, float *shares) {
     __syncthreads();
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < NORM_THREADS / WARP; i++) sum = __fadd_rn(sum, shares[i]);
+    for (int i = 0; i < NORM_THREADS / WARP; i++) {
+        if (i * WARP < blockDim.x) sum = __fadd_rn(sum, shares[i]);
+    }
     return sum;
 }
 

@@ -42,13 +42,29 @@ struct Channel {
     // The result, behind the wait.
     __device__ __forceinline__ float result() {
         const float *x = own->x + (size_t)row * width + col;
+#pragma unroll
+        for (uint32_t tap = 0; tap < TAPS; tap++) {
+            if (is_inside && tap < taps && !is_kept(tap)) seen[tap] = *(x - (size_t)(taps - 1 - tap) * width);
+        }
+        return sum();
+    }
+
+    // That of the next row of the stretch, whose own element is `x`.
+    __device__ __forceinline__ float next_result(float x) {
+        row++, index++;
+#pragma unroll
+        for (uint32_t tap = 0; tap < TAPS; tap++) {
+            if (tap + 1 < TAPS && tap + 1 < taps) seen[tap] = seen[tap + 1];
+            else if (tap + 1 == taps) seen[tap] = x;
+        }
+        return sum();
+    }
+
+    __device__ __forceinline__ float sum() const {
         float v = bias;
 #pragma unroll
         for (uint32_t tap = 0; tap < TAPS; tap++) {
-            if (is_inside && tap < taps) {
-                if (!is_kept(tap)) seen[tap] = *(x - (size_t)(taps - 1 - tap) * width);
-                v = __fmaf_rn(seen[tap], weight[tap], v);
-            }
+            if (is_inside && tap < taps) v = __fmaf_rn(seen[tap], weight[tap], v);
         }
         return v;
     }

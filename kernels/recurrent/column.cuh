@@ -67,17 +67,19 @@ struct Gates {
     float skip;            // factor on values that are added to the result
 };
 
-// Takes a column through a row whose queries and keys are in shared memory, filled with zeros up to KEYS; the row's
-// result.
-template <int KEYS>
+// The lane's elements of each 16 of a row in shared memory, which is filled with zeros up to the elements of a key.
+__device__ __forceinline__ const float4 *own_elements(const float *row, uint32_t part) {
+    return reinterpret_cast<const float4 *>(row) + part;
+}
+
+// Takes a column through a row, whose elements `key` and `query` give by their sixteens; the row's result.
+template <int KEYS, typename Key, typename Query>
 __device__ __forceinline__ float take_row(
-    const float *queries, const float *keys, float value, const Gates &gates, uint32_t part, Column<KEYS> &column) {
-    const float4 *key = reinterpret_cast<const float4 *>(keys) + part;
-    const float4 *query = reinterpret_cast<const float4 *>(queries) + part;
+    const Key &key, const Query &query, float value, const Gates &gates, Column<KEYS> &column) {
     float known[PARTS] = {}, sums[PARTS] = {};
 #pragma unroll
     for (int j = 0; j < KEYS / BLOCK; j++) {
-        const float4 k = key[j * PARTS];
+        const float4 k = key(j);
         const float elements[4] = {k.x, k.y, k.z, k.w};
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -89,7 +91,7 @@ __device__ __forceinline__ float take_row(
     const float added = __fmul_rn(entering, gates.strength);
 #pragma unroll
     for (int j = 0; j < KEYS / BLOCK; j++) {
-        const float4 k = key[j * PARTS], q = query[j * PARTS];
+        const float4 k = key(j), q = query(j);
         const float elements[4] = {k.x, k.y, k.z, k.w}, factors[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
         for (int e = 0; e < 4; e++) {

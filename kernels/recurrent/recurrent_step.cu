@@ -129,7 +129,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     put_convolved(args, element, v, norm, space);
     const Gates gates{entering.kept, entering.strength, is_delta, skip};
     const float value = has_column ? space.value[col] : 0.0f;
-    const float result = take_row<KEYS>(space.query, space.key, value, gates, part, column);
+    const float4 *keys = own_elements(space.key, part), *queries = own_elements(space.query, part);
+    const float result = take_row<KEYS>(
+        [&](int j) { return keys[j * PARTS]; }, [&](int j) { return queries[j * PARTS]; }, value, gates, column);
     if (has_column) store_column<KEYS>(column, part, args.key_dim, record_at(args.records, stretch.to, offset));
     if (has_column && part == 0) space.result[col] = result;
     __syncthreads();

@@ -185,7 +185,8 @@ args! {
         eps: f32, activates: u32, pad: u32,
     }
     ConvolveArgs {
-        rows: Address, stretches: Address, records: Records, taps: u32, count: u32, parts: [ConvolvePart; MOST_PARTS],
+        rows: Address, stretches: Address, records: Records, taps: u32, count: u32, rows_each: u32,
+        pad: u32, parts: [ConvolvePart; MOST_PARTS],
     }
     ScanArgs {
         queries: Address, keys: Address, values: Address, decay: Address, strength: Address, bias: Address, rate: Address,
@@ -373,7 +374,7 @@ mod tests {
         assert_eq!([size_of::<AdapterPair>(), size_of::<AdapterEntry>()], [32, 16]);
         assert_eq!([size_of::<AdaptedMatrix>(), size_of::<AdapterArgs>()], [24, 272]);
         assert_eq!([size_of::<AdaptedTable>(), size_of::<ExpertAdapterArgs>()], [16, 320]);
-        assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<CopyHeadsArgs>()], [256, 128, 48]);
+        assert_eq!([size_of::<ConvolveArgs>(), size_of::<ScanArgs>(), size_of::<CopyHeadsArgs>()], [264, 128, 48]);
         assert_eq!([size_of::<RecurrentStepArgs>(), size_of::<ExchangeArgs>()], [280, 88]);
         assert_eq!(
             [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],

@@ -8,6 +8,9 @@ use crate::backend::cuda::catalogue::Kernel;
 use crate::plan::op::{Activation, HeadPart, Norm, NormKind, RopeId, RopeLayout};
 use crate::plan::{Op, ValueId};
 
+/// Threads of a warp.
+const WARP: usize = 32;
+
 /// Widest row that the registers of a block that norms it hold.
 const MOST_HELD: usize = 4096;
 
@@ -63,7 +66,10 @@ impl Lowering<'_> {
             }
             None => (NormalizeArgs { out: Written { x: args.x, ..Default::default() }, ..args }, 1),
         };
-        self.push(Kernel::Normalize.only(), [self.rows(x), heads, ONE], NORM_THREADS, Args::Normalize(args), covered);
+        // A warp has a small head by itself.
+        let is_small = dim <= 4 * WARP && dim.is_multiple_of(WARP);
+        let threads = if is_small { WARP } else { NORM_THREADS };
+        self.push(Kernel::Normalize.only(), [self.rows(x), heads, ONE], threads, Args::Normalize(args), covered);
     }
 
     /// A norm of each of several equal parts of rows.

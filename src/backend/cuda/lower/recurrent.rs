@@ -14,6 +14,8 @@ use crate::plan::{Op, ValueId};
 
 /// Threads, and most columns, of a block that convolves.
 const CONVOLVE_THREADS: usize = 256;
+/// Rows of such a block in prompts.
+const CONVOLVE_ROWS: u32 = 8;
 const WARP: usize = 32;
 /// Threads of a block that scans, and its columns.
 const SCAN_THREADS: usize = 128;
@@ -68,6 +70,7 @@ impl Lowering<'_> {
             records: self.addresses.records,
             taps: first.taps as u32,
             count: group.parts().count() as u32,
+            rows_each: if self.batches == Batches::Prompts { CONVOLVE_ROWS } else { 1 },
             ..ConvolveArgs::default()
         };
         let mut blocks = 0;
@@ -76,7 +79,7 @@ impl Lowering<'_> {
             blocks += to.width.div_ceil(to.tile);
         }
         let widest = args.parts.iter().map(|part| part.tile as usize).max().unwrap_or(0);
-        let grid = [Extent::Fixed(blocks), self.rows(first.out), ONE];
+        let grid = [Extent::Fixed(blocks), Extent::Stretches { each: 1, width: args.rows_each }, ONE];
         let threads = widest.next_multiple_of(WARP);
         self.push(Kernel::Convolve.only(), grid, threads, Args::Convolve(args), group.covered);
     }
