@@ -26,9 +26,10 @@ const MOST_STAGES: u32 = 4;
 /// Shared memory beside a block's own that leaves room for two blocks of an SM, or for one and others' small ones.
 const SHARED_OF_TWO: u32 = 102 << 10;
 const SHARED_OF_ONE: u32 = 140 << 10;
-/// Shared memory of an SM, and what a block has beside its rings and its input.
+/// Shared memory of an SM, what a block has beside its rings and its input, and the blocks that registers leave room for.
 const SHARED_OF_SM: u32 = 228 << 10;
 const OWN: u32 = 10 << 10;
+const MOST_BLOCKS: u32 = 4;
 /// Shared memory beside a block's own that leaves room for three blocks of an SM, which gated units of four rows have enough to compute for; and
 /// what is left to a block of a batch.
 const SHARED_OF_THREE: u32 = 65 << 10;
@@ -106,6 +107,9 @@ pub fn choose(args: &mut MatvecArgs, device: &Device) -> Gemv {
         return Gemv { function, blocks: tiles, shared_bytes: shared(args, ring, tiles, OWN_OF_SINGLE_STAGE, device) };
     }
     args.stages = stages(args, kind, tiles, beside, device);
+    if args.batch == 1 && kind == Kind::Plain && tiles > device.sms * resident_blocks(args, args.stages) {
+        args.stages = args.stages.min(STAGES);
+    }
     let function = of_types(args).unwrap_or(Kernel::GemvB1Any.only());
     let ring = WARPS * args.stages * args.stage_bytes + beside;
     Gemv { function, blocks: tiles, shared_bytes: shared(args, ring, tiles, OWN, device) }
@@ -187,6 +191,11 @@ fn has_even_shares(tiles: u32, device: &Device) -> bool {
     10 * tiles >= 9 * tiles.div_ceil(device.sms) * device.sms
 }
 
+/// Blocks of an SM that run at a time, with rings of so many stages.
+fn resident_blocks(args: &MatvecArgs, stages: u32) -> u32 {
+    (SHARED_OF_SM / (WARPS * stages * args.stage_bytes + input_bytes(args) + OWN)).clamp(1, MOST_BLOCKS)
+}
+
 /// Gives every segment its tiles; their number.
 fn cut(args: &mut MatvecArgs, device: &Device) -> u32 {
     if args.gated.x != 0 {
@@ -225,7 +234,8 @@ fn rows_a_warp(args: &MatvecArgs, enough: u32, device: &Device) -> u32 {
         return 2;
     }
     let rows: u32 = segments(args).iter().map(|segment| segment.matrix.rows).sum();
-    let blocks = if rows > MANY_ROWS { MANY_BLOCKS } else { FEW_BLOCKS };
+    let most = if args.batch == 1 { resident_blocks(args, STAGES) } else { MANY_BLOCKS };
+    let blocks = if rows > MANY_ROWS { MANY_BLOCKS.min(most) } else { FEW_BLOCKS };
     let least = (1..).find(|&each| tiles(each) <= blocks * sms).unwrap_or(1);
     let candidates = (least..).take_while(|&each| each == least || tiles(each) > sms);
     // Rows go in pairs, where there is more than one.
