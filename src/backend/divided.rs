@@ -8,7 +8,7 @@
 use super::{
     Adapter, Backend, Batch, Beside, Drawn, Exchange, Give, KvType, Limits, Memory, Prepared, Runner, Scaled, Stage,
 };
-use crate::error::{Progress, Result, push};
+use crate::error::{Progress, Result, collected, push, reserve};
 use crate::kv::{Reach, Stores, state};
 use crate::plan::halves::{Cut, Halves, divide};
 use crate::plan::{Program, adapter};
@@ -49,11 +49,14 @@ impl Backend for Divided {
         Ok(self.device.adapter_memory(&device, limits)?.with(&self.host.adapter_memory(&host, limits)?))
     }
 
-    fn weights_beside(&self, program: &Program, first: &Program) -> Result<u64> {
-        match divide(first, self.cut)? {
-            Some(Halves { device, .. }) => self.device.weights_beside(program, &device),
-            None => self.device.weights_beside(program, first),
+    fn weights_beside(&self, program: &Program, first: &[&Program]) -> Result<u64> {
+        let mut halves = reserve(first.len(), "programs of a divided model")?;
+        for first in first {
+            halves.push(divide(first, self.cut)?);
         }
+        let of_device =
+            halves.iter().zip(first).map(|(halves, first)| halves.as_ref().map_or(*first, |both| &both.device));
+        self.device.weights_beside(program, &collected(of_device, "programs of a divided model")?)
     }
 
     fn memory_free(&self) -> Result<u64> {
@@ -89,8 +92,8 @@ impl Prepared for Loaded {
         Ok(Box::new(DividedRunner { device: self.device.open(limits)?, host: self.host.open(limits)?, sizes, ranks }))
     }
 
-    fn beside(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
-        self.device.beside(program)
+    fn beside(&self, program: Arc<Program>, other: Option<&dyn Prepared>) -> Result<Arc<dyn Prepared>> {
+        self.device.beside(program, other)
     }
 
     fn adapter(&self, mut weights: adapter::Adapter) -> Result<Adapter> {

@@ -10,6 +10,7 @@ pub mod cuda;
 #[path = "no_cuda.rs"]
 pub mod cuda;
 pub mod divided;
+mod memory;
 
 use crate::error::{Error, Progress, Result};
 use crate::kv::state::Move;
@@ -17,6 +18,7 @@ use crate::kv::{HeadSizes, Layout, Reach, Stores, Tables, WindowLimits, q8};
 use crate::plan::op::Exchanged;
 use crate::plan::{Program, ValueId, adapter};
 use crate::sample;
+pub use memory::Memory;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -70,8 +72,9 @@ pub trait Backend: Send + Sync {
     fn memory(&self, program: &Program, limits: &Limits) -> Result<Memory>;
     /// What of that are buffers of adapters, with graphs of the passes that have some.
     fn adapter_memory(&self, program: &Program, limits: &Limits) -> Result<Memory>;
-    /// Bytes of the device's own memory that the weights of `program` take beside those of `first`, a program of the same file; 0 for the processor.
-    fn weights_beside(&self, _program: &Program, _first: &Program) -> Result<u64> {
+    /// Bytes of the device's own memory that the weights of `program` take beside those of `first`, programs of the files that it has weights of; 0
+    /// for the processor.
+    fn weights_beside(&self, _program: &Program, _first: &[&Program]) -> Result<u64> {
         Ok(0)
     }
     /// Bytes of the device's own memory that it takes while weights are brought there, beside them.
@@ -86,21 +89,34 @@ pub trait Backend: Send + Sync {
     fn weights_on_host(&self, program: &Program) -> Result<u64> {
         Ok(program.weight_bytes())
     }
-    /// Whether models here work on each other: its runners lend their caches to programs of other models ([`Runner::lend`]), and programs may have
-    /// weights of two files.
+    /// Whether its runners lend their caches to programs of other models ([`Runner::lend`]).
     fn lends(&self) -> bool {
         false
+    }
+    /// Where its models have their weights, all of which a program may then have some of; nothing where two devices share a model.
+    fn place(&self) -> Option<Place> {
+        None
     }
     /// Makes `program` ready to run on this device; `progress` hears of weights that are brought there.
     fn prepare(&self, program: Arc<Program>, progress: &mut Progress) -> Result<Arc<dyn Prepared>>;
 }
 
+/// Where a model's weights are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the host's memory.
+    Host,
+    /// In that of the GPU of a context.
+    Gpu,
+}
+
 /// A program on a device.
-pub trait Prepared: Send + Sync {
+pub trait Prepared: Any + Send + Sync {
     /// Reserves everything that batches within `limits` need.
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>>;
-    /// Makes another program of the same file ready, which has the weights of both in common with this one.
-    fn beside(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>>;
+    /// Makes another program ready, which has weights in common with this one, and with `other`, of another file in the same [`Place`], where that is
+    /// given.
+    fn beside(&self, program: Arc<Program>, other: Option<&dyn Prepared>) -> Result<Arc<dyn Prepared>>;
     /// Makes an adapter of the program ready for runners on this device.
     fn adapter(&self, weights: adapter::Adapter) -> Result<Adapter> {
         Ok(Adapter { weights, on_device: None })
@@ -402,45 +418,6 @@ impl KvType {
                 HeadSizes { head_dim: q8::bytes(sizes.head_dim), value_dim: q8::bytes(sizes.value_dim), ..sizes }
             }
         }
-    }
-}
-
-/// Bytes that a program and a runner take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// Weights, the mapped file included.
-    pub weights: u64,
-    /// Cache.
-    pub kv: u64,
-    /// Buffers of the forward pass.
-    pub arena: u64,
-    /// Weights in device memory.
-    pub device_weights: u64,
-    /// Cache in device memory.
-    pub device_kv: u64,
-    /// Buffers of the forward pass in device memory.
-    pub device_arena: u64,
-    /// Graphs in device memory, as the driver keeps them.
-    pub device_graphs: u64,
-}
-
-impl Memory {
-    /// The sum of both.
-    pub fn with(&self, other: &Memory) -> Memory {
-        Memory {
-            weights: self.weights.saturating_add(other.weights),
-            kv: self.kv.saturating_add(other.kv),
-            arena: self.arena.saturating_add(other.arena),
-            device_weights: self.device_weights.saturating_add(other.device_weights),
-            device_kv: self.device_kv.saturating_add(other.device_kv),
-            device_arena: self.device_arena.saturating_add(other.device_arena),
-            device_graphs: self.device_graphs.saturating_add(other.device_graphs),
-        }
-    }
-
-    /// What a session takes of the host's memory, beside so many bytes of weights.
-    pub fn on_host(&self, weights: u64) -> u64 {
-        self.kv.saturating_add(self.arena).saturating_add(weights)
     }
 }
 

@@ -33,7 +33,7 @@ impl DraftModel {
     ) -> Result<DraftModel> {
         let program = Arc::new(assistant_of(draft, model.backend(), model.program(), model.hparams())?);
         let words = Words::of_made_for(model, draft)?;
-        let prepared = draft.prepared().beside(Arc::clone(&program))?;
+        let prepared = draft.prepared().beside(Arc::clone(&program), None)?;
         let waiting = Waiting::new(options.max_seqs, most_waiting(most), program.given_width())?;
         let made = Made { kind: Kind::Assistant, program, prepared, own: weights_of(draft), words };
         DraftModel::open(draft, made, Some(waiting), options, most)

@@ -346,10 +346,12 @@ impl DraftModel {
             }
             let output = self.outputs.len();
             self.outputs.push(self.rows.len() as u32 - 1);
-            let is_same = matches!(self.words, Words::Same) && self.spread.is_none();
+            let is_same = matches!(self.words, Words::Same);
+            // The device knows a head's tokens by numbers of their own, and would draw in their order.
+            let is_told = self.spread.is_none() || sample::is_plain_greedy(&sequence.sampler);
             let (history, position) = (&tokens[..], tokens.len() as u64);
             let drawn = Drawn { options: &sequence.sampler, history, position, is_masked: false };
-            if !is_same || !self.runner.draw(output, &drawn) {
+            if !is_same || !is_told || !self.runner.draw(output, &drawn) {
                 chooser = Chooser::Host;
             }
         }
@@ -393,7 +395,7 @@ impl DraftModel {
     fn choose(&mut self, output: usize, chooser: Chooser, sequence: &Sequence) -> Option<i32> {
         let best = (chooser == Chooser::Device).then(|| self.runner.best_token(output)).flatten();
         if let Some(best) = best {
-            return Some(best as i32);
+            return self.spread.as_ref().map_or(Some(best), |spread| spread.token(best)).map(|token| token as i32);
         }
         let logits = self.runner.logits(output);
         let logits = self.spread.as_mut().map_or(logits, |spread| spread.over(logits));

@@ -20,7 +20,7 @@ impl DraftModel {
         let words = Words::of_made_for(model, draft)?;
         let context = model.hparams().context;
         let own = own_of(draft, (model.backend(), model.program()), context, options)?;
-        let prepared = draft.prepared().beside(Arc::clone(&program))?;
+        let prepared = draft.prepared().beside(Arc::clone(&program), Some(&**model.prepared()))?;
         let waiting = Waiting::new(options.max_seqs, most_waiting(most), program.given_width())?;
         DraftModel::open(draft, Made { kind: Kind::Eagle, program, prepared, own, words }, Some(waiting), options, most)
     }
@@ -28,15 +28,15 @@ impl DraftModel {
 
 /// The program by which a head drafts for the model `program` on `backend`.
 pub(super) fn head_of(head: &Model, backend: &dyn Backend, program: &Program) -> Result<Program> {
-    if !head.backend().lends() || !backend.lends() {
-        let problem = "the draft model reads vectors between the model's layers, so both have to run on the processor";
+    if backend.place().is_none() || head.backend().place() != backend.place() {
+        let problem = "the draft model reads vectors between the model's layers, so both have to run on one device";
         return Err(Error::Unsupported(problem.into()));
     }
     eagle::over(head.program(), program)
 }
 
-/// What a head has of its own in a session of the model `program`, of up to `context` tokens a sequence: its weights, and what the session's runner
-/// takes more to make its vectors.
+/// What a head has of its own in a session of the model `program`, of up to `context` tokens a sequence: its weights, and as room for passes what the
+/// session's runner takes more to make its vectors, and what of the weights of both programs is made for them.
 pub(super) fn own_of(
     head: &Model,
     (backend, program): (&dyn Backend, &Program),
@@ -44,16 +44,30 @@ pub(super) fn own_of(
     options: &Options,
 ) -> Result<Memory> {
     let limits = Limits { hidden: Hidden::Rows, ..limits::of(context, program, options)? };
-    let (plain, telling) = (program, eagle::telling(program, head.program())?);
-    let arena = |program: &Program| limits::memory(backend, program, &limits).map(|memory| memory.arena);
-    let more = arena(&telling)?.saturating_sub(arena(plain)?);
-    Ok(Memory { weights: head.program().weight_bytes(), arena: more, ..Memory::default() })
+    let (alone, over, telling) =
+        (head.program(), head_of(head, backend, program)?, eagle::telling(program, head.program())?);
+    let (with, plain) = (limits::memory(backend, &telling, &limits)?, limits::memory(backend, program, &limits)?);
+    let beside = [(&over, [alone, program]), (&telling, [program, alone])];
+    let made = beside
+        .iter()
+        .try_fold(0u64, |sum, (own, there)| Ok(sum.saturating_add(backend.weights_beside(own, there)?)))?;
+    Ok(Memory {
+        weights: alone.weight_bytes(),
+        device_weights: backend.weights_beside(alone, &[])?,
+        arena: with.arena.saturating_sub(plain.arena),
+        device_arena: with.device_arena.saturating_sub(plain.device_arena).saturating_add(made),
+        device_graphs: with.device_graphs.saturating_sub(plain.device_graphs),
+        ..Memory::default()
+    })
 }
 
 /// What the runner of a session of `model` runs: the model, and where a head drafts what that reads.
 pub(super) fn prepared_for(model: &Model, draft: Option<&Model>) -> Result<Arc<dyn Prepared>> {
     match draft.filter(|draft| draft.program().fusion.is_some()) {
-        Some(head) => model.prepared().beside(Arc::new(eagle::telling(model.program(), head.program())?)),
+        Some(head) => {
+            let telling = eagle::telling(model.program(), head.program())?;
+            model.prepared().beside(Arc::new(telling), Some(&**head.prepared()))
+        }
         None => Ok(Arc::clone(model.prepared())),
     }
 }

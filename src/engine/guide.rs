@@ -67,10 +67,10 @@ pub(super) fn memory_within(guide: &Guide, limits: &Limits, most: usize) -> Resu
         return Ok(memory);
     }
     let waiting = Waiting::bytes(limits.seqs, most_waiting(most), guide.program.given_width());
-    let Memory { weights, device_weights, arena: more, .. } = guide.own;
+    let Memory { weights, device_weights, .. } = guide.own;
     let spread = Spread::bytes(guide.program.subset.as_ref());
-    let arena = [waiting, more, spread].into_iter().fold(memory.arena, u64::saturating_add);
-    Ok(Memory { weights, device_weights, arena, ..memory })
+    let both = Memory { arena: waiting.saturating_add(spread), ..Memory::default() }.with(&guide.own).with(&memory);
+    Ok(Memory { weights, device_weights, ..both })
 }
 
 pub(super) fn most_waiting(most: usize) -> usize {

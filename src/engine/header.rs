@@ -109,7 +109,7 @@ impl Predictor {
     /// It on the device of `model`; brings it there first if no session has drafted with it yet.
     pub(super) fn on_device(&self, model: &dyn Prepared) -> Result<Arc<dyn Prepared>> {
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = prepared.take().map_or_else(|| model.beside(Arc::clone(&self.program)), Ok)?;
+        let made = prepared.take().map_or_else(|| model.beside(Arc::clone(&self.program), None), Ok)?;
         Ok(Arc::clone(prepared.insert(made)))
     }
 }
@@ -119,5 +119,5 @@ pub(super) fn own_bytes(program: &Program, model: &Program, layers: usize, backe
     let matrices = program.matrices.iter().zip(&program.origins);
     let own = matrices.filter(|(_, origin)| is_in_layer(layers, &origin.tensor));
     let weights = own.map(|(weight, _)| weight.bytes.len() as u64).sum();
-    Ok(Memory { weights, device_weights: backend.weights_beside(program, model)?, ..Memory::default() })
+    Ok(Memory { weights, device_weights: backend.weights_beside(program, &[model])?, ..Memory::default() })
 }

@@ -24,6 +24,11 @@ impl Spread {
         subset.map_or(0, |subset| (subset.of * size_of::<f32>()) as u64)
     }
 
+    /// The token of a logit of the subset, if it is one.
+    pub fn token(&self, logit: u32) -> Option<u32> {
+        self.tokens.get(logit as usize).copied()
+    }
+
     /// `logits`, one for each token of the subset, each in the place of its token.
     pub fn over(&mut self, logits: &[f32]) -> &[f32] {
         self.tokens.iter().zip(logits).for_each(|(&token, &logit)| self.logits[token as usize] = logit);
@@ -41,6 +46,7 @@ mod tests {
         let none = f32::NEG_INFINITY;
         assert_eq!(spread.over(&[1.0, 2.0, 3.0]), [2.0, none, 3.0, none, 1.0, none]);
         assert_eq!(spread.over(&[5.0, none, 0.0]), [none, none, 0.0, none, 5.0, none]);
+        assert_eq!([0, 1, 2, 3].map(|logit| spread.token(logit)), [Some(4), Some(0), Some(2), None]);
         assert_eq!(Spread::bytes(Some(&Subset { tokens: [].into(), of: 6 })), 24);
     }
 }

@@ -8,6 +8,7 @@
 use super::assistant::unsuited;
 use super::build::Builder;
 use super::op::{HeadPart, Index, MatrixId, Norm, Op, Program, Rows, Value, ValueId, VectorId};
+use super::program::Embedding;
 use super::tensors::PLAN;
 use super::validate;
 use crate::arch::eagle::{Features, USUAL_LAYERS, usual_layers};
@@ -79,7 +80,7 @@ pub(super) fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams, features: &Feat
     let norm = builder.norm_of(arch.output_norm, hidden, arch.norm, arch.norm_bias)?;
     let logits = builder.tensors.rows_of_tokens(global::HEAD, hidden)?;
     let out = builder.head_of(sum, Some(norm), (global::HEAD_PROJECTION, global::HEAD), logits)?;
-    let embedding = builder.embedding(sum, None, after)?;
+    let embedding = builder.vectors_of_head(sum, after)?;
     let subset = builder.subset(gguf.metadata(), logits)?;
     let fusion = builder.fusion(features)?;
     let own = builder.finish(Some(out), embedding, None)?;
@@ -101,6 +102,14 @@ impl Builder<'_> {
         let token = self.take_heads(both, HeadPart { each: 2 * hidden, first: 0, count: hidden })?;
         let given = self.take_heads(both, HeadPart { each: 2 * hidden, first: hidden, count: hidden })?;
         Ok([token, given])
+    }
+
+    /// The vectors of the layer `sum` as a value of their own, behind the first `after` ops, since a host reads them where others do not.
+    fn vectors_of_head(&mut self, sum: ValueId, after: usize) -> Result<Embedding> {
+        let first = self.ops.len();
+        let tokens = self.take_heads(sum, whole(self.hparams.hidden))?;
+        let ops = collected(self.ops.drain(first..), PLAN)?;
+        Ok(Embedding { after, ops, tokens, texts: tokens, scores: None })
     }
 
     /// Which tokens the head's `logits` are of.

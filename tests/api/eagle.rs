@@ -2,35 +2,17 @@
 //! nothing.
 
 use crate::common::drafts::*;
-use crate::common::eagle::{VOCAB, WIDTH, alike, model_path, path};
+use crate::common::eagle::{VOCAB, WIDTH, alike, loaded_alike, model_path, path, walks};
 use crate::common::embeddings::embed_opts;
 use crate::common::gguf::{Content, File};
+use crate::common::greedy;
 use crate::common::predictors::{file_at, planned};
-use crate::common::{Ctx, Model, greedy};
 use segno::ffi::session::*;
-
-fn loaded_alike(ctx: &Ctx) -> [Model; 2] {
-    alike().map(|file| ctx.load_buffer(&file.bytes()).unwrap())
-}
 
 #[test]
 fn tokens_are_those_without_drafts() {
     let ctx = one_thread();
-    let model = ctx.load(&model_path()).unwrap();
-    let [plain, own] = ["plain", "own"].map(|name| ctx.load(&path(name)).unwrap());
-    let [still, like] = loaded_alike(&ctx);
-    let (mut drafted, mut accepted) = (0, 0);
-    for (seed, (model, draft)) in (41..).zip([(&model, &plain), (&still, &like), (&model, &own), (&still, &like)]) {
-        for (speculation, most, kv_type) in
-            [(DRAFTED, 5, SEGNO_KV_F16), (DRAFTED, 0, SEGNO_KV_Q8), (SEGNO_SPECULATION_AUTO, 15, SEGNO_KV_F16)]
-        {
-            let drafting = Drafting { speculation, most, draft: Some(draft), kv_type };
-            let kv_tokens = if seed % 2 == 0 { 320 } else { 1024 };
-            let (more, right) = walk(model, drafting, kv_tokens, seed, tokens());
-            assert!(more > 0 || speculation < SEGNO_SPECULATION_ALWAYS);
-            (drafted, accepted) = (drafted + more, accepted + right);
-        }
-    }
+    let (drafted, accepted) = walks(&ctx);
     let (wrong, few) = (drafted - accepted, tokens() as u64);
     assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
 }

@@ -44,8 +44,8 @@ impl Prepared for Loaded {
         Ok(Box::new(Half { runner: self.prepared.open(limits)?, parts: self.parts, ways: [way(), way()] }))
     }
 
-    fn beside(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
-        self.prepared.beside(program)
+    fn beside(&self, program: Arc<Program>, other: Option<&dyn Prepared>) -> Result<Arc<dyn Prepared>> {
+        self.prepared.beside(program, other)
     }
 }
 

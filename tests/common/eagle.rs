@@ -1,16 +1,29 @@
 //! A model and heads that draft for it by vectors between its layers, of `tests/golden/hf` and `tests/golden/eagle`.
 
-use super::assistants::{Golden, golden_at};
+use super::assistants::{Golden, golden_at, program_of};
+use super::distance::distance;
+use super::drafts::{DRAFTED, Drafting, tokens, walk};
 use super::gguf::{Content, File};
+use super::passes::limits;
 use super::predictors::{file_at, fill};
-use super::root;
-use std::path::PathBuf;
+use super::{Ctx, Model, root};
+use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Row, Runner};
+use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_AUTO};
+use segno::format::Gguf;
+use segno::kv::{Pages, Tables};
+use segno::plan::Program;
+use segno::plan::eagle::{over, telling};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Tokens of the golden model, and elements of its vectors.
 pub const VOCAB: usize = 131;
 pub const WIDTH: usize = 32;
 /// Tokens that the head `plain` knows.
 pub const KNOWN: usize = 50;
+/// Pages of a text.
+const PAGES: usize = 2;
 
 /// The model's file.
 pub fn model_path() -> PathBuf {
@@ -48,4 +61,91 @@ pub fn alike() -> [File; 2] {
     let known = head.tensor("d2t");
     (known.dims, known.content) = (vec![VOCAB as u64], Content::Bytes(tokens));
     [model, head]
+}
+
+/// The same, loaded.
+pub fn loaded_alike(ctx: &Ctx) -> [Model; 2] {
+    alike().map(|file| ctx.load_buffer(&file.bytes()).unwrap())
+}
+
+/// Walks with every head beside walks without; how many were drafted, and how many of them were right.
+pub fn walks(ctx: &Ctx) -> (u64, u64) {
+    let model = ctx.load(&model_path()).unwrap();
+    let [plain, own] = ["plain", "own"].map(|name| ctx.load(&path(name)).unwrap());
+    let [still, like] = loaded_alike(ctx);
+    let (mut drafted, mut accepted) = (0, 0);
+    for (seed, (model, draft)) in (41..).zip([(&model, &plain), (&still, &like), (&model, &own), (&still, &like)]) {
+        for (speculation, most, kv_type) in
+            [(DRAFTED, 5, SEGNO_KV_F16), (DRAFTED, 0, SEGNO_KV_Q8), (SEGNO_SPECULATION_AUTO, 15, SEGNO_KV_F16)]
+        {
+            let drafting = Drafting { speculation, most, draft: Some(draft), kv_type };
+            let kv_tokens = if seed % 2 == 0 { 320 } else { 1024 };
+            let (more, right) = walk(model, drafting, kv_tokens, seed, tokens());
+            assert!(more > 0 || speculation < SEGNO_SPECULATION_ALWAYS);
+            (drafted, accepted) = (drafted + more, accepted + right);
+        }
+    }
+    (drafted, accepted)
+}
+
+/// The file at `path`.
+pub fn open(path: &Path) -> Gguf {
+    Gguf::open(path, true, &mut |_| Ok(())).unwrap()
+}
+
+/// The model's program.
+pub fn model() -> Program {
+    program_of(&open(&model_path())).0
+}
+
+/// That of the head `name`, as its file has it.
+pub fn head(name: &str) -> Program {
+    program_of(&open(&path(name))).0
+}
+
+/// A runner of one text of `program`, whose passes leave `hidden`.
+pub fn runner(backend: &dyn Backend, program: Program, hidden: Hidden) -> Box<dyn Runner> {
+    let limits = Limits { outputs: 64, pages: PAGES, kv_type: KvType::F32, hidden, ..limits(&program, 64, 1) };
+    backend.prepare(Arc::new(program), &mut |_| Ok(())).unwrap().open(&limits).unwrap()
+}
+
+/// Evaluates rows of one text from the position `first` on, with the last of them as the output if that `is_output`.
+pub fn run(runner: &mut dyn Runner, tokens: &[u32], first: usize, is_output: bool) {
+    let (mut pages, mut tables) = (Pages::new(PAGES).unwrap(), Tables::new(1, PAGES).unwrap());
+    assert!(tables.grow(0, PAGES, &mut pages));
+    let row = |(index, &token): (usize, &u32)| Row { token, position: (first + index) as u32, slot: 0 };
+    let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
+    let outputs = [tokens.len() as u32 - 1];
+    let outputs = if is_output { &outputs[..] } else { &[] };
+    let batch =
+        Batch { rows: &rows, outputs, chooser: Chooser::Host, tables: &tables, window_tables: None, moves: &[] };
+    runner.run(&batch, &AtomicBool::new(false)).unwrap();
+}
+
+/// The largest relative L2 distance of logits and vectors of the head `name`, which has so many logits, from those of plain code; with an F32 cache.
+pub fn from_plain_code(backend: &dyn Backend, name: &str, logits: usize) -> f64 {
+    let Golden { tokens, texts } = golden(name, logits);
+    let (model, own) = (model(), head(name));
+    let mut teller = runner(backend, telling(&model, &own).unwrap(), Hidden::Rows);
+    run(&mut *teller, &tokens, 0, true);
+    let vectors: Vec<Vec<f32>> = (0..tokens.len()).map(|row| teller.hidden(row).to_vec()).collect();
+    let mut drafter = runner(backend, over(&own, &model).unwrap(), Hidden::Outputs);
+    let mut worst = 0f64;
+    for (length, rounds) in &texts {
+        for (row, vector) in vectors[..length - 1].iter().enumerate() {
+            drafter.given(row).copy_from_slice(vector);
+        }
+        run(&mut *drafter, &tokens[1..*length], 0, true);
+        for (round, (token, expected, vector)) in rounds.iter().enumerate() {
+            if round > 0 {
+                let before = drafter.hidden(0).to_vec();
+                drafter.given(0).copy_from_slice(&before);
+                run(&mut *drafter, &[*token], length - 2 + round, true);
+            }
+            worst = worst.max(distance(drafter.logits(0), expected).relative_l2);
+            worst = worst.max(distance(drafter.hidden(0), vector).relative_l2);
+        }
+    }
+    assert!(texts.len() > 5);
+    worst
 }

@@ -11,6 +11,7 @@ mod batches;
 mod devices;
 mod divided;
 mod drafts;
+mod eagle;
 mod embeddings;
 mod fast;
 mod kernels;

@@ -218,11 +218,11 @@ fn weights_that_a_model_has_are_not_there_twice() {
         let (model, block) = (Arc::new(program(&gguf)), predictor_of(&gguf));
         let limits = Limits { hidden: Hidden::Outputs, ..limits(&block, POSITIONS, 1) };
         let alone = device.memory(&block, &limits).unwrap().device_weights;
-        let own = device.weights_beside(&block, &model).unwrap();
+        let own = device.weights_beside(&block, &[&model]).unwrap();
         let table = &model.matrices[model.token_table().unwrap().0];
         assert!(own > 0 && own + table.bytes.len() as u64 <= alone, "{name}: {own} of {alone}");
         let loaded = device.prepare(Arc::clone(&model), &mut |_| Ok(())).unwrap();
-        let beside = loaded.beside(Arc::clone(&block)).unwrap();
+        let beside = loaded.beside(Arc::clone(&block), None).unwrap();
         // What both have stays where it is.
         drop(loaded);
         let apart = device.prepare(Arc::clone(&block), &mut |_| Ok(())).unwrap();

@@ -70,7 +70,7 @@ fi
 
 if wants tests; then
     # Modules one after the other, each in a process of its own: they share the device.
-    for module in devices options lowering programs windows types kernels ops batches divided fast embeddings sample masks sessions adapters adapter_launches states drafts predictors speculation models; do
+    for module in devices options lowering programs windows types kernels ops batches divided fast embeddings sample masks sessions adapters adapter_launches states drafts predictors eagle speculation models; do
         step tests 150 "$module" bin/cuda $module:: --show-output
     done
     for test in cuda_memory cuda_crowd cuda_steps cuda_fault allocation; do

@@ -85,7 +85,7 @@ fn planned_inside() {
             let gguf = common::gguf::parsed(&predicting(name, layer, Guesses::Random { own }).bytes());
             let model = common::launches::program(&gguf);
             let table = model.matrices[model.token_table().unwrap().0].bytes.len() as u64;
-            (device.weights_beside(&predictor_of(&gguf), &model).unwrap(), table)
+            (device.weights_beside(&predictor_of(&gguf), &[&model]).unwrap(), table)
         };
         let ((shared, table), (own, _)) = (weights(false), weights(true));
         // An embedding, a head and a norm more.

@@ -25,7 +25,7 @@ mod runner;
 pub mod simd;
 mod tiles;
 
-use super::{Backend, Limits, Memory, Prepared, Runner};
+use super::{Backend, Limits, Memory, Place, Prepared, Runner};
 use crate::error::{Progress, Result};
 use crate::os;
 use crate::plan::Program;
@@ -92,6 +92,10 @@ impl Backend for Cpu {
         true
     }
 
+    fn place(&self) -> Option<Place> {
+        Some(Place::Host)
+    }
+
     fn prepare(&self, program: Arc<Program>, _progress: &mut Progress) -> Result<Arc<dyn Prepared>> {
         let lowered = Arc::new(lower::lower(&program, self.kernels, self.precise)?);
         let (kernels, pool, precise) = (self.kernels, Arc::clone(&self.pool), self.precise);
@@ -109,7 +113,7 @@ struct Loaded {
 }
 
 impl Prepared for Loaded {
-    fn beside(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
+    fn beside(&self, program: Arc<Program>, _other: Option<&dyn Prepared>) -> Result<Arc<dyn Prepared>> {
         let lowered = Arc::new(lower::lower(&program, self.kernels, self.precise)?);
         Ok(Arc::new(Loaded { program, lowered, pool: Arc::clone(&self.pool), ..*self }))
     }

@@ -32,8 +32,8 @@ mod timing;
 mod vectors;
 mod weights;
 
-use super::{Adapter, Backend, Gpu, GpuOptions, Limits, Memory, Prepared, Runner};
-use crate::error::{Error, Progress, Result};
+use super::{Adapter, Backend, Gpu, GpuOptions, Limits, Memory, Place, Prepared, Runner};
+use crate::error::{Error, Progress, Result, collected};
 use crate::plan::{Program, adapter};
 use adapting::Uploaded;
 use driver::Primary;
@@ -41,6 +41,7 @@ use lower::supported;
 use module::Kernels;
 use runner::CudaRunner;
 use sizes::{AdapterNeeds, Needs, Sizes};
+use std::any::Any;
 use std::sync::Arc;
 use weights::Weights;
 
@@ -96,7 +97,7 @@ impl Cuda {
         let _current = self.primary.enter()?;
         let (primary, kernels) = (Arc::clone(&self.primary), Arc::clone(&self.kernels));
         let threads = self.options.threads;
-        let weights = Arc::new(Weights::upload(&program, None, &primary, &kernels, threads, progress)?);
+        let weights = Arc::new(Weights::upload(&program, &[], &primary, &kernels, threads, progress)?);
         let (eager, timed, fast) = (self.eager, self.options.timed, self.rounds());
         Ok(Loaded { program, weights, kernels, primary, threads, eager, timed, fast })
     }
@@ -171,8 +172,12 @@ impl Backend for Cuda {
         Ok(Memory { device_arena: arena, device_graphs: graphs, ..Memory::default() })
     }
 
-    fn weights_beside(&self, program: &Program, first: &Program) -> Result<u64> {
+    fn weights_beside(&self, program: &Program, first: &[&Program]) -> Result<u64> {
         Ok(weights::bytes_beside(program, first)? as u64)
+    }
+
+    fn place(&self) -> Option<Place> {
+        Some(Place::Gpu)
     }
 
     fn loading_memory(&self) -> u64 {
@@ -214,11 +219,14 @@ impl Loaded {
 }
 
 impl Prepared for Loaded {
-    fn beside(&self, program: Arc<Program>) -> Result<Arc<dyn Prepared>> {
+    fn beside(&self, program: Arc<Program>, other: Option<&dyn Prepared>) -> Result<Arc<dyn Prepared>> {
         supported::check(&program)?;
         let _current = self.primary.enter()?;
-        let (first, primary, kernels) = ((&*self.program, &self.weights), &self.primary, &self.kernels);
-        let weights = Weights::upload(&program, Some(first), primary, kernels, self.threads, &mut |_| Ok(()))?;
+        let other = other.and_then(|other| (other as &dyn Any).downcast_ref::<Loaded>());
+        let there = std::iter::once(self).chain(other);
+        let there = collected(there.map(|loaded| (&*loaded.program, &loaded.weights)), "weights of two models")?;
+        let (primary, kernels) = (&self.primary, &self.kernels);
+        let weights = Weights::upload(&program, &there, primary, kernels, self.threads, &mut |_| Ok(()))?;
         let (primary, kernels) = (Arc::clone(primary), Arc::clone(kernels));
         Ok(Arc::new(Loaded { program, weights: Arc::new(weights), kernels, primary, ..*self }))
     }

@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicBool;
 
 /// Elements of a vector that each row of a runner within `limits` leaves; 0 where none does.
 pub fn hidden_width(program: &Program, limits: &Limits) -> usize {
-    let embedding = program.embedding.as_ref().filter(|_| limits.hidden != Hidden::None);
-    embedding.map_or(0, |embedding| program.values[embedding.tokens.0].width)
+    let hidden = program.hidden().filter(|_| limits.hidden != Hidden::None);
+    hidden.map_or(0, |hidden| program.values[hidden.0].width)
 }
 
 /// Floats of vectors for so many rows of a width.

@@ -26,9 +26,9 @@ pub struct Weights {
     pub vectors: Vec<u64>,
     /// Of every rotation: the angle a position of each rotated pair, and the same for long sequences, at one place where they do not differ.
     pub frequencies: Vec<[u64; 2]>,
-    /// Owns what the addresses point to, those apart that another program's weights own.
+    /// Owns what the addresses point to, those apart that the weights of other programs own.
     _block: Block,
-    _first: Option<Arc<Weights>>,
+    _there: Vec<Arc<Weights>>,
 }
 
 /// What the host's memory is for.
@@ -41,18 +41,21 @@ pub fn bytes(program: &Program) -> Result<usize> {
     Ok(places.bytes())
 }
 
-/// Those of a program of the file of `first`, whose weights are there already.
-pub fn bytes_beside(program: &Program, first: &Program) -> Result<usize> {
+/// Those of a program that has weights of the files of `there`, programs whose weights are on the device already.
+pub fn bytes_beside(program: &Program, there: &[&Program]) -> Result<usize> {
     let mut places = Places::default();
-    place_beside(program, |id| twin(program, id, first).map(|_| Matrix::default()), &mut places)?;
+    let is_there = |id| there.iter().any(|first| twin(program, id, first).is_some());
+    place_beside(program, |id| is_there(id).then(Matrix::default), &mut places)?;
     Ok(places.bytes())
 }
 
-/// The matrix of `first`, a program of the same file, that is matrix `id` of `program` too.
+/// The matrix of `first`, a program of one of its files, that is matrix `id` of `program` too.
 fn twin(program: &Program, id: usize, first: &Program) -> Option<usize> {
     let (weight, origin) = (&program.matrices[id], program.origins.get(id)?);
     let is_same = |(other, from): (&Weight, &Origin)| {
-        from == origin && (other.dtype, other.rows, other.cols) == (weight.dtype, weight.rows, weight.cols)
+        let is_alike = (other.dtype, other.rows, other.cols) == (weight.dtype, weight.rows, weight.cols);
+        // Two files have tensors of one name.
+        from == origin && is_alike && other.bytes.as_ptr() == weight.bytes.as_ptr()
     };
     first.matrices.iter().zip(&first.origins).position(is_same)
 }
@@ -97,16 +100,16 @@ fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
 
 impl Weights {
     /// Uploads everything, with so many threads where values must be decoded (0 for as many as there can be); the context must be current.
-    /// Matrices of `first`, another program of the same file, with its weights, are taken from there. `progress` hears of every buffer that is sent.
+    /// Matrices of `first`, other programs of its files, with their weights, are taken from there. `progress` hears of every buffer that is sent.
     pub fn upload(
         program: &Program,
-        first: Option<(&Program, &Arc<Weights>)>,
+        first: &[(&Program, &Arc<Weights>)],
         primary: &Arc<Primary>,
         kernels: &Arc<Kernels>,
         threads: usize,
         progress: &mut Progress,
     ) -> Result<Weights> {
-        let there = |id| first.and_then(|(first, weights)| Some(weights.matrices[twin(program, id, first)?]));
+        let there = |id| first.iter().find_map(|(first, weights)| Some(weights.matrices[twin(program, id, first)?]));
         let mut places = Places::default();
         place_beside(program, there, &mut places)?;
         let (needed, free) = (places.bytes() as u64, free_bytes()?);
@@ -139,7 +142,7 @@ impl Weights {
             vectors,
             frequencies,
             _block: block,
-            _first: first.map(|(_, weights)| Arc::clone(weights)),
+            _there: collected(first.iter().map(|(_, weights)| Arc::clone(weights)), WEIGHTS)?,
         })
     }
 }

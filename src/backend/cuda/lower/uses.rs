@@ -20,16 +20,19 @@ pub struct PassOps<'a> {
     pub uses: Uses,
     /// What the host reads of the pass.
     ends: Vec<ValueId>,
-    /// What the last norm gives of all rows, where the pass leaves that for the host beside logits.
+    /// What the host reads of all rows beside logits, where the pass leaves that.
     pub hidden: Option<ValueId>,
 }
 
 impl PassOps<'_> {
-    /// Those that lead to logits, of a program that makes some; behind them the last norm of all rows, if the pass `leaves` that.
+    /// Those that lead to logits, of a program that makes some; with what the host reads of all rows beside them, if the pass `leaves` that: vectors
+    /// for a head, or what the last norm gives.
     pub fn of_logits(program: &Program, leaves: bool) -> Result<Option<PassOps<'_>>> {
         let Some(logits) = program.logits else { return Ok(None) };
-        if !leaves {
-            return PassOps::new(program, Cow::Borrowed(&program.ops), vec![logits]).map(Some);
+        let ends: Vec<ValueId> = program.features.filter(|_| leaves).into_iter().chain([logits]).collect();
+        if !leaves || program.features.is_some() {
+            let pass = PassOps::new(program, Cow::Borrowed(&program.ops), ends)?;
+            return Ok(Some(PassOps { hidden: program.features.filter(|_| leaves), ..pass }));
         }
         let embedding = program.embedding.as_ref();
         let norm = embedding.and_then(|embedding| {

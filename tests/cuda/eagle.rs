@@ -1,0 +1,105 @@
+//! Heads that draft by vectors between a model's layers on a GPU: their logits and vectors against plain code, tokens that are those of a session
+//! that drafts nothing, and the memory that is planned. On a machine without a GPU the lists of launches alone are made.
+
+use crate::common::drafts::{Drafting, PLAIN, assert_right, session, tokens};
+use crate::common::eagle::{KNOWN, VOCAB, from_plain_code, head, loaded_alike, model, model_path, path, walks};
+use crate::common::launches::{HIDDEN, Sort, leaving_lists};
+use crate::common::predictors::planned;
+use crate::common::{Ctx, gpu, greedy};
+use segno::backend::Backend;
+use segno::backend::cuda::Cuda;
+use segno::backend::cuda::lower::supported;
+use segno::ffi::device::SEGNO_DEVICE_CUDA;
+use segno::ffi::session::SEGNO_SPECULATION_AUTO;
+use segno::plan::eagle::{over, telling};
+
+/// Largest relative L2 distance with an F32 cache.
+const NEAR: f64 = 2e-5;
+
+fn on_gpu() -> Ctx {
+    Ctx::new(|opts| opts.device = SEGNO_DEVICE_CUDA).unwrap()
+}
+
+#[test]
+fn every_pass_of_a_head_and_of_its_model_can_be_run() {
+    for name in ["plain", "own"] {
+        let (model, head) = (model(), head(name));
+        for program in [over(&head, &model).unwrap(), telling(&model, &head).unwrap()] {
+            supported::check(&program).unwrap();
+            let lists = leaving_lists(&program, Sort::Exact);
+            let leaves = |list: &[_]| list.iter().any(|launch| format!("{launch:?}").contains(&HIDDEN.to_string()));
+            assert!(leaves(&lists.single) && leaves(&lists.prompt), "{name}");
+        }
+    }
+}
+
+#[test]
+fn drafts_are_those_of_plain_code() {
+    if !gpu() {
+        return;
+    }
+    let device = Cuda::new(0, false).unwrap();
+    for (name, logits) in [("plain", KNOWN), ("own", VOCAB)] {
+        let worst = from_plain_code(&device, name, logits);
+        println!("{name}: {worst:.2e} from plain code");
+        assert!(worst <= NEAR, "{name}: {worst:.2e}");
+    }
+}
+
+#[test]
+fn tokens_are_those_without_drafts() {
+    if !gpu() {
+        return;
+    }
+    let (drafted, accepted) = walks(&on_gpu());
+    let (wrong, few) = (drafted - accepted, tokens() as u64);
+    assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
+}
+
+#[test]
+fn a_head_that_thinks_as_the_model_is_right() {
+    if !gpu() {
+        return;
+    }
+    let [model, head] = loaded_alike(&on_gpu());
+    let mut drawn = greedy();
+    (drawn.temperature, drawn.seed) = (1.0, 5);
+    assert_right(&model, &head, &greedy());
+    assert_right(&model, &head, &drawn);
+}
+
+#[test]
+fn memory_and_plan_count_the_head() {
+    if !gpu() {
+        return;
+    }
+    let ctx = on_gpu();
+    let (model, head) = (ctx.load(&model_path()).unwrap(), ctx.load(&path("plain")).unwrap());
+    let drafting = |draft| Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft, ..PLAIN };
+    let [alone, both] = [None, Some(&head)].map(|draft| session(&model, drafting(draft), 512).memory());
+    assert!(both.device_kv > alone.device_kv && both.device_arena > alone.device_arena);
+    assert!(both.device_weights > alone.device_weights);
+    let plan = planned(&ctx, &model_path(), |opts| {
+        (opts.max_prefill, opts.speculation, opts.draft) = (24, SEGNO_SPECULATION_AUTO, head.0);
+    });
+    let planned = (plan.device_kv, plan.device_arena, plan.device_graphs, plan.host_arena);
+    assert_eq!(planned, (both.device_kv, both.device_arena, both.device_graphs, both.host_arena));
+    // The head is loaded already.
+    assert_eq!(plan.device_weights, alone.device_weights);
+}
+
+/// What both have is on the device once: of a head without a table of its own only norms and angles come again.
+#[test]
+fn weights_of_both_are_there_once() {
+    if !gpu() {
+        return;
+    }
+    let device = Cuda::new(0, false).unwrap();
+    let (model, head) = (model(), head("plain"));
+    let bytes = |programs: &[_], own| device.weights_beside(own, programs).unwrap();
+    let (over, telling) = (over(&head, &model).unwrap(), telling(&model, &head).unwrap());
+    let whole = bytes(&[], &over);
+    assert!(bytes(&[&head, &model], &over) < whole / 8 && bytes(&[&model, &head], &telling) < bytes(&[], &telling) / 8);
+    // The model's table of tokens.
+    assert!(bytes(&[&head], &over) >= bytes(&[&head, &model], &over) + (VOCAB * 32) as u64);
+}
