@@ -10,6 +10,7 @@ use common::latent::latent;
 use common::mixture::mixture;
 use common::predictors::{Guesses, predicting};
 use common::{Ctx, Model, Session, bundled_model, greedy, root, sampler};
+use segno::ffi::device::SEGNO_DEVICE_CPU;
 use segno::ffi::grammar::{SEGNO_GRAMMAR_COMPACT, SEGNO_GRAMMAR_JSON_SCHEMA};
 use segno::ffi::session::{
     SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_DRAFT, SEGNO_SPECULATION_MTP, SEGNO_SPECULATION_NGRAM,
@@ -120,8 +121,10 @@ fn a_step_allocates_nothing() {
         assert!(session.stats().unwrap().accepted > 0);
     }
     steps_within_a_grammar_take_little(&model);
-    let made_for_each_other =
-        [assistants::alike(), eagle::alike()].map(|files| files.map(|file| ctx.load_buffer(&file.bytes()).unwrap()));
+    // Assistants read keys on the processor alone.
+    let processor = Ctx::new(|opts| (opts.n_threads, opts.device) = (3, SEGNO_DEVICE_CPU)).unwrap();
+    let made_for_each_other = [(&processor, assistants::alike()), (&ctx, eagle::alike())]
+        .map(|(ctx, files)| files.map(|file| ctx.load_buffer(&file.bytes()).unwrap()));
     let both = |pair| [8, 100].map(|max_prefill| (pair, max_prefill));
     for ([model, draft], max_prefill) in made_for_each_other.iter().flat_map(both) {
         let session = model.session(|opts| {
