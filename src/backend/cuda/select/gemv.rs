@@ -320,3 +320,37 @@ fn unit_bytes(segment: &Segment) -> u32 {
 fn stage_bytes(segment: &Segment, units: u32) -> u32 {
     (units * unit_bytes(segment)).min(2 * segment.matrix.row_bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::product;
+    use super::*;
+
+    /// Blocks of a product of one row, and those that an SM has at a time.
+    fn blocks(cols: u32, rows: u32, dtype: DeviceType) -> (u32, u32) {
+        let (tensor, device) = product(cols, rows, dtype);
+        let mut segment = tensor.segments[0];
+        segment.matrix.row_bytes = dtype.row_bytes(cols as usize) as u32;
+        let mut args = MatvecArgs { cols, count: 1, batch: 1, ..MatvecArgs::default() };
+        args.segments[0] = segment;
+        assert!(takes(&mut args, &device));
+        let gemv = choose(&mut args, &device);
+        (gemv.blocks, SHARED_OF_SM / (gemv.shared_bytes + OWN))
+    }
+
+    #[test]
+    fn plain_products_have_no_more_blocks_than_run_at_once() {
+        use DeviceType::{Q4_K, Q6_K, Q8_0};
+        for (cols, rows, dtype) in [
+            (2880, 5120, Q8_0),
+            (17_408, 5120, Q4_K),
+            (17_408, 5120, Q6_K),
+            (5120, 14_336, Q4_K),
+            (14_336, 4096, Q6_K),
+            (4096, 2880, Q8_0),
+        ] {
+            let (blocks, resident) = blocks(cols, rows, dtype);
+            assert!(blocks <= 132 * resident, "{cols} x {rows}, {dtype:?}: {blocks} blocks, {resident} an SM");
+        }
+    }
+}
