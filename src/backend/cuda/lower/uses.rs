@@ -29,10 +29,11 @@ impl PassOps<'_> {
     /// for a head, or what the last norm gives.
     pub fn of_logits(program: &Program, leaves: bool) -> Result<Option<PassOps<'_>>> {
         let Some(logits) = program.logits else { return Ok(None) };
-        let ends: Vec<ValueId> = program.features.filter(|_| leaves).into_iter().chain([logits]).collect();
-        if !leaves || program.features.is_some() {
+        let features = program.features.filter(|_| leaves);
+        if !leaves || features.is_some() {
+            let ends = collected(features.into_iter().chain([logits]), WHAT)?;
             let pass = PassOps::new(program, Cow::Borrowed(&program.ops), ends)?;
-            return Ok(Some(PassOps { hidden: program.features.filter(|_| leaves), ..pass }));
+            return Ok(Some(PassOps { hidden: features, ..pass }));
         }
         let embedding = program.embedding.as_ref();
         let norm = embedding.and_then(|embedding| {
