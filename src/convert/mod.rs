@@ -319,8 +319,9 @@ impl Assembly<'_> {
             weights.tensors().iter().try_for_each(|stored| self.add(stored, &role))?;
         }
         let gguf = &mut self.folder.gguf;
-        let needs_head = self.sizes.is_tied == Some(false) && !self.modules.are_there && decodes(&self.family);
-        if needs_head && gguf.tensor(global::HEAD).is_none() {
+        // A head that drafts may take the model's matrix.
+        let needs_head = decodes(&self.family) && !self.modules.are_there && !self.family.arch.drafts_by_features;
+        if needs_head && self.sizes.is_tied == Some(false) && gguf.tensor(global::HEAD).is_none() {
             return Err(Error::Format(
                 "tensor `lm_head.weight` is missing, though config.json says that it is not tied".into(),
             ));

@@ -30,6 +30,10 @@ pub struct Fusion {
     pub norm: Option<Norm>,
     /// What they are multiplied by.
     pub matrix: MatrixId,
+    /// The norm before the model's head, of a head that has no matrix of its own for logits.
+    pub last_norm: Option<Norm>,
+    /// Tokens that the model has, where the file of the head says that; else 0.
+    pub vocab: usize,
 }
 
 impl Fusion {
@@ -78,12 +82,20 @@ pub(super) fn build(gguf: &Gguf, arch: &Arch, hparams: &Hparams, features: &Feat
     builder.begin_layer()?;
     let after = builder.ops.len();
     let norm = builder.norm_of(arch.output_norm, hidden, arch.norm, arch.norm_bias)?;
-    let logits = builder.tensors.rows_of_tokens(global::HEAD, hidden)?;
-    let out = builder.head_of(sum, Some(norm), (global::HEAD_PROJECTION, global::HEAD), logits)?;
+    let has_head = builder.tensors.has(global::HEAD, Presence::Optional)?;
+    let (logits, out) = if has_head {
+        let rows = builder.tensors.rows_of_tokens(global::HEAD, hidden)?;
+        let out = builder.head_of(sum, Some(norm), (global::HEAD_PROJECTION, global::HEAD), rows)?;
+        (Some(rows), Some(out))
+    } else {
+        (None, None)
+    };
     let embedding = builder.vectors_of_head(sum, after)?;
     let subset = builder.subset(gguf.metadata(), logits)?;
-    let fusion = builder.fusion(features)?;
-    let own = builder.finish(Some(out), embedding, None)?;
+    let last_norm = Some(norm).filter(|_| !has_head);
+    let vocab = gguf.metadata().u32(&format!("{}.vocab_size", arch.name))?.unwrap_or(0) as usize;
+    let fusion = Fusion { last_norm, vocab, ..builder.fusion(features)? };
+    let own = builder.finish(out, embedding, None)?;
     Ok(Program { subset, fusion: Some(fusion), ..own })
 }
 
@@ -112,9 +124,17 @@ impl Builder<'_> {
         Ok(Embedding { after, ops, tokens, texts: tokens, scores: None })
     }
 
-    /// Which tokens the head's `logits` are of.
-    fn subset(&mut self, meta: &Metadata, logits: usize) -> Result<Option<Subset>> {
+    /// Which tokens the head's `logits` are of, where it has some.
+    fn subset(&mut self, meta: &Metadata, logits: Option<usize>) -> Result<Option<Subset>> {
         let name = global::DRAFT_TOKENS;
+        let Some(logits) = logits else {
+            return match self.tensors.has(name, Presence::Optional)? {
+                true => {
+                    Err(Error::Format(format!("tensor `{name}` lists tokens of `{}`, which is missing", global::HEAD)))
+                }
+                false => Ok(None),
+            };
+        };
         let has_table = self.tensors.has(global::EMBEDDING, Presence::Optional)?;
         let table =
             if has_table { Some(self.tensors.rows_of_tokens(global::EMBEDDING, self.hparams.hidden)?) } else { None };
@@ -146,7 +166,7 @@ impl Builder<'_> {
         let name = format!("{}.weight", global::FEATURES_IN);
         let matrix = self.tensors.matrix(&name, self.hparams.hidden, all)?;
         let layers = layers.as_deref().map(|layers| collected(layers.iter().copied(), PLAN)).transpose()?;
-        Ok(Fusion { layers, width, norm, matrix })
+        Ok(Fusion { layers, width, norm, matrix, last_norm: None, vocab: 0 })
     }
 }
 
@@ -155,7 +175,7 @@ fn whole(width: usize) -> HeadPart {
     HeadPart { each: width, first: 0, count: width }
 }
 
-/// The program of a head for `model`, whose table it embeds by where it has none.
+/// The program of a head for `model`, whose table it embeds by and whose head makes logits of it where it has none.
 pub fn over(head: &Program, model: &Program) -> Result<Program> {
     fusion_of(head, model)?;
     let (mut over, vocab) = (head.copied()?, model.vocab());
@@ -165,22 +185,18 @@ pub fn over(head: &Program, model: &Program) -> Result<Program> {
         subset.of = vocab;
         is_known.then_some(()).ok_or_else(|| unsuited("it has tokens that the model lacks"))?;
     }
-    let [Op::Given { .. }, Op::TakeHeads { out: token, .. }, Op::TakeHeads { out: given, .. }, ..] = over.ops[..]
-    else {
-        return Ok(over);
-    };
-    let table = model.token_table().ok_or_else(|| unsuited("the model makes no text"))?;
-    if model.matrices[table.0].cols != over.values[token.0].width {
-        return Err(unsuited("its vectors are of another size"));
+    if let Some(norm) = over.fusion.as_ref().and_then(|fusion| fusion.last_norm) {
+        over.make_logits(norm, model)?;
     }
-    let own = MatrixId(over.matrices.len());
-    push(&mut over.matrices, model.matrices[table.0].clone(), PLAN)?;
-    push(&mut over.origins, model.origins[table.0].clone(), PLAN)?;
-    over.ops[1] = Op::Embed { table: own, index: Index::Token, out: token };
-    over.ops[2] = Op::Given { out: given };
-    over.ops.remove(0);
-    over.layers.iter_mut().for_each(|first| *first -= 1);
-    over.embedding.iter_mut().for_each(|embedding| embedding.after -= 1);
+    if let [Op::Given { .. }, Op::TakeHeads { out: token, .. }, Op::TakeHeads { out: given, .. }, ..] = over.ops[..] {
+        let table = model.token_table().ok_or_else(|| unsuited("the model makes no text"))?;
+        let table = over.take_matrix(model, table, over.values[token.0].width)?;
+        over.ops[1] = Op::Embed { table, index: Index::Token, out: token };
+        over.ops[2] = Op::Given { out: given };
+        over.ops.remove(0);
+        over.layers.iter_mut().for_each(|first| *first -= 1);
+        over.embedding.iter_mut().for_each(|embedding| embedding.after -= 1);
+    }
     validate::check(&over)?;
     Ok(over)
 }
@@ -205,6 +221,42 @@ impl Program {
     fn floats(&mut self, width: usize) -> Result<ValueId> {
         push(&mut self.values, Value::floats(width, Rows::Batch), PLAN)?;
         Ok(ValueId(self.values.len() - 1))
+    }
+
+    /// A matrix of `model`, of so many columns, as one of this program too.
+    fn take_matrix(&mut self, model: &Program, matrix: MatrixId, cols: usize) -> Result<MatrixId> {
+        if model.matrices[matrix.0].cols != cols {
+            return Err(unsuited("its vectors are of another size"));
+        }
+        push(&mut self.matrices, model.matrices[matrix.0].clone(), PLAN)?;
+        push(&mut self.origins, model.origins[matrix.0].clone(), PLAN)?;
+        Ok(MatrixId(self.matrices.len() - 1))
+    }
+
+    /// Makes logits of the head's vectors behind `norm`, as the last product of `model` does.
+    fn make_logits(&mut self, norm: Norm, model: &Program) -> Result<()> {
+        let vectors = self.embedding.as_ref().and_then(|embedding| embedding.ops.first()?.reads().next());
+        let last = model.ops.iter().rev().find_map(|op| match *op {
+            Op::MatMul { matrix, out, .. } if Some(out) == model.logits => Some(matrix),
+            _ => None,
+        });
+        let (Some(vectors), Some(last)) = (vectors, last) else { return Err(unsuited("the model makes no text")) };
+        let width = self.values[vectors.0].width;
+        let matrix = self.take_matrix(model, last, width)?;
+        let mut value = |width| {
+            push(&mut self.values, Value::floats(width, Rows::Outputs), PLAN)?;
+            Ok::<_, Error>(ValueId(self.values.len() - 1))
+        };
+        let (selected, normed, out) = (value(width)?, value(width)?, value(model.matrices[last.0].rows)?);
+        for op in [
+            Op::SelectRows { x: vectors, out: selected },
+            Op::Norm { x: selected, norm, out: normed },
+            Op::MatMul { x: normed, matrix, bias: None, out },
+        ] {
+            push(&mut self.ops, op, PLAN)?;
+        }
+        self.logits = Some(out);
+        Ok(())
     }
 
     /// Keeps what layer `layer` reads, of `width` elements.

@@ -121,7 +121,8 @@ impl Program {
         if let Some(subset) = &self.subset {
             return subset.of;
         }
-        let rows = self.token_table().map_or(0, |table| self.matrices[table.0].rows);
+        let told = self.fusion.as_ref().map_or(0, |fusion| fusion.vocab);
+        let rows = self.token_table().map_or(told, |table| self.matrices[table.0].rows);
         self.logits.map_or(rows, |logits| self.values[logits.0].width)
     }
 

@@ -2,7 +2,7 @@
 //! nothing.
 
 use crate::common::drafts::*;
-use crate::common::eagle::{VOCAB, WIDTH, alike, loaded_alike, model_path, path, walks};
+use crate::common::eagle::{VOCAB, WIDTH, alike, loaded_alike, model_path, path, walks, with_the_models_logits};
 use crate::common::embeddings::embed_opts;
 use crate::common::gguf::{Content, File};
 use crate::common::greedy;
@@ -24,6 +24,23 @@ fn a_head_that_thinks_as_the_model_is_right() {
     let mut drawn = greedy();
     (drawn.temperature, drawn.seed) = (1.0, 5);
     assert_right(&model, &head, &drawn);
+}
+
+/// Drafts of a head that takes the model's matrix for logits are those of one that has it.
+#[test]
+fn a_head_may_be_without_logits_of_its_own() {
+    let ctx = one_thread();
+    let model = ctx.load(&model_path()).unwrap();
+    let counts = with_the_models_logits().map(|file| {
+        let head = ctx.load_buffer(&file.bytes()).unwrap();
+        let drafting = Drafting { speculation: DRAFTED, most: 3, draft: Some(&head), ..PLAIN };
+        let counts = walk(&model, drafting, 512, 7, tokens());
+        let session = session(&model, drafting, 512);
+        let memory = session.memory();
+        assert!(memory.host_arena > 0 && memory.host_weights > 0);
+        counts
+    });
+    assert!(counts[0] == counts[1] && counts[0].0 > 0, "{counts:?}");
 }
 
 #[test]

@@ -63,6 +63,15 @@ pub fn alike() -> [File; 2] {
     [model, head]
 }
 
+/// The head `plain` without a matrix for logits, and with that of the model.
+pub fn with_the_models_logits() -> [File; 2] {
+    let mut bare = file_at(&path("plain"));
+    bare.tensors.retain(|tensor| tensor.name != "output.weight" && tensor.name != "d2t");
+    let mut whole = bare.clone();
+    whole.tensors.push(file_at(&model_path()).tensor("output.weight").clone());
+    [bare, whole]
+}
+
 /// The same, loaded.
 pub fn loaded_alike(ctx: &Ctx) -> [Model; 2] {
     alike().map(|file| ctx.load_buffer(&file.bytes()).unwrap())

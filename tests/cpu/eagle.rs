@@ -3,6 +3,7 @@
 use crate::common::assistants::program_of;
 use crate::common::eagle::{
     KNOWN, VOCAB, WIDTH, from_plain_code, golden, head, model, model_path, open, path, run, runner,
+    with_the_models_logits,
 };
 use crate::common::gguf::parsed;
 use crate::common::passes::precise;
@@ -79,6 +80,28 @@ fn the_usual_layers_are_read_where_none_are_listed() {
     few.fusion.as_mut().unwrap().layers = None;
     let two = program_of(&open(&model_path().with_file_name("llama-ratio1.gguf"))).0;
     assert!(telling(&two, &few).unwrap_err().to_string().contains("layers that the model lacks"));
+}
+
+/// A head without a matrix for logits takes the model's.
+#[test]
+fn logits_are_made_by_the_models_matrix_where_there_is_none() {
+    let tokens = golden("plain", KNOWN).tokens;
+    let programs = with_the_models_logits().map(|file| program_of(&parsed(&file.bytes())).0);
+    assert_eq!(programs.each_ref().map(|program| program.logits_width()), [0, VOCAB]);
+    assert_eq!(programs.each_ref().map(|program| program.vocab()), [VOCAB; 2]);
+    let logits = programs.map(|head| {
+        let over = over(&head, &model()).unwrap();
+        assert_eq!((over.vocab(), over.logits_width(), over.given_width()), (VOCAB, VOCAB, WIDTH));
+        let mut runner = runner(&precise(), over, Hidden::Outputs);
+        (0..tokens.len()).for_each(|row| runner.given(row).fill(0.1 + row as f32 / 16.0));
+        run(&mut *runner, &tokens, 0, true);
+        [runner.logits(0).to_vec(), runner.hidden(0).to_vec()]
+    });
+    assert!(logits[0] == logits[1] && logits[0][0].iter().any(|&logit| logit != logits[0][0][0]));
+    let mut small = file_at(&path("own"));
+    small.tensors.retain(|tensor| tensor.name != "output.weight");
+    let refused = over(&program_of(&parsed(&small.bytes())).0, &model()).unwrap_err();
+    assert!(refused.to_string().contains("another size"), "{refused}");
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Heads that draft by vectors between a model's layers on a GPU: their logits and vectors against plain code, tokens that are those of a session
 //! that drafts nothing, and the memory that is planned. On a machine without a GPU the lists of launches alone are made.
 
+use crate::common::assistants::program_of;
 use crate::common::drafts::{Drafting, PLAIN, assert_right, session, tokens};
-use crate::common::eagle::{KNOWN, VOCAB, from_plain_code, head, loaded_alike, model, model_path, path, walks};
+use crate::common::eagle::{
+    KNOWN, VOCAB, from_plain_code, head, loaded_alike, model, model_path, path, walks, with_the_models_logits,
+};
+use crate::common::gguf::parsed;
 use crate::common::launches::{HIDDEN, Sort, leaving_lists};
 use crate::common::predictors::planned;
 use crate::common::{Ctx, gpu, greedy};
@@ -22,8 +26,9 @@ fn on_gpu() -> Ctx {
 
 #[test]
 fn every_pass_of_a_head_and_of_its_model_can_be_run() {
-    for name in ["plain", "own"] {
-        let (model, head) = (model(), head(name));
+    let bare = program_of(&parsed(&with_the_models_logits()[0].bytes())).0;
+    for (name, head) in [("plain", head("plain")), ("own", head("own")), ("bare", bare)] {
+        let model = model();
         for program in [over(&head, &model).unwrap(), telling(&model, &head).unwrap()] {
             supported::check(&program).unwrap();
             let lists = leaving_lists(&program, Sort::Exact);

@@ -1,8 +1,8 @@
 //! Folders of heads that draft by vectors between a model's layers: they are the GGUF file of the same weights, bit for bit.
 
 use crate::common::drafts::{drafts, one_thread};
-use crate::common::eagle::{model_path, path};
-use crate::common::folders::tensors;
+use crate::common::eagle::{model_path, path, with_the_models_logits};
+use crate::common::folders::{Entry, tensors, write};
 use crate::common::{Ctx, Folder, Model, Watch, model_opts, root};
 use crate::save::save;
 use segno::ffi::model::SEGNO_MODEL_NO_MMAP;
@@ -38,6 +38,38 @@ fn a_folder_is_the_file_of_its_weights() {
             assert!(drafts(&model, &ctx.load(&saved).unwrap()) == expected, "{name}");
         }
     }
+}
+
+/// The tensors of the folder `name`.
+fn entries(name: &str) -> Vec<Entry> {
+    let file = std::fs::read(golden(name).join("model.safetensors")).unwrap();
+    let (length, rest) = file.split_at(8);
+    let (header, data) = rest.split_at(u64::from_le_bytes(length.try_into().unwrap()) as usize);
+    let header: serde_json::Map<String, Value> = serde_json::from_slice(header).unwrap();
+    let tensors = header.into_iter().filter(|(name, _)| name != "__metadata__");
+    let entry = |(name, stored): (String, Value)| {
+        let numbers = |key: &str| stored[key].as_array().unwrap().iter().map(|number| number.as_u64().unwrap());
+        let [start, end] = [0, 1].map(|side| numbers("data_offsets").nth(side).unwrap() as usize);
+        let (kind, shape) = (stored["dtype"].as_str().unwrap().to_owned(), numbers("shape").collect());
+        Entry { name, kind, shape, bytes: data[start..end].to_vec() }
+    };
+    tensors.map(entry).collect()
+}
+
+/// It takes the model's.
+#[test]
+fn a_folder_may_lack_the_matrix_for_logits() {
+    let (ctx, to) = (one_thread(), Folder::new("folder-head-bare"));
+    let config: Value = serde_json::from_slice(&std::fs::read(golden("plain").join("config.json")).unwrap()).unwrap();
+    let mut kept = entries("plain");
+    kept.retain(|entry| !["lm_head.weight", "d2t", "t2d"].contains(&entry.name.as_str()));
+    write(to.path(), &config, &kept);
+    let bare = with_the_models_logits()[0].bytes();
+    let (model, head) = (ctx.load(&model_path()).unwrap(), ctx.load(to.path()).unwrap());
+    let expected = drafts(&model, &ctx.load_buffer(&bare).unwrap());
+    assert!(drafts(&model, &head) == expected && expected.1 > 50, "{expected:?}");
+    save(&head, &to.join("saved.gguf")).unwrap();
+    assert!(drafts(&model, &ctx.load(&to.join("saved.gguf")).unwrap()) == expected);
 }
 
 /// What a saved head says that it reads: the layers, and elements of a vector.
