@@ -197,6 +197,7 @@ __device__ __forceinline__ void add_blocks_of_part(const uint8_t *rows, uint32_t
     for (uint32_t unit = 0; unit < MOST && unit * SLICE_GROUPS < groups; unit++) {
         const uint32_t of_unit = min((uint32_t)SLICE_GROUPS, groups - unit * SLICE_GROUPS);
         const uint8_t *row = rows + unit * UNIT_BYTES<TYPE>, *own = x + unit * ROW_OF_UNIT;
+        // The last slice of an odd number of whole ones is whole too.
         if (of_unit == SLICE_GROUPS) add_blocks<TYPE, COUNT, true>(row, distance, own, 0, level_words, sum);
         else add_blocks<TYPE, COUNT, false>(row, distance, own, of_unit, level_words, sum);
     }

@@ -107,6 +107,7 @@ pub fn choose(args: &mut MatvecArgs, device: &Device) -> Gemv {
         return Gemv { function, blocks: tiles, shared_bytes: shared(args, ring, tiles, OWN_OF_SINGLE_STAGE, device) };
     }
     args.stages = stages(args, kind, tiles, beside, device);
+    // Blocks that come behind others cost more than a stage.
     if args.batch == 1 && kind == Kind::Plain && tiles > device.sms * resident_blocks(args, args.stages) {
         args.stages = args.stages.min(STAGES);
     }
@@ -234,6 +235,7 @@ fn rows_a_warp(args: &MatvecArgs, enough: u32, device: &Device) -> u32 {
         return 2;
     }
     let rows: u32 = segments(args).iter().map(|segment| segment.matrix.rows).sum();
+    // No more than run at once.
     let most = if args.batch == 1 { resident_blocks(args, STAGES) } else { MANY_BLOCKS };
     let blocks = if rows > MANY_ROWS { MANY_BLOCKS.min(most) } else { FEW_BLOCKS };
     let least = (1..).find(|&each| tiles(each) <= blocks * sms).unwrap_or(1);
