@@ -7,6 +7,7 @@ mod common;
 
 mod calls;
 mod divided;
+mod eagle;
 mod fake;
 mod predictors;
 mod wait;

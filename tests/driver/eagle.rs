@@ -1,0 +1,96 @@
+//! A head that drafts by vectors between a model's layers, under a driver that stands in for the real one (`fake`): whatever call fails is reported,
+//! nothing is left behind, memory is as planned, and a model that the host shares is refused.
+
+use crate::common::divided::{limited, on_device};
+use crate::common::drafts::{DRAFTED, Drafting, PLAIN, assert_refused, session};
+use crate::common::eagle::{model_path, path};
+use crate::common::predictors::planned;
+use crate::common::{Ctx, Failed, greedy};
+use crate::fake::{Fake, built, open, under_a_driver};
+use segno::ffi::device::SEGNO_DEVICE_CUDA;
+use segno::ffi::session::SEGNO_SPECULATION_AUTO;
+use segno::ffi::status::SEGNO_E_DEVICE;
+
+/// A session with a head: a prompt, steps, a fork and a cut.
+fn life(name: &str) -> Result<(), Failed> {
+    let ctx: Ctx = open(SEGNO_DEVICE_CUDA).0?;
+    let (model, head) = (ctx.load(&model_path())?, ctx.load(&path(name))?);
+    let session = model.session(|opts| {
+        (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (2, 256, 48);
+        (opts.speculation, opts.max_drafts, opts.draft) = (DRAFTED, 3, head.0);
+    })?;
+    let seq = session.open(&greedy())?;
+    session.append(seq, &[5; 70])?;
+    for _ in 0..6 {
+        session.step(seq)?;
+    }
+    let child = session.fork(seq, None)?;
+    session.batch(&[seq, child]).2?;
+    session.truncate(child, 5)?;
+    session.step(child).map(|_| ())
+}
+
+#[test]
+fn whatever_call_fails_is_reported_and_nothing_is_left_behind() {
+    under_a_driver("eagle::any_call_fails_inside", &[]);
+}
+
+#[test]
+#[ignore = "started under a driver of the test's own"]
+fn any_call_fails_inside() {
+    if !built() {
+        return;
+    }
+    let fake = Fake::open();
+    for name in ["plain", "own"] {
+        let before = fake.calls();
+        life(name).unwrap();
+        let calls = fake.calls() - before;
+        assert_eq!(fake.live(), 0);
+        let mut failures = 0;
+        // Most calls upload weights and make graphs, as everywhere: those of passes are tried more often.
+        let passes = calls - 400;
+        for at in (0..passes).step_by(37).chain((passes..calls).step_by(3)) {
+            fake.fail_from(at);
+            if let Err(failed) = life(name) {
+                assert_eq!(failed.status, SEGNO_E_DEVICE, "{name}, call {at}: {}", failed.message);
+                failures += 1;
+            }
+            fake.heal();
+            assert_eq!(fake.live(), 0, "{name}: call {at} failed, and something was left");
+        }
+        println!("{name}: {calls} calls in a life; {failures} of their failures were reported");
+        assert!(failures > 50, "{name}");
+        life(name).unwrap();
+    }
+}
+
+#[test]
+fn memory_is_planned_and_models_that_the_host_shares_are_refused() {
+    under_a_driver("eagle::planned_inside", &[]);
+}
+
+#[test]
+#[ignore = "started under a driver of the test's own"]
+fn planned_inside() {
+    if !built() {
+        return;
+    }
+    let fake = Fake::open();
+    let ctx = open(SEGNO_DEVICE_CUDA).0.unwrap();
+    for name in ["plain", "own"] {
+        let (model, head) = (ctx.load(&model_path()).unwrap(), ctx.load(&path(name)).unwrap());
+        let drafting = Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft: Some(&head), ..PLAIN };
+        let memory = session(&model, drafting, 512).memory();
+        let plan = planned(&ctx, &model_path(), |opts| {
+            (opts.max_prefill, opts.speculation, opts.draft) = (24, SEGNO_SPECULATION_AUTO, head.0);
+        });
+        let device = (plan.device_kv, plan.device_arena, plan.device_graphs, plan.host_arena);
+        assert_eq!(device, (memory.device_kv, memory.device_arena, memory.device_graphs, memory.host_arena), "{name}");
+        let limit = on_device(&ctx.plan(&model_path(), &limited(u64::MAX)).unwrap()) - 1;
+        let shared = ctx.load_with(&model_path(), &limited(limit)).unwrap().1;
+        assert_refused(&shared, Some(&head), "both have to run on one device");
+    }
+    drop(ctx);
+    assert_eq!(fake.live(), 0);
+}
