@@ -5,29 +5,17 @@ use crate::common::divided::{limited, on_device};
 use crate::common::drafts::{DRAFTED, Drafting, PLAIN, assert_refused, session};
 use crate::common::eagle::{model_path, path};
 use crate::common::predictors::planned;
-use crate::common::{Ctx, Failed, greedy};
+use crate::common::{Ctx, Failed};
 use crate::fake::{Fake, built, open, under_a_driver};
+use crate::predictors::{drafts, fail_calls};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::session::SEGNO_SPECULATION_AUTO;
-use segno::ffi::status::SEGNO_E_DEVICE;
 
-/// A session with a head: a prompt, steps, a fork and a cut.
+/// A session with a head.
 fn life(name: &str) -> Result<(), Failed> {
     let ctx: Ctx = open(SEGNO_DEVICE_CUDA).0?;
     let (model, head) = (ctx.load(&model_path())?, ctx.load(&path(name))?);
-    let session = model.session(|opts| {
-        (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (2, 256, 48);
-        (opts.speculation, opts.max_drafts, opts.draft) = (DRAFTED, 3, head.0);
-    })?;
-    let seq = session.open(&greedy())?;
-    session.append(seq, &[5; 70])?;
-    for _ in 0..6 {
-        session.step(seq)?;
-    }
-    let child = session.fork(seq, None)?;
-    session.batch(&[seq, child]).2?;
-    session.truncate(child, 5)?;
-    session.step(child).map(|_| ())
+    drafts(&model, |opts| (opts.speculation, opts.max_drafts, opts.draft) = (DRAFTED, 3, head.0))
 }
 
 #[test]
@@ -42,27 +30,7 @@ fn any_call_fails_inside() {
         return;
     }
     let fake = Fake::open();
-    for name in ["plain", "own"] {
-        let before = fake.calls();
-        life(name).unwrap();
-        let calls = fake.calls() - before;
-        assert_eq!(fake.live(), 0);
-        let mut failures = 0;
-        // Most calls upload weights and make graphs, as everywhere: those of passes are tried more often.
-        let passes = calls - 400;
-        for at in (0..passes).step_by(37).chain((passes..calls).step_by(3)) {
-            fake.fail_from(at);
-            if let Err(failed) = life(name) {
-                assert_eq!(failed.status, SEGNO_E_DEVICE, "{name}, call {at}: {}", failed.message);
-                failures += 1;
-            }
-            fake.heal();
-            assert_eq!(fake.live(), 0, "{name}: call {at} failed, and something was left");
-        }
-        println!("{name}: {calls} calls in a life; {failures} of their failures were reported");
-        assert!(failures > 50, "{name}");
-        life(name).unwrap();
-    }
+    ["plain", "own"].into_iter().for_each(|name| fail_calls(&fake, [37, 3], || life(name)));
 }
 
 #[test]

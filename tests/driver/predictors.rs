@@ -3,7 +3,7 @@
 
 use crate::common::drafts::{Drafting, PLAIN, session};
 use crate::common::predictors::{Guesses, MODELS, plan, predicting, predictor_of};
-use crate::common::{self, Ctx, Failed, Folder, greedy};
+use crate::common::{self, Ctx, Failed, Folder, Model, greedy};
 use crate::fake::{Fake, built, open, under_a_driver};
 use segno::backend::Backend;
 use segno::backend::cuda::Cuda;
@@ -14,13 +14,17 @@ use segno::ffi::status::SEGNO_E_DEVICE;
 const PREDICTED: i32 = SEGNO_SPECULATION_MTP + SEGNO_SPECULATION_ALWAYS;
 const RANDOM: Guesses = Guesses::Random { own: false };
 
-/// A session that drafts by itself: prompts longer than what waits for the predictor, steps, a fork and a cut.
+/// A session that drafts by itself.
 fn life(file: &[u8]) -> Result<(), Failed> {
     let ctx: Ctx = open(SEGNO_DEVICE_CUDA).0?;
-    let model = ctx.load_buffer(file)?;
+    drafts(&ctx.load_buffer(file)?, |opts| (opts.speculation, opts.max_drafts) = (PREDICTED, 3))
+}
+
+/// A session that drafts in such a way: prompts longer than what waits for a predictor, steps, a fork and a cut.
+pub fn drafts(model: &Model, set: impl FnOnce(&mut segno_session_opts)) -> Result<(), Failed> {
     let session = model.session(|opts| {
         (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (2, 256, 48);
-        (opts.speculation, opts.max_drafts) = (PREDICTED, 3);
+        set(opts);
     })?;
     let seq = session.open(&greedy())?;
     session.append(seq, &[5; 70])?;
@@ -46,16 +50,21 @@ fn any_call_fails_inside() {
     }
     let fake = Fake::open();
     let file = predicting("glm4moe-plain", 2, RANDOM).bytes();
-    let before = fake.calls();
-    life(&file).unwrap();
-    let calls = fake.calls() - before;
+    fail_calls(&fake, [29, 1], || life(&file));
+}
+
+/// Lets calls of such a life fail: one of so many that come `before` its passes, and one of so many `of_passes`.
+pub fn fail_calls(fake: &Fake, [before, of_passes]: [usize; 2], life: impl Fn() -> Result<(), Failed>) {
+    let start = fake.calls();
+    life().unwrap();
+    let calls = fake.calls() - start;
     assert_eq!(fake.live(), 0);
     let mut failures = 0;
-    // Most calls upload weights and make graphs, as everywhere: those of passes are tried one by one.
+    // Most calls upload weights and make graphs, as everywhere.
     let passes = calls - 400;
-    for at in (0..passes).step_by(29).chain(passes..calls) {
+    for at in (0..passes).step_by(before).chain((passes..calls).step_by(of_passes)) {
         fake.fail_from(at);
-        if let Err(failed) = life(&file) {
+        if let Err(failed) = life() {
             assert_eq!(failed.status, SEGNO_E_DEVICE, "call {at}: {}", failed.message);
             failures += 1;
         }
@@ -64,7 +73,7 @@ fn any_call_fails_inside() {
     }
     println!("{calls} calls in a life; {failures} of their failures were reported");
     assert!(passes > 0 && failures > 50);
-    life(&file).unwrap();
+    life().unwrap();
 }
 
 #[test]
