@@ -11,6 +11,7 @@ use segno::backend::cuda::launch::{Extent, Launch};
 use segno::backend::cuda::lower::supported;
 use segno::format::Gguf;
 use segno::kv::{HeadSizes, Layout};
+use segno::plan::memory::place;
 use segno::plan::op::Index;
 use segno::plan::{Op, Program};
 use segno::quant::DType;
@@ -465,4 +466,25 @@ fn the_unit_of_a_single_row_norms_and_chooses() {
         let routes = list.iter().filter(|launch| matches!(launch.args, Args::Route(_) | Args::Router(_))).count();
         assert_eq!((units, routes), (2, if inside { 0 } else { 2 }), "of two layers");
     }
+}
+
+/// A unit that chooses reads them while other blocks already write.
+#[test]
+fn nothing_between_a_choice_and_the_sum_takes_the_place_of_its_logits() {
+    let mut looked_at = 0;
+    for (path, program, _) in goldens() {
+        let buffer_of = place(&program).unwrap().buffer_of;
+        let choices = program.ops.iter().enumerate().filter_map(|(at, op)| match *op {
+            Op::Route { logits, .. } => Some((at, logits)),
+            _ => None,
+        });
+        for (at, logits) in choices {
+            let until_sum = program.ops[at..].iter().take_while(|op| !matches!(op, Op::WeightedSum { .. }));
+            for id in until_sum.filter_map(|op| op.writes()) {
+                looked_at += 1;
+                assert_ne!(buffer_of[id.0], buffer_of[logits.0], "{}", path.display());
+            }
+        }
+    }
+    assert!(looked_at > 100, "{looked_at}");
 }
