@@ -107,10 +107,6 @@ pub fn choose(args: &mut MatvecArgs, device: &Device) -> Gemv {
         return Gemv { function, blocks: tiles, shared_bytes: shared(args, ring, tiles, OWN_OF_SINGLE_STAGE, device) };
     }
     args.stages = stages(args, kind, tiles, beside, device);
-    // Blocks that come behind others cost more than a stage.
-    if args.batch == 1 && kind == Kind::Plain && tiles > device.sms * resident_blocks(args, args.stages) {
-        args.stages = args.stages.min(STAGES);
-    }
     let function = of_types(args).unwrap_or(Kernel::GemvB1Any.only());
     let ring = WARPS * args.stages * args.stage_bytes + beside;
     Gemv { function, blocks: tiles, shared_bytes: shared(args, ring, tiles, OWN, device) }
@@ -279,7 +275,10 @@ fn stages(args: &MatvecArgs, kind: Kind, tiles: u32, beside: u32, device: &Devic
         Kind::Plain => parts_of_rows(args).min(LONG_STAGES),
     };
     let most = if is_alone { SHARED_OF_ONE } else { SHARED_OF_TWO };
-    if WARPS * wanted * args.stage_bytes + beside > most { wanted.min(STAGES) } else { wanted }
+    // Blocks that come behind others cost more than a stage.
+    let comes_behind = kind == Kind::Plain && tiles > device.sms * resident_blocks(args, wanted);
+    let is_large = WARPS * wanted * args.stage_bytes + beside > most;
+    if comes_behind || is_large { wanted.min(STAGES) } else { wanted }
 }
 
 /// Whether all weights of a block may be in flight at once: tiles of sixteen rows, about one for each SM.
