@@ -15,20 +15,8 @@ fn tokens_are_those_without_drafts() {
     let ctx = one_thread();
     let (model, assistant) = (ctx.load(&model_path()).unwrap(), ctx.load(&path()).unwrap());
     let [still, like] = loaded_alike(&ctx);
-    let (mut drafted, mut accepted) = (0, 0);
-    for (seed, (model, draft)) in
-        (21..).zip([(&model, &assistant), (&still, &like), (&still, &like), (&still, &assistant)])
-    {
-        for (speculation, most, kv_type) in
-            [(DRAFTED, 5, SEGNO_KV_F16), (DRAFTED, 0, SEGNO_KV_Q8), (SEGNO_SPECULATION_AUTO, 15, SEGNO_KV_F16)]
-        {
-            let drafting = Drafting { speculation, most, draft: Some(draft), kv_type };
-            let kv_tokens = if seed % 2 == 0 { 320 } else { 1024 };
-            let (more, right) = walk(model, drafting, kv_tokens, seed, tokens());
-            assert!(more > 0 || speculation < SEGNO_SPECULATION_ALWAYS);
-            (drafted, accepted) = (drafted + more, accepted + right);
-        }
-    }
+    let pairs = [(&model, &assistant), (&still, &like), (&still, &like), (&still, &assistant)];
+    let (drafted, accepted) = walks_of_pairs(21, pairs);
     let (wrong, few) = (drafted - accepted, tokens() as u64);
     assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
 }

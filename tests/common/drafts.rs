@@ -152,6 +152,23 @@ pub fn drafts(model: &Model, draft: &Model) -> (Vec<i32>, u64, u64) {
     (tokens, stats.drafted, stats.accepted)
 }
 
+/// Walks of models with drafts that were made for them, with seeds from `seed` on; how many were drafted, and how many of them were right.
+pub fn walks_of_pairs(seed: u64, pairs: [(&Model, &Model); 4]) -> (u64, u64) {
+    let (mut drafted, mut accepted) = (0, 0);
+    for (seed, (model, draft)) in (seed..).zip(pairs) {
+        for (speculation, most, kv_type) in
+            [(DRAFTED, 5, SEGNO_KV_F16), (DRAFTED, 0, SEGNO_KV_Q8), (SEGNO_SPECULATION_AUTO, 15, SEGNO_KV_F16)]
+        {
+            let drafting = Drafting { speculation, most, draft: Some(draft), kv_type };
+            let kv_tokens = if seed % 2 == 0 { 320 } else { 1024 };
+            let (more, right) = walk(model, drafting, kv_tokens, seed, tokens());
+            assert!(more > 0 || speculation < SEGNO_SPECULATION_ALWAYS);
+            (drafted, accepted) = (drafted + more, accepted + right);
+        }
+    }
+    (drafted, accepted)
+}
+
 /// Walks until so many tokens have come, and gives how many drafts were evaluated and how many of them were right.
 pub fn walk(model: &Model, drafting: Drafting, kv_tokens: u64, seed: u64, tokens: usize) -> (u64, u64) {
     let bias = [segno_logit_bias { token: 7, bias: 2.0 }, segno_logit_bias { token: 9, bias: f32::NEG_INFINITY }];

@@ -2,13 +2,12 @@
 
 use super::assistants::{Golden, golden_at, program_of};
 use super::distance::distance;
-use super::drafts::{DRAFTED, Drafting, tokens, walk};
+use super::drafts::walks_of_pairs;
 use super::gguf::{Content, File};
 use super::passes::limits;
 use super::predictors::{file_at, fill};
 use super::{Ctx, Model, root};
 use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Row, Runner};
-use segno::ffi::session::{SEGNO_KV_F16, SEGNO_KV_Q8, SEGNO_SPECULATION_ALWAYS, SEGNO_SPECULATION_AUTO};
 use segno::format::Gguf;
 use segno::kv::{Pages, Tables};
 use segno::plan::Program;
@@ -82,19 +81,7 @@ pub fn walks(ctx: &Ctx) -> (u64, u64) {
     let model = ctx.load(&model_path()).unwrap();
     let [plain, own] = ["plain", "own"].map(|name| ctx.load(&path(name)).unwrap());
     let [still, like] = loaded_alike(ctx);
-    let (mut drafted, mut accepted) = (0, 0);
-    for (seed, (model, draft)) in (41..).zip([(&model, &plain), (&still, &like), (&model, &own), (&still, &like)]) {
-        for (speculation, most, kv_type) in
-            [(DRAFTED, 5, SEGNO_KV_F16), (DRAFTED, 0, SEGNO_KV_Q8), (SEGNO_SPECULATION_AUTO, 15, SEGNO_KV_F16)]
-        {
-            let drafting = Drafting { speculation, most, draft: Some(draft), kv_type };
-            let kv_tokens = if seed % 2 == 0 { 320 } else { 1024 };
-            let (more, right) = walk(model, drafting, kv_tokens, seed, tokens());
-            assert!(more > 0 || speculation < SEGNO_SPECULATION_ALWAYS);
-            (drafted, accepted) = (drafted + more, accepted + right);
-        }
-    }
-    (drafted, accepted)
+    walks_of_pairs(41, [(&model, &plain), (&still, &like), (&model, &own), (&still, &like)])
 }
 
 /// The file at `path`.

@@ -10,7 +10,6 @@ use crate::common::gguf::parsed;
 use crate::common::launches::{HIDDEN, Sort, leaving_lists};
 use crate::common::predictors::planned;
 use crate::common::{Ctx, gpu, greedy};
-use segno::backend::Backend;
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::lower::supported;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
@@ -91,20 +90,4 @@ fn memory_and_plan_count_the_head() {
     assert_eq!(planned, (both.device_kv, both.device_arena, both.device_graphs, both.host_arena));
     // The head is loaded already.
     assert_eq!(plan.device_weights, alone.device_weights);
-}
-
-/// What both have is on the device once: of a head without a table of its own only norms and angles come again.
-#[test]
-fn weights_of_both_are_there_once() {
-    if !gpu() {
-        return;
-    }
-    let device = Cuda::new(0, false).unwrap();
-    let (model, head) = (model(), head("plain"));
-    let bytes = |programs: &[_], own| device.weights_beside(own, programs).unwrap();
-    let (over, telling) = (over(&head, &model).unwrap(), telling(&model, &head).unwrap());
-    let whole = bytes(&[], &over);
-    assert!(bytes(&[&head, &model], &over) < whole / 8 && bytes(&[&model, &head], &telling) < bytes(&[], &telling) / 8);
-    // The model's table of tokens.
-    assert!(bytes(&[&head], &over) >= bytes(&[&head, &model], &over) + (VOCAB * 32) as u64);
 }

@@ -3,13 +3,16 @@
 
 use crate::common::divided::{limited, on_device};
 use crate::common::drafts::{DRAFTED, Drafting, PLAIN, assert_refused, session};
-use crate::common::eagle::{model_path, path};
+use crate::common::eagle::{VOCAB, WIDTH, head, model, model_path, path};
 use crate::common::predictors::planned;
 use crate::common::{Ctx, Failed};
 use crate::fake::{Fake, built, open, under_a_driver};
 use crate::predictors::{drafts, fail_calls};
+use segno::backend::Backend;
+use segno::backend::cuda::Cuda;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
 use segno::ffi::session::SEGNO_SPECULATION_AUTO;
+use segno::plan::eagle::{over, telling};
 
 /// A session with a head.
 fn life(name: &str) -> Result<(), Failed> {
@@ -60,5 +63,18 @@ fn planned_inside() {
         assert_refused(&shared, Some(&head), "both have to run on one device");
     }
     drop(ctx);
+    weights_of_both_are_there_once();
     assert_eq!(fake.live(), 0);
+}
+
+/// Of a head without a table of its own only norms and angles come again, and of the model alike.
+fn weights_of_both_are_there_once() {
+    let device = Cuda::new(0, false).unwrap();
+    let (model, head) = (model(), head("plain"));
+    let bytes = |there: &[_], own| device.weights_beside(own, there).unwrap();
+    let (over, telling) = (over(&head, &model).unwrap(), telling(&model, &head).unwrap());
+    assert!(bytes(&[&head, &model], &over) < bytes(&[], &over) / 8);
+    assert!(bytes(&[&model, &head], &telling) < bytes(&[], &telling) / 8);
+    // The model's table of tokens.
+    assert!(bytes(&[&head], &over) >= bytes(&[&head, &model], &over) + (VOCAB * WIDTH) as u64);
 }
