@@ -8,7 +8,8 @@
 //!
 //! A predictor reads beside each token what the model's last norm gave of the one before it, so its rows begin with the second token, and a row that
 //! was evaluated behind a guess counts for nothing. Each pass of the model leaves these vectors ([`DraftModel::note`]); they wait (`waiting`) for the
-//! next drafts, or until they are so many that they are evaluated by themselves: so it has seen all of a text.
+//! next drafts, or until they are so many that they are evaluated by themselves: so it has seen all of a text. Where drafts lose, so that nobody has
+//! asked for some meanwhile, older ones are dropped instead, and it begins anew with the rest when it is asked again.
 //!
 //! A head reads what was made of vectors between the model's layers in the place of what the last norm gave, and is the same for the rest.
 //!
@@ -74,6 +75,8 @@ pub(super) struct Seen {
     pub(super) evaluated: usize,
     /// Guesses that are evaluated behind these.
     guesses: Vec<i32>,
+    /// Times that it could have been asked since it was.
+    pub(super) passed_over: usize,
 }
 
 /// A sequence that is drafted for.
@@ -138,7 +141,7 @@ impl DraftModel {
         let each = limits.pages.min(pages_for(limits.context));
         let (mut seen, what) = (reserve(options.max_seqs, WHAT)?, WHAT);
         for _ in 0..options.max_seqs {
-            seen.push(Seen { base: 0, evaluated: 0, guesses: reserve(most, what)? });
+            seen.push(Seen { base: 0, evaluated: 0, guesses: reserve(most, what)?, passed_over: 0 });
         }
         Ok(DraftModel {
             kind,
@@ -196,6 +199,7 @@ impl DraftModel {
         }
         if length == 0 {
             self.begin(slot, 0);
+            self.seen[slot].passed_over = 0;
         }
     }
 
@@ -233,6 +237,7 @@ impl DraftModel {
             let first = rows.saturating_sub(kept);
             self.begin(slot, vectors.map_or(first, |vectors| first.max(vectors.start)));
         }
+        self.seen[slot].passed_over += 1;
         let behind = rows - self.seen[slot].evaluated;
         Some(Asked { costs: &self.costs, items: self.asked.len(), rows: self.first_rows, behind })
     }
@@ -268,6 +273,7 @@ impl DraftModel {
         if !has_rows || end > self.limits.context || self.paging.grow(slot, end).is_err() {
             return false;
         }
+        self.seen[slot].passed_over = 0;
         self.first_rows += rows - evaluated;
         self.asked.push(Ask { slot, length, count });
         true

@@ -68,10 +68,20 @@ impl DraftModel {
                 continue;
             }
             if self.waiting.as_ref().is_some_and(|waiting| waiting.is_full(slot, place)) {
-                self.catch_up(slot, tokens, cancel)?;
+                self.make_place(slot, tokens, cancel)?;
             }
             self.waiting.iter_mut().for_each(|waiting| waiting.push(slot, place, token as i32, vector(index)));
         }
+        Ok(())
+    }
+
+    /// Makes place for a further vector of a slot: evaluates a predictor for those that wait, or forgets the older ones where it has been passed over
+    /// for as long, so that drafts that lose cost next to nothing.
+    fn make_place(&mut self, slot: usize, tokens: &[i32], cancel: &AtomicBool) -> Result<()> {
+        if self.seen[slot].passed_over < MOST_WAITING {
+            return self.catch_up(slot, tokens, cancel);
+        }
+        self.waiting.iter_mut().for_each(|waiting| waiting.drop_older(slot));
         Ok(())
     }
 

@@ -99,6 +99,12 @@ impl Waiting {
         run.first += count;
     }
 
+    /// Forgets the older half of a slot's.
+    pub fn drop_older(&mut self, slot: usize) {
+        let Run { first, tokens } = &self.runs[slot];
+        self.drop_before(slot, first + tokens.len().div_ceil(2));
+    }
+
     /// Gives the slot `to` what `from` has.
     pub fn fork(&mut self, from: usize, to: usize) {
         let count = self.runs[from].tokens.len();
@@ -158,6 +164,15 @@ mod tests {
         assert_eq!((waiting.settle(1, &text), waiting.of(1, 7)), (7..8, &[21.0][..]));
         waiting.cut(1, 7);
         assert_eq!(waiting.settle(1, &text), 7..7);
+    }
+
+    #[test]
+    fn the_newer_half_stays() {
+        let text = [0, 1, 2, 3, 4, 10, 11, 12, 13, 14];
+        let mut waiting = waiting(&[10, 11, 12, 13]);
+        waiting.drop_older(1);
+        waiting.push(1, 9, 14, &[14.0]);
+        assert_eq!((waiting.settle(1, &text), waiting.of(1, 7)), (7..10, &[12.0][..]));
     }
 
     #[test]
