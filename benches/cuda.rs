@@ -2,8 +2,8 @@
 //! beside greedy, and how long a stream waits beside a prompt.
 //!
 //! `cargo bench --bench cuda -- [--prompts 512,4096] [--contexts 128,2048,16384] [--batches 2,8] [--beside 4096]
-//! [--launches 1,8] [--kv f16,q8] [--no-sampler] [--fast] [--steps N] [--runs N] [--device-memory MIB]
-//! [--bandwidth GB/S] MODEL.gguf...` prints one table a model; a list may be empty (`--batches ""`). Figures are medians of the runs, each of
+//! [--launches 1,8] [--kv f16,q8] [--no-sampler] [--fast] [--steps N] [--runs N] [--prefill TOKENS]
+//! [--device-memory MIB] [--bandwidth GB/S] MODEL.gguf...` prints one table a model; a list may be empty (`--batches ""`). Figures are medians of the runs, each of
 //! `--steps` tokens; over several types of the cache these take turns. The floor of a step is the time in which the card reads, at its
 //! measured bandwidth, the weights once and the keys and values of every sequence; what a step takes beyond that is also shown as microseconds for
 //! each of its kernels. Long contexts come from real prompts. `--launches` adds the times of the single launches of such batches, which
@@ -52,6 +52,8 @@ struct Options {
     fast: bool,
     steps: usize,
     runs: usize,
+    /// Tokens of prompts in a pass, if not as many as usual.
+    prefill: Option<usize>,
     /// Bytes of the card that a model may take; the host does what does not fit.
     device_memory: u64,
     /// Bytes a second that the card reads.
@@ -92,6 +94,7 @@ fn parse() -> Options {
         fast: false,
         steps: 128,
         runs: 3,
+        prefill: None,
         device_memory: 0,
         bandwidth: 4541e9,
         models: Vec::new(),
@@ -115,6 +118,7 @@ fn parse() -> Options {
             "--fast" => options.fast = true,
             "--steps" => options.steps = list()[0],
             "--runs" => options.runs = list()[0],
+            "--prefill" => options.prefill = Some(list()[0]),
             "--device-memory" => options.device_memory = (list()[0] as u64) << 20,
             "--bandwidth" => options.bandwidth = list()[0] as f64 * 1e9,
             path => options.models.push(PathBuf::from(path)),
@@ -215,6 +219,7 @@ fn sessions(model: &Model, options: &Options, seqs: usize, room: usize) -> Vec<S
     let open = |&cache: &usize| {
         let set = |opts: &mut segno_session_opts| {
             (opts.max_seqs, opts.kv_tokens, opts.kv_type) = (seqs as u32, room as u64, CACHES[cache].1);
+            opts.max_prefill = options.prefill.map_or(opts.max_prefill, |rows| rows as u32);
         };
         model.session(set).unwrap()
     };
