@@ -944,10 +944,10 @@ typedef struct segno_session_opts {
   /**
    * Tokens that the KV cache holds for all sequences together; 0 (default): the model's context, at most 8192. Models with two rotations
    * (LongRoPE) use the long one in all sequences where this is more than the context that they were first trained for. Layers that see a
-   * window (Gemma, OLMo 3 and others) keep no more than it and `max_prefill` tokens of each sequence, where that is less.
+   * window (Gemma, OLMo 3 and others) keep no more than it and `max_prompt` tokens of each sequence, where that is less.
    */
   uint64_t kv_tokens;
-  /** Most prompt tokens of one pass, 1 to 16384, 512 by default: what a running stream may have to wait for. */
+  /** Most prompt tokens of a pass in which streams run, 1 to 16384, 512 by default: what these may have to wait for. */
   uint32_t max_prefill;
   /** `SEGNO_KV_F16` (default), `SEGNO_KV_F32` or `SEGNO_KV_Q8`: how keys and values are kept. */
   int32_t kv_type;
@@ -981,12 +981,21 @@ typedef struct segno_session_opts {
   const struct segno_model *draft;
   /**
    * Ranks of adapters for which buffers are reserved from the start, at most 65536: the sum over those of one sequence, the most of any. 0
-   * (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prefill` and drafts),
+   * (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prompt` and drafts),
    * or 8 for each expert that a row has, where that is more; of a model that the host shares, on both sides.
    */
   uint32_t adapter_ranks;
   /** Zero. */
   uint32_t reserved2;
+  /**
+   * Most prompt tokens of a pass in which no stream runs, up to 16384; less than `max_prefill` counts as that. GPUs read long prompts faster by a
+   * third and more with 2048 than with 512. Buffers grow with it, and what layers with a window keep of each sequence. 0 (default): four times
+   * `max_prefill` where a GPU has all of a model without such layers and `device_memory` does not limit it, as long as that leaves as much memory
+   * free as it takes more; else `max_prefill`.
+   */
+  uint32_t max_prompt;
+  /** Zero. */
+  uint32_t reserved3;
 } segno_session_opts;
 
 /** Memory that a session takes, in bytes, the weights that it shares with others included. */
@@ -1282,7 +1291,7 @@ segno_status segno_seq_fork(struct segno_session *session,
  * Keeps the first `tokens` tokens of a sequence; 0 empties it.
  *
  * Of most models this costs one token, which the next call evaluates again where it needs logits. Layers that see a window keep the last
- * tokens alone: a model with such layers is cut by up to about `max_prefill` tokens at that price, further back it gives its pages up and evaluates
+ * tokens alone: a model with such layers is cut by up to about `max_prompt` tokens at that price, further back it gives its pages up and evaluates
  * what is kept anew in the calls that follow, `segno_decode_step` with PENDING until it is done. Layers with a state (LFM2, Qwen 3.5) cannot be cut
  * anywhere: the sequence goes back to the last mark before, and evaluates what lies between likewise. Prompts set marks by themselves, at the end
  * of each pass and of the prompt, so that a cut back to the last turn costs a token; `segno_seq_mark` sets more.
@@ -1347,7 +1356,7 @@ segno_status segno_seq_close(struct segno_session *session, int32_t seq, struct 
  */
 
 /**
- * Advances one sequence: evaluates what it lacks, at most `max_prefill` tokens, then samples a token and appends it.
+ * Advances one sequence: evaluates what it lacks, at most `max_prompt` tokens, then samples a token and appends it.
  *
  * `token` receives the sampled token; it is written with `SEGNO_OK` and `SEGNO_DONE` (the token ended generation; it is in the history, and a
  * further call goes on from it). Other outcomes: `SEGNO_PENDING` (the prompt is longer than one pass: call again), `SEGNO_CANCELLED`,
@@ -1377,7 +1386,7 @@ segno_status segno_decode_many(struct segno_session *session,
 
 /**
  * Advances every listed sequence by one step, in one pass: running streams always, prompts within a budget of `max_prefill` tokens in
- * list order.
+ * list order, or of `max_prompt` where all lack some of theirs.
  *
  * `seqs`: `count` ids, each once. `tokens` and `statuses`: room for `count` results, all written once the call has begun; `tokens[i]` is -1
  * unless `statuses[i]` is `SEGNO_OK` or `SEGNO_DONE`. `statuses[i]` is what `segno_decode_step` would answer for item i. Returns `SEGNO_OK`, or the
@@ -1449,15 +1458,15 @@ void segno_embed_opts_init(struct segno_embed_opts *opts, size_t size);
 
 /**
  * Makes vectors of texts: what the last norm of the model gives of their tokens, pooled, sent through the model's last projections where it has
- * such, cut to `dims` elements, and divided by its length. Texts are evaluated together, as many in a pass as `max_prefill` tokens, the free
+ * such, cut to `dims` elements, and divided by its length. Texts are evaluated together, as many in a pass as `max_prompt` tokens, the free
  * places of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own, but with fast
  * batches (`SEGNO_CTX_FAST_BATCHES`) on a GPU. With adapters in `opts` it is what weights into which they are merged would give; room for their
  * ranks is made as `segno_seq_adapters_set` makes it. A text takes the place of a sequence and its pages for as long as it is evaluated; open
  * sequences stay as they are.
  *
  * Models whose tokens see what follows them (`gemma-embedding`, `bert`, `nomic-bert`, `modern-bert`) evaluate a text in one pass, so none may have
- * more tokens than `max_prefill`; they make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated as they are
- * given: `segno_tokenize` with `SEGNO_TOKENIZE_ADD_SPECIAL` adds those that a model wants around a text.
+ * more tokens than `max_prefill` and `max_prompt`; they make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated
+ * as they are given: `segno_tokenize` with `SEGNO_TOKENIZE_ADD_SPECIAL` adds those that a model wants around a text.
  *
  * `tokens`: those of all texts, one text behind the other. `lengths`: for each of the `texts` texts how many are its own, at least one. `opts`:
  * NULL for defaults. `out`: room for `cap` floats; it receives `dims` of them for each text in order, with `SEGNO_POOLING_NONE` for each token, and
@@ -1493,8 +1502,8 @@ typedef struct segno_submit_opts {
   uint32_t reserved;
   /**
    * Microseconds that the step should take: prompts get as many tokens of it as passes have taken so long in this session, at least one, and at
-   * most `max_prefill`. 0 (default): `max_prefill`. A session learns as it runs, so its first slices are short. Listed sequences whose prompt is
-   * evaluated always take part: their step takes what it takes.
+   * most `max_prefill`, or `max_prompt` where no listed stream runs. 0 (default): as many. A session learns as it runs, so its first slices are
+   * short. Listed sequences whose prompt is evaluated always take part: their step takes what it takes.
    */
   uint64_t budget_us;
 } segno_submit_opts;
@@ -1576,7 +1585,7 @@ segno_status segno_seq_save(struct segno_session *session,
  * and then there is no sequence. Reads no byte behind its end.
  *
  * `read` gives the bytes, `user` is its first argument. `opts`: how it draws from now on; NULL goes on as it was, with its seed. `seq` receives
- * the id. Layers that see a window keep what this session has room for; where the saved sequence has less than they need (`max_prefill` was
+ * the id. Layers that see a window keep what this session has room for; where the saved sequence has less than they need (`max_prompt` was
  * smaller there), the tokens are evaluated anew. Marks take the room that `max_marks` has left, the newest first. A grammar is compiled again,
  * within the limits of `segno_grammar_create`. The sequence has the adapters again that it had, found among those that are loaded for the model (not
  * freed, or still had by a sequence); room for their ranks is made as `segno_seq_adapters_set` makes it.

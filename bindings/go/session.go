@@ -42,6 +42,7 @@ type SessionOptions struct {
 	KVTokens   uint64 // tokens that the KV cache holds for all sequences together; 0: the model's context, at most 8192
 	MaxPrefill int    // most prompt tokens of one pass; 0: 512
 	KVType     KVType
+	MaxPrompt  int // prompt tokens of a pass in which no stream runs; 0: four times MaxPrefill where that suits the device
 	MaxMarks   int // snapshots that all sequences keep of models whose layers have a state; 0: one for each sequence, and four
 	// Speculation is off by default.
 	Speculation Speculation
@@ -126,7 +127,7 @@ func (o *SessionOptions) c() (c C.segno_session_opts, done func(), err error) {
 	if o.MaxPrefill != 0 {
 		c.max_prefill = C.uint32_t(o.MaxPrefill)
 	}
-	c.max_marks = C.uint32_t(o.MaxMarks)
+	c.max_marks, c.max_prompt = C.uint32_t(o.MaxMarks), C.uint32_t(o.MaxPrompt)
 	c.kv_tokens = C.uint64_t(o.KVTokens)
 	c.kv_type = C.int32_t(o.KVType)
 	c.speculation, c.max_drafts = C.int32_t(o.Speculation), C.uint32_t(o.MaxDrafts)

@@ -119,7 +119,7 @@ impl Session {
         loop {
             let begin = Instant::now();
             let Pending { start, count } = self.sequence(slot).pending();
-            let taken = count.min(self.max_prefill());
+            let taken = count.min(self.max_prompt());
             self.make_way(slot, start, taken);
             self.plan_states(slot, taken, true);
             self.pass.clear();

@@ -166,12 +166,12 @@ impl Session {
 
     fn check_length(&self, length: usize) -> Result<()> {
         let limit = self.model.hparams().context;
-        let (max_prefill, at_once) = (self.max_prefill(), self.model.program().sees_ahead());
+        let (most, at_once) = (self.max_prompt(), self.model.program().sees_ahead());
         match length {
             0 => Err(Error::InvalidArgument("a text has no tokens".into())),
             more if more > limit => Err(Error::ContextFull { length: 0, more, limit }),
-            more if at_once && more > max_prefill => Err(Error::InvalidArgument(format!(
-                "a text has {more} tokens, which this model evaluates in one pass; max_prefill of the session is {max_prefill}"
+            more if at_once && more > most => Err(Error::InvalidArgument(format!(
+                "a text has {more} tokens, which this model evaluates in one pass; those of the session have {most} at most (max_prefill)"
             ))),
             _ => Ok(()),
         }
@@ -216,7 +216,7 @@ impl Session {
     /// leaves room for others.
     fn add_part(&mut self, texts: &Texts, at: &mut Progress, pooling: Pooling) -> Result<bool, Failure> {
         let Some(&length) = texts.lengths.get(at.text) else { return Ok(false) };
-        let (room, lacking) = (self.max_prefill() - self.pass.rows.len(), length - at.done);
+        let (room, lacking) = (self.max_prompt() - self.pass.rows.len(), length - at.done);
         let is_first = self.pass.rows.is_empty();
         if lacking > room && !is_first {
             return Ok(false);

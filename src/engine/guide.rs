@@ -86,7 +86,8 @@ pub(super) fn limits(guide: &Guide, options: &Options) -> Result<Limits> {
         }
         Kind::Assistant => (1, Hidden::Outputs, 0),
     };
-    let options = Options { max_prefill, drafts: speculate::Options::OFF, ranks: 0, ..*options };
+    let options =
+        Options { max_prefill, max_prompt: max_prefill, drafts: speculate::Options::OFF, ranks: 0, ..*options };
     let limits = Limits { hidden, behind, ..limits::of(guide.context, guide.program, &options)? };
     Ok(match guide.kind {
         Kind::Assistant => Limits { pages: 0, windows: None, ..limits },

@@ -2,7 +2,7 @@
 
 use super::adapter::MOST_RANKS;
 use super::session::Options;
-use crate::backend::{Backend, Hidden, Limits, Memory, Row};
+use crate::backend::{Backend, Hidden, Limits, Memory, Place, Row};
 use crate::error::{Error, Result};
 use crate::kv::layout::{WindowLimits, pages_for, pages_of_window};
 use crate::kv::state::{States, default_marks, records};
@@ -12,6 +12,8 @@ use crate::speculate::{self, Costs};
 
 const MAX_SEQS: usize = 256;
 const MAX_PREFILL: usize = 16_384;
+/// Times as many prompt tokens as usual of passes that no running stream waits for.
+const LONGER: usize = 4;
 pub(super) const MAX_MARKS: usize = 1024;
 const DEFAULT_KV_TOKENS: usize = 8192;
 
@@ -43,11 +45,35 @@ fn in_range(name: &str, value: usize, max: usize) -> Result<usize> {
     Err(Error::InvalidArgument(format!("{name} is {value}, 1 to {max} are possible")))
 }
 
+/// The options with the tokens that a pass has where no running stream waits for it, if the host leaves that open: more where a GPU has all of the
+/// model, whose SMs a few hundred rows do not fill and whose experts get few each, if of the `room` that it has beside the weights as much is left as
+/// the session takes more for that.
+pub(super) fn with_prompts(
+    options: &Options,
+    backend: &dyn Backend,
+    context: usize,
+    program: &Program,
+    room: u64,
+) -> Result<Options> {
+    let usual = Options { max_prompt: options.max_prompt.max(options.max_prefill), ..*options };
+    let long = Options { max_prompt: (LONGER * options.max_prefill).min(MAX_PREFILL), ..*options };
+    // Windows would be longer by as much for every sequence.
+    let may_be_long = options.max_prompt == 0 && backend.place() == Some(Place::Gpu) && program.window().is_none();
+    if !may_be_long || long.max_prompt > context {
+        return Ok(usual);
+    }
+    let Ok(with) = memory(backend, program, &of(context, program, &long)?) else { return Ok(usual) };
+    let without = memory(backend, program, &of(context, program, &usual)?)?;
+    let [with, without] = [with, without].map(|memory| memory.device_kv + memory.device_arena + memory.device_graphs);
+    Ok(if with.saturating_add(with.saturating_sub(without)) <= room { long } else { usual })
+}
+
 /// What a runner must be able to do for a session of a model of this context length.
 pub(super) fn of(context: usize, program: &Program, options: &Options) -> Result<Limits> {
     let seqs = in_range("max_seqs", options.max_seqs, MAX_SEQS)?;
     let prefill = in_range("max_prefill", options.max_prefill, MAX_PREFILL)?;
     let most_drafts = options.drafts.most_each(prefill)?;
+    let prefill = prefill.max(in_range("max_prompt", options.max_prompt.max(1), MAX_PREFILL)?);
     let outputs = seqs + speculate::Options::most_together(seqs, most_drafts);
     let kv_tokens = match options.kv_tokens {
         0 => context.min(DEFAULT_KV_TOKENS),

@@ -19,6 +19,7 @@ mod header;
 mod limits;
 mod masks;
 pub mod model;
+mod origin;
 mod pass;
 pub mod plan;
 mod predicting;

@@ -4,6 +4,7 @@ use super::adapter::Known;
 use super::context::{Context, LogLevel};
 use super::dividing::{self, Runs};
 use super::header::{Header, OrReason, Predictor, stored_bytes};
+use super::origin::Origin;
 use crate::arch::{Arch, Hparams, names::Idle};
 use crate::backend::{Backend, Prepared};
 use crate::convert::{self, Folder, Making, TokenizerFiles, Workshop};
@@ -69,17 +70,6 @@ pub struct Model {
     adapters: Mutex<Vec<Known>>,
 }
 
-/// Where a model comes from.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Origin {
-    /// Whether it is a folder.
-    pub(super) is_folder: bool,
-    /// Whether its files are mapped.
-    is_mapped: bool,
-    /// The type that matrices of floats have become.
-    pub(super) quantized: Option<DType>,
-}
-
 /// What the memory of weights is for, in messages.
 const WEIGHTS: &str = "the weights of the model";
 
@@ -135,8 +125,8 @@ impl Model {
     pub fn load(context: &Arc<Context>, path: &Path, options: &Options, progress: &mut Progress) -> Result<Model> {
         let phases = if options.map { MAPPED } else { READ };
         let folder = open(context, path, options, &mut share(progress, 0.0, phases.files))?;
-        let origin = Origin { is_folder: path.is_dir(), is_mapped: options.map, quantized: options.quantize };
-        Model::from_folder(context, folder, origin, (&phases, options.device_memory), progress)
+        let origin = Origin::new(path.is_dir(), options.map, options);
+        Model::from_folder(context, folder, origin, &phases, progress)
     }
 
     /// Loads a GGUF file from a copy of its bytes, with progress as above; whether files are mapped does not matter.
@@ -149,23 +139,23 @@ impl Model {
         context.require_memory(bytes.len() as u64, WEIGHTS)?;
         let data = Data::copy(bytes, &mut share(progress, 0.0, COPIED))?;
         let gguf = Gguf::parse(data, &mut share(progress, COPIED, READ.files))?;
-        let origin = Origin { is_folder: false, is_mapped: false, quantized: options.quantize };
+        let origin = Origin::new(false, false, options);
         let folder = quantized(Folder::of_file(gguf)?, options)?;
-        Model::from_folder(context, folder, origin, (&READ, options.device_memory), progress)
+        Model::from_folder(context, folder, origin, &READ, progress)
     }
 
     fn from_folder(
         context: &Arc<Context>,
         folder: Folder,
         origin: Origin,
-        (phases, device_memory): (&Phases, u64),
+        phases: &Phases,
         progress: &mut Progress,
     ) -> Result<Model> {
         let mut header = Header::read(&folder)?;
         let Folder { gguf, makings, tokenizer, media, lacking } = folder;
         let announces = lacking.is_some() || header.hparams.predicting_blocks > 0;
         let length = header.hparams.context;
-        let Runs { backend, refused, .. } = dividing::choose(context, &header.program, length, device_memory)?;
+        let Runs { backend, refused, .. } = dividing::choose(context, &header.program, length, origin.device_memory)?;
         refused.map_or(Ok(()), Err)?;
         header.suit(&gguf, &*backend);
         let Header { arch, hparams, mut program, predictor } = header;

@@ -56,6 +56,10 @@ impl Plan {
         };
         let own = own.as_ref().map_err(|reason| *reason);
         let hidden = speculation::hidden(options, draft, own.map(|_| ()))?;
+        // A host that limits the model's memory wants no more than is needed.
+        let room =
+            if most > 0 { 0 } else { backend.memory_free()?.saturating_sub(backend.weights_beside(program, &[])?) };
+        let options = &limits::with_prompts(options, &*backend, hparams.context, program, room)?;
         let limits = Limits { hidden, ..limits::of(hparams.context, program, options)? };
         let memory = limits::memory(&*backend, program, &limits)?;
         let memory = memory.with(&speculation::memory(options, draft, (&*backend, program, hparams), own)?);

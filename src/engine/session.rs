@@ -32,6 +32,8 @@ pub struct Options {
     pub kv_tokens: u64,
     /// Most prompt tokens of one pass.
     pub max_prefill: usize,
+    /// The same of passes that no running stream waits for, where that is more; 0 means what suits the device.
+    pub max_prompt: usize,
     /// Element type of the cache.
     pub kv_type: KvType,
     /// Marks of models with states, for all sequences together; 0 means one for each sequence and a few more.
@@ -48,6 +50,7 @@ impl Default for Options {
             max_seqs: 8,
             kv_tokens: 0,
             max_prefill: 512,
+            max_prompt: 0,
             kv_type: KvType::F16,
             marks: 0,
             drafts: speculate::Options::OFF,
@@ -95,6 +98,7 @@ pub struct Session {
     slot_of: HashMap<i32, usize>,
     next_id: i32,
     max_prefill: usize,
+    max_prompt: usize,
     pub(super) limits: Limits,
     /// Room that a sequence's history has from the start: all that the cache can hold, and one sampled token.
     pub(super) history: usize,
@@ -127,6 +131,9 @@ impl Session {
         }
         let predicts = speculation::predicts(options, draft.is_some(), predictor)?;
         let hidden = speculation::hidden(options, helper, predictor)?;
+        let is_limited = model.origin().device_memory > 0;
+        let free = if is_limited { 0 } else { model.backend().memory_free()? };
+        let options = &limits::with_prompts(options, model.backend(), context, model.program(), free)?;
         let limits = Limits { hidden, ..limits::of(context, model.program(), options)? };
         let vocab = model.vocab();
         let memory = limits::memory(model.backend(), model.program(), &limits)?;
@@ -157,6 +164,7 @@ impl Session {
             slot_of,
             next_id: 0,
             max_prefill: options.max_prefill,
+            max_prompt: options.max_prompt,
             limits,
             history: context.min(limits.pages * PAGE_TOKENS + 1),
             logits: filled(limits::logits_len(options.max_seqs, model.program())?, 0.0, "logits")?,
@@ -201,6 +209,11 @@ impl Session {
     /// Most prompt tokens of one pass.
     pub(super) fn max_prefill(&self) -> usize {
         self.max_prefill
+    }
+
+    /// Most prompt tokens of a pass that no running stream waits for.
+    pub(super) fn max_prompt(&self) -> usize {
+        self.max_prompt
     }
 
     /// Opens an empty sequence.

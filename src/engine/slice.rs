@@ -8,10 +8,11 @@ use super::session::Session;
 use std::time::Duration;
 
 impl Session {
-    /// Rows of prompts that a step of these sequences may have: what a pass takes, or within `budget` as many as are expected to end in time, and at
-    /// least one, so that every prompt comes to its end.
+    /// Rows of prompts that a step of these sequences may have: what a pass takes, which is more where no stream waits for it, or within `budget` as
+    /// many as are expected to end in time, and at least one, so that every prompt comes to its end.
     pub(super) fn prompt_rows_within(&self, ids: &[i32], budget: Option<Duration>) -> usize {
-        let most = self.max_prefill();
+        let runs = |&id: &i32| self.slot(id).is_ok_and(|slot| !self.sequence(slot).has_prompt());
+        let most = if ids.iter().any(runs) { self.max_prefill() } else { self.max_prompt() };
         let Some(budget) = budget else { return most };
         let single: usize = ids.iter().map(|&id| self.single_rows(id)).sum();
         let rows = self.costs.rows_within(budget.as_nanos() as f64, single + most);

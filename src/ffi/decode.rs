@@ -18,7 +18,7 @@ pub(super) fn outcome(step: Result<Step, &Error>) -> (i32, segno_status) {
     }
 }
 
-/// Advances one sequence: evaluates what it lacks, at most `max_prefill` tokens, then samples a token and appends it.
+/// Advances one sequence: evaluates what it lacks, at most `max_prompt` tokens, then samples a token and appends it.
 ///
 /// `token` receives the sampled token; it is written with `SEGNO_OK` and `SEGNO_DONE` (the token ended generation; it is in the history, and a
 /// further call goes on from it). Other outcomes: `SEGNO_PENDING` (the prompt is longer than one pass: call again), `SEGNO_CANCELLED`,
@@ -77,7 +77,7 @@ pub extern "C" fn segno_decode_many(
 }
 
 /// Advances every listed sequence by one step, in one pass: running streams always, prompts within a budget of `max_prefill` tokens in
-/// list order.
+/// list order, or of `max_prompt` where all lack some of theirs.
 ///
 /// `seqs`: `count` ids, each once. `tokens` and `statuses`: room for `count` results, all written once the call has begun; `tokens[i]` is -1
 /// unless `statuses[i]` is `SEGNO_OK` or `SEGNO_DONE`. `statuses[i]` is what `segno_decode_step` would answer for item i. Returns `SEGNO_OK`, or the

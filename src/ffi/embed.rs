@@ -93,15 +93,15 @@ fn engine_options(opts: &segno_embed_opts) -> Result<Options> {
 }
 
 /// Makes vectors of texts: what the last norm of the model gives of their tokens, pooled, sent through the model's last projections where it has
-/// such, cut to `dims` elements, and divided by its length. Texts are evaluated together, as many in a pass as `max_prefill` tokens, the free
+/// such, cut to `dims` elements, and divided by its length. Texts are evaluated together, as many in a pass as `max_prompt` tokens, the free
 /// places of `max_seqs` sequences and the free pages of the cache allow; a vector does not depend on the texts beside its own, but with fast
 /// batches (`SEGNO_CTX_FAST_BATCHES`) on a GPU. With adapters in `opts` it is what weights into which they are merged would give; room for their
 /// ranks is made as `segno_seq_adapters_set` makes it. A text takes the place of a sequence and its pages for as long as it is evaluated; open
 /// sequences stay as they are.
 ///
 /// Models whose tokens see what follows them (`gemma-embedding`, `bert`, `nomic-bert`, `modern-bert`) evaluate a text in one pass, so none may have
-/// more tokens than `max_prefill`; they make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated as they are
-/// given: `segno_tokenize` with `SEGNO_TOKENIZE_ADD_SPECIAL` adds those that a model wants around a text.
+/// more tokens than `max_prefill` and `max_prompt`; they make embeddings alone, and opening a sequence of theirs is UNSUPPORTED. Tokens are evaluated
+/// as they are given: `segno_tokenize` with `SEGNO_TOKENIZE_ADD_SPECIAL` adds those that a model wants around a text.
 ///
 /// `tokens`: those of all texts, one text behind the other. `lengths`: for each of the `texts` texts how many are its own, at least one. `opts`:
 /// NULL for defaults. `out`: room for `cap` floats; it receives `dims` of them for each text in order, with `SEGNO_POOLING_NONE` for each token, and

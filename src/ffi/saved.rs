@@ -69,7 +69,7 @@ fn get(read: Read, user: *mut c_void, bytes: &mut [u8]) -> Result<usize> {
 /// and then there is no sequence. Reads no byte behind its end.
 ///
 /// `read` gives the bytes, `user` is its first argument. `opts`: how it draws from now on; NULL goes on as it was, with its seed. `seq` receives
-/// the id. Layers that see a window keep what this session has room for; where the saved sequence has less than they need (`max_prefill` was
+/// the id. Layers that see a window keep what this session has room for; where the saved sequence has less than they need (`max_prompt` was
 /// smaller there), the tokens are evaluated anew. Marks take the room that `max_marks` has left, the newest first. A grammar is compiled again,
 /// within the limits of `segno_grammar_create`. The sequence has the adapters again that it had, found among those that are loaded for the model (not
 /// freed, or still had by a sequence); room for their ranks is made as `segno_seq_adapters_set` makes it.

@@ -329,7 +329,7 @@ pub extern "C" fn segno_seq_fork(
 /// Keeps the first `tokens` tokens of a sequence; 0 empties it.
 ///
 /// Of most models this costs one token, which the next call evaluates again where it needs logits. Layers that see a window keep the last
-/// tokens alone: a model with such layers is cut by up to about `max_prefill` tokens at that price, further back it gives its pages up and evaluates
+/// tokens alone: a model with such layers is cut by up to about `max_prompt` tokens at that price, further back it gives its pages up and evaluates
 /// what is kept anew in the calls that follow, `segno_decode_step` with PENDING until it is done. Layers with a state (LFM2, Qwen 3.5) cannot be cut
 /// anywhere: the sequence goes back to the last mark before, and evaluates what lies between likewise. Prompts set marks by themselves, at the end
 /// of each pass and of the prompt, so that a cut back to the last turn costs a token; `segno_seq_mark` sets more.

@@ -117,9 +117,9 @@ pub struct segno_session_opts {
     pub max_seqs: u32,
     /// Tokens that the KV cache holds for all sequences together; 0 (default): the model's context, at most 8192. Models with two rotations
     /// (LongRoPE) use the long one in all sequences where this is more than the context that they were first trained for. Layers that see a
-    /// window (Gemma, OLMo 3 and others) keep no more than it and `max_prefill` tokens of each sequence, where that is less.
+    /// window (Gemma, OLMo 3 and others) keep no more than it and `max_prompt` tokens of each sequence, where that is less.
     pub kv_tokens: u64,
-    /// Most prompt tokens of one pass, 1 to 16384, 512 by default: what a running stream may have to wait for.
+    /// Most prompt tokens of a pass in which streams run, 1 to 16384, 512 by default: what these may have to wait for.
     pub max_prefill: u32,
     /// `SEGNO_KV_F16` (default), `SEGNO_KV_F32` or `SEGNO_KV_Q8`: how keys and values are kept.
     pub kv_type: i32,
@@ -144,14 +144,21 @@ pub struct segno_session_opts {
     /// layer. An assistant and its model run on the processor; a head runs where its model does, which is not divided between a GPU and the host.
     pub draft: *const segno_model,
     /// Ranks of adapters for which buffers are reserved from the start, at most 65536: the sum over those of one sequence, the most of any. 0
-    /// (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prefill` and drafts),
+    /// (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prompt` and drafts),
     /// or 8 for each expert that a row has, where that is more; of a model that the host shares, on both sides.
     pub adapter_ranks: u32,
     /// Zero.
     pub reserved2: u32,
+    /// Most prompt tokens of a pass in which no stream runs, up to 16384; less than `max_prefill` counts as that. GPUs read long prompts faster by a
+    /// third and more with 2048 than with 512. Buffers grow with it, and what layers with a window keep of each sequence. 0 (default): four times
+    /// `max_prefill` where a GPU has all of a model without such layers and `device_memory` does not limit it, as long as that leaves as much memory
+    /// free as it takes more; else `max_prefill`.
+    pub max_prompt: u32,
+    /// Zero.
+    pub reserved3: u32,
 }
 
-// SAFETY: repr(C), size first, 4 + 4 + 8 + 6 * 4 bytes, a pointer and 2 * 4 bytes without padding, numbers and a pointer for which zero is a value.
+// SAFETY: repr(C), size first, 4 + 4 + 8 + 6 * 4 bytes, a pointer and 4 * 4 bytes without padding, numbers and a pointer for which zero is a value.
 unsafe impl SizedStruct for segno_session_opts {}
 
 /// Memory that a session takes, in bytes, the weights that it shares with others included.
@@ -235,6 +242,8 @@ pub(super) fn defaults() -> segno_session_opts {
         draft: std::ptr::null(),
         adapter_ranks: 0,
         reserved2: 0,
+        max_prompt: 0,
+        reserved3: 0,
     }
 }
 
@@ -307,11 +316,12 @@ pub(super) fn engine_options(opts: &segno_session_opts) -> Result<Options> {
         SEGNO_KV_Q8 => KvType::Q8,
         other => return Err(Error::InvalidArgument(format!("there is no kv_type {other}"))),
     };
-    let (max_seqs, max_prefill) = (opts.max_seqs as usize, opts.max_prefill as usize);
+    let (max_seqs, max_prefill, max_prompt) =
+        (opts.max_seqs as usize, opts.max_prefill as usize, opts.max_prompt as usize);
     let (marks, drafts) = (opts.max_marks as usize, drafts(opts)?);
-    check_reserved(opts.reserved2)?;
+    check_reserved(opts.reserved2 | opts.reserved3)?;
     let ranks = opts.adapter_ranks as usize;
-    Ok(Options { max_seqs, kv_tokens: opts.kv_tokens, max_prefill, kv_type, marks, drafts, ranks })
+    Ok(Options { max_seqs, kv_tokens: opts.kv_tokens, max_prefill, max_prompt, kv_type, marks, drafts, ranks })
 }
 
 fn drafts(opts: &segno_session_opts) -> Result<speculate::Options> {

@@ -30,8 +30,8 @@ pub struct segno_submit_opts {
     /// Zero.
     pub reserved: u32,
     /// Microseconds that the step should take: prompts get as many tokens of it as passes have taken so long in this session, at least one, and at
-    /// most `max_prefill`. 0 (default): `max_prefill`. A session learns as it runs, so its first slices are short. Listed sequences whose prompt is
-    /// evaluated always take part: their step takes what it takes.
+    /// most `max_prefill`, or `max_prompt` where no listed stream runs. 0 (default): as many. A session learns as it runs, so its first slices are
+    /// short. Listed sequences whose prompt is evaluated always take part: their step takes what it takes.
     pub budget_us: u64,
 }
 

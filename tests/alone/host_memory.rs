@@ -41,6 +41,7 @@ const OPTIONS: session::Options = session::Options {
     max_seqs: 1,
     kv_tokens: 512,
     max_prefill: 16,
+    max_prompt: 0,
     kv_type: KvType::F16,
     marks: 0,
     drafts: speculate::Options::OFF,

@@ -292,6 +292,39 @@ fn figures_add_up() {
 }
 
 #[test]
+fn prompts_that_no_stream_waits_for_take_longer_passes() {
+    let model = model();
+    let of = |max_prompt: u32| {
+        let session = model.session(|opts| (opts.kv_tokens, opts.max_prefill, opts.max_prompt) = (512, 16, max_prompt));
+        let session = session.unwrap();
+        let [stream, prompt, other] = [0; 3].map(|_| session.open(&greedy()).unwrap());
+        session.prefill(stream, &tokens(100)).unwrap();
+        let alone = session.stats().unwrap().passes;
+        session.append(prompt, &tokens(60)).unwrap();
+        let mut steps = 0;
+        while session.seq_stats(prompt).unwrap().decoded_tokens == 0 {
+            session.batch(&[stream, prompt]).2.unwrap();
+            steps += 1;
+        }
+        session.append(other, &tokens(40)).unwrap();
+        let before = session.stats().unwrap().passes;
+        let text = session.generate(other, 8).unwrap();
+        let own = session.stats().unwrap().passes - before;
+        (alone, steps, own, text, session.memory().host_arena)
+    };
+    let (usual, long) = (of(0), of(64));
+    // A hundred tokens by 16 or by 64; sixty beside a stream by 16; forty and seven single ones.
+    assert_eq!((usual.0, usual.1, usual.2), (7, 4, 3 + 7));
+    assert_eq!((long.0, long.1, long.2), (2, 4, 1 + 7));
+    assert_eq!(usual.3, long.3);
+    assert!(usual.4 < long.4, "{} bytes of buffers, {} with longer passes", usual.4, long.4);
+    assert_eq!(of(3), usual, "less than max_prefill is as much");
+    let failed = model.session(|opts| opts.max_prompt = 16_385).err().unwrap();
+    assert_eq!(failed.status, SEGNO_E_INVALID_ARGUMENT);
+    assert!(failed.message.contains("max_prompt is 16385, 1 to 16384"), "{}", failed.message);
+}
+
+#[test]
 fn figures_are_told_beside_a_running_call_and_belong_together() {
     let model = model();
     let context = model.info().context as usize;

@@ -10,4 +10,5 @@ mod divided;
 mod eagle;
 mod fake;
 mod predictors;
+mod prompts;
 mod wait;

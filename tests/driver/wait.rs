@@ -149,6 +149,7 @@ fn session(model: &Arc<Model>) -> Result<session::Session, Error> {
         max_seqs: 2,
         kv_tokens: 256,
         max_prefill: 16,
+        max_prompt: 0,
         kv_type: KvType::F16,
         marks: 0,
         drafts: speculate::Options::OFF,
