@@ -13,8 +13,10 @@ struct ElementwiseArgs {
     uint32_t period;    // positions of the trained context
     uint32_t y_stride;  // elements of a row that `y` is in
     uint32_t pad;
+    const float *gate;  // of each row, for `add_gated_rows`
+    const float *sum;   // what that adds `y` to before it adds all to x, null for nothing
 };
-static_assert(sizeof(ElementwiseArgs) == 72, "as in args.rs");
+static_assert(sizeof(ElementwiseArgs) == 88, "as in args.rs");
 
 template <typename F>
 __device__ __forceinline__ void map_elements(const ElementwiseArgs &args, F f) {
@@ -36,6 +38,11 @@ __device__ __forceinline__ float squared_relu_of(float x) {
     return __fmul_rn(positive, positive);
 }
 
+__device__ __forceinline__ float add_gated(const ElementwiseArgs &args, float x, size_t at) {
+    const float v = __fmul_rn(args.y[at], sigmoid_of(args.gate[blockIdx.y]));
+    return __fadd_rn(x, args.sum != nullptr ? __fadd_rn(args.sum[at], v) : v);
+}
+
 #define ELEMENTWISE(name, expression)                                                                             \
     extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ ElementwiseArgs args, Shape) { \
         map_elements(args, [&](float x, size_t at) { return expression; });                                       \
@@ -48,6 +55,8 @@ ELEMENTWISE(mul, __fmul_rn(x, args.y[at]))
 // With a gate for each element, or one for the row.
 ELEMENTWISE(mul_sigmoid, __fmul_rn(x, sigmoid_of(args.y[at])))
 ELEMENTWISE(mul_sigmoid_row, __fmul_rn(x, sigmoid_of(args.y[blockIdx.y])))
+// The same of `y`, added to a sum that is added to x, or to x itself.
+ELEMENTWISE(add_gated_rows, add_gated(args, x, at))
 ELEMENTWISE(scale, __fmul_rn(x, args.a))
 ELEMENTWISE(softcap, cap_of(x, args.a))
 // `a` is the factor of the logarithm of how often the position has passed the trained context.

@@ -97,9 +97,9 @@ args! {
         factor: f32, unit: Sigmoid, grouped: u32, scale: f32,
         then_weight: Address, then_sum: Address, then_factor: f32, then_eps: f32,
     }
-    /// What is done element by element with `x`, in place; `y`, in rows of `y_stride` elements, `a` and `b` are the operation's.
+    /// What is done element by element with `x`, in place; `y`, in rows of `y_stride` elements, and all but `rows` and `width` are the operation's.
     ElementwiseArgs {
-        x: Activation, y: Address, rows: Address, width: u32, a: f32, b: f32, period: u32, y_stride: u32, pad: u32,
+        x: Activation, y: Address, rows: Address, width: u32, a: f32, b: f32, period: u32, y_stride: u32, pad: u32, gate: Address, sum: Address,
     }
     RopeArgs { x: Address, cos: Address, sin: Address, heads: u32, head_dim: u32, half_dims: u32, pairs: u32 }
     /// The activation `x / (1 + exp(-x (linear + cubic x^2)))`.

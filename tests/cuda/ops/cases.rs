@@ -125,6 +125,14 @@ pub fn elementwise() -> Vec<Case> {
     let [x, y] = [333, 333].map(|width| apart(&mut b, hidden, width)).map(|x| select(&mut b, x));
     b.program.ops.extend([Op::Scale { x: y, factor: 0.37 }, Op::Add { x, y }]);
     in_passes(&mut cases, "add_scaled", finish_with(b, x), &PASSES);
+    // Gated rows are added to a value, or to one that is then added to another.
+    for additions in [1, 2] {
+        let (mut b, hidden) = begin(one_head());
+        let [x, gate, sum, to] = [333, 1, 333, 333].map(|width| apart(&mut b, hidden, width));
+        let ops = [Op::MulSigmoid { x, gate }, Op::Add { x: sum, y: x }, Op::Add { x: to, y: sum }];
+        b.program.ops.extend_from_slice(&ops[..=additions]);
+        in_passes(&mut cases, "add_gated_rows", finish(b, if additions == 1 { sum } else { to }), &PASSES);
+    }
     // The second value of a unit is a part of a row.
     for (kernel, kind) in [("sigmoid_mul", GeluTanh), ("clamped_silu_mul", ClampedSilu { limit: 0.9, slope: 1.7 })] {
         for (each, first, count) in [(400, 64, 96), (700, 367, 333)] {

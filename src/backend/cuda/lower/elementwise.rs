@@ -120,6 +120,26 @@ impl Lowering<'_> {
         self.push(Kernel::Rope.only(), [blocks, self.rows(x), ONE], 32 * HEADS_A_BLOCK, Args::Rope(args), 1);
     }
 
+    /// The next op, which gates each row of `x`, with the addition of its result that follows, and that of this sum where nothing else reads it; false
+    /// leaves it as it is.
+    pub fn add_gated_rows(&mut self, x: ValueId, gate: ValueId) -> bool {
+        let plain = |y: ValueId, at: usize| self.sum_of(y, at).filter(|sum| sum.ops == 1).map(|sum| sum.to);
+        let Some(first) = plain(x, self.next + 1).filter(|_| self.width(gate) == 1) else { return false };
+        let second = plain(first, self.next + 2);
+        let to = second.unwrap_or(first);
+        let args = ElementwiseArgs {
+            x: self.activation(to),
+            y: self.value(x),
+            width: self.width(to) as u32,
+            y_stride: self.width(x) as u32,
+            gate: self.value(gate),
+            sum: second.map_or(0, |_| self.value(first)),
+            ..ElementwiseArgs::default()
+        };
+        self.push_elementwise(Kernel::AddGatedRows, to, args, if second.is_some() { 3 } else { 2 });
+        true
+    }
+
     /// The next op, which changes a value element by element; a scale that an addition follows becomes one with it.
     pub fn elementwise(&mut self) {
         let (mut y, mut a, mut b, mut period, mut covered) = (None, 0.0, 0.0, 0, 1);
@@ -174,7 +194,7 @@ impl Lowering<'_> {
             b,
             period,
             y_stride: y.map_or(0, |y| self.width(y)) as u32,
-            pad: 0,
+            ..ElementwiseArgs::default()
         };
         self.push_elementwise(kernel, x, args, covered);
     }

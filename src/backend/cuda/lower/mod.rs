@@ -258,6 +258,7 @@ impl Lowering<'_> {
             Op::SelectRows { x, out } => self.select(x, out),
             Op::Send { .. } => self.exchange(Kernel::SendRows),
             Op::Receive { .. } => self.exchange(Kernel::ReceiveRows),
+            Op::MulSigmoid { x, gate } if self.add_gated_rows(x, gate) => {}
             Op::Scale { .. }
             | Op::Temperature { .. }
             | Op::Gate { .. }
