@@ -292,6 +292,17 @@ const F16_SIZES: [(usize, usize, usize, &str); 19] = [
     (14336, 4096, 8, "gemm_f16_small_batch_8_2_2"),
 ];
 
+/// The same of matrices whose rows fill no whole number of tiles, alone.
+const RAGGED_F16_SIZES: [(usize, usize, usize, &str); 7] = [
+    (1280, 48, 29, "gemm_f16_16_64_1"),
+    (2048, 528, 200, "gemm_f16_32_64_2"),
+    (256, 2128, 300, "gemm_f16_64_128_1"),
+    (256, 4272, 512, "gemm_f16_256_128_1"),
+    (1280, 48, 12, "gemm_f16_small_batch_16_1_1"),
+    (256, 4240, 8, "gemm_f16_small_batch_8_2_1"),
+    (8448, 112, 5, "gemm_f16_small_batch_8_1_2"),
+];
+
 /// Cases of kernels that are made for some sizes or pairs of types.
 fn cases_of_sizes() -> Vec<Case> {
     use DType::{F32, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0};
@@ -345,6 +356,12 @@ fn cases_of_sizes() -> Vec<Case> {
                 cases.push(prompt(form, cols, rows, batch, true, kernel));
             }
         }
+        for (cols, rows, batch, kernel) in RAGGED_F16_SIZES {
+            cases.push(prompt(Form::Normed, cols, rows, batch, true, kernel));
+        }
+        // Tiles of other matrices behind one that ends within its last.
+        cases.push(prompt(Form::Three(dtype), 2048, 208, 200, true, "gemm_f16_64_64_2"));
+        cases.push(prompt(Form::Three(dtype), 1280, 80, 9, true, "gemm_f16_small_batch_16_1_1"));
     }
     cases
 }

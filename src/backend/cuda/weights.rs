@@ -7,6 +7,7 @@ use super::driver::Primary;
 use super::lower::Addresses;
 use super::memory::{Block, Mapped, Places, free_bytes};
 use super::module::{Kernels, Stream};
+use super::select::gemm_f16;
 use crate::error::{Error, Progress, Result, collected};
 use crate::plan::Program;
 use crate::plan::op::{Origin, Weight};
@@ -88,7 +89,7 @@ fn place_matrix(weight: &Weight, places: &mut Places) -> Matrix {
     let dtype = DeviceType::of(weight.dtype);
     let row_bytes = dtype.row_bytes(weight.cols);
     Matrix {
-        data: places.take(weight.rows.saturating_mul(row_bytes)),
+        data: places.take(gemm_f16::rows_in_memory(dtype, weight.rows).saturating_mul(row_bytes)),
         row_bytes: row_bytes as u32,
         slice_bytes: dtype.slice_bytes() as u32,
         dtype,

@@ -23,10 +23,13 @@ struct Tile {
 /// Hundredths of a microsecond of a stage of each kernel, in the order of the catalogue.
 const STAGES: [u32; 11] = [33, 36, 55, 35, 38, 67, 42, 43, 95, 95, 185];
 const _: () = assert!(STAGES.len() == Kernel::GemmF16.variants().len(), "a time for each kernel");
-/// Columns of a stage, and weight rows that matrices have a multiple of.
+/// Columns of a stage, and its groups.
 const STAGE_COLUMNS: u32 = 128;
 const STAGE_GROUPS: u32 = 4;
-const MATRIX_ROWS: usize = 128;
+/// Weight rows that matrices have a multiple of.
+const MATRIX_ROWS: usize = 16;
+/// Rows of the largest tiles. Blocks read whole ones, also where a matrix ends within: its memory does not ([`rows_in_memory`]).
+const TILE_ROWS: usize = 128;
 const MOST_STAGES: u32 = 16;
 const LEAST_STAGES: u32 = 2;
 /// Shared memory of a block.
@@ -35,6 +38,11 @@ const SHARED: u32 = 222 << 10;
 /// Whether the kernels multiply by a matrix of this type and so many rows.
 pub fn takes(dtype: DeviceType, rows: usize) -> bool {
     dtype.has_gemm() && rows.is_multiple_of(MATRIX_ROWS)
+}
+
+/// Rows that the memory of a matrix has room for. What stands in those past its last may be anything: it goes into sums that nobody takes.
+pub fn rows_in_memory(dtype: DeviceType, rows: usize) -> usize {
+    if takes(dtype, rows) { rows.next_multiple_of(TILE_ROWS) } else { rows }
 }
 
 /// The quickest of the kernels.
@@ -70,7 +78,7 @@ fn tiles() -> impl Iterator<Item = Tile> {
 impl Tile {
     /// Tiles of a launch.
     fn count(&self, args: &TensorArgs, rows: u32) -> u32 {
-        let units = |segment: &Segment| segment.matrix.rows / self.rows;
+        let units = |segment: &Segment| segment.matrix.rows.div_ceil(self.rows);
         args.segments().iter().map(units).sum::<u32>() * rows.div_ceil(self.columns)
     }
 

@@ -66,7 +66,7 @@ impl Tile {
 
     /// Tiles of a launch.
     fn count(&self, args: &TensorArgs) -> u32 {
-        args.segments().iter().map(|segment| segment.matrix.rows / (STAGE_ROWS * self.parts)).sum()
+        args.segments().iter().map(|segment| segment.matrix.rows.div_ceil(STAGE_ROWS * self.parts)).sum()
     }
 
     /// Slices of a block.
