@@ -196,7 +196,7 @@ fn steps_within_a_grammar_take_little(model: &Model) {
 
 /// A call takes room for its result and for a sum, and gives the latter back with what it has copied, however many passes there are.
 fn passes_for_embeddings_allocate_nothing(model: &Model) {
-    let session = model.session(|opts| (opts.max_prefill, opts.max_seqs) = (8, 3)).unwrap();
+    let session = model.session(|opts| (opts.max_prefill, opts.max_prompt, opts.max_seqs) = (8, 8, 3)).unwrap();
     let (tokens, mut out, mut dims) = ([5; 64], vec![0.0; 32 * 64], 0);
     for lengths in [&[3][..], &[8; 7], &[1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]] {
         let (given, room) = (tokens.as_ptr(), out.as_mut_ptr());

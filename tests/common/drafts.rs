@@ -104,7 +104,8 @@ pub const PLAIN: Drafting =
 pub fn session(model: &Model, drafting: Drafting, kv_tokens: u64) -> Session {
     let max_prefill = if has_states(model) { 1024 } else { 24 };
     let opts = |opts: &mut segno_session_opts| {
-        (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (SEQS, kv_tokens, max_prefill);
+        (opts.max_seqs, opts.kv_tokens) = (SEQS, kv_tokens);
+        (opts.max_prefill, opts.max_prompt) = (max_prefill, max_prefill);
         (opts.speculation, opts.max_drafts) = (drafting.speculation, drafting.most);
         (opts.draft, opts.kv_type) = (drafting.draft.map_or(null(), |draft| draft.0), drafting.kv_type);
     };

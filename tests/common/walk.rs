@@ -35,7 +35,8 @@ const CONTEXT: usize = 256;
 const SEQS: usize = 3;
 
 pub fn sizes(opts: &mut segno_session_opts, seqs: usize, prefill: usize) {
-    (opts.kv_tokens, opts.max_seqs, opts.max_prefill) = (CONTEXT as u64, seqs as u32, prefill as u32);
+    (opts.kv_tokens, opts.max_seqs) = (CONTEXT as u64, seqs as u32);
+    (opts.max_prefill, opts.max_prompt) = (prefill as u32, prefill as u32);
 }
 
 /// Logits after `tokens`, evaluated at once where every layer keeps everything.

@@ -273,7 +273,7 @@ fn a_sequence_gives_the_same_bits_alone_and_in_any_company() {
             assert!(tale(&model, &adapters, few, true, |_| ()) == expected, "{name}: {few:?}");
         }
         for prefill in [1, 5, 11] {
-            let narrow = |opts: &mut segno_session_opts| opts.max_prefill = prefill;
+            let narrow = |opts: &mut segno_session_opts| (opts.max_prefill, opts.max_prompt) = (prefill, prefill);
             assert!(tale(&model, &adapters, &all, true, narrow) == alone, "{name}: passes of {prefill}");
         }
         let reserved = |opts: &mut segno_session_opts| opts.adapter_ranks = 100;

@@ -38,8 +38,10 @@ fn load(ctx: &Ctx, path: &Path) -> Model {
 }
 
 fn set(model: &Model, kv_type: i32, max_seqs: u32, max_prefill: u32) -> Session {
-    let session =
-        model.session(|opts| (opts.kv_type, opts.max_seqs, opts.max_prefill) = (kv_type, max_seqs, max_prefill));
+    let session = model.session(|opts| {
+        (opts.kv_type, opts.max_seqs) = (kv_type, max_seqs);
+        (opts.max_prefill, opts.max_prompt) = (max_prefill, max_prefill);
+    });
     session.unwrap()
 }
 

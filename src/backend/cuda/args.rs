@@ -366,7 +366,7 @@ mod tests {
         assert_eq!([size_of::<StepArgs>(), size_of::<SelectArgs>(), size_of::<Stretch>()], [280, 32, 32]);
         assert_eq!(size_of::<EmbedArgs>(), 56);
         assert_eq!([size_of::<NormArgs>(), size_of::<NormalizeArgs>(), size_of::<MatmulArgs>()], [64, 128, 216]);
-        assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [72, 40]);
+        assert_eq!([size_of::<ElementwiseArgs>(), size_of::<RopeArgs>()], [88, 40]);
         assert_eq!([size_of::<MatvecArgs>(), size_of::<TensorArgs>(), size_of::<AttentionArgs>()], [456, 256, 240]);
         assert_eq!([size_of::<Draw>(), size_of::<Adjustment>(), size_of::<SampleArgs>()], [56, 12, 112]);
         assert_eq!([size_of::<HeadsArgs>(), size_of::<ArgmaxArgs>(), size_of::<HeadMatmulArgs>()], [152, 40, 104]);
