@@ -24,13 +24,15 @@ struct TensorArgs {
 };
 static_assert(sizeof(TensorArgs) == 256, "as in args.rs");
 
-// The segment of a tile.
+// The segment of a tile. Those that are not there are not looked at: each stands in another line of the constant cache,
+// which is empty when a kernel begins.
 template <int MOST>
-__device__ __forceinline__ int segment_of(const Segment (&segments)[MOST], uint32_t count, uint32_t tile) {
-    int own = 0;
+__device__ __forceinline__ uint32_t segment_of(const Segment (&segments)[MOST], uint32_t count, uint32_t tile) {
+    uint32_t own = 0;
 #pragma unroll
-    for (int i = 1; i < MOST; i++) {
-        if (i < count && tile >= segments[i].first_tile) own = i;
+    for (uint32_t i = 1; i < MOST; i++) {
+        if (i >= count || tile < segments[i].first_tile) break;
+        own = i;
     }
     return own;
 }
