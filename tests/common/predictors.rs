@@ -51,6 +51,7 @@ pub fn planned(ctx: &Ctx, path: &Path, change: impl FnOnce(&mut segno_session_op
     segno_session_opts_init(&mut opts, size_of::<segno_session_opts>());
     (opts.max_seqs, opts.kv_tokens) = (4, 512);
     change(&mut opts);
+    opts.max_prompt = opts.max_prefill;
     call(|err| segno_plan_get(ctx.0, path.as_ptr(), null(), &opts, &mut plan, size_of::<segno_plan>(), err)).unwrap();
     plan
 }
