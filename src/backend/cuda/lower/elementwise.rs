@@ -120,8 +120,8 @@ impl Lowering<'_> {
         self.push(Kernel::Rope.only(), [blocks, self.rows(x), ONE], 32 * HEADS_A_BLOCK, Args::Rope(args), 1);
     }
 
-    /// The next op, which gates each row of `x`, with the addition of its result that follows, and that of this sum where nothing else reads it; false
-    /// leaves it as it is.
+    /// The next op, which gates each row of `x`, with the addition of its result that follows, and that of this sum where nothing else reads it;
+    /// false leaves it as it is.
     pub fn add_gated_rows(&mut self, x: ValueId, gate: ValueId) -> bool {
         let plain = |y: ValueId, at: usize| self.sum_of(y, at).filter(|sum| sum.ops == 1).map(|sum| sum.to);
         let Some(first) = plain(x, self.next + 1).filter(|_| self.width(gate) == 1) else { return false };
