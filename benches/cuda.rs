@@ -4,10 +4,10 @@
 //! `cargo bench --bench cuda -- [--prompts 512,4096] [--contexts 128,2048,16384] [--batches 2,8] [--beside 4096]
 //! [--launches 1,8] [--kv f16,q8] [--no-sampler] [--fast] [--steps N] [--runs N] [--prefill TOKENS]
 //! [--device-memory MIB] [--bandwidth GB/S] MODEL.gguf...` prints one table a model; a list may be empty (`--batches ""`).
-//! `--prefill` sets the tokens of a pass beside streams. Figures are medians of the runs, each of `--steps` tokens; over several types of the cache these take turns. The floor of a step is the time in which the card reads, at its
-//! measured bandwidth, the weights once and the keys and values of every sequence; what a step takes beyond that is also shown as microseconds for
-//! each of its kernels. Long contexts come from real prompts. `--launches` adds the times of the single launches of such batches, which
-//! `SEGNO_CTX_TIMING` measures.
+//! `--prefill` sets the tokens of a pass beside streams. Figures are medians of the runs, each of `--steps` tokens; over several types of the cache
+//! these take turns. The floor of a step is the time in which the card reads, at its measured bandwidth, the weights once and the keys and values
+//! of every sequence; what a step takes beyond that is also shown as microseconds for each of its kernels. Long contexts come from real prompts.
+//! `--launches` adds the times of the single launches of such batches, which `SEGNO_CTX_TIMING` measures.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
