@@ -40,7 +40,7 @@ const (
 type SessionOptions struct {
 	MaxSeqs    int    // most sequences open at once, 1 to 256; 0: 8
 	KVTokens   uint64 // tokens that the KV cache holds for all sequences together; 0: the model's context, at most 8192
-	MaxPrefill int    // most prompt tokens of one pass; 0: 512
+	MaxPrefill int    // most prompt tokens of a pass in which streams run; 0: 512
 	KVType     KVType
 	MaxPrompt  int // prompt tokens of a pass in which no stream runs; 0: four times MaxPrefill where that suits the device
 	MaxMarks   int // snapshots that all sequences keep of models whose layers have a state; 0: one for each sequence, and four

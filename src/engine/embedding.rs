@@ -171,7 +171,7 @@ impl Session {
             0 => Err(Error::InvalidArgument("a text has no tokens".into())),
             more if more > limit => Err(Error::ContextFull { length: 0, more, limit }),
             more if at_once && more > most => Err(Error::InvalidArgument(format!(
-                "a text has {more} tokens, which this model evaluates in one pass; those of the session have {most} at most (max_prefill)"
+                "a text has {more} tokens, which this model evaluates in one pass; those of the session have {most} at most (max_prefill, max_prompt)"
             ))),
             _ => Ok(()),
         }

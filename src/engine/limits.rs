@@ -56,14 +56,15 @@ pub(super) fn with_prompts(
     room: u64,
 ) -> Result<Options> {
     let usual = Options { max_prompt: options.max_prompt.max(options.max_prefill), ..*options };
-    let long = Options { max_prompt: (LONGER * options.max_prefill).min(MAX_PREFILL), ..*options };
     // Windows would be longer by as much for every sequence.
-    let may_be_long = options.max_prompt == 0 && backend.place() == Some(Place::Gpu) && program.window().is_none();
-    if !may_be_long || long.max_prompt > context {
+    if options.max_prompt > 0 || backend.place() != Some(Place::Gpu) || program.window().is_some() {
         return Ok(usual);
     }
+    let limits = of(context, program, &usual)?;
+    let most = (LONGER * options.max_prefill).min(MAX_PREFILL).min(limits.context);
+    let long = Options { max_prompt: most.max(options.max_prefill), ..*options };
     let Ok(with) = memory(backend, program, &of(context, program, &long)?) else { return Ok(usual) };
-    let without = memory(backend, program, &of(context, program, &usual)?)?;
+    let without = memory(backend, program, &limits)?;
     let [with, without] = [with, without].map(|memory| memory.device_kv + memory.device_arena + memory.device_graphs);
     Ok(if with.saturating_add(with.saturating_sub(without)) <= room { long } else { usual })
 }
