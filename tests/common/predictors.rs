@@ -40,7 +40,7 @@ pub fn predictor_of(gguf: &Gguf) -> Arc<Program> {
 
 /// What a session of [`super::drafts::session`] with 512 tokens would take, of a model with states at `path`.
 pub fn plan(ctx: &Ctx, path: &Path, speculation: i32) -> segno_plan {
-    planned(ctx, path, |opts| (opts.max_prefill, opts.speculation) = (1024, speculation))
+    planned(ctx, path, |opts| (opts.max_prefill, opts.max_prompt, opts.speculation) = (1024, 1024, speculation))
 }
 
 /// The same with other options.
@@ -51,7 +51,6 @@ pub fn planned(ctx: &Ctx, path: &Path, change: impl FnOnce(&mut segno_session_op
     segno_session_opts_init(&mut opts, size_of::<segno_session_opts>());
     (opts.max_seqs, opts.kv_tokens) = (4, 512);
     change(&mut opts);
-    opts.max_prompt = opts.max_prefill;
     call(|err| segno_plan_get(ctx.0, path.as_ptr(), null(), &opts, &mut plan, size_of::<segno_plan>(), err)).unwrap();
     plan
 }

@@ -84,7 +84,8 @@ fn memory_and_plan_count_the_head() {
     assert!(both.device_kv > alone.device_kv && both.device_arena > alone.device_arena);
     assert!(both.device_weights > alone.device_weights);
     let plan = planned(&ctx, &model_path(), |opts| {
-        (opts.max_prefill, opts.speculation, opts.draft) = (24, SEGNO_SPECULATION_AUTO, head.0);
+        (opts.max_prefill, opts.max_prompt) = (24, 24);
+        (opts.speculation, opts.draft) = (SEGNO_SPECULATION_AUTO, head.0);
     });
     let planned = (plan.device_kv, plan.device_arena, plan.device_graphs, plan.host_arena);
     assert_eq!(planned, (both.device_kv, both.device_arena, both.device_graphs, both.host_arena));

@@ -54,7 +54,8 @@ fn planned_inside() {
         let drafting = Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft: Some(&head), ..PLAIN };
         let memory = session(&model, drafting, 512).memory();
         let plan = planned(&ctx, &model_path(), |opts| {
-            (opts.max_prefill, opts.speculation, opts.draft) = (24, SEGNO_SPECULATION_AUTO, head.0);
+            (opts.max_prefill, opts.max_prompt) = (24, 24);
+            (opts.speculation, opts.draft) = (SEGNO_SPECULATION_AUTO, head.0);
         });
         let device = (plan.device_kv, plan.device_arena, plan.device_graphs, plan.host_arena);
         assert_eq!(device, (memory.device_kv, memory.device_arena, memory.device_graphs, memory.host_arena), "{name}");

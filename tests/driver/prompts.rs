@@ -1,6 +1,7 @@
 //! How many tokens passes over prompts have on a GPU, where no stream waits for them: under a driver that stands in for the real one (`fake`).
 
 use crate::common::divided::limited;
+use crate::common::predictors::planned;
 use crate::common::{self, Model, greedy};
 use crate::fake::{Fake, built, open, under_a_driver};
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
@@ -30,6 +31,10 @@ fn longer_passes_inside() {
     let model = ctx.load(&file("llama-single.gguf")).unwrap();
     let (usual, short) = (of(&model, 0), of(&model, 8));
     assert_eq!((usual.0, short.0), (64 / 32, 64 / 8));
+    let plan = planned(&ctx, &file("llama-single.gguf"), |opts| {
+        (opts.max_seqs, opts.kv_tokens, opts.max_prefill) = (8, 128, 8);
+    });
+    assert_eq!(plan.device_arena, usual.1, "planned as taken");
     assert!(short.1 < usual.1, "{} bytes of buffers, {} with longer passes", short.1, usual.1);
     // What layers with a window keep would grow for every sequence.
     let windows = ctx.load(&file("gemma3-plain.gguf")).unwrap();
