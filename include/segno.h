@@ -990,8 +990,8 @@ typedef struct segno_session_opts {
   /**
    * Most prompt tokens of a pass in which no stream runs, up to 16384; less than `max_prefill` counts as that. Models of 27B and mixtures of
    * experts read long prompts faster by a third and more with 2048 than with 512 (H100). Buffers grow with it, and what layers with a window keep
-   * of each sequence. 0 (default): four times `max_prefill`, as far as sequences can be so long, where a GPU has all of a model without such layers
-   * and `device_memory` does not limit it, as long as that leaves as much memory free as it takes more; else `max_prefill`.
+   * of each sequence. 0 (default): four times `max_prefill`, as far as sequences can be so long, where a GPU has all of a model without
+   * windows and `device_memory` does not limit it, as long as that leaves as much memory free as it takes more; else `max_prefill`.
    */
   uint32_t max_prompt;
   /** Zero. */
