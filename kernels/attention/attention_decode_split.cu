@@ -1,7 +1,6 @@
 // Attention of rows whose context has few splits, each with a block of its own: both steps of a split at once, in the
-// order of `attention_decode.cu`. Where rows have but one, and become 8-bit blocks, a shorter way is gone
-// (single_split.cuh).
-#include "attention/single_split.cuh"
+// order of `attention_decode.cu`. Rows that have but one have a kernel of their own (attention_single_split.cu).
+#include "attention/decode.cuh"
 
 template <uint32_t DIM, bool ANY_FORM>
 __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Shape &shape) {
@@ -127,14 +126,9 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
     launch_then_await();
 }
 
-#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM)                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                 \
-        name(const __grid_constant__ AttentionArgs args, Shape shape) {                                      \
-        if constexpr (!ANY_FORM && (DIM == 64 || DIM == 128)) {                                              \
-            const bool is_single = gridDim.x == 1 && gridDim.y == args.in.kv_heads && args.sinks == nullptr; \
-            const bool is_whole = args.window >= SHORT_SPLIT && args.follows == 0 && args.in.k != nullptr;   \
-            if (is_single && args.out.q != nullptr && is_whole) return attend_single_split<DIM>(args);       \
-        }                                                                                                    \
-        attend_split<DIM, ANY_FORM>(args, shape);                                                            \
+#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM)       \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)            \
+        name(const __grid_constant__ AttentionArgs args, Shape shape) { \
+        attend_split<DIM, ANY_FORM>(args, shape);                       \
     }
 #include "kernels.def"

@@ -19,13 +19,18 @@ struct HeadsArgs {
 };
 static_assert(sizeof(HeadsArgs) == 152, "as in args.rs");
 
+// The factor of a norm by the sum of a head's squares.
+__device__ __forceinline__ float head_factor_of(const HeadsArgs &args, float squares) {
+    return __frcp_rn(__fsqrt_rn(__fdiv_rn(squares, (float)args.head_dim) + args.eps));
+}
+
 // Factor of the norm of one head; 1 without a norm.
 __device__ __forceinline__ float head_factor(
     const HeadsArgs &args, const float *x, const float *weight, uint32_t lane) {
     if (weight == nullptr) return 1.0f;
     float sum = 0.0f;
     for (uint32_t i = lane; i < args.head_dim; i += WARP) sum = __fmaf_rn(x[i], x[i], sum);
-    return __frcp_rn(__fsqrt_rn(__fdiv_rn(warp_sum(sum), (float)args.head_dim) + args.eps));
+    return head_factor_of(args, warp_sum(sum));
 }
 
 // Norm of one head of `dim` elements and rotation of `half` pairs of them, by a warp; `put(i, v)` takes element i.

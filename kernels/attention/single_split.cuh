@@ -5,46 +5,7 @@
 // instructions, which come from far. So all places are known before the wait, keys are in registers, and the warps that
 // mix values finish their 8-bit blocks by themselves.
 #pragma once
-#include "attention/decode.cuh"
-
-__device__ __forceinline__ void store_shared(uint32_t at, __half v) {
-    asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(__half_as_ushort(v)) : "memory");
-}
-
-__device__ __forceinline__ void store_shared(uint32_t at, __half2 v) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(reinterpret_cast<const uint32_t &>(v)) : "memory");
-}
-
-__device__ __forceinline__ void store_shared(uint32_t at, float2 v) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
-}
-
-__device__ __forceinline__ void store_byte(uint32_t at, uint32_t v) {
-    asm volatile("st.shared.u8 [%0], %1;" ::"r"(at), "r"(v) : "memory");
-}
-
-__device__ __forceinline__ uint2 load_words(uint32_t at) {
-    uint2 v;
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");
-    return v;
-}
-
-__device__ __forceinline__ float2 load_pair(uint32_t at) {
-    const uint2 v = load_words(at);
-    return make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
-}
-
-__device__ __forceinline__ uint64_t global_address(const void *p) { return (uint64_t)__cvta_generic_to_global(p); }
-
-__device__ __forceinline__ float load_global(uint64_t at) {
-    float v;
-    asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(at) : "memory");
-    return v;
-}
-
-__device__ __forceinline__ void store_global(uint64_t at, __half v) {
-    asm volatile("st.global.u16 [%0], %1;" ::"l"(at), "h"(__half_as_ushort(v)) : "memory");
-}
+#include "attention/single_heads.cuh"
 
 // Numbers in this range are divided without care for what is too large or too small.
 constexpr uint32_t PLAIN_LEAST = (127 - 60) << 23, PLAIN_END = (127 + 60) << 23;
@@ -96,45 +57,6 @@ __device__ __forceinline__ void start_others(uint32_t to, uint64_t from, int row
     }
     commit_copies();
 }
-
-// Families without such a norm do not go through its code.
-__device__ __noinline__ float factor_of(const HeadsArgs &in, const float *x, const float *weight) {
-    return head_factor(in, x, weight, threadIdx.x % WARP);
-}
-
-// The pairs of a head, key or value that a lane has, with the places of their elements in it.
-template <uint32_t DIM>
-struct Pairs {
-    static_assert(DIM % (2 * WARP) == 0, "every lane has as many");
-    static constexpr uint32_t COUNT = DIM / 2 / WARP;
-    float a[COUNT], c[COUNT];
-
-    __device__ __forceinline__ void load(
-        uint64_t from, const uint32_t (&first)[COUNT], const uint32_t (&second)[COUNT]) {
-#pragma unroll
-        for (uint32_t j = 0; j < COUNT; j++)
-            a[j] = load_global(from + 4 * first[j]), c[j] = load_global(from + 4 * second[j]);
-    }
-
-    __device__ __forceinline__ void norm(
-        float factor, const float *weight, const uint32_t (&first)[COUNT], const uint32_t (&second)[COUNT]) {
-#pragma unroll
-        for (uint32_t j = 0; j < COUNT; j++) {
-            a[j] = __fmul_rn(__fmul_rn(a[j], factor), weight[first[j]]),
-            c[j] = __fmul_rn(__fmul_rn(c[j], factor), weight[second[j]]);
-        }
-    }
-
-    __device__ __forceinline__ void turn(
-        const float (&cos)[COUNT], const float (&sin)[COUNT], uint32_t lane, uint32_t half) {
-#pragma unroll
-        for (uint32_t j = 0; j < COUNT; j++) {
-            if (lane + j * WARP >= half) break;
-            const float turned = __fmaf_rn(a[j], cos[j], -__fmul_rn(c[j], sin[j]));
-            c[j] = __fmaf_rn(a[j], sin[j], __fmul_rn(c[j], cos[j])), a[j] = turned;
-        }
-    }
-};
 
 // Makes the codes of 8-bit blocks, of which a lane has elements lane / 4, and 8, 16 and 24 on, of heads 2 (lane % 4)
 // and the one after it; the warp's blocks stand at `at` in shared memory, 32 bytes a head. The same bits as
@@ -281,7 +203,7 @@ __device__ __forceinline__ void mix_whole(uint32_t (&values)[HALF_WARPS][2][4], 
 }
 
 // Writes 32 elements of each head, of which `block` is the first one's number; a place for codes is given.
-template <uint32_t DIM>
+template <uint32_t DIM, bool PLAIN>
 __device__ __forceinline__ void put_row(
     const AttentionArgs &args, const float (&v)[2][4], size_t block, uint32_t heads, uint32_t lane, uint32_t codes) {
     // Whole blocks are written at once: parts of a sector would be read and merged.
@@ -296,7 +218,7 @@ __device__ __forceinline__ void put_row(
         if (lane < 4 && 2 * lane + n < heads) to[n * DIM / 32] = meta[n];
     }
     // As a rule products alone read them, and nobody their floats.
-    if (args.floats == 0) return;
+    if (PLAIN || args.floats == 0) return;
     const uint32_t head = lane % 4 * 2;
 #pragma unroll
     for (uint32_t n = 0; n < 2; n++) {
@@ -307,47 +229,13 @@ __device__ __forceinline__ void put_row(
     }
 }
 
-// Norm and rotation of a head's query, which goes to where the products read it.
-template <uint32_t DIM>
-__device__ __forceinline__ void put_query(Pairs<DIM> &query, const AttentionArgs &args, const float *from,
-    const uint32_t (&first)[Pairs<DIM>::COUNT], const uint32_t (&second)[Pairs<DIM>::COUNT],
-    const float (&cos)[Pairs<DIM>::COUNT], const float (&sin)[Pairs<DIM>::COUNT],
-    const uint32_t (&first_to)[Pairs<DIM>::COUNT], const uint32_t (&second_to)[Pairs<DIM>::COUNT], uint32_t lane,
-    uint32_t half) {
-    const HeadsArgs &in = args.in;
-    if (__builtin_expect(in.q_norm != nullptr, 0)) query.norm(factor_of(in, from, in.q_norm), in.q_norm, first, second);
-    query.turn(cos, sin, lane, half);
-#pragma unroll
-    for (uint32_t j = 0; j < Pairs<DIM>::COUNT; j++) {
-        store_shared(first_to[j], __float2half_rn(__fmul_rn(query.a[j], args.scale)));
-        store_shared(second_to[j], __float2half_rn(__fmul_rn(query.c[j], args.scale)));
-    }
-}
-
-// Norm and rotation of the position's key, or the norm of its value, which goes to the stage and to the cache.
-template <uint32_t DIM>
-__device__ __forceinline__ void put_key_or_value(Pairs<DIM> &own, const HeadsArgs &in, const float *from, bool is_key,
-    const uint32_t (&first)[Pairs<DIM>::COUNT], const uint32_t (&second)[Pairs<DIM>::COUNT],
-    const float (&cos)[Pairs<DIM>::COUNT], const float (&sin)[Pairs<DIM>::COUNT], uint32_t stage, uint64_t cache,
-    uint32_t lane, uint32_t half) {
-    const float *weight = is_key ? in.k_norm : in.v_norm;
-    if (__builtin_expect(weight != nullptr, 0)) own.norm(factor_of(in, from, weight), weight, first, second);
-    if (is_key) own.turn(cos, sin, lane, half);
-#pragma unroll
-    for (uint32_t j = 0; j < Pairs<DIM>::COUNT; j++) {
-        const __half low = __float2half_rn(own.a[j]), high = __float2half_rn(own.c[j]);
-        store_shared(stage + 2 * first[j], low), store_shared(stage + 2 * second[j], high);
-        store_global(cache + 2 * first[j], low), store_global(cache + 2 * second[j], high);
-    }
-}
-
 // So many blocks release the next kernel at once; fewer are quicker where it comes behind their copies.
 constexpr uint32_t MANY_BLOCKS = 8;
 
-template <uint32_t DIM>
+// PLAIN heads have no norm, and nobody reads the floats of the result.
+template <uint32_t DIM, bool PLAIN>
 __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
-    using Own = Pairs<DIM>;
-    constexpr uint32_t PAIRS = Own::COUNT, CHUNKS = DIM / TILE, MIXERS = DIM / 32;
+    constexpr uint32_t PAIRS = Pairs<DIM>::COUNT, CHUNKS = DIM / TILE, MIXERS = DIM / 32;
     constexpr uint32_t ROW = 2 * Buffers<DIM>::STRIDE, STAGE = STEP * ROW, OWN_TILE = TILE * ROW;
     // Behind the stages, as `Buffers` has them. Once scores are there, sums and then codes stand where the keys of the
     // second step were.
@@ -356,7 +244,8 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
     static_assert(CODES + MIXERS * 32 * COLUMNS <= QUERIES && CHUNKS * WARP <= THREADS, "a stage holds these");
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ Maxima maxima[2];
-    static_assert(fits_twice<DIM>(2 * sizeof(maxima) + COLUMNS * sizeof(float)), "two blocks share a processor");
+    __shared__ HeadNorms<DIM, PLAIN> norms;
+    static_assert(fits_twice<DIM>(sizeof(maxima) + sizeof(norms)), "two blocks share a processor");
     const HeadsArgs &in = args.in;
     uint32_t thread = threadIdx.x, base = shared_address(shared), row = blockIdx.z, kv_head = blockIdx.y;
     const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(in.rows + row));
@@ -391,6 +280,7 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
              own_near = position - first_key;
     keep(tile), keep(own_near);
     const int lane_row = lane / (DIM / 8);
+    if constexpr (!PLAIN) norms.start(in, warp, lane);
     start_others<DIM>(tile, near_from + 2 * in.keys, lane_row, own_near);
     if (first_key + STEP <= position)
         start_others<DIM>(tile + 2 * STAGE, far_from + 2 * in.keys, lane_row, own_near - STEP);
@@ -438,7 +328,7 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
         start_others<DIM>(tile, far_from + 2 * in.values, lane_row, own_near - STEP);
     await_dependencies();
 
-    Own own, other;
+    Pairs<DIM> own, other;
     float cos[PAIRS], sin[PAIRS];
     if (has_head) own.load(head_from, first, second);
     if (has_kv) other.load(kv_from, first, second);
@@ -448,8 +338,11 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
         cos[j] = load_global(global_address(in.cos) + angles + j * WARP * 4),
         sin[j] = load_global(global_address(in.sin) + angles + j * WARP * 4);
     }
-    if (has_head) put_query<DIM>(own, args, head_at, first, second, cos, sin, first_to, second_to, lane, half);
-    if (has_kv) put_key_or_value<DIM>(other, in, kv_at, is_key, first, second, cos, sin, kv_to, kv_cache, lane, half);
+    if (has_head)
+        put_query<DIM, PLAIN>(own, args, norms, head_at, first, second, cos, sin, first_to, second_to, lane, half);
+    if (has_kv)
+        put_key_or_value<DIM, PLAIN>(
+            other, in, norms, kv_at, is_key, first, second, cos, sin, kv_to, kv_cache, lane, half);
     wait_copies<0>();
     __syncthreads();
 
@@ -487,6 +380,6 @@ __device__ __forceinline__ void attend_single_split(const AttentionArgs &args) {
 
     float v[2][4];
     mix_whole(values, load_values, factors, halves, base + WEIGHTS + lane * 16, base + SUMS + lane * 8, v);
-    put_row<DIM>(args, v, ((size_t)row * in.heads + kv_head * heads) * DIM + warp * 32, heads, lane,
+    put_row<DIM, PLAIN>(args, v, ((size_t)row * in.heads + kv_head * heads) * DIM + warp * 32, heads, lane,
         base + CODES + warp * 32 * COLUMNS);
 }

@@ -22,6 +22,8 @@ pub struct Attention {
     /// Whether other queries attend to the same keys behind the first ones, whose results are added.
     pub attends_again: bool,
     pub rope: Option<RopeLayout>,
+    /// Whether heads turn as a whole, not half of each alone.
+    pub turns_whole: bool,
 }
 
 fn attention(kv: HeadSizes, with: Attention) -> Arc<Program> {
@@ -44,7 +46,8 @@ pub fn attended(kv: HeadSizes, with: Attention, mask: AttentionMask) -> (Parts, 
         let of_values = (kv.value_dim == kv.head_dim).then_some(values);
         of_values.into_iter().chain([queries, keys]).for_each(|x| normalize(&mut b, x));
     }
-    let table = with.rope.map(|layout| rope(&mut b, layout, kv.head_dim / 2));
+    let table =
+        with.rope.map(|layout| rope(&mut b, layout, if with.turns_whole { kv.head_dim } else { kv.head_dim / 2 }));
     if let Some(table) = table {
         b.program.ops.extend([queries, keys].map(|x| Op::Rope { x, head_dim: kv.head_dim, table }));
     }
@@ -74,6 +77,7 @@ const NORMED: Attention = Attention {
     window: None,
     softcap: None,
     has_sinks: false,
+    turns_whole: false,
 };
 const TURNED: Attention = Attention { has_norms: false, rope: Some(RopeLayout::Pairs), window: Some(150), ..NORMED };
 const NORMED_AGAIN: Attention = Attention { attends_again: true, ..NORMED };
@@ -86,7 +90,7 @@ pub fn attentions() -> Vec<Case> {
     let mut cases = Vec::new();
     staged(&mut cases);
     stored_before(&mut cases);
-    read_twice(&mut cases);
+    single_split(&mut cases);
     wide(&mut cases);
     plain(&mut cases);
     cases
@@ -165,16 +169,35 @@ fn stored_before(cases: &mut Vec<Case>) {
     }
 }
 
-/// Results that another op reads before a product does: as floats, which products do not need. The product rounds what it reads to 8 bits.
-fn read_twice(cases: &mut Vec<Case>) {
+/// Rows of one split whose results a product reads, which rounds them to 8 bits; or another op before that, as floats, which products do not need.
+fn single_split(cases: &mut Vec<Case>) {
+    let whole = Attention { turns_whole: true, ..NORMED };
+    let pairs = Attention { rope: Some(RopeLayout::Pairs), ..whole };
+    let distant = Attention { window: None, ..TURNED };
+    let plain = Attention { has_norms: false, ..whole };
     for dim in [64, 128] {
-        let (mut b, out) = attended(HeadSizes::new(4, 2, dim), NORMED, AttentionMask::Causal);
-        b.program.ops.push(Op::Softcap { x: out, cap: 3.0 });
-        let (matrix, _) = b.random_matrix(DType::Q8_0, 50, 4 * dim, 0.3);
-        let result = b.product(out, matrix, None);
-        let (program, kernel) = (finish(b, result), format!("attention_decode_split_hd{dim}"));
-        for position in [0, 100] {
-            add(cases, &[&kernel], &program, Pass::Step(1, position), KvType::F16, EIGHT_BITS);
+        for (heads, kv_heads, with, reads_floats) in [
+            (4, 2, NORMED, false),
+            (4, 2, NORMED, true),
+            (8, 1, whole, false),
+            (14, 2, pairs, false),
+            (3, 3, whole, true),
+            (4, 2, distant, false),
+            (8, 1, plain, false),
+            (7, 1, plain, true),
+            (2, 1, Attention::default(), false),
+        ] {
+            let (mut b, out) = attended(HeadSizes::new(heads, kv_heads, dim), with, AttentionMask::Causal);
+            if reads_floats {
+                b.program.ops.push(Op::Softcap { x: out, cap: 3.0 });
+            }
+            let (matrix, _) = b.random_matrix(DType::Q8_0, 50, heads * dim, 0.3);
+            let result = b.product(out, matrix, None);
+            let of = if with.has_norms || reads_floats { "" } else { "_plain" };
+            let (program, kernel) = (finish(b, result), format!("attention_single_split{of}_hd{dim}"));
+            for position in [0, 100, 255] {
+                add(cases, &[&kernel], &program, Pass::Step(1, position), KvType::F16, EIGHT_BITS);
+            }
         }
     }
 }

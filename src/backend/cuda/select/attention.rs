@@ -1,6 +1,6 @@
 //! Attention of steps: which kernel takes the splits of a shape's positions, and when its blocks get an SM each.
 
-use super::super::args::Shape;
+use super::super::args::{Args, AttentionArgs, Shape};
 use super::super::catalogue::{Function, Kernel};
 use super::super::launch::Launch;
 use super::Choice;
@@ -26,9 +26,9 @@ pub fn splits(keys: usize) -> usize {
     short.div_ceil(SHORT_SPLIT) + (keys - short).div_ceil(LONG_SPLIT)
 }
 
-/// What becomes of a launch of attention: where each of a row's splits has a block, and all of them are short, a kernel that takes a split at once.
-/// Where blocks of those are few, they ask for so much shared memory that each gets an SM: in batches for half as many, since the next kernel then
-/// starts early on SMs that pairs of blocks leave alone.
+/// What becomes of a launch of attention: where each of a row's splits has a block, and all of them are short, a kernel that takes a split at once,
+/// or one for rows with a single split. Where blocks of those are few, they ask for so much shared memory that each gets an SM: in batches for half
+/// as many, since the next kernel then starts early on SMs that pairs of blocks leave alone.
 pub fn choose(launch: &Launch, shape: &Shape) -> Choice {
     let plain = launch.plain_choice(shape);
     let (kernel, most_spread) = match launch.function.kernel {
@@ -40,11 +40,26 @@ pub fn choose(launch: &Launch, shape: &Shape) -> Choice {
         return plain;
     }
     let is_spread = launch.spread_bytes != 0 && plain.blocks.iter().product::<u32>() <= most_spread;
+    let single = single_split(launch, kernel, plain.blocks);
     Choice {
-        function: Function { kernel, ..launch.function },
+        function: single.unwrap_or(Function { kernel, ..launch.function }),
         shared_bytes: if is_spread { launch.spread_bytes } else { launch.shared_bytes },
         ..plain
     }
+}
+
+/// The kernel for rows of one split, where the result is for products, and a block has all heads of a key-value head: with norms and floats only
+/// where there are some.
+fn single_split(launch: &Launch, kernel: Kernel, blocks: [u32; 3]) -> Option<Function> {
+    let Args::Attention(AttentionArgs { heads, out, sinks, window, follows, floats, .. }) = &launch.args else {
+        return None;
+    };
+    let is_whole = *window >= SHORT_SPLIT as u32 && *follows == 0 && heads.k != 0 && *sinks == 0 && out.q != 0;
+    if kernel != Kernel::AttentionDecodeSplit || blocks[0] != 1 || blocks[1] != heads.kv_heads || !is_whole {
+        return None;
+    }
+    let is_plain = [heads.q_norm, heads.k_norm, heads.v_norm] == [0; 3] && *floats == 0;
+    Kernel::AttentionSingleSplit.of_numbers(&[heads.head_dim, is_plain.into()])
 }
 
 #[cfg(test)]
