@@ -1,8 +1,9 @@
 // Products of 8-bit activations with the quantized matrices of experts, for steps of few rows. All weights of a block
 // are in flight at once, as soon as its experts are known. The expert that every row has may come along with them, and
 // where a single row comes before its norm and its choice, each block makes both, while its weights are on their way or
-// in order to know them. The sums of a product are those of every kernel; the sum over a row's experts goes by slots of
-// its choice.
+// in order to know them. Blocks of the sum begin once those of the unit before it have asked for their weights, and
+// have their own on the way beside it. The sums of a product are those of every kernel; the sum over a row's experts
+// goes by slots of its choice.
 #include "experts/route.cuh"
 #include "gemv/single_stage.cuh"
 
@@ -31,15 +32,16 @@ struct ExpertSumArgs {
     float *out;
     ExpertTable table;
     uint32_t chosen, width;
-    float adds;  // what the result is multiplied by and then added to `out`; 0 where it takes the place of that
-    uint32_t pad;
+    float adds;         // what the result is multiplied by and then added to `out`; 0 where it takes the place of that
+    uint32_t is_early;  // whether the launch before this one is that of the unit, which waits before this one begins
     // The expert that every row has: its inner values and its matrix, no data for none; and the logit of its gate, null
     // where it counts in full.
     Activation shared_x;
     Matrix shared;
     const float *shared_gate;
+    RouteArgs route;  // what the unit makes `choice` of, if it does; no logits for nothing
 };
-static_assert(sizeof(ExpertSumArgs) == 200, "as in args.rs");
+static_assert(sizeof(ExpertSumArgs) == 256, "as in args.rs");
 
 // Outputs of a block of a gated unit, which make an 8-bit block, and of one of its warps.
 constexpr uint32_t UNIT_OUTPUTS = 32, WARP_OUTPUTS = UNIT_OUTPUTS / WARPS;
@@ -72,23 +74,34 @@ __device__ __forceinline__ void put_rows(
 }
 
 struct UnitStorage {
-    union {
-        __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
-        RouteStorage route;  // before there are sums
-    };
+    __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
     float outputs[UNIT_OUTPUTS], shares[WARPS];
     unsigned long long barriers[WARPS];
     LevelWords level_words;
 };
 
+static_assert(sizeof(RouteStorage) <= 15 << 10, "as in select/experts.rs");
+
+// Finds the experts of the only row, in shared memory that copies fill behind that.
+__device__ __forceinline__ RouteStorage &rank_early(const RouteArgs &args, uint8_t *shared) {
+    RouteStorage &space = *reinterpret_cast<RouteStorage *>(shared);
+    rank_experts(args, [&](uint32_t i) { return __ldcg(args.logits + i); }, space);
+    return space;
+}
+
+// Until all threads are done with such memory, for copies in bulk.
+__device__ __forceinline__ void leave_to_copies() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+}
+
 // Makes the choice of a row, whose first block writes it for others; the expert in the block's own slot.
 __device__ __forceinline__ uint32_t choose_own(
-    const RouteArgs &args, uint32_t row, uint32_t block, uint32_t slot, RouteStorage &space) {
-    rank_experts(args, args.logits, space);
+    const RouteArgs &args, uint32_t row, uint32_t block, uint32_t slot, uint8_t *shared) {
+    const RouteStorage &space = rank_early(args, shared);
     if (block == 0) write_choice(args, row, space);
     const uint32_t expert = space.ids[slot];
-    // Sums take the place of that.
-    __syncthreads();
+    leave_to_copies();
     return expert;
 }
 
@@ -110,9 +123,9 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     make_level_words<TYPE>(own.level_words);
     if (args.norm != nullptr && threadIdx.x * LINE < m.cols) prefetch(args.norm + threadIdx.x * LINE);
     __syncwarp();
-    launch_then_await();
+    await_dependencies();
     const uint32_t expert = is_shared  ? 0
-        : args.route.logits != nullptr ? choose_own(args.route, row, block, block / across, own.route)
+        : args.route.logits != nullptr ? choose_own(args.route, row, block, block / across, shared)
                                        : expert_of(args.choice, args.chosen, pair);
     const uint8_t *weights = shared + warp * 2 * bytes;
     if (elect_lane()) {
@@ -122,6 +135,7 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
             bytes, barrier);
     }
     __syncwarp();
+    launch_dependents();
     uint8_t *units = shared + WARPS * 2 * bytes;
     float factor = 1.0f;
     if (args.norm != nullptr) {
@@ -159,12 +173,30 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
 }
 
 struct SumStorage {
-    __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
     unsigned long long barriers[WARPS];
     uint32_t experts[MOST_CHOSEN];
     float weights[MOST_CHOSEN];
     LevelWords level_words;
 };
+
+// The experts of a row and their weights.
+__device__ __forceinline__ void choose_for_sum(
+    const ExpertSumArgs &args, uint32_t row, SumStorage &own, uint8_t *shared) {
+    if (args.route.logits != nullptr) {
+        const RouteStorage &space = rank_early(args.route, shared);
+        for (uint32_t slot = threadIdx.x; slot < args.chosen; slot += blockDim.x) {
+            own.experts[slot] = space.ids[slot];
+            own.weights[slot] = weight_of(args.route, space.weights, slot);
+        }
+        return leave_to_copies();
+    }
+    const float *choice = args.choice + (size_t)row * 2 * args.chosen;
+    for (uint32_t slot = threadIdx.x; slot < args.chosen; slot += blockDim.x) {
+        own.experts[slot] = __float_as_uint(__ldcg(choice + slot));
+        own.weights[slot] = __ldcg(choice + args.chosen + slot);
+    }
+    __syncthreads();
+}
 
 // Blocks may have fewer than eight warps.
 template <uint32_t TYPE>
@@ -183,9 +215,10 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
     if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
     make_level_words<TYPE>(own.level_words);
     __syncwarp();
-    launch_then_await();
-    const float *choice = args.choice + (size_t)row * 2 * args.chosen;
+    launch_dependents();
+    if (!args.is_early) await_dependencies();
     const uint8_t *weights = shared + warp * warp_bytes;
+    choose_for_sum(args, row, own, shared);
     if (has_outputs) {
         if (elect_lane()) {
             announce(barrier, warp_bytes);
@@ -196,16 +229,17 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
         }
         __syncwarp();
         for (uint32_t slot = lane; slot < args.chosen; slot += WARP) {
-            const uint32_t from = row_of(table, __float_as_uint(choice[slot]), first);
+            const uint32_t from = row_of(table, own.experts[slot], first);
             copy_run(shared_address(weights) + slot * bytes, m.data + (size_t)from * m.row_bytes, bytes, barrier);
         }
     }
-    for (uint32_t slot = threadIdx.x; slot < args.chosen; slot += blockDim.x)
-        own.experts[slot] = __float_as_uint(choice[slot]), own.weights[slot] = choice[args.chosen + slot];
+    if (args.is_early) await_dependencies();
     uint8_t *units = shared + warps * warp_bytes;
     const uint32_t unit_bytes = units_of(m.cols) * ROW_OF_UNIT;
     put_rows(args.x, (size_t)row * args.chosen, args.chosen, m.cols, units);
     if (has_shared) put_rows(args.shared_x, row, 1, args.shared.cols, units + args.chosen * unit_bytes);
+    const uint32_t all_units = args.chosen * unit_bytes + (has_shared ? units_of(args.shared.cols) * ROW_OF_UNIT : 0);
+    float *sums = reinterpret_cast<float *>(units + all_units) + warp * SUM_ROWS * SUM_STRIDE;
     const float gate = args.shared_gate != nullptr ? args.shared_gate[row] : 0.0f;
     const uint32_t column = first + lane % SUM_OUTPUTS;
     float *out = args.out + (size_t)row * args.width + column;
@@ -224,13 +258,13 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
             const uint32_t slot = begin + i;
             add_two_rows<TYPE>(
                 weights + slot * bytes, m.row_bytes, m.cols / 32, units + slot * unit_bytes, level_words, sum);
-            float *place = own.sums[warp] + 2 * i * SUM_STRIDE + lane;
+            float *place = sums + 2 * i * SUM_STRIDE + lane;
             place[0] = sum[0], place[SUM_STRIDE] = sum[1];
         }
         __syncwarp();
         // Every four lanes have a product: of both outputs in turn, slot by slot.
         const uint32_t slot = min(begin + lane / 8, args.chosen - 1);
-        float v = add_lanes(own.sums[warp]);
+        float v = add_lanes(sums);
         if (args.x.factors != nullptr) v = __fmul_rn(v, args.x.factors[(size_t)row * args.chosen + slot]);
         v = finish_output(table, own.experts[slot], row * args.chosen + slot, args.width, first + lane / 4 % 2, v);
         for (uint32_t i = 0; i < count; i++) {
@@ -243,10 +277,10 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
         float sum[2] = {};
         add_two_rows<TYPE>(weights + args.chosen * bytes, args.shared.row_bytes, args.shared.cols / 32,
             units + args.chosen * unit_bytes, level_words, sum);
-        float *place = own.sums[warp] + lane;
+        float *place = sums + lane;
         place[0] = sum[0], place[SUM_STRIDE] = sum[1];
         __syncwarp();
-        float v = add_lanes(own.sums[warp]);
+        float v = add_lanes(sums);
         if (args.shared_x.factors != nullptr) v = __fmul_rn(v, args.shared_x.factors[row]);
         v = __shfl_sync(ALL_LANES, v, lane % SUM_OUTPUTS * 4);
         total = __fadd_rn(total, args.shared_gate != nullptr ? __fmul_rn(v, sigmoid_of(gate)) : v);

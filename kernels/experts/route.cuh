@@ -1,6 +1,6 @@
-// The choice of a row's experts by the logits of a router, by the threads of a block: scores, with a bias for the
-// choice alone; groups with the largest sums of their best; then the best of what is left, of equal ones the lower
-// number. The rule is that of `Routing` in src/plan/op.rs.
+// The choice of a row's experts by the logits of a router, by the threads of a block, ROUTE_WARPS at most: scores, with
+// a bias for the choice alone; groups with the largest sums of their best; then the best of what is left, of equal ones
+// the lower number. The rule is that of `Routing` in src/plan/op.rs.
 #pragma once
 #include "experts/choice.cuh"
 
@@ -45,11 +45,35 @@ __device__ __forceinline__ uint32_t rank_of(const uint32_t *keys, uint32_t count
     return rank;
 }
 
+// Calls `f` with the experts of this warp: a block of fewer than ROUTE_WARPS has several shares a warp. `end` is called
+// after each share, with its number.
+template <typename F, typename End>
+__device__ __forceinline__ void each_share(uint32_t experts, const F &f, const End &end) {
+    for (uint32_t share = threadIdx.x / WARP; share < ROUTE_WARPS; share += blockDim.x / WARP) {
+        for (uint32_t i = share * WARP + threadIdx.x % WARP; i < experts; i += ROUTE_THREADS) f(i);
+        end(share);
+    }
+}
+
 template <typename F>
-__device__ __forceinline__ float reduce_block(float v, float *shares, F f) {
+__device__ __forceinline__ void each_expert(uint32_t experts, const F &f) {
+    each_share(experts, f, [](uint32_t) {});
+}
+
+// The result of `f` over what `value` makes of all experts, from `first` on, in an order that the block's size does not
+// change.
+template <typename F, typename V>
+__device__ __forceinline__ float reduce_experts(
+    uint32_t experts, float first, float *shares, const F &f, const V &value) {
+    float v = first;
+    each_share(
+        experts, [&](uint32_t i) { v = f(v, value(i)); },
+        [&](uint32_t share) {
 #pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2) v = f(v, __shfl_xor_sync(ALL_LANES, v, step));
-    if (threadIdx.x % WARP == 0) shares[threadIdx.x / WARP] = v;
+            for (int step = WARP / 2; step > 0; step /= 2) v = f(v, __shfl_xor_sync(ALL_LANES, v, step));
+            if (threadIdx.x % WARP == 0) shares[share] = v;
+            v = first;
+        });
     __syncthreads();
     v = shares[0];
 #pragma unroll
@@ -59,32 +83,37 @@ __device__ __forceinline__ float reduce_block(float v, float *shares, F f) {
 
 struct RouteStorage {
     float scores[MOST_EXPERTS], shares[2][ROUTE_WARPS], weights[MOST_CHOSEN];
-    uint32_t keys[MOST_EXPERTS], group_keys[MOST_EXPERTS], ids[MOST_CHOSEN];
+    uint32_t keys[MOST_EXPERTS], ids[MOST_CHOSEN];
+    union {
+        uint32_t group_keys[MOST_EXPERTS];
+        uint32_t best_keys[MOST_EXPERTS];  // of the best of each 32 experts, behind those of groups
+    };
+    uint16_t best_ids[MOST_EXPERTS];
 };
 
-// Scores of all experts, each in the place that its thread reads again.
-__device__ __forceinline__ void score_all(const RouteArgs &args, const float *logits, RouteStorage &space) {
-    float largest = -INFINITY, sum = 0.0f;
-    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS) {
-        const float x = logits[i];
-        space.scores[i] = args.score == SIGMOID ? __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x))) : x;
-        largest = fmaxf(largest, x);
+// Scores of all experts by what `logit` gives for each, in the place that its thread reads again.
+template <typename Logit>
+__device__ __forceinline__ void score_all(const RouteArgs &args, const Logit &logit, RouteStorage &space) {
+    if (args.score != SOFTMAX) {
+        each_expert(args.experts, [&](uint32_t i) {
+            const float x = logit(i);
+            space.scores[i] = args.score == SIGMOID ? __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x))) : x;
+        });
+        return;
     }
-    if (args.score != SOFTMAX) return;
-    largest = reduce_block(largest, space.shares[0], [](float a, float b) { return fmaxf(a, b); });
-    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS) {
-        const float e = expf(__fsub_rn(space.scores[i], largest));
-        space.scores[i] = e, sum = __fadd_rn(sum, e);
-    }
-    sum = reduce_block(sum, space.shares[1], [](float a, float b) { return __fadd_rn(a, b); });
-    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS)
-        space.scores[i] = __fdiv_rn(space.scores[i], sum);
+    const float largest = reduce_experts(
+        args.experts, -INFINITY, space.shares[0], [](float a, float b) { return fmaxf(a, b); },
+        [&](uint32_t i) { return space.scores[i] = logit(i); });
+    const float sum = reduce_experts(
+        args.experts, 0.0f, space.shares[1], [](float a, float b) { return __fadd_rn(a, b); },
+        [&](uint32_t i) { return space.scores[i] = expf(__fsub_rn(space.scores[i], largest)); });
+    each_expert(args.experts, [&](uint32_t i) { space.scores[i] = __fdiv_rn(space.scores[i], sum); });
 }
 
 // Masks the experts of all groups but the best.
 __device__ __forceinline__ void keep_groups(const RouteArgs &args, RouteStorage &space) {
     const uint32_t size = args.experts / args.groups;
-    for (uint32_t group = threadIdx.x; group < args.groups; group += ROUTE_THREADS) {
+    for (uint32_t group = threadIdx.x; group < args.groups; group += blockDim.x) {
         uint32_t best = MASKED, second = MASKED;
         for (uint32_t i = group * size; i < (group + 1) * size; i++) {
             const uint32_t key = space.keys[i];
@@ -94,7 +123,7 @@ __device__ __forceinline__ void keep_groups(const RouteArgs &args, RouteStorage 
         space.group_keys[group] = rank_key_of(adds ? __fadd_rn(number_of(best), number_of(second)) : number_of(best));
     }
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS) {
+    for (uint32_t i = threadIdx.x; i < args.experts; i += blockDim.x) {
         if (rank_of(space.group_keys, args.groups, i / size) >= args.kept) space.keys[i] = MASKED;
     }
     __syncthreads();
@@ -117,19 +146,48 @@ __device__ __forceinline__ float weight_of(const RouteArgs &args, const float *w
     return args.scale != 1.0f ? __fmul_rn(weight, args.scale) : weight;
 }
 
-// Finds the experts of a row whose logits are at `logits`, best first: their numbers, and their scores.
-__device__ __forceinline__ void rank_experts(const RouteArgs &args, const float *logits, RouteStorage &space) {
-    score_all(args, logits, space);
-    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS) {
-        space.keys[i] = rank_key_of(args.bias != nullptr ? __fadd_rn(space.scores[i], args.bias[i]) : space.scores[i]);
+// How many keys of the warp come before the lane's.
+__device__ __forceinline__ uint32_t rank_in_warp(uint32_t key) {
+    const uint32_t lane = threadIdx.x % WARP;
+    uint32_t rank = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < WARP; i++) {
+        const uint32_t other = __shfl_sync(ALL_LANES, key, i);
+        rank += (other > key) | ((other == key) & (i < lane));
     }
+    return rank;
+}
+
+// Finds the experts with the best keys: of each 32 as many as are chosen at most, then those of these. Equal ones stay
+// in the order of their numbers.
+__device__ __forceinline__ void rank_keys(const RouteArgs &args, RouteStorage &space) {
+    const uint32_t lane = threadIdx.x % WARP, most = min(args.chosen, (uint32_t)WARP);
+    for (uint32_t first = threadIdx.x - lane; first < args.experts; first += blockDim.x) {
+        const uint32_t expert = first + lane, key = expert < args.experts ? space.keys[expert] : MASKED;
+        const uint32_t rank = rank_in_warp(key), at = first / WARP * most + rank;
+        if (expert < args.experts && rank < most) space.best_keys[at] = key, space.best_ids[at] = (uint16_t)expert;
+    }
+    __syncthreads();
+    const uint32_t rest = args.experts % WARP, count = args.experts / WARP * most + min(rest, most);
+    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+        const uint32_t rank = rank_of(space.best_keys, count, i);
+        if (rank >= args.chosen) continue;
+        const uint32_t expert = space.best_ids[i];
+        space.ids[rank] = expert, space.weights[rank] = space.scores[expert];
+    }
+    __syncthreads();
+}
+
+// Finds the experts of a row with such logits, best first: their numbers, and their scores.
+template <typename Logit>
+__device__ __forceinline__ void rank_experts(const RouteArgs &args, const Logit &logit, RouteStorage &space) {
+    score_all(args, logit, space);
+    each_expert(args.experts, [&](uint32_t i) {
+        space.keys[i] = rank_key_of(args.bias != nullptr ? __fadd_rn(space.scores[i], args.bias[i]) : space.scores[i]);
+    });
     __syncthreads();
     if (args.groups > 1) keep_groups(args, space);
-    for (uint32_t i = threadIdx.x; i < args.experts; i += ROUTE_THREADS) {
-        const uint32_t rank = rank_of(space.keys, args.experts, i);
-        if (rank < args.chosen) space.ids[rank] = i, space.weights[rank] = space.scores[i];
-    }
-    __syncthreads();
+    rank_keys(args, space);
 }
 
 // Writes the choice of row `row`.
@@ -143,6 +201,6 @@ __device__ __forceinline__ void write_choice(const RouteArgs &args, uint32_t row
 // Chooses for row `row`, whose logits are at `logits`.
 __device__ __forceinline__ void choose_experts(
     const RouteArgs &args, const float *logits, uint32_t row, RouteStorage &space) {
-    rank_experts(args, logits, space);
+    rank_experts(args, [&](uint32_t i) { return logits[i]; }, space);
     write_choice(args, row, space);
 }

@@ -159,10 +159,10 @@ args! {
         shared_out: Activation, shared_gate: ExpertTable, shared_up: ExpertTable, shared_width: u32, eps: f32, norm: Address, route: RouteArgs,
     }
     /// The weighted sum of one of them over the experts of a row, and of the expert that every row has, where there is one; that by the sigmoid of a
-    /// gate, if it has one.
+    /// gate, if it has one. It may begin beside the launch of the unit (`is_early`), and choose for itself as that does.
     ExpertSumArgs {
-        x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, pad: u32,
-        shared_x: Activation, shared: Matrix, shared_gate: Address,
+        x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, is_early: u32,
+        shared_x: Activation, shared: Matrix, shared_gate: Address, route: RouteArgs,
     }
     WeightedSumArgs { x: Address, choice: Address, out: Activation, width: u32, chosen: u32 }
     /// Without `k` and `v` the keys and values of the rows are in the cache already.
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 56]);
         assert_eq!(
             [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
-            [256, 456, 200]
+            [256, 456, 256]
         );
     }
 }

@@ -391,6 +391,11 @@ impl Lowering<'_> {
             (args.shared_x, args.shared) = (self.input(x), matrix);
             args.shared_gate = gate.map_or(0, |gate| self.value(gate));
         }
+        if let Some(Args::ExpertUnit(unit)) = self.launches.last().map(|launch| &launch.args)
+            && unit.choice == args.choice
+        {
+            (args.is_early, args.route) = (1, unit.route);
+        }
         let blocks = Extent::Pairs { tiles: kernel.blocks, chosen: 1 };
         self.push_experts(&kernel, blocks, Args::ExpertSum(args), covered + ops);
         true

@@ -12,9 +12,12 @@ const SUM_OUTPUTS: u32 = 2;
 const MOST_WARPS: u32 = 8;
 /// Bytes that the activations of a slice take: codes and factors.
 const UNIT_BYTES: u32 = SLICE_COLUMNS + SLICE_COLUMNS / 4;
-/// Static shared memory of a block of either kernel, at most.
-const UNIT_STATIC_BYTES: u32 = 14 << 10;
-const SUM_STATIC_BYTES: u32 = 10 << 10;
+/// Static shared memory of a block of either kernel, at most, and that which the choice of experts takes before there are weights.
+const UNIT_STATIC_BYTES: u32 = 10 << 10;
+const SUM_STATIC_BYTES: u32 = 2 << 10;
+const ROUTE_BYTES: u32 = 15 << 10;
+/// Sums of a warp that sums.
+const SUM_BYTES: u32 = 4 * 8 * 36;
 /// Shared memory of a block where an SM has two.
 const SHARED_OF_TWO: u32 = 112 << 10;
 
@@ -43,7 +46,7 @@ fn row_bytes(cols: u32) -> u32 {
 /// The gated unit of `width` outputs of two projections.
 pub fn unit(gate: &ExpertTable, up: &ExpertTable, width: u32, device: &Device) -> Option<ExpertKernel> {
     let function = of_type(Kernel::ExpertUnit, gate, device)?;
-    let shared_bytes = 2 * UNIT_OUTPUTS * gate.matrix.row_bytes + row_bytes(gate.matrix.cols);
+    let shared_bytes = (2 * UNIT_OUTPUTS * gate.matrix.row_bytes + row_bytes(gate.matrix.cols)).max(ROUTE_BYTES);
     let fits = gate.matrix.dtype == up.matrix.dtype
         && width.is_multiple_of(UNIT_OUTPUTS)
         && shared_bytes + UNIT_STATIC_BYTES <= device.most_shared;
@@ -63,8 +66,8 @@ pub fn sum(
     let function = of_type(Kernel::ExpertSum, table, device)?;
     let of_expert = |matrix: &Matrix, warps: u32| warps * SUM_OUTPUTS * matrix.row_bytes + row_bytes(matrix.cols);
     let bytes = |warps: u32| {
-        let of_shared = shared.map_or(0, |matrix| of_expert(matrix, warps));
-        chosen.saturating_mul(of_expert(&table.matrix, warps)).saturating_add(of_shared)
+        let others = shared.map_or(0, |matrix| of_expert(matrix, warps)) + warps * SUM_BYTES;
+        chosen.saturating_mul(of_expert(&table.matrix, warps)).saturating_add(others).max(ROUTE_BYTES)
     };
     let warps_within = |room: u32| {
         (0..=MOST_WARPS.ilog2()).rev().map(|power| 1 << power).find(|&warps| bytes(warps) + SUM_STATIC_BYTES <= room)
