@@ -168,6 +168,28 @@ fn adapters_of_experts_stand_before_each_product() {
     }
 }
 
+/// The sum over experts may begin before what stands before it has ended behind their unit alone, which waits first; and chooses as that does.
+#[test]
+fn sums_of_experts_begin_early_behind_their_units_alone() {
+    let (mut early, mut late) = (0, 0);
+    for (name, program) in programs() {
+        for changed in [false, true] {
+            let lists = adapted_lists(&program, Sort::Exact, vec![changed; program.matrices.len()]);
+            for pair in all_of(&lists).into_iter().flat_map(|list| list.windows(2)) {
+                let Args::ExpertSum(sum) = &pair[1].args else { continue };
+                let unit = match &pair[0].args {
+                    Args::ExpertUnit(unit) if unit.choice == sum.choice => Some(unit),
+                    _ => None,
+                };
+                assert_eq!(sum.is_early != 0, unit.is_some(), "{name}: behind {:?}", pair[0].function);
+                assert_eq!(sum.route, unit.map_or_else(Default::default, |unit| unit.route), "{name}");
+                (early, late) = (early + sum.is_early, late + u32::from(unit.is_none()));
+            }
+        }
+    }
+    assert!(early > 0 && late > 0, "{early} and {late} sums");
+}
+
 /// What adapters read is there as floats: whatever launch writes it last leaves no other form alone.
 #[test]
 fn adapters_read_floats() {
