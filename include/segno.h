@@ -202,7 +202,8 @@ void segno_error_free(struct segno_error *error);
  * are faster by far (README.md has figures), and mostly closer to the precise result than with 8-bit activations, but a sequence's tokens may depend
  * on whether it ran alone, in a batch, and in which. Without this flag they never do. Smaller batches stay as they are. No effect on the processor,
  * on GPUs of another compute capability than 9.0, on weights of other types than Q8_0, Q4_K, Q5_K and Q6_K, and on matrices whose columns
- * are no multiple of 128 or whose rows are none of 16; the log says at level INFO whether fast batches are in use.
+ * are no multiple of 128 or whose rows are none of 16; those of experts count in prompts alone, with rows of each a multiple of 128. The log says at
+ * level INFO whether fast batches are in use.
  */
 #define SEGNO_CTX_FAST_BATCHES 8
 /**

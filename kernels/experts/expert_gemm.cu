@@ -1,21 +1,8 @@
 // out = scale * x * matrix^T + bias, each row by the rows of its own expert, or the gated unit of two such products,
 // for many rows, on tensor cores (gemm/specialized.cuh). A tile has rows of the matrix of one expert times pairs of it,
 // as `expert_order` lists them; the outputs of a pair go to its own place.
-#include "experts/choice.cuh"
+#include "experts/grouped.cuh"
 #include "gemm/specialized.cuh"
-
-struct ExpertGemmArgs {
-    Activation x;
-    Activation gated;         // where the unit of both tables goes; x is null where there is one
-    const uint32_t *order;    // pairs by experts
-    const ExpertTile *tiles;  // of these
-    const uint32_t *count;    // how many tiles
-    ExpertTable tables[2];    // of one weight type
-    float *out;               // where outputs of one table go
-    GatedUnit unit;
-    uint32_t cols, chosen, width, on_pairs;  // `on_pairs`: x has a row for each pair instead of each row of the batch
-};
-static_assert(sizeof(ExpertGemmArgs) == 256, "as in args.rs");
 
 // The first weight row and pair of a tile.
 struct ExpertCoord {
@@ -56,30 +43,8 @@ struct ExpertTiles : Slices<T, ExpertGemmArgs> {
     __device__ __forceinline__ uint32_t pair(const ExpertCoord &at, uint32_t column) const {
         return args.order[at.tile.first + min(at.column + column, at.tile.count - 1)];
     }
-    __device__ __forceinline__ uint32_t x_row_of(uint32_t pair) const {
-        return args.on_pairs ? pair : pair / args.chosen;
-    }
     __device__ __forceinline__ uint32_t x_row(const ExpertCoord &at, uint32_t column) const {
-        return x_row_of(pair(at, column));
-    }
-};
-
-// `finish_output` for one output of many pairs.
-struct Finish {
-    float scale = 1.0f, bias = 0.0f;
-    bool has_bias;
-    const float *added;
-
-    __device__ __forceinline__ Finish(const ExpertTable &table, uint32_t expert, uint32_t width, uint32_t col)
-        : has_bias(table.bias != nullptr), added(table.added) {
-        if (table.scale != nullptr) scale = table.scale[expert];
-        if (has_bias) bias = table.bias[(size_t)expert * width + col];
-    }
-    // The output that stands at `at` among those of all pairs.
-    __device__ __forceinline__ float operator()(float v, size_t at) const {
-        v = __fmul_rn(v, scale);
-        if (has_bias) v = __fadd_rn(v, bias);
-        return added != nullptr ? __fadd_rn(v, added[at]) : v;
+        return x_row_of(args, pair(at, column));
     }
 };
 
@@ -98,7 +63,7 @@ __device__ __forceinline__ void put_outputs(const Tiles &tiles, const ExpertCoor
     if (row - lane >= args.width) return;
     // One a lane, of its column.
     const uint32_t mine = tiles.pair(at, local + lane % TIMES * STEP);
-    const float own = args.x.factors != nullptr ? args.x.factors[tiles.x_row_of(mine)] : 1.0f;
+    const float own = args.x.factors != nullptr ? args.x.factors[x_row_of(args, mine)] : 1.0f;
     const Finish finish[2] = {Finish(args.tables[0], at.tile.expert, args.width, col),
         Finish(args.tables[GATED], at.tile.expert, args.width, col)};
 #pragma unroll 8

@@ -8,10 +8,11 @@ struct OrderArgs {
     ExpertTile *tiles;  // written
     uint32_t *count;    // written: how many tiles
     uint32_t experts, chosen;
-    uint32_t widths[2];  // pairs a tile at most: of fewer than `wide_rows` rows, and of more
-    uint32_t wide_rows, pad;
+    uint32_t widths[3];  // pairs a tile at most
+    uint32_t rows[2];    // those from which on the second width counts, and the third
+    uint32_t pad;
 };
-static_assert(sizeof(OrderArgs) == 56, "as in args.rs");
+static_assert(sizeof(OrderArgs) == 64, "as in args.rs");
 
 constexpr uint32_t THREADS = 1024, WARPS = THREADS / WARP, MOST_EXPERTS = 1024;
 // Warps that each sort a part of the pairs.
@@ -56,7 +57,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (uint32_t i = 0; i < PARTS; i++) places[i][expert] = 0;
     await_then_launch();
     __syncthreads();
-    const uint32_t pairs = shape.rows * args.chosen, width = args.widths[shape.rows >= args.wide_rows];
+    const uint32_t pairs = shape.rows * args.chosen,
+                   width = args.widths[(shape.rows >= args.rows[0]) + (shape.rows >= args.rows[1])];
     const uint32_t each = (pairs + PARTS * WARP - 1) / (PARTS * WARP) * WARP, begin = part * each,
                    end = part < PARTS ? min(begin + each, pairs) : begin;
     const auto is_first = [&](uint32_t same) { return (same & ((1u << lane) - 1)) == 0; };

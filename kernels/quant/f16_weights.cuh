@@ -10,6 +10,10 @@
 constexpr uint32_t F16_CODES = 64;
 __host__ __device__ constexpr uint32_t f16_planes(uint32_t dtype) { return code_bytes(dtype) / 16; }
 __host__ __device__ constexpr uint32_t f16_high(uint32_t dtype) { return 4 * high_bytes(dtype); }
+// All of them: beside those, scales and the word with the block's.
+__host__ __device__ constexpr uint32_t f16_row_bytes(uint32_t dtype) {
+    return f16_planes(dtype) * F16_CODES + f16_high(dtype) + (dtype == Q8_0 ? 8 : 12);
+}
 
 // A number in the low bits of two halves makes them 1024 and that number.
 constexpr uint32_t HALF_1024 = 0x64006400u;

@@ -43,7 +43,8 @@ pub const SEGNO_CTX_TIMING: u32 = 4;
 /// are faster by far (README.md has figures), and mostly closer to the precise result than with 8-bit activations, but a sequence's tokens may depend
 /// on whether it ran alone, in a batch, and in which. Without this flag they never do. Smaller batches stay as they are. No effect on the processor,
 /// on GPUs of another compute capability than 9.0, on weights of other types than Q8_0, Q4_K, Q5_K and Q6_K, and on matrices whose columns
-/// are no multiple of 128 or whose rows are none of 16; the log says at level INFO whether fast batches are in use.
+/// are no multiple of 128 or whose rows are none of 16; those of experts count in prompts alone, with rows of each a multiple of 128. The log says at
+/// level INFO whether fast batches are in use.
 pub const SEGNO_CTX_FAST_BATCHES: u32 = 8;
 /// Take memory although there is not as much. Without this flag loading a model and creating a session answer OUT_OF_MEMORY, before anything is
 /// taken, where they need more host memory than the system, the limits of the process's cgroups and of its address space leave. Pages of files that

@@ -16,16 +16,21 @@ pub fn mixture(dtype: DType) -> File {
 
 /// The same of another shape; the shared expert is as wide as its dense block.
 pub fn mixture_of(shape: Shape, dtype: DType) -> File {
+    mixture_with(shape, dtype, WIDTH)
+}
+
+/// The same with so many elements between the halves of an expert.
+pub fn mixture_with(shape: Shape, dtype: DType, width: u64) -> File {
     let shape = Shape { arch: "qwen2", storage: Storage::Q8_0, ..shape };
     let mut file = shape.file();
     file.entries.iter_mut().for_each(|(key, _)| *key = key.replace("qwen2.", "qwen2moe."));
     file.set("general.architecture", "qwen2moe");
     file.set("qwen2moe.expert_count", EXPERTS as u32).set("qwen2moe.expert_used_count", CHOSEN);
-    file.set("qwen2moe.expert_feed_forward_length", WIDTH as u32);
+    file.set("qwen2moe.expert_feed_forward_length", width as u32);
     file.set("qwen2moe.expert_shared_feed_forward_length", shape.feed_forward as u32);
     let (mut random, hidden) = (Random::new(3), shape.hidden as u64);
     for layer in 0..shape.layers {
-        for (part, cols, rows) in [("gate", hidden, WIDTH), ("up", hidden, WIDTH), ("down", WIDTH, hidden)] {
+        for (part, cols, rows) in [("gate", hidden, width), ("up", hidden, width), ("down", width, hidden)] {
             // The shared expert is what was the dense block.
             file.tensor(&format!("blk.{layer}.ffn_{part}.weight")).name =
                 format!("blk.{layer}.ffn_{part}_shexp.weight");

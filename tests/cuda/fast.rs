@@ -4,9 +4,10 @@
 use crate::common;
 use crate::common::gguf::Shape;
 use crate::common::launches::fast_lists;
-use crate::common::mixture::mixture_of;
+use crate::common::mixture::{mixture_of, mixture_with};
 use crate::common::passes::{Bar, Case, RANDOM, Run, assert_near, bits, file, limits, precise, random};
 use segno::backend::cuda::args::{Activation, Args};
+use segno::backend::cuda::catalogue::Kernel;
 use segno::backend::cuda::{self, Cuda, testing::inspect::Contents};
 use segno::backend::{Batch, Chooser, KvType, Row};
 use segno::kv::{Pages, Tables};
@@ -89,32 +90,46 @@ fn wide_mixture() -> Case {
     Case { bar: Bar { distance: 0.6, ..RANDOM }, ..case }
 }
 
+/// Experts whose products may be of 16-bit floats too.
+fn rounded_mixture() -> Case {
+    let shape = Shape { hidden: 384, heads: 6, kv_heads: 2, head_dim: 64, feed_forward: 384, ..Shape::small() };
+    let file = mixture_with(Shape { context: 8192, ..shape }, DType::Q8_0, 256);
+    let case = random("experts of 16-bit floats", &file);
+    Case { bar: Bar { distance: 0.6, ..RANDOM }, ..case }
+}
+
 #[test]
-fn kernels_of_experts_meet_no_16_bit_floats() {
-    let program = wide_mixture().program;
-    let lists = fast_lists(&program);
-    let is_f16 = |form: &Activation| form.q != 0 && form.meta == 0;
-    let (mut apart, mut joined) = (0, 0);
-    for list in [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.sorted, &lists.prompt] {
-        for launch in list {
-            let forms = match &launch.args {
-                Args::ExpertUnit(args) => [args.x, args.out, args.shared_out],
-                Args::ExpertSum(args) => [args.x, args.shared_x, Activation::default()],
-                Args::ExpertGemm(args) => [args.x, args.gated, Activation::default()],
-                args => {
-                    apart += args.written().filter(|form| is_f16(form)).count();
-                    continue;
-                }
-            };
-            assert!(!forms.iter().any(is_f16), "{:?}", launch.function);
-            joined += usize::from(matches!(launch.args, Args::ExpertUnit(args) if args.shared_out.x != 0));
+fn experts_meet_16_bit_floats_in_prompts_alone() {
+    for (case, rounds) in [(wide_mixture(), false), (rounded_mixture(), true)] {
+        let lists = fast_lists(&case.program);
+        let is_f16 = |form: &Activation| form.q != 0 && form.meta == 0;
+        let (mut apart, mut joined, mut rounded) = (0, 0, 0);
+        for list in [&lists.single, &lists.two, &lists.four, &lists.narrow, &lists.batch, &lists.sorted, &lists.prompt]
+        {
+            for launch in list {
+                let forms = match &launch.args {
+                    Args::ExpertUnit(args) => [args.x, args.out, args.shared_out],
+                    Args::ExpertSum(args) => [args.x, args.shared_x, Activation::default()],
+                    Args::ExpertGemm(args) => [args.x, args.gated, Activation::default()],
+                    args => {
+                        apart += args.written().filter(|form| is_f16(form)).count();
+                        continue;
+                    }
+                };
+                let is_rounded = launch.function.kernel == Kernel::ExpertGemmF16;
+                let written = forms.iter().filter(|form| form.x != 0);
+                assert!(written.clone().all(|form| is_f16(form) == is_rounded), "{:?}: {forms:?}", launch.function);
+                joined += usize::from(matches!(launch.args, Args::ExpertUnit(args) if args.shared_out.x != 0));
+                rounded += usize::from(is_rounded);
+            }
         }
+        assert!(apart > 0 && joined > 0, "{apart} values are of 16-bit floats, {joined} units with the others");
+        assert_eq!(rounded > 0, rounds, "{}", case.name);
     }
-    assert!(apart > 0 && joined > 0, "{apart} values are of 16-bit floats, {joined} units with the others");
 }
 
 fn models() -> Vec<Case> {
-    let mut cases = vec![file(&common::bundled_model(), true), mix(), wide_mixture()];
+    let mut cases = vec![file(&common::bundled_model(), true), mix(), wide_mixture(), rounded_mixture()];
     if let Some(data) = common::shared_data() {
         let name = "TinyStories-656K-Q8_0.gguf";
         cases.push(file(&data.join("models").join(name), true));

@@ -11,7 +11,7 @@ use crate::common::launches::Sort;
 use crate::common::passes::Run;
 use crate::common::plain::{Plain, Rounding};
 use attention::attentions;
-use cases::{elementwise, embeddings, head_products, heads, mixtures, norms};
+use cases::{elementwise, embeddings, head_products, heads, mixtures, norms, rounded_mixtures};
 use recurrent::recurrent;
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Shape;
@@ -45,6 +45,8 @@ struct Case {
     program: Arc<Program>,
     pass: Pass,
     cache: KvType,
+    /// Whether the pass may have 16-bit floats.
+    fast: bool,
     /// How far a result may be away, as a part of the largest of its row.
     within: f64,
 }
@@ -63,6 +65,7 @@ fn all_cases() -> Vec<Case> {
         attentions(),
         texts(),
         mixtures(),
+        rounded_mixtures(),
         recurrent(),
     ];
     cases.into_iter().flatten().collect()
@@ -70,7 +73,7 @@ fn all_cases() -> Vec<Case> {
 
 /// The kernels of a pass, on a device of 132 SMs.
 fn chosen(case: &Case) -> BTreeSet<&'static str> {
-    let lists = common::launches::lists_of(&case.program, Sort::over(case.cache));
+    let lists = common::launches::lists_of(&case.program, if case.fast { Sort::Fast } else { Sort::over(case.cache) });
     if let Pass::Texts(lengths) = case.pass {
         let shape = Shape { rows: lengths.iter().sum::<usize>() as u32, outputs: 0, splits: 0, draws: 0 };
         return lists.texts.iter().map(|launch| launch.choose(&shape).function.entry().name).collect();
@@ -141,7 +144,7 @@ fn run(case: &Case, cuda: &Cuda) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
         ["attention_prefill", "attention_decode", "attention_wide"].iter().any(|staged| name.starts_with(staged))
     };
     let queries = case.kernels.iter().any(is_staged);
-    let rounding = Rounding { cache: Some(case.cache), activations: true, queries };
+    let rounding = Rounding { cache: Some(case.cache), activations: !case.fast, queries };
     let mut run = Run::new(cuda, &case.program, case.cache, filled + CHUNK, seqs);
     let mut plain = Plain::new(&case.program, rounding, seqs);
     let keeps = |op: &Op| matches!(op, Op::StoreKv { .. } | Op::Convolve(_) | Op::Scan(_));
@@ -171,9 +174,13 @@ fn check(cases: &[Case]) {
     if !common::gpu() {
         return;
     }
-    let cuda = Cuda::new(0, false).unwrap();
+    let (exact, fast) = (Cuda::new(0, false).unwrap(), Cuda::fast(0, false).unwrap());
     for case in cases {
-        let (found, expected) = run(case, &cuda);
+        if case.fast && !fast.rounds() {
+            common::skip::skip(common::skip::Lack::Gpu, "no kernels for fast batches");
+            continue;
+        }
+        let (found, expected) = run(case, if case.fast { &fast } else { &exact });
         let mut worst: f64 = 0.0;
         for ((output, found), expected) in outputs(case).iter().zip(&found).zip(&expected) {
             let most = expected.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
@@ -231,4 +238,5 @@ fn layers_with_states_are_those_of_plain_f64() {
 #[test]
 fn experts_are_those_of_plain_f64() {
     check(&mixtures());
+    check(&rounded_mixtures());
 }

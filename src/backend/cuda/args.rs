@@ -133,9 +133,9 @@ args! {
         x: Address, weight: Address, out: Activation, matrix: Matrix, bias: Address, logits: Address, arrived: Address, eps: f32,
         width: u32, gate: Matrix, gate_out: Address, route: RouteArgs,
     }
-    /// Pairs of rows and experts in the order of experts, and tiles of at most `widths[1]` of one, with fewer than `wide_rows` rows `widths[0]`.
+    /// Pairs of rows and experts in the order of experts, and tiles of at most `widths[0]` of one; from `rows[i]` rows on of `widths[i + 1]`.
     OrderArgs {
-        choice: Address, order: Address, tiles: Address, count: Address, experts: u32, chosen: u32, widths: [u32; 2], wide_rows: u32, pad: u32,
+        choice: Address, order: Address, tiles: Address, count: Address, experts: u32, chosen: u32, widths: [u32; 3], rows: [u32; 2], pad: u32,
     }
     /// Pairs of one expert that are multiplied together, as the kernel that sorts them writes it.
     ExpertTile { expert: u32, first: u32, count: u32, pad: u32 }
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!([size_of::<RecurrentStepArgs>(), size_of::<ExchangeArgs>()], [280, 88]);
         assert_eq!(
             [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],
-            [56, 208, 56, 152]
+            [56, 208, 64, 152]
         );
         assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 56]);
         assert_eq!(

@@ -56,7 +56,7 @@ impl Kernel {
 }
 
 /// The files whose kernels are only in machine code for compute capability 9.0.
-pub(super) const NATIVE_FILES: [&str; 2] = ["gemm_f16", "gemm_f16_small_batch"];
+pub(super) const NATIVE_FILES: [&str; 3] = ["gemm_f16", "gemm_f16_small_batch", "expert_gemm_f16"];
 
 /// Bytes of a group of 32 weights: its codes, their high bits, scales in bytes, scales and minimums in floats; and the floats that 8 groups share.
 #[allow(missing_docs)] // Above.

@@ -3,6 +3,7 @@
 
 use super::args::{Args, Shape};
 use super::catalogue::{Function, Kernel};
+use super::select::experts::EXACT_TILES;
 use super::select::{self, Choice, Device};
 
 /// Most splits that a block of attention takes where the device is full.
@@ -89,9 +90,7 @@ impl Extent {
             Extent::Sequences(most) => shape.rows.min(most),
             Extent::Chosen(each) => shape.rows * each,
             Extent::Pairs { tiles, chosen } => tiles * shape.rows * chosen,
-            Extent::ExpertTiles { tiles, chosen, experts } => {
-                tiles * select::experts::most_tiles(shape.rows, experts, chosen)
-            }
+            Extent::ExpertTiles { tiles, chosen, experts } => tiles * EXACT_TILES.most(shape.rows, experts, chosen),
             Extent::SplitShares { each, resident } => {
                 // Where rows alone fill the device, a long row still gets blocks enough to end with the others.
                 let share = (resident / (each * shape.rows.max(1))).max(shape.splits.div_ceil(SPLITS_A_BLOCK));
@@ -130,7 +129,7 @@ impl Launch {
                 let variant = usize::from(rows(args.on_outputs) > 1);
                 Choice { function: Function { variant, ..plain.function }, ..plain }
             }
-            Args::ExpertGemm(args) => select::experts::gemm(args, shape.rows, &self.device),
+            Args::ExpertGemm(args) => select::experts::gemm(self.function.kernel, args, shape.rows, &self.device),
             Args::Attention(_) => select::attention::choose(self, shape),
             _ => plain,
         }

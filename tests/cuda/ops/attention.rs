@@ -99,7 +99,7 @@ pub fn attentions() -> Vec<Case> {
 /// Adds a case to a list.
 fn add(cases: &mut Vec<Case>, kernels: &[&str], program: &Arc<Program>, pass: Pass, cache: KvType, within: f64) {
     let kernels = kernels.iter().map(|&name| name.to_owned()).collect();
-    cases.push(Case { kernels, program: Arc::clone(program), pass, cache, within });
+    cases.push(Case { kernels, program: Arc::clone(program), pass, cache, fast: false, within });
 }
 
 fn staged(cases: &mut Vec<Case>) {

@@ -22,6 +22,8 @@ const ROUNDING: f64 = 3e-6;
 pub const F16: f64 = 1e-3;
 /// Of attention over a cache of 8 bits, whose multiples may be rounded to the neighbour; a small part of a head is rotated back by itself.
 pub const EIGHT_BITS: f64 = 5e-3;
+/// Of products of 16-bit floats, and of what those of others are made of.
+const HALVES: f64 = 2e-3;
 /// Of 8-bit blocks: a value close to half a step may be rounded the other way.
 const BLOCKS: f64 = 1e-3;
 
@@ -82,6 +84,7 @@ pub fn in_passes(cases: &mut Vec<Case>, kernel: &str, program: Arc<Program>, pas
         program: Arc::clone(&program),
         pass,
         cache: KvType::F16,
+        fast: false,
         within: ROUNDING,
     }));
 }
@@ -273,7 +276,8 @@ pub fn head_products() -> Vec<Case> {
         let program = finish(b, result);
         for (pass, name) in PASSES.into_iter().zip(["n1", "n8", "n8", "n8", "n8"]) {
             let kernels = vec![format!("head_matmul_{name}")];
-            cases.push(Case { kernels, program: Arc::clone(&program), pass, cache: KvType::F16, within: BLOCKS });
+            let program = Arc::clone(&program);
+            cases.push(Case { kernels, program, pass, cache: KvType::F16, fast: false, within: BLOCKS });
         }
     };
     for dtype in DType::ALL {
@@ -353,7 +357,11 @@ const PLAIN: Routing = Routing { score: Score::Softmax, bias: None, groups: None
 const UNIT: Unit = Unit { routing: PLAIN, kind: Activation::Silu, has_bias: false, router: None };
 
 fn experts(dtype: DType, width: usize, unit: Unit) -> Arc<Program> {
-    let hidden = 512;
+    experts_of(dtype, (512, width), unit)
+}
+
+/// Experts whose rows have so many elements, outside and inside.
+fn experts_of(dtype: DType, (hidden, width): (usize, usize), unit: Unit) -> Arc<Program> {
     let (mut b, mut x) = embedded(one_head(), hidden);
     if unit.router.is_some() {
         let norm = Norm { kind: NormKind::Rms, weight: random_vector(&mut b, hidden, 1.0), bias: None, eps: 1e-5 };
@@ -387,7 +395,8 @@ pub fn mixtures() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut add = |kernels: &[&str], program: &Arc<Program>, pass: Pass| {
         let kernels = kernels.iter().map(|&name| name.to_owned()).collect();
-        cases.push(Case { kernels, program: Arc::clone(program), pass, cache: KvType::F16, within: BLOCKS });
+        let program = Arc::clone(program);
+        cases.push(Case { kernels, program, pass, cache: KvType::F16, fast: false, within: BLOCKS });
     };
     let all: BTreeSet<&str> = names().collect();
     for dtype in DType::ALL {
@@ -438,6 +447,32 @@ pub fn mixtures() -> Vec<Case> {
             add(&["route", "expert_dp4a_n8"], &program, Pass::Prompt(29));
             let program = experts(DType::Q8_0, 256, Unit { routing, ..UNIT });
             add(&["expert_unit_q8_0"], &program, Pass::Step(1, 0));
+        }
+    }
+    cases
+}
+
+/// Experts in prompts with fast batches, of the types with kernels for that.
+pub fn rounded_mixtures() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |kernels: &[&str], program: &Arc<Program>, rows: usize| {
+        let kernels = kernels.iter().map(|&name| name.to_owned()).collect();
+        let (program, pass) = (Arc::clone(program), Pass::Prompt(rows));
+        cases.push(Case { kernels, program, pass, cache: KvType::F16, fast: true, within: HALVES });
+    };
+    let clamped = Activation::ClampedSilu { limit: 0.7, slope: 1.7 };
+    for (dtype, kind, wide) in [
+        (DType::Q8_0, Activation::GeluTanh, (640, 384)),
+        (DType::Q4_K, Activation::Silu, (768, 512)),
+        (DType::Q5_K, Activation::Silu, (768, 512)),
+        (DType::Q6_K, clamped, (768, 512)),
+    ] {
+        for (sizes, has_bias, router) in [((512, 256), false, None), (wide, true, Some(DType::F32))] {
+            let program = experts_of(dtype, sizes, Unit { kind, has_bias, router, ..UNIT });
+            for (kernel, rows) in [("32", 7), ("32", 45), ("64", 130), ("128", 301)] {
+                let kernel = format!("expert_gemm_f16_{kernel}");
+                add(&["expert_order", "copy_rows", &kernel, "weighted_sum"], &program, rows);
+            }
         }
     }
     cases

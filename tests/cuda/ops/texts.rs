@@ -30,6 +30,7 @@ pub fn texts() -> Vec<Case> {
             program: Arc::clone(program),
             pass: Pass::Texts(lengths),
             cache,
+            fast: false,
             within,
         }));
     };

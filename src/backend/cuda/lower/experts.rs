@@ -10,7 +10,7 @@ use crate::backend::cuda::args::{
     RouteArgs, RouteScore, RouterArgs, Sigmoid, WeightedSumArgs,
 };
 use crate::backend::cuda::catalogue::{Function, Kernel};
-use crate::backend::cuda::select::experts::{self, ExpertKernel};
+use crate::backend::cuda::select::experts::{self, ExpertKernel, TilePairs};
 use crate::plan::op::{Activation, ExpertProduct, Routing, Rows, Score};
 use crate::plan::{MatrixId, Op, Program, ValueId};
 
@@ -168,7 +168,7 @@ impl Lowering<'_> {
             (0, Extent::Pairs { tiles, chosen })
         } else {
             let experts = args.table.matrix.rows / args.table.each;
-            let place = self.order(product);
+            let place = self.order(product, experts::EXACT_TILES);
             (args.order, args.tiles, args.count) = (place.pairs, place.tiles, place.count);
             (1, Extent::ExpertTiles { tiles, chosen, experts })
         };
@@ -314,8 +314,12 @@ impl Lowering<'_> {
 
     /// This product on tensor cores, or its gated unit with the next; false leaves them as they are.
     fn expert_gemm(&mut self, product: ExpertProduct) -> bool {
+        let unit = self.gated_with(product);
+        // A unit has the form of its input.
+        let rounds = self.is_f16_for_experts(product.x) && (unit.is_none() || self.is_f16(product.out));
+        let x = if rounds { self.f16_input(product.x) } else { self.input(product.x) };
         let mut args = ExpertGemmArgs {
-            x: self.input(product.x),
+            x,
             tables: [self.table(product), ExpertTable::default()],
             cols: self.width(product.x) as u32,
             chosen: self.program.chosen(product.choice) as u32,
@@ -327,7 +331,7 @@ impl Lowering<'_> {
             return false;
         }
         let mut covered = 1;
-        match self.gated_with(product) {
+        match unit.filter(|_| rounds == self.is_f16(product.out)) {
             Some((up, unit)) if experts::is_unit(&args, &self.table(up)) => {
                 args.tables[1] = self.table(up);
                 self.adapt_experts(&[product, up], &mut args.tables);
@@ -338,15 +342,13 @@ impl Lowering<'_> {
                 args.out = self.value(product.out);
             }
         }
-        let place = self.order(product);
+        let (kernel, tiles) = match rounds {
+            true => (Kernel::ExpertGemmF16, experts::ROUNDED_TILES),
+            false => (Kernel::ExpertGemm, experts::EXACT_TILES),
+        };
+        let place = self.order(product, tiles);
         (args.order, args.tiles, args.count) = (place.pairs, place.tiles, place.count);
-        self.push(
-            Function { kernel: Kernel::ExpertGemm, variant: 0 },
-            [ONE; 3],
-            THREADS,
-            Args::ExpertGemm(args),
-            covered,
-        );
+        self.push(Function { kernel, variant: 0 }, [ONE; 3], THREADS, Args::ExpertGemm(args), covered);
         true
     }
 
@@ -423,10 +425,10 @@ impl Lowering<'_> {
         self.launches.last_mut().expect("just added").shared_bytes = kernel.shared_bytes;
     }
 
-    /// Where the pairs of a product's choice stand in the order of their experts: sorts them, unless they are.
-    fn order(&mut self, product: ExpertProduct) -> OrderPlace {
+    /// Where the pairs of a product's choice stand in the order of their experts, in such tiles: sorts them, unless they are.
+    fn order(&mut self, product: ExpertProduct, tiles: TilePairs) -> OrderPlace {
         let (place, choice) = (self.addresses.order, product.choice);
-        if self.ordered.replace(choice) == Some(choice) {
+        if self.ordered.replace((choice, tiles)) == Some((choice, tiles)) {
             return place;
         }
         let experts = (self.program.matrices[product.experts.matrix.0].rows / product.experts.each) as u32;
@@ -438,8 +440,8 @@ impl Lowering<'_> {
             count: place.count,
             experts,
             chosen,
-            widths: experts::TILE_PAIRS,
-            wide_rows: experts::wide_rows(experts, chosen),
+            widths: tiles.widths,
+            rows: tiles.rows(experts, chosen),
             pad: 0,
         };
         self.push(Kernel::ExpertOrder.only(), [ONE; 3], ORDER_THREADS, Args::Order(args), 0);

@@ -3,7 +3,9 @@
 //! They stand in blocks of rows, tiled as `kernels/quant/f16_layout.cuh` tells.
 
 use super::Lowering;
-use crate::backend::cuda::args::Address;
+use super::uses::{COLUMNS, Use};
+use crate::backend::cuda::args::{Activation, Address, ElementwiseArgs};
+use crate::backend::cuda::catalogue::Kernel;
 use crate::backend::cuda::memory::Places;
 use crate::plan::ValueId;
 
@@ -25,7 +27,33 @@ impl Lowering<'_> {
     /// Whether the list reads and writes this value as 16-bit floats.
     pub fn is_f16(&self, id: ValueId) -> bool {
         let place = self.uses.of_value(id).place.map_or(0, |place| self.addresses.forms[place].f16);
-        let may_round = self.batches.may_round() && !self.is_read_by_adapters(id);
-        place != 0 && may_round && self.uses.is_roundable(self.program, id)
+        let may_round = match self.uses.of_value(id).is_read_by_experts {
+            true => self.batches.rounds_experts(),
+            false => self.batches.may_round(),
+        };
+        place != 0 && may_round && !self.is_read_by_adapters(id) && self.uses.is_roundable(self.program, id)
+    }
+
+    /// Whether products with experts may read a value as 16-bit floats, as which it is written, or which are made of its floats.
+    pub fn is_f16_for_experts(&self, id: ValueId) -> bool {
+        let Use { place, experts_round, .. } = *self.uses.of_value(id);
+        let has_place = place.is_some_and(|place| self.addresses.forms[place].f16 != 0);
+        has_place && experts_round && self.batches.rounds_experts() && self.width(id).is_multiple_of(COLUMNS)
+    }
+
+    /// Those 16-bit floats.
+    pub fn f16_input(&mut self, id: ValueId) -> Activation {
+        let input = self.input(id);
+        if self.is_f16(id) {
+            return input;
+        }
+        let place = self.uses.of_value(id).place.expect("products read it");
+        let made = Activation { q: self.addresses.forms[place].f16, meta: 0, ..input };
+        if self.rounded != Some(id) {
+            let args = ElementwiseArgs { x: made, width: self.width(id) as u32, ..Default::default() };
+            self.push_elementwise(Kernel::CopyRows, id, args, 0);
+            self.rounded = Some(id);
+        }
+        made
     }
 }

@@ -80,7 +80,12 @@ impl Batches {
         !matches!(self, Batches::Few(1 | 2))
     }
 
-    /// Whether products may be of 16-bit floats.
+    /// Whether products with experts may be of 16-bit floats: where these share their weights among many rows.
+    pub fn rounds_experts(self) -> bool {
+        self == Batches::Prompts
+    }
+
+    /// Whether others may be.
     pub fn may_round(self) -> bool {
         !matches!(self, Batches::Few(_))
     }

@@ -24,6 +24,7 @@ pub mod uses;
 use super::args::*;
 use super::catalogue::{Function, Kernel};
 use super::launch::{Extent, Launch};
+use super::select::experts::TilePairs;
 use super::select::{self, Device};
 use crate::backend::KvType;
 use crate::error::{Error, Result, filled, reserve};
@@ -162,6 +163,7 @@ fn lower_rows(program: &Program, placement: &Placement, addresses: &Addresses, f
             launches: reserve(each * pass.ops.len() + 4, "a list of launches")?,
             formed: filled(program.values.len(), false, "a list of launches")?,
             ordered: None,
+            rounded: None,
             normed: None,
             next: 0,
         };
@@ -211,8 +213,10 @@ struct Lowering<'a> {
     pub launches: Vec<Launch>,
     /// Whether the form of a value that products read is there, as the launches so far leave it.
     formed: Vec<bool>,
-    /// The choice by whose experts the pairs are in order.
-    ordered: Option<ValueId>,
+    /// The choice by whose experts the pairs are in order, and of what tiles.
+    ordered: Option<(ValueId, TilePairs)>,
+    /// A value of floats whose 16-bit floats are there too.
+    rounded: Option<ValueId>,
     /// A value that launches make for themselves, each of which norms the row that is told here.
     normed: Option<(ValueId, ValueId, Norm)>,
     pub next: usize,
@@ -285,6 +289,7 @@ impl Lowering<'_> {
         for id in covers.iter().filter_map(|&op| self.ops[op].writes()) {
             let mut written = args.written().filter(|written| written.x == self.value(id));
             self.formed[id.0] = written.any(|written| written.q != 0);
+            self.rounded = self.rounded.filter(|&rounded| rounded != id);
         }
         self.next += covered;
         self.launches.push(Launch {

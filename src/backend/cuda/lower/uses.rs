@@ -2,14 +2,14 @@
 //! values stand that products read.
 
 use crate::backend::cuda::catalogue::DeviceType;
-use crate::backend::cuda::select::gemm_f16;
+use crate::backend::cuda::select::{experts, gemm_f16};
 use crate::error::{Error, Result, collected, filled, push};
 use crate::plan::op::{ExpertProduct, NormKind};
 use crate::plan::{Op, Program, ValueId};
 use std::borrow::Cow;
 
 /// Columns that the width of a value is a multiple of where it may be 16-bit floats.
-const COLUMNS: usize = 128;
+pub const COLUMNS: usize = 128;
 const WHAT: &str = "a list of launches";
 
 /// The ops of one kind of pass, and what they do with each value.
@@ -74,6 +74,10 @@ pub struct Use {
     pub last_reader: usize,
     /// Which of the places its form has that products read; none where none reads it.
     pub place: Option<usize>,
+    /// Whether products with experts read it.
+    pub is_read_by_experts: bool,
+    /// Whether some do, and all of them can read 16-bit floats.
+    pub experts_round: bool,
     /// Whether a norm by the root of the mean square writes it, and nothing else.
     is_of_norm: bool,
     /// Whether that norm leaves the division to the products that read the value.
@@ -157,6 +161,12 @@ impl Uses {
             && program.values[id.0].width.is_multiple_of(COLUMNS)
     }
 
+    /// Whether passes of 16-bit floats have those of a value: in place of its floats, or beside them where experts read both.
+    pub fn has_f16(&self, program: &Program, id: ValueId) -> bool {
+        let is_made = self.values[id.0].experts_round && program.values[id.0].width.is_multiple_of(COLUMNS);
+        is_made || self.is_roundable(program, id)
+    }
+
     /// Chooses the norms whose division is left to products: nothing else reads what they write. The factors of rows have one place, so a norm whose
     /// result is read after the next one began divides by itself.
     fn defer(&mut self, ops: &[Op]) {
@@ -220,16 +230,25 @@ impl Use {
     fn read(&mut self, program: &Program, index: usize, op: &Op) {
         (self.readers, self.last_reader) = (self.readers + 1, index);
         self.is_read = true;
-        let (weight, rounds) = match op {
-            Op::MatMul { matrix, .. } => (&program.matrices[matrix.0], true),
-            Op::ExpertMatMul(ExpertProduct { experts, .. }) => (&program.matrices[experts.matrix.0], false),
+        let (dtype, rounds) = match op {
+            Op::MatMul { matrix, .. } => {
+                let weight = &program.matrices[matrix.0];
+                let dtype = DeviceType::of(weight.dtype);
+                (dtype, gemm_f16::takes(dtype, weight.rows))
+            }
+            Op::ExpertMatMul(ExpertProduct { experts, out, .. }) => {
+                let dtype = DeviceType::of(program.matrices[experts.matrix.0].dtype);
+                let rounds = experts::rounds(dtype, program.values[out.0].width);
+                self.experts_round = rounds && (self.experts_round || !self.is_read_by_experts);
+                self.is_read_by_experts = true;
+                (dtype, rounds)
+            }
             _ => {
                 self.is_read_as_floats = true;
                 return;
             }
         };
-        let dtype = DeviceType::of(weight.dtype);
-        self.is_read_as_floats |= !(rounds && gemm_f16::takes(dtype, weight.rows));
+        self.is_read_as_floats |= !rounds;
         (self.products, self.last) = (self.products + 1, index);
         if dtype.is_quantized() {
             self.quantized_end = index + 1;

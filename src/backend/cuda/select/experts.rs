@@ -4,7 +4,7 @@
 use super::super::args::{ExpertGemmArgs, ExpertTable, Matrix};
 use super::super::catalogue::{DeviceType, Function, Kernel};
 use super::gemm_i8_specialized::{ROWS, Tile, row_stride};
-use super::{Choice, Device, SLICE_COLUMNS};
+use super::{Choice, Device, SLICE_COLUMNS, gemm_f16};
 
 /// Outputs of a block of gated units, and of a warp that sums over experts.
 const UNIT_OUTPUTS: u32 = 32;
@@ -82,28 +82,49 @@ pub fn sum(
     })
 }
 
-/// Pairs of one expert that a tile has at most: where experts have few, and where they have many.
-pub const TILE_PAIRS: [u32; 2] = [16, 32];
+/// How many pairs of one expert a tile has at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TilePairs {
+    /// Where experts have few, more and many.
+    pub widths: [u32; 3],
+    /// Pairs an expert on average that are more, and many.
+    from: [u32; 2],
+}
+
+/// Tiles of products of 8 bits.
+pub const EXACT_TILES: TilePairs = TilePairs { widths: [16, 32, 32], from: [16, 16] };
+/// Tiles of products of 16-bit floats.
+pub const ROUNDED_TILES: TilePairs = TilePairs { widths: [32, 64, 128], from: [20, 72] };
+
+impl TilePairs {
+    /// Rows of a batch from which on the second and the third width count.
+    pub fn rows(&self, experts: u32, chosen: u32) -> [u32; 2] {
+        self.from.map(|pairs| (experts * pairs).div_ceil(chosen))
+    }
+
+    /// The width for so many rows.
+    fn width(&self, rows: u32, experts: u32, chosen: u32) -> u32 {
+        self.widths[self.rows(experts, chosen).iter().filter(|&&from| rows >= from).count()]
+    }
+
+    /// Most tiles of so many rows.
+    pub fn most(&self, rows: u32, experts: u32, chosen: u32) -> u32 {
+        let (pairs, width) = (rows * chosen, self.width(rows, experts, chosen));
+        (pairs + pairs.min(experts) * (width - 1)) / width
+    }
+}
 
 /// The rows of a step from which on sorting its pairs by experts pays: where an expert has two of them.
 pub const fn sorted_rows(experts: u32, chosen: u32) -> u32 {
     (2 * experts).div_ceil(chosen)
 }
 
-/// The rows from which on experts have many pairs.
-pub const fn wide_rows(experts: u32, chosen: u32) -> u32 {
-    (experts * TILE_PAIRS[0]).div_ceil(chosen)
-}
+/// Weight rows of a tile of 16-bit floats.
+const ROUNDED_ROWS: usize = 128;
 
-/// Most pairs of a tile of a batch of so many rows.
-pub const fn tile_pairs(rows: u32, experts: u32, chosen: u32) -> u32 {
-    TILE_PAIRS[(rows >= wide_rows(experts, chosen)) as usize]
-}
-
-/// Most tiles of such a batch.
-pub fn most_tiles(rows: u32, experts: u32, chosen: u32) -> u32 {
-    let (pairs, width) = (rows * chosen, tile_pairs(rows, experts, chosen));
-    (pairs + pairs.min(experts) * (width - 1)) / width
+/// Whether products with experts of this type, and so many outputs, may be of 16-bit floats.
+pub fn rounds(dtype: DeviceType, width: usize) -> bool {
+    gemm_f16::takes(dtype, width) && width.is_multiple_of(ROUNDED_ROWS)
 }
 
 /// Whether tensor cores take the first product.
@@ -117,14 +138,19 @@ pub fn is_unit(args: &ExpertGemmArgs, up: &ExpertTable) -> bool {
     args.tables[0].matrix.dtype == up.matrix.dtype && args.width.is_multiple_of(UNIT_OUTPUTS)
 }
 
-/// The kernel for products of a batch on tensor cores.
-pub fn gemm(args: &ExpertGemmArgs, rows: u32, device: &Device) -> Choice {
+/// The kernel of a family for products of a batch on tensor cores.
+pub fn gemm(kernel: Kernel, args: &ExpertGemmArgs, rows: u32, device: &Device) -> Choice {
     let matrix = &args.tables[0].matrix;
-    let experts = matrix.rows / args.tables[0].each;
-    let pairs = tile_pairs(rows, experts, args.chosen);
-    let function = Kernel::ExpertGemm.of_numbers(&[pairs]).expect("a kernel for each width");
-    let tile = Tile::of_experts(function, pairs);
-    let unit_rows = if args.gated.x != 0 { ROWS / 2 } else { ROWS };
-    let works = most_tiles(rows, experts, args.chosen) * args.width.div_ceil(unit_rows);
-    tile.choice(works, row_stride(matrix.dtype), device)
+    let (experts, is_f16) = (matrix.rows / args.tables[0].each, kernel == Kernel::ExpertGemmF16);
+    let tiles = if is_f16 { ROUNDED_TILES } else { EXACT_TILES };
+    let pairs = tiles.width(rows, experts, args.chosen);
+    let function = kernel.of_numbers(&[pairs]).expect("a kernel for each width");
+    let works = |tile_rows: u32| {
+        let unit_rows = if args.gated.x != 0 { tile_rows / 2 } else { tile_rows };
+        tiles.most(rows, experts, args.chosen) * args.width.div_ceil(unit_rows)
+    };
+    if is_f16 {
+        return gemm_f16::of_experts(function, works, matrix.dtype, device);
+    }
+    Tile::of_experts(function, pairs).choice(works(ROWS), row_stride(matrix.dtype), device)
 }

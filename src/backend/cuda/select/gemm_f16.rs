@@ -11,6 +11,8 @@ struct Tile {
     rows: u32,
     /// Blocks that share a tile.
     split: u32,
+    /// Blocks that share an SM.
+    resident: u32,
     threads: u32,
     /// Sums of tiles that warpgroups share, and what numbers of stages are a multiple of.
     teams: u32,
@@ -31,6 +33,8 @@ const MATRIX_ROWS: usize = 16;
 /// Rows of the largest tiles. Blocks read whole ones, also where a matrix ends within: its memory does not ([`rows_in_memory`]).
 const TILE_ROWS: usize = 128;
 const MOST_STAGES: u32 = 16;
+/// Warps that copy, each to a stage of its own, where blocks share an SM.
+const COPIERS: u32 = 4;
 const LEAST_STAGES: u32 = 2;
 /// Shared memory of a block.
 const SHARED: u32 = 222 << 10;
@@ -47,35 +51,54 @@ pub fn rows_in_memory(dtype: DeviceType, rows: usize) -> usize {
 
 /// The quickest of the kernels.
 pub fn choose(args: &TensorArgs, rows: u32, device: &Device) -> Choice {
-    let fits = |tile: &Tile| tile.stages(args, device) >= LEAST_STAGES;
+    let fits = |tile: &Tile| tile.stages(args.f16_row_bytes, device) >= LEAST_STAGES;
     let quickest = tiles().filter(fits).min_by_key(|tile| tile.time(args, rows, device));
     let tile = quickest.or_else(|| tiles().next()).expect("there are kernels");
-    let blocks = tile.count(args, rows).min(device.sms / tile.split) * tile.split;
-    let shared = tile.sum_bytes() + tile.stages(args, device) * tile.stage_bytes(args);
-    Choice::of_products(tile.function, blocks, tile.threads, shared)
+    tile.choice(tile.count(args, rows), args.f16_row_bytes, device)
+}
+
+/// A kernel of `expert_gemm_f16.cu` for matrices of a type; `works` tells how many tiles of so many rows there are.
+pub fn of_experts(function: Function, works: impl Fn(u32) -> u32, dtype: DeviceType, device: &Device) -> Choice {
+    let &[columns, rows, resident] = function.entry().numbers else { unreachable!("three numbers a kernel") };
+    Tile::new(function, [columns, rows, 1], resident, 0).choice(works(rows), row_bytes(dtype), device)
 }
 
 fn tiles() -> impl Iterator<Item = Tile> {
     let kernel = Kernel::GemmF16;
     kernel.variants().iter().zip(STAGES).enumerate().map(move |(variant, (entry, stage))| {
         let &[columns, rows, split] = entry.numbers else { unreachable!("three numbers a kernel") };
-        let is_narrow = columns <= 64;
-        let (groups, step) = if is_narrow { (4, 4) } else { (2, 256 / columns) };
+        Tile::new(Function { kernel, variant }, [columns, rows, split], 1, stage)
+    })
+}
+
+impl Tile {
+    fn new(function: Function, [columns, rows, split]: [u32; 3], resident: u32, stage: u32) -> Tile {
+        let (groups, step) = match columns {
+            0..=64 if resident > 1 => (2, 1),
+            0..=64 => (4, 4),
+            _ => (2, 256 / columns),
+        };
         Tile {
-            function: Function { kernel, variant },
+            function,
             columns,
             rows,
             split,
+            resident,
             threads: 128 * (groups + 1),
             teams: groups / (rows / 64),
             step,
             stage,
             tile: if split > 1 { 450 } else { 250 },
         }
-    })
-}
+    }
 
-impl Tile {
+    /// What a launch of so many tiles comes to, whose weight rows take `row_bytes` of a stage.
+    fn choice(&self, count: u32, row_bytes: u32, device: &Device) -> Choice {
+        let blocks = count.min(device.sms * self.resident / self.split) * self.split;
+        let shared = self.sum_bytes() + self.stages(row_bytes, device) * self.stage_bytes(row_bytes);
+        Choice::of_products(self.function, blocks, self.threads, shared)
+    }
+
     /// Tiles of a launch.
     fn count(&self, args: &TensorArgs, rows: u32) -> u32 {
         let units = |segment: &Segment| segment.matrix.rows.div_ceil(self.rows);
@@ -95,13 +118,14 @@ impl Tile {
     }
 
     /// The columns of x, and the weights.
-    fn stage_bytes(&self, args: &TensorArgs) -> u32 {
-        2 * STAGE_COLUMNS * self.columns + (self.rows * args.f16_row_bytes).next_multiple_of(1024)
+    fn stage_bytes(&self, row_bytes: u32) -> u32 {
+        2 * STAGE_COLUMNS * self.columns + (self.rows * row_bytes).next_multiple_of(1024)
     }
 
-    fn stages(&self, args: &TensorArgs, device: &Device) -> u32 {
-        let room = device.most_shared.min(SHARED).saturating_sub(self.sum_bytes());
-        (room / self.stage_bytes(args)).min(MOST_STAGES) / self.step * self.step
+    fn stages(&self, row_bytes: u32, device: &Device) -> u32 {
+        let room = device.most_shared.min(SHARED / self.resident).saturating_sub(self.sum_bytes());
+        let most = if self.resident > 1 { COPIERS } else { MOST_STAGES };
+        (room / self.stage_bytes(row_bytes)).min(most) / self.step * self.step
     }
 }
 
