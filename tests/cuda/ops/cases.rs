@@ -351,10 +351,14 @@ struct Unit {
     has_bias: bool,
     /// The type of a router behind a norm.
     router: Option<DType>,
+    /// How many there are, and the type of their last product if it is another.
+    count: usize,
+    down: Option<DType>,
 }
 
 const PLAIN: Routing = Routing { score: Score::Softmax, bias: None, groups: None, normalizes: true, scale: 1.0 };
-const UNIT: Unit = Unit { routing: PLAIN, kind: Activation::Silu, has_bias: false, router: None };
+const UNIT: Unit =
+    Unit { routing: PLAIN, kind: Activation::Silu, has_bias: false, router: None, count: COUNT, down: None };
 
 fn experts(dtype: DType, width: usize, unit: Unit) -> Arc<Program> {
     experts_of(dtype, (512, width), unit)
@@ -369,23 +373,23 @@ fn experts_of(dtype: DType, (hidden, width): (usize, usize), unit: Unit) -> Arc<
         b.program.ops.push(Op::Norm { x, norm, out });
         x = out;
     }
-    let (router, _) = b.random_matrix(unit.router.unwrap_or(DType::F32), COUNT, hidden, 0.2);
+    let (router, _) = b.random_matrix(unit.router.unwrap_or(DType::F32), unit.count, hidden, 0.2);
     let logits = b.product(x, router, None);
     let choice = b.value(2 * CHOSEN, Rows::Batch);
     b.program.values[choice.0].kind = Kind::Choices;
     b.program.ops.push(Op::Route { logits, routing: unit.routing, choice });
-    let product = |b: &mut Parts, x: ValueId, width: usize| {
-        let (matrix, _) = b.random_matrix(dtype, COUNT * width, b.program.values[x.0].width, 0.1);
-        let bias = unit.has_bias.then(|| random_vector(b, COUNT * width, 0.0));
-        let scale = unit.has_bias.then(|| random_vector(b, COUNT, 1.0));
+    let product = |b: &mut Parts, x: ValueId, width: usize, dtype: DType| {
+        let (matrix, _) = b.random_matrix(dtype, unit.count * width, b.program.values[x.0].width, 0.1);
+        let bias = unit.has_bias.then(|| random_vector(b, unit.count * width, 0.0));
+        let scale = unit.has_bias.then(|| random_vector(b, unit.count, 1.0));
         let out = b.value(width, Rows::Chosen(choice));
         let experts = Experts { matrix, each: width, first: 0 };
         b.program.ops.push(Op::ExpertMatMul(ExpertProduct { x, choice, experts, scale, bias, out }));
         out
     };
-    let (gate, up) = (product(&mut b, x, width), product(&mut b, x, width));
+    let (gate, up) = (product(&mut b, x, width, dtype), product(&mut b, x, width, dtype));
     b.program.ops.push(Op::Gate { kind: unit.kind, gate, up });
-    let down = product(&mut b, gate, hidden);
+    let down = product(&mut b, gate, hidden, unit.down.unwrap_or(dtype));
     let sum = b.value(hidden, Rows::Batch);
     b.program.ops.push(Op::WeightedSum { x: down, choice, out: sum });
     finish(b, sum)
@@ -452,13 +456,22 @@ pub fn mixtures() -> Vec<Case> {
     cases
 }
 
+/// Types of a router, of the first products and of the last of its experts, and the kernels of these: both of 16-bit floats, the first alone, the last
+/// alone, none.
+const MIXED: [(DType, DType, DType, &[&str]); 4] = [
+    (DType::Q8_0, DType::Q8_0, DType::Q4_K, &["expert_gemm_f16_32"]),
+    (DType::Q8_0, DType::Q8_0, DType::Q5_0, &["expert_gemm_f16_32", "sigmoid_mul", "expert_dp4a_n8"]),
+    (DType::F32, DType::Q5_0, DType::Q4_K, &["expert_dp4a_n8", "sigmoid_mul", "expert_gemm_f16_32"]),
+    (DType::F32, DType::Q8_0, DType::Q5_0, &["expert_gemm_16", "expert_dp4a_n8"]),
+];
+
 /// Experts in prompts with fast batches, of the types with kernels for that.
 pub fn rounded_mixtures() -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut add = |kernels: &[&str], program: &Arc<Program>, rows: usize| {
+    let mut add = |kernels: &[&str], program: &Arc<Program>, rows: usize, within: f64| {
         let kernels = kernels.iter().map(|&name| name.to_owned()).collect();
         let (program, pass) = (Arc::clone(program), Pass::Prompt(rows));
-        cases.push(Case { kernels, program, pass, cache: KvType::F16, fast: true, within: HALVES });
+        cases.push(Case { kernels, program, pass, cache: KvType::F16, fast: true, within });
     };
     let clamped = Activation::ClampedSilu { limit: 0.7, slope: 1.7 };
     for (dtype, kind, wide) in [
@@ -471,9 +484,14 @@ pub fn rounded_mixtures() -> Vec<Case> {
             let program = experts_of(dtype, sizes, Unit { kind, has_bias, router, ..UNIT });
             for (kernel, rows) in [("32", 7), ("32", 45), ("64", 130), ("128", 301)] {
                 let kernel = format!("expert_gemm_f16_{kernel}");
-                add(&["expert_order", "copy_rows", &kernel, "weighted_sum"], &program, rows);
+                add(&["expert_order", "copy_rows", &kernel, "weighted_sum"], &program, rows, HALVES);
             }
         }
+    }
+    // Products without such kernels among them read 8 bits; a router with one leaves no floats.
+    for (router, dtype, down, kernels) in MIXED {
+        let unit = Unit { router: Some(router), count: 2 * COUNT, down: Some(down), ..UNIT };
+        add(kernels, &experts_of(dtype, (512, 256), unit), 45, EIGHT_BITS);
     }
     cases
 }

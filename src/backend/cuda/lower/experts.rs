@@ -315,8 +315,9 @@ impl Lowering<'_> {
     /// This product on tensor cores, or its gated unit with the next; false leaves them as they are.
     fn expert_gemm(&mut self, product: ExpertProduct) -> bool {
         let unit = self.gated_with(product);
-        // A unit has the form of its input.
-        let rounds = self.is_f16_for_experts(product.x) && (unit.is_none() || self.is_f16(product.out));
+        // A unit in one launch has the form of its input, which may be there in no other.
+        let is_apart = unit.is_none() || self.is_f16(product.x);
+        let rounds = self.is_f16_for_experts(product.x) && (is_apart || self.is_f16(product.out));
         let x = if rounds { self.f16_input(product.x) } else { self.input(product.x) };
         let mut args = ExpertGemmArgs {
             x,
