@@ -42,7 +42,7 @@ struct Schedule {
         tiles = 0;
         uint32_t most = 0;
         for (uint32_t i = 0; i < args.count; i++) {
-            tiles += tiles_of<T::ROWS>(args, i);
+            tiles += args.segments[i].matrix.rows / T::ROWS;
             most = max(most, stride_of(args.segments[i].matrix.dtype));
         }
         slices = (args.cols + 1023) / 1024;

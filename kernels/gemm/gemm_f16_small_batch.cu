@@ -258,11 +258,6 @@ struct Finisher {
         return piece_of(i) % (T::COLS / 8) * 8 + 2 * t + odd;
     }
     __device__ __forceinline__ uint32_t row_of(uint32_t i) const { return piece_of(i) / (T::COLS / 8) * 16 + g; }
-    // The same of a tile that may lack the rows of the piece, all 16 of them.
-    __device__ __forceinline__ bool puts_out(const TileCoord &at, uint32_t i) const {
-        const uint32_t first = at.row + piece_of(i) / (T::COLS / 8) * 16;
-        return puts_out(i) && (plan.is_gated() || first < plan.args.segments[at.segment].matrix.rows);
-    }
     __device__ __forceinline__ uint32_t sent_to(uint32_t i, uint32_t count) const {
         return plan.sent + count % 2 * T::SENT_BYTES + (piece_of(i) * WARP + lane) * 8;
     }
@@ -273,7 +268,7 @@ struct Finisher {
         const float *factors = plan.args.x.factors;
 #pragma unroll
         for (uint32_t i = 0; i < T::OWN; i++) {
-            const bool is_row = puts_out(out.at, i) && column_of(i) < plan.batch,
+            const bool is_row = puts_out(i) && column_of(i) < plan.batch,
                        adds = segment.adds && !plan.is_gated() && is_row;
             const float *before = segment.out + (size_t)column_of(i) * segment.matrix.rows + out.at.row + row_of(i);
             out.before[i][0] = adds ? before[0] : 0.0f, out.before[i][1] = adds ? before[8] : 0.0f;
@@ -336,7 +331,7 @@ struct Finisher {
         const uint32_t rows = segment.matrix.rows;
 #pragma unroll
         for (uint32_t i = 0; i < T::OWN; i++) {
-            if (!puts_out(out.at, i)) break;
+            if (!puts_out(i)) break;
             if constexpr (T::SPLIT == 2) {
                 const uint2 other = load_shared_as<uint2>(sent_to(i, count));
                 out.sum[i][0] = __fadd_rn(out.sum[i][0], __uint_as_float(other.x)),

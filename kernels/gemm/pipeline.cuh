@@ -23,20 +23,14 @@ struct TileCoord {
     uint32_t segment, row;
 };
 
-// Tiles of so many rows that a product has; the last may have less.
-template <uint32_t ROWS>
-__device__ __forceinline__ uint32_t tiles_of(const TensorArgs &args, uint32_t segment) {
-    return (args.segments[segment].matrix.rows + ROWS - 1) / ROWS;
-}
-
 // Of a tile of so many rows; gated ones have as many of either matrix, eight of the first and eight of the second in
 // turn.
 template <uint32_t ROWS>
 __device__ __forceinline__ TileCoord coord_of_tile(const TensorArgs &args, uint32_t tile) {
     if (args.gated.x != nullptr) return TileCoord{0, tile * (ROWS / 2)};
     TileCoord corner{0, tile};
-    while (corner.segment + 1 < args.count && corner.row >= tiles_of<ROWS>(args, corner.segment))
-        corner.row -= tiles_of<ROWS>(args, corner.segment++);
+    while (corner.segment + 1 < args.count && corner.row >= args.segments[corner.segment].matrix.rows / ROWS)
+        corner.row -= args.segments[corner.segment++].matrix.rows / ROWS;
     corner.row *= ROWS;
     return corner;
 }

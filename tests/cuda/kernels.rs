@@ -292,15 +292,16 @@ const F16_SIZES: [(usize, usize, usize, &str); 19] = [
     (14336, 4096, 8, "gemm_f16_small_batch_8_2_2"),
 ];
 
-/// The same of matrices whose rows fill no whole number of tiles, alone.
-const RAGGED_F16_SIZES: [(usize, usize, usize, &str); 7] = [
+/// The same of matrices whose rows fill no whole number of tiles, alone, or only of the narrower ones of few rows.
+const RAGGED_F16_SIZES: [(usize, usize, usize, &str); 8] = [
     (1280, 48, 29, "gemm_f16_16_64_1"),
     (2048, 528, 200, "gemm_f16_32_64_2"),
     (256, 2128, 300, "gemm_f16_64_128_1"),
     (256, 4272, 512, "gemm_f16_256_128_1"),
-    (1280, 48, 12, "gemm_f16_small_batch_16_1_1"),
-    (256, 4240, 8, "gemm_f16_small_batch_8_2_1"),
-    (8448, 112, 5, "gemm_f16_small_batch_8_1_2"),
+    (1280, 48, 12, "gemm_f16_16_64_1"),
+    (8448, 112, 5, "gemm_f16_16_64_2"),
+    (1280, 96, 12, "gemm_f16_small_batch_16_1_1"),
+    (256, 4256, 8, "gemm_f16_small_batch_8_1_1"),
 ];
 
 /// Cases of kernels that are made for some sizes or pairs of types.
@@ -361,7 +362,8 @@ fn cases_of_sizes() -> Vec<Case> {
         }
         // Tiles of other matrices behind one that ends within its last.
         cases.push(prompt(Form::Three(dtype), 2048, 208, 200, true, "gemm_f16_64_64_2"));
-        cases.push(prompt(Form::Three(dtype), 1280, 80, 9, true, "gemm_f16_small_batch_16_1_1"));
+        cases.push(prompt(Form::Three(dtype), 1280, 80, 9, true, "gemm_f16_16_64_1"));
+        cases.push(prompt(Form::Three(dtype), 1280, 96, 9, true, "gemm_f16_small_batch_16_1_1"));
     }
     cases
 }
