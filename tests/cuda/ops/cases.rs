@@ -456,8 +456,8 @@ pub fn mixtures() -> Vec<Case> {
     cases
 }
 
-/// Types of a router, of the first products and of the last of its experts, and the kernels of these: both of 16-bit floats, the first alone, the last
-/// alone, none.
+/// Types of a router, of the first products and of the last of its experts, and the kernels of these: both of 16-bit floats, the first alone, the
+/// last alone, none.
 const MIXED: [(DType, DType, DType, &[&str]); 4] = [
     (DType::Q8_0, DType::Q8_0, DType::Q4_K, &["expert_gemm_f16_32"]),
     (DType::Q8_0, DType::Q8_0, DType::Q5_0, &["expert_gemm_f16_32", "sigmoid_mul", "expert_dp4a_n8"]),
