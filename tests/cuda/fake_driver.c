@@ -13,7 +13,7 @@ enum {
     OUT_OF_MEMORY = 2,
     INVALID_CONTEXT = 201,
     NOT_READY = 600,
-    FUNCTIONS = 256,
+    FUNCTIONS = 512,
     DEPTH = 16,
     ASIDE = 4096
 };
