@@ -3,6 +3,7 @@
 
 mod attention;
 mod cases;
+mod mixtures;
 mod recurrent;
 mod texts;
 
@@ -11,7 +12,8 @@ use crate::common::launches::Sort;
 use crate::common::passes::Run;
 use crate::common::plain::{Plain, Rounding};
 use attention::attentions;
-use cases::{elementwise, embeddings, head_products, heads, mixtures, norms, rounded_mixtures};
+use cases::{elementwise, embeddings, head_products, heads, norms};
+use mixtures::{mixtures, rounded_mixtures};
 use recurrent::recurrent;
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Shape;

@@ -1,0 +1,186 @@
+//! Products with the matrices of experts: their choice, the gated unit, and the sum over a row's experts, exact and as 16-bit floats.
+
+use super::cases::{BLOCKS, EIGHT_BITS, embedded, finish, one_head, random_vector};
+use super::{Case, Pass, names};
+use crate::common::parts::Parts;
+use segno::backend::KvType;
+use segno::backend::cuda::catalogue::DeviceType;
+use segno::plan::op::{Activation, ExpertProduct, Experts, Groups, Kind, Norm, NormKind, Routing, Rows, Score};
+use segno::plan::{Op, Program, ValueId};
+use segno::quant::DType;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Of products of 16-bit floats, and of what those of others are made of.
+const HALVES: f64 = 2e-3;
+
+/// Experts of a row, and of how many.
+const COUNT: usize = 8;
+const CHOSEN: usize = 2;
+
+/// What experts have beside their type.
+#[derive(Clone, Copy)]
+struct Unit {
+    routing: Routing,
+    kind: Activation,
+    has_bias: bool,
+    /// The type of a router behind a norm.
+    router: Option<DType>,
+    /// How many there are, of which a row has so many; and the type of their last product if it is another.
+    count: usize,
+    chosen: usize,
+    down: Option<DType>,
+}
+
+const PLAIN: Routing = Routing { score: Score::Softmax, bias: None, groups: None, normalizes: true, scale: 1.0 };
+const UNIT: Unit = Unit {
+    routing: PLAIN,
+    kind: Activation::Silu,
+    has_bias: false,
+    router: None,
+    count: COUNT,
+    chosen: CHOSEN,
+    down: None,
+};
+
+fn experts(dtype: DType, width: usize, unit: Unit) -> Arc<Program> {
+    experts_of(dtype, (512, width), unit)
+}
+
+/// Experts whose rows have so many elements, outside and inside.
+fn experts_of(dtype: DType, (hidden, width): (usize, usize), unit: Unit) -> Arc<Program> {
+    let (mut b, mut x) = embedded(one_head(), hidden);
+    if unit.router.is_some() {
+        let norm = Norm { kind: NormKind::Rms, weight: random_vector(&mut b, hidden, 1.0), bias: None, eps: 1e-5 };
+        let out = b.value(hidden, Rows::Batch);
+        b.program.ops.push(Op::Norm { x, norm, out });
+        x = out;
+    }
+    let (router, _) = b.random_matrix(unit.router.unwrap_or(DType::F32), unit.count, hidden, 0.2);
+    let logits = b.product(x, router, None);
+    let choice = b.value(2 * unit.chosen, Rows::Batch);
+    b.program.values[choice.0].kind = Kind::Choices;
+    b.program.ops.push(Op::Route { logits, routing: unit.routing, choice });
+    let product = |b: &mut Parts, x: ValueId, width: usize, dtype: DType| {
+        let (matrix, _) = b.random_matrix(dtype, unit.count * width, b.program.values[x.0].width, 0.1);
+        let bias = unit.has_bias.then(|| random_vector(b, unit.count * width, 0.0));
+        let scale = unit.has_bias.then(|| random_vector(b, unit.count, 1.0));
+        let out = b.value(width, Rows::Chosen(choice));
+        let experts = Experts { matrix, each: width, first: 0 };
+        b.program.ops.push(Op::ExpertMatMul(ExpertProduct { x, choice, experts, scale, bias, out }));
+        out
+    };
+    let (gate, up) = (product(&mut b, x, width, dtype), product(&mut b, x, width, dtype));
+    b.program.ops.push(Op::Gate { kind: unit.kind, gate, up });
+    let down = product(&mut b, gate, hidden, unit.down.unwrap_or(dtype));
+    let sum = b.value(hidden, Rows::Batch);
+    b.program.ops.push(Op::WeightedSum { x: down, choice, out: sum });
+    finish(b, sum)
+}
+
+pub fn mixtures() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |kernels: &[&str], program: &Arc<Program>, pass: Pass| {
+        let kernels = kernels.iter().map(|&name| name.to_owned()).collect();
+        let program = Arc::clone(program);
+        cases.push(Case { kernels, program, pass, cache: KvType::F16, fast: false, within: BLOCKS });
+    };
+    let all: BTreeSet<&str> = names().collect();
+    for dtype in DType::ALL {
+        let own = DeviceType::of(dtype);
+        let program = experts(dtype, 256, UNIT);
+        let of = |name: &str| all.get(format!("{name}_{}", own.name().to_lowercase()).as_str()).copied();
+        let (unit, sum) = (of("expert_unit").unwrap_or("expert_dp4a_n1"), of("expert_sum").unwrap_or("expert_dp4a_n1"));
+        // A single row's unit chooses by itself.
+        let (of_unit, of_any) = ([unit, sum], ["route", unit, sum]);
+        let single: &[&str] = if unit == "expert_dp4a_n1" { &of_any } else { &of_unit };
+        add(single, &program, Pass::Step(1, 0));
+        add(&["route", unit, sum], &program, Pass::Step(2, 0));
+        add(&[unit, sum], &program, Pass::Step(3, 0));
+        let has_gemm = own.has_gemm() || own == DeviceType::MXFP4;
+        let (few, many) =
+            if has_gemm { ("expert_gemm_16", "expert_gemm_32") } else { ("expert_dp4a_n8", "expert_dp4a_n8") };
+        add(&["expert_order", few, "weighted_sum"], &program, Pass::Step(9, 0));
+        add(&["expert_order", few, "weighted_sum"], &program, Pass::Prompt(45));
+        add(&["expert_order", many, "weighted_sum"], &program, Pass::Prompt(130));
+    }
+    let clamped = Activation::ClampedSilu { limit: 0.7, slope: 1.7 };
+    for (dtype, kind) in [(DType::Q8_0, Activation::GeluTanh), (DType::Q4_K, clamped), (DType::MXFP4, clamped)] {
+        let program = experts(dtype, 512, Unit { kind, has_bias: true, ..UNIT });
+        for (kernel, pass) in [
+            ("expert_unit", Pass::Step(2, 0)),
+            ("expert_gemm_16", Pass::Step(9, 0)),
+            ("expert_gemm_32", Pass::Prompt(130)),
+        ] {
+            let kernel = if kernel == "expert_unit" {
+                format!("{kernel}_{}", DeviceType::of(dtype).name().to_lowercase())
+            } else {
+                kernel.into()
+            };
+            add(&[&kernel], &program, pass);
+        }
+    }
+    for (dtype, kernel) in [(DType::F32, "router_f32"), (DType::F16, "router_f16"), (DType::BF16, "router_bf16")] {
+        let program = experts(DType::Q8_0, 256, Unit { router: Some(dtype), ..UNIT });
+        add(&[kernel], &program, Pass::Step(4, 0));
+        add(&[kernel], &program, Pass::Step(7, 0));
+    }
+    // Ranked in several parts, of which the last is short, and each of which may have fewer than are chosen.
+    for (count, chosen) in [(70, 8), (300, 40)] {
+        let program = experts_of(DType::Q8_0, (256, 32), Unit { count, chosen, ..UNIT });
+        add(&["expert_unit_q8_0", "expert_sum_q8_0"], &program, Pass::Step(1, 0));
+        add(&["route", "expert_unit_q8_0", "expert_sum_q8_0"], &program, Pass::Step(2, 0));
+    }
+    for score in [Score::Softmax, Score::Sigmoid, Score::ChosenSoftmax] {
+        let groups = |best| Some(Groups { count: 4, kept: 2, best });
+        for groups in [None, groups(1), groups(2)] {
+            let routing = Routing { score, groups, normalizes: groups.is_some(), scale: 1.7, bias: None };
+            let program = experts(DType::F32, 32, Unit { routing, ..UNIT });
+            add(&["route", "expert_dp4a_n1"], &program, Pass::Step(3, 0));
+            add(&["route", "expert_dp4a_n8"], &program, Pass::Prompt(29));
+            let program = experts(DType::Q8_0, 256, Unit { routing, ..UNIT });
+            add(&["expert_unit_q8_0"], &program, Pass::Step(1, 0));
+        }
+    }
+    cases
+}
+
+/// Types of a router, of the first products and of the last of its experts, and the kernels of these: both of 16-bit floats, the first alone, the
+/// last alone, none.
+const MIXED: [(DType, DType, DType, &[&str]); 4] = [
+    (DType::Q8_0, DType::Q8_0, DType::Q4_K, &["expert_gemm_f16_32"]),
+    (DType::Q8_0, DType::Q8_0, DType::Q5_0, &["expert_gemm_f16_32", "sigmoid_mul", "expert_dp4a_n8"]),
+    (DType::F32, DType::Q5_0, DType::Q4_K, &["expert_dp4a_n8", "sigmoid_mul", "expert_gemm_f16_32"]),
+    (DType::F32, DType::Q8_0, DType::Q5_0, &["expert_gemm_16", "expert_dp4a_n8"]),
+];
+
+/// Experts in prompts with fast batches, of the types with kernels for that.
+pub fn rounded_mixtures() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |kernels: &[&str], program: &Arc<Program>, rows: usize, within: f64| {
+        let kernels = kernels.iter().map(|&name| name.to_owned()).collect();
+        let (program, pass) = (Arc::clone(program), Pass::Prompt(rows));
+        cases.push(Case { kernels, program, pass, cache: KvType::F16, fast: true, within });
+    };
+    let clamped = Activation::ClampedSilu { limit: 0.7, slope: 1.7 };
+    for (dtype, kind, wide) in [
+        (DType::Q8_0, Activation::GeluTanh, (640, 384)),
+        (DType::Q4_K, Activation::Silu, (768, 512)),
+        (DType::Q5_K, Activation::Silu, (768, 512)),
+        (DType::Q6_K, clamped, (768, 512)),
+    ] {
+        for (sizes, has_bias, router) in [((512, 256), false, None), (wide, true, Some(DType::F32))] {
+            let program = experts_of(dtype, sizes, Unit { kind, has_bias, router, ..UNIT });
+            for (kernel, rows) in [("32", 7), ("32", 45), ("64", 130), ("128", 301)] {
+                let kernel = format!("expert_gemm_f16_{kernel}");
+                add(&["expert_order", "copy_rows", &kernel, "weighted_sum"], &program, rows, HALVES);
+            }
+        }
+    }
+    // Products without such kernels among them read 8 bits; a router with one leaves no floats.
+    for (router, dtype, down, kernels) in MIXED {
+        let unit = Unit { router: Some(router), count: 2 * COUNT, down: Some(down), ..UNIT };
+        add(kernels, &experts_of(dtype, (512, 256), unit), 45, EIGHT_BITS);
+    }
+    cases
+}
