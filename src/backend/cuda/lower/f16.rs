@@ -3,7 +3,6 @@
 //! They stand in blocks of rows, tiled as `kernels/quant/f16_layout.cuh` tells.
 
 use super::Lowering;
-use super::uses::{COLUMNS, Use};
 use crate::backend::cuda::args::{Activation, Address, ElementwiseArgs};
 use crate::backend::cuda::catalogue::Kernel;
 use crate::backend::cuda::memory::Places;
@@ -36,9 +35,9 @@ impl Lowering<'_> {
 
     /// Whether products with experts may read a value as 16-bit floats, as which it is written, or which are made of its floats.
     pub fn is_f16_for_experts(&self, id: ValueId) -> bool {
-        let Use { place, experts_round, .. } = *self.uses.of_value(id);
+        let place = self.uses.of_value(id).place;
         let has_place = place.is_some_and(|place| self.addresses.forms[place].f16 != 0);
-        has_place && experts_round && self.batches.rounds_experts() && self.width(id).is_multiple_of(COLUMNS)
+        has_place && self.batches.rounds_experts() && self.uses.experts_round(self.program, id)
     }
 
     /// Those 16-bit floats.

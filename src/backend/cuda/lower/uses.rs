@@ -9,7 +9,7 @@ use crate::plan::{Op, Program, ValueId};
 use std::borrow::Cow;
 
 /// Columns that the width of a value is a multiple of where it may be 16-bit floats.
-pub const COLUMNS: usize = 128;
+const COLUMNS: usize = 128;
 const WHAT: &str = "a list of launches";
 
 /// The ops of one kind of pass, and what they do with each value.
@@ -77,7 +77,7 @@ pub struct Use {
     /// Whether products with experts read it.
     pub is_read_by_experts: bool,
     /// Whether some do, and all of them can read 16-bit floats.
-    pub experts_round: bool,
+    experts_round: bool,
     /// Whether a norm by the root of the mean square writes it, and nothing else.
     is_of_norm: bool,
     /// Whether that norm leaves the division to the products that read the value.
@@ -163,8 +163,12 @@ impl Uses {
 
     /// Whether passes of 16-bit floats have those of a value: in place of its floats, or beside them where experts read both.
     pub fn has_f16(&self, program: &Program, id: ValueId) -> bool {
-        let is_made = self.values[id.0].experts_round && program.values[id.0].width.is_multiple_of(COLUMNS);
-        is_made || self.is_roundable(program, id)
+        self.experts_round(program, id) || self.is_roundable(program, id)
+    }
+
+    /// Whether experts read a value, and all that do can as 16-bit floats.
+    pub fn experts_round(&self, program: &Program, id: ValueId) -> bool {
+        self.values[id.0].experts_round && program.values[id.0].width.is_multiple_of(COLUMNS)
     }
 
     /// Chooses the norms whose division is left to products: nothing else reads what they write. The factors of rows have one place, so a norm whose

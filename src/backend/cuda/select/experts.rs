@@ -120,11 +120,11 @@ pub const fn sorted_rows(experts: u32, chosen: u32) -> u32 {
 }
 
 /// Weight rows of a tile of 16-bit floats.
-const ROUNDED_ROWS: usize = 128;
+const ROUNDED_ROWS: u32 = 128;
 
 /// Whether products with experts of this type, and so many outputs, may be of 16-bit floats.
 pub fn rounds(dtype: DeviceType, width: usize) -> bool {
-    gemm_f16::takes(dtype, width) && width.is_multiple_of(ROUNDED_ROWS)
+    gemm_f16::takes(dtype, width) && width.is_multiple_of(ROUNDED_ROWS as usize)
 }
 
 /// Whether tensor cores take the first product.
@@ -145,12 +145,28 @@ pub fn gemm(kernel: Kernel, args: &ExpertGemmArgs, rows: u32, device: &Device) -
     let tiles = if is_f16 { ROUNDED_TILES } else { EXACT_TILES };
     let pairs = tiles.width(rows, experts, args.chosen);
     let function = kernel.of_numbers(&[pairs]).expect("a kernel for each width");
-    let works = |tile_rows: u32| {
-        let unit_rows = if args.gated.x != 0 { tile_rows / 2 } else { tile_rows };
-        tiles.most(rows, experts, args.chosen) * args.width.div_ceil(unit_rows)
-    };
+    let tile_rows = if is_f16 { ROUNDED_ROWS } else { ROWS };
+    let unit_rows = if args.gated.x != 0 { tile_rows / 2 } else { tile_rows };
+    let works = tiles.most(rows, experts, args.chosen) * args.width.div_ceil(unit_rows);
     if is_f16 {
         return gemm_f16::of_experts(function, works, matrix.dtype, device);
     }
-    Tile::of_experts(function, pairs).choice(works(ROWS), row_stride(matrix.dtype), device)
+    Tile::of_experts(function, pairs).choice(works, row_stride(matrix.dtype), device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_those_of_the_kernels() {
+        for (kernel, TilePairs { widths, .. }) in
+            [(Kernel::ExpertGemm, EXACT_TILES), (Kernel::ExpertGemmF16, ROUNDED_TILES)]
+        {
+            let made: Vec<u32> = kernel.variants().iter().map(|entry| entry.numbers[0]).collect();
+            assert!(widths.iter().all(|width| made.contains(width)), "{widths:?} of {made:?}");
+        }
+        let rows = |numbers: &[u32]| numbers[1] == ROUNDED_ROWS;
+        assert!(Kernel::ExpertGemmF16.variants().iter().all(|entry| rows(entry.numbers)));
+    }
 }

@@ -57,10 +57,10 @@ pub fn choose(args: &TensorArgs, rows: u32, device: &Device) -> Choice {
     tile.choice(tile.count(args, rows), args.f16_row_bytes, device)
 }
 
-/// A kernel of `expert_gemm_f16.cu` for matrices of a type; `works` tells how many tiles of so many rows there are.
-pub fn of_experts(function: Function, works: impl Fn(u32) -> u32, dtype: DeviceType, device: &Device) -> Choice {
+/// A kernel of `expert_gemm_f16.cu` for so many tiles of matrices of a type.
+pub fn of_experts(function: Function, works: u32, dtype: DeviceType, device: &Device) -> Choice {
     let &[columns, rows, resident] = function.entry().numbers else { unreachable!("three numbers a kernel") };
-    Tile::new(function, [columns, rows, 1], resident, 0).choice(works(rows), row_bytes(dtype), device)
+    Tile::new(function, [columns, rows, 1], resident, 0).choice(works, row_bytes(dtype), device)
 }
 
 fn tiles() -> impl Iterator<Item = Tile> {
