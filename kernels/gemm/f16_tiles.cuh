@@ -81,8 +81,8 @@ struct TileWeights {
           row_bytes(m.row_bytes), slice_bytes(m.slice_bytes) {}
 };
 
-// A warp that fills every COPIERS-th stage of all tiles. Four lanes copy the codes of a row, eight rows at a time, and
-// each lane what else some rows have.
+// One of the `warps` that copy, which take the stages of all tiles in turn. Four lanes copy the codes of a row, eight
+// rows at a time, and each lane what else some rows have.
 template <class Plan>
 struct Copier {
     using T = typename Plan::T;
