@@ -1,8 +1,11 @@
 // Attention of rows whose context has few splits, each with a block of its own: both steps of a split at once, in the
-// order of `attention_decode.cu`. Rows that have but one have a kernel of their own (attention_single_split.cu).
+// order of `attention_decode.cu`. Single rows that have but one have kernels of their own (attention_single_split.cu).
+//
+// PLAIN heads have neither norms nor sinks, and no window that ends within these splits; every row brings its key and
+// value, and follows none: code for these, though nobody runs it, takes 2 % of a step of small models.
 #include "attention/decode.cuh"
 
-template <uint32_t DIM, bool ANY_FORM>
+template <uint32_t DIM, bool ANY_FORM, bool PLAIN>
 __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Shape &shape) {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ Maxima maxima[2];
@@ -20,14 +23,15 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
     const Row item{words.x, words.y, words.z, words.w};
     const uint32_t position = item.position, keys = position + 1, first = split * SHORT_SPLIT,
                    own_first = first + warp * TILE;
-    const uint32_t seen = first_seen(args, position);
+    const uint32_t seen = PLAIN ? 0 : first_seen(args, position);
+    const bool follows = !PLAIN && args.follows != 0;
     const Cached cached(in, item.slot, kv_head);
     // Stages: keys of the first step, later values of the second, unless these have a stage of their own; values of the
     // first; keys of the second.
     const bool has_two = first + STEP < keys, has_room = Buffers<DIM>::has_spare();
     __half *far_values = has_room ? b.spare_tile(0) : b.tile(0, 0),
            *far_own = far_values + warp * TILE * Buffers<DIM>::STRIDE;
-    if (args.follows != 0) await_dependencies();
+    if (follows) await_dependencies();
     if (first < keys && first + SHORT_SPLIT > seen) {
         const Ahead near(first, seen, keys, cached), far(first + STEP, seen, keys, cached);
         // Half of the second step may have no key: its tiles are then neither copied nor read.
@@ -41,8 +45,8 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         start_tile<DIM>(cached, cached.values, near, position, b.tile(1, warp));
         if (has_room) start_far(cached.values, far_own);
         const Place place(cached, position);
-        turn_heads(in, b, row, place, kv_head, in.q + head * DIM, heads, args.scale, position - first < SHORT_SPLIT,
-            in_group == 0 && args.follows == 0, [] { launch_then_await(); });
+        turn_heads<PLAIN>(in, b, row, place, kv_head, in.q + head * DIM, heads, args.scale,
+            position - first < SHORT_SPLIT, in_group == 0 && !follows, [] { launch_then_await(); });
         __syncthreads();
 
         // The own key is one of the warp's, in one of the steps.
@@ -112,23 +116,23 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         if (gridDim.x == 1 && args.ended != nullptr) {
             // Behind the sums nobody reads any more.
             float *results = reinterpret_cast<float *>(sums + 2 * WARPS * WARP);
-            put_totals(args, first_head, heads, top, total, totals);
+            put_totals<PLAIN>(args, first_head, heads, top, total, totals);
             put_results<Buffers<DIM>>(results, out);
             put_heads<ANY_FORM, DIM>(args, results, row, first_head, heads, totals);
             return;
         }
         put_part<Buffers<DIM>>(args, head, heads, shape.splits, split, out, top, total);
         if (args.ended == nullptr || !ends_last(args, row, splits_of(keys) - split_of(seen))) return;
-        merge_splits(args, b, head, first_head, heads, shape.splits, split_of(seen), splits_of(keys), totals);
+        merge_splits<PLAIN>(args, b, head, first_head, heads, shape.splits, split_of(seen), splits_of(keys), totals);
         put_heads<ANY_FORM, DIM>(args, b.results(), row, first_head, heads, totals);
         return;
     }
     launch_then_await();
 }
 
-#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM)       \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)            \
-        name(const __grid_constant__ AttentionArgs args, Shape shape) { \
-        attend_split<DIM, ANY_FORM>(args, shape);                       \
+#define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM, PLAIN) \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)             \
+        name(const __grid_constant__ AttentionArgs args, Shape shape) {  \
+        attend_split<DIM, ANY_FORM, PLAIN>(args, shape);                 \
     }
 #include "kernels.def"

@@ -132,8 +132,8 @@ struct Place {
 // Norm and rotation of the row's queries, key and value, of which key and value also go to the cache, by one of the
 // blocks of a key-value head; or they come from there. Columns without a head are 0. A warp has one head, key or value
 // at a time, of which a lane has pairs of elements: those that rotate together, behind them neighbours. `wait` is
-// called once everything is known that producers do not tell.
-template <uint32_t DIM, typename Wait>
+// called once everything is known that producers do not tell. PLAIN heads have no norm, and come from producers.
+template <bool PLAIN = false, uint32_t DIM, typename Wait>
 __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, uint32_t row, const Place &place,
     uint32_t kv_head, const float *q, uint32_t heads, float scale, bool has_own, bool stores, const Wait &wait) {
     constexpr uint32_t PAIRS = (DIM / 2 + WARP - 1) / WARP;
@@ -155,7 +155,7 @@ __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DI
 #pragma unroll 1
     for (uint32_t task = warp; task < tasks; task += WARPS) {
         const bool is_query = task < heads, is_key = task == heads;
-        if (!is_query && in.k == nullptr) {
+        if (!PLAIN && !is_query && in.k == nullptr) {
             const __half *stored = cache + (is_key ? in.keys : in.values);
 #pragma unroll 1
             for (uint32_t i = lane; i < DIM; i += WARP) (is_key ? b.own_key : b.own_value)[i] = stored[i];
@@ -171,7 +171,7 @@ __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DI
             if (i < DIM / 2) a[j] = x[first[j]], c[j] = x[second[j]];
             if (i < half) cos[j] = in.cos[row * half + i], sin[j] = in.sin[row * half + i];
         }
-        if (weight != nullptr) {
+        if (!PLAIN && weight != nullptr) {
             const float factor = head_factor(in, x, weight, lane);
 #pragma unroll
             for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {
@@ -292,7 +292,8 @@ __device__ __forceinline__ float weigh_splits(
 }
 
 // Merges a row's splits from `begin` on, by the block that ended last; `first_head` is the block's first in its row.
-template <uint32_t DIM>
+// PLAIN heads have no sinks.
+template <bool PLAIN = false, uint32_t DIM>
 __device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Buffers<DIM> &b, size_t head,
     uint32_t first_head, uint32_t heads, uint32_t stride, uint32_t begin, uint32_t splits, float *totals) {
     constexpr uint32_t KEPT = COLUMNS * DIM / THREADS;
@@ -312,7 +313,7 @@ __device__ __forceinline__ void merge_splits(const AttentionArgs &args, const Bu
         if (warp < heads) {
             const float top = weigh_splits(
                 args.states + (head + warp) * stride, b.factors() + warp * MERGED, first, count, begin, splits);
-            if (threadIdx.x % WARP == 0) totals[warp] = sink_weight(args, first_head + warp, top);
+            if (threadIdx.x % WARP == 0) totals[warp] = PLAIN ? 0.0f : sink_weight(args, first_head + warp, top);
         }
         wait_copies<0>();
         __syncthreads();
@@ -377,12 +378,13 @@ __device__ __forceinline__ void put_results(float *results, const float (&out)[M
 }
 
 // Of the same block the sums of its heads, by which results are divided.
+template <bool PLAIN = false>
 __device__ __forceinline__ void put_totals(
     const AttentionArgs &args, uint32_t first_head, uint32_t heads, float2 top, float2 sum, float *totals) {
     const uint32_t column = 2 * threadIdx.x;
     if (threadIdx.x >= COLUMNS / 2) return;
     const auto total = [&](uint32_t at, float of, float own) {
-        return at < heads ? __fadd_rn(own, sink_weight(args, first_head + at, of)) : own;
+        return PLAIN || at >= heads ? own : __fadd_rn(own, sink_weight(args, first_head + at, of));
     };
     totals[column] = total(column, top.x, sum.x), totals[column + 1] = total(column + 1, top.y, sum.y);
 }

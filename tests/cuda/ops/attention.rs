@@ -125,11 +125,16 @@ fn staged(cases: &mut Vec<Case>) {
             for rows in [2, 77, 300] {
                 add(cases, &prompts, &program, Pass::Prompt(rows), KvType::Q8, EIGHT_BITS);
             }
-            for (position, name) in
-                [(0, "attention_decode_split"), (300, "attention_decode_split"), (2500, "attention_decode")]
-            {
-                add(cases, &[&of(name)], &program, Pass::Step(1, position), KvType::F16, F16);
-                add(cases, &[&of(&format!("{name}_batch"))], &program, Pass::Step(6, position), KvType::F16, F16);
+            let is_plain = !with.has_norms && !with.has_sinks && with.window.is_none() && [64, 128].contains(&dim);
+            let plain = if is_plain { "_plain" } else { "" };
+            for (position, name, plain) in [
+                (0, "attention_decode_split", plain),
+                (300, "attention_decode_split", plain),
+                (2500, "attention_decode", ""),
+            ] {
+                let [single, batch] = [format!("{name}{plain}"), format!("{name}_batch{plain}")].map(|name| of(&name));
+                add(cases, &[&single], &program, Pass::Step(1, position), KvType::F16, F16);
+                add(cases, &[&batch], &program, Pass::Step(6, position), KvType::F16, F16);
                 let [single, batch] = ["attention_decode_q8", "attention_decode_batch_q8"].map(of);
                 add(cases, &[&single], &program, Pass::Step(1, position), KvType::Q8, EIGHT_BITS);
                 add(cases, &[&batch], &program, Pass::Step(6, position.min(FEWER)), KvType::Q8, EIGHT_BITS);

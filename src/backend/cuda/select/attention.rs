@@ -31,35 +31,47 @@ pub fn splits(keys: usize) -> usize {
 /// as many, since the next kernel then starts early on SMs that pairs of blocks leave alone.
 pub fn choose(launch: &Launch, shape: &Shape) -> Choice {
     let plain = launch.plain_choice(shape);
-    let (kernel, most_spread) = match launch.function.kernel {
-        Kernel::AttentionDecode => (Kernel::AttentionDecodeSplit, launch.device.sms),
-        Kernel::AttentionDecodeBatch => (Kernel::AttentionDecodeSplitBatch, launch.device.sms / 2),
+    let (any, of_plain_heads, most_spread) = match launch.function.kernel {
+        Kernel::AttentionDecode => (Kernel::AttentionDecodeSplit, Kernel::AttentionDecodeSplitPlain, launch.device.sms),
+        Kernel::AttentionDecodeBatch => {
+            (Kernel::AttentionDecodeSplitBatch, Kernel::AttentionDecodeSplitBatchPlain, launch.device.sms / 2)
+        }
         _ => return plain,
     };
+    let Args::Attention(args) = &launch.args else { return plain };
     if shape.splits as usize > SHORT_SPLITS || plain.blocks[0] != shape.splits {
         return plain;
     }
     let is_spread = launch.spread_bytes != 0 && plain.blocks.iter().product::<u32>() <= most_spread;
-    let single = single_split(launch, kernel, plain.blocks);
-    Choice {
-        function: single.unwrap_or(Function { kernel, ..launch.function }),
-        shared_bytes: if is_spread { launch.spread_bytes } else { launch.shared_bytes },
-        ..plain
-    }
+    let is_batch = any == Kernel::AttentionDecodeSplitBatch;
+    let function = Some(args)
+        .filter(|_| !is_batch)
+        .and_then(|args| single_split(args, plain.blocks))
+        .or_else(|| has_plain_heads(args).then(|| of_heads(of_plain_heads, args.heads.head_dim as usize)).flatten())
+        .unwrap_or(Function { kernel: any, ..launch.function });
+    Choice { function, shared_bytes: if is_spread { launch.spread_bytes } else { launch.shared_bytes }, ..plain }
+}
+
+/// Whether rows bring their keys and values, follow none, have no sinks, and see so many positions at least.
+fn sees(args: &AttentionArgs, positions: usize) -> bool {
+    args.window >= positions as u32 && args.follows == 0 && args.heads.k != 0 && args.sinks == 0
+}
+
+fn has_norms(args: &AttentionArgs) -> bool {
+    [args.heads.q_norm, args.heads.k_norm, args.heads.v_norm] != [0; 3]
+}
+
+/// Whether kernels of short splits need no code for norms, sinks and windows.
+fn has_plain_heads(args: &AttentionArgs) -> bool {
+    sees(args, SHORT_SPLITS * SHORT_SPLIT) && !has_norms(args)
 }
 
 /// The kernel for rows of one split, where the result is for products, and a block has all heads of a key-value head: with norms and floats only
 /// where there are some.
-fn single_split(launch: &Launch, kernel: Kernel, blocks: [u32; 3]) -> Option<Function> {
-    let Args::Attention(AttentionArgs { heads, out, sinks, window, follows, floats, .. }) = &launch.args else {
-        return None;
-    };
-    let is_whole = *window >= SHORT_SPLIT as u32 && *follows == 0 && heads.k != 0 && *sinks == 0 && out.q != 0;
-    if kernel != Kernel::AttentionDecodeSplit || blocks[0] != 1 || blocks[1] != heads.kv_heads || !is_whole {
-        return None;
-    }
-    let is_plain = [heads.q_norm, heads.k_norm, heads.v_norm] == [0; 3] && *floats == 0;
-    Kernel::AttentionSingleSplit.of_numbers(&[heads.head_dim, is_plain.into()])
+fn single_split(args: &AttentionArgs, blocks: [u32; 3]) -> Option<Function> {
+    let is_whole = sees(args, SHORT_SPLIT) && args.out.q != 0 && blocks[0] == 1 && blocks[1] == args.heads.kv_heads;
+    let is_plain = !has_norms(args) && args.floats == 0;
+    is_whole.then(|| Kernel::AttentionSingleSplit.of_numbers(&[args.heads.head_dim, is_plain.into()])).flatten()
 }
 
 #[cfg(test)]
