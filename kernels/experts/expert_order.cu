@@ -18,7 +18,7 @@ constexpr uint32_t THREADS = 1024, WARPS = THREADS / WARP, MOST_EXPERTS = 1024;
 // Warps that each sort a part of the pairs.
 constexpr uint32_t PARTS = 16;
 
-// The sum of `v` over the threads before this one.
+// The sum of `v` over the threads before this one; all of a block call it once.
 __device__ __forceinline__ uint32_t sum_before(uint32_t v, uint32_t *shares) {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     uint32_t sum = v;
@@ -29,9 +29,7 @@ __device__ __forceinline__ uint32_t sum_before(uint32_t v, uint32_t *shares) {
     }
     if (lane == WARP - 1) shares[warp] = sum;
     __syncthreads();
-    for (uint32_t i = 0; i < warp; i++) sum += shares[i];
-    __syncthreads();
-    return sum - v;
+    return sum - v + __reduce_add_sync(ALL_LANES, lane < warp ? shares[lane] : 0);
 }
 
 // Calls `f` with each pair from `begin` to `end`, its expert, and the lanes that have the same; by a whole warp, 32
@@ -70,8 +68,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     uint32_t count = 0;
     for (uint32_t i = 0; i < PARTS; i++) count += places[i][expert];
     const uint32_t tiles = (count + width - 1) / width;
-    uint32_t first = sum_before(count, shares);
-    const uint32_t first_tile = sum_before(tiles, shares);
+    // Both are added at once: neither has more than 16 bits.
+    const uint32_t before = sum_before(count << 16 | tiles, shares), first_tile = before & 0xffff;
+    uint32_t first = before >> 16;
     for (uint32_t i = 0; i < tiles; i++) {
         const uint32_t done = i * width;
         args.tiles[first_tile + i] = ExpertTile{expert, first + done, min(width, count - done), 0};

@@ -164,7 +164,7 @@ args! {
         x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, is_early: u32,
         shared_x: Activation, shared: Matrix, shared_gate: Address, route: RouteArgs,
     }
-    WeightedSumArgs { x: Address, choice: Address, out: Activation, width: u32, chosen: u32 }
+    WeightedSumArgs { x: Address, choice: Address, out: Activation, width: u32, chosen: u32, adds: f32, pad: u32 }
     /// Without `k` and `v` the keys and values of the rows are in the cache already.
     HeadsArgs {
         q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, v_norm: Address, cos: Address, sin: Address,
@@ -380,7 +380,7 @@ mod tests {
             [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],
             [56, 208, 64, 152]
         );
-        assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 56]);
+        assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 64]);
         assert_eq!(
             [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
             [256, 456, 256]

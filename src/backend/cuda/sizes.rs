@@ -11,7 +11,7 @@ use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower, low
 use super::memory::Places;
 use super::select::Device;
 use super::select::attention::splits;
-use super::select::experts::EXACT_TILES;
+use super::select::experts::GROUPED_TILES;
 use super::{vectors, weights};
 use crate::backend::{Hidden, KvType, Limits};
 use crate::error::{Error, Result, collected, filled};
@@ -317,7 +317,7 @@ fn order(program: &Program, rows: usize, places: &mut Places) -> OrderPlace {
     let Some((chosen, experts)) = most_experts(program) else { return OrderPlace::default() };
     let pairs = rows * chosen;
     // Of the narrowest ones there are the most.
-    let tiles = pairs / EXACT_TILES.widths[0] as usize + experts.min(pairs);
+    let tiles = pairs / GROUPED_TILES.widths[0] as usize + experts.min(pairs);
     OrderPlace {
         pairs: places.named("order of experts", 4 * pairs),
         tiles: places.named("tiles of experts", tiles * size_of::<ExpertTile>()),

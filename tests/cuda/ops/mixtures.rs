@@ -82,11 +82,20 @@ fn experts_of(dtype: DType, (hidden, width): (usize, usize), unit: Unit) -> Arc<
 
 pub fn mixtures() -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut add = |kernels: &[&str], program: &Arc<Program>, pass: Pass| {
-        let kernels = kernels.iter().map(|&name| name.to_owned()).collect();
-        let program = Arc::clone(program);
-        cases.push(Case { kernels, program, pass, cache: KvType::F16, fast: false, within: BLOCKS });
-    };
+    of_every_type(&mut cases);
+    with_biases(&mut cases);
+    chosen_in_many_ways(&mut cases);
+    cases
+}
+
+/// Adds a case to a list.
+fn add(cases: &mut Vec<Case>, kernels: &[&str], program: &Arc<Program>, pass: Pass) {
+    let kernels = kernels.iter().map(|&name| name.to_owned()).collect();
+    let program = Arc::clone(program);
+    cases.push(Case { kernels, program, pass, cache: KvType::F16, fast: false, within: BLOCKS });
+}
+
+fn of_every_type(cases: &mut Vec<Case>) {
     let all: BTreeSet<&str> = names().collect();
     for dtype in DType::ALL {
         let own = DeviceType::of(dtype);
@@ -96,55 +105,71 @@ pub fn mixtures() -> Vec<Case> {
         // A single row's unit chooses by itself.
         let (of_unit, of_any) = ([unit, sum], ["route", unit, sum]);
         let single: &[&str] = if unit == "expert_dp4a_n1" { &of_any } else { &of_unit };
-        add(single, &program, Pass::Step(1, 0));
-        add(&["route", unit, sum], &program, Pass::Step(2, 0));
-        add(&[unit, sum], &program, Pass::Step(3, 0));
+        add(cases, single, &program, Pass::Step(1, 0));
+        add(cases, &["route", unit, sum], &program, Pass::Step(2, 0));
+        add(cases, &[unit, sum], &program, Pass::Step(3, 0));
         let has_gemm = own.has_gemm() || own == DeviceType::MXFP4;
-        let (few, many) =
-            if has_gemm { ("expert_gemm_16", "expert_gemm_32") } else { ("expert_dp4a_n8", "expert_dp4a_n8") };
-        add(&["expert_order", few, "weighted_sum"], &program, Pass::Step(9, 0));
-        add(&["expert_order", few, "weighted_sum"], &program, Pass::Prompt(45));
-        add(&["expert_order", many, "weighted_sum"], &program, Pass::Prompt(130));
-    }
-    let clamped = Activation::ClampedSilu { limit: 0.7, slope: 1.7 };
-    for (dtype, kind) in [(DType::Q8_0, Activation::GeluTanh), (DType::Q4_K, clamped), (DType::MXFP4, clamped)] {
-        let program = experts(dtype, 512, Unit { kind, has_bias: true, ..UNIT });
-        for (kernel, pass) in [
-            ("expert_unit", Pass::Step(2, 0)),
-            ("expert_gemm_16", Pass::Step(9, 0)),
-            ("expert_gemm_32", Pass::Prompt(130)),
+        let few = of("expert_grouped_gemv").unwrap_or("expert_gemm_16");
+        let sorted = if has_gemm { [few, "expert_gemm_16", "expert_gemm_32"] } else { ["expert_dp4a_n8"; 3] };
+        let more = experts(dtype, 256, Unit { count: 2 * COUNT, ..UNIT });
+        for (kernel, program, pass) in [
+            (sorted[0], &more, Pass::Step(9, 0)),
+            (sorted[1], &program, Pass::Prompt(45)),
+            (sorted[2], &program, Pass::Prompt(130)),
         ] {
-            let kernel = if kernel == "expert_unit" {
-                format!("{kernel}_{}", DeviceType::of(dtype).name().to_lowercase())
-            } else {
-                kernel.into()
-            };
-            add(&[&kernel], &program, pass);
+            add(cases, &["expert_order", kernel, "weighted_sum"], program, pass);
         }
     }
+}
+
+/// Experts with biases, factors and every kind of gate; and sizes that end within a block or a slice, with two kinds of products.
+fn with_biases(cases: &mut Vec<Case>) {
+    let clamped = Activation::ClampedSilu { limit: 0.7, slope: 1.7 };
+    for (dtype, kind) in [(DType::Q8_0, Activation::GeluTanh), (DType::Q4_K, clamped), (DType::MXFP4, clamped)] {
+        let program = experts(dtype, 512, Unit { kind, has_bias: true, count: 2 * COUNT, ..UNIT });
+        let of = |name: &str| format!("{name}_{}", DeviceType::of(dtype).name().to_lowercase());
+        let (unit, grouped) = (of("expert_unit"), of("expert_grouped_gemv"));
+        let few = names().find(|name| *name == grouped).unwrap_or("expert_gemm_16");
+        for (kernel, pass) in [
+            (unit.as_str(), Pass::Step(2, 0)),
+            (few, Pass::Step(9, 0)),
+            (few, Pass::Prompt(31)),
+            ("expert_gemm_16", Pass::Prompt(32)),
+            ("expert_gemm_32", Pass::Prompt(130)),
+        ] {
+            add(cases, &[kernel], &program, pass);
+        }
+    }
+    for (dtype, down, sizes) in [(DType::Q8_0, DType::Q8_0, (1120, 96)), (DType::Q4_K, DType::Q6_K, (1280, 768))] {
+        let program = experts_of(dtype, sizes, Unit { has_bias: true, count: 2 * COUNT, down: Some(down), ..UNIT });
+        let of = |dtype: DType| format!("expert_grouped_gemv_{}", DeviceType::of(dtype).name().to_lowercase());
+        add(cases, &["expert_order", &of(dtype), &of(down)], &program, Pass::Step(12, 0));
+    }
+}
+
+fn chosen_in_many_ways(cases: &mut Vec<Case>) {
     for (dtype, kernel) in [(DType::F32, "router_f32"), (DType::F16, "router_f16"), (DType::BF16, "router_bf16")] {
         let program = experts(DType::Q8_0, 256, Unit { router: Some(dtype), ..UNIT });
-        add(&[kernel], &program, Pass::Step(4, 0));
-        add(&[kernel], &program, Pass::Step(7, 0));
+        add(cases, &[kernel], &program, Pass::Step(4, 0));
+        add(cases, &[kernel], &program, Pass::Step(7, 0));
     }
     // Ranked in several parts, of which the last is short, and each of which may have fewer than are chosen.
     for (count, chosen) in [(70, 8), (300, 40)] {
         let program = experts_of(DType::Q8_0, (256, 32), Unit { count, chosen, ..UNIT });
-        add(&["expert_unit_q8_0", "expert_sum_q8_0"], &program, Pass::Step(1, 0));
-        add(&["route", "expert_unit_q8_0", "expert_sum_q8_0"], &program, Pass::Step(2, 0));
+        add(cases, &["expert_unit_q8_0", "expert_sum_q8_0"], &program, Pass::Step(1, 0));
+        add(cases, &["route", "expert_unit_q8_0", "expert_sum_q8_0"], &program, Pass::Step(2, 0));
     }
     for score in [Score::Softmax, Score::Sigmoid, Score::ChosenSoftmax] {
         let groups = |best| Some(Groups { count: 4, kept: 2, best });
         for groups in [None, groups(1), groups(2)] {
             let routing = Routing { score, groups, normalizes: groups.is_some(), scale: 1.7, bias: None };
             let program = experts(DType::F32, 32, Unit { routing, ..UNIT });
-            add(&["route", "expert_dp4a_n1"], &program, Pass::Step(3, 0));
-            add(&["route", "expert_dp4a_n8"], &program, Pass::Prompt(29));
+            add(cases, &["route", "expert_dp4a_n1"], &program, Pass::Step(3, 0));
+            add(cases, &["route", "expert_dp4a_n8"], &program, Pass::Prompt(29));
             let program = experts(DType::Q8_0, 256, Unit { routing, ..UNIT });
-            add(&["expert_unit_q8_0"], &program, Pass::Step(1, 0));
+            add(cases, &["expert_unit_q8_0"], &program, Pass::Step(1, 0));
         }
     }
-    cases
 }
 
 /// Types of a router, of the first products and of the last of its experts, and the kernels of these: both of 16-bit floats, the first alone, the

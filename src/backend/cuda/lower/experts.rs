@@ -32,6 +32,11 @@ pub fn most_experts(program: &Program) -> Option<(usize, usize)> {
     choices.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
 }
 
+/// The matrix of an op that multiplies by those of experts.
+pub fn matrix_of(op: &Op) -> Option<MatrixId> {
+    if let Op::ExpertMatMul(product) = op { Some(product.experts.matrix) } else { None }
+}
+
 /// What kernels of experts make of two products, if they know this activation.
 fn unit_of(kind: Activation) -> Option<GatedUnit> {
     Some(match kind {
@@ -345,7 +350,7 @@ impl Lowering<'_> {
         }
         let (kernel, tiles) = match rounds {
             true => (Kernel::ExpertGemmF16, experts::ROUNDED_TILES),
-            false => (Kernel::ExpertGemm, experts::EXACT_TILES),
+            false => (Kernel::ExpertGemm, experts::exact_tiles(&args, &self.addresses.device)),
         };
         let place = self.order(product, tiles);
         (args.order, args.tiles, args.count) = (place.pairs, place.tiles, place.count);
@@ -449,18 +454,22 @@ impl Lowering<'_> {
         place
     }
 
-    /// The sum of the rows of a row's experts.
+    /// The sum of the rows of a row's experts, with its addition to another value where that is next.
     pub fn weighted_sum(&mut self, x: ValueId, choice: ValueId, out: ValueId) {
         let width = self.width(out);
+        let added = self.sum_of(out, self.next + 1);
+        let (to, adds, ops) = added.map_or((out, 0.0, 0), |Sum { to, factor, ops }| (to, factor, ops));
         let args = WeightedSumArgs {
             x: self.value(x),
             choice: self.value(choice),
-            out: self.activation(out),
+            out: self.activation(to),
             width: width as u32,
             chosen: self.program.chosen(choice) as u32,
+            adds,
+            ..WeightedSumArgs::default()
         };
         let blocks = Extent::Fixed(width.div_ceil(ELEMENTS_A_BLOCK) as u32);
         let grid = [blocks, self.rows(out), ONE];
-        self.push(Kernel::WeightedSum.only(), grid, ELEMENTS_A_BLOCK, Args::WeightedSum(args), 1);
+        self.push(Kernel::WeightedSum.only(), grid, ELEMENTS_A_BLOCK, Args::WeightedSum(args), 1 + ops);
     }
 }

@@ -179,8 +179,11 @@ fn lower_rows(program: &Program, placement: &Placement, addresses: &Addresses, f
     let list = |batches| steps.as_ref().map_or(Ok(Vec::new()), |pass| lowering(pass, batches));
     let apart = |batches| if follows { Ok(Vec::new()) } else { list(batches) };
     let texts = texts.filter(|_| !follows);
-    let sorted_rows = experts::most_experts(program)
-        .map(|(chosen, experts)| select::experts::sorted_rows(experts as u32, chosen as u32));
+    let sorted_rows = experts::most_experts(program).map(|(chosen, experts)| {
+        let mut products = program.ops.iter().filter_map(experts::matrix_of);
+        let is_grouped = products.all(|matrix| select::experts::has_grouped(&addresses.matrices[matrix.0]));
+        select::experts::sorted_rows(experts as u32, chosen as u32, is_grouped)
+    });
     Ok(Lists {
         single: apart(Batches::Few(1))?,
         two: list(Batches::Few(2))?,

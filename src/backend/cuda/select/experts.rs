@@ -1,5 +1,5 @@
-//! The kernels that multiply rows by the matrices of their experts, for few rows (`expert_gemv.cu`) and for many (`expert_gemm.cu`): whether they
-//! take a product, and their blocks.
+//! The kernels that multiply rows by the matrices of their experts, for few rows (`expert_gemv.cu`), for more (`expert_grouped_gemv.cu`) and for
+//! many (`expert_gemm.cu`): whether they take a product, and their blocks.
 
 use super::super::args::{ExpertGemmArgs, ExpertTable, Matrix};
 use super::super::catalogue::{DeviceType, Function, Kernel};
@@ -93,6 +93,8 @@ pub struct TilePairs {
 
 /// Tiles of products of 8 bits.
 pub const EXACT_TILES: TilePairs = TilePairs { widths: [16, 32, 32], from: [16, 16] };
+/// The same where GEMV takes few pairs of an expert at a time.
+pub const GROUPED_TILES: TilePairs = TilePairs { widths: [4, 16, 32], from: [4, 16] };
 /// Tiles of products of 16-bit floats.
 pub const ROUNDED_TILES: TilePairs = TilePairs { widths: [32, 64, 128], from: [20, 72] };
 
@@ -114,9 +116,15 @@ impl TilePairs {
     }
 }
 
-/// The rows of a step from which on sorting its pairs by experts pays: where an expert has two of them.
-pub const fn sorted_rows(experts: u32, chosen: u32) -> u32 {
-    (2 * experts).div_ceil(chosen)
+/// The rows of a step from which on sorting its pairs by experts pays: where an expert has one of them on average, or two where grouped GEMV does not
+/// take its matrices.
+pub fn sorted_rows(experts: u32, chosen: u32, is_grouped: bool) -> u32 {
+    if is_grouped { experts.div_ceil(chosen) } else { (2 * experts).div_ceil(chosen) }
+}
+
+/// Whether grouped GEMV knows the type of a matrix of experts.
+pub fn has_grouped(matrix: &Matrix) -> bool {
+    Kernel::ExpertGroupedGemv.of_types(std::iter::once(matrix.dtype)).is_some()
 }
 
 /// Weight rows of a tile of 16-bit floats.
@@ -138,16 +146,39 @@ pub fn is_unit(args: &ExpertGemmArgs, up: &ExpertTable) -> bool {
     args.tables[0].matrix.dtype == up.matrix.dtype && args.width.is_multiple_of(UNIT_OUTPUTS)
 }
 
-/// The kernel of a family for products of a batch on tensor cores.
+/// Weight rows of a block of grouped GEMV, and its static shared memory at most.
+const GROUP_ROWS: u32 = 64;
+const GROUP_STATIC_BYTES: u32 = 11 << 10;
+
+/// Grouped GEMV of so many tiles, if it takes the products.
+fn grouped(args: &ExpertGemmArgs, tiles: u32, device: &Device) -> Option<Choice> {
+    let matrix = &args.tables[0].matrix;
+    let function = of_type(Kernel::ExpertGroupedGemv, &args.tables[0], device)?;
+    let shared_bytes = GROUP_ROWS * matrix.row_bytes + GROUPED_TILES.widths[0] * row_bytes(matrix.cols);
+    let outputs = if args.gated.x != 0 { GROUP_ROWS / 2 } else { GROUP_ROWS };
+    let blocks = tiles * args.width.div_ceil(outputs);
+    let fits = shared_bytes + GROUP_STATIC_BYTES <= device.most_shared;
+    fits.then_some(Choice { function, blocks: [blocks, 1, 1], threads: 32 * MOST_WARPS, shared_bytes })
+}
+
+/// How pairs of products of 8 bits are put into tiles.
+pub fn exact_tiles(args: &ExpertGemmArgs, device: &Device) -> TilePairs {
+    if grouped(args, 0, device).is_some() { GROUPED_TILES } else { EXACT_TILES }
+}
+
+/// The kernel of a family for products of a batch, whose pairs are sorted.
 pub fn gemm(kernel: Kernel, args: &ExpertGemmArgs, rows: u32, device: &Device) -> Choice {
     let matrix = &args.tables[0].matrix;
     let (experts, is_f16) = (matrix.rows / args.tables[0].each, kernel == Kernel::ExpertGemmF16);
-    let tiles = if is_f16 { ROUNDED_TILES } else { EXACT_TILES };
-    let pairs = tiles.width(rows, experts, args.chosen);
+    let tiles = if is_f16 { ROUNDED_TILES } else { exact_tiles(args, device) };
+    let (pairs, most) = (tiles.width(rows, experts, args.chosen), tiles.most(rows, experts, args.chosen));
+    if let Some(choice) = grouped(args, most, device).filter(|_| !is_f16 && pairs == GROUPED_TILES.widths[0]) {
+        return choice;
+    }
     let function = kernel.of_numbers(&[pairs]).expect("a kernel for each width");
     let tile_rows = if is_f16 { ROUNDED_ROWS } else { ROWS };
     let unit_rows = if args.gated.x != 0 { tile_rows / 2 } else { tile_rows };
-    let works = tiles.most(rows, experts, args.chosen) * args.width.div_ceil(unit_rows);
+    let works = most * args.width.div_ceil(unit_rows);
     if is_f16 {
         return gemm_f16::of_experts(function, works, matrix.dtype, device);
     }
