@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// Of products of 16-bit floats, and of what those of others are made of.
 const HALVES: f64 = 2e-3;
-/// Of products of 8 bits beside the exact sums of unrounded values.
-const UNROUNDED: f64 = 1e-2;
+/// Of products of 8 bits one behind the other, beside those of unrounded values.
+const UNROUNDED: f64 = 2e-2;
 
 /// Experts of a row, and of how many.
 const COUNT: usize = 8;
