@@ -181,7 +181,8 @@ fn lower_rows(program: &Program, placement: &Placement, addresses: &Addresses, f
     let texts = texts.filter(|_| !follows);
     let sorted_rows = experts::most_experts(program).map(|(chosen, experts)| {
         let mut products = program.ops.iter().filter_map(experts::matrix_of);
-        let is_grouped = products.all(|matrix| select::experts::has_grouped(&addresses.matrices[matrix.0]));
+        let matrices = &addresses.matrices;
+        let is_grouped = products.all(|matrix| select::experts::has_grouped(&matrices[matrix.0], &addresses.device));
         select::experts::sorted_rows(experts as u32, chosen as u32, is_grouped)
     });
     Ok(Lists {

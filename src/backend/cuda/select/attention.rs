@@ -43,12 +43,9 @@ pub fn choose(launch: &Launch, shape: &Shape) -> Choice {
         return plain;
     }
     let is_spread = launch.spread_bytes != 0 && plain.blocks.iter().product::<u32>() <= most_spread;
-    let is_batch = any == Kernel::AttentionDecodeSplitBatch;
-    let function = Some(args)
-        .filter(|_| !is_batch)
-        .and_then(|args| single_split(args, plain.blocks))
-        .or_else(|| has_plain_heads(args).then(|| of_heads(of_plain_heads, args.heads.head_dim as usize)).flatten())
-        .unwrap_or(Function { kernel: any, ..launch.function });
+    let single = if any == Kernel::AttentionDecodeSplit { single_split(args, plain.blocks) } else { None };
+    let of_plain_heads = || of_heads(of_plain_heads, args.heads.head_dim as usize).filter(|_| has_plain_heads(args));
+    let function = single.or_else(of_plain_heads).unwrap_or(Function { kernel: any, ..launch.function });
     Choice { function, shared_bytes: if is_spread { launch.spread_bytes } else { launch.shared_bytes }, ..plain }
 }
 

@@ -122,9 +122,9 @@ pub fn sorted_rows(experts: u32, chosen: u32, is_grouped: bool) -> u32 {
     if is_grouped { experts.div_ceil(chosen) } else { (2 * experts).div_ceil(chosen) }
 }
 
-/// Whether grouped GEMV knows the type of a matrix of experts.
-pub fn has_grouped(matrix: &Matrix) -> bool {
-    Kernel::ExpertGroupedGemv.of_types(std::iter::once(matrix.dtype)).is_some()
+/// Whether the device has grouped GEMV for the type of a matrix of experts.
+pub fn has_grouped(matrix: &Matrix, device: &Device) -> bool {
+    device.bulk_copies && Kernel::ExpertGroupedGemv.of_types(std::iter::once(matrix.dtype)).is_some()
 }
 
 /// Weight rows of a tile of 16-bit floats.
