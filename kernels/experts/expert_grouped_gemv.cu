@@ -16,6 +16,7 @@ struct GroupStorage {
     float factors[PAIRS];
     unsigned long long barriers[WARPS];
 };
+static_assert(PAIRS == 4 && ROWS == 64 && sizeof(GroupStorage) <= 11 << 10, "as in select/experts.rs");
 
 // Puts the blocks of the rows of COUNT pairs where `add_unit` reads them.
 template <int COUNT>

@@ -84,7 +84,7 @@ fn adds_to_its_input(launch: &Launch) -> bool {
 
 #[test]
 fn every_op_of_any_program_is_covered_once() {
-    let (mut sorted_types, mut routers, mut shared, mut steps) = (Vec::new(), [0; 2], [0; 3], 0);
+    let (mut sorted_types, mut routers, mut shared, mut steps, mut added) = (Vec::new(), [0; 2], [0; 3], 0, 0);
     for seed in seeds(600, 200) {
         let (program, _) = program(seed);
         supported::check(&program).unwrap();
@@ -100,6 +100,8 @@ fn every_op_of_any_program_is_covered_once() {
                     assert!(!is_wrong, "program {seed}: {launch:?}");
                 }
             }
+            let adds = |launch: &&Launch| matches!(&launch.args, Args::WeightedSum(args) if args.adds != 0.0);
+            added += lists.prompt.iter().filter(adds).count();
             sorted_types.extend(lists.prompt.iter().filter_map(|launch| match &launch.args {
                 Args::ExpertGemm(args) => Some((args.tables[0].matrix.dtype as u32, args.gated.x != 0)),
                 _ => None,
@@ -121,10 +123,10 @@ fn every_op_of_any_program_is_covered_once() {
     sorted_types.sort_unstable();
     sorted_types.dedup();
     assert_eq!(sorted_types.len(), 2 * 5, "{sorted_types:?}");
-    let often = routers.iter().chain(&shared).chain([&steps]).all(|&count| count > 5);
+    let often = routers.iter().chain(&shared).chain([&steps, &added]).all(|&count| count > 5);
     assert!(
         often,
-        "{routers:?} routers without a gate and with one, {shared:?} shared halves, sums with a gate last, {steps} steps"
+        "{routers:?} routers without a gate and with one, {shared:?} shared halves, sums with a gate last, {steps} steps, {added} weighted sums added"
     );
 }
 

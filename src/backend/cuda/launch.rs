@@ -130,7 +130,7 @@ impl Launch {
                 Choice { function: Function { variant, ..plain.function }, ..plain }
             }
             Args::ExpertGemm(args) => select::experts::gemm(self.function.kernel, args, shape.rows, &self.device),
-            Args::Attention(_) => select::attention::choose(self, shape),
+            Args::Attention(args) => select::attention::choose(self, args, shape),
             _ => plain,
         }
     }

@@ -88,6 +88,11 @@ pub fn mixtures() -> Vec<Case> {
     cases
 }
 
+/// The kernel of a family for a type.
+fn of_type(family: &str, dtype: DType) -> String {
+    format!("{family}_{}", DeviceType::of(dtype).name().to_lowercase())
+}
+
 /// Adds a case to a list.
 fn add(cases: &mut Vec<Case>, kernels: &[&str], program: &Arc<Program>, pass: Pass) {
     let kernels = kernels.iter().map(|&name| name.to_owned()).collect();
@@ -100,7 +105,7 @@ fn of_every_type(cases: &mut Vec<Case>) {
     for dtype in DType::ALL {
         let own = DeviceType::of(dtype);
         let program = experts(dtype, 256, UNIT);
-        let of = |name: &str| all.get(format!("{name}_{}", own.name().to_lowercase()).as_str()).copied();
+        let of = |family: &str| all.get(of_type(family, dtype).as_str()).copied();
         let (unit, sum) = (of("expert_unit").unwrap_or("expert_dp4a_n1"), of("expert_sum").unwrap_or("expert_dp4a_n1"));
         // A single row's unit chooses by itself.
         let (of_unit, of_any) = ([unit, sum], ["route", unit, sum]);
@@ -122,13 +127,12 @@ fn of_every_type(cases: &mut Vec<Case>) {
     }
 }
 
-/// Experts with biases, factors and every kind of gate; and sizes that end within a block or a slice, with two kinds of products.
+/// Experts with biases, factors and other gates; and sizes that end within a block or a slice, with two kinds of products.
 fn with_biases(cases: &mut Vec<Case>) {
     let clamped = Activation::ClampedSilu { limit: 0.7, slope: 1.7 };
     for (dtype, kind) in [(DType::Q8_0, Activation::GeluTanh), (DType::Q4_K, clamped), (DType::MXFP4, clamped)] {
         let program = experts(dtype, 512, Unit { kind, has_bias: true, count: 2 * COUNT, ..UNIT });
-        let of = |name: &str| format!("{name}_{}", DeviceType::of(dtype).name().to_lowercase());
-        let (unit, grouped) = (of("expert_unit"), of("expert_grouped_gemv"));
+        let [unit, grouped] = ["expert_unit", "expert_grouped_gemv"].map(|family| of_type(family, dtype));
         let few = names().find(|name| *name == grouped).unwrap_or("expert_gemm_16");
         for (kernel, pass) in [
             (unit.as_str(), Pass::Step(2, 0)),
@@ -142,8 +146,8 @@ fn with_biases(cases: &mut Vec<Case>) {
     }
     for (dtype, down, sizes) in [(DType::Q8_0, DType::Q8_0, (1120, 96)), (DType::Q4_K, DType::Q6_K, (1280, 768))] {
         let program = experts_of(dtype, sizes, Unit { has_bias: true, count: 2 * COUNT, down: Some(down), ..UNIT });
-        let of = |dtype: DType| format!("expert_grouped_gemv_{}", DeviceType::of(dtype).name().to_lowercase());
-        add(cases, &["expert_order", &of(dtype), &of(down)], &program, Pass::Step(12, 0));
+        let [unit, last] = [dtype, down].map(|dtype| of_type("expert_grouped_gemv", dtype));
+        add(cases, &["expert_order", &unit, &last], &program, Pass::Step(12, 0));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attention of steps: which kernel takes the splits of a shape's positions, and when its blocks get an SM each.
 
-use super::super::args::{Args, AttentionArgs, Shape};
+use super::super::args::{AttentionArgs, Shape};
 use super::super::catalogue::{Function, Kernel};
 use super::super::launch::Launch;
 use super::Choice;
@@ -29,7 +29,7 @@ pub fn splits(keys: usize) -> usize {
 /// What becomes of a launch of attention: where each of a row's splits has a block, and all of them are short, a kernel that takes a split at once,
 /// or one for rows with a single split. Where blocks of those are few, they ask for so much shared memory that each gets an SM: in batches for half
 /// as many, since the next kernel then starts early on SMs that pairs of blocks leave alone.
-pub fn choose(launch: &Launch, shape: &Shape) -> Choice {
+pub fn choose(launch: &Launch, args: &AttentionArgs, shape: &Shape) -> Choice {
     let plain = launch.plain_choice(shape);
     let (any, of_plain_heads, most_spread) = match launch.function.kernel {
         Kernel::AttentionDecode => (Kernel::AttentionDecodeSplit, Kernel::AttentionDecodeSplitPlain, launch.device.sms),
@@ -38,7 +38,6 @@ pub fn choose(launch: &Launch, shape: &Shape) -> Choice {
         }
         _ => return plain,
     };
-    let Args::Attention(args) = &launch.args else { return plain };
     if shape.splits as usize > SHORT_SPLITS || plain.blocks[0] != shape.splits {
         return plain;
     }
