@@ -33,9 +33,9 @@ pub struct ExpertKernel {
     pub shared_bytes: u32,
 }
 
-fn of_type(kernel: Kernel, table: &ExpertTable, device: &Device) -> Option<Function> {
-    let function = kernel.of_types(std::iter::once(table.matrix.dtype))?;
-    (device.bulk_copies && table.matrix.cols.is_multiple_of(32)).then_some(function)
+fn of_type(kernel: Kernel, matrix: &Matrix, device: &Device) -> Option<Function> {
+    let function = kernel.of_types(std::iter::once(matrix.dtype))?;
+    (device.bulk_copies && matrix.cols.is_multiple_of(32)).then_some(function)
 }
 
 /// Bytes of the activations of a row.
@@ -45,7 +45,7 @@ fn row_bytes(cols: u32) -> u32 {
 
 /// The gated unit of `width` outputs of two projections.
 pub fn unit(gate: &ExpertTable, up: &ExpertTable, width: u32, device: &Device) -> Option<ExpertKernel> {
-    let function = of_type(Kernel::ExpertUnit, gate, device)?;
+    let function = of_type(Kernel::ExpertUnit, &gate.matrix, device)?;
     let shared_bytes = (2 * UNIT_OUTPUTS * gate.matrix.row_bytes + row_bytes(gate.matrix.cols)).max(ROUTE_BYTES);
     let fits = gate.matrix.dtype == up.matrix.dtype
         && width.is_multiple_of(UNIT_OUTPUTS)
@@ -63,7 +63,7 @@ pub fn sum(
     width: u32,
     device: &Device,
 ) -> Option<ExpertKernel> {
-    let function = of_type(Kernel::ExpertSum, table, device)?;
+    let function = of_type(Kernel::ExpertSum, &table.matrix, device)?;
     let of_expert = |matrix: &Matrix, warps: u32| warps * SUM_OUTPUTS * matrix.row_bytes + row_bytes(matrix.cols);
     let bytes = |warps: u32| {
         let others = shared.map_or(0, |matrix| of_expert(matrix, warps)) + warps * SUM_BYTES;
@@ -124,7 +124,7 @@ pub fn sorted_rows(experts: u32, chosen: u32, is_grouped: bool) -> u32 {
 
 /// Whether the device has grouped GEMV for the type of a matrix of experts.
 pub fn has_grouped(matrix: &Matrix, device: &Device) -> bool {
-    device.bulk_copies && Kernel::ExpertGroupedGemv.of_types(std::iter::once(matrix.dtype)).is_some()
+    of_type(Kernel::ExpertGroupedGemv, matrix, device).is_some()
 }
 
 /// Weight rows of a tile of 16-bit floats.
@@ -153,11 +153,12 @@ const GROUP_STATIC_BYTES: u32 = 11 << 10;
 /// Grouped GEMV of so many tiles, if it takes the products.
 fn grouped(args: &ExpertGemmArgs, tiles: u32, device: &Device) -> Option<Choice> {
     let matrix = &args.tables[0].matrix;
-    let function = of_type(Kernel::ExpertGroupedGemv, &args.tables[0], device)?;
-    let shared_bytes = GROUP_ROWS * matrix.row_bytes + GROUPED_TILES.widths[0] * row_bytes(matrix.cols);
+    let function = of_type(Kernel::ExpertGroupedGemv, matrix, device)?;
+    let of_x = GROUPED_TILES.widths[0] * row_bytes(matrix.cols);
+    let shared_bytes = matrix.row_bytes.saturating_mul(GROUP_ROWS).saturating_add(of_x);
     let outputs = if args.gated.x != 0 { GROUP_ROWS / 2 } else { GROUP_ROWS };
     let blocks = tiles * args.width.div_ceil(outputs);
-    let fits = shared_bytes + GROUP_STATIC_BYTES <= device.most_shared;
+    let fits = shared_bytes <= device.most_shared.saturating_sub(GROUP_STATIC_BYTES);
     fits.then_some(Choice { function, blocks: [blocks, 1, 1], threads: 32 * MOST_WARPS, shared_bytes })
 }
 
@@ -172,7 +173,8 @@ pub fn gemm(kernel: Kernel, args: &ExpertGemmArgs, rows: u32, device: &Device) -
     let (experts, is_f16) = (matrix.rows / args.tables[0].each, kernel == Kernel::ExpertGemmF16);
     let tiles = if is_f16 { ROUNDED_TILES } else { exact_tiles(args, device) };
     let (pairs, most) = (tiles.width(rows, experts, args.chosen), tiles.most(rows, experts, args.chosen));
-    if let Some(choice) = grouped(args, most, device).filter(|_| !is_f16 && pairs == GROUPED_TILES.widths[0]) {
+    let is_grouped = !is_f16 && pairs == GROUPED_TILES.widths[0];
+    if let Some(choice) = grouped(args, most, device).filter(|_| is_grouped) {
         return choice;
     }
     let function = kernel.of_numbers(&[pairs]).expect("a kernel for each width");
