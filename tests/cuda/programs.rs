@@ -7,6 +7,7 @@ use crate::common::passes::{Run, bits, precise};
 use crate::common::programs::{latent, random, recurrent};
 use segno::backend::cuda::Cuda;
 use segno::backend::cuda::args::Args;
+use segno::backend::cuda::catalogue::Kernel;
 use segno::backend::cuda::launch::Launch;
 use segno::backend::cuda::lower::supported;
 use segno::backend::{Backend, KvType, cpu};
@@ -84,7 +85,8 @@ fn adds_to_its_input(launch: &Launch) -> bool {
 
 #[test]
 fn every_op_of_any_program_is_covered_once() {
-    let (mut sorted_types, mut routers, mut shared, mut steps, mut added) = (Vec::new(), [0; 2], [0; 3], 0, 0);
+    let (mut sorted_types, mut routers, mut shared) = (Vec::new(), [0; 2], [0; 3]);
+    let (mut steps, mut added, mut normed) = (0, 0, 0);
     for seed in seeds(600, 200) {
         let (program, _) = program(seed);
         supported::check(&program).unwrap();
@@ -102,6 +104,7 @@ fn every_op_of_any_program_is_covered_once() {
             }
             let adds = |launch: &&Launch| matches!(&launch.args, Args::WeightedSum(args) if args.adds != 0.0);
             added += lists.prompt.iter().filter(adds).count();
+            normed += lists.prompt.iter().filter(|launch| launch.function.kernel == Kernel::WeightedSumNorm).count();
             sorted_types.extend(lists.prompt.iter().filter_map(|launch| match &launch.args {
                 Args::ExpertGemm(args) => Some((args.tables[0].matrix.dtype as u32, args.gated.x != 0)),
                 _ => None,
@@ -123,10 +126,10 @@ fn every_op_of_any_program_is_covered_once() {
     sorted_types.sort_unstable();
     sorted_types.dedup();
     assert_eq!(sorted_types.len(), 2 * 5, "{sorted_types:?}");
-    let often = routers.iter().chain(&shared).chain([&steps, &added]).all(|&count| count > 5);
+    let often = routers.iter().chain(&shared).chain([&steps, &added]).all(|&count| count > 5) && normed > 0;
     assert!(
         often,
-        "{routers:?} routers without a gate and with one, {shared:?} shared halves, sums with a gate last, {steps} steps, {added} weighted sums added"
+        "{routers:?} routers without a gate and with one, {shared:?} shared halves, sums with a gate last, {steps} steps, {added} weighted sums added, {normed} with a norm"
     );
 }
 

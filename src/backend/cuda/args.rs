@@ -164,7 +164,10 @@ args! {
         x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, is_early: u32,
         shared_x: Activation, shared: Matrix, shared_gate: Address, route: RouteArgs,
     }
-    WeightedSumArgs { x: Address, choice: Address, out: Activation, width: u32, chosen: u32, adds: f32, pad: u32 }
+    /// The weighted sum over a row's experts, and with `norm` that of the result.
+    WeightedSumArgs {
+        x: Address, choice: Address, out: Activation, width: u32, chosen: u32, adds: f32, eps: f32, norm: Address, normed: Activation,
+    }
     /// Without `k` and `v` the keys and values of the rows are in the cache already.
     HeadsArgs {
         q: Address, k: Address, v: Address, q_norm: Address, k_norm: Address, v_norm: Address, cos: Address, sin: Address,
@@ -283,8 +286,12 @@ pub enum Args {
 impl Args {
     /// The activations that the launch writes and that may have a form for products.
     pub fn written(&self) -> impl Iterator<Item = &Activation> {
-        let shared = if let Args::ExpertUnit(args) = self { Some(&args.shared_out) } else { None };
-        self.first_written().into_iter().chain(shared).filter(|written| written.x != 0)
+        let second = match self {
+            Args::ExpertUnit(args) => Some(&args.shared_out),
+            Args::WeightedSum(args) => Some(&args.normed),
+            _ => None,
+        };
+        self.first_written().into_iter().chain(second).filter(|written| written.x != 0)
     }
 
     fn first_written(&self) -> Option<&Activation> {
@@ -380,7 +387,7 @@ mod tests {
             [size_of::<RouteArgs>(), size_of::<RouterArgs>(), size_of::<OrderArgs>(), size_of::<ExpertArgs>()],
             [56, 208, 64, 152]
         );
-        assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 64]);
+        assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 104]);
         assert_eq!(
             [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
             [256, 456, 256]

@@ -21,6 +21,8 @@ const ROUTER_WIDTH: usize = 8192;
 const ROUTE_THREADS: usize = 256;
 const ORDER_THREADS: usize = 1024;
 const THREADS: usize = 256;
+/// Threads of the block that sums over a row's experts and norms that.
+const SUM_THREADS: usize = 512;
 /// Weight rows of a block of products of any type.
 const TILE_ROWS: u32 = 16;
 /// The most experts that a row chooses, and the most that it chooses from; none where the program has no experts.
@@ -459,7 +461,7 @@ impl Lowering<'_> {
         let width = self.width(out);
         let added = self.sum_of(out, self.next + 1);
         let (to, adds, ops) = added.map_or((out, 0.0, 0), |Sum { to, factor, ops }| (to, factor, ops));
-        let args = WeightedSumArgs {
+        let mut args = WeightedSumArgs {
             x: self.value(x),
             choice: self.value(choice),
             out: self.activation(to),
@@ -473,3 +475,15 @@ impl Lowering<'_> {
         self.push(Kernel::WeightedSum.only(), grid, ELEMENTS_A_BLOCK, Args::WeightedSum(args), 1 + ops);
     }
 }
+        if let Some(&Op::Norm { x, norm, out: normed }) = self.ops.get(self.next + 1 + ops)
+            && (x, args.out.q) == (to, 0)
+            && self.uses.is_deferred(normed)
+            && width.is_multiple_of(QUANTIZED)
+            && width <= ROUTER_WIDTH
+        {
+            (args.norm, args.eps, args.normed) = (self.vector(Some(norm.weight)), norm.eps, self.activation(normed));
+            let grid = [self.rows(out), ONE, ONE];
+            self.push(Kernel::WeightedSumNorm.only(), grid, SUM_THREADS, Args::WeightedSum(args), 2 + ops);
+            self.launches.last_mut().expect("just added").shared_bytes = 4 * width as u32;
+            return;
+        }
