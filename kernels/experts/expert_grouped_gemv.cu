@@ -87,9 +87,11 @@ __device__ __forceinline__ void multiply_group(const ExpertGemmArgs &args, Group
     const uint32_t first = tile_first + warp * (is_gated ? SIDE_ROWS : WARP_ROWS);
     if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
     __syncwarp();
-    await_dependencies();
-    if (index >= *args.count) return launch_dependents();
-    const ExpertTile tile = args.tiles[index];
+    // All blocks of a launch of the same pairs have waited for these when this one begins.
+    if (!args.is_early) await_dependencies();
+    if (index >= __ldcg(args.count)) return launch_dependents();
+    const uint4 listed = __ldcg(reinterpret_cast<const uint4 *>(args.tiles + index));
+    const ExpertTile tile{listed.x, listed.y, listed.z, 0};
     const uint8_t *weights = shared + warp * 2 * bytes;
     if (elect_lane()) {
         // Rows behind the last one are not read.
@@ -105,6 +107,7 @@ __device__ __forceinline__ void multiply_group(const ExpertGemmArgs &args, Group
                 upper.matrix.data + (size_t)row_of(upper, tile.expert, second) * row_bytes, far, barrier);
     }
     __syncwarp();
+    if (args.is_early) await_dependencies();
     launch_dependents();
     if (threadIdx.x < PAIRS) {
         const uint32_t pair = args.order[tile.first + min(threadIdx.x, tile.count - 1)];

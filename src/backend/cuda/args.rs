@@ -148,10 +148,11 @@ args! {
     }
     /// What is made of two of them; clamped, the activation has the slope of the sigmoid and the limit.
     GatedUnit { activation: Sigmoid, is_clamped: u32, pad: u32 }
-    /// Products on tensor cores, or with `gated` the unit of both tables.
+    /// Products of sorted pairs, or with `gated` the unit of both tables. Grouped GEMV may begin beside the launch of a unit of the same pairs
+    /// (`is_early`).
     ExpertGemmArgs {
         x: Activation, gated: Activation, order: Address, tiles: Address, count: Address, tables: [ExpertTable; EXPERT_TABLES], out: Address,
-        unit: GatedUnit, cols: u32, chosen: u32, width: u32, on_pairs: u32,
+        unit: GatedUnit, cols: u32, chosen: u32, width: u32, on_pairs: u32, is_early: u32, pad: u32,
     }
     /// The gated unit of two of them, and of the two matrices of the expert that every row has, unless its width is 0.
     ExpertUnitArgs {
@@ -390,7 +391,7 @@ mod tests {
         assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 104]);
         assert_eq!(
             [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
-            [256, 456, 256]
+            [264, 456, 256]
         );
     }
 }

@@ -356,8 +356,18 @@ impl Lowering<'_> {
         };
         let place = self.order(product, tiles);
         (args.order, args.tiles, args.count) = (place.pairs, place.tiles, place.count);
+        args.is_early = self.is_behind_unit(&args).into();
         self.push(Function { kernel, variant: 0 }, [ONE; 3], THREADS, Args::ExpertGemm(args), covered);
         true
+    }
+
+    /// Whether the last launch is the gated unit of the same pairs in the same tiles, which grouped GEMV multiplies where it does these.
+    fn is_behind_unit(&self, args: &ExpertGemmArgs) -> bool {
+        let Some(launch) = self.launches.last().filter(|launch| launch.function.kernel == Kernel::ExpertGemm) else {
+            return false;
+        };
+        let tiles = |args: &ExpertGemmArgs| experts::exact_tiles(args, &self.addresses.device);
+        matches!(&launch.args, Args::ExpertGemm(unit) if tiles(unit) == tiles(args) && unit.gated.x == args.x.x)
     }
 
     /// This product with the sum over a row's experts behind it, and its addition to another value; false leaves them as they are.
