@@ -456,7 +456,7 @@ fn the_unit_of_a_single_row_norms_and_chooses() {
     let file = mixture(DType::Q8_0);
     let program = program(&parsed(&file.bytes()));
     let lists = lists(&program);
-    for (list, inside) in [(&lists.single, true), (&lists.two, false), (&lists.four, false), (&lists.batch, false)] {
+    for (list, inside) in [(&lists.single, true), (&lists.two, false), (&lists.four, false)] {
         let mut units = 0;
         for launch in list {
             let Args::ExpertUnit(args) = launch.args else { continue };

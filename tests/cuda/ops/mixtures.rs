@@ -32,6 +32,8 @@ struct Unit {
     count: usize,
     chosen: usize,
     down: Option<DType>,
+    /// Whether the sum is added to the value before, and a norm of that multiplied.
+    is_normed: bool,
 }
 
 const PLAIN: Routing = Routing { score: Score::Softmax, bias: None, groups: None, normalizes: true, scale: 1.0 };
@@ -43,6 +45,7 @@ const UNIT: Unit = Unit {
     count: COUNT,
     chosen: CHOSEN,
     down: None,
+    is_normed: false,
 };
 
 fn experts(dtype: DType, width: usize, unit: Unit) -> Arc<Program> {
@@ -51,13 +54,14 @@ fn experts(dtype: DType, width: usize, unit: Unit) -> Arc<Program> {
 
 /// Experts whose rows have so many elements, outside and inside.
 fn experts_of(dtype: DType, (hidden, width): (usize, usize), unit: Unit) -> Arc<Program> {
-    let (mut b, mut x) = embedded(one_head(), hidden);
-    if unit.router.is_some() {
-        let norm = Norm { kind: NormKind::Rms, weight: random_vector(&mut b, hidden, 1.0), bias: None, eps: 1e-5 };
+    let (mut b, before) = embedded(one_head(), hidden);
+    let norm = |b: &mut Parts, x: ValueId| {
+        let norm = Norm { kind: NormKind::Rms, weight: random_vector(b, hidden, 1.0), bias: None, eps: 1e-5 };
         let out = b.value(hidden, Rows::Batch);
         b.program.ops.push(Op::Norm { x, norm, out });
-        x = out;
-    }
+        out
+    };
+    let x = if unit.router.is_some() { norm(&mut b, before) } else { before };
     let (router, _) = b.random_matrix(unit.router.unwrap_or(DType::F32), unit.count, hidden, 0.2);
     let logits = b.product(x, router, None);
     let choice = b.value(2 * unit.chosen, Rows::Batch);
@@ -77,7 +81,14 @@ fn experts_of(dtype: DType, (hidden, width): (usize, usize), unit: Unit) -> Arc<
     let down = product(&mut b, gate, hidden, unit.down.unwrap_or(dtype));
     let sum = b.value(hidden, Rows::Batch);
     b.program.ops.push(Op::WeightedSum { x: down, choice, out: sum });
-    finish(b, sum)
+    if !unit.is_normed {
+        return finish(b, sum);
+    }
+    b.program.ops.push(Op::Add { x: before, y: sum });
+    let normed = norm(&mut b, before);
+    let (matrix, _) = b.random_matrix(DType::Q8_0, hidden, hidden, 0.1);
+    let out = b.product(normed, matrix, None);
+    finish(b, out)
 }
 
 pub fn mixtures() -> Vec<Case> {
@@ -148,6 +159,13 @@ fn with_biases(cases: &mut Vec<Case>) {
         let program = experts_of(dtype, sizes, Unit { has_bias: true, count: 2 * COUNT, down: Some(down), ..UNIT });
         let [unit, last] = [dtype, down].map(|dtype| of_type("expert_grouped_gemv", dtype));
         add(cases, &["expert_order", &unit, &last], &program, Pass::Step(12, 0));
+    }
+    for (sizes, router) in [((512, 256), None), ((1120, 96), Some(DType::F32)), ((4160, 32), None)] {
+        let unit = Unit { router, count: 2 * COUNT, is_normed: true, ..UNIT };
+        let program = experts_of(DType::Q8_0, sizes, unit);
+        for pass in [Pass::Step(7, 0), Pass::Step(12, 0), Pass::Step(23, 0), Pass::Prompt(45)] {
+            add(cases, &["expert_order", "weighted_sum_norm"], &program, pass);
+        }
     }
 }
 

@@ -150,7 +150,7 @@ impl Lowering<'_> {
     /// The next op, a product of rows with the matrices of their experts, with what its launch does of those behind it.
     pub fn expert_product(&mut self) {
         let Some(product) = self.product_at(self.next) else { unreachable!("only products of experts come here") };
-        let is_done = match self.batches.by_pairs() {
+        let is_done = match self.by_pairs {
             true => self.expert_unit(product, None) || self.expert_sum(product),
             false => self.expert_gemm(product),
         };
@@ -171,7 +171,7 @@ impl Lowering<'_> {
             ..ExpertArgs::default()
         };
         let tiles = args.width.div_ceil(TILE_ROWS);
-        let (variant, blocks) = if self.batches.by_pairs() {
+        let (variant, blocks) = if self.by_pairs {
             (0, Extent::Pairs { tiles, chosen })
         } else {
             let experts = args.table.matrix.rows / args.table.each;
@@ -466,7 +466,7 @@ impl Lowering<'_> {
         place
     }
 
-    /// The sum of the rows of a row's experts, with its addition to another value where that is next.
+    /// The sum of the rows of a row's experts, with its addition to another value, and a norm of that for products, where these are next.
     pub fn weighted_sum(&mut self, x: ValueId, choice: ValueId, out: ValueId) {
         let width = self.width(out);
         let added = self.sum_of(out, self.next + 1);
@@ -480,11 +480,6 @@ impl Lowering<'_> {
             adds,
             ..WeightedSumArgs::default()
         };
-        let blocks = Extent::Fixed(width.div_ceil(ELEMENTS_A_BLOCK) as u32);
-        let grid = [blocks, self.rows(out), ONE];
-        self.push(Kernel::WeightedSum.only(), grid, ELEMENTS_A_BLOCK, Args::WeightedSum(args), 1 + ops);
-    }
-}
         if let Some(&Op::Norm { x, norm, out: normed }) = self.ops.get(self.next + 1 + ops)
             && (x, args.out.q) == (to, 0)
             && self.uses.is_deferred(normed)
@@ -497,3 +492,8 @@ impl Lowering<'_> {
             self.launches.last_mut().expect("just added").shared_bytes = 4 * width as u32;
             return;
         }
+        let blocks = Extent::Fixed(width.div_ceil(ELEMENTS_A_BLOCK) as u32);
+        let grid = [blocks, self.rows(out), ONE];
+        self.push(Kernel::WeightedSum.only(), grid, ELEMENTS_A_BLOCK, Args::WeightedSum(args), 1 + ops);
+    }
+}

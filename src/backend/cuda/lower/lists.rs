@@ -7,6 +7,8 @@ use crate::backend::cuda::launch::Launch;
 pub const FEW_ROWS: u32 = 4;
 /// Most rows of a batch whose products, where they are exact, have a kernel of their own.
 pub const NARROW_ROWS: u32 = 8;
+/// Most rows of a batch whose norm, router and choice of experts are one launch; fewer of them fill some SMs each.
+pub const ROUTED_ROWS: u32 = 16;
 
 /// The launches of a program. Each row of a step is of another sequence, unless the lists are of drafts; what else there is counts as a prompt. Those
 /// that lead to logits are empty where it makes none.
@@ -22,7 +24,7 @@ pub struct Lists {
     pub narrow: Vec<Launch>,
     /// For all other steps.
     pub batch: Vec<Launch>,
-    /// For those of [`Self::sorted_rows`] rows and more, in which experts share their weights among pairs.
+    /// For those of [`Self::sorted_rows`] rows and more, whose pairs of a row and an expert are sorted, and whose routers are launches of their own.
     pub sorted: Vec<Launch>,
     /// See [`Self::sorted`]; more than any step has where there are no experts.
     pub sorted_rows: u32,
@@ -58,9 +60,14 @@ pub(super) enum Batches {
 }
 
 impl Batches {
-    /// Whether products with experts go pair by pair of a row and an expert.
-    pub fn by_pairs(self) -> bool {
-        !matches!(self, Batches::Sorted | Batches::Prompts)
+    /// Whether products with experts go pair by pair of a row and an expert, where sorting them pays from so many rows on.
+    pub fn by_pairs(self, sorted_rows: u32) -> bool {
+        match self {
+            Batches::Few(_) => true,
+            Batches::Narrow => sorted_rows > NARROW_ROWS,
+            Batches::Steps => sorted_rows > ROUTED_ROWS,
+            Batches::Sorted | Batches::Prompts => false,
+        }
     }
 
     /// Whether the expert that every row has goes with the others, pair by pair too: its weights are read again for each row then.
@@ -68,9 +75,9 @@ impl Batches {
         matches!(self, Batches::Few(_) | Batches::Narrow)
     }
 
-    /// Whether a launch that norms rows and chooses their experts is quicker than three: a few rows fill some SMs each.
+    /// Whether a launch that norms rows and chooses their experts is quicker than three.
     pub fn has_router(self) -> bool {
-        matches!(self, Batches::Few(FEW_ROWS) | Batches::Narrow)
+        matches!(self, Batches::Few(FEW_ROWS) | Batches::Narrow | Batches::Steps)
     }
 }
 

@@ -32,7 +32,7 @@ use crate::plan::memory::Placement;
 use crate::plan::op::{ExpertProduct, Norm, Rows};
 use crate::plan::{Op, Program, ValueId, VectorId};
 use adapters::AdapterPlaces;
-use lists::{Batches, FEW_ROWS, Lists};
+use lists::{Batches, FEW_ROWS, Lists, ROUTED_ROWS};
 use uses::{PassOps, Uses};
 
 const ELEMENTS_A_BLOCK: usize = 256;
@@ -147,7 +147,13 @@ pub fn lower_drafts(program: &Program, placement: &Placement, addresses: &Addres
 fn lower_rows(program: &Program, placement: &Placement, addresses: &Addresses, follows: bool) -> Result<Lists> {
     supported::check(program)?;
     let has_adapters = !addresses.adapters.changed.is_empty();
-    let lowering = |pass: &PassOps, batches| {
+    let sorted_rows = experts::most_experts(program).map(|(chosen, experts)| {
+        let mut products = program.ops.iter().filter_map(experts::matrix_of);
+        let matrices = &addresses.matrices;
+        let is_grouped = products.all(|matrix| select::experts::has_grouped(&matrices[matrix.0], &addresses.device));
+        select::experts::sorted_rows(experts as u32, chosen as u32, is_grouped)
+    });
+    let lowering = |pass: &PassOps, batches: Batches| {
         // An op adds at most three launches, where adapters change its matrix two more, where rows follow each other one; the ends of a list four.
         let each = 3 + 2 * usize::from(has_adapters) + usize::from(follows);
         let mut lowering = Lowering {
@@ -159,6 +165,7 @@ fn lower_rows(program: &Program, placement: &Placement, addresses: &Addresses, f
             placement,
             addresses,
             batches,
+            by_pairs: batches.by_pairs(sorted_rows.unwrap_or(0)),
             follows,
             launches: reserve(each * pass.ops.len() + 4, "a list of launches")?,
             formed: filled(program.values.len(), false, "a list of launches")?,
@@ -179,12 +186,6 @@ fn lower_rows(program: &Program, placement: &Placement, addresses: &Addresses, f
     let list = |batches| steps.as_ref().map_or(Ok(Vec::new()), |pass| lowering(pass, batches));
     let apart = |batches| if follows { Ok(Vec::new()) } else { list(batches) };
     let texts = texts.filter(|_| !follows);
-    let sorted_rows = experts::most_experts(program).map(|(chosen, experts)| {
-        let mut products = program.ops.iter().filter_map(experts::matrix_of);
-        let matrices = &addresses.matrices;
-        let is_grouped = products.all(|matrix| select::experts::has_grouped(&matrices[matrix.0], &addresses.device));
-        select::experts::sorted_rows(experts as u32, chosen as u32, is_grouped)
-    });
     Ok(Lists {
         single: apart(Batches::Few(1))?,
         two: list(Batches::Few(2))?,
@@ -192,7 +193,7 @@ fn lower_rows(program: &Program, placement: &Placement, addresses: &Addresses, f
         narrow: list(Batches::Narrow)?,
         batch: list(Batches::Steps)?,
         sorted: sorted_rows.map_or(Ok(Vec::new()), |_| list(Batches::Sorted))?,
-        sorted_rows: sorted_rows.unwrap_or(u32::MAX),
+        sorted_rows: sorted_rows.map_or(u32::MAX, |rows| rows.max(ROUTED_ROWS + 1)),
         prompt: apart(Batches::Prompts)?,
         texts: texts.map_or(Ok(Vec::new()), |pass| lowering(&pass, Batches::Prompts))?,
     })
@@ -212,6 +213,8 @@ struct Lowering<'a> {
     placement: &'a Placement,
     pub addresses: &'a Addresses,
     pub batches: Batches,
+    /// Whether products with experts go pair by pair of a row and an expert.
+    by_pairs: bool,
     /// Whether rows of a step may follow others of their sequence, whose keys and states are then those of the step.
     pub follows: bool,
     pub launches: Vec<Launch>,

@@ -20,6 +20,8 @@ const ROUTE_BYTES: u32 = 15 << 10;
 const SUM_BYTES: u32 = 4 * 8 * 36;
 /// Shared memory of a block where an SM has two.
 const SHARED_OF_TWO: u32 = 112 << 10;
+/// Rows whose pairs GEMV multiplies at least as fast by themselves as other kernels do sorted ones.
+const PAIRED_ROWS: u32 = 8;
 
 /// A kernel, blocks for each pair or row, threads and dynamic shared memory of a block.
 pub struct ExpertKernel {
@@ -116,10 +118,10 @@ impl TilePairs {
     }
 }
 
-/// The rows of a step from which on sorting its pairs by experts pays: where an expert has one of them on average, or two where grouped GEMV does not
-/// take its matrices.
+/// The rows of a step from which on sorting its pairs by experts pays: where there is one for every two experts. Where grouped GEMV does not take the
+/// matrices there must be two for each, and more than [`PAIRED_ROWS`].
 pub fn sorted_rows(experts: u32, chosen: u32, is_grouped: bool) -> u32 {
-    if is_grouped { experts.div_ceil(chosen) } else { (2 * experts).div_ceil(chosen) }
+    if is_grouped { experts.div_ceil(2 * chosen) } else { (2 * experts).div_ceil(chosen).max(PAIRED_ROWS + 1) }
 }
 
 /// Whether the device has grouped GEMV for the type of a matrix of experts.
