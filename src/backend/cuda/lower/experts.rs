@@ -14,9 +14,9 @@ use crate::backend::cuda::select::experts::{self, ExpertKernel, TilePairs};
 use crate::plan::op::{Activation, ExpertProduct, Routing, Rows, Score};
 use crate::plan::{MatrixId, Op, Program, ValueId};
 
-/// Experts of a block that also norms the row and makes logits, and the widest row that it takes.
+/// Experts of a block that also norms the row and makes logits, and the widest row that a block norms in its shared memory.
 const ROUTER_EXPERTS: usize = 8;
-const ROUTER_WIDTH: usize = 8192;
+const NORMED_WIDTH: usize = 8192;
 /// Threads of the block that routes a row, of the one that sorts, and of those that multiply.
 const ROUTE_THREADS: usize = 256;
 const ORDER_THREADS: usize = 1024;
@@ -121,7 +121,7 @@ impl Lowering<'_> {
         let is_row = self.program.values[out.0].rows == Rows::Batch && self.uses.is_deferred(out);
         let is_router = (read, logits) == (out, product) && self.uses.of_value(product).readers == 1;
         let is_gate = gate.is_none_or(|(matrix, _)| matrix.rows == 1 && matrix.dtype == own.dtype);
-        if !is_row || !is_router || !is_gate || !width.is_multiple_of(32) || width > ROUTER_WIDTH {
+        if !is_row || !is_router || !is_gate || !width.is_multiple_of(32) || width > NORMED_WIDTH {
             return false;
         }
         let products = own.rows + u32::from(gate.is_some());
@@ -484,7 +484,7 @@ impl Lowering<'_> {
             && (x, args.out.q) == (to, 0)
             && self.uses.is_deferred(normed)
             && width.is_multiple_of(QUANTIZED)
-            && width <= ROUTER_WIDTH
+            && width <= NORMED_WIDTH
         {
             (args.norm, args.eps, args.normed) = (self.vector(Some(norm.weight)), norm.eps, self.activation(normed));
             let grid = [self.rows(out), ONE, ONE];

@@ -194,6 +194,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sorting_pays_from_one_pair_for_two_experts_on() {
+        assert_eq!(
+            [(128, 8), (256, 8), (64, 6)].map(|(experts, chosen)| sorted_rows(experts, chosen, true)),
+            [8, 16, 6]
+        );
+        // Without grouped GEMV from two for each, but pairs of few rows are never sorted.
+        assert_eq!([(32, 4), (8, 2)].map(|(experts, chosen)| sorted_rows(experts, chosen, false)), [16, 9]);
+    }
+
+    #[test]
     fn tiles_are_those_of_the_kernels() {
         for (kernel, TilePairs { widths, .. }) in
             [(Kernel::ExpertGemm, EXACT_TILES), (Kernel::ExpertGemmF16, ROUNDED_TILES)]
