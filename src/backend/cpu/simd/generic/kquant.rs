@@ -64,12 +64,12 @@ fn set_scales_and_mins<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Si
     // Blocks 0 to 3 have six bits in a byte; blocks 4 to 7 four bits, and two left over in the former's bytes.
     let scales = [s.byte_bits(a, 0, 63), s.or(s.byte_bits(c, 0, 15), s.byte_bits(a, 2, 0x30))];
     let mins = [s.byte_bits(b, 0, 63), s.or(s.byte_bits(c, 4, 15), s.byte_bits(b, 2, 0x30))];
-    eight_times!(|i| {
+    for i in 0..8 {
         let scale = s.to_float(byte(s, scales[i / 4], i % 4));
         sink.set_scale(s, block + i, s.mul(d, scale));
         let min = s.to_float(byte(s, mins[i / 4], i % 4));
         sink.set_min(s, block + i, s.mul(minus_dmin, min));
-    });
+    }
 }
 
 impl Format for Q4K {
@@ -81,12 +81,12 @@ impl Format for Q4K {
     #[inline(always)]
     fn unpack<S: Simd>(s: S, rows: &Rows, at: usize, sink: &mut impl Sink<S>, block: usize) {
         set_scales_and_mins(s, rows, at, sink, block);
-        eight_times!(|i| {
+        for i in 0..8 {
             let (two, half) = (i / 2, i % 2);
             let bytes = sink.weights(s, rows, at + 16 + 16 * i, at + 16 + 16 * i);
             sink.set_half(s, block + 2 * two, half, bits_of_four(s, bytes, 0, 15));
             sink.set_half(s, block + 2 * two + 1, half, bits_of_four(s, bytes, 4, 15));
-        });
+        }
     }
 }
 
@@ -251,13 +251,13 @@ impl Format for Iq4Xs {
         let [first, low, ..] = rows.blocks(s, at);
         let (d, high) = (s.half_to_float(first), s.shr(first, 16));
         let levels = iq4_levels(s);
-        eight_times!(|i| {
+        for i in 0..8 {
             let low = s.and(s.shr(low, 4 * i as u32), s.splat_int(15));
             let high = s.shl(s.and(s.shr(high, 2 * i as u32), s.splat_int(3)), 4);
             let scale = s.add_int(s.or(low, high), s.splat_int(-32));
             sink.set_scale(s, block + i, s.mul(d, s.to_float(scale)));
             sink.set_centre(s, block + i, S::Q8_BIAS);
             set_levels(s, levels, rows, at + 8 + 16 * i, sink, block + i);
-        });
+        }
     }
 }

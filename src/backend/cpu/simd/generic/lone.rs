@@ -25,8 +25,6 @@ impl<F: Format> Kernel for MultiplyLone<'_, F> {
         let mut acc = s.splat(0.0);
         for (i, x) in self.x.chunks(BLOCKS).enumerate() {
             let at = i * BLOCKS / F::BLOCK_SPAN * F::BLOCK_BYTES;
-            // Once known here, the length of whole blocks is not checked again between loads and products, which keeps both near each other.
-            assert!(F::BLOCK_SPAN < BLOCKS || x.len() == BLOCKS);
             let rows = Rows::new(&self.bytes[at..], self.stride, x.len() / F::BLOCK_SPAN * F::BLOCK_BYTES);
             let mut part = Part { sums: &mut sums, x };
             unpack_all::<S, F>(s, &rows.prefetching(ROWS * self.stride + (ROWS - 1) * at), &mut part);
@@ -75,21 +73,12 @@ fn sums_once<S: Simd, F: Format>() -> bool {
 impl<S: Simd, F: Format> Part<'_, S, F> {
     #[inline(always)]
     fn add_values(&self, s: S, mut acc: S::F) -> S::F {
-        if F::BLOCK_SPAN == BLOCKS {
-            eight_times!(|block| { acc = self.add_value(s, block, &self.x[block], acc) });
-        } else {
-            for (block, x) in self.x.iter().enumerate() {
-                acc = self.add_value(s, block, x, acc);
-            }
+        for (block, x) in self.x.iter().enumerate() {
+            let sum = if sums_once::<S, F>() { s.drain(self.sums.dots[block]) } else { self.sums.sums[block] };
+            let v = value::<S, F>(s, &self.sums.factors[block], sum, &XSums::new(s, x));
+            acc = s.fma(s.splat(x.scale), v, acc);
         }
         acc
-    }
-
-    #[inline(always)]
-    fn add_value(&self, s: S, block: usize, x: &Q8Block, acc: S::F) -> S::F {
-        let sum = if sums_once::<S, F>() { s.drain(self.sums.dots[block]) } else { self.sums.sums[block] };
-        let v = value::<S, F>(s, &self.sums.factors[block], sum, &XSums::new(s, x));
-        s.fma(s.splat(x.scale), v, acc)
     }
 
     /// [`Sink::set_half`] of rows.

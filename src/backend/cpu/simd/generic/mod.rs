@@ -1,19 +1,5 @@
 //! The kernels, each written once over the vector type. Callers have checked the lengths.
 
-/// A body for each number from 0 to 7, which each of them sees as a constant. Loops of bodies this large stay loops, and then everything that the
-/// number indexes is in memory in place of registers.
-macro_rules! eight_times {
-    (|$i:ident| $body:block) => {
-        eight_times!(@ $i $body 0 1 2 3 4 5 6 7)
-    };
-    (@ $i:ident $body:block $($number:literal)*) => {
-        $({
-            let $i: usize = $number;
-            $body
-        })*
-    };
-}
-
 pub(super) mod activation;
 pub(super) mod attention;
 pub(super) mod encode;
