@@ -86,7 +86,7 @@ fn adds_to_its_input(launch: &Launch) -> bool {
 #[test]
 fn every_op_of_any_program_is_covered_once() {
     let (mut sorted_types, mut routers, mut shared) = (Vec::new(), [0; 2], [0; 3]);
-    let (mut steps, mut added, mut normed) = (0, 0, 0);
+    let (mut steps, mut added, mut normed, mut early) = (0, 0, 0, 0);
     for seed in seeds(600, 200) {
         let (program, _) = program(seed);
         supported::check(&program).unwrap();
@@ -105,6 +105,12 @@ fn every_op_of_any_program_is_covered_once() {
             let adds = |launch: &&Launch| matches!(&launch.args, Args::WeightedSum(args) if args.adds != 0.0);
             added += lists.prompt.iter().filter(adds).count();
             normed += lists.prompt.iter().filter(|launch| launch.function.kernel == Kernel::WeightedSumNorm).count();
+            for pair in lists.prompt.windows(2) {
+                let Args::ExpertGemm(args) = &pair[1].args else { continue };
+                let is_behind = matches!(&pair[0].args, Args::ExpertGemm(unit) if unit.gated.x == args.x.x);
+                assert!(args.is_early == 0 || is_behind, "program {seed}: {:?}", pair[1]);
+                early += args.is_early;
+            }
             sorted_types.extend(lists.prompt.iter().filter_map(|launch| match &launch.args {
                 Args::ExpertGemm(args) => Some((args.tables[0].matrix.dtype as u32, args.gated.x != 0)),
                 _ => None,
@@ -126,10 +132,11 @@ fn every_op_of_any_program_is_covered_once() {
     sorted_types.sort_unstable();
     sorted_types.dedup();
     assert_eq!(sorted_types.len(), 2 * 5, "{sorted_types:?}");
-    let often = routers.iter().chain(&shared).chain([&steps, &added]).all(|&count| count > 5) && normed > 0;
+    let often =
+        routers.iter().chain(&shared).chain([&steps, &added]).all(|&count| count > 5) && normed > 0 && early > 5;
     assert!(
         often,
-        "{routers:?} routers without a gate and with one, {shared:?} shared halves, sums with a gate last, {steps} steps, {added} weighted sums added, {normed} with a norm"
+        "{routers:?} routers without a gate and with one, {shared:?} shared halves, sums with a gate last, {steps} steps, {added} weighted sums added, {normed} with a norm, {early} products early"
     );
 }
 
