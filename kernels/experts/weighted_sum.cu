@@ -32,6 +32,7 @@ extern "C" __global__ void __launch_bounds__(256) weighted_sum(const __grid_cons
 }
 
 constexpr uint32_t ROW_THREADS = 512;
+static_assert(ROW_THREADS == 512 && ROW_THREADS >= NORM_THREADS, "as in lower/experts.rs");
 
 __device__ __forceinline__ float4 add_weighted(float weight, const float4 &v, const float4 &sum) {
     return make_float4(__fmaf_rn(weight, v.x, sum.x), __fmaf_rn(weight, v.y, sum.y), __fmaf_rn(weight, v.z, sum.z),

@@ -7,7 +7,7 @@ use crate::backend::cuda::launch::Launch;
 pub const FEW_ROWS: u32 = 4;
 /// Most rows of a batch whose products, where they are exact, have a kernel of their own.
 pub const NARROW_ROWS: u32 = 8;
-/// Most rows of a batch whose norm, router and choice of experts are one launch; fewer of them fill some SMs each.
+/// Most rows of a batch whose norm, router and choice of experts are one launch where their pairs are sorted; of more, three are quicker.
 pub const ROUTED_ROWS: u32 = 16;
 
 /// The launches of a program. Each row of a step is of another sequence, unless the lists are of drafts; what else there is counts as a prompt. Those
