@@ -9,7 +9,8 @@
 //! the whole model, but fewer of them and fewer tokens, for comparing many types.
 //!
 //! With `flat` behind the path all logits are the same, so that a head is always right, however tokens are drawn; it takes the time of any other.
-//! With a number behind the path, a block behind the layers predicts a further token, and is right so many times of 100 (`predictor`).
+//! With a number behind the path, a block behind the layers predicts a further token, and is right so many times of 100 (`predictor`). With `next` and
+//! a number the model itself says the next token of the vocabulary so many times of 100, for a draft model that is right as often.
 
 mod eagle;
 mod gemma4;
@@ -24,6 +25,7 @@ mod vocabulary;
 
 use gemma4::GLOBAL_HEAD;
 use header::Header;
+use predictor::Says;
 use segno::quant::DType;
 use segno::quant::synthetic::Random;
 use shape::{Experts, Latent, Norms, Recurrent, Shape};
@@ -116,10 +118,7 @@ struct Model<'a> {
     shape: &'a Shape,
     mix: Mix,
     tensors: Vec<Tensor>,
-    /// Whether all logits are the same.
-    is_flat: bool,
-    /// How often of 100 times a block behind the layers predicts right, if there is one.
-    right: Option<u32>,
+    says: Says,
 }
 
 impl Model<'_> {
@@ -310,7 +309,7 @@ impl Model<'_> {
             Some(head) => self.head(&head),
             None => self.model(),
         }
-        if self.is_flat {
+        if self.says == Says::Flat {
             let heads = self.tensors.iter_mut().filter(|tensor| tensor.name == "output.weight");
             heads.for_each(|head| head.content = Content::Drawn { mean: 0.0, spread: 0.0 });
         }
@@ -333,8 +332,10 @@ impl Model<'_> {
         if !tied {
             self.matrix("output.weight".into(), vocab, hidden, self.mix.head(), 1.0 / (hidden as f32).sqrt());
         }
-        if let Some(right) = self.right {
-            self.predictor(right);
+        match self.says {
+            Says::Predicted(right) => self.predictor(right),
+            Says::Next(right) => self.counts(right),
+            Says::Anything | Says::Flat => {}
         }
     }
 
@@ -369,7 +370,7 @@ impl Model<'_> {
         header.text("general.architecture", shape.arch).text("general.name", &format!("synthetic {}", shape.name));
         header.number("general.file_type", self.mix.file_type).number("general.quantization_version", 2);
         for (name, value) in [
-            ("block_count", shape.layers + usize::from(self.right.is_some())),
+            ("block_count", shape.layers + usize::from(self.says.has_block())),
             ("embedding_length", shape.hidden),
             ("feed_forward_length", shape.feed_forward),
             ("attention.head_count", shape.heads),
@@ -393,7 +394,7 @@ impl Model<'_> {
             header.number(&key("attention.key_length_mla"), (plain + shape.rope_dims) as u32);
             header.number(&key("attention.value_length_mla"), shape.head_dim as u32);
         }
-        if self.right.is_some() {
+        if self.says.has_block() {
             header.number(&key("nextn_predict_layers"), 1);
         }
         self.write_layers(header);
@@ -448,25 +449,26 @@ impl Model<'_> {
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let is_flat = args.get(3).is_some_and(|text| text == "flat");
-    let right = args.get(3).filter(|_| !is_flat).map(|text| text.parse().ok().filter(|&right| right <= 100));
     let found = match args.as_slice() {
-        [shape, types, path] | [shape, types, path, _] if right != Some(None) => {
-            SHAPES.iter().find(|known| known.name == shape).zip(mix(types)).map(|(shape, mix)| (shape, mix, path))
-        }
+        [shape, types, path, words @ ..] => SHAPES
+            .iter()
+            .find(|known| known.name == shape)
+            .zip(mix(types))
+            .zip(Says::parse(words))
+            .map(|found| (found, path)),
         _ => None,
     };
-    let Some((shape, mix, path)) = found else {
+    let Some((((shape, mix), says), path)) = found else {
         let shapes: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
         let types: Vec<_> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
-        eprintln!("usage: synth_gguf SHAPE TYPE OUT.gguf [RIGHT | flat]\nshapes: {}", shapes.join(", "));
+        eprintln!("usage: synth_gguf SHAPE TYPE OUT.gguf [RIGHT | next RIGHT | flat]\nshapes: {}", shapes.join(", "));
         eprintln!(
             "types, mixed as llama-quantize does: Q4_K_M, Q5_K_M, MXFP4_MOE, Q2_K_S, Q2_K_MIX (which it calls Q2_K)"
         );
         eprintln!("types, one for every matrix, as with --pure: {}", types.join(", "));
         std::process::exit(2);
     };
-    let mut model = Model { shape, mix, tensors: Vec::new(), is_flat, right: right.flatten() };
+    let mut model = Model { shape, mix, tensors: Vec::new(), says };
     model.collect();
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     model.write(&mut out)?;

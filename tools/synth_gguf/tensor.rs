@@ -31,8 +31,8 @@ pub enum Content {
     Diagonal,
     /// 64-bit integers, as many as there are elements, evenly from 0 up to this.
     Tokens { of: usize },
-    /// The rows of the file's first tensor, of which so many of 100 are those of the row before.
-    LikeFirst { others: u32 },
+    /// The rows of the file's first tensor, each so many places `behind`, of which so many of 100 are those of the row before.
+    LikeFirst { behind: usize, others: u32 },
 }
 
 impl Tensor {
@@ -67,12 +67,13 @@ impl Tensor {
                 let (count, of) = (self.dims[0], *of);
                 (0..count).try_for_each(|index| out.write_all(&((index * of / count) as i64).to_le_bytes()))?
             }
-            Content::LikeFirst { others } => {
+            Content::LikeFirst { behind, others } => {
                 let mut rows = Vec::new();
                 if let Some(Tensor { content: Content::Drawn { mean, spread }, .. }) = first {
                     self.draw(*mean, *spread, &mut Random::new(FIRST_SEED), &mut rows)?;
                 }
                 let (bytes, mut random) = (self.row_bytes(), Random::new(OTHERS_SEED));
+                rows.rotate_right(behind * bytes);
                 // From the last on, so that each takes what its neighbour had.
                 for start in (bytes..rows.len()).step_by(bytes).rev() {
                     if random.bits() % 100 < u64::from(*others) {

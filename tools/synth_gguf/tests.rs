@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 fn model(shape: &str, types: &str) -> Model<'static> {
     let shape = SHAPES.iter().find(|known| known.name == shape).unwrap();
-    let mut model = Model { shape, mix: mix(types).unwrap(), tensors: Vec::new(), is_flat: false, right: None };
+    let mut model = Model { shape, mix: mix(types).unwrap(), tensors: Vec::new(), says: Says::Anything };
     model.collect();
     model
 }
@@ -133,14 +133,14 @@ fn files_say_what_they_hold() {
 
 /// The program that the engine makes of a file of `shape`.
 fn program(shape: &Shape) -> Program {
-    let (gguf, arch) = (parsed(shape, None), Arch::find(shape.arch).unwrap());
+    let (gguf, arch) = (parsed(shape, Says::Anything), Arch::find(shape.arch).unwrap());
     let hparams = Hparams::read(gguf.metadata(), &arch).unwrap();
     build(&gguf, &arch, &hparams).unwrap()
 }
 
-/// A file of `shape`, with a block that predicts right so many times of 100.
-fn parsed(shape: &Shape, right: Option<u32>) -> Gguf {
-    let mut model = Model { shape, mix: mix("Q4_K_M").unwrap(), tensors: Vec::new(), is_flat: false, right };
+/// A file of `shape` that says such things.
+fn parsed(shape: &Shape, says: Says) -> Gguf {
+    let mut model = Model { shape, mix: mix("Q4_K_M").unwrap(), tensors: Vec::new(), says };
     model.collect();
     let mut bytes = Vec::new();
     model.write(&mut bytes).unwrap();
@@ -219,7 +219,7 @@ fn files_of_dense_models_are_those_of_their_family() {
         let shape = Shape { hidden: 256, feed_forward: 256, ..small(known.name, 2) };
         let program = program(&shape);
         assert_eq!((program.attentions().count(), program.idle), (2, Default::default()), "{}", shape.name);
-        let file = parsed(&shape, None);
+        let file = parsed(&shape, Says::Anything);
         let vectors = file.tensors().iter().filter(|tensor| tensor.dims.len() == 1).count();
         assert_eq!(program.vectors.len(), vectors, "{}", shape.name);
     }
@@ -239,21 +239,14 @@ fn blocks_that_predict_are_right_as_often_as_asked() {
     for (name, layers) in [("llama-3.1-8b", 2), ("qwen3.5-0.8b", 4), ("qwen3.6-35b-a3b", 4)] {
         let shape = Shape { hidden: 256, feed_forward: 256, ..small(name, layers) };
         for right in [0, 75, 100] {
-            let gguf = parsed(&shape, Some(right));
+            let gguf = parsed(&shape, Says::Predicted(right));
             let arch = Arch::find(shape.arch).unwrap();
             let own = build(&gguf, &arch, &Hparams::read(gguf.metadata(), &arch).unwrap()).unwrap();
             assert!(own.logits.is_some(), "{name}");
             let hparams = Hparams::of_predictor(gguf.metadata(), &arch).unwrap();
             let program = predictor::build(&gguf, &arch, &hparams).unwrap();
             assert_eq!((program.attentions().count(), program.given_width()), (1, 256), "{name}");
-            let values = |tensor: &str| {
-                let tensor = gguf.tensors().iter().find(|found| found.name == tensor).unwrap();
-                let dtype = DType::from_ggml(tensor.type_id).unwrap();
-                let bytes = tensor.bytes(dtype.row_bytes(tensor.elements()).unwrap() as usize).unwrap();
-                let mut values = vec![0.0; tensor.elements() as usize];
-                reference::decode(dtype, &bytes, &mut values);
-                values
-            };
+            let values = |tensor: &str| values(&gguf, tensor);
             let block = |part: &str| format!("blk.{layers}.nextn.{part}.weight");
             let (all, own) = (values("token_embd.weight"), values(&block("embed_tokens")));
             let rows = all.chunks_exact(256).zip(own.chunks_exact(256));
@@ -266,6 +259,35 @@ fn blocks_that_predict_are_right_as_often_as_asked() {
             let ends = ["blk.0.ffn_down.weight", "blk.0.ffn_down_exps.weight"];
             let end = ends.into_iter().find(|end| gguf.tensors().iter().any(|tensor| tensor.name == *end)).unwrap();
             assert!(values(end).iter().all(|&value| value == 0.0), "{name}");
+        }
+    }
+}
+
+/// The values of a tensor of a file.
+fn values(gguf: &Gguf, name: &str) -> Vec<f32> {
+    let tensor = gguf.tensors().iter().find(|found| found.name == name).unwrap();
+    let dtype = DType::from_ggml(tensor.type_id).unwrap();
+    let bytes = tensor.bytes(dtype.row_bytes(tensor.elements()).unwrap() as usize).unwrap();
+    let mut values = vec![0.0; tensor.elements() as usize];
+    reference::decode(dtype, &bytes, &mut values);
+    values
+}
+
+/// The engine runs it, and as many rows of its head as asked are those of the token before.
+#[test]
+fn models_that_count_are_right_as_often_as_asked() {
+    for name in ["llama-3.1-8b", "llama-3.2-1b"] {
+        let shape = Shape { hidden: 256, feed_forward: 256, ..small(name, 2) };
+        for right in [75, 100] {
+            let gguf = parsed(&shape, Says::Next(right));
+            let arch = Arch::find(shape.arch).unwrap();
+            assert!(build(&gguf, &arch, &Hparams::read(gguf.metadata(), &arch).unwrap()).unwrap().logits.is_some());
+            let (embedding, head) = (values(&gguf, "token_embd.weight"), values(&gguf, "output.weight"));
+            let rows = embedding.chunks_exact(256).zip(head.chunks_exact(256).skip(1));
+            let same = rows.filter(|(before, row)| before == row).count();
+            let expected = right as usize * shape.vocab / 100;
+            assert!(same.abs_diff(expected) <= 50, "{name}: {same} rows of {expected}");
+            assert!(values(&gguf, "blk.1.ffn_down.weight").iter().all(|&value| value == 0.0));
         }
     }
 }
