@@ -9,7 +9,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 data=${SEGNO_TEST_DATA:-$root/../shared/data}
 cd "$root"
 rm -rf "$folder"
-mkdir -p "$folder/bin" "$folder/data/models" "$folder"/root/tests/golden/{hf,sample,embeddings} "$folder/root/examples/models"
+mkdir -p "$folder/bin" "$folder/data/models" "$folder"/root/tests/golden/{hf,sample,embeddings,assistant,eagle} "$folder/root/examples/models"
 
 targets=(--test cuda --test allocation)
 for test in tests/alone/cuda_*.rs; do targets+=(--test "$(basename "$test" .rs)"); done
@@ -32,6 +32,7 @@ if [ -f .models/smollm2-135m-instruct.gguf ]; then cp .models/smollm2-135m-instr
 cp tests/golden/hf/*.gguf "$folder/root/tests/golden/hf/"
 cp tests/golden/sample/* "$folder/root/tests/golden/sample/"
 cp tests/golden/embeddings/*.* "$folder/root/tests/golden/embeddings/"
+for drafts in assistant eagle; do cp tests/golden/"$drafts"/*.* "$folder/root/tests/golden/$drafts/"; done
 cp examples/models/*.gguf "$folder/root/examples/models/"
 cp tests/cuda/run.sh "$folder/"
 git describe --always --dirty --abbrev=12 > "$folder/commit"
