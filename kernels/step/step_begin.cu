@@ -34,7 +34,7 @@ struct StepArgs {
     const Stretch *host_stretches;
     Stretch *stretches;
     uint32_t most_stretches;  // of a pass; 0 where no layer has a state
-    uint32_t pad;
+    uint32_t ahead;           // positions by which rows are rotated further than what they see goes
     Angles angles[MOST_ROPES];
     Matrix embedding;
     float *embedded;
@@ -124,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) step_begin(const __grid_co
             }
         } else if (lane < LIST_THREADS + ANGLE_THREADS) {
 #pragma unroll 1
-            for (const Angles &angles : args.angles) put_angles(angles, row, lane - LIST_THREADS, from.y);
+            for (const Angles &angles : args.angles) put_angles(angles, row, lane - LIST_THREADS, from.y + args.ahead);
         } else {
             put_table_row(args.embedding, from.x, args.embedded + (size_t)row * args.embedding.cols,
                 lane - LIST_THREADS - ANGLE_THREADS);

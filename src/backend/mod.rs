@@ -89,10 +89,6 @@ pub trait Backend: Send + Sync {
     fn weights_on_host(&self, program: &Program) -> Result<u64> {
         Ok(program.weight_bytes())
     }
-    /// Whether its runners lend their caches to programs of other models ([`Runner::lend`]).
-    fn lends(&self) -> bool {
-        false
-    }
     /// Where its models have their weights, all of which a program may then have some of; nothing where two devices share a model.
     fn place(&self) -> Option<Place> {
         None
@@ -114,6 +110,11 @@ pub enum Place {
 pub trait Prepared: Any + Send + Sync {
     /// Reserves everything that batches within `limits` need.
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>>;
+    /// The same for a program that reads the keys of `lender`, a runner in the same [`Place`] with as many pages, and has none of its own; what runs then
+    /// is [`Runner::run_over`].
+    fn open_over(&self, limits: &Limits, _lender: &dyn Runner) -> Result<Box<dyn Runner>> {
+        self.open(limits)
+    }
     /// Makes another program ready, which has weights in common with this one, and with `other`, of another file in the same [`Place`], where that is
     /// given.
     fn beside(&self, program: Arc<Program>, other: Option<&dyn Prepared>) -> Result<Arc<dyn Prepared>>;
@@ -167,7 +168,8 @@ pub trait Runner: Send {
     fn lend(&self) -> Option<&dyn Any> {
         None
     }
-    /// As [`Runner::run`], of a program that stores no keys and reads those of another runner, which lends them: the batch has that one's tables.
+    /// As [`Runner::run`], of a program that stores no keys and reads those of another runner, which lends them: the one that it was opened over. The
+    /// batch has that one's tables.
     fn run_over(&mut self, _lent: &dyn Any, _batch: &Batch, _cancel: &AtomicBool) -> Result<()> {
         Err(not_lent())
     }
@@ -342,7 +344,7 @@ pub struct Limits {
     pub outputs: usize,
     /// Most sequences, whose slots are numbered below that: no more than outputs.
     pub seqs: usize,
-    /// Pages of the cache.
+    /// Pages of the cache, or of that of another runner whose keys the program reads.
     pub pages: usize,
     /// Tokens of the longest sequence that was asked for: it decides between the rotations of models that have two.
     pub context: usize,
@@ -372,6 +374,11 @@ impl Limits {
         let kept = program.attentions().filter(|kind| self.windows.is_some() && kind.window.is_some());
         let stored = Layout::new(program.kv.all().map(|sizes| self.kv_type.stored(sizes)))?;
         Stores::new(&stored, kept.map(|kind| kind.layer))
+    }
+
+    /// Pages that a runner of `program` itself has in a cache: none where it reads the keys of another one.
+    pub fn own_pages(&self, program: &Program, reach: Reach) -> usize {
+        if program.borrows_keys() { 0 } else { self.pages_of(reach) }
     }
 
     /// Pages of a cache.

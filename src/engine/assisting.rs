@@ -1,14 +1,15 @@
 //! What an assistant has that drafts (`draft`): vectors of the last rows of each sequence, and the keys of the model's runner in place of a cache.
 
 use super::draft::{DraftModel, MOST_WAITING};
-use super::guide::{Kind, Made, most_waiting};
+use super::guide::{Kind, Made, check_place, most_waiting};
+use super::limits;
 use super::model::Model;
 use super::session::Options;
 use super::waiting::Waiting;
 use super::words::Words;
 use crate::arch::Hparams;
-use crate::backend::{Backend, Memory, Row, Runner};
-use crate::error::{Error, Result};
+use crate::backend::{Backend, Limits, Memory, Row, Runner};
+use crate::error::Result;
 use crate::kv::paging::Paging;
 use crate::plan::{Program, assistant};
 use crate::speculate::Asked;
@@ -24,24 +25,27 @@ pub struct Lent<'a> {
 }
 
 impl DraftModel {
-    /// Lets an assistant of `model` draft.
+    /// Lets an assistant of `model` draft, whose keys `runner` has.
     pub(super) fn of_assistant(
         draft: &Arc<Model>,
         model: &Model,
+        runner: &dyn Runner,
         options: &Options,
         most: usize,
     ) -> Result<DraftModel> {
-        let program = Arc::new(assistant_of(draft, model.backend(), model.program(), model.hparams())?);
+        let (backend, backbone, hparams) = (model.backend(), model.program(), model.hparams());
+        let program = Arc::new(program_for(draft, backend, backbone, hparams)?);
         let words = Words::of_made_for(model, draft)?;
-        let prepared = draft.prepared().beside(Arc::clone(&program), None)?;
+        let (kind, own) = (kind_for(backbone, hparams, options)?, own_of(draft, &program, backend, backbone)?);
+        let prepared = draft.prepared().beside(Arc::clone(&program), Some(&**model.prepared()))?;
         let waiting = Waiting::new(options.max_seqs, most_waiting(most), program.given_width())?;
-        let made = Made { kind: Kind::Assistant, program, prepared, own: weights_of(draft), words };
-        DraftModel::open(draft, made, Some(waiting), options, most)
+        let made = Made { kind, program, prepared, own, words, waiting: Some(waiting), lender: Some(runner) };
+        DraftModel::open(draft, made, options, most)
     }
 
     /// Whether it reads the keys of the model's runner, and has no cache.
     pub(super) fn reads_keys(&self) -> bool {
-        self.kind == Kind::Assistant
+        matches!(self.kind, Kind::Assistant { .. })
     }
 
     /// As [`DraftModel::settle`]: it needs the vector of the last token that the model has evaluated.
@@ -72,20 +76,29 @@ impl DraftModel {
 }
 
 /// The program by which an assistant drafts for the model `program` on `backend`.
-pub(super) fn assistant_of(
+pub(super) fn program_for(
     draft: &Model,
     backend: &dyn Backend,
     program: &Program,
     hparams: &Hparams,
 ) -> Result<Program> {
-    if !draft.backend().lends() || !backend.lends() {
-        let problem = "the draft model reads the keys of the model, so both have to run on the processor";
-        return Err(Error::Unsupported(problem.into()));
-    }
+    check_place(draft, backend, "the keys of the model")?;
     assistant::over(draft.program(), program, hparams.embedding_scale)
 }
 
-/// Bytes of the weights of an assistant, those of its model apart.
-fn weights_of(assistant: &Model) -> Memory {
-    Memory { weights: assistant.program().weight_bytes(), ..Memory::default() }
+/// An assistant in a session of the model `program` with these options.
+pub(super) fn kind_for(program: &Program, hparams: &Hparams, options: &Options) -> Result<Kind> {
+    let Limits { pages, windows, .. } = limits::of(hparams.context, program, options)?;
+    Ok(Kind::Assistant { pages, windows })
+}
+
+/// What an assistant that runs `over` has of its own in a session of the model `program`: its weights, and what of the weights of both is made for it.
+pub(super) fn own_of(draft: &Model, over: &Program, backend: &dyn Backend, program: &Program) -> Result<Memory> {
+    let alone = draft.program();
+    Ok(Memory {
+        weights: alone.weight_bytes(),
+        device_weights: backend.weights_beside(alone, &[])?,
+        device_arena: backend.weights_beside(over, &[alone, program])?,
+        ..Memory::default()
+    })
 }

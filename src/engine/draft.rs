@@ -25,6 +25,7 @@ use super::waiting::Waiting;
 use super::words::Words;
 use crate::backend::{Batch, Chooser, Drawn, Limits, Memory, Row, Runner};
 use crate::error::{Error, Result, reserve};
+use crate::kv::Reach;
 use crate::kv::layout::pages_for;
 use crate::kv::paging::{Copies, Paging};
 use crate::plan::Program;
@@ -90,9 +91,16 @@ pub(super) struct Ask {
 
 impl DraftModel {
     /// Lets `draft` draft for the sequences of a session of `model`, up to `most` tokens each at once.
-    pub fn new(draft: &Arc<Model>, model: &Model, options: &Options, most: usize) -> Result<DraftModel> {
+    /// Those have their keys in `runner`.
+    pub fn new(
+        draft: &Arc<Model>,
+        model: &Model,
+        runner: &dyn Runner,
+        options: &Options,
+        most: usize,
+    ) -> Result<DraftModel> {
         if draft.program().borrows_keys() {
-            return DraftModel::of_assistant(draft, model, options, most);
+            return DraftModel::of_assistant(draft, model, runner, options, most);
         }
         if draft.program().fusion.is_some() {
             return DraftModel::of_eagle(draft, model, options, most);
@@ -106,9 +114,16 @@ impl DraftModel {
             return Err(Error::Unsupported("the draft model makes embeddings alone".into()));
         }
         let words = Words::of(model, draft)?;
-        let (kind, own) = (Kind::Other, Memory::default());
-        let made = Made { kind, program: draft.shared_program(), prepared: Arc::clone(draft.prepared()), own, words };
-        DraftModel::open(draft, made, None, options, most)
+        let made = Made {
+            kind: Kind::Other,
+            program: draft.shared_program(),
+            prepared: Arc::clone(draft.prepared()),
+            own: Memory::default(),
+            words,
+            waiting: None,
+            lender: None,
+        };
+        DraftModel::open(draft, made, options, most)
     }
 
     /// Lets the predictor of `model` draft for the sequences of a session of it.
@@ -117,28 +132,25 @@ impl DraftModel {
         let waiting = Waiting::new(options.max_seqs, most_waiting(most), width)?;
         let predictor = own_predictor(model)?;
         let prepared = predictor.on_device(model.prepared().as_ref())?;
-        let (kind, program, words) = (Kind::Predictor, Arc::clone(&predictor.program), Words::Same);
-        DraftModel::open(
-            model,
-            Made { kind, program, prepared, own: predictor.own, words },
-            Some(waiting),
-            options,
-            most,
-        )
+        let made = Made {
+            kind: Kind::Predictor,
+            program: Arc::clone(&predictor.program),
+            prepared,
+            own: predictor.own,
+            words: Words::Same,
+            waiting: Some(waiting),
+            lender: None,
+        };
+        DraftModel::open(model, made, options, most)
     }
 
-    pub(super) fn open(
-        draft: &Arc<Model>,
-        made: Made,
-        waiting: Option<Waiting>,
-        options: &Options,
-        most: usize,
-    ) -> Result<DraftModel> {
-        let Made { kind, program, prepared, own, words } = made;
+    pub(super) fn open(draft: &Arc<Model>, made: Made, options: &Options, most: usize) -> Result<DraftModel> {
+        let Made { kind, program, prepared, own, words, waiting, lender } = made;
         let (backend, context) = (draft.backend(), draft.hparams().context);
         let limits = limits(&Guide { kind, backend, program: &program, context, own }, options)?;
         let spread = program.subset.as_ref().map(Spread::new).transpose()?;
-        let each = limits.pages.min(pages_for(limits.context));
+        let pages = limits.own_pages(&program, Reach::Whole);
+        let (each, windows) = (pages.min(pages_for(limits.context)), limits.windows.filter(|_| lender.is_none()));
         let (mut seen, what) = (reserve(options.max_seqs, WHAT)?, WHAT);
         for _ in 0..options.max_seqs {
             seen.push(Seen { base: 0, evaluated: 0, guesses: reserve(most, what)?, passed_over: 0 });
@@ -150,8 +162,11 @@ impl DraftModel {
             own,
             words,
             waiting,
-            runner: prepared.open(&limits)?,
-            paging: Paging::new(options.max_seqs, limits.pages, each, limits.windows)?,
+            runner: match lender {
+                Some(lender) => prepared.open_over(&limits, lender)?,
+                None => prepared.open(&limits)?,
+            },
+            paging: Paging::new(options.max_seqs, pages, each, windows)?,
             spread,
             costs: Costs::new(limits.rows)?,
             seen,
@@ -332,7 +347,9 @@ impl DraftModel {
     fn run_round(&mut self, chooser: Chooser, lent: Lent, cancel: &AtomicBool) -> Result<()> {
         let DraftModel { kind, rows, outputs, paging, runner, .. } = self;
         match (kind, lent.runner.lend()) {
-            (Kind::Assistant, Some(keys)) => runner.run_over(keys, &batch(rows, outputs, chooser, lent.paging), cancel),
+            (Kind::Assistant { .. }, Some(keys)) => {
+                runner.run_over(keys, &batch(rows, outputs, chooser, lent.paging), cancel)
+            }
             _ => runner.run(&batch(rows, outputs, chooser, paging), cancel),
         }
     }
@@ -347,7 +364,7 @@ impl DraftModel {
             let Some(sequence) = sequences[slot].as_ref().filter(|_| round < count) else { continue };
             let tokens = &sequence.tokens;
             match self.kind {
-                Kind::Assistant => self.add_row_over(slot, length - 1, tokens),
+                Kind::Assistant { .. } => self.add_row_over(slot, length - 1, tokens),
                 Kind::Other | Kind::Predictor | Kind::Eagle => self.add_rows_of_round(round, slot, tokens),
             }
             let output = self.outputs.len();

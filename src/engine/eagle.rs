@@ -2,14 +2,14 @@
 //! session's own runner makes these vectors.
 
 use super::draft::DraftModel;
-use super::guide::{Kind, Made, most_waiting};
+use super::guide::{Kind, Made, check_place, most_waiting};
 use super::limits;
 use super::model::Model;
 use super::session::Options;
 use super::waiting::Waiting;
 use super::words::Words;
 use crate::backend::{Backend, Hidden, Limits, Memory, Prepared};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::{Program, eagle};
 use std::sync::Arc;
 
@@ -22,16 +22,14 @@ impl DraftModel {
         let own = own_of(draft, (model.backend(), model.program()), context, options)?;
         let prepared = draft.prepared().beside(Arc::clone(&program), Some(&**model.prepared()))?;
         let waiting = Waiting::new(options.max_seqs, most_waiting(most), program.given_width())?;
-        DraftModel::open(draft, Made { kind: Kind::Eagle, program, prepared, own, words }, Some(waiting), options, most)
+        let made = Made { kind: Kind::Eagle, program, prepared, own, words, waiting: Some(waiting), lender: None };
+        DraftModel::open(draft, made, options, most)
     }
 }
 
 /// The program by which a head drafts for the model `program` on `backend`.
 pub(super) fn head_of(head: &Model, backend: &dyn Backend, program: &Program) -> Result<Program> {
-    if backend.place().is_none() || head.backend().place() != backend.place() {
-        let problem = "the draft model reads vectors between the model's layers, so both have to run on one device";
-        return Err(Error::Unsupported(problem.into()));
-    }
+    check_place(head, backend, "vectors between the model's layers")?;
     eagle::over(head.program(), program)
 }
 

@@ -1,6 +1,6 @@
 //! What can draft in a session (`draft`): what it runs, what it is limited to, and the memory that it takes.
 
-use super::assisting::assistant_of;
+use super::assisting;
 use super::draft::{MOST_BEHIND, MOST_WAITING};
 use super::eagle::{head_of, own_of};
 use super::header::Predictor;
@@ -11,8 +11,9 @@ use super::spread::Spread;
 use super::waiting::Waiting;
 use super::words::Words;
 use crate::arch::Hparams;
-use crate::backend::{Backend, Hidden, Limits, Memory, Prepared};
+use crate::backend::{Backend, Hidden, Limits, Memory, Prepared, Runner};
 use crate::error::{Error, Result};
+use crate::kv::WindowLimits;
 use crate::plan::Program;
 use crate::speculate;
 use std::sync::Arc;
@@ -27,8 +28,8 @@ pub enum Kind {
     Other,
     /// The model's own predictor.
     Predictor,
-    /// Another model that reads the keys of this one.
-    Assistant,
+    /// Another model that reads the keys of this one, from a cache of so many pages and one of layers that see a window.
+    Assistant { pages: usize, windows: Option<WindowLimits> },
     /// Another model that reads vectors between the layers of this one.
     Eagle,
 }
@@ -45,12 +46,24 @@ pub struct Guide<'a> {
 }
 
 /// What a draft is opened with.
-pub(super) struct Made {
+pub(super) struct Made<'a> {
     pub kind: Kind,
     pub program: Arc<Program>,
     pub prepared: Arc<dyn Prepared>,
     pub own: Memory,
     pub words: Words,
+    /// Where vectors wait, if it reads some.
+    pub waiting: Option<Waiting>,
+    /// Whose keys it reads, if it has none.
+    pub lender: Option<&'a dyn Runner>,
+}
+
+/// Refuses a draft that reads what the session's model on `backend` has in memory, where that is elsewhere; `what` says what it is.
+pub(super) fn check_place(draft: &Model, backend: &dyn Backend, what: &str) -> Result<()> {
+    if backend.place().is_some() && draft.backend().place() == backend.place() {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!("the draft model reads {what}, so both have to run on one device")))
 }
 
 /// Bytes that a draft takes in a session with these options, with the weights that nobody has loaded for it.
@@ -84,13 +97,13 @@ pub(super) fn limits(guide: &Guide, options: &Options) -> Result<Limits> {
         Kind::Predictor | Kind::Eagle => {
             (PREDICTED, Hidden::Outputs, options.drafts.most_each(options.max_prefill)? + 1)
         }
-        Kind::Assistant => (1, Hidden::Outputs, 0),
+        Kind::Assistant { .. } => (1, Hidden::Outputs, 0),
     };
     let options =
         Options { max_prefill, max_prompt: max_prefill, drafts: speculate::Options::OFF, ranks: 0, ..*options };
     let limits = Limits { hidden, behind, ..limits::of(guide.context, guide.program, &options)? };
     Ok(match guide.kind {
-        Kind::Assistant => Limits { pages: 0, windows: None, ..limits },
+        Kind::Assistant { pages, windows } => Limits { pages, windows, ..limits },
         Kind::Other | Kind::Predictor | Kind::Eagle => limits,
     })
 }
@@ -103,7 +116,9 @@ pub fn memory_of_model(
 ) -> Result<Memory> {
     let (alone, none) = (draft.program(), Memory::default());
     let (kind, over, own) = if alone.borrows_keys() {
-        (Kind::Assistant, Some(assistant_of(draft, backend, program, hparams)?), none)
+        let over = assisting::program_for(draft, backend, program, hparams)?;
+        let own = assisting::own_of(draft, &over, backend, program)?;
+        (assisting::kind_for(program, hparams, options)?, Some(over), own)
     } else if alone.fusion.is_some() {
         let over = head_of(draft, backend, program)?;
         (Kind::Eagle, Some(over), own_of(draft, (backend, program), hparams.context, options)?)

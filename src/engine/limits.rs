@@ -4,6 +4,7 @@ use super::adapter::MOST_RANKS;
 use super::session::Options;
 use crate::backend::{Backend, Hidden, Limits, Memory, Place, Row};
 use crate::error::{Error, Result};
+use crate::kv::Reach;
 use crate::kv::layout::{WindowLimits, pages_for, pages_of_window};
 use crate::kv::state::{States, default_marks, records};
 use crate::plan::Program;
@@ -21,7 +22,7 @@ const DEFAULT_KV_TOKENS: usize = 8192;
 pub(super) fn memory(backend: &dyn Backend, program: &Program, limits: &Limits) -> Result<Memory> {
     let mut memory = backend.memory(program, limits)?;
     let kept_logits = logits_len(limits.seqs, program)? * size_of::<f32>();
-    let pages = limits.pages + limits.window_pages();
+    let pages = limits.own_pages(program, Reach::Whole) + limits.own_pages(program, Reach::Window);
     let lists = limits.rows * (size_of::<Row>() + size_of::<u32>()) + pages * 2 * size_of::<u32>();
     let states = if limits.records > 0 { States::bytes(limits.seqs, limits.records) } else { 0 };
     let drafting = if limits.have_drafts() { Costs::bytes(limits.outputs) } else { 0 };

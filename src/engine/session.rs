@@ -152,6 +152,7 @@ impl Session {
         if let Some(warning) = runner.warning() {
             model.context().log(LogLevel::Warn, format_args!("{warning}"));
         }
+        let speculation = Speculation::new(model, &*runner, options, &limits, draft)?;
         let session = Session {
             runner,
             paging: Paging::new(options.max_seqs, limits.pages, limits.pages.min(pages_for(context)), limits.windows)?,
@@ -172,7 +173,7 @@ impl Session {
             pass: super::pass::Pass::new(&limits)?,
             masks: MaskThreads::new(model.context().load_threads(), model.context().gives_way()),
             most_drafts: options.drafts.most_each(options.max_prefill)?,
-            speculation: Speculation::new(model, options, &limits, draft)?,
+            speculation,
             costs: Costs::new(limits.rows)?,
             done: Done::default(),
             shown: Shown::new(options.max_seqs)?,

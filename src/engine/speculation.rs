@@ -12,7 +12,7 @@ use super::pass::{Choice, Planned};
 use super::sequence::Sequence;
 use super::session::{Failure, Options, Session, Step};
 use crate::arch::Hparams;
-use crate::backend::{Backend, Hidden, Limits, Memory};
+use crate::backend::{Backend, Hidden, Limits, Memory, Runner};
 use crate::error::{Error, Result};
 use crate::grammar::Next;
 use crate::kv::layout::{PAGE_TOKENS, pages_for};
@@ -37,9 +37,10 @@ pub struct Speculation {
 }
 
 impl Speculation {
-    /// None where the host does not want drafts.
+    /// What drafts for sequences whose keys `runner` has; none where the host does not want that.
     pub fn new(
         model: &Arc<Model>,
+        runner: &dyn Runner,
         options: &Options,
         limits: &Limits,
         draft: Option<&Arc<Model>>,
@@ -50,7 +51,7 @@ impl Speculation {
             return Ok(None);
         }
         let draft = match draft {
-            Some(draft) => Some(DraftModel::new(draft, model, options, most)?),
+            Some(draft) => Some(DraftModel::new(draft, model, runner, options, most)?),
             None if predicts => Some(DraftModel::of_predictor(model, options, most)?),
             None => None,
         };

@@ -141,7 +141,7 @@ pub struct segno_session_opts {
     /// may differ, and no layers with a state; it gets a cache of its own, and sees of each sequence the last 256 tokens when it begins, and what
     /// follows. Or it is an assistant that was made for the model (`gemma4-assistant`), which reads that one's embeddings, keys and values in place
     /// of a cache of its own; or a head that was made for it (`eagle3`), which reads vectors between that one's layers and has a cache of one
-    /// layer. An assistant and its model run on the processor; a head runs where its model does, which is not divided between a GPU and the host.
+    /// layer. Both run where the model does, which is not divided between a GPU and the host.
     pub draft: *const segno_model,
     /// Ranks of adapters for which buffers are reserved from the start, at most 65536: the sum over those of one sequence, the most of any. 0
     /// (default): none, and `segno_seq_adapters_set` makes room when it is needed. Each takes 12 bytes a row of a pass (`max_prompt` and drafts),

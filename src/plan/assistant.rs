@@ -80,6 +80,9 @@ fn lend_keys(over: &mut Program, own: &Layout, backbone: &Program) -> Result<()>
             (has.kv_heads, has.head_dim, has.value_dim) == (wanted.kv_heads, wanted.head_dim, wanted.value_dim)
         };
         kind.layer = lent.filter(fits).ok_or_else(|| unsuited("no layer has the keys that it reads"))?;
+        if kind.window == Some(1) {
+            return Err(unsuited("its window ends before it sees a key"));
+        }
         sizes[kind.layer].heads = wanted.heads;
     }
     over.kv = Layout::new(sizes)?;

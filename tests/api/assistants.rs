@@ -1,22 +1,14 @@
 //! Speculation by an assistant that reads the model's keys, through the C API: tokens and outcomes are those of a session that drafts nothing.
 
-use crate::common::assistants::{alike, model_path, path};
-use crate::common::drafts::*;
+use crate::common::assistants::{loaded_alike, model_path, path, walks};
+use crate::common::drafts::{Drafting, PLAIN, assert_refused, assert_right, load, one_thread, session, tokens};
+use crate::common::greedy;
 use crate::common::predictors::{file_at, planned};
-use crate::common::{Ctx, Model, greedy};
 use segno::ffi::session::*;
-
-fn loaded_alike(ctx: &Ctx) -> [Model; 2] {
-    alike().map(|file| ctx.load_buffer(&file.bytes()).unwrap())
-}
 
 #[test]
 fn tokens_are_those_without_drafts() {
-    let ctx = one_thread();
-    let (model, assistant) = (ctx.load(&model_path()).unwrap(), ctx.load(&path()).unwrap());
-    let [still, like] = loaded_alike(&ctx);
-    let pairs = [(&model, &assistant), (&still, &like), (&still, &like), (&still, &assistant)];
-    let (drafted, accepted) = walks_of_pairs(21, pairs);
+    let (drafted, accepted) = walks(&one_thread());
     let (wrong, few) = (drafted - accepted, tokens() as u64);
     assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
 }

@@ -1,19 +1,30 @@
 //! A model and its assistant, of `tests/golden/hf` and `tests/golden/assistant`.
 
+use super::distance::distance;
+use super::drafts::walks_of_pairs;
+use super::eagle::open;
 use super::gguf::{Content, File};
+use super::passes::limits;
 use super::predictors::{file_at, fill};
-use super::root;
+use super::{Ctx, Model, root};
 use segno::arch::{Arch, Hparams};
+use segno::backend::{Backend, Batch, Chooser, Hidden, KvType, Limits, Row, Runner};
 use segno::format::Gguf;
+use segno::kv::{Pages, Tables};
 use segno::plan::{Program, assistant, build::build};
 use serde_json::Value;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Elements of the vectors of the golden model, and of its assistant.
 const BACKBONE: u64 = 32;
 const HIDDEN: u64 = 24;
 /// Its tokens.
 pub const VOCAB: usize = 131;
+/// Pages of a text, and texts: the golden one again and again, but for the first, which is another.
+const PAGES: usize = 2;
+const TEXTS: usize = 8;
 
 /// The model's file.
 pub fn model_path() -> PathBuf {
@@ -96,6 +107,18 @@ pub fn alike() -> [File; 2] {
     [model, assistant]
 }
 
+/// The same, loaded.
+pub fn loaded_alike(ctx: &Ctx) -> [Model; 2] {
+    alike().map(|file| ctx.load_buffer(&file.bytes()).unwrap())
+}
+
+/// Walks with assistants beside walks without; how many were drafted, and how many of them were right.
+pub fn walks(ctx: &Ctx) -> (u64, u64) {
+    let (model, assistant) = (ctx.load(&model_path()).unwrap(), ctx.load(&path()).unwrap());
+    let [still, like] = loaded_alike(ctx);
+    walks_of_pairs(21, [(&model, &assistant), (&still, &like), (&still, &like), (&still, &assistant)])
+}
+
 /// Lets no layer add anything.
 fn still(file: &mut File) {
     let ends = ["attn_output.weight", "ffn_down.weight", ".proj.weight"];
@@ -103,4 +126,122 @@ fn still(file: &mut File) {
     for name in names.iter().filter(|name| ends.iter().any(|end| name.ends_with(end))) {
         fill(file, name, |_| 0.0);
     }
+}
+
+/// A model with several texts, and its assistant beside.
+struct Pair {
+    model: Box<dyn Runner>,
+    assistant: Box<dyn Runner>,
+    tables: Tables,
+}
+
+impl Pair {
+    fn new(backend: &dyn Backend, kv_type: KvType) -> Pair {
+        let (backbone, own) = (open(&model_path()), open(&path()));
+        let limits = |program: &Program, hidden| {
+            let pages = TEXTS * PAGES;
+            Limits { outputs: 64, pages, kv_type, hidden, ..limits(program, 64, TEXTS) }
+        };
+        let prepare = |program| backend.prepare(Arc::new(program), &mut |_| Ok(())).unwrap();
+        let (of_model, over) = (program_of(&backbone).0, program_over(&own, &backbone));
+        let both = [limits(&of_model, Hidden::Rows), limits(&over, Hidden::Outputs)];
+        let model = prepare(of_model).open(&both[0]).unwrap();
+        let assistant = prepare(over).open_over(&both[1], &*model).unwrap();
+        let (mut pages, mut tables) = (Pages::new(TEXTS * PAGES).unwrap(), Tables::new(TEXTS, PAGES).unwrap());
+        // Pages of all texts lie between each other.
+        for count in 1..=PAGES {
+            (0..TEXTS).for_each(|slot| assert!(tables.grow(slot, count, &mut pages)));
+        }
+        Pair { model, assistant, tables }
+    }
+
+    /// Evaluates all texts; the vectors of the last.
+    fn evaluate(&mut self, tokens: &[u32]) -> Vec<Vec<f32>> {
+        for slot in 0..TEXTS as u32 {
+            let row = |(place, &token): (usize, &u32)| Row {
+                token: (token + u32::from(slot == 0)) % VOCAB as u32,
+                position: place as u32,
+                slot,
+            };
+            let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
+            self.model.run(&batch(&rows, &[], &self.tables), &AtomicBool::new(false)).unwrap();
+        }
+        (0..tokens.len()).map(|row| self.model.hidden(row).to_vec()).collect()
+    }
+
+    /// A round of drafts for beginnings of the golden text: the position of each, its token, and the vector that comes with it.
+    fn round(&mut self, rows: &[Start]) -> Vec<[Vec<f32>; 2]> {
+        let Pair { model, assistant, tables } = self;
+        let (mut listed, outputs) = (Vec::new(), (0..rows.len() as u32).collect::<Vec<_>>());
+        for (index, (position, token, vector)) in rows.iter().enumerate() {
+            assistant.given(index).copy_from_slice(vector);
+            listed.push(Row { token: *token, position: *position as u32, slot: 1 + index as u32 });
+        }
+        let lent = model.lend().unwrap();
+        assistant.run_over(lent, &batch(&listed, &outputs, tables), &AtomicBool::new(false)).unwrap();
+        (0..rows.len()).map(|row| [assistant.logits(row).to_vec(), assistant.hidden(row).to_vec()]).collect()
+    }
+
+    /// The first rows of the drafts for each beginning of the golden text.
+    fn starts(&mut self) -> Vec<Start> {
+        let Golden { tokens, texts } = golden();
+        let vectors = self.evaluate(&tokens);
+        let start = |(length, _): (usize, _)| (length - 1, tokens[length - 1], vectors[length - 2].clone());
+        texts.into_iter().map(start).collect()
+    }
+}
+
+/// A position, a token, and the vector that comes with it.
+type Start = (usize, u32, Vec<f32>);
+
+fn batch<'a>(rows: &'a [Row], outputs: &'a [u32], tables: &'a Tables) -> Batch<'a> {
+    Batch { rows, outputs, chooser: Chooser::Host, tables, window_tables: None, moves: &[] }
+}
+
+/// The largest relative L2 distance of logits and vectors of drafts from those of transformers; with an F32 cache.
+pub fn distance_of_drafts(backend: &dyn Backend) -> f64 {
+    let Golden { tokens, texts } = golden();
+    let mut pair = Pair::new(backend, KvType::F32);
+    let vectors = pair.evaluate(&tokens);
+    let mut worst = 0f64;
+    for (length, rounds) in &texts {
+        let mut vector = vectors[length - 2].clone();
+        for (token, logits, next) in rounds {
+            let [found, given] = pair.round(&[(length - 1, *token, vector)]).remove(0);
+            worst = worst.max(distance(&found, logits).relative_l2).max(distance(&given, next).relative_l2);
+            vector = given;
+        }
+    }
+    assert!(texts.len() > 5);
+    worst
+}
+
+/// Rows of several lengths in one pass are those of each alone, to the bit, over every cache.
+pub fn assert_alone(backend: &dyn Backend) {
+    for kv_type in [KvType::F16, KvType::F32, KvType::Q8] {
+        let mut pair = Pair::new(backend, kv_type);
+        let rows = pair.starts();
+        let together = pair.round(&rows);
+        let alone: Vec<_> = rows.iter().flat_map(|row| pair.round(std::slice::from_ref(row))).collect();
+        assert!(together == alone, "{kv_type:?}");
+    }
+}
+
+/// Rows see no key at their own position or behind, and all of those before.
+pub fn own_keys_unseen(backend: &dyn Backend) {
+    let mut pair = Pair::new(backend, KvType::F16);
+    let (rows, tokens) = (pair.starts(), golden().tokens);
+    let before = pair.round(&rows[..4]);
+    // The text goes on in another way from the position of the fourth row on.
+    let mut others = tokens.clone();
+    others[rows[3].0..].iter_mut().for_each(|token| *token = (*token + 5) % VOCAB as u32);
+    pair.evaluate(&others);
+    assert!(pair.round(&rows[..4]) == before);
+    // The last one that the fourth row sees.
+    others[rows[3].0 - 1] += 1;
+    pair.evaluate(&others);
+    assert!(pair.round(&rows[..4])[3] != before[3]);
+    others[0] += 1;
+    pair.evaluate(&others);
+    assert!(pair.round(&rows[..4])[0] != before[0]);
 }

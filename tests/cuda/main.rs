@@ -7,6 +7,7 @@ mod common;
 
 mod adapter_launches;
 mod adapters;
+mod assistants;
 mod batches;
 mod devices;
 mod divided;

@@ -6,7 +6,7 @@ use crate::common::drafts::{DRAFTED, Drafting, PLAIN, assert_refused, session};
 use crate::common::eagle::{VOCAB, WIDTH, head, model, model_path, path};
 use crate::common::predictors::planned;
 use crate::common::{Ctx, Failed};
-use crate::fake::{Fake, built, open, under_a_driver};
+use crate::fake::{Fake, built, open, open_with, under_a_driver};
 use crate::predictors::{drafts, fail_calls};
 use segno::backend::Backend;
 use segno::backend::cuda::Cuda;
@@ -62,6 +62,9 @@ fn planned_inside() {
         let limit = on_device(&ctx.plan(&model_path(), &limited(u64::MAX)).unwrap()) - 1;
         let shared = ctx.load_with(&model_path(), &limited(limit)).unwrap().1;
         assert_refused(&shared, Some(&head), "both have to run on one device");
+        let elsewhere = open_with(|opts| (opts.device, opts.cuda_context) = (SEGNO_DEVICE_CUDA, fake.host_context()));
+        let elsewhere = elsewhere.0.unwrap().load(&path(name)).unwrap();
+        assert_refused(&model, Some(&elsewhere), "in one context of one GPU");
     }
     drop(ctx);
     weights_of_both_are_there_once();

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod assistants;
 mod calls;
 mod divided;
 mod eagle;

@@ -352,7 +352,7 @@ mod tests {
             };
             let sizes = HeadSizes { value_dim: VALUE_DIM, ..HeadSizes::new(HEADS, 1, DIM) };
             let stores = Stores::new(&Layout::new([kv_type.stored(sizes)]).unwrap(), [].into_iter()).unwrap();
-            let mut cache = Cache::of_layers(stores, &limits).unwrap();
+            let mut cache = Cache::of_layers(stores, limits.kv_type, |reach| limits.pages_of(reach)).unwrap();
             let (keys, values) = (Random::new(1).uniforms(KEYS * DIM), Random::new(2).uniforms(KEYS * VALUE_DIM));
             for (position, (key, value)) in keys.chunks(DIM).zip(values.chunks(VALUE_DIM)).enumerate() {
                 let (page, slot) = (pages[position / PAGE_TOKENS], position % PAGE_TOKENS);

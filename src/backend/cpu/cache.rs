@@ -35,7 +35,7 @@ enum Elements {
 /// Bytes of a cache of `program` for `limits`.
 pub fn bytes(program: &Program, limits: &Limits) -> Result<u64> {
     let stores = limits.stores(program)?;
-    let count = |reach| elements(stores.layout(reach), limits.pages_of(reach));
+    let count = |reach| elements(stores.layout(reach), limits.own_pages(program, reach));
     let elements = count(Reach::Whole)? as u64 + count(Reach::Window)? as u64;
     Ok(elements.saturating_mul(limits.kv_type.bytes() as u64))
 }
@@ -48,12 +48,12 @@ fn elements(layout: &Layout, pages: usize) -> Result<usize> {
 impl Cache {
     /// A zeroed cache for `program`. Every page is touched, so that no step waits for the system to provide memory.
     pub fn new(program: &Program, limits: &Limits) -> Result<Cache> {
-        Cache::of_layers(limits.stores(program)?, limits)
+        Cache::of_layers(limits.stores(program)?, limits.kv_type, |reach| limits.own_pages(program, reach))
     }
 
-    /// The same for the layers in `stores`.
-    pub fn of_layers(layers: Stores, limits: &Limits) -> Result<Cache> {
-        let store = |reach| Store::new(layers.layout(reach).clone(), limits.pages_of(reach), limits.kv_type);
+    /// The same for the layers in `stores`, with so many pages for each reach.
+    pub fn of_layers(layers: Stores, kv_type: KvType, pages: impl Fn(Reach) -> usize) -> Result<Cache> {
+        let store = |reach| Store::new(layers.layout(reach).clone(), pages(reach), kv_type);
         Ok(Cache { whole: store(Reach::Whole)?, windows: store(Reach::Window)?, layers })
     }
 

@@ -88,10 +88,6 @@ impl Backend for Cpu {
         Ok(Memory { arena: adapting::bytes(program, limits) as u64, ..Memory::default() })
     }
 
-    fn lends(&self) -> bool {
-        true
-    }
-
     fn place(&self) -> Option<Place> {
         Some(Place::Host)
     }

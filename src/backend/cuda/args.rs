@@ -82,7 +82,7 @@ args! {
     StepArgs {
         host_rows: Address, host_outputs: Address, host_updates: Address, host_header: Address, host_draws: Address, rows: Address,
         outputs: Address, tables: Address, serial: Address, best: Address, draws: Address, host_stretches: Address, stretches: Address,
-        most_stretches: u32, pad: u32, angles: [Angles; MOST_ROPES], embedding: Matrix, embedded: Address,
+        most_stretches: u32, ahead: u32, angles: [Angles; MOST_ROPES], embedding: Matrix, embedded: Address,
     }
     /// Rows of a table, decoded.
     EmbedArgs { table: Matrix, rows: Address, out: Address, row: TableRow, pad: u32 }

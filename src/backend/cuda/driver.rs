@@ -236,6 +236,11 @@ impl Primary {
         Ok(adopted)
     }
 
+    /// Whether addresses of the other one are good here.
+    pub fn is_same(&self, other: &Primary) -> bool {
+        self.context == other.context
+    }
+
     /// Gives streams that are made from now on this priority, of which lower numbers run first. Refuses what the device does not have.
     pub fn set_stream_priority(&mut self, priority: i32) -> Result<()> {
         let current = self.enter()?;

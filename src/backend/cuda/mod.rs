@@ -16,6 +16,7 @@ mod driver;
 mod exchange;
 mod idle;
 pub mod launch;
+mod lending;
 pub mod lower;
 mod memory;
 mod module;
@@ -32,7 +33,7 @@ mod timing;
 mod vectors;
 mod weights;
 
-use super::{Adapter, Backend, Gpu, GpuOptions, Limits, Memory, Place, Prepared, Runner};
+use super::{Adapter, Backend, Gpu, GpuOptions, Limits, Memory, Place, Prepared, Runner, not_lent};
 use crate::error::{Error, Progress, Result, collected};
 use crate::plan::{Program, adapter};
 use adapting::Uploaded;
@@ -212,9 +213,13 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    fn runner(&self, limits: &Limits, eager: bool) -> Result<CudaRunner> {
-        let Loaded { program, weights, kernels, primary, .. } = self;
-        CudaRunner::new(program, weights, kernels, primary, limits, eager, self.fast)
+    /// A session's runner, ready to measure its steps if the host wants that.
+    fn timed_runner(&self, limits: &Limits, lender: Option<&CudaRunner>) -> Result<Box<dyn Runner>> {
+        let mut runner = CudaRunner::new(self, limits, self.eager, lender)?;
+        if self.timed {
+            runner.time_steps(&self.program)?;
+        }
+        Ok(Box::new(runner))
     }
 }
 
@@ -223,6 +228,10 @@ impl Prepared for Loaded {
         supported::check(&program)?;
         let _current = self.primary.enter()?;
         let other = other.and_then(|other| (other as &dyn Any).downcast_ref::<Loaded>());
+        if other.is_some_and(|other| !other.primary.is_same(&self.primary)) {
+            let problem = "a model and what was made to draft for it have to be in one context of one GPU";
+            return Err(Error::Unsupported(problem.into()));
+        }
         let there = std::iter::once(self).chain(other);
         let there = collected(there.map(|loaded| (&*loaded.program, &loaded.weights)), "weights of two models")?;
         let (primary, kernels) = (&self.primary, &self.kernels);
@@ -232,11 +241,11 @@ impl Prepared for Loaded {
     }
 
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>> {
-        let mut runner = self.runner(limits, self.eager)?;
-        if self.timed {
-            runner.time_steps(&self.program)?;
-        }
-        Ok(Box::new(runner))
+        self.timed_runner(limits, None)
+    }
+
+    fn open_over(&self, limits: &Limits, lender: &dyn Runner) -> Result<Box<dyn Runner>> {
+        self.timed_runner(limits, Some(lending::lent(lender.lend().ok_or_else(not_lent)?)?))
     }
 
     fn adapter(&self, mut weights: adapter::Adapter) -> Result<Adapter> {

@@ -152,8 +152,10 @@ pub struct Stream {
     kernels: Arc<Kernels>,
 }
 
-// SAFETY: a handle that any thread may use.
+// SAFETY: a handle that any thread may use, and several at once.
 unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
 
 impl Stream {
     /// A queue that waits for no other; the context must be current.

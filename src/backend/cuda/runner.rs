@@ -3,15 +3,17 @@
 //! The host writes rows, outputs and changed page-table entries into mapped memory; the first kernel of a step fetches them, the last one
 //! writes the tokens and the step's number. Passes of prompts run the same list without a graph.
 
+use super::Loaded;
 use super::adapting::Adapting;
 use super::args::{NONE, Row, Shape, TableUpdate};
 use super::driver::Primary;
 use super::exchange::{Exchanges, What};
+use super::lending;
 use super::lower::Addresses;
 #[cfg(feature = "testing")]
 use super::memory::Part;
 use super::memory::{Block, Places, free_bytes};
-use super::module::{Kernels, Stream};
+use super::module::Stream;
 use super::pages;
 use super::passes::Passes;
 use super::shared::Shared;
@@ -23,6 +25,7 @@ use crate::error::{Error, Result, filled};
 use crate::kv::{Reach, Tables};
 use crate::plan::memory::{Placement, place};
 use crate::plan::{Program, ValueId};
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -31,7 +34,8 @@ pub struct CudaRunner {
     pub passes: Passes,
     /// Passes whose rows may follow each other in a sequence, where there are drafts; without prompts.
     pub drafted: Option<Passes>,
-    pub stream: Stream,
+    /// Of the lender, where there is one, so that what that does to its cache comes before what reads it here.
+    pub stream: Arc<Stream>,
     /// Adapters, and the passes of rows that have some.
     pub adapting: Option<Adapting>,
     pub program: Arc<Program>,
@@ -45,7 +49,8 @@ pub struct CudaRunner {
     /// Page tables as the device has them, and a slot for padded rows behind the others.
     tables: Vec<u32>,
     table_stride: usize,
-    pub cache: Block,
+    /// That of another runner, whose keys the program reads, where there is a lender.
+    pub cache: Arc<Block>,
     /// Owns what the launches read and write.
     #[allow(dead_code)] // Tests look into it.
     pub arena: Block,
@@ -75,35 +80,31 @@ pub struct CudaRunner {
 }
 
 impl CudaRunner {
-    /// Reserves everything and builds the graphs; `fast` rounds the values that products of several rows read.
-    pub fn new(
-        program: &Arc<Program>,
-        weights: &Arc<Weights>,
-        kernels: &Arc<Kernels>,
-        primary: &Arc<Primary>,
-        limits: &Limits,
-        eager: bool,
-        fast: bool,
-    ) -> Result<CudaRunner> {
+    /// Reserves everything and builds the graphs of `loaded`, which may read the keys of a `lender`.
+    pub fn new(loaded: &Loaded, limits: &Limits, eager: bool, lender: Option<&CudaRunner>) -> Result<CudaRunner> {
+        let Loaded { program, weights, kernels, primary, fast, .. } = loaded;
         let _current = primary.enter()?;
         let sizes = Sizes::new(program, limits)?;
-        let (needs, free) = (Needs::new(program, limits, fast)?, free_bytes()?);
+        let (needs, free) = (Needs::new(program, limits, *fast)?, free_bytes()?);
         if needs.all() > free {
             return Err(Error::DeviceMemory { needed: needs.all(), free });
         }
-        let cache = Block::new(primary, needs.cache as usize)?;
+        let (cache, stream) = match lender {
+            Some(lender) => lending::shared(lender),
+            None => (Arc::new(Block::new(primary, needs.cache as usize)?), Arc::new(Stream::new(kernels)?)),
+        };
         let block = Block::new(primary, needs.arena as usize)?;
         let placement = place(program)?;
         let mut places = Places::new(block.address());
-        let mut addresses = arrange(program, &placement, limits, &sizes, fast, cache.address(), &mut places)?;
+        let mut addresses = arrange(program, &placement, limits, &sizes, *fast, cache.address(), &mut places)?;
         let shared = Shared::new(primary, &sizes, limits, program, kernels.resident_draws()?)?;
         shared.tell(&mut addresses);
         let exchange = Exchanges::new(primary, program, &sizes)?;
         exchange.iter().for_each(|exchange| exchange.tell(&mut addresses));
         weights.tell(program, limits.context, &mut addresses);
         addresses.device = kernels.device()?;
+        lender.into_iter().for_each(|lender| lending::borrow_keys(lender, &mut addresses));
         let (passes, drafted) = Passes::of(program, &placement, &addresses, !sizes.drafted.is_empty())?;
-        let stream = Stream::new(kernels)?;
         let table_stride = limits.pages + 1;
         let mut runner = CudaRunner {
             passes,
@@ -242,6 +243,7 @@ impl CudaRunner {
     pub fn write_batch(&mut self, batch: &Batch) -> usize {
         let (mut updates, mut stretches, mut first) = (0, 0, 0);
         for (index, &crate::backend::Row { token, position, slot }) in batch.rows.iter().enumerate() {
+            let position = position.saturating_sub(self.addresses.step.ahead);
             self.shared.rows.write(index, Row { token, position, slot, stretch: stretches as u32 });
             let next = batch.rows.get(index + 1);
             if next.is_none_or(|next| next.slot != slot) {
@@ -370,6 +372,15 @@ impl Drop for CudaRunner {
 impl Runner for CudaRunner {
     fn run(&mut self, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
         self.run_beside(batch, cancel, &mut |_| ())
+    }
+
+    fn lend(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn run_over(&mut self, lent: &dyn Any, batch: &Batch, cancel: &AtomicBool) -> Result<()> {
+        self.check_lender(lending::lent(lent)?)?;
+        self.run(batch, cancel)
     }
 
     fn runs_beside(&self) -> bool {

@@ -87,8 +87,10 @@ impl Sizes {
             drafted,
             tiers,
         };
-        sizes.whole_bytes = sizes.bytes_of(Reach::Whole, limits)?;
-        let caches = sizes.whole_bytes.checked_add(sizes.bytes_of(Reach::Window, limits)?);
+        let cache = |reach| if program.borrows_keys() { Ok(0) } else { sizes.bytes_of(reach, limits) };
+        let (whole, window) = (cache(Reach::Whole)?, cache(Reach::Window)?);
+        sizes.whole_bytes = whole;
+        let caches = whole.checked_add(window);
         let first = caches.and_then(|bytes| bytes.checked_next_multiple_of(RECORD_ALIGNMENT));
         let ends = |&first: &usize| {
             sizes.record_bytes().checked_mul(limits.records).is_some_and(|all| all.checked_add(first).is_some())

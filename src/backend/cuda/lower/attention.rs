@@ -252,6 +252,8 @@ impl Lowering<'_> {
             None => (kind.scale * LOG2_E, 0.0),
         };
         let window = kind.window.map_or(MOST_SEEN, |window| window.min(MOST_SEEN as usize) as u32);
+        // What a row of borrowed keys sees goes to the position before its own, which is the one that kernels are told.
+        let window = if kind.mask == AttentionMask::Borrowed { window - 1 } else { window };
         let width = match kind.mask {
             AttentionMask::Causal | AttentionMask::Borrowed => window,
             AttentionMask::Bidirectional => 2 * window - 1,

@@ -7,7 +7,7 @@ use crate::backend::cuda::args::MOST_ROPES;
 use crate::error::{Error, Result};
 use crate::kv::layout::HeadSizes;
 use crate::kv::state::Shape;
-use crate::plan::op::{AttentionMask, Index};
+use crate::plan::op::Index;
 use crate::plan::{Op, Program, validate};
 
 /// Refuses what the kernels lack, by name. Every op has a kernel, whatever stands before and after it; sizes have limits.
@@ -21,9 +21,6 @@ pub fn check(program: &Program) -> Result<()> {
     validate::check_device(program, "cuda", |at, op| match *op {
         Op::HeadMatMul { part, .. } if part.count > MOST_HEAD_COLS => {
             Some("its kernel takes 512 elements of each head at most")
-        }
-        Op::Attention { kind, .. } if kind.mask == AttentionMask::Borrowed => {
-            Some("it reads keys of another model, which the processor alone does")
         }
         Op::Embed { index, .. } if at == 0 && index != Index::Token => Some("the first embedding is that of tokens"),
         _ => None,

@@ -39,7 +39,7 @@ pub struct Contents {
 impl Loaded {
     /// Opens a session that shows its buffers; `eager` runs its steps as single launches.
     pub fn inspect(&self, limits: &Limits, eager: bool) -> Result<Inspection> {
-        let runner = self.runner(limits, eager)?;
+        let runner = CudaRunner::new(self, limits, eager, None)?;
         let cache_bytes = runner.cache_bytes(limits);
         Ok(Inspection { runner, kernels: Arc::clone(&self.kernels), cache_bytes })
     }
