@@ -25,7 +25,7 @@ struct GatheredColumns {
 
     __device__ __forceinline__ void find(const ExpertCoord &at) {
         count = at.tile.count;
-        const uint32_t chunks = plan.cols / F16_COLUMNS;
+        const uint32_t chunks = f16_chunks(plan.cols);
 #pragma unroll
         for (uint32_t i = 0; i < COLS / WARP; i++) {
             const uint32_t row = x_row_of(plan.args, plan.pair(at, lane + i * WARP));
@@ -63,18 +63,19 @@ struct ExpertPlan {
     uint32_t cols, first_chunk, end_chunk, stage_bytes, stages;
 
     __device__ __forceinline__ ExpertPlan(const ExpertGemmArgs &args)
-        : args(args), cols(args.cols), first_chunk(0), end_chunk(args.cols / 128) {
+        : args(args), cols(args.cols), first_chunk(0), end_chunk(f16_chunks(args.cols) / 2) {
         const uint32_t dtype = args.tables[0].matrix.dtype;
         stage_bytes = stage_bytes_of<T>(f16_row_bytes(dtype)), stages = stages_of<T>(stage_bytes);
     }
     __device__ __forceinline__ bool is_gated() const { return args.gated.x != nullptr; }
     __device__ __forceinline__ uint32_t unit_rows() const { return is_gated() ? T::ROWS / 2 : T::ROWS; }
-    __device__ __forceinline__ uint32_t units() const { return args.width / unit_rows(); }
+    __device__ __forceinline__ uint32_t units() const { return (args.width + unit_rows() - 1) / unit_rows(); }
     __device__ __forceinline__ uint32_t works() const { return *args.count * units(); }
-    // Neighbouring works share the pairs. Tiles divide matrices.
+    // Neighbouring works share the pairs. The last tile of a matrix that is no multiple of them has some outputs of the
+    // one before.
     __device__ __forceinline__ ExpertCoord coord_of(uint32_t work) const {
         const uint32_t tile = work / units(), unit = work - tile * units();
-        return ExpertCoord{unit * unit_rows(), args.tiles[tile]};
+        return ExpertCoord{min(unit * unit_rows(), args.width - unit_rows()), args.tiles[tile]};
     }
     template <typename F>
     __device__ __forceinline__ void by_type(const ExpertCoord &, const F &f) const {

@@ -9,7 +9,8 @@
 // A `Plan` tells of a launch: its tile `T`; `works`, `cols`, `first_chunk` and `end_chunk` of 128 columns,
 // `stage_bytes` and `stages`; `coord_of` a work and `by_type` its weights' type; `weights_of` a tile, where they stand.
 // Its `Columns` bring x: by bulk copies that count their bytes, or where it `GATHERS` rows by copies of the lanes that
-// copy weights, which then begin behind the block's wait.
+// copy weights, which then begin behind the block's wait; x may then have half a chunk more, whose other columns are
+// finite.
 #pragma once
 #include "gemm/segments.cuh"
 #include "ptx/cluster.cuh"
@@ -81,6 +82,12 @@ struct TileWeights {
           row_bytes(m.row_bytes), slice_bytes(m.slice_bytes) {}
 };
 
+// Whether a tile may end with half a chunk: other weights than these have whole blocks of 256 columns.
+template <class Plan, int TYPE>
+__device__ constexpr bool may_have_half() {
+    return Plan::GATHERS && TYPE == Q8_0;
+}
+
 // One of the `warps` that copy, which take the stages of all tiles in turn. Four lanes copy the codes of a row, eight
 // rows at a time, and each lane what else some rows have.
 template <class Plan>
@@ -111,7 +118,9 @@ struct Copier {
                        at = slice * slice_bytes;
         const uint32_t to = ring.stages + stage * plan.stage_bytes + T::X_BYTES,
                        codes = to + lane % 8 * F16_CODES + piece_at(lane, part);
-        const uint32_t from = at + F16_CODES * quad + part * 16;
+        // In the place of groups that half a chunk lacks stand those that it has.
+        const bool is_there = !may_have_half<Plan, TYPE>() || (4 * chunk + part) * 32 < plan.cols;
+        const uint32_t from = at + F16_CODES * quad + (is_there ? part : part - 2) * 16;
         const uint8_t *rows[2] = {even + from, odd + from};
         // Not unrolled as a whole, which would take a register a row.
 #pragma unroll(T::COPIES)
@@ -210,11 +219,14 @@ __device__ __forceinline__ void sum_tile(
         if (tells) arrive(ring.empty + 8 * stage);
     };
     uint32_t a[T::BUFFERS][4][4], before = MOST_STAGES;
-    // Teams take stages in turn.
-    uint32_t left = plan.end_chunk - plan.first_chunk, chunk = plan.first_chunk + team;
-    turn.skip(min(team, left), plan.stages), left -= min(team, left);
-#pragma unroll 1
-    while (left > 0) {
+    // Of half a chunk, threads of the groups that it lacks have zeros.
+    const auto cut = [&](uint32_t (&steps)[4][4]) {
+        if (t < 2) return;
+#pragma unroll
+        for (uint32_t i = 0; i < 16; i++) steps[i / 4][i % 4] = 0;
+    };
+    const auto multiply_stage = [&](uint32_t chunk, auto part) {
+        constexpr bool IS_HALF = decltype(part)::value != 0;
         wait_phase(ring.full + 8 * turn.stage, turn.parity);
         // What lanes copied is now seen by matrix instructions too.
         if constexpr (Plan::GATHERS) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -223,16 +235,32 @@ __device__ __forceinline__ void sum_tile(
         F16Group<TYPE> first, second;
         first.template load<0, PLANE>(own, skew), second.template load<8, PLANE>(own, skew);
         unpack_steps<0>(first, second, a[0]);
+        if constexpr (IS_HALF) cut(a[0]);
         start(a[0], at);
         wait_products<T::BUFFERS - 1>();
         if (T::BUFFERS > 1 && before < MOST_STAGES) release(before);
         unpack_steps<1>(first, second, a[T::BUFFERS - 1]);
+        if constexpr (IS_HALF) cut(a[T::BUFFERS - 1]);
         start(a[T::BUFFERS - 1], at + T::COLS * F16_LINE);
         wait_products<T::BUFFERS - 1>();
         if (T::BUFFERS == 1) release(turn.stage);
         before = turn.stage;
+    };
+    // Teams take stages in turn.
+    const bool has_half = may_have_half<Plan, TYPE>() && plan.cols % (2 * F16_COLUMNS) != 0;
+    uint32_t left = plan.end_chunk - plan.first_chunk - has_half, chunk = plan.first_chunk + team;
+    turn.skip(min(team, left), plan.stages), left -= min(team, left);
+#pragma unroll 1
+    while (left > 0) {
+        multiply_stage(chunk, Known<0>());
         const uint32_t step = min(T::TEAMS, left);
         turn.skip(step, plan.stages), left -= step, chunk += T::TEAMS;
+    }
+    if constexpr (may_have_half<Plan, TYPE>()) {
+        if (has_half) {
+            multiply_stage(chunk, Known<1>());
+            turn.skip(1, plan.stages);
+        }
     }
     wait_products<0>();
     if (T::BUFFERS > 1 && before < MOST_STAGES) release(before);

@@ -6,7 +6,8 @@
 // may be anything, NaN included. The eight parts of a line are swapped with the row's lowest bits, as 128-byte
 // swizzling wants it. 128 columns, two chunks, have the order in which a thread takes 32 weights of one group out of
 // their nibbles: group t of the four has elements 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16, and of its four
-// neighbouring values the even ones come first.
+// neighbouring values the even ones come first. A row that ends with the first of two chunks has both, and something
+// finite where the other groups would be.
 #pragma once
 #include "device.cuh"
 
@@ -14,6 +15,11 @@ constexpr uint32_t F16_ROWS = 512;
 constexpr uint32_t F16_COLUMNS = 64, F16_LINE = 2 * F16_COLUMNS;
 // Activations stand divided by this, so that none that occurs is too large; their products are multiplied by it.
 constexpr float F16_SCALE = 16.0f;
+
+// Chunks of a row of so many columns.
+__host__ __device__ __forceinline__ uint32_t f16_chunks(uint32_t width) {
+    return (width + 2 * F16_COLUMNS - 1) / (2 * F16_COLUMNS) * 2;
+}
 
 // The first byte of a row's line of a chunk, of rows with so many chunks.
 __host__ __device__ __forceinline__ size_t f16_line(uint32_t row, uint32_t chunk, uint32_t chunks) {
@@ -25,7 +31,7 @@ __host__ __device__ __forceinline__ size_t f16_line(uint32_t row, uint32_t chunk
 __host__ __device__ __forceinline__ size_t f16_quad_at(uint32_t row, uint32_t column, uint32_t width) {
     const uint32_t group = column / 32 % 4, step = column / 4 % 4 * 2 + column / 16 % 2;
     const uint32_t part = step % 4 * 2 ^ row % 8;
-    return f16_line(row, column / 128 * 2 + step / 4, width / F16_COLUMNS) + part * 16 + group * 4;
+    return f16_line(row, column / 128 * 2 + step / 4, f16_chunks(width)) + part * 16 + group * 4;
 }
 
 __host__ __device__ __forceinline__ size_t f16_at(uint32_t row, uint32_t column, uint32_t width) {

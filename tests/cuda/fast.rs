@@ -4,7 +4,7 @@
 use crate::common;
 use crate::common::gguf::Shape;
 use crate::common::launches::fast_lists;
-use crate::common::mixture::{mixture_of, mixture_with};
+use crate::common::mixture::mixture_with;
 use crate::common::passes::{Bar, Case, RANDOM, Run, assert_near, bits, file, limits, precise, random};
 use segno::backend::cuda::args::{Activation, Args};
 use segno::backend::cuda::catalogue::Kernel;
@@ -82,25 +82,28 @@ fn heads_models() -> impl Iterator<Item = Case> {
     })
 }
 
-/// Experts, and a shared one whose rows may be 16-bit floats.
+/// Experts of no whole half chunk, and a shared one whose rows may be 16-bit floats.
 fn wide_mixture() -> Case {
     let shape = Shape { hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, feed_forward: 384, ..Shape::small() };
-    let case = random("shared expert", &mixture_of(Shape { context: 8192, ..shape }, DType::Q8_0));
+    let case = random("shared expert", &mixture_with(Shape { context: 8192, ..shape }, DType::Q8_0, 160));
     // What rounding changes may be a choice of experts.
     Case { bar: Bar { distance: 0.6, ..RANDOM }, ..case }
 }
 
-/// Experts whose products may be of 16-bit floats too.
-fn rounded_mixture() -> Case {
+/// Experts whose products may be of 16-bit floats too: of a whole number of chunks, and of one and a half.
+fn rounded_mixtures() -> [Case; 2] {
     let shape = Shape { hidden: 384, heads: 6, kv_heads: 2, head_dim: 64, feed_forward: 384, ..Shape::small() };
-    let file = mixture_with(Shape { context: 8192, ..shape }, DType::Q8_0, 256);
-    let case = random("experts of 16-bit floats", &file);
-    Case { bar: Bar { distance: 0.6, ..RANDOM }, ..case }
+    [256, 192].map(|width| {
+        let file = mixture_with(Shape { context: 8192, ..shape }, DType::Q8_0, width);
+        let case = random(&format!("experts of {width} 16-bit floats"), &file);
+        Case { bar: Bar { distance: 0.6, ..RANDOM }, ..case }
+    })
 }
 
 #[test]
 fn experts_meet_16_bit_floats_in_prompts_alone() {
-    for (case, rounds) in [(wide_mixture(), false), (rounded_mixture(), true)] {
+    let rounded = rounded_mixtures().map(|case| (case, true));
+    for (case, rounds) in [(wide_mixture(), false)].into_iter().chain(rounded) {
         let lists = fast_lists(&case.program);
         let is_f16 = |form: &Activation| form.q != 0 && form.meta == 0;
         let (mut apart, mut joined, mut rounded) = (0, 0, 0);
@@ -129,7 +132,8 @@ fn experts_meet_16_bit_floats_in_prompts_alone() {
 }
 
 fn models() -> Vec<Case> {
-    let mut cases = vec![file(&common::bundled_model(), true), mix(), wide_mixture(), rounded_mixture()];
+    let mut cases = vec![file(&common::bundled_model(), true), mix(), wide_mixture()];
+    cases.extend(rounded_mixtures());
     if let Some(data) = common::shared_data() {
         let name = "TinyStories-656K-Q8_0.gguf";
         cases.push(file(&data.join("models").join(name), true));

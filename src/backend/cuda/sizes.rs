@@ -302,13 +302,11 @@ fn forms(program: &Program, rows: usize, (fast, leaves): (bool, bool), places: &
     let count = all().map(Uses::places).max().unwrap_or(0);
     let mut forms = filled(count, FormPlace::default(), "a list of launches")?;
     for (index, form) in forms.iter_mut().enumerate() {
-        let widest = |uses: &Uses| uses.widest(program, index, |id| uses.of_value(id).is_quantized());
-        let quantized = all().map(widest).max().unwrap_or(0).saturating_mul(rows);
+        let quantized = all().map(|uses| uses.widest_quantized(program, index)).max().unwrap_or(0).saturating_mul(rows);
         form.q = places.named("8-bit values", quantized);
         form.meta = places.named("scales of 8-bit values", quantized / 32 * 8);
         if fast {
-            let widest = |uses: &Uses| uses.widest(program, index, |id| uses.has_f16(program, id));
-            form.f16 = f16::place(all().map(widest).max().unwrap_or(0), rows, places);
+            form.f16 = f16::place(all().map(|uses| uses.widest_f16(program, index)).max().unwrap_or(0), rows, places);
         }
     }
     Ok(forms)

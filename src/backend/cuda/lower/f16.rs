@@ -26,7 +26,7 @@ impl Lowering<'_> {
     /// Whether the list reads and writes this value as 16-bit floats.
     pub fn is_f16(&self, id: ValueId) -> bool {
         let place = self.uses.of_value(id).place.map_or(0, |place| self.addresses.forms[place].f16);
-        let may_round = match self.uses.of_value(id).is_read_by_experts {
+        let may_round = match self.uses.of_value(id).is_read_by_experts() {
             true => self.batches.rounds_experts(),
             false => self.batches.may_round(),
         };

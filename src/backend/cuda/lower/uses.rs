@@ -2,13 +2,15 @@
 //! values stand that products read.
 
 use crate::backend::cuda::catalogue::DeviceType;
-use crate::backend::cuda::select::{experts, gemm_f16};
+use crate::backend::cuda::select::experts::{self, ROUNDED_COLUMNS};
+use crate::backend::cuda::select::gemm_f16;
 use crate::error::{Error, Result, collected, filled, push};
 use crate::plan::op::{ExpertProduct, NormKind};
 use crate::plan::{Op, Program, ValueId};
 use std::borrow::Cow;
 
-/// Columns that the width of a value is a multiple of where it may be 16-bit floats.
+/// Columns that the width of a value is a multiple of where it may be 16-bit floats, if other products than those with experts read it; so many have
+/// room in every row.
 const COLUMNS: usize = 128;
 const WHAT: &str = "a list of launches";
 
@@ -74,8 +76,8 @@ pub struct Use {
     pub last_reader: usize,
     /// Which of the places its form has that products read; none where none reads it.
     pub place: Option<usize>,
-    /// Whether products with experts read it.
-    pub is_read_by_experts: bool,
+    /// Products with experts that read it.
+    by_experts: usize,
     /// Whether some do, and all of them can read 16-bit floats.
     experts_round: bool,
     /// Whether a norm by the root of the mean square writes it, and nothing else.
@@ -144,21 +146,32 @@ impl Uses {
         self.places
     }
 
-    /// Elements that a row of the batch has of the widest value at a place among those that `takes` accepts; 0 for none.
-    pub fn widest(&self, program: &Program, place: usize, takes: impl Fn(ValueId) -> bool) -> usize {
-        let ids = (0..self.values.len()).map(ValueId);
-        let here = ids.filter(|id| self.values[id.0].place == Some(place) && takes(*id));
-        here.map(|id| program.extent(id).0).max().unwrap_or(0)
+    /// Elements that a row of the batch has of the widest quantized value at a place; 0 for none.
+    pub fn widest_quantized(&self, program: &Program, place: usize) -> usize {
+        self.at(place).filter(|&id| self.values[id.0].is_quantized()).map(|id| program.extent(id).0).max().unwrap_or(0)
+    }
+
+    /// The same of those that passes of 16-bit floats have as such, with the room that each of their rows has.
+    pub fn widest_f16(&self, program: &Program, place: usize) -> usize {
+        let room = |id: ValueId| {
+            let width = program.values[id.0].width;
+            program.extent(id).0 / width * width.next_multiple_of(COLUMNS)
+        };
+        self.at(place).filter(|&id| self.has_f16(program, id)).map(room).max().unwrap_or(0)
+    }
+
+    fn at(&self, place: usize) -> impl Iterator<Item = ValueId> + '_ {
+        (0..self.values.len()).map(ValueId).filter(move |id| self.values[id.0].place == Some(place))
     }
 
     /// Whether a kernel writes the value in any form, and nothing reads it but products with matrices whose types have kernels for that.
     pub fn is_roundable(&self, program: &Program, id: ValueId) -> bool {
-        let Use { emitters, has_writer, is_read, is_read_as_floats, .. } = self.values[id.0];
+        let Use { emitters, has_writer, is_read, is_read_as_floats, products, by_experts, .. } = self.values[id.0];
         has_writer
             && emitters == 1
             && is_read
             && !is_read_as_floats
-            && program.values[id.0].width.is_multiple_of(COLUMNS)
+            && program.values[id.0].width.is_multiple_of(if products > by_experts { COLUMNS } else { ROUNDED_COLUMNS })
     }
 
     /// Whether passes of 16-bit floats have those of a value: in place of its floats, or beside them where experts read both.
@@ -168,7 +181,7 @@ impl Uses {
 
     /// Whether experts read a value, and all that do can as 16-bit floats.
     pub fn experts_round(&self, program: &Program, id: ValueId) -> bool {
-        self.values[id.0].experts_round && program.values[id.0].width.is_multiple_of(COLUMNS)
+        self.values[id.0].experts_round && program.values[id.0].width.is_multiple_of(ROUNDED_COLUMNS)
     }
 
     /// Chooses the norms whose division is left to products: nothing else reads what they write. The factors of rows have one place, so a norm whose
@@ -210,6 +223,11 @@ impl Uses {
 }
 
 impl Use {
+    /// Whether products with experts read the value.
+    pub fn is_read_by_experts(&self) -> bool {
+        self.by_experts > 0
+    }
+
     /// Whether a multiplication by a quantized matrix reads the value in op `next` or a later one.
     pub fn is_quantized_from(&self, next: usize) -> bool {
         self.quantized_end > next
@@ -243,8 +261,8 @@ impl Use {
             Op::ExpertMatMul(ExpertProduct { experts, out, .. }) => {
                 let dtype = DeviceType::of(program.matrices[experts.matrix.0].dtype);
                 let rounds = experts::rounds(dtype, program.values[out.0].width);
-                self.experts_round = rounds && (self.experts_round || !self.is_read_by_experts);
-                self.is_read_by_experts = true;
+                self.experts_round = rounds && (self.experts_round || self.by_experts == 0);
+                self.by_experts += 1;
                 (dtype, rounds)
             }
             _ => {

@@ -129,12 +129,14 @@ pub fn has_grouped(matrix: &Matrix, device: &Device) -> bool {
     of_type(Kernel::ExpertGroupedGemv, matrix, device).is_some()
 }
 
-/// Weight rows of a tile of 16-bit floats.
+/// Weight rows of a tile of 16-bit floats, of which a gated unit has as many of either matrix.
 const ROUNDED_ROWS: u32 = 128;
+/// What the outputs of experts, and the elements that they read, are a multiple of where products may be of 16-bit floats.
+pub const ROUNDED_COLUMNS: usize = 64;
 
 /// Whether products with experts of this type, and so many outputs, may be of 16-bit floats.
 pub fn rounds(dtype: DeviceType, width: usize) -> bool {
-    gemm_f16::takes(dtype, width) && width.is_multiple_of(ROUNDED_ROWS as usize)
+    gemm_f16::takes(dtype, width) && width >= ROUNDED_ROWS as usize && width.is_multiple_of(ROUNDED_COLUMNS)
 }
 
 /// Whether tensor cores take the first product.
