@@ -38,6 +38,8 @@ use std::time::Instant;
 
 /// Tokens of a sequence that it evaluates at once at most, beside one of each sequence: what a step has to wait for.
 pub(super) const MOST_BEHIND: usize = 256;
+/// Passes that could have asked for drafts and did not, from which on vectors that no longer fit are forgotten.
+pub(super) const MOST_PASSED_OVER: usize = 8;
 /// Vectors of a sequence that wait for a predictor at most, or as many as two passes with drafts leave.
 pub(super) const MOST_WAITING: usize = 32;
 const WHAT: &str = "a draft model";

@@ -1,6 +1,6 @@
 //! What a predictor has that drafts (`draft`): vectors of the model's passes, and a cache that is never behind. An assistant has such vectors alone.
 
-use super::draft::{DraftModel, MOST_WAITING, Seen, batch};
+use super::draft::{DraftModel, MOST_PASSED_OVER, MOST_WAITING, Seen, batch};
 use super::sequence::Sequence;
 use crate::backend::{Chooser, Row};
 use crate::error::Result;
@@ -78,7 +78,7 @@ impl DraftModel {
     /// Makes place for a further vector of a slot: evaluates a predictor for those that wait, or forgets the older ones where it has been passed over
     /// for as long, so that drafts that lose cost next to nothing.
     fn make_place(&mut self, slot: usize, tokens: &[i32], cancel: &AtomicBool) -> Result<()> {
-        if self.seen[slot].passed_over < MOST_WAITING {
+        if self.seen[slot].passed_over < MOST_PASSED_OVER {
             return self.catch_up(slot, tokens, cancel);
         }
         self.waiting.iter_mut().for_each(|waiting| waiting.drop_older(slot));

@@ -41,8 +41,10 @@ impl Odds {
     }
 }
 
-/// A probe may take a share of the time since the last one: a hundredth, and more the more of them were right in a row.
+/// A probe may take a share of the time since the last one: a hundredth at first, more the more of them were right in a row, and less the more were
+/// wrong.
 const PATIENCE: f64 = 100.0;
+const MOST_PATIENCE: f64 = 4.0 * PATIENCE;
 
 /// When to ask a drafter that costs time, and has been wrong, for one more draft.
 #[derive(Clone, Copy, Debug)]
@@ -65,10 +67,15 @@ impl Probes {
         self.waited >= cost * self.patience
     }
 
+    /// The patience behind a probe that was wrong.
+    fn longer(&self) -> f64 {
+        (2.0 * self.patience).clamp(PATIENCE, MOST_PATIENCE)
+    }
+
     /// Learns from the first of a pass's drafts.
     pub fn observe(&mut self, is_right: bool) {
         self.waited = 0.0;
-        self.patience = if is_right { (self.patience / 2.0).max(1.0) } else { PATIENCE };
+        self.patience = if is_right { (self.patience.min(PATIENCE) / 2.0).max(1.0) } else { self.longer() };
     }
 }
 
@@ -91,16 +98,20 @@ mod tests {
     }
 
     #[test]
-    fn probes_that_are_wrong_take_a_hundredth_of_the_time() {
+    fn probes_that_are_wrong_take_a_hundredth_of_the_time_and_then_a_quarter_of_that() {
         let mut probes = Probes::default();
-        let count = (0..10_000).filter(|_| {
-            let is_due = probes.is_due(3.0, 1.0);
-            if is_due {
-                probes.observe(false);
-            }
-            is_due
-        });
-        assert_eq!(count.count(), 10_000 / 300);
+        let due: Vec<usize> = (1..=10_000)
+            .filter(|_| {
+                let is_due = probes.is_due(3.0, 1.0);
+                if is_due {
+                    probes.observe(false);
+                }
+                is_due
+            })
+            .collect();
+        assert_eq!(due, [300, 900, 2100, 3300, 4500, 5700, 6900, 8100, 9300]);
+        probes.observe(true);
+        assert!((1..=150).all(|wait| probes.is_due(3.0, 1.0) == (wait == 150)));
     }
 
     #[test]
