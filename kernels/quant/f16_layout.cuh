@@ -42,6 +42,7 @@ __host__ __device__ __forceinline__ size_t f16_at(uint32_t row, uint32_t column,
 // Whether activations are written in this form, and in no other.
 __device__ __forceinline__ bool is_f16(const Activation &out) { return out.meta == nullptr && out.q != nullptr; }
 
+// Finite whatever `v` is: of NaN the least.
 __device__ __forceinline__ float fit_f16(float v) { return fminf(fmaxf(v * (1.0f / F16_SCALE), -65504.0f), 65504.0f); }
 
 __device__ __forceinline__ uint32_t f16_pair(float first, float second) {

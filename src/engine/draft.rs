@@ -92,8 +92,7 @@ pub(super) struct Ask {
 }
 
 impl DraftModel {
-    /// Lets `draft` draft for the sequences of a session of `model`, up to `most` tokens each at once.
-    /// Those have their keys in `runner`.
+    /// Lets `draft` draft for the sequences of a session of `model`, whose keys `runner` has, up to `most` tokens each at once.
     pub fn new(
         draft: &Arc<Model>,
         model: &Model,

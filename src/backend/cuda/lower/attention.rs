@@ -253,7 +253,7 @@ impl Lowering<'_> {
         };
         let window = kind.window.map_or(MOST_SEEN, |window| window.min(MOST_SEEN as usize) as u32);
         // What a row of borrowed keys sees goes to the position before its own, which is the one that kernels are told.
-        let window = if kind.mask == AttentionMask::Borrowed { window - 1 } else { window };
+        let window = window.saturating_sub((kind.mask == AttentionMask::Borrowed).into());
         let width = match kind.mask {
             AttentionMask::Causal | AttentionMask::Borrowed => window,
             AttentionMask::Bidirectional => 2 * window - 1,
