@@ -110,8 +110,8 @@ pub enum Place {
 pub trait Prepared: Any + Send + Sync {
     /// Reserves everything that batches within `limits` need.
     fn open(&self, limits: &Limits) -> Result<Box<dyn Runner>>;
-    /// The same for a program that reads the keys of `lender`, a runner in the same [`Place`] with as many pages, and has none of its own; what runs then
-    /// is [`Runner::run_over`].
+    /// The same for a program that reads the keys of `lender`, a runner in the same [`Place`] with as many pages, and has none of its own; what runs
+    /// then is [`Runner::run_over`].
     fn open_over(&self, limits: &Limits, _lender: &dyn Runner) -> Result<Box<dyn Runner>> {
         self.open(limits)
     }

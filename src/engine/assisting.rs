@@ -92,7 +92,7 @@ pub(super) fn kind_for(program: &Program, hparams: &Hparams, options: &Options) 
     Ok(Kind::Assistant { pages, windows })
 }
 
-/// What an assistant that runs `over` has of its own in a session of the model `program`: its weights, and what of the weights of both is made for it.
+/// What an assistant that runs `over` has of its own in a session of the model `program`: its weights, and what of both models' is made for it.
 pub(super) fn own_of(draft: &Model, over: &Program, backend: &dyn Backend, program: &Program) -> Result<Memory> {
     let alone = draft.program();
     Ok(Memory {

@@ -1,5 +1,5 @@
-//! Models that draft by the keys of another one on a GPU: their logits and vectors against those of transformers, the cache that they read, tokens that
-//! are those of a session that drafts nothing, and the memory that is planned. On a machine without a GPU the lists of launches alone are made.
+//! Models that draft by the keys of another one on a GPU: their logits and vectors against those of transformers, the cache that they read, tokens
+//! that are those of a session that drafts nothing, and the memory that is planned. On a machine without a GPU the lists of launches alone are made.
 
 use crate::common::assistants::{
     assert_alone, distance_of_drafts, loaded_alike, model_path, own_keys_unseen, path, program_over, walks,

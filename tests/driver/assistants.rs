@@ -1,5 +1,5 @@
-//! A model that drafts by the keys of another one, under a driver that stands in for the real one (`fake`): whatever call fails is reported, nothing is
-//! left behind, memory is as planned, and a model that the host shares is refused.
+//! A model that drafts by the keys of another one, under a driver that stands in for the real one (`fake`): whatever call fails is reported, nothing
+//! is left behind, memory is as planned, and a model that the host shares is refused.
 
 use crate::common::assistants::{model_path, path, program_of, program_over};
 use crate::common::divided::{limited, on_device};

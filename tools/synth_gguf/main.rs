@@ -9,8 +9,8 @@
 //! the whole model, but fewer of them and fewer tokens, for comparing many types.
 //!
 //! With `flat` behind the path all logits are the same, so that a head is always right, however tokens are drawn; it takes the time of any other.
-//! With a number behind the path, a block behind the layers predicts a further token, and is right so many times of 100 (`predictor`). With `next` and
-//! a number the model itself says the next token of the vocabulary so many times of 100, for a draft model that is right as often.
+//! With a number behind the path, a block behind the layers predicts a further token, and is right so many times of 100 (`predictor`). With `next`
+//! and a number the model itself says the next token of the vocabulary so many times of 100, for a draft model that is right as often.
 
 mod eagle;
 mod gemma4;

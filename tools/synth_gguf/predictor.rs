@@ -1,5 +1,5 @@
-//! Files whose next token is known: with a block behind the layers that predicts a further token, as files with `nextn_predict_layers` have it, right as
-//! often as asked; and models that count through their vocabulary, of which one can draft for another.
+//! Files whose next token is known: with a block behind the layers that predicts a further token, as files with `nextn_predict_layers` have it, right
+//! as often as asked; and models that count through their vocabulary, of which one can draft for another.
 //!
 //! For that no layer adds anything to the embedding: the matrices that end its halves are zeros, of which as many bytes are read. So a token depends
 //! on the one before it alone, and a block whose projection hands on the embedding guesses as the model does. It has an embedding of its own, in
@@ -60,8 +60,8 @@ impl Model<'_> {
         self.tensors.push(Tensor { name: named("embed_tokens"), dims, dtype, content });
     }
 
-    /// Lets the model say the token behind the last one so many times of 100. Its head has the rows of the embedding, each one place further, so both are
-    /// of the head's type.
+    /// Lets the model say the token behind the last one so many times of 100. Its head has the rows of the embedding, each one place further, so both
+    /// are of the head's type.
     pub fn counts(&mut self, right: u32) {
         self.still();
         self.tensors[0].dtype = self.mix.head();

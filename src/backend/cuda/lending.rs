@@ -1,5 +1,6 @@
-//! Sessions whose program reads the keys and values of another one's (`plan::assistant`): the cache and the stream are the lender's, page tables are the
-//! reader's own. Its rows stand at the position behind what they see: kernels of attention are told the one before, and rotations go on from there.
+//! Sessions whose program reads the keys and values of another one's (`plan::assistant`): the cache and the stream are the lender's, page tables are
+//! the reader's own. Its rows stand at the position behind what they see: kernels of attention are told the one before, and rotations go on from
+//! there.
 
 use super::lower::{Addresses, LayerCache};
 use super::memory::Block;
