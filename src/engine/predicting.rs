@@ -76,7 +76,7 @@ impl DraftModel {
     }
 
     /// Makes place for a further vector of a slot: evaluates a predictor for those that wait, or forgets the older ones where it has been passed over
-    /// for as long, so that drafts that lose cost next to nothing.
+    /// for some time, so that drafts that lose cost next to nothing.
     fn make_place(&mut self, slot: usize, tokens: &[i32], cancel: &AtomicBool) -> Result<()> {
         if self.seen[slot].passed_over < MOST_PASSED_OVER {
             return self.catch_up(slot, tokens, cancel);
