@@ -13,8 +13,7 @@ use segno::ffi::session::*;
 fn tokens_are_those_without_drafts() {
     let ctx = one_thread();
     let (drafted, accepted) = walks(&ctx);
-    let (wrong, few) = (drafted - accepted, tokens() as u64);
-    assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
+    assert_mixed(drafted, accepted);
 }
 
 #[test]

@@ -18,15 +18,13 @@ fn one_thread() -> Ctx {
 #[test]
 fn tokens_are_those_without_drafts_from_repetitions() {
     let (drafted, accepted) = walks(&one_thread(), &MODELS, &WAYS);
-    let (wrong, few) = (drafted - accepted, tokens() as u64);
-    assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
+    assert_mixed(drafted, accepted);
 }
 
 #[test]
 fn tokens_are_those_without_drafts_of_a_model() {
     let (drafted, accepted) = walks(&one_thread(), &MODELS, &WAYS_OF_MODELS);
-    let (wrong, few) = (drafted - accepted, tokens() as u64);
-    assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
+    assert_mixed(drafted, accepted);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Random walks over the same sequences in a session that drafts and in one that does not: prompts, steps alone, in batches and several at once,
 //! forks, cuts, saves, other samplers, grammars, cancelled calls and full caches, all of which must give the same tokens, outcomes and figures.
 
+use super::predictors::planned;
 use super::saved::{restore, save_within};
 use super::{Ctx, Grammar, Model, Session, greedy, root, sampler};
 use segno::ffi::device::SEGNO_DEVICE_CPU;
@@ -9,6 +10,7 @@ use segno::ffi::seq::{segno_logit_bias, segno_sampler_opts};
 use segno::ffi::session::*;
 use segno::ffi::status::*;
 use segno::quant::synthetic::Random;
+use std::path::Path;
 use std::ptr::null;
 
 /// Models of so many families, of each attention that there is: windows, latent vectors, sinks, experts.
@@ -168,6 +170,28 @@ pub fn walks_of_pairs(seed: u64, pairs: [(&Model, &Model); 4]) -> (u64, u64) {
         }
     }
     (drafted, accepted)
+}
+
+/// Of the drafts of walks many were right, and many wrong.
+pub fn assert_mixed(drafted: u64, accepted: u64) {
+    let (wrong, few) = (drafted - accepted, tokens() as u64);
+    assert!(accepted > few && wrong > few, "of {drafted} drafts {accepted} were right");
+}
+
+/// The memory of sessions of the model at `path` on a device, without a draft and with one, which is as planned.
+pub fn planned_memory(ctx: &Ctx, path: &Path, draft: &Model) -> [segno_memory; 2] {
+    let model = ctx.load(path).unwrap();
+    let drafting = |draft| Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft, ..PLAIN };
+    let [alone, both] = [None, Some(draft)].map(|draft| session(&model, drafting(draft), 512).memory());
+    let plan = planned(ctx, path, |opts| {
+        (opts.max_prefill, opts.max_prompt) = (24, 24);
+        (opts.speculation, opts.draft) = (SEGNO_SPECULATION_AUTO, draft.0);
+    });
+    let device = (plan.device_kv, plan.device_arena, plan.device_graphs, plan.host_arena);
+    assert_eq!(device, (both.device_kv, both.device_arena, both.device_graphs, both.host_arena));
+    // The draft is loaded already.
+    assert_eq!(plan.device_weights, alone.device_weights);
+    [alone, both]
 }
 
 /// Walks until so many tokens have come, and gives how many drafts were evaluated and how many of them were right.

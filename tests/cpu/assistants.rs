@@ -7,7 +7,8 @@ use crate::common::eagle::open;
 use crate::common::passes::precise;
 use segno::arch::Hparams;
 use segno::error::Error;
-use segno::plan::{Program, assistant};
+use segno::plan::{Op, Program, assistant};
+use std::path::Path;
 
 /// Largest relative L2 distance in precise mode with an F32 cache.
 const PRECISE: f64 = 2e-5;
@@ -46,6 +47,16 @@ fn models_that_do_not_suit_are_refused_by_name() {
     let mut wide = program_of(&own).0;
     wide.values[0].width += 2;
     assert!(refused(&wide, &model).contains("another size"));
+    let narrow = |path: &Path| {
+        let mut program = program_of(&open(path)).0;
+        for op in &mut program.ops {
+            if let Op::Attention { kind, .. } = op {
+                kind.window = kind.window.map(|_| 1);
+            }
+        }
+        program
+    };
+    assert!(refused(&narrow(&path()), &narrow(&model_path())).contains("before it sees a key"));
 }
 
 #[test]

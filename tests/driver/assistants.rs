@@ -3,16 +3,14 @@
 
 use crate::common::assistants::{model_path, path, program_of, program_over};
 use crate::common::divided::{limited, on_device};
-use crate::common::drafts::{DRAFTED, Drafting, PLAIN, assert_refused, session};
+use crate::common::drafts::{DRAFTED, assert_refused, planned_memory};
 use crate::common::eagle::open as file;
-use crate::common::predictors::planned;
 use crate::common::{Ctx, Failed};
 use crate::fake::{Fake, built, open, open_with, under_a_driver};
 use crate::predictors::{drafts, fail_calls};
 use segno::backend::Backend;
 use segno::backend::cuda::Cuda;
 use segno::ffi::device::{SEGNO_DEVICE_CPU, SEGNO_DEVICE_CUDA};
-use segno::ffi::session::SEGNO_SPECULATION_AUTO;
 
 /// A session with an assistant.
 fn life() -> Result<(), Failed> {
@@ -50,14 +48,7 @@ fn planned_inside() {
     let fake = Fake::open();
     let ctx = open(SEGNO_DEVICE_CUDA).0.unwrap();
     let (model, assistant) = (ctx.load(&model_path()).unwrap(), ctx.load(&path()).unwrap());
-    let drafting = |draft| Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft, ..PLAIN };
-    let [alone, memory] = [None, Some(&assistant)].map(|draft| session(&model, drafting(draft), 512).memory());
-    let plan = planned(&ctx, &model_path(), |opts| {
-        (opts.max_prefill, opts.max_prompt) = (24, 24);
-        (opts.speculation, opts.draft) = (SEGNO_SPECULATION_AUTO, assistant.0);
-    });
-    let device = (plan.device_kv, plan.device_arena, plan.device_graphs, plan.host_arena);
-    assert_eq!(device, (memory.device_kv, memory.device_arena, memory.device_graphs, memory.host_arena));
+    let [alone, memory] = planned_memory(&ctx, &model_path(), &assistant);
     // It has no cache of its own.
     assert_eq!(memory.device_kv, alone.device_kv);
     let limit = on_device(&ctx.plan(&model_path(), &limited(u64::MAX)).unwrap()) - 1;

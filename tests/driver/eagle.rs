@@ -2,16 +2,14 @@
 //! nothing is left behind, memory is as planned, and a model that the host shares is refused.
 
 use crate::common::divided::{limited, on_device};
-use crate::common::drafts::{DRAFTED, Drafting, PLAIN, assert_refused, session};
+use crate::common::drafts::{DRAFTED, assert_refused, planned_memory};
 use crate::common::eagle::{VOCAB, WIDTH, head, model, model_path, path};
-use crate::common::predictors::planned;
 use crate::common::{Ctx, Failed};
 use crate::fake::{Fake, built, open, open_with, under_a_driver};
 use crate::predictors::{drafts, fail_calls};
 use segno::backend::Backend;
 use segno::backend::cuda::Cuda;
 use segno::ffi::device::SEGNO_DEVICE_CUDA;
-use segno::ffi::session::SEGNO_SPECULATION_AUTO;
 use segno::plan::eagle::{over, telling};
 
 /// A session with a head.
@@ -51,14 +49,7 @@ fn planned_inside() {
     let ctx = open(SEGNO_DEVICE_CUDA).0.unwrap();
     for name in ["plain", "own"] {
         let (model, head) = (ctx.load(&model_path()).unwrap(), ctx.load(&path(name)).unwrap());
-        let drafting = Drafting { speculation: SEGNO_SPECULATION_AUTO, most: 0, draft: Some(&head), ..PLAIN };
-        let memory = session(&model, drafting, 512).memory();
-        let plan = planned(&ctx, &model_path(), |opts| {
-            (opts.max_prefill, opts.max_prompt) = (24, 24);
-            (opts.speculation, opts.draft) = (SEGNO_SPECULATION_AUTO, head.0);
-        });
-        let device = (plan.device_kv, plan.device_arena, plan.device_graphs, plan.host_arena);
-        assert_eq!(device, (memory.device_kv, memory.device_arena, memory.device_graphs, memory.host_arena), "{name}");
+        planned_memory(&ctx, &model_path(), &head);
         let limit = on_device(&ctx.plan(&model_path(), &limited(u64::MAX)).unwrap()) - 1;
         let shared = ctx.load_with(&model_path(), &limited(limit)).unwrap().1;
         assert_refused(&shared, Some(&head), "both have to run on one device");
