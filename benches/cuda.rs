@@ -335,7 +335,10 @@ fn print_launches(path: &Path, batch: usize, flags: u32) {
     let room = batch as u64 * 256;
     let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (batch as u32, room)).unwrap();
     let seqs: Vec<i32> = (0..batch).map(|_| session.open(&greedy()).unwrap()).collect();
-    seqs.iter().for_each(|&seq| _ = session.prefill(seq, &tokens(SHORT)).unwrap());
+    // Rows that differ, and choose different experts.
+    for (index, &seq) in seqs.iter().enumerate() {
+        session.prefill(seq, &tokens(SHORT + index)[index..]).unwrap();
+    }
     advance(&session, &seqs, 64);
 }
 
