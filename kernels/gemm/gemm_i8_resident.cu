@@ -2,47 +2,28 @@
 // matrices, on tensor cores.
 //
 // A block keeps all of x in shared memory, and its teams of eight warps walk over tiles of 16 weight rows. Each team
-// has a ring of slices that a warp of its own fills from before the block waits for its producers. A warp of a team
-// multiplies four neighbouring groups of every slice, in sums of their own; at the end of a tile these are added, then
-// those of the warps: the order of `gemm_dp4a.cu` and `gemv_b1.cu`, where a lane stands for what is a group of every
-// slice here, so all give the same bits.
-#include "gemm/segments.cuh"
-#include "ptx/mbarrier.cuh"
-#include "quant/activation.cuh"
-#include "quant/mma_operands.cuh"
+// has a ring of slices that a warp of its own fills from before the block waits for its producers.
+#include "gemm/i8_tile.cuh"
 
 // The host does not choose this kernel where it was compiled for less than compute capability 9.0.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 // Warps of a team, teams of a block, and their threads; each team has one warp more, which fills its ring.
-constexpr uint32_t WARPS = 8, TEAMS = 2, TEAM = WARPS * WARP, CONSUMERS = TEAMS * WARPS;
-constexpr uint32_t TILE_ROWS = 16, TILE_COLUMNS = 8;
-// Groups of a slice that a warp multiplies; rows of x have a multiple of them.
-constexpr uint32_t GROUPS = SLICE_GROUPS / WARPS;
+constexpr uint32_t TEAMS = 2, TEAM = WARPS * WARP, CONSUMERS = TEAMS * WARPS;
 // Outputs of a unit of work: a tile, or where they are gated, as many as make an 8-bit block, of two tiles of each
 // matrix.
 constexpr uint32_t UNIT = 32;
-// Distances of columns of sums and, beyond their bytes, of activations, which keep banks apart.
-constexpr uint32_t SUM_STRIDE = 20, PAD = 16;
-constexpr uint32_t SUMS = TILE_COLUMNS * SUM_STRIDE;
 // Slices of a stage, and stages of a ring.
 constexpr uint32_t MOST_SLICES = 4, MOST_STAGES = 8, ENOUGH_STAGES = 2;
 
 // Where everything lies in shared memory, as offsets.
 struct Layout {
-    uint32_t batch, slices, groups, units, tiles;  // tiles of a unit
-    uint32_t code_stride, factor_stride, factors, rings, stage_bytes, stages, stage_slices;
-};
-
-struct Tile {
-    uint32_t segment, row;
+    RowsOfX x;
+    uint32_t slices, groups, units, tiles;  // tiles of a unit
+    uint32_t rings, stage_bytes, stages, stage_slices;
 };
 
 __device__ __forceinline__ bool is_gated(const TensorArgs &args) { return args.gated.x != nullptr; }
-
-__device__ __forceinline__ uint32_t units_of(const Segment &segment) {
-    return (segment.matrix.rows + TILE_ROWS - 1) / TILE_ROWS;
-}
 
 // Distance of weight rows in a stage of so many slices: an odd number of 16 bytes, which keeps banks apart.
 __device__ __forceinline__ uint32_t row_stride(uint32_t slice_bytes, uint32_t slices) {
@@ -51,13 +32,11 @@ __device__ __forceinline__ uint32_t row_stride(uint32_t slice_bytes, uint32_t sl
 
 __device__ __forceinline__ Layout lay_out(const TensorArgs &args, const Shape &shape) {
     Layout l{};
-    l.batch = args.on_outputs ? shape.outputs : shape.rows;
+    l.x = RowsOfX(args, shape), l.rings = l.x.end;
     l.groups = args.cols / 32, l.slices = (l.groups + SLICE_GROUPS - 1) / SLICE_GROUPS;
     l.tiles = is_gated(args) ? 2 * UNIT / TILE_ROWS : 1;
-    for (uint32_t i = 0; i < args.count; i++) l.units += units_of(args.segments[i]);
+    for (uint32_t i = 0; i < args.count; i++) l.units += tiles_of(args.segments[i]);
     if (is_gated(args)) l.units = args.segments[0].matrix.rows / UNIT;
-    l.code_stride = (args.cols + 127) / 128 * 128 + PAD, l.factor_stride = (args.cols / 4 + 127) / 128 * 128 + PAD;
-    l.factors = l.batch * l.code_stride, l.rings = (l.factors + l.batch * l.factor_stride + 127) / 128 * 128;
     uint32_t bytes;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
     // Fewer and longer copies, where that leaves stages enough.
@@ -74,12 +53,8 @@ __device__ __forceinline__ Layout lay_out(const TensorArgs &args, const Shape &s
 }
 
 // Gated units take 16 rows of one matrix and 16 of the other in turn.
-__device__ __forceinline__ Tile tile_of(const TensorArgs &args, uint32_t unit, uint32_t tile) {
-    if (is_gated(args)) return Tile{tile % 2, unit * UNIT + tile / 2 * TILE_ROWS};
-    uint32_t segment = 0;
-    while (segment + 1 < args.count && unit >= units_of(args.segments[segment]))
-        unit -= units_of(args.segments[segment++]);
-    return Tile{segment, unit * TILE_ROWS};
+__device__ __forceinline__ Tile tile_of_unit(const TensorArgs &args, uint32_t unit, uint32_t tile) {
+    return is_gated(args) ? Tile{tile % 2, unit * UNIT + tile / 2 * TILE_ROWS} : tile_of(args, unit);
 }
 
 // A place in a ring, and the parity of its barriers.
@@ -96,7 +71,7 @@ __device__ void produce(const TensorArgs &args, const Layout &l, uint32_t ring, 
     PipelineState turn;
     for (uint32_t unit = first; unit < l.units; unit += step) {
         for (uint32_t i = 0; i < l.tiles; i++) {
-            const Tile tile = tile_of(args, unit, i);
+            const Tile tile = tile_of_unit(args, unit, i);
             const Matrix m = args.segments[tile.segment].matrix;
             const uint32_t stride = row_stride(m.slice_bytes, l.stage_slices), most = l.stage_slices * m.slice_bytes;
             const uint8_t *first = m.data + (size_t)tile.row * m.row_bytes;
@@ -114,131 +89,20 @@ __device__ void produce(const TensorArgs &args, const Layout &l, uint32_t ring, 
 __device__ __forceinline__ void fetch_columns(const TensorArgs &args, const Layout &l, uint8_t *shared) {
     constexpr uint32_t THREADS = CONSUMERS * WARP;
     const uint32_t chunks = args.cols / 16;
-    for (uint32_t column = 0; column < l.batch; column++) {
+    for (uint32_t column = 0; column < l.x.batch; column++) {
         const int8_t *q = args.x.q + (size_t)column * args.cols;
-        const uint32_t to = shared_address(shared) + column * l.code_stride;
+        const uint32_t to = shared_address(shared) + column * l.x.code_stride;
         for (uint32_t i = threadIdx.x; i < chunks; i += THREADS) copy_16<0>(to + 16 * i, q + 16 * i);
     }
     commit_copies();
-    const uint32_t count = l.batch * l.groups;
+    const uint32_t count = l.x.batch * l.groups;
     for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
         const uint32_t column = i / l.groups, group = i - column * l.groups;
         const Meta meta = args.x.meta[i];
-        float2 *to = reinterpret_cast<float2 *>(shared + l.factors + column * l.factor_stride);
+        float2 *to = reinterpret_cast<float2 *>(shared + l.x.factors + column * l.x.factor_stride);
         to[group] = make_float2(meta.scale, (float)(meta.sums.x + meta.sums.y));
     }
     wait_copies<0>();
-}
-
-// What a warp has of a slice of 16 rows: one row of factors for each half of the rows, and the codes of two groups at a
-// time.
-template <int TYPE>
-struct Slice {
-    const uint8_t *rows[2];  // the lane's
-    uint32_t codes, upper;   // what it loads of matrices
-    uint32_t high, scales;   // offsets in a row
-    BlockFactors blocks[2];
-
-    __device__ __forceinline__ Slice(const uint8_t *stage, uint32_t stride, uint32_t groups, uint32_t index) {
-        const uint32_t lane = threadIdx.x % WARP;
-        rows[0] = stage + lane / 4 * stride, rows[1] = rows[0] + 8 * stride;
-        codes = shared_address(stage) + lane % 16 * stride + (index + lane / 16) * 16, upper = codes + 16 * groups;
-        high = code_bytes(TYPE) * groups + high_bytes(TYPE) * index;
-        scales = (code_bytes(TYPE) + high_bytes(TYPE)) * groups + 2 * index;
-        if constexpr (TYPE != Q8_0) {
-            const uint32_t at =
-                (code_bytes(TYPE) + high_bytes(TYPE) + scale_bytes(TYPE)) * groups + index / 8 * (TYPE == Q6_K ? 2 : 4);
-#pragma unroll
-            for (int i = 0; i < 2; i++) blocks[i] = load_block<TYPE>(rows[i] + at);
-        }
-    }
-
-    // Fragments of groups `pair` times two and the next.
-    __device__ __forceinline__ void load(int pair, uint32_t (&a)[2][4]) const {
-        uint32_t low[4];
-        load_matrices(low, codes + 32 * pair);
-        if constexpr (TYPE == Q8_0) {
-            uint32_t high[4];
-            load_matrices(high, upper + 32 * pair);
-#pragma unroll
-            for (int i = 0; i < 4; i++) a[i / 2][i % 2] = low[i], a[i / 2][2 + i % 2] = high[i];
-            return;
-        }
-        const uint32_t t = threadIdx.x % 4;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint2 five{};
-            uint4 six{};
-            if constexpr (TYPE == Q5_K) five = *reinterpret_cast<const uint2 *>(rows[half] + high + 8 * pair);
-            if constexpr (TYPE == Q6_K) six = *reinterpret_cast<const uint4 *>(rows[half] + high + 16 * pair);
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                uint32_t lower = low[2 * r + half] & 0x0f0f0f0f, higher = low[2 * r + half] >> 4 & 0x0f0f0f0f;
-                if constexpr (TYPE == Q5_K) {
-                    const uint32_t bits = (r ? five.y : five.x) >> t;
-                    lower |= bits << 4 & 0x10101010, higher |= bits & 0x10101010;
-                }
-                if constexpr (TYPE == Q6_K) {
-                    const uint32_t x = (r ? six.z : six.x) >> (2 * t), y = (r ? six.w : six.y) >> (2 * t);
-                    lower = less_32(lower | (x << 4 & 0x30303030)), higher = less_32(higher | (y << 4 & 0x30303030));
-                }
-                a[r][half] = lower, a[r][2 + half] = higher;
-            }
-        }
-    }
-
-    // Factors of these groups.
-    __device__ __forceinline__ void load_rows(int pair, RowFactors (&factors)[2][2]) const {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint32_t both = read_at<uint32_t>(rows[half] + scales, pair);
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const uint32_t own = both >> 16 * r;
-                if constexpr (TYPE == Q8_0) factors[r][half] = plain_factors(reinterpret_cast<const uint8_t *>(&own));
-                else factors[r][half] = load_factors<TYPE>(blocks[half], own);
-            }
-        }
-    }
-};
-
-// The columns of a lane: where it loads matrices of codes, and the factors of those whose sums it has.
-struct Columns {
-    uint32_t codes;
-    const uint8_t *even, *odd;
-
-    __device__ __forceinline__ Columns(const Layout &l, const uint8_t *shared, uint32_t index) {
-        const uint32_t lane = threadIdx.x % WARP, last = l.batch - 1;
-        const uint8_t *factors = shared + l.factors + 8 * index;
-        codes =
-            shared_address(shared) + min(lane % 8, last) * l.code_stride + (index + lane / 16) * 32 + lane / 8 % 2 * 16;
-        even = factors + min(lane % 4 * 2, last) * l.factor_stride,
-        odd = factors + min(lane % 4 * 2 + 1, last) * l.factor_stride;
-    }
-    __device__ __forceinline__ void advance() {
-        codes += 32 * SLICE_GROUPS, even += 8 * SLICE_GROUPS, odd += 8 * SLICE_GROUPS;
-    }
-};
-
-// Adds the products of the warp's groups.
-template <int TYPE>
-__device__ __forceinline__ void add_slice(const Slice<TYPE> &slice, const Columns &columns, float (&sum)[GROUPS][4]) {
-#pragma unroll
-    for (int pair = 0; pair < GROUPS / 2; pair++) {
-        uint32_t a[2][4], b[4];
-        RowFactors rows[2][2];
-        slice.load(pair, a);
-        slice.load_rows(pair, rows);
-        load_matrices(b, columns.codes + 64 * pair);
-        const float4 even = read_at<float4>(columns.even, pair), odd = read_at<float4>(columns.odd, pair);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const ColumnFactors factors[2] = {r ? ColumnFactors{even.z, even.w} : ColumnFactors{even.x, even.y},
-                r ? ColumnFactors{odd.z, odd.w} : ColumnFactors{odd.x, odd.y}};
-            const uint32_t own[2] = {b[2 * r], b[2 * r + 1]};
-            add_tile<TYPE>(sum[2 * pair + r], a[r], rows[r], own, factors);
-        }
-    }
 }
 
 // Adds the products of a tile, whose stages come one after the other.
@@ -247,7 +111,7 @@ __device__ __forceinline__ void add_tile_of(const Layout &l, uint32_t slice_byte
     const uint8_t *ring, uint32_t full, uint32_t empty, PipelineState &turn, float (&sum)[GROUPS][4]) {
     const uint32_t index = threadIdx.x / WARP % WARPS * GROUPS, stride = row_stride(slice_bytes, l.stage_slices);
     const uint32_t stages = l.stages, stage_bytes = l.stage_bytes, slices = l.stage_slices;
-    Columns columns(l, shared, index);
+    Columns columns(l.x, shared, index);
     for (uint32_t left = l.groups; left > 0;) {
         wait_phase(full + 8 * turn.stage, turn.parity);
         const uint8_t *stage = ring + turn.stage * stage_bytes;
@@ -260,22 +124,6 @@ __device__ __forceinline__ void add_tile_of(const Layout &l, uint32_t slice_byte
         if (threadIdx.x % WARP == 0) arrive(empty + 8 * turn.stage);
         turn.advance(stages);
     }
-}
-
-// Puts the sums of the warp's groups where those of all warps are added.
-__device__ __forceinline__ void put_parts(const float (&sum)[GROUPS][4], float *parts) {
-    const uint32_t warp = threadIdx.x / WARP % WARPS, lane = threadIdx.x % WARP;
-    float *to = parts + warp * SUMS + lane % 4 * 2 * SUM_STRIDE + lane / 4;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        to[i % 2 * SUM_STRIDE + i / 2 * 8] = add_four(sum[0][i], sum[1][i], sum[2][i], sum[3][i]);
-}
-
-__device__ __forceinline__ float add_parts(const float *parts, uint32_t row, uint32_t column) {
-    float v[WARPS];
-#pragma unroll
-    for (uint32_t i = 0; i < WARPS; i++) v[i] = parts[i * SUMS + column * SUM_STRIDE + row];
-    return __fadd_rn(add_four(v[0], v[1], v[2], v[3]), add_four(v[4], v[5], v[6], v[7]));
 }
 
 // Writes rows `row` and `row + 16` of a column's gated unit, by sixteen lanes with a row each, with their 8-bit block.
@@ -392,16 +240,16 @@ extern "C" __global__ void __launch_bounds__(TEAMS *(TEAM + WARP), 1)
     PipelineState turn;
     for (uint32_t unit = first; unit < l.units; unit += step) {
         for (uint32_t i = 0; i < l.tiles; i++) {
-            const Tile tile = tile_of(args, unit, i);
-            if (ends) Output(kept[team]).begin(args, tile, l.batch);
+            const Tile tile = tile_of_unit(args, unit, i);
+            if (ends) Output(kept[team]).begin(args, tile, l.x.batch);
             add_all(l, args.segments[tile.segment].matrix, shared, ring, full, empty, team, parts[team], turn);
             if (!ends) continue;
-            const bool is_scaled = args.x.factors != nullptr && Output::column() < l.batch;
+            const bool is_scaled = args.x.factors != nullptr && Output::column() < l.x.batch;
             const float factor = is_scaled ? args.x.factors[Output::column()] : 1.0f;
             const float v = __fmul_rn(add_parts(parts[team], Output::row(), Output::column()), factor);
             Output output(kept[team]);
-            if (is_gated(args)) output.end_gated(args, unit, i, l.batch, v);
-            else output.end(args, tile, l.batch, v);
+            if (is_gated(args)) output.end_gated(args, unit, i, l.x.batch, v);
+            else output.end(args, tile, l.x.batch, v);
         }
     }
 }

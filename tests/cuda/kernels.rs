@@ -255,7 +255,11 @@ fn cases_of_types() -> Vec<Case> {
             cases.push(step(form, dtype, 1280, rows, 1, &format!("gemv_b1_{name}")));
             cases.push(step(form, dtype, 1280, rows, 2, &format!("gemv_b2_{name}")));
             cases.push(step(form, dtype, 1280, rows, 4, &format!("gemv_b4_{name}")));
-            let of_many = if has_gemm { "gemm_i8_n8" } else { "gemm_dp4a_n8" };
+            let of_many = match form {
+                _ if !has_gemm => "gemm_dp4a_n8",
+                Form::Gated => "gemm_i8_n8",
+                _ => "gemm_i8_single_stage",
+            };
             cases.push(step(form, dtype, 1280, rows, 7, of_many));
             let of_prompt = if has_gemm { "gemm_i8_specialized_32_8" } else { "gemm_dp4a_n8" };
             if form != Form::Head {
@@ -338,7 +342,10 @@ fn cases_of_sizes() -> Vec<Case> {
         cases.push(step(Form::Plain, dtype, 4096, 4096, 3, "gemm_i8_small_batch_4_2"));
         cases.push(step(Form::Gated, dtype, 4096, 4096, 4, "gemm_i8_small_batch_4_2"));
         cases.push(step(Form::Plain, dtype, 8448, 4096, 4, "gemm_i8_small_batch_4_1"));
-        cases.push(step(Form::Plain, dtype, 4352, 112, 5, "gemm_i8_resident"));
+        cases.push(step(Form::Plain, dtype, 256, 6416, 7, "gemm_i8_n8"));
+        cases.push(step(Form::Plain, dtype, 4352, 104, 5, "gemm_i8_single_stage"));
+        cases.push(step(Form::Three(dtype), dtype, 2048, 80, 8, "gemm_i8_single_stage"));
+        cases.push(step(Form::Plain, dtype, 12288, 112, 8, "gemm_i8_resident"));
         cases.push(step(Form::Gated, dtype, 4352, 96, 8, "gemm_i8_resident"));
         let prompt = |form, cols, rows, batch, fast, kernel| Case {
             prompt: true,

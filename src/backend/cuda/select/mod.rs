@@ -10,6 +10,7 @@ pub mod gemm_f16;
 mod gemm_f16_small_batch;
 pub mod gemm_i8;
 mod gemm_i8_resident;
+mod gemm_i8_single_stage;
 mod gemm_i8_small_batch;
 mod gemm_i8_specialized;
 pub mod gemv;
@@ -66,6 +67,7 @@ pub fn gemm(args: &TensorArgs, rows: u32, device: &Device) -> Choice {
             .unwrap_or_else(|| gemm_f16::choose(args, rows, device));
     }
     gemm_i8_small_batch::choose(args, rows, device)
+        .or_else(|| gemm_i8_single_stage::choose(args, rows, device))
         .or_else(|| gemm_i8_resident::choose(args, rows, device))
         .or_else(|| gemm_i8_specialized::choose(args, rows, device))
         .unwrap_or_else(|| gemm_i8::choose(args, rows, device))
