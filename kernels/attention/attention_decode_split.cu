@@ -3,14 +3,20 @@
 //
 // PLAIN heads have neither norms nor sinks, and no window that ends within these splits; every row brings its key and
 // value, and follows none: code for these, though nobody runs it, takes up to 1 % of a step of a small model.
+//
+// Where a row's splits are a cluster, its blocks send each other the parts of what each of them merges, so that nothing
+// goes by way of the device's memory, and all of them merge.
 #include "attention/decode.cuh"
+#include "attention/cluster_merge.cuh"
 
-template <uint32_t DIM, bool ANY_FORM, bool PLAIN>
+template <uint32_t DIM, bool ANY_FORM, bool PLAIN, bool IN_CLUSTER = false>
 __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Shape &shape) {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ Maxima maxima[2];
     __shared__ float totals[COLUMNS];
-    static_assert(fits_twice<DIM>(sizeof(maxima) + sizeof(totals)), "two blocks share a processor");
+    static_assert(IN_CLUSTER || fits_twice<DIM>(sizeof(maxima) + sizeof(totals)), "two blocks share a processor");
+    ClusterMerge<DIM, IN_CLUSTER> merge;
+    merge.begin();
     const HeadsArgs &in = args.in;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, split = blockIdx.x, row = blockIdx.z;
     const uint32_t group = in.heads / in.kv_heads, chunks = (group + COLUMNS - 1) / COLUMNS,
@@ -121,6 +127,12 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
             put_heads<ANY_FORM, DIM>(args, results, row, first_head, heads, totals);
             return;
         }
+        if constexpr (IN_CLUSTER) {
+            merge.meet();
+            merge.send(heads, out, top, total);
+            merge.template finish<PLAIN>(args, row, first_head, heads, split_of(seen), splits_of(keys));
+            return;
+        }
         put_part<Buffers<DIM>>(args, head, heads, shape.splits, split, out, top, total);
         if (args.ended == nullptr || !ends_last(args, row, splits_of(keys) - split_of(seen))) return;
         merge_splits<PLAIN>(args, b, head, first_head, heads, shape.splits, split_of(seen), splits_of(keys), totals);
@@ -128,8 +140,17 @@ __device__ __forceinline__ void attend_split(const AttentionArgs &args, const Sh
         return;
     }
     launch_then_await();
+    if constexpr (IN_CLUSTER) {
+        merge.meet();
+        merge.template finish<PLAIN>(args, row, first_head, heads, split_of(seen), splits_of(keys));
+    }
 }
 
+#define ATTENTION_DECODE_CLUSTER(family, file, name, DIM, PLAIN)        \
+    extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 2)    \
+        name(const __grid_constant__ AttentionArgs args, Shape shape) { \
+        attend_split<DIM, false, PLAIN, HAS_CLUSTERS>(args, shape);     \
+    }
 #define ATTENTION_DECODE_SPLIT(family, file, name, DIM, ANY_FORM, PLAIN) \
     extern "C" __global__ void __launch_bounds__(THREADS, 2)             \
         name(const __grid_constant__ AttentionArgs args, Shape shape) {  \

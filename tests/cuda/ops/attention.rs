@@ -89,6 +89,7 @@ const FEWER: usize = 600;
 pub fn attentions() -> Vec<Case> {
     let mut cases = Vec::new();
     staged(&mut cases);
+    clusters(&mut cases);
     stored_before(&mut cases);
     single_split(&mut cases);
     wide(&mut cases);
@@ -133,6 +134,9 @@ fn staged(cases: &mut Vec<Case>) {
                 (2500, "attention_decode", ""),
             ] {
                 let [single, batch] = [format!("{name}{plain}"), format!("{name}_batch{plain}")].map(|name| of(&name));
+                // Several splits of a single row are a cluster.
+                let is_cluster = position == 300 && [128, 256].contains(&dim);
+                let single = if is_cluster { of(&format!("attention_decode_cluster{plain}")) } else { single };
                 add(cases, &[&single], &program, Pass::Step(1, position), KvType::F16, F16);
                 add(cases, &[&batch], &program, Pass::Step(6, position), KvType::F16, F16);
                 let [single, batch] = ["attention_decode_q8", "attention_decode_batch_q8"].map(of);
@@ -140,6 +144,16 @@ fn staged(cases: &mut Vec<Case>) {
                 add(cases, &[&batch], &program, Pass::Step(6, position.min(FEWER)), KvType::Q8, EIGHT_BITS);
             }
         }
+    }
+}
+
+/// Splits of a single row as a cluster, some of which see no key, with sinks, and heads of which a block has some.
+fn clusters(cases: &mut Vec<Case>) {
+    let sinks = Attention { has_sinks: true, window: Some(700), ..TURNED };
+    for (dim, position) in [(128, 257), (128, 2047), (256, 1400), (256, 2047)] {
+        let program = attention(HeadSizes::new(18, 2, dim), sinks);
+        let kernel = format!("attention_decode_cluster_hd{dim}");
+        add(cases, &[&kernel], &program, Pass::Step(1, position), KvType::F16, F16);
     }
 }
 
@@ -166,7 +180,8 @@ fn stored_before(cases: &mut Vec<Case>) {
             [(KvType::F16, F16, F16_KERNELS), (KvType::Q8, EIGHT_BITS, Q8_KERNELS)]
         {
             add(cases, &[store, &of(prompt)], &program, Pass::Prompt(77), cache, within);
-            let steps = [(1, 0, split), (1, 260, split), (6, 40, batch), (1, 2100, far)];
+            let several = if dim == 256 && cache == KvType::F16 { "attention_decode_cluster" } else { split };
+            let steps = [(1, 0, split), (1, 260, several), (6, 40, batch), (1, 2100, far)];
             for (rows, position, kernel) in steps.into_iter().filter(|step| dim == 80 || step.1 < FEWER) {
                 add(cases, &[&of(kernel)], &program, Pass::Step(rows, position), cache, within);
             }

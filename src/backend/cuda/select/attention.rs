@@ -41,11 +41,20 @@ pub fn choose(launch: &Launch, args: &AttentionArgs, shape: &Shape) -> Choice {
     if shape.splits as usize > SHORT_SPLITS || plain.blocks[0] != shape.splits {
         return plain;
     }
-    let is_spread = launch.spread_bytes != 0 && plain.blocks.iter().product::<u32>() <= most_spread;
-    let single = if any == Kernel::AttentionDecodeSplit { single_split(args, plain.blocks) } else { None };
+    let is_spread = |blocks: [u32; 3]| launch.spread_bytes != 0 && blocks.iter().product::<u32>() <= most_spread;
+    let choice = |function: Function, blocks: [u32; 3]| {
+        let shared_bytes = if is_spread(blocks) { launch.spread_bytes } else { launch.shared_bytes };
+        Choice { function, blocks, shared_bytes, ..plain }
+    };
+    if any == Kernel::AttentionDecodeSplit {
+        let cluster = || cluster(args, plain.blocks, launch.device.sms);
+        if let Some((function, blocks)) = single_split(args, plain.blocks).or_else(cluster) {
+            return choice(function, blocks);
+        }
+    }
     let of_plain_heads = || of_heads(of_plain_heads, args.heads.head_dim as usize).filter(|_| has_plain_heads(args));
-    let function = single.or_else(of_plain_heads).unwrap_or(Function { kernel: any, ..launch.function });
-    Choice { function, shared_bytes: if is_spread { launch.spread_bytes } else { launch.shared_bytes }, ..plain }
+    let function = of_plain_heads().unwrap_or(Function { kernel: any, ..launch.function });
+    choice(function, plain.blocks)
 }
 
 /// Whether rows bring their keys and values, follow none, have no sinks, and see so many positions at least.
@@ -64,10 +73,21 @@ fn has_plain_heads(args: &AttentionArgs) -> bool {
 
 /// The kernel for rows of one split, where the result is for products, and a block has all heads of a key-value head: with norms and floats only
 /// where there are some.
-fn single_split(args: &AttentionArgs, blocks: [u32; 3]) -> Option<Function> {
+fn single_split(args: &AttentionArgs, blocks: [u32; 3]) -> Option<(Function, [u32; 3])> {
     let is_whole = sees(args, SHORT_SPLIT) && args.out.q != 0 && blocks[0] == 1 && blocks[1] == args.heads.kv_heads;
     let is_plain = !has_norms(args) && args.floats == 0;
-    is_whole.then(|| Kernel::AttentionSingleSplit.of_numbers(&[args.heads.head_dim, is_plain.into()])).flatten()
+    let kernel = || Kernel::AttentionSingleSplit.of_numbers(&[args.heads.head_dim, is_plain.into()]);
+    is_whole.then(kernel).flatten().map(|function| (function, blocks))
+}
+
+/// The kernel for several splits of a row that are a cluster, which always has as many blocks, where all clusters have an SM for each of them.
+fn cluster(args: &AttentionArgs, blocks: [u32; 3], sms: u32) -> Option<(Function, [u32; 3])> {
+    let all = [SHORT_SPLITS as u32, blocks[1], blocks[2]];
+    let fits = blocks[0] > 1 && all.iter().product::<u32>() <= sms;
+    let of_heads = |kernel: Kernel| of_heads(kernel, args.heads.head_dim as usize);
+    let plain = || of_heads(Kernel::AttentionDecodeClusterPlain).filter(|_| has_plain_heads(args));
+    let function = || plain().or_else(|| of_heads(Kernel::AttentionDecodeCluster));
+    fits.then(function).flatten().map(|function| (function, all))
 }
 
 #[cfg(test)]
