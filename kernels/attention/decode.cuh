@@ -129,14 +129,71 @@ struct Place {
         : page(cached.page_of(position)), slot(position % PAGE_TOKENS) {}
 };
 
+// A head of the row's queries, its key or its value, of which a lane has pairs of elements: those that rotate together,
+// behind them neighbours.
+template <bool PLAIN, uint32_t DIM>
+struct Turned {
+    static constexpr uint32_t PAIRS = (DIM / 2 + WARP - 1) / WARP;
+    using Places = uint32_t[PAIRS];
+    const float *x, *weight;
+    float a[PAIRS], c[PAIRS], of_a[PAIRS], of_c[PAIRS];
+
+    // Calls `f` with each pair that the lane has.
+    template <typename F>
+    __device__ __forceinline__ static void each_pair(const F &f) {
+#pragma unroll
+        for (uint32_t j = 0, i = threadIdx.x % WARP; j < PAIRS; j++, i += WARP) {
+            if (i < DIM / 2) f(j, i);
+        }
+    }
+
+    __device__ __forceinline__ void load_weights(const Places &first, const Places &second) {
+        if (PLAIN || weight == nullptr) return;
+        each_pair([&](uint32_t j, uint32_t) { of_a[j] = weight[first[j]], of_c[j] = weight[second[j]]; });
+    }
+
+    __device__ __forceinline__ void load(const Places &first, const Places &second) {
+        each_pair([&](uint32_t j, uint32_t) { a[j] = x[first[j]], c[j] = x[second[j]]; });
+    }
+
+    // The factor of the norm. Where the halves of a head rotate together, lanes have their elements in its order.
+    __device__ __forceinline__ float factor(const HeadsArgs &in) const {
+        if (DIM / 2 % WARP != 0 || in.pairs || in.half_dims != DIM / 2)
+            return head_factor(in, x, weight, threadIdx.x % WARP);
+        float sum = 0.0f;
+#pragma unroll
+        for (uint32_t j = 0; j < PAIRS; j++) sum = __fmaf_rn(a[j], a[j], sum);
+#pragma unroll
+        for (uint32_t j = 0; j < PAIRS; j++) sum = __fmaf_rn(c[j], c[j], sum);
+        return head_factor_of(in, warp_sum(sum));
+    }
+
+    __device__ __forceinline__ void norm(const HeadsArgs &in) {
+        if (PLAIN || weight == nullptr) return;
+        const float own = factor(in);
+        each_pair([&](uint32_t j, uint32_t) {
+            a[j] = __fmul_rn(__fmul_rn(a[j], own), of_a[j]), c[j] = __fmul_rn(__fmul_rn(c[j], own), of_c[j]);
+        });
+    }
+
+    __device__ __forceinline__ void rotate(const float (&cos)[PAIRS], const float (&sin)[PAIRS], uint32_t half) {
+        each_pair([&](uint32_t j, uint32_t i) {
+            if (i >= half) return;
+            const float turned = __fmaf_rn(a[j], cos[j], -__fmul_rn(c[j], sin[j]));
+            c[j] = __fmaf_rn(a[j], sin[j], __fmul_rn(c[j], cos[j])), a[j] = turned;
+        });
+    }
+};
+
 // Norm and rotation of the row's queries, key and value, of which key and value also go to the cache, by one of the
-// blocks of a key-value head; or they come from there. Columns without a head are 0. A warp has one head, key or value
-// at a time, of which a lane has pairs of elements: those that rotate together, behind them neighbours. `wait` is
-// called once everything is known that producers do not tell. PLAIN heads have no norm, and come from producers.
+// blocks of a key-value head; or they come from there. Columns without a head are 0. A warp has two of them at most,
+// and where there are norms what it reads is on its way at once. `wait` is called once everything is known that
+// producers do not tell. PLAIN heads have no norm, and come from producers.
 template <bool PLAIN = false, uint32_t DIM, typename Wait>
 __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DIM> &b, uint32_t row, const Place &place,
     uint32_t kv_head, const float *q, uint32_t heads, float scale, bool has_own, bool stores, const Wait &wait) {
-    constexpr uint32_t PAIRS = (DIM / 2 + WARP - 1) / WARP;
+    using Head = Turned<PLAIN, DIM>;
+    constexpr uint32_t PAIRS = Head::PAIRS, MOST = (COLUMNS + 2 + WARPS - 1) / WARPS, AT_ONCE = PLAIN ? 1 : MOST;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, half = in.half_dims,
                    tasks = heads + (has_own ? 2 : 0);
     __half *queries = reinterpret_cast<__half *>(b.queries);
@@ -151,50 +208,51 @@ __device__ __forceinline__ void turn_heads(const HeadsArgs &in, const Buffers<DI
     __half *cache = reinterpret_cast<__half *>(in.cache) +
         (place.page * in.page_elements + ((size_t)kv_head * PAGE_TOKENS + place.slot) * DIM);
     const size_t from = ((size_t)row * in.kv_heads + kv_head) * DIM;
-    wait();
+    // Those that come from producers.
+    const uint32_t given = !PLAIN && in.k == nullptr ? heads : tasks;
 #pragma unroll 1
-    for (uint32_t task = warp; task < tasks; task += WARPS) {
-        const bool is_query = task < heads, is_key = task == heads;
-        if (!PLAIN && !is_query && in.k == nullptr) {
-            const __half *stored = cache + (is_key ? in.keys : in.values);
-#pragma unroll 1
-            for (uint32_t i = lane; i < DIM; i += WARP) (is_key ? b.own_key : b.own_value)[i] = stored[i];
-            continue;
-        }
-        const float *x = is_query ? q + (size_t)task * DIM : (is_key ? in.k : in.v) + from,
-                    *weight = is_query ? in.q_norm
-            : is_key                   ? in.k_norm
-                                       : in.v_norm;
-        float a[PAIRS], c[PAIRS], cos[PAIRS], sin[PAIRS];
+    for (uint32_t begin = warp; begin < AT_ONCE * WARPS || begin < tasks; begin += AT_ONCE * WARPS) {
+        Head own[AT_ONCE];
 #pragma unroll
-        for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {
-            if (i < DIM / 2) a[j] = x[first[j]], c[j] = x[second[j]];
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            const uint32_t task = begin + i * WARPS;
+            const bool is_query = task < heads, is_key = task == heads;
+            own[i].x = is_query ? q + (size_t)task * DIM : (is_key ? in.k : in.v) + from;
+            own[i].weight = is_query ? in.q_norm : is_key ? in.k_norm : in.v_norm;
+            if (task < given) own[i].load_weights(first, second);
+        }
+        if (begin == warp) wait();
+        float cos[PAIRS], sin[PAIRS];
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            if (begin + i * WARPS < given) own[i].load(first, second);
+        }
+        Head::each_pair([&](uint32_t j, uint32_t i) {
             if (i < half) cos[j] = in.cos[row * half + i], sin[j] = in.sin[row * half + i];
-        }
-        if (!PLAIN && weight != nullptr) {
-            const float factor = head_factor(in, x, weight, lane);
+        });
 #pragma unroll
-            for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {
-                if (i >= DIM / 2) break;
-                a[j] = __fmul_rn(__fmul_rn(a[j], factor), weight[first[j]]),
-                c[j] = __fmul_rn(__fmul_rn(c[j], factor), weight[second[j]]);
-            }
-        }
-#pragma unroll
-        for (uint32_t j = 0, i = lane; j < PAIRS; j++, i += WARP) {
-            if (i >= DIM / 2) break;
-            if (i < half && (is_query || is_key)) {
-                const float turned = __fmaf_rn(a[j], cos[j], -__fmul_rn(c[j], sin[j]));
-                c[j] = __fmaf_rn(a[j], sin[j], __fmul_rn(c[j], cos[j])), a[j] = turned;
-            }
-            if (is_query) {
-                queries[query_place(task, first[j])] = __float2half_rn(__fmul_rn(a[j], scale));
-                queries[query_place(task, second[j])] = __float2half_rn(__fmul_rn(c[j], scale));
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            const uint32_t task = begin + i * WARPS;
+            const bool is_query = task < heads, is_key = task == heads;
+            if (task >= tasks) break;
+            __half *to_own = is_key ? b.own_key : b.own_value, *to = cache + (is_key ? in.keys : in.values);
+            if (task >= given) {
+#pragma unroll 1
+                for (uint32_t at = lane; at < DIM; at += WARP) to_own[at] = to[at];
                 continue;
             }
-            __half *own = is_key ? b.own_key : b.own_value, *to = cache + (is_key ? in.keys : in.values);
-            own[first[j]] = __float2half_rn(a[j]), own[second[j]] = __float2half_rn(c[j]);
-            if (stores) to[first[j]] = own[first[j]], to[second[j]] = own[second[j]];
+            Head &head = own[i];
+            head.norm(in);
+            if (is_query || is_key) head.rotate(cos, sin, half);
+            Head::each_pair([&](uint32_t j, uint32_t) {
+                if (is_query) {
+                    queries[query_place(task, first[j])] = __float2half_rn(__fmul_rn(head.a[j], scale));
+                    queries[query_place(task, second[j])] = __float2half_rn(__fmul_rn(head.c[j], scale));
+                    return;
+                }
+                to_own[first[j]] = __float2half_rn(head.a[j]), to_own[second[j]] = __float2half_rn(head.c[j]);
+                if (stores) to[first[j]] = to_own[first[j]], to[second[j]] = to_own[second[j]];
+            });
         }
     }
 }
