@@ -1,10 +1,11 @@
-// out = x * matrix^T (+ bias) (+ out) for up to eight rows of x and quantized matrices whose tiles all run at once, on
+// out = x * matrix^T (+ bias) (+ out) for up to eight rows of x and quantized matrices whose tiles have an SM each, on
 // tensor cores.
 //
 // A block has one tile, all of whose bytes are on their way before it waits for its producers: without a ring, and with
 // room beside it for blocks of the kernels before and behind.
 #include "gemm/i8_tile.cuh"
 
+// Blocks of an SM that registers leave room for: others run beside this one.
 constexpr uint32_t RESIDENT = 3;
 
 // The host does not choose this kernel where it was compiled for less than compute capability 9.0.
@@ -13,12 +14,12 @@ constexpr uint32_t RESIDENT = 3;
 // Distance of weight rows: an odd number of 16 bytes, which keeps banks apart.
 __device__ __forceinline__ uint32_t row_stride(const Matrix &m) { return (m.row_bytes / 16 | 1) * 16; }
 
-// Copies the rows of the tile, two by each warp.
+// Copies the rows of the tile, two by each warp; those behind the matrix are its last one again.
 __device__ __forceinline__ void start_weights(const Matrix &m, uint32_t row, uint32_t to, uint32_t barrier) {
     constexpr uint32_t EACH = TILE_ROWS / WARPS;
-    const uint32_t first = warp_number() * EACH;
+    const uint32_t first = warp_number() * EACH, from = min(row + first, m.rows - 1);
     copy_rows<EACH>(to + first * row_stride(m), row_stride(m), m.row_bytes, barrier,
-        m.data + (size_t)(row + first) * m.row_bytes, m.row_bytes, m.rows - 1 - min(row + first, m.rows - 1));
+        m.data + (size_t)from * m.row_bytes, m.row_bytes, m.rows - 1 - from);
 }
 
 // Brings a row of x to shared memory, by a warp.
