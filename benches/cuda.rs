@@ -289,6 +289,13 @@ fn step_seconds(sessions: &[Session], chooser: &segno_sampler_opts, context: usi
     seconds
 }
 
+/// Gives each sequence a prompt of its own, so that their rows differ, and choose different experts.
+fn prefill_apart(session: &Session, seqs: &[i32]) {
+    for (index, &seq) in seqs.iter().enumerate() {
+        session.prefill(seq, &tokens(SHORT + index)[index..]).unwrap();
+    }
+}
+
 /// Steps of several sequences; seconds of one.
 fn advance(session: &Session, seqs: &[i32], steps: usize) -> f64 {
     let start = Instant::now();
@@ -307,9 +314,7 @@ fn together(model: &Model, floor: &Floor, options: &Options) {
         let seconds = repeat(options, |index| {
             let session = &sessions[index];
             let seqs: Vec<i32> = (0..batch).map(|_| session.open(&greedy()).unwrap()).collect();
-            for (index, &seq) in seqs.iter().enumerate() {
-                session.prefill(seq, &tokens(SHORT + index)[index..]).unwrap();
-            }
+            prefill_apart(session, &seqs);
             advance(session, &seqs, WARM);
             let seconds = advance(session, &seqs, options.steps);
             seqs.iter().for_each(|&seq| _ = session.close(seq).unwrap());
@@ -335,10 +340,7 @@ fn print_launches(path: &Path, batch: usize, flags: u32) {
     let room = batch as u64 * 256;
     let session = model.session(|opts| (opts.max_seqs, opts.kv_tokens) = (batch as u32, room)).unwrap();
     let seqs: Vec<i32> = (0..batch).map(|_| session.open(&greedy()).unwrap()).collect();
-    // Rows that differ, and choose different experts.
-    for (index, &seq) in seqs.iter().enumerate() {
-        session.prefill(seq, &tokens(SHORT + index)[index..]).unwrap();
-    }
+    prefill_apart(&session, &seqs);
     advance(&session, &seqs, 64);
 }
 

@@ -5,12 +5,12 @@ use super::super::catalogue::Kernel;
 use super::{Choice, Device};
 
 /// Most rows of activations.
-const MOST_ROWS: u32 = 8;
+pub(super) const MOST_ROWS: u32 = 8;
 /// Columns from which on it is quicker than tiles that all blocks bring activations for, and what they are a multiple of.
 const LEAST_COLUMNS: u32 = 4096;
-const COLUMNS: u32 = 128;
+pub(super) const COLUMNS: u32 = 128;
 /// Weight rows of a tile, and outputs of a gated unit.
-const TILE: u32 = 16;
+pub(super) const TILE: u32 = 16;
 const GATED: u32 = 32;
 /// Teams of a block, each of eight warps and one that copies.
 const TEAMS: u32 = 2;
@@ -28,10 +28,21 @@ const PAD: u32 = 16;
 pub fn choose(args: &TensorArgs, rows: u32, device: &Device) -> Option<Choice> {
     let shared = shared_bytes(args, rows, device)?;
     let units = match args.is_gated() {
-        false => args.segments().iter().map(|segment| segment.matrix.rows.div_ceil(TILE)).sum(),
+        false => tiles(args),
         true => args.segments[0].matrix.rows / GATED,
     };
     Some(Choice::of_products(Kernel::GemmI8Resident.only(), units.min(device.sms), THREADS, shared))
+}
+
+/// Tiles of products whose matrices stand one behind the other.
+pub(super) fn tiles(args: &TensorArgs) -> u32 {
+    args.segments().iter().map(|segment| segment.matrix.rows.div_ceil(TILE)).sum()
+}
+
+/// Shared memory of the activations of a tile.
+pub(super) fn activation_bytes(args: &TensorArgs, rows: u32) -> u32 {
+    let row = args.cols.next_multiple_of(128) + PAD + (args.cols / 4).next_multiple_of(128) + PAD;
+    (rows * row).next_multiple_of(128)
 }
 
 /// Shared memory of a block: the activations, and two rings of as many stages as fit.
@@ -40,8 +51,7 @@ fn shared_bytes(args: &TensorArgs, rows: u32, device: &Device) -> Option<u32> {
     if !fits || !device.bulk_copies {
         return None;
     }
-    let activations = rows * (args.cols.next_multiple_of(128) + PAD + (args.cols / 4).next_multiple_of(128) + PAD);
-    let activations = activations.next_multiple_of(128);
+    let activations = activation_bytes(args, rows);
     let room = device.most_shared.checked_sub(OWN + activations)?;
     let most = args.segments().iter().map(|segment| segment.matrix.slice_bytes).max()?;
     let rings = |slices: u32| {

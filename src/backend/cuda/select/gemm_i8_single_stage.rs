@@ -2,17 +2,10 @@
 
 use super::super::args::TensorArgs;
 use super::super::catalogue::Kernel;
+use super::gemm_i8_resident::{COLUMNS, MOST_ROWS, TILE, activation_bytes, tiles};
 use super::{Choice, Device, odd_stride};
 
-/// Most rows of activations.
-const MOST_ROWS: u32 = 8;
-/// What columns are a multiple of.
-const COLUMNS: u32 = 128;
-/// Weight rows of a tile.
-const TILE: u32 = 16;
 const THREADS: u32 = 8 * 32;
-/// Bytes beyond a row of activations, which keep banks apart.
-const PAD: u32 = 16;
 /// Shared memory that a block has whatever it is given.
 const OWN: u32 = 6 << 10;
 
@@ -23,9 +16,8 @@ pub fn choose(args: &TensorArgs, rows: u32, device: &Device) -> Option<Choice> {
         return None;
     }
     let row_bytes = args.segments().iter().map(|segment| segment.matrix.row_bytes).max()?;
-    let activations = rows * (args.cols + PAD + (args.cols / 4).next_multiple_of(128) + PAD);
-    let shared = activations.next_multiple_of(128).checked_add(TILE.checked_mul(odd_stride(row_bytes))?)?;
-    let tiles = args.segments().iter().map(|segment| segment.matrix.rows.div_ceil(TILE)).sum();
+    let shared = activation_bytes(args, rows).checked_add(TILE.checked_mul(odd_stride(row_bytes))?)?;
+    let tiles = tiles(args);
     (shared <= device.most_shared.saturating_sub(OWN) && tiles <= device.sms)
         .then(|| Choice::of_products(Kernel::GemmI8SingleStage.only(), tiles, THREADS, shared))
 }
