@@ -4,7 +4,7 @@
 // in order to know them. Blocks of the sum begin once those of the unit before it have asked for their weights, and
 // have their own on the way beside it. The sums of a product are those of every kernel; the sum over a row's experts
 // goes by slots of its choice.
-#include "experts/route.cuh"
+#include "experts/route_warp.cuh"
 #include "gemv/single_stage.cuh"
 
 // The gated unit of a pair: activate(gate) * up, with the 8-bit form of it.
@@ -39,21 +39,15 @@ struct ExpertSumArgs {
     Activation shared_x;
     Matrix shared;
     const float *shared_gate;
-    RouteArgs route;  // what the unit makes `choice` of, if it does; no logits for nothing
 };
-static_assert(sizeof(ExpertSumArgs) == 256, "as in args.rs");
+static_assert(sizeof(ExpertSumArgs) == 200, "as in args.rs");
 
 // Outputs of a block of a gated unit, which make an 8-bit block, and of one of its warps.
 constexpr uint32_t UNIT_OUTPUTS = 32, WARP_OUTPUTS = UNIT_OUTPUTS / WARPS;
 // Outputs of a warp that sums, and slots whose products are added at a time.
 constexpr uint32_t SUM_OUTPUTS = 2, SLOTS = SUM_ROWS / SUM_OUTPUTS;
 
-// Floats of a line of the cache.
-constexpr uint32_t LINE = 32;
-
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
-__device__ __forceinline__ void prefetch(const float *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 __device__ __forceinline__ uint32_t units_of(uint32_t cols) { return (cols + QUANT_COLS - 1) / QUANT_COLS; }
 
@@ -76,33 +70,47 @@ __device__ __forceinline__ void put_rows(
 struct UnitStorage {
     __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
     float outputs[UNIT_OUTPUTS], shares[WARPS];
+    uint32_t experts[WARP];
     unsigned long long barriers[WARPS];
     LevelWords level_words;
 };
 
 static_assert(sizeof(RouteStorage) <= 15 << 10, "as in select/experts.rs");
 
-// Finds the experts of the only row, in shared memory that copies fill behind that.
-__device__ __forceinline__ RouteStorage &rank_early(const RouteArgs &args, uint8_t *shared) {
+// Whether the block lets the next launch begin only when it has written the experts of its row, which that reads early.
+__device__ __forceinline__ bool writes_choice(const ExpertUnitArgs &args, uint32_t block) {
+    return args.route.logits != nullptr && block == 0;
+}
+
+// Chooses for the only row, in shared memory that copies fill behind that; the expert in slot `slot`.
+__device__ __forceinline__ uint32_t choose_by_block(
+    const RouteArgs &args, bool writes, uint32_t slot, uint8_t *shared) {
     RouteStorage &space = *reinterpret_cast<RouteStorage *>(shared);
     rank_experts(args, [&](uint32_t i) { return __ldcg(args.logits + i); }, space);
-    return space;
-}
-
-// Until all threads are done with such memory, for copies in bulk.
-__device__ __forceinline__ void leave_to_copies() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-}
-
-// Makes the choice of a row, whose first block writes it for others; the expert in the block's own slot.
-__device__ __forceinline__ uint32_t choose_own(
-    const RouteArgs &args, uint32_t row, uint32_t block, uint32_t slot, uint8_t *shared) {
-    const RouteStorage &space = rank_early(args, shared);
-    if (block == 0) write_choice(args, row, space);
+    if (writes) write_choice(args, 0, space);
     const uint32_t expert = space.ids[slot];
-    leave_to_copies();
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     return expert;
+}
+
+// The same by the first warp, of the slots up to the block's, or of all whose experts it writes; the weights come last
+// of all.
+__device__ __forceinline__ void choose_by_warp(const RouteArgs &args, bool writes, uint32_t slot, UnitStorage &own) {
+    const uint32_t lane = threadIdx.x % WARP, expert = find_experts(args, writes ? args.chosen : slot + 1);
+    own.experts[lane] = expert;
+    if (writes && lane < args.chosen) args.choice[lane] = __uint_as_float(expert);
+}
+
+// The expert of the block's pair.
+__device__ __forceinline__ uint32_t expert_of_block(
+    const ExpertUnitArgs &args, uint32_t pair, uint32_t block, uint8_t *shared, UnitStorage &own) {
+    if (args.route.logits == nullptr) return expert_of(args.choice, args.chosen, pair);
+    const bool writes = writes_choice(args, block), fits = fits_warp(args.route);
+    uint32_t expert = 0;
+    if (!fits) expert = choose_by_block(args.route, writes, pair, shared);
+    else if (warp_number() == 0) choose_by_warp(args.route, writes, pair, own);
+    __syncthreads();
+    return fits ? own.experts[pair] : expert;
 }
 
 template <uint32_t TYPE>
@@ -121,13 +129,15 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     const uint32_t bytes = WARP_OUTPUTS * m.row_bytes, barrier = shared_address(own.barriers + warp);
     if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
     make_level_words<TYPE>(own.level_words);
-    if (args.norm != nullptr && threadIdx.x * LINE < m.cols) prefetch(args.norm + threadIdx.x * LINE);
+    const uint8_t *weights = shared + warp * 2 * bytes;
+    uint8_t *units = shared + WARPS * 2 * bytes;
+    NormedBlocks<> normed(NormInput{args.x.x, args.norm, m.cols}, shared_address(units));
+    const bool norms = args.norm != nullptr;
+    if (norms) normed.ask_for_weights();
     __syncwarp();
     await_dependencies();
-    const uint32_t expert = is_shared  ? 0
-        : args.route.logits != nullptr ? choose_own(args.route, row, block, block / across, shared)
-                                       : expert_of(args.choice, args.chosen, pair);
-    const uint8_t *weights = shared + warp * 2 * bytes;
+    if (norms) normed.ask_for_values();
+    const uint32_t expert = is_shared ? 0 : expert_of_block(args, pair, block, shared, own);
     if (elect_lane()) {
         announce(barrier, 2 * bytes);
         copy_run(shared_address(weights), m.data + (size_t)row_of(gates, expert, first) * m.row_bytes, bytes, barrier);
@@ -135,19 +145,18 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
             bytes, barrier);
     }
     __syncwarp();
-    launch_dependents();
-    uint8_t *units = shared + WARPS * 2 * bytes;
+    const bool writes = writes_choice(args, block);
+    if (writes) __threadfence();
+    if (!writes || warp == 0) launch_dependents();
     float factor = 1.0f;
-    if (args.norm != nullptr) {
-        float none;
-        put_normed<false, false>(
-            NormInput{args.x.x, args.norm, m.cols}, shared_address(units), own.shares, nullptr, none);
+    if (norms) {
+        normed.put(own.shares);
     } else {
         put_rows(args.x, row, 1, m.cols, units);
         if (args.x.factors != nullptr) factor = args.x.factors[row];
     }
     __syncthreads();
-    if (args.norm != nullptr) factor = norm_factor(own.shares, m.cols, args.eps);
+    if (norms) factor = norm_factor(own.shares, m.cols, args.eps);
     const LevelWords level_words = own.level_words;
     wait_phase(barrier, 0);
 #pragma unroll 1
@@ -169,6 +178,7 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     if (warp == 0) {
         emit_blocks(
             is_shared ? args.shared_out : args.out, is_shared ? row : pair, tile + lane, width, own.outputs[lane]);
+        if (writes && fits_warp(args.route)) write_weights(args.route, own.experts[lane], own.sums[0]);
     }
 }
 
@@ -179,26 +189,7 @@ struct SumStorage {
     LevelWords level_words;
 };
 
-// The experts of a row and their weights.
-__device__ __forceinline__ void choose_for_sum(
-    const ExpertSumArgs &args, uint32_t row, SumStorage &own, uint8_t *shared) {
-    if (args.route.logits != nullptr) {
-        const RouteStorage &space = rank_early(args.route, shared);
-        for (uint32_t slot = threadIdx.x; slot < args.chosen; slot += blockDim.x) {
-            own.experts[slot] = space.ids[slot];
-            own.weights[slot] = weight_of(args.route, space.weights, slot);
-        }
-        return leave_to_copies();
-    }
-    const float *choice = args.choice + (size_t)row * 2 * args.chosen;
-    for (uint32_t slot = threadIdx.x; slot < args.chosen; slot += blockDim.x) {
-        own.experts[slot] = __float_as_uint(__ldcg(choice + slot));
-        own.weights[slot] = __ldcg(choice + args.chosen + slot);
-    }
-    __syncthreads();
-}
-
-// Blocks may have fewer than eight warps.
+// Blocks may have fewer than eight warps, but a thread for each slot.
 template <uint32_t TYPE>
 __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage &own) {
     extern __shared__ __align__(128) uint8_t shared[];
@@ -218,8 +209,16 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
     launch_dependents();
     if (!args.is_early) await_dependencies();
     const uint8_t *weights = shared + warp * warp_bytes;
-    choose_for_sum(args, row, own, shared);
-    if (has_outputs) {
+    // A launch that begins early finds the experts there, as blocks of the unit have waited for them or written them
+    // first, and their weights behind its wait.
+    const float *choice = args.choice + (size_t)row * 2 * args.chosen;
+    const bool has_slot = threadIdx.x < args.chosen;
+    const auto read_expert = [&] { return has_slot ? __float_as_uint(__ldcg(choice + threadIdx.x)) : 0; };
+    const auto put_expert = [&](uint32_t expert) {
+        if (has_slot) own.experts[threadIdx.x] = expert;
+        __syncthreads();
+    };
+    const auto ask_for_weights = [&] {
         if (elect_lane()) {
             announce(barrier, warp_bytes);
             if (has_shared) {
@@ -232,8 +231,13 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
             const uint32_t from = row_of(table, own.experts[slot], first);
             copy_run(shared_address(weights) + slot * bytes, m.data + (size_t)from * m.row_bytes, bytes, barrier);
         }
-    }
+    };
+    const uint32_t early_expert = read_expert();
+    put_expert(early_expert);
+    if (has_outputs) ask_for_weights();
     if (args.is_early) await_dependencies();
+    const uint32_t expert = read_expert();
+    const float weight = has_slot ? __ldcg(choice + args.chosen + threadIdx.x) : 0.0f;
     uint8_t *units = shared + warps * warp_bytes;
     const uint32_t unit_bytes = units_of(m.cols) * ROW_OF_UNIT;
     put_rows(args.x, (size_t)row * args.chosen, args.chosen, m.cols, units);
@@ -244,22 +248,29 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
     const uint32_t column = first + lane % SUM_OUTPUTS;
     float *out = args.out + (size_t)row * args.width + column;
     const float residual = has_outputs && args.adds && lane < SUM_OUTPUTS ? *out : 0.0f;
-    __syncthreads();
+    // Only a wait makes sure what a block sees. Experts that were others before it have never been seen, and are let
+    // go.
+    if (has_slot) own.weights[threadIdx.x] = weight;
+    const bool begins_again = __syncthreads_or(expert != early_expert);
+    if (begins_again) {
+        if (has_outputs) wait_phase(barrier, 0);
+        put_expert(expert);
+        if (has_outputs) ask_for_weights();
+    }
     if (!has_outputs) return;
     const LevelWords level_words = own.level_words;
-    wait_phase(barrier, 0);
+    wait_phase(barrier, begins_again);
     float total = 0.0f;
 #pragma unroll 1
     for (uint32_t begin = 0; begin < args.chosen; begin += SLOTS) {
         const uint32_t count = min(SLOTS, args.chosen - begin);
-#pragma unroll 2
-        for (uint32_t i = 0; i < count; i++) {
-            float sum[2] = {};
-            const uint32_t slot = begin + i;
-            add_two_rows<TYPE>(
-                weights + slot * bytes, m.row_bytes, m.cols / 32, units + slot * unit_bytes, level_words, sum);
+        float sum[SLOTS][2] = {};
+        add_pairs<TYPE, SLOTS>(PairsOfRows{weights + begin * bytes, bytes, m.row_bytes, count}, m.cols / 32,
+            units + begin * unit_bytes, unit_bytes, level_words, sum);
+#pragma unroll
+        for (uint32_t i = 0; i < SLOTS; i++) {
             float *place = sums + 2 * i * SUM_STRIDE + lane;
-            place[0] = sum[0], place[SUM_STRIDE] = sum[1];
+            place[0] = sum[i][0], place[SUM_STRIDE] = sum[i][1];
         }
         __syncwarp();
         // Every four lanes have a product: of both outputs in turn, slot by slot.

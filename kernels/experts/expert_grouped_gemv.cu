@@ -2,7 +2,7 @@
 // where experts have few pairs each: a block has up to four pairs of one expert, as `expert_order` lists them, and
 // some rows of its matrices, all of whose bytes are on their way at once. The sums are those of every kernel.
 #include "experts/grouped.cuh"
-#include "gemv/gemv.cuh"
+#include "gemv/single_stage.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
@@ -15,6 +15,7 @@ struct GroupStorage {
     uint32_t pairs[PAIRS];
     float factors[PAIRS];
     unsigned long long barriers[WARPS];
+    LevelWords level_words;
 };
 static_assert(PAIRS == 4 && ROWS == 64 && sizeof(GroupStorage) <= 11 << 10, "as in select/experts.rs");
 
@@ -34,6 +35,34 @@ __device__ __forceinline__ void put_pairs(const ExpertGemmArgs &args, const uint
     }
 }
 
+// Adds ROUNDS pairs of weight rows, of which the first is number `first` of the warp's, and leaves the sums of lanes at
+// `to`, pair by pair.
+template <uint32_t TYPE, int COUNT, uint32_t ROUNDS>
+__device__ __forceinline__ void add_rounds(const uint8_t *weights, uint32_t row_bytes, uint32_t cols,
+    const uint8_t *units, uint32_t first, const GroupStorage &own, float *to) {
+    if constexpr (COUNT == 1) {
+        // Of one pair the codes are unpacked less far, and two rounds at a time do not wait for each other.
+        const LevelWords level_words = own.level_words;
+#pragma unroll 1
+        for (uint32_t i = 0; i < ROUNDS; i += 2, to += 4 * SUM_STRIDE) {
+            float sum[2][2] = {};
+            add_pairs<TYPE, 2>(PairsOfRows{weights + (first + i) * row_bytes, row_bytes, SIDE_ROWS * row_bytes, 2},
+                cols / 32, units, 0, level_words, sum);
+            to[0] = sum[0][0], to[SUM_STRIDE] = sum[0][1], to[2 * SUM_STRIDE] = sum[1][0],
+            to[3 * SUM_STRIDE] = sum[1][1];
+        }
+    } else {
+#pragma unroll 1
+        for (uint32_t i = 0; i < ROUNDS; i++, to += 2 * COUNT * SUM_STRIDE) {
+            Sums<COUNT> sum = {};
+            add_part<TYPE, 2, COUNT>(weights + (first + i) * row_bytes, SIDE_ROWS * row_bytes, cols,
+                Input{const_cast<uint8_t *>(units), nullptr, nullptr}, 0, (cols + QUANT_COLS - 1) / QUANT_COLS, sum);
+#pragma unroll
+            for (int r = 0; r < 2 * COUNT; r++) to[r * SUM_STRIDE] = sum[r / 2][r % 2];
+        }
+    }
+}
+
 // The products of the warp's rows with COUNT pairs, to `outputs`: what stands behind a product is done, and in a gated
 // unit the unit, of which there is half as much.
 template <uint32_t TYPE, int COUNT>
@@ -50,20 +79,12 @@ __device__ __forceinline__ void multiply_pairs(const ExpertGemmArgs &args, const
     const uint32_t pair = own.pairs[n];
     const float factor = own.factors[n];
     const ExpertTable &table = args.tables[is_gated ? side : 0];
-    const Input x{units, nullptr, nullptr};
     wait_phase(barrier, 0);
 #pragma unroll 1
-    for (uint32_t i = 0; i < SIDE_ROWS; i++) {
-        Sums<COUNT> sum = {};
-        add_part<TYPE, 2, COUNT>(
-            weights + i * row_bytes, SIDE_ROWS * row_bytes, cols, x, 0, (cols + QUANT_COLS - 1) / QUANT_COLS, sum);
-        float *place = own.sums[warp] + i % ROUNDS * 2 * COUNT * SUM_STRIDE + lane;
-#pragma unroll
-        for (int r = 0; r < 2 * COUNT; r++) place[r * SUM_STRIDE] = sum[r / 2][r % 2];
-        if (i % ROUNDS != ROUNDS - 1) continue;
+    for (uint32_t i = 0; i < SIDE_ROWS; i += ROUNDS) {
+        add_rounds<TYPE, COUNT, ROUNDS>(weights, row_bytes, cols, units, i, own, own.sums[warp] + lane);
         __syncwarp();
-        const uint32_t row = i / ROUNDS * ROUNDS + round, at = is_gated ? row : side * SIDE_ROWS + row,
-                       col = first + at;
+        const uint32_t row = i + round, at = is_gated ? row : side * SIDE_ROWS + row, col = first + at;
         float v = __fmul_rn(add_lanes(own.sums[warp]), factor);
         if (col < args.width) v = finish_output(table, tile.expert, pair, args.width, col, v);
         const float up = __shfl_down_sync(ALL_LANES, v, 4);
@@ -86,6 +107,7 @@ __device__ __forceinline__ void multiply_group(const ExpertGemmArgs &args, Group
                    barrier = shared_address(own.barriers + warp);
     const uint32_t first = tile_first + warp * (is_gated ? SIDE_ROWS : WARP_ROWS);
     if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
+    make_level_words<TYPE>(own.level_words);
     __syncwarp();
     // All blocks of a launch of the same pairs have waited for these when this one begins.
     if (!args.is_early) await_dependencies();

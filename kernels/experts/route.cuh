@@ -1,6 +1,6 @@
 // The choice of a row's experts by the logits of a router, by the threads of a block, ROUTE_WARPS at most: scores, with
 // a bias for the choice alone; groups with the largest sums of their best; then the best of what is left, of equal ones
-// the lower number. The rule is that of `Routing` in src/plan/op.rs.
+// the lower number. Without bias and groups the logits rank. The rule is that of `Routing` in src/plan/op.rs.
 #pragma once
 #include "experts/choice.cuh"
 
@@ -91,13 +91,18 @@ struct RouteStorage {
     uint16_t best_ids[MOST_EXPERTS];
 };
 
+// Whether the order of experts is that of their logits, which every score keeps.
+__device__ __forceinline__ bool ranks_by_logits(const RouteArgs &args) {
+    return args.bias == nullptr && args.groups <= 1;
+}
+
 // Scores of all experts by what `logit` gives for each, in the place that its thread reads again.
 template <typename Logit>
 __device__ __forceinline__ void score_all(const RouteArgs &args, const Logit &logit, RouteStorage &space) {
     if (args.score != SOFTMAX) {
         each_expert(args.experts, [&](uint32_t i) {
             const float x = logit(i);
-            space.scores[i] = args.score == SIGMOID ? __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x))) : x;
+            space.scores[i] = args.score == SIGMOID ? sigmoid_of(x) : x;
         });
         return;
     }
@@ -181,10 +186,18 @@ __device__ __forceinline__ void rank_keys(const RouteArgs &args, RouteStorage &s
 // Finds the experts of a row with such logits, best first: their numbers, and their scores.
 template <typename Logit>
 __device__ __forceinline__ void rank_experts(const RouteArgs &args, const Logit &logit, RouteStorage &space) {
-    score_all(args, logit, space);
-    each_expert(args.experts, [&](uint32_t i) {
-        space.keys[i] = rank_key_of(args.bias != nullptr ? __fadd_rn(space.scores[i], args.bias[i]) : space.scores[i]);
-    });
+    const auto read = [&](uint32_t i) {
+        const float x = logit(i);
+        space.keys[i] = rank_key_of(x);
+        return x;
+    };
+    score_all(args, read, space);
+    if (!ranks_by_logits(args)) {
+        each_expert(args.experts, [&](uint32_t i) {
+            const float score = space.scores[i];
+            space.keys[i] = rank_key_of(args.bias != nullptr ? __fadd_rn(score, args.bias[i]) : score);
+        });
+    }
     __syncthreads();
     if (args.groups > 1) keep_groups(args, space);
     rank_keys(args, space);

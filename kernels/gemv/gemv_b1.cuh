@@ -65,64 +65,90 @@ struct NormInput {
     uint32_t cols;
 };
 
-// Makes blocks of the values that a norm takes, times their weights; the warps' shares of the squares have the order of
-// `weigh_row`. Before them, if it WAITS, comes the block's wait. Reads what `add` names, if anything, meanwhile.
-template <bool SPREAD = false, bool WAITS = true>
-__device__ __forceinline__ void put_normed(
-    const NormInput &input, uint32_t units, float *shares, const float *add, float &added) {
-    const float4 none = make_float4(0, 0, 0, 0);
-    const uint32_t quads = input.cols / 4, own = threadIdx.x % 8;
-    const float4 *x = reinterpret_cast<const float4 *>(input.x) + threadIdx.x,
-                 *weights = reinterpret_cast<const float4 *>(input.weights) + threadIdx.x;
+// What a thread has of a norm's input and of its weights, from the time it asks for them until they are blocks. Both
+// stand in memory that is read behind different waits, so each is asked for by itself.
+template <bool SPREAD = false>
+struct NormedBlocks {
     using Layout = UnitLayout<SPREAD>;
-    uint32_t to = units + (own < 4 ? 0 : Layout::HIGH) + Layout::codes(threadIdx.x / 8) + own % 4 * 4,
-             meta_to = units + Layout::meta(threadIdx.x / 8);
+    const uint32_t quads, own = threadIdx.x % 8;
+    const float4 *x, *weights;
+    uint32_t to, meta_to;
     float4 early[NORM_QUADS], values[NORM_QUADS];
+
+    __device__ __forceinline__ NormedBlocks(const NormInput &input, uint32_t units)
+        : quads(input.cols / 4), x(reinterpret_cast<const float4 *>(input.x) + threadIdx.x),
+          weights(reinterpret_cast<const float4 *>(input.weights) + threadIdx.x),
+          to(units + (own < 4 ? 0 : Layout::HIGH) + Layout::codes(threadIdx.x / 8) + own % 4 * 4),
+          meta_to(units + Layout::meta(threadIdx.x / 8)) {}
+
+    __device__ __forceinline__ bool has(uint32_t i) const { return threadIdx.x + i * UNIT_QUADS < quads; }
+
+    __device__ __forceinline__ void ask_for_weights() {
 #pragma unroll
-    for (int i = 0; i < NORM_QUADS; i++)
-        early[i] = threadIdx.x + i * UNIT_QUADS < quads ? __ldg(weights + i * UNIT_QUADS) : none;
-    keep(to), keep(meta_to);
-    if constexpr (WAITS) launch_then_await();
+        for (int i = 0; i < NORM_QUADS; i++)
+            early[i] = has(i) ? __ldg(weights + i * UNIT_QUADS) : make_float4(0, 0, 0, 0);
+        keep(to), keep(meta_to);
+    }
+
+    __device__ __forceinline__ void ask_for_values() {
 #pragma unroll
-    for (int i = 0; i < NORM_QUADS; i++) values[i] = threadIdx.x + i * UNIT_QUADS < quads ? x[i * UNIT_QUADS] : none;
-    if (add != nullptr) added = *add;
-    float sum = 0.0f;
-    const auto take = [&](uint32_t first, const float4(&v)[2], const float4(&w)[2]) {
+        for (int i = 0; i < NORM_QUADS; i++) values[i] = has(i) ? x[i * UNIT_QUADS] : make_float4(0, 0, 0, 0);
+    }
+
+    // Makes two blocks' quads of values times their weights.
+    __device__ __forceinline__ void take(uint32_t first, const float4 (&v)[2], const float4 (&w)[2]) const {
         const float4 weighed[2] = {weigh(v[0], w[0]), weigh(v[1], w[1])};
         uint32_t codes[2];
         Meta meta[2];
         encode_quads<2>(weighed, codes, meta);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            if (threadIdx.x + (first + i) * UNIT_QUADS >= quads) continue;
+            if (!has(first + i)) continue;
             store_shared(to + (first + i) * Layout::BYTES, codes[i]);
             if (own == 0) store_shared(meta_to + (first + i) * Layout::BYTES, meta[i]);
         }
-    };
-#pragma unroll
-    for (int i = 0; i < NORM_QUADS; i++) sum = add_squares(values[i], sum);
-    if (2 * UNIT_QUADS < quads) take(2, {values[2], values[3]}, {early[2], early[3]});
-    if (quads <= NORM_QUADS * UNIT_QUADS) {
-        // The squares go their way through the warp beside the blocks.
-        sum = warp_sum(sum);
-        take(0, {values[0], values[1]}, {early[0], early[1]});
-        if (threadIdx.x % WARP == 0) shares[threadIdx.x / WARP] = sum;
-        return;
     }
-    take(0, {values[0], values[1]}, {early[0], early[1]});
-#pragma unroll 1
-    for (uint32_t i = NORM_QUADS; i * UNIT_QUADS < quads; i += 2) {
-        float4 v[2], w[2];
+
+    // Makes the blocks; the warps' shares of the squares have the order of `weigh_row`.
+    __device__ __forceinline__ void put(float *shares) const {
+        float sum = 0.0f;
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const bool inside = threadIdx.x + (i + j) * UNIT_QUADS < quads;
-            v[j] = inside ? x[(i + j) * UNIT_QUADS] : none,
-            w[j] = inside ? __ldg(weights + (i + j) * UNIT_QUADS) : none;
-            sum = add_squares(v[j], sum);
+        for (int i = 0; i < NORM_QUADS; i++) sum = add_squares(values[i], sum);
+        if (2 * UNIT_QUADS < quads) take(2, {values[2], values[3]}, {early[2], early[3]});
+        if (quads <= NORM_QUADS * UNIT_QUADS) {
+            // The squares go their way through the warp beside the blocks.
+            sum = warp_sum(sum);
+            take(0, {values[0], values[1]}, {early[0], early[1]});
+            if (threadIdx.x % WARP == 0) shares[threadIdx.x / WARP] = sum;
+            return;
         }
-        take(i, v, w);
+        take(0, {values[0], values[1]}, {early[0], early[1]});
+#pragma unroll 1
+        for (uint32_t i = NORM_QUADS; i * UNIT_QUADS < quads; i += 2) {
+            float4 v[2], w[2];
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                v[j] = has(i + j) ? x[(i + j) * UNIT_QUADS] : make_float4(0, 0, 0, 0),
+                w[j] = has(i + j) ? __ldg(weights + (i + j) * UNIT_QUADS) : make_float4(0, 0, 0, 0);
+                sum = add_squares(v[j], sum);
+            }
+            take(i, v, w);
+        }
+        share_squares(sum, shares);
     }
-    share_squares(sum, shares);
+};
+
+// Makes blocks of the values that a norm takes, times their weights, behind the block's wait. Reads what `add` names,
+// if anything, meanwhile.
+template <bool SPREAD = false>
+__device__ __forceinline__ void put_normed(
+    const NormInput &input, uint32_t units, float *shares, const float *add, float &added) {
+    NormedBlocks<SPREAD> blocks(input, units);
+    blocks.ask_for_weights();
+    launch_then_await();
+    blocks.ask_for_values();
+    if (add != nullptr) added = *add;
+    blocks.put(shares);
 }
 
 // The same for blocks that producers made: a thread takes 16 codes of every fourth unit, and the factors of a group of

@@ -4,6 +4,8 @@
 #pragma once
 #include "gemv/gemv_b1.cuh"
 
+#include <type_traits>
+
 struct SingleStageStorage {
     unsigned long long barriers[WARPS];
     LevelWords level_words;
@@ -35,6 +37,32 @@ __device__ __forceinline__ void add_two_rows(const uint8_t *rows, uint32_t dista
         add_blocks<TYPE, 2, false>(rows, distance, x, of_unit, level_words, sum);
         groups -= of_unit, rows += UNIT_BYTES<TYPE>, x += ROW_OF_UNIT;
     }
+}
+
+// Some pairs of rows: pairs stand `step` bytes apart, and the rows of one `distance`.
+struct PairsOfRows {
+    const uint8_t *first;
+    uint32_t step, distance, count;
+};
+
+// Adds pairs of rows of so many groups, COUNT at most, each with activations of its own, which stand `x_step` bytes
+// apart: of all pairs a unit before the next one, as their products do not wait for each other. What is behind the last
+// pair is that one again.
+template <uint32_t TYPE, uint32_t COUNT>
+__device__ __forceinline__ void add_pairs(PairsOfRows pairs, uint32_t groups, const uint8_t *x, uint32_t x_step,
+    const LevelWords &level_words, float (&sum)[COUNT][2]) {
+    const auto add = [&](auto is_whole, uint32_t of_unit) {
+#pragma unroll
+        for (uint32_t i = 0; i < COUNT; i++) {
+            const uint32_t own = min(i, pairs.count - 1);
+            add_blocks<TYPE, 2, decltype(is_whole)::value>(
+                pairs.first + own * pairs.step, pairs.distance, x + own * x_step, of_unit, level_words, sum[i]);
+        }
+        pairs.first += UNIT_BYTES<TYPE>, x += ROW_OF_UNIT;
+    };
+#pragma unroll 1
+    for (; groups >= SLICE_GROUPS; groups -= SLICE_GROUPS) add(std::true_type(), SLICE_GROUPS);
+    if (groups > 0) add(std::false_type(), groups);
 }
 
 // The lanes' sums of two rows with the tree of `add_neighbours`: those of the first row in even lanes, those of the

@@ -12,7 +12,8 @@ pub const MOST_CHOSEN: usize = limits::CHOSEN;
 /// How experts are chosen for a row, and weighed.
 ///
 /// Scores are made of the logits. Those with the largest score plus bias are chosen, of equal ones those of lower numbers, and a sum that is
-/// no number comes last. Where experts stand in groups, only those of the groups with the largest sums of their best are looked at.
+/// no number comes last. Where experts stand in groups, only those of the groups with the largest sums of their best are looked at. Without bias
+/// and groups the logits rank, whose order is that of exact scores: rounding makes no two of them equal.
 /// The weight of a chosen expert is its score without the bias.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {

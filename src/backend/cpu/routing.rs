@@ -17,8 +17,9 @@ pub fn choose(kernels: &Kernels, routing: &Routing, bias: Option<&[f32]>, logits
         Score::Sigmoid => kernels.sigmoid(scores),
         Score::ChosenSoftmax => {}
     }
-    for (index, (key, score)) in keys.iter_mut().zip(&*scores).enumerate() {
-        *key = key_of(bias.map_or(*score, |bias| score + bias[index]));
+    let ranks = if bias.is_none() && routing.groups.is_none() { logits } else { &*scores };
+    for (index, (key, rank)) in keys.iter_mut().zip(ranks).enumerate() {
+        *key = key_of(bias.map_or(*rank, |bias| rank + bias[index]));
     }
     if let Some(groups) = routing.groups {
         keep_groups(groups, keys);
@@ -195,6 +196,16 @@ mod tests {
         assert_eq!((ids, weights), (vec![1, 2], vec![0.5, 0.5]));
         let routing = Routing { score: Score::ChosenSoftmax, normalizes: false, ..PLAIN };
         assert_eq!(chosen(&routing, None, &[-0.0, 0.0, -1.0], 3).0, [0, 1, 2]);
+    }
+
+    #[test]
+    fn logits_rank_where_scores_are_rounded_to_equal_ones() {
+        let logits = [0.0, 1e-9, 1.0];
+        for score in [Score::Softmax, Score::Sigmoid] {
+            assert_eq!(chosen(&Routing { score, ..PLAIN }, None, &logits, 2).0, [2, 1], "{score:?}");
+            // With a bias the scores do.
+            assert_eq!(chosen(&Routing { score, ..PLAIN }, Some(&[0.0; 3]), &logits, 2).0, [2, 0], "{score:?}");
+        }
     }
 
     #[test]

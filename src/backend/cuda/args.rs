@@ -160,10 +160,10 @@ args! {
         shared_out: Activation, shared_gate: ExpertTable, shared_up: ExpertTable, shared_width: u32, eps: f32, norm: Address, route: RouteArgs,
     }
     /// The weighted sum of one of them over the experts of a row, and of the expert that every row has, where there is one; that by the sigmoid of a
-    /// gate, if it has one. It may begin beside the launch of the unit (`is_early`), and choose for itself as that does.
+    /// gate, if it has one. It may begin beside the launch of the unit (`is_early`).
     ExpertSumArgs {
         x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, is_early: u32,
-        shared_x: Activation, shared: Matrix, shared_gate: Address, route: RouteArgs,
+        shared_x: Activation, shared: Matrix, shared_gate: Address,
     }
     /// The weighted sum over a row's experts, and with `norm` that of the result.
     WeightedSumArgs {
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 104]);
         assert_eq!(
             [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
-            [264, 456, 256]
+            [264, 456, 200]
         );
     }
 }

@@ -175,8 +175,8 @@ fn chosen_in_many_ways(cases: &mut Vec<Case>) {
         add(cases, &[kernel], &program, Pass::Step(4, 0));
         add(cases, &[kernel], &program, Pass::Step(7, 0));
     }
-    // Ranked in several parts, of which the last is short, and each of which may have fewer than are chosen.
-    for (count, chosen) in [(70, 8), (300, 40)] {
+    // Ranked by a warp, with four and with eight experts a lane of which the last is short, and by a block in several parts.
+    for (count, chosen) in [(70, 8), (200, 10), (300, 40)] {
         let program = experts_of(DType::Q8_0, (256, 32), Unit { count, chosen, ..UNIT });
         add(cases, &["expert_unit_q8_0", "expert_sum_q8_0"], &program, Pass::Step(1, 0));
         add(cases, &["route", "expert_unit_q8_0", "expert_sum_q8_0"], &program, Pass::Step(2, 0));

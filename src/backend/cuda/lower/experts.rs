@@ -414,7 +414,7 @@ impl Lowering<'_> {
         if let Some(Args::ExpertUnit(unit)) = self.launches.last().map(|launch| &launch.args)
             && unit.choice == args.choice
         {
-            (args.is_early, args.route) = (1, unit.route);
+            args.is_early = 1;
         }
         let blocks = Extent::Pairs { tiles: kernel.blocks, chosen: 1 };
         self.push_experts(&kernel, blocks, Args::ExpertSum(args), covered + ops);

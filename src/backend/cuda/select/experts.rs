@@ -12,7 +12,7 @@ const SUM_OUTPUTS: u32 = 2;
 const MOST_WARPS: u32 = 8;
 /// Bytes that the activations of a slice take: codes and factors.
 const UNIT_BYTES: u32 = SLICE_COLUMNS + SLICE_COLUMNS / 4;
-/// Static shared memory of a block of either kernel, at most, and that which the choice of experts takes before there are weights.
+/// Static shared memory of a block of either kernel, at most, and what a unit's choice of experts takes before there are weights.
 const UNIT_STATIC_BYTES: u32 = 10 << 10;
 const SUM_STATIC_BYTES: u32 = 2 << 10;
 const ROUTE_BYTES: u32 = 15 << 10;
@@ -69,10 +69,13 @@ pub fn sum(
     let of_expert = |matrix: &Matrix, warps: u32| warps * SUM_OUTPUTS * matrix.row_bytes + row_bytes(matrix.cols);
     let bytes = |warps: u32| {
         let others = shared.map_or(0, |matrix| of_expert(matrix, warps)) + warps * SUM_BYTES;
-        chosen.saturating_mul(of_expert(&table.matrix, warps)).saturating_add(others).max(ROUTE_BYTES)
+        chosen.saturating_mul(of_expert(&table.matrix, warps)).saturating_add(others)
     };
     let warps_within = |room: u32| {
-        (0..=MOST_WARPS.ilog2()).rev().map(|power| 1 << power).find(|&warps| bytes(warps) + SUM_STATIC_BYTES <= room)
+        (0..=MOST_WARPS.ilog2())
+            .rev()
+            .map(|power| 1 << power)
+            .find(|&warps| bytes(warps) + SUM_STATIC_BYTES <= room && 32 * warps >= chosen)
     };
     let warps = warps_within(SHARED_OF_TWO.min(device.most_shared)).or_else(|| warps_within(device.most_shared))?;
     let blocks = width.div_ceil(SUM_OUTPUTS * warps);
