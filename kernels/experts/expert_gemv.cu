@@ -33,7 +33,7 @@ struct ExpertSumArgs {
     ExpertTable table;
     uint32_t chosen, width;
     float adds;         // what the result is multiplied by and then added to `out`; 0 where it takes the place of that
-    uint32_t is_early;  // whether the launch before this one is that of the unit, which waits before this one begins
+    uint32_t is_early;  // whether the launch before this one is that of the unit, which waits, or makes `choice`, first
     // The expert that every row has: its inner values and its matrix, no data for none; and the logit of its gate, null
     // where it counts in full.
     Activation shared_x;

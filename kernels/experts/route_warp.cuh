@@ -3,7 +3,9 @@
 #pragma once
 #include "experts/route.cuh"
 
+// Experts of a lane, where there are 128 at most, and of more.
 constexpr uint32_t FEW_EACH = 4, MOST_EACH = 8;
+static_assert(MOST_EACH == ROUTE_WARPS, "sums over experts have the shares of a block's warps");
 
 // Whether one warp may choose.
 __device__ __forceinline__ bool fits_warp(const RouteArgs &args) {

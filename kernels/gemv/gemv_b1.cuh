@@ -65,8 +65,8 @@ struct NormInput {
     uint32_t cols;
 };
 
-// What a thread has of a norm's input and of its weights, from the time it asks for them until they are blocks. Both
-// stand in memory that is read behind different waits, so each is asked for by itself.
+// What a thread has of a norm's input and of its weights, from the time it asks for them until they are blocks. It may
+// ask for weights before the block's wait, for values only behind it.
 template <bool SPREAD = false>
 struct NormedBlocks {
     using Layout = UnitLayout<SPREAD>;

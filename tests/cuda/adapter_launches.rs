@@ -177,12 +177,9 @@ fn sums_of_experts_begin_early_behind_their_units_alone() {
             let lists = adapted_lists(&program, Sort::Exact, vec![changed; program.matrices.len()]);
             for pair in all_of(&lists).into_iter().flat_map(|list| list.windows(2)) {
                 let Args::ExpertSum(sum) = &pair[1].args else { continue };
-                let unit = match &pair[0].args {
-                    Args::ExpertUnit(unit) if unit.choice == sum.choice => Some(unit),
-                    _ => None,
-                };
-                assert_eq!(sum.is_early != 0, unit.is_some(), "{name}: behind {:?}", pair[0].function);
-                (early, late) = (early + sum.is_early, late + u32::from(unit.is_none()));
+                let is_behind = matches!(&pair[0].args, Args::ExpertUnit(unit) if unit.choice == sum.choice);
+                assert_eq!(sum.is_early != 0, is_behind, "{name}: behind {:?}", pair[0].function);
+                (early, late) = (early + sum.is_early, late + u32::from(!is_behind));
             }
         }
     }
