@@ -1,11 +1,12 @@
 // Products of 8-bit activations with the quantized matrices of experts, for steps of few rows. All weights of a block
 // are in flight at once, as soon as its experts are known. The expert that every row has may come along with them, and
 // where a single row comes before its norm and its choice, each block makes both, while its weights are on their way or
-// in order to know them. Blocks of the sum begin once those of the unit before it have asked for their weights, and
-// have their own on the way beside it. The sums of a product are those of every kernel; the sum over a row's experts
-// goes by slots of its choice.
+// in order to know them. Blocks of the sum begin once those of the unit before it have asked for their weights, which
+// tells them the choice, and have their own on the way beside it. The sums of a product are those of every kernel; the
+// sum over a row's experts goes by slots of its choice.
 #include "experts/route_warp.cuh"
 #include "gemv/single_stage.cuh"
+#include "ptx/flagged.cuh"
 
 // The gated unit of a pair: activate(gate) * up, with the 8-bit form of it.
 struct ExpertUnitArgs {
@@ -22,8 +23,9 @@ struct ExpertUnitArgs {
     float eps;
     const float *norm;
     RouteArgs route;  // what makes `choice`, if that is not there; no logits for nothing
+    Flagged told;     // where the sum finds the choice early: for each row the experts, then their weights
 };
-static_assert(sizeof(ExpertUnitArgs) == 456, "as in args.rs");
+static_assert(sizeof(ExpertUnitArgs) == 480, "as in args.rs");
 
 // The sum over the experts of a row.
 struct ExpertSumArgs {
@@ -32,15 +34,16 @@ struct ExpertSumArgs {
     float *out;
     ExpertTable table;
     uint32_t chosen, width;
-    float adds;         // what the result is multiplied by and then added to `out`; 0 where it takes the place of that
-    uint32_t is_early;  // whether the launch before this one is that of the unit, which waits, or makes `choice`, first
+    float adds;      // what the result is multiplied by and then added to `out`; 0 where it takes the place of that
+    uint32_t parts;  // warps that share the slots of an output
     // The expert that every row has: its inner values and its matrix, no data for none; and the logit of its gate, null
     // where it counts in full.
     Activation shared_x;
     Matrix shared;
     const float *shared_gate;
+    Flagged told;  // of the unit, where that is the launch before this one
 };
-static_assert(sizeof(ExpertSumArgs) == 200, "as in args.rs");
+static_assert(sizeof(ExpertSumArgs) == 224, "as in args.rs");
 
 // Outputs of a block of a gated unit, which make an 8-bit block, and of one of its warps.
 constexpr uint32_t UNIT_OUTPUTS = 32, WARP_OUTPUTS = UNIT_OUTPUTS / WARPS;
@@ -70,55 +73,70 @@ __device__ __forceinline__ void put_rows(
 struct UnitStorage {
     __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
     float outputs[UNIT_OUTPUTS], shares[WARPS];
-    uint32_t experts[WARP];
+    uint32_t expert;
     unsigned long long barriers[WARPS];
     LevelWords level_words;
 };
 
 static_assert(sizeof(RouteStorage) <= 15 << 10, "as in select/experts.rs");
 
-// Whether the block lets the next launch begin only when it has written the experts of its row, which that reads early.
-__device__ __forceinline__ bool writes_choice(const ExpertUnitArgs &args, uint32_t block) {
-    return args.route.logits != nullptr && block == 0;
-}
-
-// Chooses for the only row, in shared memory that copies fill behind that; the expert in slot `slot`.
-__device__ __forceinline__ uint32_t choose_by_block(
-    const RouteArgs &args, bool writes, uint32_t slot, uint8_t *shared) {
+// Chooses for the only row, in shared memory that copies fill behind that.
+__device__ __forceinline__ const RouteStorage &choose_by_block(const RouteArgs &args, uint8_t *shared) {
     RouteStorage &space = *reinterpret_cast<RouteStorage *>(shared);
     rank_experts(args, [&](uint32_t i) { return __ldcg(args.logits + i); }, space);
-    if (writes) write_choice(args, 0, space);
-    const uint32_t expert = space.ids[slot];
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    return expert;
-}
-
-// The same by the first warp, of the slots up to the block's, or of all whose experts it writes; the weights come last
-// of all.
-__device__ __forceinline__ void choose_by_warp(const RouteArgs &args, bool writes, uint32_t slot, UnitStorage &own) {
-    const uint32_t lane = threadIdx.x % WARP, expert = find_experts(args, writes ? args.chosen : slot + 1);
-    own.experts[lane] = expert;
-    if (writes && lane < args.chosen) args.choice[lane] = __uint_as_float(expert);
+    return space;
 }
 
 // The expert of the block's pair.
 __device__ __forceinline__ uint32_t expert_of_block(
-    const ExpertUnitArgs &args, uint32_t pair, uint32_t block, uint8_t *shared, UnitStorage &own) {
+    const ExpertUnitArgs &args, uint32_t pair, uint8_t *shared, UnitStorage &own) {
     if (args.route.logits == nullptr) return expert_of(args.choice, args.chosen, pair);
-    const bool writes = writes_choice(args, block), fits = fits_warp(args.route);
-    uint32_t expert = 0;
-    if (!fits) expert = choose_by_block(args.route, writes, pair, shared);
-    else if (warp_number() == 0) choose_by_warp(args.route, writes, pair, own);
+    if (!fits_warp(args.route)) {
+        const uint32_t expert = choose_by_block(args.route, shared).ids[pair];
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncthreads();
+        return expert;
+    }
+    if (warp_number() == 0) {
+        const uint32_t expert = find_experts(args.route, pair + 1);
+        if (threadIdx.x == pair) own.expert = expert;
+    }
     __syncthreads();
-    return fits ? own.experts[pair] : expert;
+    return own.expert;
+}
+
+// What the last block of a row does, which has no products: writes the choice, where it is to be made, and tells it.
+__device__ __forceinline__ void tell_choice(
+    const ExpertUnitArgs &args, uint32_t row, uint8_t *shared, UnitStorage &own) {
+    const bool chooses = args.route.logits != nullptr, by_warp = chooses && fits_warp(args.route);
+    if (by_warp && warp_number() != 0) return;
+    const uint32_t slot = threadIdx.x;
+    const bool has_slot = slot < args.chosen, tells = has_slot && args.told.words != nullptr;
+    const uint32_t flag = tells ? flag_of(args.told) : 0;
+    unsigned long long *told = args.told.words + (size_t)row * 2 * args.chosen + slot;
+    const float *there = args.choice + (size_t)row * 2 * args.chosen;
+    const RouteStorage *space = chooses && !by_warp ? &choose_by_block(args.route, shared) : nullptr;
+    uint32_t expert = 0;
+    if (by_warp) expert = find_experts(args.route, args.chosen);
+    else if (has_slot) expert = chooses ? space->ids[slot] : __float_as_uint(there[slot]);
+    if (tells) put_word(told, expert, flag);
+    launch_dependents();
+    float weight = 0.0f;
+    if (by_warp) weight = find_weight(args.route, expert, own.outputs);
+    else if (has_slot) weight = chooses ? weight_of(args.route, space->weights, slot) : there[args.chosen + slot];
+    if (tells) put_word(told + args.chosen, __float_as_uint(weight), flag);
+    if (chooses && has_slot)
+        args.route.choice[slot] = __uint_as_float(expert), args.route.choice[args.chosen + slot] = weight;
 }
 
 template <uint32_t TYPE>
 __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStorage &own) {
     extern __shared__ __align__(128) uint8_t shared[];
     const uint32_t warp = warp_number(), lane = threadIdx.x % WARP, across = args.width / UNIT_OUTPUTS;
-    // Blocks of a row: those of its pairs, then those of the expert that every row has.
-    const uint32_t of_pairs = args.chosen * across, blocks = of_pairs + args.shared_width / UNIT_OUTPUTS;
+    // Blocks of a row: those of its pairs, those of the expert that every row has, and one for the choice.
+    const bool has_teller = args.route.logits != nullptr || args.told.words != nullptr;
+    const uint32_t of_pairs = args.chosen * across, of_experts = of_pairs + args.shared_width / UNIT_OUTPUTS,
+                   blocks = of_experts + has_teller;
     const uint32_t row = blockIdx.x / blocks, block = blockIdx.x % blocks;
     const bool is_shared = block >= of_pairs;
     const uint32_t pair = row * args.chosen + block / across;
@@ -136,8 +154,9 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     if (norms) normed.ask_for_weights();
     __syncwarp();
     await_dependencies();
+    if (block == of_experts) return tell_choice(args, row, shared, own);
     if (norms) normed.ask_for_values();
-    const uint32_t expert = is_shared ? 0 : expert_of_block(args, pair, block, shared, own);
+    const uint32_t expert = is_shared ? 0 : expert_of_block(args, pair, shared, own);
     if (elect_lane()) {
         announce(barrier, 2 * bytes);
         copy_run(shared_address(weights), m.data + (size_t)row_of(gates, expert, first) * m.row_bytes, bytes, barrier);
@@ -145,9 +164,7 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
             bytes, barrier);
     }
     __syncwarp();
-    const bool writes = writes_choice(args, block);
-    if (writes) __threadfence();
-    if (!writes || warp == 0) launch_dependents();
+    launch_dependents();
     float factor = 1.0f;
     if (norms) {
         normed.put(own.shares);
@@ -178,125 +195,132 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     if (warp == 0) {
         emit_blocks(
             is_shared ? args.shared_out : args.out, is_shared ? row : pair, tile + lane, width, own.outputs[lane]);
-        if (writes && fits_warp(args.route)) write_weights(args.route, own.experts[lane], own.sums[0]);
     }
 }
 
 struct SumStorage {
     unsigned long long barriers[WARPS];
-    uint32_t experts[MOST_CHOSEN];
-    float weights[MOST_CHOSEN];
     LevelWords level_words;
 };
 
-// Blocks may have fewer than eight warps, but a thread for each slot.
+// The lanes' sums of two rows of each of four slots, with the tree of `add_neighbours`: of row `lane % 2` and of slot
+// `lane / 2 % 4`.
+__device__ __forceinline__ float add_slots(const float (&sum)[4][2]) {
+    const uint32_t lane = threadIdx.x % WARP;
+    const auto add = [&](uint32_t bit, float low, float high) {
+        const bool is_high = lane & bit;
+        return __fadd_rn(is_high ? high : low, __shfl_xor_sync(ALL_LANES, is_high ? low : high, bit));
+    };
+    float of_slots[4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) of_slots[i] = add(1, sum[i][0], sum[i][1]);
+    float total = add(4, add(2, of_slots[0], of_slots[1]), add(2, of_slots[2], of_slots[3]));
+    total = __fadd_rn(total, __shfl_xor_sync(ALL_LANES, total, 8));
+    return __fadd_rn(total, __shfl_xor_sync(ALL_LANES, total, 16));
+}
+
+// Shared memory of a block: weights of each pair of outputs, slot by slot, then of the shared expert; activations;
+// experts of slots, and what each counts. Products take the place of weights that are read. Blocks may have fewer than
+// eight warps, but a thread for each slot.
 template <uint32_t TYPE>
 __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage &own) {
     extern __shared__ __align__(128) uint8_t shared[];
     const uint32_t warp = warp_number(), lane = threadIdx.x % WARP, warps = blockDim.x / WARP,
-                   outputs = warps * SUM_OUTPUTS;
-    const uint32_t across = (args.width + outputs - 1) / outputs, row = blockIdx.x / across;
-    const uint32_t first = (blockIdx.x % across * warps + warp) * SUM_OUTPUTS;
+                   pairs = warps / args.parts, pair = warp / args.parts, part = warp % args.parts;
+    const uint32_t across = (args.width + SUM_OUTPUTS * pairs - 1) / (SUM_OUTPUTS * pairs), row = blockIdx.x / across;
+    const uint32_t first = (blockIdx.x % across * pairs + pair) * SUM_OUTPUTS;
     const ExpertTable &table = args.table;
     const Matrix &m = table.matrix;
-    const uint32_t bytes = SUM_OUTPUTS * m.row_bytes, barrier = shared_address(own.barriers + warp);
-    const bool has_outputs = first < args.width, has_shared = args.shared.data != nullptr;
-    const uint32_t shared_bytes = has_shared ? SUM_OUTPUTS * args.shared.row_bytes : 0,
-                   warp_bytes = args.chosen * bytes + shared_bytes;
+    const uint32_t each = (args.chosen + args.parts - 1) / args.parts, begin = min(part * each, args.chosen),
+                   slots = min(each, args.chosen - begin);
+    const bool is_last = part + 1 == args.parts, has_outputs = first < args.width, is_told = args.told.words != nullptr,
+               has_shared = args.shared.data != nullptr;
+    const uint32_t bytes = SUM_OUTPUTS * m.row_bytes,
+                   shared_bytes = has_shared ? SUM_OUTPUTS * args.shared.row_bytes : 0,
+                   pair_bytes = args.chosen * bytes + shared_bytes, unit_bytes = units_of(m.cols) * ROW_OF_UNIT,
+                   barrier = shared_address(own.barriers + warp);
+    uint8_t *weights = shared + pair * pair_bytes, *shared_weights = weights + args.chosen * bytes;
+    uint8_t *units = shared + pairs * pair_bytes, *shared_units = units + args.chosen * unit_bytes;
+    uint32_t *experts = reinterpret_cast<uint32_t *>(shared_units + units_of(args.shared.cols) * ROW_OF_UNIT);
+    float *slot_weights = reinterpret_cast<float *>(experts + args.chosen);
+    // Products of a part of the slots, in the place of its weights, and those of the shared expert.
+    const auto products = [&](uint32_t of_part) { return reinterpret_cast<float *>(weights + of_part * each * bytes); };
+    float *shared_products = reinterpret_cast<float *>(shared_weights);
     if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
     make_level_words<TYPE>(own.level_words);
     __syncwarp();
     launch_dependents();
-    if (!args.is_early) await_dependencies();
-    const uint8_t *weights = shared + warp * warp_bytes;
-    // A launch that begins early finds the experts there, as blocks of the unit have waited for them or written them
-    // first, and their weights behind its wait.
-    const float *choice = args.choice + (size_t)row * 2 * args.chosen;
-    const bool has_slot = threadIdx.x < args.chosen;
-    const auto read_expert = [&] { return has_slot ? __float_as_uint(__ldcg(choice + threadIdx.x)) : 0; };
-    const auto put_expert = [&](uint32_t expert) {
-        if (has_slot) own.experts[threadIdx.x] = expert;
-        __syncthreads();
-    };
-    const auto ask_for_weights = [&] {
+    if (!is_told) await_dependencies();
+    const uint32_t slot = threadIdx.x;
+    const bool has_slot = slot < args.chosen;
+    const float *choice = args.choice + (size_t)row * 2 * args.chosen + slot;
+    // Blocks of a launch that tells words have waited for all before it when this one begins.
+    const unsigned long long *told = args.told.words + (size_t)row * 2 * args.chosen + slot;
+    if (has_slot) experts[slot] = is_told ? take_word(told, args.told) : __float_as_uint(*choice);
+    __syncthreads();
+    if (has_outputs) {
         if (elect_lane()) {
-            announce(barrier, warp_bytes);
-            if (has_shared) {
-                copy_run(shared_address(weights) + args.chosen * bytes,
-                    args.shared.data + (size_t)first * args.shared.row_bytes, shared_bytes, barrier);
+            announce(barrier, slots * bytes + (is_last ? shared_bytes : 0));
+            if (is_last && has_shared) {
+                copy_run(shared_address(shared_weights), args.shared.data + (size_t)first * args.shared.row_bytes,
+                    shared_bytes, barrier);
             }
         }
         __syncwarp();
-        for (uint32_t slot = lane; slot < args.chosen; slot += WARP) {
-            const uint32_t from = row_of(table, own.experts[slot], first);
-            copy_run(shared_address(weights) + slot * bytes, m.data + (size_t)from * m.row_bytes, bytes, barrier);
+        for (uint32_t i = begin + lane; i < begin + slots; i += WARP) {
+            const uint32_t from = row_of(table, experts[i], first);
+            copy_run(shared_address(weights) + i * bytes, m.data + (size_t)from * m.row_bytes, bytes, barrier);
         }
-    };
-    const uint32_t early_expert = read_expert();
-    put_expert(early_expert);
-    if (has_outputs) ask_for_weights();
-    if (args.is_early) await_dependencies();
-    const uint32_t expert = read_expert();
-    const float weight = has_slot ? __ldcg(choice + args.chosen + threadIdx.x) : 0.0f;
-    uint8_t *units = shared + warps * warp_bytes;
-    const uint32_t unit_bytes = units_of(m.cols) * ROW_OF_UNIT;
-    put_rows(args.x, (size_t)row * args.chosen, args.chosen, m.cols, units);
-    if (has_shared) put_rows(args.shared_x, row, 1, args.shared.cols, units + args.chosen * unit_bytes);
-    const uint32_t all_units = args.chosen * unit_bytes + (has_shared ? units_of(args.shared.cols) * ROW_OF_UNIT : 0);
-    float *sums = reinterpret_cast<float *>(units + all_units) + warp * SUM_ROWS * SUM_STRIDE;
-    const float gate = args.shared_gate != nullptr ? args.shared_gate[row] : 0.0f;
+    }
+    const float gate = args.shared_gate != nullptr ? __ldcg(args.shared_gate + row) : 0.0f;
     const uint32_t column = first + lane % SUM_OUTPUTS;
     float *out = args.out + (size_t)row * args.width + column;
-    const float residual = has_outputs && args.adds && lane < SUM_OUTPUTS ? *out : 0.0f;
-    // Only a wait makes sure what a block sees. Experts that were others before it have never been seen, and are let
-    // go.
-    if (has_slot) own.weights[threadIdx.x] = weight;
-    const bool begins_again = __syncthreads_or(expert != early_expert);
-    if (begins_again) {
-        if (has_outputs) wait_phase(barrier, 0);
-        put_expert(expert);
-        if (has_outputs) ask_for_weights();
-    }
-    if (!has_outputs) return;
+    const bool is_out = has_outputs && part == 0 && lane < SUM_OUTPUTS;
+    const float residual = is_out && args.adds ? __ldcg(out) : 0.0f;
     const LevelWords level_words = own.level_words;
-    wait_phase(barrier, begins_again);
-    float total = 0.0f;
+    if (is_told) await_dependencies();
+    float weight = 0.0f;
+    if (has_slot) weight = is_told ? __uint_as_float((uint32_t)__ldcg(told + args.chosen)) : choice[args.chosen];
+    put_rows(args.x, (size_t)row * args.chosen, args.chosen, m.cols, units);
+    if (has_shared) put_rows(args.shared_x, row, 1, args.shared.cols, shared_units);
+    if (has_slot) slot_weights[slot] = weight;
+    __syncthreads();
+    if (has_outputs) wait_phase(barrier, 0);
+    // Every eight lanes have the products of both outputs with four slots.
+    const uint32_t side = lane % SUM_OUTPUTS;
 #pragma unroll 1
-    for (uint32_t begin = 0; begin < args.chosen; begin += SLOTS) {
-        const uint32_t count = min(SLOTS, args.chosen - begin);
+    for (uint32_t i = begin; has_outputs && i < begin + slots; i += SLOTS) {
+        const uint32_t count = min(SLOTS, begin + slots - i), own_slot = i + min(lane / SUM_OUTPUTS % SLOTS, count - 1);
         float sum[SLOTS][2] = {};
-        add_pairs<TYPE, SLOTS>(PairsOfRows{weights + begin * bytes, bytes, m.row_bytes, count}, m.cols / 32,
-            units + begin * unit_bytes, unit_bytes, level_words, sum);
-#pragma unroll
-        for (uint32_t i = 0; i < SLOTS; i++) {
-            float *place = sums + 2 * i * SUM_STRIDE + lane;
-            place[0] = sum[i][0], place[SUM_STRIDE] = sum[i][1];
-        }
+        add_pairs<TYPE, SLOTS>(PairsOfRows{weights + i * bytes, bytes, m.row_bytes, count}, m.cols / 32,
+            units + i * unit_bytes, unit_bytes, level_words, sum);
+        float v = add_slots(sum);
+        if (args.x.factors != nullptr) v = __fmul_rn(v, args.x.factors[(size_t)row * args.chosen + own_slot]);
+        v = finish_output(table, experts[own_slot], row * args.chosen + own_slot, args.width, first + side, v);
         __syncwarp();
-        // Every four lanes have a product: of both outputs in turn, slot by slot.
-        const uint32_t slot = min(begin + lane / 8, args.chosen - 1);
-        float v = add_lanes(sums);
-        if (args.x.factors != nullptr) v = __fmul_rn(v, args.x.factors[(size_t)row * args.chosen + slot]);
-        v = finish_output(table, own.experts[slot], row * args.chosen + slot, args.width, first + lane / 4 % 2, v);
-        for (uint32_t i = 0; i < count; i++) {
-            const float product = __shfl_sync(ALL_LANES, v, 8 * i + lane % SUM_OUTPUTS * 4);
-            total = __fmaf_rn(own.weights[begin + i], product, total);
-        }
-        __syncwarp();
+        if (lane < SUM_ROWS) products(part)[(own_slot - begin) * SUM_OUTPUTS + side] = v;
     }
-    if (has_shared) {
+    if (has_outputs && has_shared && is_last) {
         float sum[2] = {};
-        add_two_rows<TYPE>(weights + args.chosen * bytes, args.shared.row_bytes, args.shared.cols / 32,
-            units + args.chosen * unit_bytes, level_words, sum);
-        float *place = sums + lane;
-        place[0] = sum[0], place[SUM_STRIDE] = sum[1];
-        __syncwarp();
-        float v = add_lanes(sums);
+        add_two_rows<TYPE>(
+            shared_weights, args.shared.row_bytes, args.shared.cols / 32, shared_units, level_words, sum);
+        float v = add_two_sums(sum);
         if (args.shared_x.factors != nullptr) v = __fmul_rn(v, args.shared_x.factors[row]);
-        v = __shfl_sync(ALL_LANES, v, lane % SUM_OUTPUTS * 4);
-        total = __fadd_rn(total, args.shared_gate != nullptr ? __fmul_rn(v, sigmoid_of(gate)) : v);
+        if (args.shared_gate != nullptr) v = __fmul_rn(v, sigmoid_of(gate));
+        __syncwarp();
+        if (lane < SUM_OUTPUTS) shared_products[side] = v;
     }
-    if (lane < SUM_OUTPUTS) *out = args.adds ? __fmaf_rn(args.adds, total, residual) : total;
+    __syncthreads();
+    if (is_out) {
+        float total = 0.0f;
+        for (uint32_t start = 0, of_part = 0; start < args.chosen; start += each, of_part++) {
+#pragma unroll 4
+            for (uint32_t i = 0; i < min(each, args.chosen - start); i++)
+                total = __fmaf_rn(slot_weights[start + i], products(of_part)[i * SUM_OUTPUTS + side], total);
+        }
+        if (has_shared) total = __fadd_rn(total, shared_products[side]);
+        *out = args.adds ? __fmaf_rn(args.adds, total, residual) : total;
+    }
 }
 
 // The host does not choose these kernels where they were compiled for less than compute capability 9.0.

@@ -92,11 +92,11 @@ __device__ __forceinline__ float softmax_of(const RouteArgs &args, float logit) 
     return __fdiv_rn(expf(__fsub_rn(logit, largest)), sum);
 }
 
-// Writes the weights of the choice, whose experts are those of the lanes; `scores` has room for one of each lane.
-__device__ __forceinline__ void write_weights(const RouteArgs &args, uint32_t expert, float *scores) {
+// The weights of the choice, each in the lane of its slot, as the experts are; `scores` has room for one of each lane.
+__device__ __forceinline__ float find_weight(const RouteArgs &args, uint32_t expert, float *scores) {
     const uint32_t lane = threadIdx.x % WARP;
     const float logit = lane < args.chosen ? __ldcg(args.logits + expert) : 0.0f;
     scores[lane] = args.score == SOFTMAX ? softmax_of(args, logit) : args.score == SIGMOID ? sigmoid_of(logit) : logit;
     __syncwarp();
-    if (lane < args.chosen) args.choice[args.chosen + lane] = weight_of(args, scores, lane);
+    return lane < args.chosen ? weight_of(args, scores, lane) : 0.0f;
 }

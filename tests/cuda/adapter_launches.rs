@@ -168,22 +168,33 @@ fn adapters_of_experts_stand_before_each_product() {
     }
 }
 
-/// The sum over experts may begin before what stands before it has ended behind their unit alone, which waits first; and chooses as that does.
+/// The sum over experts is told the choice by their unit where that is the launch before it, each time with a flag of its own, and waits for what
+/// stands before it where adapters come between.
 #[test]
-fn sums_of_experts_begin_early_behind_their_units_alone() {
-    let (mut early, mut late) = (0, 0);
+fn units_of_experts_tell_sums_behind_them_alone() {
+    let (mut told, mut untold) = (0, 0);
     for (name, program) in programs() {
         for changed in [false, true] {
             let lists = adapted_lists(&program, Sort::Exact, vec![changed; program.matrices.len()]);
-            for pair in all_of(&lists).into_iter().flat_map(|list| list.windows(2)) {
-                let Args::ExpertSum(sum) = &pair[1].args else { continue };
-                let is_behind = matches!(&pair[0].args, Args::ExpertUnit(unit) if unit.choice == sum.choice);
-                assert_eq!(sum.is_early != 0, is_behind, "{name}: behind {:?}", pair[0].function);
-                (early, late) = (early + sum.is_early, late + u32::from(!is_behind));
+            for (number, list) in all_of(&lists).into_iter().enumerate() {
+                let mut turns = 0;
+                for pair in list.windows(2) {
+                    let Args::ExpertSum(sum) = &pair[1].args else { continue };
+                    let unit = if let Args::ExpertUnit(unit) = &pair[0].args { Some(unit) } else { None };
+                    let unit = unit.filter(|unit| unit.choice == sum.choice);
+                    if sum.told.words == 0 {
+                        untold += 1;
+                        continue;
+                    }
+                    let unit = unit.unwrap_or_else(|| panic!("{name}: told by {:?}", pair[0].function));
+                    assert_eq!(unit.told, sum.told, "{name}: list {number}");
+                    assert!(sum.told.turn > turns, "{name}: turn {} behind {turns}", sum.told.turn);
+                    (turns, told) = (sum.told.turn, told + 1);
+                }
             }
         }
     }
-    assert!(early > 0 && late > 0, "{early} and {late} sums");
+    assert!(told > 0 && untold > 0, "{told} and {untold} sums");
 }
 
 /// What adapters read is there as floats: whatever launch writes it last leaves no other form alone.

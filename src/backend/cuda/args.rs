@@ -154,16 +154,20 @@ args! {
         x: Activation, gated: Activation, order: Address, tiles: Address, count: Address, tables: [ExpertTable; EXPERT_TABLES], out: Address,
         unit: GatedUnit, cols: u32, chosen: u32, width: u32, on_pairs: u32, is_early: u32, pad: u32,
     }
-    /// The gated unit of two of them, and of the two matrices of the expert that every row has, unless its width is 0.
+    /// Words with a flag that is made of the step's number and of the launch's `turn` in it; no address for none.
+    Flagged { words: Address, serial: Address, turn: u32, pad: u32 }
+    /// The gated unit of two of them, and of the two matrices of the expert that every row has, unless its width is 0. The sum behind it may find
+    /// the choice early (`told`).
     ExpertUnitArgs {
         x: Activation, out: Activation, choice: Address, gate: ExpertTable, up: ExpertTable, unit: GatedUnit, chosen: u32, width: u32,
         shared_out: Activation, shared_gate: ExpertTable, shared_up: ExpertTable, shared_width: u32, eps: f32, norm: Address, route: RouteArgs,
+        told: Flagged,
     }
     /// The weighted sum of one of them over the experts of a row, and of the expert that every row has, where there is one; that by the sigmoid of a
-    /// gate, if it has one. It may begin beside the launch of the unit (`is_early`).
+    /// gate, if it has one. So many `parts` of a block's warps share the experts of an output.
     ExpertSumArgs {
-        x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, is_early: u32,
-        shared_x: Activation, shared: Matrix, shared_gate: Address,
+        x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, parts: u32,
+        shared_x: Activation, shared: Matrix, shared_gate: Address, told: Flagged,
     }
     /// The weighted sum over a row's experts, and with `norm` that of the result.
     WeightedSumArgs {
@@ -391,7 +395,7 @@ mod tests {
         assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 104]);
         assert_eq!(
             [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
-            [264, 456, 200]
+            [264, 480, 224]
         );
     }
 }

@@ -7,7 +7,7 @@ use super::lower::adapters::AdapterPlaces;
 use super::lower::experts::most_experts;
 use super::lower::lists::Lists;
 use super::lower::uses::{PassOps, Uses};
-use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower, lower_drafts};
+use super::lower::{Addresses, FormPlace, LayerCache, OrderPlace, f16, lower, lower_drafts, told};
 use super::memory::Places;
 use super::select::Device;
 use super::select::attention::splits;
@@ -388,6 +388,7 @@ pub fn arrange(
         buffers,
         forms: forms(program, rows, (fast, sizes.hidden != Hidden::None), places)?,
         order: order(program, rows, places),
+        told: told::place(program, sizes.step_rows(), places),
         factors: places.named("factors of norms", rows * 4),
         mixed: places.named("parts of attention", splits.saturating_mul(elements * 4)),
         states: places.named("sums of attention", splits.saturating_mul(heads * 8)),

@@ -287,6 +287,8 @@ impl Lowering<'_> {
             [args.shared_gate, args.shared_up] = shared.tables;
             (args.shared_out, args.shared_width) = (self.activation(shared.out), shared.tables[0].each);
         }
+        // One block more writes the choice.
+        blocks += u32::from(args.route.logits != 0);
         self.push_experts(&kernel, Extent::Pairs { tiles: blocks, chosen: 1 }, Args::ExpertUnit(args), covered);
         true
     }
@@ -381,11 +383,12 @@ impl Lowering<'_> {
         };
         let (width, chosen) = (self.width(out) as u32, self.program.chosen(choice) as u32);
         let table = self.table(product);
+        let rows = self.batches.rows().unwrap_or(u32::MAX);
         // Only the products of ops that come by themselves have the form of their input made.
         let shared = self.shared_sum(out, &table).filter(|shared| self.formed[shared.x.0]);
         let kernel = |shared: Option<&SharedSum>| {
             let matrix = shared.map(|shared| &shared.matrix);
-            experts::sum(&table, matrix, chosen, width, &self.addresses.device)
+            experts::sum(&table, matrix, chosen, (rows, width), &self.addresses.device)
         };
         let (shared, kernel) = match shared.as_ref().and_then(|shared| kernel(Some(shared))) {
             Some(kernel) => (shared, Some(kernel)),
@@ -405,17 +408,14 @@ impl Lowering<'_> {
             chosen,
             width,
             adds,
+            parts: kernel.parts,
             ..ExpertSumArgs::default()
         };
         if let Some(SharedSum { x, matrix, gate, .. }) = shared {
             (args.shared_x, args.shared) = (self.input(x), matrix);
             args.shared_gate = gate.map_or(0, |gate| self.value(gate));
         }
-        if let Some(Args::ExpertUnit(unit)) = self.launches.last().map(|launch| &launch.args)
-            && unit.choice == args.choice
-        {
-            args.is_early = 1;
-        }
+        self.tell_sum(&mut args);
         let blocks = Extent::Pairs { tiles: kernel.blocks, chosen: 1 };
         self.push_experts(&kernel, blocks, Args::ExpertSum(args), covered + ops);
         true

@@ -60,6 +60,16 @@ pub(super) enum Batches {
 }
 
 impl Batches {
+    /// Most rows that multiply pair by pair with experts; none where they do not.
+    pub fn rows(self) -> Option<u32> {
+        match self {
+            Batches::Few(rows) => Some(rows),
+            Batches::Narrow => Some(NARROW_ROWS),
+            Batches::Steps => Some(ROUTED_ROWS),
+            Batches::Sorted | Batches::Prompts => None,
+        }
+    }
+
     /// Whether products with experts go pair by pair of a row and an expert, where sorting them pays from so many rows on.
     pub fn by_pairs(self, sorted_rows: u32) -> bool {
         match self {

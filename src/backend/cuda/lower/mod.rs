@@ -19,6 +19,7 @@ pub mod lists;
 mod products;
 pub mod recurrent;
 pub mod supported;
+pub mod told;
 pub mod uses;
 
 use super::args::*;
@@ -60,6 +61,8 @@ pub struct Addresses {
     pub routed: Address,
     /// Pairs of rows and experts by experts, tiles of these, and how many.
     pub order: OrderPlace,
+    /// The choices that units of experts tell the sums behind them.
+    pub told: told::ToldPlace,
     pub states: Address,
     pub ended: Address,
     /// Where each layer's keys and values are.
@@ -172,6 +175,7 @@ fn lower_rows(program: &Program, placement: &Placement, addresses: &Addresses, f
             ordered: None,
             rounded: None,
             normed: None,
+            turns: 0,
             next: 0,
         };
         while lowering.next < pass.ops.len() {
@@ -226,6 +230,8 @@ struct Lowering<'a> {
     rounded: Option<ValueId>,
     /// A value that launches make for themselves, each of which norms the row that is told here.
     normed: Option<(ValueId, ValueId, Norm)>,
+    /// Launches so far that tell the next one something in flagged words.
+    turns: u32,
     pub next: usize,
 }
 

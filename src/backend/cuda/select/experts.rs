@@ -14,10 +14,10 @@ const MOST_WARPS: u32 = 8;
 const UNIT_BYTES: u32 = SLICE_COLUMNS + SLICE_COLUMNS / 4;
 /// Static shared memory of a block of either kernel, at most, and what a unit's choice of experts takes before there are weights.
 const UNIT_STATIC_BYTES: u32 = 10 << 10;
-const SUM_STATIC_BYTES: u32 = 2 << 10;
+const SUM_STATIC_BYTES: u32 = 1 << 10;
 const ROUTE_BYTES: u32 = 15 << 10;
-/// Sums of a warp that sums.
-const SUM_BYTES: u32 = 4 * 8 * 36;
+/// Experts whose products a warp makes together.
+const SLOTS: u32 = 4;
 /// Shared memory of a block where an SM has two.
 const SHARED_OF_TWO: u32 = 112 << 10;
 /// Rows whose pairs GEMV multiplies at least as fast by themselves as other kernels do sorted ones.
@@ -33,6 +33,8 @@ pub struct ExpertKernel {
     pub threads: u32,
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
+    /// Warps that share the experts of an output.
+    pub parts: u32,
 }
 
 fn of_type(kernel: Kernel, matrix: &Matrix, device: &Device) -> Option<Function> {
@@ -53,37 +55,42 @@ pub fn unit(gate: &ExpertTable, up: &ExpertTable, width: u32, device: &Device) -
         && width.is_multiple_of(UNIT_OUTPUTS)
         && shared_bytes + UNIT_STATIC_BYTES <= device.most_shared;
     let blocks = width / UNIT_OUTPUTS;
-    fits.then_some(ExpertKernel { function, blocks, threads: 32 * MOST_WARPS, shared_bytes })
+    fits.then_some(ExpertKernel { function, blocks, threads: 32 * MOST_WARPS, shared_bytes, parts: 1 })
 }
 
-/// The sum of `width` outputs over `chosen` experts, and of one that every row has, by as many warps as leave room for a second block of an SM, or
-/// for one.
+/// The sum of `width` outputs over `chosen` experts, and of one that every row has, for steps of so many rows at most: by as many warps as leave room
+/// for a second block of an SM, or for one.
 pub fn sum(
     table: &ExpertTable,
     shared: Option<&Matrix>,
     chosen: u32,
-    width: u32,
+    (rows, width): (u32, u32),
     device: &Device,
 ) -> Option<ExpertKernel> {
     let function = of_type(Kernel::ExpertSum, &table.matrix, device)?;
-    let of_expert = |matrix: &Matrix, warps: u32| warps * SUM_OUTPUTS * matrix.row_bytes + row_bytes(matrix.cols);
+    // A single row has too few outputs to keep SMs busy, so two warps share the experts of each.
+    let parts = if rows == 1 && chosen >= 2 * SLOTS { 2 } else { 1 };
     let bytes = |warps: u32| {
-        let others = shared.map_or(0, |matrix| of_expert(matrix, warps)) + warps * SUM_BYTES;
-        chosen.saturating_mul(of_expert(&table.matrix, warps)).saturating_add(others)
+        let pairs = warps / parts;
+        let of_expert = |matrix: &Matrix| pairs * SUM_OUTPUTS * matrix.row_bytes + row_bytes(matrix.cols);
+        // Of each slot the expert and what it counts.
+        let others = shared.map_or(0, of_expert) + 2 * 4 * chosen;
+        chosen.saturating_mul(of_expert(&table.matrix)).saturating_add(others)
     };
     let warps_within = |room: u32| {
-        (0..=MOST_WARPS.ilog2())
+        (parts.ilog2()..=MOST_WARPS.ilog2())
             .rev()
             .map(|power| 1 << power)
             .find(|&warps| bytes(warps) + SUM_STATIC_BYTES <= room && 32 * warps >= chosen)
     };
     let warps = warps_within(SHARED_OF_TWO.min(device.most_shared)).or_else(|| warps_within(device.most_shared))?;
-    let blocks = width.div_ceil(SUM_OUTPUTS * warps);
+    let blocks = width.div_ceil(SUM_OUTPUTS * warps / parts);
     width.is_multiple_of(SUM_OUTPUTS).then_some(ExpertKernel {
         function,
         blocks,
         threads: 32 * warps,
         shared_bytes: bytes(warps),
+        parts,
     })
 }
 
@@ -206,6 +213,20 @@ mod tests {
         );
         // Without grouped GEMV from two for each, but pairs of few rows are never sorted.
         assert_eq!([(32, 4), (8, 2)].map(|(experts, chosen)| sorted_rows(experts, chosen, false)), [16, 9]);
+    }
+
+    #[test]
+    fn two_warps_share_the_experts_of_a_single_row() {
+        let row_bytes = DeviceType::Q4_K.row_bytes(768) as u32;
+        let matrix = Matrix { dtype: DeviceType::Q4_K, row_bytes, cols: 768, rows: 2048, ..Matrix::default() };
+        let table = ExpertTable { matrix, each: 2048, ..ExpertTable::default() };
+        let of = |chosen, rows| {
+            let kernel = sum(&table, None, chosen, (rows, 2048), &Device::LARGEST).unwrap();
+            // Every output has its warps, and each of them its slots.
+            assert_eq!(kernel.blocks * kernel.threads / 32 * SUM_OUTPUTS, 2048 * kernel.parts);
+            kernel.parts
+        };
+        assert_eq!([of(8, 1), of(8, 2), of(7, 1), of(4, 1), of(32, 1)], [2, 1, 1, 1, 2]);
     }
 
     #[test]
