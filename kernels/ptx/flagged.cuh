@@ -1,6 +1,7 @@
 // Words that carry a flag beside their data: who finds the flag has the data, and needs neither a fence nor the end of
 // the launch that writes them. A flag is made of the step's number and of the launch's turn in the step, so none comes
-// twice. (The LL protocol of NCCL.)
+// twice in four million steps. (The LL protocol of NCCL.) Who waits must be of the launch right behind the one that
+// writes: its blocks begin only once all of that one's run, so they keep none from telling.
 #pragma once
 #include <stdint.h>
 

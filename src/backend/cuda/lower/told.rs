@@ -7,7 +7,7 @@ use crate::backend::cuda::args::{Address, Args, ExpertSumArgs, Flagged};
 use crate::backend::cuda::memory::Places;
 use crate::plan::Program;
 
-/// Turns that a flag tells apart.
+/// Turns that a flag tells apart, as in `ptx/flagged.cuh`.
 const MOST_TURNS: u32 = 1024;
 
 /// Where the words are, and how many there is room for.
