@@ -182,11 +182,11 @@ fn units_of_experts_tell_sums_behind_them_alone() {
                     let Args::ExpertSum(sum) = &pair[1].args else { continue };
                     let unit = if let Args::ExpertUnit(unit) = &pair[0].args { Some(unit) } else { None };
                     let unit = unit.filter(|unit| unit.choice == sum.choice);
-                    if sum.told.words == 0 {
+                    assert_eq!(sum.told.words != 0, unit.is_some(), "{name}: behind {:?}", pair[0].function);
+                    let Some(unit) = unit else {
                         untold += 1;
                         continue;
-                    }
-                    let unit = unit.unwrap_or_else(|| panic!("{name}: told by {:?}", pair[0].function));
+                    };
                     assert_eq!(unit.told, sum.told, "{name}: list {number}");
                     assert!(sum.told.turn > turns, "{name}: turn {} behind {turns}", sum.told.turn);
                     (turns, told) = (sum.told.turn, told + 1);

@@ -60,7 +60,7 @@ pub(super) enum Batches {
 }
 
 impl Batches {
-    /// Most rows that multiply pair by pair with experts; none where they do not.
+    /// Most rows of a step whose products with experts may go pair by pair; none where they never do.
     pub fn rows(self) -> Option<u32> {
         match self {
             Batches::Few(rows) => Some(rows),
