@@ -9,9 +9,8 @@
 // has. At the end of a tile the sums of the groups are added; then other warps add those of the warps: the order of
 // `gemm_dp4a.cu` and `gemv_b1.cu`, where a lane stands for what is a group of every slice here, so all give the same
 // bits.
-#include "gemm/pipeline.cuh"
+#include "gemm/lane_groups.cuh"
 #include "quant/activation.cuh"
-#include "quant/mma_operands.cuh"
 
 // The host does not choose these kernels where they were compiled for less than compute capability 9.0.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -218,32 +217,6 @@ struct Columns {
 template <class T>
 using Sums = float[T::MINE][T::PAIRS][4];
 
-// The 32 codes of a group, as signed bytes; those of Q6_K 32 too large.
-template <int TYPE>
-__device__ __forceinline__ void unpack(const Raw<TYPE> &raw, uint32_t (&w)[8]) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if constexpr (TYPE == Q8_0) {
-            w[i] = raw.words[i], w[4 + i] = raw.words[4 + i];
-        } else {
-            w[i] = raw.words[i] & 0x0f0f0f0f, w[4 + i] = raw.words[i] >> 4 & 0x0f0f0f0f;
-        }
-        if constexpr (TYPE == Q5_K)
-            w[i] |= raw.high[0] << (4 - i) & 0x10101010, w[4 + i] |= raw.high[0] >> i & 0x10101010;
-        if constexpr (TYPE == Q6_K) {
-            const int by = 4 - 2 * i;
-            w[i] |= (by < 0 ? raw.high[0] >> -by : raw.high[0] << by) & 0x30303030;
-            w[4 + i] |= (by < 0 ? raw.high[1] >> -by : raw.high[1] << by) & 0x30303030;
-        }
-    }
-}
-
-template <int TYPE>
-__device__ __forceinline__ RowFactors factors_of(const Raw<TYPE> &raw) {
-    if constexpr (TYPE == Q8_0) return plain_factors(reinterpret_cast<const uint8_t *>(&raw.own));
-    else return load_factors<TYPE>(load_block<TYPE>(reinterpret_cast<const uint8_t *>(&raw.block)), raw.own);
-}
-
 // c += the products of eight values of each group.
 __device__ __forceinline__ void multiply_add(
     int (&c)[4], const uint32_t (&first)[8], const uint32_t (&second)[8], const uint32_t (&x)[8], int word) {
@@ -327,19 +300,6 @@ __device__ __forceinline__ void sum_tile(
         turn.skip(1, plan.stages);
         if (!is_resident) x_turn.skip(1, plan.slots);
     }
-}
-
-// Of two values that a lane has, and another one that differs from it in bit STEP of its number, the sum of both lanes'
-// first or second.
-template <int STEP>
-__device__ __forceinline__ float share(float first, float second) {
-    const bool is_second = threadIdx.x & STEP;
-    const float other = __shfl_xor_sync(ALL_LANES, is_second ? first : second, STEP);
-    return __fadd_rn(is_second ? second : first, other);
-}
-
-__device__ __forceinline__ void store_shared(uint32_t at, float v) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
 
 // Leaves the warp's sums where those that finish tiles find them, once those of the tile before have been taken.

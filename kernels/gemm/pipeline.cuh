@@ -73,8 +73,9 @@ __device__ __forceinline__ Places places_of(uint32_t groups) {
     return p;
 }
 
+// All of that but what a block of groups shares.
 template <int TYPE>
-__device__ __forceinline__ void load_raw(Raw<TYPE> &to, const Places &p, uint32_t at) {
+__device__ __forceinline__ void load_own(Raw<TYPE> &to, const Places &p, uint32_t at) {
     const uint4 c = load_shared_as<uint4>(at + p.codes);
     to.words[0] = c.x, to.words[1] = c.y, to.words[2] = c.z, to.words[3] = c.w;
     if constexpr (TYPE == Q8_0) {
@@ -87,6 +88,18 @@ __device__ __forceinline__ void load_raw(Raw<TYPE> &to, const Places &p, uint32_
         to.high[0] = bits.x, to.high[1] = bits.y;
     }
     to.own = load_shared_as<uint16_t>(at + p.scales), to.block = 0;
-    if constexpr (TYPE == Q6_K) to.block = load_shared_as<uint16_t>(at + p.blocks);
-    else if constexpr (TYPE != Q8_0) to.block = load_shared_as<uint32_t>(at + p.blocks);
+}
+
+// What a block of groups shares, none for Q8_0.
+template <int TYPE>
+__device__ __forceinline__ uint32_t load_block_of(const Places &p, uint32_t at) {
+    if constexpr (TYPE == Q8_0) return 0;
+    else if constexpr (TYPE == Q6_K) return load_shared_as<uint16_t>(at + p.blocks);
+    else return load_shared_as<uint32_t>(at + p.blocks);
+}
+
+template <int TYPE>
+__device__ __forceinline__ void load_raw(Raw<TYPE> &to, const Places &p, uint32_t at) {
+    load_own(to, p, at);
+    to.block = load_block_of<TYPE>(p, at);
 }
