@@ -1,163 +1,267 @@
 // out = scale * x * matrix^T + bias, each row by the rows of its own expert, or the gated unit of two such products,
-// where experts have few pairs each: a block has up to four pairs of one expert, as `expert_order` lists them, and
-// some rows of its matrices, all of whose bytes are on their way at once. The sums are those of every kernel.
-#include "experts/grouped.cuh"
-#include "gemv/single_stage.cuh"
+// where experts have few pairs each, on integer matrix instructions.
+//
+// A block stays and takes every so many of all works: a tile of up to four pairs of one expert, and 64 rows of its
+// matrices. A warp has eight of these, in a gated unit four of either matrix, and asks for those of a work to come as
+// soon as it has multiplied others; one warp more brings activations and makes outputs of sums. The sums are those of
+// every kernel.
+#include "experts/grouped_rows.cuh"
+#include "experts/pair_tiles.cuh"
+
+#include <type_traits>
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-// Pairs of a block, its weight rows, and those of a warp; of a gated unit half are of one matrix and half of the other.
-constexpr uint32_t PAIRS = 4, ROWS = 64, WARP_ROWS = ROWS / WARPS, SIDE_ROWS = WARP_ROWS / 2;
+// Warps that multiply, weight rows of half of one, and of a block; the number of the warp that helps them.
+constexpr uint32_t GROUP_WARPS = 8, HALF_ROWS = 4, ROWS = GROUP_WARPS * 2 * HALF_ROWS, HELPER = GROUP_WARPS,
+                   GROUP_THREADS = (HELPER + 1) * WARP;
+// Works whose weights may be on their way, and warps of a block that ask for the first ones at a time.
+constexpr uint32_t MOST_WORKS_AHEAD = 4, FIRST_WARPS = 5;
+// Works whose activations and sums have a place.
+constexpr uint32_t BUFFERS = 3;
 
 struct GroupStorage {
-    __align__(16) float sums[WARPS][SUM_ROWS * SUM_STRIDE];
-    float outputs[PAIRS][ROWS];
-    uint32_t pairs[PAIRS];
-    float factors[PAIRS];
-    unsigned long long barriers[WARPS];
-    LevelWords level_words;
+    PairTiles tiles;
+    float sums[BUFFERS][PAIRS][ROWS];
+    unsigned long long weights[GROUP_WARPS][MOST_WORKS_AHEAD], x[BUFFERS], done[BUFFERS], begun[GROUP_WARPS];
 };
-static_assert(PAIRS == 4 && ROWS == 64 && sizeof(GroupStorage) <= 11 << 10, "as in select/experts.rs");
+static_assert(PAIRS == 4 && ROWS == 64 && sizeof(GroupStorage) <= 7 << 10, "as in select/experts.rs");
 
-// Puts the blocks of the rows of COUNT pairs where `add_unit` reads them.
-template <int COUNT>
-__device__ __forceinline__ void put_pairs(const ExpertGemmArgs &args, const uint32_t *pairs, uint8_t *units) {
-    const uint32_t halves = args.cols / 16;
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < COUNT * halves; i += blockDim.x) {
-        const uint32_t n = i / halves, half = i - n * halves, group = half / 2, index = group % SLICE_GROUPS;
-        const size_t row = x_row_of(args, pairs[n]), blocks = args.cols / 32;
-        uint8_t *unit = units + (group / SLICE_GROUPS * COUNT + n) * ROW_OF_UNIT;
-        *reinterpret_cast<int4 *>(unit + half % 2 * UPPER + index * 16) =
-            reinterpret_cast<const int4 *>(args.x.q + row * args.cols)[half];
-        if (half % 2 == 0)
-            *reinterpret_cast<Meta *>(unit + FACTORS + index * sizeof(Meta)) = args.x.meta[row * blocks + group];
+// How a launch is divided, and shared addresses.
+struct GroupPlan {
+    const ExpertGemmArgs &args;
+    uint32_t warp, outputs, across;    // outputs of a work, works of a tile
+    uint32_t tiles_on, parts_on;       // to the block's next work
+    uint32_t row_bytes, half_bytes;    // of half of a warp's rows: those of the other half have other banks
+    uint32_t x_stride, meta, x_bytes;  // rows of x; their factors; all of a tile
+    uint32_t stage_bytes, stages, weights, x;
+    // Barriers: of the warp's stages, of the buffers' activations, of their products, and of a warp's first rows.
+    uint32_t full, x_full, done, begun;
+
+    __device__ __forceinline__ GroupPlan(const ExpertGemmArgs &args, uint32_t shared, const GroupStorage &own)
+        : args(args), warp(warp_number()) {
+        outputs = is_gated() ? ROWS / 2 : ROWS, across = (args.width + outputs - 1) / outputs;
+        tiles_on = gridDim.x / across, parts_on = gridDim.x - tiles_on * across;
+        row_bytes = args.tables[0].matrix.row_bytes;
+        half_bytes = (HALF_ROWS * row_bytes + 63) / 128 * 128 + 64, stage_bytes = ROWS / HALF_ROWS * half_bytes;
+        x_stride = args.cols + ROW_PAD, meta = PAIRS * x_stride, x_bytes = meta + PAIRS * (args.cols / 4);
+        uint32_t bytes;
+        asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+        stages = min(MOST_WORKS_AHEAD, (bytes - BUFFERS * x_bytes) / stage_bytes);
+        x = shared, weights = shared + BUFFERS * x_bytes + warp * 2 * half_bytes;
+        full = shared_address(own.weights[warp]), x_full = shared_address(own.x), done = shared_address(own.done),
+        begun = shared_address(own.begun);
     }
-}
+    __device__ __forceinline__ bool is_gated() const { return args.gated.x != nullptr; }
+    // The first output of a half of the warp's rows in a work whose first one is `first`.
+    __device__ __forceinline__ uint32_t first_of_half(uint32_t first, uint32_t half) const {
+        return first + (is_gated() ? warp : 2 * warp + half) * HALF_ROWS;
+    }
+};
 
-// Adds ROUNDS pairs of weight rows, of which the first is number `first` of the warp's, and leaves the sums of lanes at
-// `to`, pair by pair.
-template <uint32_t TYPE, int COUNT, uint32_t ROUNDS>
-__device__ __forceinline__ void add_rounds(const uint8_t *weights, uint32_t row_bytes, uint32_t cols,
-    const uint8_t *units, uint32_t first, const GroupStorage &own, float *to) {
-    if constexpr (COUNT == 1) {
-        // Of one pair the codes are unpacked less far, and two rounds at a time do not wait for each other.
-        const LevelWords level_words = own.level_words;
-#pragma unroll 1
-        for (uint32_t i = 0; i < ROUNDS; i += 2, to += 4 * SUM_STRIDE) {
-            float sum[2][2] = {};
-            add_pairs<TYPE, 2>(PairsOfRows{weights + (first + i) * row_bytes, row_bytes, SIDE_ROWS * row_bytes, 2},
-                cols / 32, units, 0, level_words, sum);
-            to[0] = sum[0][0], to[SUM_STRIDE] = sum[0][1], to[2 * SUM_STRIDE] = sum[1][0],
-            to[3 * SUM_STRIDE] = sum[1][1];
-        }
-    } else {
-#pragma unroll 1
-        for (uint32_t i = 0; i < ROUNDS; i++, to += 2 * COUNT * SUM_STRIDE) {
-            Sums<COUNT> sum = {};
-            add_part<TYPE, 2, COUNT>(weights + (first + i) * row_bytes, SIDE_ROWS * row_bytes, cols,
-                Input{const_cast<uint8_t *>(units), nullptr, nullptr}, 0, (cols + QUANT_COLS - 1) / QUANT_COLS, sum);
+// A work of the block, number `index` of its own: part `part` of a tile.
+struct Work {
+    uint32_t index = 0, tile, part;
+
+    __device__ __forceinline__ explicit Work(const GroupPlan &plan) {
+        tile = blockIdx.x / plan.across, part = blockIdx.x - tile * plan.across;
+    }
+    __device__ __forceinline__ void advance(const GroupPlan &plan) {
+        index++, tile += plan.tiles_on, part += plan.parts_on;
+        if (part >= plan.across) part -= plan.across, tile++;
+    }
+};
+
+// Asks for the warp's rows of a work; rows behind the last one are not read.
+__device__ __forceinline__ void ask_for_rows(
+    const GroupPlan &plan, uint32_t first, uint32_t expert, uint32_t stage, uint32_t barrier) {
+    const ExpertGemmArgs &args = plan.args;
+    if (elect_lane()) {
+        uint32_t bytes[2];
 #pragma unroll
-            for (int r = 0; r < 2 * COUNT; r++) to[r * SUM_STRIDE] = sum[r / 2][r % 2];
+        for (uint32_t i = 0; i < 2; i++)
+            bytes[i] = min(HALF_ROWS, args.width - min(args.width, plan.first_of_half(first, i))) * plan.row_bytes;
+        announce(barrier, bytes[0] + bytes[1]);
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            const ExpertTable &table = args.tables[plan.is_gated() ? i : 0];
+            const size_t row = row_of(table, expert, plan.first_of_half(first, i));
+            if (bytes[i] > 0) {
+                copy_run(plan.weights + stage * plan.stage_bytes + i * plan.half_bytes,
+                    table.matrix.data + row * plan.row_bytes, bytes[i], barrier);
+            }
         }
+    }
+    __syncwarp();
+}
+
+// Asks for the activations of a tile.
+__device__ __forceinline__ void ask_for_columns(
+    const GroupPlan &plan, const PairTile &tile, uint32_t buffer, uint32_t barrier) {
+    const ExpertGemmArgs &args = plan.args;
+    const uint32_t to = plan.x + buffer * plan.x_bytes, groups = args.cols / 32,
+                   meta_bytes = groups * (uint32_t)sizeof(Meta);
+    if (elect_lane()) {
+        announce(barrier, tile.count * (args.cols + meta_bytes));
+        for (uint32_t n = 0; n < tile.count; n++) {
+            const size_t row = tile.rows[n];
+            copy_written(to + n * plan.x_stride, args.x.q + row * args.cols, args.cols, barrier);
+            copy_written(to + plan.meta + n * meta_bytes, args.x.meta + row * groups, meta_bytes, barrier);
+        }
+    }
+    __syncwarp();
+}
+
+// What stands behind the products of a work with pair n of its tile, whose sums are at `sums`: the outputs, or those of
+// a gated unit. By a whole warp.
+__device__ __forceinline__ void finish_pair(
+    const GroupPlan &plan, const PairTile &tile, uint32_t n, uint32_t first, const float (&sums)[ROWS]) {
+    const ExpertGemmArgs &args = plan.args;
+    const uint32_t lane = threadIdx.x % WARP, pair = tile.pairs[n];
+    const float factor = args.x.factors != nullptr ? args.x.factors[tile.rows[n]] : 1.0f;
+    const auto finish = [&](const ExpertTable &table, uint32_t at, uint32_t col) {
+        return finish_output(table, tile.expert, pair, args.width, col, __fmul_rn(sums[at], factor));
+    };
+    if (plan.is_gated()) {
+        const float gate = finish(args.tables[0], lane, first + lane),
+                    up = finish(args.tables[1], WARP + lane, first + lane);
+        return emit_blocks(args.gated, pair, first + lane, args.width, args.unit(gate, up));
+    }
+#pragma unroll
+    for (uint32_t at = lane; at < ROWS; at += WARP) {
+        if (first + at < args.width)
+            args.out[(size_t)pair * args.width + first + at] = finish(args.tables[0], at, first + at);
     }
 }
 
-// The products of the warp's rows with COUNT pairs, to `outputs`: what stands behind a product is done, and in a gated
-// unit the unit, of which there is half as much.
-template <uint32_t TYPE, int COUNT>
-__device__ __forceinline__ void multiply_pairs(const ExpertGemmArgs &args, const ExpertTile &tile, uint32_t first,
-    uint8_t *units, const uint8_t *weights, uint32_t barrier, GroupStorage &own) {
-    const uint32_t warp = warp_number(), lane = threadIdx.x % WARP;
-    const bool is_gated = args.gated.x != nullptr;
-    const uint32_t row_bytes = args.tables[0].matrix.row_bytes, cols = args.cols;
-    put_pairs<COUNT>(args, own.pairs, units);
-    __syncthreads();
-    // Every four lanes finish the sum of a pair and of one of two rows, some rounds of the loop at a time.
-    constexpr uint32_t ROUNDS = SUM_ROWS / (2 * COUNT);
-    const uint32_t side = lane / 4 % 2, n = lane / 8 % COUNT, round = lane / 8 / COUNT;
-    const uint32_t pair = own.pairs[n];
-    const float factor = own.factors[n];
-    const ExpertTable &table = args.tables[is_gated ? side : 0];
-    wait_phase(barrier, 0);
-#pragma unroll 1
-    for (uint32_t i = 0; i < SIDE_ROWS; i += ROUNDS) {
-        add_rounds<TYPE, COUNT, ROUNDS>(weights, row_bytes, cols, units, i, own, own.sums[warp] + lane);
-        __syncwarp();
-        const uint32_t row = i + round, at = is_gated ? row : side * SIDE_ROWS + row, col = first + at;
-        float v = __fmul_rn(add_lanes(own.sums[warp]), factor);
-        if (col < args.width) v = finish_output(table, tile.expert, pair, args.width, col, v);
-        const float up = __shfl_down_sync(ALL_LANES, v, 4);
-        if (is_gated && lane % 8 == 0) own.outputs[n][warp * SIDE_ROWS + at] = args.unit(v, up);
-        if (!is_gated && lane % 4 == 0) own.outputs[n][warp * WARP_ROWS + at] = v;
-        __syncwarp();
+// The works of a block.
+struct Works {
+    const GroupPlan &plan;
+    GroupStorage &own;
+    bool sorts;
+    uint32_t count;
+
+    __device__ __forceinline__ const PairTile &tile_of(const Work &work) const {
+        return own.tiles.tiles[sorts ? work.tile : work.index];
     }
-    __syncthreads();
+    __device__ __forceinline__ void ask_for_rows_of(const Work &work, uint32_t stage) const {
+        if (work.index < count)
+            ask_for_rows(plan, work.part * plan.outputs, tile_of(work).expert, stage, plan.full + 8 * stage);
+    }
+    __device__ __forceinline__ void ask_for_x_of(const Work &work, uint32_t buffer) const {
+        if (work.index < count) ask_for_columns(plan, tile_of(work), buffer, plan.x_full + 8 * buffer);
+    }
+};
+
+// A warp's products of all works. `ahead` is the first work whose rows are not asked for.
+template <int TYPE>
+__device__ __forceinline__ void multiply_works(const Works &works, Work ahead) {
+    const GroupPlan &plan = works.plan;
+    GroupStorage &own = works.own;
+    const uint32_t lane = threadIdx.x % WARP, t = lane % 4, half = lane / 4 % 2, row = lane / 8;
+    uint32_t lane_row = plan.weights + half * plan.half_bytes + row * plan.row_bytes;
+    // Where the sums of the lane's row go.
+    uint32_t place = shared_address(own.sums) + 4 * (plan.first_of_half(plan.is_gated() ? half * WARP : 0, half) + row);
+    keep(lane_row), keep(place);
+    const auto places_of = [&](uint32_t stage, uint32_t buffer) {
+        const uint32_t x = plan.x + buffer * plan.x_bytes;
+        return RowPlaces{
+            lane_row + stage * plan.stage_bytes, x + (half * 4 + t) * 32, x + plan.meta + t * (uint32_t)sizeof(Meta)};
+    };
+    PipelineState weights, x;
+    Work work(plan);
+#pragma unroll 1
+    for (; work.index < works.count; work.advance(plan)) {
+        const PairTile &tile = works.tile_of(work);
+        wait_phase(plan.x_full + 8 * x.stage, x.parity);
+        wait_phase(plan.full + 8 * weights.stage, weights.parity);
+        if (work.index == 0 && elect_lane()) arrive(plan.begun + 8 * plan.warp);
+        const auto multiply = [&](auto pairs) {
+            constexpr uint32_t COUNT = decltype(pairs)::value;
+            float sums[(COUNT + 1) / 2];
+            multiply_row<TYPE, COUNT>(plan.args.tables[0].matrix, places_of(weights.stage, x.stage), sums);
+            const uint32_t n = COUNT == 1 ? 0 : lane / 2 % 2;
+#pragma unroll
+            for (uint32_t i = 0; i < (COUNT + 1) / 2; i++) {
+                if (lane % (COUNT == 1 ? 4 : 2) == 0)
+                    store_shared(place + 4 * ROWS * (x.stage * PAIRS + 2 * i + n), sums[i]);
+            }
+        };
+        if (tile.count == 1) multiply(std::integral_constant<uint32_t, 1>());
+        else if (tile.count == 2) multiply(std::integral_constant<uint32_t, 2>());
+        else multiply(std::integral_constant<uint32_t, 4>());
+        __syncwarp();
+        works.ask_for_rows_of(ahead, weights.stage), ahead.advance(plan);
+        __syncwarp();
+        if (elect_lane()) arrive(plan.done + 8 * x.stage);
+        weights.skip(1, plan.stages), x.skip(1, BUFFERS);
+    }
+}
+
+// What the helper does: makes outputs of sums, and brings the activations of a later work to the place of those
+// that are done.
+__device__ __forceinline__ void help(const Works &works) {
+    const GroupPlan &plan = works.plan;
+    GroupStorage &own = works.own;
+    Work work(plan), ahead = work;
+#pragma unroll 1
+    for (uint32_t i = 0; i < BUFFERS; i++) works.ask_for_x_of(ahead, i), ahead.advance(plan);
+    PipelineState turn;
+#pragma unroll 1
+    for (; work.index < works.count; work.advance(plan)) {
+        wait_phase(plan.done + 8 * turn.stage, turn.parity);
+        const PairTile &tile = works.tile_of(work);
+        for (uint32_t n = 0; n < tile.count; n++)
+            finish_pair(plan, tile, n, work.part * plan.outputs, own.sums[turn.stage][n]);
+        __syncwarp();
+        works.ask_for_x_of(ahead, turn.stage), ahead.advance(plan);
+        turn.skip(1, BUFFERS);
+    }
 }
 
 template <uint32_t TYPE>
-__device__ __forceinline__ void multiply_group(const ExpertGemmArgs &args, GroupStorage &own) {
+__device__ __forceinline__ void multiply_group(const ExpertGemmArgs &args, const Shape &shape, GroupStorage &own) {
     extern __shared__ __align__(128) uint8_t shared[];
-    const uint32_t warp = warp_number(), lane = threadIdx.x % WARP;
-    const bool is_gated = args.gated.x != nullptr;
-    const ExpertTable &lower = args.tables[0], &upper = args.tables[is_gated];
-    const uint32_t outputs = is_gated ? ROWS / 2 : ROWS, across = (args.width + outputs - 1) / outputs;
-    const uint32_t index = blockIdx.x / across, tile_first = blockIdx.x % across * outputs;
-    const uint32_t row_bytes = lower.matrix.row_bytes, bytes = SIDE_ROWS * row_bytes,
-                   barrier = shared_address(own.barriers + warp);
-    const uint32_t first = tile_first + warp * (is_gated ? SIDE_ROWS : WARP_ROWS);
-    if (elect_lane()) make_barrier(barrier, 1), publish_barriers();
-    make_level_words<TYPE>(own.level_words);
-    __syncwarp();
+    const GroupPlan plan(args, shared_address(shared), own);
+    if (elect_lane()) {
+        for (uint32_t i = 0; plan.warp < HELPER && i < plan.stages; i++) make_barrier(plan.full + 8 * i, 1);
+        if (plan.warp < HELPER) make_barrier(plan.begun + 8 * plan.warp, 1);
+        for (uint32_t i = 0; plan.warp == HELPER && i < BUFFERS; i++)
+            make_barrier(plan.x_full + 8 * i, 1), make_barrier(plan.done + 8 * i, GROUP_WARPS);
+        publish_barriers();
+    }
     // All blocks of a launch of the same pairs have waited for these when this one begins.
     if (!args.is_early) await_dependencies();
-    if (index >= __ldcg(args.count)) return launch_dependents();
-    const uint4 listed = __ldcg(reinterpret_cast<const uint4 *>(args.tiles + index));
-    const ExpertTile tile{listed.x, listed.y, listed.z, 0};
-    const uint8_t *weights = shared + warp * 2 * bytes;
-    if (elect_lane()) {
-        // Rows behind the last one are not read.
-        const uint32_t near = min(SIDE_ROWS, args.width - min(args.width, first)) * row_bytes;
-        const uint32_t second = is_gated ? first : first + SIDE_ROWS;
-        const uint32_t far = min(SIDE_ROWS, args.width - min(args.width, second)) * row_bytes;
-        announce(barrier, near + far);
-        if (near > 0)
-            copy_run(shared_address(weights), lower.matrix.data + (size_t)row_of(lower, tile.expert, first) * row_bytes,
-                near, barrier);
-        if (far > 0)
-            copy_run(shared_address(weights) + bytes,
-                upper.matrix.data + (size_t)row_of(upper, tile.expert, second) * row_bytes, far, barrier);
+    const bool sorts = args.choice != nullptr;
+    const uint32_t tiles = sorts
+        ? sort_pairs(args, shape.rows * args.chosen, reinterpret_cast<uint32_t *>(shared), own.tiles)
+        : __ldcg(args.count);
+    const uint32_t all = tiles * plan.across;
+    if (blockIdx.x >= all) return launch_dependents();
+    const Works works{plan, own, sorts, (all - blockIdx.x + gridDim.x - 1) / gridDim.x};
+    if (!sorts) fetch_tiles(args, works.count, plan.across, own.tiles);
+    const bool helps = plan.warp == HELPER;
+    Work ahead(plan);
+    if (args.is_early) {
+        for (uint32_t i = 0; !helps && i < plan.stages; i++) works.ask_for_rows_of(ahead, i), ahead.advance(plan);
+        await_dependencies();
     }
-    __syncwarp();
-    if (args.is_early) await_dependencies();
     launch_dependents();
-    if (threadIdx.x < PAIRS) {
-        const uint32_t pair = args.order[tile.first + min(threadIdx.x, tile.count - 1)];
-        own.pairs[threadIdx.x] = pair;
-        own.factors[threadIdx.x] = args.x.factors != nullptr ? args.x.factors[x_row_of(args, pair)] : 1.0f;
+    if (helps) return help(works);
+    if (!args.is_early) {
+        // A warp's rows come before those of the next ones, so that it can begin.
+        if (plan.warp >= FIRST_WARPS) wait_phase(plan.begun + 8 * (plan.warp - FIRST_WARPS), 0);
+        for (uint32_t i = 0; i < plan.stages; i++) works.ask_for_rows_of(ahead, i), ahead.advance(plan);
     }
-    __syncthreads();
-    uint8_t *units = shared + WARPS * 2 * bytes;
-    if (tile.count == 1) multiply_pairs<TYPE, 1>(args, tile, first, units, weights, barrier, own);
-    else if (tile.count == 2) multiply_pairs<TYPE, 2>(args, tile, first, units, weights, barrier, own);
-    else multiply_pairs<TYPE, 4>(args, tile, first, units, weights, barrier, own);
-    if (is_gated) {
-        if (warp < tile.count)
-            emit_blocks(args.gated, own.pairs[warp], tile_first + lane, args.width, own.outputs[warp][lane]);
-        return;
-    }
-    for (uint32_t i = threadIdx.x; i < tile.count * ROWS; i += blockDim.x) {
-        const uint32_t n = i / ROWS, col = tile_first + i % ROWS;
-        if (col < args.width) args.out[(size_t)own.pairs[n] * args.width + col] = own.outputs[n][i % ROWS];
-    }
+    multiply_works<TYPE>(works, ahead);
 }
 
 // The host does not choose these kernels where they were compiled for less than compute capability 9.0.
-#define EXPERT_GROUPED_GEMV(family, file, name, TYPE)                               \
-    extern "C" __global__ void __launch_bounds__(WARPS *WARP, TYPE == Q8_0 ? 2 : 3) \
-        name(const __grid_constant__ ExpertGemmArgs args, Shape) {                  \
-        __shared__ GroupStorage space;                                              \
-        multiply_group<TYPE>(args, space);                                          \
+#define EXPERT_GROUPED_GEMV(family, file, name, TYPE)                    \
+    extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 2)       \
+        name(const __grid_constant__ ExpertGemmArgs args, Shape shape) { \
+        __shared__ GroupStorage space;                                   \
+        multiply_group<TYPE>(args, shape, space);                        \
     }
 #else
 #define EXPERT_GROUPED_GEMV(family, file, name, TYPE) \

@@ -149,10 +149,10 @@ args! {
     /// What is made of two of them; clamped, the activation has the slope of the sigmoid and the limit.
     GatedUnit { activation: Sigmoid, is_clamped: u32, pad: u32 }
     /// Products of sorted pairs, or with `gated` the unit of both tables. Grouped GEMV may begin beside the launch of a unit of the same pairs
-    /// (`is_early`).
+    /// (`is_early`), and sorts few pairs by itself, if it has their choice.
     ExpertGemmArgs {
         x: Activation, gated: Activation, order: Address, tiles: Address, count: Address, tables: [ExpertTable; EXPERT_TABLES], out: Address,
-        unit: GatedUnit, cols: u32, chosen: u32, width: u32, on_pairs: u32, is_early: u32, pad: u32,
+        unit: GatedUnit, cols: u32, chosen: u32, width: u32, on_pairs: u32, is_early: u32, pad: u32, choice: Address,
     }
     /// Words with a flag that is made of the step's number and of the launch's `turn` in it; no address for none.
     Flagged { words: Address, serial: Address, turn: u32, pad: u32 }
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 104]);
         assert_eq!(
             [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
-            [264, 480, 224]
+            [272, 480, 224]
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Products with the matrices of experts: their choice, the gated unit, and the sum over a row's experts, exact and as 16-bit floats.
 
 use super::cases::{BLOCKS, embedded, finish, one_head, random_vector};
-use super::{Case, Pass, names};
+use super::{Case, Pass, chosen, names};
 use crate::common::parts::Parts;
 use segno::backend::KvType;
 use segno::backend::cuda::catalogue::DeviceType;
@@ -125,15 +125,16 @@ fn of_every_type(cases: &mut Vec<Case>) {
         add(cases, &["route", unit, sum], &program, Pass::Step(2, 0));
         add(cases, &[unit, sum], &program, Pass::Step(3, 0));
         let has_gemm = own.has_gemm() || own == DeviceType::MXFP4;
-        let few = of("expert_grouped_gemv").unwrap_or("expert_gemm_16");
-        let sorted = if has_gemm { [few, "expert_gemm_16", "expert_gemm_32"] } else { ["expert_dp4a_n8"; 3] };
+        let sorted =
+            if has_gemm { ["expert_gemm_16", "expert_gemm_16", "expert_gemm_32"] } else { ["expert_dp4a_n8"; 3] };
         let more = experts(dtype, 256, Unit { count: 2 * COUNT, ..UNIT });
-        for (kernel, program, pass) in [
-            (sorted[0], &more, Pass::Step(9, 0)),
-            (sorted[1], &program, Pass::Prompt(45)),
-            (sorted[2], &program, Pass::Prompt(130)),
-        ] {
-            add(cases, &["expert_order", kernel, "weighted_sum"], program, pass);
+        // Grouped GEMV sorts the pairs of few rows by itself.
+        match of("expert_grouped_gemv") {
+            Some(grouped) => add(cases, &[grouped, "weighted_sum"], &more, Pass::Step(9, 0)),
+            None => add(cases, &["expert_order", sorted[0], "weighted_sum"], &more, Pass::Step(9, 0)),
+        }
+        for (kernel, pass) in [(sorted[1], Pass::Prompt(45)), (sorted[2], Pass::Prompt(130))] {
+            add(cases, &["expert_order", kernel, "weighted_sum"], &program, pass);
         }
     }
 }
@@ -155,18 +156,32 @@ fn with_biases(cases: &mut Vec<Case>) {
             add(cases, &[kernel], &program, pass);
         }
     }
-    for (dtype, down, sizes) in [(DType::Q8_0, DType::Q8_0, (1120, 96)), (DType::Q4_K, DType::Q6_K, (1280, 768))] {
+    // The largest number of pairs that blocks sort by themselves, and more than one tile of an expert.
+    let program = experts_of(DType::Q8_0, (256, 64), Unit { count: 70, chosen: 8, ..UNIT });
+    add(cases, &["expert_grouped_gemv_q8_0"], &program, Pass::Step(12, 0));
+    for (dtype, down, sizes) in [
+        (DType::Q8_0, DType::Q8_0, (1088, 192)),
+        (DType::Q4_K, DType::Q6_K, (1280, 768)),
+        (DType::Q5_K, DType::Q4_K, (2048, 1792)),
+    ] {
         let program = experts_of(dtype, sizes, Unit { has_bias: true, count: 2 * COUNT, down: Some(down), ..UNIT });
         let [unit, last] = [dtype, down].map(|dtype| of_type("expert_grouped_gemv", dtype));
-        add(cases, &["expert_order", &unit, &last], &program, Pass::Step(12, 0));
+        add(cases, &[&unit, &last], &program, Pass::Step(12, 0));
+        add(cases, &["expert_order", &unit, &last], &program, Pass::Prompt(31));
     }
-    for (sizes, router) in [((512, 256), None), ((1120, 96), Some(DType::F32)), ((4160, 32), None)] {
+    for (sizes, router) in [((512, 256), None), ((1088, 192), Some(DType::F32)), ((4160, 64), None)] {
         let unit = Unit { router, count: 2 * COUNT, is_normed: true, ..UNIT };
         let program = experts_of(DType::Q8_0, sizes, unit);
-        for pass in [Pass::Step(7, 0), Pass::Step(12, 0), Pass::Step(23, 0), Pass::Prompt(45)] {
+        for pass in [Pass::Step(7, 0), Pass::Step(12, 0)] {
+            add(cases, &["expert_grouped_gemv_q8_0", "weighted_sum_norm"], &program, pass);
+        }
+        for pass in [Pass::Step(23, 0), Pass::Prompt(45)] {
             add(cases, &["expert_order", "weighted_sum_norm"], &program, pass);
         }
     }
+    // Scales and sums of activations that are no multiple of 16 bytes are not for grouped GEMV.
+    let program = experts_of(DType::Q8_0, (1120, 96), Unit { count: 2 * COUNT, ..UNIT });
+    add(cases, &["expert_order", "expert_gemm_16", "weighted_sum"], &program, Pass::Prompt(31));
 }
 
 fn chosen_in_many_ways(cases: &mut Vec<Case>) {
@@ -232,4 +247,18 @@ pub fn rounded_mixtures() -> Vec<Case> {
         add(kernels, &experts_of(dtype, (512, 256), unit), 45, UNROUNDED);
     }
     cases
+}
+
+#[test]
+fn few_pairs_are_sorted_by_the_blocks_that_multiply_them() {
+    let program = experts(DType::Q4_K, 256, Unit { count: 2 * COUNT, ..UNIT });
+    let kernels = |pass: Pass| {
+        let kernels = Vec::new();
+        chosen(&Case { kernels, program: Arc::clone(&program), pass, cache: KvType::F16, fast: false, within: BLOCKS })
+    };
+    for (pass, is_ordered) in [(Pass::Step(7, 0), false), (Pass::Step(16, 0), false), (Pass::Prompt(31), true)] {
+        let run = kernels(pass);
+        assert!(run.contains("expert_grouped_gemv_q4_k"), "{run:?}");
+        assert_eq!(run.contains("expert_order"), is_ordered, "{run:?}");
+    }
 }

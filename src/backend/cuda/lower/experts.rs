@@ -4,22 +4,21 @@
 //! rows multiply pair by pair, with the gated unit or the sum that follows; more are sorted by expert, so that pairs of one share its weights.
 
 use super::elementwise::{Sum, sigmoid};
-use super::{ELEMENTS_A_BLOCK, Extent, Lowering, ONE, OrderPlace, QUANTIZED};
+use super::{ELEMENTS_A_BLOCK, Extent, Lowering, ONE, QUANTIZED};
 use crate::backend::cuda::args::{
-    Args, ExpertArgs, ExpertGemmArgs, ExpertSumArgs, ExpertTable, ExpertUnitArgs, GatedUnit, Matrix, OrderArgs,
-    RouteArgs, RouteScore, RouterArgs, Sigmoid, WeightedSumArgs,
+    Args, ExpertArgs, ExpertGemmArgs, ExpertSumArgs, ExpertTable, ExpertUnitArgs, GatedUnit, Matrix, RouteArgs,
+    RouteScore, RouterArgs, Sigmoid, WeightedSumArgs,
 };
 use crate::backend::cuda::catalogue::{Function, Kernel};
-use crate::backend::cuda::select::experts::{self, ExpertKernel, TilePairs};
+use crate::backend::cuda::select::experts::{self, ExpertKernel};
 use crate::plan::op::{Activation, ExpertProduct, Routing, Rows, Score};
 use crate::plan::{MatrixId, Op, Program, ValueId};
 
 /// Experts of a block that also norms the row and makes logits, and the widest row that a block norms in its shared memory.
 const ROUTER_EXPERTS: usize = 8;
 const NORMED_WIDTH: usize = 8192;
-/// Threads of the block that routes a row, of the one that sorts, and of those that multiply.
+/// Threads of the block that routes a row, and of those that multiply.
 const ROUTE_THREADS: usize = 256;
-const ORDER_THREADS: usize = 1024;
 const THREADS: usize = 256;
 /// Threads of the block that sums over a row's experts and norms that.
 const SUM_THREADS: usize = 512;
@@ -356,20 +355,10 @@ impl Lowering<'_> {
             true => (Kernel::ExpertGemmF16, experts::ROUNDED_TILES),
             false => (Kernel::ExpertGemm, experts::exact_tiles(&args, &self.addresses.device)),
         };
-        let place = self.order(product, tiles);
-        (args.order, args.tiles, args.count) = (place.pairs, place.tiles, place.count);
+        self.sort_pairs(&mut args, product, tiles);
         args.is_early = self.is_behind_unit(&args).into();
         self.push(Function { kernel, variant: 0 }, [ONE; 3], THREADS, Args::ExpertGemm(args), covered);
         true
-    }
-
-    /// Whether the last launch is the gated unit of the same pairs in the same tiles, which grouped GEMV multiplies where it does these.
-    fn is_behind_unit(&self, args: &ExpertGemmArgs) -> bool {
-        let Some(launch) = self.launches.last().filter(|launch| launch.function.kernel == Kernel::ExpertGemm) else {
-            return false;
-        };
-        let tiles = |args: &ExpertGemmArgs| experts::exact_tiles(args, &self.addresses.device);
-        matches!(&launch.args, Args::ExpertGemm(unit) if tiles(unit) == tiles(args) && unit.gated.x == args.x.x)
     }
 
     /// This product with the sum over a row's experts behind it, and its addition to another value; false leaves them as they are.
@@ -441,29 +430,6 @@ impl Lowering<'_> {
     fn push_experts(&mut self, kernel: &ExpertKernel, blocks: Extent, args: Args, covered: usize) {
         self.push(kernel.function, [blocks, ONE, ONE], kernel.threads as usize, args, covered);
         self.launches.last_mut().expect("just added").shared_bytes = kernel.shared_bytes;
-    }
-
-    /// Where the pairs of a product's choice stand in the order of their experts, in such tiles: sorts them, unless they are.
-    fn order(&mut self, product: ExpertProduct, tiles: TilePairs) -> OrderPlace {
-        let (place, choice) = (self.addresses.order, product.choice);
-        if self.ordered.replace((choice, tiles)) == Some((choice, tiles)) {
-            return place;
-        }
-        let experts = (self.program.matrices[product.experts.matrix.0].rows / product.experts.each) as u32;
-        let chosen = self.program.chosen(choice) as u32;
-        let args = OrderArgs {
-            choice: self.value(choice),
-            order: place.pairs,
-            tiles: place.tiles,
-            count: place.count,
-            experts,
-            chosen,
-            widths: tiles.widths,
-            rows: tiles.rows(experts, chosen),
-            pad: 0,
-        };
-        self.push(Kernel::ExpertOrder.only(), [ONE; 3], ORDER_THREADS, Args::Order(args), 0);
-        place
     }
 
     /// The sum of the rows of a row's experts, with its addition to another value, and a norm of that for products, where these are next.

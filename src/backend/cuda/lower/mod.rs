@@ -18,6 +18,7 @@ mod gemv;
 pub mod lists;
 mod products;
 pub mod recurrent;
+mod sorting;
 pub mod supported;
 pub mod told;
 pub mod uses;

@@ -136,7 +136,12 @@ pub fn sorted_rows(experts: u32, chosen: u32, is_grouped: bool) -> u32 {
 
 /// Whether the device has grouped GEMV for the type of a matrix of experts.
 pub fn has_grouped(matrix: &Matrix, device: &Device) -> bool {
-    of_type(Kernel::ExpertGroupedGemv, matrix, device).is_some()
+    grouped_of(matrix, device).is_some()
+}
+
+/// That kernel: it copies scales and sums of activations 16 bytes at a time.
+fn grouped_of(matrix: &Matrix, device: &Device) -> Option<Function> {
+    of_type(Kernel::ExpertGroupedGemv, matrix, device).filter(|_| matrix.cols.is_multiple_of(64))
 }
 
 /// Weight rows of a tile of 16-bit floats, of which a gated unit has as many of either matrix.
@@ -160,20 +165,50 @@ pub fn is_unit(args: &ExpertGemmArgs, up: &ExpertTable) -> bool {
     args.tables[0].matrix.dtype == up.matrix.dtype && args.width.is_multiple_of(UNIT_OUTPUTS)
 }
 
-/// Weight rows of a block of grouped GEMV, and its static shared memory at most.
+/// Weight rows of a block of grouped GEMV and of half of one of its warps, whose bytes begin in banks of their own; its threads, and its static
+/// shared memory at most.
 const GROUP_ROWS: u32 = 64;
-const GROUP_STATIC_BYTES: u32 = 11 << 10;
+const GROUP_HALF_ROWS: u32 = 4;
+const GROUP_THREADS: u32 = 288;
+const GROUP_STATIC_BYTES: u32 = 7 << 10;
+/// Tiles whose activations it holds, and the bytes behind a row of them.
+const GROUP_BUFFERS: u32 = 3;
+const GROUP_PAD: u32 = 16;
+/// Its blocks that share an SM at most, works whose weights are on their way at most, and works of a block for which it has room in its list.
+const GROUP_BLOCKS: u32 = 2;
+const GROUP_STAGES: u32 = 4;
+const GROUP_WORKS: u32 = 128;
+/// Pairs that blocks sort by themselves, and the most rows that have them.
+const GROUP_PAIRS: u32 = 128;
+const GROUP_SORTED_ROWS: u32 = 16;
+/// What a block takes of an SM's shared memory beside its own.
+const BLOCK_EXTRA: u32 = 1 << 10;
 
 /// Grouped GEMV of so many tiles, if it takes the products.
 fn grouped(args: &ExpertGemmArgs, tiles: u32, device: &Device) -> Option<Choice> {
     let matrix = &args.tables[0].matrix;
-    let function = of_type(Kernel::ExpertGroupedGemv, matrix, device)?;
-    let of_x = GROUPED_TILES.widths[0] * row_bytes(matrix.cols);
-    let shared_bytes = matrix.row_bytes.saturating_mul(GROUP_ROWS).saturating_add(of_x);
+    let function = grouped_of(matrix, device)?;
+    let half_bytes = GROUP_HALF_ROWS.saturating_mul(matrix.row_bytes).saturating_add(63) / 128 * 128 + 64;
+    let of_x = GROUP_BUFFERS * GROUPED_TILES.widths[0] * (matrix.cols + matrix.cols / 4 + GROUP_PAD);
+    let bytes = |stages: u32| half_bytes.saturating_mul(stages * GROUP_ROWS / GROUP_HALF_ROWS).saturating_add(of_x);
+    let fits = |stages: u32, blocks: u32| {
+        let of_block = bytes(stages).saturating_add(GROUP_STATIC_BYTES + BLOCK_EXTRA);
+        of_block <= device.most_shared.saturating_add(BLOCK_EXTRA) / blocks
+    };
+    let blocks = (1..=GROUP_BLOCKS).rev().find(|&blocks| fits(1, blocks))?;
+    let stages = (1..=GROUP_STAGES).rev().find(|&stages| fits(stages, blocks))?;
     let outputs = if args.gated.x != 0 { GROUP_ROWS / 2 } else { GROUP_ROWS };
-    let blocks = tiles * args.width.div_ceil(outputs);
-    let fits = shared_bytes <= device.most_shared.saturating_sub(GROUP_STATIC_BYTES);
-    fits.then_some(Choice { function, blocks: [blocks, 1, 1], threads: 32 * MOST_WARPS, shared_bytes })
+    let works = tiles * args.width.div_ceil(outputs);
+    let blocks = works.min((device.sms * blocks).max(works.div_ceil(GROUP_WORKS)));
+    Some(Choice { function, blocks: [blocks, 1, 1], threads: GROUP_THREADS, shared_bytes: bytes(stages) })
+}
+
+/// Whether blocks of grouped GEMV sort the pairs of so many rows and fewer by themselves, so that no launch has to: with a word for each expert.
+pub fn sorts_pairs(args: &ExpertGemmArgs, rows: u32, device: &Device) -> bool {
+    let experts = args.tables[0].matrix.rows / args.tables[0].each;
+    let is_grouped = rows < GROUPED_TILES.rows(experts, args.chosen)[0];
+    let has_words = grouped(args, 0, device).is_some_and(|choice| 4 * experts <= choice.shared_bytes);
+    is_grouped && has_words && rows <= GROUP_SORTED_ROWS && rows * args.chosen <= GROUP_PAIRS
 }
 
 /// How pairs of products of 8 bits are put into tiles.
@@ -203,6 +238,7 @@ pub fn gemm(kernel: Kernel, args: &ExpertGemmArgs, rows: u32, device: &Device) -
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::args::Activation;
     use super::*;
 
     #[test]
@@ -227,6 +263,40 @@ mod tests {
             kernel.parts
         };
         assert_eq!([of(8, 1), of(8, 2), of(7, 1), of(4, 1), of(32, 1)], [2, 1, 1, 1, 2]);
+    }
+
+    #[test]
+    fn blocks_of_grouped_gemv_share_an_sm_and_have_a_list_of_their_works() {
+        let device = Device { most_shared: 227 << 10, ..Device::LARGEST };
+        let args = |cols: u32, width: u32, experts: u32, is_gated: bool| {
+            let row_bytes = DeviceType::Q4_K.row_bytes(cols as usize) as u32;
+            let matrix =
+                Matrix { dtype: DeviceType::Q4_K, row_bytes, cols, rows: experts * width, ..Matrix::default() };
+            let table = ExpertTable { matrix, each: width, ..ExpertTable::default() };
+            let gated = Activation { x: u64::from(is_gated), ..Activation::default() };
+            ExpertGemmArgs { tables: [table; 2], gated, cols, chosen: 8, width, ..ExpertGemmArgs::default() }
+        };
+        // As many works ahead as there is room for: one of wide rows, several of narrow ones.
+        for (args, outputs, stages) in [
+            (args(2048, 768, 128, true), 32, 1),
+            (args(768, 2048, 128, false), 64, 3),
+            (args(256, 64, 512, false), 64, 4),
+        ] {
+            for tiles in [1, 50, 900] {
+                let choice = grouped(&args, tiles, &device).unwrap();
+                let (works, [blocks, ..]) = (tiles * args.width.div_ceil(outputs), choice.blocks);
+                assert!(blocks == works || blocks >= 2 * device.sms && works <= blocks * GROUP_WORKS);
+                assert!(2 * (choice.shared_bytes + GROUP_STATIC_BYTES + BLOCK_EXTRA) <= 228 << 10);
+                let of_stage = args.tables[0].matrix.row_bytes * GROUP_ROWS;
+                assert_eq!((choice.shared_bytes - 12 * (5 * args.cols / 4 + GROUP_PAD)) / of_stage, stages);
+            }
+        }
+        let of = |experts| args(2048, 768, experts, true);
+        // With one for each pair of four rows, sixteen of 32 experts have too many.
+        assert_eq!(
+            [(128, 16), (128, 17), (32, 15), (32, 16)].map(|(experts, rows)| sorts_pairs(&of(experts), rows, &device)),
+            [true, false, true, false]
+        );
     }
 
     #[test]
