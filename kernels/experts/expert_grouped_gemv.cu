@@ -256,12 +256,24 @@ __device__ __forceinline__ void multiply_group(const ExpertGemmArgs &args, const
     multiply_works<TYPE>(works, ahead);
 }
 
+// Blocks of an SM: from compute capability 10.0 on some of these kernels need more registers than two of them have, and
+// from 12.0 on an SM has no shared memory for two.
+template <uint32_t TYPE>
+constexpr uint32_t RESIDENT_BLOCKS =
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+    1;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    TYPE == Q8_0 ? 1 : 2;
+#else
+    2;
+#endif
+
 // The host does not choose these kernels where they were compiled for less than compute capability 9.0.
-#define EXPERT_GROUPED_GEMV(family, file, name, TYPE)                    \
-    extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 2)       \
-        name(const __grid_constant__ ExpertGemmArgs args, Shape shape) { \
-        __shared__ GroupStorage space;                                   \
-        multiply_group<TYPE>(args, shape, space);                        \
+#define EXPERT_GROUPED_GEMV(family, file, name, TYPE)                                  \
+    extern "C" __global__ void __launch_bounds__(GROUP_THREADS, RESIDENT_BLOCKS<TYPE>) \
+        name(const __grid_constant__ ExpertGemmArgs args, Shape shape) {               \
+        __shared__ GroupStorage space;                                                 \
+        multiply_group<TYPE>(args, shape, space);                                      \
     }
 #else
 #define EXPERT_GROUPED_GEMV(family, file, name, TYPE) \
