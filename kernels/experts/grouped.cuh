@@ -14,7 +14,7 @@ struct ExpertGemmArgs {
     GatedUnit unit;
     uint32_t cols, chosen, width, on_pairs;  // `on_pairs`: x has a row for each pair instead of each row of the batch
     uint32_t is_early, pad;                  // `is_early`: the launch before this one is grouped GEMV of the same pairs
-    const float *choice;                     // of pairs that blocks sort for themselves; null where that is done
+    const float *choice;                     // of pairs that blocks sort; null where `expert_order` has
 };
 static_assert(sizeof(ExpertGemmArgs) == 272, "as in args.rs");
 
