@@ -25,7 +25,9 @@ struct GroupStorage {
     float sums[BUFFERS][PAIRS][ROWS];
     unsigned long long weights[GROUP_WARPS][MOST_WORKS_AHEAD], x[BUFFERS], done[BUFFERS], begun[GROUP_WARPS];
 };
-static_assert(PAIRS == 4 && ROWS == 64 && sizeof(GroupStorage) <= 7 << 10, "as in select/experts.rs");
+static_assert(PAIRS == 4 && ROWS == 64 && HALF_ROWS == 4 && GROUP_THREADS == 288 && BUFFERS == 3 && ROW_PAD == 16 &&
+        MOST_WORKS_AHEAD == 4 && MOST_TILES == 128 && MOST_SORTED == 128 && sizeof(GroupStorage) <= 7 << 10,
+    "as in select/experts.rs");
 
 // How a launch is divided, and shared addresses.
 struct GroupPlan {

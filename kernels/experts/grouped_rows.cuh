@@ -69,22 +69,6 @@ struct ColumnWords {
     }
 };
 
-// The products of eight values of each group, words `word` and the next, and `from`; weights are signed bytes, or
-// unsigned ones.
-template <bool UNSIGNED>
-__device__ __forceinline__ void multiply_words(int (&c)[4], const uint32_t (&first)[8], const uint32_t (&second)[8],
-    const uint32_t (&x)[8], int word, const int (&from)[4]) {
-#define MULTIPLY(type)                                                                                               \
-    asm("mma.sync.aligned.m16n8k32.row.col.s32." type ".s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, " \
-        "%11, %12, %13};"                                                                                            \
-        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])                                                             \
-        : "r"(first[word]), "r"(second[word]), "r"(first[word + 1]), "r"(second[word + 1]), "r"(x[word]),            \
-        "r"(x[word + 1]), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]))
-    if constexpr (UNSIGNED) MULTIPLY("u8");
-    else MULTIPLY("s8");
-#undef MULTIPLY
-}
-
 // The products of the lower and of the upper half of each group.
 template <int TYPE>
 __device__ __forceinline__ void multiply_both(

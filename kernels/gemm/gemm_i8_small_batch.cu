@@ -220,11 +220,7 @@ using Sums = float[T::MINE][T::PAIRS][4];
 // c += the products of eight values of each group.
 __device__ __forceinline__ void multiply_add(
     int (&c)[4], const uint32_t (&first)[8], const uint32_t (&second)[8], const uint32_t (&x)[8], int word) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-        "%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(first[word]), "r"(second[word]), "r"(first[word + 1]), "r"(second[word + 1]), "r"(x[word]),
-        "r"(x[word + 1]));
+    multiply_words<false>(c, first, second, x, word, c);
 }
 
 // The products of a stage. `factors` is where those of the lane's group of x are.

@@ -1,5 +1,5 @@
 // A group of a row as a lane has it for integer matrix instructions each of whose columns has one group's activations:
-// its codes as bytes, its factors, and how lanes add what they have of rows.
+// its codes as bytes, its factors, products, and how lanes add what they have of rows.
 #pragma once
 #include "gemm/pipeline.cuh"
 #include "quant/mma_operands.cuh"
@@ -31,6 +31,22 @@ template <int TYPE>
 __device__ __forceinline__ RowFactors factors_of(const Raw<TYPE> &raw) {
     if constexpr (TYPE == Q8_0) return plain_factors(reinterpret_cast<const uint8_t *>(&raw.own));
     else return load_factors<TYPE>(load_block<TYPE>(reinterpret_cast<const uint8_t *>(&raw.block)), raw.own);
+}
+
+// The products of eight values of each group, words `word` and the next, and `from`; weights are signed bytes, or
+// unsigned ones.
+template <bool UNSIGNED>
+__device__ __forceinline__ void multiply_words(int (&c)[4], const uint32_t (&first)[8], const uint32_t (&second)[8],
+    const uint32_t (&x)[8], int word, const int (&from)[4]) {
+#define MULTIPLY(type)                                                                                               \
+    asm("mma.sync.aligned.m16n8k32.row.col.s32." type ".s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, " \
+        "%11, %12, %13};"                                                                                            \
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])                                                             \
+        : "r"(first[word]), "r"(second[word]), "r"(first[word + 1]), "r"(second[word + 1]), "r"(x[word]),            \
+        "r"(x[word + 1]), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]))
+    if constexpr (UNSIGNED) MULTIPLY("u8");
+    else MULTIPLY("s8");
+#undef MULTIPLY
 }
 
 // Of two values that a lane has, and another one that differs from it in bit STEP of its number, the sum of both lanes'
