@@ -286,13 +286,15 @@ mod tests {
                 let choice = grouped(&args, tiles, &device).unwrap();
                 let (works, [blocks, ..]) = (tiles * args.width.div_ceil(outputs), choice.blocks);
                 assert!(blocks == works || blocks >= 2 * device.sms && works <= blocks * GROUP_WORKS);
-                assert!(2 * (choice.shared_bytes + GROUP_STATIC_BYTES + BLOCK_EXTRA) <= 228 << 10);
-                let of_stage = args.tables[0].matrix.row_bytes * GROUP_ROWS;
-                assert_eq!((choice.shared_bytes - 12 * (5 * args.cols / 4 + GROUP_PAD)) / of_stage, stages);
+                let of_block = choice.shared_bytes + GROUP_STATIC_BYTES + BLOCK_EXTRA;
+                assert!(2 * of_block <= device.most_shared + BLOCK_EXTRA);
+                let of_pair = args.cols + args.cols / 4 + GROUP_PAD;
+                let of_x = GROUP_BUFFERS * GROUPED_TILES.widths[0] * of_pair;
+                assert_eq!((choice.shared_bytes - of_x) / (args.tables[0].matrix.row_bytes * GROUP_ROWS), stages);
             }
         }
         let of = |experts| args(2048, 768, experts, true);
-        // With one for each pair of four rows, sixteen of 32 experts have too many.
+        // Eight experts of sixteen rows are four pairs for each of 32: too many.
         assert_eq!(
             [(128, 16), (128, 17), (32, 15), (32, 16)].map(|(experts, rows)| sorts_pairs(&of(experts), rows, &device)),
             [true, false, true, false]
