@@ -206,15 +206,10 @@ struct SumStorage {
 // The lanes' sums of two rows of each of four slots, with the tree of `add_neighbours`: of row `lane % 2` and of slot
 // `lane / 2 % 4`.
 __device__ __forceinline__ float add_slots(const float (&sum)[4][2]) {
-    const uint32_t lane = threadIdx.x % WARP;
-    const auto add = [&](uint32_t bit, float low, float high) {
-        const bool is_high = lane & bit;
-        return __fadd_rn(is_high ? high : low, __shfl_xor_sync(ALL_LANES, is_high ? low : high, bit));
-    };
     float of_slots[4];
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) of_slots[i] = add(1, sum[i][0], sum[i][1]);
-    float total = add(4, add(2, of_slots[0], of_slots[1]), add(2, of_slots[2], of_slots[3]));
+    for (uint32_t i = 0; i < 4; i++) of_slots[i] = share<1>(sum[i][0], sum[i][1]);
+    float total = share<4>(share<2>(of_slots[0], of_slots[1]), share<2>(of_slots[2], of_slots[3]));
     total = __fadd_rn(total, __shfl_xor_sync(ALL_LANES, total, 8));
     return __fadd_rn(total, __shfl_xor_sync(ALL_LANES, total, 16));
 }

@@ -49,15 +49,6 @@ __device__ __forceinline__ void multiply_words(int (&c)[4], const uint32_t (&fir
 #undef MULTIPLY
 }
 
-// Of two values that a lane has, and another one that differs from it in bit STEP of its number, the sum of both lanes'
-// first or second.
-template <int STEP>
-__device__ __forceinline__ float share(float first, float second) {
-    const bool is_second = threadIdx.x & STEP;
-    const float other = __shfl_xor_sync(ALL_LANES, is_second ? first : second, STEP);
-    return __fadd_rn(is_second ? second : first, other);
-}
-
 __device__ __forceinline__ void store_shared(uint32_t at, float v) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }

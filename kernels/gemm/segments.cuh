@@ -44,5 +44,14 @@ __device__ __forceinline__ float add_neighbours(float v) {
     return v;
 }
 
+// Of two values that a lane has, and another one that differs from it in bit STEP of its number, the sum of both lanes'
+// first or second.
+template <int STEP>
+__device__ __forceinline__ float share(float first, float second) {
+    const bool is_second = threadIdx.x & STEP;
+    const float other = __shfl_xor_sync(ALL_LANES, is_second ? first : second, STEP);
+    return __fadd_rn(is_second ? second : first, other);
+}
+
 // The warp's number as a value that is the same in all its lanes.
 __device__ __forceinline__ uint32_t warp_number() { return __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0); }

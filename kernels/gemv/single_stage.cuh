@@ -68,8 +68,7 @@ __device__ __forceinline__ void add_pairs(PairsOfRows pairs, uint32_t groups, co
 // The lanes' sums of two rows with the tree of `add_neighbours`: those of the first row in even lanes, those of the
 // second in odd ones.
 __device__ __forceinline__ float add_two_sums(const float (&sum)[2]) {
-    const bool odd = threadIdx.x % 2 != 0;
-    float total = __fadd_rn(odd ? sum[1] : sum[0], __shfl_xor_sync(ALL_LANES, odd ? sum[0] : sum[1], 1));
+    float total = share<1>(sum[0], sum[1]);
 #pragma unroll
     for (int step = 2; step < WARP; step *= 2) total = __fadd_rn(total, __shfl_xor_sync(ALL_LANES, total, step));
     return total;
