@@ -23,7 +23,7 @@ struct ExpertUnitArgs {
     float eps;
     const float *norm;
     RouteArgs route;  // what makes `choice`, if that is not there; no logits for nothing
-    Flagged told;     // where the sum finds the choice early: for each row the experts, then their weights
+    Flagged told;     // where the sum finds what `route` chooses early: the experts, then their weights
 };
 static_assert(sizeof(ExpertUnitArgs) == 480, "as in args.rs");
 
@@ -41,9 +41,10 @@ struct ExpertSumArgs {
     Activation shared_x;
     Matrix shared;
     const float *shared_gate;
-    Flagged told;  // of the unit, where that is the launch before this one
+    uint32_t is_early, pad;  // `is_early`: the launch before this one is that of the unit
+    Flagged told;            // the choice, where the unit makes it
 };
-static_assert(sizeof(ExpertSumArgs) == 224, "as in args.rs");
+static_assert(sizeof(ExpertSumArgs) == 232, "as in args.rs");
 
 // Outputs of a block of a gated unit, which make an 8-bit block, and of one of its warps.
 constexpr uint32_t UNIT_OUTPUTS = 32, WARP_OUTPUTS = UNIT_OUTPUTS / WARPS;
@@ -105,38 +106,34 @@ __device__ __forceinline__ uint32_t expert_of_block(
     return own.expert;
 }
 
-// What the last block of a row does, which has no products: writes the choice, where it is to be made, and tells it.
-__device__ __forceinline__ void tell_choice(
-    const ExpertUnitArgs &args, uint32_t row, uint8_t *shared, UnitStorage &own) {
-    const bool chooses = args.route.logits != nullptr, by_warp = chooses && fits_warp(args.route);
+// What the last block of the only row does, which has no products: makes the choice, and tells it.
+__device__ __forceinline__ void tell_choice(const ExpertUnitArgs &args, uint8_t *shared, UnitStorage &own) {
+    const bool by_warp = fits_warp(args.route);
     if (by_warp && warp_number() != 0) return;
     const uint32_t slot = threadIdx.x;
     const bool has_slot = slot < args.chosen, tells = has_slot && args.told.words != nullptr;
     const uint32_t flag = tells ? flag_of(args.told) : 0;
-    unsigned long long *told = args.told.words + (size_t)row * 2 * args.chosen + slot;
-    const float *there = args.choice + (size_t)row * 2 * args.chosen;
-    const RouteStorage *space = chooses && !by_warp ? &choose_by_block(args.route, shared) : nullptr;
+    unsigned long long *told = args.told.words + slot;
+    const RouteStorage *space = by_warp ? nullptr : &choose_by_block(args.route, shared);
     uint32_t expert = 0;
     if (by_warp) expert = find_experts(args.route, args.chosen);
-    else if (has_slot) expert = chooses ? space->ids[slot] : __float_as_uint(there[slot]);
+    else if (has_slot) expert = space->ids[slot];
     if (tells) put_word(told, expert, flag);
     launch_dependents();
     float weight = 0.0f;
     if (by_warp) weight = find_weight(args.route, expert, own.outputs);
-    else if (has_slot) weight = chooses ? weight_of(args.route, space->weights, slot) : there[args.chosen + slot];
+    else if (has_slot) weight = weight_of(args.route, space->weights, slot);
     if (tells) put_word(told + args.chosen, __float_as_uint(weight), flag);
-    if (chooses && has_slot)
-        args.route.choice[slot] = __uint_as_float(expert), args.route.choice[args.chosen + slot] = weight;
+    if (has_slot) args.route.choice[slot] = __uint_as_float(expert), args.route.choice[args.chosen + slot] = weight;
 }
 
 template <uint32_t TYPE>
 __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStorage &own) {
     extern __shared__ __align__(128) uint8_t shared[];
     const uint32_t warp = warp_number(), lane = threadIdx.x % WARP, across = args.width / UNIT_OUTPUTS;
-    // Blocks of a row: those of its pairs, those of the expert that every row has, and one for the choice.
-    const bool has_teller = args.route.logits != nullptr || args.told.words != nullptr;
+    // Blocks of a row: those of its pairs, those of the expert that every row has, and one for a choice.
     const uint32_t of_pairs = args.chosen * across, of_experts = of_pairs + args.shared_width / UNIT_OUTPUTS,
-                   blocks = of_experts + has_teller;
+                   blocks = of_experts + (args.route.logits != nullptr);
     const uint32_t row = blockIdx.x / blocks, block = blockIdx.x % blocks;
     const bool is_shared = block >= of_pairs;
     const uint32_t pair = row * args.chosen + block / across;
@@ -154,7 +151,7 @@ __device__ __forceinline__ void expert_unit(const ExpertUnitArgs &args, UnitStor
     if (norms) normed.ask_for_weights();
     __syncwarp();
     await_dependencies();
-    if (block == of_experts) return tell_choice(args, row, shared, own);
+    if (block == of_experts) return tell_choice(args, shared, own);
     if (norms) normed.ask_for_values();
     const uint32_t expert = is_shared ? 0 : expert_of_block(args, pair, shared, own);
     if (elect_lane()) {
@@ -245,13 +242,13 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
     make_level_words<TYPE>(own.level_words);
     __syncwarp();
     launch_dependents();
-    if (!is_told) await_dependencies();
+    if (!args.is_early) await_dependencies();
     const uint32_t slot = threadIdx.x;
     const bool has_slot = slot < args.chosen;
+    // Blocks of the unit have waited for all before it when this launch begins: the choice is there, or comes in words.
     const float *choice = args.choice + (size_t)row * 2 * args.chosen + slot;
-    // Blocks of a launch that tells words have waited for all before it when this one begins.
-    const unsigned long long *told = args.told.words + (size_t)row * 2 * args.chosen + slot;
-    if (has_slot) experts[slot] = is_told ? take_word(told, args.told) : __float_as_uint(*choice);
+    const unsigned long long *told = args.told.words + slot;
+    if (has_slot) experts[slot] = is_told ? take_word(told, args.told) : __float_as_uint(__ldcg(choice));
     __syncthreads();
     if (has_outputs) {
         if (elect_lane()) {
@@ -273,9 +270,10 @@ __device__ __forceinline__ void expert_sum(const ExpertSumArgs &args, SumStorage
     const bool is_out = has_outputs && part == 0 && lane < SUM_OUTPUTS;
     const float residual = is_out && args.adds ? __ldcg(out) : 0.0f;
     const LevelWords level_words = own.level_words;
-    if (is_told) await_dependencies();
+    if (args.is_early) await_dependencies();
     float weight = 0.0f;
-    if (has_slot) weight = is_told ? __uint_as_float((uint32_t)__ldcg(told + args.chosen)) : choice[args.chosen];
+    if (has_slot)
+        weight = is_told ? __uint_as_float((uint32_t)__ldcg(told + args.chosen)) : __ldcg(choice + args.chosen);
     put_rows(args.x, (size_t)row * args.chosen, args.chosen, m.cols, units);
     if (has_shared) put_rows(args.shared_x, row, 1, args.shared.cols, shared_units);
     if (has_slot) slot_weights[slot] = weight;

@@ -7,7 +7,6 @@ use segno::backend::cuda::args::{Matrix, StepArgs};
 use segno::backend::cuda::catalogue::DeviceType;
 use segno::backend::cuda::lower::adapters::AdapterPlaces;
 use segno::backend::cuda::lower::lists::Lists;
-use segno::backend::cuda::lower::told::ToldPlace;
 use segno::backend::cuda::lower::{Addresses, FormPlace, LayerCache, lower, lower_drafts, supported};
 use segno::backend::cuda::select::Device;
 use segno::error::Result;
@@ -134,7 +133,7 @@ fn places(program: &Program, sort: Sort, changed: Vec<bool>, hidden: u64) -> (Pl
             })
             .collect(),
         factors: 1 << 43,
-        told: ToldPlace { words: 1 << 48, count: 1 << 20 },
+        told: 1 << 48,
         given: GIVEN,
         hidden,
         adapters: AdapterPlaces { changed, entries: 1 << 51, sums: 1 << 52, ranks: 24 },

@@ -164,10 +164,11 @@ args! {
         told: Flagged,
     }
     /// The weighted sum of one of them over the experts of a row, and of the expert that every row has, where there is one; that by the sigmoid of a
-    /// gate, if it has one. So many `parts` of a block's warps share the experts of an output.
+    /// gate, if it has one. So many `parts` of a block's warps share the experts of an output. It may begin beside the launch of the unit
+    /// (`is_early`), which tells it the choice where it makes that (`told`).
     ExpertSumArgs {
         x: Activation, choice: Address, out: Address, table: ExpertTable, chosen: u32, width: u32, adds: f32, parts: u32,
-        shared_x: Activation, shared: Matrix, shared_gate: Address, told: Flagged,
+        shared_x: Activation, shared: Matrix, shared_gate: Address, is_early: u32, pad: u32, told: Flagged,
     }
     /// The weighted sum over a row's experts, and with `norm` that of the result.
     WeightedSumArgs {
@@ -395,7 +396,7 @@ mod tests {
         assert_eq!([size_of::<ExpertTable>(), size_of::<ExpertTile>(), size_of::<WeightedSumArgs>()], [64, 16, 104]);
         assert_eq!(
             [size_of::<ExpertGemmArgs>(), size_of::<ExpertUnitArgs>(), size_of::<ExpertSumArgs>()],
-            [272, 480, 224]
+            [272, 480, 232]
         );
     }
 }

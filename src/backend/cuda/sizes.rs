@@ -388,7 +388,7 @@ pub fn arrange(
         buffers,
         forms: forms(program, rows, (fast, sizes.hidden != Hidden::None), places)?,
         order: order(program, rows, places),
-        told: told::place(program, sizes.step_rows(), places),
+        told: told::place(program, places),
         factors: places.named("factors of norms", rows * 4),
         mixed: places.named("parts of attention", splits.saturating_mul(elements * 4)),
         states: places.named("sums of attention", splits.saturating_mul(heads * 8)),

@@ -404,7 +404,7 @@ impl Lowering<'_> {
             (args.shared_x, args.shared) = (self.input(x), matrix);
             args.shared_gate = gate.map_or(0, |gate| self.value(gate));
         }
-        self.tell_sum(&mut args);
+        self.begin_beside_unit(&mut args);
         let blocks = Extent::Pairs { tiles: kernel.blocks, chosen: 1 };
         self.push_experts(&kernel, blocks, Args::ExpertSum(args), covered + ops);
         true

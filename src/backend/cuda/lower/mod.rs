@@ -62,8 +62,8 @@ pub struct Addresses {
     pub routed: Address,
     /// Pairs of rows and experts by experts, tiles of these, and how many.
     pub order: OrderPlace,
-    /// The choices that units of experts tell the sums behind them.
-    pub told: told::ToldPlace,
+    /// The choice that a unit of experts tells the sum behind it.
+    pub told: Address,
     pub states: Address,
     pub ended: Address,
     /// Where each layer's keys and values are.

@@ -1,8 +1,8 @@
-//! What the gated unit of experts tells the sum behind it: the choice, in words with flags, so that the sum asks for its weights beside the unit.
+//! Sums over experts that begin beside the gated unit of these, and so have their weights on their way: a unit that makes the choice tells it in words
+//! with flags.
 
+use super::Lowering;
 use super::experts::most_experts;
-use super::lists::ROUTED_ROWS;
-use super::{Extent, Lowering};
 use crate::backend::cuda::args::{Address, Args, ExpertSumArgs, Flagged};
 use crate::backend::cuda::memory::Places;
 use crate::plan::Program;
@@ -10,40 +10,27 @@ use crate::plan::Program;
 /// Turns that a flag tells apart, as in `ptx/flagged.cuh`.
 const MOST_TURNS: u32 = 1024;
 
-/// Where the words are, and how many there is room for.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ToldPlace {
-    /// The first.
-    pub words: Address,
-    /// How many.
-    pub count: usize,
-}
-
-/// A place for the choices of steps of so many rows.
-pub fn place(program: &Program, rows: usize, places: &mut Places) -> ToldPlace {
+/// A place for the choice of a row.
+pub fn place(program: &Program, places: &mut Places) -> Address {
     let chosen = most_experts(program).map_or(0, |(chosen, _)| chosen);
-    let count = 2 * chosen * rows.min(ROUTED_ROWS as usize);
-    ToldPlace { words: places.named("told choices", count * size_of::<u64>()), count }
+    places.named("told choice", 2 * chosen * size_of::<u64>())
 }
 
 impl Lowering<'_> {
-    /// Has the unit tell the sum of its choice, where it is the last launch.
-    pub fn tell_sum(&mut self, args: &mut ExpertSumArgs) {
-        let (turn, place, serial) = (self.turns + 1, self.addresses.told, self.addresses.step.serial);
-        let Some(rows) = self.batches.rows() else { return };
+    /// Has the sum begin beside the unit of its experts, where that is the last launch: the choice is there then, or the unit tells it.
+    pub fn begin_beside_unit(&mut self, args: &mut ExpertSumArgs) {
+        let (turn, words, serial) = (self.turns + 1, self.addresses.told, self.addresses.step.serial);
         // The step's number is there from its first launch on.
         let is_numbered = matches!(self.launches.first().map(|launch| &launch.args), Some(Args::Step(_)));
-        let Some(launch) = self.launches.last_mut() else { return };
-        let (Args::ExpertUnit(unit), Extent::Pairs { tiles, .. }) = (&mut launch.args, &mut launch.grid[0]) else {
-            return;
-        };
-        let fits = 2 * args.chosen as usize * rows as usize <= place.count && turn < MOST_TURNS;
-        if !is_numbered || !fits || unit.choice != args.choice {
+        let Some(Args::ExpertUnit(unit)) = self.launches.last_mut().map(|launch| &mut launch.args) else { return };
+        let is_made = unit.route.logits != 0;
+        if unit.choice != args.choice || is_made && (!is_numbered || turn >= MOST_TURNS) {
             return;
         }
-        // One block of a row tells the choice.
-        *tiles += u32::from(unit.route.logits == 0);
-        let told = Flagged { words: place.words, serial, turn, pad: 0 };
-        (unit.told, args.told, self.turns) = (told, told, turn);
+        args.is_early = 1;
+        if is_made {
+            let told = Flagged { words, serial, turn, pad: 0 };
+            (unit.told, args.told, self.turns) = (told, told, turn);
+        }
     }
 }

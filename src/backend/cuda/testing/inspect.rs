@@ -73,7 +73,7 @@ impl Inspection {
             list.remove(launch);
             // A sum would wait for ever for what a unit that is left out does not tell.
             if let Some(Args::ExpertSum(sum)) = list.get_mut(launch).map(|next| &mut next.args) {
-                sum.told = Flagged::default();
+                (sum.is_early, sum.told) = (0, Flagged::default());
             }
         }
         self.runner.build_graphs();
