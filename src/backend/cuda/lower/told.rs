@@ -1,5 +1,5 @@
-//! Sums over experts that begin beside the gated unit of these, and so have their weights on their way: a unit that makes the choice tells it in words
-//! with flags.
+//! Sums over experts that begin beside the gated unit of these, so that their weights are on their way: a unit that makes the choice tells it in
+//! words with flags.
 
 use super::Lowering;
 use super::experts::most_experts;
